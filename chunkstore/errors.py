@@ -1,0 +1,74 @@
+"""The one tree of errors. Edges (HTTP, errno, exit code) map it; nobody below them does.
+
+Every message names the thing (key, path, repository) and, where there is one, the way out.
+"""
+
+from __future__ import annotations
+
+
+class LodefsError(Exception):
+    """Base of all errors that lodefs raises on purpose."""
+
+
+class NotFound(LodefsError):
+    """The named thing (object, repository, revision, path) does not exist."""
+
+
+class NotADirectory(NotFound):
+    """A path goes through something that is not a directory."""
+
+
+class AlreadyExists(LodefsError):
+    """A conditional write found the thing there already."""
+
+
+class Conflict(LodefsError):
+    """Somebody else moved the ref first; nothing is lost, and the caller can repeat."""
+
+
+class Changed(LodefsError):
+    """An object is not the version that was asked for (HTTP 412): read its index again."""
+
+
+class Corrupt(LodefsError):
+    """Bytes do not match their digest or break their format."""
+
+
+class UnknownFormat(LodefsError):
+    """Bytes of a format version that this lodefs does not know."""
+
+
+class Unavailable(LodefsError):
+    """A store, peer or proxy did not answer, or asked to come again later. May be retried."""
+
+    def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class DeadlineExceeded(Unavailable):
+    """The time given for an operation ran out."""
+
+
+class Denied(LodefsError):
+    """Credentials are missing, wrong, or do not allow this."""
+
+
+class NoSpace(LodefsError):
+    """A disk or a limit is full."""
+
+
+class InvalidInput(LodefsError):
+    """What the caller gave is malformed: a name, an option, a range, a setting."""
+
+
+class Unsupported(LodefsError):
+    """The other side lacks something that lodefs needs (conditional writes, a kernel feature)."""
+
+
+class SourceChanged(LodefsError):
+    """A file was changed or vanished while it was pushed."""
+
+
+class InUse(LodefsError):
+    """A cache directory, mount point or socket belongs to another living process."""

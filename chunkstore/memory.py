@@ -1,0 +1,65 @@
+"""An object store in memory: the reference implementation of objects.py, for tests."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from itertools import islice
+
+from chunkstore.errors import AlreadyExists, Changed, NotFound
+from chunkstore.names import digest_of
+from chunkstore.objects import Buffer, ObjectInfo, Part
+
+
+class MemoryObjects:
+    """Objects in a dictionary. ``objects`` may be read and spoiled by tests."""
+
+    def __init__(self, url: str = "memory:") -> None:
+        self.url = url
+        self.objects: dict[str, bytes] = {}
+        self._lock = threading.Lock()  # guards check-then-write of put
+
+    def get(
+        self, key: str, *, offset: int = 0, size: int | None = None, if_match: str | None = None
+    ) -> Part:
+        data = self._data(key)
+        etag = _etag(data)
+        if if_match is not None and if_match != etag:
+            raise Changed(f"{key} has the ETag {etag}, not {if_match}")
+        first = max(0, len(data) + offset) if offset < 0 else offset
+        end = len(data) if size is None else first + size
+        return Part(data[first:end], len(data), etag)
+
+    def head(self, key: str) -> ObjectInfo:
+        data = self._data(key)
+        return ObjectInfo(key, len(data), _etag(data))
+
+    def put(self, key: str, data: Sequence[Buffer], *, if_absent: bool = False) -> str:
+        joined = b"".join(data)
+        with self._lock:
+            if if_absent and key in self.objects:
+                raise AlreadyExists(f"{key} exists already")
+            self.objects[key] = joined
+        return _etag(joined)
+
+    def list(
+        self, prefix: str, *, after: str = "", limit: int | None = None
+    ) -> Iterator[ObjectInfo]:
+        keys = sorted(k for k in list(self.objects) if k.startswith(prefix) and k > after)
+        return (self.head(key) for key in islice(keys, limit))
+
+    def delete(self, key: str) -> None:
+        self.objects.pop(key, None)
+
+    def close(self) -> None:
+        """Nothing to free."""
+
+    def _data(self, key: str) -> bytes:
+        try:
+            return self.objects[key]
+        except KeyError:
+            raise NotFound(f"{key} is not in {self.url}") from None
+
+
+def _etag(data: bytes) -> str:
+    return f'"{digest_of(data).hex()[:32]}"'

@@ -1,0 +1,82 @@
+"""The interface of an object store: what lodefs needs of S3, a directory, or memory.
+
+Implementations: memory.py (the reference), directory.py, s3.py. Wrappers: wrappers.py. Every one
+passes ``chunkstore.testing.suite``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+Buffer = bytes | bytearray | memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectInfo:
+    """One object of a listing. ``etag`` changes whenever the object's bytes do."""
+
+    key: str
+    size_bytes: int
+    etag: str
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Bytes of an object, and what is known of the whole: its size and its ETag."""
+
+    data: Buffer
+    object_size_bytes: int
+    etag: str
+
+
+class ObjectStore(Protocol):
+    """Flat keys to bytes. Safe for use by many threads at once.
+
+    Keys are relative, of ASCII letters, digits and ``/._-``. Every method may raise Unavailable
+    (try again), DeadlineExceeded, Denied. An object is seen whole or not at all.
+    """
+
+    @property
+    def url(self) -> str:
+        """Where it is, for people: ``s3://bucket/prefix``, a path. Never holds a secret."""
+        ...
+
+    def get(
+        self, key: str, *, offset: int = 0, size: int | None = None, if_match: str | None = None
+    ) -> Part:
+        """``size`` bytes from ``offset``, to the end where size is None; a negative offset counts
+        from the end (the whole object where it is shorter). Fewer bytes come back only at the
+        object's end; none for an offset at or past it.
+
+        NotFound; Changed where ``if_match`` is given and is not the object's ETag now.
+        """
+        ...
+
+    def head(self, key: str) -> ObjectInfo:
+        """Size and ETag. NotFound."""
+        ...
+
+    def put(self, key: str, data: Sequence[Buffer], *, if_absent: bool = False) -> str:
+        """Writes the joined buffers as one object and gives its ETag; on return it is durable.
+
+        AlreadyExists where ``if_absent`` is set and the key is taken: of many at once, one wins.
+        The buffers are not kept after the call.
+        """
+        ...
+
+    def list(
+        self, prefix: str, *, after: str = "", limit: int | None = None
+    ) -> Iterator[ObjectInfo]:
+        """Objects whose key starts with ``prefix`` and is greater than ``after``, in the order of
+        their keys' bytes, at most ``limit``."""
+        ...
+
+    def delete(self, key: str) -> None:
+        """Removes the object; nothing happens where there is none."""
+        ...
+
+    def close(self) -> None:
+        """Frees connections. The store is not used afterwards."""
+        ...

@@ -1,0 +1,104 @@
+"""What clients and the node's proxy say to each other over HTTP: paths, headers, structures.
+
+docs/protocol.md describes it. No input or output here. Structures travel as MessagePack
+(``application/msgpack``) on the paths that mounts use, because names are bytes there.
+"""
+
+from __future__ import annotations
+
+from urllib.parse import quote_from_bytes, unquote_to_bytes
+
+import msgspec
+
+from chunkstore import errors
+from chunkstore.errors import InvalidInput, LodefsError
+
+FILES = "/files/"  # GET, HEAD: a file's bytes:      /files/REPO@REV/PATH
+STAT = "/stat/"  # GET: one entry as JSON:           /stat/REPO@REV/PATH
+LIST = "/list/"  # GET: a directory as JSON:         /list/REPO@REV/PATH?after=NAME&limit=N
+SNAPSHOTS = "/snapshots/"  # GET: what REV is:       /snapshots/REPO@REV
+NODES = "/nodes/"  # GET: entries by inode:          /nodes/REPO@COMMIT/INO[/children|/lookup|/data]
+CHILDREN, LOOKUP, DATA = "children", "lookup", "data"
+
+COMMIT_HEADER = "X-Lodefs-Commit"
+DIGEST_HEADER = "X-Lodefs-Digest"
+MSGPACK = "application/msgpack"
+CHILDREN_MAX = 4096  # entries in one page of a directory
+SOCKET_DEFAULT = "/run/lodefs/proxy.sock"
+PORT_DEFAULT = 7440
+
+
+class Node(msgspec.Struct, array_like=True, frozen=True):
+    """One entry of a snapshot, as mounts see it. ``target`` is a symlink's; b"" otherwise."""
+
+    ino: int
+    parent: int
+    name: bytes
+    kind: int  # chunkstore.tree.Kind
+    executable: bool
+    size_bytes: int
+    digest: bytes
+    target: bytes
+
+
+class Page(msgspec.Struct, array_like=True, frozen=True):
+    """Entries of a directory in the order of their names; ``more`` after the last of them."""
+
+    nodes: list[Node]
+    more: bool
+
+
+class Snapshot(msgspec.Struct, array_like=True, frozen=True):
+    """One commit of a repository: what a mount is of."""
+
+    repo: str
+    commit: str  # 64 hex characters
+    root: Node
+    time_s: int  # of the commit, Unix
+    files: int
+    directories: int
+    size_bytes: int  # of all files
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """The JSON body of every answer of 400 and more. ``error`` names a class of errors.py."""
+
+    error: str
+    message: str
+
+
+def target(repo: str, rev: str) -> str:
+    """``REPO@REV`` as it stands in a path."""
+    return f"{repo}@{rev}"
+
+
+def file_path(kind: str, repo: str, rev: str, path: bytes) -> str:
+    """The URL path of FILES, STAT or LIST for a path in a snapshot."""
+    return f"{kind}{target(repo, rev)}/{quote_from_bytes(path)}"
+
+
+def node_path(repo: str, commit: str, ino: int, what: str = "") -> str:
+    """``/nodes/REPO@COMMIT/INO[/what]``."""
+    tail = f"/{what}" if what else ""
+    return f"{NODES}{target(repo, commit)}/{ino}{tail}"
+
+
+def split_target(raw_tail: str) -> tuple[str, str, bytes]:
+    """Repository, revision and path of what follows FILES, STAT, LIST, NODES or SNAPSHOTS.
+
+    ``raw_tail`` is percent-encoded. The names are not checked here. InvalidInput without '@'.
+    """
+    raw = unquote_to_bytes(raw_tail)
+    repo, at, tail = raw.partition(b"@")
+    if not at:
+        raise InvalidInput("the path must hold REPO@REV")
+    rev, _, path = tail.partition(b"/")
+    return repo.decode("utf-8", "replace"), rev.decode("utf-8", "replace"), path
+
+
+def error_of(failure: Failure) -> LodefsError:
+    """The error that the other side meant; Unavailable for one that this side does not know."""
+    found = getattr(errors, failure.error, None)
+    if isinstance(found, type) and issubclass(found, LodefsError):
+        return found(failure.message)
+    return errors.Unavailable(failure.message)

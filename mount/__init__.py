@@ -1,0 +1,1 @@
+"""The client side: a read-only file system over the node's proxy. Synchronous; knows no store."""

@@ -1,0 +1,1 @@
+"""The node's service: caches chunks, serves byte ranges. asyncio; knows nothing of mounts."""

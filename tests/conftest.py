@@ -1,0 +1,14 @@
+"""Settings of all tests."""
+
+from __future__ import annotations
+
+from hypothesis import HealthCheck, settings
+
+settings.register_profile(
+    "lodefs",
+    deadline=None,  # a slow machine is no failure
+    derandomize=True,  # the same examples everywhere, so that a green run stays green
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+settings.load_profile("lodefs")
