@@ -1,0 +1,133 @@
+"""The limits that keep the code readable, and who may import what."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("chunkstore", "proxy", "mount", "lodefs")
+FILE_LINES_MAX = 600
+FUNCTION_LINES_MAX = 70
+VAGUE_NAMES = {"utils", "util", "helpers", "helper", "common", "misc"}
+
+# A foreign library is imported in one file of a package, which translates its exceptions.
+ONE_IMPORTER = {
+    "boto3",
+    "botocore",
+    "fastcdc",
+    "rocksdict",
+    "sqlite3",
+    "zstandard",
+}
+
+
+def sources(*folders: str) -> Iterator[Path]:
+    for folder in folders:
+        yield from sorted((ROOT / folder).rglob("*.py"))
+
+
+def relative(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def imports(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (name.name for name in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            yield node.module
+
+
+ALL = list(sources(*PACKAGES, "tests", "loadtests"))
+
+
+@pytest.mark.parametrize("path", ALL, ids=relative)
+def test_file_length(path: Path) -> None:
+    """No file is longer than the limit."""
+    assert len(path.read_text().splitlines()) <= FILE_LINES_MAX
+
+
+@pytest.mark.parametrize("path", ALL, ids=relative)
+def test_function_length(path: Path) -> None:
+    """No function is longer than the limit."""
+    long = [
+        f"{node.name} ({node.end_lineno - node.lineno + 1} lines)"
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.end_lineno is not None
+        and node.end_lineno - node.lineno + 1 > FUNCTION_LINES_MAX
+    ]
+    assert not long
+
+
+@pytest.mark.parametrize("path", list(sources(*PACKAGES)), ids=relative)
+def test_module_says_what_it_owns(path: Path) -> None:
+    """Every module has a docstring, and none a name that fits anything."""
+    assert ast.get_docstring(ast.parse(path.read_text()))
+    assert path.stem not in VAGUE_NAMES
+
+
+@pytest.mark.parametrize("path", list(sources("tests")), ids=relative)
+def test_tests_state_their_claim_and_never_sleep(path: Path) -> None:
+    """Every test has a docstring, and no test sleeps."""
+    tree = ast.parse(path.read_text())
+    silent = [
+        node.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.name.startswith("test_")
+        and not ast.get_docstring(node)
+    ]
+    assert not silent
+    sleeps = [
+        node.lineno
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "sleep"
+    ]
+    assert not sleeps
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+@pytest.mark.parametrize("library", sorted(ONE_IMPORTER))
+def test_foreign_library_has_one_importer(package: str, library: str) -> None:
+    """Each foreign library is imported in one file of a package at most."""
+    importers = [
+        relative(path)
+        for path in sources(package)
+        if library in {name.partition(".")[0] for name in imports(ast.parse(path.read_text()))}
+    ]
+    assert len(importers) <= 1
+
+
+def test_import_contracts() -> None:
+    """The arrows between the packages hold."""
+    script = "import sys; from importlinter.cli import lint_imports_command; lint_imports_command()"
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_documents_name_files_that_exist() -> None:
+    """Every relative link of a document leads to a file."""
+    broken = [
+        f"{relative(document)}: {link}"
+        for document in [ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")]
+        for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", document.read_text())
+        if not (document.parent / link).exists()
+    ]
+    assert not broken
