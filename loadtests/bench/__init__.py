@@ -1,0 +1,1 @@
+"""The benchmarks of `./run bench`, by what they measure."""

@@ -1,0 +1,128 @@
+"""lodefs as its users start it: the command line in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from loadtests.measure import Run, run
+
+LODEFS = Path(sys.executable).with_name("lodefs")
+READY_TIMEOUT_S = 120
+
+
+@dataclass(frozen=True, slots=True)
+class Lodefs:
+    """Calls of ``lodefs`` on one store, with a home directory of their own."""
+
+    store: str
+    home: Path
+    env: Mapping[str, str]
+
+    def environment(self) -> dict[str, str]:
+        """What the command line reads; nothing of the user's own configuration."""
+        self.home.mkdir(parents=True, exist_ok=True)
+        empty = self.home / "lodefs.toml"
+        empty.touch()
+        own = {"LODEFS_STORE": self.store, "HOME": str(self.home), "LODEFS_CONFIG": str(empty)}
+        return {**self.env, **own, "XDG_CACHE_HOME": str(self.home / "cache")}
+
+    def run(self, *words: str | Path, watch_memory: bool = False) -> Run:
+        """One call; CommandError where it fails."""
+        return run([LODEFS, *words], env=self.environment(), watch_memory=watch_memory)
+
+    def json(self, *words: str | Path) -> Any:
+        """One call with ``--json``, its answer decoded."""
+        return json.loads(self.run(*words, "--json").output)
+
+    @contextmanager
+    def proxy(self, folder: Path, *words: str) -> Iterator[Proxy]:
+        """A proxy with its cache and socket in ``folder``, ready; it is ended afterwards."""
+        proxy = Proxy.start(self, folder, *words)
+        try:
+            yield proxy
+        finally:
+            proxy.stop()
+
+
+@dataclass(slots=True)
+class Proxy:
+    """A running ``lodefs serve``."""
+
+    process: subprocess.Popen[bytes]
+    socket: Path
+    log: Path
+    ready_s: float
+
+    @classmethod
+    def start(cls, lodefs: Lodefs, folder: Path, *words: str) -> Proxy:
+        """Starts it and waits until ``/readyz`` says so."""
+        folder.mkdir(parents=True, exist_ok=True)
+        path, log = folder / "proxy.sock", folder / "proxy.log"
+        command = [str(LODEFS), "serve", "--cache-dir", str(folder / "cache"),
+                   "--socket", str(path), *words]  # fmt: skip
+        start = time.perf_counter()
+        with log.open("ab") as output:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env={**os.environ, **lodefs.environment()},
+            )
+        while not _is_ready(path):
+            if process.poll() is not None or time.perf_counter() - start > READY_TIMEOUT_S:
+                process.kill()
+                raise RuntimeError(f"the proxy did not start: {log.read_text()[-2000:]}")
+            time.sleep(0.005)
+        return cls(process, path, log, time.perf_counter() - start)
+
+    @property
+    def url(self) -> str:
+        """What ``--proxy`` takes."""
+        return f"unix:{self.socket}"
+
+    def memory_bytes(self) -> int:
+        """Its proportional set size now."""
+        return int(psutil.Process(self.process.pid).memory_full_info().pss)
+
+    def cpu_s(self) -> float:
+        """Processor seconds used so far."""
+        times = psutil.Process(self.process.pid).cpu_times()
+        return float(times.user + times.system)
+
+    def stop(self) -> None:
+        """SIGTERM, and the end awaited."""
+        self.process.terminate()
+        try:
+            self.process.wait(60)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.process.kill()
+        self.process.wait()
+
+
+def _is_ready(path: Path) -> bool:
+    try:
+        with socket.socket(socket.AF_UNIX) as client:
+            client.settimeout(10)
+            client.connect(str(path))
+            client.sendall(b"GET /readyz HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n")
+            return client.recv(64).startswith(b"HTTP/1.1 200")
+    except OSError:
+        return False

@@ -1,0 +1,86 @@
+"""The data that benchmarks run on: fetched or made once, kept in ``.data/``.
+
+None of it was made to suit lodefs: two packages of PyPI in five versions each, random bytes, and
+a million small text files.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+DATA = Path(__file__).parents[1] / ".data"
+GIB = 1 << 30
+
+WHEELS = (
+    *(f"Django==5.0.{patch}" for patch in (1, 2, 3, 4, 6)),  # 5.0.5 was withdrawn
+    *(f"scikit-learn=={version}" for version in ("1.3.0", "1.3.1", "1.3.2", "1.4.0", "1.4.2")),
+)
+
+
+def wheels() -> Path:
+    """Unpacked wheels: about 300 MB in about 20,000 files, many alike between versions."""
+    target = DATA / "wheels"
+    if target.exists():
+        return target
+    partial = _fresh(DATA / "wheels.partial")
+    downloads = _fresh(DATA / "downloads")
+    for name in WHEELS:
+        folder = downloads / name
+        subprocess.run(
+            [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary=:all:",
+             "--python-version", "3.11", "-d", str(folder), name],
+            check=True,
+            timeout=600,
+        )  # fmt: skip
+        (wheel,) = folder.glob("*.whl")
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(partial / name.replace("==", "-"))
+    shutil.rmtree(downloads)
+    partial.rename(target)
+    return target
+
+
+def random_file(size_bytes: int = GIB, seed: int = 1) -> Path:
+    """One file of bytes that no compressor shrinks, the same for the same seed."""
+    target = DATA / f"random-{size_bytes}-{seed}" / "random.bin"
+    if target.exists():
+        return target
+    partial = _fresh(target.parent.with_suffix(".partial"))
+    source = random.Random(seed)
+    with (partial / target.name).open("wb") as file:
+        for _ in range(size_bytes >> 20):
+            file.write(source.randbytes(1 << 20))
+    partial.rename(target.parent)
+    return target
+
+
+def million() -> Path:
+    """1,000,000 files of 100 to 300 bytes in 1,000 directories."""
+    target = DATA / "million"
+    if target.exists():
+        return target
+    partial = _fresh(DATA / "million.partial")
+    source = random.Random(2)
+    for number in range(1_000_000):
+        folder = partial / f"part-{number // 1000:04d}"
+        if number % 1000 == 0:
+            folder.mkdir()
+        text = f"label {number % 1000}\nsplit train\n" + "x" * source.randrange(80, 280)
+        fd = os.open(folder / f"sample-{number:07d}.txt", os.O_WRONLY | os.O_CREAT, 0o644)
+        os.write(fd, text.encode())
+        os.close(fd)
+    partial.rename(target)
+    return target
+
+
+def _fresh(folder: Path) -> Path:
+    """An empty directory, also where a run before left something."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    return folder

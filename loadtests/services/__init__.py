@@ -1,0 +1,82 @@
+"""Real servers as context managers, for tests and benchmarks. All listen on 127.0.0.1."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Any
+
+from chunkstore.testing.children import TIMEOUT_S, Child
+
+HOST = "127.0.0.1"
+REGION = "us-east-1"
+
+
+@dataclass(frozen=True)
+class S3Server:
+    """A running S3 server and one user who may do everything there."""
+
+    endpoint_url: str
+    access_key: str
+    secret_key: str = field(repr=False)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What makes boto3's own credential chain find this user, and nothing else."""
+        return {
+            "AWS_ACCESS_KEY_ID": self.access_key,
+            "AWS_SECRET_ACCESS_KEY": self.secret_key,
+            "AWS_DEFAULT_REGION": REGION,
+            "AWS_EC2_METADATA_DISABLED": "true",
+        }
+
+    def client(self) -> Any:
+        """A boto3 client, for what lodefs itself never does (making buckets, policies)."""
+        import boto3
+        from botocore.config import Config
+
+        return boto3.session.Session().client(
+            "s3",
+            endpoint_url=self.endpoint_url,
+            aws_access_key_id=self.access_key,
+            aws_secret_access_key=self.secret_key,
+            region_name=REGION,
+            config=Config(
+                s3={"addressing_style": "path"},
+                request_checksum_calculation="when_required",
+                response_checksum_validation="when_required",
+            ),
+        )
+
+    def make_bucket(self) -> str:
+        """A new, empty bucket with a name of its own."""
+        name = f"lodefs-{secrets.token_hex(8)}"
+        client = self.client()
+        try:
+            client.create_bucket(Bucket=name)
+        finally:
+            client.close()
+        return name
+
+
+def free_port() -> int:
+    """A TCP port that nobody listens on now. Another process may take it: start again then."""
+    with socket.socket() as sock:
+        sock.bind((HOST, 0))
+        port: int = sock.getsockname()[1]
+        return port
+
+
+def wait_for_port(child: Child, port: int, *, timeout_s: float = TIMEOUT_S) -> bool:
+    """Whether ``child`` lives and something listens on ``port``; waits until one is decided."""
+    deadline = monotonic() + timeout_s
+    while child.process.poll() is None and monotonic() < deadline:
+        try:
+            socket.create_connection((HOST, port), timeout=1).close()
+        except OSError:
+            child.pause()
+        else:
+            return child.process.poll() is None
+    return False
