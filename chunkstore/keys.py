@@ -8,6 +8,7 @@ STORE = "store.json"
 PACKS = "packs/"
 INDEX = "index/"
 REPOS = "repos/"
+PROBES = "probe/"
 
 SEQUENCE_MAX = 10**10 - 1  # refs count down from here, so that the newest sorts first
 
@@ -21,6 +22,11 @@ def pack(pack_id: PackId) -> str:
 def shard(push_id: str) -> str:
     """``index/<push id>``."""
     return f"{INDEX}{push_id}"
+
+
+def probe(token: str) -> str:
+    """``probe/<token>``: written and removed again to see whether conditional writes work."""
+    return f"{PROBES}{token}"
 
 
 def commits(repo: str) -> str:

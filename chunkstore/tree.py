@@ -1,12 +1,41 @@
-"""Trees: the entries of one directory, their digest, and their stored form."""
+"""Trees: the entries of one directory, their digest, and their stored form.
+
+docs/format.md describes both encodings. The stored form is a row of groups of entries; where a
+group ends depends on names alone, so that a changed entry changes the bytes of one group.
+"""
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import pairwise
+from operator import attrgetter
 from typing import NamedTuple
+from zlib import crc32
 
-from chunkstore.names import Digest, PackId
+import msgspec
+from blake3 import blake3
+
+from chunkstore.errors import Corrupt, InvalidInput, UnknownFormat
+from chunkstore.names import ID_BYTES, NAME_BYTES_MAX, Digest, PackId, digest_of
+from chunkstore.objects import Buffer
+
+VERSION = 1
+SAME_PACK = PackId(bytes(ID_BYTES))  # in segments that are encoded: the pack that holds the tree
+SIZE_BYTES_LIMIT = 2**63 - 1  # off_t of Linux
+TARGET_BYTES_MAX = 4095  # PATH_MAX of Linux, less its NUL
+_NO_PACK = PackId(b"")
+EMPTY_DIGEST = digest_of(b"")  # of an empty file
+CHUNKS_LIMIT = 2**32 - 1  # where a run ends at the latest: more than any pack has
+
+_GROUP_MASK = 511  # a group has 512 entries on average
+_GROUP_ENTRIES_MAX = 2048
+_MANY = 31  # in a tag: the number of chunks stands in the column ``counts``
+_EXECUTABLE = 4
+_DIGEST_HEAD = b"lodefs tree 1\0"
+_DIGEST_ROW = struct.Struct("<BBQ32s")
 
 
 class Kind(IntEnum):
@@ -17,12 +46,15 @@ class Kind(IntEnum):
     SYMLINK = 3
 
 
+_FILE, _SYMLINK = int(Kind.FILE), int(Kind.SYMLINK)  # an int compares faster
+
+
 class Segment(NamedTuple):
     """A run of consecutive chunks of one pack."""
 
     pack: PackId
     first: int
-    count: int
+    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody misses
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +71,362 @@ class Entry:
     kind: Kind
     executable: bool = False
     size_bytes: int = 0
-    digest: Digest = Digest(b"")
+    digest: Digest = b""  # type: ignore[assignment]  # no call in a default
     segments: tuple[Segment, ...] = ()
     target: bytes = b""
+
+
+def symlink(name: bytes, target: bytes) -> Entry:
+    """The entry of a symlink."""
+    size_bytes, digest = len(target), digest_of(target)
+    return Entry(name, Kind.SYMLINK, size_bytes=size_bytes, digest=digest, target=target)
+
+
+def tree_digest(entries: Sequence[Entry]) -> Digest:
+    """The digest of a directory with these entries, in any order.
+
+    BLAKE3 over a head and, by name: kind (u8, 128 added for an executable file), length of the name
+    (u8), size (u64; 0 for a directory), digest, name. Where the bytes lie plays no part.
+    """
+    directory, pack = Kind.DIRECTORY, _DIGEST_ROW.pack
+    rows = [_DIGEST_HEAD]
+    for entry in sorted(entries, key=attrgetter("name")):
+        kind, name = entry.kind, entry.name
+        rows.append(
+            pack(
+                kind | 128 if entry.executable else kind,
+                len(name),
+                0 if kind is directory else entry.size_bytes,
+                entry.digest,
+            )
+        )
+        rows.append(name)
+    return Digest(blake3(b"".join(rows)).digest())
+
+
+class _Group(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    """Columns over the entries of a group. What is empty at the end is left out."""
+
+    names: bytes  # joined by NUL
+    tags: bytes  # kind | executable << 2 | number of chunks (or _MANY) << 3
+    sizes: list[int] = []  # of files and directories
+    digests: bytes = b""  # 32 bytes for each directory, and file that is not empty
+    packs: bytes = b""  # 32 bytes each; number 0 is the pack that holds the tree, 1 the first here
+    runs: list[int] = []  # of files: (pack, first less the end of this pack's last run, chunks)
+    tree_runs: list[int] = []  # the same, of directories
+    counts: list[int] = []  # of chunks, where a tag says _MANY
+    targets: list[bytes] = []  # of symlinks
+
+
+_decode_group = msgspec.msgpack.Decoder(_Group).decode
+
+
+def encode_tree(entries: Sequence[Entry], *, own_pack: PackId | None = None) -> bytes:
+    """The stored form of a directory. Segments of ``own_pack`` or SAME_PACK are stored as "the
+    pack that holds this tree": all chunks of the form must then lie in that pack. Segments that
+    follow each other in one pack become one.
+
+    InvalidInput for entries that a directory cannot hold.
+    """
+    ordered = sorted(entries, key=attrgetter("name"))
+    parts = [bytes((VERSION,))]
+    for group in _groups(ordered):
+        encoded = _encode_group(group, own_pack)
+        parts += (_uvarint(len(encoded)), encoded)
+    parts.append(b"\0")
+    for before, after in pairwise(ordered):
+        if before.name == after.name:
+            raise InvalidInput(f"a directory cannot hold {before.name!r} twice")
+    return b"".join(parts)
+
+
+def decode_tree(data: Buffer, own_pack: PackId | None) -> list[Entry]:
+    """The entries of a stored form that lies in ``own_pack``, by name. Corrupt, UnknownFormat.
+
+    ``own_pack`` is None for a form whose chunks lie in several packs: it must name packs by id.
+    """
+    if not len(data):
+        raise Corrupt("a tree of no bytes")
+    if data[0] != VERSION:
+        raise UnknownFormat(
+            f"a tree is of format {data[0]}; this lodefs knows format {VERSION}: "
+            "a newer lodefs is needed"
+        )
+    entries: list[Entry] = []
+    view = memoryview(data)
+    offset = 1
+    while True:
+        size_bytes, offset = _read_uvarint(view, offset)
+        if not size_bytes:
+            break
+        if offset + size_bytes > len(view):
+            raise Corrupt("a tree is cut off")
+        _Decoding(view[offset : offset + size_bytes], own_pack or _NO_PACK).into(entries)
+        offset += size_bytes
+    if offset != len(view):
+        raise Corrupt("bytes follow the end of a tree")
+    return entries
+
+
+def _groups(ordered: list[Entry]) -> Iterator[list[Entry]]:
+    """Cuts before names whose CRC-32 says so: an added entry moves no other border."""
+    first = 0
+    for n, entry in enumerate(ordered):
+        full = n - first >= _GROUP_ENTRIES_MAX
+        if n > first and (full or not crc32(entry.name) & _GROUP_MASK):
+            yield ordered[first:n]
+            first = n
+    if ordered:
+        yield ordered[first:]
+
+
+def _encode_group(entries: list[Entry], own_pack: PackId | None) -> bytes:
+    packs: dict[PackId, int] = {SAME_PACK: 0}
+    if own_pack is not None:
+        packs[own_pack] = 0
+    runs, tree_runs = _Runs(packs), _Runs(packs)
+    group = _Group(b"\0".join(entry.name for entry in entries), b"")
+    tags = bytearray()
+    digests: list[bytes] = []
+    for entry in entries:
+        _check_entry(entry)
+        chunks = 0
+        if entry.kind is Kind.SYMLINK:
+            group.targets.append(entry.target)
+        else:
+            group.sizes.append(entry.size_bytes)
+            if entry.size_bytes or entry.kind is Kind.DIRECTORY:
+                digests.append(entry.digest)
+            stream = runs if entry.kind is Kind.FILE else tree_runs
+            chunks = stream.add(entry.segments)
+        if chunks >= _MANY:
+            group.counts.append(chunks)
+        tags.append(entry.kind | entry.executable * _EXECUTABLE | min(chunks, _MANY) << 3)
+    group.tags, group.digests = bytes(tags), b"".join(digests)
+    group.runs, group.tree_runs = runs.columns(), tree_runs.columns()
+    group.packs = b"".join(pack for pack, number in packs.items() if number)
+    row = list(msgspec.structs.astuple(group))
+    while not row[-1]:
+        row.pop()
+    return msgspec.msgpack.encode(row)
+
+
+def _check_entry(entry: Entry) -> None:
+    """What would not come back from decoding as it was. InvalidInput."""
+    name, kind, size = entry.name, entry.kind, entry.size_bytes
+    good = _is_name(name) and 0 <= size <= SIZE_BYTES_LIMIT
+    if kind is Kind.SYMLINK:
+        target = entry.target
+        good = good and 0 < size == len(target) <= TARGET_BYTES_MAX and not entry.segments
+        good = good and not entry.executable and entry.digest == digest_of(target)
+        good = good and b"\0" not in target
+    else:
+        good = good and len(entry.digest) == ID_BYTES and not entry.target
+        good = good and bool(entry.segments) is bool(size)
+    if kind is Kind.FILE and not size:
+        good = good and entry.digest == EMPTY_DIGEST
+    elif kind is Kind.DIRECTORY:
+        good = good and size > 0 and not entry.executable
+    if not good:
+        raise InvalidInput(f"{entry!r} is not an entry of a directory")
+
+
+class _Runs:
+    """The segments of many entries in a row, joined where they follow each other."""
+
+    def __init__(self, packs: dict[PackId, int]) -> None:
+        self._packs = packs  # shared with the other stream of the group
+        self._same = len(packs)  # keys for number 0
+        self._runs: list[list[int]] = []  # pack number, first, count
+
+    def add(self, segments: Sequence[Segment]) -> int:
+        """The number of chunks in the segments of an entry."""
+        chunks = 0
+        for pack, first, count in segments:
+            if first < 0 or count <= 0 or first + count > CHUNKS_LIMIT:
+                raise InvalidInput(f"{count} chunks from number {first} are not a segment")
+            number = self._packs.get(pack)
+            if number is None:
+                number = self._packs[pack] = len(self._packs) - self._same + 1
+            chunks += count
+            last = self._runs[-1] if self._runs else None
+            if last and last[0] == number and last[1] + last[2] == first:
+                last[2] += count
+            else:
+                self._runs.append([number, first, count])
+        return chunks
+
+    def columns(self) -> list[int]:
+        """The flat column of the group."""
+        ends: dict[int, int] = {}
+        flat: list[int] = []
+        for number, first, count in self._runs:
+            flat += (number, first - ends.get(number, 0), count)
+            ends[number] = first + count
+        return flat
+
+
+class _Decoding:
+    """Entries from the bytes of one group."""
+
+    def __init__(self, data: memoryview, own_pack: PackId) -> None:
+        try:
+            self._group = group = _decode_group(data)
+        except msgspec.DecodeError as error:
+            raise Corrupt(f"a tree holds a group that is not one: {error}") from error
+        self._names = names = group.names.split(b"\0")
+        if len(names) != len(group.tags):
+            raise Corrupt("a tree holds names without entries")
+        if b"/" in group.names or b"." in names or b".." in names:
+            raise Corrupt("a tree holds a name that no directory can hold")
+        if len(group.packs) % ID_BYTES:
+            raise Corrupt("a tree's table of packs is cut off")
+        cuts = range(0, len(group.packs), ID_BYTES)
+        packs = [own_pack, *(PackId(group.packs[cut : cut + ID_BYTES]) for cut in cuts)]
+        self._runs = _RunReader(packs, group.runs)
+        self._tree_runs = _RunReader(packs, group.tree_runs)
+        self._sizes, self._counts = iter(group.sizes), iter(group.counts)
+        self._targets = iter(group.targets)
+
+    def into(self, entries: list[Entry]) -> None:
+        """Appends the group's entries. Corrupt."""
+        before = entries[-1].name if entries else b""
+        try:
+            self._append(entries, before)
+        except StopIteration as error:
+            raise Corrupt("a tree's column is too short") from error
+        left = [*self._sizes, *self._counts, *self._targets]
+        if left or self._runs.left() or self._tree_runs.left():
+            raise Corrupt("a tree's column is too long")
+
+    def _append(self, entries: list[Entry], before: bytes) -> None:
+        sizes, counts, digests = self._sizes, self._counts, self._group.digests
+        take, append, file = self._runs.take, entries.append, Kind.FILE
+        at = 0  # in digests
+        for name, tag in zip(self._names, self._group.tags, strict=True):
+            if name <= before or len(name) > NAME_BYTES_MAX:
+                raise Corrupt(f"a tree holds {name!r} after {before!r}")
+            before = name
+            kind, chunks = tag & 3, tag >> 3
+            if kind == _SYMLINK:
+                append(_symlink(name, tag, next(self._targets)))
+                continue
+            if chunks == _MANY:
+                chunks = next(counts)
+            size = next(sizes)
+            if not (0 < size <= SIZE_BYTES_LIMIT and chunks > 0):
+                append(_empty(name, tag, size))
+                continue
+            digest = Digest(digests[at : at + ID_BYTES])
+            at += ID_BYTES
+            if kind == _FILE:
+                append(Entry(name, file, tag & _EXECUTABLE != 0, size, digest, take(chunks)))
+            else:
+                append(_directory(name, tag, size, digest, self._tree_runs.take(chunks)))
+        if at != len(digests):
+            raise Corrupt("a tree's digests do not fit its entries")
+
+
+class _RunReader:
+    """Hands out a column's runs as the segments of entries."""
+
+    __slots__ = ("_end", "_left", "_next", "_pack", "_runs")
+
+    def __init__(self, packs: list[PackId], flat: list[int]) -> None:
+        self._runs = _absolute(packs, flat)
+        self._pack = packs[0]
+        self._next = 0  # the chunk that comes next
+        self._left = 0  # chunks of the run from there
+
+    def take(self, chunks: int) -> tuple[Segment, ...]:
+        """The segments of the next ``chunks`` chunks. StopIteration where there are fewer."""
+        first = self._next
+        if self._left >= chunks:  # nearly always
+            self._left -= chunks
+            self._next = first + chunks
+            return (Segment(self._pack, first, chunks),)
+        return self._take_many(chunks)
+
+    def _take_many(self, chunks: int) -> tuple[Segment, ...]:
+        found: list[Segment] = []
+        while chunks:
+            if not self._left:
+                self._pack, self._next, self._left = next(self._runs)
+            count = min(chunks, self._left)
+            found.append(Segment(self._pack, self._next, count))
+            self._next += count
+            self._left -= count
+            chunks -= count
+        return tuple(found)
+
+    def left(self) -> bool:
+        """Whether there are chunks that no entry has."""
+        return self._left > 0 or next(self._runs, None) is not None
+
+
+def _absolute(packs: list[PackId], flat: list[int]) -> Iterator[Segment]:
+    """The runs of a flat column. Corrupt."""
+    if len(flat) % 3:
+        raise Corrupt("a tree's column of runs is cut off")
+    ends: dict[int, int] = {}
+    for number, delta, count in zip(*[iter(flat)] * 3, strict=True):
+        first = ends.get(number, 0) + delta
+        if not 0 <= number < len(packs) or first < 0 or not 0 < count <= CHUNKS_LIMIT - first:
+            raise Corrupt(f"a tree holds a run of {count} chunks from {first} of pack {number}")
+        ends[number] = first + count
+        pack = packs[number]
+        if pack is _NO_PACK:
+            raise Corrupt("a tree that lies in several packs names one of them as its own")
+        yield Segment(pack, first, count)
+
+
+def _empty(name: bytes, tag: int, size_bytes: int) -> Entry:
+    if tag & ~_EXECUTABLE != _FILE or size_bytes:
+        raise Corrupt(f"a tree holds {name!r} with tag {tag} and {size_bytes} bytes")
+    return Entry(name, Kind.FILE, executable=tag != _FILE, digest=EMPTY_DIGEST)
+
+
+def _directory(
+    name: bytes, tag: int, size_bytes: int, digest: Digest, segments: tuple[Segment, ...]
+) -> Entry:
+    if tag & 7 != Kind.DIRECTORY:
+        raise Corrupt(f"a tree holds {name!r} with the unknown tag {tag}")
+    return Entry(name, Kind.DIRECTORY, size_bytes=size_bytes, digest=digest, segments=segments)
+
+
+def _symlink(name: bytes, tag: int, target: bytes) -> Entry:
+    if tag != _SYMLINK or not 0 < len(target) <= TARGET_BYTES_MAX or b"\0" in target:
+        raise Corrupt(f"a tree holds the symlink {name!r} with tag {tag} to {target!r}")
+    return symlink(name, target)
+
+
+def _is_name(name: bytes) -> bool:
+    return (
+        0 < len(name) <= NAME_BYTES_MAX
+        and name not in (b".", b"..")
+        and b"/" not in name
+        and b"\0" not in name
+    )
+
+
+def _uvarint(number: int) -> bytes:
+    """LEB128: seven bits in a byte, the lowest first; the top bit says that more follow."""
+    out = bytearray()
+    while number > 127:
+        out.append(number & 127 | 128)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+def _read_uvarint(view: memoryview, offset: int) -> tuple[int, int]:
+    number = 0
+    for shift in range(0, 35, 7):
+        if offset >= len(view):
+            raise Corrupt("a tree is cut off")
+        byte = view[offset]
+        offset += 1
+        number |= (byte & 127) << shift
+        if byte < 128:
+            return number, offset
+    raise Corrupt("a tree holds a group of an impossible size")

@@ -1,0 +1,115 @@
+"""Commits: a root directory, where it came from, who pushed it and when."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from chunkstore.errors import Corrupt, InvalidInput
+from chunkstore.names import CommitId, Digest, PackId, digest_of, parse_id
+from chunkstore.objects import Buffer
+from chunkstore.sealed import seal, unseal
+from chunkstore.tree import CHUNKS_LIMIT, Entry, Kind, Segment
+
+VERSION = 1
+_KIND = "commit"
+TEXT_CHARS_MAX = 64 * 1024  # of author and message
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One version of a repository. ``root`` is a directory without a name."""
+
+    root: Entry
+    parents: tuple[CommitId, ...]
+    author: str
+    time_s: int  # Unix
+    message: str
+    files: int  # symlinks too
+    directories: int  # the root too
+    size_bytes: int  # of all files
+
+
+class _Root(msgspec.Struct, forbid_unknown_fields=True):
+    digest: str
+    size_bytes: int
+    segments: list[tuple[str, int, int]]
+
+
+class _Body(msgspec.Struct, forbid_unknown_fields=True):
+    root: _Root
+    parents: list[str]
+    author: str
+    time_s: int
+    message: str
+    files: int
+    directories: int
+    size_bytes: int
+
+
+def commit_id_of(encoded: Buffer) -> CommitId:
+    """The id of an encoded commit: BLAKE3 of its bytes."""
+    return CommitId(digest_of(encoded))
+
+
+def encode_commit(commit: Commit) -> bytes:
+    """The sealed document. InvalidInput for texts over the limit or not Unicode."""
+    for text in (commit.author, commit.message):
+        if len(text) > TEXT_CHARS_MAX or _has_surrogates(text):
+            raise InvalidInput(
+                f"author and message must be Unicode text of at most {TEXT_CHARS_MAX} characters"
+            )
+    root = commit.root
+    body = _Body(
+        root=_Root(
+            root.digest.hex(),
+            root.size_bytes,
+            [(segment.pack.hex(), segment.first, segment.count) for segment in root.segments],
+        ),
+        parents=[parent.hex() for parent in commit.parents],
+        author=commit.author,
+        time_s=commit.time_s,
+        message=commit.message,
+        files=commit.files,
+        directories=commit.directories,
+        size_bytes=commit.size_bytes,
+    )
+    return seal(_KIND, VERSION, body)
+
+
+def decode_commit(data: Buffer, what: str = "commit") -> Commit:
+    """The commit. Corrupt, UnknownFormat; ``what`` names it in these."""
+    body = unseal(_KIND, (VERSION,), data, _Body, what)
+    counts = (body.files, body.directories, body.size_bytes, body.root.size_bytes)
+    numbers = [n for _, first, count in body.root.segments for n in (first, count)]
+    if min((*counts, *numbers)) < 0 or max((0, *numbers)) > CHUNKS_LIMIT:
+        raise Corrupt(f"{what} holds an impossible count")
+    try:
+        root = Entry(
+            name=b"",
+            kind=Kind.DIRECTORY,
+            size_bytes=body.root.size_bytes,
+            digest=Digest(parse_id(body.root.digest)),
+            segments=tuple(
+                Segment(PackId(parse_id(pack)), first, count)
+                for pack, first, count in body.root.segments
+            ),
+        )
+        parents = tuple(CommitId(parse_id(parent)) for parent in body.parents)
+    except InvalidInput as error:
+        raise Corrupt(f"{what}: {error}") from error
+    return Commit(
+        root=root,
+        parents=parents,
+        author=body.author,
+        time_s=body.time_s,
+        message=body.message,
+        files=body.files,
+        directories=body.directories,
+        size_bytes=body.size_bytes,
+    )
+
+
+def _has_surrogates(text: str) -> bool:
+    return any("\ud800" <= char <= "\udfff" for char in text)

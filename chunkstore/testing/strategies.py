@@ -1,0 +1,116 @@
+"""Hypothesis strategies: names, chunks, segments, entries, directories, packs, commits."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from chunkstore.commit import Commit
+from chunkstore.compression import compress
+from chunkstore.names import ChunkId, CommitId, Digest, PackId, digest_of
+from chunkstore.pack import FinishedPack, PackBuilder
+from chunkstore.tree import EMPTY_DIGEST, SAME_PACK, Entry, Kind, Segment, symlink
+
+ids = st.binary(min_size=32, max_size=32)
+digests = ids.map(Digest)
+packs = st.one_of(
+    st.just(SAME_PACK),
+    st.sampled_from([PackId(bytes((n,)) * 32) for n in (1, 2, 255)]),
+)
+
+_name_bytes = st.integers(1, 255).filter(lambda byte: byte != ord("/"))
+names = (
+    st.one_of(
+        st.sampled_from(
+            [b"a", b"a.b", b"a-b", b"new\nline", b"\xff\xfe not UTF-8", b"n" * 255, "ü 漢".encode()]
+        ),
+        st.lists(_name_bytes, min_size=1, max_size=12).map(bytes),
+    )
+    .filter(lambda name: name not in (b".", b".."))
+)  # fmt: skip
+targets = st.lists(st.integers(1, 255), min_size=1, max_size=40).map(bytes)
+
+
+def joined(segments: list[Segment]) -> tuple[Segment, ...]:
+    """Segments that follow each other made one: the form that decoding gives."""
+    found: list[Segment] = []
+    for segment in segments:
+        last = found[-1] if found else None
+        if last and last.pack == segment.pack and last.first + last.count == segment.first:
+            found[-1] = Segment(last.pack, last.first, last.count + segment.count)
+        else:
+            found.append(segment)
+    return tuple(found)
+
+
+_segment = st.builds(
+    Segment,
+    packs,
+    st.one_of(st.integers(0, 9), st.integers(0, 2**20)),
+    st.one_of(st.integers(1, 3), st.integers(1, 70), st.integers(1, 2**20)),
+)
+segments = st.lists(_segment, min_size=1, max_size=4).map(joined)
+_sizes = st.one_of(st.integers(1, 300), st.integers(1, 2**63 - 1))
+
+
+def files(name: st.SearchStrategy[bytes] = names) -> st.SearchStrategy[Entry]:
+    """Files that are not empty."""
+    kind = st.just(Kind.FILE)
+    return st.builds(Entry, name, kind, st.booleans(), _sizes, digests, segments)
+
+
+def entries(name: st.SearchStrategy[bytes] = names) -> st.SearchStrategy[Entry]:
+    """Entries of all kinds, in the form that decoding gives."""
+    nothing = st.just(0)
+    empty = st.builds(
+        Entry, name, st.just(Kind.FILE), st.booleans(), nothing, st.just(EMPTY_DIGEST)
+    )
+    directories = st.builds(
+        Entry, name, st.just(Kind.DIRECTORY), st.just(value=False), _sizes, digests, segments
+    )
+    return st.one_of(files(name), empty, directories, st.builds(symlink, name, targets))
+
+
+directories = st.lists(entries(), max_size=20, unique_by=lambda entry: entry.name).map(
+    lambda found: sorted(found, key=lambda entry: entry.name)
+)
+
+# What compresses, what does not, and sizes around the limits of compression
+chunks = st.one_of(
+    st.binary(min_size=1, max_size=200),
+    st.builds(lambda piece, times: piece * times, st.binary(min_size=1, max_size=9),
+              st.integers(1, 400)),
+)  # fmt: skip
+
+
+def pack_of(raws: list[bytes]) -> FinishedPack:
+    """A pack that holds these chunks in order."""
+    builder = PackBuilder()
+    for raw in raws:
+        codec, stored = compress(raw)
+        builder.add(ChunkId(digest_of(raw)), codec, stored, len(raw))
+    return builder.finish()
+
+
+chunk_lists = st.lists(chunks, min_size=1, max_size=8)
+
+_text = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
+_count = st.integers(0, 2**62)
+commits = st.builds(
+    Commit,
+    root=st.builds(
+        Entry,
+        st.just(b""),
+        st.just(Kind.DIRECTORY),
+        st.just(value=False),
+        _sizes,
+        digests,
+        segments,
+    ),
+    parents=st.lists(ids.map(CommitId), max_size=2).map(tuple),
+    author=_text,
+    time_s=st.integers(-(2**40), 2**40),
+    message=_text,
+    files=_count,
+    directories=_count,
+    size_bytes=_count,
+)
