@@ -8,7 +8,7 @@ from itertools import islice
 
 from chunkstore.errors import AlreadyExists, Changed, NotFound
 from chunkstore.names import digest_of
-from chunkstore.objects import Buffer, ObjectInfo, Part
+from chunkstore.objects import Buffer, ObjectInfo, Part, check_key, check_prefix
 
 
 class MemoryObjects:
@@ -35,6 +35,7 @@ class MemoryObjects:
         return ObjectInfo(key, len(data), _etag(data))
 
     def put(self, key: str, data: Sequence[Buffer], *, if_absent: bool = False) -> str:
+        check_key(key)
         joined = b"".join(data)
         with self._lock:
             if if_absent and key in self.objects:
@@ -45,18 +46,25 @@ class MemoryObjects:
     def list(
         self, prefix: str, *, after: str = "", limit: int | None = None
     ) -> Iterator[ObjectInfo]:
+        check_prefix(prefix)
         keys = sorted(k for k in list(self.objects) if k.startswith(prefix) and k > after)
-        return (self.head(key) for key in islice(keys, limit))
+        return islice(self._infos(keys), limit)
 
     def delete(self, key: str) -> None:
-        self.objects.pop(key, None)
+        self.objects.pop(check_key(key), None)
 
     def close(self) -> None:
         """Nothing to free."""
 
+    def _infos(self, keys: Sequence[str]) -> Iterator[ObjectInfo]:
+        for key in keys:
+            data = self.objects.get(key)
+            if data is not None:  # else deleted since the listing began
+                yield ObjectInfo(key, len(data), _etag(data))
+
     def _data(self, key: str) -> bytes:
         try:
-            return self.objects[key]
+            return self.objects[check_key(key)]
         except KeyError:
             raise NotFound(f"{key} is not in {self.url}") from None
 

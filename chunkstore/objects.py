@@ -6,11 +6,35 @@ passes ``chunkstore.testing.suite``.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from chunkstore.errors import InvalidInput
+
 Buffer = bytes | bytearray | memoryview
+
+KEY_CHARS_MAX = 900  # S3 takes 1024 bytes, the store's own prefix included
+_KEY = re.compile(r"(?!\.)[A-Za-z0-9._-]+(/(?!\.)[A-Za-z0-9._-]+)*\Z")
+_PREFIX = re.compile(r"((?!\.)[A-Za-z0-9._-]+/)*((?!\.)[A-Za-z0-9._-]+)?\Z")
+
+
+def check_key(key: str) -> str:
+    """The key of an object, or InvalidInput: no '..', no empty part, none that begins with '.'."""
+    if len(key) > KEY_CHARS_MAX or not _KEY.match(key):
+        raise InvalidInput(
+            f"{key!r} is not an object's key: use letters, digits, '.', '_' and '-', in parts "
+            f"joined by '/', none of which begins with '.', at most {KEY_CHARS_MAX} characters"
+        )
+    return key
+
+
+def check_prefix(prefix: str) -> str:
+    """The beginning of keys, maybe empty, or InvalidInput."""
+    if len(prefix) > KEY_CHARS_MAX or not _PREFIX.match(prefix):
+        raise InvalidInput(f"{prefix!r} is not the beginning of an object's key")
+    return prefix
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +58,9 @@ class Part:
 class ObjectStore(Protocol):
     """Flat keys to bytes. Safe for use by many threads at once.
 
-    Keys are relative, of ASCII letters, digits and ``/._-``. Every method may raise Unavailable
-    (try again), DeadlineExceeded, Denied. An object is seen whole or not at all.
+    Keys are relative, of ASCII letters, digits and ``/._-``; see check_key, which all of them use
+    (InvalidInput). Every method may raise Unavailable (try again), DeadlineExceeded, Denied. An
+    object is seen whole or not at all.
     """
 
     @property

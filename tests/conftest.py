@@ -12,3 +12,5 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 settings.load_profile("lodefs")
+
+pytest_plugins = ["tests.services"]

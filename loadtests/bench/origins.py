@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from loadtests.cli import Lodefs
-from loadtests.services.ceph import ceph
+from loadtests.services.ceph import ceph_rgw
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Origin:
 @contextmanager
 def ceph_origin(scratch: Path) -> Iterator[Origin]:
     """Starts Ceph RGW, makes a bucket and a store; all is gone afterwards."""
-    with ceph() as server:
+    with ceph_rgw() as server:
         client = server.client(max_pool_connections=16)
         client.create_bucket(Bucket="bench")
         env = {

@@ -32,7 +32,7 @@ class S3Server:
             "AWS_EC2_METADATA_DISABLED": "true",
         }
 
-    def client(self) -> Any:
+    def client(self, *, max_pool_connections: int = 10) -> Any:
         """A boto3 client, for what lodefs itself never does (making buckets, policies)."""
         import boto3
         from botocore.config import Config
@@ -44,6 +44,7 @@ class S3Server:
             aws_secret_access_key=self.secret_key,
             region_name=REGION,
             config=Config(
+                max_pool_connections=max_pool_connections,
                 s3={"addressing_style": "path"},
                 request_checksum_calculation="when_required",
                 response_checksum_validation="when_required",

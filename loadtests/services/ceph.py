@@ -1,7 +1,9 @@
 """A real Ceph with an RGW: one monitor, one OSD in memory, one radosgw, no authentication inside.
 
 Needs the Debian packages ceph-mon, ceph-osd and radosgw. The settings are those of Ceph's manual
-deployment (docs.ceph.com, "Manual Deployment"), cut down to one copy of everything.
+deployment (docs.ceph.com, "Manual Deployment"), cut down to one copy of everything. radosgw asks
+for encrypted connections to monitors by default, which do not go without authentication: hence
+``ms mon client mode``.
 """
 
 from __future__ import annotations
@@ -13,13 +15,14 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from time import monotonic
 
-from chunkstore.testing.children import Child, ChildFailed, private_directory, run
+from chunkstore.testing.children import Child, ChildError, private_directory, run
 from loadtests.services import HOST, S3Server, free_port, wait_for_port
 
 START_TIMEOUT_S = 120.0
 STARTS_MAX = 3  # a port may be taken between choosing and using it
 LOG_TAIL_CHARS = 1500
 MEMSTORE_BYTES = 16 << 30  # a limit, not a reservation
+_TIED = ("setpriv", "--pdeathsig", "KILL")  # the daemons die with the thread that started them
 
 _CONF = """\
 [global]
@@ -29,8 +32,7 @@ public addr = {host}
 auth cluster required = none
 auth service required = none
 auth client required = none
-auth supported = none
-keyring = {dir}/keyring
+ms mon client mode = crc
 run dir = {dir}
 admin socket = {dir}/$name.asok
 log file = {dir}/$name.log
@@ -74,16 +76,16 @@ debug rgw = 0
 def ceph_rgw(*, memstore_bytes: int = MEMSTORE_BYTES) -> Iterator[S3Server]:
     """A running RGW with one user, everything in a private directory, stopped at the end.
 
-    ChildFailed, with the ends of the daemons' logs, where it is not up in START_TIMEOUT_S.
+    ChildError, with the ends of the daemons' logs, where it is not up in START_TIMEOUT_S.
     """
     for attempt in range(1, STARTS_MAX + 1):
         with ExitStack() as stack:
             directory = stack.enter_context(private_directory("lc-"))
             try:
                 server = _start(stack, directory, memstore_bytes)
-            except ChildFailed as error:
+            except ChildError as error:
                 if attempt == STARTS_MAX:
-                    raise ChildFailed(f"{error}\n{_log_tails(directory)}") from error
+                    raise ChildError(f"{error}\n{_log_tails(directory)}") from error
                 continue
             yield server
             return
@@ -108,19 +110,22 @@ def _start(stack: ExitStack, directory: Path, memstore_bytes: int) -> S3Server:
         (directory / name).mkdir()
     ceph = ["--conf", str(conf)]
 
-    run(["ceph-mon", *ceph, "--mkfs", "--id", "a", "--fsid", fsid])
-    mon = stack.enter_context(Child(["ceph-mon", *ceph, "--id", "a", "-f"]))
+    monmap = directory / "monmap"
+    address = f"[v2:{HOST}:{mon_port}]"
+    run(["monmaptool", "--create", "--fsid", fsid, "--addv", "a", address, monmap])
+    run(["ceph-mon", *ceph, "--mkfs", "--id", "a", "--monmap", str(monmap)])
+    mon = stack.enter_context(Child([*_TIED, "ceph-mon", *ceph, "--id", "a", "-f"]))
     if not wait_for_port(mon, mon_port, timeout_s=deadline - monotonic()):
         raise mon.failed(f"does not listen on port {mon_port}")
 
-    client = ["ceph", *ceph, "--connect-timeout", "60"]
+    client = ["ceph", *ceph, "--connect-timeout", "30"]
     osd_uuid = str(uuid.uuid4())
     run([*client, "osd", "new", osd_uuid], timeout_s=START_TIMEOUT_S)
     run(["ceph-osd", *ceph, "--id", "0", "--mkfs", "--osd-uuid", osd_uuid])
-    stack.enter_context(Child(["ceph-osd", *ceph, "--id", "0", "-f"]))
+    stack.enter_context(Child([*_TIED, "ceph-osd", *ceph, "--id", "0", "-f"]))
 
     user = _create_user(ceph, rgw_port)
-    rgw = stack.enter_context(Child(["radosgw", *ceph, "--name", "client.rgw", "-f"]))
+    rgw = stack.enter_context(Child([*_TIED, "radosgw", *ceph, "--name", "client.rgw", "-f"]))
     if not wait_for_port(rgw, rgw_port, timeout_s=deadline - monotonic()):
         raise rgw.failed(f"does not listen on port {rgw_port}")
     return user

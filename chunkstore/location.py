@@ -1,0 +1,117 @@
+"""From a URL to an object store: the composition root of stores and their wrappers."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from chunkstore.directory import DirectoryObjects
+from chunkstore.errors import InvalidInput
+from chunkstore.memory import MemoryObjects
+from chunkstore.objects import ObjectStore
+from chunkstore.s3 import S3Objects, S3Options
+from chunkstore.wrappers import Limited, Observation, Observed, RetryBudget, Retrying
+
+_FORMS = "use s3://bucket/prefix, file:///path, or a path"
+_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}\Z")  # also what RGW takes, beyond AWS
+_PREFIX = re.compile(r"[\w!.*'()/=+@,&$:;-]+\Z")
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+_QUERY = ("endpoint_url", "region")
+PREFIX_BYTES_MAX = 100
+
+
+@dataclass(frozen=True, slots=True)
+class StoreOptions(S3Options):
+    """How a store is reached. The fields of S3Options matter to S3 alone."""
+
+    attempts_max: int = 5  # of one call
+    retry_time_s_max: float = 180.0  # of one call, until the beginning of its last attempt
+    calls_max: int = 32  # at once
+    wait_s_max: float = 120.0  # of a call for its turn
+    observe: Callable[[Observation], None] | None = None  # told of every call
+
+
+def open_objects(url: str, options: StoreOptions | None = None) -> ObjectStore:
+    """The store at ``url``, with retries, limits and, where asked for, observation.
+
+    ``s3://bucket/prefix`` (``?endpoint_url=...&region=...`` wins over the options), ``file:///path``
+    or a path, ``memory:`` (a new, empty one, for tests). Connects to nothing yet. InvalidInput.
+    """
+    options = options or StoreOptions()
+    objects: ObjectStore = _open(url, options)
+    budget = RetryBudget(options.attempts_max, options.retry_time_s_max)
+    objects = Limited(Retrying(objects, budget), options.calls_max, options.wait_s_max)
+    return Observed(objects, options.observe) if options.observe else objects
+
+
+def _open(url: str, options: StoreOptions) -> ObjectStore:
+    if url == "memory:":
+        return MemoryObjects()
+    if url.startswith("s3:"):
+        return _open_s3(url, options)
+    if url.startswith("file:"):
+        return DirectoryObjects(_path_of(url))
+    if not url or "\0" in url:
+        raise InvalidInput(f"{url!r} is not a store: {_FORMS}")
+    if _SCHEME.match(url):
+        scheme = url.partition(":")[0]
+        raise InvalidInput(f"{scheme}: is not a kind of store that lodefs knows; {_FORMS}")
+    return DirectoryObjects(os.path.expanduser(url))
+
+
+def _open_s3(url: str, options: StoreOptions) -> S3Objects:
+    parts = urlsplit(url)
+    if "@" in parts.netloc:
+        raise InvalidInput(
+            "a store's URL must not hold credentials: put them into AWS_ACCESS_KEY_ID and "
+            "AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or ~/.aws/credentials"
+        )
+    if not _BUCKET.match(parts.netloc):
+        raise InvalidInput(f"s3://{parts.netloc} names no bucket; use s3://bucket/prefix")
+    prefix = unquote(parts.path).strip("/")
+    if prefix and not _is_prefix(prefix):
+        raise InvalidInput(
+            f"{prefix!r} is not a prefix for a store: at most {PREFIX_BYTES_MAX} bytes of letters, "
+            "digits and punctuation, without empty parts, '.' and '..'"
+        )
+    query = dict(parse_qsl(parts.query, keep_blank_values=True))
+    unknown = [name for name in query if name not in _QUERY]
+    if unknown or not all(query.values()):
+        raise InvalidInput(f"a store's URL takes no settings but {_QUERY}, each with a value")
+    endpoint_url = query.get("endpoint_url", options.endpoint_url)
+    region = query.get("region", options.region)
+    _check_endpoint(endpoint_url)
+    return S3Objects(
+        parts.netloc, prefix, replace(options, endpoint_url=endpoint_url, region=region)
+    )
+
+
+def _is_prefix(prefix: str) -> bool:
+    return (
+        len(prefix.encode()) <= PREFIX_BYTES_MAX
+        and bool(_PREFIX.match(prefix))
+        and not any(part in ("", ".", "..") for part in prefix.split("/"))
+    )
+
+
+def _check_endpoint(endpoint_url: str | None) -> None:
+    if endpoint_url is None:
+        return
+    parts = urlsplit(endpoint_url)
+    if "@" in parts.netloc:
+        raise InvalidInput(
+            "endpoint_url must not hold credentials; AWS_ACCESS_KEY_ID and others do"
+        )
+    if parts.scheme not in ("http", "https") or not parts.netloc or parts.query:
+        raise InvalidInput(f"{endpoint_url!r} is not an endpoint URL; use http://host:port")
+
+
+def _path_of(url: str) -> str:
+    parts = urlsplit(url)
+    path = unquote(parts.path)
+    if parts.netloc not in ("", "localhost") or not path.startswith("/") or "\0" in path:
+        raise InvalidInput(f"{url!r} is not a store: a file URL has the form file:///path")
+    return path

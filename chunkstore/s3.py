@@ -1,0 +1,353 @@
+"""Objects in an S3 bucket: the only importer of boto3.
+
+Protocol: Amazon S3 API Reference (GetObject, PutObject with If-None-Match, ListObjectsV2). Tried
+with Ceph RGW 16 and moto. Retries, limits and counts are wrappers.py's, not botocore's.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import islice
+from os import environ
+from typing import Any
+
+from chunkstore.deadlines import Transfer, Watchdog
+from chunkstore.errors import (
+    AlreadyExists,
+    Changed,
+    DeadlineExceeded,
+    Denied,
+    InvalidInput,
+    LodefsError,
+    Unavailable,
+    Unsupported,
+)
+from chunkstore.objects import Buffer, ObjectInfo, Part, check_key, check_prefix
+from chunkstore.s3errors import NoSuchKey, PastTheEnd, error_of
+
+LIST_KEYS_MAX = 1000  # of one answer
+REGION = "us-east-1"  # where nothing names one; servers other than AWS do not care
+
+
+@dataclass(frozen=True, slots=True)
+class S3Options:
+    """How S3 is reached. None: what AWS's own settings and environment say."""
+
+    endpoint_url: str | None = None
+    region: str | None = None
+    connections_max: int = 32
+    connect_timeout_s: float = 10.0
+    read_timeout_s: float = 30.0  # without a single byte
+    transfer_timeout_s: float = 120.0  # of one whole request and its answer
+
+
+class S3Objects:
+    """Objects below ``prefix`` in a bucket. Credentials come from AWS's usual places."""
+
+    def __init__(self, bucket: str, prefix: str = "", options: S3Options | None = None) -> None:
+        """Opens no connection. InvalidInput for an endpoint or region that is none."""
+        options = options or S3Options()
+        self.url = f"s3://{bucket}/{prefix}".rstrip("/")
+        self._bucket = bucket
+        self._base = f"{prefix}/" if prefix else ""
+        self._watchdog = Watchdog(options.transfer_timeout_s)
+        self._current = threading.local()  # the connection that a thread's request uses
+        self._client = _client(options, self._current)
+
+    def get(
+        self, key: str, *, offset: int = 0, size: int | None = None, if_match: str | None = None
+    ) -> Part:
+        if size == 0:
+            return self._nothing_of(key, if_match)
+        request = self._named(key)
+        wanted = _range(offset, size)
+        if wanted:
+            request["Range"] = wanted
+        if if_match is not None:
+            request["IfMatch"] = if_match
+        try:
+            with self._operation("read", key):
+                answer = self._client.get_object(**request)
+                data = answer["Body"].read()
+                part = Part(data, _object_size_bytes(answer, len(data)), answer["ETag"])
+                _check_part(part, key, answer, wanted=wanted, if_match=if_match)
+        except PastTheEnd:
+            return self._nothing_of(key, if_match)
+        if offset < 0 and size is not None:
+            return Part(memoryview(data)[:size], part.object_size_bytes, part.etag)
+        return part
+
+    def head(self, key: str) -> ObjectInfo:
+        return self._head(key, None)
+
+    def put(self, key: str, data: Sequence[Buffer], *, if_absent: bool = False) -> str:
+        body = _Body(data)
+        request = {**self._named(key), "Body": body, "ContentLength": len(body)}
+        if if_absent:
+            request["IfNoneMatch"] = "*"
+        try:
+            with self._operation("write", key):
+                etag: str = self._client.put_object(**request)["ETag"]
+                return etag
+        except Changed:
+            raise AlreadyExists(f"{key} exists already in {self.url}") from None
+
+    def list(
+        self, prefix: str, *, after: str = "", limit: int | None = None
+    ) -> Iterator[ObjectInfo]:
+        check_prefix(prefix)
+        return islice(self._list(prefix, after, limit), limit)
+
+    def delete(self, key: str) -> None:
+        with suppress(NoSuchKey), self._operation("delete", key):
+            self._client.delete_object(**self._named(key))
+
+    def close(self) -> None:
+        self._client.close()
+        self._watchdog.close()
+
+    def _named(self, key: str) -> dict[str, Any]:
+        return {"Bucket": self._bucket, "Key": self._base + check_key(key)}
+
+    def _head(self, key: str, if_match: str | None) -> ObjectInfo:
+        request = self._named(key)
+        if if_match is not None:
+            request["IfMatch"] = if_match
+        with self._operation("look up", key):
+            answer = self._client.head_object(**request)
+            return ObjectInfo(key, answer["ContentLength"], answer["ETag"])
+
+    def _nothing_of(self, key: str, if_match: str | None) -> Part:
+        info = self._head(key, if_match)
+        return Part(b"", info.size_bytes, info.etag)
+
+    def _list(self, prefix: str, after: str, limit: int | None) -> Iterator[ObjectInfo]:
+        left = limit
+        request: dict[str, Any] = {"Bucket": self._bucket, "Prefix": self._base + prefix}
+        if after:
+            request["StartAfter"] = self._base + after
+        while left is None or left > 0:
+            request["MaxKeys"] = LIST_KEYS_MAX if left is None else min(left, LIST_KEYS_MAX)
+            with self._operation("list", prefix):
+                answer = self._client.list_objects_v2(**request)
+                more: bool = answer["IsTruncated"]  # else it is no listing, or an empty answer
+            found = answer.get("Contents", [])
+            for item in found:
+                yield ObjectInfo(item["Key"][len(self._base) :], item["Size"], item["ETag"])
+            if not more:
+                return
+            left = None if left is None else left - len(found)
+            request["ContinuationToken"] = answer["NextContinuationToken"]
+
+    @contextmanager
+    def _operation(self, verb: str, key: str) -> Iterator[None]:
+        """One request: within its time, its errors translated."""
+        what = f"cannot {verb} {key} in {self.url}"
+        with self._watchdog.watch() as transfer:
+            self._current.transfer = transfer
+            try:
+                yield
+                if transfer.expired:  # http.client takes a head that was cut off for a whole one
+                    raise self._too_late(what)
+            except LodefsError:
+                raise
+            except Exception as error:
+                if transfer.expired:
+                    raise self._too_late(what) from error
+                raise _translated(error, what, self._bucket) from error
+            finally:
+                self._current.transfer = None
+
+    def _too_late(self, what: str) -> DeadlineExceeded:
+        return DeadlineExceeded(f"{what}: the server's answer was not complete in time")
+
+
+class _Body:
+    """Buffers as one file that can be read again from its beginning, without joining them."""
+
+    def __init__(self, buffers: Sequence[Buffer]) -> None:
+        self._buffers = [memoryview(buffer).cast("B") for buffer in buffers if len(buffer)]
+        self._size_bytes = sum(len(buffer) for buffer in self._buffers)
+        self._number = 0  # of the buffer that is read next
+        self._offset = 0  # in that buffer
+        self._position = 0
+
+    def __len__(self) -> int:
+        return self._size_bytes
+
+    def read(self, size_bytes: int = -1) -> bytes | memoryview:
+        """At most ``size_bytes``, of one buffer; nothing at the end."""
+        if self._number == len(self._buffers):
+            return b""
+        buffer = self._buffers[self._number]
+        end = len(buffer) if size_bytes < 0 else min(len(buffer), self._offset + size_bytes)
+        piece = buffer[self._offset : end]
+        self._offset = end
+        if end == len(buffer):
+            self._number, self._offset = self._number + 1, 0
+        self._position += len(piece)
+        return piece
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, position: int, whence: int = 0) -> int:
+        """To the beginning, or (to be measured) to the end: nobody needs more."""
+        at_end = whence == 2
+        if position != 0 or whence not in (0, 2):
+            raise InvalidInput("a request's body can be repeated only from its beginning")
+        self._number = len(self._buffers) if at_end else 0
+        self._offset = 0
+        self._position = self._size_bytes if at_end else 0
+        return self._position
+
+
+def _range(offset: int, size: int | None) -> str | None:
+    """The Range header (RFC 9110, 14.2), or None for the whole object."""
+    if offset < 0:
+        return f"bytes={offset}"
+    if size is None:
+        return f"bytes={offset}-" if offset else None
+    return f"bytes={offset}-{offset + size - 1}"
+
+
+def _object_size_bytes(answer: Mapping[str, Any], received_bytes: int) -> int:
+    """The whole object's size: from ``Content-Range: bytes 0-9/SIZE``, else what was received."""
+    total = str(answer.get("ContentRange", "")).rpartition("/")[2]
+    return int(total) if total.isdigit() else received_bytes
+
+
+def _check_part(
+    part: Part, key: str, answer: Mapping[str, Any], *, wanted: str | None, if_match: str | None
+) -> None:
+    """What a server, or a proxy in between, may get wrong without an error of its own."""
+    chunked = "transfer-encoding" in answer["ResponseMetadata"]["HTTPHeaders"]
+    expected_bytes = len(part.data) if chunked else answer["ContentLength"]
+    if len(part.data) != expected_bytes:
+        raise Unavailable(
+            f"{key}: the answer ended after {len(part.data)} of {expected_bytes} bytes"
+        )
+    if if_match is not None and part.etag != if_match:
+        raise Changed(f"{key} has the ETag {part.etag}, not {if_match}")
+    if wanted and part.data and answer["ResponseMetadata"]["HTTPStatusCode"] != 206:
+        raise Unsupported(f"{key}: the server ignores ranges ({wanted}); lodefs needs them")
+
+
+def _client(options: S3Options, current: threading.local) -> Any:
+    import boto3
+    from botocore.config import Config
+    from botocore.exceptions import BotoCoreError
+
+    custom = (
+        options.endpoint_url
+        or environ.get("AWS_ENDPOINT_URL_S3", "")
+        or environ.get("AWS_ENDPOINT_URL", "")
+    )
+    config = Config(
+        connect_timeout=options.connect_timeout_s,
+        read_timeout=options.read_timeout_s,
+        max_pool_connections=options.connections_max,
+        retries={"total_max_attempts": 1},
+        parameter_validation=False,
+        tcp_keepalive=True,
+        user_agent_extra="lodefs",
+        s3={"addressing_style": "path"} if custom else None,
+        request_checksum_calculation="when_required",
+        response_checksum_validation="when_required",
+    )
+    try:
+        session = boto3.session.Session()
+        client = session.client(
+            "s3",
+            endpoint_url=options.endpoint_url,
+            region_name=options.region or session.region_name or REGION,
+            config=config,
+        )
+    except (BotoCoreError, ValueError) as error:
+        raise InvalidInput(f"S3 cannot be reached with these settings: {error}") from error
+    _watch_connections(client, current)
+    return client
+
+
+def _watch_connections(client: Any, current: threading.local) -> None:
+    """Lets a thread's transfer close the connection it uses, from the moment it sends on it."""
+    from botocore.awsrequest import (
+        AWSHTTPConnection,
+        AWSHTTPConnectionPool,
+        AWSHTTPSConnection,
+        AWSHTTPSConnectionPool,
+    )
+
+    def watched(connection_class: Any) -> type:
+        class Watched(connection_class):  # type: ignore[misc]
+            def send(self, data: Any) -> None:
+                if self.sock is None and self.auto_open:
+                    self.connect()
+                transfer: Transfer | None = getattr(current, "transfer", None)
+                if transfer is not None:
+                    transfer.cancel_by(_closer(self.sock))
+                super().send(data)
+
+        return Watched
+
+    pools = {
+        "http": type(
+            "WatchedPool",
+            (AWSHTTPConnectionPool,),
+            {"ConnectionCls": watched(AWSHTTPConnection)},
+        ),
+        "https": type(
+            "WatchedTlsPool",
+            (AWSHTTPSConnectionPool,),
+            {"ConnectionCls": watched(AWSHTTPSConnection)},
+        ),
+    }
+    # botocore has no public place for this; the trickle test sees where it moves
+    client._endpoint.http_session._pool_classes_by_scheme.update(pools)
+
+
+def _closer(sock: socket.socket | None) -> Callable[[], None]:
+    plain = getattr(sock, "socket", sock)  # TLS inside TLS, through a proxy
+
+    def close() -> None:
+        if isinstance(plain, socket.socket):
+            with suppress(OSError):  # it is closed already
+                # not SSLSocket's own, after which its reader would take ciphertext for data
+                socket.socket.shutdown(plain, socket.SHUT_RDWR)
+
+    return close
+
+
+def _translated(error: Exception, what: str, bucket: str) -> Exception:
+    """The error of lodefs for one of boto3, botocore or urllib3; others as they are."""
+    from botocore import exceptions as aws
+    from botocore.parsers import ResponseParserError
+    from urllib3.exceptions import HTTPError
+
+    if isinstance(error, aws.ClientError):
+        return error_of(error.response, what, bucket)
+    no_credentials = (
+        aws.NoCredentialsError,
+        aws.PartialCredentialsError,
+        aws.CredentialRetrievalError,
+        aws.TokenRetrievalError,
+        aws.ProfileNotFound,
+    )
+    if isinstance(error, no_credentials):
+        return Denied(
+            f"{what}: no AWS credentials were found ({error}); set AWS_ACCESS_KEY_ID and "
+            "AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or ~/.aws/credentials"
+        )
+    if isinstance(error, aws.ConnectTimeoutError | aws.ReadTimeoutError):
+        return DeadlineExceeded(f"{what}: {error}")
+    if isinstance(error, aws.ParamValidationError):
+        return InvalidInput(f"{what}: {error}")
+    # broken connections, bodies cut short, answers that are no S3's
+    broken = (aws.BotoCoreError, ResponseParserError, HTTPError, OSError, KeyError)
+    if isinstance(error, broken):
+        return Unavailable(f"{what}: {type(error).__name__}: {error}")
+    return error
