@@ -1,0 +1,403 @@
+"""A node's cache directory: its files, and the keys and values of its index.
+
+    VERSION             "lodefs-cache 1\\n"
+    lock                held (flock) by the proxy; its process id
+    index/              RocksDB, the rows below
+    slabs/ab/N          raw chunks of small files, one after the other; N: the file's number, hex
+    flat/ab/DIGEST-N    one file of a dataset, of 1 MiB or more, each chunk at its own offset
+
+Rows. Numbers in keys are big-endian, so that rows sort by them; in values little-endian.
+
+    c chunk id                        -> where its bytes lie                    ChunkRow
+    f number u32                      -> a slab or flat file                    FileRow
+    r number u32, offset u64          -> the chunks written there in one go     RunRow
+    d digest                          -> number of its flat file, u32
+    p pack id                         -> ETag and index of the pack             PackRow
+    s commit id, repository           -> wire.Snapshot, MessagePack
+    i snapshot key, inode u64         -> an entry                               EntryRow
+    k snapshot key, inode u64, name   -> children up to ``name``: [wire.Node], MessagePack
+    l snapshot key, inode u64         -> "" once all children of a directory have rows
+    m name                            -> a figure of the writer's own, u64
+
+A file's number is never used again, and a file's bytes never change: what a reader finds through
+an old view of the index is right, or the file is gone. Bytes of a file whose row does not say that
+they are trusted (``is_trusted``) were written before a power cut, perhaps, and must be checked
+against the chunk's id, or asked from the proxy.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from enum import IntEnum
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from chunkstore.errors import Corrupt
+from chunkstore.names import ID_BYTES, ChunkId, CommitId, Digest, PackId
+from chunkstore.objects import Buffer
+from chunkstore.tree import Entry, Kind, Segment
+from chunkstore.wire import Node, Snapshot
+
+VERSION = 1
+VERSION_TEXT = f"lodefs-cache {VERSION}\n"
+VERSION_FILE, LOCK_FILE, INDEX_DIR = "VERSION", "lock", "index"
+SLABS_DIR, FLAT_DIR = "slabs", "flat"
+
+FLAT_SIZE_BYTES_MIN = 1024 * 1024  # dataset files from this size on have a flat file
+PAGE_NODES = 256  # entries in one row of children
+SNAPSHOT_KEY_BYTES = 16
+
+CHUNKS, FILES, RUNS, FLATS = b"c", b"f", b"r", b"d"
+PACKS, SNAPSHOTS, ENTRIES, CHILDREN, LOADED, FIGURES = b"p", b"s", b"i", b"k", b"l", b"m"
+
+DURABLE = bytes(16)  # in place of a boot id: all indexed bytes of the file are on disk
+BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")  # random(4): new with each boot
+
+_CHUNK_ROW = struct.Struct("<IQI")
+_FILE_ROW = struct.Struct("<BB16s32sQQI")
+_RUN_KEY = struct.Struct(">cIQ")
+_RUN_HEAD = struct.Struct("<Q")
+_RUN_CHUNK = struct.Struct("<32sI")
+_SEGMENT = struct.Struct("<32sII")
+
+
+class FileKind(IntEnum):
+    """The two kinds of file in a cache."""
+
+    SLAB = 1
+    FLAT = 2
+
+
+class FileState(IntEnum):
+    """How far a file of the cache is."""
+
+    OPEN = 1  # may still grow
+    COMPLETE = 2  # a full slab; a flat file that is the dataset file
+    EVICTED = 3  # its rows go, then it does; nothing is read from it any more
+
+
+class ChunkRow(NamedTuple):
+    """Where a chunk's raw bytes lie: number of the file, offset and size in it."""
+
+    number: int
+    offset: int
+    size_bytes: int
+
+
+class FileRow(NamedTuple):
+    """A slab or flat file.
+
+    ``boot``: the boot id during which bytes were last written that are not known to be on disk;
+    DURABLE where there are none. ``digest``: of the dataset file, zeros for a slab.
+    ``size_bytes``: of the dataset file; of a slab the end of its last indexed chunk.
+    """
+
+    kind: FileKind
+    state: FileState
+    boot: bytes
+    digest: bytes
+    size_bytes: int
+    present_bytes: int
+    last_use_s: int  # Unix
+
+
+class RunRow(NamedTuple):
+    """Chunks that were written together, one after the other, from an offset of a file."""
+
+    size_bytes: int
+    chunks: list[tuple[ChunkId, int]]  # id, size in bytes
+
+
+class EntryRow(msgspec.Struct, array_like=True, frozen=True):
+    """An entry of a snapshot; its inode number stands in the key."""
+
+    parent: int
+    name: bytes
+    kind: int
+    executable: bool
+    size_bytes: int
+    digest: bytes
+    target: bytes
+    segments: bytes  # (pack id, first u32, count u32) each
+
+
+def slab_path(cache_dir: Path, number: int) -> Path:
+    """``slabs/ab/N``."""
+    return cache_dir / SLABS_DIR / f"{number & 0xFF:02x}" / f"{number:08x}"
+
+
+def flat_path(cache_dir: Path, digest: bytes, number: int) -> Path:
+    """``flat/ab/DIGEST-N``."""
+    name = digest.hex()
+    return cache_dir / FLAT_DIR / name[:2] / f"{name}-{number:08x}"
+
+
+def file_path(cache_dir: Path, number: int, row: FileRow) -> Path:
+    """Where the file with that row lies."""
+    if row.kind is FileKind.FLAT:
+        return flat_path(cache_dir, row.digest, number)
+    return slab_path(cache_dir, number)
+
+
+def number_of(path: Path) -> int | None:
+    """The number of a slab or flat file; None for a name that is neither."""
+    text = path.name.rpartition("-")[2]
+    try:
+        return int(text, 16) if len(text) == 8 else None
+    except ValueError:
+        return None
+
+
+def boot_id() -> bytes:
+    """16 bytes that are new with each boot of this machine."""
+    return bytes.fromhex(BOOT_ID_FILE.read_text().strip().replace("-", ""))
+
+
+def is_trusted(row: FileRow, boot: bytes) -> bool:
+    """Whether the file's indexed bytes can be used unchecked: they are on disk, or were written
+    since this boot, so that the kernel has them."""
+    return row.boot in (DURABLE, boot)
+
+
+def chunk_key(chunk_id: bytes) -> bytes:
+    """Key of a ChunkRow."""
+    return CHUNKS + chunk_id
+
+
+def chunk_keys(joined_ids: bytes, first: int, count: int) -> list[bytes]:
+    """Keys of ``count`` ChunkRows from the ids of a pack, joined."""
+    cuts = range(first * ID_BYTES, (first + count) * ID_BYTES, ID_BYTES)
+    return [CHUNKS + joined_ids[cut : cut + ID_BYTES] for cut in cuts]
+
+
+def encode_chunk_row(number: int, offset: int, size_bytes: int) -> bytes:
+    """16 bytes."""
+    return _CHUNK_ROW.pack(number, offset, size_bytes)
+
+
+def decode_chunk_row(value: bytes) -> ChunkRow:
+    """Corrupt."""
+    try:
+        return ChunkRow._make(_CHUNK_ROW.unpack(value))
+    except struct.error as error:
+        raise Corrupt(f"a chunk's row in the cache index is damaged: {error}") from error
+
+
+def file_key(number: int) -> bytes:
+    """Key of a FileRow."""
+    return FILES + number.to_bytes(4, "big")
+
+
+def number_of_key(key: bytes) -> int:
+    """The number in a FileRow's or RunRow's key."""
+    return int.from_bytes(key[1:5], "big")
+
+
+def encode_file_row(row: FileRow) -> bytes:
+    """70 bytes."""
+    return _FILE_ROW.pack(*row)
+
+
+def decode_file_row(value: bytes) -> FileRow:
+    """Corrupt."""
+    try:
+        kind, state, *rest = _FILE_ROW.unpack(value)
+        return FileRow(FileKind(kind), FileState(state), *rest)
+    except (struct.error, ValueError) as error:
+        raise Corrupt(f"a file's row in the cache index is damaged: {error}") from error
+
+
+def run_prefix(number: int) -> bytes:
+    """What the keys of a file's RunRows begin with."""
+    return RUNS + number.to_bytes(4, "big")
+
+
+def run_key(number: int, offset: int) -> bytes:
+    """Key of a RunRow."""
+    return _RUN_KEY.pack(RUNS, number, offset)
+
+
+def run_offset(key: bytes) -> int:
+    """The offset in a RunRow's key."""
+    return int.from_bytes(key[5:13], "big")
+
+
+def encode_run_row(chunks: Sequence[tuple[bytes, int]]) -> bytes:
+    """Ids and sizes of consecutive chunks, after the sum of the sizes."""
+    total = sum(size for _, size in chunks)
+    return _RUN_HEAD.pack(total) + b"".join(_RUN_CHUNK.pack(*chunk) for chunk in chunks)
+
+
+def decode_run_row(value: bytes) -> RunRow:
+    """Corrupt."""
+    try:
+        (total,) = _RUN_HEAD.unpack_from(value)
+        chunks = list(_RUN_CHUNK.iter_unpack(memoryview(value)[_RUN_HEAD.size :]))
+    except struct.error as error:
+        raise Corrupt(f"a run's row in the cache index is damaged: {error}") from error
+    return RunRow(total, [(ChunkId(chunk_id), size) for chunk_id, size in chunks])
+
+
+def run_size(value: bytes) -> int:
+    """The size in bytes of a RunRow's run, without decoding its chunks."""
+    (total,) = _RUN_HEAD.unpack_from(value)
+    return int(total)
+
+
+def flat_key(digest: bytes) -> bytes:
+    """Key of the number of a dataset file's flat file."""
+    return FLATS + digest
+
+
+def pack_key(pack_id: PackId) -> bytes:
+    """Key of a pack's row."""
+    return PACKS + pack_id
+
+
+def encode_pack_row(etag: str, index: Buffer) -> bytes:
+    """Length of the ETag (u16), ETag, index as it stands at the pack's end."""
+    tag = etag.encode()
+    return b"".join((len(tag).to_bytes(2, "little"), tag, index))
+
+
+def decode_pack_row(value: bytes) -> tuple[str, memoryview]:
+    """ETag and encoded index."""
+    end = 2 + int.from_bytes(value[:2], "little")
+    return value[2:end].decode("utf-8", "replace"), memoryview(value)[end:]
+
+
+def snapshot_row_key(commit: CommitId, repo: str) -> bytes:
+    """Key of a snapshot's row."""
+    return SNAPSHOTS + commit + repo.encode()
+
+
+def snapshot_key(commit: bytes) -> bytes:
+    """What stands for a commit in the keys of entries and children."""
+    return commit[:SNAPSHOT_KEY_BYTES]
+
+
+def entry_key(snapshot: bytes, ino: int) -> bytes:
+    """Key of an EntryRow."""
+    return ENTRIES + snapshot + ino.to_bytes(8, "big")
+
+
+def children_prefix(snapshot: bytes, ino: int) -> bytes:
+    """What the keys of a directory's pages begin with; the last name of the page follows."""
+    return CHILDREN + snapshot + ino.to_bytes(8, "big")
+
+
+def loaded_key(snapshot: bytes, ino: int) -> bytes:
+    """Key of the mark that a directory's children have rows."""
+    return LOADED + snapshot + ino.to_bytes(8, "big")
+
+
+def figure_key(name: str) -> bytes:
+    """Key of a figure of the writer's own."""
+    return FIGURES + name.encode()
+
+
+_encoder = msgspec.msgpack.Encoder()
+_entry_decoder = msgspec.msgpack.Decoder(EntryRow)
+_snapshot_decoder = msgspec.msgpack.Decoder(Snapshot)
+_nodes_decoder = msgspec.msgpack.Decoder(list[Node])
+
+
+def encode_entry_row(parent: int, entry: Entry) -> bytes:
+    """An EntryRow of a tree's entry."""
+    segments = b"".join(_SEGMENT.pack(*segment) for segment in entry.segments)
+    row = EntryRow(
+        parent,
+        entry.name,
+        int(entry.kind),
+        entry.executable,
+        entry.size_bytes,
+        entry.digest,
+        entry.target,
+        segments,
+    )
+    return _encoder.encode(row)
+
+
+def decode_entry_row(value: bytes) -> EntryRow:
+    """Corrupt."""
+    try:
+        return _entry_decoder.decode(value)
+    except msgspec.MsgspecError as error:
+        raise Corrupt(f"an entry's row in the cache index is damaged: {error}") from error
+
+
+def node_of(ino: int, row: EntryRow) -> Node:
+    """The row as mounts see it."""
+    return Node(
+        ino,
+        row.parent,
+        row.name,
+        row.kind,
+        row.executable,
+        row.size_bytes,
+        row.digest,
+        row.target,
+    )
+
+
+def entry_of(row: EntryRow) -> Entry:
+    """The row as it stood in its tree."""
+    return Entry(
+        row.name,
+        Kind(row.kind),
+        row.executable,
+        row.size_bytes,
+        Digest(row.digest),
+        segments_of(row),
+        row.target,
+    )
+
+
+def segments_of(row: EntryRow) -> tuple[Segment, ...]:
+    """Where the content lies in the store. Corrupt."""
+    if len(row.segments) % _SEGMENT.size:
+        raise Corrupt("an entry's row in the cache index is damaged: half a segment")
+    return tuple(Segment(PackId(p), n, c) for p, n, c in _SEGMENT.iter_unpack(row.segments))
+
+
+def child_node(ino: int, parent: int, entry: Entry) -> Node:
+    """A tree's entry as mounts see it."""
+    return Node(
+        ino,
+        parent,
+        entry.name,
+        int(entry.kind),
+        entry.executable,
+        entry.size_bytes,
+        entry.digest,
+        entry.target,
+    )
+
+
+def encode_snapshot(snapshot: Snapshot) -> bytes:
+    """A snapshot's row."""
+    return _encoder.encode(snapshot)
+
+
+def decode_snapshot(value: bytes) -> Snapshot:
+    """Corrupt."""
+    try:
+        return _snapshot_decoder.decode(value)
+    except msgspec.MsgspecError as error:
+        raise Corrupt(f"a snapshot's row in the cache index is damaged: {error}") from error
+
+
+def encode_page(nodes: Iterable[Node]) -> bytes:
+    """One row of children."""
+    return _encoder.encode(list(nodes))
+
+
+def decode_page(value: bytes) -> list[Node]:
+    """Corrupt."""
+    try:
+        return _nodes_decoder.decode(value)
+    except msgspec.MsgspecError as error:
+        raise Corrupt(f"a page of children in the cache index is damaged: {error}") from error

@@ -1,0 +1,227 @@
+"""A node's index in RocksDB: one process writes, others read a secondary of it.
+
+The only importer of rocksdict. Keys sort by their bytes (raw mode). Writes go to RocksDB's log
+without waiting for the disk: they outlive the process, and a power cut may lose the last of them,
+never out of order.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rocksdict import (
+    AccessType,
+    BlockBasedOptions,
+    Cache,
+    DbClosedError,
+    DBCompressionType,
+    DBRecoveryMode,
+    Options,
+    Rdict,
+    WriteBatch,
+    WriteOptions,
+)
+
+from chunkstore.errors import Corrupt, Denied, InUse, LodefsError, NoSpace, Unavailable
+from chunkstore.kv import Row
+
+BLOCK_CACHE_SIZE_BYTES = 32 * 1024 * 1024
+WRITE_BUFFER_SIZE_BYTES = 16 * 1024 * 1024
+LOG_SIZE_BYTES_MAX = 32 * 1024 * 1024  # what a restart has to read again
+SPACE_SIZE_BYTES = 64 * 1024 * 1024  # what opening may need: logs become tables then
+SCAN_ROWS = 512  # rows that a scan holds at once
+
+
+class RocksKeyValues:
+    """KeyValues in a RocksDB directory, made where it is missing. One process at a time.
+
+    RocksDB takes no more writes once its disk was full; it is opened anew for the next write that
+    finds ``space_size_bytes`` free. Denied, NoSpace, InUse, Corrupt, Unavailable.
+    """
+
+    def __init__(self, path: Path, *, space_size_bytes: int = SPACE_SIZE_BYTES) -> None:
+        self._path = path
+        self._space_size_bytes = space_size_bytes
+        self._lock = threading.Lock()  # held while the database is opened anew
+        self._is_stuck = False
+        self._open()
+        self._durable = WriteOptions()
+        self._durable.sync = True
+
+    def _open(self) -> None:
+        with _translated(self._path):
+            self._db = Rdict(str(self._path), _options())
+
+    def get(self, key: bytes) -> bytes | None:
+        found: bytes | None = self._get(key)
+        return found
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        if not keys:
+            return []
+        found: list[bytes | None] = self._get(list(keys))
+        return found
+
+    def _get(self, what: bytes | list[bytes]) -> Any:
+        db = self._db
+        try:
+            return db.get(what)  # type: ignore[arg-type]  # its lists are invariant
+        except DbClosedError as error:
+            with self._lock:
+                is_new = self._db is not db
+            if is_new:
+                return self._get(what)
+            raise _error_of(self._path, error) from error
+        except Exception as error:
+            raise _error_of(self._path, error) from error
+
+    def write(self, rows: Sequence[Row], *, durable: bool = False) -> None:
+        batch = WriteBatch(raw_mode=True)
+        for key, value in rows:
+            if value is None:
+                batch.delete(key)
+            else:
+                batch.put(key, value)
+        if self._is_stuck:
+            self._open_anew()
+        try:
+            with _translated(self._path):
+                if durable:
+                    self._db.write(batch, self._durable)
+                else:
+                    self._db.write(batch)
+        except NoSpace:
+            self._is_stuck = True
+            raise
+
+    def _open_anew(self) -> None:
+        with self._lock:
+            if not self._is_stuck:
+                return
+            if shutil.disk_usage(self._path).free < self._space_size_bytes:
+                raise NoSpace(f"no space for the index {self._path}")
+            self._close_db()
+            try:
+                self._open()
+                self._is_stuck = False
+            except LodefsError:
+                with _translated(self._path):  # reads go on meanwhile
+                    self._db = Rdict(str(self._path), _options(), access_type=_read_only())
+                raise
+
+    def scan(self, prefix: bytes, *, after: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        start = max(prefix, after + b"\0" if after else b"")
+        with _translated(self._path):
+            cursor = self._db.iter()
+            cursor.seek(start)
+        while True:
+            with _translated(self._path):
+                rows = _next_rows(cursor, prefix)
+            yield from rows
+            if len(rows) < SCAN_ROWS:
+                return
+
+    def catch_up(self) -> None:
+        """The writer sees its own writes."""
+
+    def close(self) -> None:
+        self._close_db()
+
+    def _close_db(self) -> None:
+        try:
+            self._db.close()
+        except Exception:
+            # closing says again that an earlier write failed; all others are in the log
+            if not self._is_stuck:
+                raise
+
+
+class RocksSecondary(RocksKeyValues):
+    """A reader's view of another process's RocksDB directory; ``catch_up`` moves it on.
+
+    ``secondary_path`` is a directory of its own for the reader's log. Writing is refused.
+    """
+
+    def __init__(self, path: Path, secondary_path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._is_stuck = False
+        options = _options()
+        options.create_if_missing(False)  # noqa: FBT003
+        options.set_max_open_files(-1)  # a secondary must keep files that the writer deletes
+        with _translated(path):
+            self._db = Rdict(str(path), options, access_type=_secondary(secondary_path))
+        self._durable = WriteOptions()
+
+    def catch_up(self) -> None:
+        with _translated(self._path):
+            self._db.try_catch_up_with_primary()
+
+
+def _read_only() -> AccessType:
+    return AccessType.read_only(error_if_log_file_exist=False)
+
+
+def _secondary(path: Path) -> AccessType:
+    return AccessType.secondary(str(path))
+
+
+def _next_rows(cursor: Any, prefix: bytes) -> list[tuple[bytes, bytes]]:
+    rows: list[tuple[bytes, bytes]] = []
+    while len(rows) < SCAN_ROWS and cursor.valid():
+        key = cursor.key()
+        if not key.startswith(prefix):
+            break
+        rows.append((key, cursor.value()))
+        cursor.next()
+    cursor.status()
+    return rows
+
+
+def _options() -> Options:
+    table = BlockBasedOptions()
+    table.set_block_cache(Cache(BLOCK_CACHE_SIZE_BYTES))
+    table.set_bloom_filter(10, False)  # noqa: FBT003 - rocksdict takes no keywords here
+    table.set_cache_index_and_filter_blocks(True)
+    options = Options(raw_mode=True)
+    options.create_if_missing(True)  # noqa: FBT003
+    options.set_block_based_table_factory(table)
+    options.set_compression_type(DBCompressionType.lz4())
+    options.set_write_buffer_size(WRITE_BUFFER_SIZE_BYTES)
+    options.set_max_total_wal_size(LOG_SIZE_BYTES_MAX)
+    options.set_wal_recovery_mode(DBRecoveryMode.point_in_time())
+    options.set_max_open_files(512)
+    options.set_max_background_jobs(2)
+    options.set_keep_log_file_num(2)
+    options.set_max_log_file_size(4 * 1024 * 1024)
+    options.set_level_compaction_dynamic_level_bytes(True)
+    return options
+
+
+@contextmanager
+def _translated(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        raise _error_of(path, error) from error
+
+
+def _error_of(path: Path, error: Exception) -> LodefsError:
+    """RocksDB's errors are bare Exceptions whose text begins with a status."""
+    text = str(error)
+    if isinstance(error, DbClosedError):
+        return Unavailable(f"the index {path} is closed")
+    if "lock hold by" in text or "While lock file" in text:
+        return InUse(f"the index {path} is open in another process: {text}")
+    if "No space left" in text or "NoSpace" in text or "quota" in text.lower():
+        return NoSpace(f"no space for the index {path}: {text}")
+    if "Permission denied" in text or "Read-only file system" in text:
+        return Denied(f"the index {path} cannot be written: {text}")
+    if text.startswith("Corruption"):
+        return Corrupt(f"the index {path} is damaged; stop the proxy and remove the cache: {text}")
+    return Unavailable(f"the index {path} failed: {text}")

@@ -1,0 +1,149 @@
+"""One slab or flat file of the cache: its row, its descriptor, and writing to it.
+
+Bytes are added, never changed. The descriptor is opened by whoever needs it first and closed only
+by ``close_if_idle``, which the event loop calls, so that an extent that was just handed out stays
+good.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from chunkstore import cachelayout as layout
+from chunkstore.cachelayout import FileKind, FileRow, FileState
+from chunkstore.objects import Buffer
+
+_BUFFERS_MAX = min(os.sysconf("SC_IOV_MAX"), 1024)  # writev(2)
+
+
+class CacheFile:
+    """A slab or flat file. Fields change under ``lock`` only; ``fd`` is -1 while closed."""
+
+    __slots__ = (
+        "_cache_dir",
+        "boot",
+        "digest",
+        "fd",
+        "generation",
+        "kind",
+        "last_use_s",
+        "lock",
+        "number",
+        "on_open",
+        "present_bytes",
+        "reserved_bytes",
+        "saved_use_s",
+        "size_bytes",
+        "state",
+        "users",
+    )
+
+    def __init__(
+        self, number: int, row: FileRow, cache_dir: Path, on_open: Callable[[CacheFile], None]
+    ) -> None:
+        self.number = number
+        self.on_open = on_open
+        self.kind = row.kind
+        self.state = row.state
+        self.boot = row.boot
+        self.digest = row.digest
+        self.size_bytes = row.size_bytes
+        self.present_bytes = row.present_bytes
+        self.last_use_s = self.saved_use_s = row.last_use_s
+        self._cache_dir = cache_dir
+        self.reserved_bytes = row.size_bytes  # of a slab: where the next bytes go
+        self.generation = 0  # counts the writes
+        self.users = 0  # calls that need the descriptor, or the file to stay
+        self.fd = -1
+        self.lock = threading.Lock()
+
+    @property
+    def row(self) -> FileRow:
+        """As it stands in the index."""
+        return FileRow(
+            self.kind,
+            self.state,
+            self.boot,
+            self.digest,
+            self.size_bytes,
+            self.present_bytes,
+            self.last_use_s,
+        )
+
+    @property
+    def path(self) -> Path:
+        """Where it lies. Made each time: a cache has many files, and few of them are opened."""
+        return layout.file_path(self._cache_dir, self.number, self.row)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether reads may use it."""
+        return self.state is not FileState.EVICTED
+
+    def is_trusted(self, boot: bytes) -> bool:
+        """Whether its indexed bytes can be used unchecked."""
+        return self.boot in (layout.DURABLE, boot)
+
+    def create(self) -> None:
+        """Makes the file; a flat one with its final size and no bytes. OSError."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        self.fd = os.open(self.path, flags, 0o644)
+        self.on_open(self)
+        if self.kind is FileKind.FLAT:
+            os.ftruncate(self.fd, self.size_bytes)
+
+    def open(self) -> int:
+        """The descriptor, opened where it was closed. OSError."""
+        with self.lock:
+            if self.fd < 0:
+                writable = self.state is FileState.OPEN
+                flags = (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC
+                self.fd = os.open(self.path, flags)
+                self.on_open(self)
+            return self.fd
+
+    @contextmanager
+    def in_use(self) -> Iterator[int]:
+        """The descriptor, which stays open meanwhile; the file is no victim. OSError."""
+        with self.lock:
+            self.users += 1
+        try:
+            yield self.open()
+        finally:
+            with self.lock:
+                self.users -= 1
+
+    def close_if_idle(self) -> bool:
+        """Closes the descriptor unless it is in use; whether it is closed now."""
+        with self.lock:
+            if self.users:
+                return False
+            if self.fd >= 0:
+                os.close(self.fd)
+                self.fd = -1
+            return True
+
+
+def write_run(fd: int, offset: int, buffers: Sequence[Buffer]) -> int:
+    """Writes the buffers one after the other from ``offset``; the bytes written. OSError."""
+    written = 0
+    for first in range(0, len(buffers), _BUFFERS_MAX):
+        batch = list(buffers[first : first + _BUFFERS_MAX])
+        while batch:
+            done = os.pwritev(fd, batch, offset + written)
+            written += done
+            batch = _rest(batch, done)
+    return written
+
+
+def _rest(buffers: list[Buffer], done: int) -> list[Buffer]:
+    for n, buffer in enumerate(buffers):
+        if done < len(buffer):
+            return [memoryview(buffer)[done:], *buffers[n + 1 :]]
+        done -= len(buffer)
+    return []

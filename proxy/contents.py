@@ -1,0 +1,384 @@
+"""The read path: the bytes of dataset files, from the cache, or through it from the store."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Callable
+from typing import NamedTuple
+
+from chunkstore import cachelayout as layout
+from chunkstore.errors import Corrupt
+from chunkstore.objects import Buffer
+from chunkstore.tree import Segment
+from proxy.cache import Cache, Flat, Place
+from proxy.cachefile import CacheFile
+from proxy.durability import is_right
+from proxy.eviction import Evictor
+from proxy.extents import Extents
+from proxy.fetch import Fetcher
+from proxy.fill import Kept, Unit, cut_units
+from proxy.meter import Counter
+from proxy.node import Extent
+from proxy.offload import Pools
+from proxy.packindexes import Loaded, PackIndexes
+from proxy.policy import MIB, UNIT_SIZE_BYTES_MAX, Range, ReadAhead, Regions, SmallFiles
+
+log = logging.getLogger("lodefs.cache")
+
+CONTENTS_MAX = 16 * 1024
+PIECE_SIZE_BYTES = MIB  # what a reader holds at once
+LOCATE_CHUNKS_MAX = 256  # of one look at the index
+INDEXES_AHEAD = 8  # read together on the way to a far place
+TRIES = 2  # through the cache, before the reader is served past it
+UNCACHED_S = 5.0  # after there was no space, units stay small so long
+AHEAD_TASKS_MAX = 64
+
+
+class Content:
+    """What is known of one dataset file: where it lies in the store and in the cache."""
+
+    __slots__ = ("ahead", "extents", "flat", "regions", "segments", "size_bytes", "starts")
+
+    def __init__(self, digest: bytes, size_bytes: int, segments: tuple[Segment, ...]) -> None:
+        self.size_bytes = size_bytes
+        self.segments = segments
+        self.starts = [0]  # offsets of the segments, as far as they are known
+        self.extents = Extents()
+        big = size_bytes >= layout.FLAT_SIZE_BYTES_MIN
+        self.flat = Flat(digest, size_bytes) if big else None
+        self.ahead = ReadAhead(size_bytes) if big else None
+        self.regions = Regions(size_bytes) if big else None
+
+
+class _Spot(NamedTuple):
+    """A place in a file as a chunk in a pack. ``start``: of the chunk, in the file; its segment
+    has the chunks [segment_first, segment_end)."""
+
+    loaded: Loaded
+    chunk: int
+    start: int
+    segment_first: int
+    segment_end: int
+
+    @property
+    def shift(self) -> int:
+        """From a raw offset in the pack to an offset in the file."""
+        return self.start - self.loaded.index.raw_offsets[self.chunk]
+
+
+class Contents:
+    """Reads dataset files by digest. Used from the event loop alone."""
+
+    def __init__(
+        self,
+        cache: Cache,
+        evictor: Evictor,
+        fetcher: Fetcher,
+        indexes: PackIndexes,
+        pools: Pools,
+        *,
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._cache = cache
+        self._evictor = evictor
+        self._fetcher = fetcher
+        self._indexes = indexes
+        self._pools = pools
+        self._meter = cache.meter
+        self._clock_s = clock_s
+        self._contents: OrderedDict[bytes, Content] = OrderedDict()
+        self._small = SmallFiles()
+        self._uncached_until_s = 0.0
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # --- hits
+
+    def hit(self, digest: bytes, first: int, size_bytes: int) -> Extent | None:
+        """Where a range lies, if it lies together and that is known at once."""
+        content = self._contents.get(digest)
+        found = content.extents.find(first) if content is not None else None
+        if found is not None and found[2] >= size_bytes:
+            file, offset, _ = found
+        else:
+            flat = self._cache.complete_flat(digest)
+            if flat is None or first + size_bytes > flat.size_bytes:
+                return None
+            file, offset = flat, first
+        fd = file.fd
+        if fd < 0:
+            try:
+                fd = file.open()
+            except OSError:
+                return None
+        file.last_use_s = int(self._cache.now_s())
+        self._meter.hit(size_bytes)
+        return Extent(fd, offset, size_bytes)
+
+    # --- reads
+
+    def content(
+        self, digest: bytes, size_bytes: int, segments: Callable[[], tuple[Segment, ...]]
+    ) -> Content:
+        """What is known of a file; ``segments`` is asked where that is nothing yet."""
+        content = self._contents.get(digest)
+        if content is None:
+            content = Content(digest, size_bytes, segments())
+            self._contents[digest] = content
+            if len(self._contents) > CONTENTS_MAX:
+                self._contents.popitem(last=False)
+            file = self._cache.complete_flat(digest)
+            if file is not None:
+                content.extents.add(0, size_bytes, file, 0)
+        else:
+            self._contents.move_to_end(digest)
+        return content
+
+    async def read(
+        self, content: Content, first: int, size_bytes: int
+    ) -> AsyncGenerator[Buffer, None]:
+        """The bytes [first, first + size_bytes) in pieces of at most 1 MiB. Errors of fetching."""
+        at, end = first, first + size_bytes
+        stepped = tries = 0
+        ahead: tuple[Range | None, int] = (None, 0)
+        while at < end:
+            step_end = min(at + PIECE_SIZE_BYTES, end)
+            if content.ahead is not None and step_end > stepped:
+                ahead = content.ahead.advance(at, step_end, end)
+                stepped = step_end
+            found = content.extents.find(at)
+            if found is None and not await self._locate(content, at, end):
+                pieces = await self._bring(content, Range(at, step_end), ahead, tries)
+                ahead = (None, ahead[1])
+                tries += 1
+                for piece in pieces:
+                    yield piece
+                    at += len(piece)
+                    tries = 0
+                continue
+            if ahead[0] is not None:
+                self._begin_ahead(content, ahead[0], ahead[1])
+                ahead = (None, ahead[1])
+            if found is None:
+                continue
+            file, offset, known_bytes = found
+            data = await self._from_file(file, offset, min(known_bytes, step_end - at))
+            if data is None:
+                content.extents.clear()
+                continue
+            if not tries:  # else it was just fetched
+                self._meter.hit(len(data))
+            yield data
+            at += len(data)
+            tries = 0
+
+    async def _from_file(self, file: CacheFile, offset: int, size_bytes: int) -> bytes | None:
+        """Bytes of a cache file; None where they are not there, and the file is dropped then."""
+        try:
+            with file.in_use() as fd:
+                data = _read_now(fd, offset, size_bytes)
+                if data is None:
+                    data = await self._pools.disk.run(os.pread, fd, size_bytes, offset)
+        except OSError as error:
+            data, why = b"", str(error)
+        else:
+            why = f"{len(data)} bytes at {offset}, not {size_bytes}"
+        if len(data) < size_bytes:
+            if file.is_alive:
+                await self._pools.disk.run(self._evictor.drop, file, why)
+            return None
+        file.last_use_s = int(self._cache.now_s())
+        return data
+
+    # --- finding
+
+    async def _locate(self, content: Content, at: int, end: int) -> bool:
+        """Learns from the index where the chunks from ``at`` on lie; whether the first is here."""
+        spot = await self._spot(content, at)
+        index = spot.loaded.index
+        shift = spot.shift
+        last = min(
+            bisect_right(index.raw_offsets, end - 1 - shift, spot.chunk),
+            spot.segment_end,
+            spot.chunk + LOCATE_CHUNKS_MAX,
+        )
+        count = last - spot.chunk
+        places = self._cache.find(layout.chunk_keys(index.ids, spot.chunk, count))
+        for n, place in enumerate(places, spot.chunk):
+            if place is not None and await self._is_good(place, index.chunk_id(n)):
+                start = shift + index.raw_offsets[n]
+                content.extents.add(start, place.size_bytes, place.file, place.offset)
+        return content.extents.find(at) is not None
+
+    async def _is_good(self, place: Place, chunk_id: bytes) -> bool:
+        """Chunks in a file that is not known to be on disk are checked before their use."""
+        if place.file.is_trusted(self._cache.boot):
+            return True
+        if await self._pools.disk.run(is_right, place, chunk_id):
+            return True
+        await self._pools.disk.run(
+            self._evictor.drop, place.file, f"chunk {chunk_id.hex()} is not what it was"
+        )
+        return False
+
+    async def _spot(self, content: Content, at: int) -> _Spot:
+        """The chunk that holds a byte. Corrupt where the segments hold fewer bytes."""
+        while content.starts[-1] <= at:
+            await self._next_start(content, at)
+        n = bisect_right(content.starts, at) - 1
+        segment = content.segments[n]
+        loaded = await self._indexes.get(segment.pack)
+        index = loaded.index
+        shift = content.starts[n] - index.raw_offsets[segment.first]
+        chunk = bisect_right(index.raw_offsets, at - shift) - 1
+        start = shift + index.raw_offsets[chunk]
+        return _Spot(loaded, chunk, start, segment.first, segment.first + segment.count)
+
+    async def _next_start(self, content: Content, at: int) -> None:
+        """Learns the size of one more segment. Those on the way to a far place are read together:
+        a segment of a pack has some 64 MiB at most where it does not compress."""
+        n = len(content.starts) - 1
+        if n >= len(content.segments):
+            raise Corrupt(f"its segments hold {content.starts[-1]} of {content.size_bytes} bytes")
+        segment = content.segments[n]
+        if self._indexes.in_memory(segment.pack) is None:
+            far = 1 + min((at - content.starts[-1]) // (64 * MIB), INDEXES_AHEAD - 1)
+            packs = {segment.pack for segment in content.segments[n : n + far]}
+            await asyncio.gather(*(self._indexes.get(pack) for pack in packs))
+        index = (await self._indexes.get(segment.pack)).index
+        end = segment.first + segment.count
+        if end > len(index):
+            raise Corrupt(f"pack {segment.pack.hex()} has {len(index)} chunks, not {end}")
+        if len(content.starts) == n + 1:  # nobody else was here meanwhile
+            size_bytes = index.raw_offsets[end] - index.raw_offsets[segment.first]
+            content.starts.append(content.starts[n] + size_bytes)
+
+    # --- fetching
+
+    async def _bring(
+        self, content: Content, step: Range, ahead: tuple[Range | None, int], tries: int
+    ) -> list[Buffer]:
+        """Has the chunk at the beginning of a step brought to the cache, and what the policy wants
+        with it. Gives bytes from there on where they found no space, or do not stay."""
+        self._meter.add(Counter.MISSES)
+        spot = await self._spot(content, step.first)
+        if tries >= TRIES:
+            kept = await self._fetcher.direct(spot.loaded, self._unit(content, spot, step))
+            return _pieces(kept, spot, step)
+        flight = self._fetcher.under_way(spot.loaded.index.pack_id, spot.chunk)
+        if flight is None:
+            unit = self._wanted(content, spot, step, ahead[1])
+            flight = self._fetcher.demand(spot.loaded, unit, spot.chunk)
+        if ahead[0] is not None:
+            self._begin_ahead(content, ahead[0], ahead[1])
+        kept = await flight.wait()
+        if kept:
+            self._uncached_until_s = self._clock_s() + UNCACHED_S
+        return _pieces(kept, spot, step)
+
+    def _wanted(self, content: Content, spot: _Spot, step: Range, unit_bytes: int) -> Unit:
+        if self._clock_s() < self._uncached_until_s:
+            return self._unit(content, spot, step)
+        if content.regions is None:
+            return self._small_unit(content, spot, step)
+        if unit_bytes:
+            end = min(max(step.end, step.first + unit_bytes), content.size_bytes)
+            return self._unit(content, spot, Range(step.first, end))
+        return self._unit(content, spot, content.regions.miss(*step))
+
+    def _unit(self, content: Content, spot: _Spot, wanted: Range) -> Unit:
+        """The chunks of a range around the spot, as far as they lie in its segment."""
+        raw_offsets, shift = spot.loaded.index.raw_offsets, spot.shift
+        first = bisect_right(raw_offsets, max(wanted.first - shift, 0)) - 1
+        first = min(max(first, spot.segment_first), spot.chunk)
+        end = bisect_right(raw_offsets, wanted.end - 1 - shift)
+        end = max(min(end, spot.segment_end), spot.chunk + 1)
+        pack = spot.loaded.index.pack_id
+        return Unit(pack, first, end - first, content.flat, shift + raw_offsets[first])
+
+    def _small_unit(self, content: Content, spot: _Spot, step: Range) -> Unit:
+        """Chunks around a small file's, whosever they are."""
+        index = spot.loaded.index
+        window, whole = self._small.miss(index.pack_id, self._clock_s())
+        own = self._unit(content, spot, step)
+        if whole:
+            self._begin_pack(spot.loaded, own.first)
+        low = index.raw_offsets[own.first] - window // 4
+        first = bisect_right(index.raw_offsets, max(low, 0)) - 1
+        end = bisect_right(index.raw_offsets, max(low, 0) + window) - 1
+        first, end = min(first, own.first), max(min(end, len(index)), own.first + own.count)
+        return Unit(index.pack_id, first, end - first)
+
+    def _begin_ahead(self, content: Content, wanted: Range, unit_bytes: int) -> None:
+        if len(self._tasks) >= AHEAD_TASKS_MAX or self._clock_s() < self._uncached_until_s:
+            self._refuse(content, wanted.first)
+            return
+        task = asyncio.create_task(self._bring_ahead(content, wanted, unit_bytes))
+        self._tasks.add(task)
+        task.add_done_callback(self._ahead_ended)
+
+    def _ahead_ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.info("reading ahead stopped: %s", error)
+
+    async def _bring_ahead(self, content: Content, wanted: Range, unit_bytes: int) -> None:
+        at = wanted.first
+        while at < wanted.end:
+            spot = await self._spot(content, at)
+            whole = self._unit(content, spot, Range(at, wanted.end))
+            for unit in cut_units(whole, spot.loaded, unit_bytes or UNIT_SIZE_BYTES_MAX):
+                if not self._fetcher.ahead(spot.loaded, unit):
+                    self._refuse(content, unit.offset)
+                    return
+            raw_offsets = spot.loaded.index.raw_offsets
+            at = whole.offset + raw_offsets[whole.first + whole.count] - raw_offsets[whole.first]
+
+    def _refuse(self, content: Content, at: int) -> None:
+        if content.ahead is not None:
+            content.ahead.refused(at)
+
+    def _begin_pack(self, loaded: Loaded, first: int) -> None:
+        """Begins with the rest of a pack, and what stands before the chunk ``first`` after it."""
+        whole = Unit(loaded.index.pack_id, 0, len(loaded.index))
+        units = cut_units(whole, loaded, UNIT_SIZE_BYTES_MAX)
+        for unit in sorted(units, key=lambda unit: unit.first + unit.count <= first):
+            if not self._fetcher.ahead(loaded, unit):
+                return
+
+    async def close(self) -> None:
+        """Stops reading ahead."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+def _pieces(kept: Kept, spot: _Spot, step: Range) -> list[Buffer]:
+    """The bytes of a step from its beginning on, as far as its chunks were kept in memory."""
+    pieces: list[Buffer] = []
+    chunk, start = spot.chunk, spot.start
+    while start < step.end and chunk < spot.segment_end and (raw := kept.get(chunk)) is not None:
+        pieces.append(memoryview(raw)[max(step.first - start, 0) : step.end - start])
+        start += len(raw)
+        chunk += 1
+    return pieces
+
+
+def _read_now(fd: int, offset: int, size_bytes: int) -> bytes | None:
+    """The bytes, if the kernel has them in memory; None where the disk must be waited for.
+
+    Only the first and the last byte are asked for (preadv2(2), RWF_NOWAIT): asking for all needs
+    a buffer that is cleared first, which costs as much as half the read.
+    """
+    probe = bytearray(1)
+    try:
+        for at in (offset, offset + size_bytes - 1):
+            if os.preadv(fd, (probe,), at, os.RWF_NOWAIT) != 1:
+                return None
+    except OSError:  # not in memory, or a file system that cannot tell
+        return None
+    return os.pread(fd, size_bytes, offset)

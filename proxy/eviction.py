@@ -1,0 +1,139 @@
+"""Making room: whole slabs and flat files go, the least recently used ones first.
+
+The file's row says so first, then its chunks' rows go, then the file, then the rest of its rows:
+whoever finds the file in an old view of the index finds its bytes or no file, never other bytes.
+Descriptors that are open go on.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from chunkstore import cachelayout as layout
+from chunkstore.cachelayout import FileKind, FileState
+from chunkstore.errors import LodefsError
+from chunkstore.kv import Row
+from proxy.cache import Cache
+from proxy.cachefile import CacheFile
+from proxy.meter import Counter
+from proxy.policy import Candidate, victims
+
+log = logging.getLogger("lodefs.cache")
+
+ROWS_MAX = 4096  # in one write
+
+
+class Evictor:
+    """Evicts from one cache. Blocking; one eviction at a time. Becomes the cache's ``free``."""
+
+    def __init__(self, cache: Cache) -> None:
+        self._cache = cache
+        self._lock = threading.Lock()
+        cache.free = self.free
+
+    def free(self, size_bytes: int) -> None:
+        """Evicts files of at least so many bytes, or all that nobody uses just now."""
+        with self._lock:
+            for number in victims(self._candidates(), size_bytes):
+                file = self._cache.files.get(number)
+                if file is not None:
+                    self.evict(file)
+
+    def evict(self, file: CacheFile) -> bool:
+        """Removes a file unless it is in use. False where it is, or has gone already."""
+        return self._mark(file, even_in_use=False) and self._remove(file)
+
+    def drop(self, file: CacheFile, why: str) -> None:
+        """Removes a file whose bytes are wrong or missing, also while it is in use."""
+        if self._mark(file, even_in_use=True):
+            log.warning("the cache file %s is dropped: %s", file.path, why)
+            self._cache.meter.add(Counter.CACHE_CORRUPT)
+            self._remove(file)
+
+    def finish(self) -> None:
+        """Removes files whose eviction was interrupted by a kill or a full disk."""
+        with self._cache.lock:
+            files, self._cache.evicted = self._cache.evicted, []
+        for file in files:
+            self._remove_rows_and_file(file)
+
+    def _candidates(self) -> list[Candidate]:
+        with self._cache.lock:
+            files = list(self._cache.files.values())
+        return [Candidate(f.last_use_s, f.number, f.present_bytes) for f in files if not f.users]
+
+    def _mark(self, file: CacheFile, *, even_in_use: bool) -> bool:
+        """Takes the file out of the tables: nobody finds it from now on."""
+        cache = self._cache
+        with cache.lock, file.lock:
+            if not file.is_alive or (file.users and not even_in_use):
+                return False
+            file.state = FileState.EVICTED
+            cache.files.pop(file.number, None)
+            if cache.flats.get(file.digest) is file:
+                del cache.flats[file.digest]
+        return True
+
+    def _remove(self, file: CacheFile) -> bool:
+        cache = self._cache
+        self._remove_rows_and_file(file)
+        with cache.lock:
+            cache.used_bytes -= file.present_bytes
+            cache.retired.append(file)
+        cache.meter.add(Counter.EVICTED_FILES)
+        cache.meter.add(Counter.EVICTED_BYTES, file.present_bytes)
+        cache.on_idle()
+        return True
+
+    def _remove_rows_and_file(self, file: CacheFile) -> None:
+        cache = self._cache
+        try:
+            self._write_mark(file)
+            self._remove_chunk_rows(file)
+            self._unlink(file)
+            self._remove_last_rows(file)
+        except (OSError, LodefsError) as error:
+            # a full disk may refuse even deletions: the file's number is never used again, so
+            # rows that stay name a file that is not there, and that is looked after later
+            log.warning("the rows of the cache file %s stay for now: %s", file.path, error)
+            file.path.unlink(missing_ok=True)
+            with cache.lock:
+                cache.evicted.append(file)
+
+    def _write_mark(self, file: CacheFile) -> None:
+        rows: list[Row] = [(layout.file_key(file.number), layout.encode_file_row(file.row))]
+        if file.kind is FileKind.FLAT:
+            key = layout.flat_key(file.digest)
+            if self._cache.kv.get(key) == file.number.to_bytes(4, "little"):
+                rows.append((key, None))
+        self._cache.step("evict mark")
+        self._cache.kv.write(rows)
+
+    def _remove_chunk_rows(self, file: CacheFile) -> None:
+        kv = self._cache.kv
+        for _, value in kv.scan(layout.run_prefix(file.number)):
+            keys = [layout.chunk_key(chunk_id) for chunk_id, _ in layout.decode_run_row(value)[1]]
+            ours = file.number
+            rows: list[Row] = [
+                (key, None)
+                for key, place in zip(keys, kv.get_many(keys), strict=True)
+                if place is not None and layout.decode_chunk_row(place).number == ours
+            ]
+            self._cache.step("evict rows")
+            kv.write(rows)
+
+    def _unlink(self, file: CacheFile) -> None:
+        self._cache.step("unlink")
+        file.path.unlink(missing_ok=True)
+
+    def _remove_last_rows(self, file: CacheFile) -> None:
+        kv = self._cache.kv
+        rows: list[Row] = []
+        for key, _ in kv.scan(layout.run_prefix(file.number)):
+            rows.append((key, None))
+            if len(rows) >= ROWS_MAX:
+                kv.write(rows)
+                rows = []
+        self._cache.step("evict last rows")
+        kv.write([*rows, (layout.file_key(file.number), None)])

@@ -1,0 +1,159 @@
+"""Single flight: of many readers that miss the same chunks, one fetch serves all.
+
+A flight is one fetch unit under way: one future, one call in a thread. Whoever waits may leave
+without stopping it, and it ends by its deadline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from functools import partial
+
+from chunkstore.errors import DeadlineExceeded, Unavailable
+from chunkstore.names import PackId
+from proxy.fill import Filler, Kept, Unit
+from proxy.meter import Counter, Meter
+from proxy.offload import Pools
+from proxy.packindexes import Loaded
+from proxy.policy import UNIT_SIZE_BYTES_MAX
+
+AHEAD_SIZE_BYTES_MAX = 8 * UNIT_SIZE_BYTES_MAX  # in flight, from where on nothing is read ahead
+
+
+class Flight:
+    """Chunks [first, end) of a pack on their way."""
+
+    __slots__ = ("end", "first", "size_bytes", "task")
+
+    def __init__(self, unit: Unit, size_bytes: int, task: asyncio.Task[Kept]) -> None:
+        self.first = unit.first
+        self.end = unit.first + unit.count
+        self.size_bytes = size_bytes
+        self.task = task
+
+    async def wait(self) -> Kept:
+        """When it has landed: the chunks that found no space in the cache. Raises as it did."""
+        try:
+            return await asyncio.shield(self.task)
+        except asyncio.CancelledError:
+            if self.task.cancelled():  # and not the one who waits
+                raise Unavailable("the proxy is shutting down") from None
+            raise
+
+
+class Fetcher:
+    """The flights of a node. Used from the event loop alone."""
+
+    def __init__(
+        self,
+        filler: Filler,
+        pools: Pools,
+        meter: Meter,
+        *,
+        deadline_s: float,
+        ahead_size_bytes_max: int = AHEAD_SIZE_BYTES_MAX,
+    ) -> None:
+        self._filler = filler
+        self._pools = pools
+        self._meter = meter
+        self._deadline_s = deadline_s
+        self._ahead_size_bytes_max = ahead_size_bytes_max
+        self._flights: dict[PackId, list[Flight]] = {}
+        self.in_flight_bytes = 0
+
+    def under_way(self, pack: PackId, chunk: int) -> Flight | None:
+        """The flight that brings a chunk."""
+        for flight in self._flights.get(pack, ()):
+            if flight.first <= chunk < flight.end:
+                return flight
+        return None
+
+    def demand(self, loaded: Loaded, unit: Unit, wanted: int) -> Flight:
+        """A new flight for the chunk ``wanted``, which is not under way, and that part of its
+        unit around it that no other flight brings."""
+        first, end = unit.first, unit.first + unit.count
+        for flight in self._flights.get(unit.pack, ()):
+            if flight.end <= wanted:
+                first = max(first, flight.end)
+            else:
+                end = min(end, flight.first)
+        return self._start(loaded, _part(loaded, unit, first, end))
+
+    def ahead(self, loaded: Loaded, unit: Unit) -> bool:
+        """Starts to bring those parts of the unit that are not under way; False, with nothing
+        started, where too much is in flight already."""
+        first, end = unit.first, unit.first + unit.count
+        for flight in sorted(self._flights.get(unit.pack, ()), key=lambda flight: flight.first):
+            if flight.first <= first < flight.end:
+                first = flight.end
+            elif first < flight.first < end:
+                end = flight.first
+        if first >= end:
+            return True
+        part = _part(loaded, unit, first, end)
+        if self.in_flight_bytes + _size(loaded, part) > self._ahead_size_bytes_max:
+            self._meter.add(Counter.AHEAD_REFUSED)
+            return False
+        self._meter.add(Counter.AHEAD_UNITS)
+        self._start(loaded, part)
+        return True
+
+    async def direct(self, loaded: Loaded, unit: Unit) -> Kept:
+        """All chunks of a small unit from the store, past the cache."""
+        raws = await self._pools.fetch.bounded(
+            _name(unit),
+            self._deadline_s,
+            lambda: self._filler.read(loaded, unit.first, unit.count),
+        )
+        self._meter.add(Counter.UNCACHED_BYTES, sum(map(len, raws)))
+        return dict(enumerate(raws, unit.first))
+
+    def _start(self, loaded: Loaded, unit: Unit) -> Flight:
+        task = asyncio.create_task(self._fly(loaded, unit))
+        flight = Flight(unit, _size(loaded, unit), task)
+        self._flights.setdefault(unit.pack, []).append(flight)
+        self.in_flight_bytes += flight.size_bytes
+        task.add_done_callback(partial(self._landed, unit.pack, flight))
+        return flight
+
+    async def _fly(self, loaded: Loaded, unit: Unit) -> Kept:
+        try:
+            return await self._pools.fetch.bounded(
+                _name(unit), self._deadline_s, lambda: self._filler.fill(loaded, unit)
+            )
+        except DeadlineExceeded:
+            self._meter.add(Counter.DEADLINES)
+            raise
+
+    def _landed(self, pack: PackId, flight: Flight, task: asyncio.Task[Kept]) -> None:
+        flights = self._flights[pack]
+        flights.remove(flight)
+        if not flights:
+            del self._flights[pack]
+        self.in_flight_bytes -= flight.size_bytes
+        if not task.cancelled():
+            task.exception()  # seen, also where nobody waits
+
+    async def close(self) -> None:
+        """Cancels all flights."""
+        tasks = [flight.task for flights in self._flights.values() for flight in flights]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _part(loaded: Loaded, unit: Unit, first: int, end: int) -> Unit:
+    raw_offsets = loaded.index.raw_offsets
+    offset = unit.offset + raw_offsets[first] - raw_offsets[unit.first]
+    return replace(unit, first=first, count=end - first, offset=offset)
+
+
+def _size(loaded: Loaded, unit: Unit) -> int:
+    raw_offsets = loaded.index.raw_offsets
+    return raw_offsets[unit.first + unit.count] - raw_offsets[unit.first]
+
+
+def _name(unit: Unit) -> str:
+    last = unit.first + unit.count - 1
+    return f"chunks {unit.first} to {last} of pack {unit.pack.hex()}"

@@ -1,0 +1,71 @@
+"""What a node counts: names of the figures, and where they are added up.
+
+No metrics library here: whoever shows figures reads ``Counts.values``.
+"""
+
+from __future__ import annotations
+
+import threading
+from enum import StrEnum
+from typing import Protocol
+
+
+class Counter(StrEnum):
+    """A figure that only grows. Names end in their unit."""
+
+    HITS = "hits_reads"  # pieces answered from the cache
+    HIT_BYTES = "hit_bytes"
+    MISSES = "misses_reads"  # pieces that had to be fetched first
+    FETCHES = "store_fetches"  # ranged reads sent to the store
+    FETCHED_BYTES = "store_fetched_bytes"  # as stored, before decompression
+    FILLED_BYTES = "cache_filled_bytes"
+    UNCACHED_BYTES = "uncached_bytes"  # served without keeping them: no space
+    AHEAD_UNITS = "read_ahead_units"
+    AHEAD_REFUSED = "read_ahead_refused_units"  # too much in flight already
+    STORE_CORRUPT = "store_corrupt_chunks"  # bytes from the store that did not match
+    CACHE_CORRUPT = "cache_corrupt_files"  # cache files with bytes that did not match
+    DEADLINES = "deadlines_fetches"
+    EVICTED_FILES = "evicted_files"
+    EVICTED_BYTES = "evicted_bytes"
+    NO_SPACE = "no_space_errors"
+    TREES_LOADED = "trees_loaded_directories"
+    INDEXES_READ = "store_indexes_reads"
+
+
+class Meter(Protocol):
+    """Takes figures from any thread."""
+
+    def add(self, counter: Counter, amount: int = 1) -> None:
+        """Adds to a counter."""
+        ...
+
+    def hit(self, size_bytes: int) -> None:
+        """One piece of so many bytes from the cache; on the hot path, from one thread."""
+        ...
+
+
+class NoMeter:
+    """Counts nothing."""
+
+    def add(self, counter: Counter, amount: int = 1) -> None:
+        """Forgets it."""
+
+    def hit(self, size_bytes: int) -> None:
+        """Forgets it."""
+
+
+class Counts:
+    """Counts in memory. ``values`` may be read at any time, from any thread."""
+
+    def __init__(self) -> None:
+        self.values: dict[Counter, int] = dict.fromkeys(Counter, 0)
+        self._lock = threading.Lock()
+
+    def add(self, counter: Counter, amount: int = 1) -> None:
+        with self._lock:
+            self.values[counter] += amount
+
+    def hit(self, size_bytes: int) -> None:
+        values = self.values  # nobody else moves these two, so that no lock is needed
+        values[Counter.HITS] += 1
+        values[Counter.HIT_BYTES] += size_bytes

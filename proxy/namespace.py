@@ -1,0 +1,320 @@
+"""Snapshots and their entries: from the node's index, loaded from the store a directory at a time.
+
+All rows of a directory's children are written before the mark that it is loaded. What the node
+knows needs no store, also after a restart. Inode numbers are derived from paths (inodes.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine, Hashable
+from typing import Any, TypeVar
+
+from chunkstore import cachelayout as layout
+from chunkstore.cachelayout import EntryRow
+from chunkstore.errors import Corrupt, LodefsError, NotADirectory, NotFound
+from chunkstore.inodes import ROOT_INO, child_ino
+from chunkstore.kv import KeyValues, Row
+from chunkstore.names import ID_BYTES, CommitId, Spec, is_commit_prefix, split_path
+from chunkstore.store import Store
+from chunkstore.tree import Entry as TreeEntry
+from chunkstore.tree import Kind
+from chunkstore.wire import Node, Page, Snapshot
+from proxy.meter import Counter, Meter
+from proxy.offload import Pools
+from proxy.unwritten import Unwritten
+
+K = TypeVar("K", bound=Hashable)
+T = TypeVar("T")
+
+RESOLVED_FOR_S = 1.0  # how old the answer for a branch may be
+RESOLVED_MAX = 1024
+SNAPSHOTS_MAX = 1024  # in memory
+ROWS_MAX = 4096  # in one write
+
+
+class Namespace:
+    """Snapshots, entries, directories of one store. Used from the event loop alone."""
+
+    def __init__(
+        self,
+        store: Store,
+        kv: KeyValues,
+        pools: Pools,
+        meter: Meter,
+        *,
+        deadline_s: float,
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store = store
+        self._kv = Unwritten(kv)
+        self._pools = pools
+        self._meter = meter
+        self._deadline_s = deadline_s
+        self._clock_s = clock_s
+        self._resolved: OrderedDict[tuple[str, str], tuple[float, Snapshot]] = OrderedDict()
+        self._snapshots: OrderedDict[tuple[str, str], Snapshot] = OrderedDict()
+        self._resolving: dict[tuple[str, str], asyncio.Task[Snapshot]] = {}
+        self._loading: dict[tuple[str, int], asyncio.Task[None]] = {}
+
+    # --- snapshots
+
+    async def snapshot(self, repo: str, rev: str) -> Snapshot:
+        """What ``rev`` is now. A commit that the node knows needs no store. NotFound."""
+        if _is_commit_id(rev):
+            known = self._known(repo, rev)
+            if known is not None:
+                return known
+        key = (repo, rev)
+        found = self._resolved.get(key)
+        if found is not None and self._clock_s() - found[0] < RESOLVED_FOR_S:
+            return found[1]
+        return await _shared(self._resolving, key, lambda: self._resolve(repo, rev))
+
+    async def _resolve(self, repo: str, rev: str) -> Snapshot:
+        what = f"revision {rev} of {repo}"
+        commit_id = await self._pools.fetch.bounded(
+            what, self._deadline_s, lambda: self._store.resolve(repo, rev)
+        )
+        snapshot = self._known(repo, commit_id.hex())
+        if snapshot is None:
+            snapshot = await self._pools.fetch.bounded(
+                what, self._deadline_s, lambda: self._load_commit(repo, commit_id)
+            )
+            self._remember(snapshot)
+        self._resolved[repo, rev] = (self._clock_s(), snapshot)
+        self._resolved.move_to_end((repo, rev))
+        if len(self._resolved) > RESOLVED_MAX:
+            self._resolved.popitem(last=False)
+        return snapshot
+
+    def _known(self, repo: str, commit: str) -> Snapshot | None:
+        found = self._snapshots.get((repo, commit))
+        if found is None:
+            commit_id = CommitId(bytes.fromhex(commit))
+            root_key = layout.entry_key(layout.snapshot_key(commit_id), ROOT_INO)
+            keys = [layout.snapshot_row_key(commit_id, repo), root_key]
+            value, root = self._kv.get_many(keys)
+            if value is not None and root is not None:
+                found = layout.decode_snapshot(value)
+                self._remember(found)
+        return found
+
+    def _remember(self, snapshot: Snapshot) -> None:
+        self._snapshots[snapshot.repo, snapshot.commit] = snapshot
+        if len(self._snapshots) > SNAPSHOTS_MAX:
+            self._snapshots.popitem(last=False)
+
+    def _load_commit(self, repo: str, commit_id: CommitId) -> Snapshot:
+        commit = self._store.commit(repo, commit_id)
+        root = commit.root
+        value = layout.encode_entry_row(ROOT_INO, root)
+        snapshot = Snapshot(
+            repo,
+            commit_id.hex(),
+            layout.child_node(ROOT_INO, ROOT_INO, root),
+            commit.time_s,
+            commit.files,
+            commit.directories,
+            commit.size_bytes,
+        )
+        self._kv.write(
+            [
+                (layout.entry_key(layout.snapshot_key(commit_id), ROOT_INO), value),
+                (layout.snapshot_row_key(commit_id, repo), layout.encode_snapshot(snapshot)),
+            ]
+        )
+        return snapshot
+
+    # --- entries
+
+    def row(self, snapshot: Snapshot, ino: int) -> EntryRow:
+        """The row of an entry, segments included. NotFound where the node has not seen it."""
+        value = self._kv.get(layout.entry_key(_key(snapshot), ino))
+        if value is None:
+            raise NotFound(
+                f"inode {ino} of {snapshot.repo}@{snapshot.commit} was never looked up here"
+            )
+        return layout.decode_entry_row(value)
+
+    async def entry(self, snapshot: Snapshot, path: bytes) -> Node:
+        """The entry at a path. NotFound, NotADirectory, InvalidInput."""
+        inos = [ROOT_INO]
+        names = split_path(path)
+        for name in names:
+            inos.append(child_ino(inos[-1], name))
+        node = snapshot.root
+        if not names:
+            return node
+        found = self._child(snapshot, inos[-1], inos[-2], names[-1])
+        if found is not None:
+            return found
+        for at, name in enumerate(names):
+            try:
+                node = await self.lookup(snapshot, node.ino, name)
+            except NotADirectory as error:
+                spec = Spec(snapshot.repo, snapshot.commit, b"/".join(names[:at]))
+                raise NotADirectory(f"{spec} is not a directory") from error
+            except NotFound as error:
+                spec = Spec(snapshot.repo, snapshot.commit, b"/".join(names[: at + 1]))
+                raise NotFound(f"{spec} does not exist") from error
+        return node
+
+    def by_ino(self, snapshot: Snapshot, ino: int) -> Node:
+        """The entry with an inode number. NotFound where the node has not seen it."""
+        return snapshot.root if ino == ROOT_INO else layout.node_of(ino, self.row(snapshot, ino))
+
+    async def lookup(self, snapshot: Snapshot, parent: int, name: bytes) -> Node:
+        """A directory's child: one look at the index once the directory is loaded."""
+        ino = child_ino(parent, name)
+        found = self._child(snapshot, ino, parent, name)
+        if found is None and await self._ensure_loaded(snapshot, parent):
+            found = self._child(snapshot, ino, parent, name)
+        if found is None:
+            raise NotFound(f"{name!r} is not in directory {parent} of {_name(snapshot)}")
+        return found
+
+    def _child(self, snapshot: Snapshot, ino: int, parent: int, name: bytes) -> Node | None:
+        """What has the number, unless that is another child, which loading finds out."""
+        value = self._kv.get(layout.entry_key(_key(snapshot), ino))
+        row = None if value is None else layout.decode_entry_row(value)
+        if row is None or row.name != name or row.parent != parent:
+            return None
+        return layout.node_of(ino, row)
+
+    async def children(self, snapshot: Snapshot, ino: int, *, after: bytes, limit: int) -> Page:
+        """Children by name, after a name, at most ``limit``. NotADirectory, NotFound."""
+        await self._ensure_loaded(snapshot, ino)
+        return await self._pools.disk.run(self._page, snapshot, ino, after, limit)
+
+    def _page(self, snapshot: Snapshot, ino: int, after: bytes, limit: int) -> Page:
+        prefix = layout.children_prefix(_key(snapshot), ino)
+        nodes: list[Node] = []
+        # a page's key ends in its last name: the first page past ``after`` may hold names up to it
+        for _, value in self._kv.scan(prefix, after=prefix + after):
+            page = layout.decode_page(value)
+            if after and not nodes:
+                page = [node for node in page if node.name > after]
+            nodes += page
+            if len(nodes) > limit:
+                return Page(nodes[:limit], more=True)
+        return Page(nodes, more=False)
+
+    def path(self, snapshot: Snapshot, node: Node) -> bytes:
+        """The path of an entry, for messages; as much of it as the node knows."""
+        names = [node.name] if node.ino != ROOT_INO else []
+        parent = node.parent
+        while parent != ROOT_INO and names:
+            try:
+                row = self.row(snapshot, parent)
+            except LodefsError:
+                return b".../" + b"/".join(reversed(names))
+            names.append(row.name)
+            parent = row.parent
+        return b"/".join(reversed(names))
+
+    # --- loading
+
+    async def _ensure_loaded(self, snapshot: Snapshot, ino: int) -> bool:
+        """Loads a directory's children; False where that was done before."""
+        if self._kv.get(layout.loaded_key(_key(snapshot), ino)) is not None:
+            return False
+        row = self.row(snapshot, ino)
+        if row.kind != Kind.DIRECTORY:
+            raise NotADirectory(f"inode {ino} of {_name(snapshot)} is not a directory")
+        key = (snapshot.commit, ino)
+        await _shared(self._loading, key, lambda: self._load(snapshot, ino, row))
+        return True
+
+    async def _load(self, snapshot: Snapshot, ino: int, row: EntryRow) -> None:
+        await self._pools.fetch.bounded(
+            f"directory {row.name!r} of {_name(snapshot)}",
+            self._deadline_s,
+            lambda: self._load_tree(snapshot, ino, row),
+        )
+
+    def _load_tree(self, snapshot: Snapshot, ino: int, row: EntryRow) -> None:
+        self._meter.add(Counter.TREES_LOADED)
+        try:
+            entries = self._store.packs.read_tree(layout.entry_of(row))
+        except NotFound as error:
+            raise Corrupt(f"{_name(snapshot)}: {error}") from error
+        inos = [child_ino(ino, entry.name) for entry in entries]
+        self._check_collisions(snapshot, ino, entries, inos)
+        key = _key(snapshot)
+        prefix = layout.children_prefix(key, ino)
+        rows: list[Row] = []
+        for first in range(0, len(entries), layout.PAGE_NODES):
+            end = first + layout.PAGE_NODES
+            nodes: list[Node] = []
+            for child, entry in zip(inos[first:end], entries[first:end], strict=True):
+                rows.append((layout.entry_key(key, child), layout.encode_entry_row(ino, entry)))
+                nodes.append(layout.child_node(child, ino, entry))
+            rows.append((prefix + nodes[-1].name, layout.encode_page(nodes)))
+            if len(rows) >= ROWS_MAX:
+                self._kv.write(rows)
+                rows = []
+        self._kv.write([*rows, (layout.loaded_key(key, ino), b"")])
+
+    def _check_collisions(
+        self, snapshot: Snapshot, parent: int, entries: list[TreeEntry], inos: list[int]
+    ) -> None:
+        """Two entries of one snapshot with one number: Corrupt, with both paths."""
+        seen: dict[int, bytes] = {ROOT_INO: b""}
+        for ino, entry in zip(inos, entries, strict=True):
+            if ino in seen:
+                self._collision(snapshot, ino, (parent, seen[ino]), (parent, entry.name))
+            seen[ino] = entry.name
+        key = _key(snapshot)
+        for first in range(0, len(inos), ROWS_MAX):
+            part = inos[first : first + ROWS_MAX]
+            values = self._kv.get_many([layout.entry_key(key, ino) for ino in part])
+            for ino, value in zip(part, values, strict=True):
+                if value is None:
+                    continue
+                row = layout.decode_entry_row(value)
+                if (row.parent, row.name) != (parent, seen[ino]):
+                    self._collision(snapshot, ino, (row.parent, row.name), (parent, seen[ino]))
+
+    def _collision(
+        self, snapshot: Snapshot, ino: int, one: tuple[int, bytes], two: tuple[int, bytes]
+    ) -> None:
+        paths = [
+            self.path(snapshot, Node(0, parent, name, 0, False, 0, b"", b""))  # noqa: FBT003
+            for parent, name in (one, two)
+        ]
+        raise Corrupt(
+            f"{paths[0]!r} and {paths[1]!r} of {_name(snapshot)} have the same inode number "
+            f"{ino}: rename one of them and push again"
+        )
+
+
+def _key(snapshot: Snapshot) -> bytes:
+    return layout.snapshot_key(bytes.fromhex(snapshot.commit))
+
+
+def _name(snapshot: Snapshot) -> str:
+    return f"{snapshot.repo}@{snapshot.commit[:12]}"
+
+
+def _is_commit_id(rev: str) -> bool:
+    return len(rev) == 2 * ID_BYTES and is_commit_prefix(rev)
+
+
+async def _shared(
+    tasks: dict[K, asyncio.Task[T]], key: K, begin: Callable[[], Coroutine[Any, Any, T]]
+) -> T:
+    """The outcome of one task for all who want the same; none of them can cancel it."""
+    task = tasks.get(key)
+    if task is None:
+        task = tasks[key] = asyncio.create_task(begin())
+
+        def ended(task: asyncio.Task[T]) -> None:
+            tasks.pop(key, None)
+            if not task.cancelled():
+                task.exception()  # seen, also where nobody waits any more
+
+        task.add_done_callback(ended)
+    return await asyncio.shield(task)

@@ -1,0 +1,132 @@
+"""A StoreNode over a store in memory with a cache of its own, for tests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from chunkstore import keys
+from chunkstore.memory import MemoryObjects
+from chunkstore.objects import Buffer, ObjectInfo, ObjectStore, Part
+from chunkstore.store import Store, create_store
+from chunkstore.testing.handmade import Files, Handmade
+from proxy.cache import Cache, CacheSettings
+from proxy.meter import Counts
+from proxy.node import Node
+from proxy.storenode import NodeSettings, StoreNode
+
+MIB = 1024 * 1024
+REPO = "data/set"
+
+
+class SpiedObjects:
+    """An object store that notes its ranged reads of packs and lets a test change the answers.
+
+    ``answer`` gets key and part of every read and gives what the reader sees; it may raise.
+    """
+
+    def __init__(self, below: ObjectStore | None = None) -> None:
+        self.below = below or MemoryObjects()
+        self.url = self.below.url
+        self.ranges: list[tuple[str, int, int]] = []  # key, offset, size: chunks, not indexes
+        self.gets = 0
+        self.answer: Callable[[str, Part], Part] = lambda _key, part: part
+
+    def get(
+        self, key: str, *, offset: int = 0, size: int | None = None, if_match: str | None = None
+    ) -> Part:
+        """As of ObjectStore."""
+        self.gets += 1
+        if key.startswith(keys.PACKS) and offset >= 0 and size is not None:
+            self.ranges.append((key, offset, size))
+        part = self.below.get(key, offset=offset, size=size, if_match=if_match)
+        return self.answer(key, part)
+
+    def head(self, key: str) -> ObjectInfo:
+        """As of ObjectStore."""
+        return self.below.head(key)
+
+    def put(self, key: str, data: Sequence[Buffer], *, if_absent: bool = False) -> str:
+        """As of ObjectStore."""
+        return self.below.put(key, data, if_absent=if_absent)
+
+    def list(
+        self, prefix: str, *, after: str = "", limit: int | None = None
+    ) -> Iterator[ObjectInfo]:
+        """As of ObjectStore."""
+        self.gets += 1
+        return self.below.list(prefix, after=after, limit=limit)
+
+    def delete(self, key: str) -> None:
+        """As of ObjectStore."""
+        self.below.delete(key)
+
+    def close(self) -> None:
+        """As of ObjectStore."""
+        self.below.close()
+
+
+class Rig:
+    """A store with one repository, REPO, and nodes over it whose caches lie below a directory."""
+
+    def __init__(
+        self,
+        directory: Path,
+        files: Files,
+        *,
+        chunk_size_bytes: int = 1000,
+        pack_chunks: int = 64,
+    ) -> None:
+        self.directory = directory
+        self.files = files
+        self.objects = SpiedObjects()
+        self.store: Store = create_store(self.objects)
+        self.maker = Handmade(
+            self.store, chunk_size_bytes=chunk_size_bytes, pack_chunks=pack_chunks
+        )
+        self.commit = self.maker.commit(REPO, files)
+        self.reset()
+
+    def reset(self) -> None:
+        """Forgets the reads so far."""
+        self.objects.ranges.clear()
+        self.objects.gets = 0
+
+    def settings(self, size_bytes_max: int = 64 * MIB, **more: float) -> NodeSettings:
+        """Of a node on this rig's cache directory."""
+        return NodeSettings(CacheSettings(self.directory / "cache", size_bytes_max), **more)
+
+    @asynccontextmanager
+    async def node(
+        self,
+        settings: NodeSettings | None = None,
+        *,
+        cache: Callable[[CacheSettings, Counts], Cache] = Cache,
+    ) -> AsyncIterator[StoreNode]:
+        """A node, closed afterwards."""
+        settings = settings or self.settings()
+        counts = Counts()
+        node = StoreNode(self.store, settings, counts, cache=cache(settings.cache, counts))
+        try:
+            yield node
+        finally:
+            await node.close()
+
+
+async def read_path(
+    node: Node, path: bytes, first: int = 0, size_bytes: int | None = None, *, rev: str = "main"
+) -> bytes:
+    """Bytes of a file of REPO through a node."""
+    snapshot = await node.snapshot(REPO, rev)
+    entry = await node.entry(snapshot, path)
+    size = entry.size_bytes - first if size_bytes is None else size_bytes
+    return b"".join([bytes(piece) async for piece in node.read(snapshot, entry, first, size)])
+
+
+async def until(condition: Callable[[], bool], *, timeout_s: float = 60.0) -> None:
+    """Returns when a condition of the event loop's own has come true; TimeoutError."""
+    async with asyncio.timeout(timeout_s):
+        while not condition():  # noqa: ASYNC110 - nobody could set an event here
+            await asyncio.sleep(0.001)

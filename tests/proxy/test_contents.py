@@ -1,0 +1,224 @@
+"""Contents: reads under eviction, no space, damage on disk, shared chunks and awkward segments."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import random
+from pathlib import Path
+
+import pytest
+
+from chunkstore.errors import Corrupt
+from chunkstore.names import digest_of
+from chunkstore.pack import pack_id_of
+from chunkstore.tree import Entry, Kind, Segment
+from proxy.cache import Cache, CacheSettings
+from proxy.meter import Counter, Counts
+from proxy.storenode import NodeSettings
+from proxy.testing_rig import MIB, REPO, Rig, read_path
+
+BIGS = {b"big/%d" % n: random.Random(n).randbytes(MIB + n * 300_000) for n in range(4)}
+SMALLS = {b"small/%d" % n: random.Random(50 + n).randbytes(3_000 * n) for n in range(60)}
+FILES = {**BIGS, **SMALLS}
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Rig:
+    return Rig(tmp_path, FILES, chunk_size_bytes=20_000, pack_chunks=40)
+
+
+@pytest.mark.parametrize("size_bytes_max", [MIB, 3 * MIB])
+def test_random_reads_under_eviction_are_right(rig: Rig, size_bytes_max: int) -> None:
+    """Many readers of more than the cache holds: always the right bytes, never over the limit."""
+
+    async def reader(node: object, seed: int) -> None:
+        rng = random.Random(seed)
+        for _ in range(40):
+            path, content = rng.choice(list(FILES.items()))
+            first = rng.randrange(len(content) + 1)
+            size = min(rng.choice([1, 5_000, 200_000, MIB]), len(content) - first)
+            got = await read_path(node, path, first, size)  # type: ignore[arg-type]
+            assert got == content[first : first + size]
+
+    async def run() -> None:
+        async with rig.node(rig.settings(size_bytes_max)) as node:
+            await asyncio.gather(*(reader(node, seed) for seed in range(6)))
+            assert node.counts.values[Counter.EVICTED_FILES] > 0
+            used = node.status()["cache_used_bytes"]
+            assert isinstance(used, int)
+            assert used <= size_bytes_max
+
+    asyncio.run(run())
+
+
+def test_a_file_evicted_while_it_is_read_goes_on(rig: Rig) -> None:
+    """A reader in the middle of a file whose cache file goes gets the rest, and all of it right."""
+
+    async def run() -> None:
+        async with rig.node() as node:
+            await read_path(node, b"big/3")
+            snapshot = await node.snapshot(REPO, "main")
+            entry = await node.entry(snapshot, b"big/3")
+            pieces = []
+            async for piece in node.read(snapshot, entry, 0, entry.size_bytes):
+                pieces.append(bytes(piece))
+                node._evictor.free(100 * MIB)
+                node._cache.trim()
+            assert b"".join(pieces) == BIGS[b"big/3"]
+            assert len(pieces) > 1
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("where", ["create", "data", "rows"])
+def test_a_full_disk_never_reaches_a_reader(rig: Rig, where: str) -> None:
+    """Where nothing can be kept, everything is served all the same, big and small."""
+
+    def step(name: str) -> None:
+        if name == where:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    def cache(settings: CacheSettings, counts: Counts) -> Cache:
+        return Cache(settings, counts, step=step)
+
+    async def run() -> None:
+        async with rig.node(cache=cache) as node:
+            for path, content in FILES.items():
+                assert await read_path(node, path) == content
+            assert node.status()["cache_used_bytes"] == 0
+            assert node.counts.values[Counter.UNCACHED_BYTES] >= sum(map(len, BIGS.values()))
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("harm", ["unlink", "truncate"])
+def test_a_cache_file_that_was_tampered_with_is_fetched_again(rig: Rig, harm: str) -> None:
+    """Files that were removed or cut behind the proxy's back are noticed and replaced."""
+
+    async def run() -> None:
+        async with rig.node() as node:
+            for path in (b"big/0", b"small/9"):
+                await read_path(node, path)
+        for file in (rig.directory / "cache").glob("[fs]*/*/*"):
+            file.unlink() if harm == "unlink" else file.write_bytes(b"")
+        async with rig.node() as node:
+            for path in (b"big/0", b"small/9"):
+                assert await read_path(node, path) == FILES[path]
+                assert await read_path(node, path) == FILES[path]
+            assert node.counts.values[Counter.CACHE_CORRUPT] == 2
+
+    asyncio.run(run())
+
+
+def test_bits_flipped_by_a_power_cut_reach_nobody(rig: Rig) -> None:
+    """After a reboot, chunks of files that were not synced are checked before they are served."""
+
+    def in_boot(boot: bytes) -> object:
+        return lambda settings, counts: Cache(settings, counts, boot=boot)
+
+    async def run() -> None:
+        async with rig.node(cache=in_boot(b"one.............")) as node:  # type: ignore[arg-type]
+            for path in (b"big/1", b"small/9"):
+                await read_path(node, path)
+            rows = list(node._cache.kv.scan(b"f"))
+        for file in (rig.directory / "cache").glob("[fs]*/*/*"):
+            data = bytearray(file.read_bytes())
+            data[1000] ^= 4
+            file.chmod(0o644)
+            file.write_bytes(data)
+        cache = Cache(rig.settings().cache, Counts())
+        cache.kv.write(rows)  # as before the clean end: not known to be on disk
+        cache.close()
+        async with rig.node(
+            cache=in_boot(b"two............."),
+        ) as node:  # type: ignore[arg-type]
+            for path in (b"big/1", b"small/9"):
+                assert await read_path(node, path) == FILES[path]
+            assert node.counts.values[Counter.CACHE_CORRUPT] == 2
+
+    asyncio.run(run())
+
+
+def test_a_second_version_reads_shared_chunks_from_the_first(rig: Rig) -> None:
+    """Of a changed big file only the changed chunk is fetched; the others are read where they
+    are, and nothing is stored twice."""
+    old = BIGS[b"big/2"]
+    new = old[:40_000] + random.Random(99).randbytes(20_000) + old[60_000:]
+
+    async def run() -> None:
+        async with rig.node() as node:
+            await read_path(node, b"big/2")
+            used = node.status()["cache_used_bytes"]
+            rig.maker.commit(REPO, {b"big/2": new}, branch="two")
+            await node.entry(await node.snapshot(REPO, "two"), b"big/2")
+            rig.reset()
+            assert await read_path(node, b"big/2", rev="two") == new
+            assert sum(size for _, _, size in rig.objects.ranges) == 20_000
+            assert node.status()["cache_used_bytes"] == used + 20_000  # type: ignore[operator]
+
+    asyncio.run(run())
+
+
+def test_small_files_come_with_their_neighbours(rig: Rig) -> None:
+    """Reading many cold small files takes far fewer requests than files."""
+
+    async def run() -> None:
+        async with rig.node() as node:
+            await node.entry(await node.snapshot(REPO, "main"), b"small/1")
+            rig.reset()
+            order = list(SMALLS)
+            random.Random(8).shuffle(order)
+            for path in order:
+                assert await read_path(node, path) == SMALLS[path]
+            assert len(rig.objects.ranges) < len(SMALLS)
+
+    asyncio.run(run())
+
+
+def test_sequential_reads_come_in_large_requests(rig: Rig) -> None:
+    """A file read in small steps costs few requests, and no byte comes twice."""
+    content = BIGS[b"big/3"]
+
+    async def run() -> None:
+        async with rig.node() as node:
+            await node.entry(await node.snapshot(REPO, "main"), b"big/3")
+            rig.reset()
+            for first in range(0, len(content), 10_000):
+                size = min(10_000, len(content) - first)
+                got = await read_path(node, b"big/3", first, size)
+                assert got == content[first : first + size]
+            assert sum(size for _, _, size in rig.objects.ranges) == len(content)
+            assert len(rig.objects.ranges) < 20
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("fault", ["too few", "too many", "no pack"])
+def test_segments_that_do_not_fit_are_corrupt(rig: Rig, fault: str) -> None:
+    """A tree that names chunks that are not there, or too few of them, is an error for its reader
+    and for nobody else."""
+    entry = rig.maker.entry(b"f", BIGS[b"big/0"])
+    first = entry.segments[0]
+    segments = {
+        "too few": entry.segments[:1],
+        "too many": (Segment(first.pack, first.first, 10_000),),
+        "no pack": (Segment(pack_id_of([]), 0, 1),),
+    }[fault]
+    bad = Entry(b"f", Kind.FILE, False, entry.size_bytes, digest_of(b"?"), segments)
+    rig.maker.commit_root(REPO, rig.maker.tree(b"", [bad]), branch="bad")
+
+    async def run() -> None:
+        async with rig.node() as node:
+            with pytest.raises(Corrupt, match=rf"{REPO}@.*:f"):
+                await read_path(node, b"f", rev="bad")
+            assert await read_path(node, b"big/0") == BIGS[b"big/0"]
+
+    asyncio.run(run())
+
+
+def test_a_small_limit_of_settings_is_kept(tmp_path: Path) -> None:
+    """Slabs are parts of the limit, between 1 and 64 MiB."""
+    sizes = [CacheSettings(tmp_path, limit).slab_size_bytes for limit in (1, 160 * MIB, 1 << 40)]
+    assert sizes == [MIB, 10 * MIB, 64 * MIB]
+    assert NodeSettings(CacheSettings(tmp_path, 1)).fetch_deadline_s > 0
