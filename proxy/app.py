@@ -1,0 +1,171 @@
+"""The composition root: from a Config to a serving proxy, and back to nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from dataclasses import replace
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as version_of
+
+from chunkstore.errors import InvalidInput
+from chunkstore.location import StoreOptions, open_objects
+from chunkstore.store import Store, open_store
+from chunkstore.wrappers import Observation
+from proxy import sockets
+from proxy.cache import Cache, CacheSettings
+from proxy.config import Config, cache_size_bytes
+from proxy.doors import Door
+from proxy.meter import Counts
+from proxy.metrics import StoreCalls
+from proxy.node import Node
+from proxy.sdnotify import READY, STOPPING, SystemdNotifier
+from proxy.server import Limits, ProxyServer
+from proxy.storenode import NodeSettings, StoreNode
+from proxy.tokens import TokenBook
+
+NodeOpener = Callable[[Config, StoreCalls], AbstractAsyncContextManager[Node]]
+_log = logging.getLogger("lodefs.proxy")
+
+
+@asynccontextmanager
+async def open_store_node(config: Config, calls: StoreCalls) -> AsyncIterator[Node]:
+    """The node over the store and the cache that ``config`` names; closed at the end."""
+
+    def observe(seen: Observation) -> None:
+        outcome = "ok" if seen.error is None else seen.error.__name__
+        calls.add(seen.operation, outcome, size_bytes=seen.size_bytes, elapsed_s=seen.seconds)
+
+    options = StoreOptions(
+        endpoint_url=config.endpoint_url,
+        region=config.region,
+        transfer_timeout_s=config.transfer_timeout_s,
+        calls_max=config.fetch_concurrency,
+        observe=observe,
+    )
+    objects = open_objects(config.store, options)
+    try:
+        store = await asyncio.to_thread(open_store, objects)
+        node = _open_node(store, config)
+        try:
+            yield node
+        finally:
+            await node.close()
+    finally:
+        objects.close()
+
+
+def _open_node(store: Store, config: Config) -> StoreNode:
+    """A node whose cache has its limit: only an open cache knows what it uses already."""
+    counts = Counts()
+    settings = CacheSettings(config.cache_dir, cache_size_bytes(config))
+    cache = Cache(settings, counts)
+    try:
+        limit_bytes = cache_size_bytes(config, cache.used_bytes)
+        cache.settings = replace(settings, size_bytes_max=limit_bytes)
+        return StoreNode(store, NodeSettings(cache.settings), counts, cache=cache)
+    except BaseException:
+        cache.close()
+        raise
+
+
+async def serve(
+    config: Config,
+    stop: asyncio.Event,
+    *,
+    environ: Mapping[str, str],
+    open_node: NodeOpener = open_store_node,
+) -> None:
+    """Serve until ``stop`` is set, then let running answers end and close the cache.
+
+    Raises what opening the store, the cache, the tokens file or a socket raises.
+    """
+    started_s = time.monotonic()
+    systemd = SystemdNotifier(environ)
+    calls = StoreCalls()
+    with open_doors(config, environ) as doors:
+        async with open_node(config, calls) as node:
+            server = ProxyServer(
+                node,
+                version=version(),
+                store=config.store,
+                store_calls=calls,
+                limits=limits_of(config),
+                hot_path=config.log_level != "debug",  # so that every request is logged
+                on_sweep=systemd.alive,
+            )
+            await server.start(doors)
+            try:
+                _log.info(
+                    "ready: %s on %s",
+                    config.store,
+                    ", ".join(str(door) for door in doors),
+                    extra={"pid": os.getpid(), "startup_s": round(time.monotonic() - started_s, 3)},
+                )
+                systemd.send(READY)
+                await stop.wait()
+            finally:
+                systemd.send(STOPPING)
+                _log.info("stopping")
+                await server.stop(config.shutdown_timeout_s)
+    _log.info("stopped")
+
+
+def version() -> str:
+    """The version of lodefs that runs."""
+    try:
+        return version_of("lodefs")
+    except PackageNotFoundError:
+        return "0+unknown"
+
+
+def limits_of(config: Config) -> Limits:
+    """The server's part of the settings."""
+    return Limits(
+        connections_max=config.connections_max,
+        streams_max=config.streams_max,
+        idle_timeout_s=config.idle_timeout_s,
+        write_timeout_s=config.write_timeout_s,
+    )
+
+
+@contextmanager
+def open_doors(config: Config, environ: Mapping[str, str]) -> Iterator[list[Door]]:
+    """All doors, listening; at the end they are closed and the Unix socket's file is removed.
+
+    Sockets that systemd hands over are taken instead of those that the settings name.
+    """
+    tokens = TokenBook(config.tokens_file) if config.tokens_file is not None else None
+    info_is_open = config.metrics_anonymous or tokens is None
+    doors: list[Door] = []
+    own_path = config.socket_path
+    inode = 0
+    try:
+        given = sockets.inherited(environ)
+        for listener in given:
+            if sockets.is_unix(listener):
+                doors.append(Door(listener))
+            elif tokens is None and not config.allow_anonymous:
+                listener.close()
+                raise InvalidInput("systemd's TCP socket needs tokens_file or allow_anonymous")
+            else:
+                doors.append(Door(listener, tokens, info_is_open=info_is_open))
+        if own_path is not None and not any(map(sockets.is_unix, given)):
+            listener = sockets.listen_unix(
+                own_path, mode=config.socket_mode, group=config.socket_group
+            )
+            inode = own_path.lstat().st_ino
+            doors.append(Door(listener, name=f"unix:{own_path}"))
+        if config.listen is not None and all(map(sockets.is_unix, given)):
+            listener = sockets.listen_tcp(*config.listen)
+            doors.append(Door(listener, tokens, info_is_open=info_is_open))
+        yield doors
+    finally:
+        if own_path is not None and inode:
+            sockets.remove_unix(own_path, inode)
+        for door in doors:
+            door.listener.close()

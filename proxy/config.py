@@ -1,0 +1,223 @@
+"""Config: all settings of the node's proxy, and how they are read from plain values.
+
+The command line reads files and the environment; here values are only checked and converted, and
+all that is wrong is told at once.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields
+from pathlib import Path
+from typing import TypeVar
+
+from chunkstore import wire
+from chunkstore.errors import InvalidInput
+
+T = TypeVar("T")
+
+CACHE_DIR_DEFAULT = Path("/var/cache/lodefs")
+SOCKET_DEFAULT = Path(wire.SOCKET_DEFAULT)
+CACHE_SIZE_BYTES_MIN = 64 << 20
+CACHE_DISK_SHARE_DEFAULT = 0.8
+_UNITS = {"": 1, "B": 1}
+_UNITS |= {f"{unit}iB": 1 << 10 * power for power, unit in enumerate("KMGTP", 1)}
+_UNITS |= {f"{unit}B": 10 ** (3 * power) for power, unit in enumerate("kMGTP", 1)}
+_UNITS |= {"KB": 1000}
+_SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*\Z")
+LOG_LEVELS = ("debug", "info", "warning", "error")
+LOG_FORMATS = ("json", "console")
+
+
+def parse_size(value: object) -> int:
+    """Bytes from a number or from "10GiB", "500 MB", "1.5TiB"; InvalidInput otherwise."""
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    match = _SIZE.match(value) if isinstance(value, str) else None
+    if match is None or match[2] not in _UNITS:
+        raise InvalidInput("must be a size such as 10GiB or 500MB")
+    return (
+        int(float(match[1]) * _UNITS[match[2]])
+        if "." in match[1]
+        else (int(match[1]) * _UNITS[match[2]])
+    )
+
+
+def parse_listen(value: object) -> tuple[str, int] | None:
+    """Host and port from "HOST:PORT", "HOST", "[::1]:PORT" or ":PORT"; None from ""."""
+    text = _text(value)
+    if not text:
+        return None
+    match = re.fullmatch(r"(\[[0-9A-Fa-f:]+\]|[^:\[\]]*)(?::([0-9]{1,5}))?", text)
+    if match is None or (match[2] and int(match[2]) > 65535):
+        raise InvalidInput("must be HOST:PORT, such as 0.0.0.0:7440 or [::]:7440")
+    host = match[1].strip("[]") or "0.0.0.0"
+    return host, int(match[2]) if match[2] else wire.PORT_DEFAULT
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str | os.PathLike):
+        raise InvalidInput("must be a text")
+    return os.fspath(value)
+
+
+def _path(value: object) -> Path:
+    text = _text(value)
+    if not text:
+        raise InvalidInput("must be a path")
+    return Path(text)
+
+
+def _maybe(parse: Callable[[object], T]) -> Callable[[object], T | None]:
+    """``parse``, with "" and None for "not set"."""
+    return lambda value: None if value in ("", None) else parse(value)
+
+
+def _flag(value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    known = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+    found = known.get(str(value).strip().lower())
+    if found is None:
+        raise InvalidInput("must be true or false")
+    return found
+
+
+def _mode(value: object) -> int:
+    """File permission bits, octal as text ("0660") or a number as TOML's 0o660."""
+    try:
+        mode = int(value, 8) if isinstance(value, str) else value
+    except ValueError:
+        mode = None
+    if not isinstance(mode, int) or not 0 <= mode <= 0o777:
+        raise InvalidInput('must be a file mode such as "0660"')
+    return mode
+
+
+def _whole(least: int, most: int) -> Callable[[object], int]:
+    def parse(value: object) -> int:
+        number = value
+        if isinstance(value, str) and re.fullmatch(r"\s*[0-9]{1,12}\s*", value):
+            number = int(value)
+        if isinstance(number, bool) or not isinstance(number, int) or not least <= number <= most:
+            raise InvalidInput(f"must be a number from {least} to {most}")
+        return number
+
+    return parse
+
+
+def _seconds(least: float, most: float) -> Callable[[object], float]:
+    def parse(value: object) -> float:
+        try:
+            number = float(str(value))
+        except ValueError:
+            number = -1.0
+        if not least <= number <= most:
+            raise InvalidInput(f"must be a number of seconds from {least:g} to {most:g}")
+        return number
+
+    return parse
+
+
+def _choice(*known: str) -> Callable[[object], str]:
+    def parse(value: object) -> str:
+        if value not in known:
+            raise InvalidInput(f"must be one of {', '.join(known)}")
+        return str(value)
+
+    return parse
+
+
+def _by(parse: Callable[[object], object]) -> dict[str, Callable[[object], object]]:
+    """The metadata of a field of Config: the function that reads it."""
+    return {"parse": parse}
+
+
+def fetch_concurrency_default() -> int:
+    """Fetches from the store at a time: twice the processors, 4 to 16."""
+    return min(16, max(4, 2 * (os.cpu_count() or 1)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """All settings. ``cache_size_bytes_max`` None means a share of the disk; ``listen`` None
+    means no TCP; ``socket_path`` None means no Unix socket."""
+
+    store: str = field(metadata=_by(_text))
+    endpoint_url: str | None = field(default=None, metadata=_by(_maybe(_text)))
+    region: str | None = field(default=None, metadata=_by(_maybe(_text)))
+    transfer_timeout_s: float = field(default=60.0, metadata=_by(_seconds(1, 3600)))
+    fetch_concurrency: int = field(
+        default=fetch_concurrency_default(), metadata=_by(_whole(1, 256))
+    )
+    cache_dir: Path = field(default=CACHE_DIR_DEFAULT, metadata=_by(_path))
+    cache_size_bytes_max: int | None = field(default=None, metadata=_by(_maybe(parse_size)))
+    socket_path: Path | None = field(default=SOCKET_DEFAULT, metadata=_by(_maybe(_path)))
+    socket_mode: int = field(default=0o660, metadata=_by(_mode))
+    socket_group: str | None = field(default=None, metadata=_by(_maybe(_text)))
+    listen: tuple[str, int] | None = field(default=None, metadata=_by(parse_listen))
+    tokens_file: Path | None = field(default=None, metadata=_by(_maybe(_path)))
+    allow_anonymous: bool = field(default=False, metadata=_by(_flag))
+    metrics_anonymous: bool = field(default=False, metadata=_by(_flag))
+    connections_max: int = field(default=4096, metadata=_by(_whole(1, 1_000_000)))
+    streams_max: int = field(default=512, metadata=_by(_whole(1, 1_000_000)))
+    idle_timeout_s: float = field(default=120.0, metadata=_by(_seconds(1, 86400)))
+    write_timeout_s: float = field(default=60.0, metadata=_by(_seconds(1, 86400)))
+    shutdown_timeout_s: float = field(default=15.0, metadata=_by(_seconds(0, 3600)))
+    log_level: str = field(default="info", metadata=_by(_choice(*LOG_LEVELS)))
+    log_format: str = field(default="json", metadata=_by(_choice(*LOG_FORMATS)))
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, object]) -> Config:
+        """Config from plain values; one InvalidInput that names every wrong setting."""
+        known: dict[str, Field[object]] = {one.name: one for one in fields(cls)}
+        problems = [f"{name}: no such setting" for name in values if name not in known]
+        found: dict[str, object] = {}
+        for name, one in known.items():
+            if name not in values:
+                if one.default is MISSING:
+                    problems.append(f"{name}: is missing")
+                continue
+            try:
+                found[name] = one.metadata["parse"](values[name])
+            except InvalidInput as error:
+                problems.append(f"{name}: {error}, not {values[name]!r}")
+        if not problems:
+            config = cls(**found)  # type: ignore[arg-type]
+            problems = config.problems()
+        if problems:
+            raise InvalidInput("the proxy's settings are wrong:\n  " + "\n  ".join(problems))
+        return config
+
+    def problems(self) -> list[str]:
+        """What is wrong with the settings as a whole; each is one line."""
+        found = []
+        if not self.store:
+            found.append("store: is missing: give s3://BUCKET/PREFIX or a directory")
+        if self.listen is None and self.socket_path is None:
+            found.append("socket_path: is needed where listen is not given")
+        if self.listen is not None and self.tokens_file is None and not self.allow_anonymous:
+            found.append(
+                "listen: TCP needs tokens_file, or allow_anonymous = true to let everybody read"
+            )
+        limit = self.cache_size_bytes_max
+        if limit is not None and limit < CACHE_SIZE_BYTES_MIN:
+            found.append(f"cache_size_bytes_max: must be at least {CACHE_SIZE_BYTES_MIN >> 20}MiB")
+        if self.socket_path is not None and len(os.fsencode(self.socket_path)) > 100:
+            found.append("socket_path: is too long for a socket (at most 100 bytes)")
+        return found
+
+
+def cache_size_bytes(config: Config, used_bytes: int = 0) -> int:
+    """The cache's limit: as set, or 80 % of what is free and what the cache itself uses."""
+    if config.cache_size_bytes_max is not None:
+        return config.cache_size_bytes_max
+    there = config.cache_dir
+    while not there.exists() and there != there.parent:
+        there = there.parent
+    free_bytes = shutil.disk_usage(there).free
+    share = int((free_bytes + used_bytes) * CACHE_DISK_SHARE_DEFAULT)
+    return max(CACHE_SIZE_BYTES_MIN, share)

@@ -1,0 +1,176 @@
+"""Answers to be sent: what one is, and the headers and bodies of answers that carry files."""
+
+from __future__ import annotations
+
+import mimetypes
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from http import HTTPStatus
+
+import msgspec
+
+from chunkstore import wire
+from chunkstore.names import digest_of
+from chunkstore.objects import Buffer
+from proxy import ranges
+from proxy.conditions import Outcome, evaluate, range_applies
+from proxy.hot import Target
+from proxy.metrics import Counter
+from proxy.node import Node
+from proxy.ranges import ByteRange, Unsatisfiable
+
+SERVER = ("Server", "lodefs")
+OCTETS = "application/octet-stream"
+JSON = "application/json"
+IMMUTABLE = "max-age=31536000, immutable"
+REVALIDATE = "no-cache"
+_TYPES = mimetypes.MimeTypes(filenames=())  # Python's own table: the same on every machine
+
+Headers = list[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One answer. The body is ``body``, or ``pieces`` of ``size_bytes`` in all where given.
+
+    ``hot`` is what the hot path may answer by itself from now on, for the same target.
+    """
+
+    status: int
+    headers: Headers = field(default_factory=list)
+    body: bytes = b""
+    pieces: AsyncIterator[Buffer] | None = None
+    size_bytes: int = 0
+    hot: Target | None = None
+    close: bool = False
+
+
+def json_answer(
+    value: object, *, status: int = 200, headers: Sequence[tuple[str, str]] = ()
+) -> Answer:
+    """``value`` (a msgspec structure or plain values) as JSON."""
+    return Answer(status, [("Content-Type", JSON), *headers], msgspec.json.encode(value))
+
+
+def msgpack_answer(value: msgspec.Struct, headers: Sequence[tuple[str, str]] = ()) -> Answer:
+    """A structure of wire.py as MessagePack."""
+    return Answer(200, [("Content-Type", wire.MSGPACK), *headers], msgspec.msgpack.encode(value))
+
+
+def content_type(path: bytes) -> str:
+    """The media type of a file by its name; compressed and unknown ones are plain octets."""
+    name = path.rpartition(b"/")[2].decode("utf-8", "replace")
+    found, encoding = _TYPES.guess_type("file:" + name)
+    return OCTETS if found is None or encoding is not None else found
+
+
+def file_headers(snapshot: wire.Snapshot, entry: wire.Node, media: str, caching: str) -> Headers:
+    """The headers that every answer about a file has, whatever its range."""
+    digest = entry.digest.hex()
+    return [
+        ("Content-Type", media),
+        ("ETag", f'"{digest}"'),
+        (wire.COMMIT_HEADER, snapshot.commit),
+        (wire.DIGEST_HEADER, digest),
+        ("Cache-Control", caching),
+        ("Accept-Ranges", "bytes"),
+    ]
+
+
+def hot_target(
+    snapshot: wire.Snapshot, entry: wire.Node, headers: Headers, counter: Counter
+) -> Target:
+    """What the hot path needs to answer for a file as ``file_answer`` would."""
+    length = ("Content-Length", str(entry.size_bytes))
+    return Target(
+        repo=snapshot.repo,
+        snapshot=snapshot,
+        entry=entry,
+        whole_head=_head(200, [*headers, length]),
+        part_head=_head(206, headers),
+        counter=counter,
+    )
+
+
+def _head(status: int, headers: Headers) -> bytes:
+    lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}"]
+    lines += [f"{name}: {value}" for name, value in headers]
+    return "".join(f"{line}\r\n" for line in lines).encode("latin-1")
+
+
+def file_answer(
+    node: Node,
+    snapshot: wire.Snapshot,
+    entry: wire.Node,
+    headers: Headers,
+    asked: Mapping[str, str],
+    *,
+    with_body: bool = True,
+    hot: Target | None = None,
+) -> Answer:
+    """The answer to a GET (or, without a body, a HEAD) of a file: 200, 206, 304, 412 or 416.
+
+    ``asked`` holds the request's conditional headers and its Range, which only GET has.
+    """
+    etag = f'"{entry.digest.hex()}"'
+    total = entry.size_bytes
+    outcome = evaluate(asked, etag)
+    if outcome is Outcome.NOT_MODIFIED:
+        return Answer(304, [pair for pair in headers if pair[0] != "Content-Type"])
+    if outcome is Outcome.FAILED:
+        failure = wire.Failure("Changed", f"If-Match: the file's tag is {etag}")
+        return json_answer(failure, status=412, headers=[("ETag", etag)])
+    wanted = asked.get("Range") if with_body and range_applies(asked, etag) else None
+    selection = ranges.select_ranges(wanted, total)
+    if isinstance(selection, Unsatisfiable):
+        failure = wire.Failure("InvalidInput", f"Range: {selection.why}")
+        extra = [("Content-Range", f"bytes */{total}"), ("ETag", etag)]
+        return json_answer(failure, status=416, headers=extra)
+    if selection is not None and len(selection) > 1:
+        return _multipart(node, snapshot, entry, headers, selection)
+    one = selection[0] if selection else ByteRange(0, total)
+    extra = [("Content-Length", str(one.size_bytes))]
+    if selection:
+        extra.append(("Content-Range", one.content_range(total)))
+    pieces = node.read(snapshot, entry, *one) if one.size_bytes and with_body else None
+    status = 206 if selection else 200
+    return Answer(status, [*headers, *extra], b"", pieces, one.size_bytes, hot)
+
+
+def _multipart(
+    node: Node,
+    snapshot: wire.Snapshot,
+    entry: wire.Node,
+    headers: Headers,
+    selection: list[ByteRange],
+) -> Answer:
+    """Several ranges as multipart/byteranges (RFC 9110, 14.6)."""
+    total = entry.size_bytes
+    media = dict(headers)["Content-Type"]
+    boundary = digest_of(entry.digest + repr(selection).encode()).hex()[:40]
+    heads = [
+        (
+            f"--{boundary}\r\nContent-Type: {media}\r\n"
+            f"Content-Range: {one.content_range(total)}\r\n\r\n"
+        ).encode("latin-1")
+        for one in selection
+    ]
+    end = f"--{boundary}--\r\n".encode("latin-1")
+    size = sum(len(head) + one.size_bytes + 2 for head, one in zip(heads, selection, strict=True))
+    size += len(end)
+
+    async def pieces() -> AsyncIterator[Buffer]:
+        for head, one in zip(heads, selection, strict=True):
+            yield head
+            async for piece in node.read(snapshot, entry, *one):
+                yield piece
+            yield b"\r\n"
+        yield end
+
+    kept = [pair for pair in headers if pair[0] != "Content-Type"]
+    own = [
+        ("Content-Type", f"multipart/byteranges; boundary={boundary}"),
+        *kept,
+        ("Content-Length", str(size)),
+    ]
+    return Answer(206, own, b"", pieces(), size)

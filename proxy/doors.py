@@ -1,0 +1,57 @@
+"""Doors: the sockets that clients come through, and what each asks of them."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass, field
+
+from chunkstore.errors import Denied
+from proxy import failures, routes
+from proxy.content import Answer
+from proxy.handlers import Request
+from proxy.hot import HeaderBlocks
+from proxy.routes import Route
+from proxy.tokens import TokenBook, Verdict, bearer_of
+
+_OPEN_ROUTES = frozenset({routes.HEALTHZ, routes.READYZ})
+_INFO_ROUTES = frozenset({routes.METRICS, routes.STATUS, routes.OPENAPI})
+
+
+@dataclass(slots=True)
+class Door:
+    """One listening socket. ``blocks`` are the request headers that the hot path knows here."""
+
+    listener: socket.socket
+    tokens: TokenBook | None = None  # None: whoever can connect may read
+    info_is_open: bool = True  # /metrics, /status and /openapi.json without a token
+    blocks: HeaderBlocks = field(default_factory=HeaderBlocks)
+    name: str = ""
+
+    def __str__(self) -> str:
+        if self.name:
+            return self.name
+        address = self.listener.getsockname()
+        return (
+            f"unix:{address}" if isinstance(address, str) else f"http://{address[0]}:{address[1]}"
+        )
+
+
+def refusal(door: Door, route: Route, asked: Request) -> Answer | None:
+    """The answer to a client of this door that has no good token; None where it may pass.
+
+    Denied where the token is good, but not for this repository.
+    """
+    if door.tokens is None or route.kind in _OPEN_ROUTES:
+        return None
+    if route.kind in _INFO_ROUTES and door.info_is_open:
+        return None
+    token = bearer_of(asked.headers.get("Authorization"))
+    if token is None:
+        return failures.unauthorized("a token is needed: send 'Authorization: Bearer TOKEN'")
+    verdict = door.tokens.check(token, route.repo or None)
+    if verdict is Verdict.UNKNOWN:
+        challenge = 'Bearer error="invalid_token"'
+        return failures.unauthorized("this token is not known here", challenge=challenge)
+    if verdict is Verdict.FORBIDDEN:
+        raise Denied(f"this token may not read the repository {route.repo!r}")
+    return None

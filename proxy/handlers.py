@@ -1,0 +1,197 @@
+"""Handlers: one method per route, from what was asked to an Answer. They know only the Node."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+
+from chunkstore import wire
+from chunkstore.errors import InvalidInput, NotADirectory, NotFound, Unavailable
+from chunkstore.tree import Kind
+from proxy import content, entries, openapi, routes
+from proxy.content import Answer, json_answer, msgpack_answer
+from proxy.failures import failure_answer
+from proxy.metrics import Metrics
+from proxy.node import Node
+from proxy.routes import Route
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What handlers see of a request. ``headers`` holds those of HEADERS that were sent."""
+
+    method: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+HEADERS = ("Range", "If-Match", "If-None-Match", "If-Range", "Accept", "Authorization")
+
+
+class Handlers:
+    """Answers of one server."""
+
+    def __init__(
+        self,
+        node: Node,
+        metrics: Metrics,
+        *,
+        version: str,
+        status: Callable[[], dict[str, object]],
+        stopping: Callable[[], bool],
+    ) -> None:
+        """``status`` gives the server's own figures for /status."""
+        self._node = node
+        self._metrics = metrics
+        self._version = version
+        self._status = status
+        self._stopping = stopping
+        self._openapi = json_answer(openapi.document(version))
+        self._of: dict[str, Callable[[Route, Request], Awaitable[Answer]]] = {
+            routes.FILES: self._files,
+            routes.STAT: self._stat,
+            routes.LIST: self._list,
+            routes.SNAPSHOTS: self._snapshots,
+            routes.NODE: self._entry,
+            routes.CHILDREN: self._children,
+            routes.LOOKUP: self._lookup,
+            routes.DATA: self._data,
+            routes.HEALTHZ: self._healthz,
+            routes.READYZ: self._readyz,
+            routes.METRICS: self._metrics_text,
+            routes.STATUS: self._status_view,
+            routes.OPENAPI: self._document,
+        }
+
+    async def answer(self, route: Route, request: Request) -> Answer:
+        """The answer to a GET or HEAD of a route. Raises errors.py's classes."""
+        return await self._of[route.kind](route, request)
+
+    async def _files(self, route: Route, request: Request) -> Answer:
+        snapshot = await self._node.snapshot(route.repo, route.rev)
+        entry = await self._node.entry(snapshot, route.path)
+        if entry.kind != Kind.FILE:
+            raise NotFound(_no_file(route, entry))
+        fixed = snapshot.commit == route.rev
+        caching = content.IMMUTABLE if fixed else content.REVALIDATE
+        media = content.content_type(route.path)
+        headers = content.file_headers(snapshot, entry, media, caching)
+        return self._file_answer(snapshot, entry, headers, request, routes.FILES, learn=fixed)
+
+    async def _data(self, route: Route, request: Request) -> Answer:
+        snapshot = await self._node.snapshot(route.repo, route.rev)
+        entry = await self._node.by_ino(snapshot, route.ino)
+        if entry.kind != Kind.FILE:
+            raise InvalidInput(f"inode {route.ino} is no file and has no data")
+        headers = content.file_headers(snapshot, entry, content.OCTETS, content.IMMUTABLE)
+        return self._file_answer(snapshot, entry, headers, request, routes.DATA, learn=True)
+
+    def _file_answer(
+        self,
+        snapshot: wire.Snapshot,
+        entry: wire.Node,
+        headers: content.Headers,
+        request: Request,
+        label: str,
+        *,
+        learn: bool,
+    ) -> Answer:
+        hot = None
+        if learn and request.method == "GET":
+            counter = self._metrics.counter(label, 200)
+            hot = content.hot_target(snapshot, entry, headers, counter)
+        return content.file_answer(
+            self._node,
+            snapshot,
+            entry,
+            headers,
+            request.headers,
+            with_body=request.method == "GET",
+            hot=hot,
+        )
+
+    async def _stat(self, route: Route, _request: Request) -> Answer:
+        snapshot = await self._node.snapshot(route.repo, route.rev)
+        entry = await self._node.entry(snapshot, route.path)
+        return json_answer(
+            entries.stat_view(snapshot, route.rev, route.path, entry),
+            headers=_snapshot_headers(snapshot, route.rev),
+        )
+
+    async def _list(self, route: Route, _request: Request) -> Answer:
+        after, limit = routes.page_of(route)
+        snapshot = await self._node.snapshot(route.repo, route.rev)
+        entry = await self._node.entry(snapshot, route.path)
+        if entry.kind != Kind.DIRECTORY:
+            raise NotADirectory(f"{_shown(route)} is not a directory: /stat/ shows what it is")
+        page = await self._node.children(snapshot, entry.ino, after=after, limit=limit)
+        view = entries.list_view(snapshot, route.rev, route.path, page, limit)
+        return json_answer(view, headers=_snapshot_headers(snapshot, route.rev))
+
+    async def _snapshots(self, route: Route, request: Request) -> Answer:
+        snapshot = await self._node.snapshot(route.repo, route.rev)
+        headers = [*_snapshot_headers(snapshot, route.rev), ("Vary", "Accept")]
+        if wire.MSGPACK in request.headers.get("Accept", ""):
+            return msgpack_answer(snapshot, headers)
+        return json_answer(entries.snapshot_view(snapshot), headers=headers)
+
+    async def _entry(self, route: Route, _request: Request) -> Answer:
+        snapshot = await self._node.snapshot(route.repo, route.rev)
+        return msgpack_answer(await self._node.by_ino(snapshot, route.ino))
+
+    async def _children(self, route: Route, _request: Request) -> Answer:
+        after, limit = routes.page_of(route)
+        snapshot = await self._node.snapshot(route.repo, route.rev)
+        return msgpack_answer(
+            await self._node.children(snapshot, route.ino, after=after, limit=limit)
+        )
+
+    async def _lookup(self, route: Route, _request: Request) -> Answer:
+        name = routes.checked_name(route.query.get("name", b""))
+        if not name:
+            raise InvalidInput("the query parameter 'name' is missing")
+        snapshot = await self._node.snapshot(route.repo, route.rev)
+        try:
+            return msgpack_answer(await self._node.lookup(snapshot, route.ino, name))
+        except NotFound as error:
+            await self._node.by_ino(snapshot, route.ino)
+            # Only where the directory is known is it sure that it has no such name. The commit's
+            # id says so, and a mount may remember it.
+            return failure_answer(error, headers=[(wire.COMMIT_HEADER, snapshot.commit)])
+
+    async def _healthz(self, _route: Route, _request: Request) -> Answer:
+        return json_answer({"status": "ok"})
+
+    async def _readyz(self, _route: Route, _request: Request) -> Answer:
+        if self._stopping():
+            raise Unavailable("the proxy is stopping")
+        if self._node.status().get("ready", True) is False:
+            raise Unavailable("the node cannot serve now: its store or its cache does not answer")
+        return json_answer({"status": "ready"})
+
+    async def _metrics_text(self, _route: Route, _request: Request) -> Answer:
+        body, media = self._metrics.text()
+        return Answer(200, [("Content-Type", media)], body)
+
+    async def _status_view(self, _route: Route, _request: Request) -> Answer:
+        own: dict[str, object] = {"version": self._version, **self._status()}
+        return json_answer({**own, "node": self._node.status()})
+
+    async def _document(self, _route: Route, _request: Request) -> Answer:
+        return self._openapi
+
+
+def _snapshot_headers(snapshot: wire.Snapshot, rev: str) -> content.Headers:
+    caching = content.IMMUTABLE if snapshot.commit == rev else content.REVALIDATE
+    return [(wire.COMMIT_HEADER, snapshot.commit), ("Cache-Control", caching)]
+
+
+def _shown(route: Route) -> str:
+    path = route.path.decode("utf-8", "backslashreplace")
+    return f"{route.repo}@{route.rev}:{path}"
+
+
+def _no_file(route: Route, entry: wire.Node) -> str:
+    if entry.kind == Kind.DIRECTORY:
+        return f"{_shown(route)} is a directory: use /list/"
+    target = entry.target.decode("utf-8", "backslashreplace")
+    return f"{_shown(route)} is a symlink to {target!r}: symlinks are not followed here"

@@ -1,0 +1,95 @@
+"""Range requests: what a Range header asks of a file of a known size (RFC 9110, section 14)."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+RANGES_MAX = 32  # in one request; more are refused (RFC 9110, 14.2 and 17.15)
+_HUGE = 1 << 62  # stands for numbers beyond any file
+_NUMBER_CHARS_MAX = 18
+_SPEC = re.compile(r"(?:([0-9]+)-([0-9]*)|-([0-9]+))\Z")
+
+
+class ByteRange(NamedTuple):
+    """Bytes [first, first + size_bytes) of a file."""
+
+    first: int
+    size_bytes: int
+
+    def content_range(self, total_bytes: int) -> str:
+        """The value of Content-Range for this part of a file of ``total_bytes``."""
+        return f"bytes {self.first}-{self.first + self.size_bytes - 1}/{total_bytes}"
+
+
+class Unsatisfiable(NamedTuple):
+    """The answer is 416."""
+
+    why: str
+
+
+Selection = list[ByteRange] | Unsatisfiable | None
+
+
+def select_ranges(header: str | None, total_bytes: int) -> Selection:
+    """What to send: None for the whole file, a non-empty list of ranges, or Unsatisfiable.
+
+    Another unit than bytes is ignored, as RFC 9110 wants. Malformed bytes ranges and more than
+    RANGES_MAX are unsatisfiable rather than ignored, so that a typing error does not bring a
+    whole dataset. Overlapping and touching ranges are merged, in the order of their places;
+    others keep the order of the request.
+    """
+    if header is None:
+        return None
+    unit, equals, rest = header.partition("=")
+    if not equals or unit.strip().lower() != "bytes":
+        return None
+    specs = [spec.strip(" \t") for spec in rest.split(",")]
+    specs = [spec for spec in specs if spec]  # RFC 9110, 5.6.1: empty elements are ignored
+    if len(specs) > RANGES_MAX:
+        return Unsatisfiable(f"more than {RANGES_MAX} ranges")
+    found: list[ByteRange] = []
+    for spec in specs:
+        match = _SPEC.match(spec)
+        if match is None or _backwards(match):
+            return Unsatisfiable("the ranges are malformed")
+        one = _resolve(match, total_bytes)
+        if one is not None:
+            found.append(one)
+    if not found:
+        return Unsatisfiable(f"no range lies within the {total_bytes} bytes")
+    return _merged(found)
+
+
+def _number(digits: str) -> int:
+    digits = digits.lstrip("0") or "0"
+    return _HUGE if len(digits) > _NUMBER_CHARS_MAX else int(digits)
+
+
+def _backwards(match: re.Match[str]) -> bool:
+    return bool(match[2]) and _number(match[2]) < _number(match[1])
+
+
+def _resolve(match: re.Match[str], total_bytes: int) -> ByteRange | None:
+    """One range within the file, or None where no byte of it is."""
+    if match[3]:
+        size = min(_number(match[3]), total_bytes)
+        return ByteRange(total_bytes - size, size) if size else None
+    first = _number(match[1])
+    if first >= total_bytes:
+        return None
+    last = min(_number(match[2]), total_bytes - 1) if match[2] else total_bytes - 1
+    return ByteRange(first, last - first + 1)
+
+
+def _merged(ranges: list[ByteRange]) -> list[ByteRange]:
+    """The same bytes without overlaps."""
+    merged: list[ByteRange] = []
+    for one in sorted(ranges):
+        if merged and one.first <= merged[-1].first + merged[-1].size_bytes:
+            before = merged.pop()
+            end = max(before.first + before.size_bytes, one.first + one.size_bytes)
+            merged.append(ByteRange(before.first, end - before.first))
+        else:
+            merged.append(one)
+    return ranges if len(merged) == len(ranges) else merged

@@ -1,0 +1,145 @@
+"""Config: values of every kind, and all mistakes at once."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from chunkstore.errors import InvalidInput
+from proxy.config import (
+    CACHE_SIZE_BYTES_MIN,
+    Config,
+    cache_size_bytes,
+    fetch_concurrency_default,
+    parse_listen,
+    parse_size,
+)
+
+STORE = {"store": "s3://bucket/data"}
+
+
+@pytest.mark.parametrize(
+    ("value", "size_bytes"),
+    [
+        (0, 0), (5, 5), ("5", 5), ("5B", 5), ("1KiB", 1024), ("10GiB", 10 << 30),
+        ("10 GiB", 10 << 30), (" 500MB ", 500_000_000), ("1.5TiB", 3 << 39), ("2kB", 2000),
+        ("2KB", 2000), ("1PiB", 1 << 50), ("0.5KiB", 512),
+    ],
+)  # fmt: skip
+def test_sizes(value: object, size_bytes: int) -> None:
+    """Binary and decimal units are told apart."""
+    assert parse_size(value) == size_bytes
+
+
+@pytest.mark.parametrize(
+    "value", ["", "x", "10 G", "-5", -5, "1e3", "5gib", True, None, 1.5, "GiB"]
+)
+def test_bad_sizes(value: object) -> None:
+    """What is no size is refused, with an example of one."""
+    with pytest.raises(InvalidInput, match="10GiB"):
+        parse_size(value)
+
+
+@pytest.mark.parametrize(
+    ("value", "address"),
+    [
+        ("", None),
+        ("127.0.0.1:80", ("127.0.0.1", 80)),
+        ("node", ("node", 7440)),
+        (":8000", ("0.0.0.0", 8000)),
+        ("[::1]:9", ("::1", 9)),
+        ("[::]", ("::", 7440)),
+    ],
+)
+def test_addresses(value: str, address: tuple[str, int] | None) -> None:
+    """The port is 7440 unless given; an empty text turns TCP off."""
+    assert parse_listen(value) == address
+
+
+@pytest.mark.parametrize("value", ["a:b", "a:99999", "::1", "a:1:2", 7440])
+def test_bad_addresses(value: object) -> None:
+    """What is no address is refused."""
+    with pytest.raises(InvalidInput):
+        parse_listen(value)
+
+
+def test_defaults() -> None:
+    """Only the store must be given."""
+    config = Config.from_mapping(STORE)
+    assert config.store == "s3://bucket/data"
+    assert config.socket_path == Path("/run/lodefs/proxy.sock")
+    assert (config.socket_mode, config.listen, config.tokens_file) == (0o660, None, None)
+    assert config.cache_size_bytes_max is None
+    assert config.fetch_concurrency == fetch_concurrency_default()
+    assert 4 <= fetch_concurrency_default() <= 16
+
+
+def test_values_of_the_environment_and_of_toml() -> None:
+    """Texts and native values mean the same."""
+    as_text = {
+        "cache_size_bytes_max": "10GiB", "socket_mode": "0600", "allow_anonymous": "true",
+        "listen": ":0", "write_timeout_s": "2.5", "connections_max": " 7 ", "socket_path": "",
+        "cache_dir": "/c", "endpoint_url": "",
+    }  # fmt: skip
+    native = {
+        "cache_size_bytes_max": 10 << 30, "socket_mode": 0o600, "allow_anonymous": True,
+        "listen": ":0", "write_timeout_s": 2.5, "connections_max": 7, "socket_path": None,
+        "cache_dir": Path("/c"), "endpoint_url": None,
+    }  # fmt: skip
+    config = Config.from_mapping({**STORE, **as_text})
+    assert config == Config.from_mapping({**STORE, **native})
+    assert (config.socket_mode, config.connections_max, config.write_timeout_s) == (0o600, 7, 2.5)
+
+
+def test_all_mistakes_are_told_together() -> None:
+    """One error names every wrong setting, and what it should be."""
+    wrong = {
+        "cache_size_bytes_max": "much", "socket_mode": "999", "allow_anonymous": "perhaps",
+        "write_timeout_s": 0, "connections_max": "many", "log_level": "loud", "colour": "red",
+        "listen": "a:b:c", "cache_dir": "",
+    }  # fmt: skip
+    with pytest.raises(InvalidInput) as caught:
+        Config.from_mapping(wrong)
+    text = str(caught.value)
+    assert all(f"{name}: " in text for name in [*wrong, "store"])
+    assert "'much'" in text
+    assert "debug, info, warning, error" in text
+
+
+@pytest.mark.parametrize(
+    ("values", "name"),
+    [
+        ({"store": ""}, "store"),
+        ({"listen": ":1"}, "listen"),
+        ({"socket_path": ""}, "socket_path"),
+        ({"socket_path": "/" + "x" * 200}, "socket_path"),
+        ({"cache_size_bytes_max": "1MiB"}, "cache_size_bytes_max"),
+    ],
+)
+def test_settings_that_do_not_fit_together(values: dict[str, object], name: str) -> None:
+    """TCP without tokens must be asked for; there must be a door, and room for a few chunks."""
+    with pytest.raises(InvalidInput, match=f"{name}: "):
+        Config.from_mapping({**STORE, **values})
+
+
+@pytest.mark.parametrize("extra", [{"tokens_file": "/t"}, {"allow_anonymous": True}])
+def test_tcp_with_tokens_or_for_everybody(extra: dict[str, object]) -> None:
+    """Either is enough."""
+    assert Config.from_mapping({**STORE, "listen": ":1", **extra}).listen == ("0.0.0.0", 1)
+
+
+def test_every_setting_can_be_read() -> None:
+    """Each field knows how to read itself; the command line relies on it."""
+    assert all(callable(one.metadata["parse"]) for one in fields(Config))
+
+
+def test_the_cache_takes_most_of_the_disk_by_default(tmp_path: Path) -> None:
+    """A given limit counts as it is; else it is a share of free and already used bytes."""
+    given = Config(store="x", cache_dir=tmp_path, cache_size_bytes_max=1 << 40)
+    assert cache_size_bytes(given) == 1 << 40
+    default = Config(store="x", cache_dir=tmp_path / "not" / "there")
+    used = 1 << 50
+    assert cache_size_bytes(default, used) >= int(used * 0.8)
+    assert cache_size_bytes(default) >= CACHE_SIZE_BYTES_MIN
