@@ -1,0 +1,349 @@
+"""Pull: a full copy of a revision into a directory, parallel, verified, resumable.
+
+Chunks that lie together in a pack come with one GET of about 8 MiB and go to the disk with one
+pwritev for each file that they belong to. Every chunk is checked against its BLAKE3 before it is
+written; the digest of a file that came with one GET is checked too.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import defaultdict, deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+
+from blake3 import blake3
+
+from chunkstore.errors import Corrupt, InvalidInput
+from chunkstore.history import find_in
+from chunkstore.names import CommitId, PackId, Spec
+from chunkstore.objects import Buffer
+from chunkstore.pack import PackIndex
+from chunkstore.packreader import PackReader
+from chunkstore.progress import Progress
+from chunkstore.pulltarget import STATE_DIR, Handles, Target, open_target, translated
+from chunkstore.store import Store
+from chunkstore.tree import Entry, Kind, Segment
+from chunkstore.treescan import join, scan
+from chunkstore.units import Unit, Wanted, units
+
+WORKERS = 8
+FILES_TOGETHER_MAX = 32_768  # planned at once; bounds memory, whatever the size of the dataset
+
+
+@dataclass(frozen=True, slots=True)
+class PullResult:
+    """What a pull did. Bytes are of files' contents; ``fetched_bytes`` is without what an
+    interrupted pull had brought before."""
+
+    commit: CommitId
+    files: int  # symlinks too
+    directories: int
+    size_bytes: int
+    fetched_bytes: int
+
+
+@dataclass(slots=True, eq=False)
+class _File:
+    """A file on its way: how many of its bytes are in its part file."""
+
+    path: bytes
+    entry: Entry
+    left_bytes: int
+    offsets: list[int] = field(default_factory=lambda: [0])  # where each segment begins
+
+
+@dataclass(slots=True)
+class _Counts:
+    files: int = 0
+    directories: int = 0
+    size_bytes: int = 0
+    fetched_bytes: int = 0
+
+
+Part = tuple[_File, int]  # a file and the number of one of its segments
+Job = tuple[PackId, Unit[Part]]
+
+
+def pull(
+    store: Store,
+    spec: Spec,
+    target: Path,
+    *,
+    workers: int = WORKERS,
+    progress: Progress | None = None,
+    sync: bool = True,
+) -> PullResult:
+    """Copies what ``spec`` names into the directory ``target``.
+
+    The target must be missing, empty, or left by an interrupted pull of the same commit and path,
+    which then goes on: whole files are kept after their bytes are checked, and of the others
+    the chunks that are there. A file or symlink comes under its own name. Modification times are
+    not part of a dataset: files get the time of the pull. With ``sync`` everything is on disk on
+    return (syncfs once, at the end). Memory: about ``workers`` times 32 MiB.
+
+    NotFound, InvalidInput, InUse, NoSpace, Denied, Corrupt, Unavailable. After an error the target
+    keeps what came, and its state, so that it does not look complete.
+    """
+    progress = progress or Progress()
+    commit_id = store.resolve(spec.repo, spec.rev)
+    commit = store.commit(spec.repo, commit_id)
+    root = find_in(store.packs, commit.root, spec)
+    if not spec.path:
+        progress.files_total, progress.bytes_total = commit.files, commit.size_bytes
+    identity = {
+        "store": store.settings.store_id,
+        "repo": spec.repo,
+        "commit": commit_id.hex(),
+        "path": spec.path.hex(),
+    }
+    with open_target(target, identity) as place, translated(target):
+        executor = ThreadPoolExecutor(workers, thread_name_prefix="pull")
+        try:
+            work = _Pull(store.packs, place, executor, workers, progress)
+            work.run(root)
+        finally:
+            executor.shutdown(cancel_futures=True)
+        if sync:
+            progress.phase = "writing to disk"
+            place.sync()
+        place.finish()
+    counts = work.counts
+    return PullResult(
+        commit_id, counts.files, counts.directories, counts.size_bytes, counts.fetched_bytes
+    )
+
+
+class _Pull:
+    """One pull at work."""
+
+    def __init__(
+        self,
+        packs: PackReader,
+        target: Target,
+        executor: ThreadPoolExecutor,
+        workers: int,
+        progress: Progress,
+    ) -> None:
+        self._packs = packs
+        self._target = target
+        self._executor = executor
+        self._jobs_max = 2 * workers
+        self._progress = progress
+        self._lock = threading.Lock()  # guards counts, progress and files' left_bytes
+        self._failed = threading.Event()
+        self.counts = _Counts()
+
+    def run(self, root: Entry) -> None:
+        """Everything at and below ``root``."""
+        self._progress.phase = "pulling"
+        files = self._prepare(root)
+        while batch := list(islice(files, FILES_TOGETHER_MAX)):
+            if self._target.resumed:
+                batch = self._missing(batch)
+            self._run_jobs(self._jobs(batch))
+            for file in batch:
+                if file.left_bytes:
+                    raise _wrong_size(file, file.entry.size_bytes - file.left_bytes)
+
+    def _prepare(self, root: Entry) -> Iterator[_File]:
+        """Makes directories and symlinks as they are found, and gives the files."""
+        with Handles(self._target.fd) as handles:
+            for path, entry in self._entries(root):
+                if path == STATE_DIR.encode():
+                    raise InvalidInput(
+                        f"the dataset has an entry {STATE_DIR} at its top, which is where pull "
+                        "keeps its state: pull the other entries one by one"
+                    )
+                if entry.kind is Kind.DIRECTORY:
+                    self._target.make_directory(path, handles)
+                    self.counts.directories += 1
+                    continue
+                self.counts.files += 1
+                if entry.kind is Kind.SYMLINK:
+                    self._target.make_symlink(path, entry.target, handles)
+                    with self._lock:
+                        self._progress.files_done += 1
+                    continue
+                self.counts.size_bytes += entry.size_bytes
+                yield _File(path, entry, entry.size_bytes)
+
+    def _entries(self, root: Entry) -> Iterator[tuple[bytes, Entry]]:
+        if root.kind is not Kind.DIRECTORY:
+            yield root.name, root
+            return
+        self.counts.directories += 1  # the root itself
+        for directory in scan(self._packs, root, self._executor):
+            for child in directory.children:
+                yield join(directory.path, child.name), child
+
+    def _missing(self, batch: list[_File]) -> list[_File]:
+        """The files that an interrupted pull did not complete."""
+        size = -(-len(batch) // self._jobs_max)
+        shares = [batch[start : start + size] for start in range(0, len(batch), size)]
+        return [file for part in self._executor.map(self._missing_of, shares) for file in part]
+
+    def _missing_of(self, files: Sequence[_File]) -> list[_File]:
+        missing = []
+        with Handles(self._target.fd) as handles:
+            for file in files:
+                if self._target.holds(file.path, file.entry, handles):
+                    self._count(file.left_bytes, 0, 1)
+                else:
+                    missing.append(file)
+        return missing
+
+    def _jobs(self, batch: Sequence[_File]) -> Iterator[Job | list[_File]]:
+        """What the threads do: fetch a unit, or complete files that have no bytes."""
+        wanted: dict[PackId, list[Wanted[Part]]] = defaultdict(list)
+        empty = []
+        for file in batch:
+            if not file.entry.segments and not file.entry.size_bytes:
+                empty.append(file)
+            for number, segment in enumerate(file.entry.segments):
+                run = Wanted(segment.first, segment.count, (file, number))
+                wanted[segment.pack].append(run)
+        if empty:
+            yield empty
+        for pack, index in self._indexes(list(wanted)):
+            for unit in units(index, wanted.pop(pack)):
+                yield pack, unit
+
+    def _indexes(self, packs: Sequence[PackId]) -> Iterator[tuple[PackId, PackIndex]]:
+        """Each pack with its index, which the threads read some packs ahead."""
+        ahead: deque[tuple[PackId, Future[PackIndex]]] = deque()
+        for pack in packs:
+            ahead.append((pack, self._executor.submit(self._packs.index, pack)))
+            if len(ahead) > self._jobs_max:
+                first, index = ahead.popleft()
+                yield first, index.result()
+        for last, index in ahead:
+            yield last, index.result()
+
+    def _run_jobs(self, jobs: Iterator[Job | list[_File]]) -> None:
+        """Runs all jobs, at most ``_jobs_max`` at once; the first error ends them."""
+        running: set[Future[None]] = set()
+        try:
+            for job in jobs:
+                running.add(self._executor.submit(self._do, job))
+                if len(running) >= self._jobs_max:
+                    done, running = wait(running, return_when=FIRST_COMPLETED)
+                    for future in done:
+                        future.result()
+            for future in wait(running, return_when=FIRST_EXCEPTION).done:
+                future.result()
+        except BaseException:
+            self._failed.set()
+            raise
+
+    def _do(self, job: Job | list[_File]) -> None:
+        if self._failed.is_set():
+            return
+        with Handles(self._target.fd) as handles:
+            if isinstance(job, list):
+                for file in job:
+                    self._complete(file, handles)
+            else:
+                self._fetch(*job, handles)
+
+    def _fetch(self, pack: PackId, unit: Unit[Part], handles: Handles) -> None:
+        """Reads a unit, unless all of it is there, and writes it into the files it belongs to."""
+        if not (self._target.resumed and self._is_there(pack, unit)):
+            chunks = self._packs.read(pack, unit.first, unit.count)
+            fetched = sum(map(len, chunks))
+            self._write(unit, chunks)
+            self._count(0, fetched, 0)
+        raw = self._packs.index(pack).raw_offsets
+        for first, count, (file, _), _ in unit.parts:
+            size_bytes = raw[first + count] - raw[first]
+            with self._lock:
+                file.left_bytes -= size_bytes
+                left_bytes = file.left_bytes
+            self._count(size_bytes, 0, 0)
+            if left_bytes == 0:
+                self._complete(file, handles)
+
+    def _write(self, unit: Unit[Part], chunks: Sequence[Buffer]) -> None:
+        for first, count, (file, number), before in unit.parts:
+            start = first - unit.first
+            run = chunks[start : start + count]
+            if before == 0 and len(file.entry.segments) == 1:
+                _check_digest(file, run)
+            offset = self._offset(file, number) + before
+            self._target.write(file.path, file.entry, offset, run)
+
+    def _is_there(self, pack: PackId, unit: Unit[Part]) -> bool:
+        """Whether an interrupted pull brought all of a unit; its chunks are read and checked."""
+        index = self._packs.index(pack)
+        for first, count, (file, number), before in unit.parts:
+            fd = self._target.part(file.path)
+            if fd is None:
+                return False
+            offset = self._offset(file, number) + before
+            try:
+                for place in index.places(first, count):
+                    data = os.pread(fd, place.raw_size_bytes, offset)
+                    if blake3(data).digest() != place.id:
+                        return False
+                    offset += place.raw_size_bytes
+            finally:
+                os.close(fd)
+        return True
+
+    def _offset(self, file: _File, number: int) -> int:
+        """Where in its file a segment begins; of the number after the last: the file's size.
+
+        Asked for when bytes are there, not before: so the first pack need not wait for the
+        indexes of all others.
+        """
+        segments, offsets = file.entry.segments, file.offsets
+        while (known := len(offsets)) <= number:
+            before = segments[known - 1]
+            offset = offsets[known - 1] + _raw_size(self._packs.index(before.pack), before)
+            with self._lock:
+                if len(offsets) == known:  # else another thread found it too
+                    offsets.append(offset)
+        return offsets[number]
+
+    def _complete(self, file: _File, handles: Handles) -> None:
+        size_bytes = self._offset(file, len(file.entry.segments))
+        if size_bytes != file.entry.size_bytes:
+            raise _wrong_size(file, size_bytes)
+        self._target.complete(file.path, file.entry, handles)
+        self._count(0, 0, 1)
+
+    def _count(self, done_bytes: int, fetched_bytes: int, files: int) -> None:
+        with self._lock:
+            self._progress.bytes_done += done_bytes
+            self._progress.bytes_sent += fetched_bytes
+            self._progress.files_done += files
+            self.counts.fetched_bytes += fetched_bytes
+
+
+def _raw_size(index: PackIndex, segment: Segment) -> int:
+    """Raw bytes of a segment. Corrupt where the pack has no such chunks."""
+    end = segment.first + segment.count
+    if segment.first < 0 or segment.count < 1 or end > len(index):
+        raise Corrupt(f"pack {segment.pack.hex()} has {len(index)} chunks, and not {segment[1:]}")
+    return index.raw_offsets[end] - index.raw_offsets[segment.first]
+
+
+def _wrong_size(file: _File, size_bytes: int) -> Corrupt:
+    return Corrupt(
+        f"{file.path!r} has chunks of {size_bytes} bytes, and should have {file.entry.size_bytes}"
+    )
+
+
+def _check_digest(file: _File, chunks: Sequence[Buffer]) -> None:
+    """Of a file whose bytes are all here. One chunk was checked already: its id is the digest."""
+    if sum(map(len, chunks)) != file.entry.size_bytes:
+        return  # the rest comes with other units, and `verify --data` checks such files
+    hashed = blake3()
+    for chunk in chunks:
+        hashed.update(chunk)
+    if hashed.digest() != file.entry.digest:
+        raise Corrupt(f"{file.path!r}: its chunks are right, but do not make the file's digest")

@@ -1,0 +1,43 @@
+"""``lodefs demo``."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+
+import click
+
+from chunkstore.errors import Unsupported
+from lodefs import exits
+from lodefs.nodeproxy import python_path
+from lodefs.options import session_command
+from lodefs.session import Session
+
+
+@click.command()
+@session_command
+def demo(session: Session) -> None:
+    """Push two versions of Python's standard library into a temporary store, mount both, and
+    compare every byte. Leaves nothing behind.
+    """
+    from lodefs.demo import run
+
+    _in_namespace(session)
+    if run(click.echo, session.environment):
+        session.exit_code = exits.FAILURE
+
+
+def _in_namespace(session: Session) -> None:
+    """Without root and fusermount3 the demo runs again in a user and mount namespace."""
+    if os.geteuid() == 0 or shutil.which("fusermount3"):
+        return
+    unshare = shutil.which("unshare")
+    if unshare is None:
+        raise Unsupported(
+            "mounting without root needs fusermount3 (Debian: apt-get install fuse3) or unshare"
+        )
+    command = [sys.executable, "-m", "lodefs.main", "demo"]
+    environment = {**session.environment, "PYTHONPATH": python_path(session.environment)}
+    arguments = [unshare, "--user", "--map-root-user", "--mount", "--", *command]
+    os.execve(unshare, arguments, environment)

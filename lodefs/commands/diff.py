@@ -1,0 +1,66 @@
+"""``lodefs diff``."""
+
+from __future__ import annotations
+
+import click
+
+from chunkstore.names import Spec
+from chunkstore.tree import Entry, Kind
+from lodefs import text
+from lodefs.options import SPEC, json_option, session_command, write_json, write_line
+from lodefs.session import Session
+
+_MARKS = {"added": "A", "removed": "D", "changed": "M", "type changed": "T"}
+
+
+@click.command()
+@click.argument("before", metavar="REPO@A[:PATH]", type=SPEC)
+@click.argument("after", metavar="REPO@B[:PATH]", type=SPEC)
+@click.option("--exit-code", is_flag=True, help="Exit with 1 where anything differs.")
+@json_option
+@session_command
+def diff(session: Session, before: Spec, after: Spec, exit_code: bool, as_json: bool) -> None:
+    """Show what differs between two revisions, by path: A added, D removed, M changed,
+    T of another type.
+    """
+    from chunkstore.history import diff as changes
+    from chunkstore.history import find
+
+    store = session.store
+    counts = dict.fromkeys(_MARKS, 0)
+    for change in changes(store, find(store, before), find(store, after)):
+        counts[change.what.value] += 1
+        if as_json:
+            write_json(
+                {
+                    "change": change.what.value,
+                    "path": text.percent_encoded(change.path),
+                    "before": _json_of(change.before),
+                    "after": _json_of(change.after),
+                }
+            )
+        else:
+            sizes = f"{_size(change.before)} -> {_size(change.after)}"
+            write_line(f"{_MARKS[change.what.value]}  {text.shown(change.path)}  ({sizes})")
+    if not as_json:
+        told = ", ".join(f"{n:,} {what}" for what, n in counts.items() if n)
+        write_line(told or "no difference")
+    if exit_code and any(counts.values()):
+        session.exit_code = 1
+
+
+def _size(entry: Entry | None) -> str:
+    if entry is None:
+        return "nothing"
+    if entry.kind is Kind.FILE:
+        return text.size(entry.size_bytes)
+    return entry.kind.name.lower()
+
+
+def _json_of(entry: Entry | None) -> dict[str, object] | None:
+    if entry is None:
+        return None
+    found: dict[str, object] = {"kind": entry.kind.name.lower(), "digest": entry.digest.hex()}
+    if entry.kind is Kind.FILE:
+        found |= {"size_bytes": entry.size_bytes, "executable": entry.executable}
+    return found

@@ -1,0 +1,25 @@
+"""``lodefs init``."""
+
+from __future__ import annotations
+
+import click
+
+from lodefs.options import json_option, session_command, write_json, write_line
+from lodefs.session import Session, absolute
+
+
+@click.command()
+@click.argument("store", metavar="STORE")
+@json_option
+@session_command
+def init(session: Session, store: str, as_json: bool) -> None:
+    """Create a store at STORE (s3://BUCKET/PREFIX or a directory), after probing it."""
+    from chunkstore.store import create_store
+
+    url = absolute(store)
+    made = create_store(session.objects(url))
+    if as_json:
+        write_json({"store": made.url, "id": made.settings.store_id})
+    else:
+        write_line(f"created the store {url}")
+        write_line(f"next: lodefs --store {url} push DIR REPO")

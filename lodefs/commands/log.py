@@ -1,0 +1,62 @@
+"""``lodefs log``."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import click
+
+from chunkstore.commit import Commit
+from chunkstore.errors import InvalidInput
+from chunkstore.names import CommitId, Spec
+from lodefs import text
+from lodefs.options import SPEC, json_option, session_command, write_json, write_line
+from lodefs.session import Session
+
+
+@click.command()
+@click.argument("spec", metavar="REPO[@REV]", type=SPEC)
+@click.option("-n", "limit", type=click.IntRange(1), help="At most this many commits.")
+@json_option
+@session_command
+def log(session: Session, spec: Spec, limit: int | None, as_json: bool) -> None:
+    """Show the commits of a revision, newest first, along first parents."""
+    from chunkstore.history import log as commits
+
+    no_path(spec)
+    for commit_id, commit in islice(commits(session.store, spec.repo, spec.rev), limit):
+        if as_json:
+            write_json(_json_of(commit_id, commit))
+        else:
+            write_line(_shown(commit_id, commit))
+
+
+def no_path(spec: Spec) -> None:
+    """InvalidInput where a command for whole revisions was given a path."""
+    if spec.path:
+        raise InvalidInput(f"{spec}: this command takes REPO[@REV], without a path")
+
+
+def _json_of(commit_id: CommitId, commit: Commit) -> dict[str, object]:
+    return {
+        "commit": commit_id.hex(),
+        "parents": [parent.hex() for parent in commit.parents],
+        "author": commit.author,
+        "time_s": commit.time_s,
+        "message": commit.message,
+        "files": commit.files,
+        "directories": commit.directories,
+        "size_bytes": commit.size_bytes,
+    }
+
+
+def _shown(commit_id: CommitId, commit: Commit) -> str:
+    lines = [
+        f"commit {commit_id.hex()}",
+        f"author {text.shown(commit.author)}",
+        f"time   {text.time(commit.time_s)}",
+        f"holds  {text.count(commit.files, 'file')}, {text.size(commit.size_bytes)}",
+        "",
+        *(f"    {line}" for line in text.shown_lines(commit.message)),
+    ]
+    return "\n".join(lines) + ("\n" if commit.message else "")

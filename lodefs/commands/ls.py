@@ -1,0 +1,61 @@
+"""``lodefs ls``."""
+
+from __future__ import annotations
+
+import click
+
+from chunkstore.names import Spec
+from chunkstore.tree import Entry, Kind
+from lodefs import text
+from lodefs.options import SPEC, json_option, session_command, write_json, write_line
+from lodefs.session import Session
+
+_MARKS = {Kind.FILE: "-", Kind.DIRECTORY: "d", Kind.SYMLINK: "l"}
+
+
+@click.command()
+@click.argument("spec", metavar="REPO[@REV][:PATH]", type=SPEC)
+@click.option("-l", "long", is_flag=True, help="Kind, size, digest and name.")
+@click.option("-R", "recursive", is_flag=True, help="All that lies below, with paths.")
+@json_option
+@session_command
+def ls(session: Session, spec: Spec, long: bool, recursive: bool, as_json: bool) -> None:
+    """List a directory of a revision; a file is listed alone.
+
+    With --json one object a line; the path in it is percent-encoded.
+    """
+    from chunkstore.history import listing
+
+    for path, entry in listing(session.store, spec, recursive=recursive):
+        if as_json:
+            write_json(json_of(path, entry))
+        elif long:
+            write_line(long_line(path, entry))
+        else:
+            write_line(text.shown(path) + ("/" if entry.kind is Kind.DIRECTORY else ""))
+
+
+def json_of(path: bytes, entry: Entry) -> dict[str, object]:
+    """An entry for scripts."""
+    found: dict[str, object] = {
+        "path": text.percent_encoded(path),
+        "kind": entry.kind.name.lower(),
+        "digest": entry.digest.hex(),
+    }
+    if entry.kind is Kind.FILE:
+        found |= {"size_bytes": entry.size_bytes, "executable": entry.executable}
+    if entry.kind is Kind.SYMLINK:
+        found["target"] = text.percent_encoded(entry.target)
+    return found
+
+
+def long_line(path: bytes, entry: Entry) -> str:
+    """``-x   1234  0123456789ab  name``."""
+    mark = _MARKS[entry.kind] + ("x" if entry.executable else "-")
+    amount = str(entry.size_bytes) if entry.kind is Kind.FILE else "-"
+    name = text.shown(path)
+    if entry.kind is Kind.DIRECTORY:
+        name += "/"
+    elif entry.kind is Kind.SYMLINK:
+        name += f" -> {text.shown(entry.target)}"
+    return f"{mark} {amount:>14}  {entry.digest.hex()[:12]}  {name}"

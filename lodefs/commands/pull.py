@@ -1,0 +1,52 @@
+"""``lodefs pull``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from chunkstore.names import Spec
+from lodefs import text
+from lodefs.meter import metered
+from lodefs.options import SPEC, json_option, session_command, write_json, write_line
+from lodefs.session import Session
+
+
+@click.command()
+@click.argument("spec", metavar="REPO[@REV][:PATH]", type=SPEC)
+@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
+@click.option("--workers", type=click.IntRange(1, 256), default=8, help="Parallel reads [8].")
+@click.option("--no-sync", is_flag=True, help="Do not wait until all is on disk.")
+@json_option
+@session_command
+def pull(
+    session: Session, spec: Spec, directory: Path, workers: int, no_sync: bool, as_json: bool
+) -> None:
+    """Copy a revision, or what is at PATH in it, into the directory DIR.
+
+    DIR must be missing or empty. Where an earlier pull of the same was interrupted, repeating it
+    goes on where it stopped. Every byte is verified.
+    """
+    from chunkstore.pull import pull as pull_into
+
+    with metered() as progress:
+        result = pull_into(
+            session.store, spec, directory, workers=workers, progress=progress, sync=not no_sync
+        )
+    if as_json:
+        write_json(
+            {
+                "commit": result.commit.hex(),
+                "files": result.files,
+                "directories": result.directories,
+                "size_bytes": result.size_bytes,
+                "fetched_bytes": result.fetched_bytes,
+            }
+        )
+        return
+    what = f"{text.count(result.files, 'file')}, {text.size(result.size_bytes)}"
+    write_line(f"pulled {text.shown(str(spec))} ({result.commit.hex()[:12]}): {what}")
+    if result.fetched_bytes < result.size_bytes:
+        kept = result.size_bytes - result.fetched_bytes
+        write_line(f"{text.size(kept)} of it were not fetched: there already, or shared")

@@ -1,0 +1,102 @@
+"""``lodefs push``."""
+
+from __future__ import annotations
+
+import getpass
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from chunkstore.errors import InvalidInput
+from chunkstore.names import parse_spec
+from lodefs import text
+from lodefs.meter import metered
+from lodefs.options import json_option, session_command, write_json, write_line
+from lodefs.session import Session
+
+if TYPE_CHECKING:
+    from chunkstore.push import PushResult
+
+
+@click.command()
+@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
+@click.argument("repo", metavar="REPO[@BRANCH]")
+@click.option("-m", "--message", default="", help="The commit's message.")
+@click.option("--author", default=None, help="The commit's author [the user's name].")
+@click.option("--skip-unreadable", is_flag=True, help="Leave out files that cannot be read.")
+@click.option("--workers", type=click.IntRange(0, 256), help="Processes that read and compress.")
+@json_option
+@session_command
+def push(
+    session: Session,
+    directory: Path,
+    repo: str,
+    message: str,
+    author: str | None,
+    skip_unreadable: bool,
+    workers: int | None,
+    as_json: bool,
+) -> None:
+    """Commit the directory DIR to a branch of REPO (default: main).
+
+    Reads only what changed since the last push from here, and sends only what the store does not
+    have.
+    """
+    from chunkstore.push import PushOptions
+    from chunkstore.push import push as push_directory
+
+    spec = parse_spec(repo)
+    if spec.path:
+        raise InvalidInput(f"{spec}: push takes REPO[@BRANCH], without a path")
+    options = PushOptions(
+        message=message,
+        author=author if author is not None else user_name(),
+        time_s=int(time.time()),
+        skip_unreadable=skip_unreadable,
+        workers=workers,
+        index_dir=session.home_cache() / "push",
+    )
+    with metered() as progress:
+        result = push_directory(session.store, directory, spec.repo, spec.rev, options, progress)
+    if as_json:
+        write_json(_json_of(result))
+    else:
+        _show(result, f"{spec.repo}@{spec.rev}")
+
+
+def user_name() -> str:
+    """Who pushes; "unknown" for a user id without a name."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError, ImportError):
+        return "unknown"
+
+
+def _json_of(result: PushResult) -> dict[str, object]:
+    return {
+        "commit": result.commit,
+        "unchanged": result.unchanged,
+        "files": result.files,
+        "directories": result.directories,
+        "size_bytes": result.size_bytes,
+        "new_bytes": result.new_bytes,
+        "stored_bytes": result.stored_bytes,
+        "sent_bytes": result.sent_bytes,
+        "files_read": result.files_read,
+        "skipped": list(map(str, result.skipped)),
+    }
+
+
+def _show(result: PushResult, where: str) -> None:
+    for item in result.skipped:
+        click.echo(f"lodefs: skipped: {text.shown(str(item))}", err=True)
+    write_line(f"files   {result.files:,} ({result.files_read:,} read)")
+    write_line(f"bytes   {text.size(result.size_bytes)}")
+    write_line(f"new     {text.size(result.new_bytes)}")
+    write_line(f"stored  {text.size(result.stored_bytes)}")
+    if result.unchanged:
+        write_line(f"nothing changed: {where} stays at {result.commit}")
+    else:
+        write_line(f"commit  {result.commit}")

@@ -1,0 +1,105 @@
+"""``lodefs branch`` and ``lodefs tag``: list, create, move, delete."""
+
+from __future__ import annotations
+
+import click
+
+from chunkstore.errors import AlreadyExists, InvalidInput
+from chunkstore.names import Spec, check_ref_name
+from chunkstore.refs import BRANCHES, TAGS
+from lodefs import text
+from lodefs.commands.log import no_path
+from lodefs.options import SPEC, json_option, session_command, write_json, write_line
+from lodefs.session import Session
+
+
+@click.command()
+@click.argument("spec", metavar="REPO[@REV]", type=SPEC)
+@click.argument("name", metavar="[NAME]", required=False)
+@click.option("-d", "--delete", is_flag=True, help="Delete the branch NAME.")
+@click.option("-f", "--force", is_flag=True, help="Move NAME to REV if it exists.")
+@json_option
+@session_command
+def branch(
+    session: Session, spec: Spec, name: str | None, delete: bool, force: bool, as_json: bool
+) -> None:
+    """List the branches of REPO, or with NAME: create that branch at REV (default: main)."""
+    _run(session, BRANCHES, spec, name, delete=delete, force=force, as_json=as_json)
+
+
+@click.command()
+@click.argument("spec", metavar="REPO[@REV]", type=SPEC)
+@click.argument("name", metavar="[NAME]", required=False)
+@click.option("-d", "--delete", is_flag=True, help="Delete the tag NAME.")
+@click.option("-f", "--force", is_flag=True, help="Move NAME to REV if it exists.")
+@json_option
+@session_command
+def tag(
+    session: Session, spec: Spec, name: str | None, delete: bool, force: bool, as_json: bool
+) -> None:
+    """List the tags of REPO, or with NAME: create that tag at REV (default: main)."""
+    _run(session, TAGS, spec, name, delete=delete, force=force, as_json=as_json)
+
+
+def _run(
+    session: Session,
+    kind: str,
+    spec: Spec,
+    name: str | None,
+    *,
+    delete: bool,
+    force: bool,
+    as_json: bool,
+) -> None:
+    no_path(spec)
+    if name is not None:
+        check_ref_name(name)
+    elif delete or force:
+        raise InvalidInput("which one? NAME is missing")
+    if name is None:
+        _list(session, kind, spec.repo, as_json=as_json)
+    elif delete:
+        _delete(session, kind, spec.repo, name, as_json=as_json)
+    else:
+        _create(session, kind, spec, name, force=force, as_json=as_json)
+
+
+def _list(session: Session, kind: str, repo: str, *, as_json: bool) -> None:
+    for name, entry in session.store.refs(repo).list(kind).items():
+        assert entry.commit is not None
+        if as_json:
+            write_json({"name": name, "commit": entry.commit.hex(), "time_s": entry.time_s})
+        else:
+            write_line(f"{name:<24} {entry.commit.hex()[:12]}  {text.time(entry.time_s)}")
+
+
+def _create(
+    session: Session, kind: str, spec: Spec, name: str, *, force: bool, as_json: bool
+) -> None:
+    store = session.store
+    commit_id = store.resolve(spec.repo, spec.rev)
+    store.commit(spec.repo, commit_id)  # a ref never points to what is not there
+    refs = store.refs(spec.repo)
+    latest = refs.latest(kind, name)
+    now = latest.commit if latest else None
+    if now not in (None, commit_id) and not force:
+        raise AlreadyExists(f"{name} exists already, at {now.hex()[:12]}; --force moves it")
+    if now != commit_id:
+        store.ensure_writable()
+        sequence = None if latest is None else latest.sequence
+        refs.advance(kind, name, commit_id, expected_sequence=sequence)
+    if as_json:
+        write_json({"name": name, "commit": commit_id.hex()})
+    else:
+        write_line(f"{spec.repo}@{name} is {commit_id.hex()[:12]}")
+
+
+def _delete(session: Session, kind: str, repo: str, name: str, *, as_json: bool) -> None:
+    refs = session.store.refs(repo)
+    entry = refs.read(kind, name)
+    assert entry.commit is not None
+    refs.advance(kind, name, None, expected_sequence=entry.sequence)
+    if as_json:
+        write_json({"name": name, "deleted": entry.commit.hex()})
+    else:
+        write_line(f"deleted {repo}@{name} (was {entry.commit.hex()})")

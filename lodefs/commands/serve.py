@@ -1,0 +1,43 @@
+"""``lodefs serve``."""
+
+from __future__ import annotations
+
+import click
+
+from lodefs.options import session_command
+from lodefs.session import Session
+
+
+@click.command()
+@click.option("--socket", "socket_path", metavar="PATH", help="Unix socket; '' for none.")
+@click.option("--listen", metavar="HOST:PORT", help="TCP address; needs tokens.")
+@click.option("--cache", "cache_dir", metavar="DIR", help="Directory of the cache.")
+@click.option("--cache-size", "cache_size_bytes_max", metavar="SIZE", help="Limit, as 100GiB.")
+@click.option("--tokens", "tokens_file", metavar="FILE", help="Tokens for TCP.")
+@click.option("--allow-anonymous", is_flag=True, default=None, help="TCP without tokens.")
+@click.option("--log-level", help="debug, info, warning or error.")
+@click.option("--log-format", help="json or console.")
+@session_command
+def serve(session: Session, **options: object) -> None:
+    """Run the node's proxy until it is told to end (SIGTERM, SIGINT).
+
+    All settings can stand in the table [serve] of the config file; options win.
+    """
+    from proxy.config import Config
+    from proxy.main import main
+
+    main(Config.from_mapping(settings(session, options)))
+
+
+def settings(session: Session, options: dict[str, object]) -> dict[str, object]:
+    """The proxy's settings: of the config file, then those that the options say."""
+    s3 = session.config.s3
+    found: dict[str, object] = {
+        **session.config.serve,
+        "store": session.store_url,
+        "endpoint_url": s3.endpoint_url,
+        "region": s3.region,
+    }
+    if s3.transfer_timeout_s is not None:
+        found["transfer_timeout_s"] = s3.transfer_timeout_s
+    return found | {name: value for name, value in options.items() if value is not None}

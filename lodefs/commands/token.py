@@ -1,0 +1,74 @@
+"""``lodefs token``: who may read over TCP."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import click
+
+from chunkstore.errors import InvalidInput
+from lodefs import text
+from lodefs.options import json_option, session_command, write_json, write_line
+from lodefs.session import Session
+
+
+@click.group()
+@click.option("--file", "path", type=click.Path(path_type=Path), help="The proxy's tokens file.")
+@click.pass_context
+def token(ctx: click.Context, path: Path | None) -> None:
+    """Tokens for the proxy's TCP side. The file is `tokens_file` of [serve] unless --file."""
+    ctx.meta["lodefs.tokens_file"] = path
+
+
+def _file(session: Session) -> Path:
+    given = click.get_current_context().meta.get("lodefs.tokens_file")
+    named = given or session.config.serve.get("tokens_file")
+    if not named:
+        raise InvalidInput("which tokens file? use --file, or `tokens_file` in the table [serve]")
+    return Path(str(named))
+
+
+@token.command()
+@click.argument("name")
+@click.argument("patterns", metavar="PATTERN...", nargs=-1, required=True)
+@json_option
+@session_command
+def create(session: Session, name: str, patterns: tuple[str, ...], as_json: bool) -> None:
+    """Create a token that may read the repositories that fit a PATTERN (vision/*, *).
+
+    It is printed once and stored nowhere.
+    """
+    from proxy.tokens import create_token
+
+    secret = create_token(_file(session), name, patterns, now_s=int(time.time()))
+    if as_json:
+        write_json({"name": name, "patterns": list(patterns), "token": secret})
+    else:
+        write_line(secret)
+
+
+@token.command("list")
+@json_option
+@session_command
+def list_(session: Session, as_json: bool) -> None:
+    """List tokens: name, patterns, time. The tokens themselves are not known."""
+    from proxy.tokens import list_tokens
+
+    for one in list_tokens(_file(session)):
+        if as_json:
+            write_json({"name": one.name, "patterns": one.patterns, "created_s": one.created_s})
+        else:
+            patterns = text.shown(" ".join(one.patterns))
+            write_line(f"{text.shown(one.name):<24} {text.time(one.created_s)}  {patterns}")
+
+
+@token.command()
+@click.argument("name")
+@session_command
+def delete(session: Session, name: str) -> None:
+    """Delete a token; running proxies notice within a second."""
+    from proxy.tokens import delete_token
+
+    delete_token(_file(session), name)
+    write_line(f"deleted the token {text.shown(name)}")

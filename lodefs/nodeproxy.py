@@ -1,0 +1,204 @@
+"""The proxy that a command talks to: the one asked for, the node's, or one started for the user.
+
+A proxy that is started for a user lies in ``~/.cache/lodefs/proxy-<store>``: its socket, cache,
+log and process id. It keeps running when the command ends, and serves all mounts of that store.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from chunkstore.errors import Denied, InvalidInput, LodefsError, Unavailable
+from chunkstore.names import digest_of
+from chunkstore.wire import SOCKET_DEFAULT
+from lodefs.session import NO_STORE, Session
+from mount.transport import Connection, parse_address
+
+START_TIMEOUT_S = 60.0
+ASK_TIMEOUT_S = 10.0
+POLL_S = 0.02
+LOG_TAIL_BYTES = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class OwnProxy:
+    """Where a proxy that is started for a user has its files."""
+
+    directory: Path
+
+    @property
+    def url(self) -> str:
+        """Its address."""
+        return f"unix:{self.directory / 'sock'}"
+
+    @property
+    def log(self) -> Path:
+        """What it writes to standard output and error."""
+        return self.directory / "log"
+
+    @property
+    def pid_file(self) -> Path:
+        """Its process id, for people who want to end it."""
+        return self.directory / "pid"
+
+
+def proxy_url(session: Session) -> str:
+    """A proxy that is ready: the one that the settings name, else the node's where it serves the
+    same store, else the user's own, which is started.
+
+    InvalidInput where neither proxy nor store are given; Unavailable.
+    """
+    if session.proxy_url:
+        return session.proxy_url
+    store = session.store_url if session.has_store else None
+    node = f"unix:{SOCKET_DEFAULT}"
+    if serves(node, store):
+        return node
+    if store is None:
+        raise InvalidInput(f"{NO_STORE}; or a proxy with --proxy or LODEFS_PROXY")
+    own = own_proxy(session.home_cache(), store)
+    start(own, serve_command(own, store), session.environment)
+    return own.url
+
+
+def own_proxy(home_cache: Path, store: str) -> OwnProxy:
+    """Where the user's own proxy for a store lies."""
+    return OwnProxy(home_cache / f"proxy-{digest_of(store.encode()).hex()[:12]}")
+
+
+def serve_command(own: OwnProxy, store: str) -> list[str]:
+    """The command line that runs a user's own proxy."""
+    python = [sys.executable, "-m", "lodefs.main"]
+    files = ["--socket", str(own.directory / "sock"), "--cache", str(own.directory / "cache")]
+    return [*python, "--store", store, "serve", *files]
+
+
+def serves(url: str, store: str | None) -> bool:
+    """Whether a proxy is ready there, for ``store`` where one is given."""
+    try:
+        return ready(url) and (store is None or _same(store, served_store(ask(url, "/status"))))
+    except LodefsError:
+        return False
+
+
+def _same(store: str, served: object) -> bool:
+    """Whether two URLs are of one store; settings in them (endpoint, region) do not count."""
+    return store.partition("?")[0].rstrip("/") == str(served).partition("?")[0].rstrip("/")
+
+
+def served_store(status: Mapping[str, object]) -> object:
+    """The store's URL in a proxy's /status."""
+    node = status.get("node")
+    return node.get("store") if isinstance(node, dict) else None
+
+
+def start(own: OwnProxy, command: Sequence[str], environment: Mapping[str, str]) -> None:
+    """Starts a proxy unless it runs, and returns when it is ready. Unavailable with its words.
+
+    Of several that start one at once, one does and the others wait for it.
+    """
+    if ready(own.url):
+        return
+    try:
+        own.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise Denied(f"{own.directory}: {error.strerror}: no place for a proxy's cache") from error
+    with _locked(own.directory / "starting"):
+        if ready(own.url):
+            return
+        with own.log.open("ab") as log:
+            begin = log.tell()
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=own.directory,  # not where the user is: that could not be unmounted
+                env={**environment, "PYTHONPATH": python_path(environment)},
+                start_new_session=True,
+            )
+        own.pid_file.write_text(f"{process.pid}\n")
+        _await(own, process, begin)
+        process.returncode = 0  # it outlives us on purpose: Popen need not warn
+
+
+def _await(own: OwnProxy, process: subprocess.Popen[bytes], log_begin: int) -> None:
+    deadline_s = time.monotonic() + START_TIMEOUT_S
+    while not ready(own.url):
+        if process.poll() is not None:
+            raise Unavailable(f"the proxy ended at once: {_last_words(own, log_begin)}")
+        if time.monotonic() > deadline_s:
+            process.terminate()
+            process.wait()
+            raise Unavailable(
+                f"the proxy was not ready after {START_TIMEOUT_S:.0f} s; see {own.log}"
+            )
+        time.sleep(POLL_S)
+
+
+def _last_words(own: OwnProxy, log_begin: int) -> str:
+    with own.log.open("rb") as log:
+        log.seek(log_begin)
+        lines = log.read()[-LOG_TAIL_BYTES:].decode("utf-8", "replace").strip().splitlines()
+    last = lines[-1].removeprefix("lodefs: error: ") if lines else ""
+    return f"{last} (more in {own.log})" if last else f"see {own.log}"
+
+
+def ready(url: str) -> bool:
+    """Whether a proxy answers there and is ready."""
+    try:
+        return _get(url, "/readyz", None, ASK_TIMEOUT_S)[0] == 200
+    except Unavailable:
+        return False
+
+
+def ask(url: str, path: str, token: str | None = None) -> dict[str, object]:
+    """The JSON object that a proxy answers with. Unavailable, Denied."""
+    status, body = _get(url, path, token, ASK_TIMEOUT_S)
+    if status in (401, 403):
+        raise Denied(f"{url}: the proxy refuses this token; LODEFS_TOKEN holds it")
+    try:
+        found = json.loads(body)
+    except ValueError:
+        found = None
+    if status != 200 or not isinstance(found, dict):
+        raise Unavailable(f"{url}: the proxy answers {status} to {path}")
+    return found
+
+
+def _get(url: str, path: str, token: str | None, timeout_s: float) -> tuple[int, bytes]:
+    lines = [f"GET {path} HTTP/1.1", "Host: lodefs", "Accept-Encoding: identity"]
+    if token:
+        lines.append(f"Authorization: Bearer {token}")
+    request = ("\r\n".join(lines) + "\r\n\r\n").encode("ascii", "replace")
+    connection = Connection(parse_address(url))
+    try:
+        answer = connection.ask(request, time.monotonic() + timeout_s, lambda: None)
+        return answer.status, bytes(answer.body)
+    finally:
+        connection.close()
+
+
+def python_path(environment: Mapping[str, str]) -> str:
+    """Where these packages lie, first: they need not be installed."""
+    here = str(Path(__file__).resolve().parents[1])
+    return os.pathsep.join([here, *filter(None, [environment.get("PYTHONPATH")])])
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    fd = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)

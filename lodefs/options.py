@@ -1,0 +1,65 @@
+"""Options and arguments that several commands have, as decorators."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar
+
+import click
+
+from chunkstore.names import Spec, parse_spec
+from lodefs.session import Session
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def session_command(function: F) -> F:
+    """Passes the Session first, and lets ``--store`` and ``--proxy`` stand after the command."""
+
+    @click.option("--store", "store_url", metavar="URL", help="The store [LODEFS_STORE].")
+    @click.option("--proxy", "proxy_url", metavar="URL", help="The proxy [LODEFS_PROXY].")
+    @click.pass_obj
+    @wraps(function)
+    def with_session(
+        session: Session, /, *args: Any, store_url: str | None, proxy_url: str | None, **more: Any
+    ) -> Any:
+        session.use(store=store_url, proxy=proxy_url)
+        return function(session, *args, **more)
+
+    return with_session  # type: ignore[return-value]
+
+
+class SpecType(click.ParamType[Spec]):
+    """REPO[@REV][:PATH]."""
+
+    name = "REPO[@REV][:PATH]"
+
+    def convert(
+        self,
+        value: Any,
+        param: click.Parameter | None,  # noqa: ARG002
+        ctx: click.Context | None,  # noqa: ARG002
+    ) -> Spec:
+        return value if isinstance(value, Spec) else parse_spec(os.fsencode(value))
+
+
+SPEC = SpecType()
+
+
+def json_option(function: F) -> F:
+    """``--json``."""
+    return click.option("--json", "as_json", is_flag=True, help="Write JSON for scripts.")(function)
+
+
+def write_json(value: object) -> None:
+    """One JSON value on one line of standard output."""
+    write_line(json.dumps(value))
+
+
+def write_line(line: str) -> None:
+    """One line on standard output; not flushed, since a listing may have a million."""
+    sys.stdout.write(line + "\n")

@@ -1,0 +1,96 @@
+"""One run of the command line: its settings, and the store and files that it has open."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from chunkstore.errors import InvalidInput
+from lodefs import config
+
+if TYPE_CHECKING:
+    from chunkstore.objects import ObjectStore
+    from chunkstore.store import Store
+
+NO_STORE = "no store is given: use --store URL, LODEFS_STORE or `store` in the config file"
+
+
+class Session:
+    """What commands share. Made once by the entry point; the store is opened when first used."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self.environment = environment
+        self.debug = bool(environment.get("LODEFS_DEBUG"))
+        self.exit_code = 0
+        self._store_option: str | None = None
+        self._proxy_option: str | None = None
+        self._objects: ObjectStore | None = None
+
+    def use(self, *, store: str | None = None, proxy: str | None = None) -> None:
+        """Takes options of the command line, which stand above all other settings."""
+        self._store_option = store or self._store_option
+        self._proxy_option = proxy or self._proxy_option
+
+    @cached_property
+    def config(self) -> config.Config:
+        """The settings of files and environment."""
+        return config.load(self.environment)
+
+    @property
+    def store_url(self) -> str:
+        """Where the store is, a directory as an absolute path. InvalidInput: nothing says it."""
+        url = self._store_option or self.config.store
+        if not url:
+            raise InvalidInput(NO_STORE)
+        return absolute(url)
+
+    @property
+    def has_store(self) -> bool:
+        """Whether something says where the store is."""
+        return bool(self._store_option or self.config.store)
+
+    @property
+    def proxy_url(self) -> str | None:
+        """The proxy that the user asks for; None: the node's, or the user's own."""
+        return self._proxy_option or self.config.proxy
+
+    @cached_property
+    def store(self) -> Store:
+        """The opened store."""
+        from chunkstore.store import open_store  # imports all of the formats
+
+        return open_store(self.objects(self.store_url))
+
+    def objects(self, url: str) -> ObjectStore:
+        """The object store at ``url``; closed with the session."""
+        from chunkstore.location import StoreOptions, open_objects  # boto3 comes with these
+
+        settings = self.config.s3
+        options = StoreOptions(endpoint_url=settings.endpoint_url, region=settings.region)
+        if settings.transfer_timeout_s is not None:
+            options = replace(options, transfer_timeout_s=settings.transfer_timeout_s)
+        self._objects = open_objects(url, options)
+        return self._objects
+
+    def home_cache(self) -> Path:
+        """``~/.cache/lodefs``: the pusher's index, and the proxy that is started for a user."""
+        base = self.environment.get("XDG_CACHE_HOME")
+        return Path(base or os.path.join(config.home(self.environment), ".cache")) / "lodefs"
+
+    def close(self) -> None:
+        """Frees what was opened."""
+        if self._objects is not None:
+            self._objects.close()
+            self._objects = None
+
+
+def absolute(url: str) -> str:
+    """A store's URL that means the same from any working directory."""
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", url):
+        return url
+    return str(Path(url).expanduser().absolute())

@@ -1,0 +1,71 @@
+"""How names, sizes and times are shown to people, and names to scripts."""
+
+from __future__ import annotations
+
+import unicodedata
+from datetime import UTC, datetime
+from urllib.parse import quote_from_bytes
+
+_ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\\": "\\\\"}
+_UNSAFE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}  # controls, bidi marks, line separators
+_UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+def shown(name: bytes | str) -> str:
+    """A name or a text as it is safe on a terminal, on one line.
+
+    Bytes that are not UTF-8 become ``\\xNN``; control and formatting characters (which could
+    move the cursor or turn the text around) become ``\\n``, ``\\x1b``, ``\\u202e``.
+    """
+    text = name.decode("utf-8", "surrogateescape") if isinstance(name, bytes) else name
+    if text.isascii() and text.isprintable() and "\\" not in text:
+        return text
+    return "".join(_shown_character(character) for character in text)
+
+
+def _shown_character(character: str) -> str:
+    if character in _ESCAPES:
+        return _ESCAPES[character]
+    number = ord(character)
+    if 0xDC80 <= number <= 0xDCFF:  # a surrogate that stands for a byte
+        return f"\\x{number - 0xDC00:02x}"
+    if unicodedata.category(character) not in _UNSAFE:
+        return character
+    if number < 0x100:
+        return f"\\x{number:02x}"
+    return f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
+
+
+def shown_lines(text: str) -> list[str]:
+    """The lines of a longer text (a commit's message), each safe on a terminal."""
+    return [shown(line) for line in text.splitlines()]
+
+
+def percent_encoded(path: bytes) -> str:
+    """A path for JSON: percent-encoded as in the proxy's URLs, so that any bytes survive."""
+    return quote_from_bytes(path)
+
+
+def size(size_bytes: int) -> str:
+    """``17 B``, ``3.2 MiB``."""
+    if size_bytes < 1024:
+        return f"{size_bytes} B"
+    value = float(size_bytes)
+    for unit in _UNITS:
+        value /= 1024
+        if value < 1023.95 or unit == _UNITS[-1]:
+            break
+    return f"{value:.1f} {unit}"
+
+
+def count(number: int, what: str) -> str:
+    """``1 file``, ``17,614 files``."""
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
+
+
+def time(time_s: int) -> str:
+    """A Unix time as ``2024-05-01 12:00:00 UTC``; the number where no calendar has it."""
+    try:
+        return datetime.fromtimestamp(time_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    except (ValueError, OverflowError, OSError):
+        return str(time_s)

@@ -1,0 +1,32 @@
+"""The command line, run in this process on a store in memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from chunkstore.memory import MemoryObjects
+from lodefs.main import run
+from lodefs.testing import Lodefs, MemorySession, Ran
+
+
+@pytest.fixture
+def objects() -> MemoryObjects:
+    """The objects of the store that commands see."""
+    return MemoryObjects()
+
+
+@pytest.fixture
+def lodefs(
+    objects: MemoryObjects, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> Lodefs:
+    """Runs ``lodefs ARGUMENTS...``; ``environment`` is added to an empty one."""
+
+    def go(*arguments: str, **environment: str) -> Ran:
+        known = {"HOME": str(tmp_path / "home"), "LODEFS_STORE": "memory:", **environment}
+        code = run(list(arguments), MemorySession(known, objects))
+        out, err = capfdbinary.readouterr()
+        return Ran(code, out.decode(), err.decode())
+
+    return go

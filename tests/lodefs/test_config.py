@@ -1,0 +1,115 @@
+"""config.py: files, environment, and every mistake with its place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from chunkstore.errors import InvalidInput, NotFound
+from lodefs.config import Config, load, parse
+
+GOOD = """
+store = "s3://bucket/prefix"
+proxy = "unix:/run/lodefs/proxy.sock"
+
+[s3]
+endpoint_url = "http://127.0.0.1:9000"
+region = "eu-1"
+transfer_timeout_s = 20
+
+[serve]
+cache_dir = "/var/cache/lodefs"
+cache_size_bytes_max = "100GiB"
+listen = "0.0.0.0:7440"
+tokens_file = "/etc/lodefs/tokens"
+"""
+
+
+def test_all_settings() -> None:
+    """Every setting of a file arrives."""
+    config = parse(GOOD)
+    assert config.store == "s3://bucket/prefix"
+    assert config.s3.endpoint_url == "http://127.0.0.1:9000"
+    assert config.s3.transfer_timeout_s == 20
+    assert config.serve["cache_size_bytes_max"] == "100GiB"
+
+
+def test_mistakes_are_told_together_with_their_lines() -> None:
+    """Unknown keys, wrong types and wrong values are all named, each with file and line."""
+    text = (
+        'store = 7\nstor = "x"\n\n[s3]\nregion = ""\ntransfer_timeout_s = -1\nkey = "x"\n'
+        '[serve]\ncache_dir = 5\nstore = "x"\ncache_size_bytes_max = "lots"\n[more]\nx = 1\n'
+    )
+    with pytest.raises(InvalidInput) as caught:
+        parse(text, "f.toml")
+    told = str(caught.value)
+    for place in (
+        "f.toml:1: store: must be a text",
+        "f.toml:2: stor: there is no such setting",
+        "f.toml:5: s3.region: must be a text",
+        "f.toml:6: s3.transfer_timeout_s: must be a number",
+        "f.toml:7: s3.key: there is no such setting",
+        "f.toml:9: serve.cache_dir: ",
+        "f.toml:10: serve.store: there is no such setting",
+        "f.toml:11: serve.cache_size_bytes_max: ",
+        "f.toml:12: more: there is no such setting",
+    ):
+        assert place in told
+
+
+def test_a_table_that_is_none() -> None:
+    """A value where a table belongs is a mistake."""
+    with pytest.raises(InvalidInput, match="f:1: s3: must be a table"):
+        parse("s3 = 1", "f")
+
+
+def test_what_is_not_toml() -> None:
+    """A file that is not TOML is named with the place."""
+    with pytest.raises(InvalidInput, match=r"f\.toml: .*line 1"):
+        parse("store = = 1", "f.toml")
+
+
+def write(path: Path, text: str) -> Path:
+    """A file with its directories."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def test_sources_win_in_order(tmp_path: Path) -> None:
+    """The user's file stands over the system's, key by key, and the environment over both."""
+    system = write(tmp_path / "system.toml", 'store = "/system"\nproxy = "unix:/system"\n')
+    write(tmp_path / "home/.config/lodefs/lodefs.toml", 'store = "/user"\n[s3]\nregion = "r"\n')
+    environment = {"HOME": str(tmp_path / "home")}
+    config = load(environment, system_file=system)
+    assert (config.store, config.proxy, config.s3.region) == ("/user", "unix:/system", "r")
+    config = load({**environment, "LODEFS_STORE": "/env"}, system_file=system)
+    assert (config.store, config.proxy) == ("/env", "unix:/system")
+    config = load({**environment, "LODEFS_PROXY": "http://n:1"}, system_file=system)
+    assert config.proxy == "http://n:1"
+
+
+def test_named_file_stands_alone(tmp_path: Path) -> None:
+    """LODEFS_CONFIG is read instead of the other files, and must exist."""
+    system = write(tmp_path / "system.toml", 'proxy = "unix:/system"\n')
+    named = write(tmp_path / "named.toml", 'store = "/named"\n')
+    config = load({"LODEFS_CONFIG": str(named)}, system_file=system)
+    assert (config.store, config.proxy) == ("/named", None)
+    with pytest.raises(NotFound, match="LODEFS_CONFIG names it"):
+        load({"LODEFS_CONFIG": str(tmp_path / "none")}, system_file=system)
+    with pytest.raises(InvalidInput):
+        load({"LODEFS_CONFIG": str(tmp_path)}, system_file=system)
+
+
+def test_no_files(tmp_path: Path) -> None:
+    """Without files nothing is set."""
+    assert load({"HOME": str(tmp_path)}, system_file=tmp_path / "none") == Config()
+
+
+def test_not_utf8(tmp_path: Path) -> None:
+    """A file that is not UTF-8 is named."""
+    path = tmp_path / "x.toml"
+    path.write_bytes(b"store = '\xff'")
+    with pytest.raises(InvalidInput, match="not UTF-8"):
+        load({"LODEFS_CONFIG": str(path)})

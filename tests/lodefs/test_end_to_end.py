@@ -1,0 +1,141 @@
+"""push, mount, read, unmount as a user types them, with the proxy that is started for the user."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from chunkstore.testing.children import TIMEOUT_S, Child, private_directory, run
+
+pytestmark = [pytest.mark.slow, pytest.mark.fuse]
+
+
+class User:
+    """A user with a home, a store and a mount point of their own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.store = folder / "store"
+        self.source = folder / "source"
+        self.place = folder / "mount"
+        for directory in (self.source, self.place):
+            directory.mkdir()
+        self.environment = {
+            "HOME": str(folder),
+            "XDG_CACHE_HOME": str(folder / "cache"),
+            "LODEFS_STORE": str(self.store),
+            "LODEFS_CONFIG": os.devnull,
+        }
+
+    def lodefs(self, *arguments: str) -> str:
+        """What a command that must succeed writes."""
+        return run([sys.executable, "-m", "lodefs.main", *arguments], env=self.environment)
+
+    def fails(self, *arguments: str) -> tuple[int, str]:
+        """Code and output of a command."""
+        with Child(
+            [sys.executable, "-m", "lodefs.main", *arguments], env=self.environment
+        ) as child:
+            return child.wait(timeout_s=TIMEOUT_S), child.output
+
+    def pids(self) -> list[int]:
+        """The proxies that were started."""
+        return [int(path.read_text()) for path in self.folder.glob("cache/lodefs/*/pid")]
+
+    def mounted(self) -> bool:
+        """Whether something is mounted on the place."""
+        return self.place.stat().st_dev != self.folder.stat().st_dev
+
+
+@pytest.fixture
+def user() -> Iterator[User]:
+    """A user who pushed two versions of a small directory."""
+    with private_directory() as folder:
+        user = User(folder)
+        user.lodefs("init", str(user.store))
+        (user.source / "d").mkdir()
+        (user.source / "d" / "a").write_text("first\n")
+        (user.source / "large").write_bytes(os.urandom(3_000_000))
+        user.lodefs("push", str(user.source), "vision/cats")
+        user.lodefs("tag", "vision/cats", "v1")
+        (user.source / "d" / "a").write_text("second\n")
+        user.lodefs("push", str(user.source), "vision/cats")
+        try:
+            yield user
+        finally:
+            if user.mounted():
+                user.lodefs("unmount", str(user.place))
+            for pid in user.pids():
+                _end(pid)
+
+
+def _end(pid: int) -> None:
+    fd = os.pidfd_open(pid)
+    try:
+        signal.pidfd_send_signal(fd, signal.SIGKILL)
+    finally:
+        os.close(fd)
+
+
+def test_mount_read_unmount(user: User) -> None:
+    """A mount starts a proxy, is readable at once, is listed, and goes away; the proxy stays."""
+    user.lodefs("mount", "vision/cats", str(user.place))
+    assert (user.place / "d" / "a").read_text() == "second\n"
+    assert (user.place / "large").read_bytes() == (user.source / "large").read_bytes()
+    mounts = [json.loads(line) for line in user.lodefs("mounts", "--json").splitlines()]
+    mine = [one for one in mounts if one["mountpoint"] == str(user.place)]
+    assert [one["repo"] for one in mine] == ["vision/cats"]
+    status = json.loads(user.lodefs("status", "--json"))
+    assert status["node"]["store"] == str(user.store)
+    assert status["node"]["cache_used_bytes"] > 0
+    assert str(user.place) in user.lodefs("status")
+    user.lodefs("unmount", str(user.place))
+    assert not user.mounted()
+    first = user.pids()
+    assert len(first) == 1
+    user.lodefs("mount", "vision/cats@v1:d", str(user.place))
+    assert (user.place / "a").read_text() == "first\n"
+    assert user.pids() == first
+
+
+@pytest.mark.parametrize(
+    ("spec", "code"),
+    [
+        ("vision/cats@v9", 3),
+        ("vision/dogs", 3),
+        ("vision/cats:none", 3),
+        ("vision/cats:large", 2),
+        ("vision/cats:../x", 2),
+    ],
+)
+def test_mount_of_what_cannot_be_mounted(user: User, spec: str, code: int) -> None:
+    """An unknown revision, repository or path and a file fail, and nothing is mounted."""
+    found, output = user.fails("mount", spec, str(user.place))
+    assert found == code, output
+    assert output.startswith("lodefs: error: ")
+    assert output.count("\n") == 1
+    assert not user.mounted()
+
+
+def test_mount_in_the_foreground(user: User) -> None:
+    """With --foreground the command answers for the mount until it is told to end."""
+    command = [sys.executable, "-m", "lodefs.main", "mount", "--foreground", "--json"]
+    with Child([*command, "vision/cats", str(user.place)], env=user.environment) as child:
+        child.wait_for('"repo": "vision/cats"')
+        assert (user.place / "d" / "a").read_text() == "second\n"
+        assert child.terminate() == 0
+    assert not user.mounted()
+
+
+def test_mount_on_a_mount(user: User) -> None:
+    """A directory that has a mount is refused, with the way to take it away."""
+    user.lodefs("mount", "vision/cats", str(user.place))
+    code, output = user.fails("mount", "vision/cats", str(user.place))
+    assert code == 11
+    assert "unmount" in output

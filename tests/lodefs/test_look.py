@@ -1,0 +1,225 @@
+"""Commands that look: ls, cat, log, diff, branch, tag, verify, pull."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from chunkstore import keys
+from chunkstore.history import find
+from chunkstore.memory import MemoryObjects
+from chunkstore.names import Spec
+from chunkstore.store import Store, create_store, open_store
+from chunkstore.testing.handmade import Files, Handmade, Link, Program
+from lodefs.testing import Lodefs
+
+OLD: Files = {b"a.txt": b"hello\n", b"dir/b": b"b" * 2000, b"link": Link(b"a.txt")}
+NEW: Files = {
+    b"a.txt": b"hello, world\n",
+    b"dir/b": b"b" * 2000,
+    b"dir/run": Program(b"#!"),
+    b"link": Link(b"a.txt"),
+    b"\xff\n\x1b[31m\xe2\x80\xaered": b"odd",
+}
+ODD = "\\xff\\n\\x1b[31m\\u202ered"
+
+
+@pytest.fixture(autouse=True)
+def store(objects: MemoryObjects) -> Store:
+    """Two commits of vision/cats: OLD, tagged v1, and NEW."""
+    store = create_store(objects)
+    made = Handmade(store)
+    old = made.commit("vision/cats", OLD, message="first\x1b]0;title\nmore")
+    store.refs("vision/cats").advance("tags", "v1", old, expected_sequence=None)
+    made.commit("vision/cats", NEW, message="second")
+    return open_store(objects)
+
+
+def test_ls(lodefs: Lodefs) -> None:
+    """ls lists names, directories with a slash, odd names escaped."""
+    assert lodefs("ls", "vision/cats").out.splitlines() == ["a.txt", "dir/", "link", ODD]
+    assert lodefs("ls", "vision/cats@v1:dir").out == "b\n"
+    assert lodefs("ls", "-R", "vision/cats@v1").out.split() == ["a.txt", "dir/", "dir/b", "link"]
+
+
+def test_ls_long(lodefs: Lodefs) -> None:
+    """ls -l shows kind, executable bit, size, digest, and where symlinks point."""
+    lines = lodefs("ls", "-l", "-R", "vision/cats").out.splitlines()
+    assert lines[0].split()[:2] == ["--", "13"]
+    assert lines[3].split()[0] == "-x"
+    assert lines[4].endswith("link -> a.txt")
+
+
+def test_ls_json(lodefs: Lodefs) -> None:
+    """ls --json writes one object a line, with percent-encoded paths."""
+    found = {line["path"]: line for line in lodefs("ls", "--json", "vision/cats").json_lines}
+    assert found["a.txt"]["size_bytes"] == 13
+    assert found["link"]["target"] == "a.txt"
+    assert "%FF%0A%1B%5B31m%E2%80%AEred" in found
+
+
+def test_cat(lodefs: Lodefs) -> None:
+    """cat writes the bytes of a file; directories and symlinks are refused."""
+    assert lodefs("cat", "vision/cats:a.txt").out == "hello, world\n"
+    assert lodefs("cat", "vision/cats@v1:a.txt").out == "hello\n"
+    assert lodefs("cat", "vision/cats:dir").code == 2
+    refused = lodefs("cat", "vision/cats:link")
+    assert refused.code == 2
+    assert "it points to" in refused.err
+
+
+def test_log(lodefs: Lodefs) -> None:
+    """log shows commits newest first, messages without what a terminal would obey."""
+    out = lodefs("log", "vision/cats").out
+    assert out.index("second") < out.index("first")
+    assert "\x1b" not in out
+    assert "    more" in out
+    assert len(lodefs("log", "-n", "1", "--json", "vision/cats").json_lines) == 1
+
+
+def test_diff(lodefs: Lodefs) -> None:
+    """diff shows what changed, by path, and sums it up."""
+    lines = lodefs("diff", "vision/cats@v1", "vision/cats").out.splitlines()
+    assert lines == [
+        "M  a.txt  (6 B -> 13 B)",
+        "A  dir/run  (nothing -> 2 B)",
+        f"A  {ODD}  (nothing -> 3 B)",
+        "2 added, 1 changed",
+    ]
+    assert lodefs("diff", "vision/cats", "vision/cats").out == "no difference\n"
+
+
+def test_diff_exit_code(lodefs: Lodefs) -> None:
+    """diff --exit-code is 1 where anything differs and 0 where nothing does."""
+    assert lodefs("diff", "--exit-code", "vision/cats@v1", "vision/cats").code == 1
+    assert lodefs("diff", "--exit-code", "vision/cats", "vision/cats").code == 0
+    found = lodefs("diff", "--json", "vision/cats@v1:a.txt", "vision/cats:a.txt").json
+    assert (found["change"], found["before"]["size_bytes"]) == ("changed", 6)
+
+
+def test_branches(lodefs: Lodefs) -> None:
+    """branch lists, creates, moves only by force, and deletes."""
+    assert lodefs("branch", "vision/cats").out.split()[0] == "main"
+    assert lodefs("branch", "vision/cats@v1", "dev").code == 0
+    assert lodefs("branch", "vision/cats@v1", "dev").code == 0  # there already: nothing to do
+    moved = lodefs("branch", "vision/cats", "dev")
+    assert moved.code == 4
+    assert "--force moves it" in moved.err
+    assert lodefs("branch", "--force", "vision/cats", "dev").code == 0
+    names = [one["name"] for one in lodefs("branch", "--json", "vision/cats").json_lines]
+    assert names == ["dev", "main"]
+    assert lodefs("branch", "--delete", "vision/cats", "dev").code == 0
+    assert lodefs("ls", "vision/cats@dev").code == 3
+    assert lodefs("branch", "--delete", "vision/cats", "dev").code == 3
+    assert lodefs("branch", "vision/cats", "dev").code == 0  # a deleted name can be used again
+
+
+def test_tags(lodefs: Lodefs) -> None:
+    """tag does the same for tags, and never creates a branch."""
+    assert lodefs("tag", "vision/cats", "v2").code == 0
+    tags = [one["name"] for one in lodefs("tag", "--json", "vision/cats").json_lines]
+    assert tags == ["v1", "v2"]
+    assert lodefs("branch", "vision/cats").out.count("\n") == 1
+    assert lodefs("tag", "vision/cats", "v1").code == 4
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("tag", "vision/cats", "../x"),
+        ("tag", "--delete", "vision/cats"),
+        ("branch", "vision/cats:dir", "x"),
+        ("log", "vision/cats:dir"),
+        ("verify", "vision/cats:dir"),
+        ("ls", "vision/../cats"),
+        ("ls", "vision/cats:../x"),
+        ("ls", "vision/cats@"),
+        ("ls", ""),
+        ("ls", "vision/cats", "more"),
+        ("pull", "vision/cats"),
+        ("no-such-command",),
+        ("ls", "--no-such-option"),
+    ],
+    ids=" ".join,
+)
+def test_bad_input(lodefs: Lodefs, arguments: tuple[str, ...]) -> None:
+    """Malformed names, missing and unknown arguments: code 2, a reason, no traceback."""
+    ran = lodefs(*arguments)
+    assert ran.code == 2
+    assert ran.err.startswith("lodefs: error: ")
+    assert ran.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("spec", "told"),
+    [
+        ("vision/dogs", "has no repository vision/dogs; it has vision/cats"),
+        ("vision/cats@v9", "vision/cats has no branch, tag or commit v9; its branches: main"),
+        ("vision/cats:dir/none", "dir/none does not exist"),
+        ("vision/cats:a.txt/x", "a.txt is a file, not a directory"),
+    ],
+)
+def test_unknown_names(lodefs: Lodefs, spec: str, told: str) -> None:
+    """What does not exist is one line that says what does, and code 3."""
+    ran = lodefs("ls", spec)
+    assert ran.code == 3
+    assert ran.err.startswith("lodefs: error: ")
+    assert ran.err.count("\n") == 1
+    assert told in ran.err
+
+
+def test_verify(lodefs: Lodefs, objects: MemoryObjects, store: Store) -> None:
+    """verify is quiet about a good store; of a bad one it lists the problems and exits with 1."""
+    good = lodefs("verify", "--data")
+    assert good.code == 0
+    assert good.out.endswith("all is well\n")
+    segment = find(store, Spec("vision/cats", path=b"dir/b")).segments[0]
+    del objects.objects[keys.pack(segment.pack)]
+    bad = lodefs("verify", "vision/cats")
+    assert bad.code == 1
+    assert "dir/b" in bad.out
+    assert lodefs("verify", "--json").json["problems"]
+
+
+def test_pull(lodefs: Lodefs, tmp_path: Path) -> None:
+    """pull copies a revision and says what it copied; a target that is not empty is refused."""
+    target = tmp_path / "t"
+    ran = lodefs("pull", "vision/cats", str(target))
+    assert ran.code == 0
+    assert "pulled vision/cats@main" in ran.out
+    assert (target / "a.txt").read_bytes() == b"hello, world\n"
+    again = lodefs("pull", "vision/cats", str(target))
+    assert again.code == 2
+    assert "is not empty" in again.err
+    found = lodefs("pull", "--json", "--no-sync", "vision/cats@v1:dir", str(tmp_path / "u")).json
+    assert (found["files"], found["size_bytes"]) == (1, 2000)
+    assert os.listdir(tmp_path / "u") == ["b"]
+
+
+def test_no_store(lodefs: Lodefs) -> None:
+    """Without a store the error says how to give one; a place without a store, how to make it."""
+    ran = lodefs("ls", "vision/cats", LODEFS_STORE="")
+    assert ran.code == 2
+    assert "--store URL, LODEFS_STORE" in ran.err
+
+
+def test_store_of_a_newer_format(lodefs: Lodefs, objects: MemoryObjects) -> None:
+    """Spoiled or unknown settings of a store have codes of their own."""
+    objects.objects[keys.STORE] = b"nonsense"
+    assert lodefs("ls", "vision/cats").code == 8
+    del objects.objects[keys.STORE]
+    ran = lodefs("ls", "vision/cats")
+    assert ran.code == 3
+    assert "lodefs init" in ran.err
+
+
+def test_init(lodefs: Lodefs, objects: MemoryObjects) -> None:
+    """init creates a store once."""
+    assert lodefs("init", "memory:").code == 4
+    objects.objects.clear()
+    made = lodefs("init", "--json", "memory:")
+    assert made.code == 0
+    assert len(made.json["id"]) == 32
+    assert keys.STORE in objects.objects

@@ -1,0 +1,206 @@
+"""main.py: help, errors, exit codes, signals, pipes."""
+
+from __future__ import annotations
+
+import errno
+import subprocess
+import sys
+
+import pytest
+
+from chunkstore import errors
+from chunkstore.errors import LodefsError
+from chunkstore.memory import MemoryObjects
+from chunkstore.store import create_store
+from chunkstore.testing.handmade import Handmade
+from lodefs import exits
+from lodefs.main import COMMANDS, cli, run
+from lodefs.session import Session
+from lodefs.testing import Lodefs
+
+TIMEOUT_S = 120
+HEAVY = ("boto3", "botocore", "aiohttp", "rich", "rocksdict", "fastcdc", "zstandard", "uvloop")
+
+
+def test_help_lists_every_command(lodefs: Lodefs) -> None:
+    """--help and -h name all commands and how completion is set up."""
+    for option in ("--help", "-h"):
+        ran = lodefs(option)
+        assert ran.code == 0
+        assert "_LODEFS_COMPLETE=bash_source" in ran.out
+        for name, (_, line) in COMMANDS.items():
+            assert f"  {name} " in ran.out
+            assert line in ran.out
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_of_each_command(lodefs: Lodefs, name: str) -> None:
+    """Every command says what it does."""
+    ran = lodefs(name, "--help")
+    assert ran.code == 0
+    assert ran.out.startswith(f"Usage: lodefs {name} ")
+
+
+def test_without_a_command(lodefs: Lodefs) -> None:
+    """lodefs alone shows the help, with the code of a mistake."""
+    ran = lodefs()
+    assert ran.code == 2
+    assert "Commands:" in ran.out + ran.err
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["version"], ["push", "--help"]])
+def test_start_up_imports_nothing_heavy(arguments: list[str]) -> None:
+    """Help and version load no library that takes long to import."""
+    script = (
+        "import sys\n"
+        "from lodefs.main import run\n"
+        "from lodefs.session import Session\n"
+        f"code = run({arguments!r}, Session({{}}))\n"
+        f"print([name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)\n"
+        "sys.exit(code)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=True,
+    )
+    assert done.stderr.strip() == "[]"
+
+
+def _all_errors(kind: type[LodefsError]) -> list[type[LodefsError]]:
+    found = [kind]
+    for below in kind.__subclasses__():
+        found += _all_errors(below)
+    return found
+
+
+@pytest.mark.parametrize("kind", _all_errors(LodefsError))
+def test_every_error_has_its_code(kind: type[LodefsError]) -> None:
+    """Each class of error ends with a fixed code of its own family; only the base has 1."""
+    code = exits.code_of(kind("x"))
+    assert (code == exits.FAILURE) == (kind is LodefsError)
+    assert code not in (exits.OK, exits.INTERRUPTED)
+
+
+def test_codes_are_fixed() -> None:
+    """Scripts rely on these numbers."""
+    expected = {
+        errors.InvalidInput: 2,
+        errors.NotFound: 3,
+        errors.NotADirectory: 3,
+        errors.AlreadyExists: 4,
+        errors.Conflict: 5,
+        errors.Denied: 6,
+        errors.Unavailable: 7,
+        errors.DeadlineExceeded: 7,
+        errors.Corrupt: 8,
+        errors.UnknownFormat: 9,
+        errors.NoSpace: 10,
+        errors.InUse: 11,
+        errors.Unsupported: 12,
+        errors.SourceChanged: 13,
+    }
+    assert {kind: exits.code_of(kind("x")) for kind in expected} == expected
+
+
+class Failing(Session):
+    """A session whose store fails as told."""
+
+    def __init__(self, error: BaseException, **environment: str) -> None:
+        super().__init__({"LODEFS_STORE": "memory:", **environment})
+        self._error = error
+
+    def objects(self, url: str) -> MemoryObjects:
+        raise self._error
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "told"),
+    [
+        (errors.Denied("the key\x1b[2J id is wrong"), 6, "error: the key\\x1b[2J id is wrong\n"),
+        (OSError(errno.ENOSPC, "No space left"), 10, "No space left"),
+        (OSError(errno.EACCES, "Permission denied"), 6, "Permission denied"),
+        (OSError(errno.EIO, "Input/output error"), 1, "Input/output error"),
+        (ValueError("odd"), 1, "ValueError: odd (a fault of lodefs; LODEFS_DEBUG=1 shows where)"),
+        (KeyboardInterrupt(), 130, "lodefs: interrupted\n"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_errors_are_one_line(
+    capfd: pytest.CaptureFixture[str], error: BaseException, code: int, told: str
+) -> None:
+    """Whatever goes wrong is one line on standard error, without what a terminal would obey."""
+    assert run(["ls", "r"], Failing(error)) == code
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert told in err
+    assert err.strip().count("\n") == 0
+
+
+def test_debug_shows_the_traceback() -> None:
+    """With LODEFS_DEBUG errors are raised as they are."""
+    with pytest.raises(errors.Corrupt):
+        run(["ls", "r"], Failing(errors.Corrupt("x"), LODEFS_DEBUG="1"))
+
+
+@pytest.mark.slow
+def test_closed_pipe_is_quiet() -> None:
+    """A reader that goes away ends the command without a word, as SIGPIPE would."""
+    script = (
+        "import sys\n"
+        "from chunkstore.memory import MemoryObjects\n"
+        "from chunkstore.store import create_store\n"
+        "from chunkstore.testing.handmade import Handmade\n"
+        "from lodefs.main import run\n"
+        "from lodefs.session import Session\n"
+        "objects = MemoryObjects()\n"
+        "files = {b'%d' % n * 20: b'' for n in range(20000)}\n"
+        "Handmade(create_store(objects), chunk_size_bytes=10**6).commit('r', files)\n"
+        "class Memory(Session):\n"
+        "    def objects(self, url):\n"
+        "        return objects\n"
+        "sys.exit(run(['ls', 'r'], Memory({'LODEFS_STORE': 'memory:'})))\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(TIMEOUT_S) == 141
+
+
+def test_store_option_stands_before_or_after_the_command(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """--store may be given to lodefs or to the command, and wins over the environment."""
+    asked = []
+    objects = MemoryObjects()
+    Handmade(create_store(objects)).commit("r", {b"x": b"1"})
+
+    class Asked(Session):
+        def objects(self, url: str) -> MemoryObjects:
+            asked.append(url)
+            return objects
+
+    environment = {"LODEFS_STORE": "/from/environment"}
+    assert run(["ls", "r"], Asked(environment)) == 0
+    assert run(["--store", "s3://b/p", "ls", "r"], Asked(environment)) == 0
+    assert run(["ls", "r", "--store", "relative"], Asked(environment)) == 0
+    assert asked[:2] == ["/from/environment", "s3://b/p"]
+    assert asked[2].startswith("/")
+    assert asked[2].endswith("/relative")
+    capfd.readouterr()
+
+
+def test_commands_are_found_without_importing_them() -> None:
+    """The group's list of commands is the table, and unknown names are none of its."""
+    import click
+
+    context = click.Context(cli)
+    assert cli.list_commands(context) == list(COMMANDS)
+    assert cli.get_command(context, "no-such") is None

@@ -1,0 +1,110 @@
+"""push on the command line, into a real store in a directory."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lodefs.testing import Lodefs
+
+TIMEOUT_S = 120
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A directory to push."""
+    source = tmp_path / "source"
+    (source / "d").mkdir(parents=True)
+    (source / "a.txt").write_text("hello\n")
+    (source / "d" / "b").write_bytes(os.urandom(300_000))
+    return source
+
+
+@pytest.fixture(autouse=True)
+def created(lodefs: Lodefs) -> None:
+    """The store exists."""
+    assert lodefs("init", "memory:").code == 0
+
+
+def test_push_prints_what_it_did(lodefs: Lodefs, source: Path) -> None:
+    """Files, bytes, new bytes, stored bytes and the commit are printed."""
+    ran = lodefs("push", str(source), "vision/cats", "-m", "first")
+    assert ran.code == 0, ran.err
+    names = [line.split()[0] for line in ran.out.splitlines()]
+    assert names == ["files", "bytes", "new", "stored", "commit"]
+    assert lodefs("log", "--json", "vision/cats").json["message"] == "first"
+    assert lodefs("cat", "vision/cats:a.txt").out == "hello\n"
+
+
+def test_push_of_the_same_again(lodefs: Lodefs, source: Path) -> None:
+    """Without a change there is no commit, and the output says so."""
+    first = lodefs("push", "--json", str(source), "r@dev").json
+    assert first["unchanged"] is False
+    again = lodefs("push", str(source), "r@dev")
+    assert again.code == 0
+    assert f"nothing changed: r@dev stays at {first['commit']}" in again.out
+    assert len(lodefs("log", "--json", "r@dev").json_lines) == 1
+
+
+@pytest.mark.parametrize(
+    ("directory", "repo", "code"),
+    [
+        ("none", "r", 3),
+        ("a.txt", "r", 3),
+        (".", "r:path", 2),
+        (".", "../r", 2),
+        (".", "r@a/b", 2),
+    ],
+)
+def test_push_bad_input(lodefs: Lodefs, source: Path, directory: str, repo: str, code: int) -> None:
+    """A source that is no directory and a malformed target are one line each."""
+    ran = lodefs("push", str(source / directory), repo)
+    assert ran.code == code
+    assert ran.err.startswith("lodefs: error: ")
+    assert ran.err.count("\n") == 1
+
+
+def test_skipped_are_named(lodefs: Lodefs, source: Path) -> None:
+    """Pipes and sockets are named on standard error, and the rest is pushed."""
+    os.mkfifo(source / "pipe\n\x1b")
+    ran = lodefs("push", str(source), "r")
+    assert ran.code == 0
+    assert "lodefs: skipped: " in ran.err
+    assert "\x1b" not in ran.err
+    assert len(lodefs("push", "--json", str(source), "r").json["skipped"]) == 1
+
+
+@pytest.mark.slow
+def test_the_program_itself(tmp_path: Path, source: Path) -> None:
+    """init, push, ls, cat, pull and verify as a user types them, each in a process of its own."""
+    environment = {
+        **os.environ,
+        "HOME": str(tmp_path),
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+        "LODEFS_STORE": str(tmp_path / "store"),
+        "LODEFS_CONFIG": os.devnull,
+    }
+
+    def lodefs(*arguments: str) -> str:
+        return subprocess.run(
+            [sys.executable, "-m", "lodefs.main", *arguments],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=True,
+        ).stdout
+
+    lodefs("init", str(tmp_path / "store"))
+    lodefs("push", str(source), "r")
+    (source / "a.txt").write_text("changed\n")
+    lodefs("push", str(source), "r")
+    assert lodefs("ls", "r") == "a.txt\nd/\n"
+    assert lodefs("cat", "r:a.txt") == "changed\n"
+    lodefs("pull", "r", str(tmp_path / "copy"))
+    assert (tmp_path / "copy" / "d" / "b").read_bytes() == (source / "d" / "b").read_bytes()
+    assert "all is well" in lodefs("verify", "--data")
