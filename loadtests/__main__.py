@@ -1,15 +1,26 @@
-"""``python -m loadtests [NAME ...] [--json]``: runs benchmarks; without a name, lists them."""
+"""``python -m loadtests [NAME ...]``: runs benchmarks; without a name, lists them."""
 
 from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from loadtests.bench import mounts, proxies, pulls, pushes
+from loadtests.bench import (
+    latencies,
+    mountcorpus,
+    mountrates,
+    mounts,
+    proxies,
+    pulls,
+    pushes,
+    walks,
+)
+from loadtests.bench.mountrates import BenchmarkError
 from loadtests.results import Result
 
 Benchmark = Callable[[Path], Result]
@@ -25,31 +36,71 @@ BENCHMARKS: dict[str, tuple[Benchmark, str]] = {
     "proxy-restart": (proxies.restart, "ready again with 1,000,000 chunks cached"),
     "proxy-memory": (proxies.memory, "memory under a cold full-speed read of 4 GiB"),
     "mount-cold": (mounts.cold, "cold sequential read through the mount against rclone mount"),
+    "mount-latency": (latencies.random_reads, "cold random reads, S3 answering after 20 ms"),
+    "mount-walk": (walks.million, "walk of 1,000,000 files, memory of the mount, time to ready"),
 }
+MOUNT = "mount"
+MOUNT_TEXT = "reads of many kinds: local disk, lodefs, rclone mount, any --peer"
 
 
 def main() -> int:
-    """Runs the benchmarks named; exit code 2 for an unknown name."""
+    """Runs the benchmarks named; exit code 2 for an unknown name, 1 for one impossible here."""
+    options = _parser().parse_args()
+    benchmarks = {**BENCHMARKS, MOUNT: (_mount(options), MOUNT_TEXT)}
+    if options.write_corpus:
+        mountcorpus.write(options.write_corpus, _mount_options(options).shape)
+        return 0
+    if not options.names:
+        for name, (_, text) in benchmarks.items():
+            print(f"{name:16} {text}")
+        return 0
+    names = list(benchmarks) if options.names == ["all"] else options.names
+    unknown = [name for name in names if name not in benchmarks]
+    if unknown:
+        print(f"unknown: {', '.join(unknown)}; known: {', '.join(benchmarks)}", file=sys.stderr)
+        return 2
+    os.umask(0o022)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # mounts and servers are to be ended
+    for name in names:
+        with tempfile.TemporaryDirectory(prefix=f"lodefs-{name}-", dir=options.dir) as scratch:
+            try:
+                result = benchmarks[name][0](Path(scratch))
+            except BenchmarkError as error:
+                print(error, file=sys.stderr)
+                return 1
+        print(result.json() if options.json else result.table(), flush=True)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="./run bench", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="which ones; 'all' for all")
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     parser.add_argument("--dir", type=Path, help="where scratch files go (default: a new one)")
-    options = parser.parse_args()
-    if not options.names:
-        for name, (_, text) in BENCHMARKS.items():
-            print(f"{name:16} {text}")
-        return 0
-    names = list(BENCHMARKS) if options.names == ["all"] else options.names
-    unknown = [name for name in names if name not in BENCHMARKS]
-    if unknown:
-        print(f"unknown: {', '.join(unknown)}; known: {', '.join(BENCHMARKS)}", file=sys.stderr)
-        return 2
-    os.umask(0o022)
-    for name in names:
-        with tempfile.TemporaryDirectory(prefix=f"lodefs-{name}-", dir=options.dir) as scratch:
-            result = BENCHMARKS[name][0](Path(scratch))
-        print(result.json() if options.json else result.table(), flush=True)
-    return 0
+    group = parser.add_argument_group("mount")
+    group.add_argument("--peer", action="append", default=[], type=_peer, metavar="NAME=DIR",
+                       help="another mount that holds the corpus; may be repeated")  # fmt: skip
+    group.add_argument("--picture", type=Path, metavar="FILE", help="draw the ratios (SVG)")
+    group.add_argument("--quick", action="store_true", help="less data, one round")
+    group.add_argument("--write-corpus", type=Path, metavar="DIR",
+                       help="only write the files that peers are to show")  # fmt: skip
+    return parser
+
+
+def _peer(text: str) -> tuple[str, Path]:
+    """``NAME=DIR``, taken apart."""
+    name, equals, folder = text.partition("=")
+    if not (name and equals and folder) or name in ("native", "lodefs", "rclone"):
+        raise argparse.ArgumentTypeError(f"{text}: not NAME=DIR with a name of its own")
+    return name, Path(folder).absolute()
+
+
+def _mount_options(options: argparse.Namespace) -> mountrates.Options:
+    return mountrates.Options(dict(options.peer), options.picture, options.quick)
+
+
+def _mount(options: argparse.Namespace) -> Benchmark:
+    return lambda scratch: mountrates.mount(scratch, _mount_options(options))
 
 
 if __name__ == "__main__":

@@ -46,6 +46,11 @@ class Lodefs:
         """One call with ``--json``, its answer decoded."""
         return json.loads(self.run(*words, "--json").output)
 
+    def commits(self, repo: str) -> list[str]:
+        """The ids of a repository's commits, newest first."""
+        lines = self.run("log", repo, "--json").output.splitlines()
+        return [json.loads(line)["commit"] for line in lines]
+
     @contextmanager
     def proxy(self, folder: Path, *words: str) -> Iterator[Proxy]:
         """A proxy with its cache and socket in ``folder``, ready; it is ended afterwards."""
@@ -70,7 +75,7 @@ class Proxy:
         """Starts it and waits until ``/readyz`` says so."""
         folder.mkdir(parents=True, exist_ok=True)
         path, log = folder / "proxy.sock", folder / "proxy.log"
-        command = [str(LODEFS), "serve", "--cache-dir", str(folder / "cache"),
+        command = [str(LODEFS), "serve", "--cache", str(folder / "cache"),
                    "--socket", str(path), *words]  # fmt: skip
         start = time.perf_counter()
         with log.open("ab") as output:

@@ -56,32 +56,31 @@ def picture(series: Sequence[str], panels: Sequence[Panel]) -> str:
         parts += _panel(panel, top)
         top += _height(panel) + PANEL_GAP
     height = top - PANEL_GAP + MARGIN
-    return "\n".join(
-        [
-            f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height:g}" '
-            f'viewBox="0 0 {WIDTH} {height:g}" role="img">',
-            f"<title>{escape('; '.join(panel.title for panel in panels))}</title>",
-            _style(len(series)),
-            *parts,
-            "</svg>",
-            "",
-        ]
-    )
+    size = f'width="{WIDTH}" height="{height:g}" viewBox="0 0 {WIDTH} {height:g}"'
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img">',
+        f"<title>{escape('; '.join(panel.title for panel in panels))}</title>",
+        _style(len(series)),
+        *parts,
+        "</svg>",
+    ]
+    return "\n".join(lines) + "\n"
 
 
 def _style(count: int) -> str:
-    def rules(shade: int, text: str, faint: str, line: str) -> str:
+    def rules(shade: int, page: str, text: str, faint: str, line: str) -> str:
         bars = "".join(f".s{n}{{fill:{COLOURS[n][shade]}}}" for n in range(count))
         return (
             f"text{{fill:{text}}}.faint{{fill:{faint}}}.grid{{stroke:{line}}}"
-            f".one{{stroke:{text}}}{bars}"
+            f".one{{stroke:{text}}}.value{{stroke:{page}}}{bars}"
         )
 
     return (
         "<style>text{font:12px system-ui,-apple-system,'Segoe UI','DejaVu Sans',sans-serif}"
-        ".title{font-size:15px;font-weight:600}.value{font-size:10.5px}"
-        f".one{{stroke-dasharray:4 3}}{rules(0, '#1f2328', '#59636e', '#d1d9e0')}"
-        f"@media(prefers-color-scheme:dark){{{rules(1, '#e6edf3', '#9198a1', '#3d444d')}}}</style>"
+        ".title{font-size:15px;font-weight:600}.one{stroke-dasharray:4 3}"
+        ".value{font-size:10.5px;paint-order:stroke;stroke-width:4px}"
+        f"{rules(0, '#ffffff', '#1f2328', '#59636e', '#d1d9e0')}@media(prefers-color-scheme:dark)"
+        f"{{{rules(1, '#0d1117', '#e6edf3', '#9198a1', '#3d444d')}}}</style>"
     )
 
 
@@ -138,7 +137,7 @@ def _group(group: Group, panel: Panel, top: float) -> Iterator[str]:
             f'<rect class="s{number}" x="{left:g}" y="{y:g}" width="{right - left:.1f}" '
             f'height="{BAR_HEIGHT - 2}" rx="2"/>'
             f'<text class="value" x="{right + 5:.1f}" y="{y + BAR_HEIGHT - 3:g}">'
-            f"{times(value)}</text>"
+            f"{'» ' if value > panel.limit else ''}{times(value)}</text>"
         )
 
 

@@ -26,7 +26,8 @@ Engine = Literal["sync", "mmap"]
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One job. Its readers' files are ``FOLDER/0.bin``, ``FOLDER/1.bin``, ... of the corpus."""
+    """One job. Its readers' files are ``FOLDER/0.bin``, ``FOLDER/1.bin``, ... of the corpus, or
+    ``FOLDER/0.bin`` for all of them when it is ``shared``."""
 
     name: str
     pattern: Pattern
@@ -35,6 +36,7 @@ class Job:
     direct: bool = False
     block_bytes: int = 256 * KIB
     engine: Engine = "sync"
+    shared: bool = False
 
     @property
     def unit(self) -> str:
@@ -56,7 +58,7 @@ class Job:
             "",
             f"[{self.name}]",
             f"directory={escaped(root / self.folder)}",
-            "filename_format=$jobnum.bin",
+            f"filename_format={'0' if self.shared else '$jobnum'}.bin",
             f"size={size_bytes}",
             f"rw={self.pattern}",
             f"ioengine={self.engine}",
@@ -138,3 +140,6 @@ MOUNTPOINT_JOBS = tuple(_mountpoint_jobs())
 RANDOM_4K = Job("random_read_4k", "randread", "one", block_bytes=4 * KIB)
 MMAP_RANDOM_4K = Job("mmap_random_read_4k", "randread", "one", block_bytes=4 * KIB, engine="mmap")
 EXTRA_JOBS = (RANDOM_4K, MMAP_RANDOM_4K)
+RANDOM_4K_16 = Job(
+    "random_read_4k_sixteen_threads", "randread", "one", 16, block_bytes=4 * KIB, shared=True
+)

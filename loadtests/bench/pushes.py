@@ -52,7 +52,7 @@ def unchanged(scratch: Path) -> Result:
     result.add("files a second", first["files"] / seconds, "/s", at_least=50_000)
     result.add("files read", second["files_read"], "", at_most=0)
     result.add("bytes sent", size_of(scratch / "store") - before, "B", at_most=0)
-    result.add("new commits", len(lodefs.json("log", "bench")) - 1, "", at_most=0)
+    result.add("new commits", len(lodefs.commits("bench")) - 1, "", at_most=0)
     result.notes.append(f"{first['files']:,} files in {seconds:.3f} s, start of Python included")
     return result
 

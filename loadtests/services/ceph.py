@@ -61,7 +61,7 @@ osd class load list = *
 osd class default list = *
 osd max object name len = 1024
 [client.rgw]
-rgw frontends = beast endpoint={host}:{rgw_port}
+rgw frontends = beast endpoint={host}:{rgw_port} tcp_nodelay=1
 rgw dns name = {host}
 rgw data = {dir}/rgw
 rgw enable usage log = false

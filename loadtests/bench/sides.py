@@ -1,0 +1,98 @@
+"""The sides of a comparison of mounts: where each shows the corpus, and how it becomes cold."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from chunkstore.testing.children import run
+from loadtests.bench.mounts import rclone_mount
+from loadtests.bench.origins import Origin
+from loadtests.cli import Proxy
+from loadtests.services.rclone import RCLONE
+
+REPO = "bench"
+PLAIN = "plain"  # the prefix of the bucket that rclone shows
+UPLOAD_TIMEOUT_S = 900
+UNMOUNT_TIMEOUT_S = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """The corpus as one side shows it.
+
+    ``cache_files``: where it keeps bytes on the local disk, None where that is not known.
+    """
+
+    name: str
+    root: Path
+    cache_files: Path | None
+
+
+def fill(origin: Origin, corpus: Path) -> None:
+    """Brings the corpus into the bucket, once for lodefs and once as plain objects."""
+    origin.lodefs.run("push", corpus, REPO)
+    words = ["copy", str(corpus), f":s3:{origin.bucket}/{PLAIN}", "--transfers", "16"]
+    env = {
+        "RCLONE_CONFIG": os.devnull,
+        "RCLONE_S3_PROVIDER": "Ceph",
+        "RCLONE_S3_ENDPOINT": origin.endpoint_url,
+        "RCLONE_S3_ACCESS_KEY_ID": origin.access_key,
+        "RCLONE_S3_SECRET_ACCESS_KEY": origin.secret_key,
+    }
+    run([RCLONE, *words, "--no-check-dest", "--s3-no-check-bucket"], env=env,
+        timeout_s=UPLOAD_TIMEOUT_S)  # fmt: skip
+
+
+@contextmanager
+def lodefs_side(origin: Origin, folder: Path) -> Iterator[Side]:
+    """A new node, whose cache is empty, and the corpus mounted there; all of it gone afterwards."""
+    with node(origin, folder) as proxy, mounted(origin, proxy, folder / "mnt") as target:
+        yield Side("lodefs", target, folder / "node" / "cache")
+
+
+@contextmanager
+def node(origin: Origin, folder: Path) -> Iterator[Proxy]:
+    """A proxy with an empty cache in ``folder``, which is removed afterwards."""
+    folder.mkdir(parents=True)
+    try:
+        with origin.lodefs.proxy(folder / "node") as proxy:
+            yield proxy
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def mounted(origin: Origin, proxy: Proxy, target: Path) -> Iterator[Path]:
+    """The repository mounted on ``target`` through the node's proxy."""
+    target.mkdir(exist_ok=True)
+    try:
+        origin.lodefs.run("--proxy", proxy.url, "mount", REPO, target)
+        yield target
+    finally:
+        with suppress(Exception):  # whatever failed before is to be told, not this
+            origin.lodefs.run("unmount", target)
+        detach(target)
+
+
+@contextmanager
+def rclone_side(origin: Origin, folder: Path) -> Iterator[Side]:
+    """rclone's mount with an empty full cache; all of it gone afterwards."""
+    folder.mkdir(parents=True)
+    try:
+        with rclone_mount(origin, folder) as target:
+            yield Side("rclone", target / PLAIN, folder / "cache")
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def detach(target: Path) -> None:
+    """Takes away what is still mounted there; a mount in use ends with its last user."""
+    if os.path.ismount(target):
+        words = ["umount", "-l", str(target)]
+        subprocess.run(words, check=False, capture_output=True, timeout=UNMOUNT_TIMEOUT_S)
