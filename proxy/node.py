@@ -58,9 +58,7 @@ class Node(Protocol):
         """
         ...
 
-    def hit(
-        self, snapshot: Snapshot, entry: Entry, first: int, size_bytes: int
-    ) -> Extent | None:
+    def hit(self, snapshot: Snapshot, entry: Entry, first: int, size_bytes: int) -> Extent | None:
         """Where the whole range lies in one cache file, if it does and is known without waiting.
 
         The extent is good until control goes back to the event loop.

@@ -163,11 +163,32 @@ def as_nobody() -> Iterator[None]:
 
 @contextmanager
 def open_directory() -> Iterator[Path]:
-    """A new directory that every user may enter and write, removed at the end."""
-    with tempfile.TemporaryDirectory(prefix="lodefs-") as name:
-        path = Path(name)
+    """A new directory that every user may enter and write, removed at the end, however deep."""
+    path = Path(tempfile.mkdtemp(prefix="lodefs-source-"))
+    try:
         path.chmod(0o777)
         yield path
+    finally:
+        remove(path)
+
+
+def remove(root: Path) -> None:
+    """Removes a directory and all in it. What lies deep is moved up first, so that no path is too
+    long, and nothing too deep for Python's stack."""
+    base = os.fsencode(root)
+    moved = 0
+    while names := os.listdir(base):
+        for name in names:
+            path = base + b"/" + name
+            if not os.path.isdir(path) or os.path.islink(path):
+                os.unlink(path)
+                continue
+            os.chmod(path, 0o700)
+            for inside in os.listdir(path):
+                moved += 1
+                os.rename(path + b"/" + inside, base + b"/moved %d" % moved)
+            os.rmdir(path)
+    os.rmdir(base)
 
 
 def _write(path: bytes, content: bytes) -> None:

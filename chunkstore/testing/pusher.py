@@ -1,7 +1,8 @@
 """A process that pushes, for tests that kill it: ``python -m chunkstore.testing.pusher``.
 
 Arguments: source, store directory, index directory, and where it kills itself: ``before N`` or
-``after N`` (the Nth put into the store), or ``never 0``. Writes the commit's id at the end.
+``after N`` (the Nth put into the store, or of keys that begin with a sixth argument), or
+``never 0``. Writes the commit's id at the end.
 """
 
 from __future__ import annotations
@@ -30,13 +31,15 @@ def die_after(perform: Callable[[], Any]) -> Any:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def main(source: str, store_dir: str, index_dir: str, when: str, number: str) -> None:
+def main(
+    source: str, store_dir: str, index_dir: str, when: str, number: str, prefix: str = ""
+) -> None:
     """Pushes ``source`` to the branch main of the repository r."""
     objects = FaultyObjects(DirectoryObjects(store_dir))
     store = open_store(objects)
     if when != "never":
         effect = die_before if when == "before" else die_after
-        objects.add(effect, "put", first=int(number))
+        objects.add(effect, "put", prefix, first=int(number))
     options = PushOptions(message="", author="", time_s=0, index_dir=Path(index_dir))
     result = push(store, Path(source), "r", "main", options)
     sys.stdout.write(f"commit {result.commit} new {result.new_bytes}\n")

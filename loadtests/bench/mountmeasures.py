@@ -1,4 +1,4 @@
-"""What is measured on mounts, in which states, what is asked of lodefs there, and the picture of it.
+"""What is measured on mounts, in which states, what is asked of lodefs, and the picture of it.
 
 States of a side: *cold*, nothing on the node; *warm*, all of it in the node's cache and nothing in
 the kernel's page cache; *in memory*, the files of the node's cache are in the page cache but were

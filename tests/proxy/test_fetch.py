@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
+from asyncio import sleep as pause
 from pathlib import Path
 
 import pytest
@@ -59,7 +60,7 @@ def test_a_cancelled_reader_does_not_stop_the_others(rig: Rig) -> None:
             first = asyncio.create_task(read_path(node, b"big", 0, 100))
             await gate.someone()
             second = asyncio.create_task(read_path(node, b"big", 0, 100))
-            await asyncio.sleep(0)
+            await pause(0)
             first.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await first

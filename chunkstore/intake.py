@@ -1,0 +1,151 @@
+"""What becomes of the chunks that lanes cut: which of them are stored, and where each file lies."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from chunkstore.cutting import CutChunk, CutFile, CutUnit
+from chunkstore.names import ID_BYTES
+from chunkstore.objects import Buffer
+from chunkstore.pack import PackIndex
+from chunkstore.packing import Packer, Uploader
+from chunkstore.progress import Progress
+from chunkstore.pushindex import PushIndex
+from chunkstore.segments import UNKNOWN, Layout, Run, choose, join_runs, place_all
+from chunkstore.tree import Segment
+
+_FRESH = 1 << 63  # places from here on are serials of the packer; see packing.py
+
+FileDone = Callable[[CutFile, list[Run], int], None]
+
+
+_NOTHING: tuple[Layout, list[Run]] = (Layout(), [])  # of a file that begins
+
+
+class Intake:
+    """The lanes' sink, and the ledger of where data lies. One thread.
+
+    ``file_done`` is called with each file that is read, its runs, and a serial that is above those
+    of all new chunks in them. ``stored`` is called when chunks went into packs.
+    """
+
+    def __init__(self, index: PushIndex, uploader: Uploader, progress: Progress) -> None:
+        self.file_done: FileDone = _nobody
+        self.stored: Callable[[], None] = lambda: None
+        self._index = index
+        self._progress = progress
+        self._packer = Packer(uploader, self._pack_stored)
+        # Chunks that the index does not know yet: their places by id. Bounded by the packs and
+        # units that are under way
+        self._fresh: dict[bytes, int] = {}
+        self._promised = _FRESH  # the place of the next chunk that is wanted
+        self._wanted: deque[list[CutChunk]] = deque()  # of units whose bytes have not come
+        self._partial: dict[int, tuple[Layout, list[Run]]] = {}  # files in several parts, by token
+        self.files_read = 0
+        self.new_bytes = 0
+
+    @property
+    def sealed(self) -> int:
+        """New chunks below this serial are in packs with an id."""
+        return self._packer.sealed
+
+    @property
+    def uploaded(self) -> int:
+        """New chunks below this serial are in the store."""
+        return self._packer.uploaded
+
+    def seal(self) -> None:
+        """Ends the last pack."""
+        self._packer.seal()
+
+    def segments(self, run: tuple[int, int]) -> list[Segment]:
+        """The segments of a run of places; new ones must be sealed."""
+        place, chunks = run
+        if place >= _FRESH:
+            return self._packer.segments(place - _FRESH, chunks)
+        return [self._index.segment(place, chunks)]
+
+    def wanted(self, unit: CutUnit) -> Sequence[bool]:
+        """Decides for each chunk whether it is stored."""
+        fresh = self._fresh
+        asked = [chunk.id for file in unit.files for chunk in file.chunks if chunk.id not in fresh]
+        known = self._index.find(asked) if asked else {}
+        flags: list[bool] = []
+        new: list[CutChunk] = []
+        for file in unit.files:
+            flags += self._decide(file, known, new)
+        if new:
+            self._wanted.append(new)
+        return flags
+
+    def store(self, unit: CutUnit, stored: Sequence[tuple[int, Buffer]]) -> None:  # noqa: ARG002
+        """Puts the wanted chunks into packs."""
+        if not stored:
+            return
+        add = self._packer.add
+        for (chunk_id, raw_size_bytes), (codec, data) in zip(
+            self._wanted.popleft(), stored, strict=True
+        ):
+            add(chunk_id, codec, data, raw_size_bytes)
+        self.stored()
+
+    def _decide(
+        self, file: CutFile, known: dict[bytes, int], new: list[CutChunk]
+    ) -> Sequence[bool]:
+        """Flags for the chunks of a file or part; the wanted ones are appended to ``new``."""
+        fresh, chunks = self._fresh, file.chunks
+        layout, before = _NOTHING if file.first else self._partial.pop(file.token, _NOTHING)
+        places = [fresh.get(chunk.id, UNKNOWN) for chunk in chunks]
+        if known and UNKNOWN in places:
+            places = [
+                known.get(chunk.id, UNKNOWN) if place == UNKNOWN else place
+                for chunk, place in zip(chunks, places, strict=True)
+            ]
+        promised = self._promised
+        if len(places) == 1 and file.first:
+            flags = [places[0] == UNKNOWN]
+            runs = [Run(promised if flags[0] else places[0], 1)]
+        else:
+            flags = choose(places, layout, promised)
+            runs, layout = place_all(places, flags, promised, layout)
+        size_bytes = 0
+        for chunk, is_wanted in zip(chunks, flags, strict=True):
+            size_bytes += chunk.raw_size_bytes
+            if is_wanted:
+                fresh[chunk.id] = promised
+                promised += 1
+                self.new_bytes += chunk.raw_size_bytes
+                new.append(chunk)
+        self._promised = promised
+        self._progress.bytes_done += size_bytes
+        if before:
+            runs = join_runs(before, runs)
+        if not file.last:
+            self._partial[file.token] = (layout, runs)
+        else:
+            self._progress.files_done += 1
+            self.files_read += 1
+            self.file_done(file, runs, _highest(runs))
+        return flags
+
+    def _pack_stored(self, pack: PackIndex) -> None:
+        """A pack is in the store: from now on the index knows its chunks."""
+        self._index.add_packs([pack])
+        fresh, below = self._fresh, _FRESH + self._packer.uploaded
+        ids = pack.ids
+        for at in range(0, len(ids), ID_BYTES):
+            chunk_id = ids[at : at + ID_BYTES]
+            if fresh.get(chunk_id, below) < below:
+                del fresh[chunk_id]
+
+
+def _highest(runs: list[Run]) -> int:
+    """A serial above those of all new chunks in ``runs``."""
+    if len(runs) == 1:
+        return sum(runs[0]) - _FRESH
+    return max([sum(run) - _FRESH for run in runs], default=0)
+
+
+def _nobody(file: CutFile, runs: list[Run], serial: int) -> None:
+    """Stands in until the push says who wants to know."""

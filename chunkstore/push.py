@@ -1,0 +1,338 @@
+"""Push: a commit from a directory.
+
+Objects are written in an order that a crash cannot spoil: packs, index shard, commit, ref. The ref
+is the commit point; what a dead push leaves behind is garbage, and its repetition uses it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+from typing import TypeVar
+
+from chunkstore import keys
+from chunkstore.commit import Commit, encode_commit
+from chunkstore.errors import InvalidInput, LodefsError
+from chunkstore.intake import Intake
+from chunkstore.names import CommitId, check_ref_name, check_repo
+from chunkstore.packing import TREE_PACK_SIZES_BYTES, Packer, Uploader
+from chunkstore.progress import Progress
+from chunkstore.pushindex import IndexBroken, PushIndex
+from chunkstore.pushtree import Child, PushTree
+from chunkstore.refs import BRANCHES, RefEntry
+from chunkstore.scan import Scan, Skipped, open_root, read_link
+from chunkstore.shard import encode_shard
+from chunkstore.source import SourceFile, show_path
+from chunkstore.store import Store
+from chunkstore.tree import Entry
+from chunkstore.treewriter import TreeWriter
+
+T = TypeVar("T")
+
+# Less than this is read in this process: starting others would take longer
+INLINE_FILES_MAX = 200
+INLINE_SIZE_BYTES_MAX = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class PushOptions:
+    """How to push, and what the commit says."""
+
+    message: str
+    author: str
+    time_s: int  # Unix
+    index_dir: Path  # where the push index is kept between pushes
+    skip_unreadable: bool = False  # leave out what cannot be read, and name it
+    workers: int | None = None  # processes that read; 0: none but this one; None: by the cores
+    clock_ns: Callable[[], int] = time.time_ns  # the clock of the files' times
+
+
+@dataclass(slots=True)
+class PushResult:
+    """What a push did. ``commit``: 64 hex characters; that of the head where it is unchanged."""
+
+    commit: str
+    unchanged: bool
+    files: int  # regular ones
+    directories: int  # the root too
+    symlinks: int
+    size_bytes: int  # of all files
+    files_read: int  # opened, because they may have changed
+    new_bytes: int  # chunks that were not in the store, uncompressed
+    stored_bytes: int  # of the objects that were written: packs, index shard, commit
+    sent_bytes: int  # the same as stored_bytes
+    skipped: list[Skipped] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)  # by phase
+
+
+@dataclass(frozen=True, slots=True)
+class _Head:
+    """The branch as it was when the push began."""
+
+    ref: RefEntry | None
+    id: CommitId | None
+    root: Entry | None
+
+
+def push(
+    store: Store,
+    source: Path,
+    repo: str,
+    branch: str,
+    options: PushOptions,
+    progress: Progress | None = None,
+) -> PushResult:
+    """Commits the directory ``source`` to a branch; no commit where nothing changed.
+
+    NotFound, NotADirectory, InvalidInput for the source; Denied, SourceChanged, Unavailable for
+    files (named), unless they are skipped; Conflict when the branch moved meanwhile; Unsupported
+    for a store without conditional writes; what the store raises. After an error nothing is
+    committed, and the push can be repeated.
+    """
+    check_repo(repo)
+    check_ref_name(branch)
+    root = os.path.realpath(os.fsencode(source))
+    os.close(open_root(root))
+    _check_apart(root, store.url, "the store")
+    _check_apart(root, os.path.abspath(options.index_dir), "the push index")
+    head = _read_head(store, repo, branch)
+    for is_last_try in (False, True):
+        try:
+            return _try(store, root, repo, branch, head, options, progress or Progress())
+        except IndexBroken:
+            if is_last_try:
+                raise
+            PushIndex.put_aside(options.index_dir, store.settings.store_id)
+    raise AssertionError("unreachable")
+
+
+def _try(
+    store: Store,
+    root: bytes,
+    repo: str,
+    branch: str,
+    head: _Head,
+    options: PushOptions,
+    progress: Progress,
+) -> PushResult:
+    index = PushIndex(options.index_dir, store.settings.store_id)
+    uploader = Uploader(store.objects, progress, store.ensure_writable)
+    root_fd = open_root(root)
+    try:
+        run = _Push(store, root, root_fd, repo, branch, head, options, progress, index, uploader)
+        try:
+            return run.run()
+        except BaseException:
+            run.abandon()
+            raise
+    finally:
+        uploader.close()
+        index.close()
+        os.close(root_fd)
+
+
+class _Push:
+    """One push, from the scan to the ref."""
+
+    def __init__(
+        self,
+        store: Store,
+        root: bytes,
+        root_fd: int,
+        repo: str,
+        branch: str,
+        head: _Head,
+        options: PushOptions,
+        progress: Progress,
+        index: PushIndex,
+        uploader: Uploader,
+    ) -> None:
+        self._store = store
+        self._root = root
+        self._repo = repo
+        self._branch = branch
+        self._head = head
+        self._options = options
+        self._progress = progress
+        self._index = index
+        self._uploader = uploader
+        self._scan = Scan(root, options.skip_unreadable, options.clock_ns)
+        self._intake = Intake(index, uploader, progress)
+        self._tree = PushTree(
+            memory=index.source(root),
+            ledger=self._intake,
+            read_link=lambda path: read_link(root_fd, path),
+            skip_unreadable=options.skip_unreadable,
+            skipped=self._scan.skipped,
+        )
+        self._intake.file_done = self._tree.done
+        self._intake.stored = self._tree.settle
+        self._seconds: dict[str, float] = {}
+        self._other_bytes = 0  # of shard and commit
+
+    def run(self) -> PushResult:
+        """Data, trees, shard, commit, ref."""
+        self._phase("reading files", self._read_files)
+        root = self._tree.root
+        assert root is not None
+        if self._head.root is not None and self._head.root.digest == root.digest:
+            self._phase("reading files", self._uploader.finish)
+            self._phase("remembering", self._tree.remember)
+            assert self._head.id is not None
+            return self._result(self._head.id, unchanged=True)
+        entry = self._phase("storing trees", lambda: self._store_trees(root))
+        commit_id = self._phase("committing", lambda: self._commit(entry))
+        return self._result(commit_id, unchanged=False)
+
+    def abandon(self) -> None:
+        """After an error: remembers what is in the store already."""
+        with contextlib.suppress(LodefsError):  # the first error is the one to tell
+            self._uploader.stop()
+            self._tree.remember()
+
+    def _read_files(self) -> None:
+        """Scans the source, reads what changed, and stores what is new of it."""
+        files = self._counted(self._tree.files(iter(self._scan)))
+        first: list[SourceFile] = []
+        size_bytes = 0
+        for file in files:
+            first.append(file)
+            size_bytes += file.size_bytes
+            if len(first) > INLINE_FILES_MAX or size_bytes > INLINE_SIZE_BYTES_MAX:
+                break
+        else:
+            if first:
+                self._run_lanes(first, is_small=True)
+            return
+        self._run_lanes(chain(first, files), is_small=False)
+
+    def _counted(self, files: Iterable[SourceFile]) -> Iterator[SourceFile]:
+        progress = self._progress
+        for file in files:
+            progress.files_total += 1
+            progress.bytes_total += file.size_bytes
+            yield file
+
+    def _run_lanes(self, files: Iterable[SourceFile], *, is_small: bool) -> None:
+        from chunkstore import lanes
+
+        params, workers = self._store.settings.chunking, self._options.workers
+        self._index.learn(self._store.objects)
+        running: lanes.Lanes
+        if is_small or workers == 0:
+            running = lanes.InlineLanes(params)
+        else:
+            count = None if workers is None else min(workers, lanes.WORKERS_MAX)
+            running = lanes.ProcessLanes(params, workers=count)
+        try:
+            running.run(self._root, files, self._intake)
+        finally:
+            running.close()
+        self._intake.seal()
+        self._tree.settle()
+
+    def _store_trees(self, root: Child) -> Entry:
+        """Stores the trees that the store does not have. All packs are in the store then."""
+        packer = Packer(
+            self._uploader, lambda pack: self._index.add_packs([pack]), TREE_PACK_SIZES_BYTES
+        )
+        writer = TreeWriter(
+            packer=packer,
+            params=self._store.settings.chunking,
+            index=self._index,
+            memory=self._tree.memory,
+            packs=self._store.packs,
+            head=self._head.root,
+        )
+        entry = writer.store(root)
+        self._uploader.finish()
+        self._tree.remember()
+        self._index.add_trees(writer.new_places())
+        return entry
+
+    def _commit(self, root: Entry) -> CommitId:
+        """Shard, commit, ref."""
+        self._store.ensure_writable()  # a commit of trees that are all there already
+        packs = self._index.unpublished()
+        if packs:
+            shard_id = f"{time.time_ns():016x}-{secrets.token_hex(4)}"
+            shard = encode_shard(packs)
+            self._store.objects.put(keys.shard(shard_id), [shard], if_absent=True)
+            self._sent(len(shard))
+            self._index.published(shard_id, packs)
+        totals, options, head = self._tree.totals, self._options, self._head
+        commit = Commit(
+            root=root,
+            parents=() if head.id is None else (head.id,),
+            author=options.author,
+            time_s=options.time_s,
+            message=options.message,
+            files=totals.files + totals.symlinks,
+            directories=totals.directories,
+            size_bytes=totals.size_bytes,
+        )
+        commit_id = self._store.put_commit(self._repo, commit)
+        self._sent(len(encode_commit(commit)))
+        self._store.refs(self._repo).advance(
+            BRANCHES,
+            self._branch,
+            commit_id,
+            expected_sequence=None if head.ref is None else head.ref.sequence,
+        )
+        return commit_id
+
+    def _sent(self, size_bytes: int) -> None:
+        self._other_bytes += size_bytes
+        self._progress.bytes_sent += size_bytes
+
+    def _result(self, commit_id: CommitId, *, unchanged: bool) -> PushResult:
+        totals, stored_bytes = self._tree.totals, self._uploader.stored_bytes + self._other_bytes
+        return PushResult(
+            commit=commit_id.hex(),
+            unchanged=unchanged,
+            files=totals.files,
+            directories=totals.directories,
+            symlinks=totals.symlinks,
+            size_bytes=totals.size_bytes,
+            files_read=self._intake.files_read,
+            new_bytes=self._intake.new_bytes,
+            stored_bytes=stored_bytes,
+            sent_bytes=stored_bytes,
+            skipped=self._scan.skipped,
+            seconds=self._seconds,
+        )
+
+    def _phase(self, name: str, work: Callable[[], T]) -> T:
+        self._progress.phase = name
+        began_s = time.perf_counter()
+        try:
+            return work()
+        finally:
+            spent_s = time.perf_counter() - began_s
+            self._seconds[name] = self._seconds.get(name, 0.0) + spent_s
+
+
+def _read_head(store: Store, repo: str, branch: str) -> _Head:
+    ref = store.refs(repo).latest(BRANCHES, branch)
+    if ref is None or ref.commit is None:
+        return _Head(ref, None, None)
+    return _Head(ref, ref.commit, store.commit(repo, ref.commit).root)
+
+
+def _check_apart(root: bytes, place: str, what: str) -> None:
+    """InvalidInput where ``place`` (a path, or the URL of something else) is in the source."""
+    place = place.removeprefix("file://")
+    if not place.startswith("/"):
+        return
+    path = os.path.realpath(os.fsencode(place))
+    if path == root or path.startswith(root.rstrip(b"/") + b"/"):
+        raise InvalidInput(
+            f"{what} ({show_path(path)}) lies in the directory that is pushed "
+            f"({show_path(root)}), so every push would change it: keep it elsewhere"
+        )

@@ -1,0 +1,97 @@
+"""/dev/fuse: opening, cloning, reading requests and writing answers. One call, one message."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import struct
+
+from chunkstore.errors import Denied, Unsupported
+from chunkstore.objects import Buffer
+from mount import abi
+from mount.session import Session, negotiate
+
+PATH = "/dev/fuse"
+# The connection was unmounted (ENODEV) or aborted (ECONNABORTED); nothing comes any more.
+_ENDED = frozenset({errno.ENODEV, errno.ECONNABORTED})
+# The request was taken back before it was read, or there is none now.
+_AGAIN = frozenset({errno.ENOENT, errno.EAGAIN, errno.EINTR})
+
+
+def open_device() -> int:
+    """A new descriptor of /dev/fuse. Unsupported without FUSE, Denied without the right to it."""
+    try:
+        return os.open(PATH, os.O_RDWR | os.O_CLOEXEC)
+    except PermissionError as error:
+        raise Denied(f"{PATH} may not be opened: {error.strerror}") from error
+    except OSError as error:
+        raise Unsupported(f"{PATH}: {error.strerror}; is the fuse module loaded?") from error
+
+
+def open_clone(device: int) -> int:
+    """Another descriptor of a mounted connection (FUSE_DEV_IOC_CLONE).
+
+    A request belongs to the descriptor that it was read from. Unsupported, Denied.
+    """
+    fd = open_device()
+    try:
+        fcntl.ioctl(fd, abi.IOC_CLONE, struct.pack("=I", device))
+    except OSError as error:
+        os.close(fd)
+        raise Unsupported(f"{PATH} cannot be cloned: {error.strerror}") from error
+    return fd
+
+
+def read_request(device: int, buffer: bytearray | memoryview) -> int | None:
+    """The size of the next message, now in ``buffer``; None once the connection has ended."""
+    while True:
+        try:
+            return os.readv(device, [buffer]) or None
+        except OSError as error:
+            if error.errno in _ENDED:
+                return None
+            if error.errno not in _AGAIN:
+                raise
+
+
+def write_answer(device: int, header: bytes, body: Buffer) -> None:
+    """Answer a request. One that nobody waits for any more (interrupted, sent again) is no error.
+
+    An answer that the kernel refuses as malformed becomes EIO: its reader must not wait forever.
+    """
+    try:
+        os.writev(device, [header, body])
+    except OSError as error:
+        if error.errno == errno.ENOENT or error.errno in _ENDED:
+            return
+        _, _, unique = abi.OUT_HEADER.unpack(header)
+        try:
+            os.write(device, abi.OUT_HEADER.pack(abi.OUT_HEADER_BYTES, -errno.EIO, unique))
+        except OSError as again:
+            if again.errno != errno.ENOENT and again.errno not in _ENDED:
+                raise
+
+
+def handshake(device: int) -> Session:
+    """Answer INIT, which must be the first message. Unsupported for a kernel that is too old."""
+    buffer = bytearray(abi.REQUEST_BYTES_MIN)
+    size = read_request(device, buffer)
+    if size is None:
+        raise Unsupported("the mount ended before it began")
+    _, opcode, unique, *_ = abi.IN_HEADER.unpack_from(buffer)
+    if opcode != abi.Opcode.INIT:
+        raise Unsupported(f"the kernel began with request {opcode}, not with INIT")
+    out, session = negotiate(abi.decode_init(buffer[abi.IN_HEADER_BYTES : size]))
+    body = abi.encode_init(out)
+    write_answer(device, abi.OUT_HEADER.pack(abi.OUT_HEADER_BYTES + len(body), 0, unique), body)
+    return session
+
+
+def notify(device: int, code: int) -> bool:
+    """Send a notification without a body; False where the connection has ended or refuses it."""
+    try:
+        os.write(device, abi.notification(code))
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,89 @@
+"""Which lodefs mounts there are: read from /proc/self/mountinfo (proc_pid_mountinfo(5))."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+SUBTYPE = "lodefs"
+FS_TYPE = f"fuse.{SUBTYPE}"
+PID_XATTR = "user.lodefs.pid"
+SOURCE_BYTES_MAX = 3000  # a mount's source must fit into a page
+_OCTAL = re.compile(rb"\\([0-7]{3})")
+_TABLE = Path("/proc/self/mountinfo")
+
+
+class Mount(NamedTuple):
+    """One line of the table. ``source`` is of the form that ``source_of`` writes, for lodefs
+    mounts."""
+
+    mountpoint: str  # with surrogate escapes where it is not UTF-8
+    fs_type: str
+    source: bytes
+    device: str  # MAJOR:MINOR
+
+    @property
+    def is_lodefs(self) -> bool:
+        """Whether it is one of ours, alive or dead."""
+        return self.fs_type == FS_TYPE
+
+    @property
+    def repo(self) -> str:
+        """The repository; "" where the source does not say."""
+        repo, at, _ = self.source.partition(b"@")
+        return repo.decode("utf-8", "replace") if at else ""
+
+    @property
+    def commit(self) -> str:
+        """The commit; "" where the source does not say."""
+        _, at, rest = self.source.partition(b"@")
+        return rest.partition(b":")[0].decode("ascii", "replace") if at else ""
+
+    @property
+    def path(self) -> bytes:
+        """The directory inside the snapshot that is mounted; b"" for its root."""
+        return self.source.partition(b"@")[2].partition(b":")[2]
+
+
+def source_of(repo: str, commit: str, path: bytes) -> bytes:
+    """``REPO@COMMIT[:PATH]``, the source of a mount; the path is left out where it is too long."""
+    head = f"{repo}@{commit}".encode()
+    full = head + b":" + path if path else head
+    return full if len(full) <= SOURCE_BYTES_MAX else head
+
+
+def parse(table: bytes) -> list[Mount]:
+    """The lines of a mountinfo table, in its order: of two on one directory the later is on top."""
+    mounts = []
+    for line in table.splitlines():
+        left, dash, right = line.partition(b" - ")
+        fields, tail = left.split(b" "), right.split(b" ")
+        if dash and len(fields) >= 5 and len(tail) >= 2:
+            mountpoint = os.fsdecode(_plain(fields[4]))
+            mounts.append(Mount(mountpoint, tail[0].decode(), _plain(tail[1]), fields[2].decode()))
+    return mounts
+
+
+def read_table() -> list[Mount]:
+    """All mounts that this process sees."""
+    return parse(_TABLE.read_bytes())
+
+
+def on_top(mountpoint: str) -> Mount | None:
+    """The topmost mount on a directory (an absolute path without symlinks); None without any."""
+    return next((m for m in reversed(read_table()) if m.mountpoint == mountpoint), None)
+
+
+def pid_of(mountpoint: str) -> int | None:
+    """The process that answers for a mount; None where it does not say (a dead mount, say)."""
+    try:
+        return int(os.getxattr(mountpoint, PID_XATTR)) or None
+    except (OSError, ValueError):
+        return None
+
+
+def _plain(field: bytes) -> bytes:
+    """A field without the octal escapes that the kernel writes for blanks and the like."""
+    return _OCTAL.sub(lambda match: bytes([int(match[1], 8)]), field)

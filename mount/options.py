@@ -1,0 +1,51 @@
+"""What a mount is told: where, of what, through which proxy, and its limits."""
+
+from __future__ import annotations
+
+import os
+
+import msgspec
+
+from chunkstore.names import DEFAULT_BRANCH
+
+READ_TIMEOUT_S = 30.0
+READ_AHEAD_KIB = 4096
+THREADS = 16
+WORKERS_MIN, WORKERS_MAX = 2, 4
+
+
+class MountOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of one mount.
+
+    ``proxy``: ``unix:/PATH`` or ``http://HOST:PORT``; ``token`` is for TCP only. ``path``: the
+    directory of the snapshot to mount, b"" for its root. ``read_timeout_s`` bounds every
+    request of the kernel: EIO after it. ``threads``: how many slow requests one worker bears at
+    once. ``log_path`` "": syslog.
+    """
+
+    repo: str
+    mountpoint: str
+    proxy: str
+    rev: str = DEFAULT_BRANCH
+    path: bytes = b""
+    token: str | None = None
+    uid: int = msgspec.field(default_factory=os.getuid)
+    gid: int = msgspec.field(default_factory=os.getgid)
+    read_timeout_s: float = READ_TIMEOUT_S
+    hang_margin_s: float = 10.0  # beyond read_timeout_s a busy worker counts as hanging
+    ready_margin_s: float = 30.0  # for the mount itself, beyond two read timeouts
+    workers: int = 0  # 0: as many as there are cores, 2 to 4
+    threads: int = THREADS
+    read_ahead_kib: int = READ_AHEAD_KIB
+    allow_other: bool = True
+    log_path: str = ""
+
+    def __repr__(self) -> str:
+        """Without the token."""
+        return f"MountOptions({self.repo}@{self.rev} on {self.mountpoint} through {self.proxy})"
+
+    def worker_count(self) -> int:
+        """How many worker processes to start."""
+        if self.workers:
+            return self.workers
+        return min(max(len(os.sched_getaffinity(0)), WORKERS_MIN), WORKERS_MAX)

@@ -1,0 +1,77 @@
+"""What one connection with the kernel agreed on: the answer to INIT, and the decisions it carries.
+
+All decisions that depend on the kernel's version are made here, once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from chunkstore.errors import Unsupported
+from mount import abi
+
+READ_BYTES_MAX = 1 << 20
+PAGES_MAX = READ_BYTES_MAX // 4096
+BACKGROUND_MAX = 128  # requests of read-ahead in flight, all files together
+CONGESTION = 96
+WRITE_BYTES_MAX = 4096  # nothing is ever written; it also sizes the buffers of requests
+
+WANTED = (
+    abi.ASYNC_READ
+    | abi.DO_READDIRPLUS
+    | abi.READDIRPLUS_AUTO
+    | abi.NO_OPEN_SUPPORT
+    | abi.PARALLEL_DIROPS
+    | abi.ABORT_ERROR
+    | abi.MAX_PAGES
+    | abi.CACHE_SYMLINKS
+    | abi.NO_OPENDIR_SUPPORT
+    | abi.EXPLICIT_INVAL_DATA
+    | abi.INIT_EXT
+    | abi.HAS_RESEND
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """``no_open``: OPEN is answered with ENOSYS, and the kernel opens files by itself from then on.
+
+    Passthrough has to answer the very first OPEN with a handle, so that a mount which is to
+    use it must have ``no_open`` false from the beginning. ``resend``: the kernel sends the
+    requests of a dead worker again. ``epochs``: it can be told to look every name up anew.
+    """
+
+    minor: int
+    no_open: bool
+    no_opendir: bool
+    resend: bool
+    epochs: bool
+
+
+def negotiate(offer: abi.InitIn) -> tuple[abi.InitOut, Session]:
+    """The answer to INIT. Unsupported for a kernel older than Linux 5.4."""
+    if offer.major != abi.VERSION_MAJOR or offer.minor < abi.VERSION_MINOR_MIN:
+        raise Unsupported(
+            f"the kernel speaks FUSE {offer.major}.{offer.minor}; lodefs needs "
+            f"{abi.VERSION_MAJOR}.{abi.VERSION_MINOR_MIN} (Linux 5.4) or newer"
+        )
+    flags = offer.flags & WANTED
+    minor = min(offer.minor, abi.VERSION_MINOR)
+    out = abi.InitOut(
+        minor=minor,
+        max_readahead=offer.max_readahead,
+        flags=flags,
+        max_background=BACKGROUND_MAX,
+        congestion_threshold=CONGESTION,
+        max_write=WRITE_BYTES_MAX,
+        max_pages=PAGES_MAX,
+        max_stack_depth=0,
+    )
+    session = Session(
+        minor=minor,
+        no_open=bool(flags & abi.NO_OPEN_SUPPORT),
+        no_opendir=bool(flags & abi.NO_OPENDIR_SUPPORT),
+        resend=bool(flags & abi.HAS_RESEND),
+        epochs=offer.minor >= abi.EPOCH_MINOR,
+    )
+    return out, session

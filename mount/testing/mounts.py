@@ -1,0 +1,165 @@
+"""Real mounts for tests: a sample tree, mounts that end with their test, ways to harm them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from threading import Event, Thread
+
+from mount import attach, mounter, mounttable
+from mount.mounter import Mounted
+from mount.options import MountOptions
+from mount.testing.dicttree import DictTree, Link, Program
+from mount.testing.server import FakeProxy
+
+WAIT_S = 60.0  # for anything that a healthy mount does at once, on a slow and loaded machine
+
+AWKWARD = [b"\xff\xfe", b"new\nline", b"n" * 255, b" blank ", b"\\134", b"%2e%2e", b"q?a=b&c#d"]
+BIG = random.Random(5).randbytes(5_000_000)
+SAMPLE = DictTree(
+    {
+        b"a": b"hello",
+        b"empty": b"",
+        b"none": {},
+        b"program": Program(b"#!/bin/sh\necho ran\n"),
+        b"link": Link(b"a"),
+        b"loop": Link(b"loop"),
+        b"out": Link(b"/etc/hostname"),
+        b"big": BIG,
+        b"many": {b"%05d" % n: b"%d" % n for n in range(5000)},
+        b"awkward": {name: name for name in AWKWARD},
+        b"deep": {b"er": {b"est": {b"f": b"bottom"}}},
+    }
+)
+
+
+class Mounts:
+    """Mounts on one directory, ``place``, through a fake proxy."""
+
+    def __init__(self, folder: Path, proxy: FakeProxy) -> None:
+        self.place = folder / "mnt"
+        self.place.mkdir()
+        self.log = folder / "mount.log"
+        self._proxy = proxy
+        self._pid_fds: list[int] = []
+
+    def options(self, **more: object) -> MountOptions:
+        """Options that suit a test, and what else is given."""
+        given = {
+            "repo": "demo",
+            "mountpoint": str(self.place),
+            "proxy": self._proxy.address,
+            "log_path": str(self.log),
+            "read_timeout_s": WAIT_S,
+            "threads": 4,
+            **more,
+        }
+        return MountOptions(**given)  # type: ignore[arg-type]
+
+    def mount(self, **more: object) -> Mounted:
+        """Mount the sample."""
+        mounted = mounter.mount(self.options(**more))
+        if mounted.pid is None:
+            raise AssertionError("a mount without a process")
+        self._pid_fds.append(os.pidfd_open(mounted.pid))
+        return mounted
+
+    def wait_for_end(self) -> None:
+        """Wait until the processes of all mounts made here have ended."""
+        for pid_fd in self._pid_fds:
+            if not select.select([pid_fd], [], [], WAIT_S)[0]:
+                raise AssertionError("a mount's process does not end")
+
+    def close(self) -> None:
+        """Leave nothing behind, whatever happened."""
+        while mounttable.on_top(str(self.place)) is not None:
+            attach.detach(str(self.place), lazy=True)
+        for pid_fd in self._pid_fds:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(pid_fd, signal.SIGKILL)
+        self.wait_for_end()
+        for pid_fd in self._pid_fds:
+            os.close(pid_fd)
+
+
+def kernel_since(major: int, minor: int) -> bool:
+    """Whether the running kernel is of this version or newer."""
+    return tuple(map(int, os.uname().release.split(".")[:2])) >= (major, minor)
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for a condition."""
+    deadline_s = time.monotonic() + WAIT_S
+    pause = Event()
+    while not condition():
+        if time.monotonic() > deadline_s:
+            raise AssertionError("what was waited for did not happen")
+        pause.wait(0.01)
+
+
+def workers_of(pid: int | None) -> list[int]:
+    """The worker processes of a mount's process."""
+    return [int(n) for n in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def kill(pid: int | None, number: signal.Signals) -> None:
+    """Send a signal to a process of a mount; it may have ended."""
+    if pid is None:
+        raise AssertionError("no process to kill")
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+def in_child(script: str, *arguments: str, prefix: tuple[str, ...] = ()) -> str:
+    """Run Python in another process, which can wait for the proxy of this one; what it printed.
+
+    A page fault, or starting a program from the mount, would stop this process and the proxy in it.
+    """
+    done = subprocess.run(
+        [*prefix, sys.executable, "-c", script, *arguments],
+        env=os.environ | {"PYTHONPATH": str(Path(mounter.__file__).parents[1])},
+        capture_output=True,
+        text=True,
+        timeout=2 * WAIT_S,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise AssertionError(done.stderr)
+    return done.stdout.strip()
+
+
+def read_in_thread(path: Path) -> tuple[Thread, list[bytes | OSError]]:
+    """Read a file in another thread: its bytes, or the error, come into the list."""
+    result: list[bytes | OSError] = []
+
+    def run() -> None:
+        try:
+            result.append(path.read_bytes())
+        except OSError as error:
+            result.append(error)
+
+    thread = Thread(target=run)
+    thread.start()
+    return thread, result
+
+
+def hold_reads(proxy: FakeProxy, *, reads: int = 1, where: str = "/data") -> tuple[Event, Event]:
+    """The next reads of ``where`` wait: set when one has come; to be set to let them go on."""
+    came, go = Event(), Event()
+    turns = iter(range(reads))
+
+    def hook(path: str) -> None:
+        if where in path and next(turns, None) is not None:
+            came.set()
+            go.wait(WAIT_S)
+
+    proxy.hook = hook
+    return came, go

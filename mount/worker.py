@@ -1,0 +1,175 @@
+"""A worker: threads of one process that answer the requests of one device descriptor.
+
+One thread leads: it alone waits on the device, and answers what it reads. Before it would wait for
+something slow (a chunk that is not on the node), it passes the lead on, so that a cold read
+blocks neither hits nor questions for names. While nothing is slow only one thread runs, and the
+interpreter's lock is never fought for. (Leader/followers: Schmidt et al., PLoP 2000.) A worker
+knows nothing that another one could not ask the proxy for.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from threading import Event, Lock, Thread
+from typing import Protocol
+
+from chunkstore.errors import NotFound
+from mount import abi, device
+from mount.dispatch import Dispatcher
+from mount.filesystem import FileSystem, Reader
+from mount.session import Session
+
+FAILURES_PER_S = 1.0  # lines in the log
+FAILURES_BURST = 10.0
+EPOCH_PAUSE_S = 10.0
+
+
+class Marks(Protocol):
+    """Since when each thread has been busy (time.monotonic), 0.0 for one that waits."""
+
+    def __setitem__(self, index: int, value: float, /) -> None: ...
+
+
+class Lead:
+    """The right to wait on the device, held by one thread at a time."""
+
+    def __init__(self, lock: Lock) -> None:
+        self._lock = lock
+        self._held = False
+
+    def take(self) -> None:
+        """Wait until this thread leads."""
+        if not self._held:
+            self._lock.acquire()
+            self._held = True
+
+    def pass_on(self) -> None:
+        """Let another thread lead; nothing happens in one that does not."""
+        if self._held:
+            self._held = False
+            self._lock.release()
+
+
+class Failures:
+    """Says what failed, but not more than a few times per second."""
+
+    def __init__(self, say: Callable[[str], None], clock: Callable[[], float]) -> None:
+        self._say = say
+        self._clock = clock
+        self._tokens = FAILURES_BURST
+        self._last_s = clock()
+        self._dropped = 0
+
+    def __call__(self, what: str, error: Exception) -> None:
+        """Log a failed request."""
+        now_s = self._clock()
+        self._tokens = min(FAILURES_BURST, self._tokens + (now_s - self._last_s) * FAILURES_PER_S)
+        self._last_s = now_s
+        if self._tokens < 1:
+            self._dropped += 1
+            return
+        self._tokens -= 1
+        more = f" (and {self._dropped} more failures)" if self._dropped else ""
+        self._dropped = 0
+        self._say(f"{what}: {type(error).__name__}: {error}{more}")
+
+
+class Renewal:
+    """Tells the kernel to look all names up anew, when it holds nodes that the proxy does not know.
+
+    That happens when the proxy lost its cache while a mount went on. Not more than once in
+    EPOCH_PAUSE_S.
+    """
+
+    def __init__(self, fd: int, session: Session, clock: Callable[[], float]) -> None:
+        self._fd = fd
+        self._able = session.epochs
+        self._clock = clock
+        self._last_s = -EPOCH_PAUSE_S
+
+    def __call__(self) -> None:
+        """Ask for it."""
+        now_s = self._clock()
+        if self._able and now_s - self._last_s >= EPOCH_PAUSE_S:
+            self._last_s = now_s
+            device.notify(self._fd, abi.NOTIFY_INC_EPOCH)
+
+
+class ThreadReader(Reader, Protocol):
+    """A reader of one thread, with a time limit for what one request needs."""
+
+    def begin(self) -> None:
+        """The time for the next request starts now."""
+        ...
+
+
+ReaderFactory = Callable[[Callable[[], None]], tuple[ThreadReader, FileSystem]]
+
+
+def serve(
+    fd: int,
+    session: Session,
+    readers: ReaderFactory,
+    *,
+    threads: int,
+    marks: Marks,
+    say: Callable[[str], None],
+    ended: Event,
+    clock: Callable[[], float] = time.monotonic,
+) -> list[Thread]:
+    """Start threads that answer ``fd`` until the connection ends; then ``ended`` is set.
+
+    ``readers`` makes what one thread reads with; what it is given is to be called before it
+    waits for long.
+    """
+    lock = Lock()
+    failures = Failures(say, clock)
+    renewal = Renewal(fd, session, clock)
+
+    def on_failure(what: str, error: Exception) -> None:
+        failures(what, error)
+        if isinstance(error, NotFound):
+            renewal()
+
+    def run(index: int) -> None:
+        lead = Lead(lock)
+        reader, filesystem = readers(lead.pass_on)
+        dispatcher = Dispatcher(filesystem, session, on_failure)
+        try:
+            _answer_all(fd, lead, dispatcher, reader.begin, marks, index, clock, ended)
+        finally:
+            ended.set()
+            lead.pass_on()
+
+    started = [Thread(target=run, args=(n,), name=f"fuse-{n}", daemon=True) for n in range(threads)]
+    for thread in started:
+        thread.start()
+    return started
+
+
+def _answer_all(
+    fd: int,
+    lead: Lead,
+    dispatcher: Dispatcher,
+    begin: Callable[[], None],
+    marks: Marks,
+    index: int,
+    clock: Callable[[], float],
+    ended: Event,
+) -> None:
+    buffer = bytearray(abi.REQUEST_BYTES_MIN + 4096)
+    view = memoryview(buffer)
+    while True:
+        lead.take()
+        if ended.is_set():
+            return
+        size = device.read_request(fd, buffer)
+        if size is None:
+            return
+        marks[index] = clock()
+        begin()
+        answer = dispatcher.answer(view[:size])
+        if answer is not None:
+            device.write_answer(fd, *answer)
+        marks[index] = 0.0

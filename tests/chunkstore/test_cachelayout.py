@@ -1,0 +1,153 @@
+"""The layout of a cache: rows and paths stay as they are, since other processes read them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chunkstore import cachelayout as layout
+from chunkstore.cachelayout import EntryRow, FileKind, FileRow, FileState
+from chunkstore.errors import Corrupt
+from chunkstore.names import ChunkId, CommitId, Digest, PackId
+from chunkstore.tree import Entry, Kind, Segment
+from chunkstore.wire import Node, Snapshot
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "cache-rows"
+ID = bytes(range(32))
+OTHER = bytes(range(100, 132))
+COMMIT = CommitId(bytes(range(200, 232)))
+KEY = layout.snapshot_key(COMMIT)
+FLAT = FileRow(FileKind.FLAT, FileState.COMPLETE, layout.DURABLE, ID, 2**33, 2**33, 1_700_000_000)
+SLAB = FileRow(FileKind.SLAB, FileState.OPEN, OTHER[:16], bytes(32), 700, 650, 1_700_000_001)
+FILE = Entry(
+    b"\xff name",
+    Kind.FILE,
+    executable=True,
+    size_bytes=2**33,
+    digest=Digest(ID),
+    segments=(Segment(PackId(OTHER), 7, 1000), Segment(PackId(ID), 0, 1)),
+)
+LINK = Entry(b"link", Kind.SYMLINK, size_bytes=4, digest=Digest(OTHER), target=b"../x")
+SNAPSHOT = Snapshot("a/b", COMMIT.hex(), layout.child_node(1, 1, LINK), 17, 3, 1, 99)
+
+
+def rows() -> list[tuple[bytes, bytes]]:
+    """One row of every kind."""
+    return [
+        (layout.chunk_key(ID), layout.encode_chunk_row(3, 2**33, 65_536)),
+        (layout.file_key(3), layout.encode_file_row(FLAT)),
+        (layout.file_key(4), layout.encode_file_row(SLAB)),
+        (layout.run_key(3, 2**33), layout.encode_run_row([(ID, 100), (OTHER, 262_144)])),
+        (layout.flat_key(ID), (3).to_bytes(4, "little")),
+        (layout.pack_key(PackId(ID)), layout.encode_pack_row('"etag"', b"index and trailer")),
+        (layout.snapshot_row_key(COMMIT, "a/b"), layout.encode_snapshot(SNAPSHOT)),
+        (layout.entry_key(KEY, 77), layout.encode_entry_row(1, FILE)),
+        (
+            layout.children_prefix(KEY, 1) + LINK.name,
+            layout.encode_page([layout.child_node(77, 1, FILE), layout.child_node(78, 1, LINK)]),
+        ),
+        (layout.loaded_key(KEY, 1), b""),
+        (layout.figure_key("next_number"), (5).to_bytes(8, "little")),
+    ]
+
+
+def test_rows_are_those_of_version_1() -> None:
+    """Keys and values of every kind of row, byte for byte."""
+    lines = [f"{key.hex()} {value.hex()}\n" for key, value in rows()]
+    assert "".join(lines) == GOLDEN.read_text(encoding="ascii")
+    assert layout.VERSION_TEXT == "lodefs-cache 1\n"
+
+
+def test_rows_decode_to_what_was_encoded() -> None:
+    """The read side gives back what the write side meant."""
+    values = [value for _, value in rows()]
+    assert layout.decode_chunk_row(values[0]) == (3, 2**33, 65_536)
+    assert layout.decode_file_row(values[1]) == FLAT
+    assert layout.decode_file_row(values[2]) == SLAB
+    assert layout.decode_run_row(values[3]) == (262_244, [(ID, 100), (OTHER, 262_144)])
+    assert layout.run_size(values[3]) == 262_244
+    etag, index = layout.decode_pack_row(values[5])
+    assert (etag, bytes(index)) == ('"etag"', b"index and trailer")
+    assert layout.decode_snapshot(values[6]) == SNAPSHOT
+    row = layout.decode_entry_row(values[7])
+    assert layout.entry_of(row) == FILE
+    assert layout.segments_of(row) == FILE.segments
+    assert layout.node_of(77, row) == layout.child_node(77, 1, FILE)
+    assert [node.name for node in layout.decode_page(values[8])] == [FILE.name, LINK.name]
+
+
+def test_keys_give_back_their_numbers() -> None:
+    """Number and offset can be read from a key."""
+    key = layout.run_key(70_000, 2**40 + 5)
+    assert key.startswith(layout.run_prefix(70_000))
+    assert layout.number_of_key(key) == layout.number_of_key(layout.file_key(70_000)) == 70_000
+    assert layout.run_offset(key) == 2**40 + 5
+
+
+@given(st.lists(st.integers(0, 2**64 - 1), max_size=20))
+def test_runs_sort_by_their_offset(offsets: list[int]) -> None:
+    """A scan gives the runs of a file in the order of their bytes."""
+    keys = sorted(layout.run_key(9, offset) for offset in offsets)
+    assert [layout.run_offset(key) for key in keys] == sorted(offsets)
+
+
+def test_chunk_keys_are_slices_of_the_joined_ids() -> None:
+    """Many keys at once are the same as one by one."""
+    ids = [bytes([n]) * 32 for n in range(10)]
+    expected = [layout.chunk_key(ChunkId(one)) for one in ids[3:7]]
+    assert layout.chunk_keys(b"".join(ids), 3, 4) == expected
+
+
+def test_paths_hold_the_number_and_the_digest() -> None:
+    """Where files lie, and that their number can be read from their name."""
+    base = Path("/cache")
+    slab, flat = layout.file_path(base, 0x1234, SLAB), layout.file_path(base, 0x1234, FLAT)
+    assert slab == Path("/cache/slabs/34/00001234")
+    assert flat == Path(f"/cache/flat/00/{ID.hex()}-00001234")
+    assert layout.number_of(slab) == layout.number_of(flat) == 0x1234
+    assert layout.number_of(Path("/cache/slabs/34/note.txt")) is None
+    assert layout.number_of(Path("/cache/slabs/34/zzzzzzzz")) is None
+
+
+def test_trust_depends_on_the_boot() -> None:
+    """Durable bytes are trusted in every boot, others in their own."""
+    boot = layout.boot_id()
+    assert len(boot) == 16
+    assert boot == layout.boot_id()
+    assert layout.is_trusted(FLAT, boot)
+    assert layout.is_trusted(SLAB, SLAB.boot)
+    assert not layout.is_trusted(SLAB, boot)
+
+
+@pytest.mark.parametrize(
+    "decode",
+    [
+        layout.decode_chunk_row,
+        layout.decode_file_row,
+        layout.decode_run_row,
+        layout.decode_entry_row,
+        layout.decode_snapshot,
+        layout.decode_page,
+    ],
+)
+@pytest.mark.parametrize("value", [b"", b"\xc1", b"x" * 69, b"\xff" * 70])
+def test_damaged_rows_are_corrupt(decode: object, value: bytes) -> None:
+    """A value that is no row is Corrupt, never something else."""
+    with pytest.raises(Corrupt, match="damaged"):
+        decode(value)  # type: ignore[operator]
+
+
+def test_half_a_segment_is_corrupt() -> None:
+    """The segments of an entry come whole."""
+    row = EntryRow(1, b"f", 1, False, 1, ID, b"", b"x" * 41)
+    with pytest.raises(Corrupt, match="segment"):
+        layout.segments_of(row)
+
+
+def test_nodes_are_small() -> None:
+    """A page of 256 children of usual names stays below 32 KiB: one row of it is one read."""
+    node = Node(2**62, 2**62, b"train_000001.jpg", 1, False, 123_456, ID, b"")
+    assert len(layout.encode_page([node] * layout.PAGE_NODES)) < 32 * 1024

@@ -1,0 +1,101 @@
+"""The kernel protocol's bytes."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+
+import pytest
+
+from mount import abi
+from mount.abi import Attributes, InitOut, Statistics
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "fuse_abi.json"
+ENTRY = Attributes(
+    ino=0x1122334455667788,
+    size_bytes=70000,
+    blocks=137,
+    time_s=1_700_000_000,
+    mode=stat.S_IFREG | 0o444,
+    nlink=1,
+    uid=1000,
+    gid=100,
+    block_bytes=65536,
+)
+ENCODED = {
+    "entry_out": abi.encode_entry(ENTRY),
+    "no_entry_out": abi.NO_ENTRY,
+    "attr_out": abi.encode_attributes(ENTRY),
+    "init_out": abi.encode_init(
+        InitOut(
+            minor=40,
+            max_readahead=131072,
+            flags=abi.MAX_PAGES | abi.INIT_EXT | abi.HAS_RESEND,
+            max_background=64,
+            congestion_threshold=48,
+            max_write=4096,
+            max_pages=256,
+            max_stack_depth=1,
+        )
+    ),
+    "statfs_out": abi.encode_statfs(Statistics(1000, 17, 4096, 255)),
+    "open_out": abi.encode_open(abi.FOPEN_KEEP_CACHE | abi.FOPEN_CACHE_DIR),
+    "dirent": abi.dirent(7, 9, stat.S_IFDIR | 0o555, b"name-of-11b"),
+    "direntplus": abi.direntplus(ENTRY, 9, b"12345678"),
+    "direntplus_bare": abi.direntplus_bare(1, 4, stat.S_IFDIR | 0o555, b".."),
+    "notify_resend": abi.notification(abi.NOTIFY_RESEND),
+}
+
+
+@pytest.mark.parametrize("name", sorted(ENCODED))
+def test_golden_bytes(name: str) -> None:
+    """Every structure is encoded as it always was."""
+    golden = json.loads(GOLDEN.read_text())
+    assert ENCODED[name].hex() == golden[name]
+
+
+def test_golden_file_is_complete() -> None:
+    """The golden file holds these structures and no others."""
+    assert set(json.loads(GOLDEN.read_text())) == set(ENCODED)
+
+
+@pytest.mark.parametrize(
+    ("size", "layout"),
+    [
+        (40, abi.IN_HEADER),
+        (16, abi.OUT_HEADER),
+        (64, abi.INIT_OUT),
+        (88, abi.ATTR),
+        (128, abi.ENTRY_OUT),
+        (104, abi.ATTR_OUT),
+        (16, abi.OPEN_OUT),
+        (80, abi.STATFS_OUT),
+        (24, abi.DIRENT),
+    ],
+)
+def test_sizes_of_the_header_file(size: int, layout: object) -> None:
+    """Layouts have the sizes that linux/fuse.h gives them."""
+    assert layout.size == size  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("length", range(1, 20))
+def test_entries_of_a_listing_are_padded(length: int) -> None:
+    """Entries of a listing end on 8 bytes, whatever the name's length."""
+    assert len(abi.dirent(1, 2, 0, b"n" * length)) % 8 == 0
+    assert len(abi.direntplus(ENTRY, 2, b"n" * length)) % 8 == 0
+
+
+def test_init_with_and_without_the_second_flags() -> None:
+    """flags2 counts under INIT_EXT only, and short messages of old kernels are read."""
+    tail = abi.INIT_IN_FLAGS2.pack(1 << 7) + bytes(44)
+    new = abi.INIT_IN.pack(7, 40, 131072, abi.INIT_EXT | abi.MAX_PAGES) + tail
+    assert abi.decode_init(new).flags == abi.INIT_EXT | abi.MAX_PAGES | abi.HAS_RESEND
+    old = abi.INIT_IN.pack(7, 31, 131072, abi.MAX_PAGES)
+    assert abi.decode_init(old) == (7, 31, 131072, abi.MAX_PAGES)
+    assert abi.decode_init(old + tail).flags == abi.MAX_PAGES
+
+
+def test_name_ends_at_nul() -> None:
+    """A name is what stands before the first NUL."""
+    assert abi.decode_name(memoryview(b"n\xff\n\0rest")) == b"n\xff\n"

@@ -1,0 +1,191 @@
+"""Mounting and unmounting through the real kernel."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from chunkstore.errors import InUse, InvalidInput, NotFound, Unavailable
+from mount import attach, device, mounter, mounttable
+from mount.testing.mounts import (
+    BIG,
+    SAMPLE,
+    WAIT_S,
+    Mounts,
+    hold_reads,
+    in_child,
+    until,
+    workers_of,
+)
+from mount.testing.server import FakeProxy
+
+pytestmark = [pytest.mark.fuse, pytest.mark.slow]
+
+
+def test_table_and_unmount(mounts: Mounts) -> None:
+    """A mount is listed with what it is of and its process, which ends when it is unmounted."""
+    mounted = mounts.mount()
+    assert mounted in mounter.list_mounts()
+    assert mounted.commit == SAMPLE.snapshot.commit
+    assert not mounter.unmount(str(mounts.place)).lazy
+    mounts.wait_for_end()
+    assert mounted not in mounter.list_mounts()
+    assert os.listdir(mounts.place) == []
+    with pytest.raises(InvalidInput, match="no lodefs mount"):
+        mounter.unmount(str(mounts.place))
+    with pytest.raises(InvalidInput, match="no lodefs mount"):
+        mounter.unmount("/")
+
+
+def test_unmount_while_in_use(mounts: Mounts) -> None:
+    """A mount that is in use goes out of sight, and its user can read on until the end."""
+    mounts.mount()
+    fd = os.open(mounts.place / "big", os.O_RDONLY)
+    assert mounter.unmount(str(mounts.place)).lazy
+    assert os.listdir(mounts.place) == []
+    assert os.pread(fd, 1000, 4_000_000) == BIG[4_000_000:4_001_000]
+    os.close(fd)
+    mounts.wait_for_end()
+
+
+def test_token_is_in_no_argument(mounts: Mounts) -> None:
+    """A token is sent to the proxy, and neither arguments, environment nor log show it."""
+    with FakeProxy(SAMPLE, token="very-secret") as proxy:
+        mounted = mounts.mount(proxy=proxy.address, token="very-secret")
+        assert (mounts.place / "a").read_bytes() == b"hello"
+        for pid in [mounted.pid, *workers_of(mounted.pid)]:
+            for name in ("cmdline", "environ"):
+                assert b"very-secret" not in Path(f"/proc/{pid}/{name}").read_bytes()
+        assert "very-secret" not in mounts.log.read_text()
+        assert "very-secret" not in repr(mounts.options(token="very-secret"))
+        mounter.unmount(str(mounts.place))
+
+
+def test_in_the_foreground(mounts: Mounts) -> None:
+    """A process can answer for a mount itself, and says when it is ready."""
+    script = (
+        "import sys; from mount.mounter import mount_here; from mount.options import MountOptions\n"
+        "o = MountOptions(repo='demo', mountpoint=sys.argv[1], proxy=sys.argv[2])\n"
+        "mount_here(o, lambda m: print(m.commit, flush=True))\n"
+        "print('ended')"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script, str(mounts.place), mounts.options().proxy],
+        env=os.environ | {"PYTHONPATH": str(Path(mounter.__file__).parents[1])},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().strip() == SAMPLE.snapshot.commit
+        assert (mounts.place / "a").read_bytes() == b"hello"
+        process.send_signal(signal.SIGINT)
+        assert process.stdout.readline().strip() == "ended"
+        assert process.wait(WAIT_S) == 0
+    assert mounttable.on_top(str(mounts.place)) is None
+
+
+def test_in_a_user_namespace(mounts: Mounts) -> None:
+    """The root of a user namespace can mount, read and unmount."""
+    script = (
+        "import os, sys; from mount import mounter; from mount.options import MountOptions\n"
+        "at, proxy, log = sys.argv[1:]\n"
+        "mounter.mount(MountOptions(repo='demo', mountpoint=at, proxy=proxy, log_path=log))\n"
+        "print(open(at + '/a').read(), len(os.listdir(at + '/many')))\n"
+        "print(mounter.unmount(at).lazy, at in [m.mountpoint for m in mounter.list_mounts()])\n"
+    )
+    prefix = ("unshare", "--user", "--map-root-user", "--mount")
+    printed = in_child(
+        script, str(mounts.place), mounts.options().proxy, str(mounts.log), prefix=prefix
+    )
+    assert printed.splitlines() == ["hello 5000", "False False"]
+
+
+def test_through_the_helper(mounts: Mounts) -> None:
+    """fusermount3 mounts with the same type and source, passes the descriptor, and unmounts."""
+    source = mounttable.source_of("demo", "ab" * 32, b"with,comma and \\")
+    fd = attach.attach_by_helper(str(mounts.place), source, allow_other=True)
+    try:
+        assert device.handshake(fd).minor >= 31
+        found = mounttable.on_top(str(mounts.place))
+        assert found is not None
+        assert (found.is_lodefs, found.source) == (True, source)
+    finally:
+        os.close(fd)
+        attach.detach_by_helper(str(mounts.place), lazy=False)
+    assert mounttable.on_top(str(mounts.place)) is None
+
+
+def test_mount_points_that_are_refused(mounts: Mounts, tmp_path: Path) -> None:
+    """A mount point that is missing, full, in use or no directory is named with the way out."""
+    with pytest.raises(InvalidInput, match="mkdir -p"):
+        mounts.mount(mountpoint=str(tmp_path / "missing"))
+    with pytest.raises(InvalidInput, match="not a directory"):
+        mounts.mount(mountpoint=str(mounts.log.parent / "proxy.sock"))
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/file").touch()
+    with pytest.raises(InvalidInput, match="not empty"):
+        mounts.mount(mountpoint=str(tmp_path / "full"))
+    mounts.mount()
+    with pytest.raises(InUse, match="demo@"):
+        mounts.mount()
+    os.symlink(mounts.place, tmp_path / "link")
+    with pytest.raises(InUse, match="demo@"):
+        mounts.mount(mountpoint=str(tmp_path / "link"))
+
+
+def test_what_is_not_there(mounts: Mounts) -> None:
+    """Unknown repositories, revisions and paths fail before anything is mounted."""
+    for more in ({"repo": "other"}, {"rev": "nobranch"}, {"path": b"deep/none"}):
+        with pytest.raises(NotFound):
+            mounts.mount(**more)
+    with pytest.raises(InvalidInput, match="directories"):
+        mounts.mount(path=b"a")
+    with pytest.raises(InvalidInput, match=r"\.\."):
+        mounts.mount(path=b"deep/../a")
+    with pytest.raises(Unavailable):
+        mounts.mount(proxy="unix:/nonexistent/proxy.sock", read_timeout_s=0.1)
+    assert mounttable.on_top(str(mounts.place)) is None
+
+
+def test_a_mount_that_cannot_be_read_is_no_success(mounts: Mounts, proxy: FakeProxy) -> None:
+    """A root that cannot be read is an error, and nothing stays mounted."""
+    body = b'{"error":"Corrupt","message":"bad tree"}'
+    answer = b"HTTP/1.1 500 No\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+    proxy.hook = lambda path: answer if "/children" in path else None
+    with pytest.raises(Unavailable, match="root cannot be read"):
+        mounts.mount()
+    assert mounttable.on_top(str(mounts.place)) is None
+    assert "bad tree" in mounts.log.read_text()
+
+
+def test_mount_into_nowhere_is_an_error(mounts: Mounts, tmp_path: Path) -> None:
+    """A daemon that cannot even begin is reported."""
+    with pytest.raises(InvalidInput, match="no log can be written"):
+        mounts.mount(log_path=str(tmp_path / "no/such/folder/log"))
+    assert mounttable.on_top(str(mounts.place)) is None
+
+
+def test_mounting_that_is_broken_off(mounts: Mounts, proxy: FakeProxy) -> None:
+    """A mount whose caller was interrupted or killed before it was ready does not stay."""
+    script = (
+        "import sys; from mount import mounter; from mount.options import MountOptions\n"
+        "at, proxy = sys.argv[1:]\n"
+        "mounter.mount(MountOptions(repo='demo', mountpoint=at, proxy=proxy))"
+    )
+    for number in (signal.SIGINT, signal.SIGKILL):
+        came, go = hold_reads(proxy, where="/children")
+        with subprocess.Popen(
+            [sys.executable, "-c", script, str(mounts.place), mounts.options().proxy],
+            env=os.environ | {"PYTHONPATH": str(Path(mounter.__file__).parents[1])},
+            stderr=subprocess.DEVNULL,
+        ) as process:
+            assert came.wait(WAIT_S)
+            process.send_signal(number)
+            assert process.wait(WAIT_S) != 0
+        go.set()
+        until(lambda: mounttable.on_top(str(mounts.place)) is None)

@@ -1,0 +1,49 @@
+"""What is agreed on with kernels of different age."""
+
+from __future__ import annotations
+
+import pytest
+
+from chunkstore.errors import Unsupported
+from mount import abi
+from mount.session import READ_BYTES_MAX, negotiate
+
+ALL = (1 << 63) - 1
+
+
+def test_new_kernel() -> None:
+    """Everything that is of use is taken, and nothing else."""
+    out, session = negotiate(abi.InitIn(7, 45, 131072, ALL))
+    assert session.no_open
+    assert session.no_opendir
+    assert session.resend
+    assert session.epochs
+    assert out.minor == abi.VERSION_MINOR
+    assert out.max_pages * 4096 == READ_BYTES_MAX
+    assert out.flags & abi.CACHE_SYMLINKS
+    assert out.flags & abi.PARALLEL_DIROPS
+    assert not out.flags & abi.PASSTHROUGH
+
+
+def test_linux_6_1() -> None:
+    """A kernel without RESEND gets none, and its own version is kept to."""
+    out, session = negotiate(abi.InitIn(7, 37, 131072, (1 << 31) - 1))
+    assert not session.resend
+    assert not session.epochs
+    assert session.no_open
+    assert out.minor == 37
+    assert out.flags < 1 << 32
+
+
+def test_no_open_only_where_offered() -> None:
+    """A kernel that cannot open files by itself is answered properly."""
+    _, session = negotiate(abi.InitIn(7, 31, 131072, abi.MAX_PAGES))
+    assert not session.no_open
+    assert not session.no_opendir
+
+
+@pytest.mark.parametrize(("major", "minor"), [(7, 30), (6, 40), (8, 0)])
+def test_unknown_protocol_is_refused(major: int, minor: int) -> None:
+    """A kernel that is too old, or speaks another protocol, is refused with its version named."""
+    with pytest.raises(Unsupported, match=rf"{major}\.{minor}"):
+        negotiate(abi.InitIn(major, minor, 0, 0))
