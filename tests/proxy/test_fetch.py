@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
-from asyncio import sleep as pause
 from pathlib import Path
 
 import pytest
@@ -60,7 +59,9 @@ def test_a_cancelled_reader_does_not_stop_the_others(rig: Rig) -> None:
             first = asyncio.create_task(read_path(node, b"big", 0, 100))
             await gate.someone()
             second = asyncio.create_task(read_path(node, b"big", 0, 100))
-            await pause(0)
+            turned = asyncio.Event()  # set in the loop's next turn, after the second has begun
+            asyncio.get_running_loop().call_soon(turned.set)
+            await turned.wait()
             first.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await first
