@@ -38,7 +38,7 @@ import msgspec
 from chunkstore.errors import Corrupt
 from chunkstore.names import ID_BYTES, ChunkId, CommitId, Digest, PackId
 from chunkstore.objects import Buffer
-from chunkstore.tree import Entry, Kind, Segment
+from chunkstore.tree import Entry, Kind, Segment, fill
 from chunkstore.wire import Node, Snapshot
 
 VERSION = 1
@@ -61,7 +61,8 @@ _FILE_ROW = struct.Struct("<BB16s32sQQI")
 _RUN_KEY = struct.Struct(">cIQ")
 _RUN_HEAD = struct.Struct("<Q")
 _RUN_CHUNK = struct.Struct("<32sI")
-_SEGMENT = struct.Struct("<32sII")
+_SEGMENT = struct.Struct("<32sIIQ")
+_SIZE_BYTES = 8  # of the last field
 
 
 class FileKind(IntEnum):
@@ -121,7 +122,7 @@ class EntryRow(msgspec.Struct, array_like=True, frozen=True):
     size_bytes: int
     digest: bytes
     target: bytes
-    segments: bytes  # (pack id, first u32, count u32) each
+    segments: bytes  # (pack id, first u32, count u32, size u64) each; the last has no size
 
 
 def slab_path(cache_dir: Path, number: int) -> Path:
@@ -307,7 +308,7 @@ _nodes_decoder = msgspec.msgpack.Decoder(list[Node])
 
 def encode_entry_row(parent: int, entry: Entry) -> bytes:
     """An EntryRow of a tree's entry."""
-    segments = b"".join(_SEGMENT.pack(*segment) for segment in entry.segments)
+    segments = b"".join(_SEGMENT.pack(*segment) for segment in entry.segments)[:-_SIZE_BYTES]
     row = EntryRow(
         parent,
         entry.name,
@@ -357,10 +358,19 @@ def entry_of(row: EntryRow) -> Entry:
 
 
 def segments_of(row: EntryRow) -> tuple[Segment, ...]:
-    """Where the content lies in the store. Corrupt."""
-    if len(row.segments) % _SEGMENT.size:
+    """Where the content lies in the store: together ``size_bytes`` of the row. Corrupt."""
+    data = row.segments
+    if not data and not row.size_bytes:
+        return ()
+    if (len(data) + _SIZE_BYTES) % _SEGMENT.size:
         raise Corrupt("an entry's row in the cache index is damaged: half a segment")
-    return tuple(Segment(PackId(p), n, c) for p, n, c in _SEGMENT.iter_unpack(row.segments))
+    rows = _SEGMENT.iter_unpack(data + bytes(_SIZE_BYTES))
+    *found, last = (Segment(PackId(pack), *numbers) for pack, *numbers in rows)
+    left_bytes = row.size_bytes - sum(segment.size_bytes for segment in found)
+    segments = (*found, last._replace(size_bytes=left_bytes))
+    if not fill(segments, row.size_bytes):
+        raise Corrupt("an entry's row in the cache index is damaged: its segments do not fit it")
+    return segments
 
 
 def child_node(ino: int, parent: int, entry: Entry) -> Node:

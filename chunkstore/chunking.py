@@ -1,4 +1,4 @@
-"""Where a stream is cut into chunks: FastCDC with fixed parameters.
+"""Where a file is cut into chunks: FastCDC with fixed parameters.
 
 FastCDC: Xia et al., "FastCDC: a Fast and Efficient Content-Defined Chunking Approach for Data
 Deduplication", USENIX ATC 2016, as the ``fastcdc`` package does it. The only importer of it. The
@@ -55,45 +55,3 @@ def cut(data: Buffer, params: ChunkingParams, *, final: bool = True) -> list[int
     if not final and ends:
         ends.pop()  # it may end only because the window does
     return ends
-
-
-class StreamCutter:
-    """Cuts a stream that comes in windows of any sizes, as if it were whole.
-
-    Keeps less than one chunk of the bytes, and copies no more than two chunks for each window.
-    """
-
-    def __init__(self, params: ChunkingParams) -> None:
-        self._params = params
-        self._tail = b""  # bytes after the last cut
-        self._start = 0  # where in the stream the tail begins
-
-    def feed(self, data: Buffer, *, final: bool) -> list[int]:
-        """The next bytes; the offsets in the stream (not in ``data``) where chunks end, as far as
-        they are known now. ``final``: these were the last bytes, and the last cut is their end."""
-        view = memoryview(data)
-        ends: list[int] = []
-        if self._tail:
-            view = self._finish_tail(view, ends, final=final)
-        if not self._tail:
-            found = cut(view, self._params, final=final)
-            ends += [self._start + end for end in found]
-            used = found[-1] if found else 0
-            self._tail = bytes(view[used:])
-            self._start += used
-        return ends
-
-    def _finish_tail(self, view: memoryview, ends: list[int], *, final: bool) -> memoryview:
-        """Looks for the end of the chunk that the tail begins; gives the bytes after it."""
-        kept = len(self._tail)
-        reach = self._params.size_bytes_max + 1
-        joined = self._tail + view[: max(0, reach - kept)]
-        whole = final and len(joined) == kept + len(view)
-        found = cut(joined, self._params, final=whole)
-        if not found:
-            self._tail = joined  # then all of view is in it: a longer one holds a cut
-            return view[len(view) :]
-        self._start += found[0]
-        self._tail = b""
-        ends.append(self._start)
-        return view[found[0] - kept :]

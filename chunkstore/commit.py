@@ -10,7 +10,7 @@ from chunkstore.errors import Corrupt, InvalidInput
 from chunkstore.names import CommitId, Digest, PackId, digest_of, parse_id
 from chunkstore.objects import Buffer
 from chunkstore.sealed import seal, unseal
-from chunkstore.tree import CHUNKS_LIMIT, Entry, Kind, Segment
+from chunkstore.tree import CHUNKS_LIMIT, Entry, Kind, Segment, fill
 
 VERSION = 1
 _KIND = "commit"
@@ -34,7 +34,7 @@ class Commit:
 class _Root(msgspec.Struct, forbid_unknown_fields=True):
     digest: str
     size_bytes: int
-    segments: list[tuple[str, int, int]]
+    segments: list[tuple[str, int, int, int]]  # as of Segment
 
 
 class _Body(msgspec.Struct, forbid_unknown_fields=True):
@@ -65,7 +65,7 @@ def encode_commit(commit: Commit) -> bytes:
         root=_Root(
             root.digest.hex(),
             root.size_bytes,
-            [(segment.pack.hex(), segment.first, segment.count) for segment in root.segments],
+            [(segment.pack.hex(), *segment[1:]) for segment in root.segments],
         ),
         parents=[parent.hex() for parent in commit.parents],
         author=commit.author,
@@ -82,7 +82,7 @@ def decode_commit(data: Buffer, what: str = "commit") -> Commit:
     """The commit. Corrupt, UnknownFormat; ``what`` names it in these."""
     body = unseal(_KIND, (VERSION,), data, _Body, what)
     counts = (body.files, body.directories, body.size_bytes, body.root.size_bytes)
-    numbers = [n for _, first, count in body.root.segments for n in (first, count)]
+    numbers = [n for _, first, count, _ in body.root.segments for n in (first, count)]
     if min((*counts, *numbers)) < 0 or max((0, *numbers)) > CHUNKS_LIMIT:
         raise Corrupt(f"{what} holds an impossible count")
     try:
@@ -92,13 +92,14 @@ def decode_commit(data: Buffer, what: str = "commit") -> Commit:
             size_bytes=body.root.size_bytes,
             digest=Digest(parse_id(body.root.digest)),
             segments=tuple(
-                Segment(PackId(parse_id(pack)), first, count)
-                for pack, first, count in body.root.segments
+                Segment(PackId(parse_id(pack)), *numbers) for pack, *numbers in body.root.segments
             ),
         )
         parents = tuple(CommitId(parse_id(parent)) for parent in body.parents)
     except InvalidInput as error:
         raise Corrupt(f"{what}: {error}") from error
+    if not fill(root.segments, root.size_bytes):
+        raise Corrupt(f"{what} holds segments that are not its root's size")
     return Commit(
         root=root,
         parents=parents,

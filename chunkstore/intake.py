@@ -59,12 +59,11 @@ class Intake:
         """Ends the last pack."""
         self._packer.seal()
 
-    def segments(self, run: tuple[int, int]) -> list[Segment]:
+    def segments(self, run: Run) -> list[Segment]:
         """The segments of a run of places; new ones must be sealed."""
-        place, chunks = run
-        if place >= _FRESH:
-            return self._packer.segments(place - _FRESH, chunks)
-        return [self._index.segment(place, chunks)]
+        if run.place >= _FRESH:
+            return self._packer.segments(run.place - _FRESH, run.chunks)
+        return [self._index.segment(run)]
 
     def wanted(self, unit: CutUnit) -> Sequence[bool]:
         """Decides for each chunk whether it is stored."""
@@ -105,10 +104,11 @@ class Intake:
         promised = self._promised
         if len(places) == 1 and file.first:
             flags = [places[0] == UNKNOWN]
-            runs = [Run(promised if flags[0] else places[0], 1)]
+            runs = [Run(promised if flags[0] else places[0], 1, chunks[0].raw_size_bytes)]
         else:
             flags = choose(places, layout, promised)
-            runs, layout = place_all(places, flags, promised, layout)
+            sizes = [chunk.raw_size_bytes for chunk in chunks]
+            runs, layout = place_all(places, sizes, flags, promised, layout)
         size_bytes = 0
         for chunk, is_wanted in zip(chunks, flags, strict=True):
             size_bytes += chunk.raw_size_bytes
@@ -143,8 +143,8 @@ class Intake:
 def _highest(runs: list[Run]) -> int:
     """A serial above those of all new chunks in ``runs``."""
     if len(runs) == 1:
-        return sum(runs[0]) - _FRESH
-    return max([sum(run) - _FRESH for run in runs], default=0)
+        return runs[0].end - _FRESH
+    return max([run.end - _FRESH for run in runs], default=0)
 
 
 def _nobody(file: CutFile, runs: list[Run], serial: int) -> None:

@@ -90,12 +90,7 @@ class PackIndex:
 
     def places(self, first: int, count: int) -> list[ChunkPlace]:
         """Where ``count`` chunks from ``first`` lie. Corrupt where the pack has fewer."""
-        end = first + count
-        if first < 0 or count < 0 or end > len(self):
-            raise Corrupt(
-                f"pack {self.pack_id.hex()} has {len(self)} chunks: "
-                f"{count} from number {first} are not in it"
-            )
+        end = self._end(first, count)
         ids = self.ids
         cuts = range(first * ID_BYTES, end * ID_BYTES, ID_BYTES)
         return list(
@@ -108,6 +103,25 @@ class PackIndex:
                 self._codecs[first:end],
             )
         )
+
+    def check_run(self, first: int, count: int, size_bytes: int) -> None:
+        """Corrupt where the pack does not have ``count`` chunks from ``first`` on, or they have not
+        ``size_bytes`` raw bytes together: of what a tree says of a pack."""
+        found = self.raw_offsets[self._end(first, count)] - self.raw_offsets[first]
+        if found != size_bytes:
+            raise Corrupt(
+                f"pack {self.pack_id.hex()} has {found} bytes in {count} chunks from number "
+                f"{first}, and should have {size_bytes}"
+            )
+
+    def _end(self, first: int, count: int) -> int:
+        end = first + count
+        if first < 0 or count < 0 or end > len(self):
+            raise Corrupt(
+                f"pack {self.pack_id.hex()} has {len(self)} chunks: "
+                f"{count} from number {first} are not in it"
+            )
+        return end
 
     def encode(self) -> bytes:
         """Index and trailer, as they stand at the pack's end."""

@@ -182,6 +182,8 @@ class Packer:
         self._sizes_bytes = sizes_bytes
         self._starts: list[int] = [0]  # the first serial of each pack, the open one too
         self._pack_ids: list[PackId] = []  # of the sealed ones
+        # of all chunks, since files that end late say where they lie: 64 MiB for a TiB of new bytes
+        self._raw_sizes = array("I")
         self._limit = sizes_bytes[0]
         self._open = _OpenPack()
         self.serial = 0  # of the next chunk
@@ -215,6 +217,7 @@ class Packer:
         pack.codecs.append(codec)
         pack.stored_sizes.append(size)
         pack.raw_sizes.append(raw_size_bytes)
+        self._raw_sizes.append(raw_size_bytes)
         serial = self.serial
         self.serial = serial + 1
         return serial
@@ -247,7 +250,8 @@ class Packer:
             is_open = number == len(self._pack_ids)
             stop = end if is_open else min(end, self._starts[number + 1])
             pack_id = SAME_PACK if is_open else self._pack_ids[number]
-            found.append(Segment(pack_id, serial - start, stop - serial))
+            size_bytes = sum(self._raw_sizes[serial:stop])
+            found.append(Segment(pack_id, serial - start, stop - serial, size_bytes))
             serial = stop
             number += 1
         return found

@@ -129,7 +129,7 @@ class PackReader:
         left = entry.size_bytes
         for segment in entry.segments:
             for run in self.runs(segment):
-                for chunk in self.read(*run):
+                for chunk in self.read(run.pack, run.first, run.count):
                     left -= len(chunk)
                     hasher.update(chunk)
                     yield chunk
@@ -139,15 +139,13 @@ class PackReader:
     def runs(self, segment: Segment, size_bytes_max: int = RUN_SIZE_BYTES_MAX) -> list[Segment]:
         """A segment in parts of at most ``size_bytes_max`` raw bytes, or one chunk. Corrupt."""
         index = self.index(segment.pack)
-        end = segment.first + segment.count
-        if end > len(index):
-            raise Corrupt(f"{_where(segment)}: the pack has only {len(index)} chunks")
+        index.check_run(*segment[1:])
+        raw, end = index.raw_offsets, segment.first + segment.count
         cuts = [segment.first]
         while cuts[-1] < end:
-            reach = index.raw_offsets[cuts[-1]] + size_bytes_max
-            cut = bisect_right(index.raw_offsets, reach, cuts[-1], end + 1) - 1
+            cut = bisect_right(raw, raw[cuts[-1]] + size_bytes_max, cuts[-1], end + 1) - 1
             cuts.append(max(cut, cuts[-1] + 1))
-        return [Segment(segment.pack, a, b - a) for a, b in pairwise(cuts)]
+        return [Segment(segment.pack, a, b - a, raw[b] - raw[a]) for a, b in pairwise(cuts)]
 
     def walk(self, entry: Entry, path: bytes = b"") -> Iterator[tuple[bytes, Entry]]:
         """All that lies below a directory at ``path``, with its paths: by name, a directory
@@ -199,6 +197,7 @@ class PackReader:
     def _read_windows(self, segment: Segment) -> list[Buffer]:
         """Chunks of a segment through the cache of windows: chunks that begin in one MiB."""
         index, etag = self._index(segment.pack)
+        index.check_run(*segment[1:])
         chunks: list[Buffer] = []
         places = index.places(segment.first, segment.count)
         for n, place in enumerate(places, segment.first):

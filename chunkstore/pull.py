@@ -12,9 +12,10 @@ import threading
 from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
 from blake3 import blake3
 
@@ -54,7 +55,14 @@ class _File:
     path: bytes
     entry: Entry
     left_bytes: int
-    offsets: list[int] = field(default_factory=lambda: [0])  # where each segment begins
+
+
+class _Part(NamedTuple):
+    """A segment of a file, and where in the file it begins."""
+
+    file: _File
+    segment: Segment
+    offset: int
 
 
 @dataclass(slots=True)
@@ -65,8 +73,7 @@ class _Counts:
     fetched_bytes: int = 0
 
 
-Part = tuple[_File, int]  # a file and the number of one of its segments
-Job = tuple[PackId, Unit[Part]]
+Job = tuple[PackId, Unit[_Part]]
 
 
 def pull(
@@ -146,9 +153,6 @@ class _Pull:
             if self._target.resumed:
                 batch = self._missing(batch)
             self._run_jobs(self._jobs(batch))
-            for file in batch:
-                if file.left_bytes:
-                    raise _wrong_size(file, file.entry.size_bytes - file.left_bytes)
 
     def _prepare(self, root: Entry) -> Iterator[_File]:
         """Makes directories and symlinks as they are found, and gives the files."""
@@ -199,18 +203,20 @@ class _Pull:
 
     def _jobs(self, batch: Sequence[_File]) -> Iterator[Job | list[_File]]:
         """What the threads do: fetch a unit, or complete files that have no bytes."""
-        wanted: dict[PackId, list[Wanted[Part]]] = defaultdict(list)
-        empty = []
+        wanted: dict[PackId, list[Wanted[_Part]]] = defaultdict(list)
         for file in batch:
-            if not file.entry.segments and not file.entry.size_bytes:
-                empty.append(file)
-            for number, segment in enumerate(file.entry.segments):
-                run = Wanted(segment.first, segment.count, (file, number))
+            offset = 0
+            for segment in file.entry.segments:
+                run = Wanted(segment.first, segment.count, _Part(file, segment, offset))
                 wanted[segment.pack].append(run)
-        if empty:
+                offset += segment.size_bytes
+        if empty := [file for file in batch if not file.entry.segments]:
             yield empty
         for pack, index in self._indexes(list(wanted)):
-            for unit in units(index, wanted.pop(pack)):
+            runs = wanted.pop(pack)
+            for run in runs:
+                _check_run(index, run.what)
+            for unit in units(index, runs):
                 yield pack, unit
 
     def _indexes(self, packs: Sequence[PackId]) -> Iterator[tuple[PackId, PackIndex]]:
@@ -250,7 +256,7 @@ class _Pull:
             else:
                 self._fetch(*job, handles)
 
-    def _fetch(self, pack: PackId, unit: Unit[Part], handles: Handles) -> None:
+    def _fetch(self, pack: PackId, unit: Unit[_Part], handles: Handles) -> None:
         """Reads a unit, unless all of it is there, and writes it into the files it belongs to."""
         if not (self._target.resumed and self._is_there(pack, unit)):
             chunks = self._packs.read(pack, unit.first, unit.count)
@@ -258,7 +264,7 @@ class _Pull:
             self._write(unit, chunks)
             self._count(0, fetched, 0)
         raw = self._packs.index(pack).raw_offsets
-        for first, count, (file, _), _ in unit.parts:
+        for first, count, (file, _, _), _ in unit.parts:
             size_bytes = raw[first + count] - raw[first]
             with self._lock:
                 file.left_bytes -= size_bytes
@@ -267,52 +273,33 @@ class _Pull:
             if left_bytes == 0:
                 self._complete(file, handles)
 
-    def _write(self, unit: Unit[Part], chunks: Sequence[Buffer]) -> None:
-        for first, count, (file, number), before in unit.parts:
+    def _write(self, unit: Unit[_Part], chunks: Sequence[Buffer]) -> None:
+        for first, count, (file, _, offset), before in unit.parts:
             start = first - unit.first
             run = chunks[start : start + count]
             if before == 0 and len(file.entry.segments) == 1:
                 _check_digest(file, run)
-            offset = self._offset(file, number) + before
-            self._target.write(file.path, file.entry, offset, run)
+            self._target.write(file.path, file.entry, offset + before, run)
 
-    def _is_there(self, pack: PackId, unit: Unit[Part]) -> bool:
+    def _is_there(self, pack: PackId, unit: Unit[_Part]) -> bool:
         """Whether an interrupted pull brought all of a unit; its chunks are read and checked."""
         index = self._packs.index(pack)
-        for first, count, (file, number), before in unit.parts:
+        for first, count, (file, _, offset), before in unit.parts:
             fd = self._target.part(file.path)
             if fd is None:
                 return False
-            offset = self._offset(file, number) + before
+            at = offset + before
             try:
                 for place in index.places(first, count):
-                    data = os.pread(fd, place.raw_size_bytes, offset)
+                    data = os.pread(fd, place.raw_size_bytes, at)
                     if blake3(data).digest() != place.id:
                         return False
-                    offset += place.raw_size_bytes
+                    at += place.raw_size_bytes
             finally:
                 os.close(fd)
         return True
 
-    def _offset(self, file: _File, number: int) -> int:
-        """Where in its file a segment begins; of the number after the last: the file's size.
-
-        Asked for when bytes are there, not before: so the first pack need not wait for the
-        indexes of all others.
-        """
-        segments, offsets = file.entry.segments, file.offsets
-        while (known := len(offsets)) <= number:
-            before = segments[known - 1]
-            offset = offsets[known - 1] + _raw_size(self._packs.index(before.pack), before)
-            with self._lock:
-                if len(offsets) == known:  # else another thread found it too
-                    offsets.append(offset)
-        return offsets[number]
-
     def _complete(self, file: _File, handles: Handles) -> None:
-        size_bytes = self._offset(file, len(file.entry.segments))
-        if size_bytes != file.entry.size_bytes:
-            raise _wrong_size(file, size_bytes)
         self._target.complete(file.path, file.entry, handles)
         self._count(0, 0, 1)
 
@@ -324,18 +311,12 @@ class _Pull:
             self.counts.fetched_bytes += fetched_bytes
 
 
-def _raw_size(index: PackIndex, segment: Segment) -> int:
-    """Raw bytes of a segment. Corrupt where the pack has no such chunks."""
-    end = segment.first + segment.count
-    if segment.first < 0 or segment.count < 1 or end > len(index):
-        raise Corrupt(f"pack {segment.pack.hex()} has {len(index)} chunks, and not {segment[1:]}")
-    return index.raw_offsets[end] - index.raw_offsets[segment.first]
-
-
-def _wrong_size(file: _File, size_bytes: int) -> Corrupt:
-    return Corrupt(
-        f"{file.path!r} has chunks of {size_bytes} bytes, and should have {file.entry.size_bytes}"
-    )
+def _check_run(index: PackIndex, part: _Part) -> None:
+    """Corrupt where a pack does not hold what a file's segment says."""
+    try:
+        index.check_run(*part.segment[1:])
+    except Corrupt as error:
+        raise Corrupt(f"{part.file.path!r}: {error}") from error
 
 
 def _check_digest(file: _File, chunks: Sequence[Buffer]) -> None:

@@ -32,6 +32,7 @@ from chunkstore.errors import (
 from chunkstore.names import ID_BYTES, Digest, PackId
 from chunkstore.objects import ObjectStore
 from chunkstore.pack import pack_id_of_columns
+from chunkstore.segments import Run
 from chunkstore.shard import PackChunks, ShardPack, decode_shard
 from chunkstore.tree import Segment
 
@@ -58,7 +59,7 @@ CREATE TABLE details (source INTEGER, key BLOB, stats BLOB NOT NULL, files BLOB 
 _NUMBER_BITS = 20  # of a place: the chunk's number in its pack; the pack's number is above
 _FIND_AT_ONCE = 256
 _PLACE_HEAD = struct.Struct("<IQ")  # checksum, size of the tree
-_PLACE_SEGMENT = struct.Struct("<32sQQ")
+_PLACE_SEGMENT = struct.Struct("<32sQQQ")
 _SIGNATURE_BYTES = 16
 
 _log = logging.getLogger(__name__)
@@ -184,9 +185,9 @@ class PushIndex:
                     found[chunk_id] = place
         return found
 
-    def segment(self, place: int, chunks: int) -> Segment:
-        """The segment of ``chunks`` chunks from a place on that ``find`` gave."""
-        number = place >> _NUMBER_BITS
+    def segment(self, run: Run) -> Segment:
+        """The segment of a run of places that ``find`` gave."""
+        number = run.place >> _NUMBER_BITS
         pack_id = self._pack_ids.get(number)
         if pack_id is None:
             rows = self.select("SELECT id, sum FROM packs WHERE number = ?", (number,))
@@ -194,7 +195,7 @@ class PushIndex:
                 if crc32(rows[0][0], number & 0xFFFFFFFF) != rows[0][1]:
                     raise ValueError
             pack_id = self._pack_ids[number] = PackId(rows[0][0])
-        return Segment(pack_id, place & ((1 << _NUMBER_BITS) - 1), chunks)
+        return Segment(pack_id, run.place & ((1 << _NUMBER_BITS) - 1), run.chunks, run.size_bytes)
 
     def add_packs(self, packs: Sequence[PackChunks], *, shard_id: str | None = None) -> None:
         """Remembers packs that are in the store: from a shard, or just uploaded (no shard yet)."""
@@ -281,7 +282,7 @@ class PushIndex:
                 raise ValueError
             segments = _PLACE_SEGMENT.iter_unpack(place[_PLACE_HEAD.size :])
             return TreePlace(
-                size_bytes, tuple(Segment(PackId(pack), first, n) for pack, first, n in segments)
+                size_bytes, tuple(Segment(PackId(pack), *numbers) for pack, *numbers in segments)
             )
 
     # sources

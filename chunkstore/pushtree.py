@@ -141,15 +141,16 @@ class _ReadFiles:
     def put(self, n: int, digest: bytes, runs: list[Run]) -> None:
         self.digests[n * ID_BYTES : (n + 1) * ID_BYTES] = digest
         if len(runs) == 1:
-            self.places[n], self.counts[n] = runs[0]
+            self.places[n], self.counts[n], _ = runs[0]  # its size is the file's
         elif runs:
             self.more[n] = runs
 
-    def runs(self, n: int) -> Sequence[tuple[int, int]]:
+    def runs(self, n: int, size_bytes: int) -> Sequence[Run]:
+        """Of a file that has ``size_bytes``."""
         more = self.more.get(n)
         if more is not None:
             return more
-        return ((self.places[n], self.counts[n]),) if self.counts[n] else ()
+        return (Run(self.places[n], self.counts[n], size_bytes),) if self.counts[n] else ()
 
 
 class Ledger(Protocol):
@@ -163,7 +164,7 @@ class Ledger(Protocol):
     def uploaded(self) -> int:
         """New chunks below this serial are in the store."""
 
-    def segments(self, run: tuple[int, int]) -> list[Segment]:
+    def segments(self, run: Run) -> list[Segment]:
         """The segments of a run of places, all of them sealed."""
 
 
@@ -386,7 +387,7 @@ class PushTree:
         size = columns.sizes[n]
         if not size:
             return Entry(name, Kind.FILE, mode == EXECUTABLE, digest=EMPTY_DIGEST)
-        segments = [segment for run in read.runs(n) for segment in self.ledger.segments(run)]
+        segments = [segment for run in read.runs(n, size) for segment in self.ledger.segments(run)]
         digest = Digest(bytes(read.digests[n * ID_BYTES : (n + 1) * ID_BYTES]))
         return Entry(name, Kind.FILE, mode == EXECUTABLE, size, digest, join(segments))
 

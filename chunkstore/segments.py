@@ -18,10 +18,16 @@ UNKNOWN = -1  # the place of a chunk that the store does not have
 
 
 class Run(NamedTuple):
-    """Consecutive chunks: ``chunks`` of them from ``place`` on."""
+    """Consecutive chunks: ``chunks`` of them from ``place`` on, of ``size_bytes`` together."""
 
     place: int
     chunks: int
+    size_bytes: int
+
+    @property
+    def end(self) -> int:
+        """The place that follows the last chunk."""
+        return self.place + self.chunks
 
 
 class Layout(NamedTuple):
@@ -57,22 +63,27 @@ def choose(places: Sequence[int], layout: Layout, fresh: int) -> list[bool]:
 
 
 def place_all(
-    places: Sequence[int], wanted: Sequence[bool], fresh: int, layout: Layout
+    places: Sequence[int],
+    sizes: Sequence[int],
+    wanted: Sequence[bool],
+    fresh: int,
+    layout: Layout,
 ) -> tuple[list[Run], Layout]:
     """Where the part lies when its wanted chunks are stored from ``fresh`` on, as runs; and the
-    layout behind it."""
+    layout behind it. ``sizes``: of the chunks, in bytes."""
     if not places:
         return [], layout
-    runs = _all_runs(places, wanted, fresh)
+    runs = _all_runs(places, sizes, wanted, fresh)
     joins = layout.end in (UNKNOWN, runs[0].place)
     breaks = layout.breaks + len(runs) - joins
-    return runs, Layout(layout.chunks + len(places), breaks, sum(runs[-1]))
+    return runs, Layout(layout.chunks + len(places), breaks, runs[-1].end)
 
 
 def join_runs(runs: list[Run], more: list[Run]) -> list[Run]:
     """``runs`` and behind them ``more``; the two that meet become one where they can."""
-    if runs and more and sum(runs[-1]) == more[0].place:
-        middle = Run(runs[-1].place, runs[-1].chunks + more[0].chunks)
+    if runs and more and runs[-1].end == more[0].place:
+        place, chunks, size_bytes = runs[-1]
+        middle = Run(place, chunks + more[0].chunks, size_bytes + more[0].size_bytes)
         return [*runs[:-1], middle, *more[1:]]
     return [*runs, *more]
 
@@ -85,27 +96,32 @@ def join(segments: list[Segment]) -> tuple[Segment, ...]:
     for segment in segments:
         last = joined[-1] if joined else None
         if last and last.pack == segment.pack and last.first + last.count == segment.first:
-            joined[-1] = Segment(last.pack, last.first, last.count + segment.count)
+            size_bytes = last.size_bytes + segment.size_bytes
+            joined[-1] = Segment(last.pack, last.first, last.count + segment.count, size_bytes)
         else:
             joined.append(segment)
     return tuple(joined)
 
 
-def _all_runs(places: Sequence[int], wanted: Sequence[bool], fresh: int) -> list[Run]:
+def _all_runs(
+    places: Sequence[int], sizes: Sequence[int], wanted: Sequence[bool], fresh: int
+) -> list[Run]:
     if all(wanted):
-        return [Run(fresh, len(places))]
+        return [Run(fresh, len(places), sum(sizes))]
     runs: list[Run] = []
     first = end = UNKNOWN
-    for place, is_wanted in zip(places, wanted, strict=True):
+    size_bytes = 0
+    for place, size, is_wanted in zip(places, sizes, wanted, strict=True):
         if is_wanted:
             place = fresh
             fresh += 1
         if place != end:
             if end != UNKNOWN:
-                runs.append(Run(first, end - first))
-            first = place
+                runs.append(Run(first, end - first, size_bytes))
+            first, size_bytes = place, 0
         end = place + 1
-    runs.append(Run(first, end - first))
+        size_bytes += size
+    runs.append(Run(first, end - first, size_bytes))
     return runs
 
 

@@ -55,6 +55,7 @@ class Segment(NamedTuple):
     pack: PackId
     first: int
     count: int  # type: ignore[assignment]  # hides tuple.count, which nobody misses
+    size_bytes: int  # of the chunks, raw: where a byte of a file lies is known without any pack
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,12 @@ class Entry:
     digest: Digest = b""  # type: ignore[assignment]  # no call in a default
     segments: tuple[Segment, ...] = ()
     target: bytes = b""
+
+
+def fill(segments: Sequence[Segment], size_bytes: int) -> bool:
+    """Whether the segments' sizes can be, and make up ``size_bytes``."""
+    sizes = [segment.size_bytes for segment in segments]
+    return sum(sizes) == size_bytes and min(sizes, default=1) > 0
 
 
 def symlink(name: bytes, target: bytes) -> Entry:
@@ -115,6 +122,7 @@ class _Group(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     runs: list[int] = []  # of files: (pack, first less the end of this pack's last run, chunks)
     tree_runs: list[int] = []  # the same, of directories
     counts: list[int] = []  # of chunks, where a tag says _MANY
+    parts: list[int] = []  # sizes of an entry's segments but the last, where it has several
     targets: list[bytes] = []  # of symlinks
 
 
@@ -198,7 +206,7 @@ def _encode_group(entries: list[Entry], own_pack: PackId | None) -> bytes:
             if entry.size_bytes or entry.kind is Kind.DIRECTORY:
                 digests.append(entry.digest)
             stream = runs if entry.kind is Kind.FILE else tree_runs
-            chunks = stream.add(entry.segments)
+            chunks = stream.add(entry.segments, group.parts)
         if chunks >= _MANY:
             group.counts.append(chunks)
         tags.append(entry.kind | entry.executable * _EXECUTABLE | min(chunks, _MANY) << 3)
@@ -222,7 +230,7 @@ def _check_entry(entry: Entry) -> None:
         good = good and b"\0" not in target
     else:
         good = good and len(entry.digest) == ID_BYTES and not entry.target
-        good = good and bool(entry.segments) is bool(size)
+        good = good and fill(entry.segments, size)
     if kind is Kind.FILE and not size:
         good = good and entry.digest == EMPTY_DIGEST
     elif kind is Kind.DIRECTORY:
@@ -239,21 +247,26 @@ class _Runs:
         self._same = len(packs)  # keys for number 0
         self._runs: list[list[int]] = []  # pack number, first, count
 
-    def add(self, segments: Sequence[Segment]) -> int:
-        """The number of chunks in the segments of an entry."""
-        chunks = 0
-        for pack, first, count in segments:
+    def add(self, segments: Sequence[Segment], parts: list[int]) -> int:
+        """The number of chunks in the segments of an entry. Appends the sizes of the segments, as
+        they are when joined, but the last."""
+        chunks = size_bytes = 0
+        for pack, first, count, more_bytes in segments:
             if first < 0 or count <= 0 or first + count > CHUNKS_LIMIT:
                 raise InvalidInput(f"{count} chunks from number {first} are not a segment")
             number = self._packs.get(pack)
             if number is None:
                 number = self._packs[pack] = len(self._packs) - self._same + 1
-            chunks += count
             last = self._runs[-1] if self._runs else None
             if last and last[0] == number and last[1] + last[2] == first:
                 last[2] += count
             else:
                 self._runs.append([number, first, count])
+                if chunks:
+                    parts.append(size_bytes)
+                    size_bytes = 0
+            chunks += count
+            size_bytes += more_bytes
         return chunks
 
     def columns(self) -> list[int]:
@@ -283,8 +296,9 @@ class _Decoding:
             raise Corrupt("a tree's table of packs is cut off")
         cuts = range(0, len(group.packs), ID_BYTES)
         packs = [own_pack, *(PackId(group.packs[cut : cut + ID_BYTES]) for cut in cuts)]
-        self._runs = _RunReader(packs, group.runs)
-        self._tree_runs = _RunReader(packs, group.tree_runs)
+        self._parts = iter(group.parts)
+        self._runs = _RunReader(packs, group.runs, self._parts)
+        self._tree_runs = _RunReader(packs, group.tree_runs, self._parts)
         self._sizes, self._counts = iter(group.sizes), iter(group.counts)
         self._targets = iter(group.targets)
 
@@ -295,7 +309,7 @@ class _Decoding:
             self._append(entries, before)
         except StopIteration as error:
             raise Corrupt("a tree's column is too short") from error
-        left = [*self._sizes, *self._counts, *self._targets]
+        left = [*self._sizes, *self._counts, *self._parts, *self._targets]
         if left or self._runs.left() or self._tree_runs.left():
             raise Corrupt("a tree's column is too long")
 
@@ -320,9 +334,9 @@ class _Decoding:
             digest = Digest(digests[at : at + ID_BYTES])
             at += ID_BYTES
             if kind == _FILE:
-                append(Entry(name, file, tag & _EXECUTABLE != 0, size, digest, take(chunks)))
+                append(Entry(name, file, tag & _EXECUTABLE != 0, size, digest, take(chunks, size)))
             else:
-                append(_directory(name, tag, size, digest, self._tree_runs.take(chunks)))
+                append(_directory(name, tag, size, digest, self._tree_runs.take(chunks, size)))
         if at != len(digests):
             raise Corrupt("a tree's digests do not fit its entries")
 
@@ -330,33 +344,39 @@ class _Decoding:
 class _RunReader:
     """Hands out a column's runs as the segments of entries."""
 
-    __slots__ = ("_end", "_left", "_next", "_pack", "_runs")
+    __slots__ = ("_left", "_next", "_pack", "_parts", "_runs")
 
-    def __init__(self, packs: list[PackId], flat: list[int]) -> None:
+    def __init__(self, packs: list[PackId], flat: list[int], parts: Iterator[int]) -> None:
         self._runs = _absolute(packs, flat)
+        self._parts = parts  # shared with the other stream of the group
         self._pack = packs[0]
         self._next = 0  # the chunk that comes next
         self._left = 0  # chunks of the run from there
 
-    def take(self, chunks: int) -> tuple[Segment, ...]:
-        """The segments of the next ``chunks`` chunks. StopIteration where there are fewer."""
+    def take(self, chunks: int, size_bytes: int) -> tuple[Segment, ...]:
+        """The segments of the next ``chunks`` chunks, which have ``size_bytes``. Corrupt;
+        StopIteration where a column is too short."""
         first = self._next
         if self._left >= chunks:  # nearly always
             self._left -= chunks
             self._next = first + chunks
-            return (Segment(self._pack, first, chunks),)
-        return self._take_many(chunks)
+            return (Segment(self._pack, first, chunks, size_bytes),)
+        return self._take_many(chunks, size_bytes)
 
-    def _take_many(self, chunks: int) -> tuple[Segment, ...]:
+    def _take_many(self, chunks: int, size_bytes: int) -> tuple[Segment, ...]:
         found: list[Segment] = []
         while chunks:
             if not self._left:
                 self._pack, self._next, self._left = next(self._runs)
             count = min(chunks, self._left)
-            found.append(Segment(self._pack, self._next, count))
+            size = size_bytes if count == chunks else next(self._parts)
+            if not 0 < size <= size_bytes:
+                raise Corrupt("the sizes of segments in a tree do not fit their entry")
+            found.append(Segment(self._pack, self._next, count, size))
             self._next += count
             self._left -= count
             chunks -= count
+            size_bytes -= size
         return tuple(found)
 
     def left(self) -> bool:
@@ -364,8 +384,8 @@ class _RunReader:
         return self._left > 0 or next(self._runs, None) is not None
 
 
-def _absolute(packs: list[PackId], flat: list[int]) -> Iterator[Segment]:
-    """The runs of a flat column. Corrupt."""
+def _absolute(packs: list[PackId], flat: list[int]) -> Iterator[tuple[PackId, int, int]]:
+    """The runs of a flat column: pack, first chunk, chunks. Corrupt."""
     if len(flat) % 3:
         raise Corrupt("a tree's column of runs is cut off")
     ends: dict[int, int] = {}
@@ -377,7 +397,7 @@ def _absolute(packs: list[PackId], flat: list[int]) -> Iterator[Segment]:
         pack = packs[number]
         if pack is _NO_PACK:
             raise Corrupt("a tree that lies in several packs names one of them as its own")
-        yield Segment(pack, first, count)
+        yield pack, first, count
 
 
 def _empty(name: bytes, tag: int, size_bytes: int) -> Entry:

@@ -19,7 +19,7 @@ from chunkstore.packing import Packer
 from chunkstore.packreader import PackReader
 from chunkstore.pushindex import IndexBroken, PushIndex, SourceMemory, TreePlace
 from chunkstore.pushtree import Child
-from chunkstore.segments import UNKNOWN, Layout, choose, join, place_all
+from chunkstore.segments import UNKNOWN, Layout, Run, choose, join, place_all
 from chunkstore.tree import SAME_PACK, Entry, Kind, Segment, decode_tree, encode_tree
 
 # Larger trees say the pack of everything, so that chunks of them can be used again elsewhere
@@ -33,7 +33,7 @@ class _Placed(NamedTuple):
     """Where a tree lies: runs of places (serials of new chunks from _FRESH on)."""
 
     size_bytes: int
-    runs: tuple[tuple[int, int], ...] = ()
+    runs: tuple[Run, ...] = ()
     segments: tuple[Segment, ...] = ()  # of a tree that was there already
 
 
@@ -177,7 +177,7 @@ class TreeWriter:
         packer = self.packer
         open_from = _FRESH + packer.sealed
         names_open = any(
-            place >= open_from for placed in frame.placed.values() for place, _ in placed.runs
+            run.place >= open_from for placed in frame.placed.values() for run in placed.runs
         )
         chunks_max = 2 * size_bytes // self.params.size_bytes_min + 1
         roomy = size_bytes <= WHOLE_SIZE_BYTES_MAX and packer.has_room(2 * size_bytes, chunks_max)
@@ -204,7 +204,9 @@ class TreeWriter:
             if is_wanted:
                 self.packer.add(chunk_id, *compress(piece), len(piece))
                 self.raw_bytes += len(piece)
-        return _Placed(len(data), tuple(place_all(places, wanted, fresh, Layout())[0]))
+        sizes = [len(piece) for piece in pieces]
+        runs, _ = place_all(places, sizes, wanted, fresh, Layout())
+        return _Placed(len(data), tuple(runs))
 
     def _directory(self, name: bytes, digest: Digest, placed: _Placed) -> Entry:
         return Entry(
@@ -219,11 +221,11 @@ class TreeWriter:
         if placed.segments:
             return placed.segments
         found: list[Segment] = []
-        for place, chunks in placed.runs:
-            if place >= _FRESH:
-                found += self.packer.segments(place - _FRESH, chunks)
+        for run in placed.runs:
+            if run.place >= _FRESH:
+                found += self.packer.segments(run.place - _FRESH, run.chunks)
             else:
-                found.append(self.index.segment(place, chunks))
+                found.append(self.index.segment(run))
         return join(found)
 
 

@@ -192,34 +192,22 @@ class _Verify:
 
     def _check_files(self, batch: Sequence[_Where]) -> None:
         """Segments against pack indexes, pack by pack; then the bytes."""
-        wanted: dict[PackId, list[Wanted[_Where]]] = defaultdict(list)
+        wanted: dict[PackId, list[tuple[Segment, _Where]]] = defaultdict(list)
         for where in batch:
             for segment in where.entry.segments:
-                wanted[segment.pack].append(Wanted(segment.first, segment.count, where))
-        sizes: dict[_Where, int] = defaultdict(int)
+                wanted[segment.pack].append((segment, where))
         broken: set[_Where] = set()
         whole: dict[PackId, list[Wanted[_Where]]] = {}
         packs = list(wanted)
         for pack, (index, error) in zip(packs, self._map(self._packs.index, packs), strict=True):
-            good = []
-            for run in wanted[pack]:
-                reason = error or (_misfit(index, pack, run) if index else None)
+            whole[pack] = good = []
+            for segment, where in wanted[pack]:
+                reason = error or (_misfit(index, segment) if index else None)
                 if reason:
-                    self._problem(f"{run.what}: {reason}")
-                    broken.add(run.what)
-                elif index:
-                    raw = index.raw_offsets
-                    sizes[run.what] += raw[run.first + run.count] - raw[run.first]
-                    if len(run.what.entry.segments) == 1:
-                        good.append(run)
-            whole[pack] = good
-        for where in batch:
-            if where not in broken and sizes[where] != where.entry.size_bytes:
-                self._problem(
-                    f"{where}: its chunks have {sizes[where]} bytes, and should have "
-                    f"{where.entry.size_bytes}"
-                )
-                broken.add(where)
+                    self._problem(f"{where}: {reason}")
+                    broken.add(where)
+                elif len(where.entry.segments) == 1:
+                    good.append(Wanted(segment.first, segment.count, where))
         if self._data:
             self._check_data(batch, whole, broken)
 
@@ -308,11 +296,13 @@ class _Verify:
         self.result.problems.append(text)
 
 
-def _misfit(index: PackIndex, pack: PackId, run: Wanted[_Where]) -> str | None:
-    """What is wrong with a segment that a pack cannot have."""
-    if run.first >= 0 and run.count >= 1 and run.first + run.count <= len(index):
-        return None
-    return f"pack {pack.hex()} has {len(index)} chunks: {run.count} from {run.first} are not in it"
+def _misfit(index: PackIndex, segment: Segment) -> Corrupt | None:
+    """What a segment says that its pack does not hold."""
+    try:
+        index.check_run(*segment[1:])
+    except Corrupt as error:
+        return error
+    return None
 
 
 def _wrong(where: _Where, chunks: Sequence[Buffer | LodefsError]) -> list[str]:

@@ -78,7 +78,7 @@ def _style(count: int) -> str:
     return (
         "<style>text{font:12px system-ui,-apple-system,'Segoe UI','DejaVu Sans',sans-serif}"
         ".title{font-size:15px;font-weight:600}.one{stroke-dasharray:4 3}"
-        ".value{font-size:10.5px;paint-order:stroke;stroke-width:4px}"
+        ".value{font-size:10.5px;paint-order:stroke;stroke-width:2px}"
         f"{rules(0, '#ffffff', '#1f2328', '#59636e', '#d1d9e0')}@media(prefers-color-scheme:dark)"
         f"{{{rules(1, '#0d1117', '#e6edf3', '#9198a1', '#3d444d')}}}</style>"
     )

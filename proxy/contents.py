@@ -9,6 +9,7 @@ import time
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable
+from itertools import accumulate
 from typing import NamedTuple
 
 from chunkstore import cachelayout as layout
@@ -33,7 +34,6 @@ log = logging.getLogger("lodefs.cache")
 CONTENTS_MAX = 16 * 1024
 PIECE_SIZE_BYTES = MIB  # what a reader holds at once
 LOCATE_CHUNKS_MAX = 256  # of one look at the index
-INDEXES_AHEAD = 8  # read together on the way to a far place
 TRIES = 2  # through the cache, before the reader is served past it
 UNCACHED_S = 5.0  # after there was no space, units stay small so long
 AHEAD_TASKS_MAX = 64
@@ -47,7 +47,8 @@ class Content:
     def __init__(self, digest: bytes, size_bytes: int, segments: tuple[Segment, ...]) -> None:
         self.size_bytes = size_bytes
         self.segments = segments
-        self.starts = [0]  # offsets of the segments, as far as they are known
+        sizes = (segment.size_bytes for segment in segments)
+        self.starts = list(accumulate(sizes, initial=0))  # of the segments; at last the end
         self.extents = Extents()
         big = size_bytes >= layout.FLAT_SIZE_BYTES_MIN
         self.flat = Flat(digest, size_bytes) if big else None
@@ -226,36 +227,19 @@ class Contents:
         return False
 
     async def _spot(self, content: Content, at: int) -> _Spot:
-        """The chunk that holds a byte. Corrupt where the segments hold fewer bytes."""
-        while content.starts[-1] <= at:
-            await self._next_start(content, at)
+        """The chunk that holds a byte. Corrupt where the segments hold fewer bytes, or their pack
+        holds others. The index of that one pack is needed, whatever lies before it."""
+        if at >= content.starts[-1]:
+            raise Corrupt(f"its segments hold {content.starts[-1]} bytes: {at} is beyond")
         n = bisect_right(content.starts, at) - 1
         segment = content.segments[n]
         loaded = await self._indexes.get(segment.pack)
         index = loaded.index
+        index.check_run(*segment[1:])
         shift = content.starts[n] - index.raw_offsets[segment.first]
         chunk = bisect_right(index.raw_offsets, at - shift) - 1
         start = shift + index.raw_offsets[chunk]
         return _Spot(loaded, chunk, start, segment.first, segment.first + segment.count)
-
-    async def _next_start(self, content: Content, at: int) -> None:
-        """Learns the size of one more segment. Those on the way to a far place are read together:
-        a segment of a pack has some 64 MiB at most where it does not compress."""
-        n = len(content.starts) - 1
-        if n >= len(content.segments):
-            raise Corrupt(f"its segments hold {content.starts[-1]} of {content.size_bytes} bytes")
-        segment = content.segments[n]
-        if self._indexes.in_memory(segment.pack) is None:
-            far = 1 + min((at - content.starts[-1]) // (64 * MIB), INDEXES_AHEAD - 1)
-            packs = {segment.pack for segment in content.segments[n : n + far]}
-            await asyncio.gather(*(self._indexes.get(pack) for pack in packs))
-        index = (await self._indexes.get(segment.pack)).index
-        end = segment.first + segment.count
-        if end > len(index):
-            raise Corrupt(f"pack {segment.pack.hex()} has {len(index)} chunks, not {end}")
-        if len(content.starts) == n + 1:  # nobody else was here meanwhile
-            size_bytes = index.raw_offsets[end] - index.raw_offsets[segment.first]
-            content.starts.append(content.starts[n] + size_bytes)
 
     # --- fetching
 

@@ -45,10 +45,10 @@ def pack() -> FinishedPack:
 def tree() -> list[Entry]:
     """A directory of every kind of entry, with awkward names."""
     digest = Digest(bytes(range(32, 64)))
-    one = (Segment(OTHER_PACK, 0, 1),)
-    three = (Segment(OTHER_PACK, 41, 3),)
-    many = (Segment(OTHER_PACK, 1, 40), Segment(SAME_PACK, 7, 1))
-    subtree = (Segment(SAME_PACK, 300, 2),)
+    one = (Segment(OTHER_PACK, 0, 1, 3),)
+    three = (Segment(OTHER_PACK, 41, 3, 5),)
+    many = (Segment(OTHER_PACK, 1, 40, 2**40 - 9), Segment(SAME_PACK, 7, 1, 9))
+    subtree = (Segment(SAME_PACK, 300, 2, 90_000),)
     return [
         Entry(b"\n", Kind.FILE, digest=EMPTY_DIGEST),
         Entry(b"a", Kind.FILE, executable=True, size_bytes=3, digest=digest, segments=one),
@@ -66,7 +66,7 @@ def commit() -> Commit:
         kind=Kind.DIRECTORY,
         size_bytes=77,
         digest=Digest(bytes(range(64, 96))),
-        segments=(Segment(OTHER_PACK, 5, 1),),
+        segments=(Segment(OTHER_PACK, 5, 1, 70), Segment(OTHER_PACK, 2, 1, 7)),
     )
     parents = (CommitId(bytes(range(96, 128))),)
     return Commit(root, parents, "Ada Lövelace", 1_700_000_000, "first\nlight", 10, 3, 12_345)

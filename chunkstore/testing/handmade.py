@@ -106,9 +106,10 @@ class Handmade:
             pack, number = self._places[ChunkId(digest_of(chunk))]
             last = segments[-1] if segments else None
             if last and last.pack == pack and last.first + last.count == number:
-                segments[-1] = Segment(pack, last.first, last.count + 1)
+                grown = last.size_bytes + len(chunk)
+                segments[-1] = Segment(pack, last.first, last.count + 1, grown)
             else:
-                segments.append(Segment(pack, number, 1))
+                segments.append(Segment(pack, number, 1, len(chunk)))
         size_bytes = len(content)
         digest = digest_of(content)
         return Entry(name, Kind.FILE, executable, size_bytes, digest, tuple(segments))

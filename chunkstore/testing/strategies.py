@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import strategies as st
 
 from chunkstore.commit import Commit
@@ -36,7 +38,8 @@ def joined(segments: list[Segment]) -> tuple[Segment, ...]:
     for segment in segments:
         last = found[-1] if found else None
         if last and last.pack == segment.pack and last.first + last.count == segment.first:
-            found[-1] = Segment(last.pack, last.first, last.count + segment.count)
+            size_bytes = last.size_bytes + segment.size_bytes
+            found[-1] = Segment(last.pack, last.first, last.count + segment.count, size_bytes)
         else:
             found.append(segment)
     return tuple(found)
@@ -47,15 +50,26 @@ _segment = st.builds(
     packs,
     st.one_of(st.integers(0, 9), st.integers(0, 2**20)),
     st.one_of(st.integers(1, 3), st.integers(1, 70), st.integers(1, 2**20)),
+    st.one_of(st.integers(1, 300), st.integers(1, 2**60)),
 )
 segments = st.lists(_segment, min_size=1, max_size=4).map(joined)
-_sizes = st.one_of(st.integers(1, 300), st.integers(1, 2**63 - 1))
+
+
+def _stored(
+    name: st.SearchStrategy[bytes], kind: Kind, executable: st.SearchStrategy[bool]
+) -> st.SearchStrategy[Entry]:
+    """Entries of a kind that have bytes: as many as their segments."""
+
+    def sized(entry: Entry) -> Entry:
+        return replace(entry, size_bytes=sum(segment.size_bytes for segment in entry.segments))
+
+    nothing = st.just(0)
+    return st.builds(Entry, name, st.just(kind), executable, nothing, digests, segments).map(sized)
 
 
 def files(name: st.SearchStrategy[bytes] = names) -> st.SearchStrategy[Entry]:
     """Files that are not empty."""
-    kind = st.just(Kind.FILE)
-    return st.builds(Entry, name, kind, st.booleans(), _sizes, digests, segments)
+    return _stored(name, Kind.FILE, st.booleans())
 
 
 def entries(name: st.SearchStrategy[bytes] = names) -> st.SearchStrategy[Entry]:
@@ -64,10 +78,8 @@ def entries(name: st.SearchStrategy[bytes] = names) -> st.SearchStrategy[Entry]:
     empty = st.builds(
         Entry, name, st.just(Kind.FILE), st.booleans(), nothing, st.just(EMPTY_DIGEST)
     )
-    directories = st.builds(
-        Entry, name, st.just(Kind.DIRECTORY), st.just(value=False), _sizes, digests, segments
-    )
-    return st.one_of(files(name), empty, directories, st.builds(symlink, name, targets))
+    directory = _stored(name, Kind.DIRECTORY, st.just(value=False))
+    return st.one_of(files(name), empty, directory, st.builds(symlink, name, targets))
 
 
 directories = st.lists(entries(), max_size=20, unique_by=lambda entry: entry.name).map(
@@ -97,15 +109,7 @@ _text = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 _count = st.integers(0, 2**62)
 commits = st.builds(
     Commit,
-    root=st.builds(
-        Entry,
-        st.just(b""),
-        st.just(Kind.DIRECTORY),
-        st.just(value=False),
-        _sizes,
-        digests,
-        segments,
-    ),
+    root=_stored(st.just(b""), Kind.DIRECTORY, st.just(value=False)),
     parents=st.lists(ids.map(CommitId), max_size=2).map(tuple),
     author=_text,
     time_s=st.integers(-(2**40), 2**40),

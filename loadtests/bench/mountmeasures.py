@@ -57,7 +57,7 @@ LABELS = {
     EIGHT: "shuffled files of 10 KB, 8 readers",
 }
 SERIES = {"rclone": "rclone mount --vfs-cache-mode full"}
-ONCE_MORE = f"{LABELS[SEQUENTIAL.name]}, again"
+ONCE_MORE = f"{LABELS[SEQUENTIAL.name]} again, from the page cache"
 
 
 def drawn(result: Comparison) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from chunkstore import cachelayout as layout
 from chunkstore.cachelayout import EntryRow, FileKind, FileRow, FileState
 from chunkstore.errors import Corrupt
 from chunkstore.names import ChunkId, CommitId, Digest, PackId
+from chunkstore.testing.strategies import segments
 from chunkstore.tree import Entry, Kind, Segment
 from chunkstore.wire import Node, Snapshot
 
@@ -28,7 +30,7 @@ FILE = Entry(
     executable=True,
     size_bytes=2**33,
     digest=Digest(ID),
-    segments=(Segment(PackId(OTHER), 7, 1000), Segment(PackId(ID), 0, 1)),
+    segments=(Segment(PackId(OTHER), 7, 1000, 2**33 - 5), Segment(PackId(ID), 0, 1, 5)),
 )
 LINK = Entry(b"link", Kind.SYMLINK, size_bytes=4, digest=Digest(OTHER), target=b"../x")
 SNAPSHOT = Snapshot("a/b", COMMIT.hex(), layout.child_node(1, 1, LINK), 17, 3, 1, 99)
@@ -140,9 +142,35 @@ def test_damaged_rows_are_corrupt(decode: object, value: bytes) -> None:
         decode(value)  # type: ignore[operator]
 
 
-def test_half_a_segment_is_corrupt() -> None:
-    """The segments of an entry come whole."""
-    row = EntryRow(1, b"f", 1, False, 1, ID, b"", b"x" * 41)
+@given(segments)
+def test_segments_come_back(found: tuple[Segment, ...]) -> None:
+    """The segments of a row, one or many, have the sizes that they had in the tree."""
+    size_bytes = sum(segment.size_bytes for segment in found)
+    entry = replace(FILE, size_bytes=size_bytes, segments=found)
+    row = layout.decode_entry_row(layout.encode_entry_row(1, entry))
+    assert layout.segments_of(row) == found
+    assert len(row.segments) == 48 * len(found) - 8
+
+
+def test_an_empty_file_has_no_segments() -> None:
+    """A row without bytes needs none."""
+    assert layout.segments_of(EntryRow(1, b"f", 1, False, 0, ID, b"", b"")) == ()
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "joined"),
+    [
+        (1, b"x" * 41),
+        (1, b"x" * 48),
+        (1, b""),
+        (0, b"x" * 40),
+        (5, b"x" * 40 + (5).to_bytes(8, "little") + b"x" * 40),
+        (5, b"x" * 40 + bytes(8) + b"x" * 40),
+    ],
+)
+def test_segments_that_are_not_those_of_the_row(size_bytes: int, joined: bytes) -> None:
+    """Segments come whole, have bytes, and have together those of their entry."""
+    row = EntryRow(1, b"f", 1, False, size_bytes, ID, b"", joined)
     with pytest.raises(Corrupt, match="segment"):
         layout.segments_of(row)
 

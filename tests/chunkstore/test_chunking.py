@@ -7,7 +7,7 @@ from blake3 import blake3
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chunkstore.chunking import ChunkingParams, StreamCutter, cut
+from chunkstore.chunking import ChunkingParams, cut
 from chunkstore.errors import InvalidInput
 
 SMALL = ChunkingParams(256, 1024, 4096)
@@ -29,17 +29,6 @@ def test_chunks_fill_the_data_within_the_limits(data: bytes) -> None:
     assert sum(sizes) == len(data)
     assert all(size <= SMALL.size_bytes_max for size in sizes)
     assert all(size >= SMALL.size_bytes_min for size in sizes[:-1])
-
-
-@given(streams, st.lists(st.integers(0, 9000), max_size=30))
-def test_windows_give_the_cuts_of_the_whole(data: bytes, sizes: list[int]) -> None:
-    """A stream in windows of any sizes is cut as the whole is."""
-    cutter, ends, begin = StreamCutter(SMALL), [], 0
-    for size in sizes:
-        ends += cutter.feed(data[begin : begin + size], final=False)
-        begin = min(begin + size, len(data))
-    ends += cutter.feed(memoryview(data)[begin:], final=True)
-    assert ends == cut(data, SMALL)
 
 
 @given(streams, st.integers(SMALL.size_bytes_max + 1, 30_000))
@@ -64,9 +53,8 @@ def test_cuts_move_with_the_content(data: bytes) -> None:
 
 
 def test_nothing_has_no_chunks() -> None:
-    """No bytes, no cuts, also at the end of a stream."""
-    assert cut(b"", SMALL) == []
-    assert StreamCutter(SMALL).feed(b"", final=True) == []
+    """No bytes, no cuts, in a window or at the end."""
+    assert cut(b"", SMALL) == cut(b"", SMALL, final=False) == []
 
 
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])

@@ -83,16 +83,21 @@ def test_packs_grow() -> None:
 def test_chunks_of_the_open_pack_are_in_the_same_pack() -> None:
     """Before a pack has its id, its segments say SAME_PACK; afterwards they name it."""
     packing_ = Packing(MemoryObjects())
-    for raw in raws(5):
+    added = raws(5)
+    for raw in added:
         packing_.add(raw)
+    sizes = [sum(map(len, added[1:3])), sum(map(len, added[3:]))]
     packer = packing_.packer
     assert packer.sealed == 3
     segments = packer.segments(1, 4)
-    assert segments[0].count == 2
-    assert segments[1] == Segment(SAME_PACK, 0, 2)
+    assert segments[0][1:] == (1, 2, sizes[0])
+    assert segments[1] == Segment(SAME_PACK, 0, 2, sizes[1])
     packing_.finish()
     ids = [index.pack_id for index in packing_.confirmed]
-    assert packer.segments(1, 4) == [Segment(ids[0], 1, 2), Segment(ids[1], 0, 2)]
+    assert packer.segments(1, 4) == [
+        Segment(ids[0], 1, 2, sizes[0]),
+        Segment(ids[1], 0, 2, sizes[1]),
+    ]
     packing_.uploader.close()
 
 

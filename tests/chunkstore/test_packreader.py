@@ -72,11 +72,16 @@ def file_of(raws: list[bytes], *segments: Segment) -> Entry:
                  segments=segments)  # fmt: skip
 
 
+def segment_of(pack_id: PackId, first: int, raws: list[bytes]) -> Segment:
+    """Of all ``raws``, the first of which is number ``first`` in the pack."""
+    return Segment(pack_id, first, len(raws), sum(len(raw) for raw in raws))
+
+
 def put_tree(objects: Objects, entries: list[Entry], name: bytes = b"dir") -> Entry:
     """Stores a tree alone in a pack, cut into chunks of 100 bytes; gives its entry."""
     data = encode_tree(entries)
     pieces = [data[n : n + 100] for n in range(0, len(data), 100)]
-    segment = Segment(objects.put_pack(pack_of(pieces)), 0, len(pieces))
+    segment = segment_of(objects.put_pack(pack_of(pieces)), 0, pieces)
     return Entry(name, Kind.DIRECTORY, size_bytes=len(data), digest=tree_digest(entries),
                  segments=(segment,))  # fmt: skip
 
@@ -195,9 +200,9 @@ def test_read_file(raws: list[bytes], more: list[bytes]) -> None:
     one, two = (objects.put_pack(pack_of(part)) for part in (raws, more))
     file = file_of(
         [*more, *raws, more[-1]],
-        Segment(two, 0, len(more)),
-        Segment(one, 0, len(raws)),
-        Segment(two, len(more) - 1, 1),
+        segment_of(two, 0, more),
+        segment_of(one, 0, raws),
+        segment_of(two, len(more) - 1, more[-1:]),
     )
     assert b"".join(PackReader(objects).read_file(file)) == b"".join([*more, *raws, more[-1]])
 
@@ -224,7 +229,7 @@ def test_a_file_that_is_not_what_its_entry_says(
 ) -> None:
     """A file whose chunks are not its content is Corrupt at the latest at its end."""
     pack_id = objects.put_pack(pack_of(RAWS))
-    good = file_of(RAWS[2:6], Segment(pack_id, 2, 4))
+    good = file_of(RAWS[2:6], segment_of(pack_id, 2, RAWS[2:6]))
     assert list(PackReader(objects).read_file(good)) == RAWS[2:6]
     with pytest.raises(Corrupt, match="'file'"):
         list(PackReader(objects).read_file(replace(good, **change)))
@@ -236,28 +241,33 @@ def test_runs(sizes: list[int], limit: int) -> None:
     objects = Objects()
     noise = blake3(b"noise").digest(length=50)
     pack_id = objects.put_pack(pack_of([noise[:size] for size in sizes]))
-    runs = PackReader(objects).runs(Segment(pack_id, 0, len(sizes)), limit)
+    runs = PackReader(objects).runs(Segment(pack_id, 0, len(sizes), sum(sizes)), limit)
     totals = [sum(sizes[run.first : run.first + run.count]) for run in runs]
     assert [n for run in runs for n in range(run.first, run.first + run.count)] == list(
         range(len(sizes))
     )
+    assert [run.size_bytes for run in runs] == totals
     assert all(total <= limit or run.count == 1 for run, total in zip(runs, totals, strict=True))
     for run, total in zip(runs[1:], totals, strict=False):
         assert total + sizes[run.first] > limit
 
 
 def test_runs_beyond_the_pack(objects: Objects) -> None:
-    """A segment that is longer than its pack is Corrupt."""
+    """A segment that is longer than its pack, or has other bytes, is Corrupt."""
     pack_id = objects.put_pack(pack_of(RAWS))
-    with pytest.raises(Corrupt, match="has only 20 chunks"):
-        PackReader(objects).runs(Segment(pack_id, 15, 6))
+    with pytest.raises(Corrupt, match="has 20 chunks: 6 from number 15 are not in it"):
+        PackReader(objects).runs(Segment(pack_id, 15, 6, 1))
+    good = segment_of(pack_id, 15, RAWS[15:])
+    wrong = good._replace(size_bytes=good.size_bytes + 1)
+    with pytest.raises(Corrupt, match=f"and should have {wrong.size_bytes}"):
+        PackReader(objects).runs(wrong)
 
 
 def test_read_tree_of_many_chunks(objects: Objects) -> None:
     """A tree of many chunks comes back whole, by one GET besides that of the index."""
     pack_id = objects.put_pack(pack_of(RAWS))
     entries = [
-        replace(file_of([raw], Segment(pack_id, n, 1)), name=b"%02d" % n)
+        replace(file_of([raw], segment_of(pack_id, n, [raw])), name=b"%02d" % n)
         for n, raw in enumerate(RAWS)
     ]
     tree = put_tree(objects, entries)
@@ -278,8 +288,9 @@ def test_neighbouring_trees_come_with_one_read(
     assert windows > 5
     reader = PackReader(objects, windows_max=2)
     for n, tree in enumerate(trees):
-        entry = Entry(b"d", Kind.DIRECTORY, size_bytes=pack.index.raw_size(n),
-                      digest=tree_digest(tree), segments=(Segment(pack_id, n, 1),))  # fmt: skip
+        size = pack.index.raw_size(n)
+        entry = Entry(b"d", Kind.DIRECTORY, size_bytes=size, digest=tree_digest(tree),
+                      segments=(Segment(pack_id, n, 1, size),))  # fmt: skip
         assert reader.read_tree(entry) == tree
     assert len(objects.gets) == 1 + windows
 
@@ -311,7 +322,7 @@ def test_bytes_that_are_no_tree(objects: Objects, data: bytes, error: type[Excep
     """A chunk that is no tree is refused; directory, chunk and pack are named."""
     pack_id = objects.put_pack(pack_of([data]))
     entry = Entry(b"dir", Kind.DIRECTORY, size_bytes=len(data), digest=tree_digest([]),
-                  segments=(Segment(pack_id, 0, 1),))  # fmt: skip
+                  segments=(segment_of(pack_id, 0, [data]),))  # fmt: skip
     with pytest.raises(error, match=f"'dir', in chunks 0 to 0 of packs/.*{pack_id.hex()}"):
         PackReader(objects).read_tree(entry)
 
@@ -352,11 +363,11 @@ def test_a_tree_in_its_own_pack(objects: Objects) -> None:
     leaf = encode_tree([symlink(b"s", b"t")])
     child = Entry(b"child", Kind.DIRECTORY, size_bytes=len(leaf),
                   digest=tree_digest([symlink(b"s", b"t")]),
-                  segments=(Segment(SAME_PACK, 0, 1),))  # fmt: skip
+                  segments=(segment_of(SAME_PACK, 0, [leaf]),))  # fmt: skip
     data = encode_tree([child])
     pack_id = objects.put_pack(pack_of([leaf, data]))
     root = Entry(b"", Kind.DIRECTORY, size_bytes=len(data), digest=tree_digest([child]),
-                 segments=(Segment(pack_id, 1, 1),))  # fmt: skip
+                 segments=(segment_of(pack_id, 1, [data]),))  # fmt: skip
     assert [path for path, _ in PackReader(objects).walk(root)] == [b"child", b"child/s"]
 
 
@@ -401,11 +412,12 @@ def test_errors_of_loads_are_not_kept() -> None:
 def test_a_tree_in_two_packs(objects: Objects) -> None:
     """A tree may reuse chunks of another pack, but then may not speak of its own pack."""
     for target, good in ((PackId(b"p" * 32), True), (SAME_PACK, False)):
-        entries = [file_of([b"x"], Segment(target, 0, 1))]
+        entries = [file_of([b"x"], segment_of(target, 0, [b"x"]))]
         data = encode_tree(entries)
-        packs = [objects.put_pack(pack_of([piece])) for piece in (data[:30], data[30:])]
+        pieces = (data[:30], data[30:])
+        segments = tuple(segment_of(objects.put_pack(pack_of([p])), 0, [p]) for p in pieces)
         tree = Entry(b"dir", Kind.DIRECTORY, size_bytes=len(data), digest=tree_digest(entries),
-                     segments=tuple(Segment(pack, 0, 1) for pack in packs))  # fmt: skip
+                     segments=segments)  # fmt: skip
         if good:
             assert PackReader(objects).read_tree(tree) == entries
         else:

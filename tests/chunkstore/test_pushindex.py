@@ -28,6 +28,7 @@ from chunkstore.pushindex import (
     State,
     TreePlace,
 )
+from chunkstore.segments import Run
 from chunkstore.shard import ShardPack, encode_shard
 from chunkstore.testing.strategies import segments
 from chunkstore.tree import Segment
@@ -50,7 +51,7 @@ def index_in(directory: Path) -> closing[PushIndex]:
 
 
 def segment_of(index: PushIndex, name: str) -> Segment:
-    return index.segment(index.find([chunk(name)])[chunk(name)], 1)
+    return index.segment(Run(index.find([chunk(name)])[chunk(name)], 1, 7))
 
 
 def remembered(key: bytes, *, signature: bytes = b"s" * 16, files: bytes = b"files") -> Remembered:
@@ -68,8 +69,8 @@ def test_chunks_are_found_where_their_pack_has_them(tmp_path: Path) -> None:
         places = index.find([chunk(name) for name in "abcx"])
         assert set(places) == {chunk("a"), chunk("b"), chunk("c")}
         assert places[chunk("c")] == places[chunk("a")] + 2
-        assert index.segment(places[chunk("b")], 2) == Segment(one.pack_id, 1, 2)
-        assert segment_of(index, "d") == Segment(two.pack_id, 0, 1)
+        assert index.segment(Run(places[chunk("b")], 2, 14)) == Segment(one.pack_id, 1, 2, 14)
+        assert segment_of(index, "d") == Segment(two.pack_id, 0, 1, 7)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 255, 256, 257, 1000])
@@ -80,7 +81,7 @@ def test_many_chunks_at_once(tmp_path: Path, count: int) -> None:
         index.add_packs([pack_of(*names)])
         ids = [chunk(name) for name in names]
         found = index.find([*ids, ids[0], chunk("unknown")])
-        assert [index.segment(found[i], 1).first for i in ids] == list(range(count))
+        assert [index.segment(Run(found[i], 1, 7)).first for i in ids] == list(range(count))
         assert len(found) == count
 
 
@@ -90,7 +91,7 @@ def test_a_chunk_that_is_stored_again_is_found_in_the_newer_pack(tmp_path: Path)
     with index_in(tmp_path) as index:
         index.add_packs([old])
         index.add_packs([new])
-        assert segment_of(index, "a") == Segment(new.pack_id, 1, 1)
+        assert segment_of(index, "a") == Segment(new.pack_id, 1, 1, 7)
 
 
 def test_packs_of_one_number_are_not_mixed_up(
@@ -234,7 +235,7 @@ def test_flipped_bits_are_noticed(tmp_path: Path) -> None:
     """Whatever byte of the file is wrong: answers are right, missing, or IndexBroken."""
     names = [str(n) for n in range(60)]
     packs = [pack_of(*names[n : n + 20]) for n in (0, 20, 40)]
-    tree = (digest_of(b"tree"), TreePlace(9, (Segment(PackId(b"p" * 32), 1, 2),)))
+    tree = (digest_of(b"tree"), TreePlace(9, (Segment(PackId(b"p" * 32), 1, 2, 9),)))
     row = remembered(b"key", files=b"f" * 300)
     with index_in(tmp_path) as index:
         index.add_packs(packs)
@@ -269,7 +270,7 @@ def check(
     found = index.find([chunk(name) for name in right])
     for name, segment in right.items():
         if chunk(name) in found:
-            assert index.segment(found[chunk(name)], 1) == segment
+            assert index.segment(Run(found[chunk(name)], 1, 7)) == segment
     assert index.find_trees([tree[0]]).get(tree[0], tree[1]) == tree[1]
     memory: SourceMemory = index.source(b"/x")
     assert memory.state(row.key) in (None, row.state)

@@ -34,6 +34,10 @@ def places_of(runs: list[tuple[int, int]]) -> list[int]:
     ]
 
 
+def sizes_of(part: list[int]) -> list[int]:
+    return [1 + n % 7 for n in range(len(part))]
+
+
 def lay(files: list[list[int]]) -> tuple[list[int], list[bool], Layout]:
     """The parts of one file, one after the other: places, flags, and the layout at the end."""
     layout, fresh = Layout(), FRESH
@@ -41,9 +45,10 @@ def lay(files: list[list[int]]) -> tuple[list[int], list[bool], Layout]:
     flags: list[bool] = []
     for part in files:
         wanted = choose(part, layout, fresh)
-        runs, layout = place_all(part, wanted, fresh, layout)
+        runs, layout = place_all(part, sizes_of(part), wanted, fresh, layout)
         for run in runs:
-            places.extend(range(run.place, run.place + run.chunks))
+            places.extend(range(run.place, run.end))
+        assert sum(run.size_bytes for run in runs) == sum(sizes_of(part))
         fresh += sum(wanted)
         flags += wanted
     return places, flags, layout
@@ -78,16 +83,23 @@ def test_a_file_that_is_one_run_is_reused(place: int, chunks: int) -> None:
     """Content that lies in one run somewhere is never stored again, however small it is."""
     places = list(range(place, place + chunks))
     assert not any(choose(places, Layout(), FRESH))
-    runs, _ = place_all(places, [False] * chunks, FRESH, Layout())
-    assert runs == [Run(place, chunks)]
+    runs, _ = place_all(places, [2] * chunks, [False] * chunks, FRESH, Layout())
+    assert runs == [Run(place, chunks, 2 * chunks)]
 
 
 def test_new_content_is_stored() -> None:
     """Where nothing is known all is wanted, as one run."""
     assert choose([UNKNOWN] * 3, Layout(), FRESH) == [True] * 3
-    runs, layout = place_all([UNKNOWN] * 3, [True] * 3, FRESH, Layout())
-    assert runs == [Run(FRESH, 3)]
+    runs, layout = place_all([UNKNOWN] * 3, [4, 5, 6], [True] * 3, FRESH, Layout())
+    assert runs == [Run(FRESH, 3, 15)]
     assert layout == Layout(chunks=3, breaks=0, end=FRESH + 3)
+
+
+def test_each_run_has_the_size_of_its_chunks() -> None:
+    """Where a part lies in several runs, each tells the bytes of its own chunks."""
+    runs, _ = place_all([7, 8, UNKNOWN, 30], [1, 2, 4, 8], [False, False, True, False], FRESH,
+                        Layout())  # fmt: skip
+    assert runs == [Run(7, 2, 3), Run(FRESH, 1, 4), Run(30, 1, 8)]
 
 
 def test_one_new_chunk_in_a_long_file_is_stored_alone() -> None:
@@ -114,20 +126,22 @@ def test_the_shortest_runs_are_stored_again_first() -> None:
 def test_an_empty_part_changes_nothing() -> None:
     """An empty file has no flags, no runs, and leaves the layout alone."""
     assert choose([], Layout(), FRESH) == []
-    assert place_all([], [], FRESH, Layout(5, 1, 9)) == ([], Layout(5, 1, 9))
+    assert place_all([], [], [], FRESH, Layout(5, 1, 9)) == ([], Layout(5, 1, 9))
 
 
 def test_runs_of_parts_are_joined() -> None:
     """Where a part goes on behind the one before, their runs are one."""
-    assert join_runs([Run(1, 2)], [Run(3, 1), Run(9, 1)]) == [Run(1, 3), Run(9, 1)]
-    assert join_runs([Run(1, 2)], [Run(4, 1)]) == [Run(1, 2), Run(4, 1)]
-    assert join_runs([], [Run(4, 1)]) == [Run(4, 1)]
-    assert join_runs([Run(4, 1)], []) == [Run(4, 1)]
+    one, two, apart = Run(1, 2, 20), Run(3, 1, 5), Run(9, 1, 7)
+    assert join_runs([one], [two, apart]) == [Run(1, 3, 25), apart]
+    assert join_runs([one], [apart]) == [one, apart]
+    assert join_runs([], [apart]) == [apart]
+    assert join_runs([apart], []) == [apart]
 
 
 def test_segments_that_follow_each_other_become_one() -> None:
     """Joining keeps the order and merges only neighbours in one pack."""
     a, b = PackId(b"a" * 32), PackId(b"b" * 32)
-    found = join([Segment(a, 0, 2), Segment(a, 2, 3), Segment(b, 5, 1), Segment(a, 5, 1)])
-    assert found == (Segment(a, 0, 5), Segment(b, 5, 1), Segment(a, 5, 1))
+    other, last = Segment(b, 5, 1, 3), Segment(a, 5, 1, 4)
+    found = join([Segment(a, 0, 2, 10), Segment(a, 2, 3, 11), other, last])
+    assert found == (Segment(a, 0, 5, 21), other, last)
     assert join([]) == ()

@@ -53,7 +53,7 @@ def small_files(count: int) -> list[Entry]:
             Kind.FILE,
             size_bytes=1000 + n * 7919 % 50_000,
             digest=digest_of(b"%d" % n),
-            segments=(Segment(DATA, n, 1),),
+            segments=(Segment(DATA, n, 1, 1000 + n * 7919 % 50_000),),
         )
         for n in range(count)
     ]
@@ -86,11 +86,24 @@ def test_directories_of_many_groups(found: list[Entry]) -> None:
 
 
 def test_segments_that_follow_each_other_become_one() -> None:
-    """A file whose segments follow each other comes back with one segment."""
-    split = Entry(b"a", Kind.FILE, size_bytes=9, digest=D32,
-                  segments=(Segment(DATA, 3, 2), Segment(DATA, 5, 1)))  # fmt: skip
-    joined = replace(split, segments=(Segment(DATA, 3, 3),))
+    """Segments of a file that follow each other come back as one, of their sizes together."""
+    split = Entry(b"a", Kind.FILE, size_bytes=16, digest=D32,
+                  segments=(Segment(DATA, 3, 2, 8), Segment(DATA, 5, 1, 1),
+                            Segment(OWN, 0, 1, 3), Segment(OWN, 1, 1, 4)))  # fmt: skip
+    joined = replace(split, segments=(Segment(DATA, 3, 3, 9), Segment(OWN, 0, 2, 7)))
     assert decode_tree(encode_tree([split]), OWN) == [joined]
+
+
+def test_files_that_follow_each_other_keep_their_sizes() -> None:
+    """Files of several segments, the second where the first ends: each has its own sizes."""
+    first = Entry(b"a", Kind.FILE, size_bytes=9, digest=D32,
+                  segments=(Segment(DATA, 9, 1, 2), Segment(OWN, 0, 2, 7)))  # fmt: skip
+    second = replace(first, name=b"b",
+                     segments=(Segment(OWN, 2, 2, 5), Segment(DATA, 0, 1, 4)))  # fmt: skip
+    folder = Entry(b"aa", Kind.DIRECTORY, size_bytes=7, digest=D32,
+                   segments=(Segment(DATA, 1, 1, 6), Segment(OWN, 7, 1, 1)))  # fmt: skip
+    found = [first, folder, second]
+    assert decode_tree(encode_tree(found), None) == found
 
 
 @pytest.mark.slow
@@ -162,9 +175,10 @@ def test_a_change_in_a_huge_directory_stays_local() -> None:
 
     found = small_files(50_000)
     before = chunks(found)
-    found[30_000] = replace(found[30_000], digest=D32, segments=(Segment(OWN, 0, 1),))
+    moved = found[30_000].segments[0]._replace(pack=OWN, first=0)
+    found[30_000] = replace(found[30_000], digest=D32, segments=(moved,))
     added = Entry(b"image_0010000.png", Kind.FILE, size_bytes=5, digest=D32,
-                  segments=(Segment(OWN, 1, 1),))  # fmt: skip
+                  segments=(Segment(OWN, 1, 1, 5),))  # fmt: skip
     after = chunks([*found, added])
     new = [size for digest, size in after.items() if digest not in before]
     assert sum(new) < 6 * params.size_bytes_max
@@ -180,15 +194,18 @@ BAD_ENTRIES = [
     Entry(b"n" * 256, Kind.FILE, digest=EMPTY_DIGEST),
     Entry(b"a", Kind.FILE, digest=D32),
     Entry(b"a", Kind.FILE, size_bytes=5, digest=D32),
-    Entry(b"a", Kind.FILE, size_bytes=-5, digest=D32, segments=(Segment(DATA, 0, 1),)),
-    Entry(b"a", Kind.FILE, size_bytes=2**63, digest=D32, segments=(Segment(DATA, 0, 1),)),
-    Entry(b"a", Kind.FILE, size_bytes=5, digest=Digest(b"x"), segments=(Segment(DATA, 0, 1),)),
-    Entry(b"a", Kind.FILE, size_bytes=5, digest=D32, segments=(Segment(DATA, -1, 1),)),
-    Entry(b"a", Kind.FILE, size_bytes=5, digest=D32, segments=(Segment(DATA, 0, 0),)),
-    Entry(b"a", Kind.FILE, digest=EMPTY_DIGEST, segments=(Segment(DATA, 0, 1),)),
+    Entry(b"a", Kind.FILE, size_bytes=-5, digest=D32, segments=(Segment(DATA, 0, 1, -5),)),
+    Entry(b"a", Kind.FILE, size_bytes=2**63, digest=D32, segments=(Segment(DATA, 0, 1, 2**63),)),
+    Entry(b"a", Kind.FILE, size_bytes=5, digest=Digest(b"x"), segments=(Segment(DATA, 0, 1, 5),)),
+    Entry(b"a", Kind.FILE, size_bytes=5, digest=D32, segments=(Segment(DATA, -1, 1, 5),)),
+    Entry(b"a", Kind.FILE, size_bytes=5, digest=D32, segments=(Segment(DATA, 0, 0, 5),)),
+    Entry(b"a", Kind.FILE, digest=EMPTY_DIGEST, segments=(Segment(DATA, 0, 1, 0),)),
     Entry(b"a", Kind.DIRECTORY, digest=D32),
     Entry(b"a", Kind.DIRECTORY, executable=True, size_bytes=2, digest=D32,
-          segments=(Segment(DATA, 0, 1),)),
+          segments=(Segment(DATA, 0, 1, 2),)),
+    Entry(b"a", Kind.FILE, size_bytes=5, digest=D32, segments=(Segment(DATA, 0, 1, 6),)),
+    Entry(b"a", Kind.FILE, size_bytes=5, digest=D32,
+          segments=(Segment(DATA, 0, 1, 5), Segment(OWN, 0, 1, 0))),
     replace(symlink(b"a", b"b"), digest=D32),
     replace(symlink(b"a", b"b"), executable=True),
     replace(symlink(b"a", b"b"), size_bytes=2),
@@ -223,6 +240,7 @@ def group(**columns: object) -> bytes:
         "runs": [1, 5, 2],
         "tree_runs": [],
         "counts": [],
+        "parts": [],
         "targets": [b"t"],
     }
     encoded = msgspec.msgpack.encode(list((row | columns).values()))
@@ -232,9 +250,12 @@ def group(**columns: object) -> bytes:
 
 def test_the_group_is_good_unchanged() -> None:
     """The next test changes columns of what is a right tree."""
-    segments = (Segment(DATA, 5, 2),)
+    segments = (Segment(DATA, 5, 2, 70_000),)
     file = Entry(b"b", Kind.FILE, executable=True, size_bytes=70_000, digest=D32, segments=segments)
     assert decode_tree(group(), OWN) == [file, symlink(b"s", b"t")]
+    parts = (Segment(DATA, 5, 1, 69_999), Segment(OWN, 0, 1, 1))
+    apart = group(runs=[1, 5, 1, 0, 0, 1], parts=[69_999])
+    assert decode_tree(apart, OWN) == [replace(file, segments=parts), symlink(b"s", b"t")]
 
 
 @pytest.mark.parametrize(
@@ -287,6 +308,11 @@ def test_the_group_is_good_unchanged() -> None:
         {"runs": [1, 5, 2**64 - 1]},
         {"tree_runs": [1, 5, 2]},
         {"counts": [1]},
+        {"parts": [1]},  # of a file of one segment
+        *(
+            {"runs": [1, 5, 1, 0, 0, 1], "parts": parts}
+            for parts in ([], [0], [-1], [70_000], [2**64 - 1], [1, 1], [69_999, 1])
+        ),
         {"targets": []},
         {"targets": [b"t", b"t"]},
         {"targets": [b""]},
@@ -304,7 +330,7 @@ def test_impossible_columns(columns: dict[str, object]) -> None:
 
 def test_a_tree_in_several_packs_has_no_own_pack() -> None:
     """A form whose chunks lie in several packs comes back if it names all packs by their ids."""
-    file = replace(small_files(1)[0], segments=(Segment(SAME_PACK, 0, 1),))
+    file = replace(small_files(1)[0], segments=(Segment(SAME_PACK, 0, 1, 1000),))
     assert decode_tree(encode_tree(small_files(3)), None) == small_files(3)
     with pytest.raises(Corrupt, match="several packs"):
         decode_tree(encode_tree([file]), None)

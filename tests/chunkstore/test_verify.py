@@ -162,6 +162,12 @@ def test_a_spoiled_tree(damaged: Damaged) -> None:
     assert result.files >= 4
 
 
+def _of_size(entry: Entry, size_bytes: int) -> Entry:
+    (segment,) = entry.segments
+    segments = (segment._replace(size_bytes=size_bytes),)
+    return replace(entry, size_bytes=size_bytes, segments=segments)
+
+
 Spoil = Callable[[Entry, Entry], Entry]
 
 
@@ -169,10 +175,10 @@ Spoil = Callable[[Entry, Entry], Entry]
     ("spoil", "told"),
     [
         (lambda a, b: replace(a, segments=b.segments), "do not make the file's digest"),
-        (lambda a, b: replace(a, size_bytes=499), "500 bytes, and should have 499"),
+        (lambda a, b: _of_size(a, 499), "has 500 bytes in 1 chunks from number 0, and should"),
         (
             lambda a, b: replace(a, segments=(a.segments[0]._replace(count=99),)),
-            "99 from 0 are not in it",
+            "99 from number 0 are not in it",
         ),
     ],
     ids=["digest", "size", "segment"],

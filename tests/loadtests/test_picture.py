@@ -83,5 +83,5 @@ def test_picture_of_the_comparison() -> None:
     assert texts(text).count("0.50x") == 2
     assert texts(text).count("3.0x") == 1
     assert texts(text).count("sequential read") == 2
-    assert texts(text).count("sequential read, again") == 1
+    assert texts(text).count("sequential read again, from the page cache") == 1
     assert "unlabelled" not in text

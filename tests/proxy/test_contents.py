@@ -201,9 +201,9 @@ def test_segments_that_do_not_fit_are_corrupt(rig: Rig, fault: str) -> None:
     entry = rig.maker.entry(b"f", BIGS[b"big/0"])
     first = entry.segments[0]
     segments = {
-        "too few": entry.segments[:1],
-        "too many": (Segment(first.pack, first.first, 10_000),),
-        "no pack": (Segment(pack_id_of([]), 0, 1),),
+        "too few": (first._replace(size_bytes=entry.size_bytes),),
+        "too many": (Segment(first.pack, first.first, 10_000, entry.size_bytes),),
+        "no pack": (Segment(pack_id_of([]), 0, 1, entry.size_bytes),),
     }[fault]
     bad = Entry(b"f", Kind.FILE, False, entry.size_bytes, digest_of(b"?"), segments)
     rig.maker.commit_root(REPO, rig.maker.tree(b"", [bad]), branch="bad")
@@ -213,6 +213,24 @@ def test_segments_that_do_not_fit_are_corrupt(rig: Rig, fault: str) -> None:
             with pytest.raises(Corrupt, match=rf"{REPO}@.*:f"):
                 await read_path(node, b"f", rev="bad")
             assert await read_path(node, b"big/0") == BIGS[b"big/0"]
+
+    asyncio.run(run())
+
+
+def test_a_byte_far_into_a_file_needs_one_index(rig: Rig) -> None:
+    """Where a byte lies is known from the tree: of the file's packs one index is read."""
+    content = b"".join(BIGS.values())
+    rig.maker.commit(REPO, {b"f": content}, branch="far")
+    assert len({segment.pack for segment in rig.maker.entry(b"f", content).segments}) > 1
+
+    async def run() -> None:
+        async with rig.node() as node:
+            await node.entry(await node.snapshot(REPO, "far"), b"f")
+            rig.reset()
+            assert await read_path(node, b"f", len(content) - 10, 10, rev="far") == content[-10:]
+            packs = {key for key, _, _ in rig.objects.ranges}
+            assert len(packs) == 1
+            assert rig.objects.gets - len(rig.objects.ranges) <= 2
 
     asyncio.run(run())
 
