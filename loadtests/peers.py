@@ -51,7 +51,7 @@ def casync(source: Path, store: Path) -> Run:
     command = ["casync", "make", f"--store={store / 'chunks.castr'}", "--without=all"]
     if source.is_file():
         return run([*command, str(store / "index.caibx"), str(source)])
-    return run([*command, "--with=executable", "--with=symlinks",
+    return run([*command, "--with=permissions", "--with=symlinks",
                 str(store / "index.caidx"), str(source)])  # fmt: skip
 
 
