@@ -5,6 +5,7 @@
     index/              RocksDB, the rows below
     slabs/ab/N          raw chunks of small files, one after the other; N: the file's number, hex
     flat/ab/DIGEST-N    one file of a dataset, of 1 MiB or more, each chunk at its own offset
+    suspects/N          empty: somebody found this file damaged, the proxy is to look at it
 
 Rows. Numbers in keys are big-endian, so that rows sort by them; in values little-endian.
 
@@ -39,12 +40,12 @@ from chunkstore.errors import Corrupt
 from chunkstore.names import ID_BYTES, ChunkId, CommitId, Digest, PackId
 from chunkstore.objects import Buffer
 from chunkstore.tree import Entry, Kind, Segment, fill
-from chunkstore.wire import Node, Snapshot
+from chunkstore.wire import Node, Page, Snapshot
 
 VERSION = 1
 VERSION_TEXT = f"lodefs-cache {VERSION}\n"
 VERSION_FILE, LOCK_FILE, INDEX_DIR = "VERSION", "lock", "index"
-SLABS_DIR, FLAT_DIR = "slabs", "flat"
+SLABS_DIR, FLAT_DIR, SUSPECTS_DIR = "slabs", "flat", "suspects"
 
 FLAT_SIZE_BYTES_MIN = 1024 * 1024  # dataset files from this size on have a flat file
 PAGE_NODES = 256  # entries in one row of children
@@ -63,6 +64,7 @@ _RUN_HEAD = struct.Struct("<Q")
 _RUN_CHUNK = struct.Struct("<32sI")
 _SEGMENT = struct.Struct("<32sIIQ")
 _SIZE_BYTES = 8  # of the last field
+_LAST_SEGMENT = struct.Struct("<32sII")
 
 
 class FileKind(IntEnum):
@@ -285,6 +287,12 @@ def entry_key(snapshot: bytes, ino: int) -> bytes:
     return ENTRIES + snapshot + ino.to_bytes(8, "big")
 
 
+def entry_keys(snapshot: bytes, inos: Iterable[int]) -> list[bytes]:
+    """Keys of EntryRows."""
+    prefix = ENTRIES + snapshot
+    return [prefix + ino.to_bytes(8, "big") for ino in inos]
+
+
 def children_prefix(snapshot: bytes, ino: int) -> bytes:
     """What the keys of a directory's pages begin with; the last name of the page follows."""
     return CHILDREN + snapshot + ino.to_bytes(8, "big")
@@ -308,7 +316,12 @@ _nodes_decoder = msgspec.msgpack.Decoder(list[Node])
 
 def encode_entry_row(parent: int, entry: Entry) -> bytes:
     """An EntryRow of a tree's entry."""
-    segments = b"".join(_SEGMENT.pack(*segment) for segment in entry.segments)[:-_SIZE_BYTES]
+    found = entry.segments
+    if len(found) == 1:  # most files
+        pack, first, count, _ = found[0]
+        segments = _LAST_SEGMENT.pack(pack, first, count)
+    else:
+        segments = b"".join([_SEGMENT.pack(*segment) for segment in found])[:-_SIZE_BYTES]
     row = EntryRow(
         parent,
         entry.name,
@@ -411,3 +424,19 @@ def decode_page(value: bytes) -> list[Node]:
         return _nodes_decoder.decode(value)
     except msgspec.MsgspecError as error:
         raise Corrupt(f"a page of children in the cache index is damaged: {error}") from error
+
+
+def page_of(values: Iterable[bytes], after: bytes, limit: int) -> Page:
+    """Children after a name, at most ``limit``, from a directory's rows in their order. Corrupt.
+
+    A row's key ends in its last name: the first row past ``after`` may hold names up to it.
+    """
+    nodes: list[Node] = []
+    for value in values:
+        page = decode_page(value)
+        if after and not nodes:
+            page = [node for node in page if node.name > after]
+        nodes += page
+        if len(nodes) > limit:
+            return Page(nodes[:limit], more=True)
+    return Page(nodes, more=False)

@@ -33,6 +33,10 @@ class KeyValues(Protocol):
         """Rows whose key starts with ``prefix`` and is greater than ``after``, in key order."""
         ...
 
+    def floor(self, prefix: bytes, key: bytes) -> tuple[bytes, bytes] | None:
+        """The last row whose key starts with ``prefix`` and is not greater than ``key``."""
+        ...
+
     def catch_up(self) -> None:
         """A reader's view moves on to what the writer has written by now."""
         ...
@@ -64,6 +68,10 @@ class MemoryKeyValues:
     def scan(self, prefix: bytes, *, after: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         keys = sorted(key for key in list(self.rows) if key.startswith(prefix) and key > after)
         return ((key, self.rows[key]) for key in keys)
+
+    def floor(self, prefix: bytes, key: bytes) -> tuple[bytes, bytes] | None:
+        found = max((k for k in list(self.rows) if k.startswith(prefix) and k <= key), default=None)
+        return None if found is None else (found, self.rows[found])
 
     def catch_up(self) -> None:
         """Always there."""

@@ -34,7 +34,7 @@ BLOCK_CACHE_SIZE_BYTES = 32 * 1024 * 1024
 WRITE_BUFFER_SIZE_BYTES = 16 * 1024 * 1024
 LOG_SIZE_BYTES_MAX = 32 * 1024 * 1024  # what a restart has to read again
 SPACE_SIZE_BYTES = 64 * 1024 * 1024  # what opening may need: logs become tables then
-SCAN_ROWS = 512  # rows that a scan holds at once
+SCAN_ROWS_MIN, SCAN_ROWS_MAX = 8, 512  # rows that a scan holds at once; the more, the further
 
 
 class RocksKeyValues:
@@ -119,12 +119,24 @@ class RocksKeyValues:
         with _translated(self._path):
             cursor = self._db.iter()
             cursor.seek(start)
+        count = SCAN_ROWS_MIN
         while True:
             with _translated(self._path):
-                rows = _next_rows(cursor, prefix)
+                rows = _next_rows(cursor, prefix, count)
             yield from rows
-            if len(rows) < SCAN_ROWS:
+            if len(rows) < count:
                 return
+            count = min(4 * count, SCAN_ROWS_MAX)
+
+    def floor(self, prefix: bytes, key: bytes) -> tuple[bytes, bytes] | None:
+        with _translated(self._path):
+            cursor = self._db.iter()
+            cursor.seek_for_prev(key)
+            if cursor.valid():
+                found: bytes = cursor.key()
+                return (found, cursor.value()) if found.startswith(prefix) else None
+            cursor.status()
+            return None
 
     def catch_up(self) -> None:
         """The writer sees its own writes."""
@@ -144,14 +156,21 @@ class RocksKeyValues:
 class RocksSecondary(RocksKeyValues):
     """A reader's view of another process's RocksDB directory; ``catch_up`` moves it on.
 
-    ``secondary_path`` is a directory of its own for the reader's log. Writing is refused.
+    ``secondary_path`` is a directory of its own for the reader's log, which may be removed once
+    this is made. Writing is refused.
     """
 
-    def __init__(self, path: Path, secondary_path: Path) -> None:
+    def __init__(
+        self,
+        path: Path,
+        secondary_path: Path,
+        *,
+        block_cache_size_bytes: int = BLOCK_CACHE_SIZE_BYTES,
+    ) -> None:
         self._path = path
         self._lock = threading.Lock()
         self._is_stuck = False
-        options = _options()
+        options = _options(block_cache_size_bytes)
         options.create_if_missing(False)  # noqa: FBT003
         options.set_max_open_files(-1)  # a secondary must keep files that the writer deletes
         with _translated(path):
@@ -171,9 +190,9 @@ def _secondary(path: Path) -> AccessType:
     return AccessType.secondary(str(path))
 
 
-def _next_rows(cursor: Any, prefix: bytes) -> list[tuple[bytes, bytes]]:
+def _next_rows(cursor: Any, prefix: bytes, count: int) -> list[tuple[bytes, bytes]]:
     rows: list[tuple[bytes, bytes]] = []
-    while len(rows) < SCAN_ROWS and cursor.valid():
+    while len(rows) < count and cursor.valid():
         key = cursor.key()
         if not key.startswith(prefix):
             break
@@ -183,9 +202,9 @@ def _next_rows(cursor: Any, prefix: bytes) -> list[tuple[bytes, bytes]]:
     return rows
 
 
-def _options() -> Options:
+def _options(block_cache_size_bytes: int = BLOCK_CACHE_SIZE_BYTES) -> Options:
     table = BlockBasedOptions()
-    table.set_block_cache(Cache(BLOCK_CACHE_SIZE_BYTES))
+    table.set_block_cache(Cache(block_cache_size_bytes))
     table.set_bloom_filter(10, False)  # noqa: FBT003 - rocksdict takes no keywords here
     table.set_cache_index_and_filter_blocks(True)
     options = Options(raw_mode=True)

@@ -166,6 +166,18 @@ class PackIndex:
                 raise Corrupt(f"{what}: {stored} bytes cannot hold a chunk of {raw} bytes")
 
 
+def columns_of(pack_id: PackId, data: Buffer) -> tuple[memoryview, array[int]]:
+    """Joined chunk ids and raw sizes of an encoded index that was checked before. Corrupt,
+    UnknownFormat."""
+    chunks = Trailer.decode(pack_id, data).chunks
+    begin = len(data) - TRAILER_SIZE_BYTES - chunks * ROW_SIZE_BYTES
+    if begin < 0:
+        raise Corrupt(f"pack {pack_id.hex()}: the index is cut off")
+    end = begin + chunks * ID_BYTES
+    view = memoryview(data)
+    return view[begin:end], _u32s(view[end : end + 4 * chunks])
+
+
 class Trailer(NamedTuple):
     """The last 64 bytes of a pack, but for the checksum."""
 

@@ -5,6 +5,7 @@ Source: Amazon S3 API Reference, "Error responses"; RFC 9110 for statuses.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,6 +19,7 @@ from chunkstore.errors import (
     Unavailable,
     Unsupported,
 )
+from chunkstore.objects import Buffer
 
 _DENIED = {
     "AccessDenied",
@@ -72,6 +74,25 @@ def error_of(answer: Mapping[str, Any], what: str, bucket: str) -> LodefsError:
     if code in _DENIED or status in (401, 403):
         return Denied(f"{why}; check the credentials, and that they allow this on {bucket}")
     return _by_status(status)(why)
+
+
+def refusal_of(
+    status: int, headers: Mapping[str, str], body: Buffer, what: str, bucket: str
+) -> LodefsError | None:
+    """The error for an answer that boto3 has not seen; None where boto3 might fare better, as it
+    follows a bucket to its region and knows more ways to sign."""
+    if status not in (404, 412, 416) and not _may_pass(status):
+        return None
+    text = bytes(body).decode("utf-8", "replace")
+    found = {name: _element(text, name) for name in ("Code", "Message")}
+    metadata = {"HTTPStatusCode": status, "HTTPHeaders": headers}
+    return error_of({"Error": found, "ResponseMetadata": metadata}, what, bucket)
+
+
+def _element(text: str, name: str) -> str:
+    """What stands in an element of S3's error document, which is plain text without markup."""
+    found = re.search(f"<{name}>([^<]*)</{name}>", text)
+    return found.group(1) if found else ""
 
 
 def _may_pass(status: int) -> bool:

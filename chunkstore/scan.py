@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import sys
 import time
 from array import array
 from collections.abc import Callable, Iterator
@@ -40,6 +41,7 @@ _OTHER_KINDS = {
     stat.S_IFCHR: "a character device",
     stat.S_IFBLK: "a block device",
 }
+_FS_ENCODING = (sys.getfilesystemencoding(), sys.getfilesystemencodeerrors())
 
 
 class Skipped(NamedTuple):
@@ -79,9 +81,8 @@ class Columns:
     def sort(self) -> None:
         """Brings all columns in the order of the names."""
         names = self.names
-        order = sorted(range(len(names)), key=names.__getitem__)
-        if len(order) > 1:
-            self.take(order)
+        if len(names) > 1:
+            self.take(sorted(range(len(names)), key=names.__getitem__))
 
     def take(self, order: list[int]) -> None:
         """Keeps the rows of these numbers, in their order."""
@@ -174,14 +175,14 @@ class Scan:
         columns = Columns()
         append = columns.append
         subdirectories: list[bytes] = []
-        fsencode = os.fsencode
+        coding, errors = _FS_ENCODING  # os.fsencode, but for what is known to be text
         scanned_ns = self.clock_ns()
         fd = _open_directory(root_fd, path)
         try:
             with os.scandir(fd) as entries:
                 for entry in entries:
                     if entry.is_dir(follow_symlinks=False):
-                        subdirectories.append(fsencode(entry.name))
+                        subdirectories.append(entry.name.encode(coding, errors))
                         continue
                     try:
                         seen = entry.stat(follow_symlinks=False)
@@ -189,9 +190,10 @@ class Scan:
                         continue
                     mode = seen.st_mode
                     if mode & 0o170000 == 0o100000:  # a regular file
-                        append(fsencode(entry.name), 1 if mode & 0o111 else 0, seen)
+                        name = entry.name.encode(coding, errors)
+                        append(name, 1 if mode & 0o111 else 0, seen)
                     else:
-                        self._keep_other(path, fsencode(entry.name), seen, columns)
+                        self._keep_other(path, os.fsencode(entry.name), seen, columns)
         finally:
             os.close(fd)
         columns.sort()

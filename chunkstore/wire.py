@@ -6,6 +6,7 @@ docs/protocol.md describes it. No input or output here. Structures travel as Mes
 
 from __future__ import annotations
 
+from typing import Annotated
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 import msgspec
@@ -19,13 +20,20 @@ LIST = "/list/"  # GET: a directory as JSON:         /list/REPO@REV/PATH?after=N
 SNAPSHOTS = "/snapshots/"  # GET: what REV is:       /snapshots/REPO@REV
 NODES = "/nodes/"  # GET: entries by inode:          /nodes/REPO@COMMIT/INO[/children|/lookup|/data]
 CHILDREN, LOOKUP, DATA = "children", "lookup", "data"
+CACHE = "/cache"  # GET: where the cache's files lie; on the Unix socket only
+CACHE_USED = "/cache/used"  # POST: what was read from them; on the Unix socket only
 
 COMMIT_HEADER = "X-Lodefs-Commit"
 DIGEST_HEADER = "X-Lodefs-Digest"
 MSGPACK = "application/msgpack"
 CHILDREN_MAX = 4096  # entries in one page of a directory
+USED_NUMBERS_MAX = 4096  # in one report
+USED_BYTES_MAX = 32768  # of one report, encoded
 SOCKET_DEFAULT = "/run/lodefs/proxy.sock"
 PORT_DEFAULT = 7440
+
+_Number = Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]
+_Amount = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
 
 
 class Node(msgspec.Struct, array_like=True, frozen=True):
@@ -58,6 +66,24 @@ class Snapshot(msgspec.Struct, array_like=True, frozen=True):
     files: int
     directories: int
     size_bytes: int  # of all files
+
+
+class CachePlace(msgspec.Struct, array_like=True, frozen=True):
+    """Where the node's cache lies, and the version of its layout (chunkstore.cachelayout)."""
+
+    directory: bytes  # absolute, as the proxy sees it
+    version: int
+
+
+class Used(msgspec.Struct, array_like=True, frozen=True):
+    """What a program read from the cache's files by itself since its last report.
+
+    ``numbers``: the files; ``reads`` and ``read_bytes``: how many reads of them, and their bytes.
+    """
+
+    numbers: Annotated[list[_Number], msgspec.Meta(max_length=USED_NUMBERS_MAX)]
+    reads: _Amount
+    read_bytes: _Amount
 
 
 class Failure(msgspec.Struct, frozen=True):

@@ -53,6 +53,16 @@ class KeyValuesSuite:
         kv.write([(b"n%06d" % n, b"%d" % n) for n in range(2000)])
         assert [int(value) for _, value in kv.scan(b"n")] == list(range(2000))
 
+    def test_floor_is_the_last_row_up_to_a_key(self, kv: KeyValues) -> None:
+        """The greatest key of the prefix that is not greater, or none; others do not count."""
+        kv.write([(b"o9", b"0"), (b"p1", b"1"), (b"p3", b"3"), (b"q0", b"4")])
+        assert kv.floor(b"p", b"p3") == (b"p3", b"3")
+        assert kv.floor(b"p", b"p2\xff") == (b"p1", b"1")
+        assert kv.floor(b"p", b"p9") == (b"p3", b"3")
+        assert kv.floor(b"p", b"p0") is None
+        assert kv.floor(b"n", b"n5") is None
+        assert kv.floor(b"r", b"r5") is None
+
     def test_catch_up_sees_all_writes(self, kv: KeyValues) -> None:
         """After catching up, everything written is there."""
         kv.write([(b"a", b"1")])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -40,6 +41,7 @@ class _Followed:
         self.get = secondary.get
         self.get_many = secondary.get_many
         self.scan = secondary.scan
+        self.floor = secondary.floor
         self.catch_up = secondary.catch_up
 
     def write(self, rows: list[tuple[bytes, bytes | None]], *, durable: bool = False) -> None:
@@ -86,6 +88,20 @@ def test_a_closed_index_says_so(tmp_path: Path) -> None:
     kv.close()
     with pytest.raises(Unavailable, match="closed"):
         kv.get(b"a")
+
+
+def test_a_secondary_needs_its_directory_only_to_open(tmp_path: Path) -> None:
+    """Its log may be removed: it follows on, however much it has to tell."""
+    primary = RocksKeyValues(tmp_path / "index")
+    secondary = RocksSecondary(tmp_path / "index", tmp_path / "second", block_cache_size_bytes=1000)
+    shutil.rmtree(tmp_path / "second")
+    for n in range(50):
+        primary.write([(b"%d" % n, os.urandom(100_000))])
+        secondary.catch_up()
+        assert len(secondary.get(b"%d" % n) or b"") == 100_000
+    secondary.close()
+    primary.close()
+    assert not (tmp_path / "second").exists()
 
 
 def test_a_secondary_refuses_to_write(tmp_path: Path) -> None:

@@ -6,16 +6,10 @@ import json
 import socket
 import ssl
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from chunkstore.errors import (
     AlreadyExists,
@@ -34,6 +28,7 @@ from chunkstore.objects import ObjectStore
 from chunkstore.s3 import S3Objects, S3Options
 from chunkstore.s3errors import error_of
 from chunkstore.testing.badserver import Answer, BadServer
+from chunkstore.testing.certificates import certificate
 from loadtests.services import S3Server
 
 LONG_S = 60.0  # never reached, or the test fails on its error's class
@@ -134,33 +129,6 @@ def test_trickling_server(server: BadServer, call: str, part: str) -> None:
     for objects in opened(server.endpoint_url, transfer_timeout_s=SHORT_S):
         with pytest.raises(DeadlineExceeded, match="in time"):
             CALLS[call](objects)
-
-
-def certificate(folder: Path) -> Path:
-    """A file with a key and a certificate for 127.0.0.1, signed by itself."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
-    now = datetime.now(UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now - timedelta(days=2))
-        .not_valid_after(now + timedelta(days=2))
-        .add_extension(
-            x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False
-        )
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    file = folder / "certificate.pem"
-    pem = serialization.Encoding.PEM
-    plain = serialization.NoEncryption()
-    secret = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain)
-    file.write_bytes(secret + made.public_bytes(pem))
-    return file
 
 
 def test_trickle_over_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

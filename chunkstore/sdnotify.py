@@ -1,0 +1,57 @@
+"""Messages to systemd, where it started this process (sd_notify(3)); nothing happens otherwise."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping, Sequence
+
+READY, STOPPING, ALIVE = "READY=1", "STOPPING=1", "WATCHDOG=1"
+SEND_TIMEOUT_S = 5.0  # for a message that must not be lost
+
+
+class SystemdNotifier:
+    """Sends messages to the socket that NOTIFY_SOCKET names; losing one harms nobody."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        path = environ.get("NOTIFY_SOCKET", "")
+        self._address = "\0" + path[1:] if path.startswith("@") else path
+        watched = environ.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
+        self._watched = watched and "WATCHDOG_USEC" in environ
+
+    def send(self, message: str) -> None:
+        """Send READY or STOPPING."""
+        if self._address:
+            self._send(message, (), 0)
+
+    def store(self, name: str, fds: Sequence[int]) -> bool:
+        """Keep descriptors over a restart of the service, under a name (FDSTORE=1).
+
+        False where nobody took them.
+        """
+        if not self._address:
+            return False
+        return self._send(f"FDSTORE=1\nFDNAME={name}", fds, SEND_TIMEOUT_S)
+
+    def forget(self, name: str) -> None:
+        """Close what was kept under a name (FDSTOREREMOVE=1)."""
+        if self._address:
+            self._send(f"FDSTOREREMOVE=1\nFDNAME={name}", (), SEND_TIMEOUT_S)
+
+    def alive(self) -> None:
+        """Tell the watchdog, if there is one, that the event loop runs."""
+        if self._watched:
+            self.send(ALIVE)
+
+    def _send(self, message: str, fds: Sequence[int], timeout_s: float) -> bool:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+            sender.settimeout(timeout_s)
+            try:
+                sender.connect(self._address)
+                if fds:
+                    socket.send_fds(sender, [message.encode()], list(fds))
+                else:
+                    sender.send(message.encode())
+            except OSError:
+                return False
+        return True
