@@ -14,6 +14,7 @@ from importlib.metadata import version as version_of
 
 from chunkstore.errors import InvalidInput
 from chunkstore.location import StoreOptions, open_objects
+from chunkstore.sdnotify import READY, STOPPING, SystemdNotifier
 from chunkstore.store import Store, open_store
 from chunkstore.wrappers import Observation
 from proxy import sockets
@@ -23,7 +24,6 @@ from proxy.doors import Door
 from proxy.meter import Counts
 from proxy.metrics import StoreCalls
 from proxy.node import Node
-from proxy.sdnotify import READY, STOPPING, SystemdNotifier
 from proxy.server import Limits, ProxyServer
 from proxy.storenode import NodeSettings, StoreNode
 from proxy.tokens import TokenBook
@@ -45,6 +45,7 @@ async def open_store_node(config: Config, calls: StoreCalls) -> AsyncIterator[No
         region=config.region,
         transfer_timeout_s=config.transfer_timeout_s,
         calls_max=config.fetch_concurrency,
+        connections_max=config.fetch_concurrency,
         observe=observe,
     )
     objects = open_objects(config.store, options)
@@ -67,7 +68,8 @@ def _open_node(store: Store, config: Config) -> StoreNode:
     try:
         limit_bytes = cache_size_bytes(config, cache.used_bytes)
         cache.settings = replace(settings, size_bytes_max=limit_bytes)
-        return StoreNode(store, NodeSettings(cache.settings), counts, cache=cache)
+        node_settings = NodeSettings(cache.settings, fetch_threads=config.fetch_concurrency)
+        return StoreNode(store, node_settings, counts, cache=cache)
     except BaseException:
         cache.close()
         raise
@@ -148,7 +150,7 @@ def open_doors(config: Config, environ: Mapping[str, str]) -> Iterator[list[Door
         given = sockets.inherited(environ)
         for listener in given:
             if sockets.is_unix(listener):
-                doors.append(Door(listener))
+                doors.append(Door(listener, is_local=True))
             elif tokens is None and not config.allow_anonymous:
                 listener.close()
                 raise InvalidInput("systemd's TCP socket needs tokens_file or allow_anonymous")
@@ -159,7 +161,7 @@ def open_doors(config: Config, environ: Mapping[str, str]) -> Iterator[list[Door
                 own_path, mode=config.socket_mode, group=config.socket_group
             )
             inode = own_path.lstat().st_ino
-            doors.append(Door(listener, name=f"unix:{own_path}"))
+            doors.append(Door(listener, name=f"unix:{own_path}", is_local=True))
         if config.listen is not None and all(map(sockets.is_unix, given)):
             listener = sockets.listen_tcp(*config.listen)
             doors.append(Door(listener, tokens, info_is_open=info_is_open))

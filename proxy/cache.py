@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from chunkstore import cachelayout as layout
 from chunkstore.cachelayout import FileKind, FileRow, FileState
-from chunkstore.errors import LodefsError, NoSpace
+from chunkstore.errors import LodefsError, NoSpace, Unavailable
 from chunkstore.kv import KeyValues, Row
 from chunkstore.kv_rocks import RocksKeyValues
 from chunkstore.objects import Buffer
@@ -91,8 +91,13 @@ def _no_eviction(_size_bytes: int) -> None:
     """Nothing is evicted before an evictor is there."""
 
 
+def _no_drop(_file: CacheFile, _why: str) -> None:
+    """Nothing is dropped before an evictor is there."""
+
+
 class Cache:
-    """An open cache directory. ``free`` evicts so many bytes; eviction.py sets it.
+    """An open cache directory. ``free`` evicts so many bytes, ``drop`` removes a damaged file;
+    eviction.py sets them.
 
     ``files`` maps numbers to files; ``retired`` holds evicted ones whose descriptor is open
     yet. ``on_idle`` is called, from any thread, when ``trim`` has something to do.
@@ -129,6 +134,7 @@ class Cache:
         self.used_bytes = 0
         self.reserved_bytes = 0  # being written
         self.free: Callable[[int], None] = _no_eviction
+        self.drop: Callable[[CacheFile, str], None] = _no_drop
         self.on_idle: Callable[[], None] = _nobody
         self._open_files: dict[int, CacheFile] = {}
         self._slab: CacheFile | None = None
@@ -207,23 +213,27 @@ class Cache:
 
     # --- storing
 
-    def store(self, chunks: Sequence[NewChunk], flat: Flat | None) -> bool:
-        """Keeps verified chunks; False where there is no space, and nothing has happened then.
+    def store(self, chunks: Sequence[NewChunk], flat: Flat | None) -> CacheFile | None:
+        """Keeps verified chunks in the file given; None where there is no space, or somebody
+        harmed the file that they were to go to: nothing has happened then.
 
         With ``flat`` they go to their offsets in its flat file, else to a slab one after another.
         """
         size_bytes = sum(len(chunk.raw) for chunk in chunks)
         with self._reserved(size_bytes) as fits:
             if not fits:
-                return False
+                return None
             try:
                 with self._target(flat, size_bytes) as (file, runs):
+                    if harm := file.harm():
+                        self.drop(file, harm)
+                        return None
                     self._write(file, runs(chunks))
             except (OSError, LodefsError) as error:
                 self._failed(error)
-                return False
+                return None
         self.meter.add(Counter.FILLED_BYTES, size_bytes)
-        return True
+        return file
 
     @contextmanager
     def _reserved(self, size_bytes: int) -> Iterator[bool]:
@@ -321,6 +331,8 @@ class Cache:
             rows.append((layout.run_key(file.number, run.offset), layout.encode_run_row(sizes)))
             size_bytes += offset - run.offset
         with file.lock:
+            if not file.is_alive:
+                raise Unavailable(f"{file.path} was dropped while chunks were written to it")
             self._index(file, rows, size_bytes, max(r.offset for r in runs) + size_bytes)
         with self.lock:
             self.used_bytes += size_bytes

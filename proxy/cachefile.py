@@ -107,6 +107,22 @@ class CacheFile:
                 self.on_open(self)
             return self.fd
 
+    def harm(self) -> str:
+        """What somebody did to the file behind our back, seen from outside; "" for nothing.
+
+        Bytes written behind the end of a file that was cut would leave zeros before them, which
+        no reader could tell from data.
+        """
+        try:
+            status = os.fstat(self.open())
+        except FileNotFoundError:
+            return "it was removed"
+        if not status.st_nlink:
+            return "it was removed"
+        if status.st_size < self.size_bytes:
+            return f"it was cut to {status.st_size} bytes"
+        return ""
+
     @contextmanager
     def in_use(self) -> Iterator[int]:
         """The descriptor, which stays open meanwhile; the file is no victim. OSError."""

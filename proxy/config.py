@@ -21,6 +21,7 @@ T = TypeVar("T")
 
 CACHE_DIR_DEFAULT = Path("/var/cache/lodefs")
 SOCKET_DEFAULT = Path(wire.SOCKET_DEFAULT)
+FETCH_CONCURRENCY = 32
 CACHE_SIZE_BYTES_MIN = 64 << 20
 CACHE_DISK_SHARE_DEFAULT = 0.8
 _UNITS = {"": 1, "B": 1}
@@ -136,11 +137,6 @@ def _by(parse: Callable[[object], object]) -> dict[str, Callable[[object], objec
     return {"parse": parse}
 
 
-def fetch_concurrency_default() -> int:
-    """Fetches from the store at a time: twice the processors, 4 to 16."""
-    return min(16, max(4, 2 * (os.cpu_count() or 1)))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     """All settings. ``cache_size_bytes_max`` None means a share of the disk; ``listen`` None
@@ -150,9 +146,7 @@ class Config:
     endpoint_url: str | None = field(default=None, metadata=_by(_maybe(_text)))
     region: str | None = field(default=None, metadata=_by(_maybe(_text)))
     transfer_timeout_s: float = field(default=60.0, metadata=_by(_seconds(1, 3600)))
-    fetch_concurrency: int = field(
-        default=fetch_concurrency_default(), metadata=_by(_whole(1, 256))
-    )
+    fetch_concurrency: int = field(default=FETCH_CONCURRENCY, metadata=_by(_whole(1, 256)))
     cache_dir: Path = field(default=CACHE_DIR_DEFAULT, metadata=_by(_path))
     cache_size_bytes_max: int | None = field(default=None, metadata=_by(_maybe(parse_size)))
     socket_path: Path | None = field(default=SOCKET_DEFAULT, metadata=_by(_maybe(_path)))

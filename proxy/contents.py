@@ -9,6 +9,7 @@ import time
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable
+from dataclasses import replace
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -22,7 +23,7 @@ from proxy.durability import is_right
 from proxy.eviction import Evictor
 from proxy.extents import Extents
 from proxy.fetch import Fetcher
-from proxy.fill import Kept, Unit, cut_units
+from proxy.fill import Filled, Kept, Unit, cut_units
 from proxy.meter import Counter
 from proxy.node import Extent
 from proxy.offload import Pools
@@ -96,6 +97,7 @@ class Contents:
         self._small = SmallFiles()
         self._uncached_until_s = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
+        fetcher.on_landed = self._landed
 
     # --- hits
 
@@ -103,7 +105,9 @@ class Contents:
         """Where a range lies, if it lies together and that is known at once."""
         content = self._contents.get(digest)
         found = content.extents.find(first) if content is not None else None
-        if found is not None and found[2] >= size_bytes:
+        if content is not None and found is not None and found[2] >= size_bytes:
+            if content.ahead is not None and content.ahead.is_due(first + size_bytes):
+                return None  # the way of reads that reads ahead
             file, offset, _ = found
         else:
             flat = self._cache.complete_flat(digest)
@@ -253,7 +257,7 @@ class Contents:
         if tries >= TRIES:
             kept = await self._fetcher.direct(spot.loaded, self._unit(content, spot, step))
             return _pieces(kept, spot, step)
-        flight = self._fetcher.under_way(spot.loaded.index.pack_id, spot.chunk)
+        flight = self._fetcher.join(spot.loaded.index.pack_id, spot.chunk)
         if flight is None:
             unit = self._wanted(content, spot, step, ahead[1])
             flight = self._fetcher.demand(spot.loaded, unit, spot.chunk)
@@ -297,6 +301,13 @@ class Contents:
         first, end = min(first, own.first), max(min(end, len(index)), own.first + own.count)
         return Unit(index.pack_id, first, end - first)
 
+    def _landed(self, unit: Unit, filled: Filled) -> None:
+        """Learns where bytes lie that have just come, so that they are hits at once."""
+        content = self._contents.get(unit.flat.digest) if unit.flat else None
+        if content is not None:
+            for file, offset, size_bytes in filled.runs:
+                content.extents.add(offset, size_bytes, file, offset)
+
     def _begin_ahead(self, content: Content, wanted: Range, unit_bytes: int) -> None:
         if len(self._tasks) >= AHEAD_TASKS_MAX or self._clock_s() < self._uncached_until_s:
             self._refuse(content, wanted.first)
@@ -314,13 +325,24 @@ class Contents:
         at = wanted.first
         while at < wanted.end:
             spot = await self._spot(content, at)
-            whole = self._unit(content, spot, Range(at, wanted.end))
+            whole = self._ahead_unit(content, spot, Range(at, wanted.end), unit_bytes)
             for unit in cut_units(whole, spot.loaded, unit_bytes or UNIT_SIZE_BYTES_MAX):
                 if not self._fetcher.ahead(spot.loaded, unit):
                     self._refuse(content, unit.offset)
                     return
             raw_offsets = spot.loaded.index.raw_offsets
             at = whole.offset + raw_offsets[whole.first + whole.count] - raw_offsets[whole.first]
+        if content.ahead is not None:
+            content.ahead.extended(wanted.end, at)
+
+    def _ahead_unit(self, content: Content, spot: _Spot, wanted: Range, unit_bytes: int) -> Unit:
+        """What of a range lies in the spot's segment, and the rest of that where it is little."""
+        unit = self._unit(content, spot, wanted)
+        raw_offsets = spot.loaded.index.raw_offsets
+        rest = raw_offsets[spot.segment_end] - raw_offsets[unit.first + unit.count]
+        if rest < min(unit_bytes, UNIT_SIZE_BYTES_MAX):
+            unit = replace(unit, count=spot.segment_end - unit.first)
+        return unit
 
     def _refuse(self, content: Content, at: int) -> None:
         if content.ahead is not None:

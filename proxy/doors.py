@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from dataclasses import dataclass, field
 
-from chunkstore.errors import Denied
+from chunkstore.errors import Denied, NotFound
 from proxy import failures, routes
 from proxy.content import Answer
 from proxy.handlers import Request
@@ -14,6 +14,7 @@ from proxy.routes import Route
 from proxy.tokens import TokenBook, Verdict, bearer_of
 
 _OPEN_ROUTES = frozenset({routes.HEALTHZ, routes.READYZ})
+_LOCAL_ROUTES = frozenset({routes.CACHE, routes.CACHE_USED})
 _INFO_ROUTES = frozenset({routes.METRICS, routes.STATUS, routes.OPENAPI})
 
 
@@ -26,6 +27,7 @@ class Door:
     info_is_open: bool = True  # /metrics, /status and /openapi.json without a token
     blocks: HeaderBlocks = field(default_factory=HeaderBlocks)
     name: str = ""
+    is_local: bool = False  # whether its clients are on this machine: a Unix socket
 
     def __str__(self) -> str:
         if self.name:
@@ -39,8 +41,11 @@ class Door:
 def refusal(door: Door, route: Route, asked: Request) -> Answer | None:
     """The answer to a client of this door that has no good token; None where it may pass.
 
-    Denied where the token is good, but not for this repository.
+    Denied where the token is good, but not for this repository; NotFound for what only programs of
+    this machine may ask.
     """
+    if route.kind in _LOCAL_ROUTES and not door.is_local:
+        raise NotFound("only the proxy's Unix socket has this path")
     if door.tokens is None or route.kind in _OPEN_ROUTES:
         return None
     if route.kind in _INFO_ROUTES and door.info_is_open:

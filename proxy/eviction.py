@@ -25,12 +25,14 @@ ROWS_MAX = 4096  # in one write
 
 
 class Evictor:
-    """Evicts from one cache. Blocking; one eviction at a time. Becomes the cache's ``free``."""
+    """Evicts from one cache. Blocking; one eviction at a time. Becomes the cache's ``free`` and
+    ``drop``."""
 
     def __init__(self, cache: Cache) -> None:
         self._cache = cache
         self._lock = threading.Lock()
         cache.free = self.free
+        cache.drop = self.drop
 
     def free(self, size_bytes: int) -> None:
         """Evicts files of at least so many bytes, or all that nobody uses just now."""

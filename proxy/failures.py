@@ -57,10 +57,10 @@ def unauthorized(message: str, *, challenge: str = "Bearer") -> Answer:
     return _failure("Denied", message, 401, headers, close=False)
 
 
-def method_not_allowed(method: str) -> Answer:
+def method_not_allowed(method: str, allowed: str = "GET, HEAD") -> Answer:
     """405, with the methods that are."""
-    message = f"{method[:32]!r} is not supported: everything here is read-only"
-    headers = [("Allow", "GET, HEAD")]
+    message = f"{method[:32]!r} is not supported here: use {allowed}"
+    headers = [("Allow", allowed)]
     return _failure("InvalidInput", message, 405, headers, close=True)
 
 

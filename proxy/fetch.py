@@ -1,41 +1,51 @@
 """Single flight: of many readers that miss the same chunks, one fetch serves all.
 
 A flight is one fetch unit under way: one future, one call in a thread. Whoever waits may leave
-without stopping it, and it ends by its deadline.
+without stopping it, and it ends by its deadline. What somebody waits for starts at once; what is
+read ahead waits for its turn, so that it delays nobody and large transfers do not fight for the
+processors, and starts at once when somebody comes to need it.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
 from chunkstore.errors import DeadlineExceeded, Unavailable
 from chunkstore.names import PackId
-from proxy.fill import Filler, Kept, Unit
+from proxy.fill import Filled, Filler, Kept, Unit
 from proxy.meter import Counter, Meter
 from proxy.offload import Pools
 from proxy.packindexes import Loaded
 from proxy.policy import UNIT_SIZE_BYTES_MAX
 
 AHEAD_SIZE_BYTES_MAX = 8 * UNIT_SIZE_BYTES_MAX  # in flight, from where on nothing is read ahead
+RUNNING_SIZE_BYTES_MAX = 4 * UNIT_SIZE_BYTES_MAX  # under way, from where on what is ahead waits
+
+
+def _nobody(_unit: Unit, _filled: Filled) -> None:
+    """Nobody wants to know."""
 
 
 class Flight:
     """Chunks [first, end) of a pack on their way."""
 
-    __slots__ = ("end", "first", "size_bytes", "task")
+    __slots__ = ("end", "first", "size_bytes", "started", "task")
 
-    def __init__(self, unit: Unit, size_bytes: int, task: asyncio.Task[Kept]) -> None:
+    def __init__(self, unit: Unit, size_bytes: int) -> None:
         self.first = unit.first
         self.end = unit.first + unit.count
         self.size_bytes = size_bytes
-        self.task = task
+        self.started = asyncio.Event()
+        self.task: asyncio.Task[Filled]
 
     async def wait(self) -> Kept:
         """When it has landed: the chunks that found no space in the cache. Raises as it did."""
         try:
-            return await asyncio.shield(self.task)
+            return (await asyncio.shield(self.task)).kept
         except asyncio.CancelledError:
             if self.task.cancelled():  # and not the one who waits
                 raise Unavailable("the proxy is shutting down") from None
@@ -43,7 +53,8 @@ class Flight:
 
 
 class Fetcher:
-    """The flights of a node. Used from the event loop alone."""
+    """The flights of a node. Used from the event loop alone. ``on_landed`` is told of each unit
+    that has come, before those who wait for it."""
 
     def __init__(
         self,
@@ -53,19 +64,26 @@ class Fetcher:
         *,
         deadline_s: float,
         ahead_size_bytes_max: int = AHEAD_SIZE_BYTES_MAX,
+        running_size_bytes_max: int = RUNNING_SIZE_BYTES_MAX,
     ) -> None:
         self._filler = filler
         self._pools = pools
         self._meter = meter
         self._deadline_s = deadline_s
         self._ahead_size_bytes_max = ahead_size_bytes_max
+        self._running_size_bytes_max = running_size_bytes_max
         self._flights: dict[PackId, list[Flight]] = {}
-        self.in_flight_bytes = 0
+        self.on_landed: Callable[[Unit, Filled], None] = _nobody
+        self._waiting: deque[Flight] = deque()  # some may have been started out of turn
+        self._running_bytes = 0
+        self.in_flight_bytes = 0  # running and waiting
 
-    def under_way(self, pack: PackId, chunk: int) -> Flight | None:
-        """The flight that brings a chunk."""
+    def join(self, pack: PackId, chunk: int) -> Flight | None:
+        """The flight that brings a chunk somebody waits for, if there is one."""
         for flight in self._flights.get(pack, ()):
             if flight.first <= chunk < flight.end:
+                self._meter.add(Counter.JOINED)
+                self._start(flight)
                 return flight
         return None
 
@@ -78,7 +96,9 @@ class Fetcher:
                 first = max(first, flight.end)
             else:
                 end = min(end, flight.first)
-        return self._start(loaded, _part(loaded, unit, first, end))
+        flight = self._add(loaded, _part(loaded, unit, first, end))
+        self._start(flight)
+        return flight
 
     def ahead(self, loaded: Loaded, unit: Unit) -> bool:
         """Starts to bring those parts of the unit that are not under way; False, with nothing
@@ -96,7 +116,8 @@ class Fetcher:
             self._meter.add(Counter.AHEAD_REFUSED)
             return False
         self._meter.add(Counter.AHEAD_UNITS)
-        self._start(loaded, part)
+        self._waiting.append(self._add(loaded, part))
+        self._start_waiting()
         return True
 
     async def direct(self, loaded: Loaded, unit: Unit) -> Kept:
@@ -109,34 +130,55 @@ class Fetcher:
         self._meter.add(Counter.UNCACHED_BYTES, sum(map(len, raws)))
         return dict(enumerate(raws, unit.first))
 
-    def _start(self, loaded: Loaded, unit: Unit) -> Flight:
-        task = asyncio.create_task(self._fly(loaded, unit))
-        flight = Flight(unit, _size(loaded, unit), task)
+    def _add(self, loaded: Loaded, unit: Unit) -> Flight:
+        flight = Flight(unit, _size(loaded, unit))
+        flight.task = asyncio.create_task(self._fly(flight, loaded, unit))
+        flight.task.add_done_callback(partial(self._landed, unit, flight))
         self._flights.setdefault(unit.pack, []).append(flight)
         self.in_flight_bytes += flight.size_bytes
-        task.add_done_callback(partial(self._landed, unit.pack, flight))
         return flight
 
-    async def _fly(self, loaded: Loaded, unit: Unit) -> Kept:
+    def _start(self, flight: Flight) -> None:
+        if not flight.started.is_set():
+            flight.started.set()
+            self._running_bytes += flight.size_bytes
+
+    def _start_waiting(self) -> None:
+        """Starts what waits, in the order in which it came, as far as there is room."""
+        waiting = self._waiting
+        while waiting:
+            flight = waiting[0]
+            room = self._running_size_bytes_max - self._running_bytes
+            if not flight.started.is_set() and self._running_bytes and flight.size_bytes > room:
+                return
+            waiting.popleft()
+            self._start(flight)
+
+    async def _fly(self, flight: Flight, loaded: Loaded, unit: Unit) -> Filled:
+        await flight.started.wait()
         try:
-            return await self._pools.fetch.bounded(
+            return await self._pools.fetching(flight.size_bytes).bounded(
                 _name(unit), self._deadline_s, lambda: self._filler.fill(loaded, unit)
             )
         except DeadlineExceeded:
             self._meter.add(Counter.DEADLINES)
             raise
 
-    def _landed(self, pack: PackId, flight: Flight, task: asyncio.Task[Kept]) -> None:
-        flights = self._flights[pack]
+    def _landed(self, unit: Unit, flight: Flight, task: asyncio.Task[Filled]) -> None:
+        flights = self._flights[unit.pack]
         flights.remove(flight)
         if not flights:
-            del self._flights[pack]
+            del self._flights[unit.pack]
         self.in_flight_bytes -= flight.size_bytes
-        if not task.cancelled():
-            task.exception()  # seen, also where nobody waits
+        if flight.started.is_set():
+            self._running_bytes -= flight.size_bytes
+        if not task.cancelled() and task.exception() is None:  # seen, also where nobody waits
+            self.on_landed(unit, task.result())
+        self._start_waiting()
 
     async def close(self) -> None:
         """Cancels all flights."""
+        self._waiting.clear()
         tasks = [flight.task for flights in self._flights.values() for flight in flights]
         for task in tasks:
             task.cancel()

@@ -7,16 +7,18 @@ write, one batch of rows; never a call for each chunk.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from bisect import bisect_left
+from dataclasses import dataclass, field, replace
 
 from chunkstore import cachelayout as layout
 from chunkstore import keys
+from chunkstore.cachelayout import FileKind
 from chunkstore.errors import Changed, Corrupt, NotFound
 from chunkstore.names import PackId
 from chunkstore.objects import Buffer, ObjectStore
 from chunkstore.pack import unpack
 from proxy.cache import Cache, Flat, NewChunk
+from proxy.cachefile import CacheFile
 from proxy.meter import Counter
 from proxy.packindexes import Loaded, PackIndexes
 from proxy.policy import missing_runs
@@ -39,6 +41,15 @@ class Unit:
 Kept = dict[int, Buffer]  # raw bytes by the chunk's number in the pack
 
 
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """A unit that has come: chunks that found no space, and runs (offset, size) of a dataset
+    file's bytes that lie at their own places in its flat file now."""
+
+    kept: Kept = field(default_factory=dict)
+    runs: list[tuple[CacheFile, int, int]] = field(default_factory=list)
+
+
 class Filler:
     """Brings units from one store into one cache. For any thread."""
 
@@ -48,8 +59,8 @@ class Filler:
         self._indexes = indexes
         self._meter = cache.meter
 
-    def fill(self, loaded: Loaded, unit: Unit) -> Kept:
-        """Brings what is missing of the unit; gives those chunks that found no space.
+    def fill(self, loaded: Loaded, unit: Unit) -> Filled:
+        """Brings what is missing of the unit.
 
         Corrupt (also where it was read twice), Unavailable, Denied, DeadlineExceeded.
         """
@@ -57,29 +68,19 @@ class Filler:
         chunk_keys = layout.chunk_keys(index.ids, unit.first, unit.count)
         present = [place is not None for place in self._cache.find(chunk_keys)]
         sizes = index.stored_sizes[unit.first : unit.first + unit.count]
-        kept: Kept = {}
+        filled = Filled()
         for skipped, count in missing_runs(present, sizes):
             first = unit.first + skipped
             raws = self.read(loaded, first, count)
             wanted = present[skipped : skipped + count]
-            if not self._store(loaded, unit, first, raws, wanted):
+            chunks = _new_chunks(loaded, unit, first, raws, wanted)
+            file = self._cache.store(chunks, unit.flat)
+            if file is None:
                 self._meter.add(Counter.UNCACHED_BYTES, sum(map(len, raws)))
-                kept.update(enumerate(raws, first))
-        return kept
-
-    def _store(
-        self, loaded: Loaded, unit: Unit, first: int, raws: list[Buffer], present: list[bool]
-    ) -> bool:
-        index = loaded.index
-        shift = unit.offset - index.raw_offsets[unit.first]
-        chunks: dict[bytes, NewChunk] = {}  # a chunk may stand in a run twice
-        for n, raw in enumerate(raws):
-            if not present[n]:
-                chunk_id = index.chunk_id(first + n)
-                chunks.setdefault(
-                    chunk_id, NewChunk(chunk_id, raw, shift + index.raw_offsets[first + n])
-                )
-        return self._cache.store(list(chunks.values()), unit.flat)
+                filled.kept.update(enumerate(raws, first))
+            elif file.kind is FileKind.FLAT:
+                filled.runs.extend((file, *run) for run in _runs(chunks))
+        return filled
 
     def read(self, loaded: Loaded, first: int, count: int) -> list[Buffer]:
         """Verified raw chunks from the store; what is wrong is read once more, from the pack's
@@ -121,24 +122,50 @@ class Filler:
             raise Corrupt(f"{key}, chunks {first} to {first + count - 1}: {error}") from error
 
 
-def cut_units(unit: Unit, loaded: Loaded, size_bytes_max: int) -> list[Unit]:
-    """A unit in parts of about ``size_bytes_max`` raw bytes at most, or one chunk."""
-    return list(_cuts(unit, loaded.index.raw_offsets.__getitem__, size_bytes_max))
+def _new_chunks(
+    loaded: Loaded, unit: Unit, first: int, raws: list[Buffer], present: list[bool]
+) -> list[NewChunk]:
+    """Those of the chunks from ``first`` on that are not in the cache, each once."""
+    index = loaded.index
+    shift = unit.offset - index.raw_offsets[unit.first]
+    chunks: dict[bytes, NewChunk] = {}  # a chunk may stand in a run twice
+    for n, raw in enumerate(raws):
+        if not present[n]:
+            chunk_id = index.chunk_id(first + n)
+            chunks.setdefault(
+                chunk_id, NewChunk(chunk_id, raw, shift + index.raw_offsets[first + n])
+            )
+    return list(chunks.values())
 
 
-def _cuts(unit: Unit, raw_offset: Callable[[int], int], size_bytes_max: int) -> list[Unit]:
-    units: list[Unit] = []
+def _runs(chunks: list[NewChunk]) -> list[tuple[int, int]]:
+    """Offset and size of what lies together."""
+    runs: list[tuple[int, int]] = []
+    begin = end = -1
+    for chunk in chunks:
+        if chunk.offset != end:
+            if end > begin:
+                runs.append((begin, end - begin))
+            begin = end = chunk.offset
+        end += len(chunk.raw)
+    if end > begin:
+        runs.append((begin, end - begin))
+    return runs
+
+
+def cut_units(unit: Unit, loaded: Loaded, size_bytes: int) -> list[Unit]:
+    """A unit in even parts of about ``size_bytes`` raw bytes (an eighth more at most, and a
+    chunk), or one chunk. Even, since a small rest costs a request as dear as the others."""
+    raw_offsets = loaded.index.raw_offsets
     first, end = unit.first, unit.first + unit.count
-    base = raw_offset(first)
-    while first < end:
-        low, high = first + 1, end  # the largest cut that keeps the limit, by bisection
-        while low < high:
-            middle = (low + high + 1) // 2
-            if raw_offset(middle) - raw_offset(first) <= size_bytes_max:
-                low = middle
-            else:
-                high = middle - 1
-        offset = unit.offset + raw_offset(first) - base
-        units.append(replace(unit, first=first, count=low - first, offset=offset))
-        first = low
+    base = raw_offsets[first]
+    total = raw_offsets[end] - base
+    parts = max(1, -((size_bytes // 8 - total) // size_bytes))
+    units: list[Unit] = []
+    for part in range(1, parts + 1):
+        cut = bisect_left(raw_offsets, base + total * part // parts, first, end)
+        if cut > first:
+            offset = unit.offset + raw_offsets[first] - base
+            units.append(replace(unit, first=first, count=cut - first, offset=offset))
+            first = cut
     return units

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
+import msgspec
+
 from chunkstore import wire
 from chunkstore.errors import InvalidInput, NotADirectory, NotFound, Unavailable
 from chunkstore.tree import Kind
@@ -22,6 +24,7 @@ class Request:
 
     method: str
     headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b""
 
 
 HEADERS = ("Range", "If-Match", "If-None-Match", "If-Range", "Accept", "Authorization")
@@ -60,10 +63,12 @@ class Handlers:
             routes.METRICS: self._metrics_text,
             routes.STATUS: self._status_view,
             routes.OPENAPI: self._document,
+            routes.CACHE: self._cache,
+            routes.CACHE_USED: self._cache_used,
         }
 
     async def answer(self, route: Route, request: Request) -> Answer:
-        """The answer to a GET or HEAD of a route. Raises errors.py's classes."""
+        """The answer to a request for a route. Raises errors.py's classes."""
         return await self._of[route.kind](route, request)
 
     async def _files(self, route: Route, request: Request) -> Answer:
@@ -175,6 +180,20 @@ class Handlers:
     async def _status_view(self, _route: Route, _request: Request) -> Answer:
         own: dict[str, object] = {"version": self._version, **self._status()}
         return json_answer({**own, "node": self._node.status()})
+
+    async def _cache(self, _route: Route, _request: Request) -> Answer:
+        place = self._node.cache_place()
+        if place is None:
+            raise NotFound("this proxy has no cache that others can read")
+        return msgpack_answer(place)
+
+    async def _cache_used(self, _route: Route, request: Request) -> Answer:
+        try:
+            report = msgspec.msgpack.decode(request.body, type=wire.Used)
+        except msgspec.MsgspecError as error:
+            raise InvalidInput(f"the body is no report of what was used: {error}") from error
+        self._node.used(report)
+        return Answer(204, [])
 
     async def _document(self, _route: Route, _request: Request) -> Answer:
         return self._openapi

@@ -15,7 +15,10 @@ class Counter(StrEnum):
 
     HITS = "hits_reads"  # pieces answered from the cache
     HIT_BYTES = "hit_bytes"
+    DIRECT = "direct_reads"  # of the hits: read by mounts from the cache's files
+    DIRECT_BYTES = "direct_bytes"
     MISSES = "misses_reads"  # pieces that had to be fetched first
+    JOINED = "joined_reads"  # misses whose chunk was on its way already
     FETCHES = "store_fetches"  # ranged reads sent to the store
     FETCHED_BYTES = "store_fetched_bytes"  # as stored, before decompression
     FILLED_BYTES = "cache_filled_bytes"
@@ -66,6 +69,14 @@ class Counts:
             self.values[counter] += amount
 
     def hit(self, size_bytes: int) -> None:
-        values = self.values  # nobody else moves these two, so that no lock is needed
+        values = self.values  # only the event loop moves these two, so that no lock is needed
         values[Counter.HITS] += 1
         values[Counter.HIT_BYTES] += size_bytes
+
+    def direct(self, reads: int, size_bytes: int) -> None:
+        """Hits that mounts served themselves. On the event loop, as ``hit``."""
+        values = self.values
+        values[Counter.HITS] += reads
+        values[Counter.HIT_BYTES] += size_bytes
+        values[Counter.DIRECT] += reads
+        values[Counter.DIRECT_BYTES] += size_bytes

@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Hashable
+from itertools import islice
 from typing import Any, TypeVar
 
 from chunkstore import cachelayout as layout
@@ -25,6 +26,7 @@ from chunkstore.wire import Node, Page, Snapshot
 from proxy.meter import Counter, Meter
 from proxy.offload import Pools
 from proxy.unwritten import Unwritten
+from proxy.walks import Walks
 
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
@@ -33,6 +35,7 @@ RESOLVED_FOR_S = 1.0  # how old the answer for a branch may be
 RESOLVED_MAX = 1024
 SNAPSHOTS_MAX = 1024  # in memory
 ROWS_MAX = 4096  # in one write
+WALK_ROWS_MAX = 16  # of children that are looked at for a walk: 4,096 entries
 
 
 class Namespace:
@@ -57,6 +60,7 @@ class Namespace:
         self._resolved: OrderedDict[tuple[str, str], tuple[float, Snapshot]] = OrderedDict()
         self._snapshots: OrderedDict[tuple[str, str], Snapshot] = OrderedDict()
         self._resolving: dict[tuple[str, str], asyncio.Task[Snapshot]] = {}
+        self._walks = Walks()
         self._loading: dict[tuple[str, int], asyncio.Task[None]] = {}
 
     # --- snapshots
@@ -187,20 +191,36 @@ class Namespace:
     async def children(self, snapshot: Snapshot, ino: int, *, after: bytes, limit: int) -> Page:
         """Children by name, after a name, at most ``limit``. NotADirectory, NotFound."""
         await self._ensure_loaded(snapshot, ino)
-        return await self._pools.disk.run(self._page, snapshot, ino, after, limit)
+        page = await self._pools.disk.run(self._page, snapshot, ino, after, limit)
+        if not page.more and ino != ROOT_INO:
+            self._walked(snapshot, ino)
+        return page
 
     def _page(self, snapshot: Snapshot, ino: int, after: bytes, limit: int) -> Page:
         prefix = layout.children_prefix(_key(snapshot), ino)
-        nodes: list[Node] = []
-        # a page's key ends in its last name: the first page past ``after`` may hold names up to it
-        for _, value in self._kv.scan(prefix, after=prefix + after):
-            page = layout.decode_page(value)
-            if after and not nodes:
-                page = [node for node in page if node.name > after]
-            nodes += page
-            if len(nodes) > limit:
-                return Page(nodes[:limit], more=True)
-        return Page(nodes, more=False)
+        rows = self._kv.scan(prefix, after=prefix + after)
+        return layout.page_of((value for _, value in rows), after, limit)
+
+    def _walked(self, snapshot: Snapshot, ino: int) -> None:
+        """A directory was listed to its end. Where somebody walks, the next one is loaded while
+        they look at this one."""
+        parent = self.row(snapshot, ino).parent
+        following = self._walks.listed(
+            (snapshot.commit, parent), ino, lambda: self._directories(snapshot, parent)
+        )
+        if following is not None:
+            self._load_ahead(snapshot, following)
+
+    def _directories(self, snapshot: Snapshot, ino: int) -> list[int]:
+        """The directories among the first children of a directory."""
+        rows = islice(self._kv.scan(layout.children_prefix(_key(snapshot), ino)), WALK_ROWS_MAX)
+        pages = (layout.decode_page(value) for _, value in rows)
+        return [node.ino for page in pages for node in page if node.kind == Kind.DIRECTORY]
+
+    def _load_ahead(self, snapshot: Snapshot, ino: int) -> None:
+        if self._kv.get(layout.loaded_key(_key(snapshot), ino)) is None:
+            row = self.row(snapshot, ino)
+            _begun(self._loading, (snapshot.commit, ino), lambda: self._load(snapshot, ino, row))
 
     def path(self, snapshot: Snapshot, node: Node) -> bytes:
         """The path of an entry, for messages; as much of it as the node knows."""
@@ -242,16 +262,20 @@ class Namespace:
         except NotFound as error:
             raise Corrupt(f"{_name(snapshot)}: {error}") from error
         inos = [child_ino(ino, entry.name) for entry in entries]
-        self._check_collisions(snapshot, ino, entries, inos)
         key = _key(snapshot)
+        keys = layout.entry_keys(key, inos)
+        self._check_collisions(snapshot, ino, entries, inos, keys)
         prefix = layout.children_prefix(key, ino)
         rows: list[Row] = []
+        encode, child_node = layout.encode_entry_row, layout.child_node
         for first in range(0, len(entries), layout.PAGE_NODES):
             end = first + layout.PAGE_NODES
-            nodes: list[Node] = []
-            for child, entry in zip(inos[first:end], entries[first:end], strict=True):
-                rows.append((layout.entry_key(key, child), layout.encode_entry_row(ino, entry)))
-                nodes.append(layout.child_node(child, ino, entry))
+            part = entries[first:end]
+            rows += zip(keys[first:end], [encode(ino, entry) for entry in part], strict=True)
+            nodes = [
+                child_node(child, ino, entry)
+                for child, entry in zip(inos[first:end], part, strict=True)
+            ]
             rows.append((prefix + nodes[-1].name, layout.encode_page(nodes)))
             if len(rows) >= ROWS_MAX:
                 self._kv.write(rows)
@@ -259,7 +283,12 @@ class Namespace:
         self._kv.write([*rows, (layout.loaded_key(key, ino), b"")])
 
     def _check_collisions(
-        self, snapshot: Snapshot, parent: int, entries: list[TreeEntry], inos: list[int]
+        self,
+        snapshot: Snapshot,
+        parent: int,
+        entries: list[TreeEntry],
+        inos: list[int],
+        keys: list[bytes],
     ) -> None:
         """Two entries of one snapshot with one number: Corrupt, with both paths."""
         seen: dict[int, bytes] = {ROOT_INO: b""}
@@ -267,11 +296,9 @@ class Namespace:
             if ino in seen:
                 self._collision(snapshot, ino, (parent, seen[ino]), (parent, entry.name))
             seen[ino] = entry.name
-        key = _key(snapshot)
         for first in range(0, len(inos), ROWS_MAX):
-            part = inos[first : first + ROWS_MAX]
-            values = self._kv.get_many([layout.entry_key(key, ino) for ino in part])
-            for ino, value in zip(part, values, strict=True):
+            values = self._kv.get_many(keys[first : first + ROWS_MAX])
+            for ino, value in zip(inos[first : first + ROWS_MAX], values, strict=True):
                 if value is None:
                     continue
                 row = layout.decode_entry_row(value)
@@ -307,6 +334,13 @@ async def _shared(
     tasks: dict[K, asyncio.Task[T]], key: K, begin: Callable[[], Coroutine[Any, Any, T]]
 ) -> T:
     """The outcome of one task for all who want the same; none of them can cancel it."""
+    return await asyncio.shield(_begun(tasks, key, begin))
+
+
+def _begun(
+    tasks: dict[K, asyncio.Task[T]], key: K, begin: Callable[[], Coroutine[Any, Any, T]]
+) -> asyncio.Task[T]:
+    """The task that runs for ``key``, begun now where there is none."""
     task = tasks.get(key)
     if task is None:
         task = tasks[key] = asyncio.create_task(begin())
@@ -317,4 +351,4 @@ async def _shared(
                 task.exception()  # seen, also where nobody waits any more
 
         task.add_done_callback(ended)
-    return await asyncio.shield(task)
+    return task

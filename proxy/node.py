@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from chunkstore.objects import Buffer
+from chunkstore.wire import CachePlace, Page, Snapshot, Used
 from chunkstore.wire import Node as Entry
-from chunkstore.wire import Page, Snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +63,14 @@ class Node(Protocol):
 
         The extent is good until control goes back to the event loop.
         """
+        ...
+
+    def cache_place(self) -> CachePlace | None:
+        """Where programs of this machine find the cache's files; None where there are none."""
+        ...
+
+    def used(self, report: Used) -> None:
+        """What a program of this machine read from the cache's files by itself."""
         ...
 
     def status(self) -> dict[str, object]:

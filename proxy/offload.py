@@ -1,12 +1,12 @@
 """The one bridge from asyncio to blocking code: thread pools with bounded queues.
 
-Two pools, so that a stuck store cannot hold up reads of the disk.
+Three pools, so that a stuck store cannot hold up reads of the disk, and few threads only ever hold
+the memory of a large transfer.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
@@ -16,16 +16,11 @@ from chunkstore.errors import DeadlineExceeded, Unavailable
 P = ParamSpec("P")
 T = TypeVar("T")
 
-FETCH_THREADS_LEAST, FETCH_THREADS_MOST = 4, 16
+FETCH_THREADS = 32  # most of them wait for the store
+LARGE_THREADS = 8
+LARGE_SIZE_BYTES_MIN = 1024 * 1024  # a fetch of this size is a large one
 DISK_THREADS = 4
 QUEUE_CALLS_MAX = 4096
-
-
-def fetch_threads() -> int:
-    """Threads that talk to the store: twice the cores, within bounds. More of them only spin on
-    the lock of the flat file that they all write to."""
-    cores = len(os.sched_getaffinity(0))
-    return max(FETCH_THREADS_LEAST, min(2 * cores, FETCH_THREADS_MOST))
 
 
 class Pool:
@@ -83,6 +78,11 @@ class Pool:
 class Pools:
     """The pools of a node."""
 
-    def __init__(self, *, fetch: int | None = None, disk: int = DISK_THREADS) -> None:
-        self.fetch = Pool("fetch", threads=fetch or fetch_threads())
+    def __init__(self, *, fetch: int = FETCH_THREADS, disk: int = DISK_THREADS) -> None:
+        self.fetch = Pool("fetch", threads=fetch)
+        self.large = Pool("large", threads=min(fetch, LARGE_THREADS))
         self.disk = Pool("disk", threads=disk)
+
+    def fetching(self, size_bytes: int) -> Pool:
+        """The pool for a fetch of so many bytes."""
+        return self.large if size_bytes >= LARGE_SIZE_BYTES_MIN else self.fetch

@@ -124,12 +124,29 @@ def _node_paths() -> Json:
 def _own_paths() -> Json:
     any_object: Json = {"application/json": {"schema": {"type": "object"}}}
     text: Json = {"text/plain": {"schema": {"type": "string"}}}
+    packed: Json = {wire.MSGPACK: {"schema": {}}}
     return {
         "/healthz": {"get": _operation("healthz", "It lives", [], _ok(any_object))},
         "/readyz": {"get": _operation("readyz", "It can serve", [], _ok(any_object))},
         "/metrics": {"get": _operation("metrics", "For Prometheus", [], _ok(text))},
         "/status": {"get": _operation("status", "Figures", [], _ok(any_object))},
         "/openapi.json": {"get": _operation("openapi", "This", [], _ok(any_object))},
+        wire.CACHE: {
+            "get": _operation(
+                "getCache", "Where the cache lies; on the Unix socket only", [], _ok(packed)
+            ),
+        },
+        wire.CACHE_USED: {
+            "post": {
+                **_operation(
+                    "reportUse",
+                    "What was read from it; on the Unix socket only",
+                    [],
+                    {"204": {"description": "Noted"}},
+                ),
+                "requestBody": {"required": True, "content": packed},
+            },
+        },
     }
 
 

@@ -18,7 +18,8 @@ UNIT_SIZE_BYTES_LEAST = 256 * KIB
 UNIT_SIZE_BYTES_MAX = 8 * MIB  # ranged reads of this size get the most out of S3
 UNITS_AHEAD = 6
 WINDOW_SIZE_BYTES_MAX = UNITS_AHEAD * UNIT_SIZE_BYTES_MAX
-STREAMS_MAX = 8  # readers of one file that are told apart
+STREAMS_MAX = 64  # readers of one file that are told apart
+STREAMS_DUE_MAX = 4  # of them, those looked at for each hit
 SLACK_SIZE_BYTES = 128 * KIB  # a step of this size still counts as reading on
 
 REGION_SIZE_BYTES = MIB
@@ -50,7 +51,11 @@ class Stream:
 
 
 class ReadAhead:
-    """The readers of one file. ``size_bytes`` is the file's."""
+    """The readers of one file. ``size_bytes`` is the file's.
+
+    Not every step comes to be known here: mounts read what is in the cache by themselves. So
+    whoever comes up anywhere in what was brought for a reader is taken for that reader.
+    """
 
     def __init__(self, size_bytes: int) -> None:
         self._size_bytes = size_bytes
@@ -61,8 +66,7 @@ class ReadAhead:
         size of the units to bring it in (0 where nobody reads on here)."""
         stream = self._match(first)
         if stream is None:
-            stream = Stream(end, end)
-            self._streams = [*self._streams[1 - STREAMS_MAX :], stream]
+            stream = self._new(end)
             if asked_end <= end:
                 return None, 0
         elif end <= stream.next and asked_end <= stream.issued:
@@ -85,14 +89,46 @@ class ReadAhead:
             last = self._streams[-1]
             last.issued = max(last.next, min(last.issued, first))
 
+    def extended(self, end: int, to: int) -> None:
+        """What was to be brought up to ``end`` is brought up to ``to``, where a pack ends."""
+        for stream in self._streams:
+            if stream.issued == end:
+                stream.issued = max(to, end)
+
+    def is_due(self, end: int) -> bool:
+        """Whether a reader who has come to ``end``, and is served by others, has used up half of
+        what was brought for it."""
+        return any(
+            stream.next < end <= stream.issued < self._size_bytes
+            and end + stream.window // 2 >= stream.issued
+            for stream in self._streams[-STREAMS_DUE_MAX:]
+        )
+
     def _match(self, first: int) -> Stream | None:
+        """Whose step this is: the stream that is expected here, else one that passes by."""
+        found = -1
         for at in range(len(self._streams) - 1, -1, -1):
             stream = self._streams[at]
-            slack = max(SLACK_SIZE_BYTES, stream.window // 2)
-            if stream.next - slack <= first <= stream.next + slack:
-                self._streams.append(self._streams.pop(at))
-                return stream
-        return None
+            if abs(first - stream.next) <= SLACK_SIZE_BYTES:
+                found = at
+                break
+            slack = stream.window // 2
+            if found < 0 and stream.next - slack <= first <= stream.issued + slack:
+                found = at
+        if found < 0:
+            return None
+        stream = self._streams.pop(found)
+        self._streams.append(stream)
+        return stream
+
+    def _new(self, end: int) -> Stream:
+        """A first read. Those of readers that did not read on are forgotten before others."""
+        streams = self._streams
+        if len(streams) >= STREAMS_MAX:
+            once = (at for at, stream in enumerate(streams) if not stream.window)
+            del streams[next(once, 0)]
+        streams.append(Stream(end, end))
+        return streams[-1]
 
 
 def unit_size(window: int) -> int:

@@ -15,6 +15,7 @@ from chunkstore.errors import InvalidInput, NotFound
 FILES, STAT, LIST, SNAPSHOTS = "files", "stat", "list", "snapshots"
 NODE, CHILDREN, LOOKUP, DATA = "node", "children", "lookup", "data"
 HEALTHZ, READYZ, METRICS, STATUS, OPENAPI = "healthz", "readyz", "metrics", "status", "openapi"
+CACHE, CACHE_USED = "cache", "cache-used"  # on the Unix socket only
 OTHER = "other"  # the label of requests that name no route
 
 _PLAIN = {
@@ -23,6 +24,8 @@ _PLAIN = {
     "/metrics": METRICS,
     "/status": STATUS,
     "/openapi.json": OPENAPI,
+    wire.CACHE: CACHE,
+    wire.CACHE_USED: CACHE_USED,
 }
 _TREES = {wire.FILES: FILES, wire.STAT: STAT, wire.LIST: LIST, wire.SNAPSHOTS: SNAPSHOTS}
 _NODE_PARTS = {b"": NODE, b"children": CHILDREN, b"lookup": LOOKUP, b"data": DATA}
@@ -43,6 +46,11 @@ class Route:
     path: bytes = b""
     ino: int = 0
     query: dict[str, bytes] = field(default_factory=dict)
+
+
+def is_report(raw_target: str) -> bool:
+    """Whether a request target is the one that is posted to."""
+    return raw_target.partition("?")[0] == wire.CACHE_USED
 
 
 def parse_route(raw_target: str) -> Route:

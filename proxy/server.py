@@ -11,7 +11,7 @@ import logging
 import socket
 from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from email.utils import formatdate
 from time import perf_counter
 from typing import cast
@@ -28,6 +28,7 @@ from chunkstore.errors import (
     Unavailable,
 )
 from chunkstore.objects import Buffer
+from chunkstore.wire import USED_BYTES_MAX
 from proxy import failures, routes
 from proxy.content import SERVER, Answer
 from proxy.doors import Door, refusal
@@ -39,6 +40,7 @@ from proxy.node import Node
 SWEEP_INTERVAL_S = 1.0
 HEADER_LINE_BYTES_MAX = 8190
 HEADERS_MAX = 64
+REPORT_TIMEOUT_S = 10.0  # until its body is there
 _NEVER_S = 86400.0 * 30  # aiohttp's own keep-alive timer; the sweep does its work
 _FULL_BODY = b'{"error":"Unavailable","message":"the proxy has too many clients"}'
 _FULL = (
@@ -375,11 +377,13 @@ class ProxyServer:
         """The route's label, the answer and its first piece: errors until then have a status."""
         label = routes.OTHER
         try:
-            if request.body_exists:
+            is_report = routes.is_report(request.raw_path)
+            if request.body_exists and not is_report:
                 refused = InvalidInput("a request has no body here: everything is read-only")
                 return label, failures.failure_answer(refused, close=True), None
-            if request.method not in ("GET", "HEAD"):
-                return label, failures.method_not_allowed(request.method), None
+            if request.method not in (("POST",) if is_report else ("GET", "HEAD")):
+                allowed = "POST" if is_report else "GET, HEAD"
+                return label, failures.method_not_allowed(request.method, allowed), None
             route = routes.parse_route(request.raw_path)
             label = route.kind
             if self.metrics.streams > self.limits.streams_max and label != routes.HEALTHZ:
@@ -388,6 +392,8 @@ class ProxyServer:
             asked = Request(request.method, _asked_headers(request))
             answer = refusal(door, route, asked)
             if answer is None:
+                if is_report:
+                    asked = replace(asked, body=await _report_of(request))
                 answer = await self._handlers.answer(route, asked)
             return label, answer, await anext(answer.pieces) if answer.pieces else None
         except LodefsError as error:
@@ -409,6 +415,10 @@ class ProxyServer:
             if answer.close:
                 response.force_close()
             return response
+        if len(first) == answer.size_bytes:  # one write, and no streaming, for all of it
+            if isinstance(answer.pieces, AsyncGenerator):
+                await answer.pieces.aclose()
+            return web.Response(status=answer.status, headers=headers, body=first)
         stream = web.StreamResponse(status=answer.status, headers=headers)
         try:
             await stream.prepare(request)
@@ -435,6 +445,15 @@ def _cut(request: web.BaseRequest) -> None:
     connection = request.protocol
     assert isinstance(connection, Connection)
     connection.cut()
+
+
+async def _report_of(request: web.BaseRequest) -> bytes:
+    """The body of a report. InvalidInput where its size is not told, or too large."""
+    size_bytes = request.content_length
+    if size_bytes is None or size_bytes > USED_BYTES_MAX:
+        raise InvalidInput(f"a report needs a Content-Length of at most {USED_BYTES_MAX} bytes")
+    async with asyncio.timeout(REPORT_TIMEOUT_S):
+        return await request.read()
 
 
 def _asked_headers(request: web.BaseRequest) -> dict[str, str]:

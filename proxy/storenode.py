@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
@@ -15,9 +16,9 @@ from chunkstore.names import Spec
 from chunkstore.objects import Buffer
 from chunkstore.store import Store
 from chunkstore.tree import Kind
+from chunkstore.wire import CachePlace, Page, Snapshot, Used
 from chunkstore.wire import Node as Entry
-from chunkstore.wire import Page, Snapshot
-from proxy import durability, orphans
+from proxy import durability, orphans, suspects
 from proxy.cache import Cache, CacheSettings
 from proxy.contents import Content, Contents
 from proxy.eviction import Evictor
@@ -26,7 +27,7 @@ from proxy.fill import Filler
 from proxy.meter import Counter, Counts
 from proxy.namespace import Namespace
 from proxy.node import Extent
-from proxy.offload import Pools
+from proxy.offload import FETCH_THREADS, Pools
 from proxy.packindexes import PackIndexes
 
 log = logging.getLogger("lodefs.cache")
@@ -38,11 +39,13 @@ KEEP_EVERY_S = 30.0
 @dataclass(frozen=True, slots=True)
 class NodeSettings:
     """``fetch_deadline_s``: how long a reader waits for the store at most, for one unit.
-    ``keep_every_s``: how often the cache is put on disk."""
+    ``keep_every_s``: how often the cache is put on disk. ``fetch_threads``: how many
+    requests to the store are under way at most."""
 
     cache: CacheSettings
     fetch_deadline_s: float = FETCH_DEADLINE_S
     keep_every_s: float = KEEP_EVERY_S
+    fetch_threads: int = FETCH_THREADS
 
 
 class StoreNode:
@@ -68,7 +71,7 @@ class StoreNode:
         self._cache = cache or Cache(settings.cache, self.counts)
         self._evictor = Evictor(self._cache)
         self._cache.on_idle = self._on_idle
-        self._pools = Pools()
+        self._pools = Pools(fetch=settings.fetch_threads)
         deadline_s = settings.fetch_deadline_s
         kv, pools = self._cache.kv, self._pools
         indexes = PackIndexes(store.objects, kv, pools, self.counts, deadline_s=deadline_s)
@@ -144,6 +147,20 @@ class StoreNode:
         """As of Node."""
         return self._contents.hit(entry.digest, first, size_bytes)
 
+    def cache_place(self) -> CachePlace:
+        """As of Node."""
+        directory = self._cache.settings.path.absolute()
+        return CachePlace(os.fsencode(directory), layout.VERSION)
+
+    def used(self, report: Used) -> None:
+        """As of Node."""
+        files, now_s = self._cache.files, int(self._cache.now_s())
+        for number in report.numbers:
+            file = files.get(number)
+            if file is not None:
+                file.last_use_s = now_s
+        self.counts.direct(report.reads, report.read_bytes)
+
     def status(self) -> dict[str, object]:
         """As of Node."""
         cache = self._cache
@@ -166,6 +183,7 @@ class StoreNode:
         await self._contents.close()
         await self._fetcher.close()
         await self._pools.fetch.close()
+        await self._pools.large.close()
         await self._pools.disk.close(self._close_cache)
 
     def _close_cache(self) -> None:
@@ -188,6 +206,9 @@ class StoreNode:
                 await disk.run(durability.sync, self._cache, self._evictor)
                 await disk.run(durability.save_uses, self._cache)
                 await disk.run(self._evictor.finish)
+                await disk.run(
+                    suspects.settle_all, self._cache, self._evictor, stopping=lambda: self._closing
+                )
             except LodefsError as error:
                 self.counts.add(Counter.NO_SPACE)
                 log.warning("the cache is not put on disk for now: %s", error)

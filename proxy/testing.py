@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,8 +24,8 @@ from chunkstore.inodes import ROOT_INO, child_ino
 from chunkstore.names import digest_of
 from chunkstore.objects import Buffer
 from chunkstore.tree import Kind
+from chunkstore.wire import CachePlace, Page, Snapshot, Used
 from chunkstore.wire import Node as Entry
-from chunkstore.wire import Page, Snapshot
 from proxy.doors import Door
 from proxy.node import Extent, Node
 from proxy.server import Limits, ProxyServer
@@ -84,6 +84,8 @@ class DictNode:
         self.reads = 0
         self.hits = 0
         self.figures: dict[str, object] = {}
+        self.place: CachePlace | None = None
+        self.reports: list[Used] = []
         self._add(b"", ROOT_INO, ROOT_INO, Kind.DIRECTORY, b"")
         for path in sorted(files):
             self._add_path(path, files[path])
@@ -243,6 +245,14 @@ class DictNode:
         self.hits += 1
         return Extent(fd, first, size_bytes)
 
+    def cache_place(self) -> CachePlace | None:
+        """See proxy.node.Node."""
+        return self.place
+
+    def used(self, report: Used) -> None:
+        """See proxy.node.Node."""
+        self.reports.append(report)
+
     def status(self) -> dict[str, object]:
         """See proxy.node.Node."""
         return {"store": "memory:", "reads": self.reads, **self.figures}
@@ -275,6 +285,18 @@ class RunningProxy:
             if time.monotonic() > deadline_s:
                 raise TimeoutError("it did not come true")
             pause.wait(0.005)
+
+    @property
+    def address(self) -> str:
+        """As a mount's option ``proxy`` has it."""
+        return f"unix:{self.socket_path}"
+
+    def requests(self, route: str) -> int:
+        """Answers of a route so far; waits for those that are on their way."""
+        metrics = self.server.metrics
+        self.until(lambda: metrics.streams == 0)
+        statuses = range(200, 600, 100)
+        return self.call(lambda: sum(metrics.counter(route, one).requests for one in statuses))
 
     @property
     def url(self) -> str:
@@ -344,16 +366,20 @@ def exchange(connected: socket.socket, data: bytes) -> bytes:
 
 @contextmanager
 def start_proxy(
-    node: Node,
+    node: Node | Callable[[], AbstractAsyncContextManager[Node]],
     *,
     tokens_file: Path | None = None,
     metrics_anonymous: bool = False,
     limits: Limits | None = None,
     hot_path: bool = True,
     socket_path: Path | None = None,
+    tcp_is_local: bool = False,
 ) -> Iterator[RunningProxy]:
     """The HTTP server over ``node`` in a thread, on a socket in a fresh directory and on a free
-    port of 127.0.0.1. The Unix socket needs no token; TCP does where ``tokens_file`` is given.
+    port of 127.0.0.1. ``node`` may be what opens one in the server's event loop.
+
+    The Unix socket needs no token; TCP does where ``tokens_file`` is given. ``tcp_is_local``: TCP
+    offers what otherwise only the Unix socket does.
     """
     with tempfile.TemporaryDirectory(prefix="lodefs-proxy-") as folder:
         path = socket_path or Path(folder) / "proxy.sock"
@@ -362,9 +388,18 @@ def start_proxy(
         stop = asyncio.Event()
 
         async def serve() -> None:
+            async with node() if callable(node) else nullcontext(node) as opened:
+                await serve_node(opened)
+
+        async def serve_node(node: Node) -> None:
             server = ProxyServer(node, version="test", limits=limits, hot_path=hot_path)
-            unix = Door(listen_unix(path, mode=0o600))
-            tcp = Door(listen_tcp("127.0.0.1", 0), tokens, info_is_open=metrics_anonymous)
+            unix = Door(listen_unix(path, mode=0o600), is_local=True)
+            tcp = Door(
+                listen_tcp("127.0.0.1", 0),
+                tokens,
+                info_is_open=metrics_anonymous,
+                is_local=tcp_is_local,
+            )
             await server.start([unix, tcp])
             port = tcp.listener.getsockname()[1]
             started.set_result(RunningProxy(path, port, server, asyncio.get_running_loop()))

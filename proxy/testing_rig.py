@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from chunkstore import keys
@@ -16,6 +17,7 @@ from proxy.cache import Cache, CacheSettings
 from proxy.meter import Counts
 from proxy.node import Node
 from proxy.storenode import NodeSettings, StoreNode
+from proxy.testing import RunningProxy, start_proxy
 
 MIB = 1024 * 1024
 REPO = "data/set"
@@ -96,7 +98,8 @@ class Rig:
 
     def settings(self, size_bytes_max: int = 64 * MIB, **more: float) -> NodeSettings:
         """Of a node on this rig's cache directory."""
-        return NodeSettings(CacheSettings(self.directory / "cache", size_bytes_max), **more)
+        settings = NodeSettings(CacheSettings(self.directory / "cache", size_bytes_max))
+        return replace(settings, **more)  # type: ignore[arg-type]  # as the caller says
 
     @asynccontextmanager
     async def node(
@@ -123,6 +126,23 @@ async def read_path(
     entry = await node.entry(snapshot, path)
     size = entry.size_bytes - first if size_bytes is None else size_bytes
     return b"".join([bytes(piece) async for piece in node.read(snapshot, entry, first, size)])
+
+
+@contextmanager
+def serve_rig(
+    rig: Rig, settings: NodeSettings | None = None, *, socket_path: Path | None = None
+) -> Iterator[tuple[RunningProxy, StoreNode]]:
+    """A node of the rig behind a proxy that serves in a thread of this process."""
+    nodes: list[StoreNode] = []
+
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[StoreNode]:
+        async with rig.node(settings) as node:
+            nodes.append(node)
+            yield node
+
+    with start_proxy(opened, socket_path=socket_path) as proxy:
+        yield proxy, nodes[0]
 
 
 async def until(condition: Callable[[], bool], *, timeout_s: float = 60.0) -> None:

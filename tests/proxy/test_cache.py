@@ -84,7 +84,7 @@ class Opened:
 
     def store_small(self, raws: list[bytes]) -> bool:
         """Small files' chunks into a slab."""
-        return self.cache.store([NewChunk(digest_of(raw), raw, 0) for raw in raws], None)
+        return bool(self.cache.store([NewChunk(digest_of(raw), raw, 0) for raw in raws], None))
 
     def store_big(self, content: bytes, first: int, count: int) -> bool:
         """Those of a run of a big file's chunks that are not here yet."""
@@ -94,7 +94,7 @@ class Opened:
             if self.cache.find([layout.chunk_key(digest_of(raw))]) == [None]
         ]
         flat = Flat(digest_of(content), len(content))
-        return not new or self.cache.store(new, flat)
+        return not new or bool(self.cache.store(new, flat))
 
 
 def chunks_of(content: bytes) -> list[tuple[int, bytes]]:
@@ -256,7 +256,8 @@ def test_what_exceeds_the_limit_is_not_kept(path: Path) -> None:
 
 @pytest.mark.parametrize("where", ["create", "data", "rows"])
 def test_a_full_disk_keeps_nothing_and_breaks_nothing(path: Path, where: str) -> None:
-    """ENOSPC at any point of a store: False, what was there stays right, the next store works."""
+    """ENOSPC at any point of a store: it keeps nothing, what was there stays right, and the next
+    store works."""
     full = [False]
 
     def step(name: str) -> None:

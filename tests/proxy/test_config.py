@@ -12,7 +12,6 @@ from proxy.config import (
     CACHE_SIZE_BYTES_MIN,
     Config,
     cache_size_bytes,
-    fetch_concurrency_default,
     parse_listen,
     parse_size,
 )
@@ -72,8 +71,7 @@ def test_defaults() -> None:
     assert config.socket_path == Path("/run/lodefs/proxy.sock")
     assert (config.socket_mode, config.listen, config.tokens_file) == (0o660, None, None)
     assert config.cache_size_bytes_max is None
-    assert config.fetch_concurrency == fetch_concurrency_default()
-    assert 4 <= fetch_concurrency_default() <= 16
+    assert config.fetch_concurrency == 32
 
 
 def test_values_of_the_environment_and_of_toml() -> None:

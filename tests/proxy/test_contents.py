@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import random
 from pathlib import Path
 
@@ -11,12 +12,14 @@ import pytest
 
 from chunkstore.errors import Corrupt
 from chunkstore.names import digest_of
-from chunkstore.pack import pack_id_of
+from chunkstore.pack import pack_id_of, read_index
 from chunkstore.tree import Entry, Kind, Segment
 from proxy.cache import Cache, CacheSettings
+from proxy.fill import Unit, cut_units
 from proxy.meter import Counter, Counts
+from proxy.packindexes import Loaded
 from proxy.storenode import NodeSettings
-from proxy.testing_rig import MIB, REPO, Rig, read_path
+from proxy.testing_rig import MIB, REPO, Rig, read_path, until
 
 BIGS = {b"big/%d" % n: random.Random(n).randbytes(MIB + n * 300_000) for n in range(4)}
 SMALLS = {b"small/%d" % n: random.Random(50 + n).randbytes(3_000 * n) for n in range(60)}
@@ -192,6 +195,96 @@ def test_sequential_reads_come_in_large_requests(rig: Rig) -> None:
             assert len(rig.objects.ranges) < 20
 
     asyncio.run(run())
+
+
+def test_what_has_come_is_a_hit_without_a_look_at_the_index(rig: Rig) -> None:
+    """A big file's bytes are known by their place as soon as they land, those read ahead too; the
+    next readers need not ask where they lie."""
+    content = BIGS[b"big/3"]
+
+    async def run() -> None:
+        async with rig.node() as node:
+            snapshot = await node.snapshot(REPO, "main")
+            entry = await node.entry(snapshot, b"big/3")
+            assert await read_path(node, b"big/3", 0, 50_000) == content[:50_000]
+            assert await read_path(node, b"big/3", 50_000, 50_000) == content[50_000:100_000]
+            extents = node._contents._contents[entry.digest].extents
+            await until(lambda: extents.find(100_000) is not None)
+            file, offset, size_bytes = extents.find(100_000) or pytest.fail("it went")
+            with file.in_use() as fd:
+                assert os.pread(fd, size_bytes, offset) == content[100_000:][:size_bytes]
+
+    asyncio.run(run())
+
+
+def test_repeated_chunks_land_once(tmp_path: Path) -> None:
+    """A file that repeats a chunk is right at each of its places, cold and again."""
+    chunk = random.Random(4).randbytes(1000)
+    content = b"".join([chunk * 3, BIGS[b"big/3"][:MIB], chunk * 2, bytes(50_000)])
+    rig = Rig(tmp_path, {b"again": content}, pack_chunks=200)
+
+    async def run() -> None:
+        async with rig.node() as node:
+            for _ in range(2):
+                for first in (0, 1000, 2500, MIB + 3000, MIB + 4500, MIB + 20_000):
+                    assert await read_path(node, b"again", first, 2000) == content[first:][:2000]
+            assert await read_path(node, b"again") == content
+
+    asyncio.run(run())
+
+
+def test_hits_do_not_hide_who_reads_on(tmp_path: Path) -> None:
+    """Where a reader is served from what is known, and has used up half of its window, it is no
+    hit: so that more is brought before the end."""
+    content = random.Random(5).randbytes(4 * MIB)
+    rig = Rig(tmp_path, {b"big": content}, chunk_size_bytes=10_000, pack_chunks=500)
+
+    async def run() -> None:
+        async with rig.node() as node:
+            snapshot = await node.snapshot(REPO, "main")
+            entry = await node.entry(snapshot, b"big")
+            for first in range(0, 300_000, 100_000):
+                await read_path(node, b"big", first, 100_000)
+            extents = node._contents._contents[entry.digest].extents
+
+            def end_from(first: int) -> int:
+                found = extents.find(first)
+                return first + (found[2] if found else 0)
+
+            await until(lambda: end_from(300_000) >= 400_000)
+            await until(lambda: not node.status()["in_flight_bytes"])
+            end = end_from(300_000)
+            is_hit = [
+                node.hit(snapshot, entry, first, 10_000) is not None
+                for first in range(300_000, end - 10_000, 10_000)
+            ]
+            assert is_hit == sorted(is_hit, reverse=True)
+            assert True in is_hit
+            assert False in is_hit
+            await read_path(node, b"big", end - 20_000, 10_000)
+            await until(lambda: end_from(300_000) > end)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("size_bytes", [1, 5_000, 30_000, 100_000, 10**9])
+def test_units_are_cut_evenly(tmp_path: Path, size_bytes: int) -> None:
+    """All chunks once and in order, each unit at its place, none much larger or smaller than the
+    others."""
+    rig = Rig(tmp_path, {b"big": BIGS[b"big/0"]}, pack_chunks=500)
+    segment = rig.maker.entry(b"big", BIGS[b"big/0"]).segments[0]
+    loaded = Loaded(*read_index(rig.objects, segment.pack))
+    whole = Unit(segment.pack, 3, segment.count - 3, None, 7000)
+    units = cut_units(whole, loaded, size_bytes)
+    offsets = loaded.index.raw_offsets
+    assert [unit.first for unit in units] == [3, *(u.first + u.count for u in units[:-1])]
+    assert units[-1].first + units[-1].count == segment.count
+    for unit in units:
+        assert unit.count > 0
+        assert unit.offset == 7000 + offsets[unit.first] - offsets[3]
+    sizes = [offsets[unit.first + unit.count] - offsets[unit.first] for unit in units]
+    assert max(sizes) <= size_bytes * 9 // 8 + 1000
+    assert max(sizes) - min(sizes) <= 2000
 
 
 @pytest.mark.parametrize("fault", ["too few", "too many", "no pack"])

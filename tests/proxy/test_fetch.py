@@ -5,13 +5,22 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from chunkstore.errors import DeadlineExceeded
+from chunkstore.names import PackId
 from chunkstore.objects import Part
-from proxy.meter import Counter
+from chunkstore.pack import read_index
+from proxy.fetch import Fetcher
+from proxy.fill import Filled, Unit
+from proxy.meter import Counter, Counts
+from proxy.offload import LARGE_SIZE_BYTES_MIN, LARGE_THREADS, Pools
+from proxy.packindexes import Loaded
 from proxy.testing_rig import MIB, REPO, Rig, read_path, until
 
 BIG = random.Random(1).randbytes(2 * MIB)
@@ -144,5 +153,179 @@ def test_a_closing_node_ends_its_readers(rig: Rig) -> None:
                 await reader
             gate.opened.set()
             await closing
+
+    asyncio.run(run())
+
+
+class Fills:
+    """A filler whose fills end when they are told to."""
+
+    def __init__(self) -> None:
+        self.begun: list[Unit] = []
+        self._may_end = threading.Semaphore(0)
+
+    def fill(self, _loaded: Loaded, unit: Unit) -> Filled:
+        self.begun.append(unit)
+        assert self._may_end.acquire(timeout=60)
+        return Filled()
+
+    def end(self, count: int = 1) -> None:
+        self._may_end.release(count)
+
+    @property
+    def firsts(self) -> list[int]:
+        """The first chunks of what was begun."""
+        return [unit.first for unit in self.begun]
+
+
+@asynccontextmanager
+async def fetching(
+    rig: Rig, *, threads: int = 32
+) -> AsyncIterator[tuple[Fetcher, Fills, Loaded, Counts]]:
+    """A fetcher that lets chunks of 10,000 bytes run by two, and the index of BIG's pack."""
+    entry = rig.maker.entry(b"big", BIG)
+    index, etag = read_index(rig.objects, entry.segments[0].pack)
+    fills, pools, counts = Fills(), Pools(fetch=threads), Counts()
+    fetcher = Fetcher(
+        fills,  # type: ignore[arg-type]
+        pools,
+        counts,
+        deadline_s=60,
+        ahead_size_bytes_max=100_000,
+        running_size_bytes_max=25_000,
+    )
+    try:
+        yield fetcher, fills, Loaded(index, etag), counts
+    finally:
+        fills.end(100)
+        await fetcher.close()
+        for pool in (pools.fetch, pools.large, pools.disk):
+            await pool.close()
+
+
+def unit_of(loaded: Loaded, first: int, count: int = 1) -> Unit:
+    return Unit(loaded.index.pack_id, first, count)
+
+
+def test_what_is_read_ahead_takes_turns(rig: Rig) -> None:
+    """So much at a time as is allowed to run, in the order in which it was asked for."""
+
+    async def run() -> None:
+        async with fetching(rig) as (fetcher, fills, loaded, counts):
+            for first in range(10):
+                assert fetcher.ahead(loaded, unit_of(loaded, first))
+            assert not fetcher.ahead(loaded, unit_of(loaded, 10))  # 100,000 bytes are in flight
+            await until(lambda: len(fills.begun) == 2)
+            for done in range(1, 9):
+                fills.end()
+                await until(lambda: len(fills.begun) == 2 + done)  # noqa: B023
+            assert sorted(fills.firsts) == list(range(10))
+            assert fills.firsts[:2] in ([0, 1], [1, 0])
+            fills.end(2)
+            await until(lambda: not fetcher.in_flight_bytes)
+            assert counts.values[Counter.AHEAD_UNITS] == 10
+            assert counts.values[Counter.AHEAD_REFUSED] == 1
+
+    asyncio.run(run())
+
+
+def test_what_somebody_waits_for_starts_at_once(rig: Rig) -> None:
+    """However much runs: what is new, and what was waiting for its turn and is needed now."""
+
+    async def run() -> None:
+        async with fetching(rig) as (fetcher, fills, loaded, counts):
+            for first in range(6):
+                fetcher.ahead(loaded, unit_of(loaded, first))
+            await until(lambda: len(fills.begun) == 2)
+            new = fetcher.demand(loaded, unit_of(loaded, 50), 50)
+            needed = fetcher.join(loaded.index.pack_id, 5)
+            assert needed is not None
+            await until(lambda: len(fills.begun) == 4)
+            assert set(fills.firsts) == {0, 1, 50, 5}
+            assert counts.values[Counter.JOINED] == 1
+            assert fetcher.join(loaded.index.pack_id, 60) is None
+            assert counts.values[Counter.JOINED] == 1
+            fills.end(100)
+            assert (await new.wait(), await needed.wait()) == ({}, {})
+            await until(lambda: not fetcher.in_flight_bytes)
+            assert sorted(fills.firsts) == [0, 1, 2, 3, 4, 5, 50]
+            assert fetcher._running_bytes == 0
+
+    asyncio.run(run())
+
+
+def test_a_unit_larger_than_what_may_run_still_runs(rig: Rig) -> None:
+    """Alone."""
+
+    async def run() -> None:
+        async with fetching(rig) as (fetcher, fills, loaded, _):
+            fetcher.ahead(loaded, unit_of(loaded, 0, 9))
+            fetcher.ahead(loaded, unit_of(loaded, 9))
+            await until(lambda: len(fills.begun) == 1)
+            fills.end(2)
+            await until(lambda: not fetcher.in_flight_bytes)
+            assert fills.firsts == [0, 9]
+
+    asyncio.run(run())
+
+
+def test_closing_ends_what_waits_for_its_turn(rig: Rig) -> None:
+    """It is never begun, and nobody hangs on it."""
+
+    async def run() -> None:
+        async with fetching(rig) as (fetcher, fills, loaded, _):
+            for first in range(6):
+                fetcher.ahead(loaded, unit_of(loaded, first))
+            await until(lambda: len(fills.begun) == 2)
+            fills.end(2)
+            await fetcher.close()
+            assert fetcher.in_flight_bytes == 0
+
+    asyncio.run(run())
+
+
+def test_many_small_fetches_run_at_once(rig: Rig) -> None:
+    """As many as there are threads: random readers of a store that is far away wait together."""
+
+    async def run() -> None:
+        async with fetching(rig, threads=20) as (fetcher, fills, loaded, _):
+            for first in range(0, 60, 2):
+                fetcher.demand(loaded, unit_of(loaded, first), first)
+            await until(lambda: len(fills.begun) == 20)
+            fills.end(30)
+            await until(lambda: not fetcher.in_flight_bytes)
+            assert len(fills.begun) == 30
+
+    asyncio.run(run())
+
+
+def test_large_fetches_leave_room_for_small_ones(rig: Rig) -> None:
+    """However many large ones are demanded: few run, and a small one beside them."""
+
+    async def run() -> None:
+        async with fetching(rig) as (fetcher, fills, loaded, _):
+            count = LARGE_SIZE_BYTES_MIN // 10_000 + 1
+            small = fetcher.demand(loaded, unit_of(loaded, 200), 200)
+            large = [fetcher.demand(loaded, unit_of(loaded, 0, count), 0)]
+            large += [
+                fetcher.demand(loaded, replace(unit_of(loaded, 0, count), pack=pack), 0)
+                for pack in (PackId(bytes([n]) * 32) for n in range(20))
+            ]
+            await until(lambda: len(fills.begun) == LARGE_THREADS + 1)
+            assert 200 in fills.firsts
+            fills.end(22)
+            for flight in (small, *large):
+                await flight.wait()
+
+    asyncio.run(run())
+
+
+def test_the_setting_is_the_number_of_threads(rig: Rig) -> None:
+    """A node talks to its store with so many threads as its settings say."""
+
+    async def run() -> None:
+        async with rig.node(rig.settings(fetch_threads=3)) as node:
+            assert node._pools.fetch._executor._max_workers == 3
+            assert await read_path(node, b"big") == BIG
 
     asyncio.run(run())

@@ -15,7 +15,7 @@ from chunkstore.testing.handmade import Files, Link, Program
 from proxy import namespace as module
 from proxy.meter import Counter
 from proxy.storenode import StoreNode
-from proxy.testing_rig import REPO, Rig
+from proxy.testing_rig import REPO, Rig, until
 
 AWKWARD = {
     b"new\nline": b"1",
@@ -199,5 +199,25 @@ def test_a_full_disk_does_not_hide_directories(tmp_path: Path) -> None:
             await node.snapshot(REPO, "other")
         async with rig.node() as node:
             assert await node.by_ino(snapshot, entry.ino) == entry
+
+    asyncio.run(run())
+
+
+def test_a_walk_finds_the_next_directory_loaded(tmp_path: Path) -> None:
+    """After two neighbours were listed, the third is loaded before anybody asks; no further one."""
+    rig = Rig(tmp_path, {b"%d/f" % n: b"x" for n in range(5)})
+
+    async def run() -> None:
+        async with rig.node() as node:
+            snapshot = await node.snapshot(REPO, "main")
+            page = await node.children(snapshot, 1, limit=100)
+            for child in page.nodes[:2]:
+                await node.children(snapshot, child.ino, limit=100)
+            loaded = node.counts.values
+            await until(lambda: loaded[Counter.TREES_LOADED] == 4)  # the root and three more
+            await until(lambda: not node._namespace._loading)
+            rig.reset()
+            assert names(await node.children(snapshot, page.nodes[2].ino, limit=100)) == [b"f"]
+            await until(lambda: loaded[Counter.TREES_LOADED] == 5)
 
     asyncio.run(run())

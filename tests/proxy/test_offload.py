@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from chunkstore.errors import DeadlineExceeded, Unavailable
-from proxy.offload import FETCH_THREADS_LEAST, FETCH_THREADS_MOST, Pool, fetch_threads
+from proxy.offload import Pool
 from proxy.testing_rig import until
 
 
@@ -69,8 +69,3 @@ def test_a_closed_pool_is_unavailable() -> None:
         assert pool.calls == 0
 
     asyncio.run(run())
-
-
-def test_threads_are_bounded() -> None:
-    """However many cores there are."""
-    assert FETCH_THREADS_LEAST <= fetch_threads() <= FETCH_THREADS_MOST

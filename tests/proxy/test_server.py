@@ -7,6 +7,7 @@ import http.client
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 
+import msgspec
 import pytest
 
 from chunkstore import errors, wire
@@ -182,3 +183,62 @@ def test_stopping_does_not_wait_forever() -> None:
         asyncio.run_coroutine_threadsafe(proxy.server.stop(0.05), proxy.loop).result(60)
         with pytest.raises((http.client.IncompleteRead, ConnectionError)):
             waiting.result(60)
+
+
+def report(body: bytes, *, size: int | None = None, method: bytes = b"POST") -> bytes:
+    """A request that tells what was used."""
+    length = b"Content-Length: %d\r\n" % (len(body) if size is None else size)
+    head = b"%b /cache/used HTTP/1.1\r\nHost: x\r\nConnection: close\r\n%b\r\n" % (method, length)
+    return head + body
+
+
+GOOD_REPORT = msgspec.msgpack.encode(wire.Used([7, 9], 3, 4096))
+
+
+def test_reports_of_use_reach_the_node() -> None:
+    """What a program of this machine read from the cache comes in on the Unix socket."""
+    node = DictNode({b"a": b"hello"})
+    with start_proxy(node) as proxy:
+        assert exchange(proxy.connect(), report(GOOD_REPORT)).startswith(b"HTTP/1.1 204 ")
+    assert node.reports == [wire.Used([7, 9], 3, 4096)]
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "status"),
+    [
+        (report(b"nonsense"), 400),
+        (report(b""), 400),
+        (report(msgspec.msgpack.encode([[1], -1, 0])), 400),
+        (report(msgspec.msgpack.encode([[-1], 1, 0])), 400),
+        (report(msgspec.msgpack.encode([[0] * (wire.USED_NUMBERS_MAX + 1), 1, 0])), 400),
+        (report(b"x" * 100, size=wire.USED_BYTES_MAX + 1), 400),
+        (report(b"", method=b"GET"), 405),
+        (report(GOOD_REPORT, method=b"PUT"), 405),
+        (b"POST /cache HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", 405),
+    ],
+)
+def test_bad_reports_are_refused(request_bytes: bytes, status: int) -> None:
+    """What is no report, too long, or not posted, changes nothing."""
+    node = DictNode({b"a": b"hello"})
+    with start_proxy(node) as proxy:
+        answer = exchange(proxy.connect(), request_bytes)
+    assert answer.startswith(b"HTTP/1.1 %d " % status), answer
+    assert node.reports == []
+
+
+def test_the_cache_is_named_on_the_unix_socket_alone() -> None:
+    """Other machines hear nothing of it, and cannot report; nor is there one without a cache."""
+    node = DictNode({b"a": b"hello"})
+    node.place = wire.CachePlace(b"/cache/\xff", 1)
+    with start_proxy(node) as proxy:
+        with proxy.client() as client:
+            found = client.get("/cache")
+            assert found.status == 200
+            assert msgspec.msgpack.decode(found.body, type=wire.CachePlace) == node.place
+        with proxy.client(tcp=True) as client:
+            assert client.get("/cache").status == 404
+        assert exchange(proxy.connect(tcp=True), report(GOOD_REPORT)).startswith(b"HTTP/1.1 404 ")
+        node.place = None
+        with proxy.client() as client:
+            assert client.get("/cache").status == 404
+    assert node.reports == []

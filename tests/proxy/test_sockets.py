@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from chunkstore.errors import Denied, InUse, InvalidInput, LodefsError
-from proxy.sdnotify import READY, SystemdNotifier
+from chunkstore.sdnotify import READY, SystemdNotifier
 from proxy.sockets import inherited, listen_tcp, listen_unix, remove_unix
 
 
