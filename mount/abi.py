@@ -16,6 +16,8 @@ VERSION_MAJOR = 7
 VERSION_MINOR = 44  # the newest that this file follows; the older of both sides counts
 VERSION_MINOR_MIN = 31  # Linux 5.4
 ROOT_NODE = 1  # FUSE_ROOT_ID
+RESEND_BIT = 1 << 63  # of a unique: the request was sent before (FUSE_UNIQUE_RESEND)
+INTERRUPT_BIT = 1  # of a unique: it is that of an interrupt of the request without the bit
 FOREVER_S = 1 << 32  # a validity of entries and attributes; the kernel clamps it
 
 # flags of INIT; those of 32 and more travel in flags2
@@ -36,12 +38,16 @@ HAS_RESEND = 1 << 39
 # flags of an answer to OPEN and OPENDIR
 FOPEN_KEEP_CACHE = 1 << 1
 FOPEN_CACHE_DIR = 1 << 3
+FOPEN_NOFLUSH = 1 << 5
 FOPEN_PASSTHROUGH = 1 << 7
 
 # notifications: an answer with unique 0, the code in the place of the error
 NOTIFY_RESEND = 7  # since 7.40, Linux 6.9
 NOTIFY_INC_EPOCH = 8  # since 7.44, Linux 6.16
 EPOCH_MINOR = 44
+
+# bit of the number of a request that was sent before, after NOTIFY_RESEND
+UNIQUE_RESEND = 1 << 63
 
 # ioctls of the device
 IOC_CLONE = 0x8004E500
@@ -105,8 +111,11 @@ ATTR = struct.Struct("=6Q10I")
 ENTRY_OUT = struct.Struct("=QQQQII6Q10I")
 ATTR_OUT = struct.Struct("=QII6Q10I")
 OPEN_OUT = struct.Struct("=QIi")  # fh open_flags backing_id
+RELEASE_IN = struct.Struct("=Q")  # fh; the rest says nothing to a reader
+BACKING_MAP = struct.Struct("=iIQ")  # fd flags padding
 READ_IN = struct.Struct("=QQI")  # fh offset size; the rest says nothing to a reader
 XATTR_IN = struct.Struct("=II")  # size padding
+INTERRUPT_IN = struct.Struct("=Q")  # unique of the request
 STATFS_OUT = struct.Struct("=5Q4I24x")
 DIRENT = struct.Struct("=QQII")  # ino off namelen type
 _DIRENTPLUS = struct.Struct("=QQQQII6Q10IQQII")
@@ -119,7 +128,8 @@ REQUEST_BYTES_MIN = 8192  # FUSE_MIN_READ_BUFFER: reads of the device with less 
 class Attributes(NamedTuple):
     """What struct fuse_attr holds, as far as a file system without changes needs it."""
 
-    ino: int
+    node: int  # the number by which the kernel's requests name it
+    ino: int  # the number that stat shows
     size_bytes: int
     blocks: int  # of 512 bytes
     time_s: int  # of access, change and modification
@@ -190,9 +200,9 @@ def encode_init(out: InitOut) -> bytes:
 
 def encode_entry(a: Attributes) -> bytes:
     """struct fuse_entry_out: an entry and its attributes, valid forever. 128 bytes."""
-    ino, size, blocks, time_s, mode, nlink, uid, gid, block = a
+    node, ino, size, blocks, time_s, mode, nlink, uid, gid, block = a
     return ENTRY_OUT.pack(
-        ino, 0, FOREVER_S, FOREVER_S, 0, 0,
+        node, 0, FOREVER_S, FOREVER_S, 0, 0,
         ino, size, blocks, time_s, time_s, time_s, 0, 0, 0, mode, nlink, uid, gid, 0, block, 0,
     )  # fmt: skip
 
@@ -202,7 +212,7 @@ NO_ENTRY = ENTRY_OUT.pack(0, 0, FOREVER_S, *[0] * 19)  # "there is no such name"
 
 def encode_attributes(a: Attributes) -> bytes:
     """struct fuse_attr_out, valid forever. 104 bytes."""
-    ino, size, blocks, time_s, mode, nlink, uid, gid, block = a
+    _, ino, size, blocks, time_s, mode, nlink, uid, gid, block = a
     return ATTR_OUT.pack(
         FOREVER_S, 0, 0,
         ino, size, blocks, time_s, time_s, time_s, 0, 0, 0, mode, nlink, uid, gid, 0, block, 0,
@@ -216,9 +226,9 @@ def encode_statfs(s: Statistics) -> bytes:
     )
 
 
-def encode_open(flags: int) -> bytes:
-    """struct fuse_open_out without a handle. 16 bytes."""
-    return OPEN_OUT.pack(0, flags, 0)
+def encode_open(flags: int, handle: int = 0, backing: int = 0) -> bytes:
+    """struct fuse_open_out. 16 bytes."""
+    return OPEN_OUT.pack(handle, flags, backing)
 
 
 def dirent(ino: int, cookie: int, mode: int, name: bytes) -> bytes:
@@ -233,11 +243,11 @@ def dirent(ino: int, cookie: int, mode: int, name: bytes) -> bytes:
 
 def direntplus(a: Attributes, cookie: int, name: bytes) -> bytes:
     """struct fuse_direntplus, padded to 8 bytes: an entry with its attributes, valid forever."""
-    ino, size, blocks, time_s, mode, nlink, uid, gid, block = a
+    node, ino, size, blocks, time_s, mode, nlink, uid, gid, block = a
     length = len(name)
     return b"%b%b%b" % (
         _DIRENTPLUS.pack(
-            ino, 0, FOREVER_S, FOREVER_S, 0, 0,
+            node, 0, FOREVER_S, FOREVER_S, 0, 0,
             ino, size, blocks, time_s, time_s, time_s, 0, 0, 0, mode, nlink, uid, gid, 0, block, 0,
             ino, cookie, length, mode >> 12,
         ),
@@ -254,6 +264,17 @@ def direntplus_bare(ino: int, cookie: int, mode: int, name: bytes) -> bytes:
 def decode_name(body: Buffer) -> bytes:
     """A name that ends with NUL, the body of LOOKUP."""
     return bytes(body).partition(b"\0")[0]
+
+
+def decode_interrupt(body: Buffer) -> int:
+    """struct fuse_interrupt_in: the unique number of the request that is interrupted."""
+    unique: int = INTERRUPT_IN.unpack_from(body)[0]
+    return unique
+
+
+def failure(unique: int, code: int) -> bytes:
+    """The answer to a request that failed with an errno."""
+    return OUT_HEADER.pack(OUT_HEADER_BYTES, -code, unique)
 
 
 def notification(code: int) -> bytes:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import shutil
 import socket
-import subprocess
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from chunkstore.errors import Denied, InvalidInput, LodefsError, Unavailable, Unsupported
 from mount import device
 from mount.mounttable import FS_TYPE, SUBTYPE
 from mount.session import READ_BYTES_MAX
+
+if TYPE_CHECKING:
+    import subprocess
 
 # linux/mount.h
 _MS_RDONLY, _MS_NOSUID, _MS_NODEV = 1, 2, 4
@@ -62,6 +63,8 @@ def _mount_error(code: int, mountpoint: str) -> LodefsError:
 
 def attach_by_helper(mountpoint: str, source: bytes, *, allow_other: bool) -> int:
     """The same through fusermount3, which passes the descriptor over a socket (_FUSE_COMMFD)."""
+    import shutil
+
     helper = shutil.which("fusermount3")
     if helper is None:
         raise Unsupported(
@@ -92,6 +95,8 @@ def attach_by_helper(mountpoint: str, source: bytes, *, allow_other: bool) -> in
 def _run_helper(
     helper: str, comm_fd: int, options: list[bytes], mountpoint: str
 ) -> subprocess.CompletedProcess[bytes]:
+    import subprocess
+
     command = [os.fsencode(helper), b"-o", b",".join(options), b"--", os.fsencode(mountpoint)]
     return subprocess.run(
         command,
@@ -125,9 +130,13 @@ def detach(mountpoint: str, *, lazy: bool) -> None:
 
 def detach_by_helper(mountpoint: str, *, lazy: bool) -> None:
     """The same through fusermount3, for a mount that a user made."""
+    import shutil
+
     helper = shutil.which("fusermount3")
     if helper is None:
         raise Unsupported("unmounting without root needs fusermount3")
+    import subprocess
+
     done = subprocess.run(
         [helper, "-u", *(["-z"] if lazy else []), "--", mountpoint],
         stdin=subprocess.DEVNULL,

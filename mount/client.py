@@ -15,7 +15,7 @@ from chunkstore.objects import Buffer
 from mount.transport import Address, Answer, Connection, header
 
 PAUSE_S_MIN = 0.01  # between attempts; doubles
-PAUSE_S_MAX = 1.0
+PAUSE_S_MAX = 0.2
 
 T = TypeVar("T")
 
@@ -62,6 +62,7 @@ class Client:
         self._clock = clock
         self._sleep = sleep
         self._deadline_s: float | None = None
+        self._cancelled = False
         self._tail = b" HTTP/1.1\r\nHost: lodefs\r\n"
         if token is not None:
             self._tail += b"Authorization: Bearer %b\r\n" % token.encode("ascii")
@@ -74,13 +75,37 @@ class Client:
         self._commit = snapshot.commit.encode()
         return self
 
-    def begin(self) -> None:
-        """The time for the next requests, together, starts now."""
-        self._deadline_s = self._clock() + self._timeout_s
+    def begin(self, waited_s: float = 0.0) -> None:
+        """The time for the next requests, together, starts now, or ``waited_s`` ago."""
+        self._deadline_s = self._clock() + self._timeout_s - waited_s
+        self._cancelled = False
+
+    def cancel(self) -> None:
+        """Called from another thread: nobody waits any more for what was begun. It ends soon."""
+        self._cancelled = True
+        self._connection.cancel()
 
     def close(self) -> None:
         """Drop the connection."""
         self._connection.close()
+
+    def scratch(self, size_bytes: int) -> memoryview:
+        """Memory for bytes that come from elsewhere, good until the next request: a thread needs
+        no second buffer for them."""
+        return self._connection.scratch(size_bytes)
+
+    def cache_place(self) -> wire.CachePlace:
+        """Where the node's cache lies. NotFound where the proxy does not tell."""
+        return self._get(b"GET %b" % wire.CACHE.encode(), wire.CachePlace)
+
+    def report(self, used: wire.Used) -> None:
+        """Tell the proxy what was read from its cache. Sent again after a lost answer: figures
+        may count twice then."""
+        body = msgspec.msgpack.encode(used)
+        headers = b"Content-Type: %b\r\nContent-Length: %d\r\n" % (wire.MSGPACK.encode(), len(body))
+        answer = self._ask(b"POST %b" % wire.CACHE_USED.encode(), headers, body=body)
+        if answer.status != 204:
+            raise _unexpected(answer)
 
     def snapshot(self, repo: str, rev: str) -> wire.Snapshot:
         """The commit that a branch, tag, commit or prefix is now. NotFound."""
@@ -146,9 +171,12 @@ class Client:
     def _get(self, line: bytes, kind: type[T]) -> T:
         return _decode(self._ask(line), kind)
 
-    def _ask(self, line: bytes, headers: bytes = b"", body_bytes: int = 0) -> Answer:
-        """The answer to a GET; statuses that mean "later" and lost connections are repeated."""
-        request = b"%b%b%b\r\n" % (line, self._tail, headers)
+    def _ask(
+        self, line: bytes, headers: bytes = b"", body_bytes: int = 0, *, body: bytes = b""
+    ) -> Answer:
+        """The answer to a request; statuses that mean "later" and lost connections are repeated.
+        ``body_bytes``: how large a body is expected."""
+        request = b"%b%b%b\r\n%b" % (line, self._tail, headers, body)
         connection = self._connection
         start_s = self._clock()
         deadline_s = self._deadline_s or start_s + self._timeout_s
@@ -156,6 +184,8 @@ class Client:
         while True:
             reused = connection.used
             try:
+                if self._cancelled:
+                    raise DeadlineExceeded("nobody waits for this any more")
                 answer = connection.ask(request, deadline_s, self._on_slow, body_bytes)
                 self._outage.since_s = None
                 if answer.status not in (429, 502, 503):
@@ -165,10 +195,12 @@ class Client:
                 raise
             except Unavailable as error:
                 failure = error
+                if self._cancelled:
+                    raise
                 if reused:
                     continue  # the proxy closed an idle connection, or was started anew
                 deadline_s = min(deadline_s, self._outage.began(start_s) + self._timeout_s)
-            if self._clock() + pause_s >= deadline_s:
+            if self._cancelled or self._clock() + pause_s >= deadline_s:
                 raise failure
             self._on_slow()
             self._sleep(pause_s)

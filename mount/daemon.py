@@ -12,51 +12,54 @@ import sys
 import syslog
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from threading import Event
 
 import msgspec
 
+from chunkstore.cachelayout import FLAT_DIR
 from chunkstore.errors import InvalidInput, LodefsError, Unavailable
-from chunkstore.wire import Failure, Node, Snapshot
-from mount import attach, device, mounttable, worker
+from chunkstore.wire import Failure
+from mount import attach, device, handover, holding, mounttable, passthrough, rundir, worker
+from mount.attendant import Attendant, Ending
 from mount.client import Client, Outage
+from mount.direct import DirectReader
 from mount.filesystem import FileSystem, Memory, View
+from mount.handover import Grip
+from mount.interrupts import Lines
+from mount.job import Job, Report, TakeOver
+from mount.nearby import Nearby
 from mount.options import MountOptions
+from mount.passthrough import Opening
 from mount.session import Session
-from mount.supervisor import Supervisor
+from mount.supervisor import Post, Supervisor
 from mount.transport import parse_address
+from mount.waits import Waits
 
+CACHE_TIMEOUT_S = 5.0  # of requests that no reader waits for
 _BDI = Path("/sys/class/bdi")
 
 Say = Callable[[str], None]
 
 
-class Job(msgspec.Struct, frozen=True):
-    """A mount whose revision and path are resolved: it can never be of anything else."""
+def serve(
+    job: Job,
+    say: Say,
+    on_ready: Callable[[], None],
+    on_held: Callable[[Grip], None] = lambda _grip: None,
+) -> bool:
+    """Mount and answer for the mount until it is unmounted (False) or left to others (True).
 
-    options: MountOptions
-    snapshot: Snapshot
-    root: Node
-
-
-class Report(msgspec.Struct, frozen=True):
-    """What the daemon tells whom started it: ``failure`` is None when the mount can be read."""
-
-    pid: int
-    failure: Failure | None = None
-
-
-def serve(job: Job, say: Say, on_ready: Callable[[], None]) -> None:
-    """Mount and answer for the mount until it is unmounted or this process is told to end.
-
-    ``on_ready`` is called once the mount's root has been read through it. Errors of errors.py
-    before that. The process must have no threads.
+    ``on_ready`` is called once the mount's root has been read through it, ``on_held`` with what
+    the mount can be held with. Errors of errors.py before that. The process must have no threads.
     """
     options = job.options
     source = mounttable.source_of(job.snapshot.repo, job.snapshot.commit, options.path)
     fd = attach.attach(options.mountpoint, source, allow_other=options.allow_other)
     mounted = mounttable.on_top(options.mountpoint)
+    supervisor: Supervisor | None = None
+    place: rundir.Place | None = None
     failures: list[LodefsError] = []
 
     def on_probe(code: int) -> bool:
@@ -68,15 +71,77 @@ def serve(job: Job, say: Say, on_ready: Callable[[], None]) -> None:
         return False
 
     try:
-        session = device.handshake(fd)
-        _supervisor(fd, session, job, say).run(
-            lambda: probe(options, mounted), on_probe, ready_timeout_s(options)
-        )
+        grip = holding.begin(job, agree(fd, job, say), fd, mounted, say)
+        place = grip.place
+        on_held(grip)
+        supervisor = _supervisor(grip, say)
+        supervisor.run(lambda: probe(options, mounted), on_probe, ready_timeout_s(options))
     finally:
-        if mounted is not None and mounttable.on_top(options.mountpoint) == mounted:
-            attach.detach(options.mountpoint, lazy=True)
+        if supervisor is None or not supervisor.left:
+            _take_away(job, mounted, place)
     if failures:
         raise failures[0]
+    return supervisor.left
+
+
+def go_on(grip: Grip, say: Say, on_ready: Callable[[], None], confirm: Callable[[], None]) -> bool:
+    """The same for a mount that is there already, in the place of another supervisor.
+
+    ``confirm`` is called when the new workers serve; before that, the mount is not touched, and
+    an error leaves it to those who have it. The process must have no threads.
+    """
+    mounted = mounttable.on_top(grip.job.options.mountpoint)
+    grip = holding.widen(grip, say)
+    supervisor = _supervisor(grip, say)
+
+    def on_settled(_code: int) -> bool:
+        on_ready()
+        return True
+
+    try:
+        supervisor.run(None, on_settled, 0.0, confirm)
+    finally:
+        if supervisor.settled and not supervisor.left:
+            _take_away(grip.job, mounted, grip.place)
+    return supervisor.left
+
+
+def _take_away(job: Job, mounted: mounttable.Mount | None, place: rundir.Place | None) -> None:
+    """Unmount, where that has not happened, and leave no socket behind."""
+    if mounted is not None and mounttable.on_top(job.options.mountpoint) == mounted:
+        attach.detach(job.options.mountpoint, lazy=True)
+    if place is not None:
+        place.remove()
+
+
+def agree(fd: int, job: Job, say: Say) -> Session:
+    """Answer INIT: what was agreed on, and why there is no passthrough, where there is none."""
+    options = job.options
+    reason = passthrough.objection(options.passthrough, job.snapshot, lambda: cache_dir(options))
+    session = device.handshake(fd, passthrough=reason is None)
+    if session.passthrough:
+        return session
+    reason = reason or "the kernel does not offer it (Linux 6.9 or newer, CONFIG_FUSE_PASSTHROUGH)"
+    if options.passthrough != "off":
+        say(f"{options.mountpoint}: no passthrough: {reason}")
+    return replace(session, objection=reason)
+
+
+def cache_dir(options: MountOptions) -> Path | None:
+    """The directory of the node's cache; None where the proxy does not tell, or this process
+    cannot read it."""
+    address = parse_address(options.proxy)
+    if not address.path:
+        return None
+    client = Client(address, timeout_s=CACHE_TIMEOUT_S)
+    try:
+        place = client.cache_place()
+    except LodefsError:
+        return None
+    finally:
+        client.close()
+    directory = Path(os.fsdecode(place.directory))
+    return directory if os.access(directory / FLAT_DIR, os.R_OK | os.X_OK) else None
 
 
 def ready_timeout_s(options: MountOptions) -> float:
@@ -84,41 +149,75 @@ def ready_timeout_s(options: MountOptions) -> float:
     return 2 * options.read_timeout_s + options.ready_margin_s
 
 
-def _supervisor(fd: int, session: Session, job: Job, say: Say) -> Supervisor:
-    options = job.options
-    view = View(job.snapshot, job.root, options.uid, options.gid, os.getpid())
+def _supervisor(grip: Grip, say: Say) -> Supervisor:
+    job, options, session = grip.job, grip.job.options, grip.session
+    state = "on" if session.passthrough else f"off: {session.objection}"
+    view = View(job.snapshot, job.root, options.uid, options.gid, os.getpid(), state)
+    lines = Lines(options.worker_count())
 
-    def work(worker_fd: int, marks: memoryview[float]) -> None:
-        ended = Event()
-        worker.serve(
-            worker_fd,
-            session,
-            reader_factory(options, view),
-            threads=options.threads,
-            marks=marks,
-            say=say,
-            ended=ended,
-        )
-        ended.wait()
+    def work(post: Post) -> None:
+        _work(post, grip, view, lines, say)
 
     return Supervisor(
-        fd,
-        session,
+        grip.device,
+        grip.session,
         work,
         workers=options.worker_count(),
         threads=options.threads,
         hang_s=options.read_timeout_s + options.hang_margin_s,
         say=say,
+        clones=grip.clones,
+        roster=holding.roster(grip),
+        door=holding.door(grip, supervised=True),
     )
 
 
-def reader_factory(options: MountOptions, view: View) -> worker.ReaderFactory:
-    """Makes a client and a file system for each thread of a worker; what they learn they share."""
+def _work(post: Post, grip: Grip, view: View, lines: Lines, say: Say) -> None:
+    """What a worker process does."""
+    options = grip.job.options
+    waits = Waits(options.threads)
+    ended = Ending(lambda: lines.wake(post.index))
+    handles = holding.handles(grip)
+    opening = Opening(post.fd, handles, say) if handles is not None else None
+    worker.serve(
+        post.fd,
+        grip.session,
+        reader_factory(options, view, say, opening),
+        threads=options.threads,
+        marks=post.marks,
+        say=say,
+        ended=ended,
+        waits=waits,
+        on_interrupt=lines.tell,
+    )
+    door = holding.door(grip, supervised=False)
+    attendant = Attendant(post, lines, waits, door, holding.roster(grip), say)
+    post.serving()
+    attendant.run(ended)
+    if attendant.alone and grip.place is not None:
+        grip.place.remove()
+
+
+def reader_factory(
+    options: MountOptions, view: View, say: Say, opening: Opening | None = None
+) -> worker.ReaderFactory:
+    """Makes a reader and a file system for each thread of a worker; what they learn they share.
+
+    Through a Unix socket the proxy is on this machine, and its cache may be read directly, or
+    passed through to the kernel.
+    """
     address = parse_address(options.proxy)
     memory = Memory()
     outage = Outage()
+    nearby: Nearby | None = None
+    if address.path:
+        nearby = Nearby(Client(address, timeout_s=CACHE_TIMEOUT_S), view.snapshot, say)
+        if opening is not None:
+            marker = DirectReader(Client(address, timeout_s=CACHE_TIMEOUT_S), nearby, memory.nodes)
+            nearby.before_report = partial(opening.mark_used, marker)
+        nearby.start()
 
-    def make(on_slow: Callable[[], None]) -> tuple[Client, FileSystem]:
+    def make(on_slow: Callable[[], None]) -> tuple[worker.ThreadReader, FileSystem]:
         client = Client(
             address,
             token=options.token,
@@ -126,7 +225,11 @@ def reader_factory(options: MountOptions, view: View) -> worker.ReaderFactory:
             outage=outage,
             on_slow=on_slow,
         ).mounted(view.snapshot)
-        return client, FileSystem(client, view, memory)
+        if nearby is None:
+            return client, FileSystem(client, view, memory)
+        direct = DirectReader(client, nearby, memory.nodes, on_slow)
+        opens = opening.opens(direct) if opening is not None else None
+        return direct, FileSystem(direct, view, memory, opens)
 
     return make
 
@@ -160,36 +263,71 @@ def raise_read_ahead(bdi: Path, read_ahead_kib: int) -> bool:
 
 
 def main() -> None:
-    """The detached process."""
-    report_fd = int(sys.argv[1])
-    job = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=Job)
+    """The detached process, as a program."""
+    run(msgspec.msgpack.decode(sys.stdin.buffer.read(), type=Job | TakeOver), int(sys.argv[1]))
+
+
+def run(order: Job | TakeOver, report_fd: int) -> None:
+    """Go into the background and do it; ``report_fd`` hears how it went. Exits with 1."""
     if os.fork():
         os._exit(0)  # the second process is no session leader: it can get no terminal
     os.umask(0o022)
-    say: Say = say_to_stderr
+    reporter = _Reporter(report_fd)
+    try:
+        if isinstance(order, Job):
+            reporter.say = _redirect(order.options.log_path)
+            left = serve(order, reporter.say, lambda: reporter.ready(order, "mounted"))
+            reporter.say(farewell(order, left=left))
+        else:
+            _take_over(order, reporter)
+    except Exception as error:  # noqa: BLE001 - whatever it was, whoever waits must hear of it
+        reporter.failed(error)
+        sys.exit(1)
 
-    def report(failure: Failure | None) -> None:
-        os.write(report_fd, msgspec.json.encode(Report(os.getpid(), failure)) + b"\n")
-        os.close(report_fd)
 
-    ready = False
+def _take_over(order: TakeOver, reporter: _Reporter) -> None:
+    taken = handover.take(rundir.Place(Path(order.socket), order.inode))
+    job = taken.grip.job
+    reporter.say = _redirect(order.log_path or job.options.log_path)
 
     def on_ready() -> None:
-        nonlocal ready
-        ready = True
-        report(None)
-        say(f"mounted {job.snapshot.repo}@{job.snapshot.commit} on {job.options.mountpoint}")
+        taken.unlock()
+        reporter.ready(job, "took over")
 
-    try:
-        say = _redirect(job.options.log_path)
-        serve(job, say, on_ready)
-        say(f"{job.options.mountpoint} is unmounted")
-    except Exception as error:  # noqa: BLE001 - whatever it was, whoever waits must hear of it
-        say(f"{type(error).__name__}: {error}")
-        if not ready:
+    left = go_on(taken.grip, reporter.say, on_ready, taken.confirm)
+    reporter.say(farewell(job, left=left))
+
+
+def farewell(job: Job, *, left: bool) -> str:
+    """The last line of a supervisor."""
+    return f"{job.options.mountpoint} is {'left to another process' if left else 'unmounted'}"
+
+
+class _Reporter:
+    """Tells whom started this process, once, how it went."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._reported = False
+        self.say: Say = say_to_stderr
+
+    def ready(self, job: Job, what: str) -> None:
+        """The mount can be read."""
+        snapshot = job.snapshot
+        self._report(Report(os.getpid(), None, snapshot.repo, snapshot.commit, job.options.path))
+        self.say(f"{what} {snapshot.repo}@{snapshot.commit} on {job.options.mountpoint}")
+
+    def failed(self, error: Exception) -> None:
+        """It cannot, or cannot any more."""
+        self.say(f"{type(error).__name__}: {error}")
+        if not self._reported:
             kind = type(error).__name__ if isinstance(error, LodefsError) else "Unavailable"
-            report(Failure(kind, str(error)))
-        sys.exit(1)
+            self._report(Report(os.getpid(), Failure(kind, str(error))))
+
+    def _report(self, report: Report) -> None:
+        self._reported = True
+        os.write(self._fd, msgspec.json.encode(report) + b"\n")
+        os.close(self._fd)
 
 
 def say_to_stderr(text: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -13,6 +14,7 @@ from mount import abi
 from mount.session import Session, negotiate
 
 PATH = "/dev/fuse"
+NUMBER = os.makedev(10, 229)  # devices.txt of the kernel
 # The connection was unmounted (ENODEV) or aborted (ECONNABORTED); nothing comes any more.
 _ENDED = frozenset({errno.ENODEV, errno.ECONNABORTED})
 # The request was taken back before it was read, or there is none now.
@@ -22,11 +24,15 @@ _AGAIN = frozenset({errno.ENOENT, errno.EAGAIN, errno.EINTR})
 def open_device() -> int:
     """A new descriptor of /dev/fuse. Unsupported without FUSE, Denied without the right to it."""
     try:
-        return os.open(PATH, os.O_RDWR | os.O_CLOEXEC)
+        fd = os.open(PATH, os.O_RDWR | os.O_CLOEXEC)
     except PermissionError as error:
         raise Denied(f"{PATH} may not be opened: {error.strerror}") from error
     except OSError as error:
         raise Unsupported(f"{PATH}: {error.strerror}; is the fuse module loaded?") from error
+    if os.fstat(fd).st_rdev != NUMBER:
+        os.close(fd)
+        raise Unsupported(f"{PATH}: it is another device; is the fuse module loaded?")
+    return fd
 
 
 def open_clone(device: int) -> int:
@@ -67,14 +73,32 @@ def write_answer(device: int, header: bytes, body: Buffer) -> None:
             return
         _, _, unique = abi.OUT_HEADER.unpack(header)
         try:
-            os.write(device, abi.OUT_HEADER.pack(abi.OUT_HEADER_BYTES, -errno.EIO, unique))
+            os.write(device, abi.failure(unique, errno.EIO))
         except OSError as again:
             if again.errno != errno.ENOENT and again.errno not in _ENDED:
                 raise
 
 
-def handshake(device: int) -> Session:
-    """Answer INIT, which must be the first message. Unsupported for a kernel that is too old."""
+def open_backing(device: int, fd: int) -> int:
+    """Let the kernel read the file ``fd`` for a file of the mount: its id. OSError.
+
+    ``fd`` may be closed then, and the file unlinked.
+    """
+    request = bytearray(abi.BACKING_MAP.pack(fd, 0, 0))
+    return int(fcntl.ioctl(device, abi.IOC_BACKING_OPEN, request))
+
+
+def close_backing(device: int, backing: int) -> None:
+    """Give up the id of a backing file; files that are open with it can be read on."""
+    with contextlib.suppress(OSError):  # the connection has ended, or is about to
+        fcntl.ioctl(device, abi.IOC_BACKING_CLOSE, struct.pack("=I", backing))
+
+
+def handshake(device: int, *, passthrough: bool = False) -> Session:
+    """Answer INIT, which must be the first message. Unsupported for a kernel that is too old.
+
+    ``passthrough``: ask for it, where the kernel offers it.
+    """
     buffer = bytearray(abi.REQUEST_BYTES_MIN)
     size = read_request(device, buffer)
     if size is None:
@@ -82,7 +106,9 @@ def handshake(device: int) -> Session:
     _, opcode, unique, *_ = abi.IN_HEADER.unpack_from(buffer)
     if opcode != abi.Opcode.INIT:
         raise Unsupported(f"the kernel began with request {opcode}, not with INIT")
-    out, session = negotiate(abi.decode_init(buffer[abi.IN_HEADER_BYTES : size]))
+    out, session = negotiate(
+        abi.decode_init(buffer[abi.IN_HEADER_BYTES : size]), passthrough=passthrough
+    )
     body = abi.encode_init(out)
     write_answer(device, abi.OUT_HEADER.pack(abi.OUT_HEADER_BYTES + len(body), 0, unique), body)
     return session

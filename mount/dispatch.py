@@ -17,10 +17,14 @@ from chunkstore.names import NAME_BYTES_MAX
 from chunkstore.objects import Buffer
 from mount import abi
 from mount.abi import Opcode
-from mount.filesystem import FileSystem
+from mount.filesystem import LARGE, FileSystem
 from mount.session import Session
 
 Answer = tuple[bytes, Buffer]  # header, body
+
+# No FLUSH on closing: nothing is ever written. KEEP_CACHE is refused together with PASSTHROUGH.
+_CACHED = abi.FOPEN_KEEP_CACHE | abi.FOPEN_NOFLUSH
+_PASSTHROUGH = abi.FOPEN_PASSTHROUGH | abi.FOPEN_NOFLUSH
 
 # The first class that fits counts. Everything else (Unavailable, DeadlineExceeded, Corrupt,
 # UnknownFormat, NoSpace, a mistake of ours) is EIO: the bytes cannot be had now.
@@ -51,6 +55,10 @@ class RefusedError(Exception):
         self.code = code
 
 
+class SlowError(Exception):
+    """The answer would take long, and who asked does not wait for it now."""
+
+
 def errno_of(error: LodefsError) -> int:
     """The errno of an error; EIO for what a retry by the application may cure."""
     return next((code for kind, code in ERRNO if isinstance(error, kind)), errno.EIO)
@@ -58,17 +66,20 @@ def errno_of(error: LodefsError) -> int:
 
 class Dispatcher:
     """Answers messages of one connection. ``on_failure(what, error)`` hears of every EIO and
-    ESTALE."""
+    ESTALE, ``on_interrupt`` of the unique numbers of requests that are interrupted."""
 
     def __init__(
         self,
         filesystem: FileSystem,
         session: Session,
         on_failure: Callable[[str, Exception], None],
+        on_interrupt: Callable[[int], None] = lambda _unique: None,
     ) -> None:
         self._fs = filesystem
         self._session = session
         self._on_failure = on_failure
+        self._unique = 0
+        self._on_interrupt = on_interrupt
         self._handlers: dict[int, Callable[[int, memoryview], Buffer]] = {
             Opcode.LOOKUP: self._lookup,
             Opcode.GETATTR: self._getattr,
@@ -76,7 +87,7 @@ class Dispatcher:
             Opcode.OPEN: self._open,
             Opcode.READ: self._read,
             Opcode.STATFS: self._statfs,
-            Opcode.RELEASE: _nothing,
+            Opcode.RELEASE: self._release,
             Opcode.GETXATTR: self._getxattr,
             Opcode.LISTXATTR: self._listxattr,
             Opcode.OPENDIR: self._opendir,
@@ -87,19 +98,28 @@ class Dispatcher:
         }
 
     def answer(self, message: memoryview) -> Answer | None:
-        """Header and body to write, the body good until the next call; None: nothing to write."""
+        """Header and body to write, the body good until the next call; None: nothing to write.
+
+        SlowError, where the file system's reader raises it.
+        """
         _, opcode, unique, node, *_ = abi.IN_HEADER.unpack_from(message)
         handler = self._handlers.get(opcode)
         if handler is None:
             if opcode in SILENT:
                 return None
+            if opcode == Opcode.INTERRUPT:
+                self._on_interrupt(abi.decode_interrupt(message[abi.IN_HEADER_BYTES :]))
+                return None
             return _failure(unique, errno.EROFS if opcode in READ_ONLY else errno.ENOSYS)
+        self._unique = unique
         try:
             body = handler(node, message[abi.IN_HEADER_BYTES :])
         except RefusedError as refused:
             return _failure(unique, refused.code)
         except LodefsError as error:
             return _failure(unique, self._code(opcode, node, error))
+        except SlowError:
+            raise
         except Exception as error:  # noqa: BLE001 - no reader may be left waiting
             self._on_failure(_what(opcode, node), error)
             return _failure(unique, errno.EIO)
@@ -132,10 +152,18 @@ class Dispatcher:
     def _readlink(self, node: int, _: memoryview) -> Buffer:
         return self._fs.readlink(node)
 
-    def _open(self, _node: int, _: memoryview) -> Buffer:
+    def _open(self, node: int, _: memoryview) -> Buffer:
         if self._session.no_open:
             raise RefusedError(errno.ENOSYS)
-        return abi.encode_open(abi.FOPEN_KEEP_CACHE)
+        opened = self._fs.open(node, self._unique & ~abi.UNIQUE_RESEND)
+        if opened is None:
+            raise RefusedError(errno.ENOSYS)
+        return abi.encode_open(_PASSTHROUGH if opened.backing else _CACHED, *opened)
+
+    def _release(self, _node: int, body: memoryview) -> Buffer:
+        (handle,) = abi.RELEASE_IN.unpack_from(body)
+        self._fs.release(handle)
+        return b""
 
     def _opendir(self, _node: int, _: memoryview) -> Buffer:
         if self._session.no_opendir:
@@ -156,9 +184,9 @@ class Dispatcher:
             raise RefusedError(errno.ENODATA)
         return _sized(value, size)
 
-    def _listxattr(self, _node: int, body: memoryview) -> Buffer:
+    def _listxattr(self, node: int, body: memoryview) -> Buffer:
         size, _ = abi.XATTR_IN.unpack_from(body)
-        return _sized(b"".join(name + b"\0" for name in self._fs.listxattr()), size)
+        return _sized(b"".join(name + b"\0" for name in self._fs.listxattr(node)), size)
 
     def _readdir(self, node: int, body: memoryview) -> Buffer:
         _, cookie, size = abi.READ_IN.unpack_from(body)
@@ -186,7 +214,7 @@ class Dispatcher:
 
 
 def _failure(unique: int, code: int) -> Answer:
-    return abi.OUT_HEADER.pack(abi.OUT_HEADER_BYTES, -code, unique), b""
+    return abi.failure(unique, code), b""
 
 
 def _nothing(_node: int, _: memoryview) -> Buffer:
@@ -203,6 +231,7 @@ def _sized(value: bytes, room_bytes: int) -> Buffer:
 
 
 def _what(opcode: int, node: int) -> str:
+    node &= ~LARGE
     try:
         return f"{Opcode(opcode).name} of inode {node}"
     except ValueError:

@@ -12,15 +12,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
+from chunkstore.cachelayout import FLAT_SIZE_BYTES_MIN
 from chunkstore.errors import InvalidInput, NotADirectory
 from chunkstore.names import NAME_BYTES_MAX
 from chunkstore.objects import Buffer
 from chunkstore.tree import Kind
 from chunkstore.wire import Node, Page, Snapshot
 from mount.abi import Attributes, Statistics
+from mount.handles import CACHED, Opened
 from mount.lru import Lru
 
 ROOT_INO = 1
+# A bit of the numbers by which the kernel names files that may have a flat file of their own: it
+# tells, without a look at anything, that all others are opened in cached mode. Inode numbers have
+# 63 bits.
+LARGE = 1 << 63
 NODES_MAX = 8192  # remembered by one worker
 PAGES_MAX = 32
 PAGE_ENTRIES = 1024  # of a directory, asked for at once
@@ -40,6 +46,7 @@ AFTER_SELF = 1
 AFTER_PARENT = 4
 
 XATTR_PREFIX = b"user.lodefs."
+OPENED_CACHED = Opened(0, CACHED)
 
 
 class Reader(Protocol):
@@ -62,6 +69,32 @@ class Reader(Protocol):
         ...
 
 
+class Opens(Protocol):
+    """How large files are opened, where some of them may be read past us."""
+
+    @property
+    def given_up(self) -> bool:
+        """Whether the kernel may open all files by itself from now on."""
+        ...
+
+    @property
+    def state(self) -> str:
+        """``on``, or why it is off."""
+        ...
+
+    def open(self, ino: int, request: int) -> Opened:
+        """Open a file for the OPEN number ``request``."""
+        ...
+
+    def release(self, handle: int) -> None:
+        """Close it."""
+        ...
+
+    def passes_through(self, ino: int) -> bool:
+        """Whether an open file is read past us, or would be if it was opened now."""
+        ...
+
+
 class Listed(NamedTuple):
     """One name of a directory. ``node`` is None for '.' and '..'; ``ino`` is the mount's number."""
 
@@ -81,6 +114,7 @@ class View:
     uid: int
     gid: int
     pid: int = 0  # of the process that answers for the mount
+    passthrough: str = "off"  # where there are no Opens: why
 
 
 class _Window(NamedTuple):
@@ -98,10 +132,17 @@ class Memory:
 
 
 class FileSystem:
-    """Answers for one thread: ``reader`` is its own, ``memory`` is shared."""
+    """Answers for one thread: ``reader`` and ``opens`` are its own, ``memory`` is shared."""
 
-    def __init__(self, reader: Reader, view: View, memory: Memory | None = None) -> None:
+    def __init__(
+        self,
+        reader: Reader,
+        view: View,
+        memory: Memory | None = None,
+        opens: Opens | None = None,
+    ) -> None:
         self._reader = reader
+        self._opens = opens
         self._view = view
         self._root = view.root.ino
         self._memory = memory or Memory()
@@ -122,6 +163,20 @@ class FileSystem:
         if node.kind != Kind.SYMLINK:
             raise InvalidInput(f"inode {ino} is not a symlink")
         return node.target[:TARGET_BYTES_MAX]
+
+    def open(self, ino: int, request: int) -> Opened | None:
+        """How a file is opened for the OPEN number ``request``; None: by the kernel alone."""
+        opens = self._opens
+        if opens is None:
+            return OPENED_CACHED
+        if opens.given_up:
+            return None
+        return opens.open(self._inside(ino), request) if ino & LARGE else OPENED_CACHED
+
+    def release(self, handle: int) -> None:
+        """A file is closed; ``handle`` is what ``open`` gave for it."""
+        if handle and self._opens is not None:
+            self._opens.release(handle)
 
     def read(self, ino: int, first: int, size_bytes: int) -> Buffer:
         """Bytes of a file; fewer than asked for only at its end. Good until the next call."""
@@ -177,19 +232,34 @@ class FileSystem:
                 return self._node(ino).digest.hex().encode()
             case b"pid" if ino == ROOT_INO:
                 return b"%d" % self._view.pid
+            case b"passthrough" if ino == ROOT_INO:
+                opens = self._opens
+                return (opens.state if opens else self._view.passthrough).encode()
+            case b"read_path":
+                return self._read_path(ino)
             case _:
                 return None
 
-    def listxattr(self) -> list[bytes]:
-        """Names of extended attributes, the same for all nodes."""
-        return [XATTR_PREFIX + name for name in (b"commit", b"digest", b"repo")]
+    def listxattr(self, ino: int) -> list[bytes]:
+        """Names of a node's extended attributes."""
+        names = [XATTR_PREFIX + name for name in (b"commit", b"digest", b"repo")]
+        is_file = self._node(ino).kind == Kind.FILE
+        return [*names, XATTR_PREFIX + b"read_path"] if is_file else names
+
+    def _read_path(self, ino: int) -> bytes | None:
+        if self._node(ino).kind != Kind.FILE:
+            return None
+        passes = ino & LARGE and self._opens and self._opens.passes_through(self._inside(ino))
+        return b"passthrough" if passes else b"daemon"
 
     def attributes(self, node: Node) -> Attributes:
         """What stat shows of an entry."""
         size = 0 if node.kind == Kind.DIRECTORY else node.size_bytes
         view = self._view
+        ino = ROOT_INO if node.ino == self._root else node.ino
         return Attributes(
-            ROOT_INO if node.ino == self._root else node.ino,
+            ino | LARGE if size >= FLAT_SIZE_BYTES_MIN else ino,
+            ino,
             size,
             -(-size // 512),
             view.snapshot.time_s,
@@ -202,7 +272,7 @@ class FileSystem:
 
     def _inside(self, ino: int) -> int:
         """The snapshot's number of a node of the mount."""
-        return self._root if ino == ROOT_INO else ino
+        return self._root if ino == ROOT_INO else ino & ~LARGE
 
     def _outside(self, ino: int) -> int:
         return ROOT_INO if ino == self._root else ino

@@ -38,3 +38,13 @@ class Lru(Generic[K, V]):
             self._entries.move_to_end(key)
             while len(self._entries) > self._entries_max:
                 self._entries.popitem(last=False)
+
+    def pop(self, key: K) -> V | None:
+        """Forget an entry; its value, or None where there was none."""
+        with self._lock:
+            return self._entries.pop(key, None)
+
+    def items(self) -> list[tuple[K, V]]:
+        """All entries as they are now, the oldest first."""
+        with self._lock:
+            return list(self._entries.items())

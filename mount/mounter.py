@@ -6,38 +6,48 @@ import errno
 import os
 import select
 import stat
-import subprocess
-import sys
-import time
 from collections.abc import Callable
-from pathlib import Path
+from contextlib import suppress
+from dataclasses import replace
 from typing import NamedTuple
 
 import msgspec
 
-from chunkstore.errors import InUse, InvalidInput, NotFound, Unavailable
+from chunkstore.errors import InUse, InvalidInput, LodefsError, NotFound, Unavailable
 from chunkstore.names import split_path
 from chunkstore.tree import Kind
 from chunkstore.wire import error_of
-from mount import attach, mounttable
+from mount import attach, handover, holding, mounttable, rundir
 from mount.client import Client
-from mount.daemon import Job, Report, ready_timeout_s, say_to_stderr, serve
+from mount.daemon import go_on, ready_timeout_s, say_to_stderr, serve
+from mount.fdstore import FdStore
+from mount.handover import Grip
+from mount.job import Job, TakeOver
 from mount.options import MountOptions
+from mount.starting import start
 from mount.transport import parse_address
 
 END_TIMEOUT_S = 30.0  # for the daemon of a mount to end after unmounting
-REPORT_BYTES_MAX = 65536
+REPORT_MARGIN_S = 5.0
+TAKE_OVER_TIMEOUT_S = 60.0
 _DEAD = frozenset({errno.ENOTCONN, errno.ECONNABORTED})
 
 
 class Mounted(NamedTuple):
-    """A mount that can be read. ``pid`` answers for it."""
+    """A mount that can be read. ``pid`` answers for it; not ``supervised``: that is one of
+    workers which have lost their supervisor.
+
+    ``passthrough``: whether the kernel reads complete files of the cache by itself: ``on``, or
+    ``off: `` and why not; "" where that was not asked.
+    """
 
     mountpoint: str
     repo: str
     commit: str
     path: bytes
     pid: int | None
+    passthrough: str = ""
+    supervised: bool = True
 
 
 class Unmounted(NamedTuple):
@@ -47,34 +57,147 @@ class Unmounted(NamedTuple):
     lazy: bool
 
 
-def mount(options: MountOptions) -> Mounted:
+def mount(options: MountOptions, *, fork: bool = False) -> Mounted:
     """Mount a snapshot and return when its root has been read through the mount.
 
-    A process of its own answers for the mount from then on. InvalidInput (mount point,
-    options), InUse (a lodefs mount is there), NotFound, Denied, Unsupported, Unavailable (proxy
-    or kernel did not answer).
+    A process of its own answers for the mount from then on; with ``fork`` a child of this one,
+    which is faster and for programs that end soon. InvalidInput (mount point, options), InUse (a
+    lodefs mount is there), NotFound, Denied, Unsupported, Unavailable (proxy or kernel did not
+    answer).
     """
     options = _at(options, check_mountpoint(options.mountpoint))
     job = resolve(options)
-    report = _start(job)
+    try:
+        report = start(
+            job,
+            options.mountpoint,
+            options.log_path,
+            ready_timeout_s(options) + REPORT_MARGIN_S,
+            fork=fork,
+        )
+    except BaseException:
+        _take_back(job)
+        raise
     if report.failure is not None:
         raise error_of(report.failure)
-    return Mounted(
-        options.mountpoint, job.snapshot.repo, job.snapshot.commit, options.path, report.pid
-    )
+    place, snapshot = options.mountpoint, job.snapshot
+    state = mounttable.passthrough_of(place)
+    return Mounted(place, snapshot.repo, snapshot.commit, options.path, report.pid, state)
 
 
 def mount_here(options: MountOptions, on_ready: Callable[[Mounted], None]) -> None:
-    """The same in this process, which answers for the mount until it is unmounted, or SIGTERM
-    or SIGINT.
+    """The same in this process, which answers for the mount until it is unmounted, taken over,
+    or SIGTERM or SIGINT comes. SIGUSR2 leaves the mount to whom takes it over.
 
+    As a service of systemd that keeps descriptors, it goes on with the mount of its predecessor.
     Must be called in the main thread of a process without other threads.
     """
-    options = _at(options, check_mountpoint(options.mountpoint))
-    job = resolve(options)
-    snapshot = job.snapshot
-    mounted = Mounted(options.mountpoint, snapshot.repo, snapshot.commit, options.path, os.getpid())
-    serve(job, say_to_stderr, lambda: on_ready(mounted))
+    store = FdStore(os.environ)
+    kept = store.recover()
+
+    def ready(job: Job) -> None:
+        store.ready()
+        on_ready(_here(job))
+
+    if kept is not None and same_mount(kept.job.options, options):
+        left = _go_on_here(kept, options, ready)
+    else:
+        if kept is not None:
+            attach.detach(kept.job.options.mountpoint, lazy=True)
+            kept.close()
+            store.forget()
+        job = resolve(_at(options, check_mountpoint(options.mountpoint)))
+        left = serve(job, say_to_stderr, lambda: ready(job), store.keep)
+    if not left:
+        store.forget()
+
+
+def same_mount(kept: MountOptions, wanted: MountOptions) -> bool:
+    """Whether a mount is what is asked for. A branch that moved since makes no difference."""
+    place = _canonical(wanted.mountpoint)
+    return (kept.repo, kept.rev, kept.path, kept.mountpoint) == (
+        wanted.repo, wanted.rev, wanted.path, place,
+    )  # fmt: skip
+
+
+def _go_on_here(kept: Grip, options: MountOptions, on_ready: Callable[[Job], None]) -> bool:
+    """With the limits, proxy and token of now, and the snapshot of then."""
+    job = msgspec.structs.replace(kept.job, options=_at(options, kept.job.options.mountpoint))
+    grip = replace(kept, job=job)
+    taken = None
+    roster = holding.roster(grip)
+    if grip.place is not None and roster is not None and roster.has_supervisor():
+        taken = handover.take(grip.place)  # somebody took the mount over meanwhile
+
+    def confirm() -> None:
+        if taken is not None:
+            taken.confirm()
+            taken.unlock()
+
+    return go_on(grip, say_to_stderr, lambda: on_ready(job), confirm)
+
+
+def take_over(mountpoint: str, *, log_path: str = "") -> Mounted:
+    """Start a new supervisor for a mount, whose own was killed or is to be replaced.
+
+    Readers notice nothing. InvalidInput (no lodefs mount there, or a dead one), Unavailable (it
+    does not answer), InUse (another take-over is under way), UnknownFormat (another version).
+    """
+    place = _socket_of(mountpoint)
+    order = TakeOver(str(place.path), place.inode, log_path)
+    report = start(order, mountpoint, log_path, TAKE_OVER_TIMEOUT_S)
+    if report.failure is not None:
+        raise error_of(report.failure)
+    where = _canonical(mountpoint)
+    state = mounttable.passthrough_of(where)
+    return Mounted(where, report.repo, report.commit, report.path, report.pid, state)
+
+
+def take_over_here(mountpoint: str, on_ready: Callable[[Mounted], None]) -> None:
+    """The same in this process, as mount_here."""
+    store = FdStore(os.environ)
+    taken = handover.take(_socket_of(mountpoint))
+    job = taken.grip.job
+
+    def ready() -> None:
+        taken.unlock()
+        store.keep(taken.grip)
+        store.ready()
+        on_ready(_here(job))
+
+    if not go_on(taken.grip, say_to_stderr, ready, taken.confirm):
+        store.forget()
+
+
+def _socket_of(mountpoint: str) -> rundir.Place:
+    """Where the processes of a mount answer. InvalidInput, Unavailable."""
+    found = mounttable.on_top(_canonical(mountpoint))
+    if found is None or not found.is_lodefs:
+        raise InvalidInput(f"{mountpoint}: there is no lodefs mount here; see 'lodefs mounts'")
+    place = rundir.find(found.device, holding.folders())
+    if place is not None:
+        try:
+            handover.state_of(place)
+        except Unavailable:
+            if not is_dead(found.mountpoint):
+                raise
+        else:
+            return place
+    if place is not None or is_dead(found.mountpoint):
+        raise InvalidInput(
+            f"{mountpoint}: nobody serves this mount any more; 'lodefs mount' there takes it "
+            "away and mounts anew"
+        )
+    raise Unavailable(
+        f"{mountpoint}: the mount has no socket for this user: it is somebody else's, or was "
+        "made where it cannot be taken over (before Linux 6.9, or without a directory for it)"
+    )
+
+
+def _here(job: Job) -> Mounted:
+    """A mount that this process answers for."""
+    snapshot, options = job.snapshot, job.options
+    return Mounted(options.mountpoint, snapshot.repo, snapshot.commit, options.path, os.getpid())
 
 
 def unmount(mountpoint: str, *, timeout_s: float = END_TIMEOUT_S) -> Unmounted:
@@ -87,7 +210,7 @@ def unmount(mountpoint: str, *, timeout_s: float = END_TIMEOUT_S) -> Unmounted:
     found = mounttable.on_top(place)
     if found is None or not found.is_lodefs:
         raise InvalidInput(f"{mountpoint}: there is no lodefs mount here; see 'lodefs mounts'")
-    pid_fd = _open_pid(mounttable.pid_of(place))
+    pid_fd = _open_pid(_state(found)[0])
     try:
         try:
             attach.detach(place, lazy=False)
@@ -104,11 +227,27 @@ def unmount(mountpoint: str, *, timeout_s: float = END_TIMEOUT_S) -> Unmounted:
 
 def list_mounts() -> list[Mounted]:
     """All lodefs mounts that this process sees; ``pid`` None for those that do not answer."""
-    return [
-        Mounted(m.mountpoint, m.repo, m.commit, m.path, mounttable.pid_of(m.mountpoint))
-        for m in mounttable.read_table()
-        if m.is_lodefs
-    ]
+    return [_look(found) for found in mounttable.read_table() if found.is_lodefs]
+
+
+def _look(found: mounttable.Mount) -> Mounted:
+    place = found.mountpoint
+    pid, supervised = _state(found)
+    passthrough = mounttable.passthrough_of(place) if pid is not None else ""
+    return Mounted(place, found.repo, found.commit, found.path, pid, passthrough, supervised)
+
+
+def _state(found: mounttable.Mount) -> tuple[int | None, bool]:
+    """Who answers for a mount, and whether that is a supervisor.
+
+    Asked at its socket: what is asked through the kernel may have to wait behind reads.
+    """
+    place = rundir.find(found.device, holding.folders())
+    if place is not None:
+        with suppress(LodefsError):
+            state = handover.state_of(place)
+            return state.pid, state.supervised
+    return mounttable.pid_of(found.mountpoint), True
 
 
 def check_mountpoint(mountpoint: str) -> str:
@@ -119,10 +258,14 @@ def check_mountpoint(mountpoint: str) -> str:
     place = _canonical(mountpoint)
     found = mounttable.on_top(place)
     if found is not None and found.is_lodefs:
-        if not is_dead(place):
+        pid, supervised = _state(found)
+        if pid is not None or not is_dead(place):
+            also = (
+                "" if supervised else f", 'lodefs mount --take-over {mountpoint}' goes on with it"
+            )
             raise InUse(
                 f"{mountpoint}: {found.repo}@{found.commit} is mounted here; "
-                f"'lodefs unmount {mountpoint}' takes it away"
+                f"'lodefs unmount {mountpoint}' takes it away{also}"
             )
         attach.detach(place, lazy=True)
     try:
@@ -190,31 +333,6 @@ def _canonical(mountpoint: str) -> str:
     return os.path.realpath(path)
 
 
-def _start(job: Job) -> Report:
-    """Start the daemon and wait for its report, at most a little longer than it gives itself."""
-    read_fd, write_fd = os.pipe()
-    try:
-        with subprocess.Popen(
-            [sys.executable, "-P", "-m", "mount.daemon", str(write_fd)],
-            stdin=subprocess.PIPE,
-            pass_fds=[write_fd],
-            start_new_session=True,
-            cwd="/",
-            env=os.environ | {"PYTHONPATH": _python_path()},
-        ) as starter:
-            os.close(write_fd)
-            write_fd = -1
-            starter.communicate(msgspec.msgpack.encode(job))
-        return _receive(read_fd, job, ready_timeout_s(job.options) + 5)
-    except BaseException:
-        _take_back(job)
-        raise
-    finally:
-        os.close(read_fd)
-        if write_fd >= 0:
-            os.close(write_fd)
-
-
 def _take_back(job: Job) -> None:
     """Leave no mount behind that nobody waits for any more (an interrupt, a time limit).
 
@@ -224,26 +342,6 @@ def _take_back(job: Job) -> None:
     source = mounttable.source_of(job.snapshot.repo, job.snapshot.commit, job.options.path)
     if found is not None and found.is_lodefs and found.source == source:
         attach.detach(job.options.mountpoint, lazy=True)
-
-
-def _receive(read_fd: int, job: Job, timeout_s: float) -> Report:
-    deadline_s = time.monotonic() + timeout_s
-    data = b""
-    while not data.endswith(b"\n") and len(data) < REPORT_BYTES_MAX:
-        ready, _, _ = select.select([read_fd], [], [], max(deadline_s - time.monotonic(), 0))
-        part = os.read(read_fd, REPORT_BYTES_MAX) if ready else b""
-        if not part:
-            why = "ended without a word" if ready else "did not get ready in time"
-            log = job.options.log_path or "the system log"
-            raise Unavailable(f"{job.options.mountpoint}: the mount {why}; see {log}")
-        data += part
-    return msgspec.json.decode(data, type=Report)
-
-
-def _python_path() -> str:
-    """Where this package lies, first; it need not be installed."""
-    here = str(Path(__file__).resolve().parents[1])
-    return os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
 def _open_pid(pid: int | None) -> int:
@@ -262,5 +360,7 @@ __all__ = [
     "list_mounts",
     "mount",
     "mount_here",
+    "take_over",
+    "take_over_here",
     "unmount",
 ]

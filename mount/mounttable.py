@@ -10,6 +10,7 @@ from typing import NamedTuple
 SUBTYPE = "lodefs"
 FS_TYPE = f"fuse.{SUBTYPE}"
 PID_XATTR = "user.lodefs.pid"
+PASSTHROUGH_XATTR = "user.lodefs.passthrough"
 SOURCE_BYTES_MAX = 3000  # a mount's source must fit into a page
 _OCTAL = re.compile(rb"\\([0-7]{3})")
 _TABLE = Path("/proc/self/mountinfo")
@@ -82,6 +83,14 @@ def pid_of(mountpoint: str) -> int | None:
         return int(os.getxattr(mountpoint, PID_XATTR)) or None
     except (OSError, ValueError):
         return None
+
+
+def passthrough_of(mountpoint: str) -> str:
+    """``on``, or ``off: `` and why; "" where the mount does not say."""
+    try:
+        return os.getxattr(mountpoint, PASSTHROUGH_XATTR).decode("utf-8", "replace")
+    except OSError:
+        return ""
 
 
 def _plain(field: bytes) -> bytes:

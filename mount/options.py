@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Literal
 
 import msgspec
 
@@ -13,6 +14,8 @@ READ_AHEAD_KIB = 4096
 THREADS = 16
 WORKERS_MIN, WORKERS_MAX = 2, 4
 
+Wanted = Literal["auto", "on", "off"]
+
 
 class MountOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of one mount.
@@ -20,7 +23,8 @@ class MountOptions(msgspec.Struct, frozen=True, kw_only=True):
     ``proxy``: ``unix:/PATH`` or ``http://HOST:PORT``; ``token`` is for TCP only. ``path``: the
     directory of the snapshot to mount, b"" for its root. ``read_timeout_s`` bounds every
     request of the kernel: EIO after it. ``threads``: how many slow requests one worker bears at
-    once. ``log_path`` "": syslog.
+    once. ``passthrough``: whether the kernel reads complete files of the cache by itself, where it
+    can; "auto": unless most files are small. ``log_path`` "": syslog.
     """
 
     repo: str
@@ -38,6 +42,7 @@ class MountOptions(msgspec.Struct, frozen=True, kw_only=True):
     threads: int = THREADS
     read_ahead_kib: int = READ_AHEAD_KIB
     allow_other: bool = True
+    passthrough: Wanted = "auto"
     log_path: str = ""
 
     def __repr__(self) -> str:

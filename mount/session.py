@@ -39,6 +39,8 @@ class Session:
     Passthrough has to answer the very first OPEN with a handle, so that a mount which is to
     use it must have ``no_open`` false from the beginning. ``resend``: the kernel sends the
     requests of a dead worker again. ``epochs``: it can be told to look every name up anew.
+    ``passthrough``: an answer to OPEN may name a file that the kernel reads by itself;
+    ``objection``: why not.
     """
 
     minor: int
@@ -46,16 +48,21 @@ class Session:
     no_opendir: bool
     resend: bool
     epochs: bool
+    passthrough: bool = False
+    objection: str = ""
 
 
-def negotiate(offer: abi.InitIn) -> tuple[abi.InitOut, Session]:
-    """The answer to INIT. Unsupported for a kernel older than Linux 5.4."""
+def negotiate(offer: abi.InitIn, *, passthrough: bool = False) -> tuple[abi.InitOut, Session]:
+    """The answer to INIT. Unsupported for a kernel older than Linux 5.4.
+
+    ``passthrough``: whether this mount may use it.
+    """
     if offer.major != abi.VERSION_MAJOR or offer.minor < abi.VERSION_MINOR_MIN:
         raise Unsupported(
             f"the kernel speaks FUSE {offer.major}.{offer.minor}; lodefs needs "
             f"{abi.VERSION_MAJOR}.{abi.VERSION_MINOR_MIN} (Linux 5.4) or newer"
         )
-    flags = offer.flags & WANTED
+    flags = offer.flags & (WANTED | abi.PASSTHROUGH if passthrough else WANTED)
     minor = min(offer.minor, abi.VERSION_MINOR)
     out = abi.InitOut(
         minor=minor,
@@ -65,13 +72,14 @@ def negotiate(offer: abi.InitIn) -> tuple[abi.InitOut, Session]:
         congestion_threshold=CONGESTION,
         max_write=WRITE_BYTES_MAX,
         max_pages=PAGES_MAX,
-        max_stack_depth=0,
+        max_stack_depth=1 if flags & abi.PASSTHROUGH else 0,  # the cache must not be stacked itself
     )
     session = Session(
         minor=minor,
-        no_open=bool(flags & abi.NO_OPEN_SUPPORT),
+        no_open=flags & (abi.NO_OPEN_SUPPORT | abi.PASSTHROUGH) == abi.NO_OPEN_SUPPORT,
         no_opendir=bool(flags & abi.NO_OPENDIR_SUPPORT),
         resend=bool(flags & abi.HAS_RESEND),
         epochs=offer.minor >= abi.EPOCH_MINOR,
+        passthrough=bool(flags & abi.PASSTHROUGH),
     )
     return out, session

@@ -4,41 +4,67 @@ Since the descriptors are the supervisor's, a worker that is killed loses nothin
 gets the same descriptor, and the kernel sends the unanswered requests again
 (FUSE_NOTIFY_RESEND, Linux 6.9). Before 6.9 the dead worker's descriptor is closed, which fails
 its requests (ECONNABORTED) instead of leaving them without an answer.
+
+With RESEND the supervisor can be lost too: workers hold all descriptors, serve on without it, and
+hand the mount to the next supervisor (mount.handover), which puts its own workers in their place.
 """
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import select
 import signal
+import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
-from chunkstore.errors import LodefsError
+from chunkstore.errors import LodefsError, Unavailable
 from mount import abi, device
+from mount.handover import TAKEN, Door
+from mount.roster import Roster
 from mount.session import Session
 
 CHECK_S = 1.0  # how often workers are looked at
-STEADY_S = 10.0  # a worker that lived so long may be replaced at once
+STEADY_S = 1.0  # a worker that lived so long did not die of its start: replaced at once
 RESTART_PAUSE_S_MAX = 5.0
 END_TIMEOUT_S = 5.0  # for workers to end by themselves when the mount is gone
+START_TIMEOUT_S = 30.0  # for own workers to serve before those of a predecessor are ended
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
-WorkerMain = Callable[[int, "memoryview[float]"], None]  # device descriptor, marks of its threads
+
+@dataclass(frozen=True, slots=True)
+class Post:
+    """What a worker is given. ``supervisor_fd`` is a pidfd; ``marks`` are of its threads.
+
+    ``serving`` is to be called once it serves: where it can live without its supervisor, it
+    does from then on.
+    """
+
+    index: int
+    fd: int
+    marks: memoryview[float]
+    supervisor_fd: int
+    serving: Callable[[], None]
+
+
+WorkerMain = Callable[[Post], None]
 
 
 @dataclass(slots=True)
 class _Place:
     """One worker's place: its descriptor stays when the process changes."""
 
+    index: int
     fd: int
     marks: memoryview[float]
     own: bool  # a cloned descriptor, not the connection's first
     pid: int = 0
     pid_fd: int = -1
+    slot: int = -1  # of the roster
     started_s: float = 0.0
     start_at_s: float = 0.0
     pause_s: float = 0.0
@@ -48,8 +74,10 @@ class Supervisor:
     """Runs ``workers`` processes of ``work`` on the connection ``fd`` until it ends.
 
     ``hang_s``: a thread busy for longer makes its worker count as hanging. ``say`` logs a line.
-    ``ready`` is run once in a child process; what that exits with is given to ``on_ready``.
-    Must be called in a process without threads.
+    ``clones`` are descriptors for workers; those beyond them share ``fd``. With a ``roster``
+    workers outlive the supervisor; ``door`` is where others ask for the mount. When one has
+    taken it, ``left`` is true. ``settled``: its workers serve, and others do not any more. Must be
+    called in a process without threads.
     """
 
     def __init__(
@@ -62,7 +90,16 @@ class Supervisor:
         threads: int,
         hang_s: float,
         say: Callable[[str], None],
+        clones: Sequence[int] = (),
+        roster: Roster | None = None,
+        door: Door | None = None,
     ) -> None:
+        self.left = False
+        self.settled = False
+        self._roster = roster
+        self._door = door
+        self._taker: socket.socket | None = None
+        self._me = -1
         self._fd = fd
         self._session = session
         self._work = work
@@ -73,29 +110,51 @@ class Supervisor:
         self._probe = (0, -1)
         shared = mmap.mmap(-1, max(8 * workers * threads, 1))
         marks = memoryview(shared).cast("d")
-        self._places = [self._place(marks[n * threads : (n + 1) * threads]) for n in range(workers)]
+        each = [marks[n * threads : (n + 1) * threads] for n in range(workers)]
+        self._places = [
+            _Place(n, clones[n] if n < len(clones) else fd, one, own=n < len(clones))
+            for n, one in enumerate(each)
+        ]
+        self._more = list(clones[workers:])  # what a predecessor with more workers used
 
     def run(
-        self, ready: Callable[[], int], on_ready: Callable[[int], bool], ready_timeout_s: float
+        self,
+        ready: Callable[[], int] | None,
+        on_ready: Callable[[int], bool],
+        ready_timeout_s: float,
+        confirm: Callable[[], None] = lambda: None,
     ) -> None:
-        """Return when the connection has ended, ``stop`` was called, or ``on_ready`` said False."""
+        """Return when the connection has ended, the mount was taken over, ``on_ready`` said
+        False, or a signal came: SIGTERM, SIGINT, SIGHUP to end, SIGUSR2 to leave it.
+
+        ``ready`` is run in a child process; what that exits with is given to ``on_ready``. None:
+        that is called with 0 at once.
+        ``confirm`` is called when the workers serve, before those of a predecessor are ended.
+        """
         wakeup, wakeup_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._poll.register(wakeup, select.POLLIN)
         signal.set_wakeup_fd(wakeup_write)
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2):
             signal.signal(number, self._on_signal)
+        self._me = os.pidfd_open(os.getpid())
         try:
             for place in self._places:
                 self._start(place)
-            self._start_probe(ready)
             deadline_s = time.monotonic() + ready_timeout_s
+            if ready is not None:
+                self._start_probe(ready)
+            self._succeed(confirm)
+            if self._door is not None:
+                self._poll.register(self._door, select.POLLIN)
+            if ready is None and not on_ready(0):
+                return
             while not self._stop and self._turn(on_ready, deadline_s):
                 pass
         finally:
             signal.set_wakeup_fd(-1)
             self._end()
-            os.close(wakeup)
-            os.close(wakeup_write)
+            for fd in (wakeup, wakeup_write, self._me):
+                os.close(fd)
 
     def _turn(self, on_ready: Callable[[int], bool], deadline_s: float) -> bool:
         """Wait for something to happen and deal with it; False at the end."""
@@ -105,6 +164,10 @@ class Supervisor:
             for place in self._places:
                 if fd == place.pid_fd and not self._reap(place):
                     return False
+            if self._door is not None and fd == self._door.fileno():
+                self._answer_door(self._door)
+            if self._taker is not None and fd == self._taker.fileno():
+                self._hear(self._taker)
         now_s = time.monotonic()
         if self._probe[0] and now_s > deadline_s:
             os.kill(self._probe[0], signal.SIGKILL)
@@ -124,25 +187,80 @@ class Supervisor:
         starts = [place.start_at_s - now_s for place in self._places if not place.pid]
         return max(min([CHECK_S, *starts]), 0.001)
 
-    def _on_signal(self, _number: int, _frame: object) -> None:
+    def _on_signal(self, number: int, _frame: object) -> None:
         self._stop = True
+        self.left = self.left or (number == signal.SIGUSR2 and self._roster is not None)
 
-    def _place(self, marks: memoryview[float]) -> _Place:
-        """A place with a descriptor of its own, or with the connection's first where none can
-        be had."""
+    def _answer_door(self, door: Door) -> None:
+        taker = door.answer(busy=self._taker is not None)
+        if taker is not None:
+            self._taker = taker
+            self._poll.register(taker, select.POLLIN)
+
+    def _hear(self, taker: socket.socket) -> None:
+        """What one says who was given all descriptors: that it goes on, or nothing (it failed)."""
+        self._poll.unregister(taker)
         try:
-            return _Place(device.open_clone(self._fd), marks, own=True)
-        except LodefsError as error:
-            self._say(f"workers share one descriptor: {error}")
-            return _Place(self._fd, marks, own=False)
+            told = taker.recv(len(TAKEN))
+        except OSError:
+            told = b""
+        if told == TAKEN:
+            self.left = self._stop = True  # the connection stays open until this process ends
+            return
+        self._taker = None
+        taker.close()
+
+    def _succeed(self, confirm: Callable[[], None]) -> None:
+        """Wait until all own workers serve; then end those that others left, one by one.
+
+        Unavailable where there are others, and the own do not start.
+        """
+        if self._roster is None:
+            self.settled = True
+            return
+        own = {place.slot for place in self._places}
+        others = [found for found in self._roster.living() if found[0] not in own]
+        if not self._own_serve() and others:
+            raise Unavailable("the workers of the new supervisor do not start; see the log")
+        confirm()
+        self.settled = True
+        self._roster.lead()
+        if self._session.resend:
+            device.notify(self._fd, abi.NOTIFY_RESEND)  # those of workers that died before
+        for slot, pid, pid_fd in others:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(pid_fd, signal.SIGKILL)
+            _wait(pid_fd, END_TIMEOUT_S)
+            os.close(pid_fd)
+            self._roster.clear(slot)
+            self._say(f"worker {pid} of another supervisor is replaced")
+            device.notify(self._fd, abi.NOTIFY_RESEND)
+
+    def _own_serve(self) -> bool:
+        """Wait until all workers serve, and would go on without this process; False where one
+        ends, or is not there in time."""
+        deadline_s = time.monotonic() + START_TIMEOUT_S
+        pid_fds = [place.pid_fd for place in self._places]
+        roster = self._roster
+        while roster is not None and any(not roster.pid(place.slot) for place in self._places):
+            dead, _, _ = select.select(pid_fds, [], [], 0.001)
+            if dead or self._stop or time.monotonic() > deadline_s:
+                return False
+        return True
 
     def _start(self, place: _Place) -> None:
         _clear(place.marks)
         place.started_s = time.monotonic()
         supervisor = os.getpid()
+        if self._roster is not None:
+            place.slot = self._roster.reserve()
         pid = os.fork()
         if not pid:
-            self._become(supervisor, lambda: self._work(place.fd, place.marks), keep=place.fd)
+            post = Post(
+                place.index, place.fd, place.marks, self._me, lambda: self._serving(place.slot)
+            )
+            keep = self._fds() if self._roster is not None else {place.fd}
+            self._become(supervisor, lambda: self._work(post), keep=keep)
         place.pid = pid
         place.pid_fd = os.pidfd_open(pid)
         self._poll.register(place.pid_fd, select.POLLIN)
@@ -150,8 +268,10 @@ class Supervisor:
     def _restart(self, place: _Place) -> None:
         try:
             self._start(place)
-        except OSError as error:  # no memory or process to be had now
-            self._say(f"no worker can be started: {error.strerror}")
+        except (OSError, Unavailable) as error:  # no memory or process to be had now
+            self._say(f"no worker can be started: {error}")
+            if self._roster is not None and place.slot >= 0:
+                self._roster.clear(place.slot)
             place.start_at_s = time.monotonic() + RESTART_PAUSE_S_MAX
             return
         if self._session.resend and not device.notify(self._fd, abi.NOTIFY_RESEND):
@@ -161,22 +281,37 @@ class Supervisor:
         supervisor = os.getpid()
         pid = os.fork()
         if not pid:
-            self._become(supervisor, ready, keep=-1)
+            self._become(supervisor, ready, keep=set())
         self._probe = (pid, os.pidfd_open(pid))
         self._poll.register(self._probe[1], select.POLLIN)
 
-    def _become(self, supervisor: int, main: Callable[[], int | None], *, keep: int) -> NoReturn:
+    def _serving(self, slot: int) -> None:
+        """In a worker: it is written down, so that any supervisor can find it, and lives on its
+        own then."""
+        if self._roster is not None:
+            self._roster.enter(slot)
+            _die_with_parent(None)
+
+    def _fds(self) -> set[int]:
+        return {self._fd, *self._more, *(place.fd for place in self._places)}
+
+    def _become(
+        self, supervisor: int, main: Callable[[], int | None], *, keep: set[int]
+    ) -> NoReturn:
         """In a new child: run ``main`` and exit with what it returns. A child ends with its
-        supervisor."""
+        supervisor, at first."""
         status = 1
         try:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            signal.signal(signal.SIGUSR2, signal.SIG_IGN)
             signal.signal(signal.SIGHUP, signal.SIG_IGN)
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal sends it to all
             _die_with_parent(supervisor)
-            for fd in {self._fd, *(place.fd for place in self._places)} - {keep}:
+            for fd in self._fds() - keep:
                 os.close(fd)
+            if self._taker is not None:
+                self._taker.close()
             status = main() or 0
         except BaseException as error:  # noqa: BLE001 - no child may go on as its parent
             self._say(f"child {os.getpid()}: {type(error).__name__}: {error}")
@@ -210,8 +345,11 @@ class Supervisor:
             self._say("a worker died, and this kernel cannot send its requests again: giving up")
             return False
         os.close(place.fd)
-        fresh = self._place(place.marks)
-        place.fd, place.own = fresh.fd, fresh.own
+        try:
+            place.fd = device.open_clone(self._fd)
+        except LodefsError as error:
+            self._say(f"workers share one descriptor: {error}")
+            place.fd, place.own = self._fd, False
         return True
 
     def _collect(self, place: _Place) -> int:
@@ -219,10 +357,22 @@ class Supervisor:
         os.close(place.pid_fd)
         code = os.waitstatus_to_exitcode(os.waitpid(place.pid, 0)[1])
         place.pid, place.pid_fd = 0, -1
+        if self._roster is not None:
+            self._roster.clear(place.slot)
         return code
 
     def _end(self) -> None:
-        """End all children, gently where the connection has ended, and close the descriptors."""
+        """End all children, gently where the connection has ended, and close the descriptors.
+
+        Where the mount was taken over or left, workers go on.
+        """
+        if self.left:
+            for place in self._places:
+                if place.pid:
+                    os.close(place.pid_fd)
+                    place.pid = 0
+        elif self._roster is not None and self.settled and not ended(self._fd):
+            self._roster.kill_all()
         deadline_s = time.monotonic() + (END_TIMEOUT_S if ended(self._fd) else 0)
         for place in self._places:
             if place.pid:
@@ -230,7 +380,7 @@ class Supervisor:
                 os.kill(place.pid, signal.SIGKILL)
                 self._collect(place)
         # Closing the last descriptor ends the connection, and with it a probe that waits for it.
-        for fd in {self._fd, *(place.fd for place in self._places)}:
+        for fd in self._fds():
             os.close(fd)
         if self._probe[0]:
             os.kill(self._probe[0], signal.SIGKILL)
@@ -253,10 +403,11 @@ def _wait(pid_fd: int, seconds: float) -> None:
     select.select([pid_fd], [], [], max(seconds, 0))
 
 
-def _die_with_parent(parent: int) -> None:
-    """prctl(2): SIGKILL when the parent ends. It may have ended before."""
+def _die_with_parent(parent: int | None) -> None:
+    """prctl(2): SIGKILL when the parent ends, which may have ended before. None: not any more."""
     import ctypes
 
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:
+    number = 0 if parent is None else signal.SIGKILL
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
+    if parent is not None and os.getppid() != parent:
         os._exit(1)

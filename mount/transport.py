@@ -7,6 +7,7 @@ length (RFC 9112).
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import struct
 import time
@@ -73,6 +74,8 @@ class Connection:
         self._socket: socket.socket | None = None
         self._buffer = bytearray(BUFFER_BYTES)
         self._patient = False  # whether the socket waits longer than the grace now
+        self._asked_s = 0.0  # when the last request was sent
+        self._was_slow = False  # the last answer; where one was, the next one will be, mostly
         self.used = False  # whether an answer came over this connection already
 
     def close(self) -> None:
@@ -82,16 +85,33 @@ class Connection:
             self._socket = None
         self.used = False
 
+    def scratch(self, size_bytes: int) -> memoryview:
+        """So many bytes of the buffer for answers."""
+        if len(self._buffer) < size_bytes:
+            self._buffer = bytearray(size_bytes + HEAD_BYTES_MAX)
+        return memoryview(self._buffer)[:size_bytes]
+
+    def cancel(self) -> None:
+        """Called from another thread: what is waited for now fails."""
+        sock = self._socket
+        if sock is not None:
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+
     def ask(
         self, request: bytes, deadline_s: float, on_slow: Callable[[], None], body_bytes: int = 0
     ) -> Answer:
         """Send a request and receive its answer. ``body_bytes``: how large a body is expected.
 
-        ``on_slow`` is called (perhaps more than once) before waiting for longer than GRACE_S.
+        ``on_slow`` is called (perhaps more than once) before waiting for longer than GRACE_S, and
+        before waiting at all where the last answer took longer.
         """
         try:
             sock = self._socket or self._connect(deadline_s, on_slow)
+            self._asked_s = self._clock()
             sock.sendall(request)
+            if self._was_slow:
+                self._be_patient(sock, deadline_s - self._clock(), on_slow)
             return self._receive(sock, deadline_s, on_slow, body_bytes)
         except OSError as error:
             self.close()
@@ -123,6 +143,11 @@ class Connection:
         # A timeout in the kernel, not in Python: a blocking receive is one system call then.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(seconds))
 
+    def _be_patient(self, sock: socket.socket, seconds: float, on_slow: Callable[[], None]) -> None:
+        on_slow()
+        self._wait_for(sock, max(seconds, GRACE_S))
+        self._patient = True
+
     def _more(
         self,
         sock: socket.socket,
@@ -139,9 +164,7 @@ class Connection:
                 left = deadline_s - self._clock()
                 if left <= 0:
                     raise
-                on_slow()
-                self._wait_for(sock, left)
-                self._patient = True
+                self._be_patient(sock, left, on_slow)
                 continue
             if not count:
                 raise Unavailable(f"{self._address}: the connection ended inside an answer")
@@ -157,6 +180,7 @@ class Connection:
         buffer = self._buffer
         view = memoryview(buffer)
         got = self._more(sock, view, deadline_s, on_slow)
+        self._was_slow = self._clock() - self._asked_s > GRACE_S
         end = buffer.find(_END, 0, got)
         while end < 0:
             if got >= HEAD_BYTES_MAX:
@@ -189,6 +213,8 @@ class Connection:
         length = header(head, b"content-length")
         if not (head.startswith(b"http/1.1 ") and head[9:12].isdigit()):
             raise Unavailable(f"{self._address}: what answered does not speak HTTP/1.1")
+        if head.startswith(b"http/1.1 204"):
+            return 204, 0  # it has no body, and does not say so
         if not length.isdigit() or int(length) > BODY_BYTES_MAX:
             raise Unavailable(f"{self._address}: an answer without a fitting Content-Length")
         return int(head[9:12]), int(length)

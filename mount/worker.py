@@ -11,14 +11,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from threading import Event, Lock, Thread
 from typing import Protocol
 
 from chunkstore.errors import NotFound
 from mount import abi, device
-from mount.dispatch import Dispatcher
+from mount.dispatch import Dispatcher, SlowError
 from mount.filesystem import FileSystem, Reader
 from mount.session import Session
+from mount.waits import Waiting, Waits, take_ahead
 
 FAILURES_PER_S = 1.0  # lines in the log
 FAILURES_BURST = 10.0
@@ -49,6 +51,43 @@ class Lead:
         if self._held:
             self._held = False
             self._lock.release()
+
+
+class Desk:
+    """One thread's request: it is entered among those that wait when it first has to."""
+
+    def __init__(self, lead: Lead, waits: Waits) -> None:
+        self._lead = lead
+        self._waits = waits
+        self._entered = 0
+        self._waiting: Waiting | None = None
+        self._cancel: Callable[[], None] = lambda: None
+        self.message = memoryview(b"")
+        self.cancelled = False
+
+    def wait(self) -> None:
+        """What comes next may take long."""
+        if self._waiting is None and self.message:
+            _, _, self._entered, _, _, _, pid, *_ = abi.IN_HEADER.unpack_from(self.message)
+            self.cancelled = False
+            self._waiting = self._waits.enter(self._entered, pid, self.cancel)
+        self._lead.pass_on()
+
+    def ends_with(self, cancel: Callable[[], None]) -> None:
+        """How the waiting is ended."""
+        self._cancel = cancel
+
+    def cancel(self) -> None:
+        """Called from another thread: this answer is not wanted any more."""
+        self.cancelled = True
+        self._cancel()
+
+    def done(self) -> None:
+        """The request is answered."""
+        if self._waiting is not None:
+            self._waits.leave(self._entered, self._waiting)
+            self._entered, self._waiting = 0, None
+            self.cancelled = False
 
 
 class Failures:
@@ -99,8 +138,12 @@ class Renewal:
 class ThreadReader(Reader, Protocol):
     """A reader of one thread, with a time limit for what one request needs."""
 
-    def begin(self) -> None:
-        """The time for the next request starts now."""
+    def begin(self, waited_s: float = 0.0) -> None:
+        """The time for the next request starts now, or ``waited_s`` ago."""
+        ...
+
+    def cancel(self) -> None:
+        """Called from another thread: nobody waits for the request any more."""
         ...
 
 
@@ -116,60 +159,91 @@ def serve(
     marks: Marks,
     say: Callable[[str], None],
     ended: Event,
+    waits: Waits | None = None,
+    on_interrupt: Callable[[int], None] = lambda _unique: None,
     clock: Callable[[], float] = time.monotonic,
 ) -> list[Thread]:
     """Start threads that answer ``fd`` until the connection ends; then ``ended`` is set.
 
     ``readers`` makes what one thread reads with; what it is given is to be called before it
-    waits for long.
+    waits for long. ``on_interrupt`` hears which request, perhaps of another worker, is
+    interrupted; ``waits`` knows those of this worker.
     """
     lock = Lock()
+    waits = waits or Waits(threads)
     failures = Failures(say, clock)
     renewal = Renewal(fd, session, clock)
 
-    def on_failure(what: str, error: Exception) -> None:
+    def on_failure(desk: Desk, what: str, error: Exception) -> None:
+        if desk.cancelled:
+            return
         failures(what, error)
         if isinstance(error, NotFound):
             renewal()
 
     def run(index: int) -> None:
         lead = Lead(lock)
-        reader, filesystem = readers(lead.pass_on)
-        dispatcher = Dispatcher(filesystem, session, on_failure)
+        desk = Desk(lead, waits)
+        reader, filesystem = readers(desk.wait)
+        desk.ends_with(reader.cancel)
+        dispatcher = Dispatcher(filesystem, session, partial(on_failure, desk), on_interrupt)
         try:
-            _answer_all(fd, lead, dispatcher, reader.begin, marks, index, clock, ended)
+            _answer_all(fd, lead, desk, dispatcher, reader.begin, marks, index, clock, ended, waits)
         finally:
             ended.set()
+            waits.end()
             lead.pass_on()
 
+    def run_ahead() -> None:
+        reader, filesystem = readers(_refuse)
+        dispatcher = Dispatcher(filesystem, session, failures, on_interrupt)
+        take_ahead(fd, waits, Lead(lock), dispatcher, reader.begin, ended, clock)
+
     started = [Thread(target=run, args=(n,), name=f"fuse-{n}", daemon=True) for n in range(threads)]
+    started.append(Thread(target=run_ahead, name="fuse-ahead", daemon=True))
     for thread in started:
         thread.start()
     return started
 
 
+def _refuse() -> None:
+    raise SlowError
+
+
 def _answer_all(
     fd: int,
     lead: Lead,
+    desk: Desk,
     dispatcher: Dispatcher,
-    begin: Callable[[], None],
+    begin: Callable[..., None],
     marks: Marks,
     index: int,
     clock: Callable[[], float],
     ended: Event,
+    waits: Waits,
 ) -> None:
     buffer = bytearray(abi.REQUEST_BYTES_MIN + 4096)
     view = memoryview(buffer)
     while True:
-        lead.take()
-        if ended.is_set():
-            return
-        size = device.read_request(fd, buffer)
-        if size is None:
-            return
-        marks[index] = clock()
-        begin()
-        answer = dispatcher.answer(view[:size])
-        if answer is not None:
+        queued = waits.take() if waits.queue else None
+        if queued is None:
+            lead.take()
+            if ended.is_set():
+                return
+            queued = waits.take() if waits.queue else None
+        if queued is None:
+            size = device.read_request(fd, buffer)
+            if size is None:
+                return
+            marks[index] = clock()
+            begin()
+            desk.message = view[:size]
+        else:
+            marks[index] = now_s = clock()
+            begin(now_s - queued.since_s)
+            desk.message = memoryview(queued.message)
+        answer = dispatcher.answer(desk.message)
+        if answer is not None and not desk.cancelled:  # else whoever cancelled it answers
             device.write_answer(fd, *answer)
+        desk.done()
         marks[index] = 0.0

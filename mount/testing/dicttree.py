@@ -68,8 +68,11 @@ class DictTree:
         program = isinstance(what, Program)
         self.nodes[ino] = Node(ino, parent, name, kind, program, size, digest, target)
 
-    def begin(self) -> None:
+    def begin(self, waited_s: float = 0.0) -> None:
         """Nothing here takes time."""
+
+    def cancel(self) -> None:
+        """Nothing here waits."""
 
     def _count(self, what: str) -> None:
         self.calls[what] = self.calls.get(what, 0) + 1

@@ -27,6 +27,10 @@ class FakeKernel:
         """The descriptor to serve."""
         return self._theirs.fileno()
 
+    def end(self) -> None:
+        """Unmount, as ``close``, while answers may still come."""
+        self._socket.shutdown(socket.SHUT_WR)
+
     def close(self) -> None:
         """Unmount: whoever waits on the device reads nothing."""
         self._socket.close()
@@ -40,10 +44,14 @@ class FakeKernel:
         with self._lock:
             self._unique += 2
             unique = self._unique
+        self.repeat(unique, opcode, node, body)
+        return unique
+
+    def repeat(self, unique: int, opcode: int, node: int, body: bytes = b"") -> None:
+        """Send a request with a given number."""
         size = abi.IN_HEADER_BYTES + len(body)
         header = abi.IN_HEADER.pack(size, opcode, unique, node, 0, 0, 1, 0, 0)
         self._socket.send(header + body)
-        return unique
 
     def receive(self) -> tuple[int, int, bytes]:
         """The next message: unique number, errno (0: success) or code of a notification, body."""

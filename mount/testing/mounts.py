@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from threading import Event, Thread
+from typing import Protocol
 
 from mount import attach, mounter, mounttable
 from mount.mounter import Mounted
@@ -41,14 +42,24 @@ SAMPLE = DictTree(
 )
 
 
-class Mounts:
-    """Mounts on one directory, ``place``, through a fake proxy."""
+class Addressed(Protocol):
+    """A proxy, for who only wants to reach it."""
 
-    def __init__(self, folder: Path, proxy: FakeProxy) -> None:
+    @property
+    def address(self) -> str:
+        """As a mount's option ``proxy`` has it."""
+        ...
+
+
+class Mounts:
+    """Mounts on one directory, ``place``, through one proxy."""
+
+    def __init__(self, folder: Path, proxy: Addressed) -> None:
         self.place = folder / "mnt"
         self.place.mkdir()
         self.log = folder / "mount.log"
-        self._proxy = proxy
+        self.proxy = proxy
+        self._pids: list[int] = []
         self._pid_fds: list[int] = []
 
     def options(self, **more: object) -> MountOptions:
@@ -56,7 +67,7 @@ class Mounts:
         given = {
             "repo": "demo",
             "mountpoint": str(self.place),
-            "proxy": self._proxy.address,
+            "proxy": self.proxy.address,
             "log_path": str(self.log),
             "read_timeout_s": WAIT_S,
             "threads": 4,
@@ -66,10 +77,21 @@ class Mounts:
 
     def mount(self, **more: object) -> Mounted:
         """Mount the sample."""
-        mounted = mounter.mount(self.options(**more))
+        return self._watched(mounter.mount(self.options(**more)))
+
+    def take_over(self) -> Mounted:
+        """Start another supervisor for the mount that is there."""
+        return self._watched(mounter.take_over(str(self.place)))
+
+    def watch(self, pid: int) -> None:
+        """A process of a mount, which must have ended when the test has."""
+        self._pids.append(pid)
+        self._pid_fds.append(os.pidfd_open(pid))
+
+    def _watched(self, mounted: Mounted) -> Mounted:
         if mounted.pid is None:
             raise AssertionError("a mount without a process")
-        self._pid_fds.append(os.pidfd_open(mounted.pid))
+        self.watch(mounted.pid)
         return mounted
 
     def wait_for_end(self) -> None:
@@ -79,7 +101,11 @@ class Mounts:
                 raise AssertionError("a mount's process does not end")
 
     def close(self) -> None:
-        """Leave nothing behind, whatever happened."""
+        """Leave nothing behind, whatever happened; a worker that is stopped would stay."""
+        for pid in list(self._pids):
+            for worker in workers_of(pid):
+                with contextlib.suppress(ProcessLookupError):
+                    self.watch(worker)
         while mounttable.on_top(str(self.place)) is not None:
             attach.detach(str(self.place), lazy=True)
         for pid_fd in self._pid_fds:
@@ -106,8 +132,19 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def workers_of(pid: int | None) -> list[int]:
-    """The worker processes of a mount's process."""
-    return [int(n) for n in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    """The worker processes of a mount's process; none where that has ended."""
+    try:
+        return [int(n) for n in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs: one that has ended may wait for its parent a while."""
+    try:
+        return b"\nState:\tZ" not in Path(f"/proc/{pid}/status").read_bytes()
+    except FileNotFoundError:
+        return False
 
 
 def kill(pid: int | None, number: signal.Signals) -> None:

@@ -38,6 +38,8 @@ class FakeProxy:
         self.tree = tree
         self.hook: Hook = lambda _path: None
         self.hang_up_after_hook = False
+        self.cache: wire.CachePlace | None = None  # what it says of where its cache lies
+        self.used: list[int] = []  # numbers of files of the cache, as they were reported
         self.requests = 0
         self.connections = 0
         self.path = str(folder / "proxy.sock") if folder is not None else ""
@@ -124,8 +126,15 @@ class FakeProxy:
                         return
                     pending += part
                 head, _, pending = pending.partition(b"\r\n\r\n")
+                length = int(head.partition(b"\r\nContent-Length: ")[2].split(b"\r\n")[0] or 0)
+                while len(pending) < length:
+                    part = sock.recv(65536)
+                    if not part:
+                        return
+                    pending += part
+                body, pending = pending[:length], pending[length:]
                 self.requests += 1
-                self._answer(sock, head)
+                self._answer(sock, head, body)
         except (OSError, HangUpError):
             pass
         finally:
@@ -133,7 +142,7 @@ class FakeProxy:
                 self._open.discard(sock)
             sock.close()
 
-    def _answer(self, sock: socket.socket, head: bytes) -> None:
+    def _answer(self, sock: socket.socket, head: bytes, sent: bytes) -> None:
         path = head.split(b" ", 2)[1].decode()
         made = self.hook(path)
         if made is not None:
@@ -142,19 +151,24 @@ class FakeProxy:
                 raise HangUpError
             return
         try:
-            status, headers, body = self._route(path, head)
+            status, headers, body = self._route(path, head, sent)
         except LodefsError as error:
             status = 404 if isinstance(error, NotFound) else 500
             status, headers, body = failure(status, error)
         known = f"{wire.COMMIT_HEADER}: {self.tree.snapshot.commit}\r\n".encode()
         sock.sendmsg([http(status, headers + known, len(body)), body])
 
-    def _route(self, path: str, head: bytes) -> Reply:
+    def _route(self, path: str, head: bytes, sent: bytes) -> Reply:
         if (
             self._token
             and f"\r\nAuthorization: Bearer {self._token}\r\n".encode() not in head + b"\r\n"
         ):
             return failure(401, Denied("no"))
+        if path == wire.CACHE and self.cache is not None:
+            return packed(self.cache)
+        if path == wire.CACHE_USED:
+            self.used += msgspec.msgpack.decode(sent, type=wire.Used).numbers
+            return 204, b"", b""
         where, _, query_text = path.partition("?")
         snapshot = self.tree.snapshot
         if where.startswith(wire.SNAPSHOTS):
@@ -162,6 +176,8 @@ class FakeProxy:
             if repo != snapshot.repo or rev not in ("main", snapshot.commit):
                 raise NotFound(f"no snapshot {repo}@{rev}")
             return packed(snapshot)
+        if not where.startswith(wire.NODES):
+            raise NotFound(f"no path {where}")
         repo, commit, rest = wire.split_target(where.removeprefix(wire.NODES))
         if (repo, commit) != (snapshot.repo, snapshot.commit):
             raise NotFound(f"no snapshot {repo}@{commit}")

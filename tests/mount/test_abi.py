@@ -13,6 +13,7 @@ from mount.abi import Attributes, InitOut, Statistics
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "fuse_abi.json"
 ENTRY = Attributes(
+    node=0x1122334455667788,
     ino=0x1122334455667788,
     size_bytes=70000,
     blocks=137,

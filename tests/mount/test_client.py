@@ -311,6 +311,30 @@ def test_slow_is_told_before_waiting(proxy: FakeProxy, clients: Callable[..., Cl
     assert bytes(client.read(FILE, 0, 10)) == DATA[:10]
 
 
+def test_after_a_slow_answer_slow_is_told_at_once(
+    proxy: FakeProxy, clients: Callable[..., Client]
+) -> None:
+    """Whoever has waited once expects it again, until an answer is quick: cold reads wait side by
+    side, not one grace after the other."""
+    told = Event()
+    clock = Clock()
+
+    def hook(_path: str) -> None:
+        clock.now_s += 1
+
+    client = clients(proxy, on_slow=told.set, clock=clock, sleep=clock.sleep)
+    client.node(FILE)
+    assert not client._connection._was_slow
+    proxy.hook = hook
+    client.node(FILE)
+    assert client._connection._was_slow
+    proxy.hook = lambda _path: None
+    told.clear()
+    assert bytes(client.read(FILE, 0, 10)) == DATA[:10]
+    assert told.is_set()
+    assert not client._connection._was_slow
+
+
 def test_begin_bounds_all_requests_together(
     proxy: FakeProxy, clients: Callable[..., Client]
 ) -> None:

@@ -99,7 +99,7 @@ def test_getattr_readlink_read(ask: Asker) -> None:
 def test_open_is_the_kernels_business_where_it_can() -> None:
     """A kernel that opens files by itself is told so with ENOSYS; another gets an answer."""
     for opcode, flags in (
-        (Opcode.OPEN, abi.FOPEN_KEEP_CACHE),
+        (Opcode.OPEN, abi.FOPEN_KEEP_CACHE | abi.FOPEN_NOFLUSH),
         (Opcode.OPENDIR, abi.FOPEN_KEEP_CACHE | abi.FOPEN_CACHE_DIR),
     ):
         assert Asker()(opcode, FILE, bytes(8)) == (errno.ENOSYS, b"")
@@ -116,7 +116,7 @@ def test_writes_are_refused(ask: Asker, opcode: int) -> None:
 
 @pytest.mark.parametrize(
     "opcode",
-    [Opcode.FLUSH, Opcode.FSYNC, Opcode.ACCESS, Opcode.INTERRUPT, Opcode.STATX, Opcode.LSEEK, 9999],
+    [Opcode.FLUSH, Opcode.FSYNC, Opcode.ACCESS, Opcode.STATX, Opcode.LSEEK, 9999],
 )
 def test_what_is_not_done_is_not_asked_again(ask: Asker, opcode: int) -> None:
     """Requests that are of no use, and unknown ones, are answered with ENOSYS."""
@@ -141,7 +141,7 @@ def test_extended_attributes(ask: Asker) -> None:
     assert get(b"user.lodefs.repo", 4) == (0, b"demo")
     assert get(b"user.lodefs.repo", 3) == (errno.ERANGE, b"")
     assert get(b"security.capability", 100) == (errno.ENODATA, b"")
-    names = b"user.lodefs.commit\0user.lodefs.digest\0user.lodefs.repo\0"
+    names = b"user.lodefs.commit\0user.lodefs.digest\0user.lodefs.repo\0user.lodefs.read_path\0"
     assert ask(Opcode.LISTXATTR, FILE, abi.XATTR_IN.pack(0, 0)) == (
         0,
         abi.XATTR_IN.pack(len(names), 0),

@@ -139,7 +139,11 @@ def test_extended_attributes() -> None:
     made = DictTree({b"f": b"content"}, repo="vision/set")
     fs = FileSystem(made, view_of(made))
     ino = fs.lookup(ROOT_INO, b"f").ino
-    assert fs.listxattr() == [b"user.lodefs.commit", b"user.lodefs.digest", b"user.lodefs.repo"]
+    everywhere = [b"user.lodefs.commit", b"user.lodefs.digest", b"user.lodefs.repo"]
+    assert fs.listxattr(ROOT_INO) == everywhere
+    assert fs.listxattr(ino) == [*everywhere, b"user.lodefs.read_path"]
+    assert fs.getxattr(ino, b"user.lodefs.read_path") == b"daemon"
+    assert fs.getxattr(ROOT_INO, b"user.lodefs.read_path") is None
     assert fs.getxattr(ino, b"user.lodefs.repo") == b"vision/set"
     assert fs.getxattr(ino, b"user.lodefs.commit") == made.snapshot.commit.encode()
     assert fs.getxattr(ino, b"user.lodefs.digest") == made.nodes[ino].digest.hex().encode()

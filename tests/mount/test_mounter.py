@@ -178,7 +178,7 @@ def test_mounting_that_is_broken_off(mounts: Mounts, proxy: FakeProxy) -> None:
         "mounter.mount(MountOptions(repo='demo', mountpoint=at, proxy=proxy))"
     )
     for number in (signal.SIGINT, signal.SIGKILL):
-        came, go = hold_reads(proxy, where="/children")
+        came, go = hold_reads(proxy, reads=100, where="/children")
         with subprocess.Popen(
             [sys.executable, "-c", script, str(mounts.place), mounts.options().proxy],
             env=os.environ | {"PYTHONPATH": str(Path(mounter.__file__).parents[1])},

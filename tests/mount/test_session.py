@@ -35,6 +35,18 @@ def test_linux_6_1() -> None:
     assert out.flags < 1 << 32
 
 
+def test_passthrough_where_it_is_wanted_and_offered() -> None:
+    """With it files are opened by us from the beginning; without it nothing is different."""
+    out, session = negotiate(abi.InitIn(7, 45, 131072, ALL), passthrough=True)
+    assert out.flags & abi.PASSTHROUGH
+    assert out.max_stack_depth == 1
+    assert (session.passthrough, session.no_open) == (True, False)
+    old = abi.InitIn(7, 39, 131072, ALL & ~abi.PASSTHROUGH)
+    assert negotiate(old, passthrough=True) == negotiate(old)
+    out, session = negotiate(old)
+    assert (out.max_stack_depth, session.passthrough, session.no_open) == (0, False, True)
+
+
 def test_no_open_only_where_offered() -> None:
     """A kernel that cannot open files by itself is answered properly."""
     _, session = negotiate(abi.InitIn(7, 31, 131072, abi.MAX_PAGES))

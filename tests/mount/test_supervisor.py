@@ -32,7 +32,7 @@ def say(text):
     if sum("another takes its place" in line for line in said) == 4:
         kernel.close()
 seen = []
-def work(fd, marks):
+def work(post):
     pass
 run(work, lambda: 0, lambda code: True, say)
 print(sum("status 0" in line for line in said))
@@ -43,7 +43,7 @@ print(sum("status 0" in line for line in said))
 def test_resend_follows_a_new_worker() -> None:
     """The notification is written to the device after a worker was replaced, not before."""
     script = """
-def work(fd, marks):
+def work(post):
     os._exit(3)
 def say(text):
     if "status 3" in text:
@@ -59,7 +59,7 @@ run(work, lambda: 0, lambda code: True, say)
 def test_without_resend_a_shared_descriptor_is_given_up() -> None:
     """Where a dead worker's requests can be neither sent again nor failed, the mount ends."""
     script = """
-run(lambda fd, marks: os._exit(3), lambda: 0, lambda code: True, resend=False)
+run(lambda post: os._exit(3), lambda: 0, lambda code: True, resend=False)
 print(said[-1])
 """
     assert in_child(BEGIN + script).endswith("giving up")
@@ -73,9 +73,9 @@ codes = []
 def on_ready(code):
     codes.append(code)
     return code == 0
-run(lambda fd, marks: signal.pause(), lambda: 5, on_ready)
+run(lambda post: signal.pause(), lambda: 5, on_ready)
 kernel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-run(lambda fd, marks: signal.pause(), signal.pause, on_ready, timeout_s=0.0)
+run(lambda post: signal.pause(), signal.pause, on_ready, timeout_s=0.0)
 print(codes)
 """
     assert in_child(BEGIN + script) == "[5, -1]"
@@ -84,7 +84,7 @@ print(codes)
 def test_an_error_in_a_worker_is_said_and_does_not_spread() -> None:
     """A worker that raises ends with status 1; the supervisor's own code never runs in it."""
     script = """
-def work(fd, marks):
+def work(post):
     raise ValueError("broken")
 def say(text):
     sys.stdout.write(text.split(": ", 1)[-1] + "\\n")

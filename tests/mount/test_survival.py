@@ -14,6 +14,7 @@ import pytest
 
 from chunkstore.inodes import ROOT_INO, child_ino
 from mount import mounter, mounttable
+from mount.mounter import Mounted
 from mount.testing.mounts import (
     BIG,
     WAIT_S,
@@ -179,10 +180,18 @@ def test_proxy_that_lost_its_cache(mounts: Mounts, proxy: FakeProxy) -> None:
     assert mounted.pid
 
 
-def test_supervisor_killed(mounts: Mounts) -> None:
-    """Without its process a mount is dead and says so; the next mount takes it away."""
+def lose_all(mounted: Mounted) -> None:
+    """Kill a mount's supervisor and all of its workers."""
+    before = workers_of(mounted.pid)
+    kill(mounted.pid, signal.SIGKILL)
+    for pid in before:
+        kill(pid, signal.SIGKILL)
+
+
+def test_all_processes_killed(mounts: Mounts) -> None:
+    """Without its processes a mount is dead and says so; the next mount takes it away."""
     first = mounts.mount()
-    kill(first.pid, signal.SIGKILL)
+    lose_all(first)
     until(lambda: mounter.is_dead(str(mounts.place)))
     with pytest.raises(OSError) as caught:
         (mounts.place / "big").read_bytes()
@@ -196,8 +205,7 @@ def test_supervisor_killed(mounts: Mounts) -> None:
 
 def test_dead_mount_can_be_unmounted(mounts: Mounts) -> None:
     """Unmounting takes a dead mount away too."""
-    mounted = mounts.mount()
-    kill(mounted.pid, signal.SIGKILL)
+    lose_all(mounts.mount())
     until(lambda: mounter.is_dead(str(mounts.place)))
     mounter.unmount(str(mounts.place))
     assert mounttable.on_top(str(mounts.place)) is None

@@ -17,6 +17,8 @@ from mount.filesystem import FileSystem, View
 from mount.session import Session
 from mount.testing.dicttree import DictTree
 from mount.testing.kernel import FakeKernel
+from mount.testing.mounts import until
+from mount.waits import Waits
 from mount.worker import Failures, ReaderFactory, Renewal, serve
 
 SESSION = Session(minor=44, no_open=True, no_opendir=True, resend=True, epochs=True)
@@ -50,7 +52,14 @@ class SlowTree(DictTree):
 class Served:
     """A fake kernel whose device is served by threads of this process."""
 
-    def __init__(self, factory: ReaderFactory) -> None:
+    def __init__(
+        self,
+        factory: ReaderFactory,
+        *,
+        waits: Waits | None = None,
+        on_interrupt: Callable[[int], None] = lambda _unique: None,
+        clock: Callable[[], float] = lambda: 100.0,
+    ) -> None:
         self.kernel = FakeKernel()
         self.ended = Event()
         self.marks = [0.0] * THREADS
@@ -63,7 +72,9 @@ class Served:
             marks=self.marks,
             say=self.said.append,
             ended=self.ended,
-            clock=lambda: 100.0,
+            waits=waits,
+            on_interrupt=on_interrupt,
+            clock=clock,
         )
 
     def close(self) -> None:
@@ -187,4 +198,129 @@ def test_a_buffer_may_be_any_kind() -> None:
     served = Served(factory)
     for _ in range(3):
         assert served.kernel.ask(Opcode.READ, FILE, READ) == (0, b"abc")
+    served.close()
+
+
+def interrupt(unique: int) -> bytes:
+    return abi.INTERRUPT_IN.pack(unique)
+
+
+def test_with_all_threads_waiting_others_are_still_heard(tree: SlowTree) -> None:
+    """Interrupts are read, what needs no proxy is answered, and the rest waits for a thread."""
+    heard: list[int] = []
+    served = Served(tree.factory, on_interrupt=heard.append)
+    waiting = [served.kernel.send(Opcode.READ, SLOW, READ) for _ in range(THREADS)]
+    assert served.kernel.ask(Opcode.STATFS, ROOT_INO)[0] == 0
+    queued = [served.kernel.send(Opcode.READ, SLOW, READ) for _ in range(3)]
+    served.kernel.send(Opcode.INTERRUPT, 0, interrupt(waiting[0]))
+    served.kernel.send(Opcode.INTERRUPT, 0, interrupt(queued[0]))
+    assert served.kernel.ask(Opcode.STATFS, ROOT_INO)[0] == 0
+    assert heard == [waiting[0], queued[0]]
+    tree.warm.set()
+    assert {served.kernel.receive()[0] for _ in waiting + queued} == {*waiting, *queued}
+    served.close()
+
+
+def test_interrupted_requests_are_let_go(tree: SlowTree) -> None:
+    """A killed reader's request ends where it waits; another's goes on; neither is a failure."""
+    waits = Waits(THREADS, is_doomed=lambda _pid: True)
+    served = Served(tree.factory, waits=waits)
+    first = served.kernel.send(Opcode.READ, SLOW, READ)
+    until(lambda: waits.interrupt(first) is True)
+    assert waits.interrupt(first) is None
+    for _ in range(THREADS - 1):
+        served.kernel.send(Opcode.READ, SLOW, READ)
+    queued = served.kernel.send(Opcode.READ, SLOW, READ)
+    until(lambda: waits.interrupt(queued) is True)
+    tree.warm.set()
+    # Those that were let go come without an answer: that is for who did it.
+    answered = {served.kernel.receive()[0] for _ in range(THREADS - 1)}
+    assert not answered & {first, queued}
+    assert served.kernel.ask(Opcode.READ, FILE, READ) == (0, b"fast")
+    served.close()
+    assert served.said == []
+
+
+def test_the_end_is_seen_while_all_threads_wait(tree: SlowTree) -> None:
+    """A worker whose threads all wait for a stuck proxy notices that it was unmounted."""
+    served = Served(tree.factory)
+    for _ in range(THREADS):
+        served.kernel.send(Opcode.READ, SLOW, READ)
+    assert served.kernel.ask(Opcode.STATFS, ROOT_INO)[0] == 0
+    served.kernel.end()
+    assert served.ended.wait(60)
+    tree.warm.set()
+    for thread in served.threads:
+        thread.join(60)
+    served.close()
+
+
+def test_time_in_the_queue_counts(tree: SlowTree) -> None:
+    """A request that was queued begins as late as it was read."""
+    waited: list[float] = []
+
+    class Noting(DictTree):
+        def begin(self, waited_s: float = 0.0) -> None:
+            waited.append(waited_s)
+
+    now = [100.0]
+    noting = Noting({})
+
+    def factory(on_slow: Callable[[], None]) -> tuple[DictTree, FileSystem]:
+        return noting, tree.factory(on_slow)[1]
+
+    served = Served(factory, clock=lambda: now[0])
+    for _ in range(THREADS):
+        served.kernel.send(Opcode.READ, SLOW, READ)
+    served.kernel.send(Opcode.READ, SLOW, READ)
+    assert served.kernel.ask(Opcode.STATFS, ROOT_INO)[0] == 0
+    now[0] += 7.0
+    tree.warm.set()
+    for _ in range(THREADS + 1):
+        served.kernel.receive()
+    served.close()
+    assert max(waited) == 7.0
+
+
+def test_a_request_that_was_sent_again_waits_once(tree: SlowTree) -> None:
+    """However often the kernel repeats a request, one thread waits with it, and one answers."""
+
+    class Woken(DictTree):
+        """Waits until it is cancelled, or all may go on."""
+
+        def __init__(self) -> None:
+            super().__init__({})
+            self.go = Event()
+
+        def begin(self, waited_s: float = 0.0) -> None:
+            self.go.clear()
+
+        def cancel(self) -> None:
+            self.go.set()
+
+    made: list[Woken] = []
+
+    def factory(on_slow: Callable[[], None]) -> tuple[DictTree, FileSystem]:
+        mine = Woken()
+        made.append(mine)
+
+        def read(ino: int, first: int, size_bytes: int) -> bytes:
+            on_slow()
+            assert mine.go.wait(60)
+            return b"once"
+
+        mine.read = read  # type: ignore[method-assign]
+        return mine, FileSystem(mine, View(tree.snapshot, tree.snapshot.root, 0, 0))
+
+    waits = Waits(THREADS, is_doomed=lambda _pid: True)
+    served = Served(factory, waits=waits)
+    unique = served.kernel.send(Opcode.READ, SLOW, READ) | abi.RESEND_BIT
+    for _ in range(3 * THREADS):
+        served.kernel.repeat(unique, Opcode.READ, SLOW, READ)
+    assert served.kernel.ask(Opcode.STATFS, ROOT_INO)[0] == 0
+    for one in made:
+        one.go.set()
+    assert served.kernel.receive() == (unique, 0, b"once")
+    assert served.kernel.ask(Opcode.STATFS, ROOT_INO)[0] == 0
+    assert waits.interrupt(unique) is None
     served.close()

@@ -1,0 +1,100 @@
+"""What holds a mount, kept by systemd while its service restarts (FileDescriptorStoreMax=).
+
+systemd.service(5), sd_notify(3), sd_listen_fds(3): descriptors are sent with a name, and come back
+from number 3 on when the service is started again. The job lies in a memory file among them.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Mapping
+
+from chunkstore.errors import LodefsError
+from chunkstore.sdnotify import READY, SystemdNotifier
+from mount import handover, mounttable, rundir
+from mount.handover import Grip
+from mount.supervisor import ended
+
+PREFIX = "lodefs-"
+JOB = "job"
+PASSPORT_BYTES_MAX = 1 << 20
+_FIRST_FD = 3
+
+
+class FdStore:
+    """Of the service that this process runs for; without one it keeps nothing."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._environ = environ
+        self._notifier = SystemdNotifier(environ)
+        self._names: set[str] = set()
+
+    def keep(self, grip: Grip) -> None:
+        """Store all that holds a mount."""
+        job = os.memfd_create(PREFIX + JOB, os.MFD_CLOEXEC)
+        try:
+            os.write(job, grip.passport())
+            kept: dict[str, list[int]] = {JOB: [job]}
+            for name, fd in grip.named_fds():
+                kept.setdefault(name, []).append(fd)
+            for name, fds in kept.items():
+                if self._notifier.store(PREFIX + name, fds):
+                    self._names.add(name)
+        finally:
+            os.close(job)
+
+    def ready(self) -> None:
+        """Tell that the mount can be read."""
+        self._notifier.send(READY)
+
+    def forget(self) -> None:
+        """Let all of it go."""
+        for name in sorted(self._names):
+            self._notifier.forget(PREFIX + name)
+        self._names.clear()
+
+    def recover(self) -> Grip | None:
+        """What an earlier process of this service kept; None without a mount that lives."""
+        named = self._received()
+        job = next((fd for name, fd in named if name == JOB), -1)
+        rest = [(name, fd) for name, fd in named if name != JOB]
+        try:
+            if job < 0:
+                raise LodefsError("no job")
+            grip = handover.grip_of(os.pread(job, PASSPORT_BYTES_MAX, 0), rest)
+            if ended(grip.device):
+                raise LodefsError("the mount is gone")
+        except LodefsError:
+            for _, fd in rest:
+                os.close(fd)
+            self.forget()
+            return None
+        finally:
+            if job >= 0:
+                os.close(job)
+        return Grip(
+            grip.job, grip.session, grip.device, grip.clones, grip.memories, grip.listener,
+            _place(grip),
+        )  # fmt: skip
+
+    def _received(self) -> list[tuple[str, int]]:
+        environ = self._environ
+        count = environ.get("LISTEN_FDS", "")
+        if environ.get("LISTEN_PID") != str(os.getpid()) or not count.isdigit():
+            return []
+        found = []
+        for number, name in enumerate(environ.get("LISTEN_FDNAMES", "").split(":")[: int(count)]):
+            if name.startswith(PREFIX):
+                fcntl.fcntl(_FIRST_FD + number, fcntl.F_SETFD, fcntl.FD_CLOEXEC)
+                found.append((name.removeprefix(PREFIX), _FIRST_FD + number))
+                self._names.add(found[-1][0])
+        return found
+
+
+def _place(grip: Grip) -> rundir.Place | None:
+    """Where the mount's socket lies, if it has one."""
+    mounted = mounttable.on_top(grip.job.options.mountpoint)
+    if mounted is None or grip.listener < 0:
+        return None
+    return rundir.find(mounted.device, rundir.folders(os.environ, os.geteuid()))

@@ -1,0 +1,266 @@
+"""How a mount goes from one supervisor to the next: its descriptors and its job, over a socket.
+
+The socket's directory is the user's alone, and both sides look whose process the other is. One
+packet asks (STATE or TAKE_OVER), one answers; a TAKE_OVER is answered with descriptors too
+(SCM_RIGHTS, unix(7)). A living supervisor goes when it then hears TAKEN, and stays when it does
+not. Workers whose supervisor is gone answer in its place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import socket
+import struct
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+
+from chunkstore.errors import Denied, Unavailable, UnknownFormat
+from chunkstore.wire import Failure, error_of
+from mount import rundir
+from mount.job import Job
+from mount.session import Session
+
+VERSION = 1
+STATE, TAKE_OVER, TAKEN = b"state", b"take over", b"taken"
+ASK_BYTES_MAX = 64
+ANSWER_BYTES_MAX = 131072
+FDS_MAX = 253  # SCM_MAX_FD
+SERVE_TIMEOUT_S = 2.0  # for one who asks to say what
+LEAVE_TIMEOUT_S = 10.0  # for a supervisor that was relieved to end
+
+DEVICE, CLONE, LISTENER, MEMORY = "device", "clone", "listener", "memory."
+_UCRED = struct.Struct("=iII")
+
+
+class Passport(msgspec.Struct, frozen=True):
+    """What a supervisor has to know besides the descriptors."""
+
+    version: int
+    job: Job
+    session: Session
+
+
+@dataclass(frozen=True, slots=True)
+class Grip:
+    """What holds a mount: whoever has it can answer for the mount.
+
+    ``device`` is the connection's first descriptor, ``clones`` are those that workers read.
+    ``memories``: named memory files that workers share, whatever they keep in them.
+    ``listener``: -1 where the mount cannot be taken over.
+    """
+
+    job: Job
+    session: Session
+    device: int
+    clones: tuple[int, ...] = ()
+    memories: Mapping[str, int] = field(default_factory=dict)
+    listener: int = -1
+    place: rundir.Place | None = None
+
+    def passport(self) -> bytes:
+        """The part that is no descriptor."""
+        return msgspec.msgpack.encode(Passport(VERSION, self.job, self.session))
+
+    def named_fds(self) -> list[tuple[str, int]]:
+        """The other part."""
+        found = [(DEVICE, self.device), *((CLONE, fd) for fd in self.clones)]
+        found += [(MEMORY + name, fd) for name, fd in self.memories.items()]
+        return [*found, (LISTENER, self.listener)] if self.listener >= 0 else found
+
+    def close(self) -> None:
+        """Let go of it. The mount ends with the last process that holds it."""
+        for _, fd in self.named_fds():
+            os.close(fd)
+
+
+def grip_of(
+    passport: bytes, named_fds: Iterable[tuple[str, int]], place: rundir.Place | None = None
+) -> Grip:
+    """Put the two parts together. UnknownFormat, Unavailable where the device is not among them."""
+    try:
+        version = msgspec.msgpack.decode(passport, type=_Versioned).version
+        if version != VERSION:
+            raise UnknownFormat(
+                f"the mount is served by another version of lodefs (hand-over {version}, this one "
+                f"speaks {VERSION}): unmount it and mount it again"
+            )
+        papers = msgspec.msgpack.decode(passport, type=Passport)
+    except msgspec.MsgspecError as error:
+        raise UnknownFormat(f"what the mount handed over cannot be read: {error}") from error
+    fds = list(named_fds)
+    device = next((fd for name, fd in fds if name == DEVICE), -1)
+    if device < 0:
+        raise Unavailable("the mount handed over no device")
+    return Grip(
+        papers.job,
+        papers.session,
+        device,
+        tuple(fd for name, fd in fds if name == CLONE),
+        {name.removeprefix(MEMORY): fd for name, fd in fds if name.startswith(MEMORY)},
+        next((fd for name, fd in fds if name == LISTENER), -1),
+        place,
+    )
+
+
+class _Versioned(msgspec.Struct, frozen=True):
+    version: int
+
+
+class State(msgspec.Struct, frozen=True):
+    """Who answers for a mount: its supervisor, or a worker that has lost it."""
+
+    pid: int
+    supervised: bool
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    state: State
+    failure: Failure | None = None
+    passport: bytes = b""
+    names: tuple[str, ...] = ()
+
+
+class Door:
+    """Answers those who come to a mount's socket. ``supervised``: by the mount's supervisor."""
+
+    def __init__(self, grip: Grip, *, supervised: bool) -> None:
+        self._grip = grip
+        self._supervised = supervised
+        self._listener = socket.socket(fileno=os.dup(grip.listener))
+
+    def fileno(self) -> int:
+        """Readable when somebody comes."""
+        return self._listener.fileno()
+
+    def close(self) -> None:
+        """Answer no more."""
+        self._listener.close()
+
+    def answer(self, *, busy: bool = False) -> socket.socket | None:
+        """Answer one. What it returns is to be closed; TAKEN comes over it when all has arrived.
+
+        ``busy``: nothing is handed over now. Whoever behaves badly is just not answered.
+        """
+        try:
+            client, _ = self._listener.accept()
+        except OSError:
+            return None  # another worker was faster
+        try:
+            client.settimeout(SERVE_TIMEOUT_S)
+            if _peer_uid(client) in (os.geteuid(), 0):
+                asked = client.recv(ASK_BYTES_MAX)
+                if asked == TAKE_OVER and not busy:
+                    self._hand_over(client)
+                    return client
+                if asked in (STATE, TAKE_OVER):
+                    self._say(client, busy=asked == TAKE_OVER)
+        except OSError:
+            pass
+        client.close()
+        return None
+
+    def _say(self, client: socket.socket, *, busy: bool) -> None:
+        failure = None
+        if busy:
+            failure = Failure("InUse", "another take-over of this mount is under way")
+        client.send(msgspec.msgpack.encode(_Answer(self._state(), failure)))
+
+    def _hand_over(self, client: socket.socket) -> None:
+        named = self._grip.named_fds()
+        names = tuple(name for name, _ in named)
+        answer = _Answer(self._state(), None, self._grip.passport(), names)
+        socket.send_fds(client, [msgspec.msgpack.encode(answer)], [fd for _, fd in named])
+
+    def _state(self) -> State:
+        return State(os.getpid(), self._supervised)
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What came over the socket, and who gave it."""
+
+    grip: Grip
+    giver: State
+    connection: socket.socket
+    lock: int
+
+    def unlock(self) -> None:
+        """The next may come."""
+        os.close(self.lock)
+
+    def confirm(self) -> None:
+        """All of it works: a supervisor that gave it goes now, and is awaited."""
+        with self.connection as giver:
+            giver.settimeout(LEAVE_TIMEOUT_S)
+            with contextlib.suppress(OSError):
+                giver.send(TAKEN)
+                giver.recv(1)
+
+
+def state_of(place: rundir.Place) -> State:
+    """Who answers for a mount. Unavailable where nobody does."""
+    with rundir.connect(place) as client:
+        return _ask(client, STATE, place).state
+
+
+def take(place: rundir.Place) -> Taken:
+    """Ask for a mount; the giver serves on until ``confirm``.
+
+    Unavailable, InUse (a take-over is under way), Denied (another user's), UnknownFormat.
+    """
+    lock = place.lock()
+    fds: list[int] = []
+    try:
+        client = rundir.connect(place)
+        try:
+            answer = _ask(client, TAKE_OVER, place, fds)
+            if len(fds) != len(answer.names):
+                raise Unavailable(f"{place.path}: not all descriptors came; is the limit on open "
+                                  "files too low?")  # fmt: skip
+            grip = grip_of(answer.passport, zip(answer.names, fds, strict=True), place)
+        except BaseException:
+            client.close()
+            raise
+    except BaseException:
+        for fd in (lock, *fds):
+            os.close(fd)
+        raise
+    return Taken(grip, answer.state, client, lock)
+
+
+def _ask(
+    client: socket.socket, what: bytes, place: rundir.Place, fds: list[int] | None = None
+) -> _Answer:
+    if _peer_uid(client) != os.geteuid():
+        raise Denied(f"{place.path}: its mount is of another user")
+    try:
+        client.send(what)
+        data, got, _, _ = socket.recv_fds(client, ANSWER_BYTES_MAX, FDS_MAX)
+    except OSError as error:
+        raise Unavailable(f"{place.path}: the mount's process does not answer; if it hangs, kill "
+                          "it and take over then") from error  # fmt: skip
+    for fd in got:
+        fcntl.fcntl(fd, fcntl.F_SETFD, fcntl.FD_CLOEXEC)
+    if fds is None:
+        for fd in got:
+            os.close(fd)
+    else:
+        fds += got
+    if not data:
+        raise Unavailable(f"{place.path}: the mount's process does not answer")
+    try:
+        answer = msgspec.msgpack.decode(data, type=_Answer)
+    except msgspec.MsgspecError as error:
+        raise UnknownFormat(f"{place.path}: an answer that cannot be read: {error}") from error
+    if answer.failure is not None:
+        raise error_of(answer.failure)
+    return answer
+
+
+def _peer_uid(sock: socket.socket) -> int:
+    uid: int = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))[1]
+    return uid

@@ -1,0 +1,74 @@
+"""What holds a mount, made when it begins: descriptors for workers, shared memory, a socket."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from chunkstore.errors import LodefsError, Unavailable
+from mount import device, mounttable, rundir
+from mount.handles import Handles
+from mount.handover import Door, Grip
+from mount.job import Job
+from mount.roster import Roster
+from mount.session import Session
+
+WORKERS = "workers"  # the memory that mount.roster owns
+HANDLES = "handles"  # the one of mount.handles
+
+
+def folders() -> list[Path]:
+    """Where sockets of this user's mounts may lie."""
+    return rundir.folders(os.environ, os.geteuid())
+
+
+def begin(
+    job: Job,
+    session: Session,
+    fd: int,
+    mounted: mounttable.Mount | None,
+    say: Callable[[str], None],
+) -> Grip:
+    """Of a new connection ``fd``. Where the kernel cannot send requests again (before Linux 6.9),
+    nothing that a supervisor's successor could go on with: workers end with it there."""
+    memories = {HANDLES: Handles.create().fd} if session.passthrough else {}
+    grip = widen(Grip(job, session, fd, memories=memories), say)
+    if not session.resend or mounted is None:
+        return grip
+    memories = {**memories, WORKERS: Roster.create()}
+    try:
+        listener, place = rundir.listen(mounted.device, folders())
+    except Unavailable as error:
+        say(str(error))
+        return replace(grip, memories=memories)
+    return replace(grip, memories=memories, listener=listener.detach(), place=place)
+
+
+def widen(grip: Grip, say: Callable[[str], None]) -> Grip:
+    """With a descriptor for each worker; where none can be had, workers share the first."""
+    clones = list(grip.clones)
+    try:
+        while len(clones) < grip.job.options.worker_count():
+            clones.append(device.open_clone(grip.device))
+    except LodefsError as error:
+        say(f"workers share one descriptor: {error}")
+    return replace(grip, clones=tuple(clones))
+
+
+def roster(grip: Grip) -> Roster | None:
+    """Who serves the mount; None where workers end with their supervisor."""
+    fd = grip.memories.get(WORKERS)
+    return None if fd is None else Roster(fd)
+
+
+def handles(grip: Grip) -> Handles | None:
+    """Which files are open; None where nothing is passed through."""
+    fd = grip.memories.get(HANDLES)
+    return None if fd is None else Handles(fd)
+
+
+def door(grip: Grip, *, supervised: bool) -> Door | None:
+    """Where others ask for the mount; None where they cannot."""
+    return None if grip.listener < 0 else Door(grip, supervised=supervised)

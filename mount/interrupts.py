@@ -1,0 +1,93 @@
+"""Interrupted requests: whether their reader has to go, and how all workers hear of them.
+
+The kernel gives an interrupt to whoever reads the device next, which is seldom the one that works
+on the request. So it is told to all workers of the mount, and the one that knows the request acts.
+
+Only readers that are killed are let go. Other signals interrupt no read of a local file either,
+and programs are not made for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import signal
+import socket
+import struct
+from pathlib import Path
+
+_UNIQUE = struct.Struct("=Q")
+_WAKE = b"."
+_MASK = re.compile(r"^(Sig|Shd)(Pnd|Blk|Ign|Cgt):\s*([0-9a-f]+)$", re.MULTILINE)
+_HARMLESS = (  # end no process that does nothing about them (signal(7)); all others do
+    signal.SIGCHLD, signal.SIGCONT, signal.SIGURG, signal.SIGWINCH, signal.SIGSTOP,
+    signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU,
+)  # fmt: skip
+_HARMLESS_MASK = sum(1 << (number - 1) for number in _HARMLESS)
+_KILL_MASK = 1 << (signal.SIGKILL - 1)
+
+
+def is_doomed(status: str) -> bool:
+    """Whether a thread will end before it does anything else, from /proc/PID/status.
+
+    A signal that ends a process mostly shows as SIGKILL pending for each of its threads; one that
+    writes a core, or comes behind another, shows as itself.
+    """
+    masks = {kind + what: int(bits, 16) for kind, what, bits in _MASK.findall(status)}
+    pending = masks.get("SigPnd", 0) | masks.get("ShdPnd", 0)
+    kept = masks.get("SigBlk", 0) | masks.get("SigIgn", 0) | masks.get("SigCgt", 0)
+    return bool(pending & (_KILL_MASK | ~(_HARMLESS_MASK | kept)))
+
+
+def doomed(pid: int) -> bool:
+    """Whether a thread, as the kernel named it, has been killed, or is gone.
+
+    0 is one that this process cannot see (another process namespace): it counts as alive.
+    """
+    if not pid:
+        return False
+    try:
+        return is_doomed(Path(f"/proc/{pid}/status").read_text("utf-8", "replace"))
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+
+
+class Lines:
+    """A line to each of ``workers`` processes, made before they are forked: any can call all."""
+
+    def __init__(self, workers: int) -> None:
+        kind = socket.SOCK_DGRAM | socket.SOCK_NONBLOCK
+        self._pairs = [socket.socketpair(socket.AF_UNIX, kind) for _ in range(workers)]
+
+    def tell(self, unique: int) -> None:
+        """Tell all workers that a request is interrupted. One that does not listen misses it."""
+        for _, theirs in self._pairs:
+            with contextlib.suppress(OSError):
+                theirs.send(_UNIQUE.pack(unique))
+
+    def wake(self, index: int) -> None:
+        """Let one look up from its line."""
+        with contextlib.suppress(OSError):
+            self._pairs[index][1].send(_WAKE)
+
+    def fileno(self, index: int) -> int:
+        """The descriptor that gets readable for a worker."""
+        return self._pairs[index][0].fileno()
+
+    def receive(self, index: int) -> list[int]:
+        """What a worker was told since it last asked."""
+        told = []
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                message = self._pairs[index][0].recv(_UNIQUE.size)
+                if len(message) == _UNIQUE.size:
+                    told.append(_UNIQUE.unpack(message)[0])
+        return told
+
+    def close(self) -> None:
+        """Close all lines."""
+        for ours, theirs in self._pairs:
+            ours.close()
+            theirs.close()

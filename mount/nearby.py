@@ -1,0 +1,181 @@
+"""The node's cache next to a mount: whether this process can read it, and telling what it read.
+
+One per worker, with a thread that looks after it now and then; readers only look at ``view``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import islice
+from threading import Event, Thread
+from typing import TYPE_CHECKING
+
+from chunkstore import wire
+from chunkstore.errors import Denied, LodefsError, NotFound
+from chunkstore.wire import CachePlace, Snapshot, Used
+from mount.client import Client
+
+if TYPE_CHECKING:
+    from mount.cacheview import CacheView
+
+START_S = 0.1  # a mount gets ready before this work begins
+ROUND_S = 2.0
+RETRY_S = 10.0  # after the cache could not be opened
+ASK_AGAIN_S = 30.0  # whether it still is the proxy's
+COMPLAINT_PAUSE_S = 10.0
+
+Opener = Callable[[CachePlace, Snapshot], "CacheView"]
+
+
+class Tally:
+    """What one thread read from the cache's files since it began."""
+
+    __slots__ = ("read_bytes", "reads")
+
+    def __init__(self) -> None:
+        self.reads = 0
+        self.read_bytes = 0
+
+
+class Nearby:
+    """``view`` is the cache as it can be read now, or None: then everything is asked of the proxy.
+
+    ``client`` is for this object alone, and is asked on the Unix socket only. ``say`` logs a
+    line. ``tallies`` are those of the readers.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        snapshot: Snapshot,
+        say: Callable[[str], None],
+        *,
+        opener: Opener | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.view: CacheView | None = None
+        self.tallies: list[Tally] = []
+        self.before_report: Callable[[], None] = lambda: None  # marks what is used unseen
+        self._client = client
+        self._snapshot = snapshot
+        self._say = say
+        self._opener = opener or _open_view
+        self._clock = clock
+        self._next_try_s = clock()
+        self._next_complaint_s = clock()
+        self._place: CachePlace | None = None
+        self._said = ""
+        self._told = Tally()
+        self._stop = Event()
+        self._thread: Thread | None = None
+
+    def start(self) -> None:
+        """Look after the cache from now on, in a thread of its own, until ``close``."""
+        self._thread = Thread(target=self._run, name="nearby", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Give the cache up."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+        self.view = None
+        self._client.close()
+
+    def _run(self) -> None:
+        pause_s = START_S
+        while not self._stop.wait(pause_s):
+            self.turn()
+            pause_s = ROUND_S
+
+    def turn(self) -> None:
+        """What is to be done now and then: open the cache, close what was evicted, report."""
+        view = self.view
+        if view is None:
+            if self._clock() >= self._next_try_s:
+                self._open()
+            return
+        try:
+            if not view.is_current():
+                self.view = None  # the proxy has another cache, or a new one
+                self._next_try_s = self._clock()
+                return
+            view.catch_up()
+            view.close_evicted()
+            if self._clock() >= self._next_try_s:
+                self._ask_again()
+        except LodefsError as error:
+            self.failed(view, error)
+        self.before_report()
+        self._report(view)
+
+    def failed(self, view: CacheView, error: LodefsError) -> None:
+        """A view's index cannot be read: it is given up, and opened anew after a while."""
+        if self.view is view:
+            self.view = None
+            self._next_try_s = self._clock() + RETRY_S
+            self._once(f"the node's cache cannot be read, the proxy is asked: {error}")
+
+    def complain(self, text: str) -> None:
+        """Log a line about the cache, not more often than every few seconds."""
+        now_s = self._clock()
+        if now_s >= self._next_complaint_s:
+            self._next_complaint_s = now_s + COMPLAINT_PAUSE_S
+            self._say(text)
+
+    def _ask_again(self) -> None:
+        """A proxy that was started anew may have another cache now."""
+        self._next_try_s = self._clock() + ASK_AGAIN_S
+        with suppress(LodefsError):
+            if self._client.cache_place() != self._place:
+                self.view = None
+                self._next_try_s = self._clock()
+
+    def _open(self) -> None:
+        self._next_try_s = self._clock() + RETRY_S
+        try:
+            self._place = place = self._client.cache_place()
+        except (NotFound, Denied):
+            self._once("the proxy shares no cache: it is asked for everything")
+            return
+        except LodefsError:
+            return  # no proxy, no news; reads say so themselves
+        try:
+            self.view = self._opener(place, self._snapshot)
+            self._said = ""
+            self._next_try_s = self._clock() + ASK_AGAIN_S
+        except LodefsError as error:
+            self._once(f"the node's cache is not read directly: {error}")
+
+    def _once(self, text: str) -> None:
+        if text != self._said:
+            self._said = text
+            self._say(text)
+
+    def _report(self, view: CacheView) -> None:
+        """Tells the proxy what was read, so that it evicts other files, and its figures are
+        true."""
+        numbers, view.used = view.used, set()
+        reads = sum(tally.reads for tally in self.tallies)
+        read_bytes = sum(tally.read_bytes for tally in self.tallies)
+        if not numbers and reads == self._told.reads:
+            return
+        used = Used(
+            list(islice(numbers, wire.USED_NUMBERS_MAX)),
+            reads - self._told.reads,
+            read_bytes - self._told.read_bytes,
+        )
+        try:
+            self._client.report(used)
+        except LodefsError:
+            return  # the files' next use counts; the figures come with the next report
+        self._told.reads, self._told.read_bytes = reads, read_bytes
+
+
+def _open_view(place: CachePlace, snapshot: Snapshot) -> CacheView:
+    """What reads a cache is loaded in the workers of mounts that can."""
+    from mount.cacheview import open_view
+
+    return open_view(place, snapshot)

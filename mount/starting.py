@@ -1,0 +1,104 @@
+"""Starting the process that answers for a mount, and hearing whether it is ready."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import NoReturn
+
+import msgspec
+
+from chunkstore.errors import Unavailable
+from mount import daemon
+from mount.job import Job, Report, TakeOver
+
+REPORT_BYTES_MAX = 65536
+_FD_MAX = 65536
+
+
+def start(
+    order: Job | TakeOver, mountpoint: str, log_path: str, timeout_s: float, *, fork: bool = False
+) -> Report:
+    """Start the daemon and wait for its report, at most a little longer than it gives itself.
+
+    ``fork``: it may be a child of this process, with all that this process has loaded, which
+    saves the start of another Python; where there are threads, it is not. Unavailable.
+    """
+    read_fd, write_fd = os.pipe()
+    try:
+        if fork and threading.active_count() == 1:
+            _fork(order, write_fd)
+        else:
+            _spawn(order, write_fd)
+        os.close(write_fd)
+        write_fd = -1
+        return _receive(read_fd, mountpoint, log_path, timeout_s)
+    finally:
+        os.close(read_fd)
+        if write_fd >= 0:
+            os.close(write_fd)
+
+
+def _spawn(order: Job | TakeOver, write_fd: int) -> None:
+    import subprocess
+
+    with subprocess.Popen(
+        [sys.executable, "-P", "-m", "mount.daemon", str(write_fd)],
+        stdin=subprocess.PIPE,
+        pass_fds=[write_fd],
+        start_new_session=True,
+        cwd="/",
+        env=os.environ | {"PYTHONPATH": _python_path()},
+    ) as starter:
+        starter.communicate(msgspec.msgpack.encode(order))
+
+
+def _fork(order: Job | TakeOver, write_fd: int) -> None:
+    pid = os.fork()
+    if not pid:
+        _become(order, write_fd)
+    os.waitpid(pid, 0)
+
+
+def _become(order: Job | TakeOver, write_fd: int) -> NoReturn:
+    """In the child: as if it were a program of its own; nothing of the parent's is run."""
+    status = 1
+    try:
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
+        os.setsid()
+        os.chdir("/")
+        os.closerange(3, write_fd)
+        os.closerange(write_fd + 1, _FD_MAX)
+        daemon.run(order, write_fd)
+        status = 0
+    except SystemExit as ending:
+        status = ending.code if isinstance(ending.code, int) else 1
+    finally:
+        os._exit(status)
+
+
+def _receive(read_fd: int, mountpoint: str, log_path: str, timeout_s: float) -> Report:
+    deadline_s = time.monotonic() + timeout_s
+    data = b""
+    while not data.endswith(b"\n") and len(data) < REPORT_BYTES_MAX:
+        ready, _, _ = select.select([read_fd], [], [], max(deadline_s - time.monotonic(), 0))
+        part = os.read(read_fd, REPORT_BYTES_MAX) if ready else b""
+        if not part:
+            why = "ended without a word" if ready else "did not get ready in time"
+            log = log_path or "the log of the mount"
+            raise Unavailable(f"{mountpoint}: the mount's process {why}; see {log}")
+        data += part
+    return msgspec.json.decode(data, type=Report)
+
+
+def _python_path() -> str:
+    """Where this package lies, first; it need not be installed."""
+    here = str(Path(__file__).resolve().parents[1])
+    return os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH")])])

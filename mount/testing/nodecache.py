@@ -1,0 +1,74 @@
+"""A node's cache made by hand: flat files of a DictTree that a test completes and evicts."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from chunkstore import cachelayout as layout
+from chunkstore.cachelayout import FileKind, FileRow, FileState
+from chunkstore.kv_rocks import RocksKeyValues
+from chunkstore.names import ID_BYTES, Digest, PackId
+from chunkstore.tree import Entry, Kind, Segment
+from chunkstore.wire import CachePlace, Node
+from mount.testing.dicttree import DictTree
+
+
+class NodeCache:
+    """The cache in ``directory``, which is made; ``close`` gives its index up."""
+
+    def __init__(self, directory: Path, tree: DictTree) -> None:
+        for name in (layout.INDEX_DIR, layout.SLABS_DIR, layout.FLAT_DIR):
+            (directory / name).mkdir(parents=True)
+        (directory / layout.VERSION_FILE).write_text(layout.VERSION_TEXT)
+        self.place = CachePlace(os.fsencode(directory), layout.VERSION)
+        self.numbers: dict[int, int] = {}  # of the flat file of each inode
+        self._directory = directory
+        self._tree = tree
+        self._count = 0
+        self._kv = RocksKeyValues(directory / layout.INDEX_DIR)
+        snapshot = layout.snapshot_key(bytes.fromhex(tree.snapshot.commit))
+        self._kv.write(
+            [
+                (
+                    layout.entry_key(snapshot, ino),
+                    layout.encode_entry_row(node.parent, _entry(node)),
+                )
+                for ino, node in tree.nodes.items()
+                if node.size_bytes >= layout.FLAT_SIZE_BYTES_MIN
+            ]
+        )
+
+    def complete(self, ino: int) -> None:
+        """From now on a file has a complete flat file."""
+        node = self._tree.nodes[ino]
+        self._count += 1
+        number = self._count
+        path = layout.flat_path(self._directory, node.digest, number)
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(self._tree.data[ino])
+        size = node.size_bytes
+        row = FileRow(FileKind.FLAT, FileState.COMPLETE, layout.DURABLE, node.digest, size, size, 0)
+        self._kv.write(
+            [
+                (layout.file_key(number), layout.encode_file_row(row)),
+                (layout.flat_key(node.digest), number.to_bytes(4, "little")),
+            ]
+        )
+        self.numbers[ino] = number
+
+    def evict(self, ino: int) -> None:
+        """From now on it has none."""
+        number, digest = self.numbers.pop(ino), self._tree.nodes[ino].digest
+        self._kv.write([(layout.flat_key(digest), None), (layout.file_key(number), None)])
+        layout.flat_path(self._directory, digest, number).unlink()
+
+    def close(self) -> None:
+        """Nothing is written any more."""
+        self._kv.close()
+
+
+def _entry(node: Node) -> Entry:
+    nowhere = Segment(PackId(bytes(ID_BYTES)), 0, 1, node.size_bytes)
+    digest = Digest(node.digest)
+    return Entry(node.name, Kind(node.kind), node.executable, node.size_bytes, digest, (nowhere,))

@@ -1,0 +1,87 @@
+"""Sockets of mounts: where they lie, who may use them, and what is left of them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from chunkstore.errors import Unavailable
+from mount import rundir
+
+
+def test_folders() -> None:
+    """Root's lie in /run; a user's in the directory that the session has for that."""
+    assert rundir.folders({}, 0)[0] == rundir.ROOT
+    assert rundir.folders({"XDG_RUNTIME_DIR": "/run/user/5"}, 5)[0] == Path(
+        "/run/user/5/lodefs/mounts"
+    )
+    assert len(rundir.folders({"XDG_RUNTIME_DIR": "relative"}, 5)) == 1
+    assert "5" in rundir.folders({}, 5)[0].name
+
+
+def test_listen_find_connect_remove(tmp_path: Path) -> None:
+    """A socket is the user's alone, is found by its device, and goes when it is removed."""
+    places = [tmp_path / "a" / "mounts"]
+    listener, place = rundir.listen("0:53", places)
+    with listener:
+        assert place.path.stat().st_mode & 0o777 == 0o600
+        assert places[0].stat().st_mode & 0o777 == 0o700
+        assert rundir.find("0:53", places) == place
+        assert rundir.find("0:54", places) is None
+        rundir.connect(place).close()
+    with pytest.raises(Unavailable):
+        rundir.connect(place)
+    place.remove()
+    assert os.listdir(places[0]) == []
+    place.remove()
+
+
+def test_what_mounts_left_behind_goes_at_the_next(tmp_path: Path) -> None:
+    """Sockets that nobody listens on are removed, with their locks; living ones are not."""
+    dead, gone = rundir.listen("0:1", [tmp_path / "m"])
+    os.close(gone.lock())
+    dead.close()
+    living, kept = rundir.listen("0:2", [tmp_path / "m"])
+    fresh, _ = rundir.listen("0:3", [tmp_path / "m"])
+    with living, fresh:
+        assert sorted(os.listdir(tmp_path / "m")) == ["0-2.sock", "0-3.sock"]
+        assert kept.path.exists()
+
+
+def test_the_place_of_another_mount_is_not_removed(tmp_path: Path) -> None:
+    """A device's number is given again: the socket of its new mount stays."""
+    old, place = rundir.listen("0:1", [tmp_path / "m"])
+    new, again = rundir.listen("0:1", [tmp_path / "m"])
+    with old, new:
+        place.remove()
+        assert again.path.exists()
+
+
+def test_directories_of_others_are_not_used(tmp_path: Path) -> None:
+    """One that others may enter, a link, and a file are passed over for the next."""
+    (tmp_path / "open").mkdir(mode=0o755)
+    (tmp_path / "open").chmod(0o755)
+    (tmp_path / "own").mkdir(mode=0o700)
+    (tmp_path / "link").symlink_to(tmp_path / "own")
+    (tmp_path / "file").touch()
+    bad = [tmp_path / name for name in ("open", "link", "file")]
+    listener, place = rundir.listen("0:1", [*bad, tmp_path / "good"])
+    listener.close()
+    assert place.path.parent == tmp_path / "good"
+    with pytest.raises(Unavailable, match="file"):
+        rundir.listen("0:1", bad)
+
+
+def test_a_path_that_is_too_long_for_a_socket(tmp_path: Path) -> None:
+    """It is no reason not to mount: the next directory is used."""
+    listener, place = rundir.listen("0:1", [tmp_path / ("l" * 120), tmp_path / "short"])
+    listener.close()
+    assert place.path.parent == tmp_path / "short"
+
+
+def test_other_files_are_not_taken_for_sockets(tmp_path: Path) -> None:
+    """A file with a socket's name is none."""
+    (tmp_path / "0-1.sock").touch()
+    assert rundir.find("0:1", [tmp_path]) is None
