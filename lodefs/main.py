@@ -28,7 +28,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "diff": ("diff", "Show what differs between two revisions."),
     "branch": ("refs", "List, create and delete branches."),
     "tag": ("refs", "List, create and delete tags."),
-    "verify": ("verify", "Check that a store or a revision is whole."),
+    "verify": ("verify", "Check a store, a revision, or this node's cache."),
     "mount": ("mount", "Mount a revision, read-only."),
     "unmount": ("mount", "Take a mount away."),
     "mounts": ("mount", "List the mounts of this machine."),

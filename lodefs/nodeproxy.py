@@ -70,6 +70,21 @@ def proxy_url(session: Session) -> str:
     return own.url
 
 
+def running_proxy(session: Session) -> str:
+    """A proxy that runs: asked for, of the node, or of the user. None is started. Unavailable."""
+    if session.proxy_url:
+        return session.proxy_url
+    store = session.store_url if session.has_store else None
+    node = f"unix:{SOCKET_DEFAULT}"
+    if serves(node, store):
+        return node
+    if store:
+        own = own_proxy(session.home_cache(), store).url
+        if ready(own):
+            return own
+    raise Unavailable("no proxy runs here: `lodefs mount` starts one, and `lodefs serve` is one")
+
+
 def own_proxy(home_cache: Path, store: str) -> OwnProxy:
     """Where the user's own proxy for a store lies."""
     return OwnProxy(home_cache / f"proxy-{digest_of(store.encode()).hex()[:12]}")

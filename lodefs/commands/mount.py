@@ -11,15 +11,29 @@ from chunkstore.names import Spec
 from lodefs import text
 from lodefs.options import SPEC, json_option, session_command, write_json, write_line
 from lodefs.session import Session
-from mount.mounter import Mounted, check_mountpoint, list_mounts, mount_here
+from mount.mounter import (
+    Mounted,
+    check_mountpoint,
+    list_mounts,
+    mount_here,
+    take_over,
+    take_over_here,
+)
 from mount.mounter import mount as mount_apart
 from mount.mounter import unmount as take_away
 from mount.options import READ_TIMEOUT_S, MountOptions
 
 
 @click.command()
-@click.argument("spec", metavar="REPO[@REV][:PATH]", type=SPEC)
-@click.argument("directory", metavar="DIR", type=click.Path())
+@click.argument("spec", metavar="REPO[@REV][:PATH]", type=SPEC, required=False)
+@click.argument("directory", metavar="DIR", type=click.Path(), required=False)
+@click.option(
+    "--take-over",
+    "taken",
+    type=click.Path(),
+    metavar="DIR",
+    help="Go on with the mount on DIR in the place of its supervisor, which may be dead.",
+)
 @click.option("--foreground", is_flag=True, help="Answer for the mount in this process.")
 @click.option(
     "--read-timeout",
@@ -29,15 +43,23 @@ from mount.options import READ_TIMEOUT_S, MountOptions
     metavar="S",
     help="Longest time of a read, in seconds; EIO after it [30].",
 )
+@click.option(
+    "--passthrough/--no-passthrough",
+    default=None,
+    help="Let the kernel read complete files of the cache by itself, always or never "
+    "[where it can, and most files are not small].",
+)
 @click.option("--log", "log_path", default="", metavar="FILE", help="Log of the mount [syslog].")
 @json_option
 @session_command
 def mount(
     session: Session,
-    spec: Spec,
-    directory: str,
+    spec: Spec | None,
+    directory: str | None,
+    taken: str | None,
     foreground: bool,
     read_timeout_s: float,
+    passthrough: bool | None,
     log_path: str,
     as_json: bool,
 ) -> None:
@@ -48,7 +70,22 @@ def mount(
     """
     from lodefs.nodeproxy import proxy_url
 
-    check_mountpoint(directory)  # before a proxy is started for nothing
+    def ready(mounted: Mounted) -> None:
+        _show(mounted, as_json=as_json)
+        sys.stdout.flush()
+
+    if taken is not None:
+        if spec is not None:
+            raise click.UsageError("--take-over DIR takes no other arguments")
+        if foreground:
+            take_over_here(taken, ready)
+        else:
+            ready(take_over(taken, log_path=log_path))
+        return
+    if spec is None or directory is None:
+        raise click.UsageError("what is to be mounted, and where: REPO[@REV][:PATH] DIR")
+    if not foreground:  # which may go on with the mount that is there
+        check_mountpoint(directory)  # before a proxy is started for nothing
     options = MountOptions(
         repo=spec.repo,
         rev=spec.rev,
@@ -58,16 +95,13 @@ def mount(
         token=session.environment.get("LODEFS_TOKEN") or None,
         log_path=log_path,
         read_timeout_s=read_timeout_s,
+        passthrough="auto" if passthrough is None else "on" if passthrough else "off",
     )
-
-    def ready(mounted: Mounted) -> None:
-        _show(mounted, as_json=as_json)
-        sys.stdout.flush()
 
     if foreground:
         mount_here(options, ready)
     else:
-        ready(mount_apart(options))
+        ready(mount_apart(options, fork=True))
 
 
 @click.command()
@@ -101,6 +135,10 @@ def line_of(mounted: Mounted) -> str:
     """A mount for people."""
     spec = Spec(mounted.repo, mounted.commit[:12], mounted.path)
     state = f"process {mounted.pid}" if mounted.pid else "does not answer"
+    if mounted.passthrough:
+        state += f"  passthrough {mounted.passthrough}"
+    if not mounted.supervised:
+        state += ", without a supervisor: lodefs mount --take-over starts one"
     return f"{text.shown(mounted.mountpoint)}  {text.shown(str(spec))}  {state}"
 
 
@@ -112,4 +150,6 @@ def json_of(mounted: Mounted) -> dict[str, object]:
         "commit": mounted.commit,
         "path": text.percent_encoded(mounted.path),
         "pid": mounted.pid,
+        "passthrough": mounted.passthrough or None,
+        "supervised": mounted.supervised,
     }

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 import click
 
-from chunkstore.errors import Unavailable
 from lodefs import text
 from lodefs.commands.mount import json_of, line_of
 from lodefs.options import json_option, session_command, write_json, write_line
@@ -18,10 +17,10 @@ from lodefs.session import Session
 @session_command
 def status(session: Session, as_json: bool) -> None:
     """Show the proxy: store, cache used and limit, hit rates; and the mounts of this machine."""
-    from lodefs.nodeproxy import ask
+    from lodefs.nodeproxy import ask, running_proxy
     from mount.mounter import list_mounts
 
-    url = _running(session)
+    url = running_proxy(session)
     answer = ask(url, "/status", session.environment.get("LODEFS_TOKEN"))
     mounts = list_mounts()
     if as_json:
@@ -54,21 +53,3 @@ def figures(answer: Mapping[str, object]) -> list[tuple[str, str]]:
     if bad:
         found.append(("corrupt", f"{bad:,} chunks or files with wrong bytes were refused"))
     return found
-
-
-def _running(session: Session) -> str:
-    """A proxy that runs: asked for, of the node, or of the user. None is started."""
-    from chunkstore.wire import SOCKET_DEFAULT
-    from lodefs.nodeproxy import own_proxy, ready, serves
-
-    if session.proxy_url:
-        return session.proxy_url
-    store = session.store_url if session.has_store else None
-    node = f"unix:{SOCKET_DEFAULT}"
-    if serves(node, store):
-        return node
-    if store:
-        own = own_proxy(session.home_cache(), store).url
-        if ready(own):
-            return own
-    raise Unavailable("no proxy runs here: `lodefs mount` starts one, and `lodefs serve` is one")

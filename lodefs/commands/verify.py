@@ -1,9 +1,14 @@
-"""``lodefs verify``."""
+"""``lodefs verify``: a store, or with ``--cache`` the cache of this node."""
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 import click
 
+from chunkstore.errors import InvalidInput
 from chunkstore.names import Spec
 from lodefs import exits, text
 from lodefs.commands.log import no_path
@@ -11,18 +16,47 @@ from lodefs.meter import metered
 from lodefs.options import SPEC, json_option, session_command, write_json, write_line
 from lodefs.session import Session
 
+if TYPE_CHECKING:
+    from chunkstore.cacheverify import CacheCheck, Damage
+
 
 @click.command()
 @click.argument("spec", metavar="[REPO[@REV]]", type=SPEC, required=False)
 @click.option("--data", is_flag=True, help="Read and check every byte too.")
+@click.option("--cache", "of_cache", is_flag=True, help="Check this node's cache instead.")
+@click.option("--cache-dir", metavar="DIR", help="Which cache [the running proxy's].")
+@click.option("--repair", is_flag=True, help="Drop damaged files of the cache.")
 @click.option("--workers", type=click.IntRange(1, 256), default=8, help="Parallel reads [8].")
 @json_option
 @session_command
-def verify(session: Session, spec: Spec | None, data: bool, workers: int, as_json: bool) -> None:
+def verify(
+    session: Session,
+    spec: Spec | None,
+    data: bool,
+    of_cache: bool,
+    cache_dir: str | None,
+    repair: bool,
+    workers: int,
+    as_json: bool,
+) -> None:
     """Check that every reference of the store, or of one revision, resolves.
 
-    Lists all problems and exits with 1 where there are any.
+    With --cache: check every chunk in this node's cache, also while its proxy runs. Lists all
+    problems and exits with 1 where there are any.
     """
+    if of_cache:
+        if spec is not None or data:
+            raise InvalidInput("--cache checks all of a node's cache: no REPO, no --data with it")
+        _verify_cache(session, cache_dir, repair=repair, workers=workers, as_json=as_json)
+    elif cache_dir is not None or repair:
+        raise InvalidInput("--cache-dir and --repair need --cache")
+    else:
+        _verify_store(session, spec, data=data, workers=workers, as_json=as_json)
+
+
+def _verify_store(
+    session: Session, spec: Spec | None, *, data: bool, workers: int, as_json: bool
+) -> None:
     from chunkstore.verify import verify as check
 
     if spec is not None:
@@ -49,3 +83,78 @@ def verify(session: Session, spec: Spec | None, data: bool, workers: int, as_jso
         )
     if result.problems:
         session.exit_code = exits.FAILURE
+
+
+def _verify_cache(
+    session: Session, cache_dir: str | None, *, repair: bool, workers: int, as_json: bool
+) -> None:
+    from chunkstore.cacheverify import verify_cache
+    from lodefs import cachecheck
+
+    directory = Path(cache_dir) if cache_dir else cachecheck.cache_dir(session)
+    with metered() as progress:
+        result = verify_cache(directory, workers=workers, progress=progress)
+        repaired = False
+        if repair and result.damages:
+            progress.phase = "waiting for the proxy to drop what is damaged"
+            repaired = cachecheck.repair(directory, result.numbers)
+    if as_json:
+        write_json(_cache_json(directory, result, repaired=repaired))
+    else:
+        for damage in result.damages:
+            write_line(text.shown(line_of(damage)))
+        write_line(_summary(directory, result, repair=repair, repaired=repaired))
+    if result.damages:
+        session.exit_code = exits.FAILURE
+
+
+def line_of(damage: Damage) -> str:
+    """A damage for people: cache file, place, chunk, what is wrong, dataset files."""
+    where = f"{damage.path}: {damage.size_bytes} bytes at {damage.offset}"
+    chunk = f", chunk {damage.chunk.hex()}" if damage.chunk else ""
+    of = "; of " + ", ".join(map(str, damage.names)) if damage.names else ""
+    return f"{where}{chunk}: {damage.what}{of}"
+
+
+def _summary(directory: Path, result: CacheCheck, *, repair: bool, repaired: bool) -> str:
+    looked = (
+        f"{text.shown(os.fsencode(directory))}: {text.count(result.files, 'file')}, "
+        f"{text.count(result.chunks, 'chunk')}, {text.size(result.size_bytes)} read: "
+    )
+    if not result.damages:
+        return looked + "all is well"
+    damaged = f"{text.count(len(result.numbers), 'file')} damaged"
+    if repaired:
+        return f"{looked}{damaged}; dropped, and fetched again when wanted"
+    if repair:
+        return f"{looked}{damaged}; the proxy did not look at all of them yet: repeat later"
+    return f"{looked}{damaged}; --repair drops them"
+
+
+def _cache_json(directory: Path, result: CacheCheck, *, repaired: bool) -> dict[str, object]:
+    return {
+        "cache": text.percent_encoded(os.fsencode(directory)),
+        "files": result.files,
+        "chunks": result.chunks,
+        "data_bytes": result.size_bytes,
+        "damaged_files": len(result.numbers),
+        "repaired": repaired,
+        "problems": [
+            {
+                "cache_file": text.percent_encoded(os.fsencode(damage.path)),
+                "offset": damage.offset,
+                "size_bytes": damage.size_bytes,
+                "chunk": damage.chunk.hex() if damage.chunk else None,
+                "what": damage.what,
+                "files": [
+                    {
+                        "repo": name.repo,
+                        "commit": name.commit,
+                        "path": text.percent_encoded(name.path),
+                    }
+                    for name in damage.names
+                ],
+            }
+            for damage in result.damages
+        ],
+    }

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from chunkstore.testing.children import TIMEOUT_S, Child, private_directory, run
+from mount.testing.mounts import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.fuse]
 
@@ -91,6 +92,11 @@ def test_mount_read_unmount(user: User) -> None:
     mounts = [json.loads(line) for line in user.lodefs("mounts", "--json").splitlines()]
     mine = [one for one in mounts if one["mountpoint"] == str(user.place)]
     assert [one["repo"] for one in mine] == ["vision/cats"]
+    state = mine[0]["passthrough"]
+    assert state == "on" or state.startswith("off: ")
+    assert f"passthrough {state}" in user.lodefs("mounts")
+    way = os.getxattr(user.place / "large", "user.lodefs.read_path")
+    assert way in (b"daemon", b"passthrough" if state == "on" else b"daemon")
     status = json.loads(user.lodefs("status", "--json"))
     assert status["node"]["store"] == str(user.store)
     assert status["node"]["cache_used_bytes"] > 0
@@ -139,3 +145,31 @@ def test_mount_on_a_mount(user: User) -> None:
     code, output = user.fails("mount", "vision/cats", str(user.place))
     assert code == 11
     assert "unmount" in output
+
+
+def test_take_over(user: User) -> None:
+    """A mount whose supervisor was killed is listed as such, and can be taken over: by a process
+    in the background, and from that by one in the foreground."""
+    mounted = json.loads(user.lodefs("mount", "--json", "vision/cats", str(user.place)))
+    os.kill(mounted["pid"], signal.SIGKILL)
+    until(lambda: "without a supervisor" in user.lodefs("mounts"))
+    assert (user.place / "d" / "a").read_text() == "second\n"
+    taken = json.loads(user.lodefs("mount", "--json", "--take-over", str(user.place)))
+    assert taken["pid"] != mounted["pid"]
+    assert {**taken, "pid": 0} == {**mounted, "pid": 0}
+    assert "without a supervisor" not in user.lodefs("mounts")
+    command = [sys.executable, "-m", "lodefs.main", "mount", "--foreground", "--json"]
+    with Child([*command, "--take-over", str(user.place)], env=user.environment) as child:
+        child.wait_for('"repo": "vision/cats"')
+        assert (user.place / "large").read_bytes() == (user.source / "large").read_bytes()
+        assert child.terminate() == 0
+    assert not user.mounted()
+
+
+def test_take_over_of_nothing(user: User) -> None:
+    """Where nothing is mounted, and with more or fewer arguments than it takes, it is bad usage."""
+    code, output = user.fails("mount", "--take-over", str(user.place))
+    assert (code, "no lodefs mount" in output) == (2, True)
+    assert user.fails("mount", "--take-over", str(user.place), "vision/cats")[0] == 2
+    assert user.fails("mount", "vision/cats")[0] == 2
+    assert user.fails("mount")[0] == 2
