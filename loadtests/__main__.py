@@ -18,6 +18,8 @@ from loadtests.bench import (
     proxies,
     pulls,
     pushes,
+    readcheck,
+    survival,
     walks,
 )
 from loadtests.bench.mountrates import BenchmarkError
@@ -37,16 +39,23 @@ BENCHMARKS: dict[str, tuple[Benchmark, str]] = {
     "proxy-memory": (proxies.memory, "memory under a cold full-speed read of 4 GiB"),
     "mount-cold": (mounts.cold, "cold sequential read through the mount against rclone mount"),
     "mount-latency": (latencies.random_reads, "cold random reads, S3 answering after 20 ms"),
+    "survival": (survival.killing, "kill -9 of workers, proxy, supervisor under a verifying load"),
     "mount-walk": (walks.million, "walk of 1,000,000 files, memory of the mount, time to ready"),
 }
 MOUNT = "mount"
 MOUNT_TEXT = "reads of many kinds: local disk, lodefs, rclone mount, any --peer"
+FSX = "fsx"
+FSX_TEXT = "every byte of reads checked while workers and proxies are killed, --minutes long"
 
 
 def main() -> int:
     """Runs the benchmarks named; exit code 2 for an unknown name, 1 for one impossible here."""
     options = _parser().parse_args()
-    benchmarks = {**BENCHMARKS, MOUNT: (_mount(options), MOUNT_TEXT)}
+    benchmarks = {
+        **BENCHMARKS,
+        MOUNT: (_mount(options), MOUNT_TEXT),
+        FSX: (lambda scratch: readcheck.check(scratch, options.minutes), FSX_TEXT),
+    }
     if options.write_corpus:
         mountcorpus.write(options.write_corpus, _mount_options(options).shape)
         return 0
@@ -77,6 +86,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("names", nargs="*", metavar="NAME", help="which ones; 'all' for all")
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     parser.add_argument("--dir", type=Path, help="where scratch files go (default: a new one)")
+    parser.add_argument("--minutes", type=float, default=readcheck.MINUTES, metavar="N",
+                        help="how long fsx reads (default: 10)")  # fmt: skip
     group = parser.add_argument_group("mount")
     group.add_argument("--peer", action="append", default=[], type=_peer, metavar="NAME=DIR",
                        help="another mount that holds the corpus; may be repeated")  # fmt: skip

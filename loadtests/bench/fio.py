@@ -58,7 +58,8 @@ class Job:
             "",
             f"[{self.name}]",
             f"directory={escaped(root / self.folder)}",
-            f"filename_format={'0' if self.shared else '$jobnum'}.bin",
+            # of readers with one filename_format fio starts the first alone
+            "filename=0.bin" if self.shared else "filename_format=$jobnum.bin",
             f"size={size_bytes}",
             f"rw={self.pattern}",
             f"ioengine={self.engine}",

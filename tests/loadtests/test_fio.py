@@ -87,7 +87,7 @@ def test_jobs_never_write_and_end(job: Job) -> None:
 def test_files_of_the_readers() -> None:
     """Readers have files of their own, except where they share one."""
     assert parsed(MMAP_RANDOM_4K)[MMAP_RANDOM_4K.name]["filename_format"] == "$jobnum.bin"
-    assert parsed(RANDOM_4K_16)[RANDOM_4K_16.name]["filename_format"] == "0.bin"
+    assert parsed(RANDOM_4K_16)[RANDOM_4K_16.name]["filename"] == "0.bin"
 
 
 def test_units() -> None:

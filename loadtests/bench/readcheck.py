@@ -1,0 +1,158 @@
+"""``./run bench fsx``: every byte of reads of all kinds is checked while all that can die dies."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+
+import psutil
+
+from chunkstore.testing.children import Child
+from loadtests.bench.sides import REPO, detach
+from loadtests.checking import Checked
+from loadtests.cli import Lodefs, Proxy
+from loadtests.measure import drop_page_cache
+from loadtests.results import Result
+
+MINUTES = 10.0
+READERS = 4
+LARGE_BYTES = (96 << 20, 48 << 20, 24 << 20, 3 << 20)
+SMALL_FILES = 3000
+SMALL_BYTES_MAX = 100_000
+CACHE = "64MiB"  # less than half of it all: eviction never ends
+WORKERS_EVERY_S, PROXY_EVERY_S, PAGES_EVERY_S = 2.0, 15.0, 7.0
+SLACK_S = 120.0
+STALL_S_MAX = 3.0
+
+
+@dataclass(slots=True)
+class Harm:
+    """What was done to the mount."""
+
+    workers: int = 0
+    proxies: int = 0
+    page_caches: int = 0
+
+
+def check(scratch: Path, minutes: float = MINUTES) -> Result:
+    """Readers for so many minutes; how much they read, and what was wrong."""
+    result = Result(f"fsx, {minutes:g} minutes")
+    source = _corpus(scratch / "source")
+    lodefs = Lodefs(str(scratch / "store"), scratch / "home", {})
+    lodefs.run("init", lodefs.store)
+    lodefs.run("push", source, REPO)
+    node, harm = scratch / "node", Harm()
+    with ExitStack() as stack:
+        proxies = [Proxy.start(lodefs, node, "--cache-size", CACHE)]
+        stack.callback(_stop_last, proxies)
+        target, pid = stack.enter_context(_mounted(lodefs, proxies[0], scratch / "mnt"))
+        readers = [stack.enter_context(_reader(target, source, n, minutes)) for n in range(READERS)]
+        _harm_while(readers, lodefs, node, proxies, pid, harm)
+        seen = [_seen(reader) for reader in readers]
+    _rows(result, seen, harm)
+    cache = json.loads(_verify(lodefs, node / "cache"))
+    result.add("cache files that are damaged afterwards", cache["damaged_files"], at_most=0)
+    result.notes.append(f"{cache['chunks']:,} chunks were in the cache at the end")
+    return result
+
+
+def _corpus(source: Path) -> Path:
+    """Large files, of which two share their bytes in part, and small ones in a few directories."""
+    made = random.Random(11)
+    (source / "large").mkdir(parents=True)
+    for number, size_bytes in enumerate(LARGE_BYTES):
+        (source / "large" / f"{number}.bin").write_bytes(made.randbytes(size_bytes))
+    shared = (source / "large" / "2.bin").read_bytes()[: 10 << 20]
+    (source / "large" / "shared.bin").write_bytes(made.randbytes(1 << 20) + shared)
+    for number in range(SMALL_FILES):
+        path = source / "small" / f"{number % 20:02}" / f"{number:04}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(made.randbytes(made.randrange(SMALL_BYTES_MAX)))
+    return source
+
+
+@contextmanager
+def _mounted(lodefs: Lodefs, proxy: Proxy, target: Path) -> Iterator[tuple[Path, int]]:
+    target.mkdir()
+    try:
+        said = lodefs.json("--proxy", proxy.url, "mount", REPO, target)
+        yield target, int(said["pid"])
+    finally:
+        with suppress(Exception):  # whatever failed before is to be told, not this
+            lodefs.run("unmount", target)
+        detach(target)
+
+
+def _stop_last(proxies: list[Proxy]) -> None:
+    proxies[-1].stop()
+
+
+def _reader(target: Path, source: Path, seed: int, minutes: float) -> Child:
+    words = [str(target), str(source), str(seed), str(60 * minutes)]
+    root = Path(__file__).parents[2]
+    return Child([sys.executable, "-m", "loadtests.checking", *words], cwd=root)
+
+
+def _harm_while(
+    readers: list[Child], lodefs: Lodefs, node: Path, proxies: list[Proxy], pid: int, harm: Harm
+) -> None:
+    """Kills in turns until the readers have ended."""
+    start = monotonic()
+    chosen = random.Random(3)
+    turns = dict.fromkeys((WORKERS_EVERY_S, PROXY_EVERY_S, PAGES_EVERY_S), start)
+    while any(reader.process.poll() is None for reader in readers):
+        readers[0].pause()
+        now = monotonic()
+        due = [every for every, last in turns.items() if now - last >= every]
+        turns |= dict.fromkeys(due, now)
+        if WORKERS_EVERY_S in due:
+            with suppress(ProcessLookupError, psutil.NoSuchProcess, IndexError):
+                os.kill(chosen.choice(psutil.Process(pid).children()).pid, signal.SIGKILL)
+                harm.workers += 1
+        if PROXY_EVERY_S in due:
+            proxies[-1].kill()
+            proxies.append(Proxy.start(lodefs, node, "--cache-size", CACHE))
+            harm.proxies += 1
+        if PAGES_EVERY_S in due and os.geteuid() == 0:
+            drop_page_cache()
+            harm.page_caches += 1
+
+
+def _seen(reader: Child) -> Checked:
+    """What a reader tells; one that died (SIGBUS: a page that could not be read) is an error."""
+    if reader.wait(timeout_s=SLACK_S) != 0:
+        return Checked(errors=1, told=[str(reader.failed("failed"))])
+    return Checked(**json.loads(reader.output.splitlines()[-1]))
+
+
+def _rows(result: Result, seen: list[Checked], harm: Harm) -> None:
+    result.add("operations", sum(one.operations for one in seen))
+    result.add("bytes compared", sum(one.size_bytes for one in seen) / 1e6, "MB")
+    result.add("wrong answers", sum(one.wrong for one in seen), at_most=0)
+    result.add("errors", sum(one.errors for one in seen), at_most=0)
+    kinds = {kind for one in seen for kind in one.longest_s}
+    longest = {kind: max(one.longest_s.get(kind, 0.0) for one in seen) for kind in kinds}
+    result.add("longest operation", max(longest.values(), default=0.0), "s", at_most=STALL_S_MAX)
+    for kind in sorted(longest):
+        result.add(f"longest {kind}", longest[kind], "s")
+    result.notes.append(
+        f"{len(seen)} readers; {harm.workers} workers and {harm.proxies} proxies killed, "
+        f"the page cache dropped {harm.page_caches} times; cache of {CACHE}"
+    )
+    result.notes += [text for one in seen for text in one.told][:20]
+
+
+def _verify(lodefs: Lodefs, cache_dir: Path) -> str:
+    """What ``lodefs verify --cache`` says, whatever its exit code."""
+    command = [sys.executable, "-m", "lodefs.main", "verify", "--cache", "--json"]
+    with Child([*command, "--cache-dir", cache_dir], env=lodefs.environment()) as child:
+        child.wait(timeout_s=SLACK_S)
+        return child.output.splitlines()[-1]

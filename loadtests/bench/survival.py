@@ -1,0 +1,105 @@
+"""Benchmark of what readers notice when processes behind a mount are killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import unquote
+
+import psutil
+
+from loadtests import corpora
+from loadtests.bench.sides import detach
+from loadtests.cli import Lodefs, Proxy
+from loadtests.results import Result
+from loadtests.verifying import Verified, verifying
+
+REPO = "bench"
+FILE_BYTES = 256 << 20
+READERS = 4
+EVERY_S = 2.0
+SECONDS = 60.0
+
+
+def killing(scratch: Path) -> Result:
+    """Workers, then the proxy, then the supervisor killed every 2 s for 60 s each, under readers
+    that check every byte."""
+    result = Result("survival")
+    source = corpora.random_file(FILE_BYTES)
+    lodefs = Lodefs(str(scratch / "store"), scratch / "home", {})
+    lodefs.run("init", scratch / "store")
+    lodefs.run("push", source.parent, REPO)
+    target = scratch / "mnt"
+    target.mkdir()
+    node = Node(lodefs, scratch / "node", target)
+    try:
+        lodefs.run("--proxy", node.proxy.url, "mount", REPO, target)
+        file = target / source.name
+        for what, kill, stall_s in (
+            ("all workers", node.kill_workers, 1.0),
+            ("proxy", node.kill_proxy, 3.0),
+            ("supervisor", node.kill_supervisor, None),
+        ):
+            kills, seen = _under_load(kill, file, source)
+            result.add(f"{what}: kill -9", kills, "times")
+            result.add(f"{what}: reads", seen.reads)
+            result.add(f"{what}: bytes", seen.size_bytes / 2**30, "GiB")
+            result.add(f"{what}: errors", seen.errors, at_most=0)
+            result.add(f"{what}: wrong bytes", seen.wrong, at_most=0)
+            result.add(f"{what}: longest stall", seen.longest_s, "s", at_most=stall_s)
+        result.add("proxy: longest start", node.proxy_ready_s, "s")
+    finally:
+        detach(target)
+        node.proxy.stop()
+    result.notes.append("the proxy is started again at once, the supervisor by a take-over")
+    return result
+
+
+class Node:
+    """A proxy and a mount on ``target``, and ways to harm them."""
+
+    def __init__(self, lodefs: Lodefs, folder: Path, target: Path) -> None:
+        self._lodefs = lodefs
+        self._folder = folder
+        self._target = target
+        self.proxy = Proxy.start(lodefs, folder)
+        self.proxy_ready_s = 0.0  # the longest time that it needed to start again
+
+    def kill_workers(self) -> None:
+        """All workers at once."""
+        for worker in psutil.Process(self._supervisor()).children():
+            worker.kill()
+
+    def kill_proxy(self) -> None:
+        """The proxy, which is started again."""
+        self.proxy.kill()
+        self.proxy = Proxy.start(self._lodefs, self._folder)
+        self.proxy_ready_s = max(self.proxy_ready_s, self.proxy.ready_s)
+
+    def kill_supervisor(self) -> None:
+        """The supervisor; another takes the mount over."""
+        os.kill(self._supervisor(), signal.SIGKILL)
+        self._lodefs.run("mount", "--take-over", self._target)
+
+    def _supervisor(self) -> int:
+        for line in self._lodefs.run("mounts", "--json").output.splitlines():
+            mount = json.loads(line)
+            if unquote(mount["mountpoint"]) == str(self._target) and mount["supervised"]:
+                return int(mount["pid"])
+        raise RuntimeError(f"{self._target} has no supervisor")
+
+
+def _under_load(kill: Callable[[], None], file: Path, source: Path) -> tuple[int, Verified]:
+    """How often was killed, and what readers saw meanwhile."""
+    kills = 0
+    with verifying(file, source, READERS) as seen:
+        end = time.monotonic() + SECONDS
+        while time.monotonic() < end:
+            kill()
+            kills += 1
+            time.sleep(EVERY_S)
+    return kills, seen
