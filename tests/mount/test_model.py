@@ -136,7 +136,7 @@ def world() -> Iterator[World]:
         stack.callback(node.kill)
         mounts = Mounts(folder, node)  # type: ignore[arg-type]
         stack.callback(mounts.close)
-        yield World(source, node, mounts.place, mounts.mount(repo=REPO, workers=2))
+        yield World(source, node, mounts.place, mounts.mount(repo=REPO, workers=2, passthrough="on"))
 
 
 class Model(RuleBasedStateMachine):
