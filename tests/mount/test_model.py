@@ -136,7 +136,8 @@ def world() -> Iterator[World]:
         stack.callback(node.kill)
         mounts = Mounts(folder, node)  # type: ignore[arg-type]
         stack.callback(mounts.close)
-        yield World(source, node, mounts.place, mounts.mount(repo=REPO, workers=2, passthrough="on"))
+        mounted = mounts.mount(repo=REPO, workers=2, passthrough="on")
+        yield World(source, node, mounts.place, mounted)
 
 
 class Model(RuleBasedStateMachine):
