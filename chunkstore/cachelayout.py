@@ -36,7 +36,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from chunkstore.errors import Corrupt
+from chunkstore.errors import Corrupt, UnknownFormat
 from chunkstore.names import ID_BYTES, ChunkId, CommitId, Digest, PackId
 from chunkstore.objects import Buffer
 from chunkstore.tree import Entry, Kind, Segment, fill
@@ -125,6 +125,15 @@ class EntryRow(msgspec.Struct, array_like=True, frozen=True):
     digest: bytes
     target: bytes
     segments: bytes  # (pack id, first u32, count u32, size u64) each; the last has no size
+
+
+def check_version(where: Path, text: str) -> None:
+    """``text`` is what the VERSION file says; UnknownFormat where it is of another layout."""
+    if text != VERSION_TEXT:
+        raise UnknownFormat(
+            f"{where} says {text.strip()!r}; this lodefs knows {VERSION_TEXT.strip()!r}: "
+            "use a newer lodefs, or remove the cache directory"
+        )
 
 
 def slab_path(cache_dir: Path, number: int) -> Path:

@@ -22,7 +22,7 @@ import blake3
 from chunkstore import cachelayout as layout
 from chunkstore.cachelayout import FileKind, FileRow, FileState
 from chunkstore.cachenames import Named, dataset_files
-from chunkstore.errors import Denied, NotFound, UnknownFormat
+from chunkstore.errors import Denied, NotFound
 from chunkstore.kv import KeyValues
 from chunkstore.kv_rocks import RocksSecondary
 from chunkstore.names import ChunkId, digest_of
@@ -242,11 +242,7 @@ def opened_index(cache_dir: Path) -> Iterator[KeyValues]:
         ) from None
     except PermissionError as error:
         raise Denied(f"{cache_dir}: {error.strerror}: the proxy's user and root may read") from None
-    if version != layout.VERSION_TEXT:
-        raise UnknownFormat(
-            f"{cache_dir} says {version.strip()!r}; this lodefs knows "
-            f"{layout.VERSION_TEXT.strip()!r}: use a newer lodefs"
-        )
+    layout.check_version(cache_dir, version)
     with tempfile.TemporaryDirectory(prefix="lodefs-verify-") as own:
         kv = RocksSecondary(cache_dir / layout.INDEX_DIR, Path(own))
         try:

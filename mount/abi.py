@@ -16,7 +16,7 @@ VERSION_MAJOR = 7
 VERSION_MINOR = 44  # the newest that this file follows; the older of both sides counts
 VERSION_MINOR_MIN = 31  # Linux 5.4
 ROOT_NODE = 1  # FUSE_ROOT_ID
-RESEND_BIT = 1 << 63  # of a unique: the request was sent before (FUSE_UNIQUE_RESEND)
+UNIQUE_RESEND = 1 << 63  # of a unique: the request was sent before (FUSE_UNIQUE_RESEND)
 INTERRUPT_BIT = 1  # of a unique: it is that of an interrupt of the request without the bit
 FOREVER_S = 1 << 32  # a validity of entries and attributes; the kernel clamps it
 
@@ -45,9 +45,6 @@ FOPEN_PASSTHROUGH = 1 << 7
 NOTIFY_RESEND = 7  # since 7.40, Linux 6.9
 NOTIFY_INC_EPOCH = 8  # since 7.44, Linux 6.16
 EPOCH_MINOR = 44
-
-# bit of the number of a request that was sent before, after NOTIFY_RESEND
-UNIQUE_RESEND = 1 << 63
 
 # ioctls of the device
 IOC_CLONE = 0x8004E500

@@ -323,8 +323,7 @@ def open_view(
         raise UnknownFormat(f"the cache has layout {place.version}, not {layout.VERSION}")
     try:
         version = (directory / layout.VERSION_FILE).read_text("ascii", "replace")
-        if version != layout.VERSION_TEXT:
-            raise UnknownFormat(f"{directory} says {version.strip()!r}")
+        layout.check_version(directory, version)
         boot = layout.boot_id()
         _give_memory_back()
         remove_leftovers(Path(gettempdir()))

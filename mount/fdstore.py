@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 
 from chunkstore.errors import LodefsError
 from chunkstore.sdnotify import READY, SystemdNotifier
@@ -73,10 +74,7 @@ class FdStore:
         finally:
             if job >= 0:
                 os.close(job)
-        return Grip(
-            grip.job, grip.session, grip.device, grip.clones, grip.memories, grip.listener,
-            _place(grip),
-        )  # fmt: skip
+        return replace(grip, place=_place(grip))
 
     def _received(self) -> list[tuple[str, int]]:
         environ = self._environ

@@ -128,6 +128,7 @@ def _go_on_here(kept: Grip, options: MountOptions, on_ready: Callable[[Job], Non
     roster = holding.roster(grip)
     if grip.place is not None and roster is not None and roster.has_supervisor():
         taken = handover.take(grip.place)  # somebody took the mount over meanwhile
+        taken.grip.close()  # the same as what was kept
 
     def confirm() -> None:
         if taken is not None:

@@ -24,7 +24,7 @@ from mount.options import Wanted
 MARK_PERIOD_S = 5.0  # how often the flat files that the kernel reads are marked as used
 
 # Opening and closing a file costs three more messages than where the kernel opens files by itself,
-# as much time as passthrough saves on about so many bytes (docs/decisions/0010-passthrough.md).
+# as much time as passthrough saves on about so many bytes (docs/decisions/0011-passthrough.md).
 MEAN_BYTES_MIN = 64 * 1024
 
 _INITIAL_USER_NAMESPACE = 0xEFFFFFFD  # PROC_USER_INIT_INO, linux/proc_ns.h

@@ -89,8 +89,8 @@ class Waits:
     def leave(self, unique: int, waiting: Waiting) -> None:
         """The thread is done with it."""
         with self._changed:
-            if self._known.get(unique & ~abi.RESEND_BIT) is waiting:
-                del self._known[unique & ~abi.RESEND_BIT]
+            if self._known.get(unique & ~abi.UNIQUE_RESEND) is waiting:
+                del self._known[unique & ~abi.UNIQUE_RESEND]
             if self._busy >= self._threads:  # else nobody waits for this
                 self._changed.notify_all()
             self._busy -= 1
@@ -108,7 +108,7 @@ class Waits:
         with self._changed:
             while self.queue:
                 found = self.queue.popleft()
-                key = abi.IN_HEADER.unpack_from(found.message)[2] & ~abi.RESEND_BIT
+                key = abi.IN_HEADER.unpack_from(found.message)[2] & ~abi.UNIQUE_RESEND
                 if self._known.get(key) is found.waiting:
                     del self._known[key]
                     return found
@@ -119,7 +119,7 @@ class Waits:
 
         False where its reader lives; None where no such request waits here.
         """
-        key = unique & ~abi.RESEND_BIT
+        key = unique & ~abi.UNIQUE_RESEND
         with self._changed:
             found = self._known.get(key)
         if found is None:
@@ -151,8 +151,8 @@ class Waits:
             return not self._changed.wait_for(lambda: self._over or not self._full(), seconds)
 
     def _know(self, unique: int, waiting: Waiting) -> None:
-        before = self._known.get(unique & ~abi.RESEND_BIT)
-        self._known[unique & ~abi.RESEND_BIT] = waiting
+        before = self._known.get(unique & ~abi.UNIQUE_RESEND)
+        self._known[unique & ~abi.UNIQUE_RESEND] = waiting
         if before is not None:
             before.cancel()
 

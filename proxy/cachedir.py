@@ -90,13 +90,9 @@ def _check_version(path: Path) -> None:
         found = ""
     except OSError as error:
         raise error_of(error, path) from error
-    if found == layout.VERSION_TEXT:
-        return
     if found:
-        raise UnknownFormat(
-            f"{file} says {found.strip()!r}; this lodefs knows {layout.VERSION_TEXT.strip()!r}: "
-            "use a newer lodefs, or remove the cache directory"
-        )
+        layout.check_version(file, found)
+        return
     if (path / layout.INDEX_DIR).exists():
         raise UnknownFormat(f"{file} is missing or empty: remove the cache directory")
     try:

@@ -10,6 +10,7 @@ from chunkstore.commit import Commit
 from chunkstore.compression import compress
 from chunkstore.names import ChunkId, CommitId, Digest, PackId, digest_of
 from chunkstore.pack import FinishedPack, PackBuilder
+from chunkstore.segments import join
 from chunkstore.tree import EMPTY_DIGEST, SAME_PACK, Entry, Kind, Segment, symlink
 
 ids = st.binary(min_size=32, max_size=32)
@@ -32,19 +33,6 @@ names = (
 targets = st.lists(st.integers(1, 255), min_size=1, max_size=40).map(bytes)
 
 
-def joined(segments: list[Segment]) -> tuple[Segment, ...]:
-    """Segments that follow each other made one: the form that decoding gives."""
-    found: list[Segment] = []
-    for segment in segments:
-        last = found[-1] if found else None
-        if last and last.pack == segment.pack and last.first + last.count == segment.first:
-            size_bytes = last.size_bytes + segment.size_bytes
-            found[-1] = Segment(last.pack, last.first, last.count + segment.count, size_bytes)
-        else:
-            found.append(segment)
-    return tuple(found)
-
-
 _segment = st.builds(
     Segment,
     packs,
@@ -52,7 +40,7 @@ _segment = st.builds(
     st.one_of(st.integers(1, 3), st.integers(1, 70), st.integers(1, 2**20)),
     st.one_of(st.integers(1, 300), st.integers(1, 2**60)),
 )
-segments = st.lists(_segment, min_size=1, max_size=4).map(joined)
+segments = st.lists(_segment, min_size=1, max_size=4).map(join)
 
 
 def _stored(

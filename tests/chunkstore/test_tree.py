@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from chunkstore.chunking import ChunkingParams, cut
 from chunkstore.errors import Corrupt, InvalidInput, LodefsError, UnknownFormat
 from chunkstore.names import Digest, PackId, digest_of
+from chunkstore.segments import join
 from chunkstore.testing import golden
-from chunkstore.testing.strategies import directories, entries, joined
+from chunkstore.testing.strategies import directories, entries
 from chunkstore.tree import (
     EMPTY_DIGEST,
     SAME_PACK,
@@ -40,7 +41,7 @@ def moved(found: list[Entry], before: PackId, after: PackId) -> list[Entry]:
         return segment._replace(pack=after) if segment.pack == before else segment
 
     return [
-        replace(entry, segments=joined([new(segment) for segment in entry.segments]))
+        replace(entry, segments=join([new(segment) for segment in entry.segments]))
         for entry in found
     ]
 

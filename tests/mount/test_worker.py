@@ -314,7 +314,7 @@ def test_a_request_that_was_sent_again_waits_once(tree: SlowTree) -> None:
 
     waits = Waits(THREADS, is_doomed=lambda _pid: True)
     served = Served(factory, waits=waits)
-    unique = served.kernel.send(Opcode.READ, SLOW, READ) | abi.RESEND_BIT
+    unique = served.kernel.send(Opcode.READ, SLOW, READ) | abi.UNIQUE_RESEND
     for _ in range(3 * THREADS):
         served.kernel.repeat(unique, Opcode.READ, SLOW, READ)
     assert served.kernel.ask(Opcode.STATFS, ROOT_INO)[0] == 0
