@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from statistics import median
@@ -49,7 +50,8 @@ class Comparison(Result):
     _seen: dict[Measure, dict[str, list[float]]] = field(default_factory=dict)
 
     def see(self, measure: Measure, side: str, value: float) -> None:
-        """Takes one figure in."""
+        """Takes one figure in, and says it: a comparison of mounts takes a quarter of an hour."""
+        print(f"{measure.what}: {side} {shown_figure(value)} {measure.unit}", file=sys.stderr)
         if side not in self.sides:
             self.sides.append(side)
         self._seen.setdefault(measure, {}).setdefault(side, []).append(value)
