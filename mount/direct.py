@@ -84,21 +84,22 @@ class DirectReader:
         """What the cache answers; None: the proxy must be asked. NotFound where there surely is
         nothing.
 
-        ``eager``: look for news where it did not know. Names need none: the kernel remembers what
-        the proxy says of them, while bytes may be asked for often.
+        ``eager``: have news looked for where it did not know; they come too late for this
+        question, since after a walk they are many. Names need none: the kernel remembers what the
+        proxy says of them, while bytes may be asked for often.
         """
         view = self._nearby.view
         if view is None:
             return None
         try:
             found = question(view)
-            if found is None and eager and view.catch_up():
-                found = question(view)
         except NotFound:
             raise
         except LodefsError as error:
             self._nearby.failed(view, error)
             return None
+        if found is None and eager:
+            self._nearby.wake()
         return found
 
     # --- bytes

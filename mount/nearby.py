@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from itertools import islice
 from threading import Event, Thread
+from time import sleep
 from typing import TYPE_CHECKING
 
 from chunkstore import wire
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 START_S = 0.1  # a mount gets ready before this work begins
 ROUND_S = 2.0
+NEWS_PAUSE_S = 0.01
 RETRY_S = 10.0  # after the cache could not be opened
 ASK_AGAIN_S = 30.0  # whether it still is the proxy's
 COMPLAINT_PAUSE_S = 10.0
@@ -68,7 +70,8 @@ class Nearby:
         self._place: CachePlace | None = None
         self._said = ""
         self._told = Tally()
-        self._stop = Event()
+        self._stopping = False
+        self._woken = Event()
         self._thread: Thread | None = None
 
     def start(self) -> None:
@@ -78,17 +81,45 @@ class Nearby:
 
     def close(self) -> None:
         """Give the cache up."""
-        self._stop.set()
+        self._stopping = True
+        self._woken.set()
         if self._thread is not None:
             self._thread.join()
         self.view = None
         self._client.close()
 
+    def wake(self) -> None:
+        """A reader missed something: see soon what is new. For any thread."""
+        self._woken.set()
+
+    @property
+    def is_woken(self) -> bool:
+        """Whether a reader missed something that was not looked for yet."""
+        return self._woken.is_set()
+
     def _run(self) -> None:
-        pause_s = START_S
-        while not self._stop.wait(pause_s):
-            self.turn()
-            pause_s = ROUND_S
+        self._woken.wait(START_S)
+        self._woken.clear()
+        next_turn_s = self._clock()
+        while not self._stopping:
+            if self._clock() >= next_turn_s:
+                self.turn()
+                next_turn_s = self._clock() + ROUND_S
+            else:
+                self.see_news()
+            if not self._stopping and self._woken.wait(max(next_turn_s - self._clock(), 0)):
+                self._woken.clear()
+                sleep(NEWS_PAUSE_S)  # what comes together is seen together
+
+    def see_news(self) -> None:
+        """Looks at what the proxy wrote meanwhile."""
+        view = self.view
+        if view is None:
+            return
+        try:
+            view.catch_up()
+        except LodefsError as error:
+            self.failed(view, error)
 
     def turn(self) -> None:
         """What is to be done now and then: open the cache, close what was evicted, report."""
