@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import Future
 from itertools import pairwise
 from typing import Generic, TypeVar
@@ -92,31 +92,11 @@ class PackReader:
 
     def read_tree(self, entry: Entry) -> list[Entry]:
         """The entries of a directory, by name. Corrupt where they are not what its digest says."""
-        what = f"directory {entry.name!r}"
-        if entry.kind is not Kind.DIRECTORY or not entry.segments:
-            raise Corrupt(f"{what} has no tree")
-        if entry.size_bytes > TREE_SIZE_BYTES_MAX:
-            raise Corrupt(f"{what} claims a tree of {entry.size_bytes} bytes")
+        check_tree(entry)
         pieces: list[Buffer] = []
-        left = entry.size_bytes
         for segment in entry.segments:
-            for piece in self._tree_chunks(segment):
-                left -= len(piece)
-                if left < 0:
-                    raise Corrupt(f"{what} has more than {entry.size_bytes} bytes")
-                pieces.append(piece)
-        if left:
-            raise Corrupt(f"{what} has {left} bytes less than {entry.size_bytes}")
-        data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-        packs = {segment.pack for segment in entry.segments}
-        try:
-            entries = decode_tree(data, packs.pop() if len(packs) == 1 else None)
-        except (Corrupt, UnknownFormat) as error:
-            where = _where(entry.segments[0])
-            raise type(error)(f"{what}, in {where}: {error}") from error
-        if tree_digest(entries) != entry.digest:
-            raise Corrupt(f"{what}, in {_where(entry.segments[0])}, does not match its digest")
-        return entries
+            pieces += self._tree_chunks(segment)
+        return tree_of(entry, pieces)
 
     def read_file(self, entry: Entry) -> Iterator[Buffer]:
         """The bytes of a file, chunk after chunk, at most 8 MiB of them read ahead.
@@ -221,6 +201,32 @@ class PackReader:
         if len(part.data) != size_bytes:
             raise Corrupt(f"{key} is cut off: {size_bytes} bytes at {offset} are not there")
         return part.data
+
+
+def check_tree(entry: Entry) -> None:
+    """Corrupt where an entry is no directory whose tree can be read."""
+    what = f"directory {entry.name!r}"
+    if entry.kind is not Kind.DIRECTORY or not entry.segments:
+        raise Corrupt(f"{what} has no tree")
+    if entry.size_bytes > TREE_SIZE_BYTES_MAX:
+        raise Corrupt(f"{what} claims a tree of {entry.size_bytes} bytes")
+    if sum(segment.size_bytes for segment in entry.segments) != entry.size_bytes:
+        raise Corrupt(f"{what} has a tree of another size than {entry.size_bytes} bytes")
+
+
+def tree_of(entry: Entry, pieces: Sequence[Buffer]) -> list[Entry]:
+    """The entries of a directory, from the bytes of its segments. Corrupt, UnknownFormat."""
+    what = f"directory {entry.name!r}"
+    data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+    packs = {segment.pack for segment in entry.segments}
+    try:
+        entries = decode_tree(data, packs.pop() if len(packs) == 1 else None)
+    except (Corrupt, UnknownFormat) as error:
+        where = _where(entry.segments[0])
+        raise type(error)(f"{what}, in {where}: {error}") from error
+    if tree_digest(entries) != entry.digest:
+        raise Corrupt(f"{what}, in {_where(entry.segments[0])}, does not match its digest")
+    return entries
 
 
 def _window(index: PackIndex, window: int) -> tuple[int, int]:

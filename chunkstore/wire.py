@@ -22,15 +22,18 @@ NODES = "/nodes/"  # GET: entries by inode:          /nodes/REPO@COMMIT/INO[/chi
 CHILDREN, LOOKUP, DATA = "children", "lookup", "data"
 CACHE = "/cache"  # GET: where the cache's files lie; on the Unix socket only
 CACHE_USED = "/cache/used"  # POST: what was read from them; on the Unix socket only
+PEER_PACKS = "/peers/packs/"  # GET, among nodes: /peers/packs/PACK/index, /chunks?first=F&count=N
 
 COMMIT_HEADER = "X-Lodefs-Commit"
 DIGEST_HEADER = "X-Lodefs-Digest"
 MSGPACK = "application/msgpack"
 CHILDREN_MAX = 4096  # entries in one page of a directory
+BUSY_ADDRESSES_MAX = 16
 USED_NUMBERS_MAX = 4096  # in one report
 USED_BYTES_MAX = 32768  # of one report, encoded
 SOCKET_DEFAULT = "/run/lodefs/proxy.sock"
 PORT_DEFAULT = 7440
+PEER_PORT_DEFAULT = 7441
 
 _Number = Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]
 _Amount = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
@@ -86,6 +89,14 @@ class Used(msgspec.Struct, array_like=True, frozen=True):
     read_bytes: _Amount
 
 
+class Busy(msgspec.Struct, array_like=True, frozen=True):
+    """What a node answers to another that it cannot serve now: when to ask again, and who was
+    sent the same pack lately ("HOST:PORT", those of the cluster's members)."""
+
+    retry_after_s: float
+    addresses: Annotated[list[str], msgspec.Meta(max_length=BUSY_ADDRESSES_MAX)]
+
+
 class Failure(msgspec.Struct, frozen=True):
     """The JSON body of every answer of 400 and more. ``error`` names a class of errors.py."""
 
@@ -107,6 +118,16 @@ def node_path(repo: str, commit: str, ino: int, what: str = "") -> str:
     """``/nodes/REPO@COMMIT/INO[/what]``."""
     tail = f"/{what}" if what else ""
     return f"{NODES}{target(repo, commit)}/{ino}{tail}"
+
+
+def peer_index(pack: str) -> str:
+    """The target of a pack's index, as its row in the node's index has it."""
+    return f"{PEER_PACKS}{pack}/index"
+
+
+def peer_chunks(pack: str, first: int, count: int) -> str:
+    """The target of the raw bytes of consecutive chunks."""
+    return f"{PEER_PACKS}{pack}/chunks?first={first}&count={count}"
 
 
 def split_target(raw_tail: str) -> tuple[str, str, bytes]:

@@ -5,12 +5,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    contextmanager,
+)
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as version_of
+from typing import NamedTuple
 
 from chunkstore.errors import InvalidInput
 from chunkstore.location import StoreOptions, open_objects
@@ -24,17 +31,30 @@ from proxy.doors import Door
 from proxy.meter import Counts
 from proxy.metrics import StoreCalls
 from proxy.node import Node
+from proxy.peers.desk import PeerDesk
+from proxy.peers.opening import open_part
+from proxy.peers.peering import Peering
 from proxy.server import Limits, ProxyServer
 from proxy.storenode import NodeSettings, StoreNode
 from proxy.tokens import TokenBook
 
-NodeOpener = Callable[[Config, StoreCalls], AbstractAsyncContextManager[Node]]
+
+class Opened(NamedTuple):
+    """A node, and what answers other nodes where it is not alone."""
+
+    node: Node
+    desk: PeerDesk | None = None
+    peer_tls: ssl.SSLContext | None = None
+
+
+NodeOpener = Callable[[Config, StoreCalls], AbstractAsyncContextManager[Opened]]
 _log = logging.getLogger("lodefs.proxy")
 
 
 @asynccontextmanager
-async def open_store_node(config: Config, calls: StoreCalls) -> AsyncIterator[Node]:
-    """The node over the store and the cache that ``config`` names; closed at the end."""
+async def open_store_node(config: Config, calls: StoreCalls) -> AsyncIterator[Opened]:
+    """The node over the store, the cache and the cluster that ``config`` names; closed at the
+    end."""
 
     def observe(seen: Observation) -> None:
         outcome = "ok" if seen.error is None else seen.error.__name__
@@ -51,16 +71,17 @@ async def open_store_node(config: Config, calls: StoreCalls) -> AsyncIterator[No
     objects = open_objects(config.store, options)
     try:
         store = await asyncio.to_thread(open_store, objects)
-        node = _open_node(store, config)
-        try:
-            yield node
-        finally:
-            await node.close()
+        async with open_part(config) as part:
+            node = _open_node(store, config, part.peering if part else None)
+            try:
+                yield Opened(node, node.peer_desk, part.tls if part else None)
+            finally:
+                await node.close()
     finally:
         objects.close()
 
 
-def _open_node(store: Store, config: Config) -> StoreNode:
+def _open_node(store: Store, config: Config, peering: Peering | None) -> StoreNode:
     """A node whose cache has its limit: only an open cache knows what it uses already."""
     counts = Counts()
     settings = CacheSettings(config.cache_dir, cache_size_bytes(config))
@@ -69,7 +90,7 @@ def _open_node(store: Store, config: Config) -> StoreNode:
         limit_bytes = cache_size_bytes(config, cache.used_bytes)
         cache.settings = replace(settings, size_bytes_max=limit_bytes)
         node_settings = NodeSettings(cache.settings, fetch_threads=config.fetch_concurrency)
-        return StoreNode(store, node_settings, counts, cache=cache)
+        return StoreNode(store, node_settings, counts, cache=cache, peering=peering)
     except BaseException:
         cache.close()
         raise
@@ -90,9 +111,11 @@ async def serve(
     systemd = SystemdNotifier(environ)
     calls = StoreCalls()
     with open_doors(config, environ) as doors:
-        async with open_node(config, calls) as node:
+        async with open_node(config, calls) as opened, AsyncExitStack() as more:
+            if opened.desk is not None and config.peer_listen is not None:
+                doors.append(more.enter_context(peer_door(config, opened)))
             server = ProxyServer(
-                node,
+                opened.node,
                 version=version(),
                 store=config.store,
                 store_calls=calls,
@@ -133,6 +156,17 @@ def limits_of(config: Config) -> Limits:
         idle_timeout_s=config.idle_timeout_s,
         write_timeout_s=config.write_timeout_s,
     )
+
+
+@contextmanager
+def peer_door(config: Config, opened: Opened) -> Iterator[Door]:
+    """The door of other nodes, listening."""
+    assert config.peer_listen is not None
+    listener = sockets.listen_tcp(*config.peer_listen)
+    try:
+        yield Door(listener, desk=opened.desk, tls=opened.peer_tls)
+    finally:
+        listener.close()
 
 
 @contextmanager

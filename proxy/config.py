@@ -16,6 +16,10 @@ from typing import TypeVar
 
 from chunkstore import wire
 from chunkstore.errors import InvalidInput
+from proxy.peers import peer
+from proxy.peers.dnsname import DnsName, parse_dns_name
+from proxy.peers.membership import distinct
+from proxy.peers.peer import Peer
 
 T = TypeVar("T")
 
@@ -24,6 +28,8 @@ SOCKET_DEFAULT = Path(wire.SOCKET_DEFAULT)
 FETCH_CONCURRENCY = 32
 CACHE_SIZE_BYTES_MIN = 64 << 20
 CACHE_DISK_SHARE_DEFAULT = 0.8
+RATE_BYTES_PER_S_MIN = 1 << 20  # less, and one chunk takes longer than its deadline
+TLS_SETTINGS = ("peer_tls_cert_file", "peer_tls_key_file", "peer_tls_ca_file")
 _UNITS = {"": 1, "B": 1}
 _UNITS |= {f"{unit}iB": 1 << 10 * power for power, unit in enumerate("KMGTP", 1)}
 _UNITS |= {f"{unit}B": 10 ** (3 * power) for power, unit in enumerate("kMGTP", 1)}
@@ -47,16 +53,42 @@ def parse_size(value: object) -> int:
     )
 
 
-def parse_listen(value: object) -> tuple[str, int] | None:
+def parse_listen(value: object, port_default: int = wire.PORT_DEFAULT) -> tuple[str, int] | None:
     """Host and port from "HOST:PORT", "HOST", "[::1]:PORT" or ":PORT"; None from ""."""
     text = _text(value)
     if not text:
         return None
     match = re.fullmatch(r"(\[[0-9A-Fa-f:]+\]|[^:\[\]]*)(?::([0-9]{1,5}))?", text)
     if match is None or (match[2] and int(match[2]) > 65535):
-        raise InvalidInput("must be HOST:PORT, such as 0.0.0.0:7440 or [::]:7440")
+        raise InvalidInput(
+            f"must be HOST:PORT, such as 0.0.0.0:{port_default} or [::]:{port_default}"
+        )
     host = match[1].strip("[]") or "0.0.0.0"
-    return host, int(match[2]) if match[2] else wire.PORT_DEFAULT
+    return host, int(match[2]) if match[2] else port_default
+
+
+def _peer_listen(value: object) -> tuple[str, int] | None:
+    return parse_listen(value, peer.PORT_DEFAULT)
+
+
+def _peer_address(value: object) -> str:
+    host, port = peer.split_address(_text(value))
+    return peer.join_address(host, port)
+
+
+def parse_peers(value: object) -> tuple[Peer, ...]:
+    """The members from a list of "HOST[:PORT][;weight=W]", or a text with commas between them.
+
+    The same node twice counts once. InvalidInput.
+    """
+    texts = value.split(",") if isinstance(value, str) else value
+    if not isinstance(texts, list | tuple) or not all(isinstance(one, str) for one in texts):
+        raise InvalidInput('must be a list of addresses, such as ["node1:7441", "node2:7441"]')
+    return distinct(peer.parse_peer(text) for text in texts if text.strip())
+
+
+def _dns_name(value: object) -> DnsName:
+    return parse_dns_name(_text(value))
 
 
 def _text(value: object) -> str:
@@ -75,6 +107,13 @@ def _path(value: object) -> Path:
 def _maybe(parse: Callable[[object], T]) -> Callable[[object], T | None]:
     """``parse``, with "" and None for "not set"."""
     return lambda value: None if value in ("", None) else parse(value)
+
+
+def _rate(value: object) -> int:
+    rate = parse_size(value)
+    if rate < RATE_BYTES_PER_S_MIN:
+        raise InvalidInput(f"must be at least {RATE_BYTES_PER_S_MIN >> 20}MiB (a second)")
+    return rate
 
 
 def _flag(value: object) -> bool:
@@ -161,6 +200,18 @@ class Config:
     idle_timeout_s: float = field(default=120.0, metadata=_by(_seconds(1, 86400)))
     write_timeout_s: float = field(default=60.0, metadata=_by(_seconds(1, 86400)))
     shutdown_timeout_s: float = field(default=15.0, metadata=_by(_seconds(0, 3600)))
+    peer_listen: tuple[str, int] | None = field(default=None, metadata=_by(_peer_listen))
+    peer_address: str | None = field(default=None, metadata=_by(_maybe(_peer_address)))
+    peers: tuple[Peer, ...] = field(default=(), metadata=_by(parse_peers))
+    peers_file: Path | None = field(default=None, metadata=_by(_maybe(_path)))
+    peers_dns: DnsName | None = field(default=None, metadata=_by(_maybe(_dns_name)))
+    peer_secret_file: Path | None = field(default=None, metadata=_by(_maybe(_path)))
+    peer_tls_cert_file: Path | None = field(default=None, metadata=_by(_maybe(_path)))
+    peer_tls_key_file: Path | None = field(default=None, metadata=_by(_maybe(_path)))
+    peer_tls_ca_file: Path | None = field(default=None, metadata=_by(_maybe(_path)))
+    peer_allow_anonymous: bool = field(default=False, metadata=_by(_flag))
+    peer_upload_bytes_per_s_max: int | None = field(default=None, metadata=_by(_maybe(_rate)))
+    peer_download_bytes_per_s_max: int | None = field(default=None, metadata=_by(_maybe(_rate)))
     log_level: str = field(default="info", metadata=_by(_choice(*LOG_LEVELS)))
     log_format: str = field(default="json", metadata=_by(_choice(*LOG_FORMATS)))
 
@@ -202,6 +253,40 @@ class Config:
             found.append(f"cache_size_bytes_max: must be at least {CACHE_SIZE_BYTES_MIN >> 20}MiB")
         if self.socket_path is not None and len(os.fsencode(self.socket_path)) > 100:
             found.append("socket_path: is too long for a socket (at most 100 bytes)")
+        return found + self._peer_problems()
+
+    @property
+    def in_cluster(self) -> bool:
+        """Whether this node asks other nodes, or answers them."""
+        given = (self.peer_listen, self.peers, self.peers_file, self.peers_dns)
+        return any(given)
+
+    @property
+    def peer_tls(self) -> bool:
+        """Whether nodes show each other certificates."""
+        return self.peer_tls_cert_file is not None
+
+    def _peer_problems(self) -> list[str]:
+        found = []
+        sources = [name for name in ("peers", "peers_file", "peers_dns") if getattr(self, name)]
+        if len(sources) > 1:
+            found.append(f"{sources[1]}: only one of {', '.join(sources)} can say who is a member")
+        tls = [name for name in TLS_SETTINGS if getattr(self, name) is not None]
+        if 0 < len(tls) < len(TLS_SETTINGS):
+            found.append(f"{tls[0]}: TLS needs all of {', '.join(TLS_SETTINGS)}")
+        trusted = bool(self.peer_secret_file or tls)
+        if self.in_cluster and not trusted and not self.peer_allow_anonymous:
+            found.append(
+                f"{'peer_listen' if self.peer_listen else sources[0]}: nodes trust each other by "
+                f"peer_secret_file or by {', '.join(TLS_SETTINGS)}; peer_allow_anonymous = true "
+                "lets everybody who reaches the peer door read everything"
+            )
+        if trusted and self.peer_allow_anonymous:
+            found.append("peer_allow_anonymous: cannot be true with peer_secret_file or TLS")
+        if self.peer_listen is not None and self.peer_listen == self.listen:
+            found.append("peer_listen: must differ from listen: nodes and clients use two doors")
+        if self.peer_address is not None and self.peer_listen is None:
+            found.append("peer_address: needs peer_listen, or others would ask here in vain")
         return found
 
 

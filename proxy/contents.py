@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import time
 from bisect import bisect_right
 from collections import OrderedDict
@@ -17,17 +16,15 @@ from chunkstore import cachelayout as layout
 from chunkstore.errors import Corrupt
 from chunkstore.objects import Buffer
 from chunkstore.tree import Segment
-from proxy.cache import Cache, Flat, Place
-from proxy.cachefile import CacheFile
-from proxy.durability import is_right
-from proxy.eviction import Evictor
+from proxy.cache import Cache, Flat
+from proxy.cachereads import CacheReads
 from proxy.extents import Extents
 from proxy.fetch import Fetcher
 from proxy.fill import Filled, Kept, Unit, cut_units
 from proxy.meter import Counter
 from proxy.node import Extent
-from proxy.offload import Pools
-from proxy.packindexes import Loaded, PackIndexes
+from proxy.packindexes import PackIndexes
+from proxy.packsource import Loaded
 from proxy.policy import MIB, UNIT_SIZE_BYTES_MAX, Range, ReadAhead, Regions, SmallFiles
 
 log = logging.getLogger("lodefs.cache")
@@ -79,18 +76,16 @@ class Contents:
     def __init__(
         self,
         cache: Cache,
-        evictor: Evictor,
+        reads: CacheReads,
         fetcher: Fetcher,
         indexes: PackIndexes,
-        pools: Pools,
         *,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._cache = cache
-        self._evictor = evictor
+        self._reads = reads
         self._fetcher = fetcher
         self._indexes = indexes
-        self._pools = pools
         self._meter = cache.meter
         self._clock_s = clock_s
         self._contents: OrderedDict[bytes, Content] = OrderedDict()
@@ -171,7 +166,7 @@ class Contents:
             if found is None:
                 continue
             file, offset, known_bytes = found
-            data = await self._from_file(file, offset, min(known_bytes, step_end - at))
+            data = await self._reads.read(file, offset, min(known_bytes, step_end - at))
             if data is None:
                 content.extents.clear()
                 continue
@@ -180,24 +175,6 @@ class Contents:
             yield data
             at += len(data)
             tries = 0
-
-    async def _from_file(self, file: CacheFile, offset: int, size_bytes: int) -> bytes | None:
-        """Bytes of a cache file; None where they are not there, and the file is dropped then."""
-        try:
-            with file.in_use() as fd:
-                data = _read_now(fd, offset, size_bytes)
-                if data is None:
-                    data = await self._pools.disk.run(os.pread, fd, size_bytes, offset)
-        except OSError as error:
-            data, why = b"", str(error)
-        else:
-            why = f"{len(data)} bytes at {offset}, not {size_bytes}"
-        if len(data) < size_bytes:
-            if file.is_alive:
-                await self._pools.disk.run(self._evictor.drop, file, why)
-            return None
-        file.last_use_s = int(self._cache.now_s())
-        return data
 
     # --- finding
 
@@ -214,21 +191,10 @@ class Contents:
         count = last - spot.chunk
         places = self._cache.find(layout.chunk_keys(index.ids, spot.chunk, count))
         for n, place in enumerate(places, spot.chunk):
-            if place is not None and await self._is_good(place, index.chunk_id(n)):
+            if place is not None and await self._reads.is_good(place, index.chunk_id(n)):
                 start = shift + index.raw_offsets[n]
                 content.extents.add(start, place.size_bytes, place.file, place.offset)
         return content.extents.find(at) is not None
-
-    async def _is_good(self, place: Place, chunk_id: bytes) -> bool:
-        """Chunks in a file that is not known to be on disk are checked before their use."""
-        if place.file.is_trusted(self._cache.boot):
-            return True
-        if await self._pools.disk.run(is_right, place, chunk_id):
-            return True
-        await self._pools.disk.run(
-            self._evictor.drop, place.file, f"chunk {chunk_id.hex()} is not what it was"
-        )
-        return False
 
     async def _spot(self, content: Content, at: int) -> _Spot:
         """The chunk that holds a byte. Corrupt where the segments hold fewer bytes, or their pack
@@ -372,19 +338,3 @@ def _pieces(kept: Kept, spot: _Spot, step: Range) -> list[Buffer]:
         start += len(raw)
         chunk += 1
     return pieces
-
-
-def _read_now(fd: int, offset: int, size_bytes: int) -> bytes | None:
-    """The bytes, if the kernel has them in memory; None where the disk must be waited for.
-
-    Only the first and the last byte are asked for (preadv2(2), RWF_NOWAIT): asking for all needs
-    a buffer that is cleared first, which costs as much as half the read.
-    """
-    probe = bytearray(1)
-    try:
-        for at in (offset, offset + size_bytes - 1):
-            if os.preadv(fd, (probe,), at, os.RWF_NOWAIT) != 1:
-                return None
-    except OSError:  # not in memory, or a file system that cannot tell
-        return None
-    return os.pread(fd, size_bytes, offset)

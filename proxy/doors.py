@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import ssl
 from dataclasses import dataclass, field
 
 from chunkstore.errors import Denied, NotFound
@@ -10,6 +11,7 @@ from proxy import failures, routes
 from proxy.content import Answer
 from proxy.handlers import Request
 from proxy.hot import HeaderBlocks
+from proxy.peers.desk import PeerDesk
 from proxy.routes import Route
 from proxy.tokens import TokenBook, Verdict, bearer_of
 
@@ -28,13 +30,16 @@ class Door:
     blocks: HeaderBlocks = field(default_factory=HeaderBlocks)
     name: str = ""
     is_local: bool = False  # whether its clients are on this machine: a Unix socket
+    desk: PeerDesk | None = None  # for other nodes alone: it answers them
+    tls: ssl.SSLContext | None = None
 
     def __str__(self) -> str:
         if self.name:
             return self.name
         address = self.listener.getsockname()
+        kind = "http" if self.desk is None else "peers"
         return (
-            f"unix:{address}" if isinstance(address, str) else f"http://{address[0]}:{address[1]}"
+            f"unix:{address}" if isinstance(address, str) else f"{kind}://{address[0]}:{address[1]}"
         )
 
 

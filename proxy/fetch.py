@@ -19,7 +19,7 @@ from chunkstore.names import PackId
 from proxy.fill import Filled, Filler, Kept, Unit
 from proxy.meter import Counter, Meter
 from proxy.offload import Pools
-from proxy.packindexes import Loaded
+from proxy.packsource import Loaded
 from proxy.policy import UNIT_SIZE_BYTES_MAX
 
 AHEAD_SIZE_BYTES_MAX = 8 * UNIT_SIZE_BYTES_MAX  # in flight, from where on nothing is read ahead
@@ -86,6 +86,10 @@ class Fetcher:
                 self._start(flight)
                 return flight
         return None
+
+    def is_coming(self, pack: PackId, chunk: int) -> bool:
+        """Whether a flight brings the chunk."""
+        return any(flight.first <= chunk < flight.end for flight in self._flights.get(pack, ()))
 
     def demand(self, loaded: Loaded, unit: Unit, wanted: int) -> Flight:
         """A new flight for the chunk ``wanted``, which is not under way, and that part of its
@@ -157,7 +161,8 @@ class Fetcher:
     async def _fly(self, flight: Flight, loaded: Loaded, unit: Unit) -> Filled:
         await flight.started.wait()
         try:
-            return await self._pools.fetching(flight.size_bytes).bounded(
+            pool = self._pools.fetching(flight.size_bytes, from_origin=unit.from_origin)
+            return await pool.bounded(
                 _name(unit), self._deadline_s, lambda: self._filler.fill(loaded, unit)
             )
         except DeadlineExceeded:

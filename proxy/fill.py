@@ -1,4 +1,4 @@
-"""Filling the cache: one fetch unit from the store, verified, into the cache. Blocking.
+"""Filling the cache: one fetch unit, verified, into the cache. Blocking.
 
 A unit is one look at the index, one ranged read for each run of missing chunks (mostly one), one
 write, one batch of rows; never a call for each chunk.
@@ -11,16 +11,15 @@ from bisect import bisect_left
 from dataclasses import dataclass, field, replace
 
 from chunkstore import cachelayout as layout
-from chunkstore import keys
 from chunkstore.cachelayout import FileKind
-from chunkstore.errors import Changed, Corrupt, NotFound
+from chunkstore.errors import Changed, Corrupt
 from chunkstore.names import PackId
-from chunkstore.objects import Buffer, ObjectStore
-from chunkstore.pack import unpack
+from chunkstore.objects import Buffer
 from proxy.cache import Cache, Flat, NewChunk
 from proxy.cachefile import CacheFile
 from proxy.meter import Counter
-from proxy.packindexes import Loaded, PackIndexes
+from proxy.packindexes import PackIndexes
+from proxy.packsource import Loaded, PackSource
 from proxy.policy import missing_runs
 
 log = logging.getLogger("lodefs.cache")
@@ -29,13 +28,14 @@ log = logging.getLogger("lodefs.cache")
 @dataclass(frozen=True, slots=True)
 class Unit:
     """Consecutive chunks of a pack to bring. With ``flat`` they belong to that dataset file, the
-    first of them at ``offset`` in it."""
+    first of them at ``offset`` in it. ``from_origin``: from the store, without asking peers."""
 
     pack: PackId
     first: int
     count: int
     flat: Flat | None = None
     offset: int = 0
+    from_origin: bool = False
 
 
 Kept = dict[int, Buffer]  # raw bytes by the chunk's number in the pack
@@ -51,12 +51,17 @@ class Filled:
 
 
 class Filler:
-    """Brings units from one store into one cache. For any thread."""
+    """Brings units into one cache. For any thread."""
 
-    def __init__(self, objects: ObjectStore, cache: Cache, indexes: PackIndexes) -> None:
-        self._objects = objects
+    def __init__(
+        self, cache: Cache, indexes: PackIndexes, packs: PackSource, origin: PackSource
+    ) -> None:
+        """``origin`` is asked instead of ``packs`` where a unit says so, and where what these
+        sent was wrong."""
         self._cache = cache
         self._indexes = indexes
+        self._packs = packs
+        self._origin = origin
         self._meter = cache.meter
 
     def fill(self, loaded: Loaded, unit: Unit) -> Filled:
@@ -71,7 +76,7 @@ class Filler:
         filled = Filled()
         for skipped, count in missing_runs(present, sizes):
             first = unit.first + skipped
-            raws = self.read(loaded, first, count)
+            raws = self.read(loaded, first, count, from_origin=unit.from_origin)
             wanted = present[skipped : skipped + count]
             chunks = _new_chunks(loaded, unit, first, raws, wanted)
             file = self._cache.store(chunks, unit.flat)
@@ -82,44 +87,25 @@ class Filler:
                 filled.runs.extend((file, *run) for run in _runs(chunks))
         return filled
 
-    def read(self, loaded: Loaded, first: int, count: int) -> list[Buffer]:
-        """Verified raw chunks from the store; what is wrong is read once more, from the pack's
-        index on. Corrupt names the pack and the store."""
+    def read(
+        self, loaded: Loaded, first: int, count: int, *, from_origin: bool = False
+    ) -> list[Buffer]:
+        """Verified raw chunks; what is wrong is read once more, from the origin and from the
+        pack's index on. Corrupt names the pack and the store."""
         pack_id = loaded.index.pack_id
+        source = self._origin if from_origin else self._packs
         try:
-            return self._read(loaded, first, count)
+            return source.read(loaded, first, count)
         except Changed:
             log.info("pack %s was written again: its index is read again", pack_id.hex())
         except Corrupt as error:
             self._meter.add(Counter.STORE_CORRUPT)
-            log.warning("%s sent wrong bytes, they are read again: %s", self._objects.url, error)
+            log.warning("%s sent wrong bytes, they are read again: %s", source.url, error)
         try:
-            return self._read(self._indexes.reload(pack_id), first, count)
+            return self._origin.read(self._indexes.reload(pack_id), first, count)
         except Corrupt as error:
             self._meter.add(Counter.STORE_CORRUPT)
-            raise Corrupt(f"{self._objects.url} sent wrong bytes twice: {error}") from error
-
-    def _read(self, loaded: Loaded, first: int, count: int) -> list[Buffer]:
-        index = loaded.index
-        key = keys.pack(index.pack_id)
-        start = index.offsets[first]
-        size_bytes = index.offsets[first + count] - start
-        self._meter.add(Counter.FETCHES)
-        try:
-            part = self._objects.get(key, offset=start, size=size_bytes, if_match=loaded.etag)
-        except NotFound as error:
-            raise Corrupt(f"the store lacks a pack that it refers to: {error}") from error
-        if len(part.data) != size_bytes:
-            raise Corrupt(f"{key} is cut off: {size_bytes} bytes at {start} are not there")
-        self._meter.add(Counter.FETCHED_BYTES, size_bytes)
-        view = memoryview(part.data)
-        try:
-            return [
-                unpack(place, view[place.offset - start :][: place.stored_size_bytes])
-                for place in index.places(first, count)
-            ]
-        except Corrupt as error:
-            raise Corrupt(f"{key}, chunks {first} to {first + count - 1}: {error}") from error
+            raise Corrupt(f"{self._origin.url} sent wrong bytes twice: {error}") from error
 
 
 def _new_chunks(

@@ -31,6 +31,14 @@ class Counter(StrEnum):
     EVICTED_FILES = "evicted_files"
     EVICTED_BYTES = "evicted_bytes"
     NO_SPACE = "no_space_errors"
+    PEER_REQUESTS = "peer_requests"  # sent to other nodes
+    PEER_FETCHED_BYTES = "peer_fetched_bytes"  # of chunks and indexes that came from them
+    PEER_BUSY = "peer_busy_answers"
+    PEER_FAILED = "peer_failed_requests"  # refused, broken, or too slow
+    PEER_CORRUPT = "peer_corrupt_answers"
+    PEER_FALLBACKS = "peer_fallback_fetches"  # after peers were asked, from the store
+    PEER_SENT_BYTES = "peer_sent_bytes"  # to other nodes
+    PEER_REFUSED = "peer_refused_requests"  # answered with "busy"
     TREES_LOADED = "trees_loaded_directories"
     INDEXES_READ = "store_indexes_reads"
 

@@ -15,7 +15,13 @@ from typing import Any, TypeVar
 
 from chunkstore import cachelayout as layout
 from chunkstore.cachelayout import EntryRow
-from chunkstore.errors import Corrupt, LodefsError, NotADirectory, NotFound
+from chunkstore.errors import (
+    Corrupt,
+    DeadlineExceeded,
+    LodefsError,
+    NotADirectory,
+    NotFound,
+)
 from chunkstore.inodes import ROOT_INO, child_ino
 from chunkstore.kv import KeyValues, Row
 from chunkstore.names import ID_BYTES, CommitId, Spec, is_commit_prefix, split_path
@@ -25,6 +31,7 @@ from chunkstore.tree import Kind
 from chunkstore.wire import Node, Page, Snapshot
 from proxy.meter import Counter, Meter
 from proxy.offload import Pools
+from proxy.trees import Trees
 from proxy.unwritten import Unwritten
 from proxy.walks import Walks
 
@@ -44,6 +51,7 @@ class Namespace:
     def __init__(
         self,
         store: Store,
+        trees: Trees,
         kv: KeyValues,
         pools: Pools,
         meter: Meter,
@@ -52,6 +60,7 @@ class Namespace:
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
+        self._trees = trees
         self._kv = Unwritten(kv)
         self._pools = pools
         self._meter = meter
@@ -249,18 +258,19 @@ class Namespace:
         return True
 
     async def _load(self, snapshot: Snapshot, ino: int, row: EntryRow) -> None:
-        await self._pools.fetch.bounded(
-            f"directory {row.name!r} of {_name(snapshot)}",
-            self._deadline_s,
-            lambda: self._load_tree(snapshot, ino, row),
-        )
-
-    def _load_tree(self, snapshot: Snapshot, ino: int, row: EntryRow) -> None:
         self._meter.add(Counter.TREES_LOADED)
+        what = f"directory {row.name!r} of {_name(snapshot)}"
         try:
-            entries = self._store.packs.read_tree(layout.entry_of(row))
+            async with asyncio.timeout(self._deadline_s):
+                entries = await self._trees.read(layout.entry_of(row))
+        except TimeoutError as error:
+            raise DeadlineExceeded(f"{what} did not come within {self._deadline_s:g} s") from error
         except NotFound as error:
             raise Corrupt(f"{_name(snapshot)}: {error}") from error
+        await self._pools.disk.run(self._keep_children, snapshot, ino, entries)
+
+    def _keep_children(self, snapshot: Snapshot, ino: int, entries: list[TreeEntry]) -> None:
+        """Writes the rows of a directory's children, then that they are all there."""
         inos = [child_ino(ino, entry.name) for entry in entries]
         key = _key(snapshot)
         keys = layout.entry_keys(key, inos)

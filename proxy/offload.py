@@ -1,7 +1,7 @@
 """The one bridge from asyncio to blocking code: thread pools with bounded queues.
 
-Three pools, so that a stuck store cannot hold up reads of the disk, and few threads only ever hold
-the memory of a large transfer.
+Four pools, so that a stuck store cannot hold up reads of the disk, few threads only ever hold the
+memory of a large transfer, and nodes that wait for each other can still serve each other.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ T = TypeVar("T")
 
 FETCH_THREADS = 32  # most of them wait for the store
 LARGE_THREADS = 8
+SERVING_THREADS = 8
 LARGE_SIZE_BYTES_MIN = 1024 * 1024  # a fetch of this size is a large one
 DISK_THREADS = 4
 QUEUE_CALLS_MAX = 4096
@@ -81,8 +82,18 @@ class Pools:
     def __init__(self, *, fetch: int = FETCH_THREADS, disk: int = DISK_THREADS) -> None:
         self.fetch = Pool("fetch", threads=fetch)
         self.large = Pool("large", threads=min(fetch, LARGE_THREADS))
+        self.serving = Pool("serving", threads=min(fetch, SERVING_THREADS))
         self.disk = Pool("disk", threads=disk)
 
-    def fetching(self, size_bytes: int) -> Pool:
-        """The pool for a fetch of so many bytes."""
+    def fetching(self, size_bytes: int, *, from_origin: bool = False) -> Pool:
+        """The pool for a fetch of so many bytes. ``from_origin``: for a peer, so that it must not
+        wait behind fetches that wait for peers."""
+        if from_origin:
+            return self.serving
         return self.large if size_bytes >= LARGE_SIZE_BYTES_MIN else self.fetch
+
+
+async def paused(wait_s: float) -> None:
+    """Returns after so many seconds; at once where there are none."""
+    if wait_s > 0:
+        await asyncio.sleep(wait_s)

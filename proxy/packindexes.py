@@ -1,4 +1,4 @@
-"""Indexes of packs: in memory, in the node's index, in the store; each looked up once."""
+"""Indexes of packs: in memory, in the node's index, from elsewhere; each looked up once."""
 
 from __future__ import annotations
 
@@ -6,16 +6,14 @@ import asyncio
 import logging
 import threading
 from collections import OrderedDict
-from dataclasses import dataclass
 
 from chunkstore import cachelayout as layout
-from chunkstore.errors import Corrupt, LodefsError, NotFound
+from chunkstore.errors import LodefsError
 from chunkstore.kv import KeyValues, Row
 from chunkstore.names import PackId
-from chunkstore.objects import ObjectStore
-from chunkstore.pack import PackIndex, read_index
-from proxy.meter import Counter, Meter
+from chunkstore.pack import PackIndex
 from proxy.offload import Pools
+from proxy.packsource import Loaded, PackSource
 
 log = logging.getLogger("lodefs.cache")
 
@@ -24,32 +22,24 @@ ROWS_SIZE_BYTES_MAX = 1024 * 1024 * 1024  # of those in the node's index: of som
 _ROWS_SIZE_BYTES = layout.figure_key("pack_rows_size_bytes")
 
 
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """A pack's index, and the ETag of the object that it was read from."""
-
-    index: PackIndex
-    etag: str
-
-
 class PackIndexes:
     """Finds the indexes of packs. ``get`` is for the event loop, the rest for any thread."""
 
     def __init__(
         self,
-        objects: ObjectStore,
+        packs: PackSource,
+        origin: PackSource,
         kv: KeyValues,
         pools: Pools,
-        meter: Meter,
         *,
         deadline_s: float,
         chunks_max: int = CHUNKS_MAX,
         rows_size_bytes_max: int = ROWS_SIZE_BYTES_MAX,
     ) -> None:
-        self._objects = objects
+        self._packs = packs
+        self._origin = origin
         self._kv = kv
         self._pools = pools
-        self._meter = meter
         self._deadline_s = deadline_s
         self._chunks_max = chunks_max
         self._rows_size_bytes_max = rows_size_bytes_max
@@ -63,8 +53,9 @@ class PackIndexes:
         """The index, if that needs no waiting."""
         return self._loaded.get(pack_id)
 
-    async def get(self, pack_id: PackId) -> Loaded:
+    async def get(self, pack_id: PackId, *, from_origin: bool = False) -> Loaded:
         """The index, from wherever it is; many callers load it once. Its loading has a deadline.
+        ``from_origin``: no peer is asked for it.
 
         Corrupt, UnknownFormat, Unavailable, DeadlineExceeded, Denied.
         """
@@ -73,16 +64,25 @@ class PackIndexes:
             return found
         load = self._loads.get(pack_id)
         if load is None:
-            load = self._loads[pack_id] = asyncio.create_task(self._load(pack_id))
+            load = self._loads[pack_id] = asyncio.create_task(
+                self._load(pack_id, from_origin=from_origin)
+            )
             load.add_done_callback(lambda task: self._ended(pack_id, task))
         return await asyncio.shield(load)
 
-    async def _load(self, pack_id: PackId) -> Loaded:
+    async def known(self, pack_id: PackId) -> Loaded | None:
+        """The index, if this node has it."""
+        return self.in_memory(pack_id) or await self._pools.disk.run(self._from_rows, pack_id)
+
+    async def _load(self, pack_id: PackId, *, from_origin: bool) -> Loaded:
         found = await self._pools.disk.run(self._from_rows, pack_id)
         if found is not None:
             return found
         what = f"the index of pack {pack_id.hex()}"
-        return await self._pools.fetch.bounded(what, self._deadline_s, lambda: self.reload(pack_id))
+        source = self._origin if from_origin else self._packs
+        return await self._pools.fetching(0, from_origin=from_origin).bounded(
+            what, self._deadline_s, lambda: self._kept(source.index(pack_id))
+        )
 
     def _ended(self, pack_id: PackId, task: asyncio.Task[Loaded]) -> None:
         self._loads.pop(pack_id, None)
@@ -91,11 +91,10 @@ class PackIndexes:
 
     def reload(self, pack_id: PackId) -> Loaded:
         """The index as it is in the store now. Blocking. Errors as of ``get``."""
-        self._meter.add(Counter.INDEXES_READ)
-        try:
-            loaded = Loaded(*read_index(self._objects, pack_id))
-        except NotFound as error:
-            raise Corrupt(f"the store lacks a pack that it refers to: {error}") from error
+        return self._kept(self._origin.index(pack_id))
+
+    def _kept(self, loaded: Loaded) -> Loaded:
+        pack_id = loaded.index.pack_id
         self._keep(pack_id, loaded)
         self._write(pack_id, loaded)
         return loaded

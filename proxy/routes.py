@@ -53,6 +53,11 @@ def is_report(raw_target: str) -> bool:
     return raw_target.partition("?")[0] == wire.CACHE_USED
 
 
+def is_health(raw_target: str) -> bool:
+    """Whether a request target is one that every door answers."""
+    return _PLAIN.get(raw_target.partition("?")[0]) in (HEALTHZ, READYZ)
+
+
 def parse_route(raw_target: str) -> Route:
     """The route of a request target as it came, with its query.
 

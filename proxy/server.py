@@ -36,6 +36,7 @@ from proxy.handlers import HEADERS, Handlers, Request
 from proxy.hot import HotPath, Question, parse_question
 from proxy.metrics import Metrics, StoreCalls
 from proxy.node import Node
+from proxy.peers.desk import PEERS, PeerDesk
 
 SWEEP_INTERVAL_S = 1.0
 HEADER_LINE_BYTES_MAX = 8190
@@ -270,7 +271,7 @@ class ProxyServer:
             if door.listener.family == socket.AF_UNIX:
                 server = await loop.create_unix_server(manager, sock=door.listener)
             else:
-                server = await loop.create_server(manager, sock=door.listener)
+                server = await loop.create_server(manager, sock=door.listener, ssl=door.tls)
             self._doors.append((door, manager, server))
         self._sweeper = loop.create_task(self._sweep_forever())
 
@@ -384,6 +385,10 @@ class ProxyServer:
             if request.method not in (("POST",) if is_report else ("GET", "HEAD")):
                 allowed = "POST" if is_report else "GET, HEAD"
                 return label, failures.method_not_allowed(request.method, allowed), None
+            if door.desk is not None and not routes.is_health(request.raw_path):
+                label = PEERS
+                told = await self._of_peer(door.desk, request)
+                return label, told, await anext(told.pieces) if told.pieces else None
             route = routes.parse_route(request.raw_path)
             label = route.kind
             if self.metrics.streams > self.limits.streams_max and label != routes.HEALTHZ:
@@ -404,6 +409,12 @@ class ProxyServer:
         except Exception:  # noqa: BLE001 - the last line of defence; the log has it
             _log.exception("request failed: %s", request.raw_path)
             return label, failures.internal_error(), None
+
+    async def _of_peer(self, desk: PeerDesk, request: web.BaseRequest) -> Answer:
+        """The answer to another node."""
+        if self.stopping:
+            raise Unavailable("the proxy is stopping")
+        return await desk.answer(request.method, request.raw_path, request.headers)
 
     async def _send(
         self, request: web.BaseRequest, answer: Answer, first: Buffer | None

@@ -20,6 +20,7 @@ from chunkstore.wire import CachePlace, Page, Snapshot, Used
 from chunkstore.wire import Node as Entry
 from proxy import durability, orphans, suspects
 from proxy.cache import Cache, CacheSettings
+from proxy.cachereads import CacheReads
 from proxy.contents import Content, Contents
 from proxy.eviction import Evictor
 from proxy.fetch import Fetcher
@@ -29,6 +30,10 @@ from proxy.namespace import Namespace
 from proxy.node import Extent
 from proxy.offload import FETCH_THREADS, Pools
 from proxy.packindexes import PackIndexes
+from proxy.packs import Packs
+from proxy.packsource import StorePacks
+from proxy.peers.peering import Peering
+from proxy.trees import CachedTrees, StoreTrees, Trees
 
 log = logging.getLogger("lodefs.cache")
 
@@ -62,6 +67,7 @@ class StoreNode:
         counts: Counts | None = None,
         *,
         cache: Cache | None = None,
+        peering: Peering | None = None,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self.counts = counts or Counts()
@@ -74,15 +80,22 @@ class StoreNode:
         self._pools = Pools(fetch=settings.fetch_threads)
         deadline_s = settings.fetch_deadline_s
         kv, pools = self._cache.kv, self._pools
-        indexes = PackIndexes(store.objects, kv, pools, self.counts, deadline_s=deadline_s)
-        filler = Filler(store.objects, self._cache, indexes)
+        origin = StorePacks(store.objects, self.counts)
+        packs = peering.packs(origin, self.counts) if peering is not None else origin
+        indexes = PackIndexes(packs, origin, kv, pools, deadline_s=deadline_s)
+        filler = Filler(self._cache, indexes, packs, origin)
         self._fetcher = Fetcher(filler, pools, self.counts, deadline_s=deadline_s)
+        reads = CacheReads(self._cache, self._evictor, pools)
+        node_packs = Packs(self._cache, reads, self._fetcher, indexes)
+        trees: Trees = StoreTrees(store.packs, pools)
+        if peering is not None:
+            trees = CachedTrees(node_packs, pools)
         self._namespace = Namespace(
-            store, kv, pools, self.counts, deadline_s=deadline_s, clock_s=clock_s
+            store, trees, kv, pools, self.counts, deadline_s=deadline_s, clock_s=clock_s
         )
-        self._contents = Contents(
-            self._cache, self._evictor, self._fetcher, indexes, pools, clock_s=clock_s
-        )
+        self._contents = Contents(self._cache, reads, self._fetcher, indexes, clock_s=clock_s)
+        self._peering = peering
+        self.peer_desk = peering.desk(node_packs, self.counts) if peering is not None else None
         self._closing = False
         self._keeper = asyncio.create_task(self._keep())
 
@@ -165,6 +178,7 @@ class StoreNode:
         """As of Node."""
         cache = self._cache
         counters: dict[str, object] = {str(name): n for name, n in self.counts.values.items()}
+        peers = {} if self._peering is None else {"peers": self._peering.status()}
         return {
             "store": self._store.url,
             "cache": str(cache.settings.path),
@@ -172,6 +186,7 @@ class StoreNode:
             "cache_size_bytes_max": cache.settings.size_bytes_max,
             "cache_files": len(cache.files),
             "in_flight_bytes": self._fetcher.in_flight_bytes,
+            **peers,
             **counters,
         }
 
@@ -184,6 +199,7 @@ class StoreNode:
         await self._fetcher.close()
         await self._pools.fetch.close()
         await self._pools.large.close()
+        await self._pools.serving.close()
         await self._pools.disk.close(self._close_cache)
 
     def _close_cache(self) -> None:

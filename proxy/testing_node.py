@@ -15,9 +15,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from chunkstore.testing.children import Child
+from proxy.app import Opened
 from proxy.config import Config
 from proxy.metrics import StoreCalls
-from proxy.node import Node
 
 REPO = "data/set"
 KEEP_EVERY_S = 0.2
@@ -87,7 +87,7 @@ def _push(store_dir: Path, source: Path, index_dir: Path) -> str:
 
 
 @asynccontextmanager
-async def _small_node(config: Config, _: StoreCalls) -> AsyncIterator[Node]:
+async def _small_node(config: Config, _: StoreCalls) -> AsyncIterator[Opened]:
     from chunkstore.directory import DirectoryObjects
     from chunkstore.store import open_store
     from proxy.cache import CacheSettings
@@ -97,7 +97,7 @@ async def _small_node(config: Config, _: StoreCalls) -> AsyncIterator[Node]:
     cache = CacheSettings(config.cache_dir, config.cache_size_bytes_max or 0, free_size_bytes_min=0)
     node = StoreNode(store, NodeSettings(cache, keep_every_s=KEEP_EVERY_S))
     try:
-        yield node
+        yield Opened(node)
     finally:
         await node.close()
 

@@ -21,6 +21,7 @@ import msgspec
 
 from chunkstore.errors import AlreadyExists, Corrupt, InvalidInput, NotFound, UnknownFormat
 from chunkstore.names import check_ref_name, digest_of
+from proxy.watchedfiles import stamp_of
 
 VERSION = 1
 TOKENS_MAX = 10_000
@@ -109,7 +110,7 @@ class TokenBook:
     def __init__(self, path: Path) -> None:
         """Reads the file: Corrupt or UnknownFormat where it cannot be used."""
         self._path = path
-        self._seen = _stamp(path)
+        self._seen = stamp_of(path)
         self._tokens = list_tokens(path)
 
     def reload(self) -> bool:
@@ -117,7 +118,7 @@ class TokenBook:
 
         Raises as list_tokens does, and then keeps the tokens it knows until the file changes.
         """
-        stamp = _stamp(self._path)
+        stamp = stamp_of(self._path)
         if stamp == self._seen:
             return False
         self._seen = stamp
@@ -147,14 +148,6 @@ def bearer_of(authorization: str | None) -> str | None:
 
 def _digest(text: str) -> str:
     return digest_of(text.encode("utf-8", "surrogatepass")).hex()
-
-
-def _stamp(path: Path) -> tuple[int, int, int] | None:
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 @contextmanager

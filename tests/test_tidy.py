@@ -21,6 +21,7 @@ VAGUE_NAMES = {"utils", "util", "helpers", "helper", "common", "misc"}
 ONE_IMPORTER = {
     "boto3",
     "botocore",
+    "dns",
     "fastcdc",
     "rocksdict",
     "sqlite3",

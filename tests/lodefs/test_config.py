@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from chunkstore.errors import InvalidInput, NotFound
 from lodefs.config import Config, load, parse
+from proxy.config import Config as ProxyConfig
 
 GOOD = """
 store = "s3://bucket/prefix"
@@ -113,3 +115,13 @@ def test_not_utf8(tmp_path: Path) -> None:
     path.write_bytes(b"store = '\xff'")
     with pytest.raises(InvalidInput, match="not UTF-8"):
         load({"LODEFS_CONFIG": str(path)})
+
+
+def test_the_documented_example() -> None:
+    """The cluster's settings in docs/operations.md are good ones."""
+    text = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+    (example,) = re.findall(r"^```toml\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    config = parse(example)
+    served = ProxyConfig.from_mapping({"store": config.store, **config.serve})
+    assert len(served.peers) == 3
+    assert served.in_cluster

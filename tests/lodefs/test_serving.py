@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
 from chunkstore.errors import InvalidInput
 from lodefs.commands.serve import settings
-from lodefs.commands.status import figures
+from lodefs.commands.status import cluster, figures
 from lodefs.session import Session
 from lodefs.testing import Lodefs
 from proxy.config import Config
@@ -102,6 +105,74 @@ def test_status_figures() -> None:
     assert found["hits"] == "75.0 % (3 hits, 1 misses)"
     assert found["corrupt"].startswith("2 chunks")
     assert dict(figures({})) == {"version": "unknown"}
+
+
+def node(number: int, **more: object) -> dict[str, object]:
+    return {"address": f"n{number}:7441", "self": False, "usable": True, "weight": 1.0} | more
+
+
+def test_status_of_a_cluster() -> None:
+    """status shows the nodes, which of them this one is, and who cannot be used since when."""
+    peers = [
+        node(1, weight=2.0),
+        node(2, self=True),
+        node(3, usable=False, unusable_s=12.4),
+        node(4, usable=False),
+    ]
+    assert cluster({"node": {"peers": peers}}) == [
+        ("cluster", "4 nodes, 2 usable; this node is n2:7441"),
+        ("node", "n1:7441  usable  weight 2"),
+        ("node", "n2:7441  this node"),
+        ("node", "n3:7441  not usable for 12 s"),
+        ("node", "n4:7441  not usable"),
+    ]
+
+
+def test_status_of_a_large_cluster() -> None:
+    """Of many nodes only those are shown that cannot be used, and not too many of them."""
+    peers = [node(number) for number in range(1000)]
+    assert cluster({"node": {"peers": peers}}) == [
+        ("cluster", "1,000 nodes, all usable; this node is none of them")
+    ]
+    bad = [node(number, usable=False) for number in range(1000, 1100)]
+    lines = cluster({"node": {"peers": peers + bad}})
+    assert len(lines) == 18
+    assert lines[1] == ("node", "n1000:7441  not usable")
+    assert lines[-1][1] == "… and 84 more that are not usable"
+
+
+def test_status_hands_the_cluster_on(lodefs: Lodefs) -> None:
+    """For people as lines, for scripts as the proxy gave it."""
+    body = json.dumps({"version": "1", "node": {"peers": [node(1, self=True)]}}).encode()
+
+    class Proxy(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Proxy) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        url = f"http://127.0.0.1:{server.server_address[1]}"
+        shown = lodefs("--proxy", url, "status")
+        as_json = lodefs("--proxy", url, "status", "--json")
+        server.shutdown()
+        thread.join()
+    assert "cluster   1 node, all usable; this node is n1:7441\n" in shown.out
+    assert as_json.json["node"]["peers"] == [node(1, self=True)]
+
+
+@pytest.mark.parametrize("peers", [None, [], "x", [5]])
+def test_status_without_a_cluster(peers: object) -> None:
+    """A node alone, or a proxy that does not tell, shows nothing."""
+    assert cluster({"node": {"peers": peers}}) == cluster({}) == []
 
 
 def test_status_without_a_proxy(lodefs: Lodefs) -> None:

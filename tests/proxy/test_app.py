@@ -19,10 +19,9 @@ from chunkstore.location import open_objects
 from chunkstore.store import create_store
 from chunkstore.testing.children import Child, private_directory
 from chunkstore.testing.handmade import Handmade
-from proxy.app import open_doors, serve
+from proxy.app import Opened, open_doors, serve
 from proxy.config import Config
 from proxy.metrics import StoreCalls
-from proxy.node import Node
 from proxy.testing import Client, DictNode
 from proxy.tokens import create_token
 
@@ -174,8 +173,8 @@ def test_serve_with_every_door(folder: Path, caplog: pytest.LogCaptureFixture) -
             stop = asyncio.Event()
 
             @asynccontextmanager
-            async def opener(config: Config, calls: StoreCalls) -> AsyncIterator[Node]:
-                yield DictNode(FILES)
+            async def opener(config: Config, calls: StoreCalls) -> AsyncIterator[Opened]:
+                yield Opened(DictNode(FILES))
 
             environ = {"NOTIFY_SOCKET": str(folder / "notify")}
             task = asyncio.create_task(serve(config, stop, environ=environ, open_node=opener))

@@ -13,8 +13,11 @@ from proxy.config import (
     Config,
     cache_size_bytes,
     parse_listen,
+    parse_peers,
     parse_size,
 )
+from proxy.peers.dnsname import DnsName
+from proxy.peers.peer import Peer
 
 STORE = {"store": "s3://bucket/data"}
 
@@ -128,9 +131,83 @@ def test_tcp_with_tokens_or_for_everybody(extra: dict[str, object]) -> None:
     assert Config.from_mapping({**STORE, "listen": ":1", **extra}).listen == ("0.0.0.0", 1)
 
 
+TLS = {name: f"/{name}" for name in ("peer_tls_cert_file", "peer_tls_key_file", "peer_tls_ca_file")}
+SECRET = {"peer_secret_file": "/secret"}
+
+
+@pytest.mark.parametrize(
+    ("values", "name"),
+    [
+        ({"peer_listen": ":7441"}, "peer_listen"),
+        ({"peers": ["a:1"]}, "peers"),
+        ({"peers_dns": "nodes"}, "peers_dns"),
+        ({"peer_listen": ":7441", "peer_tls_cert_file": "/c"}, "peer_tls_cert_file"),
+        ({**SECRET, "peers": ["a:1"], "peers_file": "/p"}, "peers_file"),
+        ({**SECRET, "peers_file": "/p", "peers_dns": "nodes"}, "peers_dns"),
+        ({**SECRET, "peer_listen": ":1", "peer_allow_anonymous": True}, "peer_allow_anonymous"),
+        ({**SECRET, "peers": ["a:1"], "peer_address": "a:1"}, "peer_address"),
+        ({**SECRET, "peers": ["a:0"]}, "peers"),
+        ({**SECRET, "peers": [1]}, "peers"),
+        ({**SECRET, "peers": "a:1;weight=x"}, "peers"),
+        ({**SECRET, "peers_dns": "10.0.0.1"}, "peers_dns"),
+        ({**SECRET, "peers_dns": "_lodefs.example"}, "peers_dns"),
+        ({**SECRET, "peers_dns": "_lodefs._tcp.example:7"}, "peers_dns"),
+        ({**SECRET, "peer_listen": ":1", "peer_address": "a b"}, "peer_address"),
+        ({"peer_upload_bytes_per_s_max": "1KiB"}, "peer_upload_bytes_per_s_max"),
+        (
+            {**SECRET, "peer_listen": ":1", "listen": ":1", "allow_anonymous": True},
+            "peer_listen",
+        ),
+    ],
+)
+def test_settings_of_a_cluster_that_do_not_fit(values: dict[str, object], name: str) -> None:
+    """Trust must be settled, one source says who is a member, and addresses are addresses."""
+    with pytest.raises(InvalidInput, match=f"{name}: "):
+        Config.from_mapping({**STORE, **values})
+
+
+@pytest.mark.parametrize("trust", [SECRET, TLS, {**SECRET, **TLS}, {"peer_allow_anonymous": True}])
+@pytest.mark.parametrize("door", [{}, {"peer_listen": ""}, {"peer_listen": "0.0.0.0"}])
+@pytest.mark.parametrize("source", [{}, {"peers": ["a"]}, {"peers_file": "/p"}, {"peers_dns": "n"}])
+def test_settings_of_a_cluster(
+    trust: dict[str, object], door: dict[str, object], source: dict[str, object]
+) -> None:
+    """A node may ask without answering and answer without asking."""
+    config = Config.from_mapping({**STORE, **trust, **door, **source})
+    assert config.in_cluster == bool(source or door.get("peer_listen"))
+    assert config.peer_listen in (None, ("0.0.0.0", 7441))
+
+
+def test_members_are_read() -> None:
+    """A list, or a text with commas; the same node counts once."""
+    expected = (Peer("[::1]:7441", 2.0), Peer("a:1"))
+    assert parse_peers(["A:1", "a:1", "[::1];weight=2"]) == expected
+    assert parse_peers("a:1, [::1];weight=2,") == expected
+    assert parse_peers("") == parse_peers([]) == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("nodes.example", DnsName("nodes.example", 7441)),
+        ("nodes.example.:9", DnsName("nodes.example.", 9)),
+        ("_lodefs._tcp.Nodes.example", DnsName("_lodefs._tcp.nodes.example", None)),
+    ],
+)
+def test_names_of_dns(text: str, name: DnsName) -> None:
+    """A service has its ports in its records; addresses need one port for all."""
+    assert Config.from_mapping({**STORE, **SECRET, "peers_dns": text}).peers_dns == name
+
+
 def test_every_setting_can_be_read() -> None:
     """Each field knows how to read itself; the command line relies on it."""
     assert all(callable(one.metadata["parse"]) for one in fields(Config))
+
+
+def test_every_setting_is_documented() -> None:
+    """docs/operations.md names each field."""
+    text = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+    assert not [one.name for one in fields(Config) if f"{one.name}`" not in text]
 
 
 def test_the_cache_takes_most_of_the_disk_by_default(tmp_path: Path) -> None:

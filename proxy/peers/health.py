@@ -1,0 +1,167 @@
+"""What a node knows of its peers and of the store by using them: how fast, and how reliable.
+
+Each node judges for itself. Nothing here reads a clock: times are passed in, in seconds of any
+clock that does not jump.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+PEERS_MAX = 16 * 1024  # of whom something is remembered
+BACKOFF_S_MIN = 1.0
+BACKOFF_S_MAX = 64.0
+TRIAL_S = 5.0  # one attempt is let through after a backoff; the next after this, if it says nothing
+QUARANTINE_S = 300.0
+QUARANTINE_S_MAX = 3600.0
+PROBES_FAILED = 2  # in a row, and the peer is down
+
+LATENCY_S = 0.05  # before anything is known
+BYTES_PER_S = 50e6
+SMALL_SIZE_BYTES = 256 * 1024  # what is smaller tells of latency, what is larger of throughput
+WEIGHT = 0.1  # of a new observation
+
+
+@dataclass(slots=True)
+class Speed:
+    """How long fetches take: seconds, and seconds for each byte; moving averages."""
+
+    latency_s: float = LATENCY_S
+    byte_s: float = 1 / BYTES_PER_S
+
+    def began(self, seconds: float) -> None:
+        """The first byte came after so long."""
+        self.latency_s += WEIGHT * (seconds - self.latency_s)
+
+    def served(self, size_bytes: int, seconds: float) -> None:
+        """So many bytes took so long, from asking to the last of them."""
+        if size_bytes < SMALL_SIZE_BYTES:
+            self.latency_s += WEIGHT * (seconds - self.latency_s)
+        else:
+            byte_s = max(0.0, seconds - self.latency_s) / size_bytes
+            self.byte_s += WEIGHT * (byte_s - self.byte_s)
+
+    def expected_s(self, size_bytes: int) -> float:
+        """How long so many bytes will take."""
+        return self.latency_s + size_bytes * self.byte_s
+
+
+@dataclass(slots=True)
+class Record:
+    """What is known of one peer."""
+
+    speed: Speed
+    failures: int = 0  # in a row, those of one backoff counted once
+    wrongs: int = 0
+    avoided_until_s: float = 0.0
+    quarantined_until_s: float = 0.0
+    on_trial: bool = False  # the backoff is over, and one attempt is to show whether it was enough
+    probes_failed: int = 0
+
+    @property
+    def down(self) -> bool:
+        return self.probes_failed >= PROBES_FAILED
+
+
+@dataclass(slots=True)
+class Health:
+    """For any thread. Remembers ``peers_max`` peers; those not heard of for longest are forgotten
+    (and thus thought well of)."""
+
+    peers_max: int = PEERS_MAX
+    _peers: OrderedDict[str, Record] = field(default_factory=OrderedDict)
+    _peer: Speed = field(default_factory=Speed)  # of all peers: what a new one is thought to do
+    _store: Speed = field(default_factory=Speed)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def usable(self, address: str, now_s: float) -> bool:
+        """Whether the peer may be asked now."""
+        with self._lock:
+            record = self._peers.get(address)
+            if record is None:
+                return True
+            avoided_until_s = max(record.avoided_until_s, record.quarantined_until_s)
+            return now_s >= avoided_until_s and not record.down
+
+    def asked(self, address: str, now_s: float) -> None:
+        """It is being asked. If it failed before, nobody else asks it until that has shown
+        something, or for a while."""
+        with self._lock:
+            record = self._peers.get(address)
+            if record is not None and record.failures:
+                record.avoided_until_s = max(record.avoided_until_s, now_s + TRIAL_S)
+                record.on_trial = True
+
+    def began(self, address: str, seconds: float) -> None:
+        """Its first byte came so long after it was asked."""
+        with self._lock:
+            self._record(address).speed.began(seconds)
+            self._peer.began(seconds)
+
+    def served(self, address: str, size_bytes: int, seconds: float) -> None:
+        """It sent right bytes, all of them so long after it was asked."""
+        with self._lock:
+            record = self._record(address)
+            record.speed.served(size_bytes, seconds)
+            record.failures //= 2  # who fails every other time is avoided for longer
+            record.avoided_until_s = 0.0
+            self._peer.served(size_bytes, seconds)
+
+    def failed(self, address: str, now_s: float) -> None:
+        """It refused, reset, sent nothing or too little in time: avoided for a while that
+        doubles. What fails together counts once."""
+        with self._lock:
+            record = self._record(address)
+            if now_s >= record.avoided_until_s or record.on_trial:
+                record.on_trial = False
+                record.failures += 1
+                backoff_s = BACKOFF_S_MIN * 2.0 ** (record.failures - 1)
+                record.avoided_until_s = now_s + min(backoff_s, BACKOFF_S_MAX)
+
+    def wrong(self, address: str, now_s: float) -> None:
+        """It sent bytes that do not match: not asked for minutes, longer each time."""
+        with self._lock:
+            record = self._record(address)
+            if now_s >= record.quarantined_until_s:
+                record.wrongs += 1
+                seconds = min(QUARANTINE_S * 2.0 ** (record.wrongs - 1), QUARANTINE_S_MAX)
+                record.quarantined_until_s = now_s + seconds
+
+    def probed(self, address: str, ok: bool, now_s: float) -> None:  # noqa: FBT001
+        """It answered a probe, or did not. One that was down and answers has a clean slate, but
+        for wrong bytes; one that answers probes and fails in use stays avoided."""
+        with self._lock:
+            record = self._record(address)
+            if not ok:
+                record.probes_failed += 1
+            elif record.probes_failed:
+                record.probes_failed = record.failures = 0
+                record.avoided_until_s = now_s
+
+    def expected_s(self, address: str, size_bytes: int) -> float:
+        """How long the peer is thought to take for so many bytes that it has."""
+        with self._lock:
+            record = self._peers.get(address)
+            return (self._peer if record is None else record.speed).expected_s(size_bytes)
+
+    def store_served(self, size_bytes: int, seconds: float) -> None:
+        """The store sent so many bytes in so long."""
+        with self._lock:
+            self._store.served(size_bytes, seconds)
+
+    def store_expected_s(self, size_bytes: int) -> float:
+        """How long the store is thought to take for so many bytes."""
+        with self._lock:
+            return self._store.expected_s(size_bytes)
+
+    def _record(self, address: str) -> Record:
+        record = self._peers.get(address)
+        if record is None:
+            speed = Speed(self._peer.latency_s, self._peer.byte_s)
+            record = self._peers[address] = Record(speed)
+            if len(self._peers) > self.peers_max:
+                self._peers.popitem(last=False)
+        self._peers.move_to_end(address)
+        return record

@@ -1,0 +1,287 @@
+"""Whom to ask for one unit, when to ask somebody else, and when to read from S3. Pure.
+
+The rules, in the order in which they are looked at:
+
+- The first usable owner is this node: S3.
+- Nothing under way: sources that were named, a few, with ``cached``; else the first usable owner
+  that has not failed this unit; else, after all of them said that they are busy, a pause.
+- The attempt takes much longer than expected: a second one, at a source or the next owner, where
+  the budget of hedges allows it.
+- The attempt takes far too long and does not get on: it is given up, and counts as failed.
+- All of it takes longer than S3 would have taken: S3, where the budget of early turns allows it.
+- The deadline: S3, always.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from proxy.peers.budgets import Budgets
+from proxy.peers.health import Health
+from proxy.peers.peer import Peer
+
+SOURCES_TRIED_MAX = 4  # of those that one busy answer named
+HEDGES_MAX = 4  # of one unit
+PAUSE_S_MIN, PAUSE_S_MAX = 0.02, 5.0
+
+# Times are multiples of the usual one: what the peer takes, and S3 before it where the peer may
+# have to ask it. The least ones are for peers that are busy with more than us.
+HEDGE_FACTOR, HEDGE_S_MIN = 2.0, 0.25  # another is asked besides
+BEGIN_FACTOR, BEGIN_S_MIN = 4.0, 2.0  # no byte came: given up
+LOOK_FACTOR, LOOK_S_MIN = 0.5, 2.5  # too few came since it was looked at last: given up
+PATIENCE_FACTOR, PATIENCE_S_MIN = 2.0, 1.0  # of what S3 takes: turning to it early
+DEADLINE_FACTOR, DEADLINE_S_MIN = 20.0, 15.0  # turning to S3 at last
+DEADLINE_S_MAX = 15.0  # half of what a mount waits: S3 needs the rest
+
+
+class Ask(NamedTuple):
+    """Ask the peer; with ``cached`` only for what it has or is getting already."""
+
+    peer: Peer
+    cached: bool
+
+
+class GiveUp(NamedTuple):
+    """End the attempt at this address: it failed (tell Health, not the plan)."""
+
+    address: str
+
+
+class AskStore(NamedTuple):
+    """End all attempts and read from S3."""
+
+
+class Wait(NamedTuple):
+    """Wait for an event of the attempts under way, at most until then."""
+
+    until_s: float
+
+
+Action = Ask | GiveUp | AskStore | Wait
+
+
+@dataclass(slots=True)
+class Attempt:
+    """A peer that was asked and has not ended, and the times at which it becomes suspicious."""
+
+    cached: bool
+    usual_s: float
+    hedge_s: float
+    look_s: float  # when it is looked at: whether it began, whether it gets on
+    looked_s: float = 0.0  # when it was looked at last, and what had come by then
+    looked_bytes: int = 0
+    received_bytes: int = 0
+
+
+class Plan:
+    """One unit's way. Ask ``next`` what to do, do it, tell what came of it, ask again.
+
+    ``owners``: as ``ownership.rank`` gives them. ``known``: peers that sent other parts of this
+    pack lately; they are tried first. ``jitter`` gives numbers in [0, 1). At most two peers are
+    asked at once. After AskStore every further answer is AskStore.
+    """
+
+    def __init__(
+        self,
+        owners: Sequence[Peer],
+        *,
+        self_address: str,
+        size_bytes: int,
+        health: Health,
+        budgets: Budgets,
+        now_s: float,
+        jitter: Callable[[], float],
+        known: Sequence[Peer] = (),
+        deadline_s_max: float = DEADLINE_S_MAX,
+    ) -> None:
+        self._owners = owners
+        self._self_address = self_address
+        self._size_bytes = size_bytes
+        self._health = health
+        self._budgets = budgets
+        self._jitter = jitter
+        self._store_s = health.store_expected_s(size_bytes)
+        self._patience_s = now_s + max(PATIENCE_S_MIN, PATIENCE_FACTOR * self._store_s)
+        usual_s = self._usual_s(owners[0].address if owners else self_address, cached=False)
+        deadline_s = max(DEADLINE_S_MIN, DEADLINE_FACTOR * usual_s)
+        self._deadline_s = now_s + min(deadline_s, deadline_s_max)
+        self._halfway_s = (now_s + self._deadline_s) / 2  # an owner that is busy still is passed by
+        self._attempts: dict[str, Attempt] = {}
+        self._sources: list[Peer] = list(known)[::-1]  # to be tried with cached=1, last one first
+        self._tried: set[str] = {self_address}  # sources, in this round
+        self._failed: set[str] = set()  # not asked again for this unit
+        self._pause_until_s = 0.0
+        self._rounds = 0
+        self._busy = ""  # the owner that said so last
+        self._hedges = 0
+        self._impatient = self._at_store = False
+
+    def next(self, now_s: float) -> Action:
+        """What to do now."""
+        if self._at_store or now_s >= self._deadline_s:
+            return self._turn_to_store()
+        for address, attempt in self._attempts.items():
+            if self._hopeless(attempt, now_s):
+                self.failed(address, now_s)
+                return GiveUp(address)
+        action = self._hedge(now_s) if self._attempts else self._ask_one(now_s)
+        if not isinstance(action, Wait):
+            return action
+        if now_s >= self._patience_s and not self._impatient:
+            self._impatient = True  # asked once, so that budgets are not spent by waiting
+            if self._budgets.store(self._size_bytes):
+                return self._turn_to_store()
+        return Wait(min(action.until_s, *self._times_to_look()))
+
+    def began(self, address: str, now_s: float) -> None:
+        """The first bytes came."""
+        attempt = self._attempts.get(address)
+        if attempt is not None and not attempt.received_bytes:
+            attempt.received_bytes = 1
+            self._look_later(attempt, now_s)
+
+    def received(self, address: str, size_bytes: int, now_s: float) -> None:
+        """So many bytes came so far: a peer that gets on is not given up."""
+        self.began(address, now_s)
+        attempt = self._attempts.get(address)
+        if attempt is not None:
+            attempt.received_bytes = size_bytes
+
+    def failed(self, address: str, now_s: float) -> None:
+        """It refused, reset, or sent wrong bytes."""
+        self._failed.add(address)
+        self._ended(address, now_s)
+
+    def lacking(self, address: str, now_s: float) -> None:
+        """It has not got it (404 to ``cached``)."""
+        self._ended(address, now_s)
+
+    def busy(
+        self, address: str, alternatives: Sequence[Peer], retry_after_s: float, now_s: float
+    ) -> None:
+        """It has too much to do, and names others."""
+        attempt = self._ended(address, now_s)
+        named = [peer for peer in alternatives if self._untried(peer)]
+        for at in range(len(named) - 1, 0, -1):  # shuffled
+            other = int(self._jitter() * (at + 1))
+            named[at], named[other] = named[other], named[at]
+        self._sources.extend(named[:SOURCES_TRIED_MAX])
+        if attempt is not None and not attempt.cached:
+            longest_s = min(max(retry_after_s, PAUSE_S_MIN) * 2.0**self._rounds, PAUSE_S_MAX)
+            self._pause_until_s = now_s + longest_s * (1 + self._jitter()) / 2
+            self._rounds += 1
+            self._busy = address
+
+    def _ended(self, address: str, now_s: float) -> Attempt | None:
+        ended = self._attempts.pop(address, None)
+        for attempt in self._attempts.values():
+            attempt.hedge_s = now_s  # it was slow enough for a hedge, and has none any more
+        return ended
+
+    def _turn_to_store(self) -> Action:
+        self._at_store = True
+        self._attempts.clear()
+        return AskStore()
+
+    def _ask_one(self, now_s: float) -> Action:
+        """Nothing is under way."""
+        source = self._next_source(now_s)
+        if source is not None:
+            return self._ask(source, now_s, cached=True)
+        if now_s < self._pause_until_s:
+            return Wait(self._pause_until_s)
+        if self._rounds:
+            self._tried = {self._self_address}
+            if now_s >= self._halfway_s:
+                self._failed.add(self._busy)
+        owner = self._next_owner(now_s)
+        if owner is None or owner.address == self._self_address:
+            return self._turn_to_store()
+        return self._ask(owner, now_s, cached=False)
+
+    def _hedge(self, now_s: float) -> Action:
+        """Something is under way: whether another is asked besides."""
+        if len(self._attempts) > 1 or self._hedges >= HEDGES_MAX:
+            return Wait(self._deadline_s)
+        attempt = next(iter(self._attempts.values()))
+        if now_s < attempt.hedge_s:
+            return Wait(attempt.hedge_s)
+        attempt.hedge_s = self._deadline_s  # decided once
+        self._hedges += 1
+        if not self._budgets.hedge(self._size_bytes):
+            return Wait(self._deadline_s)
+        source = self._next_source(now_s)
+        if source is not None:
+            return self._ask(source, now_s, cached=True)
+        owner = self._next_owner(now_s)
+        if owner is None:
+            return Wait(self._deadline_s)
+        may_cost_egress = self._budgets.store(self._size_bytes)
+        if owner.address != self._self_address:
+            return self._ask(owner, now_s, cached=not may_cost_egress)
+        return self._turn_to_store() if may_cost_egress else Wait(self._deadline_s)
+
+    def _ask(self, peer: Peer, now_s: float, *, cached: bool) -> Action:
+        usual_s = self._usual_s(peer.address, cached=cached)
+        self._attempts[peer.address] = Attempt(
+            cached,
+            usual_s,
+            hedge_s=now_s + max(HEDGE_S_MIN, HEDGE_FACTOR * usual_s),
+            look_s=now_s + max(BEGIN_S_MIN, BEGIN_FACTOR * usual_s),
+        )
+        self._health.asked(peer.address, now_s)
+        if cached:
+            self._tried.add(peer.address)
+        return Ask(peer, cached)
+
+    def _next_source(self, now_s: float) -> Peer | None:
+        while self._sources:
+            peer = self._sources.pop()
+            if self._untried(peer) and self._health.usable(peer.address, now_s):
+                return peer
+        return None
+
+    def _next_owner(self, now_s: float) -> Peer | None:
+        """The first owner that may be asked; this node itself among them."""
+        for peer in self._owners:
+            if peer.address == self._self_address:
+                return peer
+            if peer.address in self._failed or peer.address in self._attempts:
+                continue
+            if self._health.usable(peer.address, now_s):
+                return peer
+        return None
+
+    def _untried(self, peer: Peer) -> bool:
+        address = peer.address
+        return not (address in self._tried or address in self._failed or address in self._attempts)
+
+    def _usual_s(self, address: str, *, cached: bool) -> float:
+        """What the peer takes, and S3 before it where it may have to be asked."""
+        peer_s = self._health.expected_s(address, self._size_bytes)
+        return peer_s if cached else peer_s + self._store_s
+
+    def _hopeless(self, attempt: Attempt, now_s: float) -> bool:
+        """Whether it was time to look at the attempt, and it will not end in time."""
+        if now_s < attempt.look_s:
+            return False
+        came_bytes = attempt.received_bytes - attempt.looked_bytes
+        if came_bytes <= 0:
+            return True
+        each_s = (now_s - attempt.looked_s) / came_bytes
+        rest_s = (self._size_bytes - attempt.received_bytes) * each_s
+        self._look_later(attempt, now_s)
+        return now_s + rest_s > self._deadline_s
+
+    def _look_later(self, attempt: Attempt, now_s: float) -> None:
+        attempt.looked_s, attempt.looked_bytes = now_s, attempt.received_bytes
+        attempt.look_s = now_s + max(LOOK_S_MIN, LOOK_FACTOR * attempt.usual_s)
+
+    def _times_to_look(self) -> list[float]:
+        times = [attempt.look_s for attempt in self._attempts.values()]
+        times.append(self._deadline_s)
+        if not self._impatient:
+            times.append(self._patience_s)
+        return times

@@ -1,0 +1,204 @@
+"""Nodes that fetch from each other: real sockets, real caches, one store that counts."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from chunkstore.objects import Part
+from proxy.meter import Counter
+from proxy.peers.ownership import rank
+from proxy.testing_cluster import Member, cluster_of
+from proxy.testing_rig import MIB, Rig, read_path
+
+BIG = random.Random(1).randbytes(6 * MIB + 123)
+SMALL = {b"small/%03d" % n: random.Random(n).randbytes(500 + n * 37) for n in range(200)}
+FILES = {b"big": BIG, **SMALL}
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Rig:
+    return Rig(tmp_path, FILES, chunk_size_bytes=20_000, pack_chunks=50)
+
+
+async def read_all(member: Member) -> None:
+    for path, content in FILES.items():
+        assert await read_path(member.node, path) == content
+
+
+def stored_bytes(rig: Rig) -> int:
+    """The bytes of all packs' chunks, data and trees, as they lie in the store."""
+    return sum(info.size_bytes for info in rig.objects.list("packs/"))
+
+
+def read_bytes(rig: Rig) -> int:
+    return sum(size for _, _, size in rig.objects.ranges)
+
+
+def test_all_nodes_together_read_the_store_once(rig: Rig) -> None:
+    """Four nodes that read everything at once: right bytes, and the store sends each chunk once."""
+
+    async def run() -> None:
+        async with cluster_of(rig, 4) as members:
+            await asyncio.gather(*map(read_all, members))
+            assert read_bytes(rig) <= 1.05 * stored_bytes(rig)
+            assert sum(member.count(Counter.PEER_FETCHED_BYTES) for member in members) > len(BIG)
+            assert sum(member.count(Counter.PEER_CORRUPT) for member in members) == 0
+
+    asyncio.run(run())
+
+
+def test_one_node_after_the_other(rig: Rig) -> None:
+    """What the first node brought, the others get without the store."""
+
+    async def run() -> None:
+        async with cluster_of(rig, 3) as members:
+            await read_all(members[0])
+            sent = read_bytes(rig)
+            for member in members[1:]:
+                await read_all(member)
+            assert read_bytes(rig) == sent
+
+    asyncio.run(run())
+
+
+def test_a_node_that_is_gone_costs_nothing_but_speed(rig: Rig) -> None:
+    """The doors of two of four nodes close in the middle: every read is right."""
+
+    async def run() -> None:
+        async with cluster_of(rig, 4) as members:
+            reading = [asyncio.create_task(read_all(member)) for member in members]
+            await read_path(members[0].node, b"small/000")
+            await members[1].stop()
+            await members[2].stop()
+            await asyncio.gather(*reading)
+            assert read_bytes(rig) <= 3 * stored_bytes(rig)
+
+    asyncio.run(run())
+
+
+@contextmanager
+def bad_peer(answer: bytes | None) -> Iterator[str]:
+    """The address of a peer that answers every request with these bytes, or never."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        connections: list[socket.socket] = []
+
+        def serve() -> None:
+            while True:
+                try:
+                    connection, _ = listener.accept()
+                except OSError:
+                    return
+                connections.append(connection)
+                if answer is not None:
+                    connection.recv(65536)
+                    connection.sendall(answer)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        try:
+            yield address
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            for connection in connections:
+                connection.close()
+            thread.join(60)
+
+
+def lie(size_bytes: int) -> bytes:
+    return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % size_bytes + bytes(size_bytes)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lie(20_000),
+        lie(0),
+        b"HTTP/1.1 200 OK\r\nContent-Length: 999999999999\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b"HTTP/1.1 503 Busy\r\nContent-Length: 3\r\n\r\n\xff\xff\xff",
+        b"\x00" * 70_000,
+        b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n",
+        None,
+    ],
+)
+def test_a_bad_peer_harms_nobody(rig: Rig, answer: bytes | None) -> None:
+    """A peer that lies, answers rubbish, refuses or never answers: right bytes for every read."""
+
+    async def run(address: str) -> None:
+        async with cluster_of(rig, 2, others=[address]) as members:
+            for member in members:
+                assert await read_path(member.node, b"big") == BIG
+
+    with bad_peer(answer) as address:
+        asyncio.run(run(address))
+
+
+def test_a_stranger_gets_nothing(rig: Rig) -> None:
+    """The peer door answers nobody who does not hold the secret, and knows no client's paths."""
+
+    async def run() -> list[bytes]:
+        async with cluster_of(rig, 1) as members:
+            pack = rig.objects.list("packs/").__next__().key.rpartition("/")[2]
+            return [
+                await asked(members[0].address, target)
+                for target in (f"/peers/packs/{pack}/index", "/files/data/set@main/big", "/readyz")
+            ]
+
+    async def asked(address: str, target: str) -> bytes:
+        host, _, port = address.partition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(f"GET {target} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        line = await reader.readline()
+        writer.close()
+        return line.split(b" ")[1]
+
+    assert asyncio.run(run()) == [b"403", b"403", b"200"]
+
+
+def test_wrong_bytes_from_the_store_reach_no_peer(rig: Rig) -> None:
+    """An owner whose store lies once reads again; the node that asked it gets right bytes."""
+
+    async def run() -> None:
+        async with cluster_of(rig, 2) as members:
+            lied: set[str] = set()
+
+            def answer(key: str, part: Part) -> Part:
+                if len(part.data) > 20_000 and key not in lied:
+                    lied.add(key)
+                    return replace(part, data=bytes(len(part.data)))
+                return part
+
+            rig.objects.answer = answer
+            for member in members:
+                assert await read_path(member.node, b"big") == BIG
+            assert lied
+            assert sum(member.count(Counter.PEER_CORRUPT) for member in members) == 0
+
+    asyncio.run(run())
+
+
+def test_owners_share_the_packs(rig: Rig) -> None:
+    """Both of two nodes read from the store what they own, and only that."""
+
+    async def run() -> None:
+        async with cluster_of(rig, 2) as members:
+            await asyncio.gather(*map(read_all, members))
+            packs = {bytes.fromhex(key.rpartition("/")[2]) for key, _, _ in rig.objects.ranges}
+            peers = members[0].peering.members()
+            owned = {rank(peers, pack, 1)[0].address for pack in packs}
+            assert owned == {member.address for member in members}
+            for member in members:
+                assert member.count(Counter.PEER_FAILED) == 0
+                assert 0 < member.count(Counter.FETCHED_BYTES) < stored_bytes(rig)
+
+    asyncio.run(run())
