@@ -51,12 +51,12 @@ class Nginx:
 
 
 @contextmanager
-def nginx(directory: Path) -> Iterator[Nginx]:
-    """Serves the files of ``directory`` until the end of the block."""
+def nginx(directory: Path, host: str = HOST) -> Iterator[Nginx]:
+    """Serves the files of ``directory`` at an address, until the end of the block."""
     with private_directory("ln-") as private:
         for attempt in range(1, STARTS_MAX + 1):
             port = free_port()
-            with Child(_argv(private, directory, port)) as child:
+            with Child(_argv(private, directory, host, port)) as child:
                 if wait_for_port(child, port):
                     yield Nginx(port)
                     return
@@ -64,10 +64,10 @@ def nginx(directory: Path) -> Iterator[Nginx]:
                     raise child.failed(f"does not listen on port {port}")
 
 
-def _argv(private: Path, directory: Path, port: int) -> list[str]:
+def _argv(private: Path, directory: Path, host: str, port: int) -> list[str]:
     user = "user root;" if os.geteuid() == 0 else ""  # else its worker would be www-data
     conf = private / "nginx.conf"
     conf.write_text(
-        _CONF.format(dir=private, host=HOST, port=port, root=directory.absolute(), user=user)
+        _CONF.format(dir=private, host=host, port=port, root=directory.absolute(), user=user)
     )
     return ["/usr/sbin/nginx", "-c", str(conf), "-p", str(private), "-e", "stderr"]

@@ -1,0 +1,73 @@
+"""What a relay counts, by what an answer was of, and the limit that it keeps. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+from chunkstore import keys
+
+BURST_S = 0.02  # so much of a second may pass at once after a pause
+PACKS, INDEX, REPOS, LISTS = "packs", "index", "repos", "lists"
+ERRORS, OTHER = "errors", "other"
+_FOLDERS = {keys.PACKS: PACKS, keys.INDEX: INDEX, keys.REPOS: REPOS}
+
+
+def kind_of(target: str, status: int) -> str:
+    """What an answer's bytes count as: a class of object keys, lists, or errors.
+
+    ``target`` is the request's: ``/BUCKET/PREFIX/KEY``, or ``/BUCKET?list-type=2&...``.
+    """
+    if status >= 400:
+        return ERRORS
+    parts = urlsplit(target)
+    if "list-type=" in parts.query:
+        return LISTS
+    for folder, kind in _FOLDERS.items():
+        if f"/{folder}" in parts.path:
+            return kind
+    return OTHER
+
+
+@dataclass(slots=True)
+class Counts:
+    """Requests answered, and bytes of bodies sent, by kind."""
+
+    requests: dict[str, int] = field(default_factory=dict)
+    size_bytes: dict[str, int] = field(default_factory=dict)
+
+    def add(self, kind: str, requests: int, size_bytes: int) -> None:
+        """Counts so many more of one kind."""
+        self.requests[kind] = self.requests.get(kind, 0) + requests
+        self.size_bytes[kind] = self.size_bytes.get(kind, 0) + size_bytes
+
+    @property
+    def total_bytes(self) -> int:
+        """Of all kinds, errors too."""
+        return sum(self.size_bytes.values())
+
+    def as_dict(self) -> dict[str, dict[str, int]]:
+        """Both tables, for JSON."""
+        return {"requests": self.requests, "bytes": self.size_bytes}
+
+    @classmethod
+    def from_dict(cls, found: dict[str, dict[str, int]]) -> Counts:
+        """What ``as_dict`` gave."""
+        return cls(found["requests"], found["bytes"])
+
+
+class Throttle:
+    """A rate that all senders share, each served in the order that it asked."""
+
+    def __init__(self, bytes_per_s_max: float) -> None:
+        """0: no limit."""
+        self._bytes_per_s = bytes_per_s_max
+        self._free_s = 0.0  # when all that was promised is sent
+
+    def reserve(self, size_bytes: int, now_s: float) -> float:
+        """How long to wait, in seconds, before sending so many bytes."""
+        if not self._bytes_per_s:
+            return 0.0
+        start_s = max(self._free_s, now_s - BURST_S)
+        self._free_s = start_s + size_bytes / self._bytes_per_s
+        return max(0.0, start_s - now_s)

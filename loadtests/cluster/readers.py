@@ -1,0 +1,146 @@
+"""Readers of many nodes at once: started together, watched, ended, their results collected."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+
+import msgspec
+
+from chunkstore.testing.children import Child
+from loadtests.cluster.errors import LoadtestError
+from loadtests.cluster.figures import Seen
+from loadtests.cluster.network import Host
+from loadtests.cluster.plans import Streams, size_of
+from loadtests.cluster.reader import Task
+
+ROOT = Path(__file__).parents[2]
+READY_TIMEOUT_S = 120.0
+
+
+class _Answer(msgspec.Struct):
+    start_s: float
+    end_s: float
+    seen: Seen
+
+
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """How reads are done: see reader.Task."""
+
+    timeout_s: float = 120.0
+    patience_s: float = 0.0
+    pause_s: float = 0.0
+    is_endless: bool = False  # until ``stop``
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    child: Child
+    result: Path
+    size_bytes: int
+    reads: int
+
+
+class Readers:
+    """The readers of one epoch. A context: who still runs at its end is killed."""
+
+    def __init__(self, folder: Path) -> None:
+        """``folder`` is for their files, and made here."""
+        folder.mkdir(parents=True)
+        self._folder = folder
+        self._gate, self._until = folder / "gate", folder / "until"
+        self._running: dict[int, _Running] = {}
+
+    def add(
+        self, number: int, host: Host, address: str, streams: Streams,
+        targets: Mapping[str, str], manner: Manner,
+    ) -> None:  # fmt: skip
+        """A reader on a host; it is ready, and begins when all do (or at once, if they have)."""
+        names = {job.name for jobs in streams for job in jobs}
+        result = self._folder / f"result-{number}.json"
+        task = Task(
+            address,
+            {name: targets[name] for name in names},
+            streams,
+            gate=str(self._gate),
+            result=str(result),
+            timeout_s=manner.timeout_s,
+            patience_s=manner.patience_s,
+            pause_s=manner.pause_s,
+            until=str(self._until) if manner.is_endless else "",
+        )
+        file = self._folder / f"task-{number}.json"
+        file.write_bytes(msgspec.json.encode(task))
+        words = [sys.executable, "-m", "loadtests.cluster.reader", str(file)]
+        child = Child(host.argv(words), cwd=ROOT)
+        reads = sum(len(jobs) for jobs in streams)
+        self._running[number] = _Running(child, result, size_of(streams), reads)
+
+    def begin(self) -> None:
+        """All begin to read, when all are ready."""
+        for running in self._running.values():
+            running.child.wait_for("^ready$", timeout_s=READY_TIMEOUT_S)
+        self._gate.touch()
+
+    def stop(self) -> None:
+        """Endless readers end after the read that they do."""
+        self._until.touch()
+
+    def drop(self, number: int) -> None:
+        """Kills a reader, as its machine is gone; what it saw counts no more."""
+        running = self._running.pop(number, None)
+        if running is not None:
+            running.child.kill()
+
+    @property
+    def read_bytes(self) -> int:
+        """Of all readers, so far."""
+        return sum(progress(running.child.output) for running in self._running.values())
+
+    def wait(self, timeout_s: float, meanwhile: Callable[[], None]) -> None:
+        """Until all have ended, or the time is over; ``meanwhile`` is called again and again."""
+        end = monotonic() + timeout_s
+        while (child := self._unfinished()) is not None and monotonic() < end:
+            meanwhile()
+            child.pause()
+
+    def collect(self) -> tuple[Seen, float]:
+        """What all saw, and the seconds from the first one's begin to the last one's end.
+
+        Who has not ended has failed in all of its reads. LoadtestError for one that broke.
+        """
+        total = Seen()
+        times = []
+        for number, running in self._running.items():
+            if running.result.exists():
+                answer = msgspec.json.decode(running.result.read_bytes(), type=_Answer)
+                total.add(answer.seen)
+                times += [answer.start_s, answer.end_s]
+            elif running.child.process.poll() is None:
+                running.child.kill()
+                failed = Seen(failed=running.reads, told=[f"reader {number}: did not end in time"])
+                total.add(failed)
+            else:
+                raise LoadtestError(f"a reader broke:\n{running.child.output[-2000:]}")
+        return total, max(times) - min(times) if times else 0.0
+
+    def _unfinished(self) -> Child | None:
+        children = (running.child for running in self._running.values())
+        return next((child for child in children if child.process.poll() is None), None)
+
+    def __enter__(self) -> Readers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for running in self._running.values():
+            running.child.kill()
+
+
+def progress(output: str) -> int:
+    """The last number that a reader has written; 0 for none."""
+    lines = [line for line in output.rpartition("\n")[0].splitlines() if line.isdigit()]
+    return int(lines[-1]) if lines else 0

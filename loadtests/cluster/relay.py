@@ -1,0 +1,294 @@
+"""An HTTP/1.1 relay that counts, limits, delays and misbehaves: what is put in front of the origin,
+and in front of the peer door of a node that is to be a bad one.
+
+``python -m loadtests.cluster.relay HOST:PORT UPSTREAM_HOST:PORT CONTROL`` relays GET and HEAD until
+it is killed. At the Unix socket CONTROL it takes lines of JSON, ``{"set": {FIELD: VALUE}}`` of a
+Behaviour or ``{"reset": true}``, and answers each with what it counted.
+
+Counted are the bytes of response bodies that were written to the client's socket (headers are not;
+what a client that went away did not read is). Bodies move by splice(2), so that a relay costs next
+to no processor time.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import select
+import socket
+import struct
+import sys
+import threading
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import monotonic
+
+from loadtests.cluster.counting import Counts, Throttle, kind_of
+from loadtests.cluster.heads import BadHttp, Head, receive_head, receive_line
+
+PIECE_BYTES = 128 << 10
+PIPE_BYTES = 1 << 20
+TIMEOUT_S = 600  # without a byte; longer than any run waits
+LOOK_S = 0.2  # how often a held client is looked at
+_F_SETPIPE_SZ = 1031
+_OUT = b"<?xml version='1.0'?><Error><Code>ServiceUnavailable</Code></Error>"
+_UNAVAILABLE = (
+    b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/xml\r\nRetry-After: 1\r\n"
+    b"Content-Length: %d\r\n\r\n%b" % (len(_OUT), _OUT)
+)
+_NOT_HERE = b"HTTP/1.1 501 Not Implemented\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Behaviour:
+    """How a relay is. ``outage`` is of all requests, ``fault`` of those below ``fault_below``.
+
+    ``flip``: one bit of each piece of a body is wrong; ``slow``: one byte a second of a body;
+    ``hang``: taken and never answered. ``503`` and ``blackhole``: the same for a whole service.
+    """
+
+    latency_s: float = 0.0  # added before an answer's first byte
+    bytes_per_s_max: float = 0.0  # of all bodies together; 0: no limit
+    outage: str = ""
+    fault: str = ""
+    fault_below: str = "/"
+
+    def fault_of(self, target: str) -> str:
+        """The fault that an answer to ``target`` has."""
+        return self.fault if target.startswith(self.fault_below) else ""
+
+
+class Gone(Exception):
+    """One of the two sides went away, or the exchange was given up."""
+
+
+class Relay:
+    """Passes exchanges on to ``upstream``; a thread for each connection."""
+
+    def __init__(self, upstream: tuple[str, int]) -> None:
+        self._upstream = upstream
+        self._changed = threading.Condition()  # guards all that follows
+        self._behaviour = Behaviour()
+        self._throttle = Throttle(0)
+        self._counts = Counts()
+
+    def serve(self, listener: socket.socket) -> None:
+        """Accepts clients until the process ends."""
+        while True:
+            client, _ = listener.accept()
+            threading.Thread(target=self._connection, args=(client,), daemon=True).start()
+
+    def command(self, line: str) -> str:
+        """Does what one line of the control socket asks for; the answer."""
+        asked = json.loads(line)
+        with self._changed:
+            if "set" in asked:
+                self._behaviour = replace(self._behaviour, **asked["set"])
+                self._throttle = Throttle(self._behaviour.bytes_per_s_max)
+                self._changed.notify_all()
+            counted = self._counts
+            if asked.get("reset"):
+                self._counts = Counts()
+            return json.dumps(counted.as_dict())
+
+    def _connection(self, client: socket.socket) -> None:
+        upstream = socket.socket()
+        pipe = os.pipe()
+        try:
+            for end in (client, upstream):
+                _make_bounded(end)
+            with suppress(OSError):
+                _set_pipe_size(pipe[0])
+            upstream.connect(self._upstream)
+            while self._exchange(Ends(client, upstream, pipe)):
+                pass
+        except (OSError, Gone, BadHttp):
+            pass  # a broken connection is all that the other side is to see
+        finally:
+            for end in (client, upstream):
+                end.close()
+            for fd in pipe:
+                os.close(fd)
+
+    def _exchange(self, ends: Ends) -> bool:
+        """One request and its answer; whether another may follow."""
+        request = receive_head(ends.client)
+        if request is None:
+            return False
+        behaviour = self._behaviour
+        if request.method not in ("GET", "HEAD"):
+            ends.client.sendall(_NOT_HERE)
+            return False
+        if behaviour.outage == "503":
+            self._count("errors", 1, 0)
+            ends.client.sendall(_UNAVAILABLE)
+            return True
+        fault = behaviour.fault_of(request.target)
+        if behaviour.outage == "blackhole" or fault == "hang":
+            self._hold(ends.client)
+        ends.upstream.sendall(request.raw)
+        answer = receive_head(ends.upstream)
+        if answer is None:
+            raise Gone
+        if behaviour.latency_s:
+            threading.Event().wait(behaviour.latency_s)
+        kind = kind_of(request.target, answer.status)
+        self._count(kind, 1, 0)
+        ends.client.sendall(answer.raw)
+        if request.method == "HEAD" or answer.status in (204, 304) or answer.status < 200:
+            return True
+        return self._body(ends, answer, kind, fault if answer.status in (200, 206) else "")
+
+    def _body(self, ends: Ends, answer: Head, kind: str, fault: str) -> bool:
+        """Passes a body on, framed as it is; whether the connection lives on."""
+        if "chunked" in answer.headers.get("transfer-encoding", ""):
+            while (size := int(line := receive_line(ends.upstream), 16)) > 0:
+                ends.client.sendall(line)
+                self._bytes(ends, size, kind, fault)
+                ends.client.sendall(receive_line(ends.upstream))
+            ends.client.sendall(line + receive_line(ends.upstream))
+            return True
+        length = answer.headers.get("content-length")
+        if length is None:  # the body ends with the connection
+            self._bytes(ends, sys.maxsize, kind, fault)
+            return False
+        self._bytes(ends, int(length), kind, fault)
+        return answer.headers.get("connection", "").lower() != "close"
+
+    def _bytes(self, ends: Ends, size_bytes: int, kind: str, fault: str) -> None:
+        left = size_bytes
+        while left:
+            piece = 1 if fault == "slow" else min(left, PIECE_BYTES)
+            self._wait_turn(ends.client, piece)
+            moved = _move_badly(ends, piece, fault) if fault else ends.move(piece)
+            if not moved:
+                if size_bytes == sys.maxsize:
+                    return
+                raise Gone
+            self._count(kind, 0, moved)
+            left -= moved
+            if fault == "slow":
+                self._linger(ends.client, 1.0)
+
+    def _wait_turn(self, client: socket.socket, size_bytes: int) -> None:
+        """Waits until ``size_bytes`` are within the limit; for ever where the service is out."""
+        with self._changed:
+            if self._behaviour.outage == "blackhole":
+                is_out = True
+                wait_s = 0.0
+            else:
+                is_out = False
+                wait_s = self._throttle.reserve(size_bytes, monotonic())
+        if is_out:
+            self._hold(client)
+        if wait_s > 0:
+            threading.Event().wait(wait_s)
+
+    def _hold(self, client: socket.socket) -> None:
+        """Says nothing until the behaviour changes or the client goes; then it is Gone."""
+        held = self._behaviour
+        while self._behaviour is held and not _is_closed(client):
+            with self._changed:
+                if self._behaviour is held:
+                    self._changed.wait(LOOK_S)
+        raise Gone
+
+    def _linger(self, client: socket.socket, seconds: float) -> None:
+        """Waits; Gone where the client does not."""
+        end = monotonic() + seconds
+        while (left := end - monotonic()) > 0:
+            if _is_closed(client):
+                raise Gone
+            threading.Event().wait(min(left, LOOK_S))
+
+    def _count(self, kind: str, requests: int, size_bytes: int) -> None:
+        with self._changed:
+            self._counts.add(kind, requests, size_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """The two sockets of a connection, and the pipe between them."""
+
+    client: socket.socket
+    upstream: socket.socket
+    pipe: tuple[int, int]
+
+    def move(self, size_bytes: int) -> int:
+        """Passes on up to so many bytes without looking at them; how many, 0 at the end."""
+        out, into = self.pipe
+        got = os.splice(self.upstream.fileno(), into, size_bytes)
+        left = got
+        while left:
+            left -= os.splice(out, self.client.fileno(), left)
+        return got
+
+
+def _move_badly(ends: Ends, size_bytes: int, fault: str) -> int:
+    """As ``Ends.move``; with ``flip`` one bit of what passes is wrong."""
+    data = bytearray(ends.upstream.recv(size_bytes))
+    if data and fault == "flip":
+        data[len(data) // 2] ^= 0x10
+    ends.client.sendall(data)
+    return len(data)
+
+
+def _make_bounded(end: socket.socket) -> None:
+    """No call on the socket waits for ever. (Not settimeout: splice wants a blocking socket.)"""
+    limit = struct.pack("ll", TIMEOUT_S, 0)
+    end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+    end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+    end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
+def _set_pipe_size(fd: int) -> None:
+    import fcntl
+
+    fcntl.fcntl(fd, _F_SETPIPE_SZ, PIPE_BYTES)
+
+
+def _is_closed(client: socket.socket) -> bool:
+    """Whether the other side is known to have gone."""
+    readable, _, _ = select.select([client], [], [], 0)
+    if not readable:
+        return False
+    try:
+        return not client.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except OSError as error:
+        return error.errno not in (errno.EAGAIN, errno.EINTR)
+
+
+def _control(path: str, relay: Relay) -> None:
+    """Answers at the control socket, one client after the other."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen()
+        while True:
+            client, _ = listener.accept()
+            with client, client.makefile("rw") as lines:
+                for line in lines:
+                    lines.write(relay.command(line) + "\n")
+                    lines.flush()
+
+
+def main(own: str, upstream: str, control: str) -> None:
+    """Relays until the process is killed; prints ``ready`` first."""
+    threading.stack_size(256 << 10)
+    relay = Relay(_address(upstream))
+    with socket.create_server(_address(own), backlog=1024) as listener:
+        threading.Thread(target=_control, args=(control, relay), daemon=True).start()
+        while not Path(control).exists():
+            threading.Event().wait(0.005)
+        print("ready", flush=True)
+        relay.serve(listener)
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    return host, int(port)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

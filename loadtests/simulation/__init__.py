@@ -1,0 +1,1 @@
+"""A cluster on a virtual clock: thousands of nodes that run the policy code of proxy/peers."""

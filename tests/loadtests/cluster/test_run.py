@@ -1,0 +1,70 @@
+"""A whole load test, small: nodes in namespaces of their own, an origin that counts.
+
+Needs root and iproute2, as CI has them: ``./run test -m cluster`` runs what does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadtests.cluster.network import is_over
+from loadtests.cluster.node import SETTINGS
+
+ROOT = Path(__file__).parents[3]
+NODES = 3
+PEERS = "peer_listen" in SETTINGS
+
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        os.geteuid() != 0 or shutil.which("ip") is None, reason="needs root and iproute2"
+    ),
+]
+
+
+def loadtest(*words: str) -> tuple[int, dict[str, Any]]:
+    """Exit code and object of a run with few nodes and little data."""
+    command = [sys.executable, "-m", "loadtests.cluster", *words, "--quick", "--origin", "moto"]
+    few = ["--nodes", str(NODES), "--size", "24MiB", "--json"]
+    done = subprocess.run(
+        [*command, *few], cwd=ROOT, capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.stdout, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return done.returncode, found
+
+
+def test_without_peers_every_node_reads_s3() -> None:
+    """Every byte is right, and S3 sends the dataset once for each node; that is told as short of
+    what is asked, and nothing stays behind."""
+    code, found = loadtest("cold-read", "--without-peers")
+    assert (found["reads_failed"], found["bytes_wrong"]) == (0, 0)
+    assert found["read_bytes"] == NODES * found["dataset_bytes"]
+    assert found["origin_egress_ratio"] == pytest.approx(NODES, abs=0.2)
+    assert found["read_latency_s"]["p50"] <= found["read_latency_s"]["p99"] <= found["seconds"]
+    assert (code, found["ok"]) == (1, False)
+    assert not [name for name in os.listdir("/run/netns") if is_over(name)]
+
+
+@pytest.mark.skipif(not PEERS, reason="this lodefs has no peers")
+def test_with_peers_s3_is_read_once() -> None:
+    """All that is asked of a cold read by the whole cluster is reached."""
+    code, found = loadtest("cold-read")
+    assert found["asserted"] and code == 0, found
+
+
+def test_kill_halfway() -> None:
+    """A node that is killed takes nothing with it but its own reads."""
+    code, found = loadtest("node-loss", *([] if PEERS else ["--without-peers"]))
+    assert (found["reads_failed"], found["bytes_wrong"], found["events_missed"]) == (0, 0, 0)
+    assert found["read_bytes"] < NODES * found["dataset_bytes"]
+    assert code == 0 or not PEERS
