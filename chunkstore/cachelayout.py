@@ -19,6 +19,8 @@ Rows. Numbers in keys are big-endian, so that rows sort by them; in values littl
     k snapshot key, inode u64, name   -> children up to ``name``: [wire.Node], MessagePack
     l snapshot key, inode u64         -> "" once all children of a directory have rows
     m name                            -> a figure of the writer's own, u64
+    n pin id                          -> a pin: what is not to be evicted       PinRow
+    o pin id, number u32              -> "": the pin holds this file
 
 A file's number is never used again, and a file's bytes never change: what a reader finds through
 an old view of the index is right, or the file is gone. Bytes of a file whose row does not say that
@@ -53,6 +55,8 @@ SNAPSHOT_KEY_BYTES = 16
 
 CHUNKS, FILES, RUNS, FLATS = b"c", b"f", b"r", b"d"
 PACKS, SNAPSHOTS, ENTRIES, CHILDREN, LOADED, FIGURES = b"p", b"s", b"i", b"k", b"l", b"m"
+PINS, HELD = b"n", b"o"
+PIN_ID_BYTES = 8
 
 DURABLE = bytes(16)  # in place of a boot id: all indexed bytes of the file are on disk
 BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")  # random(4): new with each boot
@@ -125,6 +129,18 @@ class EntryRow(msgspec.Struct, array_like=True, frozen=True):
     digest: bytes
     target: bytes
     segments: bytes  # (pack id, first u32, count u32, size u64) each; the last has no size
+
+
+class PinRow(msgspec.Struct, array_like=True, frozen=True):
+    """A pin of a part of a snapshot, until a time."""
+
+    repo: str
+    commit: str  # 64 hex characters
+    path: bytes  # all of it lies at or below
+    what: bytes  # what was asked for, as much of it as people want to see
+    until_s: int  # Unix
+    size_bytes: int  # of its files; 0 until they are known
+    is_complete: bool
 
 
 def check_version(where: Path, text: str) -> None:
@@ -317,10 +333,31 @@ def figure_key(name: str) -> bytes:
     return FIGURES + name.encode()
 
 
+def pin_key(pin_id: bytes) -> bytes:
+    """Key of a PinRow."""
+    return PINS + pin_id
+
+
+def held_prefix(pin_id: bytes) -> bytes:
+    """What the keys of the files that a pin holds begin with."""
+    return HELD + pin_id
+
+
+def held_key(pin_id: bytes, number: int) -> bytes:
+    """Key of the mark that a pin holds a file."""
+    return HELD + pin_id + number.to_bytes(4, "big")
+
+
+def held_of_key(key: bytes) -> tuple[bytes, int]:
+    """Pin id and number of such a key."""
+    return key[1:-4], int.from_bytes(key[-4:], "big")
+
+
 _encoder = msgspec.msgpack.Encoder()
 _entry_decoder = msgspec.msgpack.Decoder(EntryRow)
 _snapshot_decoder = msgspec.msgpack.Decoder(Snapshot)
 _nodes_decoder = msgspec.msgpack.Decoder(list[Node])
+_pin_decoder = msgspec.msgpack.Decoder(PinRow)
 
 
 def encode_entry_row(parent: int, entry: Entry) -> bytes:
@@ -374,7 +411,7 @@ def entry_of(row: EntryRow) -> Entry:
         row.executable,
         row.size_bytes,
         Digest(row.digest),
-        segments_of(row),
+        () if row.kind == Kind.SYMLINK else segments_of(row),
         row.target,
     )
 
@@ -449,3 +486,16 @@ def page_of(values: Iterable[bytes], after: bytes, limit: int) -> Page:
         if len(nodes) > limit:
             return Page(nodes[:limit], more=True)
     return Page(nodes, more=False)
+
+
+def encode_pin_row(row: PinRow) -> bytes:
+    """A pin's row."""
+    return _encoder.encode(row)
+
+
+def decode_pin_row(value: bytes) -> PinRow:
+    """Corrupt."""
+    try:
+        return _pin_decoder.decode(value)
+    except msgspec.MsgspecError as error:
+        raise Corrupt(f"a pin's row in the cache index is damaged: {error}") from error

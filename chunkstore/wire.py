@@ -22,6 +22,7 @@ NODES = "/nodes/"  # GET: entries by inode:          /nodes/REPO@COMMIT/INO[/chi
 CHILDREN, LOOKUP, DATA = "children", "lookup", "data"
 CACHE = "/cache"  # GET: where the cache's files lie; on the Unix socket only
 CACHE_USED = "/cache/used"  # POST: what was read from them; on the Unix socket only
+PEER_WARM = "/peers/warm"  # among nodes: POST, and /ID: GET, DELETE
 PEER_PACKS = "/peers/packs/"  # GET, among nodes: /peers/packs/PACK/index, /chunks?first=F&count=N
 
 COMMIT_HEADER = "X-Lodefs-Commit"

@@ -42,7 +42,14 @@ def _show(progress: Progress, done: threading.Event) -> None:
     if done.wait(WAIT_S):
         return
     from rich.console import Console  # here: slow to import, and most commands are short
-    from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import (
+        BarColumn,
+        SpinnerColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
     from rich.progress import Progress as Bars
 
     columns = (
@@ -50,7 +57,10 @@ def _show(progress: Progress, done: threading.Event) -> None:
         TextColumn("{task.description}", markup=False),
         BarColumn(),
         TextColumn("{task.fields[told]}", markup=False),
+        TransferSpeedColumn(),
         TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
     )
     with Bars(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=None, told="")

@@ -95,9 +95,15 @@ def _no_drop(_file: CacheFile, _why: str) -> None:
     """Nothing is dropped before an evictor is there."""
 
 
+def _no_pin(_number: int) -> bool:
+    """Nothing is pinned before pins are there."""
+    return False
+
+
 class Cache:
     """An open cache directory. ``free`` evicts so many bytes, ``drop`` removes a damaged file;
-    eviction.py sets them.
+    eviction.py sets them. ``is_pinned`` says which files stay, ``on_full`` is called when chunks
+    are not kept since nothing more may go; pins.py sets them.
 
     ``files`` maps numbers to files; ``retired`` holds evicted ones whose descriptor is open
     yet. ``on_idle`` is called, from any thread, when ``trim`` has something to do.
@@ -135,6 +141,8 @@ class Cache:
         self.reserved_bytes = 0  # being written
         self.free: Callable[[int], None] = _no_eviction
         self.drop: Callable[[CacheFile, str], None] = _no_drop
+        self.is_pinned: Callable[[int], bool] = _no_pin
+        self.on_full: Callable[[], None] = _nobody
         self.on_idle: Callable[[], None] = _nobody
         self._open_files: dict[int, CacheFile] = {}
         self._slab: CacheFile | None = None
@@ -222,6 +230,7 @@ class Cache:
         size_bytes = sum(len(chunk.raw) for chunk in chunks)
         with self._reserved(size_bytes) as fits:
             if not fits:
+                self.on_full()
                 return None
             try:
                 with self._target(flat, size_bytes) as (file, runs):

@@ -113,13 +113,14 @@ class CacheFile:
         Bytes written behind the end of a file that was cut would leave zeros before them, which
         no reader could tell from data.
         """
+        size_bytes = self.size_bytes  # before the look at the file: others may add to both
         try:
             status = os.fstat(self.open())
         except FileNotFoundError:
             return "it was removed"
         if not status.st_nlink:
             return "it was removed"
-        if status.st_size < self.size_bytes:
+        if status.st_size < size_bytes:
             return f"it was cut to {status.st_size} bytes"
         return ""
 

@@ -267,11 +267,11 @@ class Contents:
         first, end = min(first, own.first), max(min(end, len(index)), own.first + own.count)
         return Unit(index.pack_id, first, end - first)
 
-    def _landed(self, unit: Unit, filled: Filled) -> None:
+    def _landed(self, filled: Filled) -> None:
         """Learns where bytes lie that have just come, so that they are hits at once."""
-        content = self._contents.get(unit.flat.digest) if unit.flat else None
-        if content is not None:
-            for file, offset, size_bytes in filled.runs:
+        for file, offset, size_bytes in filled.runs:
+            content = self._contents.get(file.digest)
+            if content is not None:
                 content.extents.add(offset, size_bytes, file, offset)
 
     def _begin_ahead(self, content: Content, wanted: Range, unit_bytes: int) -> None:

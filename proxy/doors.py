@@ -9,14 +9,19 @@ from dataclasses import dataclass, field
 from chunkstore.errors import Denied, NotFound
 from proxy import failures, routes
 from proxy.content import Answer
-from proxy.handlers import Request
 from proxy.hot import HeaderBlocks
 from proxy.peers.desk import PeerDesk
+from proxy.request import Request
 from proxy.routes import Route
 from proxy.tokens import TokenBook, Verdict, bearer_of
 
 _OPEN_ROUTES = frozenset({routes.HEALTHZ, routes.READYZ})
-_LOCAL_ROUTES = frozenset({routes.CACHE, routes.CACHE_USED})
+_LOCAL_ROUTES = frozenset(
+    {
+        *(routes.CACHE, routes.CACHE_USED),
+        *(routes.WARM, routes.WARM_JOB, routes.PINS, routes.EVICT),
+    }
+)
 _INFO_ROUTES = frozenset({routes.METRICS, routes.STATUS, routes.OPENAPI})
 
 

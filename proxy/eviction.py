@@ -35,7 +35,8 @@ class Evictor:
         cache.drop = self.drop
 
     def free(self, size_bytes: int) -> None:
-        """Evicts files of at least so many bytes, or all that nobody uses just now."""
+        """Evicts files of at least so many bytes, or all that are not pinned and that nobody uses
+        just now."""
         with self._lock:
             for number in victims(self._candidates(), size_bytes):
                 file = self._cache.files.get(number)
@@ -43,12 +44,12 @@ class Evictor:
                     self.evict(file)
 
     def evict(self, file: CacheFile) -> bool:
-        """Removes a file unless it is in use. False where it is, or has gone already."""
-        return self._mark(file, even_in_use=False) and self._remove(file)
+        """Removes a file unless it is pinned or in use. False where it is, or has gone already."""
+        return self._mark(file, is_forced=False) and self._remove(file)
 
     def drop(self, file: CacheFile, why: str) -> None:
-        """Removes a file whose bytes are wrong or missing, also while it is in use."""
-        if self._mark(file, even_in_use=True):
+        """Removes a file whose bytes are wrong or missing, also a pinned one or one in use."""
+        if self._mark(file, is_forced=True):
             log.warning("the cache file %s is dropped: %s", file.path, why)
             self._cache.meter.add(Counter.CACHE_CORRUPT)
             self._remove(file)
@@ -63,13 +64,20 @@ class Evictor:
     def _candidates(self) -> list[Candidate]:
         with self._cache.lock:
             files = list(self._cache.files.values())
-        return [Candidate(f.last_use_s, f.number, f.present_bytes) for f in files if not f.users]
+        is_pinned = self._cache.is_pinned
+        return [
+            Candidate(file.last_use_s, file.number, file.present_bytes)
+            for file in files
+            if not (file.users or is_pinned(file.number))
+        ]
 
-    def _mark(self, file: CacheFile, *, even_in_use: bool) -> bool:
+    def _mark(self, file: CacheFile, *, is_forced: bool) -> bool:
         """Takes the file out of the tables: nobody finds it from now on."""
         cache = self._cache
         with cache.lock, file.lock:
-            if not file.is_alive or (file.users and not even_in_use):
+            if not file.is_alive:
+                return False
+            if not is_forced and (file.users or cache.is_pinned(file.number)):
                 return False
             file.state = FileState.EVICTED
             cache.files.pop(file.number, None)

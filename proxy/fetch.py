@@ -11,12 +11,11 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 
 from chunkstore.errors import DeadlineExceeded, Unavailable
 from chunkstore.names import PackId
-from proxy.fill import Filled, Filler, Kept, Unit
+from proxy.fill import Filled, Filler, Kept, Unit, part_of
 from proxy.meter import Counter, Meter
 from proxy.offload import Pools
 from proxy.packsource import Loaded
@@ -26,26 +25,31 @@ AHEAD_SIZE_BYTES_MAX = 8 * UNIT_SIZE_BYTES_MAX  # in flight, from where on nothi
 RUNNING_SIZE_BYTES_MAX = 4 * UNIT_SIZE_BYTES_MAX  # under way, from where on what is ahead waits
 
 
-def _nobody(_unit: Unit, _filled: Filled) -> None:
+def _nobody(_filled: Filled) -> None:
     """Nobody wants to know."""
 
 
 class Flight:
     """Chunks [first, end) of a pack on their way."""
 
-    __slots__ = ("end", "first", "size_bytes", "started", "task")
+    __slots__ = ("end", "first", "is_bulk", "size_bytes", "started", "task")
 
-    def __init__(self, unit: Unit, size_bytes: int) -> None:
+    def __init__(self, unit: Unit, size_bytes: int, *, is_bulk: bool) -> None:
         self.first = unit.first
-        self.end = unit.first + unit.count
+        self.end = unit.end
         self.size_bytes = size_bytes
+        self.is_bulk = is_bulk
         self.started = asyncio.Event()
         self.task: asyncio.Task[Filled]
 
     async def wait(self) -> Kept:
         """When it has landed: the chunks that found no space in the cache. Raises as it did."""
+        return (await self.landed()).kept
+
+    async def landed(self) -> Filled:
+        """When it has landed: all that came of it. Raises as it did."""
         try:
-            return (await asyncio.shield(self.task)).kept
+            return await asyncio.shield(self.task)
         except asyncio.CancelledError:
             if self.task.cancelled():  # and not the one who waits
                 raise Unavailable("the proxy is shutting down") from None
@@ -73,10 +77,11 @@ class Fetcher:
         self._ahead_size_bytes_max = ahead_size_bytes_max
         self._running_size_bytes_max = running_size_bytes_max
         self._flights: dict[PackId, list[Flight]] = {}
-        self.on_landed: Callable[[Unit, Filled], None] = _nobody
+        self.on_landed: Callable[[Filled], None] = _nobody
         self._waiting: deque[Flight] = deque()  # some may have been started out of turn
         self._running_bytes = 0
-        self.in_flight_bytes = 0  # running and waiting
+        self.in_flight_bytes = 0  # running and waiting, bulk flights too
+        self.bulk_bytes = 0
 
     def join(self, pack: PackId, chunk: int) -> Flight | None:
         """The flight that brings a chunk somebody waits for, if there is one."""
@@ -100,9 +105,33 @@ class Fetcher:
                 first = max(first, flight.end)
             else:
                 end = min(end, flight.first)
-        flight = self._add(loaded, _part(loaded, unit, first, end))
+        flight = self._add(loaded, part_of(unit, loaded, first, end))
         self._start(flight)
         return flight
+
+    def bulk(self, loaded: Loaded, unit: Unit) -> list[Flight]:
+        """Flights that together bring all of a unit: those under way, and new ones for the rest.
+        New ones start at once and take nothing from what may be read ahead: who asks bounds them.
+        """
+        flights: list[Flight] = []
+
+        def fill_up(to: int) -> None:
+            part = part_of(unit, loaded, at, to)
+            if part.parts or not unit.parts:
+                flights.append(self._add(loaded, part, is_bulk=True))
+                self._start(flights[-1])
+
+        at = unit.first
+        for flight in sorted(self._flights.get(unit.pack, ()), key=lambda flight: flight.first):
+            if at < flight.end and flight.first < unit.end:
+                if at < flight.first:
+                    fill_up(flight.first)
+                self._start(flight)
+                flights.append(flight)
+                at = flight.end
+        if at < unit.end:
+            fill_up(unit.end)
+        return flights
 
     def ahead(self, loaded: Loaded, unit: Unit) -> bool:
         """Starts to bring those parts of the unit that are not under way; False, with nothing
@@ -115,8 +144,9 @@ class Fetcher:
                 end = flight.first
         if first >= end:
             return True
-        part = _part(loaded, unit, first, end)
-        if self.in_flight_bytes + _size(loaded, part) > self._ahead_size_bytes_max:
+        part = part_of(unit, loaded, first, end)
+        ahead_bytes = self.in_flight_bytes - self.bulk_bytes + _size(loaded, part)
+        if ahead_bytes > self._ahead_size_bytes_max:
             self._meter.add(Counter.AHEAD_REFUSED)
             return False
         self._meter.add(Counter.AHEAD_UNITS)
@@ -134,18 +164,19 @@ class Fetcher:
         self._meter.add(Counter.UNCACHED_BYTES, sum(map(len, raws)))
         return dict(enumerate(raws, unit.first))
 
-    def _add(self, loaded: Loaded, unit: Unit) -> Flight:
-        flight = Flight(unit, _size(loaded, unit))
+    def _add(self, loaded: Loaded, unit: Unit, *, is_bulk: bool = False) -> Flight:
+        flight = Flight(unit, _size(loaded, unit), is_bulk=is_bulk)
         flight.task = asyncio.create_task(self._fly(flight, loaded, unit))
         flight.task.add_done_callback(partial(self._landed, unit, flight))
         self._flights.setdefault(unit.pack, []).append(flight)
         self.in_flight_bytes += flight.size_bytes
+        self.bulk_bytes += flight.size_bytes * is_bulk
         return flight
 
     def _start(self, flight: Flight) -> None:
         if not flight.started.is_set():
             flight.started.set()
-            self._running_bytes += flight.size_bytes
+            self._running_bytes += flight.size_bytes * (not flight.is_bulk)
 
     def _start_waiting(self) -> None:
         """Starts what waits, in the order in which it came, as far as there is room."""
@@ -175,10 +206,11 @@ class Fetcher:
         if not flights:
             del self._flights[unit.pack]
         self.in_flight_bytes -= flight.size_bytes
+        self.bulk_bytes -= flight.size_bytes * flight.is_bulk
         if flight.started.is_set():
-            self._running_bytes -= flight.size_bytes
+            self._running_bytes -= flight.size_bytes * (not flight.is_bulk)
         if not task.cancelled() and task.exception() is None:  # seen, also where nobody waits
-            self.on_landed(unit, task.result())
+            self.on_landed(task.result())
         self._start_waiting()
 
     async def close(self) -> None:
@@ -188,12 +220,6 @@ class Fetcher:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _part(loaded: Loaded, unit: Unit, first: int, end: int) -> Unit:
-    raw_offsets = loaded.index.raw_offsets
-    offset = unit.offset + raw_offsets[first] - raw_offsets[unit.first]
-    return replace(unit, first=first, count=end - first, offset=offset)
 
 
 def _size(loaded: Loaded, unit: Unit) -> int:

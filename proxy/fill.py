@@ -15,7 +15,7 @@ from chunkstore.cachelayout import FileKind
 from chunkstore.errors import Changed, Corrupt
 from chunkstore.names import PackId
 from chunkstore.objects import Buffer
-from proxy.cache import Cache, Flat, NewChunk
+from proxy.cache import Cache, Flat, NewChunk, Place
 from proxy.cachefile import CacheFile
 from proxy.meter import Counter
 from proxy.packindexes import PackIndexes
@@ -28,7 +28,9 @@ log = logging.getLogger("lodefs.cache")
 @dataclass(frozen=True, slots=True)
 class Unit:
     """Consecutive chunks of a pack to bring. With ``flat`` they belong to that dataset file, the
-    first of them at ``offset`` in it. ``from_origin``: from the store, without asking peers."""
+    first of them at ``offset`` in it. ``from_origin``: from the store, without asking peers. With
+    ``parts``, units within this one in the order of the pack, only what is in a part is kept, and
+    as that part says."""
 
     pack: PackId
     first: int
@@ -36,18 +38,25 @@ class Unit:
     flat: Flat | None = None
     offset: int = 0
     from_origin: bool = False
+    parts: tuple[Unit, ...] = ()
+
+    @property
+    def end(self) -> int:
+        """The number of the chunk after the last."""
+        return self.first + self.count
 
 
 Kept = dict[int, Buffer]  # raw bytes by the chunk's number in the pack
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Filled:
-    """A unit that has come: chunks that found no space, and runs (offset, size) of a dataset
-    file's bytes that lie at their own places in its flat file now."""
+    """A unit that has come: chunks that found no space, runs (offset, size) of a dataset file's
+    bytes that lie at their own places in its flat file now, and the raw bytes that were new."""
 
     kept: Kept = field(default_factory=dict)
     runs: list[tuple[CacheFile, int, int]] = field(default_factory=list)
+    brought_bytes: int = 0
 
 
 class Filler:
@@ -70,22 +79,53 @@ class Filler:
         Corrupt (also where it was read twice), Unavailable, Denied, DeadlineExceeded.
         """
         index = loaded.index
-        chunk_keys = layout.chunk_keys(index.ids, unit.first, unit.count)
-        present = [place is not None for place in self._cache.find(chunk_keys)]
-        sizes = index.stored_sizes[unit.first : unit.first + unit.count]
+        places = self._cache.find(layout.chunk_keys(index.ids, unit.first, unit.count))
+        self._use(places)
+        parts = unit.parts or (unit,)
+        settled = [place is not None for place in places]
+        if unit.parts:
+            settled = _but_for_parts(unit, settled)
         filled = Filled()
-        for skipped, count in missing_runs(present, sizes):
+        sizes = index.stored_sizes[unit.first : unit.end]
+        for skipped, count in missing_runs(settled, sizes):
             first = unit.first + skipped
             raws = self.read(loaded, first, count, from_origin=unit.from_origin)
-            wanted = present[skipped : skipped + count]
-            chunks = _new_chunks(loaded, unit, first, raws, wanted)
-            file = self._cache.store(chunks, unit.flat)
-            if file is None:
-                self._meter.add(Counter.UNCACHED_BYTES, sum(map(len, raws)))
-                filled.kept.update(enumerate(raws, first))
-            elif file.kind is FileKind.FLAT:
-                filled.runs.extend((file, *run) for run in _runs(chunks))
+            for part in parts:
+                low, high = max(part.first, first), min(part.end, first + count)
+                if low < high:
+                    here = settled[low - unit.first : high - unit.first]
+                    self._keep(loaded, part, low, raws[low - first : high - first], here, filled)
+                    settled[low - unit.first : high - unit.first] = [True] * (high - low)
         return filled
+
+    def _use(self, places: list[Place | None]) -> None:
+        """What is here already counts as used: whoever asks for its neighbours wants it, too."""
+        now_s = int(self._cache.now_s())
+        for place in places:
+            if place is not None:
+                place.file.last_use_s = now_s
+
+    def _keep(
+        self,
+        loaded: Loaded,
+        part: Unit,
+        first: int,
+        raws: list[Buffer],
+        present: list[bool],
+        filled: Filled,
+    ) -> None:
+        """Stores those chunks from ``first`` on that are not present."""
+        chunks = _new_chunks(loaded, part, first, raws, present)
+        if not chunks:
+            return
+        file = self._cache.store(chunks, part.flat)
+        if file is None:
+            self._meter.add(Counter.UNCACHED_BYTES, sum(map(len, raws)))
+            filled.kept.update(enumerate(raws, first))
+            return
+        filled.brought_bytes += sum(len(chunk.raw) for chunk in chunks)
+        if file.kind is FileKind.FLAT:
+            filled.runs.extend((file, *run) for run in _runs(chunks))
 
     def read(
         self, loaded: Loaded, first: int, count: int, *, from_origin: bool = False
@@ -137,6 +177,27 @@ def _runs(chunks: list[NewChunk]) -> list[tuple[int, int]]:
     if end > begin:
         runs.append((begin, end - begin))
     return runs
+
+
+def _but_for_parts(unit: Unit, settled: list[bool]) -> list[bool]:
+    """``settled``, with what is in no part of the unit settled too: nobody wants it."""
+    found = [True] * unit.count
+    for part in unit.parts:
+        low, high = part.first - unit.first, part.end - unit.first
+        found[low:high] = settled[low:high]
+    return found
+
+
+def part_of(unit: Unit, loaded: Loaded, first: int, end: int) -> Unit:
+    """The chunks [first, end) of a unit, and of its parts what is in there."""
+    raw_offsets = loaded.index.raw_offsets
+    offset = unit.offset + raw_offsets[first] - raw_offsets[unit.first]
+    parts = tuple(
+        part_of(part, loaded, max(first, part.first), min(end, part.end))
+        for part in unit.parts
+        if part.first < end and first < part.end
+    )
+    return replace(unit, first=first, count=end - first, offset=offset, parts=parts)
 
 
 def cut_units(unit: Unit, loaded: Loaded, size_bytes: int) -> list[Unit]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable
 
 import msgspec
 
@@ -15,17 +14,9 @@ from proxy.content import Answer, json_answer, msgpack_answer
 from proxy.failures import failure_answer
 from proxy.metrics import Metrics
 from proxy.node import Node
+from proxy.request import Request
 from proxy.routes import Route
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What handlers see of a request. ``headers`` holds those of HEADERS that were sent."""
-
-    method: str
-    headers: Mapping[str, str] = field(default_factory=dict)
-    body: bytes = b""
-
+from proxy.upkeephandlers import UpkeepHandlers
 
 HEADERS = ("Range", "If-Match", "If-None-Match", "If-Range", "Accept", "Authorization")
 
@@ -65,6 +56,7 @@ class Handlers:
             routes.OPENAPI: self._document,
             routes.CACHE: self._cache,
             routes.CACHE_USED: self._cache_used,
+            **UpkeepHandlers(node).of,
         }
 
     async def answer(self, route: Route, request: Request) -> Answer:

@@ -31,6 +31,7 @@ class Counter(StrEnum):
     EVICTED_FILES = "evicted_files"
     EVICTED_BYTES = "evicted_bytes"
     NO_SPACE = "no_space_errors"
+    PINNED_FULL = "pinned_full_writes"  # not kept: nothing that is not pinned could go
     PEER_REQUESTS = "peer_requests"  # sent to other nodes
     PEER_FETCHED_BYTES = "peer_fetched_bytes"  # of chunks and indexes that came from them
     PEER_BUSY = "peer_busy_answers"

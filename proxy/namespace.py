@@ -244,6 +244,32 @@ class Namespace:
             parent = row.parent
         return b"/".join(reversed(names))
 
+    # --- whole directories
+
+    async def load(self, snapshot: Snapshot, ino: int) -> None:
+        """Has a directory's children in the index on return. Errors as of ``children``."""
+        await self._ensure_loaded(snapshot, ino)
+
+    def loaded_entries(self, snapshot: Snapshot, ino: int) -> list[TreeEntry] | None:
+        """All entries of a directory by name, segments included; None where it was not loaded
+        yet. For any thread; the store is not asked. Corrupt."""
+        key = _key(snapshot)
+        if self._kv.get(layout.loaded_key(key, ino)) is None:
+            return None
+        pages = self._kv.scan(layout.children_prefix(key, ino))
+        inos = [node.ino for _, page in pages for node in layout.decode_page(page)]
+        values = self._kv.get_many(layout.entry_keys(key, inos))
+        if None in values:
+            raise Corrupt(f"directory {ino} of {_name(snapshot)} lacks rows in the cache's index")
+        decode, entry_of = layout.decode_entry_row, layout.entry_of
+        return [entry_of(decode(value)) for value in values if value is not None]
+
+    def known(self, repo: str) -> list[Snapshot]:
+        """The snapshots of a repository that this node has met. For any thread."""
+        rows = self._kv.scan(layout.SNAPSHOTS)
+        snapshots = (layout.decode_snapshot(value) for _, value in rows)
+        return [snapshot for snapshot in snapshots if snapshot.repo == repo]
+
     # --- loading
 
     async def _ensure_loaded(self, snapshot: Snapshot, ino: int) -> bool:

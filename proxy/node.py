@@ -13,6 +13,7 @@ from typing import Protocol
 from chunkstore.objects import Buffer
 from chunkstore.wire import CachePlace, Page, Snapshot, Used
 from chunkstore.wire import Node as Entry
+from proxy.upkeep import Upkeep
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,11 @@ class Node(Protocol):
 
     def used(self, report: Used) -> None:
         """What a program of this machine read from the cache's files by itself."""
+        ...
+
+    @property
+    def upkeep(self) -> Upkeep | None:
+        """Warming, pins and eviction; None where there is no cache to look after."""
         ...
 
     def status(self) -> dict[str, object]:

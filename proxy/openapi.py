@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from chunkstore import wire
+from chunkstore import upkeep, wire
 from proxy import entries
 from proxy.ranges import RANGES_MAX
 from proxy.routes import PAGE_ENTRIES_DEFAULT
@@ -34,7 +34,11 @@ _TEXT: Json = {"schema": {"type": "string"}}
 
 def document(version: str) -> Json:
     """The document for a version of lodefs, as plain values for JSON."""
-    views = [entries.StatView, entries.ListView, entries.SnapshotView, wire.Failure]
+    views: list[Any] = [
+        *(entries.StatView, entries.ListView, entries.SnapshotView, wire.Failure),
+        *(upkeep.WarmRequest, upkeep.WarmStatus, upkeep.WarmJobs),
+        *(upkeep.PinsView, upkeep.EvictRequest, upkeep.EvictView),
+    ]
     _, schemas = msgspec.json.schema_components(views, ref_template="#/components/schemas/{name}")
     return {
         "openapi": "3.1.0",
@@ -44,7 +48,7 @@ def document(version: str) -> Json:
             "description": "Versioned files of a node's cache. docs/protocol.md says more.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
-        "paths": {**_tree_paths(), **_node_paths(), **_own_paths()},
+        "paths": {**_tree_paths(), **_node_paths(), **_own_paths(), **_upkeep_paths()},
         "components": {
             "schemas": schemas,
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
@@ -148,6 +152,34 @@ def _own_paths() -> Json:
             },
         },
     }
+
+
+def _upkeep_paths() -> Json:
+    """On the Unix socket only."""
+    job = _in_path("id", "The id of a job", {"type": "string", "pattern": "^[0-9a-f]{16}$"})
+    status = _ok(_json_of("WarmStatus"))
+    began = {"202": _answer("It runs", _json_of("WarmStatus"), {"Location": _header("The job")})}
+    return {
+        upkeep.WARM: {
+            "post": _posted("warm", "Bring files into the cache", "WarmRequest", began),
+            "get": _operation("warmJobs", "The jobs", [], _ok(_json_of("WarmJobs"))),
+        },
+        f"{upkeep.WARM}/{{id}}": {
+            "get": _operation("warmStatus", "How far a job is", [job], status),
+            "delete": _operation("cancelWarm", "End a job", [job], status),
+        },
+        upkeep.PINS: {"get": _operation("pins", "What is pinned", [], _ok(_json_of("PinsView")))},
+        upkeep.EVICT: {
+            "post": _posted(
+                "evict", "Remove pins and cached data", "EvictRequest", _ok(_json_of("EvictView"))
+            ),
+        },
+    }
+
+
+def _posted(name: str, summary: str, request: str, answers: Json) -> Json:
+    body = {"required": True, "content": _json_of(request)}
+    return {**_operation(name, summary, [], answers), "requestBody": body}
 
 
 def _operation(name: str, summary: str, parameters: list[Json], answers: Json) -> Json:

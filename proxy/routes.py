@@ -9,13 +9,14 @@ import re
 from dataclasses import dataclass, field
 from urllib.parse import unquote_to_bytes
 
-from chunkstore import names, wire
+from chunkstore import names, upkeep, wire
 from chunkstore.errors import InvalidInput, NotFound
 
 FILES, STAT, LIST, SNAPSHOTS = "files", "stat", "list", "snapshots"
 NODE, CHILDREN, LOOKUP, DATA = "node", "children", "lookup", "data"
 HEALTHZ, READYZ, METRICS, STATUS, OPENAPI = "healthz", "readyz", "metrics", "status", "openapi"
 CACHE, CACHE_USED = "cache", "cache-used"  # on the Unix socket only
+WARM, WARM_JOB, PINS, EVICT = "warm", "warm-job", "pins", "evict"  # there, too
 OTHER = "other"  # the label of requests that name no route
 
 _PLAIN = {
@@ -26,7 +27,24 @@ _PLAIN = {
     "/openapi.json": OPENAPI,
     wire.CACHE: CACHE,
     wire.CACHE_USED: CACHE_USED,
+    upkeep.WARM: WARM,
+    upkeep.PINS: PINS,
+    upkeep.EVICT: EVICT,
 }
+_WARM_JOB = f"{upkeep.WARM}/"
+_METHODS = {
+    wire.CACHE_USED: ("POST",),
+    upkeep.EVICT: ("POST",),
+    upkeep.WARM: ("GET", "HEAD", "POST"),
+    wire.PEER_WARM: ("POST",),
+}
+_BODIES = {
+    wire.CACHE_USED: wire.USED_BYTES_MAX,
+    upkeep.EVICT: upkeep.EVICT_BYTES_MAX,
+    upkeep.WARM: upkeep.WARM_BYTES_MAX,
+    wire.PEER_WARM: upkeep.WARM_BYTES_MAX,
+}
+_JOB_ID = re.compile(r"[0-9a-f]{16}\Z")
 _TREES = {wire.FILES: FILES, wire.STAT: STAT, wire.LIST: LIST, wire.SNAPSHOTS: SNAPSHOTS}
 _NODE_PARTS = {b"": NODE, b"children": CHILDREN, b"lookup": LOOKUP, b"data": DATA}
 _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
@@ -48,9 +66,20 @@ class Route:
     query: dict[str, bytes] = field(default_factory=dict)
 
 
-def is_report(raw_target: str) -> bool:
-    """Whether a request target is the one that is posted to."""
-    return raw_target.partition("?")[0] == wire.CACHE_USED
+READ_METHODS = ("GET", "HEAD")
+
+
+def methods_of(raw_target: str) -> tuple[str, ...]:
+    """The methods that a request target may have: GET and HEAD, but for few."""
+    raw_path = raw_target.partition("?")[0]
+    if raw_path.startswith((_WARM_JOB, f"{wire.PEER_WARM}/")):
+        return (*READ_METHODS, "DELETE")
+    return _METHODS.get(raw_path, READ_METHODS)
+
+
+def body_bytes_max(raw_target: str) -> int:
+    """How large the body of what is posted to a request target may be; 0 where it has none."""
+    return _BODIES.get(raw_target.partition("?")[0], 0)
 
 
 def is_health(raw_target: str) -> bool:
@@ -78,6 +107,10 @@ def parse_route(raw_target: str) -> Route:
         if kind == SNAPSHOTS and path:
             raise NotFound(f"{wire.SNAPSHOTS}REPO@REV has no parts")
         return Route(kind, repo, rev, path, query=parse_query(raw_query))
+    if prefix == _WARM_JOB:
+        if not _JOB_ID.match(tail):
+            raise InvalidInput("the id of a warm job has 16 hex digits")
+        return Route(WARM_JOB, path=tail.encode())
     if prefix == wire.NODES:
         return _node_route(tail, raw_query)
     raise NotFound("no such path; /openapi.json lists what there is")

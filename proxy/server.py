@@ -28,20 +28,20 @@ from chunkstore.errors import (
     Unavailable,
 )
 from chunkstore.objects import Buffer
-from chunkstore.wire import USED_BYTES_MAX
 from proxy import failures, routes
 from proxy.content import SERVER, Answer
 from proxy.doors import Door, refusal
-from proxy.handlers import HEADERS, Handlers, Request
+from proxy.handlers import HEADERS, Handlers
 from proxy.hot import HotPath, Question, parse_question
 from proxy.metrics import Metrics, StoreCalls
 from proxy.node import Node
 from proxy.peers.desk import PEERS, PeerDesk
+from proxy.request import Request
 
 SWEEP_INTERVAL_S = 1.0
 HEADER_LINE_BYTES_MAX = 8190
 HEADERS_MAX = 64
-REPORT_TIMEOUT_S = 10.0  # until its body is there
+BODY_TIMEOUT_S = 10.0  # until its body is there
 _NEVER_S = 86400.0 * 30  # aiohttp's own keep-alive timer; the sweep does its work
 _FULL_BODY = b'{"error":"Unavailable","message":"the proxy has too many clients"}'
 _FULL = (
@@ -378,16 +378,16 @@ class ProxyServer:
         """The route's label, the answer and its first piece: errors until then have a status."""
         label = routes.OTHER
         try:
-            is_report = routes.is_report(request.raw_path)
-            if request.body_exists and not is_report:
-                refused = InvalidInput("a request has no body here: everything is read-only")
+            methods = routes.methods_of(request.raw_path)
+            body_bytes_max = routes.body_bytes_max(request.raw_path)
+            if request.body_exists and not body_bytes_max:
+                refused = InvalidInput("a request has no body here")
                 return label, failures.failure_answer(refused, close=True), None
-            if request.method not in (("POST",) if is_report else ("GET", "HEAD")):
-                allowed = "POST" if is_report else "GET, HEAD"
-                return label, failures.method_not_allowed(request.method, allowed), None
+            if request.method not in methods:
+                return label, failures.method_not_allowed(request.method, ", ".join(methods)), None
             if door.desk is not None and not routes.is_health(request.raw_path):
                 label = PEERS
-                told = await self._of_peer(door.desk, request)
+                told = await self._of_peer(door.desk, request, body_bytes_max)
                 return label, told, await anext(told.pieces) if told.pieces else None
             route = routes.parse_route(request.raw_path)
             label = route.kind
@@ -397,8 +397,8 @@ class ProxyServer:
             asked = Request(request.method, _asked_headers(request))
             answer = refusal(door, route, asked)
             if answer is None:
-                if is_report:
-                    asked = replace(asked, body=await _report_of(request))
+                if request.method == "POST":
+                    asked = replace(asked, body=await _body_of(request, body_bytes_max))
                 answer = await self._handlers.answer(route, asked)
             return label, answer, await anext(answer.pieces) if answer.pieces else None
         except LodefsError as error:
@@ -410,11 +410,18 @@ class ProxyServer:
             _log.exception("request failed: %s", request.raw_path)
             return label, failures.internal_error(), None
 
-    async def _of_peer(self, desk: PeerDesk, request: web.BaseRequest) -> Answer:
+    async def _of_peer(
+        self, desk: PeerDesk, request: web.BaseRequest, body_bytes_max: int
+    ) -> Answer:
         """The answer to another node."""
         if self.stopping:
             raise Unavailable("the proxy is stopping")
-        return await desk.answer(request.method, request.raw_path, request.headers)
+        return await desk.answer(
+            request.method,
+            request.raw_path,
+            request.headers,
+            lambda: _body_of(request, body_bytes_max),
+        )
 
     async def _send(
         self, request: web.BaseRequest, answer: Answer, first: Buffer | None
@@ -458,12 +465,12 @@ def _cut(request: web.BaseRequest) -> None:
     connection.cut()
 
 
-async def _report_of(request: web.BaseRequest) -> bytes:
-    """The body of a report. InvalidInput where its size is not told, or too large."""
+async def _body_of(request: web.BaseRequest, size_bytes_max: int) -> bytes:
+    """The body of a request. InvalidInput where its size is not told, or too large."""
     size_bytes = request.content_length
-    if size_bytes is None or size_bytes > USED_BYTES_MAX:
-        raise InvalidInput(f"a report needs a Content-Length of at most {USED_BYTES_MAX} bytes")
-    async with asyncio.timeout(REPORT_TIMEOUT_S):
+    if size_bytes is None or size_bytes > size_bytes_max:
+        raise InvalidInput(f"this needs a Content-Length of at most {size_bytes_max} bytes")
+    async with asyncio.timeout(BODY_TIMEOUT_S):
         return await request.read()
 
 

@@ -22,18 +22,25 @@ from proxy import durability, orphans, suspects
 from proxy.cache import Cache, CacheSettings
 from proxy.cachereads import CacheReads
 from proxy.contents import Content, Contents
+from proxy.dropping import Dropper
 from proxy.eviction import Evictor
 from proxy.fetch import Fetcher
 from proxy.fill import Filler
 from proxy.meter import Counter, Counts
 from proxy.namespace import Namespace
 from proxy.node import Extent
+from proxy.nodeupkeep import NodeUpkeep
 from proxy.offload import FETCH_THREADS, Pools
 from proxy.packindexes import PackIndexes
 from proxy.packs import Packs
 from proxy.packsource import StorePacks
+from proxy.peers.jobdesk import JobDesk
 from proxy.peers.peering import Peering
+from proxy.pins import Pins
 from proxy.trees import CachedTrees, StoreTrees, Trees
+from proxy.upkeep import Upkeep
+from proxy.warmcluster import ClusterWarmer
+from proxy.warming import Warmer
 
 log = logging.getLogger("lodefs.cache")
 
@@ -96,6 +103,14 @@ class StoreNode:
         self._contents = Contents(self._cache, reads, self._fetcher, indexes, clock_s=clock_s)
         self._peering = peering
         self.peer_desk = peering.desk(node_packs, self.counts) if peering is not None else None
+        self._pins = Pins(self._cache)
+        self._pinned_bytes = 0  # as of the last look
+        warmer = Warmer(self._cache, self._namespace, self._fetcher, indexes, self._pins, pools)
+        self._warmer = ClusterWarmer(warmer, peering.jobs(pools.fetch) if peering else None)
+        if self.peer_desk is not None:
+            self.peer_desk.jobs = JobDesk(self._warmer)
+        dropper = Dropper(self._cache, self._evictor, self._namespace, indexes, self._pins, pools)
+        self._upkeep = NodeUpkeep(self._cache, self._pins, pools, self._warmer, dropper)
         self._closing = False
         self._keeper = asyncio.create_task(self._keep())
 
@@ -174,6 +189,11 @@ class StoreNode:
                 file.last_use_s = now_s
         self.counts.direct(report.reads, report.read_bytes)
 
+    @property
+    def upkeep(self) -> Upkeep:
+        """As of Node."""
+        return self._upkeep
+
     def status(self) -> dict[str, object]:
         """As of Node."""
         cache = self._cache
@@ -185,6 +205,8 @@ class StoreNode:
             "cache_used_bytes": cache.used_bytes,
             "cache_size_bytes_max": cache.settings.size_bytes_max,
             "cache_files": len(cache.files),
+            "pinned_bytes": self._pinned_bytes,
+            "warm_jobs": self._warmer.running,
             "in_flight_bytes": self._fetcher.in_flight_bytes,
             **peers,
             **counters,
@@ -195,6 +217,7 @@ class StoreNode:
         self._closing = True
         self._keeper.cancel()
         await asyncio.gather(self._keeper, return_exceptions=True)
+        await self._warmer.close()
         await self._contents.close()
         await self._fetcher.close()
         await self._pools.fetch.close()
@@ -217,11 +240,13 @@ class StoreNode:
         disk = self._pools.disk
         await disk.run(orphans.clean, self._cache, self._evictor, stopping=lambda: self._closing)
         while True:
+            self._pinned_bytes = await disk.run(self._pins.pinned_bytes)
             await asyncio.sleep(self._settings.keep_every_s)
             try:
                 await disk.run(durability.sync, self._cache, self._evictor)
                 await disk.run(durability.save_uses, self._cache)
                 await disk.run(self._evictor.finish)
+                await disk.run(self._pins.expire)
                 await disk.run(
                     suspects.settle_all, self._cache, self._evictor, stopping=lambda: self._closing
                 )

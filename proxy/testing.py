@@ -31,6 +31,7 @@ from proxy.node import Extent, Node
 from proxy.server import Limits, ProxyServer
 from proxy.sockets import listen_tcp, listen_unix
 from proxy.tokens import TokenBook
+from proxy.upkeep import Upkeep
 
 T = TypeVar("T")
 
@@ -86,6 +87,7 @@ class DictNode:
         self.figures: dict[str, object] = {}
         self.place: CachePlace | None = None
         self.reports: list[Used] = []
+        self.upkeep: Upkeep | None = None
         self._add(b"", ROOT_INO, ROOT_INO, Kind.DIRECTORY, b"")
         for path in sorted(files):
             self._add_path(path, files[path])
@@ -344,11 +346,12 @@ class Client:
     def __exit__(self, *_: object) -> None:
         self._http.close()
 
-    def get(self, target: str, *, method: str = "GET", **headers: str) -> Reply:
+    def get(
+        self, target: str, *, method: str = "GET", body: bytes | None = None, **headers: str
+    ) -> Reply:
         """The answer to a request; '_' in a header's name stands for '-'."""
-        self._http.request(
-            method, target, headers={name.replace("_", "-"): headers[name] for name in headers}
-        )
+        names = {name.replace("_", "-"): headers[name] for name in headers}
+        self._http.request(method, target, body, names)
         answer = self._http.getresponse()
         return Reply(answer.status, answer.getheaders(), answer.read())
 

@@ -17,6 +17,7 @@ from proxy.peers.connections import Connections
 from proxy.peers.membership import StaticMembers
 from proxy.peers.peer import Peer
 from proxy.peers.peering import Limits, Peering
+from proxy.peers.tls import PeerTls
 from proxy.server import ProxyServer
 from proxy.sockets import listen_tcp
 from proxy.storenode import NodeSettings, StoreNode
@@ -50,10 +51,11 @@ async def cluster_of(
     *,
     others: Sequence[str] = (),
     limits: Limits | None = None,
+    tls: Sequence[PeerTls] = (),
     cache_size_bytes_max: int = 64 * MIB,
 ) -> AsyncIterator[list[Member]]:
     """So many nodes over the rig's store, all of them members of one cluster; ``others`` are
-    addresses of members that the test runs itself."""
+    addresses of members that the test runs itself. ``tls``: of each node, if any."""
     async with AsyncExitStack() as stack:
         listeners = [listen_tcp("127.0.0.1", 0) for _ in range(count)]
         addresses = [f"127.0.0.1:{one.getsockname()[1]}" for one in listeners]
@@ -62,7 +64,8 @@ async def cluster_of(
         stack.push_async_callback(addresses_of.close)
         members: list[Member] = []
         for number, (listener, address) in enumerate(zip(listeners, addresses, strict=True)):
-            connections = Connections(addresses_of.of)
+            own_tls = tls[number] if tls else None
+            connections = Connections(addresses_of.of, own_tls.client if own_tls else lambda: None)
             own = partial(tuple[str, ...], (address,))
             authenticator = HmacAuthenticator(lambda: [SECRET], own)
             peering = Peering(
@@ -77,7 +80,8 @@ async def cluster_of(
             stack.push_async_callback(node.close)
             stack.callback(peering.close)
             server = ProxyServer(node, version="test")
-            await server.start([Door(listener, desk=node.peer_desk)])
+            context = own_tls.server() if own_tls else None
+            await server.start([Door(listener, desk=node.peer_desk, tls=context)])
             stack.push_async_callback(server.stop, 0)
             members.append(Member(address, node, server, peering))
         yield members

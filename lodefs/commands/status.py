@@ -44,6 +44,9 @@ def figures(answer: Mapping[str, object]) -> list[tuple[str, str]]:
     if isinstance(used, int) and isinstance(limit, int) and limit:
         share = 100 * used / limit
         found.append(("used", f"{text.size(used)} of {text.size(limit)} ({share:.1f} %)"))
+    pinned = known.get("pinned_bytes")
+    if isinstance(pinned, int) and pinned:
+        found.append(("pinned", text.size(pinned)))
     hits, misses = known.get("hits_reads"), known.get("misses_reads")
     if isinstance(hits, int) and isinstance(misses, int):
         rate = f"{100 * hits / (hits + misses):.1f} %" if hits + misses else "no reads yet"

@@ -13,7 +13,7 @@ MIB = 1024 * 1024
 HEDGE_SHARE = 0.05  # of the bytes that came from peers
 HEDGE_BURST_BYTES = 128 * MIB
 STORE_SHARE = 0.02  # of the bytes that came from peers, all nodes together
-STORE_BURST_BYTES = 256 * MIB  # all nodes together
+STORE_BURST_BYTES = 128 * MIB  # all nodes together; it is earned first
 
 
 class Budgets:
@@ -23,7 +23,7 @@ class Budgets:
         self._lock = threading.Lock()
         self._nodes = max(1, nodes)
         self._hedge = float(HEDGE_BURST_BYTES)
-        self._store = 0.0
+        self._store = 0.0  # a cold start is slow for all nodes at once: nothing to spend on then
 
     def resize(self, nodes: int) -> None:
         """The cluster has so many nodes now."""
@@ -45,6 +45,11 @@ class Budgets:
             if allowed:
                 self._hedge -= size_bytes
             return allowed
+
+    def hedge_refused(self, size_bytes: int) -> None:
+        """The second peer sends nothing: what was spent comes back."""
+        with self._lock:
+            self._hedge = min(self._hedge + size_bytes, HEDGE_BURST_BYTES)
 
     def store(self, size_bytes: int) -> bool:
         """Whether so many bytes may cost S3 egress that waiting would save; if so, they are

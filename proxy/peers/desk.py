@@ -6,7 +6,7 @@ Nothing here asks a peer: what this node lacks is read from the store, or told t
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
@@ -24,6 +24,7 @@ from proxy.packs import Packs
 from proxy.packsource import Loaded
 from proxy.peers.auth import Authenticator
 from proxy.peers.bandwidth import Bandwidth
+from proxy.peers.jobdesk import JobDesk, is_job
 from proxy.peers.peer import Peer
 from proxy.peers.sources import Load, Sources
 from proxy.routes import parse_query
@@ -62,6 +63,10 @@ def parse_question(target: str) -> Question:
     return Question(pack, cached, first, count)
 
 
+async def _no_body() -> bytes:
+    return b""
+
+
 class PeerDesk:
     """Answers other nodes. Used from the event loop alone."""
 
@@ -87,10 +92,21 @@ class PeerDesk:
         self._seen: Sequence[Peer] = ()
         self._addresses: set[str] = set()
         self._clock_s = clock_s
+        self.jobs: JobDesk | None = None  # what answers about warm jobs
 
-    async def answer(self, method: str, target: str, headers: Mapping[str, str]) -> Answer:
-        """The answer to a node. Denied where it is none of the cluster; errors of fetching."""
+    async def answer(
+        self,
+        method: str,
+        target: str,
+        headers: Mapping[str, str],
+        body: Callable[[], Awaitable[bytes]] = _no_body,
+    ) -> Answer:
+        """The answer to a node. Denied where it is none of the cluster; errors of fetching.
+
+        ``body`` reads the request's; nobody else's is read."""
         peer = self._authenticator.check(method, target, headers)
+        if self.jobs is not None and is_job(target):
+            return await self.jobs.answer(method, target, body)
         asked = parse_question(target)
         if not asked.count:
             loaded = await self._packs.index(asked.pack, cached=asked.cached, from_origin=True)
@@ -99,13 +115,6 @@ class PeerDesk:
         return await self._chunks(asked, peer)
 
     async def _chunks(self, asked: Question, peer: str) -> Answer:
-        now_s = self._clock_s()
-        chunks = range(asked.first, asked.first + asked.count)
-        others = self._sources.others(asked.pack, peer, wire.BUSY_ADDRESSES_MAX, now_s, chunks)
-        backlog_s = self._upload.backlog_s(now_s)
-        if self._load.overloaded(alternatives=len(others), backlog_s=backlog_s):
-            self._meter.add(Counter.PEER_REFUSED)
-            return _busy(max(self._load.retry_after_s(), backlog_s), others)
         loaded = await self._packs.index(asked.pack, cached=asked.cached, from_origin=True)
         index = loaded.index
         first, end = asked.first, asked.first + asked.count
@@ -114,12 +123,22 @@ class PeerDesk:
         size_bytes = index.raw_offsets[end] - index.raw_offsets[first]
         if size_bytes > CHUNKS_SIZE_BYTES_MAX:
             raise InvalidInput(f"{size_bytes} bytes are more than {CHUNKS_SIZE_BYTES_MAX} at once")
+        now_s = self._clock_s()
+        chunks = range(first, end)
+        others = self._sources.others(asked.pack, peer, wire.BUSY_ADDRESSES_MAX, now_s, chunks)
+        backlog_s = self._upload.backlog_s(now_s)
+        if self._load.overloaded(
+            alternatives=len(others), backlog_s=backlog_s, size_bytes=size_bytes
+        ):
+            self._meter.add(Counter.PEER_REFUSED)
+            return _busy(max(self._load.retry_after_s(), backlog_s), others)
         if asked.cached and not self._packs.is_here(loaded, first, asked.count):
             raise NotFound(f"not all of these chunks of pack {asked.pack.hex()} are here")
         if self._is_member(peer):  # others can be sent there
             self._sources.sent(asked.pack, peer, now_s, chunks)
         headers = [("Content-Type", OCTETS), ("Content-Length", str(size_bytes))]
-        pieces = self._pieces(loaded, asked)
+        self._load.began(size_bytes)
+        pieces = self._pieces(loaded, asked, size_bytes)
         return Answer(200, headers, b"", pieces, size_bytes)
 
     def _is_member(self, peer: str) -> bool:
@@ -128,9 +147,10 @@ class PeerDesk:
             self._seen, self._addresses = members, {member.address for member in members}
         return peer in self._addresses
 
-    async def _pieces(self, loaded: Loaded, asked: Question) -> AsyncGenerator[Buffer, None]:
+    async def _pieces(
+        self, loaded: Loaded, asked: Question, size_bytes: int
+    ) -> AsyncGenerator[Buffer, None]:
         begin_s = self._clock_s()
-        self._load.began()
         try:
             pieces = self._packs.chunks(loaded, asked.first, asked.count, from_origin=True)
             async with aclosing(pieces):
@@ -139,7 +159,7 @@ class PeerDesk:
                     self._meter.add(Counter.PEER_SENT_BYTES, len(piece))
                     yield piece
         finally:
-            self._load.ended(self._clock_s() - begin_s)
+            self._load.ended(self._clock_s() - begin_s, size_bytes)
 
 
 def _busy(retry_after_s: float, addresses: list[str]) -> Answer:

@@ -107,6 +107,8 @@ class Health:
             record.speed.served(size_bytes, seconds)
             record.failures //= 2  # who fails every other time is avoided for longer
             record.avoided_until_s = 0.0
+            record.on_trial = False
+            record.probes_failed = 0
             self._peer.served(size_bytes, seconds)
 
     def failed(self, address: str, now_s: float) -> None:

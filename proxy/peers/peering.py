@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from proxy.meter import Meter
+from proxy.offload import Pool
 from proxy.packs import Packs
 from proxy.packsource import PackSource
 from proxy.peers.auth import Authenticator
@@ -16,6 +17,7 @@ from proxy.peers.connections import Connections
 from proxy.peers.desk import PeerDesk
 from proxy.peers.health import Health
 from proxy.peers.peer import Peer
+from proxy.peers.peerjobs import HttpPeerJobs
 from proxy.peers.peerpacks import PeerPacks
 from proxy.peers.race import Means
 from proxy.peers.sources import Load, Sources
@@ -78,6 +80,14 @@ class Peering:
             self.members,
             clock_s=self._clock_s,
         )
+
+    def jobs(self, pool: Pool) -> HttpPeerJobs:
+        """The warm jobs of the others. ``pool`` runs what waits for them."""
+        return HttpPeerJobs(self._others, self._connections, self._authenticator, pool)
+
+    def _others(self) -> list[str]:
+        own = self.own_addresses()
+        return [peer.address for peer in self.members() if peer.address not in own]
 
     def status(self) -> list[dict[str, object]]:
         """For /status: every member, whether it is this node, whether it is asked."""

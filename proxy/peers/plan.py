@@ -5,10 +5,11 @@ The rules, in the order in which they are looked at:
 - The first usable owner is this node: S3.
 - Nothing under way: sources that were named, a few, with ``cached``; else the first usable owner
   that has not failed this unit; else, after all of them said that they are busy, a pause.
-- The attempt takes much longer than expected: a second one, at a source or the next owner, where
-  the budget of hedges allows it.
-- The attempt takes far too long and does not get on: it is given up, and counts as failed.
+- The attempt takes much longer than usual: a second one, at a source or the next owner, where the
+  budget of hedges allows it; one that may make the next owner read from S3 costs both budgets.
+- No byte comes, or too few to be done in time: the attempt is given up, and counts as failed.
 - All of it takes longer than S3 would have taken: S3, where the budget of early turns allows it.
+- An owner is busy until half of the time is over: it is passed by for this unit.
 - The deadline: S3, always.
 """
 
@@ -22,16 +23,18 @@ from proxy.peers.budgets import Budgets
 from proxy.peers.health import Health
 from proxy.peers.peer import Peer
 
+NEVER_S = float("inf")
 SOURCES_TRIED_MAX = 4  # of those that one busy answer named
-HEDGES_MAX = 4  # of one unit
+HEDGES_MAX = 16  # of one unit, those included that were refused
 PAUSE_S_MIN, PAUSE_S_MAX = 0.02, 5.0
 
 # Times are multiples of the usual one: what the peer takes, and S3 before it where the peer may
 # have to ask it. The least ones are for peers that are busy with more than us.
 HEDGE_FACTOR, HEDGE_S_MIN = 2.0, 0.25  # another is asked besides
 BEGIN_FACTOR, BEGIN_S_MIN = 4.0, 2.0  # no byte came: given up
-LOOK_FACTOR, LOOK_S_MIN = 0.5, 2.5  # too few came since it was looked at last: given up
-PATIENCE_FACTOR, PATIENCE_S_MIN = 2.0, 1.0  # of what S3 takes: turning to it early
+LOOK_FACTOR, LOOK_S_MIN = 0.5, 2.0  # none or too few came since the last look: given up
+TOO_SLOW_S = 120.0  # what is still to come would take longer at this pace
+PATIENCE_FACTOR, PATIENCE_S_MIN = 3.0, 1.0  # of what S3 takes: turning to it early
 DEADLINE_FACTOR, DEADLINE_S_MIN = 20.0, 15.0  # turning to S3 at last
 DEADLINE_S_MAX = 15.0  # half of what a mount waits: S3 needs the rest
 
@@ -44,9 +47,11 @@ class Ask(NamedTuple):
 
 
 class GiveUp(NamedTuple):
-    """End the attempt at this address: it failed (tell Health, not the plan)."""
+    """End the attempt at this address; where it is to blame, tell Health that it failed. A source
+    that stops halfway may itself wait for another, and is not."""
 
     address: str
+    to_blame: bool
 
 
 class AskStore(NamedTuple):
@@ -67,12 +72,15 @@ class Attempt:
     """A peer that was asked and has not ended, and the times at which it becomes suspicious."""
 
     cached: bool
+    asked_s: float
     usual_s: float
     hedge_s: float
     look_s: float  # when it is looked at: whether it began, whether it gets on
     looked_s: float = 0.0  # when it was looked at last, and what had come by then
     looked_bytes: int = 0
     received_bytes: int = 0
+    is_hedge: bool = False
+    spared: bool = False  # it was not hedged because it was nearly there
 
 
 class Plan:
@@ -116,7 +124,7 @@ class Plan:
         self._rounds = 0
         self._busy = ""  # the owner that said so last
         self._hedges = 0
-        self._impatient = self._at_store = False
+        self._at_store = not owners or owners[0].address == self_address
 
     def next(self, now_s: float) -> Action:
         """What to do now."""
@@ -125,15 +133,17 @@ class Plan:
         for address, attempt in self._attempts.items():
             if self._hopeless(attempt, now_s):
                 self.failed(address, now_s)
-                return GiveUp(address)
+                return GiveUp(address, not (attempt.cached and attempt.received_bytes))
         action = self._hedge(now_s) if self._attempts else self._ask_one(now_s)
         if not isinstance(action, Wait):
             return action
-        if now_s >= self._patience_s and not self._impatient:
-            self._impatient = True  # asked once, so that budgets are not spent by waiting
-            if self._budgets.store(self._size_bytes):
+        if now_s >= self._patience_s:
+            rest_s = min((self._rest_s(a, now_s) for a in self._attempts.values()), default=NEVER_S)
+            if rest_s > self._store_s and self._budgets.store(self._size_bytes):
                 return self._turn_to_store()
-        return Wait(min(action.until_s, *self._times_to_look()))
+            self._patience_s = now_s + max(self._store_s, PAUSE_S_MIN)
+        looks_s = (attempt.look_s for attempt in self._attempts.values())
+        return Wait(min(action.until_s, self._patience_s, self._deadline_s, *looks_s))
 
     def began(self, address: str, now_s: float) -> None:
         """The first bytes came."""
@@ -155,14 +165,17 @@ class Plan:
         self._ended(address, now_s)
 
     def lacking(self, address: str, now_s: float) -> None:
-        """It has not got it (404 to ``cached``)."""
-        self._ended(address, now_s)
+        """It has not got it (404)."""
+        attempt = self._refused(address, now_s)
+        if attempt is not None and not attempt.cached:
+            self._failed.add(address)  # it would have fetched it if it could
 
     def busy(
         self, address: str, alternatives: Sequence[Peer], retry_after_s: float, now_s: float
     ) -> None:
         """It has too much to do, and names others."""
-        attempt = self._ended(address, now_s)
+        attempt = self._refused(address, now_s)
+        self._tried.add(address)
         named = [peer for peer in alternatives if self._untried(peer)]
         for at in range(len(named) - 1, 0, -1):  # shuffled
             other = int(self._jitter() * (at + 1))
@@ -179,6 +192,12 @@ class Plan:
         for attempt in self._attempts.values():
             attempt.hedge_s = now_s  # it was slow enough for a hedge, and has none any more
         return ended
+
+    def _refused(self, address: str, now_s: float) -> Attempt | None:
+        attempt = self._ended(address, now_s)
+        if attempt is not None and attempt.is_hedge:
+            self._budgets.hedge_refused(self._size_bytes)
+        return attempt
 
     def _turn_to_store(self) -> Action:
         self._at_store = True
@@ -206,30 +225,45 @@ class Plan:
         if len(self._attempts) > 1 or self._hedges >= HEDGES_MAX:
             return Wait(self._deadline_s)
         attempt = next(iter(self._attempts.values()))
+        rest_s = self._rest_s(attempt, now_s)
+        if now_s >= attempt.hedge_s and rest_s < attempt.usual_s and not attempt.spared:
+            attempt.spared = True  # another would not be there sooner, if this one gets on
+            attempt.hedge_s = now_s + rest_s + PAUSE_S_MIN
         if now_s < attempt.hedge_s:
             return Wait(attempt.hedge_s)
         attempt.hedge_s = self._deadline_s  # decided once
         self._hedges += 1
         if not self._budgets.hedge(self._size_bytes):
             return Wait(self._deadline_s)
+        action = self._ask_second(now_s)
+        if action is None:
+            self._budgets.hedge_refused(self._size_bytes)
+        return action or Wait(self._deadline_s)
+
+    def _ask_second(self, now_s: float) -> Action | None:
+        """Somebody besides the one that is slow; None where there is nobody."""
         source = self._next_source(now_s)
         if source is not None:
             return self._ask(source, now_s, cached=True)
         owner = self._next_owner(now_s)
         if owner is None:
-            return Wait(self._deadline_s)
-        may_cost_egress = self._budgets.store(self._size_bytes)
-        if owner.address != self._self_address:
-            return self._ask(owner, now_s, cached=not may_cost_egress)
-        return self._turn_to_store() if may_cost_egress else Wait(self._deadline_s)
+            return None
+        if self._budgets.store(self._size_bytes):
+            if owner.address == self._self_address:
+                return self._turn_to_store()
+            return self._ask(owner, now_s, cached=False)
+        # It may have it; it is not made to fetch it.
+        return self._ask(owner, now_s, cached=True) if self._untried(owner) else None
 
     def _ask(self, peer: Peer, now_s: float, *, cached: bool) -> Action:
         usual_s = self._usual_s(peer.address, cached=cached)
         self._attempts[peer.address] = Attempt(
             cached,
+            now_s,
             usual_s,
             hedge_s=now_s + max(HEDGE_S_MIN, HEDGE_FACTOR * usual_s),
             look_s=now_s + max(BEGIN_S_MIN, BEGIN_FACTOR * usual_s),
+            is_hedge=bool(self._attempts),
         )
         self._health.asked(peer.address, now_s)
         if cached:
@@ -270,18 +304,18 @@ class Plan:
         came_bytes = attempt.received_bytes - attempt.looked_bytes
         if came_bytes <= 0:
             return True
-        each_s = (now_s - attempt.looked_s) / came_bytes
-        rest_s = (self._size_bytes - attempt.received_bytes) * each_s
+        rest_bytes = self._size_bytes - attempt.received_bytes
+        rest_s = rest_bytes * (now_s - attempt.looked_s) / came_bytes
         self._look_later(attempt, now_s)
-        return now_s + rest_s > self._deadline_s
+        return rest_s > TOO_SLOW_S
 
     def _look_later(self, attempt: Attempt, now_s: float) -> None:
         attempt.looked_s, attempt.looked_bytes = now_s, attempt.received_bytes
         attempt.look_s = now_s + max(LOOK_S_MIN, LOOK_FACTOR * attempt.usual_s)
 
-    def _times_to_look(self) -> list[float]:
-        times = [attempt.look_s for attempt in self._attempts.values()]
-        times.append(self._deadline_s)
-        if not self._impatient:
-            times.append(self._patience_s)
-        return times
+    def _rest_s(self, attempt: Attempt, now_s: float) -> float:
+        """How long it will take if it goes on as it did so far."""
+        if not attempt.received_bytes:
+            return NEVER_S
+        rest_bytes = self._size_bytes - attempt.received_bytes
+        return rest_bytes * (now_s - attempt.asked_s) / attempt.received_bytes

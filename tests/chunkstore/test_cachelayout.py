@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chunkstore import cachelayout as layout
-from chunkstore.cachelayout import EntryRow, FileKind, FileRow, FileState
+from chunkstore.cachelayout import EntryRow, FileKind, FileRow, FileState, PinRow
 from chunkstore.errors import Corrupt
 from chunkstore.names import ChunkId, CommitId, Digest, PackId
 from chunkstore.testing.strategies import segments
@@ -33,6 +33,8 @@ FILE = Entry(
     segments=(Segment(PackId(OTHER), 7, 1000, 2**33 - 5), Segment(PackId(ID), 0, 1, 5)),
 )
 LINK = Entry(b"link", Kind.SYMLINK, size_bytes=4, digest=Digest(OTHER), target=b"../x")
+PIN_ID = ID[:8]
+PIN = PinRow("a/b", COMMIT.hex(), b"d\xff", b"d\xff/*.jpg", 1_800_000_000, 2**40, is_complete=True)
 SNAPSHOT = Snapshot("a/b", COMMIT.hex(), layout.child_node(1, 1, LINK), 17, 3, 1, 99)
 
 
@@ -53,6 +55,8 @@ def rows() -> list[tuple[bytes, bytes]]:
         ),
         (layout.loaded_key(KEY, 1), b""),
         (layout.figure_key("next_number"), (5).to_bytes(8, "little")),
+        (layout.pin_key(PIN_ID), layout.encode_pin_row(PIN)),
+        (layout.held_key(PIN_ID, 3), b""),
     ]
 
 
@@ -79,6 +83,9 @@ def test_rows_decode_to_what_was_encoded() -> None:
     assert layout.segments_of(row) == FILE.segments
     assert layout.node_of(77, row) == layout.child_node(77, 1, FILE)
     assert [node.name for node in layout.decode_page(values[8])] == [FILE.name, LINK.name]
+    assert layout.decode_pin_row(values[11]) == PIN
+    assert layout.held_of_key(rows()[12][0]) == (PIN_ID, 3)
+    assert rows()[12][0].startswith(layout.held_prefix(PIN_ID))
 
 
 def test_keys_give_back_their_numbers() -> None:
@@ -133,6 +140,7 @@ def test_trust_depends_on_the_boot() -> None:
         layout.decode_entry_row,
         layout.decode_snapshot,
         layout.decode_page,
+        layout.decode_pin_row,
     ],
 )
 @pytest.mark.parametrize("value", [b"", b"\xc1", b"x" * 69, b"\xff" * 70])

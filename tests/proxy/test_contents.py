@@ -17,7 +17,7 @@ from chunkstore.tree import Entry, Kind, Segment
 from proxy.cache import Cache, CacheSettings
 from proxy.fill import Unit, cut_units
 from proxy.meter import Counter, Counts
-from proxy.packindexes import Loaded
+from proxy.packsource import Loaded
 from proxy.storenode import NodeSettings
 from proxy.testing_rig import MIB, REPO, Rig, read_path, until
 

@@ -20,7 +20,7 @@ from proxy.fetch import Fetcher
 from proxy.fill import Filled, Unit
 from proxy.meter import Counter, Counts
 from proxy.offload import LARGE_SIZE_BYTES_MIN, LARGE_THREADS, Pools
-from proxy.packindexes import Loaded
+from proxy.packsource import Loaded
 from proxy.testing_rig import MIB, REPO, Rig, read_path, until
 
 BIG = random.Random(1).randbytes(2 * MIB)
@@ -327,5 +327,47 @@ def test_the_setting_is_the_number_of_threads(rig: Rig) -> None:
         async with rig.node(rig.settings(fetch_threads=3)) as node:
             assert node._pools.fetch._executor._max_workers == 3
             assert await read_path(node, b"big") == BIG
+
+    asyncio.run(run())
+
+
+def test_bulk_flights_cover_a_unit_between_others(rig: Rig) -> None:
+    """What is under way is joined, what lies between is begun, no chunk twice; what a reader may
+    have read ahead is not less for it."""
+
+    async def run() -> None:
+        async with fetching(rig) as (fetcher, fills, loaded, _):
+            fetcher.demand(loaded, unit_of(loaded, 3, 2), 3)
+            fetcher.demand(loaded, unit_of(loaded, 8), 8)
+            flights = fetcher.bulk(loaded, unit_of(loaded, 0, 10))
+            assert [(flight.first, flight.end) for flight in flights] == [
+                *((0, 3), (3, 5), (5, 8), (8, 9), (9, 10)),
+            ]
+            assert fetcher.bulk_bytes == 70_000
+            assert fetcher.ahead(loaded, unit_of(loaded, 20, 7))
+            await until(lambda: len(fills.begun) == 5)
+            fills.end(6)
+            for flight in flights:
+                await flight.landed()
+            await until(lambda: not fetcher.in_flight_bytes)
+            assert (fetcher.bulk_bytes, fetcher._running_bytes) == (0, 0)
+
+    asyncio.run(run())
+
+
+def test_bulk_flights_bring_nothing_but_parts(rig: Rig) -> None:
+    """Between others, a stretch in which nothing is wanted is not begun."""
+
+    async def run() -> None:
+        async with fetching(rig) as (fetcher, fills, loaded, _):
+            fetcher.demand(loaded, unit_of(loaded, 4), 4)
+            parts = (unit_of(loaded, 0, 2), unit_of(loaded, 4, 1))
+            unit = replace(unit_of(loaded, 0, 10), parts=parts)
+            flights = fetcher.bulk(loaded, unit)
+            assert [(flight.first, flight.end) for flight in flights] == [(0, 4), (4, 5)]
+            await until(lambda: len(fills.begun) == 2)
+            assert fills.begun[1].parts == (unit_of(loaded, 0, 2),)
+            fills.end(2)
+            await until(lambda: not fetcher.in_flight_bytes)
 
     asyncio.run(run())

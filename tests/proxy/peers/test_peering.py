@@ -9,15 +9,22 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from chunkstore.objects import Part
 from proxy.meter import Counter
+from proxy.peers import peering
+from proxy.peers.bandwidth import BURST_S
 from proxy.peers.ownership import rank
+from proxy.peers.peering import Limits
+from proxy.peers.sources import Load
+from proxy.peers.tls import PeerTls
 from proxy.testing_cluster import Member, cluster_of
 from proxy.testing_rig import MIB, Rig, read_path
+from tests.proxy.peers.certificates import Authority
 
 BIG = random.Random(1).randbytes(6 * MIB + 123)
 SMALL = {b"small/%03d" % n: random.Random(n).randbytes(500 + n * 37) for n in range(200)}
@@ -200,5 +207,59 @@ def test_owners_share_the_packs(rig: Rig) -> None:
             for member in members:
                 assert member.count(Counter.PEER_FAILED) == 0
                 assert 0 < member.count(Counter.FETCHED_BYTES) < stored_bytes(rig)
+
+    asyncio.run(run())
+
+
+def test_nodes_meet_over_tls(rig: Rig, tmp_path: Path) -> None:
+    """With certificates of one authority everything comes through TLS; a node with a certificate
+    of another one gets nothing from the others, and its reads are right all the same."""
+    authority, other = Authority(), Authority("other")
+
+    async def run() -> None:
+        makers = (authority, authority, other)
+        tls = [PeerTls(maker.files(tmp_path / f"tls-{n}")) for n, maker in enumerate(makers)]
+        async with cluster_of(rig, 3, tls=tls) as members:
+            for member in members[:2]:
+                await read_all(member)
+            assert members[1].count(Counter.PEER_FETCHED_BYTES) > 0
+            await read_all(members[2])
+            assert members[2].count(Counter.PEER_FETCHED_BYTES) == 0
+            assert members[2].count(Counter.PEER_FAILED) > 0
+
+    asyncio.run(run())
+
+
+def test_an_upload_limit_holds(rig: Rig) -> None:
+    """What a node sends to others takes as long as its limit says."""
+    rate = 4 * MIB
+
+    async def run() -> None:
+        async with cluster_of(rig, 2, limits=Limits(upload_bytes_per_s_max=rate)) as members:
+            await read_all(members[0])
+            loop = asyncio.get_running_loop()
+            begin_s, before = loop.time(), members[0].count(Counter.PEER_SENT_BYTES)
+            await read_all(members[1])
+            sent = members[0].count(Counter.PEER_SENT_BYTES) - before
+            assert sent > MIB
+            assert sent <= rate * (loop.time() - begin_s + BURST_S) + MIB
+
+    asyncio.run(run())
+
+
+def test_an_overloaded_owner_names_others(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An owner that sends as much as it wants names who was sent the pack: the reads are right, the
+    store is not read again, and the bytes came from those."""
+    monkeypatch.setattr(peering, "Load", partial(Load, soft_bytes_max=0))
+
+    async def run() -> None:
+        async with cluster_of(rig, 4) as members:
+            await read_all(members[0])
+            await read_all(members[1])
+            sent = read_bytes(rig)
+            await read_all(members[2])
+            await read_all(members[3])
+            assert read_bytes(rig) == sent
+            assert sum(member.count(Counter.PEER_REFUSED) for member in members) > 0
 
     asyncio.run(run())

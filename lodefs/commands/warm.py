@@ -1,0 +1,193 @@
+"""``lodefs warm``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+
+import click
+import msgspec
+
+from chunkstore import errors
+from chunkstore.errors import InvalidInput, LodefsError
+from chunkstore.names import Spec
+from chunkstore.upkeep import WARM, WarmError, WarmJobs, WarmRequest, WarmStatus, decoded, encoded
+from lodefs import exits, text
+from lodefs.durations import DURATION
+from lodefs.meter import metered
+from lodefs.nodecalls import NodeCalls
+from lodefs.options import SPEC, json_option, session_command, write_json, write_line
+from lodefs.session import Session
+from lodefs.warming import Follower
+
+EPILOG = """\b
+Examples:
+  lodefs warm vision/flickr30k@v1.0                       all of it
+  lodefs warm vision/flickr30k@v1.0:images --pin 7d       a directory, kept for a week
+  lodefs warm 'vision/flickr30k:images/**/*.jpg'          what a pattern matches
+  head -1000 order.txt | lodefs warm vision/flickr30k --from -
+  lodefs warm vision/flickr30k@v1.0 --all-nodes --detach
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.argument("spec", metavar="REPO[@REV][:PATH]", type=SPEC, required=False)
+@click.option("--from", "listed", metavar="FILE", help="Paths below PATH, one a line; - is stdin.")
+@click.option("-0", "--null", is_flag=True, help="With --from: paths end with NUL, not newline.")
+@click.option("--pin", "pin_s", type=DURATION, help="Keep it from eviction so long (12h, 7d, 2w).")
+@click.option("--all-nodes", is_flag=True, help="On all nodes of the cluster.")
+@click.option("--detach", is_flag=True, help="Do not wait: print the job's id.")
+@click.option("--attach", "attached", metavar="ID", help="Wait for a job that was detached.")
+@click.option("--cancel", "cancelled", metavar="ID", help="End a job.")
+@click.option("--jobs", "of_jobs", is_flag=True, help="List the jobs of the proxy.")
+@json_option
+@session_command
+def warm(
+    session: Session,
+    spec: Spec | None,
+    listed: str | None,
+    null: bool,
+    pin_s: int | None,
+    all_nodes: bool,
+    detach: bool,
+    attached: str | None,
+    cancelled: str | None,
+    of_jobs: bool,
+    as_json: bool,
+) -> None:
+    """Bring a revision, or what is at PATH in it, into the cache of the node's proxy.
+
+    PATH may be a pattern: * and ? stand for bytes of one name, [ab] for one of a set, ** for any
+    number of directories. What is in the cache is not fetched again, so that an interrupted
+    command is just repeated. Ctrl-C ends the job; with --detach or --attach it goes on.
+    """
+    if sum([spec is not None, attached is not None, cancelled is not None, of_jobs]) != 1:
+        raise click.UsageError("what is to be warmed: REPO[@REV][:PATH]; or a job, or --jobs")
+    if spec is None:
+        _of_jobs(session, attached, cancelled, as_json=as_json)
+        return
+    from lodefs.nodeproxy import proxy_url
+
+    request = request_of(spec, _paths(listed, null=null), pin_s=pin_s or 0, all_nodes=all_nodes)
+    calls = NodeCalls(proxy_url(session), session.environment.get("LODEFS_TOKEN"))
+    follower = Follower(calls, request)
+    status = follower.start()
+    if detach:
+        _write(status, as_json=as_json) if as_json else write_line(status.id)
+        return
+    try:
+        with metered() as progress:
+            status = follower.follow(status.id, progress)
+    except KeyboardInterrupt:
+        with suppress(LodefsError):
+            follower.cancel()
+        click.echo("lodefs: cancelled; what came stays: repeat the command to go on", err=True)
+        raise
+    _end(session, status, as_json=as_json)
+
+
+def request_of(
+    spec: Spec, paths: Sequence[bytes] | None, *, pin_s: int, all_nodes: bool
+) -> WarmRequest:
+    """What the proxy is asked. InvalidInput where a list is below a pattern, or empty."""
+    from proxy.selection import is_glob
+
+    globs: list[bytes] = []
+    if paths is None:
+        paths = []
+        if spec.path:
+            (globs if is_glob(spec.path) else paths).append(spec.path)
+    elif spec.path and is_glob(spec.path):
+        raise InvalidInput("with --from, PATH is the directory that the paths are below")
+    elif not paths:
+        raise InvalidInput("--from: the list has no paths")
+    elif spec.path:
+        paths = [spec.path + b"/" + path for path in paths]
+    return WarmRequest(
+        repo=spec.repo,
+        rev=spec.rev,
+        paths=[encoded(path) for path in paths],
+        globs=[encoded(glob) for glob in globs],
+        pin_s=pin_s,
+        all_nodes=all_nodes,
+    )
+
+
+def _paths(listed: str | None, *, null: bool) -> list[bytes] | None:
+    if listed is None:
+        if null:
+            raise click.UsageError("--null needs --from")
+        return None
+    if listed == "-":
+        data = sys.stdin.buffer.read()
+    else:
+        with open(listed, "rb") as file:
+            data = file.read()
+    return [path for path in data.split(b"\0" if null else b"\n") if path.strip()]
+
+
+def _of_jobs(
+    session: Session, attached: str | None, cancelled: str | None, *, as_json: bool
+) -> None:
+    from lodefs.nodeproxy import running_proxy
+
+    calls = NodeCalls(running_proxy(session), session.environment.get("LODEFS_TOKEN"))
+    follower = Follower(calls, None)
+    if attached is not None:
+        with metered() as progress:
+            status = follower.follow(attached, progress)
+        _end(session, status, as_json=as_json)
+    elif cancelled is not None:
+        follower.job_id = cancelled
+        _write(follower.cancel(), as_json=as_json)
+    else:
+        for status in calls.call(WarmJobs, "GET", WARM).jobs:
+            _write(status, as_json=as_json)
+
+
+def _end(session: Session, status: WarmStatus, *, as_json: bool) -> None:
+    _write(status, as_json=as_json)
+    if status.state == "done":
+        return
+    session.exit_code = exits.FAILURE
+    for error in status.errors:
+        click.echo(f"lodefs: error: {_told(error)}", err=True)
+        if session.exit_code == exits.FAILURE:
+            session.exit_code = _code_of(error)
+    if status.errors_total > len(status.errors):
+        more = text.count(status.errors_total - len(status.errors), "more error")
+        click.echo(f"lodefs: error: {more}", err=True)
+
+
+def _told(error: WarmError) -> str:
+    path = f"{text.shown(decoded(error.path))}: " if error.path else ""
+    return path + text.shown(error.message)
+
+
+def _code_of(error: WarmError) -> int:
+    kind = getattr(errors, error.error, LodefsError)
+    return next((code for base, code in exits.CODES if issubclass(kind, base)), exits.FAILURE)
+
+
+def _write(status: WarmStatus, *, as_json: bool) -> None:
+    if as_json:
+        write_json(msgspec.to_builtins(status))
+    else:
+        write_line(line_of(status))
+        for node in status.nodes:
+            why = f": {text.shown(node.error)}" if node.error else ""
+            size = text.size(node.bytes_done)
+            write_line(f"  {node.address or 'this node'}  {node.state}  {size}{why}")
+
+
+def line_of(status: WarmStatus) -> str:
+    """A job for people, in one line."""
+    what = text.shown(f"{status.repo}@{status.commit[:12]}")
+    files = text.count(status.files_done, "file")
+    amount = f"{files}, {text.size(status.bytes_done)}, {text.size(status.fetched_bytes)} of it new"
+    if status.state == "done":
+        rate = f"{status.elapsed_s:.1f} s, {text.size(round(status.bytes_per_s))}/s"
+        pin = f"; pinned until {text.time(status.pinned_until_s)}" if status.pinned_until_s else ""
+        return f"warmed {what}: {amount}; {rate}{pin}"
+    return f"{status.id}  {status.state}  {what}: {amount}"

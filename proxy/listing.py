@@ -1,0 +1,134 @@
+"""All files of a snapshot that a selection means, a level of directories at a time.
+
+Directories that the node has not met are loaded into its index on the way, many at a time, so that
+the names too are here afterwards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from chunkstore.errors import Corrupt, NotFound
+from chunkstore.inodes import ROOT_INO, child_ino
+from chunkstore.tree import Entry, Kind
+from chunkstore.treescan import join
+from chunkstore.wire import Snapshot
+from proxy.namespace import Namespace
+from proxy.offload import Pools
+from proxy.selection import Selection, State
+
+DIRECTORIES_TOGETHER = 32  # loaded at a time, and then read from the index in one go
+GROUPS_AHEAD = 2
+
+Found = tuple[bytes, Entry]  # the path of a file or symlink, and what its directory says of it
+Repeat = Callable[[Callable[[], Awaitable[None]]], Awaitable[None]]
+
+
+class _Directory(NamedTuple):
+    ino: int
+    path: bytes
+    state: State
+
+
+@dataclass(slots=True)
+class _Group:
+    """What some directories hold."""
+
+    files: list[Found] = field(default_factory=list)
+    directories: list[_Directory] = field(default_factory=list)
+    errors: list[tuple[bytes, Corrupt]] = field(default_factory=list)
+
+
+async def _once(call: Callable[[], Awaitable[None]]) -> None:
+    await call()
+
+
+class Listing:
+    """One walk through a snapshot. ``errors``: directories that cannot be read, and why. Where
+    not ``from_store``, directories that the node has not met count as empty."""
+
+    def __init__(
+        self,
+        namespace: Namespace,
+        pools: Pools,
+        snapshot: Snapshot,
+        selection: Selection,
+        *,
+        from_store: bool = True,
+        repeat: Repeat = _once,
+    ) -> None:
+        """``repeat`` calls what asks the store, again where that helps."""
+        self._namespace = namespace
+        self._pools = pools
+        self._snapshot = snapshot
+        self._selection = selection
+        self._from_store = from_store
+        self._repeat = repeat
+        self.errors: list[tuple[bytes, Corrupt]] = []
+
+    async def files(self) -> AsyncGenerator[list[Found], None]:
+        """Files and symlinks, as they come. Errors of loading directories but for Corrupt."""
+        waiting = deque([_Directory(ROOT_INO, b"", self._selection.start())])
+        reading: deque[asyncio.Task[_Group]] = deque()
+        try:
+            while waiting or reading:
+                while waiting and len(reading) < GROUPS_AHEAD:
+                    size = min(DIRECTORIES_TOGETHER, len(waiting))
+                    group = [waiting.popleft() for _ in range(size)]
+                    reading.append(asyncio.create_task(self._read(group)))
+                found = await reading[0]
+                reading.popleft()
+                waiting.extend(found.directories)
+                self.errors += found.errors
+                if found.files:
+                    yield found.files
+        finally:
+            for task in reading:
+                task.cancel()
+            await asyncio.gather(*reading, return_exceptions=True)
+
+    async def _read(self, group: Sequence[_Directory]) -> _Group:
+        broken: list[tuple[bytes, Corrupt]] = []
+        if self._from_store:
+            outcomes = await asyncio.gather(*map(self._load, group), return_exceptions=True)
+            for directory, outcome in zip(group, outcomes, strict=True):
+                if isinstance(outcome, Corrupt):
+                    broken.append((directory.path, outcome))
+                elif outcome is not None:
+                    raise outcome
+        found = await self._pools.disk.run(self._gather, group)
+        found.errors += broken
+        return found
+
+    async def _load(self, directory: _Directory) -> None:
+        await self._repeat(lambda: self._namespace.load(self._snapshot, directory.ino))
+
+    def _gather(self, group: Sequence[_Directory]) -> _Group:
+        """Blocking."""
+        found = _Group()
+        for directory in group:
+            try:
+                entries = self._namespace.loaded_entries(self._snapshot, directory.ino)
+            except (Corrupt, NotFound) as error:
+                found.errors.append((directory.path, Corrupt(str(error))))
+                continue
+            for entry in entries or ():
+                self._sort_in(directory, entry, found)
+        return found
+
+    def _sort_in(self, directory: _Directory, entry: Entry, found: _Group) -> None:
+        state = directory.state
+        if state.spots:
+            state = self._selection.step(state, entry.name)
+            if state.is_over:
+                return
+        path = join(directory.path, entry.name)
+        if entry.kind is Kind.DIRECTORY:
+            ino = child_ino(directory.ino, entry.name)
+            found.directories.append(_Directory(ino, path, state))
+        elif state.is_whole:
+            found.files.append((path, entry))

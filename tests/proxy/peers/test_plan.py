@@ -1,0 +1,317 @@
+"""Plan: events in, actions out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.peers.budgets import Budgets
+from proxy.peers.health import Health
+from proxy.peers.peer import Peer
+from proxy.peers.plan import DEADLINE_S_MAX, Action, Ask, AskStore, GiveUp, Plan, Wait
+
+MIB = 1 << 20
+UNIT = 8 * MIB
+A, B, C, ME, X, Y = (Peer(f"{name}:1") for name in ("a", "b", "c", "me", "x", "y"))
+STORE = AskStore()
+
+
+@dataclass
+class Way:
+    """A plan of a node among a thousand, so that turning to S3 early is out of the question."""
+
+    owners: Sequence[Peer] = (A, B, C)
+    nodes: int = 1000
+    known: Sequence[Peer] = ()
+    size_bytes: int = UNIT
+    health: Health = field(default_factory=Health)
+    got_bytes: int = 0  # from peers, before
+
+    def __post_init__(self) -> None:
+        self.budgets = Budgets(nodes=self.nodes)
+        self.budgets.got(self.got_bytes)
+        self.plan = Plan(
+            self.owners,
+            self_address=ME.address,
+            size_bytes=self.size_bytes,
+            health=self.health,
+            budgets=self.budgets,
+            now_s=0.0,
+            jitter=lambda: 0.0,
+            known=self.known,
+        )
+
+    def next(self, now_s: float) -> Action:
+        """The plan's action, told to Health as a driver does."""
+        action = self.plan.next(now_s)
+        if isinstance(action, GiveUp) and action.to_blame:
+            self.health.failed(action.address, now_s)
+        return action
+
+    def waits(self, now_s: float) -> float:
+        """Until when it waits."""
+        action = self.next(now_s)
+        assert isinstance(action, Wait)
+        assert action.until_s > now_s
+        return action.until_s
+
+    def fails(self, peer: Peer, now_s: float) -> None:
+        """The peer refuses."""
+        self.health.failed(peer.address, now_s)
+        self.plan.failed(peer.address, now_s)
+
+
+@pytest.mark.parametrize(
+    "owners", [(), (ME,), (ME, A, B)], ids=["nobody", "alone", "first owner"]
+)  # fmt: skip
+def test_what_is_ones_own_comes_from_the_store(owners: Sequence[Peer]) -> None:
+    """The first owner asks nobody, not even those that are known to have it."""
+    assert Way(owners, known=[X]).next(0.0) == STORE
+
+
+def test_the_first_owner_is_asked() -> None:
+    """A miss elsewhere asks the first owner, once, and waits."""
+    way = Way()
+    assert way.next(0.0) == Ask(A, cached=False)
+    assert way.waits(0.0) > 0.2
+    way.plan.began(A.address, 0.1)
+    way.plan.received(A.address, MIB, 0.1)
+    assert way.waits(0.1) > 0.2
+
+
+def test_refused_goes_to_the_next_owner_at_once() -> None:
+    """First owner gone: the second, the third, then S3."""
+    way = Way()
+    for owner in (A, B, C):
+        assert way.next(0.0) == Ask(owner, cached=False)
+        way.fails(owner, 0.0)
+    assert way.next(0.0) == STORE
+
+
+def test_a_dead_first_owner_makes_the_second_fetch() -> None:
+    """Other units of the same pack go to the second owner at once; the second owner itself goes
+    to S3."""
+    way = Way()
+    way.next(0.0)
+    way.fails(A, 0.0)
+    assert Way(health=way.health).next(0.1) == Ask(B, cached=False)
+    assert Way((A, ME, B), health=way.health).next(0.1) == STORE
+
+
+def test_all_owners_avoided_is_the_store() -> None:
+    """Where nobody may be asked, S3 is."""
+    health = Health()
+    for owner in (A, B, C):
+        health.wrong(owner.address, 0.0)
+    assert Way(health=health).next(1.0) == STORE
+
+
+def test_known_sources_come_first() -> None:
+    """Who sent another part of the pack is asked for this one, and the owner where it lacks it."""
+    way = Way(known=[X, Y])
+    assert way.next(0.0) == Ask(X, cached=True)
+    way.plan.lacking(X.address, 0.0)
+    assert way.next(0.0) == Ask(Y, cached=True)
+    way.fails(Y, 0.0)
+    assert way.next(0.0) == Ask(A, cached=False)
+
+
+def test_busy_goes_to_its_alternatives_and_back() -> None:
+    """Alternatives are asked one after the other, this node never; then a pause, then again."""
+    way = Way()
+    way.next(0.0)
+    way.plan.busy(A.address, [X, ME, Y], 0.4, 0.0)
+    asked = []
+    for _ in range(2):
+        action = way.next(0.0)
+        assert isinstance(action, Ask) and action.cached
+        asked.append(action.peer)
+        way.plan.lacking(action.peer.address, 0.0)
+    assert sorted(asked) == [X, Y]
+    assert way.waits(0.0) == pytest.approx(0.2)  # half of it, without jitter
+    assert way.next(0.2) == Ask(A, cached=False)
+    way.plan.busy(A.address, [X], 0.4, 0.2)
+    assert way.next(0.2) == Ask(X, cached=True)
+    way.plan.lacking(X.address, 0.2)
+    assert way.waits(0.2) == pytest.approx(0.2 + 0.4)  # doubled
+
+
+def test_a_busy_source_leads_to_others() -> None:
+    """A source that is busy names those that it sent the pack to, and so on."""
+    way = Way()
+    way.next(0.0)
+    way.plan.busy(A.address, [X], 0.4, 0.0)
+    assert way.next(0.0) == Ask(X, cached=True)
+    way.plan.busy(X.address, [Y, A], 0.4, 0.0)
+    assert way.next(0.0) == Ask(Y, cached=True)
+
+
+def test_an_owner_that_stays_busy_is_passed_by() -> None:
+    """After half of the time the next owner is asked for this unit, and nobody counts as failed."""
+    way, now_s = Way(), 0.0
+    while (action := way.next(now_s)) != Ask(B, cached=False):
+        if isinstance(action, Ask):
+            way.plan.busy(action.peer.address, [], 0.4, now_s)
+        else:
+            assert isinstance(action, Wait)
+            now_s = action.until_s
+    assert 7.0 < now_s < 15.0
+    assert way.health.usable(A.address, now_s)
+
+
+def test_slow_is_hedged_to_the_second_owners_cache() -> None:
+    """In a large cluster the second owner is asked only for what it has."""
+    way = Way()
+    way.next(0.0)
+    now_s = way.waits(0.0)
+    assert now_s == pytest.approx(0.871, abs=0.01)  # twice what peer and store are thought to take
+    assert way.next(now_s) == Ask(B, cached=True)
+    way.plan.lacking(B.address, now_s)
+    assert way.waits(now_s) > now_s
+
+
+def test_slow_is_hedged_to_the_second_owner() -> None:
+    """In a small cluster that exchanged much the second owner may be made to fetch it."""
+    way = Way(nodes=2, got_bytes=1 << 40)
+    way.next(0.0)
+    assert way.next(way.waits(0.0)) == Ask(B, cached=False)
+
+
+def test_what_is_nearly_there_is_not_hedged() -> None:
+    """An attempt that will end before another could is left alone, once."""
+    way = Way()
+    way.next(0.0)
+    now_s = way.waits(0.0)
+    way.plan.received(A.address, UNIT * 9 // 10, now_s)
+    later_s = way.waits(now_s)
+    assert isinstance(way.next(later_s), Ask)
+
+
+def run(way: Way, told: dict[str, float], until_s: float = 100.0) -> list[tuple[float, Action]]:
+    """All actions to the end, where nobody ever answers; ``told``: bytes a second of each."""
+    now_s, actions = 0.0, []
+    asked_s: dict[str, float] = {}
+    while now_s < until_s:
+        for address, at_s in asked_s.items():
+            if rate := told.get(address):
+                way.plan.received(address, max(1, int((now_s - at_s) * rate)), now_s)
+        action = way.next(now_s)
+        actions.append((now_s, action))
+        match action:
+            case Ask(peer, _):
+                asked_s[peer.address] = now_s
+            case GiveUp(address, _):
+                del asked_s[address]
+            case Wait(until):
+                now_s = until
+            case AskStore():
+                return actions
+    raise AssertionError(f"no end: {actions}")
+
+
+def given_up(actions: list[tuple[float, Action]]) -> dict[str, float]:
+    return {action.address: at_s for at_s, action in actions if isinstance(action, GiveUp)}
+
+
+def test_who_accepts_and_never_answers_is_given_up() -> None:
+    """After about two seconds, and then the next units go to the second owner."""
+    way = Way()
+    gone = given_up(run(way, {}))
+    assert 1.5 < gone[A.address] < 2.5
+    assert Way(health=way.health).next(gone[A.address]) != Ask(A, cached=False)
+
+
+def test_one_byte_a_second_is_given_up() -> None:
+    """It began, and will not end in time."""
+    way = Way()
+    assert 1.5 < given_up(run(way, {A.address: 1.0}))[A.address] < 3.0
+
+
+def test_a_slow_peer_that_gets_on_is_kept() -> None:
+    """A tenth of the usual speed is hedged, and not given up."""
+    actions = run(Way(), {A.address: 1e6})
+    assert A.address not in given_up(actions)
+    assert Ask(B, cached=True) in [action for _, action in actions]
+
+
+def test_a_source_that_stalls_is_not_blamed() -> None:
+    """It may itself be waiting for the one that is to blame."""
+    way = Way(known=[X])
+    way.next(0.0)
+    way.plan.received(X.address, MIB, 0.1)
+    now_s = 0.1
+    while not isinstance(action := way.next(now_s), GiveUp):
+        if isinstance(action, Ask):
+            way.plan.lacking(action.peer.address, now_s)
+        else:
+            assert isinstance(action, Wait)
+            now_s = action.until_s
+    assert action == GiveUp(X.address, to_blame=False)
+
+
+def test_a_small_cluster_turns_to_the_store_early() -> None:
+    """A node waits no longer than S3 would have taken, a few times over, if the budget allows."""
+    way = Way((A,), nodes=2, got_bytes=1 << 40)
+    assert run(way, {})[-1] == (1.0, STORE)
+
+
+def test_a_large_cluster_waits_for_the_deadline() -> None:
+    """Peers that are slow, but there, are waited for up to the deadline."""
+    actions = run(Way((A,)), {A.address: UNIT / 16})
+    assert actions[-1] == (15.0, STORE)
+
+
+replies = st.sampled_from(["failed", "lacking", "busy", "began", "silent", "some"])
+
+
+@given(
+    st.lists(st.sampled_from([A, B, C, ME, X]), unique=True, max_size=4),
+    st.lists(st.sampled_from([A, B, X, Y]), unique=True, max_size=3),
+    st.sampled_from([1, 8, 10_000]),
+    st.integers(1, 64 * MIB),
+    st.data(),
+)
+def test_every_plan_ends(
+    owners: list[Peer], known: list[Peer], nodes: int, size_bytes: int, data: st.DataObject
+) -> None:
+    """Whatever peers answer: the plan ends in S3 within its deadline after a bounded number of
+    actions, asks at most two peers at once, none of them twice at once, and never itself."""
+    way = Way(owners, nodes=nodes, known=known, size_bytes=size_bytes)
+    plan, now_s, running = way.plan, 0.0, set()
+    answers = data.draw(st.lists(replies, min_size=1, max_size=20))
+    for count in range(2000):
+        assert now_s <= DEADLINE_S_MAX
+        action = way.next(now_s)
+        match action:
+            case AskStore():
+                assert way.next(now_s) == STORE
+                return
+            case GiveUp(address, _):
+                running.remove(address)
+                continue
+            case Ask(peer, _):
+                assert peer != ME and peer.address not in running
+                running.add(peer.address)
+                assert len(running) <= 2
+            case Wait(until_s):
+                assert until_s > now_s
+                now_s = until_s
+        for address in sorted(running):
+            answer = answers[count % len(answers)]
+            if answer == "began":
+                plan.began(address, now_s)
+            elif answer == "some":
+                plan.received(address, size_bytes // 2, now_s)
+            elif answer != "silent":
+                running.remove(address)
+                if answer == "failed":
+                    way.fails(Peer(address), now_s)
+                elif answer == "lacking":
+                    plan.lacking(address, now_s)
+                else:
+                    plan.busy(address, [X, Y, ME, A], 0.3, now_s)
+    raise AssertionError("it never ends")
