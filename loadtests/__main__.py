@@ -21,6 +21,7 @@ from loadtests.bench import (
     readcheck,
     survival,
     walks,
+    warms,
 )
 from loadtests.bench.mountrates import BenchmarkError
 from loadtests.results import Result
@@ -34,6 +35,7 @@ BENCHMARKS: dict[str, tuple[Benchmark, str]] = {
     "push-one-byte": (pushes.one_byte, "one byte changed in a 1 GiB file"),
     "push-million": (pushes.million, "one file changed among 1,000,000"),
     "pull": (pulls.pull, "pull from Ceph RGW against boto3 with 8 threads"),
+    "warm": (warms.warm, "warm of a node's cache against pull; small files, S3 answering late"),
     "range-get": (proxies.range_get, "range GETs that hit, against nginx with one worker"),
     "proxy-restart": (proxies.restart, "ready again with 1,000,000 chunks cached"),
     "proxy-memory": (proxies.memory, "memory under a cold full-speed read of 4 GiB"),

@@ -38,7 +38,7 @@ def random_reads(scratch: Path) -> Result:
     with ceph_origin(scratch) as near:
         near.lodefs.run("push", corpus, REPO)
         near.client.upload_file(str(corpora.random_file()), near.bucket, KEY)
-        with _far(near) as origin:
+        with far(near) as origin:
             latency_s = _latency_s(origin)
             rates = [_rate(origin, scratch, number) for number in range(ROUNDS)]
     possible = RANDOM_4K_16.threads / latency_s
@@ -50,7 +50,7 @@ def random_reads(scratch: Path) -> Result:
 
 
 @contextmanager
-def _far(near: Origin) -> Iterator[Origin]:
+def far(near: Origin) -> Iterator[Origin]:
     """The same store seen over a slow network."""
     server = S3Server(near.endpoint_url, near.access_key, near.secret_key)
     with far_away(server, DELAY_S) as far:

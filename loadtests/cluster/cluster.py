@@ -140,7 +140,7 @@ class Cluster:
     def _members(self, numbers: Sequence[int]) -> list[str]:
         return [
             f"{self._site.hosts[number].address}:{PEER_PORT}"
-            + (f";weight={self._weights[number]}" if number in self._weights else "")
+            + (f";weight={self._weights[number]:f}" if number in self._weights else "")
             for number in numbers
         ]
 

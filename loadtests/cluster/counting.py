@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
@@ -54,6 +55,51 @@ class Counts:
     def from_dict(cls, found: dict[str, dict[str, int]]) -> Counts:
         """What ``as_dict`` gave."""
         return cls(found["requests"], found["bytes"])
+
+
+@dataclass(slots=True)
+class Sent:
+    """A body that was sent, perhaps not to its end: to whom, of which kind, of which target and
+    range (Content-Range), and how many bytes of it."""
+
+    client: str
+    kind: str
+    target: str
+    content_range: str
+    size_bytes: int = 0
+
+    def line(self) -> str:
+        """For a log; its fields are joined by tabs."""
+        fields = (self.client, self.kind, self.target, self.content_range, str(self.size_bytes))
+        return "\t".join(fields)
+
+    @classmethod
+    def of_line(cls, line: str) -> Sent:
+        """What ``line`` gave."""
+        client, kind, target, content_range, size_bytes = line.rstrip("\n").split("\t")
+        return cls(client, kind, target, content_range, int(size_bytes))
+
+    @property
+    def first(self) -> int:
+        """The first byte of the range; 0 where it is a whole object."""
+        _, _, span = self.content_range.partition(" ")
+        return int(span.partition("-")[0]) if span[:1].isdigit() else 0
+
+
+def repeated_bytes(log: Iterable[Sent]) -> int:
+    """The bytes of packs that were sent before, to anybody."""
+    spans: dict[str, list[tuple[int, int]]] = {}
+    for sent in log:
+        if sent.kind == PACKS:
+            span = (sent.first, sent.first + sent.size_bytes)
+            spans.setdefault(urlsplit(sent.target).path, []).append(span)
+    repeated = 0
+    for each in spans.values():
+        reached = 0
+        for first, end in sorted(each):
+            repeated += max(0, min(end, reached) - first)
+            reached = max(reached, end)
+    return repeated
 
 
 class Throttle:

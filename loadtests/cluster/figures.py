@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from loadtests.cluster.counting import Counts
+from loadtests.cluster.counting import Counts, Sent, repeated_bytes
 from loadtests.results import Result
 
 PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
@@ -67,11 +67,22 @@ class Outcome:
     epochs_s: list[float] = field(default_factory=list)
     more: dict[str, float] = field(default_factory=dict)
     statuses: list[dict[str, Any]] = field(default_factory=list)  # what nodes say of themselves
+    repeated_bytes: int = 0  # of packs, sent by the origin not for the first time
+    egress_by_client: dict[str, int] = field(default_factory=dict)  # by address
 
     @property
     def seconds(self) -> float:
         """Of all epochs."""
         return sum(self.epochs_s)
+
+    def take_egress(self, counts: Counts, bodies: Sequence[Sent]) -> None:
+        """What the origin sent, by kind, by client, and what of it not for the first time."""
+        self.egress = counts
+        self.repeated_bytes = repeated_bytes(bodies)
+        for sent in bodies:
+            self.egress_by_client[sent.client] = (
+                self.egress_by_client.get(sent.client, 0) + sent.size_bytes
+            )
 
     @property
     def egress_ratio(self) -> float:
@@ -99,6 +110,8 @@ class Outcome:
             "origin_egress_ratio": round(self.egress_ratio, 5),
             "origin_egress_bytes": self.egress.size_bytes,
             "origin_requests": self.egress.requests,
+            "origin_repeated_bytes": self.repeated_bytes,
+            "origin_bytes_by_client": dict(sorted(self.egress_by_client.items())),
             "reads": self.seen.reads,
             "read_bytes": self.seen.size_bytes,
             "reads_failed": self.seen.failed,

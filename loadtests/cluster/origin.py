@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from chunkstore.testing.children import run
-from loadtests.cluster.counting import Counts
+from loadtests.cluster.counting import Counts, Sent
 from loadtests.cluster.dataset import Dataset
 from loadtests.cluster.network import Host, Network
 from loadtests.cluster.relays import RunningRelay
@@ -97,9 +97,15 @@ class Origin:
         client.close()
         return found
 
-    def sent(self, *, reset: bool = False) -> Counts:
-        """What the relay sent since the last reset."""
-        return self.relay.counts(reset=reset)
+    def begin_counting(self) -> None:
+        """What is sent from now on is what ``sent`` tells."""
+        self.relay.counts(reset=True)
+        self.relay.sent()
+
+    def sent(self) -> tuple[Counts, list[Sent]]:
+        """What the relay sent since ``begin_counting``, and the bodies one by one. To be asked
+        once."""
+        return self.relay.counts(), self.relay.sent()
 
     def _lodefs(self, *words: str) -> str:
         """One call of the command line, inside."""

@@ -18,7 +18,7 @@ def play(site: Site, scenario: Scenario, variant: Variant) -> Outcome:
     assert outage is not None
     outcome = Outcome(site.dataset.size_bytes, scenario.nodes.count)
     with Cluster(site, scenario, variant).running() as cluster:
-        site.origin.sent(reset=True)
+        site.origin.begin_counting()
         filling = _readers(site, scenario, variant, cluster, "filling", outage.cached, None)
         with filling:
             filling.begin()
@@ -39,7 +39,7 @@ def play(site: Site, scenario: Scenario, variant: Variant) -> Outcome:
             cached.wait(scenario.seconds_max, lambda: None)
             seen_cached, _ = cached.collect()
             seen_cold, cold_s = cold.collect()
-        outcome.egress = site.origin.sent()
+        outcome.take_egress(*site.origin.sent())
         outcome.statuses = cluster.statuses()
     outcome.epochs_s = [cold_s]
     outcome.more = _more(outage, seen_cached, seen_cold)

@@ -31,7 +31,7 @@ from loadtests.cluster.scenario import Scenario
 from loadtests.services.nginx import Nginx, nginx
 
 OWNER, READER = 0, 1
-WEIGHTS = {READER: 1e-6}
+WEIGHTS = {OWNER: 1e6, READER: 1e-3}  # the most and the least that lodefs takes
 CURL_TIMEOUT_S = 600
 PIECE_BYTES = 1 << 20
 
@@ -49,7 +49,7 @@ def play(site: Site, scenario: Scenario, variant: Variant) -> Outcome:
         read(OWNER)
         flat = _flat_file(cluster.nodes[OWNER].cache, file)
         target = site.scratch / "curl.bin"
-        site.origin.sent(reset=True)
+        site.origin.begin_counting()
         with site.hosts[OWNER].entered():
             serving = nginx(flat.parent, host="0.0.0.0")
             server = serving.__enter__()
@@ -62,7 +62,7 @@ def play(site: Site, scenario: Scenario, variant: Variant) -> Outcome:
                 outcome.seen.add(seen)
         finally:
             serving.__exit__(None, None, None)
-        outcome.egress = site.origin.sent()
+        outcome.take_egress(*site.origin.sent())
         outcome.statuses = cluster.statuses()
     outcome.epochs_s = ours
     outcome.more = _more(file, ours, theirs)

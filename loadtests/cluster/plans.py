@@ -43,11 +43,11 @@ def epochs(dataset: Dataset, reading: Reading, nodes: int) -> list[Plan]:
 def _epoch(dataset: Dataset, reading: Reading, nodes: int, epoch: int) -> Plan:
     files = dataset.of(reading.groups)
     streams = reading.streams
+    own = None if reading.order == "same" else SEED + epoch
     if reading.pattern == "everything":
-        seed = None if reading.order == "same" else SEED + epoch
-        return everything(files, nodes, streams, seed=seed)
+        return everything(files, nodes, streams, seed=own)
     if reading.pattern == "herd":
-        return herd(files, nodes, reading.clients, seed=SEED + epoch)
+        return herd(files, nodes, reading.clients, seed=own)
     if reading.pattern == "shares":
         return shares(files, nodes, streams, seed=SEED + epoch)
     if reading.pattern == "shards":
@@ -67,11 +67,12 @@ def everything(files: Sequence[File], nodes: int, streams: int, *, seed: int | N
     return plan
 
 
-def herd(files: Sequence[File], nodes: int, clients: int, *, seed: int) -> Plan:
-    """So many clients, spread over the nodes; each reads every file, in an order of its own."""
+def herd(files: Sequence[File], nodes: int, clients: int, *, seed: int | None) -> Plan:
+    """So many clients, spread over the nodes; each reads every file: in the files' order, or with
+    ``seed`` each in one of its own."""
     plan: Plan = [[] for _ in range(nodes)]
     for client in range(clients):
-        order = _shuffled(files, seed * clients + client)
+        order = _shuffled(files, None if seed is None else seed * clients + client)
         plan[client % nodes].append([whole(file) for file in order])
     return plan
 

@@ -22,7 +22,7 @@ def play(site: Site, scenario: Scenario, variant: Variant) -> Outcome:
     works = plans.epochs(site.dataset, scenario.reading, scenario.nodes.count)
     with Cluster(site, scenario, variant).running() as cluster:
         happening = Happening(cluster, scenario if variant.disturbed else None, works)
-        site.origin.sent(reset=True)
+        site.origin.begin_counting()
         for number, work in enumerate(works):
             with Readers(folder_of(site, variant, f"epoch{number}")) as readers:
                 begin = _beginner(site, cluster, scenario.reading, readers, work)
@@ -33,7 +33,7 @@ def play(site: Site, scenario: Scenario, variant: Variant) -> Outcome:
                 seen, seconds = readers.collect()
             outcome.seen.add(seen)
             outcome.epochs_s.append(seconds)
-        outcome.egress = site.origin.sent()
+        outcome.take_egress(*site.origin.sent())
         outcome.statuses = cluster.statuses()
         if scenario.events and variant.disturbed:
             outcome.more["events_missed"] = happening.missed
@@ -45,7 +45,7 @@ def play_directly(site: Site, scenario: Scenario, variant: Variant) -> Outcome:
     outcome = Outcome(site.dataset.size_bytes, scenario.nodes.count)
     targets = site.origin.put_plain(site.dataset)
     works = plans.epochs(site.dataset, scenario.reading, scenario.nodes.count)
-    site.origin.sent(reset=True)
+    site.origin.begin_counting()
     for number, work in enumerate(works):
         with Readers(folder_of(site, variant, f"epoch{number}")) as readers:
             for node, host in enumerate(site.hosts):
@@ -56,7 +56,7 @@ def play_directly(site: Site, scenario: Scenario, variant: Variant) -> Outcome:
             seen, seconds = readers.collect()
         outcome.seen.add(seen)
         outcome.epochs_s.append(seconds)
-    outcome.egress = site.origin.sent()
+    outcome.take_egress(*site.origin.sent())
     return outcome
 
 

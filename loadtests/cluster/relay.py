@@ -1,9 +1,10 @@
 """An HTTP/1.1 relay that counts, limits, delays and misbehaves: what is put in front of the origin,
 and in front of the peer door of a node that is to be a bad one.
 
-``python -m loadtests.cluster.relay HOST:PORT UPSTREAM_HOST:PORT CONTROL`` relays GET and HEAD until
-it is killed. At the Unix socket CONTROL it takes lines of JSON, ``{"set": {FIELD: VALUE}}`` of a
-Behaviour or ``{"reset": true}``, and answers each with what it counted.
+``python -m loadtests.cluster.relay HOST:PORT UPSTREAM_HOST:PORT CONTROL LOG`` relays GET and HEAD
+until it is killed, and writes a line into the file LOG for each body (counting.Sent). At the Unix
+socket CONTROL it takes lines of JSON, ``{"set": {FIELD: VALUE}}`` of a Behaviour or
+``{"reset": true}``, and answers each with what it counted.
 
 Counted are the bytes of response bodies that were written to the client's socket (headers are not;
 what a client that went away did not read is). Bodies move by splice(2), so that a relay costs next
@@ -24,8 +25,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic
+from typing import TextIO
 
-from loadtests.cluster.counting import Counts, Throttle, kind_of
+from loadtests.cluster.counting import Counts, Sent, Throttle, kind_of
 from loadtests.cluster.heads import BadHttp, Head, receive_head, receive_line
 
 PIECE_BYTES = 128 << 10
@@ -67,8 +69,10 @@ class Gone(Exception):
 class Relay:
     """Passes exchanges on to ``upstream``; a thread for each connection."""
 
-    def __init__(self, upstream: tuple[str, int]) -> None:
+    def __init__(self, upstream: tuple[str, int], log: TextIO) -> None:
+        """``log`` takes the lines of what was sent."""
         self._upstream = upstream
+        self._log = log
         self._changed = threading.Condition()  # guards all that follows
         self._behaviour = Behaviour()
         self._throttle = Throttle(0)
@@ -139,25 +143,32 @@ class Relay:
         ends.client.sendall(answer.raw)
         if request.method == "HEAD" or answer.status in (204, 304) or answer.status < 200:
             return True
-        return self._body(ends, answer, kind, fault if answer.status in (200, 206) else "")
+        sent = Sent(ends.client.getpeername()[0], kind, request.target,
+                    answer.headers.get("content-range", ""))  # fmt: skip
+        fault = fault if answer.status in (200, 206) else ""
+        try:
+            return self._body(ends, answer, sent, fault)
+        finally:
+            with self._changed:
+                self._log.write(sent.line() + "\n")
 
-    def _body(self, ends: Ends, answer: Head, kind: str, fault: str) -> bool:
+    def _body(self, ends: Ends, answer: Head, sent: Sent, fault: str) -> bool:
         """Passes a body on, framed as it is; whether the connection lives on."""
         if "chunked" in answer.headers.get("transfer-encoding", ""):
             while (size := int(line := receive_line(ends.upstream), 16)) > 0:
                 ends.client.sendall(line)
-                self._bytes(ends, size, kind, fault)
+                self._bytes(ends, size, sent, fault)
                 ends.client.sendall(receive_line(ends.upstream))
             ends.client.sendall(line + receive_line(ends.upstream))
             return True
         length = answer.headers.get("content-length")
         if length is None:  # the body ends with the connection
-            self._bytes(ends, sys.maxsize, kind, fault)
+            self._bytes(ends, sys.maxsize, sent, fault)
             return False
-        self._bytes(ends, int(length), kind, fault)
+        self._bytes(ends, int(length), sent, fault)
         return answer.headers.get("connection", "").lower() != "close"
 
-    def _bytes(self, ends: Ends, size_bytes: int, kind: str, fault: str) -> None:
+    def _bytes(self, ends: Ends, size_bytes: int, sent: Sent, fault: str) -> None:
         left = size_bytes
         while left:
             piece = 1 if fault == "slow" else min(left, PIECE_BYTES)
@@ -167,7 +178,8 @@ class Relay:
                 if size_bytes == sys.maxsize:
                     return
                 raise Gone
-            self._count(kind, 0, moved)
+            self._count(sent.kind, 0, moved)
+            sent.size_bytes += moved
             left -= moved
             if fault == "slow":
                 self._linger(ends.client, 1.0)
@@ -273,11 +285,14 @@ def _control(path: str, relay: Relay) -> None:
                     lines.flush()
 
 
-def main(own: str, upstream: str, control: str) -> None:
+def main(own: str, upstream: str, control: str, log: str) -> None:
     """Relays until the process is killed; prints ``ready`` first."""
     threading.stack_size(256 << 10)
-    relay = Relay(_address(upstream))
-    with socket.create_server(_address(own), backlog=1024) as listener:
+    with (
+        open(log, "a", buffering=1) as lines,
+        socket.create_server(_address(own), backlog=1024) as listener,
+    ):
+        relay = Relay(_address(upstream), lines)
         threading.Thread(target=_control, args=(control, relay), daemon=True).start()
         while not Path(control).exists():
             threading.Event().wait(0.005)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from chunkstore.testing.children import Child
-from loadtests.cluster.counting import Counts
+from loadtests.cluster.counting import Counts, Sent
 from loadtests.cluster.network import Host
 
 ROOT = Path(__file__).parents[2]
@@ -20,8 +20,10 @@ CONTROL_TIMEOUT_S = 30
 class RunningRelay:
     """A relay that can be told how to behave, and asked what it counted."""
 
-    def __init__(self, control: Path) -> None:
+    def __init__(self, control: Path, log: Path) -> None:
         self._control = control
+        self._log = log
+        self._read_to = 0  # of the log
 
     @classmethod
     @contextmanager
@@ -30,10 +32,11 @@ class RunningRelay:
     ) -> Iterator[RunningRelay]:
         """A relay on ``host``; ``own`` and ``upstream`` are HOST:PORT. Killed at the end."""
         control = folder / f"{name}.sock"
-        words = [sys.executable, "-m", "loadtests.cluster.relay", own, upstream, str(control)]
-        with Child(host.argv(words), cwd=ROOT) as child:
+        log = folder / f"{name}.log"
+        words = [sys.executable, "-m", "loadtests.cluster.relay"]
+        with Child(host.argv([*words, own, upstream, control, log]), cwd=ROOT) as child:
             child.wait_for("^ready$")
-            yield cls(control)
+            yield cls(control, log)
 
     def behave(self, **fields: float | str) -> None:
         """Changes fields of its Behaviour; exchanges that are held are broken off."""
@@ -42,6 +45,14 @@ class RunningRelay:
     def counts(self, *, reset: bool = False) -> Counts:
         """What it counted so far; ``reset``: it counts from zero then."""
         return Counts.from_dict(self._ask({"reset": reset}))
+
+    def sent(self) -> list[Sent]:
+        """The bodies that ended since this was asked last."""
+        with self._log.open("rb") as log:
+            log.seek(self._read_to)
+            whole, newline, _ = log.read().rpartition(b"\n")
+        self._read_to += len(whole + newline)
+        return [Sent.of_line(line) for line in whole.decode().splitlines()]
 
     def _ask(self, what: dict[str, object]) -> dict[str, dict[str, int]]:
         with socket.socket(socket.AF_UNIX) as sock:

@@ -65,14 +65,15 @@ class Origin(_Table, frozen=True):
 class Reading(_Table, frozen=True):
     """What the clients of the nodes read.
 
-    ``everything``: all files, on every node; ``herd``: all files, by each of ``clients``;
+    ``everything``: all files, on every node; ``herd``: all files, by each of ``clients``, in the
+    same ``order`` or each in one of its own;
     ``shares``: each file by one node, shuffled anew for each epoch; ``shards``: the same without
     shuffling; ``ranges``: ``reads`` random ranges of ``range`` bytes on every node.
     """
 
     pattern: Literal["everything", "herd", "shares", "shards", "ranges"]
     groups: list[str] = []  # of files; all where none is named
-    order: Literal["same", "shuffled"] = "same"  # of everything
+    order: Literal["same", "shuffled"] = "same"  # of everything and herd
     epochs: Count = 1
     streams: Count = 4  # clients of each node
     clients: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 100  # of a herd

@@ -32,6 +32,7 @@ class Settings:
     store_latency_s: float = 0.05
     rtt_s: float = 0.0005
     answer_s: float = 0.0001  # of processor time that one answer takes, one after the other
+    cut_through: bool = False  # bytes are passed on as they come, not when the unit is there
     shuffled: bool = True  # each node reads in an order of its own
     start_s: float = 0.1  # all nodes start within this
     seed: int = 1
@@ -85,6 +86,7 @@ class Cluster:
         self._nodes = {node.address: node for node in self.nodes}
         self.unfilled = settings.nodes  # nodes that live and have not all yet
         self._came_units = 0
+        self.depth_max = 0
         self._turning_points: dict[int, Call] = {}
 
     def _order(self) -> Iterator[int]:

@@ -30,7 +30,9 @@ class Fetch:
         self._get: Get | None = None
         self._wake_s = NEVER_S
         self._got_s = 0.0
-        self._counting = False
+        self.depth = 0  # peers that pass its bytes on while they come
+        self._counted_s = -1.0
+        self._came_bytes = 0
 
     def plan_and_step(self) -> None:
         """Fetches it as a reader's miss is fetched."""
@@ -63,7 +65,8 @@ class Fetch:
             elif isinstance(action, GiveUp):
                 self.cluster.counts["given_up"] += 1
                 self._streams.pop(action.address).cancel()
-                self.node.health.failed(action.address, now_s)
+                if action.to_blame:
+                    self.node.health.failed(action.address, now_s)
                 self._stopped()
             elif isinstance(action, AskStore):
                 self.turn_to_store()
@@ -91,14 +94,14 @@ class Fetch:
 
     def came_bytes(self) -> int:
         """What has come so far. Nothing where two nodes wait for each other's bytes."""
-        if self._counting:
-            return 0
-        self._counting = True
-        came = [stream.received_bytes() for stream in self._streams.values() if stream.flow]
-        self._counting = False
-        if self._get is not None and self._get.flow is not None:
-            came.append(self.cluster.network.came_bytes(self._get.flow))
-        return max(came, default=0)
+        if self._counted_s < self.cluster.clock.now_s:
+            self._counted_s = self.cluster.clock.now_s
+            self._came_bytes = 0  # what those see that this one waits for
+            came = [stream.received_bytes() for stream in self._streams.values() if stream.flow]
+            if self._get is not None and self._get.flow is not None:
+                came.append(self.cluster.network.came_bytes(self._get.flow))
+            self._came_bytes = max(came, default=0)
+        return self._came_bytes
 
     def turn_to_store(self) -> None:
         """Reads it from S3, whatever was tried before."""
@@ -115,8 +118,9 @@ class Fetch:
         """Bytes come: whoever waited for it here gets them, too."""
         if not self.arriving:
             self.arriving = True
-            for stream in list(self.followers):
-                stream.begin()
+            if self.cluster.settings.cut_through:
+                for stream in list(self.followers):
+                    stream.begin()
 
     def _store_gave(self) -> None:
         seconds = self.cluster.clock.now_s - self._got_s
@@ -130,6 +134,9 @@ class Fetch:
         now_s = self.cluster.clock.now_s
         self.node.health.began(stream.server.address, now_s - stream.asked_s)
         self._plan.began(stream.server.address, now_s)
+        serving = stream.server.fetches.get(self.unit)
+        self.depth = 1 + (serving.depth if serving is not None else 0)
+        self.cluster.depth_max = max(self.cluster.depth_max, self.depth)
         self.began()
         self.step()
 
@@ -175,6 +182,7 @@ class Fetch:
         self.cancel()
         self.node.came(self)
         for stream in list(self.followers):
+            stream.begin()
             stream.server_has_it()
 
     def cancel(self) -> None:

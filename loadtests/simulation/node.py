@@ -44,6 +44,11 @@ class Node:
         self._answers_s = 0.0  # when the asks before this one have been answered
         self._forget()
 
+    @property
+    def filled(self) -> bool:
+        """Whether it has all units, and lives."""
+        return self.alive and not self.missing_units
+
     def _forget(self) -> None:
         """What a restarted process does not know any more."""
         settings = self.cluster.settings
@@ -136,9 +141,9 @@ class Node:
         if fetch is None:
             fetch = self.fetches[unit] = Fetch(self, unit)
         fetch.followers[stream] = None
-        if fetch.arriving:
+        if fetch.arriving and self.cluster.settings.cut_through:
             stream.begin()
-        else:
+        elif not fetch.arriving:
             fetch.turn_to_store()
 
     # Dying

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtests.cluster.counting import Counts, Throttle, kind_of
+from loadtests.cluster.counting import Counts, Sent, Throttle, kind_of, repeated_bytes
 
 
 @pytest.mark.parametrize(
@@ -34,6 +34,24 @@ def test_counts_travel_as_json() -> None:
     counts.add("errors", 1, 5)
     assert counts.total_bytes == 15
     assert Counts.from_dict(counts.as_dict()) == counts
+
+
+def test_lines_of_a_log() -> None:
+    """A body's line tells it again, and its range where it begins."""
+    part = Sent("10.77.0.11", "packs", "/data/store/packs/ab/c", "bytes 100-199/4096", 60)
+    whole = Sent("10.77.0.11", "other", "/data/store/store.json", "", 60)
+    assert [Sent.of_line(sent.line() + "\n") for sent in (part, whole)] == [part, whole]
+    assert (part.first, whole.first) == (100, 0)
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 50), st.integers(0, 20))))
+def test_repeated_bytes(spans: list[tuple[int, int, int]]) -> None:
+    """What was sent of packs, less every byte of a pack once, was sent repeatedly."""
+    log = [Sent("a", "packs", f"/packs/{pack}", f"bytes {first}-99/100", size)
+           for pack, first, size in spans]  # fmt: skip
+    distinct = {(pack, first + more) for pack, first, size in spans for more in range(size)}
+    total = sum(size for *_, size in spans)
+    assert repeated_bytes([*log, Sent("a", "lists", "/", "", 5)]) == total - len(distinct)
 
 
 @given(st.lists(st.tuples(st.integers(1, 10**6), st.floats(0, 0.1)), min_size=1, max_size=50))

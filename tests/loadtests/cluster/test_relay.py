@@ -70,10 +70,11 @@ def port() -> int:
 def relay(tmp_path: Path, upstream: int, port: int) -> Iterator[RunningRelay]:
     """A relay in front of the server."""
     control = tmp_path / "c.sock"
-    words = [f"{HOST}:{port}", f"{HOST}:{upstream}", str(control)]
+    log = tmp_path / "c.log"
+    words = [f"{HOST}:{port}", f"{HOST}:{upstream}", str(control), str(log)]
     with Child([sys.executable, "-m", "loadtests.cluster.relay", *words]) as child:
         child.wait_for("^ready$")
-        yield RunningRelay(control)
+        yield RunningRelay(control, log)
 
 
 @pytest.fixture
@@ -103,6 +104,11 @@ def test_bodies_pass_and_are_counted(
     assert counts.size_bytes == {"packs": len(BODY), "index": len(BODY), "errors": len(BODY)}
     assert counts.requests == {"packs": 2, "index": 1, "errors": 1}
     assert relay.counts().total_bytes == 0
+    bodies = relay.sent()
+    assert [(sent.client, sent.kind, sent.size_bytes) for sent in bodies] == [
+        (HOST, kind, len(BODY)) for kind in ("packs", "index", "errors")
+    ]
+    assert relay.sent() == []
 
 
 def test_writes_are_refused(client: http.client.HTTPConnection) -> None:

@@ -1,0 +1,78 @@
+"""What is done to a simulated cluster while its nodes read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from loadtests.simulation.cluster import Cluster, Settings
+
+RESTART_S = 5.0  # until a restarted node is back
+LOST_SHARE = 0.1
+SLOW_SHARE = 0.1
+STUCK_SHARE = 0.1
+AT_ONCE = 100  # of so many nodes, one is restarted at a time
+
+
+def failure(cluster: Cluster) -> None:
+    """A tenth of the nodes lose power when half of all units have come (of 8 nodes, one)."""
+    lost = max(1, round(cluster.settings.nodes * LOST_SHARE))
+    chosen = cluster.random.sample(cluster.nodes, lost)
+    cluster.when_filled(0.5, lambda: cluster.kill(chosen, silent=True))
+
+
+def deploy(cluster: Cluster) -> None:
+    """From the tenth part on nodes are restarted one after the other, or one in a hundred at a
+    time; caches stay, what was in flight does not."""
+    waiting = list(cluster.nodes)
+    at_once = max(1, len(waiting) // AT_ONCE)
+
+    def stop_next() -> None:
+        stopped = [waiting.pop() for _ in range(min(at_once, len(waiting)))]
+        for node in stopped:
+            node.die(silent=False)
+            cluster.clock.after(RESTART_S, node.restart)
+        if waiting:
+            cluster.clock.after(RESTART_S, stop_next)
+
+    cluster.when_filled(0.1, stop_next)
+
+
+def nothing(cluster: Cluster) -> None:
+    """Nothing happens."""
+
+
+SCENARIOS: dict[str, tuple[str, Callable[[Settings], Settings], Callable[[Cluster], None]]] = {
+    "fill": (
+        "all nodes read everything at once, each in an order of its own",
+        lambda settings: settings,
+        nothing,
+    ),
+    "herd": (
+        "all nodes read everything at once, in the same order",
+        lambda settings: replace(settings, shuffled=False),
+        nothing,
+    ),
+    "failure": (
+        "as fill; a tenth of the nodes lose power halfway",
+        lambda settings: settings,
+        failure,
+    ),
+    "deploy": (
+        "as fill; every node is restarted meanwhile, with its cache",
+        lambda settings: settings,
+        deploy,
+    ),
+    "slow": (
+        "as fill; a tenth of the nodes have a tenth of the speed",
+        lambda settings: replace(settings, slow_share=SLOW_SHARE),
+        nothing,
+    ),
+    "stuck": (
+        "as fill; a tenth of the nodes (of 8, one) take requests and never answer",
+        lambda settings: replace(
+            settings, stuck_share=max(1, round(settings.nodes * STUCK_SHARE)) / settings.nodes
+        ),
+        nothing,
+    ),
+}
