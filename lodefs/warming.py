@@ -10,7 +10,7 @@ from chunkstore.progress import Progress
 from chunkstore.upkeep import RUNNING, WARM, WarmRequest, WarmStatus
 from lodefs.nodecalls import NodeCalls
 
-POLL_S_MIN, POLL_S_MAX = 0.02, 0.5
+POLL_S_MIN, POLL_S_MAX = 0.02, 0.1
 GONE_S_MAX = 60.0  # how long a proxy may be away
 STARTS_MAX = 10
 

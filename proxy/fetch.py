@@ -32,15 +32,20 @@ def _nobody(_filled: Filled) -> None:
 class Flight:
     """Chunks [first, end) of a pack on their way."""
 
-    __slots__ = ("end", "first", "is_bulk", "size_bytes", "started", "task")
+    __slots__ = ("end", "first", "is_begun", "is_bulk", "size_bytes", "started", "task")
 
     def __init__(self, unit: Unit, size_bytes: int, *, is_bulk: bool) -> None:
         self.first = unit.first
         self.end = unit.end
         self.size_bytes = size_bytes
         self.is_bulk = is_bulk
+        self.is_begun = unit.from_origin  # it waits for no peer: the store, or bytes that come
         self.started = asyncio.Event()
         self.task: asyncio.Task[Filled]
+
+    def begun(self) -> None:
+        """Its bytes have begun to come. For any thread."""
+        self.is_begun = True
 
     async def wait(self) -> Kept:
         """When it has landed: the chunks that found no space in the cache. Raises as it did."""
@@ -83,9 +88,9 @@ class Fetcher:
         self.in_flight_bytes = 0  # running and waiting, bulk flights too
         self.bulk_bytes = 0
 
-    def join(self, pack: PackId, chunk: int) -> Flight | None:
+    def join(self, pack: PackId, chunk: int, *, for_peer: bool = False) -> Flight | None:
         """The flight that brings a chunk somebody waits for, if there is one."""
-        for flight in self._flights.get(pack, ()):
+        for flight in self._of(pack, for_peer=for_peer):
             if flight.first <= chunk < flight.end:
                 self._meter.add(Counter.JOINED)
                 self._start(flight)
@@ -93,14 +98,21 @@ class Fetcher:
         return None
 
     def is_coming(self, pack: PackId, chunk: int) -> bool:
-        """Whether a flight brings the chunk."""
-        return any(flight.first <= chunk < flight.end for flight in self._flights.get(pack, ()))
+        """Whether a peer may wait for the flight that brings a chunk."""
+        flights = self._of(pack, for_peer=True)
+        return any(flight.first <= chunk < flight.end for flight in flights)
+
+    def _of(self, pack: PackId, *, for_peer: bool) -> list[Flight]:
+        """The flights of a pack. A peer may wait for those alone that wait for no peer themselves:
+        else two nodes could wait for each other."""
+        flights = self._flights.get(pack, [])
+        return [one for one in flights if one.is_begun] if for_peer else flights
 
     def demand(self, loaded: Loaded, unit: Unit, wanted: int) -> Flight:
         """A new flight for the chunk ``wanted``, which is not under way, and that part of its
         unit around it that no other flight brings."""
         first, end = unit.first, unit.first + unit.count
-        for flight in self._flights.get(unit.pack, ()):
+        for flight in self._of(unit.pack, for_peer=unit.from_origin):
             if flight.end <= wanted:
                 first = max(first, flight.end)
             else:
@@ -137,7 +149,8 @@ class Fetcher:
         """Starts to bring those parts of the unit that are not under way; False, with nothing
         started, where too much is in flight already."""
         first, end = unit.first, unit.first + unit.count
-        for flight in sorted(self._flights.get(unit.pack, ()), key=lambda flight: flight.first):
+        flights = self._of(unit.pack, for_peer=unit.from_origin)
+        for flight in sorted(flights, key=lambda flight: flight.first):
             if flight.first <= first < flight.end:
                 first = flight.end
             elif first < flight.first < end:
@@ -194,7 +207,7 @@ class Fetcher:
         try:
             pool = self._pools.fetching(flight.size_bytes, from_origin=unit.from_origin)
             return await pool.bounded(
-                _name(unit), self._deadline_s, lambda: self._filler.fill(loaded, unit)
+                _name(unit), self._deadline_s, lambda: self._filler.fill(loaded, unit, flight.begun)
             )
         except DeadlineExceeded:
             self._meter.add(Counter.DEADLINES)

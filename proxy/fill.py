@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_left
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from chunkstore import cachelayout as layout
@@ -73,8 +74,8 @@ class Filler:
         self._origin = origin
         self._meter = cache.meter
 
-    def fill(self, loaded: Loaded, unit: Unit) -> Filled:
-        """Brings what is missing of the unit.
+    def fill(self, loaded: Loaded, unit: Unit, begun: Callable[[], None] = lambda: None) -> Filled:
+        """Brings what is missing of the unit. ``begun``: as of PackSource.
 
         Corrupt (also where it was read twice), Unavailable, Denied, DeadlineExceeded.
         """
@@ -89,7 +90,7 @@ class Filler:
         sizes = index.stored_sizes[unit.first : unit.end]
         for skipped, count in missing_runs(settled, sizes):
             first = unit.first + skipped
-            raws = self.read(loaded, first, count, from_origin=unit.from_origin)
+            raws = self.read(loaded, first, count, begun, from_origin=unit.from_origin)
             for part in parts:
                 low, high = max(part.first, first), min(part.end, first + count)
                 if low < high:
@@ -128,14 +129,20 @@ class Filler:
             filled.runs.extend((file, *run) for run in _runs(chunks))
 
     def read(
-        self, loaded: Loaded, first: int, count: int, *, from_origin: bool = False
+        self,
+        loaded: Loaded,
+        first: int,
+        count: int,
+        begun: Callable[[], None] = lambda: None,
+        *,
+        from_origin: bool = False,
     ) -> list[Buffer]:
         """Verified raw chunks; what is wrong is read once more, from the origin and from the
         pack's index on. Corrupt names the pack and the store."""
         pack_id = loaded.index.pack_id
         source = self._origin if from_origin else self._packs
         try:
-            return source.read(loaded, first, count)
+            return source.read(loaded, first, count, begun)
         except Changed:
             log.info("pack %s was written again: its index is read again", pack_id.hex())
         except Corrupt as error:

@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from chunkstore.errors import Corrupt, NotFound
+from chunkstore.errors import LodefsError
 from chunkstore.inodes import ROOT_INO, child_ino
 from chunkstore.tree import Entry, Kind
 from chunkstore.treescan import join
@@ -20,12 +20,13 @@ from chunkstore.wire import Snapshot
 from proxy.namespace import Namespace
 from proxy.offload import Pools
 from proxy.selection import Selection, State
+from proxy.trees import Outcome
 
 DIRECTORIES_TOGETHER = 32  # loaded at a time, and then read from the index in one go
 GROUPS_AHEAD = 2
 
 Found = tuple[bytes, Entry]  # the path of a file or symlink, and what its directory says of it
-Repeat = Callable[[Callable[[], Awaitable[None]]], Awaitable[None]]
+Call = Callable[[], Awaitable[list[Outcome]]]
 
 
 class _Directory(NamedTuple):
@@ -40,11 +41,11 @@ class _Group:
 
     files: list[Found] = field(default_factory=list)
     directories: list[_Directory] = field(default_factory=list)
-    errors: list[tuple[bytes, Corrupt]] = field(default_factory=list)
+    errors: list[tuple[bytes, LodefsError]] = field(default_factory=list)
 
 
-async def _once(call: Callable[[], Awaitable[None]]) -> None:
-    await call()
+async def _once(call: Call) -> list[Outcome]:
+    return await call()
 
 
 class Listing:
@@ -59,7 +60,7 @@ class Listing:
         selection: Selection,
         *,
         from_store: bool = True,
-        repeat: Repeat = _once,
+        repeat: Callable[[Call], Awaitable[list[Outcome]]] = _once,
     ) -> None:
         """``repeat`` calls what asks the store, again where that helps."""
         self._namespace = namespace
@@ -68,10 +69,10 @@ class Listing:
         self._selection = selection
         self._from_store = from_store
         self._repeat = repeat
-        self.errors: list[tuple[bytes, Corrupt]] = []
+        self.errors: list[tuple[bytes, LodefsError]] = []
 
     async def files(self) -> AsyncGenerator[list[Found], None]:
-        """Files and symlinks, as they come. Errors of loading directories but for Corrupt."""
+        """Files and symlinks, as they come. Errors of the store: Unavailable, Denied."""
         waiting = deque([_Directory(ROOT_INO, b"", self._selection.start())])
         reading: deque[asyncio.Task[_Group]] = deque()
         try:
@@ -92,31 +93,20 @@ class Listing:
             await asyncio.gather(*reading, return_exceptions=True)
 
     async def _read(self, group: Sequence[_Directory]) -> _Group:
-        broken: list[tuple[bytes, Corrupt]] = []
-        if self._from_store:
-            outcomes = await asyncio.gather(*map(self._load, group), return_exceptions=True)
-            for directory, outcome in zip(group, outcomes, strict=True):
-                if isinstance(outcome, Corrupt):
-                    broken.append((directory.path, outcome))
-                elif outcome is not None:
-                    raise outcome
-        found = await self._pools.disk.run(self._gather, group)
-        found.errors += broken
-        return found
+        inos = [directory.ino for directory in group]
+        outcomes = await self._repeat(
+            lambda: self._namespace.directories(self._snapshot, inos, from_store=self._from_store)
+        )
+        return await self._pools.disk.run(self._gather, group, outcomes)
 
-    async def _load(self, directory: _Directory) -> None:
-        await self._repeat(lambda: self._namespace.load(self._snapshot, directory.ino))
-
-    def _gather(self, group: Sequence[_Directory]) -> _Group:
+    def _gather(self, group: Sequence[_Directory], outcomes: Sequence[Outcome]) -> _Group:
         """Blocking."""
         found = _Group()
-        for directory in group:
-            try:
-                entries = self._namespace.loaded_entries(self._snapshot, directory.ino)
-            except (Corrupt, NotFound) as error:
-                found.errors.append((directory.path, Corrupt(str(error))))
+        for directory, outcome in zip(group, outcomes, strict=True):
+            if isinstance(outcome, LodefsError):
+                found.errors.append((directory.path, outcome))
                 continue
-            for entry in entries or ():
+            for entry in outcome:
                 self._sort_in(directory, entry, found)
         return found
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Hashable
+from collections.abc import Callable, Coroutine, Hashable, Sequence
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -31,7 +31,7 @@ from chunkstore.tree import Kind
 from chunkstore.wire import Node, Page, Snapshot
 from proxy.meter import Counter, Meter
 from proxy.offload import Pools
-from proxy.trees import Trees
+from proxy.trees import Outcome, Trees
 from proxy.unwritten import Unwritten
 from proxy.walks import Walks
 
@@ -246,13 +246,52 @@ class Namespace:
 
     # --- whole directories
 
-    async def load(self, snapshot: Snapshot, ino: int) -> None:
-        """Has a directory's children in the index on return. Errors as of ``children``."""
-        await self._ensure_loaded(snapshot, ino)
+    async def directories(
+        self, snapshot: Snapshot, inos: Sequence[int], *, from_store: bool = True
+    ) -> list[Outcome]:
+        """All entries of many directories, segments included, in their order; of those that cannot
+        be read, why. What was not loaded is (or, where not ``from_store``, counts as empty).
+        Unavailable, DeadlineExceeded, Denied."""
+        found = await self._pools.disk.run(self._known_entries, snapshot, inos)
+        missing = [n for n, entries in enumerate(found) if entries is None]
+        if missing and from_store:
+            self._meter.add(Counter.TREES_LOADED, len(missing))
+            rows = [self.row(snapshot, inos[n]) for n in missing]
+            try:
+                async with asyncio.timeout(self._deadline_s):
+                    read = await self._trees.read_all([layout.entry_of(row) for row in rows])
+            except TimeoutError as error:
+                what = f"{len(missing)} directories of {_name(snapshot)}"
+                late = f"{what} did not come within {self._deadline_s:g} s"
+                raise DeadlineExceeded(late) from error
+            loaded = [(inos[n], outcome) for n, outcome in zip(missing, read, strict=True)]
+            kept = await self._pools.disk.run(self._keep_all, snapshot, loaded)
+            for n, outcome in zip(missing, kept, strict=True):
+                found[n] = outcome
+        return [[] if outcome is None else outcome for outcome in found]
 
-    def loaded_entries(self, snapshot: Snapshot, ino: int) -> list[TreeEntry] | None:
-        """All entries of a directory by name, segments included; None where it was not loaded
-        yet. For any thread; the store is not asked. Corrupt."""
+    def _known_entries(self, snapshot: Snapshot, inos: Sequence[int]) -> list[Outcome | None]:
+        found: list[Outcome | None] = []
+        for ino in inos:
+            try:
+                found.append(self._loaded_entries(snapshot, ino))
+            except Corrupt as error:
+                found.append(error)
+        return found
+
+    def _keep_all(self, snapshot: Snapshot, loaded: Sequence[tuple[int, Outcome]]) -> list[Outcome]:
+        kept: list[Outcome] = []
+        for ino, outcome in loaded:
+            try:
+                if not isinstance(outcome, LodefsError):
+                    self._keep_children(snapshot, ino, outcome)
+                kept.append(outcome)
+            except Corrupt as error:
+                kept.append(error)
+        return kept
+
+    def _loaded_entries(self, snapshot: Snapshot, ino: int) -> list[TreeEntry] | None:
+        """None where it was not loaded yet. Corrupt."""
         key = _key(snapshot)
         if self._kv.get(layout.loaded_key(key, ino)) is None:
             return None

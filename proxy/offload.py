@@ -1,7 +1,8 @@
 """The one bridge from asyncio to blocking code: thread pools with bounded queues.
 
-Four pools, so that a stuck store cannot hold up reads of the disk, few threads only ever hold the
-memory of a large transfer, and nodes that wait for each other can still serve each other.
+Five pools, so that a stuck store cannot hold up reads of the disk, few threads only ever hold the
+memory of a large transfer, nodes that wait for each other can still serve each other, and one that
+is silent holds up no fetch.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ T = TypeVar("T")
 FETCH_THREADS = 32  # most of them wait for the store
 LARGE_THREADS = 8
 SERVING_THREADS = 8
+JOBS_THREADS = 8  # that ask other nodes how far they are
 LARGE_SIZE_BYTES_MIN = 1024 * 1024  # a fetch of this size is a large one
 DISK_THREADS = 4
 QUEUE_CALLS_MAX = 4096
@@ -83,6 +85,7 @@ class Pools:
         self.fetch = Pool("fetch", threads=fetch)
         self.large = Pool("large", threads=min(fetch, LARGE_THREADS))
         self.serving = Pool("serving", threads=min(fetch, SERVING_THREADS))
+        self.jobs = Pool("jobs", threads=JOBS_THREADS)
         self.disk = Pool("disk", threads=disk)
 
     def fetching(self, size_bytes: int, *, from_origin: bool = False) -> Pool:

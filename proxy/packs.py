@@ -113,7 +113,7 @@ class Packs:
         """Has the chunk ``at`` brought, and begins with the missing ones after it. Gives chunks
         that found no space in the cache."""
         pack = loaded.index.pack_id
-        flight = self._fetcher.join(pack, at)
+        flight = self._fetcher.join(pack, at, for_peer=from_origin)
         if flight is None:
             places = self._find(loaded, at, end - at)
             missing = sum(1 for _ in takewhile(lambda place: place is None, places))

@@ -6,6 +6,7 @@ Blocking, for threads of the fetch pools. Implementations: StorePacks here, Peer
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -27,6 +28,10 @@ class Loaded:
     etag: str
 
 
+def _ignored() -> None:
+    """Nobody wants to know."""
+
+
 class PackSource(Protocol):
     """Packs' indexes and chunks. Whatever is handed out is verified. For any thread."""
 
@@ -40,9 +45,12 @@ class PackSource(Protocol):
         Unavailable, DeadlineExceeded, Denied."""
         ...
 
-    def read(self, loaded: Loaded, first: int, count: int) -> list[Buffer]:
-        """The raw bytes of consecutive chunks. Changed where the pack was written again and its
-        index is to be read anew; else as ``index``."""
+    def read(
+        self, loaded: Loaded, first: int, count: int, begun: Callable[[], None] = _ignored
+    ) -> list[Buffer]:
+        """The raw bytes of consecutive chunks; ``begun`` is called when nothing but their transfer
+        is waited for. Changed where the pack was written again and its index is to be read anew;
+        else as ``index``."""
         ...
 
 
@@ -72,8 +80,11 @@ class StorePacks:
         self._meter.add(Counter.INDEXES_READ)
         return Loaded(*read_index(self._objects, pack_id))
 
-    def read(self, loaded: Loaded, first: int, count: int) -> list[Buffer]:
+    def read(
+        self, loaded: Loaded, first: int, count: int, begun: Callable[[], None] = _ignored
+    ) -> list[Buffer]:
         """One ranged GET."""
+        begun()
         index = loaded.index
         key = keys.pack(index.pack_id)
         start = index.offsets[first]

@@ -11,6 +11,8 @@ import threading
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
+import msgspec
+
 from chunkstore import cachelayout as layout
 from chunkstore.cachelayout import PinRow
 from chunkstore.errors import LodefsError
@@ -53,6 +55,7 @@ class Pins:
                 self._pins[key[1:]] = Pin(layout.decode_pin_row(value))
             except LodefsError as error:
                 log.warning("a pin is forgotten: %s", error)
+                kv.write([(key, None)])
         for key, _ in kv.scan(layout.HELD):
             pin_id, number = layout.held_of_key(key)
             pin = self._pins.get(pin_id)
@@ -69,10 +72,10 @@ class Pins:
 
     def listed(self) -> dict[bytes, Pin]:
         """The pins that hold yet, by id."""
-        now_s = self._cache.now_s()
+        files, now_s = self._cache.files, self._cache.now_s()
         with self._lock:
             return {
-                pin_id: Pin(pin.row, set(pin.numbers))
+                pin_id: Pin(pin.row, {number for number in pin.numbers if number in files})
                 for pin_id, pin in self._pins.items()
                 if pin.row.until_s > now_s
             }
@@ -93,14 +96,15 @@ class Pins:
     # --- changing
 
     def put(self, pin_id: bytes, row: PinRow) -> bool:
-        """A new pin, or new words for one that is there; the later time counts. Whether it is
-        new."""
+        """A new pin, or news of one that is there: the later time counts, and what was complete
+        stays so. Whether it is new."""
         with self._lock:
             pin = self._pins.get(pin_id)
-            until_s = max(row.until_s, pin.row.until_s) if pin is not None else row.until_s
-            new = PinRow(
-                row.repo, row.commit, row.path, row.what, until_s, row.size_bytes, row.is_complete
-            )
+            new = row
+            if pin is not None:
+                until_s = max(row.until_s, pin.row.until_s)
+                is_complete = row.is_complete or pin.row.is_complete
+                new = msgspec.structs.replace(row, until_s=until_s, is_complete=is_complete)
             self._cache.kv.write([(layout.pin_key(pin_id), layout.encode_pin_row(new))])
             if pin is None:
                 self._pins[pin_id] = Pin(new)
@@ -116,15 +120,15 @@ class Pins:
             pin = self._pins.get(pin_id)
             if pin is None:
                 return False
+            new = {file.number for file in files} - pin.numbers
+            if new:  # first, so that what is held here is held by the next process, too
+                self._cache.kv.write([(layout.held_key(pin_id, number), b"") for number in new])
             with self._cache.lock:  # an eviction marks its victims under it
-                new = {file.number for file in files} - pin.numbers
                 if not all(file.is_alive for file in files):
                     return False
                 pin.numbers |= new
                 for number in new:
                     self._until_s[number] = max(self._until_s.get(number, 0), pin.row.until_s)
-            if new:
-                self._cache.kv.write([(layout.held_key(pin_id, number), b"") for number in new])
         return True
 
     def remove(self, pin_ids: Collection[bytes]) -> None:

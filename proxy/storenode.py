@@ -106,7 +106,7 @@ class StoreNode:
         self._pins = Pins(self._cache)
         self._pinned_bytes = 0  # as of the last look
         warmer = Warmer(self._cache, self._namespace, self._fetcher, indexes, self._pins, pools)
-        self._warmer = ClusterWarmer(warmer, peering.jobs(pools.fetch) if peering else None)
+        self._warmer = ClusterWarmer(warmer, peering.jobs(pools.jobs) if peering else None)
         if self.peer_desk is not None:
             self.peer_desk.jobs = JobDesk(self._warmer)
         dropper = Dropper(self._cache, self._evictor, self._namespace, indexes, self._pins, pools)
@@ -223,6 +223,7 @@ class StoreNode:
         await self._pools.fetch.close()
         await self._pools.large.close()
         await self._pools.serving.close()
+        await self._pools.jobs.close()
         await self._pools.disk.close(self._close_cache)
 
     def _close_cache(self) -> None:

@@ -30,6 +30,8 @@ T = TypeVar("T")
 
 ASK_EVERY_S = 1.0
 ASK_TIMEOUT_S = 10.0
+ANSWER_S = 0.5  # how long somebody who asks this node waits for the others
+ASKED_MAX = 8  # at a time
 SILENT_S_MAX = 120.0
 STARTS_MAX = 5  # of one node's share
 
@@ -65,6 +67,7 @@ class _Share:
     starts: int = 0
     status: WarmStatus | None = None
     error: LodefsError | None = None  # why it is not heard of
+    asking: asyncio.Task[None] | None = None
     end: State | None = None  # how it ended for this node, whatever the other one thinks
 
     @property
@@ -101,6 +104,7 @@ class ClusterWarmer:
         self._peers = peers
         self._clock_s = clock_s
         self._spreads: dict[str, _Spread] = {}
+        self._slots = asyncio.Semaphore(ASKED_MAX)
 
     @property
     def running(self) -> int:
@@ -129,7 +133,12 @@ class ClusterWarmer:
             return own
         if self._clock_s() - spread.asked_s >= ASK_EVERY_S:
             spread.asked_s = self._clock_s()
-            await asyncio.gather(*(self._ask(spread, share) for share in spread.shares))
+            for share in spread.shares:
+                if share.state in RUNNING and share.asking is None:
+                    share.asking = asyncio.create_task(self._ask(spread, share))
+        asking = [share.asking for share in spread.shares if share.asking is not None]
+        if asking:  # those who take long are seen the next time
+            await asyncio.wait(asking, timeout=ANSWER_S)
             own = self._warmer.job(job_id).status()
         return together(own, spread.shares)
 
@@ -160,17 +169,18 @@ class ClusterWarmer:
 
     async def close(self) -> None:
         """Ends the jobs of this node."""
+        shares = [share for spread in self._spreads.values() for share in spread.shares]
+        asking = [share.asking for share in shares if share.asking is not None]
+        for task in asking:
+            task.cancel()
+        await asyncio.gather(*asking, return_exceptions=True)
         await self._warmer.close()
 
     async def _ask(self, spread: _Spread, share: _Share) -> None:
         """Learns how far one other node is; gives it the job where it has none."""
-        if share.state not in RUNNING or self._peers is None:
-            return
         try:
-            if share.job_id is None:
-                share.starts += 1
-                share.job_id = await _within_time(self._peers.start(share.address, spread.request))
-            share.status = await _within_time(self._peers.progress(share.address, share.job_id))
+            async with self._slots:
+                await self._learn(spread.request, share)
             share.error, share.heard_s = None, self._clock_s()
         except NotFound as error:
             is_over = share.job_id is None or share.starts >= STARTS_MAX
@@ -181,6 +191,16 @@ class ClusterWarmer:
             self._lost(share, error, is_over=is_over)
         except LodefsError as error:
             self._lost(share, error, is_over=True)
+        finally:
+            share.asking = None
+
+    async def _learn(self, request: WarmRequest, share: _Share) -> None:
+        peers = self._peers
+        assert peers is not None
+        if share.job_id is None:
+            share.starts += 1
+            share.job_id = await _within_time(peers.start(share.address, request))
+        share.status = await _within_time(peers.progress(share.address, share.job_id))
 
     def _lost(self, share: _Share, error: LodefsError, *, is_over: bool) -> None:
         share.error = error

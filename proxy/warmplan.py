@@ -8,7 +8,7 @@ all small ones together, to a slab.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from chunkstore import units
@@ -67,22 +67,24 @@ def runs_by_pack(wishes: Iterable[Wish]) -> dict[PackId, list[units.Wanted[Share
     return wanted
 
 
-def errands(index: PackIndex, runs: Sequence[units.Wanted[Share]]) -> Iterator[Errand]:
+def errands(index: PackIndex, runs: Sequence[units.Wanted[Share]]) -> list[Errand]:
     """The fetches that bring all runs of one pack, in its order.
 
     Corrupt where the pack does not hold what a file's segment says.
     """
     for run in runs:
         index.check_run(*run.what.segment[1:])
+    return [_errand(index, found) for found in units.units(index, runs)]
+
+
+def _errand(index: PackIndex, found: units.Unit[Share]) -> Errand:
     raw_offsets = index.raw_offsets
-    for found in units.units(index, runs):
-        brings = [
-            (share.wish, raw_offsets[first + count] - raw_offsets[first])
-            for first, count, share, _ in found.parts
-        ]
-        unit = Unit(index.pack_id, found.first, found.count, parts=_parts(index, found))
-        end = found.first + found.count
-        yield Errand(unit, raw_offsets[end] - raw_offsets[found.first], brings)
+    brings = [
+        (share.wish, raw_offsets[first + count] - raw_offsets[first])
+        for first, count, share, _ in found.parts
+    ]
+    unit = Unit(index.pack_id, found.first, found.count, parts=_parts(index, found))
+    return Errand(unit, raw_offsets[unit.end] - raw_offsets[unit.first], brings)
 
 
 def _parts(index: PackIndex, found: units.Unit[Share]) -> tuple[Unit, ...]:

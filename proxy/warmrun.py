@@ -18,7 +18,7 @@ from typing import NamedTuple
 from chunkstore import cachelayout as layout
 from chunkstore.cachelayout import PinRow
 from chunkstore.errors import Corrupt, NoSpace, NotFound, Unavailable, UnknownFormat
-from chunkstore.names import PackId, digest_of
+from chunkstore.names import Digest, PackId, digest_of
 from chunkstore.tree import Kind
 from proxy.cache import Cache
 from proxy.cachefile import CacheFile
@@ -236,23 +236,30 @@ class WarmRun:
 
     def _sort(self, found: Sequence[Found]) -> _Sorted:
         """Blocking."""
-        cache, now_s = self._means.cache, int(self._means.cache.now_s())
+        whole = self._whole(found)
         wishes: list[Wish] = []
         files = size_bytes = 0
         for path, entry in found:
-            is_large = entry.size_bytes >= layout.FLAT_SIZE_BYTES_MIN
-            flat = cache.complete_flat(entry.digest) if is_large else None
-            if flat is not None:
-                flat.last_use_s = now_s
-                is_here = not self._pin_id or self._means.pins.hold(self._pin_id, [flat])
-            else:
-                is_here = not entry.segments
-            if not is_here:
+            if entry.segments and entry.digest not in whole:
                 wishes.append(Wish(path, entry))
                 continue
             files += 1
             size_bytes += entry.size_bytes * (entry.kind is Kind.FILE)
         return _Sorted(wishes, files, size_bytes)
+
+    def _whole(self, found: Sequence[Found]) -> dict[Digest, CacheFile]:
+        """Large files whose flat file is complete, by digest; held where the job pins, or none."""
+        cache, now_s = self._means.cache, int(self._means.cache.now_s())
+        flats: dict[Digest, CacheFile] = {}
+        for _, entry in found:
+            if entry.size_bytes >= layout.FLAT_SIZE_BYTES_MIN:
+                flat = cache.complete_flat(entry.digest)
+                if flat is not None:
+                    flat.last_use_s = now_s
+                    flats[entry.digest] = flat
+        if self._pin_id and not self._means.pins.hold(self._pin_id, list(flats.values())):
+            return {}  # one was just evicted: looked at chunk by chunk, all of them are found
+        return flats
 
     async def _bring_all(self, batch: _Sorted, group: asyncio.TaskGroup) -> None:
         """Starts all fetches of a batch, as the window lets them."""
@@ -261,9 +268,7 @@ class WarmRun:
         async with aclosing(self._loaded(self._means.order(runs))) as indexes:
             async for pack, loaded in indexes:
                 try:
-                    found = await self._means.pools.disk.run(
-                        lambda: list(errands(loaded.index, runs[pack]))  # noqa: B023 - runs now
-                    )
+                    found = await self._means.pools.disk.run(errands, loaded.index, runs[pack])
                 except Corrupt as error:
                     self._job.lacks(error, runs[pack][0].what.wish.path)
                     continue

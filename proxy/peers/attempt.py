@@ -58,7 +58,7 @@ class Attempt:
         self._unsent = memoryview(request)
         self._body_size_bytes_max = body_size_bytes_max
         self._head = b""
-        self._status = 0
+        self.status = 0
         self._headers: dict[str, str] = {}
         self._body: memoryview | None = None
         self.got_bytes = 0
@@ -153,7 +153,7 @@ class Attempt:
             raise ValueError(f"the answer is of another form: {line[:80]!r}")
         if int(length) > self._body_size_bytes_max:
             raise ValueError(f"{length} bytes are more than were asked for")
-        self._status = int(status[:3])
+        self.status = int(status[:3])
         return int(length)
 
     def _receive_body(self, body: memoryview) -> None:
@@ -166,4 +166,4 @@ class Attempt:
 
     def _end_if_whole(self, body: memoryview) -> None:
         if self.got_bytes == len(body):
-            self.answer = PeerAnswer(self._status, self._headers, body)
+            self.answer = PeerAnswer(self.status, self._headers, body)

@@ -25,7 +25,6 @@ from proxy.peers.peer import Peer
 from proxy.peers.plan import Plan
 from proxy.peers.race import Means, Question, Race, T
 
-OWNERS = 3  # of a pack that may be asked
 SENDERS_MAX = 1024
 INDEX_SIZE_BYTES_MAX = 64 * 1024 * 1024
 INDEX_SIZE_BYTES_USUAL = 64 * 1024
@@ -63,7 +62,9 @@ class PeerPacks:
         found = self._from_peers(pack_id, question)
         return self._origin.index(pack_id) if found is None else found
 
-    def read(self, loaded: Loaded, first: int, count: int) -> list[Buffer]:
+    def read(
+        self, loaded: Loaded, first: int, count: int, begun: Callable[[], None] = lambda: None
+    ) -> list[Buffer]:
         index = loaded.index
         size_bytes = index.raw_offsets[first + count] - index.raw_offsets[first]
         question = Question(
@@ -71,6 +72,7 @@ class PeerPacks:
             size_bytes,
             size_bytes,
             lambda body: checked_chunks(index, first, count, body),
+            begun,
         )
         found = self._from_peers(index.pack_id, question)
         if found is not None:
@@ -78,7 +80,7 @@ class PeerPacks:
             return found
         clock_s = self._means.clock_s
         begin_s = clock_s()
-        raws = self._origin.read(loaded, first, count)
+        raws = self._origin.read(loaded, first, count, begun)
         self._means.health.store_served(size_bytes, clock_s() - begin_s)
         return raws
 
@@ -89,7 +91,7 @@ class PeerPacks:
         own = self._own_addresses()
         owners = [
             replace(peer, address=own[0]) if peer.address in own else peer
-            for peer in rank(members, pack_id, OWNERS)
+            for peer in rank(members, pack_id)
         ]
         plan = Plan(
             owners,

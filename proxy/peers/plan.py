@@ -5,6 +5,8 @@ The rules, in the order in which they are looked at:
 - The first usable owner is this node: S3.
 - Nothing under way: sources that were named, a few, with ``cached``; else the first usable owner
   that has not failed this unit; else, after all of them said that they are busy, a pause.
+- The first owner is gone: others may have what it sent them. A few of the next owners are asked
+  with ``cached`` before one of them is made to read it from S3 again.
 - The attempt takes much longer than usual: a second one, at a source or the next owner, where the
   budget of hedges allows it; one that may make the next owner read from S3 costs both budgets.
 - No byte comes, or too few to be done in time: the attempt is given up, and counts as failed.
@@ -25,6 +27,7 @@ from proxy.peers.peer import Peer
 
 NEVER_S = float("inf")
 SOURCES_TRIED_MAX = 4  # of those that one busy answer named
+SURVEYED_MAX = 3  # of the next owners, for what the first one may have sent them
 HEDGES_MAX = 16  # of one unit, those included that were refused
 PAUSE_S_MIN, PAUSE_S_MAX = 0.02, 5.0
 
@@ -124,6 +127,7 @@ class Plan:
         self._rounds = 0
         self._busy = ""  # the owner that said so last
         self._hedges = 0
+        self._surveyed = False
         self._at_store = not owners or owners[0].address == self_address
 
     def next(self, now_s: float) -> Action:
@@ -216,6 +220,11 @@ class Plan:
             if now_s >= self._halfway_s:
                 self._failed.add(self._busy)
         owner = self._next_owner(now_s)
+        if owner != self._owners[0] and not self._surveyed:
+            self._surveyed = True
+            others = [peer for peer in self._owners[1:] if self._untried(peer)]
+            self._sources = others[:SURVEYED_MAX][::-1]
+            return self._ask_one(now_s)
         if owner is None or owner.address == self._self_address:
             return self._turn_to_store()
         return self._ask(owner, now_s, cached=False)

@@ -51,6 +51,7 @@ class Question(Generic[T]):
     size_bytes: int  # that is expected
     size_bytes_max: int
     checked: Callable[[Buffer], T]
+    begun: Callable[[], None] = lambda: None  # called when a peer's bytes begin to come
 
 
 @dataclass(slots=True)
@@ -91,7 +92,7 @@ class Race(Generic[T]):
                     self._ask(action)
                     continue
                 if isinstance(action, GiveUp):
-                    self._give_up(action.address)
+                    self._give_up(action)
                     continue
                 for running in self._ready(action.until_s - clock_s()):
                     found = self._advance(running)
@@ -153,6 +154,8 @@ class Race(Generic[T]):
             return None
         if attempt.began and not running.told:
             running.told = True
+            if attempt.status == 200:
+                self._question.begun()
             self._plan.began(attempt.address, clock_s())
             self._means.health.began(attempt.address, clock_s() - running.begin_s)
         if attempt.answer is None:
@@ -201,13 +204,16 @@ class Race(Generic[T]):
         self._means.health.failed(peer.address, now_s)
         self._plan.failed(peer.address, now_s)
 
-    def _give_up(self, address: str) -> None:
-        """One that is too slow: its connection is closed, and it counts as failed."""
+    def _give_up(self, action: GiveUp) -> None:
+        """One that is too slow: its connection is closed, and where it is to blame it counts as
+        failed."""
+        address = action.address
         for fd, running in list(self._running.items()):
             if running.peer.address == address:
                 log.info("peer %s is too slow for %s", address, self._question.target)
                 self._means.meter.add(Counter.PEER_FAILED)
-                self._means.health.failed(address, self._means.clock_s())
+                if action.to_blame:
+                    self._means.health.failed(address, self._means.clock_s())
                 self._drop(fd, running.attempt)
 
     def _drop(self, fd: int, attempt: Attempt) -> None:

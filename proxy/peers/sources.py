@@ -54,10 +54,8 @@ class Sources:
     def others(
         self, pack: bytes, asking: str, count: int, now_s: float, chunks: range = ALL
     ) -> list[str]:
-        """At most ``count`` peers that have all these chunks, or will soon: not ``asking`` itself.
-        Each call begins with others, so that all of them are asked as often. Whoever is told of
-        others will soon be one of them, too: so each answer doubles whom the next can name, and
-        nobody is named twice as often as others."""
+        """At most ``count`` peers that were sent all these chunks, not ``asking`` itself. Each
+        call begins with others, so that all of them are asked as often."""
         sources = self._packs.get(pack)
         if sources is None:
             return []
@@ -73,14 +71,7 @@ class Sources:
                     break
         for address in found:
             sources.move_to_end(address)
-        if found:
-            self.sent(pack, asking, now_s, chunks)
         return found
-
-    def forget(self, address: str) -> None:
-        """The peer has left."""
-        for sources in self._packs.values():
-            sources.pop(address, None)
 
 
 @dataclass(slots=True)

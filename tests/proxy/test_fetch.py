@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -162,10 +162,12 @@ class Fills:
 
     def __init__(self) -> None:
         self.begun: list[Unit] = []
+        self.begin_to_come: list[Callable[[], None]] = []  # of each of them
         self._may_end = threading.Semaphore(0)
 
-    def fill(self, _loaded: Loaded, unit: Unit) -> Filled:
+    def fill(self, _loaded: Loaded, unit: Unit, begun: Callable[[], None]) -> Filled:
         self.begun.append(unit)
+        self.begin_to_come.append(begun)
         assert self._may_end.acquire(timeout=60)
         return Filled()
 
@@ -369,5 +371,32 @@ def test_bulk_flights_bring_nothing_but_parts(rig: Rig) -> None:
             assert fills.begun[1].parts == (unit_of(loaded, 0, 2),)
             fills.end(2)
             await until(lambda: not fetcher.in_flight_bytes)
+
+    asyncio.run(run())
+
+
+def test_a_peer_waits_for_no_flight_that_waits_for_peers(rig: Rig) -> None:
+    """What this node waits for peers for is not promised to a peer, and is read from the origin for
+    it; once its bytes come, and where it comes from the origin, a peer may wait for it."""
+
+    async def run() -> None:
+        async with fetching(rig) as (fetcher, fills, loaded, _):
+            pack = loaded.index.pack_id
+            ours = fetcher.demand(loaded, Unit(pack, 0, 4), 0)
+            await until(lambda: len(fills.begun) == 1)
+            assert fetcher.join(pack, 1) is ours
+            assert fetcher.join(pack, 1, for_peer=True) is None
+            assert not fetcher.is_coming(pack, 1)
+            theirs = fetcher.demand(loaded, Unit(pack, 1, 2, from_origin=True), 1)
+            assert (theirs.first, theirs.end) == (1, 3)
+            assert fetcher.join(pack, 1, for_peer=True) is theirs
+            assert fetcher.is_coming(pack, 1)
+            assert not fetcher.is_coming(pack, 0)
+            fills.begin_to_come[0]()
+            assert fetcher.is_coming(pack, 0)
+            assert fetcher.join(pack, 0, for_peer=True) is ours
+            fills.end(2)
+            await ours.wait()
+            await theirs.wait()
 
     asyncio.run(run())

@@ -177,6 +177,28 @@ def test_a_damaged_row_costs_its_pin_alone(rig: Rig) -> None:
     rig.cache.kv.write([(layout.pin_key(PIN), b"\xc1")])
     rig.restart()
     assert list(rig.pins.listed()) == [OTHER]
+    assert [key for key, _ in rig.cache.kv.scan(layout.PINS)] == [layout.pin_key(OTHER)]
+
+
+def test_a_pin_whose_files_cannot_be_noted_holds_none(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the index is full, nothing is held that the next process would not hold."""
+    kept = rig.store(1)
+    assert kept
+    rig.pins.put(PIN, row(2000))
+
+    def full(*_: object, **__: object) -> None:
+        raise NoSpace("the index is full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(rig.cache.kv, "write", full)
+        with pytest.raises(NoSpace):
+            rig.pins.hold(PIN, [kept])
+    assert not rig.cache.is_pinned(kept.number)
+    assert rig.pins.hold(PIN, [kept])
+    rig.restart()
+    assert rig.cache.is_pinned(kept.number)
 
 
 def test_a_cache_full_of_pins_serves_without_keeping(

@@ -374,6 +374,28 @@ def test_damage_costs_only_its_files(rig: Rig) -> None:
     run(rig, work)
 
 
+def test_a_damaged_directory_costs_what_is_below(rig: Rig) -> None:
+    """A directory that cannot be read is named; everything else comes, and all of it later."""
+    root = rig.store.commit(REPO, rig.commit).root
+    (small,) = [entry for entry in rig.store.packs.read_tree(root) if entry.name == b"small"]
+    bad = keys.pack(small.segments[0].pack)
+
+    def spoilt(key: str, part: Part) -> Part:
+        return replace(part, data=bytes(len(part.data))) if key == bad else part
+
+    async def work(node: StoreNode) -> None:
+        rig.objects.answer = spoilt
+        status = await warm(node)
+        assert status.state == "failed"
+        assert [(error.error, error.path) for error in status.errors] == [("Corrupt", "small")]
+        assert status.files_done == len(FILES) - len(SMALL)
+        rig.objects.answer = lambda _key, part: part
+        assert (await warm(node)).state == "done"
+        await check_all_here(rig, node)
+
+    run(rig, work)
+
+
 def test_a_store_that_refuses_ends_the_job(rig: Rig) -> None:
     """Denied is told at once, and once."""
 

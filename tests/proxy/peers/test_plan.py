@@ -84,10 +84,24 @@ def test_the_first_owner_is_asked() -> None:
 
 
 def test_refused_goes_to_the_next_owner_at_once() -> None:
-    """First owner gone: the second, the third, then S3."""
+    """First owner gone: the second and the third for what they have, then to fetch it, then S3."""
     way = Way()
-    for owner in (A, B, C):
+    assert way.next(0.0) == Ask(A, cached=False)
+    way.fails(A, 0.0)
+    for owner in (B, C):
+        assert way.next(0.0) == Ask(owner, cached=True)
+        way.plan.lacking(owner.address, 0.0)
+    for owner in (B, C):
         assert way.next(0.0) == Ask(owner, cached=False)
+        way.fails(owner, 0.0)
+    assert way.next(0.0) == STORE
+
+
+def test_all_gone_is_the_store_at_once() -> None:
+    """Nobody is asked twice who refused."""
+    way = Way()
+    for owner, cached in ((A, False), (B, True), (C, True)):
+        assert way.next(0.0) == Ask(owner, cached=cached)
         way.fails(owner, 0.0)
     assert way.next(0.0) == STORE
 
@@ -98,8 +112,11 @@ def test_a_dead_first_owner_makes_the_second_fetch() -> None:
     way = Way()
     way.next(0.0)
     way.fails(A, 0.0)
-    assert Way(health=way.health).next(0.1) == Ask(B, cached=False)
-    assert Way((A, ME, B), health=way.health).next(0.1) == STORE
+    assert Way(health=way.health).next(0.1) == Ask(B, cached=True)
+    second = Way((A, ME, B), health=way.health)
+    assert second.next(0.1) == Ask(B, cached=True)
+    second.plan.lacking(B.address, 0.1)
+    assert second.next(0.1) == STORE
 
 
 def test_all_owners_avoided_is_the_store() -> None:
