@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import ctypes
 import importlib.util
 import os
 import re
@@ -46,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         wanted = scenario.load(options.scenario, changes_of(options))
         outcomes = run(wanted, options)
-    except (LoadtestError, ChildError, InvalidInput) as error:
+    except (LoadtestError, ChildError, InvalidInput, FileNotFoundError) as error:
         print(f"loadtest: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
@@ -129,8 +130,6 @@ def scratch(below: Path | None, *, keep: bool) -> Iterator[Path]:
 
 def _remove(folder: Path) -> None:
     """Mounts of a dead run are taken away first: they would answer with errors for ever."""
-    import ctypes
-
     for line in Path("/proc/self/mounts").read_text().splitlines():
         where = re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), line.split()[1])
         if where.startswith(f"{folder}/"):

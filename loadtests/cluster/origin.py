@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -77,7 +78,7 @@ class Origin:
         """Pushes a dataset, past the relay; ``commit`` is its commit then."""
         self._lodefs("push", str(dataset.root), REPO, "--json")
         log = self._lodefs("log", REPO, "--json")
-        self.commit = _field(log.splitlines()[0], "commit")
+        self.commit = json.loads(log.splitlines()[0])["commit"]
 
     def put_plain(self, dataset: Dataset) -> dict[str, str]:
         """Puts every file as an object of its own; by name, the signed target of a GET of it."""
@@ -125,9 +126,3 @@ class Origin:
 def lodefs_command() -> str:
     """lodefs as its users start it."""
     return str(Path(sys.executable).with_name("lodefs"))
-
-
-def _field(line: str, name: str) -> str:
-    import json
-
-    return str(json.loads(line)[name])

@@ -2,8 +2,8 @@
 
 ``python -m loadtests.cluster.reader FILE``: FILE is the JSON of a Task. The process writes
 ``ready`` and waits for the file ``gate``; then each stream reads its jobs one after the other and
-checks every answer by its BLAKE3. Meanwhile it writes the number of bytes read so far, a line
-each; at the end it leaves a Seen in the file ``result``.
+checks every answer by its BLAKE3. Meanwhile it writes lines with the numbers of bytes read and of
+wrong ones so far; at the end it leaves a Seen in the file ``result``.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ class Reader:
         self._task = task
         self._lock = threading.Lock()  # guards what follows
         self._seen = Seen()
-        self.read_bytes = 0
+        self._read_bytes = self._wrong_bytes = 0
 
     def run(self) -> Seen:
         """Reads everything, a thread for each stream."""
@@ -166,8 +166,12 @@ class Reader:
         for thread in threads:
             while thread.is_alive():
                 thread.join(PROGRESS_S)
-                print(self.read_bytes, flush=True)
+                self._tell()
+        self._tell()
         return self._seen
+
+    def _tell(self) -> None:
+        print(self._read_bytes, self._wrong_bytes, flush=True)
 
     def _stream(self, jobs: list[Job]) -> None:
         source = open_source(self._task)
@@ -205,10 +209,12 @@ class Reader:
         seen.latencies_s.append(monotonic() - start)
         seen.reads += 1
         seen.size_bytes += size
-        if size != job.size_bytes or digest.hexdigest() != job.digest:
-            seen.wrong_bytes += max(size, 1)
+        is_right = size == job.size_bytes and digest.hexdigest() == job.digest
+        wrong = 0 if is_right else max(size, 1)
+        seen.wrong_bytes += wrong
         with self._lock:
-            self.read_bytes += size
+            self._read_bytes += size
+            self._wrong_bytes += wrong
 
 
 def open_source(task: Task) -> Source:

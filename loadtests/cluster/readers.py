@@ -54,6 +54,7 @@ class Readers:
         self._folder = folder
         self._gate, self._until = folder / "gate", folder / "until"
         self._running: dict[int, _Running] = {}
+        self._dropped = Seen()
 
     def add(
         self, number: int, host: Host, address: str, streams: Streams,
@@ -91,15 +92,16 @@ class Readers:
         self._until.touch()
 
     def drop(self, number: int) -> None:
-        """Kills a reader, as its machine is gone; what it saw counts no more."""
+        """Kills a reader, as its machine is gone: of what it saw only wrong bytes count."""
         running = self._running.pop(number, None)
         if running is not None:
             running.child.kill()
+            self._dropped.wrong_bytes += progress(running.child.output)[1]
 
     @property
     def read_bytes(self) -> int:
         """Of all readers, so far."""
-        return sum(progress(running.child.output) for running in self._running.values())
+        return sum(progress(running.child.output)[0] for running in self._running.values())
 
     def wait(self, timeout_s: float, meanwhile: Callable[[], None]) -> None:
         """Until all have ended, or the time is over; ``meanwhile`` is called again and again."""
@@ -113,7 +115,7 @@ class Readers:
 
         Who has not ended has failed in all of its reads. LoadtestError for one that broke.
         """
-        total = Seen()
+        total = Seen(wrong_bytes=self._dropped.wrong_bytes)
         times = []
         for number, running in self._running.items():
             if running.result.exists():
@@ -140,7 +142,11 @@ class Readers:
             running.child.kill()
 
 
-def progress(output: str) -> int:
-    """The last number that a reader has written; 0 for none."""
-    lines = [line for line in output.rpartition("\n")[0].splitlines() if line.isdigit()]
-    return int(lines[-1]) if lines else 0
+def progress(output: str) -> tuple[int, int]:
+    """The last bytes read and wrong bytes that a reader has written; (0, 0) for none."""
+    whole_lines = output.rpartition("\n")[0].splitlines()
+    for line in reversed(whole_lines):
+        words = line.split()
+        if len(words) == 2 and all(map(str.isdigit, words)):
+            return int(words[0]), int(words[1])
+    return 0, 0

@@ -14,6 +14,7 @@ to no processor time.
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import select
@@ -34,7 +35,6 @@ PIECE_BYTES = 128 << 10
 PIPE_BYTES = 1 << 20
 TIMEOUT_S = 600  # without a byte; longer than any run waits
 LOOK_S = 0.2  # how often a held client is looked at
-_F_SETPIPE_SZ = 1031
 _OUT = b"<?xml version='1.0'?><Error><Code>ServiceUnavailable</Code></Error>"
 _UNAVAILABLE = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/xml\r\nRetry-After: 1\r\n"
@@ -104,7 +104,7 @@ class Relay:
             for end in (client, upstream):
                 _make_bounded(end)
             with suppress(OSError):
-                _set_pipe_size(pipe[0])
+                fcntl.fcntl(pipe[0], fcntl.F_SETPIPE_SZ, PIPE_BYTES)
             upstream.connect(self._upstream)
             while self._exchange(Ends(client, upstream, pipe)):
                 pass
@@ -253,12 +253,6 @@ def _make_bounded(end: socket.socket) -> None:
     end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
     end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
     end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-
-
-def _set_pipe_size(fd: int) -> None:
-    import fcntl
-
-    fcntl.fcntl(fd, _F_SETPIPE_SZ, PIPE_BYTES)
 
 
 def _is_closed(client: socket.socket) -> bool:

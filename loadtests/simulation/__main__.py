@@ -73,13 +73,20 @@ def unit_size(nodes: int, dataset_bytes: int) -> int:
 
 
 def parse_size(text: str) -> int:
-    """Bytes of "1TB", "64MiB", "8388608". ArgumentTypeError."""
+    """Bytes of "1TB", "64MiB", "8388608"; more than none. ArgumentTypeError."""
     match = SIZE.match(text)
-    if match is None:
+    if match is None or not float(match[1]):
         raise argparse.ArgumentTypeError(f"{text}: not a size; 1TB and 64MiB are")
     number, prefix, binary = match.groups()
     power = "kMGT".index(prefix) + 1 if prefix else 0
     return round(float(number) * (1024 if binary else 1000) ** power)
+
+
+def parse_count(text: str) -> int:
+    """A whole number from 1 on. ArgumentTypeError."""
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text}: not a whole number from 1 on")
+    return int(text)
 
 
 def _note(settings: Settings) -> str:
@@ -105,7 +112,7 @@ def _parser() -> argparse.ArgumentParser:
         default="fill",
         help="; ".join(f"{name}: {text}" for name, (text, *_) in SCENARIOS.items()),
     )
-    parser.add_argument("--nodes", type=int, default=8)
+    parser.add_argument("--nodes", type=parse_count, default=8)
     parser.add_argument(
         "--dataset", type=parse_size, default=10**12, metavar="SIZE", help="1TB unless given"
     )
@@ -141,7 +148,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--in-flight",
-        type=int,
+        type=parse_count,
         default=8,
         metavar="UNITS",
         help="that a node waits for at once (default: 8)",

@@ -135,6 +135,15 @@ class Cluster:
                 node.die(silent=silent)
         self.clock.after(self.settings.members_follow_s, self.follow)
 
+    def probe(self, probed: Node) -> None:
+        """All nodes find out whether this one is there, as their probing does."""
+        now_s = self.clock.now_s
+        for node in self.nodes:
+            if node.alive and not node.health.usable(probed.address, now_s):
+                node.health.probed(probed.address, ok=False, now_s=now_s)
+                if probed.alive:
+                    node.health.probed(probed.address, ok=True, now_s=now_s)
+
     def run(self) -> bool:
         """Runs until all living nodes are full; False if that never happens."""
         for node in self.nodes:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from loadtests.simulation.network import Flow
 from loadtests.simulation.store import Get
 from proxy.peers.peer import Peer
-from proxy.peers.plan import Ask, AskStore, GiveUp, Plan
+from proxy.peers.plan import DEADLINE_S_MAX, Ask, AskStore, GiveUp, Plan
 
 if TYPE_CHECKING:
     from loadtests.simulation.node import Node
@@ -45,7 +45,7 @@ class Fetch:
             budgets=node.budgets,
             now_s=cluster.clock.now_s,
             jitter=cluster.random.random,
-            deadline_s_max=NEVER_S,
+            deadline_s_max=NEVER_S if cluster.settings.cut_through else DEADLINE_S_MAX,
         )
         self.step()
 
@@ -202,7 +202,8 @@ class Stream:
     """
 
     __slots__ = (
-        "admitted_s", "asked_s", "cached", "caught_up", "ended", "fetch", "flow", "server", "unit",
+        "admitted_s", "asked_s", "cached", "caught_up", "ended", "fetch", "flow", "paced_s",
+        "server", "unit",
     )  # fmt: skip
 
     def __init__(self, server: Node, fetch: Fetch, cached: bool) -> None:  # noqa: FBT001
@@ -213,6 +214,7 @@ class Stream:
         self.asked_s = fetch.cluster.clock.now_s
         self.admitted_s = -1.0
         self.flow: Flow | None = None
+        self.paced_s = 0.0  # the upload limit lets it end then
         self.caught_up = False  # all that the server had so far has been sent
         self.ended = False
 
@@ -229,13 +231,20 @@ class Stream:
             return
         cluster = self.fetch.cluster
         size_bytes = cluster.settings.unit_bytes
+        now_s = cluster.clock.now_s
+        self.paced_s = now_s + self.server.upload.reserve(size_bytes, now_s)
         self.flow = cluster.network.start(
             self.server.up, self.fetch.node.down, size_bytes, self._flowed
         )
         self.fetch.stream_began(self)
 
     def _flowed(self) -> None:
-        if self.server.have[self.unit]:
+        if self.ended:
+            return
+        clock = self.fetch.cluster.clock
+        if clock.now_s < self.paced_s:
+            clock.at(self.paced_s, self._flowed)
+        elif self.server.have[self.unit]:
             self._finish()
         else:
             self.caught_up = True

@@ -8,6 +8,7 @@ from dataclasses import replace
 from loadtests.simulation.cluster import Cluster, Settings
 
 RESTART_S = 5.0  # until a restarted node is back
+FOUND_S = 3.0  # until the others know it
 LOST_SHARE = 0.1
 SLOW_SHARE = 0.1
 STUCK_SHARE = 0.1
@@ -32,6 +33,7 @@ def deploy(cluster: Cluster) -> None:
         for node in stopped:
             node.die(silent=False)
             cluster.clock.after(RESTART_S, node.restart)
+            cluster.clock.after(RESTART_S + FOUND_S, cluster.probe, node)
         if waiting:
             cluster.clock.after(RESTART_S, stop_next)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -24,9 +23,6 @@ from loadtests.cluster.network import (
     shaping,
 )
 
-can_make = pytest.mark.skipif(
-    os.geteuid() != 0 or shutil.which("ip") is None, reason="needs root and iproute2"
-)
 PORT = 9
 SOON_S = 0.3
 
@@ -87,7 +83,7 @@ def test_without_root_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
         pass
 
 
-@can_make
+@pytest.mark.usefixtures("namespaces")
 @pytest.mark.cluster
 @pytest.mark.slow
 def test_partition_and_healing(network: Network) -> None:
@@ -101,7 +97,7 @@ def test_partition_and_healing(network: Network) -> None:
     assert connects(one, two, 10)
 
 
-@can_make
+@pytest.mark.usefixtures("namespaces")
 @pytest.mark.cluster
 @pytest.mark.slow
 def test_unplugged_host(network: Network) -> None:
@@ -113,7 +109,7 @@ def test_unplugged_host(network: Network) -> None:
     assert connects(one, two, 10)
 
 
-@can_make
+@pytest.mark.usefixtures("namespaces")
 @pytest.mark.cluster
 @pytest.mark.slow
 def test_nothing_stays_behind() -> None:
