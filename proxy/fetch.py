@@ -34,12 +34,14 @@ class Flight:
 
     __slots__ = ("end", "first", "is_begun", "is_bulk", "size_bytes", "started", "task")
 
-    def __init__(self, unit: Unit, size_bytes: int, *, is_bulk: bool) -> None:
+    def __init__(
+        self, unit: Unit, size_bytes: int, *, is_bulk: bool, waits_for_peers: bool
+    ) -> None:
         self.first = unit.first
         self.end = unit.end
         self.size_bytes = size_bytes
         self.is_bulk = is_bulk
-        self.is_begun = unit.from_origin  # it waits for no peer: the store, or bytes that come
+        self.is_begun = not waits_for_peers  # else: bytes have begun to come
         self.started = asyncio.Event()
         self.task: asyncio.Task[Filled]
 
@@ -178,7 +180,12 @@ class Fetcher:
         return dict(enumerate(raws, unit.first))
 
     def _add(self, loaded: Loaded, unit: Unit, *, is_bulk: bool = False) -> Flight:
-        flight = Flight(unit, _size(loaded, unit), is_bulk=is_bulk)
+        flight = Flight(
+            unit,
+            _size(loaded, unit),
+            is_bulk=is_bulk,
+            waits_for_peers=self._filler.waits_for_peers(unit),
+        )
         flight.task = asyncio.create_task(self._fly(flight, loaded, unit))
         flight.task.add_done_callback(partial(self._landed, unit, flight))
         self._flights.setdefault(unit.pack, []).append(flight)

@@ -99,6 +99,10 @@ class Filler:
                     settled[low - unit.first : high - unit.first] = [True] * (high - low)
         return filled
 
+    def waits_for_peers(self, unit: Unit) -> bool:
+        """Whether other nodes are asked for the unit before the store is."""
+        return not unit.from_origin and self._packs.waits_for_peers(unit.pack)
+
     def _use(self, places: list[Place | None]) -> None:
         """What is here already counts as used: whoever asks for its neighbours wants it, too."""
         now_s = int(self._cache.now_s())

@@ -40,6 +40,10 @@ class PackSource(Protocol):
         """What stands for it in messages."""
         ...
 
+    def waits_for_peers(self, pack_id: PackId) -> bool:
+        """Whether other nodes are asked for the pack before the store is."""
+        ...
+
     def index(self, pack_id: PackId) -> Loaded:
         """The index as it is now. Corrupt (also where there is no such pack), UnknownFormat,
         Unavailable, DeadlineExceeded, Denied."""
@@ -64,6 +68,9 @@ class StorePacks:
     @property
     def url(self) -> str:
         return self._objects.url
+
+    def waits_for_peers(self, pack_id: PackId) -> bool:  # noqa: ARG002
+        return False
 
     def index(self, pack_id: PackId) -> Loaded:
         """What is wrong is read once more."""

@@ -20,7 +20,7 @@ from chunkstore.objects import Buffer
 from chunkstore.pack import PackIndex
 from proxy.packsource import Loaded, PackSource
 from proxy.peers.budgets import Budgets
-from proxy.peers.ownership import rank
+from proxy.peers.ownership import Owners
 from proxy.peers.peer import Peer
 from proxy.peers.plan import Plan
 from proxy.peers.race import Means, Question, Race, T
@@ -45,12 +45,17 @@ class PeerPacks:
         self._means = means
         self._budgets = budgets
         self._own_addresses = own_addresses
+        self._owners = Owners()
         self._lock = threading.Lock()  # guards the map
         self._senders: OrderedDict[PackId, Peer] = OrderedDict()
 
     @property
     def url(self) -> str:
         return self._origin.url
+
+    def waits_for_peers(self, pack_id: PackId) -> bool:
+        owners = self._owners_of(pack_id)
+        return bool(owners) and owners[0].address not in self._own_addresses()
 
     def index(self, pack_id: PackId) -> Loaded:
         def checked(body: Buffer) -> Loaded:
@@ -84,15 +89,19 @@ class PeerPacks:
         self._means.health.store_served(size_bytes, clock_s() - begin_s)
         return raws
 
+    def _owners_of(self, pack_id: PackId) -> list[Peer]:
+        """The owners of a pack, best first; this node by its first name, whichever is ranked."""
+        own = self._own_addresses()
+        return [
+            replace(peer, address=own[0]) if peer.address in own else peer
+            for peer in self._owners.of(self._means.members(), pack_id)
+        ]
+
     def _from_peers(self, pack_id: PackId, question: Question[T]) -> T | None:
         """What a peer answers, checked; None where the store is to be asked."""
-        means, members = self._means, self._means.members()
-        self._budgets.resize(len(members))
-        own = self._own_addresses()
-        owners = [
-            replace(peer, address=own[0]) if peer.address in own else peer
-            for peer in rank(members, pack_id)
-        ]
+        means, own = self._means, self._own_addresses()
+        self._budgets.resize(len(means.members()))
+        owners = self._owners_of(pack_id)
         plan = Plan(
             owners,
             self_address=own[0] if own else "",

@@ -171,6 +171,9 @@ class Fills:
         assert self._may_end.acquire(timeout=60)
         return Filled()
 
+    def waits_for_peers(self, unit: Unit) -> bool:
+        return not unit.from_origin
+
     def end(self, count: int = 1) -> None:
         self._may_end.release(count)
 
