@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from chunkstore.chunking import ChunkingParams, cut
 from chunkstore.errors import LodefsError
 from chunkstore.source import FileStat
@@ -24,7 +26,7 @@ class CutChunk(NamedTuple):
     raw_size_bytes: int
 
 
-class CutFile(NamedTuple):
+class CutFile(msgspec.Struct, frozen=True):
     """A whole file, or one part of a large one; the parts of one file come in order.
 
     A part with ``first`` begins the file: whatever came for the same token before is void (the

@@ -73,7 +73,10 @@ class Intake:
         flags: list[bool] = []
         new: list[CutChunk] = []
         for file in unit.files:
-            flags += self._decide(file, known, new)
+            if file.first and len(file.chunks) == 1:  # nearly all files
+                flags.append(self._decide_one(file, known, new))
+            else:
+                flags += self._decide(file, known, new)
         if new:
             self._wanted.append(new)
         return flags
@@ -89,6 +92,22 @@ class Intake:
             add(chunk_id, codec, data, raw_size_bytes)
         self.stored()
 
+    def _decide_one(self, file: CutFile, known: dict[bytes, int], new: list[CutChunk]) -> bool:
+        """As _decide, of a beginning that is one chunk."""
+        chunk = file.chunks[0]
+        chunk_id, size_bytes = chunk
+        place = self._fresh.get(chunk_id, UNKNOWN)
+        if place == UNKNOWN:
+            place = known.get(chunk_id, UNKNOWN)
+        is_new = place == UNKNOWN
+        if is_new:
+            place = self._fresh[chunk_id] = self._promised
+            self._promised += 1
+            self.new_bytes += size_bytes
+            new.append(chunk)
+        self._decided(file, [Run(place, 1, size_bytes)], Layout(1, 0, place + 1), size_bytes)
+        return is_new
+
     def _decide(
         self, file: CutFile, known: dict[bytes, int], new: list[CutChunk]
     ) -> Sequence[bool]:
@@ -102,32 +121,29 @@ class Intake:
                 for chunk, place in zip(chunks, places, strict=True)
             ]
         promised = self._promised
-        if len(places) == 1 and file.first:
-            flags = [places[0] == UNKNOWN]
-            runs = [Run(promised if flags[0] else places[0], 1, chunks[0].raw_size_bytes)]
-        else:
-            flags = choose(places, layout, promised)
-            sizes = [chunk.raw_size_bytes for chunk in chunks]
-            runs, layout = place_all(places, sizes, flags, promised, layout)
-        size_bytes = 0
+        flags = choose(places, layout, promised)
+        sizes = [chunk.raw_size_bytes for chunk in chunks]
+        runs, layout = place_all(places, sizes, flags, promised, layout)
         for chunk, is_wanted in zip(chunks, flags, strict=True):
-            size_bytes += chunk.raw_size_bytes
             if is_wanted:
                 fresh[chunk.id] = promised
                 promised += 1
                 self.new_bytes += chunk.raw_size_bytes
                 new.append(chunk)
         self._promised = promised
-        self._progress.bytes_done += size_bytes
-        if before:
-            runs = join_runs(before, runs)
+        self._decided(file, join_runs(before, runs) if before else runs, layout, sum(sizes))
+        return flags
+
+    def _decided(self, file: CutFile, runs: list[Run], layout: Layout, size_bytes: int) -> None:
+        """Where a file, or what came of it so far, lies. ``size_bytes``: of its last part."""
+        progress = self._progress
+        progress.bytes_done += size_bytes
         if not file.last:
             self._partial[file.token] = (layout, runs)
         else:
-            self._progress.files_done += 1
+            progress.files_done += 1
             self.files_read += 1
             self.file_done(file, runs, _highest(runs))
-        return flags
 
     def _pack_stored(self, pack: PackIndex) -> None:
         """A pack is in the store: from now on the index knows its chunks."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
+import msgspec
 from blake3 import blake3
 
 from chunkstore.chunking import ChunkingParams
@@ -44,8 +45,7 @@ class UnitLimits:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Attempt:
+class Attempt(msgspec.Struct, frozen=True, gc=False):
     """A file that is to be read, and how often that has failed because it changed."""
 
     file: SourceFile
@@ -57,7 +57,8 @@ class Attempt:
 
         That a file is no longer as the scan saw it is not yet a change while it was read.
         """
-        seen = self.file if stat is None else replace(self.file, size_bytes=stat.size_bytes)
+        file = self.file
+        seen = file if stat is None else SourceFile(file.path, stat.size_bytes, file.token)
         if problem == RESIZED and not self.resized:
             return Attempt(seen, self.retries, resized=True)
         if self.retries < _RETRIES_MAX:

@@ -157,7 +157,8 @@ class ProcessLanes(_Lanes):
         super().close()
 
     def _drive(self, pipeline: Pipeline, root: bytes) -> None:
-        """Gives tasks to the workers and takes their replies until nothing is left."""
+        """Gives tasks to the workers and takes their replies until nothing is left. Scans ahead
+        meanwhile: many small files keep this process busy, and large ones the workers."""
         with selectors.DefaultSelector() as selector:
             for worker in self._workers:
                 selector.register(worker.socket, selectors.EVENT_READ, worker)
@@ -165,7 +166,10 @@ class ProcessLanes(_Lanes):
                 self._dispatch(pipeline, root)
                 if not any(worker.tasks for worker in self._workers):
                     return
-                for key, _ in selector.select():
+                events = selector.select(0)
+                while not events and pipeline.plan_ahead():
+                    events = selector.select(0)
+                for key, _ in events or selector.select():
                     ready: LaneProcess = key.data
                     pipeline.done(*ready.receive())
 

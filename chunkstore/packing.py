@@ -250,7 +250,8 @@ class Packer:
             is_open = number == len(self._pack_ids)
             stop = end if is_open else min(end, self._starts[number + 1])
             pack_id = SAME_PACK if is_open else self._pack_ids[number]
-            size_bytes = sum(self._raw_sizes[serial:stop])
+            sizes = self._raw_sizes
+            size_bytes = sizes[serial] if stop - serial == 1 else sum(sizes[serial:stop])
             found.append(Segment(pack_id, serial - start, stop - serial, size_bytes))
             serial = stop
             number += 1

@@ -24,7 +24,7 @@ from chunkstore.names import CommitId, check_ref_name, check_repo
 from chunkstore.packing import TREE_PACK_SIZES_BYTES, Packer, Uploader
 from chunkstore.progress import Progress
 from chunkstore.pushindex import IndexBroken, PushIndex
-from chunkstore.pushtree import Child, PushTree
+from chunkstore.pushtree import ALL, Child, PushTree
 from chunkstore.refs import BRANCHES, RefEntry
 from chunkstore.scan import Scan, Skipped, open_root, read_link
 from chunkstore.shard import encode_shard
@@ -235,7 +235,7 @@ class _Push:
         finally:
             running.close()
         self._intake.seal()
-        self._tree.settle()
+        self._tree.settle(ALL)
 
     def _store_trees(self, root: Child) -> Entry:
         """Stores the trees that the store does not have. All packs are in the store then."""
@@ -251,6 +251,7 @@ class _Push:
             head=self._head.root,
         )
         entry = writer.store(root)
+        self._tree.remember()  # what it can, while the last packs are under way
         self._uploader.finish()
         self._tree.remember()
         self._index.add_trees(writer.new_places())

@@ -128,6 +128,7 @@ class PushIndex:
                 raise
         self._pack_ids: dict[int, PackId] = {}
         self._any_chunks = bool(self.select("SELECT 1 FROM chunks LIMIT 1"))
+        self._any_trees = bool(self.select("SELECT 1 FROM trees LIMIT 1"))
 
     def _prepare(self) -> None:
         execute = self._db.execute
@@ -261,7 +262,9 @@ class PushIndex:
 
     def find_trees(self, digests: Sequence[bytes]) -> dict[bytes, TreePlace]:
         """Where those trees lie that the store is known to have."""
-        found = {}
+        found: dict[bytes, TreePlace] = {}
+        if not self._any_trees:
+            return found
         for digest in digests:
             for (place,) in self.select("SELECT place FROM trees WHERE digest = ?", (digest,)):
                 found[digest] = self._decode_place(digest, place)
@@ -274,6 +277,7 @@ class PushIndex:
                 "INSERT OR REPLACE INTO trees VALUES (?, ?)",
                 ((digest, _encode_place(digest, place)) for digest, place in rows),
             )
+        self._any_trees = True
 
     def _decode_place(self, digest: bytes, place: bytes) -> TreePlace:
         with _spoiled(self.path, "a tree's place"):

@@ -7,6 +7,7 @@ without directories). Where nothing changed only the digest is kept.
 
 from __future__ import annotations
 
+import sys
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -34,7 +35,10 @@ from chunkstore.tree import (
 
 RACY_COARSE_NS = 2_000_000_000  # of file systems that keep whole or even seconds
 RACY_FINE_NS = 100_000_000  # of all others: more than a tick of the kernel's clock
-ROWS_MAX = 2000  # directories remembered at once
+# Directories gone on with, and remembered, at once: workers must not run dry meanwhile
+SETTLED_MAX = 1000
+ROWS_MAX = 1000
+ALL = sys.maxsize
 ROWS_BYTES_MAX = 16 << 20
 _UNTRUSTED = -1  # the ctime that is remembered of a file that must be read next time
 
@@ -193,8 +197,10 @@ class PushTree:
     _tokens: dict[int, tuple[Node, int]] = field(default_factory=dict)
     _token: int = 0
     _unsealed: list[Node] = field(default_factory=list)
+    _sealed: deque[Node] = field(default_factory=deque)  # wait for ``settle`` only
     _rows: deque[tuple[int, Remembered]] = field(default_factory=deque)
     _rows_bytes: int = 0
+    _files: dict[Digest, bytes] = field(default_factory=dict)  # of new trees, by their digest
     _settled: int = 0
 
     def files(self, scan: Iterator[Directory]) -> Iterator[SourceFile]:
@@ -224,22 +230,23 @@ class PushTree:
             columns.sizes[n] = stat.size_bytes
         self._release(node)
 
-    def settle(self) -> None:
-        """Goes on with directories whose chunks are in sealed packs by now, and remembers those
-        whose chunks are in the store."""
+    def settle(self, directories_max: int = SETTLED_MAX) -> None:
+        """Goes on with directories whose chunks are in sealed packs by now, and remembers some of
+        those whose chunks are in the store."""
         sealed = self.ledger.sealed
         if sealed > self._settled:
             self._settled = sealed
-            waiting, self._unsealed = self._unsealed, []
-            for node in waiting:
-                self._complete(node)
+            self._sealed += self._unsealed
+            self._unsealed = []
+        for _ in range(min(directories_max, len(self._sealed))):
+            self._complete(self._sealed.popleft())
         if len(self._rows) >= ROWS_MAX or self._rows_bytes >= ROWS_BYTES_MAX:
-            self.remember()
+            self.remember(ROWS_MAX)
 
-    def remember(self) -> None:
+    def remember(self, rows_max: int = ALL) -> None:
         """Writes rows of directories whose chunks are in the store."""
-        rows = []
-        while self._rows and self._rows[0][0] <= self.ledger.uploaded:
+        rows: list[Remembered] = []
+        while self._rows and len(rows) < rows_max and self._rows[0][0] <= self.ledger.uploaded:
             row = self._rows.popleft()[1]
             self._rows_bytes -= _size_of(row)
             rows.append(row)
@@ -291,14 +298,7 @@ class PushTree:
         for n in todo:
             self._token += 1
             self._tokens[self._token] = (node, n)
-            yield SourceFile(
-                prefix + columns.names[n],
-                columns.sizes[n],
-                columns.mtimes_ns[n],
-                columns.inodes[n] % (1 << 64),
-                columns.ctimes_ns[n],
-                self._token,
-            )
+            yield SourceFile(prefix + columns.names[n], columns.sizes[n], self._token)
 
     def _release(self, node: Node) -> None:
         node.waiting -= 1
@@ -330,43 +330,62 @@ class PushTree:
         if state is not None and state.children == digests:
             self._count(columns)
             return Child(node.name, state.digest, None)
-        entries, details = self._entries(node)
         names = b"\0".join([child.name for child in children])
-        if details.subdirectories != names:
-            details = details._replace(subdirectories=names)
         directories = [Entry(c.name, Kind.DIRECTORY, digest=c.digest) for c in children]
-        digest = tree_digest([*entries, *directories])
-        node.files = details.files
+        if state is not None:
+            stats, files = self._remembered(node)
+            digest = tree_digest([*decode_tree(files, SAME_PACK), *directories])
+        else:
+            entries = self._entries(node)
+            stats = columns.stats()
+            digest = tree_digest([*entries.values(), *directories])
+            # Of two directories with the same content one tree is stored. This one's row may name
+            # chunks of the first, because it is written after the first one's, or with it
+            files = self._files.get(digest) or self._encode(node, entries)
+            self._files[digest] = files
+        node.files = files
         self._count(columns)
         signature = node.signature if node.trusted else b""
-        row = Remembered(node.key, State(signature, digest, digests), details)
+        row = Remembered(node.key, State(signature, digest, digests), Details(stats, files, names))
         self._rows.append((node.serial, row))
         self._rows_bytes += _size_of(row)
         node.columns, node.old, node.read, node.subdirectories = _NO_COLUMNS, None, None, []
         return Child(node.name, digest, node)
 
-    def _entries(self, node: Node) -> tuple[list[Entry], Details]:
-        """The files and symlinks of a directory, and what is remembered of them."""
-        if node.state is not None:
-            details = self.memory.details(node.key)
-            if details is None:
-                raise IndexBroken("the push index has lost the files of a directory")
-            return decode_tree(details.files, SAME_PACK), details
-        entries: list[Entry] = []
-        kept: list[int] = []
+    def _remembered(self, node: Node) -> tuple[bytes, bytes]:
+        """Stats and tree of the files of a directory whose own files did not change."""
+        details = self.memory.details(node.key)
+        if details is None:
+            raise IndexBroken("the push index has lost the files of a directory")
+        return details.stats, details.files
+
+    def _entries(self, node: Node) -> dict[int, Entry]:
+        """The files and symlinks of a directory, by number; without segments where they are new."""
         columns = node.columns
+        entries: dict[int, Entry] = {}
         for n in range(len(columns.names)):
             entry = self._entry(node, n)
-            if entry is None:
-                node.trusted = False
-            else:
-                entries.append(entry)
-                kept.append(n)
-        if len(kept) < len(columns.names):
-            columns.take(kept)
+            if entry is not None:
+                entries[n] = entry
+        if len(entries) < len(columns.names):
+            node.trusted = False
+            columns.take(list(entries))
         if distrust_racy(columns, node.scanned_ns):
             node.trusted = False
-        return entries, Details(columns.stats(), encode_tree(entries), b"")
+        return entries
+
+    def _encode(self, node: Node, entries: dict[int, Entry]) -> bytes:
+        """The tree of a directory's files; says where those lie that were read."""
+        placed = []
+        for n, entry in entries.items():
+            if entry.digest != EMPTY_DIGEST and not entry.segments and not entry.target:
+                assert node.read is not None
+                runs = node.read.runs(n, entry.size_bytes)
+                segments = [segment for run in runs for segment in self.ledger.segments(run)]
+                name, executable, size_bytes = entry.name, entry.executable, entry.size_bytes
+                entry = Entry(name, Kind.FILE, executable, size_bytes, entry.digest, join(segments))
+            placed.append(entry)
+        return encode_tree(placed)
 
     def _entry(self, node: Node, n: int) -> Entry | None:
         """One file or symlink; None where it is left out."""
@@ -387,9 +406,8 @@ class PushTree:
         size = columns.sizes[n]
         if not size:
             return Entry(name, Kind.FILE, mode == EXECUTABLE, digest=EMPTY_DIGEST)
-        segments = [segment for run in read.runs(n, size) for segment in self.ledger.segments(run)]
         digest = Digest(bytes(read.digests[n * ID_BYTES : (n + 1) * ID_BYTES]))
-        return Entry(name, Kind.FILE, mode == EXECUTABLE, size, digest, join(segments))
+        return Entry(name, Kind.FILE, mode == EXECUTABLE, size, digest)
 
     def _fail(self, node: Node, n: int, error: LodefsError) -> None:
         self._skip(_path(node, node.columns.names[n]), error)

@@ -11,7 +11,7 @@ import stat
 import sys
 import time
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -54,6 +54,10 @@ class Skipped(NamedTuple):
         return self.reason
 
 
+Row = tuple[bytes, int, int, int, int, int]  # name, mode, size, mtime, inode, ctime
+_NO_ROWS: tuple[tuple[()], ...] = ((),) * 6
+
+
 class Columns:
     """Files and symlinks of one directory, sorted by name: one column for each property.
 
@@ -62,27 +66,12 @@ class Columns:
 
     __slots__ = ("ctimes_ns", "inodes", "modes", "mtimes_ns", "names", "sizes")
 
-    def __init__(self) -> None:
-        self.names: list[bytes] = []
-        self.modes = bytearray()
-        self.sizes = array("q")
-        self.mtimes_ns = array("q")
-        self.inodes = array("q")
-        self.ctimes_ns = array("q")
-
-    def append(self, name: bytes, mode: int, seen: os.stat_result) -> None:
-        self.names.append(name)
-        self.modes.append(mode)
-        self.sizes.append(seen.st_size)
-        self.mtimes_ns.append(seen.st_mtime_ns)
-        self.inodes.append(seen.st_ino - (1 << 64) if seen.st_ino >> 63 else seen.st_ino)
-        self.ctimes_ns.append(seen.st_ctime_ns)
-
-    def sort(self) -> None:
-        """Brings all columns in the order of the names."""
-        names = self.names
-        if len(names) > 1:
-            self.take(sorted(range(len(names)), key=names.__getitem__))
+    def __init__(self, rows: Iterable[Row] = ()) -> None:
+        ordered = sorted(rows)
+        names, modes, *columns = zip(*ordered, strict=True) if ordered else _NO_ROWS
+        self.names = list(names)
+        self.modes = bytearray(modes)
+        self.sizes, self.mtimes_ns, self.inodes, self.ctimes_ns = [array("q", c) for c in columns]
 
     def take(self, order: list[int]) -> None:
         """Keeps the rows of these numbers, in their order."""
@@ -172,8 +161,7 @@ class Scan:
 
     def _read(self, root_fd: int, path: bytes, depth: int) -> Directory:
         """One directory. A name that vanishes while it is read counts as never there."""
-        columns = Columns()
-        append = columns.append
+        rows: list[Row] = []
         subdirectories: list[bytes] = []
         coding, errors = _FS_ENCODING  # os.fsencode, but for what is known to be text
         scanned_ns = self.clock_ns()
@@ -191,22 +179,27 @@ class Scan:
                     mode = seen.st_mode
                     if mode & 0o170000 == 0o100000:  # a regular file
                         name = entry.name.encode(coding, errors)
-                        append(name, 1 if mode & 0o111 else 0, seen)
+                        rows.append(_row(name, EXECUTABLE if mode & 0o111 else FILE, seen))
                     else:
-                        self._keep_other(path, os.fsencode(entry.name), seen, columns)
+                        self._keep_other(path, os.fsencode(entry.name), seen, rows)
         finally:
             os.close(fd)
-        columns.sort()
         subdirectories.sort()
-        return Directory(path, depth, columns, subdirectories, scanned_ns)
+        return Directory(path, depth, Columns(rows), subdirectories, scanned_ns)
 
-    def _keep_other(self, path: bytes, name: bytes, seen: os.stat_result, columns: Columns) -> None:
+    def _keep_other(self, path: bytes, name: bytes, seen: os.stat_result, rows: list[Row]) -> None:
         if stat.S_ISLNK(seen.st_mode):
-            columns.append(name, SYMLINK, seen)
+            rows.append(_row(name, SYMLINK, seen))
             return
         kind = _OTHER_KINDS.get(stat.S_IFMT(seen.st_mode), "no file, directory or symlink")
         where = path + b"/" + name if path else name
         self.skipped.append(Skipped(where, f"{show_path(where)} is {kind}"))
+
+
+def _row(name: bytes, mode: int, seen: os.stat_result) -> Row:
+    inode = seen.st_ino
+    signed = inode - (1 << 64) if inode >> 63 else inode
+    return name, mode, seen.st_size, seen.st_mtime_ns, signed, seen.st_ctime_ns
 
 
 def _taken(column: array[int], order: list[int]) -> array[int]:

@@ -5,28 +5,25 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from dataclasses import dataclass
-from typing import NamedTuple
+
+import msgspec
 
 from chunkstore.errors import Denied, LodefsError, NotFound, SourceChanged, Unavailable
 
 
-@dataclass(frozen=True, slots=True)
-class SourceFile:
-    """A regular file that the scan found, as its lstat was then.
+class SourceFile(msgspec.Struct, frozen=True, gc=False):
+    """A regular file that the scan found.
 
-    ``path`` is relative to the root directory, in any bytes; ``token`` is the caller's number.
+    ``path`` is relative to the root directory, in any bytes; ``size_bytes`` is what the scan saw;
+    ``token`` is the caller's number.
     """
 
     path: bytes
     size_bytes: int
-    mtime_ns: int
-    inode: int
-    ctime_ns: int
     token: int
 
 
-class FileStat(NamedTuple):
+class FileStat(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """What tells one state of a file from another."""
 
     size_bytes: int

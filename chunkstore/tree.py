@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from itertools import pairwise
 from operator import attrgetter
@@ -23,6 +22,8 @@ from chunkstore.names import ID_BYTES, NAME_BYTES_MAX, Digest, PackId, digest_of
 from chunkstore.objects import Buffer
 
 VERSION = 1
+_VERSION = bytes((VERSION,))
+_EMPTY_TREE = _VERSION + b"\0"
 SAME_PACK = PackId(bytes(ID_BYTES))  # in segments that are encoded: the pack that holds the tree
 SIZE_BYTES_LIMIT = 2**63 - 1  # off_t of Linux
 TARGET_BYTES_MAX = 4095  # PATH_MAX of Linux, less its NUL
@@ -47,6 +48,7 @@ class Kind(IntEnum):
 
 
 _FILE, _SYMLINK = int(Kind.FILE), int(Kind.SYMLINK)  # an int compares faster
+_NO_NAMES = frozenset((b"", b".", b".."))
 
 
 class Segment(NamedTuple):
@@ -58,8 +60,7 @@ class Segment(NamedTuple):
     size_bytes: int  # of the chunks, raw: where a byte of a file lies is known without any pack
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(msgspec.Struct, frozen=True, gc=False):  # a dataclass takes far longer to make
     """One name in a directory.
 
     A file: ``size_bytes`` and ``digest`` of its content, ``segments`` where that lies (none for an
@@ -79,6 +80,8 @@ class Entry:
 
 def fill(segments: Sequence[Segment], size_bytes: int) -> bool:
     """Whether the segments' sizes can be, and make up ``size_bytes``."""
+    if len(segments) == 1:
+        return segments[0].size_bytes == size_bytes > 0
     sizes = [segment.size_bytes for segment in segments]
     return sum(sizes) == size_bytes and min(sizes, default=1) > 0
 
@@ -89,6 +92,9 @@ def symlink(name: bytes, target: bytes) -> Entry:
     return Entry(name, Kind.SYMLINK, size_bytes=size_bytes, digest=digest, target=target)
 
 
+_name_of = attrgetter("name")
+
+
 def tree_digest(entries: Sequence[Entry]) -> Digest:
     """The digest of a directory with these entries, in any order.
 
@@ -97,7 +103,7 @@ def tree_digest(entries: Sequence[Entry]) -> Digest:
     """
     directory, pack = Kind.DIRECTORY, _DIGEST_ROW.pack
     rows = [_DIGEST_HEAD]
-    for entry in sorted(entries, key=attrgetter("name")):
+    for entry in sorted(entries, key=_name_of):
         kind, name = entry.kind, entry.name
         rows.append(
             pack(
@@ -127,6 +133,7 @@ class _Group(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
 
 
 _decode_group = msgspec.msgpack.Decoder(_Group).decode
+_encode = msgspec.msgpack.Encoder().encode
 
 
 def encode_tree(entries: Sequence[Entry], *, own_pack: PackId | None = None) -> bytes:
@@ -136,15 +143,17 @@ def encode_tree(entries: Sequence[Entry], *, own_pack: PackId | None = None) -> 
 
     InvalidInput for entries that a directory cannot hold.
     """
-    ordered = sorted(entries, key=attrgetter("name"))
-    parts = [bytes((VERSION,))]
+    if not entries:
+        return _EMPTY_TREE
+    ordered = sorted(entries, key=_name_of)
+    parts = [_VERSION]
     for group in _groups(ordered):
         encoded = _encode_group(group, own_pack)
         parts += (_uvarint(len(encoded)), encoded)
     parts.append(b"\0")
-    for before, after in pairwise(ordered):
-        if before.name == after.name:
-            raise InvalidInput(f"a directory cannot hold {before.name!r} twice")
+    if len({entry.name for entry in ordered}) < len(ordered):
+        twice = next(a.name for a, b in pairwise(ordered) if a.name == b.name)
+        raise InvalidInput(f"a directory cannot hold {twice!r} twice")
     return b"".join(parts)
 
 
@@ -192,50 +201,68 @@ def _encode_group(entries: list[Entry], own_pack: PackId | None) -> bytes:
     packs: dict[PackId, int] = {SAME_PACK: 0}
     if own_pack is not None:
         packs[own_pack] = 0
-    runs, tree_runs = _Runs(packs), _Runs(packs)
-    group = _Group(b"\0".join(entry.name for entry in entries), b"")
+    files, trees = _Runs(packs), _Runs(packs)
+    kind_file, kind_symlink = Kind.FILE, Kind.SYMLINK
     tags = bytearray()
     digests: list[bytes] = []
+    sizes: list[int] = []
+    counts: list[int] = []
+    parts: list[int] = []
+    targets: list[bytes] = []
     for entry in entries:
-        _check_entry(entry)
+        kind, size = entry.kind, entry.size_bytes
         chunks = 0
-        if entry.kind is Kind.SYMLINK:
-            group.targets.append(entry.target)
+        if kind is kind_symlink:
+            _check_symlink(entry)
+            targets.append(entry.target)
         else:
-            group.sizes.append(entry.size_bytes)
-            if entry.size_bytes or entry.kind is Kind.DIRECTORY:
+            _check_content(entry)
+            sizes.append(size)
+            if size:
                 digests.append(entry.digest)
-            stream = runs if entry.kind is Kind.FILE else tree_runs
-            chunks = stream.add(entry.segments, group.parts)
+                chunks = (files if kind is kind_file else trees).add(entry.segments, parts)
         if chunks >= _MANY:
-            group.counts.append(chunks)
-        tags.append(entry.kind | entry.executable * _EXECUTABLE | min(chunks, _MANY) << 3)
-    group.tags, group.digests = bytes(tags), b"".join(digests)
-    group.runs, group.tree_runs = runs.columns(), tree_runs.columns()
-    group.packs = b"".join(pack for pack, number in packs.items() if number)
-    row = list(msgspec.structs.astuple(group))
+            counts.append(chunks)
+            chunks = _MANY
+        tags.append(kind | chunks << 3 | _EXECUTABLE if entry.executable else kind | chunks << 3)
+    names = _join_names(entries)
+    columns = (files.columns(), trees.columns())
+    pack_ids = b"".join([pack for pack, number in packs.items() if number])
+    row = [names, bytes(tags), sizes, b"".join(digests), pack_ids, *columns, counts, parts, targets]
     while not row[-1]:
         row.pop()
-    return msgspec.msgpack.encode(row)
+    return _encode(row)
 
 
-def _check_entry(entry: Entry) -> None:
-    """What would not come back from decoding as it was. InvalidInput."""
-    name, kind, size = entry.name, entry.kind, entry.size_bytes
-    good = _is_name(name) and 0 <= size <= SIZE_BYTES_LIMIT
-    if kind is Kind.SYMLINK:
-        target = entry.target
-        good = good and 0 < size == len(target) <= TARGET_BYTES_MAX and not entry.segments
-        good = good and not entry.executable and entry.digest == digest_of(target)
-        good = good and b"\0" not in target
-    else:
-        good = good and len(entry.digest) == ID_BYTES and not entry.target
-        good = good and fill(entry.segments, size)
-    if kind is Kind.FILE and not size:
-        good = good and entry.digest == EMPTY_DIGEST
-    elif kind is Kind.DIRECTORY:
+def _join_names(entries: list[Entry]) -> bytes:
+    """The column of names. InvalidInput where one of them is none."""
+    names = [entry.name for entry in entries]
+    joined = b"\0".join(names)
+    good = b"/" not in joined and joined.count(b"\0") == len(names) - 1
+    if not good or _NO_NAMES.intersection(names) or max(map(len, names)) > NAME_BYTES_MAX:
+        raise InvalidInput(f"a directory cannot hold one of these names: {names!r}")
+    return joined
+
+
+def _check_content(entry: Entry) -> None:
+    """What would not come back from decoding a file or directory as it was. InvalidInput."""
+    size = entry.size_bytes
+    good = size <= SIZE_BYTES_LIMIT and len(entry.digest) == ID_BYTES and not entry.target
+    good = good and fill(entry.segments, size)
+    if entry.kind is Kind.DIRECTORY:
         good = good and size > 0 and not entry.executable
+    elif not size:
+        good = good and entry.digest == EMPTY_DIGEST
     if not good:
+        raise InvalidInput(f"{entry!r} is not an entry of a directory")
+
+
+def _check_symlink(entry: Entry) -> None:
+    """The same of a symlink."""
+    target = entry.target
+    good = 0 < entry.size_bytes == len(target) <= TARGET_BYTES_MAX and b"\0" not in target
+    good = good and not entry.segments and not entry.executable
+    if not good or entry.digest != digest_of(target):
         raise InvalidInput(f"{entry!r} is not an entry of a directory")
 
 
@@ -420,17 +447,10 @@ def _symlink(name: bytes, tag: int, target: bytes) -> Entry:
     return symlink(name, target)
 
 
-def _is_name(name: bytes) -> bool:
-    return (
-        0 < len(name) <= NAME_BYTES_MAX
-        and name not in (b".", b"..")
-        and b"/" not in name
-        and b"\0" not in name
-    )
-
-
 def _uvarint(number: int) -> bytes:
     """LEB128: seven bits in a byte, the lowest first; the top bit says that more follow."""
+    if number < 128:
+        return bytes((number,))
     out = bytearray()
     while number > 127:
         out.append(number & 127 | 128)

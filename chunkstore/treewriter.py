@@ -189,8 +189,11 @@ class TreeWriter:
     def _put(self, data: bytes, *, whole: bool) -> _Placed:
         """Stores a tree's bytes, cut like a file. Chunks that the store has are used again, unless
         it must lie ``whole`` in the open pack."""
-        small = len(data) <= self.params.size_bytes_min  # nearly all are: no need to look
-        ends = [len(data)] if small else cut(data, self.params)
+        if len(data) <= self.params.size_bytes_min:  # nearly all are: no need to look
+            serial = self.packer.add(digest_of(data), *compress(data), len(data))
+            self.raw_bytes += len(data)
+            return _Placed(len(data), (Run(_FRESH + serial, 1, len(data)),))
+        ends = cut(data, self.params)
         starts = [0, *ends[:-1]]
         pieces = [memoryview(data)[a:b] for a, b in zip(starts, ends, strict=True)]
         ids = [digest_of(piece) for piece in pieces]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import io
 import os
@@ -100,7 +101,9 @@ def cli(ctx: click.Context, store: str | None, proxy: str | None) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs one command line and leaves the process with its exit code."""
-    sys.exit(run(arguments, Session(dict(os.environ))))
+    code = run(arguments, Session(dict(os.environ)))
+    gc.freeze()  # what a large push leaves need not be looked through once more before the end
+    sys.exit(code)
 
 
 def run(arguments: Sequence[str] | None, session: Session) -> int:

@@ -7,7 +7,9 @@ with push.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from chunkstore import keys
 from chunkstore.commit import Commit

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from chunkstore import keys
 from chunkstore.errors import InvalidInput, NotADirectory, NotFound

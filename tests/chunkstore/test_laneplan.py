@@ -24,7 +24,7 @@ LIMITS = UnitLimits(ChunkingParams(64, 256, 1024), unit_bytes=4096, files_max=5)
 
 
 def file(token: int, size_bytes: int, path: bytes = b"f") -> SourceFile:
-    return SourceFile(path, size_bytes, 0, 0, 0, token)
+    return SourceFile(path, size_bytes, token)
 
 
 def units(planner: Planner) -> Iterator[Unit]:

@@ -39,7 +39,7 @@ def make_files(root: Path, count: int) -> list[SourceFile]:
     for number in range(count):
         (root / f"{number:04}").write_bytes(b"%d" % number * 500)
     return [
-        SourceFile(b"%04d" % number, (root / f"{number:04}").stat().st_size, 0, 0, 0, number)
+        SourceFile(b"%04d" % number, (root / f"{number:04}").stat().st_size, number)
         for number in range(count)
     ]
 

@@ -100,13 +100,10 @@ def scan(root: Path, *names: bytes) -> list[SourceFile]:
     if not names:
         found = (os.path.join(at, name) for at, _, files in os.walk(base) for name in files)
         names = tuple(sorted(os.path.relpath(path, base) for path in found))
-    files = []
-    for token, name in enumerate(names):
-        seen = os.lstat(os.path.join(base, name))
-        files.append(
-            SourceFile(name, seen.st_size, seen.st_mtime_ns, seen.st_ino, seen.st_ctime_ns, token)
-        )
-    return files
+    return [
+        SourceFile(name, os.lstat(os.path.join(base, name)).st_size, token)
+        for token, name in enumerate(names)
+    ]
 
 
 def make_tree(root: Path) -> None:
@@ -156,7 +153,7 @@ def test_every_file_is_told_truly(lanes: Lanes, tmp_path: Path) -> None:
         check_file(sink, file, content)
         assert sink.content(file.token) == content
         real = os.lstat(os.path.join(os.fsencode(tmp_path), file.path))
-        assert sink.stats[file.token] == (
+        assert sink.stats[file.token] == FileStat(
             real.st_size,
             real.st_mtime_ns,
             real.st_ctime_ns,
@@ -232,7 +229,7 @@ def test_relative_root(lanes: Lanes, tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_many_files_with_long_paths(tmp_path: Path) -> None:
     """Messages about many files with long paths, all of them gone, find their room."""
     names = [b"/".join([b"\xff" * 255] * 15 + [b"%03d" % n]) for n in range(100)]
-    files = [SourceFile(name, 0, 0, 0, 0, token) for token, name in enumerate(names)]
+    files = [SourceFile(name, 0, token) for token, name in enumerate(names)]
     with ProcessLanes(workers=1) as lanes:
         sink = Collector()
         lanes.run(tmp_path, files, sink)

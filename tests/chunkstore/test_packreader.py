@@ -9,6 +9,7 @@ import pytest
 from blake3 import blake3
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from chunkstore import keys, packreader
 from chunkstore.compression import RAW
@@ -232,7 +233,7 @@ def test_a_file_that_is_not_what_its_entry_says(
     good = file_of(RAWS[2:6], segment_of(pack_id, 2, RAWS[2:6]))
     assert list(PackReader(objects).read_file(good)) == RAWS[2:6]
     with pytest.raises(Corrupt, match="'file'"):
-        list(PackReader(objects).read_file(replace(good, **change)))
+        list(PackReader(objects).read_file(structs.replace(good, **change)))
 
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=30), st.integers(1, 120))
@@ -267,7 +268,7 @@ def test_read_tree_of_many_chunks(objects: Objects) -> None:
     """A tree of many chunks comes back whole, by one GET besides that of the index."""
     pack_id = objects.put_pack(pack_of(RAWS))
     entries = [
-        replace(file_of([raw], segment_of(pack_id, n, [raw])), name=b"%02d" % n)
+        structs.replace(file_of([raw], segment_of(pack_id, n, [raw])), name=b"%02d" % n)
         for n, raw in enumerate(RAWS)
     ]
     tree = put_tree(objects, entries)
@@ -312,7 +313,7 @@ def test_a_tree_that_is_not_what_its_entry_says(
     """A tree of another size, digest or kind is Corrupt."""
     tree = put_tree(objects, [symlink(b"s%d" % n, b"target") for n in range(30)])
     with pytest.raises(Corrupt, match=f"directory b'dir'.*{words}"):
-        PackReader(objects).read_tree(replace(tree, **change))
+        PackReader(objects).read_tree(structs.replace(tree, **change))
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ import os
 import random
 import stat
 import threading
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from chunkstore import keys
 from chunkstore.errors import (

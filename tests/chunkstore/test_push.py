@@ -306,6 +306,21 @@ def test_equal_files_are_stored_once(pusher: Pusher) -> None:
     pusher.assert_pushed(result)
 
 
+def test_equal_directories_are_told_apart_when_one_changes(pusher: Pusher) -> None:
+    """Directories of equal content share a tree; each is remembered, and changes, by itself."""
+    files = {"x": b"1" * 1000, "y": b"", "below/z": b"3" * 100_000}
+    for name in ("a", "b", "c"):
+        write_files(pusher.source, {f"{name}/{path}": data for path, data in files.items()})
+    (pusher.source / "c" / "x").chmod(0o755)
+    pusher.assert_pushed(pusher.push())
+    again = pusher.push()
+    assert (again.unchanged, again.files_read) == (True, 0)
+    write_files(pusher.source, {"b/x": b"2" * 1000})
+    changed = pusher.push()
+    assert changed.files_read == 1
+    pusher.assert_pushed(changed)
+
+
 def test_a_file_of_zeros_is_small(pusher: Pusher) -> None:
     """A hole costs next to nothing."""
     with open(pusher.source / "hole", "wb") as file:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from chunkstore.errors import Denied, LodefsError, NotFound, SourceChanged, Unavailable
-from chunkstore.source import Source, read_full, source_error, stat_of
+from chunkstore.source import FileStat, Source, read_full, source_error, stat_of
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def test_stat_is_that_of_the_open_file(tmp_path: Path, source: Source) -> None:
     seen = stat_of(fd)
     os.close(fd)
     real = (tmp_path / "a").stat()
-    assert seen == (3, real.st_mtime_ns, real.st_ctime_ns, real.st_ino)
+    assert seen == FileStat(3, real.st_mtime_ns, real.st_ctime_ns, real.st_ino)
 
 
 def test_missing_root_is_not_found(tmp_path: Path) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import replace
 
 import msgspec
 import pytest
 from blake3 import blake3
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from chunkstore.chunking import ChunkingParams, cut
 from chunkstore.errors import Corrupt, InvalidInput, LodefsError, UnknownFormat

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -38,6 +39,12 @@ def test_push_prints_what_it_did(lodefs: Lodefs, source: Path) -> None:
     assert names == ["files", "bytes", "new", "stored", "commit"]
     assert lodefs("log", "--json", "vision/cats").json["message"] == "first"
     assert lodefs("cat", "vision/cats:a.txt").out == "hello\n"
+
+
+def test_push_leaves_the_collector_on(lodefs: Lodefs, source: Path) -> None:
+    """Cycles are not looked for during a push only."""
+    assert lodefs("push", str(source), "r").code == 0
+    assert gc.isenabled()
 
 
 def test_push_of_the_same_again(lodefs: Lodefs, source: Path) -> None:
