@@ -15,11 +15,9 @@ from typing import Any
 import pytest
 
 from loadtests.cluster.network import is_over
-from loadtests.cluster.node import SETTINGS
 
 ROOT = Path(__file__).parents[3]
 NODES = 3
-PEERS = "peer_listen" in SETTINGS
 
 pytestmark = [
     pytest.mark.cluster,
@@ -52,7 +50,6 @@ def test_without_peers_every_node_reads_s3() -> None:
     assert not [name for name in os.listdir("/run/netns") if is_over(name)]
 
 
-@pytest.mark.skipif(not PEERS, reason="this lodefs has no peers")
 def test_with_peers_s3_is_read_once() -> None:
     """Every byte is right, and S3 sends each once (and few more: a busy machine may hedge)."""
     _, found = loadtest("cold-read")
@@ -63,6 +60,6 @@ def test_with_peers_s3_is_read_once() -> None:
 
 def test_kill_halfway() -> None:
     """A node that is killed takes nothing with it but its own reads."""
-    _, found = loadtest("node-loss", *([] if PEERS else ["--without-peers"]))
+    _, found = loadtest("node-loss")
     assert (found["reads_failed"], found["bytes_wrong"], found["events_missed"]) == (0, 0, 0)
     assert found["read_bytes"] < NODES * found["dataset_bytes"]
