@@ -20,6 +20,7 @@ from loadtests.bench import (
     pushes,
     readcheck,
     survival,
+    systemd,
     walks,
     warms,
 )
@@ -42,6 +43,10 @@ BENCHMARKS: dict[str, tuple[Benchmark, str]] = {
     "mount-cold": (mounts.cold, "cold sequential read through the mount against rclone mount"),
     "mount-latency": (latencies.random_reads, "cold random reads, S3 answering after 20 ms"),
     "survival": (survival.killing, "kill -9 of workers, proxy, supervisor under a verifying load"),
+    "systemd": (
+        systemd.service,
+        "kill -9 of a mount's unit under a real systemd, while it is read",
+    ),
     "mount-walk": (walks.million, "walk of 1,000,000 files, memory of the mount, time to ready"),
 }
 MOUNT = "mount"
