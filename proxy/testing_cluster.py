@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -52,14 +52,17 @@ async def cluster_of(
     others: Sequence[str] = (),
     limits: Limits | None = None,
     tls: Sequence[PeerTls] = (),
+    seen: Callable[[tuple[Peer, ...]], Callable[[], tuple[Peer, ...]]] | None = None,
     cache_size_bytes_max: int = 64 * MIB,
 ) -> AsyncIterator[list[Member]]:
     """So many nodes over the rig's store, all of them members of one cluster; ``others`` are
-    addresses of members that the test runs itself. ``tls``: of each node, if any."""
+    addresses of members that the test runs itself. ``tls``: of each node, if any. ``seen``: makes
+    of the members what nodes see of them."""
     async with AsyncExitStack() as stack:
         listeners = [listen_tcp("127.0.0.1", 0) for _ in range(count)]
         addresses = [f"127.0.0.1:{one.getsockname()[1]}" for one in listeners]
         membership = StaticMembers(Peer(address) for address in (*addresses, *others))
+        members_now = seen(membership.members()) if seen else membership.members
         addresses_of = Addresses(time.monotonic)
         stack.push_async_callback(addresses_of.close)
         members: list[Member] = []
@@ -68,9 +71,7 @@ async def cluster_of(
             connections = Connections(addresses_of.of, own_tls.client if own_tls else lambda: None)
             own = partial(tuple[str, ...], (address,))
             authenticator = HmacAuthenticator(lambda: [SECRET], own)
-            peering = Peering(
-                membership.members, own, authenticator, connections, limits or Limits()
-            )
+            peering = Peering(members_now, own, authenticator, connections, limits or Limits())
             settings = NodeSettings(
                 CacheSettings(rig.directory / f"cache-{number}", cache_size_bytes_max)
             )

@@ -6,10 +6,11 @@ import asyncio
 import random
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from itertools import cycle
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from proxy.meter import Counter
 from proxy.peers import peering
 from proxy.peers.bandwidth import BURST_S
 from proxy.peers.ownership import rank
+from proxy.peers.peer import Peer
 from proxy.peers.peering import Limits
 from proxy.peers.sources import Load
 from proxy.peers.tls import PeerTls
@@ -262,5 +264,45 @@ def test_an_overloaded_owner_names_others(rig: Rig, monkeypatch: pytest.MonkeyPa
             await read_all(members[3])
             assert read_bytes(rig) <= STALLS * sent
             assert sum(member.count(Counter.PEER_REFUSED) for member in members) > 0
+
+    asyncio.run(run())
+
+
+def test_a_member_of_another_store_harms_nobody(rig: Rig, tmp_path: Path) -> None:
+    """A node whose store lacks the packs says so, and the reads of the others are right."""
+    other = Rig(tmp_path / "other", {b"x": b"other"}, chunk_size_bytes=20_000, pack_chunks=50)
+
+    async def run() -> None:
+        async with cluster_of(other, 1) as strangers:
+            stranger = strangers[0].address
+            async with cluster_of(rig, 2, others=[stranger]) as members:
+                for member in members:
+                    await read_all(member)
+                assert sum(member.count(Counter.PEER_FAILED) for member in members) > 0
+
+    asyncio.run(run())
+
+
+def test_members_that_come_and_go(rig: Rig) -> None:
+    """Reads are right while every look at the members sees others than the one before."""
+
+    async def run() -> None:
+        async with cluster_of(rig, 3, seen=flapping) as members:
+            await asyncio.gather(*map(read_all, members))
+            assert members[0].peering.members() != members[0].peering.members()
+
+    def flapping(known: tuple[Peer, ...]) -> Callable[[], tuple[Peer, ...]]:
+        return partial(next, cycle([known, known[:1], (), known[1:]]))
+
+    asyncio.run(run())
+
+
+def test_small_caches_still_serve(rig: Rig) -> None:
+    """Nodes whose caches hold a fraction of the dataset read it right, and serve each other."""
+
+    async def run() -> None:
+        async with cluster_of(rig, 3, cache_size_bytes_max=MIB) as members:
+            await asyncio.gather(*map(read_all, members))
+            await asyncio.gather(*map(read_all, members))
 
     asyncio.run(run())
