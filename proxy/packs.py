@@ -75,6 +75,7 @@ class Packs:
                 for n in takewhile(kept.__contains__, range(at, end)):
                     yield kept[n]
                     at += 1
+                    tries = 0
                 continue
             data = await self._reads.read(run[0].file, run[0].offset, _size(run))
             if data is not None:

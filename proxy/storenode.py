@@ -93,16 +93,16 @@ class StoreNode:
         filler = Filler(self._cache, indexes, packs, origin)
         self._fetcher = Fetcher(filler, pools, self.counts, deadline_s=deadline_s)
         reads = CacheReads(self._cache, self._evictor, pools)
-        node_packs = Packs(self._cache, reads, self._fetcher, indexes)
+        self.packs = Packs(self._cache, reads, self._fetcher, indexes)
         trees: Trees = StoreTrees(store.packs, pools)
         if peering is not None:
-            trees = CachedTrees(node_packs, pools)
+            trees = CachedTrees(self.packs, pools)
         self._namespace = Namespace(
             store, trees, kv, pools, self.counts, deadline_s=deadline_s, clock_s=clock_s
         )
         self._contents = Contents(self._cache, reads, self._fetcher, indexes, clock_s=clock_s)
         self._peering = peering
-        self.peer_desk = peering.desk(node_packs, self.counts) if peering is not None else None
+        self.peer_desk = peering.desk(self.packs, self.counts) if peering is not None else None
         self._pins = Pins(self._cache)
         self._pinned_bytes = 0  # as of the last look
         warmer = Warmer(self._cache, self._namespace, self._fetcher, indexes, self._pins, pools)

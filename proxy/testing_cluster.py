@@ -26,6 +26,11 @@ from proxy.testing_rig import MIB, Rig
 SECRET = b"the secret of the tests"
 
 
+def slow_clock_s() -> float:
+    """A clock by which a machine that stalls for half a minute has not stalled at all."""
+    return time.monotonic() / 20
+
+
 @dataclass(slots=True)
 class Member:
     """One node and the server of its peer door."""
@@ -49,19 +54,20 @@ async def cluster_of(
     rig: Rig,
     count: int,
     *,
-    others: Sequence[str] = (),
+    others: Sequence[Peer] = (),
     limits: Limits | None = None,
     tls: Sequence[PeerTls] = (),
     seen: Callable[[tuple[Peer, ...]], Callable[[], tuple[Peer, ...]]] | None = None,
     cache_size_bytes_max: int = 64 * MIB,
+    clock_s: Callable[[], float] = time.monotonic,
 ) -> AsyncIterator[list[Member]]:
     """So many nodes over the rig's store, all of them members of one cluster; ``others`` are
-    addresses of members that the test runs itself. ``tls``: of each node, if any. ``seen``: makes
-    of the members what nodes see of them."""
+    members that the test runs itself. ``tls``: of each node, if any. ``seen``: makes
+    of the members what nodes see of them. ``clock_s``: by which they lose patience."""
     async with AsyncExitStack() as stack:
         listeners = [listen_tcp("127.0.0.1", 0) for _ in range(count)]
         addresses = [f"127.0.0.1:{one.getsockname()[1]}" for one in listeners]
-        membership = StaticMembers(Peer(address) for address in (*addresses, *others))
+        membership = StaticMembers([*map(Peer, addresses), *others])
         members_now = seen(membership.members()) if seen else membership.members
         addresses_of = Addresses(time.monotonic)
         stack.push_async_callback(addresses_of.close)
@@ -71,7 +77,9 @@ async def cluster_of(
             connections = Connections(addresses_of.of, own_tls.client if own_tls else lambda: None)
             own = partial(tuple[str, ...], (address,))
             authenticator = HmacAuthenticator(lambda: [SECRET], own)
-            peering = Peering(members_now, own, authenticator, connections, limits or Limits())
+            peering = Peering(
+                members_now, own, authenticator, connections, limits or Limits(), clock_s=clock_s
+            )
             settings = NodeSettings(
                 CacheSettings(rig.directory / f"cache-{number}", cache_size_bytes_max)
             )

@@ -7,6 +7,7 @@ believed: an index is checked by the pack's id, a chunk by its own.
 from __future__ import annotations
 
 import random
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -26,6 +27,7 @@ from proxy.peers.plan import Plan
 from proxy.peers.race import Means, Question, Race, T
 
 SENDERS_MAX = 1024
+_ETAG = re.compile(r"[!-~]{0,256}")  # it goes into a header of requests to S3
 INDEX_SIZE_BYTES_MAX = 64 * 1024 * 1024
 INDEX_SIZE_BYTES_USUAL = 64 * 1024
 
@@ -60,6 +62,8 @@ class PeerPacks:
     def index(self, pack_id: PackId) -> Loaded:
         def checked(body: Buffer) -> Loaded:
             etag, data = layout.decode_pack_row(bytes(body))
+            if not _ETAG.fullmatch(etag):
+                raise Corrupt(f"the index of pack {pack_id.hex()} comes with a malformed ETag")
             return Loaded(PackIndex.decode(pack_id, data), etag)
 
         target = wire.peer_index(pack_id.hex())

@@ -15,7 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from chunkstore import cachelayout as layout
 from chunkstore.objects import Part
+from chunkstore.pack import read_index
+from proxy import packs
 from proxy.meter import Counter
 from proxy.peers import peering
 from proxy.peers.bandwidth import BURST_S
@@ -24,14 +27,13 @@ from proxy.peers.peer import Peer
 from proxy.peers.peering import Limits
 from proxy.peers.sources import Load
 from proxy.peers.tls import PeerTls
-from proxy.testing_cluster import Member, cluster_of
+from proxy.testing_cluster import Member, cluster_of, slow_clock_s
 from proxy.testing_rig import MIB, Rig, read_path
 from tests.proxy.peers.certificates import Authority
 
 BIG = random.Random(1).randbytes(6 * MIB + 123)
 SMALL = {b"small/%03d" % n: random.Random(n).randbytes(500 + n * 37) for n in range(200)}
 FILES = {b"big": BIG, **SMALL}
-STALLS = 1.3  # what a machine that stalls may cost; without peers it is the number of nodes
 
 
 @pytest.fixture
@@ -54,13 +56,12 @@ def read_bytes(rig: Rig) -> int:
 
 
 def test_all_nodes_together_read_the_store_once(rig: Rig) -> None:
-    """Four nodes that read everything at once: right bytes, and the store sends each chunk once
-    (or a few again, where a machine that stalls makes a node look gone)."""
+    """Four nodes that read everything at once: right bytes, and the store sends each chunk once."""
 
     async def run() -> None:
-        async with cluster_of(rig, 4) as members:
+        async with cluster_of(rig, 4, clock_s=slow_clock_s) as members:
             await asyncio.gather(*map(read_all, members))
-            assert read_bytes(rig) <= STALLS * stored_bytes(rig)
+            assert read_bytes(rig) <= 1.05 * stored_bytes(rig)
             assert sum(member.count(Counter.PEER_FETCHED_BYTES) for member in members) > len(BIG)
             assert sum(member.count(Counter.PEER_CORRUPT) for member in members) == 0
 
@@ -71,12 +72,12 @@ def test_one_node_after_the_other(rig: Rig) -> None:
     """What the first node brought, the others get without the store."""
 
     async def run() -> None:
-        async with cluster_of(rig, 3) as members:
+        async with cluster_of(rig, 3, clock_s=slow_clock_s) as members:
             await read_all(members[0])
             sent = read_bytes(rig)
             for member in members[1:]:
                 await read_all(member)
-            assert read_bytes(rig) <= STALLS * sent
+            assert read_bytes(rig) == sent
 
     asyncio.run(run())
 
@@ -143,15 +144,19 @@ def lie(size_bytes: int) -> bytes:
     ],
 )
 def test_a_bad_peer_harms_nobody(rig: Rig, answer: bytes | None) -> None:
-    """A peer that lies, answers rubbish, refuses or never answers: right bytes for every read."""
+    """A peer that owns everything and lies, answers rubbish, refuses or never answers: it is asked,
+    and every read is right."""
 
-    async def run(address: str) -> None:
-        async with cluster_of(rig, 2, others=[address]) as members:
+    async def run(bad: Peer) -> None:
+        async with cluster_of(rig, 2, others=[bad]) as members:
             for member in members:
                 assert await read_path(member.node, b"big") == BIG
+                failures = member.count(Counter.PEER_FAILED) + member.count(Counter.PEER_CORRUPT)
+                assert failures > 0 or answer is None  # a hedge may be there before it is given up
+                assert member.count(Counter.PEER_REQUESTS) > 0
 
     with bad_peer(answer) as address:
-        asyncio.run(run(address))
+        asyncio.run(run(Peer(address, weight=1e6)))
 
 
 def test_a_stranger_gets_nothing(rig: Rig) -> None:
@@ -202,14 +207,16 @@ def test_owners_share_the_packs(rig: Rig) -> None:
     """Both of two nodes read from the store what they own, and only that."""
 
     async def run() -> None:
-        async with cluster_of(rig, 2) as members:
+        async with cluster_of(rig, 2, clock_s=slow_clock_s) as members:
             await asyncio.gather(*map(read_all, members))
-            packs = {bytes.fromhex(key.rpartition("/")[2]) for key, _, _ in rig.objects.ranges}
+            owed = dict.fromkeys((member.address for member in members), 0)
             peers = members[0].peering.members()
-            owned = {rank(peers, pack, 1)[0].address for pack in packs}
-            assert owned == {member.address for member in members}
+            for key, _, size_bytes in rig.objects.ranges:
+                pack = bytes.fromhex(key.rpartition("/")[2])
+                owed[rank(peers, pack, 1)[0].address] += size_bytes
             for member in members:
-                assert 0 < member.count(Counter.FETCHED_BYTES) < stored_bytes(rig)
+                assert member.count(Counter.PEER_FAILED) == 0
+                assert member.count(Counter.FETCHED_BYTES) == owed[member.address]
 
     asyncio.run(run())
 
@@ -256,13 +263,13 @@ def test_an_overloaded_owner_names_others(rig: Rig, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(peering, "Load", partial(Load, soft_bytes_max=0))
 
     async def run() -> None:
-        async with cluster_of(rig, 4) as members:
+        async with cluster_of(rig, 4, clock_s=slow_clock_s) as members:
             await read_all(members[0])
             await read_all(members[1])
             sent = read_bytes(rig)
             await read_all(members[2])
             await read_all(members[3])
-            assert read_bytes(rig) <= STALLS * sent
+            assert read_bytes(rig) == sent
             assert sum(member.count(Counter.PEER_REFUSED) for member in members) > 0
 
     asyncio.run(run())
@@ -274,7 +281,7 @@ def test_a_member_of_another_store_harms_nobody(rig: Rig, tmp_path: Path) -> Non
 
     async def run() -> None:
         async with cluster_of(other, 1) as strangers:
-            stranger = strangers[0].address
+            stranger = Peer(strangers[0].address, weight=1e6)
             async with cluster_of(rig, 2, others=[stranger]) as members:
                 for member in members:
                     await read_all(member)
@@ -304,5 +311,48 @@ def test_small_caches_still_serve(rig: Rig) -> None:
         async with cluster_of(rig, 3, cache_size_bytes_max=MIB) as members:
             await asyncio.gather(*map(read_all, members))
             await asyncio.gather(*map(read_all, members))
+            assert all(member.count(Counter.PEER_FETCHED_BYTES) for member in members)
 
     asyncio.run(run())
+
+
+def test_an_owner_without_space_serves_all_the_same(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What an owner finds no space for it sends without keeping it, however many fetches one answer
+    takes."""
+    monkeypatch.setattr(packs, "UNIT_SIZE_BYTES", 40_000)
+
+    async def run() -> None:
+        async with cluster_of(rig, 1, cache_size_bytes_max=1000) as owners:
+            owner = owners[0]
+            segment = rig.maker.entry(b"big", BIG).segments[0]
+            found = owner.node.packs
+            loaded = await found.index(segment.pack, cached=False, from_origin=True)
+            pieces = [
+                bytes(piece)
+                async for piece in found.chunks(
+                    loaded, segment.first, segment.count, from_origin=True
+                )
+            ]
+            assert b"".join(pieces) == BIG[: segment.size_bytes]
+            assert owner.count(Counter.UNCACHED_BYTES) >= segment.size_bytes
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("etag", ["a\r\nX-Evil: 1", "a b", "\u00e9", "x" * 300])
+def test_an_etag_that_is_none_is_not_taken(rig: Rig, etag: str) -> None:
+    """An index whose ETag could not stand in a header is wrong, whatever else it says."""
+    segment = rig.maker.entry(b"big", BIG).segments[0]
+    index, _ = read_index(rig.objects, segment.pack)
+    row = layout.encode_pack_row(etag, index.encode())
+
+    async def run(bad: Peer) -> None:
+        async with cluster_of(rig, 1, others=[bad]) as members:
+            assert await read_path(members[0].node, b"big") == BIG
+            assert members[0].count(Counter.PEER_CORRUPT) > 0
+
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(row)
+    with bad_peer(head + row) as address:
+        asyncio.run(run(Peer(address, weight=1e6)))
