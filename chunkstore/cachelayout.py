@@ -34,7 +34,7 @@ import struct
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -358,6 +358,14 @@ _entry_decoder = msgspec.msgpack.Decoder(EntryRow)
 _snapshot_decoder = msgspec.msgpack.Decoder(Snapshot)
 _nodes_decoder = msgspec.msgpack.Decoder(list[Node])
 _pin_decoder = msgspec.msgpack.Decoder(PinRow)
+_T = TypeVar("_T")
+
+
+def _decoded(decoder: msgspec.msgpack.Decoder[_T], value: bytes, what: str) -> _T:
+    try:
+        return decoder.decode(value)
+    except msgspec.MsgspecError as error:
+        raise Corrupt(f"{what} in the cache index is damaged: {error}") from error
 
 
 def encode_entry_row(parent: int, entry: Entry) -> bytes:
@@ -383,10 +391,7 @@ def encode_entry_row(parent: int, entry: Entry) -> bytes:
 
 def decode_entry_row(value: bytes) -> EntryRow:
     """Corrupt."""
-    try:
-        return _entry_decoder.decode(value)
-    except msgspec.MsgspecError as error:
-        raise Corrupt(f"an entry's row in the cache index is damaged: {error}") from error
+    return _decoded(_entry_decoder, value, "an entry's row")
 
 
 def node_of(ino: int, row: EntryRow) -> Node:
@@ -453,10 +458,7 @@ def encode_snapshot(snapshot: Snapshot) -> bytes:
 
 def decode_snapshot(value: bytes) -> Snapshot:
     """Corrupt."""
-    try:
-        return _snapshot_decoder.decode(value)
-    except msgspec.MsgspecError as error:
-        raise Corrupt(f"a snapshot's row in the cache index is damaged: {error}") from error
+    return _decoded(_snapshot_decoder, value, "a snapshot's row")
 
 
 def encode_page(nodes: Iterable[Node]) -> bytes:
@@ -466,10 +468,7 @@ def encode_page(nodes: Iterable[Node]) -> bytes:
 
 def decode_page(value: bytes) -> list[Node]:
     """Corrupt."""
-    try:
-        return _nodes_decoder.decode(value)
-    except msgspec.MsgspecError as error:
-        raise Corrupt(f"a page of children in the cache index is damaged: {error}") from error
+    return _decoded(_nodes_decoder, value, "a page of children")
 
 
 def page_of(values: Iterable[bytes], after: bytes, limit: int) -> Page:
@@ -495,7 +494,4 @@ def encode_pin_row(row: PinRow) -> bytes:
 
 def decode_pin_row(value: bytes) -> PinRow:
     """Corrupt."""
-    try:
-        return _pin_decoder.decode(value)
-    except msgspec.MsgspecError as error:
-        raise Corrupt(f"a pin's row in the cache index is damaged: {error}") from error
+    return _decoded(_pin_decoder, value, "a pin's row")

@@ -47,8 +47,11 @@ class Standing(msgspec.Struct, frozen=True):
 
 
 class Traffic(msgspec.Struct, frozen=True):
-    """Bytes that readers of one mount got, by where they came from. What the kernel reads from
-    the cache by itself is not counted by anybody: ``kernel_opens`` says how often files were opened so."""
+    """Bytes that readers of one mount got, by where they came from.
+
+    What the kernel reads from the cache by itself is not counted by anybody; ``kernel_opens``
+    says how often files were opened so.
+    """
 
     cache_bytes: int = 0
     peers_bytes: int = 0
