@@ -8,6 +8,17 @@ from collections.abc import Mapping, Sequence
 
 READY, STOPPING, ALIVE = "READY=1", "STOPPING=1", "WATCHDOG=1"
 SEND_TIMEOUT_S = 5.0  # for a message that must not be lost
+_OF_ONE_PROCESS = frozenset(
+    {
+        *("NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC"),
+        *("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"),
+    }
+)
+
+
+def inheritable(environ: Mapping[str, str]) -> dict[str, str]:
+    """An environment for a child, without what systemd told this process alone."""
+    return {name: value for name, value in environ.items() if name not in _OF_ONE_PROCESS}
 
 
 class SystemdNotifier:
@@ -23,6 +34,10 @@ class SystemdNotifier:
         """Send READY or STOPPING."""
         if self._address:
             self._send(message, (), 0)
+
+    def tell(self, text: str) -> None:
+        """Show a line of text in ``systemctl status`` (STATUS=)."""
+        self.send(f"STATUS={text}")
 
     def store(self, name: str, fds: Sequence[int]) -> bool:
         """Keep descriptors over a restart of the service, under a name (FDSTORE=1).

@@ -6,6 +6,7 @@ docs/protocol.md describes it. No input or output here. Structures travel as Mes
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Annotated
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
@@ -27,6 +28,7 @@ PEER_PACKS = "/peers/packs/"  # GET, among nodes: /peers/packs/PACK/index, /chun
 
 COMMIT_HEADER = "X-Lodefs-Commit"
 DIGEST_HEADER = "X-Lodefs-Digest"
+ORIGIN_HEADER = "X-Lodefs-Origin"  # an Origin; missing where nothing had to be fetched
 MSGPACK = "application/msgpack"
 CHILDREN_MAX = 4096  # entries in one page of a directory
 BUSY_ADDRESSES_MAX = 16
@@ -35,6 +37,14 @@ USED_BYTES_MAX = 32768  # of one report, encoded
 SOCKET_DEFAULT = "/run/lodefs/proxy.sock"
 PORT_DEFAULT = 7440
 PEER_PORT_DEFAULT = 7441
+
+
+class Origin(StrEnum):
+    """Where bytes that were not in the node's cache came from."""
+
+    PEERS = "peers"  # other nodes
+    STORE = "store"
+
 
 _Number = Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]
 _Amount = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]

@@ -19,15 +19,16 @@ from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as version_of
 from typing import NamedTuple
 
+from chunkstore import sockets
 from chunkstore.errors import InvalidInput
 from chunkstore.location import StoreOptions, open_objects
 from chunkstore.sdnotify import READY, STOPPING, SystemdNotifier
 from chunkstore.store import Store, open_store
 from chunkstore.wrappers import Observation
-from proxy import sockets
 from proxy.cache import Cache, CacheSettings
 from proxy.config import Config, cache_size_bytes
 from proxy.doors import Door
+from proxy.listeners import CLIENTS, PEERS, Listeners
 from proxy.meter import Counts
 from proxy.metrics import StoreCalls
 from proxy.node import Node
@@ -110,10 +111,14 @@ async def serve(
     started_s = time.monotonic()
     systemd = SystemdNotifier(environ)
     calls = StoreCalls()
-    with open_doors(config, environ) as doors:
+    with (
+        open_listeners(config, environ, systemd) as listeners,
+        open_doors(config, listeners) as doors,
+    ):
+        systemd.tell(f"Opening {config.store} and the cache {config.cache_dir}")
         async with open_node(config, calls) as opened, AsyncExitStack() as more:
             if opened.desk is not None and config.peer_listen is not None:
-                doors.append(more.enter_context(peer_door(config, opened)))
+                doors.append(more.enter_context(peer_door(config, listeners, opened)))
             server = ProxyServer(
                 opened.node,
                 version=version(),
@@ -125,16 +130,16 @@ async def serve(
             )
             await server.start(doors)
             try:
-                _log.info(
-                    "ready: %s on %s",
-                    config.store,
-                    ", ".join(str(door) for door in doors),
-                    extra={"pid": os.getpid(), "startup_s": round(time.monotonic() - started_s, 3)},
-                )
+                where = ", ".join(str(door) for door in doors)
+                startup_s = round(time.monotonic() - started_s, 3)
+                extra = {"pid": os.getpid(), "startup_s": startup_s}
+                _log.info("ready: %s on %s", config.store, where, extra=extra)
                 systemd.send(READY)
+                systemd.tell(f"Serving {config.store} on {where}")
                 await stop.wait()
             finally:
                 systemd.send(STOPPING)
+                systemd.tell("Waiting for answers that run")
                 _log.info("stopping")
                 await server.stop(config.shutdown_timeout_s)
     _log.info("stopped")
@@ -159,10 +164,22 @@ def limits_of(config: Config) -> Limits:
 
 
 @contextmanager
-def peer_door(config: Config, opened: Opened) -> Iterator[Door]:
+def open_listeners(
+    config: Config, environ: Mapping[str, str], systemd: SystemdNotifier
+) -> Iterator[Listeners]:
+    """The sockets that systemd hands over; what nobody takes of them is closed at the end."""
+    listeners = Listeners(environ, systemd, {CLIENTS: config.listen, PEERS: config.peer_listen})
+    try:
+        yield listeners
+    finally:
+        listeners.close()
+
+
+@contextmanager
+def peer_door(config: Config, listeners: Listeners, opened: Opened) -> Iterator[Door]:
     """The door of other nodes, listening."""
     assert config.peer_listen is not None
-    listener = sockets.listen_tcp(*config.peer_listen)
+    listener = listeners.tcp(PEERS, config.peer_listen)
     try:
         yield Door(listener, desk=opened.desk, tls=opened.peer_tls)
     finally:
@@ -170,10 +187,10 @@ def peer_door(config: Config, opened: Opened) -> Iterator[Door]:
 
 
 @contextmanager
-def open_doors(config: Config, environ: Mapping[str, str]) -> Iterator[list[Door]]:
+def open_doors(config: Config, listeners: Listeners) -> Iterator[list[Door]]:
     """All doors, listening; at the end they are closed and the Unix socket's file is removed.
 
-    Sockets that systemd hands over are taken instead of those that the settings name.
+    Sockets that units of systemd hand over are taken instead of those that the settings name.
     """
     tokens = TokenBook(config.tokens_file) if config.tokens_file is not None else None
     info_is_open = config.metrics_anonymous or tokens is None
@@ -181,7 +198,7 @@ def open_doors(config: Config, environ: Mapping[str, str]) -> Iterator[list[Door
     own_path = config.socket_path
     inode = 0
     try:
-        given = sockets.inherited(environ)
+        given = listeners.given
         for listener in given:
             if sockets.is_unix(listener):
                 doors.append(Door(listener, is_local=True))
@@ -197,7 +214,7 @@ def open_doors(config: Config, environ: Mapping[str, str]) -> Iterator[list[Door
             inode = own_path.lstat().st_ino
             doors.append(Door(listener, name=f"unix:{own_path}", is_local=True))
         if config.listen is not None and all(map(sockets.is_unix, given)):
-            listener = sockets.listen_tcp(*config.listen)
+            listener = listeners.tcp(CLIENTS, config.listen)
             doors.append(Door(listener, tokens, info_is_open=info_is_open))
         yield doors
     finally:

@@ -36,7 +36,7 @@ _UNITS |= {f"{unit}B": 10 ** (3 * power) for power, unit in enumerate("kMGTP", 1
 _UNITS |= {"KB": 1000}
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*\Z")
 LOG_LEVELS = ("debug", "info", "warning", "error")
-LOG_FORMATS = ("json", "console")
+LOG_FORMATS = ("auto", "journald", "json", "console")
 
 
 def parse_size(value: object) -> int:
@@ -213,7 +213,7 @@ class Config:
     peer_upload_bytes_per_s_max: int | None = field(default=None, metadata=_by(_maybe(_rate)))
     peer_download_bytes_per_s_max: int | None = field(default=None, metadata=_by(_maybe(_rate)))
     log_level: str = field(default="info", metadata=_by(_choice(*LOG_LEVELS)))
-    log_format: str = field(default="json", metadata=_by(_choice(*LOG_FORMATS)))
+    log_format: str = field(default="auto", metadata=_by(_choice(*LOG_FORMATS)))
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, object]) -> Config:

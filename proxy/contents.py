@@ -16,6 +16,8 @@ from chunkstore import cachelayout as layout
 from chunkstore.errors import Corrupt
 from chunkstore.objects import Buffer
 from chunkstore.tree import Segment
+from chunkstore.wire import Origin
+from proxy import origins
 from proxy.cache import Cache, Flat
 from proxy.cachereads import CacheReads
 from proxy.extents import Extents
@@ -222,6 +224,7 @@ class Contents:
         spot = await self._spot(content, step.first)
         if tries >= TRIES:
             kept = await self._fetcher.direct(spot.loaded, self._unit(content, spot, step))
+            origins.note(Origin.STORE)
             return _pieces(kept, spot, step)
         flight = self._fetcher.join(spot.loaded.index.pack_id, spot.chunk)
         if flight is None:
@@ -230,6 +233,8 @@ class Contents:
         if ahead[0] is not None:
             self._begin_ahead(content, ahead[0], ahead[1])
         kept = await flight.wait()
+        if flight.origin is not None:
+            origins.note(flight.origin)
         if kept:
             self._uncached_until_s = self._clock_s() + UNCACHED_S
         return _pieces(kept, spot, step)

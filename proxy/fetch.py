@@ -15,6 +15,7 @@ from functools import partial
 
 from chunkstore.errors import DeadlineExceeded, Unavailable
 from chunkstore.names import PackId
+from chunkstore.wire import Origin
 from proxy.fill import Filled, Filler, Kept, Unit, part_of
 from proxy.meter import Counter, Meter
 from proxy.offload import Pools
@@ -32,7 +33,7 @@ def _nobody(_filled: Filled) -> None:
 class Flight:
     """Chunks [first, end) of a pack on their way."""
 
-    __slots__ = ("end", "first", "is_begun", "is_bulk", "size_bytes", "started", "task")
+    __slots__ = ("end", "first", "is_begun", "is_bulk", "origin", "size_bytes", "started", "task")
 
     def __init__(
         self, unit: Unit, size_bytes: int, *, is_bulk: bool, waits_for_peers: bool
@@ -42,12 +43,14 @@ class Flight:
         self.size_bytes = size_bytes
         self.is_bulk = is_bulk
         self.is_begun = not waits_for_peers  # else: bytes have begun to come
+        self.origin: Origin | None = None  # where bytes came from, so far
         self.started = asyncio.Event()
         self.task: asyncio.Task[Filled]
 
-    def begun(self) -> None:
+    def begun(self, origin: Origin) -> None:
         """Its bytes have begun to come. For any thread."""
         self.is_begun = True
+        self.origin = origin
 
     async def wait(self) -> Kept:
         """When it has landed: the chunks that found no space in the cache. Raises as it did."""

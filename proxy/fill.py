@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_left
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from chunkstore import cachelayout as layout
@@ -19,6 +18,7 @@ from chunkstore.objects import Buffer
 from proxy.cache import Cache, Flat, NewChunk, Place
 from proxy.cachefile import CacheFile
 from proxy.meter import Counter
+from proxy.origins import Begun
 from proxy.packindexes import PackIndexes
 from proxy.packsource import Loaded, PackSource
 from proxy.policy import missing_runs
@@ -74,7 +74,7 @@ class Filler:
         self._origin = origin
         self._meter = cache.meter
 
-    def fill(self, loaded: Loaded, unit: Unit, begun: Callable[[], None] = lambda: None) -> Filled:
+    def fill(self, loaded: Loaded, unit: Unit, begun: Begun = lambda _origin: None) -> Filled:
         """Brings what is missing of the unit. ``begun``: as of PackSource.
 
         Corrupt (also where it was read twice), Unavailable, Denied, DeadlineExceeded.
@@ -137,7 +137,7 @@ class Filler:
         loaded: Loaded,
         first: int,
         count: int,
-        begun: Callable[[], None] = lambda: None,
+        begun: Begun = lambda _origin: None,
         *,
         from_origin: bool = False,
     ) -> list[Buffer]:
@@ -153,7 +153,7 @@ class Filler:
             self._meter.add(Counter.STORE_CORRUPT)
             log.warning("%s sent wrong bytes, they are read again: %s", source.url, error)
         try:
-            return self._origin.read(self._indexes.reload(pack_id), first, count)
+            return self._origin.read(self._indexes.reload(pack_id), first, count, begun)
         except Corrupt as error:
             self._meter.add(Counter.STORE_CORRUPT)
             raise Corrupt(f"{self._origin.url} sent wrong bytes twice: {error}") from error

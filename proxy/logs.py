@@ -1,4 +1,4 @@
-"""How the proxy's log looks: what the standard loggers say, as JSON or for a console, on stderr.
+"""How a service's log looks: what the standard loggers say, to the journal, or as lines on stderr.
 
 Modules log through ``logging``; structlog only forms the lines.
 """
@@ -6,16 +6,44 @@ Modules log through ``logging``; structlog only forms the lines.
 from __future__ import annotations
 
 import logging
+import os
 import sys
 
 import structlog
 from structlog.typing import Processor
 
+from chunkstore import journal
+from chunkstore.errors import Unavailable
+from chunkstore.journal import Journal, JournalHandler
 
-def configure_logs(level: str, form: str) -> None:
-    """Set up logging for this process: ``level`` is "debug", "info", ...; ``form`` is "json" (one
-    object a line) or "console"."""
+
+def configure_logs(level: str, form: str, *, identifier: str = "lodefs-proxy") -> None:
+    """Set up logging for this process: ``level`` is "debug", "info", ...; ``form`` is "journald",
+    "json" (one object a line), "console", or "auto": journald where stderr goes there, else json.
+
+    ``identifier`` names the lines in the journal. Unavailable: there is no journal.
+    """
     number = getattr(logging, level.upper())
+    root = logging.getLogger()
+    root.handlers[:] = [_handler(form, identifier)]
+    root.setLevel(number)
+    logging.getLogger("botocore").setLevel(max(number, logging.WARNING))
+    logging.getLogger("aiohttp").setLevel(max(number, logging.WARNING))
+
+
+def _handler(form: str, identifier: str) -> logging.Handler:
+    if form == "journald" or (form == "auto" and journal.is_stderr(os.environ)):
+        try:
+            return JournalHandler(Journal(identifier, journal.SOCKET))
+        except OSError as error:
+            if form != "auto":
+                reason = f"{journal.SOCKET}: {error.strerror}"
+                raise Unavailable(f"log_format journald: no journal here ({reason})") from error
+    return _lines(colours=form == "console")
+
+
+def _lines(*, colours: bool) -> logging.Handler:
+    """Lines on stderr: for people with ``colours``, else JSON."""
     shared: list[Processor] = [
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
@@ -24,7 +52,7 @@ def configure_logs(level: str, form: str) -> None:
         structlog.processors.format_exc_info,
     ]
     last: Processor = structlog.processors.JSONRenderer()
-    if form == "console":
+    if colours:
         last = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
@@ -33,8 +61,4 @@ def configure_logs(level: str, form: str) -> None:
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, last],
         )
     )
-    root = logging.getLogger()
-    root.handlers[:] = [handler]
-    root.setLevel(number)
-    logging.getLogger("botocore").setLevel(max(number, logging.WARNING))
-    logging.getLogger("aiohttp").setLevel(max(number, logging.WARNING))
+    return handler

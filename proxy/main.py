@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import os
 import signal
 
@@ -19,6 +20,7 @@ def main(config: Config) -> None:
     from proxy.app import serve
     from proxy.logs import configure_logs
 
+    faulthandler.enable()  # a watchdog's SIGABRT shows where each thread is
     configure_logs(config.log_level, config.log_format)
 
     async def run() -> None:

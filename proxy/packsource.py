@@ -6,7 +6,6 @@ Blocking, for threads of the fetch pools. Implementations: StorePacks here, Peer
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -15,7 +14,9 @@ from chunkstore.errors import Corrupt, NotFound
 from chunkstore.names import PackId
 from chunkstore.objects import Buffer, ObjectStore
 from chunkstore.pack import PackIndex, read_index, unpack
+from chunkstore.wire import Origin
 from proxy.meter import Counter, Meter
+from proxy.origins import Begun
 
 log = logging.getLogger("lodefs.cache")
 
@@ -28,7 +29,7 @@ class Loaded:
     etag: str
 
 
-def _ignored() -> None:
+def _ignored(_origin: Origin) -> None:
     """Nobody wants to know."""
 
 
@@ -49,12 +50,10 @@ class PackSource(Protocol):
         Unavailable, DeadlineExceeded, Denied."""
         ...
 
-    def read(
-        self, loaded: Loaded, first: int, count: int, begun: Callable[[], None] = _ignored
-    ) -> list[Buffer]:
+    def read(self, loaded: Loaded, first: int, count: int, begun: Begun = _ignored) -> list[Buffer]:
         """The raw bytes of consecutive chunks; ``begun`` is called when nothing but their transfer
-        is waited for. Changed where the pack was written again and its index is to be read anew;
-        else as ``index``."""
+        is waited for, at last with where they really came from. Changed where the pack was written
+        again and its index is to be read anew; else as ``index``."""
         ...
 
 
@@ -87,11 +86,9 @@ class StorePacks:
         self._meter.add(Counter.INDEXES_READ)
         return Loaded(*read_index(self._objects, pack_id))
 
-    def read(
-        self, loaded: Loaded, first: int, count: int, begun: Callable[[], None] = _ignored
-    ) -> list[Buffer]:
+    def read(self, loaded: Loaded, first: int, count: int, begun: Begun = _ignored) -> list[Buffer]:
         """One ranged GET."""
-        begun()
+        begun(Origin.STORE)
         index = loaded.index
         key = keys.pack(index.pack_id)
         start = index.offsets[first]

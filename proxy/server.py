@@ -28,7 +28,8 @@ from chunkstore.errors import (
     Unavailable,
 )
 from chunkstore.objects import Buffer
-from proxy import failures, routes
+from chunkstore.wire import ORIGIN_HEADER
+from proxy import failures, origins, routes
 from proxy.content import SERVER, Answer
 from proxy.doors import Door, refusal
 from proxy.handlers import HEADERS, Handlers
@@ -377,6 +378,7 @@ class ProxyServer:
     ) -> tuple[str, Answer, Buffer | None]:
         """The route's label, the answer and its first piece: errors until then have a status."""
         label = routes.OTHER
+        origins.begin()
         try:
             methods = routes.methods_of(request.raw_path)
             body_bytes_max = routes.body_bytes_max(request.raw_path)
@@ -433,6 +435,9 @@ class ProxyServer:
             if answer.close:
                 response.force_close()
             return response
+        origin = origins.noted()
+        if origin is not None:
+            headers[ORIGIN_HEADER] = origin
         if len(first) == answer.size_bytes:  # one write, and no streaming, for all of it
             if isinstance(answer.pieces, AsyncGenerator):
                 await answer.pieces.aclose()

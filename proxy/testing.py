@@ -23,13 +23,13 @@ from chunkstore.errors import InvalidInput, NotADirectory, NotFound
 from chunkstore.inodes import ROOT_INO, child_ino
 from chunkstore.names import digest_of
 from chunkstore.objects import Buffer
+from chunkstore.sockets import listen_tcp, listen_unix
 from chunkstore.tree import Kind
 from chunkstore.wire import CachePlace, Page, Snapshot, Used
 from chunkstore.wire import Node as Entry
 from proxy.doors import Door
 from proxy.node import Extent, Node
 from proxy.server import Limits, ProxyServer
-from proxy.sockets import listen_tcp, listen_unix
 from proxy.tokens import TokenBook
 from proxy.upkeep import Upkeep
 

@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 
+from chunkstore.sockets import listen_tcp
 from proxy.cache import Cache, CacheSettings
 from proxy.doors import Door
 from proxy.meter import Counter, Counts
@@ -19,7 +20,6 @@ from proxy.peers.peer import Peer
 from proxy.peers.peering import Limits, Peering
 from proxy.peers.tls import PeerTls
 from proxy.server import ProxyServer
-from proxy.sockets import listen_tcp
 from proxy.storenode import NodeSettings, StoreNode
 from proxy.testing_rig import MIB, Rig
 

@@ -33,8 +33,9 @@ class Child:
         *,
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
+        pass_fds: Sequence[int] = (),
     ) -> None:
-        """``env`` is added to this process's environment."""
+        """``env`` is added to this process's environment; ``pass_fds`` stay open in the child."""
         self.argv = [str(arg) for arg in argv]
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed by kill()
         try:
@@ -45,6 +46,7 @@ class Child:
                 stderr=subprocess.STDOUT,
                 env={**os.environ, **(env or {})},
                 cwd=cwd,
+                pass_fds=pass_fds,
                 start_new_session=True,
             )
         except BaseException:

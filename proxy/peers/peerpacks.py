@@ -19,6 +19,7 @@ from chunkstore.errors import Corrupt
 from chunkstore.names import PackId, digest_of
 from chunkstore.objects import Buffer
 from chunkstore.pack import PackIndex
+from proxy.origins import Begun
 from proxy.packsource import Loaded, PackSource
 from proxy.peers.budgets import Budgets
 from proxy.peers.ownership import Owners
@@ -72,7 +73,7 @@ class PeerPacks:
         return self._origin.index(pack_id) if found is None else found
 
     def read(
-        self, loaded: Loaded, first: int, count: int, begun: Callable[[], None] = lambda: None
+        self, loaded: Loaded, first: int, count: int, begun: Begun = lambda _origin: None
     ) -> list[Buffer]:
         index = loaded.index
         size_bytes = index.raw_offsets[first + count] - index.raw_offsets[first]
@@ -81,7 +82,7 @@ class PeerPacks:
             size_bytes,
             size_bytes,
             lambda body: checked_chunks(index, first, count, body),
-            begun,
+            lambda: begun(wire.Origin.PEERS),
         )
         found = self._from_peers(index.pack_id, question)
         if found is not None:

@@ -16,11 +16,13 @@ import pytest
 
 from chunkstore.errors import InUse, InvalidInput, NotFound
 from chunkstore.location import open_objects
+from chunkstore.sdnotify import SystemdNotifier
 from chunkstore.store import create_store
 from chunkstore.testing.children import Child, private_directory
 from chunkstore.testing.handmade import Handmade
 from proxy.app import Opened, open_doors, serve
 from proxy.config import Config
+from proxy.listeners import Listeners
 from proxy.metrics import StoreCalls
 from proxy.testing import Client, DictNode
 from proxy.tokens import create_token
@@ -166,7 +168,13 @@ def test_serve_with_every_door(folder: Path, caplog: pytest.LogCaptureFixture) -
 
         return await asyncio.to_thread(calls)
 
-    async def run() -> tuple[list[int], list[bytes]]:
+    def until(systemd: socket.socket, last: bytes) -> list[bytes]:
+        heard: list[bytes] = []
+        while last not in heard:
+            heard.append(systemd.recv(1000))
+        return heard
+
+    async def run() -> tuple[list[int], list[list[bytes]]]:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
             systemd.bind(str(folder / "notify"))
             systemd.settimeout(60)
@@ -178,19 +186,20 @@ def test_serve_with_every_door(folder: Path, caplog: pytest.LogCaptureFixture) -
 
             environ = {"NOTIFY_SOCKET": str(folder / "notify")}
             task = asyncio.create_task(serve(config, stop, environ=environ, open_node=opener))
-            messages = [await asyncio.to_thread(systemd.recv, 100)]
+            messages = [await asyncio.to_thread(until, systemd, b"READY=1")]
             port = re.search(r"http://127\.0\.0\.1:([0-9]+)", caplog.text)
             assert port
             statuses = await ask(int(port[1]))
             stop.set()
             await task
-            messages.append(await asyncio.to_thread(systemd.recv, 100))
+            messages.append(await asyncio.to_thread(until, systemd, b"STOPPING=1"))
             return statuses, messages
 
     with caplog.at_level("INFO", "lodefs.proxy"):
         statuses, messages = asyncio.run(run())
     assert statuses == [401, 200, 200]
-    assert messages == [b"READY=1", b"STOPPING=1"]
+    assert [one.partition(b"=")[0] for one in messages[0]] == [b"FDSTORE", b"STATUS", b"READY"]
+    assert messages[1][0].startswith(b"STATUS=Serving ")
     assert not (folder / "sock").exists()
 
 
@@ -199,13 +208,16 @@ def test_sockets_of_systemd_come_first(folder: Path) -> None:
     the same permission as an own one."""
     script = (
         "import os, socket, sys\n"
-        "from proxy.app import open_doors; from proxy.config import Config\n"
+        "from chunkstore.sdnotify import SystemdNotifier\n"
+        "from proxy.app import open_doors, open_listeners; from proxy.config import Config\n"
         "config = Config.from_mapping({'store': 'x', 'socket_path': sys.argv[1]})\n"
         "environ = {'LISTEN_FDS': sys.argv[2], 'LISTEN_PID': str(os.getpid())}\n"
         "unix, tcp = socket.socket(socket.AF_UNIX), socket.socket()\n"
         "fds = os.dup(unix.fileno()), os.dup(tcp.fileno()); unix.close(); tcp.close()\n"
         "os.dup2(fds[0], 3); os.dup2(fds[1], 4)\n"
-        "with open_doors(config, environ) as doors:\n"
+        "systemd = SystemdNotifier({})\n"
+        "with open_listeners(config, environ, systemd) as listeners, \\\n"
+        "        open_doors(config, listeners) as doors:\n"
         "    print(len(doors), doors[0].listener.fileno(), os.path.exists(sys.argv[1]))\n"
     )
     path = str(folder / "sock")
@@ -219,17 +231,18 @@ def test_sockets_of_systemd_come_first(folder: Path) -> None:
 
 def test_doors_are_closed_when_one_cannot_be_opened(folder: Path) -> None:
     """What was opened before the mistake is closed and removed."""
+    none = Listeners({}, SystemdNotifier({}), {})
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         listen = f"127.0.0.1:{taken.getsockname()[1]}"
         config = Config.from_mapping(settings(folder, listen=listen, allow_anonymous=True))
-        with pytest.raises(InUse), open_doors(config, {}):
+        with pytest.raises(InUse), open_doors(config, none):
             raise AssertionError("it opened")
     assert not (folder / "sock").exists()
     (folder / "precious").touch()
     bad = Config.from_mapping(settings(folder, socket_path=str(folder / "precious")))
-    with pytest.raises(InvalidInput, match="precious"), open_doors(bad, {}):
+    with pytest.raises(InvalidInput, match="precious"), open_doors(bad, none):
         raise AssertionError("it opened")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -16,10 +16,12 @@ from chunkstore.errors import DeadlineExceeded
 from chunkstore.names import PackId
 from chunkstore.objects import Part
 from chunkstore.pack import read_index
+from chunkstore.wire import Origin
 from proxy.fetch import Fetcher
 from proxy.fill import Filled, Unit
 from proxy.meter import Counter, Counts
 from proxy.offload import LARGE_SIZE_BYTES_MIN, LARGE_THREADS, Pools
+from proxy.origins import Begun
 from proxy.packsource import Loaded
 from proxy.testing_rig import MIB, REPO, Rig, read_path, until
 
@@ -162,10 +164,10 @@ class Fills:
 
     def __init__(self) -> None:
         self.begun: list[Unit] = []
-        self.begin_to_come: list[Callable[[], None]] = []  # of each of them
+        self.begin_to_come: list[Begun] = []  # of each of them
         self._may_end = threading.Semaphore(0)
 
-    def fill(self, _loaded: Loaded, unit: Unit, begun: Callable[[], None]) -> Filled:
+    def fill(self, _loaded: Loaded, unit: Unit, begun: Begun) -> Filled:
         self.begun.append(unit)
         self.begin_to_come.append(begun)
         assert self._may_end.acquire(timeout=60)
@@ -395,7 +397,7 @@ def test_a_peer_waits_for_no_flight_that_waits_for_peers(rig: Rig) -> None:
             assert fetcher.join(pack, 1, for_peer=True) is theirs
             assert fetcher.is_coming(pack, 1)
             assert not fetcher.is_coming(pack, 0)
-            fills.begin_to_come[0]()
+            fills.begin_to_come[0](Origin.PEERS)
             assert fetcher.is_coming(pack, 0)
             assert fetcher.join(pack, 0, for_peer=True) is ours
             fills.end(2)

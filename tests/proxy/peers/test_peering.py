@@ -18,7 +18,8 @@ import pytest
 from chunkstore import cachelayout as layout
 from chunkstore.objects import Part
 from chunkstore.pack import read_index
-from proxy import packs
+from chunkstore.wire import Origin
+from proxy import origins, packs
 from proxy.meter import Counter
 from proxy.peers import peering
 from proxy.peers.bandwidth import BURST_S
@@ -357,3 +358,22 @@ def test_an_etag_that_is_none_is_not_taken(rig: Rig, etag: str) -> None:
     head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(row)
     with bad_peer(head + row) as address:
         asyncio.run(run(Peer(address, weight=1e6)))
+
+
+def test_where_bytes_came_from(rig: Rig) -> None:
+    """A read notes whether it waited for the store, for other nodes, or for nothing."""
+
+    async def run() -> None:
+        async with cluster_of(rig, 2, clock_s=slow_clock_s) as members:
+            noted: list[set[Origin | None]] = []
+            for member in (*members, members[1]):
+                noted.append(set())
+                for path, content in FILES.items():
+                    origins.begin()
+                    assert await read_path(member.node, path) == content
+                    noted[-1].add(origins.noted())
+            assert Origin.STORE in noted[0]
+            assert noted[1] == {Origin.PEERS, None}
+            assert noted[2] == {None}
+
+    asyncio.run(run())
