@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 # linux/mount.h
 _MS_RDONLY, _MS_NOSUID, _MS_NODEV = 1, 2, 4
-_MNT_DETACH, _UMOUNT_NOFOLLOW = 2, 8
+_MNT_FORCE, _MNT_DETACH, _UMOUNT_NOFOLLOW = 1, 2, 8
 
 FUSERMOUNT_TIMEOUT_S = 60
 
@@ -109,14 +109,15 @@ def _run_helper(
     )
 
 
-def detach(mountpoint: str, *, lazy: bool) -> None:
-    """Unmount. ``lazy``: out of sight at once, for good when its last user is gone.
+def detach(mountpoint: str, *, lazy: bool, abort: bool = False) -> None:
+    """Unmount. ``lazy``: out of sight at once, for good when its last user is gone. ``abort``:
+    whatever waits for an answer gets an error now, and nothing is answered any more (as root).
 
     BlockingIOError where it is in use and ``lazy`` is false; Denied, InvalidInput otherwise.
     """
     if os.geteuid() != 0:
         return detach_by_helper(mountpoint, lazy=lazy)
-    flags = _UMOUNT_NOFOLLOW | (_MNT_DETACH if lazy else 0)
+    flags = _UMOUNT_NOFOLLOW | (_MNT_DETACH if lazy else 0) | (_MNT_FORCE if abort else 0)
     libc, last_error = _libc()
     if libc.umount2(os.fsencode(mountpoint), flags) == 0:
         return None

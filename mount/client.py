@@ -12,6 +12,7 @@ import msgspec
 from chunkstore import wire
 from chunkstore.errors import DeadlineExceeded, LodefsError, NotFound, Unavailable
 from chunkstore.objects import Buffer
+from mount.traffic import COLUMN_OF, Column, Count, uncounted
 from mount.transport import Address, Answer, Connection, header
 
 PAUSE_S_MIN = 0.01  # between attempts; doubles
@@ -41,7 +42,8 @@ class Client:
     """Requests of one thread. All methods raise errors.py's classes, and end by the deadline.
 
     ``timeout_s`` bounds each request, repetitions included; after ``begin``, all requests until
-    the next ``begin``. ``on_slow`` is called before anything that may take long.
+    the next ``begin``. ``on_slow`` is called before anything that may take long, ``count`` with
+    the bytes of files that came.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class Client:
         timeout_s: float,
         outage: Outage | None = None,
         on_slow: Callable[[], None] = lambda: None,
+        count: Count = uncounted,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -59,6 +62,7 @@ class Client:
         self._timeout_s = timeout_s
         self._outage = outage or Outage()
         self._on_slow = on_slow
+        self._count = count
         self._clock = clock
         self._sleep = sleep
         self._deadline_s: float | None = None
@@ -152,7 +156,10 @@ class Client:
         last = first + size_bytes - 1
         answer = self._ask(request, b"Range: bytes=%d-%d\r\n" % (first, last), size_bytes)
         if answer.status == 206:
-            return self._checked(answer, first, size_bytes)
+            body = self._checked(answer, first, size_bytes)
+            origin = header(answer.head, _ORIGIN_HEADER)
+            self._count(COLUMN_OF.get(origin, Column.CACHE_BYTES), len(body))
+            return body
         if answer.status == 416:
             return b""
         raise _unexpected(answer)
@@ -208,6 +215,7 @@ class Client:
 
 
 _COMMIT_HEADER = wire.COMMIT_HEADER.lower().encode()
+_ORIGIN_HEADER = wire.ORIGIN_HEADER.lower().encode()
 
 
 def _decode(answer: Answer, kind: type[T]) -> T:

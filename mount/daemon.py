@@ -12,6 +12,7 @@ import sys
 import syslog
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -33,10 +34,12 @@ from mount.nearby import Nearby
 from mount.options import MountOptions
 from mount.passthrough import Opening
 from mount.session import Session
-from mount.supervisor import Post, Supervisor
+from mount.supervisor import Post, Supervisor, ended
+from mount.traffic import Count, uncounted
 from mount.transport import parse_address
 from mount.waits import Waits
 
+IDENTIFIER = "lodefs-mount"  # of lines in the journal
 CACHE_TIMEOUT_S = 5.0  # of requests that no reader waits for
 _BDI = Path("/sys/class/bdi")
 
@@ -78,7 +81,8 @@ def serve(
         supervisor.run(lambda: probe(options, mounted), on_probe, ready_timeout_s(options))
     finally:
         if supervisor is None or not supervisor.left:
-            _take_away(job, mounted, place)
+            over = ended(fd) if supervisor is None else supervisor.over
+            _take_away(job, mounted, place, over=over)
     if failures:
         raise failures[0]
     return supervisor.left
@@ -102,14 +106,22 @@ def go_on(grip: Grip, say: Say, on_ready: Callable[[], None], confirm: Callable[
         supervisor.run(None, on_settled, 0.0, confirm)
     finally:
         if supervisor.settled and not supervisor.left:
-            _take_away(grip.job, mounted, grip.place)
+            _take_away(grip.job, mounted, grip.place, over=supervisor.over)
     return supervisor.left
 
 
-def _take_away(job: Job, mounted: mounttable.Mount | None, place: rundir.Place | None) -> None:
-    """Unmount, where that has not happened, and leave no socket behind."""
-    if mounted is not None and mounttable.on_top(job.options.mountpoint) == mounted:
-        attach.detach(job.options.mountpoint, lazy=True)
+def _take_away(
+    job: Job, mounted: mounttable.Mount | None, place: rundir.Place | None, *, over: bool
+) -> None:
+    """Unmount, where that has not happened, and leave no socket behind.
+
+    ``over``: our connection has ended. What lives there then is a mount that was made since, even
+    if it looks the same: the kernel soon gives device numbers to others.
+    """
+    here = job.options.mountpoint
+    still_there = mounted is not None and mounttable.on_top(here) == mounted
+    if still_there and (not over or mounttable.is_dead(here)):
+        attach.detach(here, lazy=True)
     if place is not None:
         place.remove()
 
@@ -152,7 +164,7 @@ def ready_timeout_s(options: MountOptions) -> float:
 def _supervisor(grip: Grip, say: Say) -> Supervisor:
     job, options, session = grip.job, grip.job.options, grip.session
     state = "on" if session.passthrough else f"off: {session.objection}"
-    view = View(job.snapshot, job.root, options.uid, options.gid, os.getpid(), state)
+    view = View(job.snapshot, job.root, options.uid, options.gid, os.getpid(), state, options.mode)
     lines = Lines(options.worker_count())
 
     def work(post: Post) -> None:
@@ -178,11 +190,13 @@ def _work(post: Post, grip: Grip, view: View, lines: Lines, say: Say) -> None:
     waits = Waits(options.threads)
     ended = Ending(lambda: lines.wake(post.index))
     handles = holding.handles(grip)
-    opening = Opening(post.fd, handles, say) if handles is not None else None
+    table = holding.traffic(grip)
+    count = table.counter(post.slot) if table is not None and post.slot >= 0 else uncounted
+    opening = Opening(post.fd, handles, say, count) if handles is not None else None
     worker.serve(
         post.fd,
         grip.session,
-        reader_factory(options, view, say, opening),
+        reader_factory(options, view, say, opening, count),
         threads=options.threads,
         marks=post.marks,
         say=say,
@@ -199,7 +213,11 @@ def _work(post: Post, grip: Grip, view: View, lines: Lines, say: Say) -> None:
 
 
 def reader_factory(
-    options: MountOptions, view: View, say: Say, opening: Opening | None = None
+    options: MountOptions,
+    view: View,
+    say: Say,
+    opening: Opening | None = None,
+    count: Count = uncounted,
 ) -> worker.ReaderFactory:
     """Makes a reader and a file system for each thread of a worker; what they learn they share.
 
@@ -224,10 +242,11 @@ def reader_factory(
             timeout_s=options.read_timeout_s,
             outage=outage,
             on_slow=on_slow,
+            count=count,
         ).mounted(view.snapshot)
         if nearby is None:
             return client, FileSystem(client, view, memory)
-        direct = DirectReader(client, nearby, memory.nodes, on_slow)
+        direct = DirectReader(client, nearby, memory.nodes, on_slow, count)
         opens = opening.opens(direct) if opening is not None else None
         return direct, FileSystem(direct, view, memory, opens)
 
@@ -335,6 +354,19 @@ def say_to_stderr(text: str) -> None:
     stamp = time.strftime("%Y-%m-%dT%H:%M:%S%z")
     sys.stderr.write(f"{stamp} lodefs mount[{os.getpid()}] {text}\n")
     sys.stderr.flush()
+
+
+def say_in_foreground(mountpoint: str) -> Say:
+    """How a process of a service, or on a terminal, logs: to the journal, where standard error
+    goes there."""
+    from chunkstore import journal  # here: mounts in the background need none of it
+
+    if journal.is_stderr(os.environ):
+        with suppress(OSError):
+            sender = journal.Journal(IDENTIFIER)
+            fields = {"LODEFS_MOUNTPOINT": mountpoint}
+            return lambda text: sender.say(text, journal.WARNING, fields)
+    return say_to_stderr
 
 
 def _say_to_syslog(text: str) -> None:

@@ -14,6 +14,7 @@ from chunkstore.wire import Node, Page
 from mount.client import Client
 from mount.lru import Lru
 from mount.nearby import Nearby, Tally
+from mount.traffic import Column, Count, uncounted
 
 if TYPE_CHECKING:
     from mount.cacheview import CacheView, Extent, OpenFile  # loaded where there is a cache
@@ -36,11 +37,13 @@ class DirectReader:
         nearby: Nearby,
         nodes: Lru[int, Node],
         on_slow: Callable[[], None] = lambda: None,
+        count: Count = uncounted,
     ) -> None:
         self._client = client
         self._nearby = nearby
         self._nodes = nodes
         self._on_slow = on_slow
+        self._count = count
         self._nowait = os.RWF_NOWAIT
         self._held: OpenFile | None = None
         self._tally = Tally()
@@ -152,6 +155,7 @@ class DirectReader:
             view.used.add(file.number)
         self._tally.reads += 1
         self._tally.read_bytes += size_bytes
+        self._count(Column.CACHE_BYTES, size_bytes)
         return buffer
 
     def _fill(self, part: memoryview, fd: int, offset: int) -> bool:

@@ -34,9 +34,8 @@ BLOCK_BYTES = 65536  # st_blksize: what programs read at a time
 STATFS_BLOCK_BYTES = 4096
 TARGET_BYTES_MAX = 4095  # PATH_MAX without its NUL
 
-FILE_MODE = stat.S_IFREG | 0o444
-PROGRAM_MODE = stat.S_IFREG | 0o555
-DIRECTORY_MODE = stat.S_IFDIR | 0o555
+MODE = 0o555  # where nothing else is wanted
+EXECUTABLE = 0o111
 SYMLINK_MODE = stat.S_IFLNK | 0o777
 
 # Where to go on in a directory after '.' and '..'. Bit 1 of every derived inode number is set
@@ -115,6 +114,16 @@ class View:
     gid: int
     pid: int = 0  # of the process that answers for the mount
     passthrough: str = "off"  # where there are no Opens: why
+    mode: int | None = None  # of directories and programs; files have it without executable bits
+
+    def mode_of(self, kind: int, *, executable: bool = False) -> int:
+        """Type and permissions as stat shows them."""
+        if kind == Kind.SYMLINK:
+            return SYMLINK_MODE
+        mode = MODE if self.mode is None else self.mode
+        if kind == Kind.DIRECTORY:
+            return stat.S_IFDIR | mode
+        return stat.S_IFREG | (mode if executable else mode & ~EXECUTABLE)
 
 
 class _Window(NamedTuple):
@@ -145,6 +154,9 @@ class FileSystem:
         self._opens = opens
         self._view = view
         self._root = view.root.ino
+        self._directory_mode = view.mode_of(Kind.DIRECTORY)
+        self._program_mode = view.mode_of(Kind.FILE, executable=True)
+        self._file_mode = view.mode_of(Kind.FILE)
         self._memory = memory or Memory()
 
     def lookup(self, parent: int, name: bytes) -> Attributes:
@@ -195,15 +207,15 @@ class FileSystem:
             if node.kind != Kind.DIRECTORY:
                 raise NotADirectory(f"inode {ino} is not a directory")
             if cookie == START:
-                yield Listed(AFTER_SELF, b".", self._outside(directory), DIRECTORY_MODE, None)
+                yield Listed(AFTER_SELF, b".", self._outside(directory), self._directory_mode, None)
             parent = directory if directory == self._root else node.parent
-            yield Listed(AFTER_PARENT, b"..", self._outside(parent), DIRECTORY_MODE, None)
+            yield Listed(AFTER_PARENT, b"..", self._outside(parent), self._directory_mode, None)
             cookie = AFTER_PARENT
         window, place = self._window(directory, cookie)
         while True:
             nodes = window.page.nodes
             for node in nodes[place:]:
-                yield Listed(node.ino, node.name, node.ino, _mode(node), node)
+                yield Listed(node.ino, node.name, node.ino, self._mode(node), node)
             if not (window.page.more and nodes):
                 return
             window, place = self._load(directory, nodes[-1].name), 0
@@ -263,7 +275,7 @@ class FileSystem:
             size,
             -(-size // 512),
             view.snapshot.time_s,
-            _mode(node),
+            self._mode(node),
             1,  # of a directory: "not counted", so that find(1) does not stop early
             view.uid,
             view.gid,
@@ -308,8 +320,7 @@ class FileSystem:
         self._memory.latest.put(directory, window)
         return window
 
-
-def _mode(node: Node) -> int:
-    if node.kind == Kind.FILE:
-        return PROGRAM_MODE if node.executable else FILE_MODE
-    return DIRECTORY_MODE if node.kind == Kind.DIRECTORY else SYMLINK_MODE
+    def _mode(self, node: Node) -> int:
+        if node.kind == Kind.FILE:
+            return self._program_mode if node.executable else self._file_mode
+        return self._directory_mode if node.kind == Kind.DIRECTORY else SYMLINK_MODE

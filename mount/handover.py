@@ -13,7 +13,7 @@ import fcntl
 import os
 import socket
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import msgspec
@@ -23,6 +23,7 @@ from chunkstore.wire import Failure, error_of
 from mount import rundir
 from mount.job import Job
 from mount.session import Session
+from mount.traffic import Traffic
 
 VERSION = 1
 STATE, TAKE_OVER, TAKEN = b"state", b"take over", b"taken"
@@ -111,10 +112,12 @@ class _Versioned(msgspec.Struct, frozen=True):
 
 
 class State(msgspec.Struct, frozen=True):
-    """Who answers for a mount: its supervisor, or a worker that has lost it."""
+    """Who answers for a mount: its supervisor, or a worker that has lost it. ``traffic``: None
+    where that is not counted."""
 
     pid: int
     supervised: bool
+    traffic: Traffic | None = None
 
 
 class _Answer(msgspec.Struct, frozen=True):
@@ -125,11 +128,15 @@ class _Answer(msgspec.Struct, frozen=True):
 
 
 class Door:
-    """Answers those who come to a mount's socket. ``supervised``: by the mount's supervisor."""
+    """Answers those who come to a mount's socket. ``supervised``: by the mount's supervisor.
+    ``traffic`` tells what was read."""
 
-    def __init__(self, grip: Grip, *, supervised: bool) -> None:
+    def __init__(
+        self, grip: Grip, *, supervised: bool, traffic: Callable[[], Traffic] | None = None
+    ) -> None:
         self._grip = grip
         self._supervised = supervised
+        self._traffic = traffic
         self._listener = socket.socket(fileno=os.dup(grip.listener))
 
     def fileno(self) -> int:
@@ -176,7 +183,8 @@ class Door:
         socket.send_fds(client, [msgspec.msgpack.encode(answer)], [fd for _, fd in named])
 
     def _state(self) -> State:
-        return State(os.getpid(), self._supervised)
+        traffic = self._traffic() if self._traffic is not None else None
+        return State(os.getpid(), self._supervised, traffic)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,9 +209,9 @@ class Taken:
                 giver.recv(1)
 
 
-def state_of(place: rundir.Place) -> State:
-    """Who answers for a mount. Unavailable where nobody does."""
-    with rundir.connect(place) as client:
+def state_of(place: rundir.Place, timeout_s: float = rundir.CONNECT_TIMEOUT_S) -> State:
+    """Who answers for a mount. Unavailable where nobody does in time."""
+    with rundir.connect(place, timeout_s) as client:
         return _ask(client, STATE, place).state
 
 

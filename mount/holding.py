@@ -14,9 +14,11 @@ from mount.handover import Door, Grip
 from mount.job import Job
 from mount.roster import Roster
 from mount.session import Session
+from mount.traffic import Table
 
 WORKERS = "workers"  # the memory that mount.roster owns
 HANDLES = "handles"  # the one of mount.handles
+TRAFFIC = "traffic"  # the one of mount.traffic
 
 
 def folders() -> list[Path]:
@@ -37,7 +39,7 @@ def begin(
     grip = widen(Grip(job, session, fd, memories=memories), say)
     if not session.resend or mounted is None:
         return grip
-    memories = {**memories, WORKERS: Roster.create()}
+    memories = {**memories, WORKERS: Roster.create(), TRAFFIC: Table.create()}
     try:
         listener, place = rundir.listen(mounted.device, folders())
     except Unavailable as error:
@@ -69,6 +71,16 @@ def handles(grip: Grip) -> Handles | None:
     return None if fd is None else Handles(fd)
 
 
+def traffic(grip: Grip) -> Table | None:
+    """What was read; None where nobody could ask for it, or an older lodefs made the mount."""
+    fd = grip.memories.get(TRAFFIC)
+    return None if fd is None else Table(fd)
+
+
 def door(grip: Grip, *, supervised: bool) -> Door | None:
     """Where others ask for the mount; None where they cannot."""
-    return None if grip.listener < 0 else Door(grip, supervised=supervised)
+    if grip.listener < 0:
+        return None
+    table = traffic(grip)
+    total = table.total if table is not None else None
+    return Door(grip, supervised=supervised, traffic=total)

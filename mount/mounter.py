@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import select
 import stat
@@ -19,18 +18,18 @@ from chunkstore.tree import Kind
 from chunkstore.wire import error_of
 from mount import attach, handover, holding, mounttable, rundir
 from mount.client import Client
-from mount.daemon import go_on, ready_timeout_s, say_to_stderr, serve
+from mount.daemon import go_on, ready_timeout_s, say_in_foreground, serve
 from mount.fdstore import FdStore
-from mount.handover import Grip
+from mount.handover import Grip, State
 from mount.job import Job, TakeOver
-from mount.options import MountOptions
+from mount.options import MountOptions, check_mode
 from mount.starting import start
+from mount.traffic import Traffic
 from mount.transport import parse_address
 
 END_TIMEOUT_S = 30.0  # for the daemon of a mount to end after unmounting
 REPORT_MARGIN_S = 5.0
 TAKE_OVER_TIMEOUT_S = 60.0
-_DEAD = frozenset({errno.ENOTCONN, errno.ECONNABORTED})
 
 
 class Mounted(NamedTuple):
@@ -107,7 +106,8 @@ def mount_here(options: MountOptions, on_ready: Callable[[Mounted], None]) -> No
             kept.close()
             store.forget()
         job = resolve(_at(options, check_mountpoint(options.mountpoint)))
-        left = serve(job, say_to_stderr, lambda: ready(job), store.keep)
+        say = say_in_foreground(job.options.mountpoint)
+        left = serve(job, say, lambda: ready(job), store.keep)
     if not left:
         store.forget()
 
@@ -135,18 +135,20 @@ def _go_on_here(kept: Grip, options: MountOptions, on_ready: Callable[[Job], Non
             taken.confirm()
             taken.unlock()
 
-    return go_on(grip, say_to_stderr, lambda: on_ready(job), confirm)
+    say = say_in_foreground(job.options.mountpoint)
+    return go_on(grip, say, lambda: on_ready(job), confirm)
 
 
-def take_over(mountpoint: str, *, log_path: str = "") -> Mounted:
+def take_over(mountpoint: str, *, log_path: str = "", fork: bool = False) -> Mounted:
     """Start a new supervisor for a mount, whose own was killed or is to be replaced.
 
-    Readers notice nothing. InvalidInput (no lodefs mount there, or a dead one), Unavailable (it
-    does not answer), InUse (another take-over is under way), UnknownFormat (another version).
+    Readers notice nothing. ``fork`` as of ``mount``. InvalidInput (no lodefs mount there, or a
+    dead one), Unavailable (it does not answer), InUse (another take-over is under way),
+    UnknownFormat (another version).
     """
     place = _socket_of(mountpoint)
     order = TakeOver(str(place.path), place.inode, log_path)
-    report = start(order, mountpoint, log_path, TAKE_OVER_TIMEOUT_S)
+    report = start(order, mountpoint, log_path, TAKE_OVER_TIMEOUT_S, fork=fork)
     if report.failure is not None:
         raise error_of(report.failure)
     where = _canonical(mountpoint)
@@ -166,7 +168,8 @@ def take_over_here(mountpoint: str, on_ready: Callable[[Mounted], None]) -> None
         store.ready()
         on_ready(_here(job))
 
-    if not go_on(taken.grip, say_to_stderr, ready, taken.confirm):
+    say = say_in_foreground(job.options.mountpoint)
+    if not go_on(taken.grip, say, ready, taken.confirm):
         store.forget()
 
 
@@ -180,11 +183,11 @@ def _socket_of(mountpoint: str) -> rundir.Place:
         try:
             handover.state_of(place)
         except Unavailable:
-            if not is_dead(found.mountpoint):
+            if not mounttable.is_dead(found.mountpoint):
                 raise
         else:
             return place
-    if place is not None or is_dead(found.mountpoint):
+    if place is not None or mounttable.is_dead(found.mountpoint):
         raise InvalidInput(
             f"{mountpoint}: nobody serves this mount any more; 'lodefs mount' there takes it "
             "away and mounts anew"
@@ -211,7 +214,7 @@ def unmount(mountpoint: str, *, timeout_s: float = END_TIMEOUT_S) -> Unmounted:
     found = mounttable.on_top(place)
     if found is None or not found.is_lodefs:
         raise InvalidInput(f"{mountpoint}: there is no lodefs mount here; see 'lodefs mounts'")
-    pid_fd = _open_pid(_state(found)[0])
+    pid_fd = _open_pid(_state(found).pid)
     try:
         try:
             attach.detach(place, lazy=False)
@@ -233,22 +236,34 @@ def list_mounts() -> list[Mounted]:
 
 def _look(found: mounttable.Mount) -> Mounted:
     place = found.mountpoint
-    pid, supervised = _state(found)
+    state = _state(found)
+    pid = state.pid or None
     passthrough = mounttable.passthrough_of(place) if pid is not None else ""
-    return Mounted(place, found.repo, found.commit, found.path, pid, passthrough, supervised)
+    return Mounted(place, found.repo, found.commit, found.path, pid, passthrough, state.supervised)
 
 
-def _state(found: mounttable.Mount) -> tuple[int | None, bool]:
-    """Who answers for a mount, and whether that is a supervisor.
+def traffic_of(mountpoint: str, timeout_s: float = rundir.CONNECT_TIMEOUT_S) -> Traffic | None:
+    """What was read through a mount; None where it does not count, or nobody may ask it.
+
+    NotFound where there is no lodefs mount, Unavailable where nobody answers for it in time.
+    """
+    found = mounttable.on_top(mounttable.plain(mountpoint))
+    if found is None or not found.is_lodefs:
+        raise NotFound(f"{mountpoint}: there is no lodefs mount here")
+    place = rundir.find(found.device, holding.folders())
+    return handover.state_of(place, timeout_s).traffic if place is not None else None
+
+
+def _state(found: mounttable.Mount) -> State:
+    """Who answers for a mount: process 0 where nobody does.
 
     Asked at its socket: what is asked through the kernel may have to wait behind reads.
     """
     place = rundir.find(found.device, holding.folders())
     if place is not None:
         with suppress(LodefsError):
-            state = handover.state_of(place)
-            return state.pid, state.supervised
-    return mounttable.pid_of(found.mountpoint), True
+            return handover.state_of(place)
+    return State(mounttable.pid_of(found.mountpoint) or 0, supervised=True)
 
 
 def check_mountpoint(mountpoint: str) -> str:
@@ -259,10 +274,12 @@ def check_mountpoint(mountpoint: str) -> str:
     place = _canonical(mountpoint)
     found = mounttable.on_top(place)
     if found is not None and found.is_lodefs:
-        pid, supervised = _state(found)
-        if pid is not None or not is_dead(place):
+        state = _state(found)
+        if state.pid or not mounttable.is_dead(place):
             also = (
-                "" if supervised else f", 'lodefs mount --take-over {mountpoint}' goes on with it"
+                ""
+                if state.supervised
+                else f", 'lodefs mount --take-over {mountpoint}' goes on with it"
             )
             raise InUse(
                 f"{mountpoint}: {found.repo}@{found.commit} is mounted here; "
@@ -282,24 +299,19 @@ def check_mountpoint(mountpoint: str) -> str:
     return place
 
 
-def is_dead(mountpoint: str) -> bool:
-    """Whether a FUSE mount has lost its process. The kernel asks for statfs each time, unlike
-    stat."""
-    try:
-        os.statvfs(mountpoint)
-    except OSError as error:
-        return error.errno in _DEAD
-    return False
-
-
-def resolve(options: MountOptions) -> Job:
+def resolve(options: MountOptions, timeout_s: float | None = None) -> Job:
     """Ask the proxy what the revision and the path are now: from here on they are fixed.
 
-    NotFound, InvalidInput where the path is not a directory.
+    ``timeout_s``: for all of it, ``read_timeout_s`` where that is not given. NotFound,
+    InvalidInput where the path is not a directory or the options are wrong, Unavailable.
     """
+    check_mode(options.mode)
     client = Client(
-        parse_address(options.proxy), token=options.token, timeout_s=options.read_timeout_s
+        parse_address(options.proxy),
+        token=options.token,
+        timeout_s=options.read_timeout_s if timeout_s is None else timeout_s,
     )
+    client.begin()
     try:
         snapshot = client.snapshot(options.repo, options.rev)
         client.mounted(snapshot)
@@ -327,8 +339,7 @@ def _at(options: MountOptions, place: str) -> MountOptions:
 def _canonical(mountpoint: str) -> str:
     """The absolute path without symlinks, found without touching a mount that may be stuck
     there."""
-    folder, name = os.path.split(os.path.abspath(mountpoint))
-    path = os.path.join(os.path.realpath(folder), name)
+    path = mounttable.plain(mountpoint)
     if any(m.mountpoint == path for m in mounttable.read_table()):
         return path
     return os.path.realpath(path)
@@ -345,8 +356,8 @@ def _take_back(job: Job) -> None:
         attach.detach(job.options.mountpoint, lazy=True)
 
 
-def _open_pid(pid: int | None) -> int:
-    if pid is None:
+def _open_pid(pid: int) -> int:
+    if not pid:
         return -1
     try:
         return os.pidfd_open(pid)

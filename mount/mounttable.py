@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from pathlib import Path
@@ -12,6 +13,7 @@ FS_TYPE = f"fuse.{SUBTYPE}"
 PID_XATTR = "user.lodefs.pid"
 PASSTHROUGH_XATTR = "user.lodefs.passthrough"
 SOURCE_BYTES_MAX = 3000  # a mount's source must fit into a page
+_DEAD = frozenset({errno.ENOTCONN, errno.ECONNABORTED})
 _OCTAL = re.compile(rb"\\([0-7]{3})")
 _TABLE = Path("/proc/self/mountinfo")
 
@@ -75,6 +77,23 @@ def read_table() -> list[Mount]:
 def on_top(mountpoint: str) -> Mount | None:
     """The topmost mount on a directory (an absolute path without symlinks); None without any."""
     return next((m for m in reversed(read_table()) if m.mountpoint == mountpoint), None)
+
+
+def plain(mountpoint: str) -> str:
+    """As the table has it: absolute and without symlinks, but for the last name, which is not
+    touched: what is mounted there may be stuck."""
+    folder, name = os.path.split(os.path.abspath(mountpoint))
+    return os.path.join(os.path.realpath(folder), name)
+
+
+def is_dead(mountpoint: str) -> bool:
+    """Whether a FUSE mount has lost its process. The kernel asks for statfs each time, unlike
+    stat."""
+    try:
+        os.statvfs(mountpoint)
+    except OSError as error:
+        return error.errno in _DEAD
+    return False
 
 
 def pid_of(mountpoint: str) -> int | None:

@@ -7,11 +7,13 @@ from typing import Literal
 
 import msgspec
 
+from chunkstore.errors import InvalidInput
 from chunkstore.names import DEFAULT_BRANCH
 
 READ_TIMEOUT_S = 30.0
 READ_AHEAD_KIB = 4096
 THREADS = 16
+MODE_MAX = 0o555  # nobody writes
 WORKERS_MIN, WORKERS_MAX = 2, 4
 
 Wanted = Literal["auto", "on", "off"]
@@ -24,7 +26,9 @@ class MountOptions(msgspec.Struct, frozen=True, kw_only=True):
     directory of the snapshot to mount, b"" for its root. ``read_timeout_s`` bounds every
     request of the kernel: EIO after it. ``threads``: how many slow requests one worker bears at
     once. ``passthrough``: whether the kernel reads complete files of the cache by itself, where it
-    can; "auto": unless most files are small. ``log_path`` "": syslog.
+    can; "auto": unless most files are small. ``log_path`` "": syslog. ``uid``, ``gid``: whose all
+    of it is. ``mode``: of directories and programs, up to 0o555; other files have it without its
+    executable bits; None: 0o555.
     """
 
     repo: str
@@ -35,6 +39,7 @@ class MountOptions(msgspec.Struct, frozen=True, kw_only=True):
     token: str | None = None
     uid: int = msgspec.field(default_factory=os.getuid)
     gid: int = msgspec.field(default_factory=os.getgid)
+    mode: int | None = None
     read_timeout_s: float = READ_TIMEOUT_S
     hang_margin_s: float = 10.0  # beyond read_timeout_s a busy worker counts as hanging
     ready_margin_s: float = 30.0  # for the mount itself, beyond two read timeouts
@@ -54,3 +59,9 @@ class MountOptions(msgspec.Struct, frozen=True, kw_only=True):
         if self.workers:
             return self.workers
         return min(max(len(os.sched_getaffinity(0)), WORKERS_MIN), WORKERS_MAX)
+
+
+def check_mode(mode: int | None) -> None:
+    """InvalidInput for permissions that a read-only mount cannot have."""
+    if mode is not None and (mode < 0 or mode & ~MODE_MAX):
+        raise InvalidInput(f"mode {mode:04o}: a mount is read-only, with permissions up to 0555")

@@ -20,6 +20,7 @@ from chunkstore.wire import Snapshot
 from mount import device
 from mount.handles import CACHED, Handles, Opened
 from mount.options import Wanted
+from mount.traffic import Column, Count, uncounted
 
 MARK_PERIOD_S = 5.0  # how often the flat files that the kernel reads are marked as used
 
@@ -44,13 +45,22 @@ class Flats(Protocol):
 
 
 class Opens:
-    """Opens and releases files for one thread of a worker; ``fd`` is the worker's device."""
+    """Opens and releases files for one thread of a worker; ``fd`` is the worker's device.
+    ``count`` is told of each open that goes past us."""
 
-    def __init__(self, fd: int, handles: Handles, flats: Flats, say: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        fd: int,
+        handles: Handles,
+        flats: Flats,
+        say: Callable[[str], None],
+        count: Count = uncounted,
+    ) -> None:
         self._fd = fd
         self._handles = handles
         self._flats = flats
         self._say = say
+        self._count = count
 
     @property
     def given_up(self) -> bool:
@@ -61,6 +71,12 @@ class Opens:
     def open(self, ino: int, request: int) -> Opened:
         """How the file is opened for the OPEN number ``request``. Raises nothing: a file that
         cannot be passed through is opened in cached mode."""
+        opened = self._open(ino, request)
+        if opened.backing != CACHED:
+            self._count(Column.KERNEL_OPENS, 1)
+        return opened
+
+    def _open(self, ino: int, request: int) -> Opened:
         handles = self._handles
         opened = handles.enter(ino, request)
         if opened is not None:
@@ -119,14 +135,17 @@ class Opens:
 class Opening:
     """What the threads of one worker have in common for it; ``fd`` is its device."""
 
-    def __init__(self, fd: int, handles: Handles, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, fd: int, handles: Handles, say: Callable[[str], None], count: Count = uncounted
+    ) -> None:
         self._fd = fd
         self._handles = handles
         self._say = say
+        self._count = count
 
     def opens(self, flats: Flats) -> Opens:
         """For one thread more."""
-        return Opens(self._fd, self._handles, flats, self._say)
+        return Opens(self._fd, self._handles, flats, self._say, self._count)
 
     def mark_used(self, flats: Flats, *, period_s: float = MARK_PERIOD_S) -> None:
         """Mark the flat files that the kernel reads past us as used, so that others are evicted.

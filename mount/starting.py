@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import msgspec
 
@@ -44,18 +44,32 @@ def start(
             os.close(write_fd)
 
 
+def spawn(module: str, fd: int) -> int:
+    """Start a module of ours as a program, with the descriptor ``fd``; its pid, for waitpid(2)."""
+    import subprocess
+
+    started = subprocess.Popen(_command(module, fd), pass_fds=[fd], **_surroundings())
+    started.returncode = 0  # others wait for it: Popen need not
+    return started.pid
+
+
 def _spawn(order: Job | TakeOver, write_fd: int) -> None:
     import subprocess
 
+    command = _command("mount.daemon", write_fd)
     with subprocess.Popen(
-        [sys.executable, "-P", "-m", "mount.daemon", str(write_fd)],
-        stdin=subprocess.PIPE,
-        pass_fds=[write_fd],
-        start_new_session=True,
-        cwd="/",
-        env=os.environ | {"PYTHONPATH": _python_path()},
+        command, stdin=subprocess.PIPE, pass_fds=[write_fd], **_surroundings()
     ) as starter:
         starter.communicate(msgspec.msgpack.encode(order))
+
+
+def _command(module: str, fd: int) -> list[str]:
+    return [sys.executable, "-P", "-m", module, str(fd)]
+
+
+def _surroundings() -> dict[str, Any]:
+    environment = os.environ | {"PYTHONPATH": _python_path()}
+    return {"start_new_session": True, "cwd": "/", "env": environment}
 
 
 def _fork(order: Job | TakeOver, write_fd: int) -> None:

@@ -38,7 +38,8 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 @dataclass(frozen=True, slots=True)
 class Post:
-    """What a worker is given. ``supervisor_fd`` is a pidfd; ``marks`` are of its threads.
+    """What a worker is given. ``supervisor_fd`` is a pidfd; ``marks`` are of its threads; ``slot``
+    is of the roster, -1 without one.
 
     ``serving`` is to be called once it serves: where it can live without its supervisor, it
     does from then on.
@@ -49,6 +50,7 @@ class Post:
     marks: memoryview[float]
     supervisor_fd: int
     serving: Callable[[], None]
+    slot: int = -1
 
 
 WorkerMain = Callable[[Post], None]
@@ -76,8 +78,8 @@ class Supervisor:
     ``hang_s``: a thread busy for longer makes its worker count as hanging. ``say`` logs a line.
     ``clones`` are descriptors for workers; those beyond them share ``fd``. With a ``roster``
     workers outlive the supervisor; ``door`` is where others ask for the mount. When one has
-    taken it, ``left`` is true. ``settled``: its workers serve, and others do not any more. Must be
-    called in a process without threads.
+    taken it, ``left`` is true. ``settled``: its workers serve, and others do not any more.
+    ``over``: the connection had ended when this did. Must be called in a process without threads.
     """
 
     def __init__(
@@ -96,6 +98,7 @@ class Supervisor:
     ) -> None:
         self.left = False
         self.settled = False
+        self.over = False
         self._roster = roster
         self._door = door
         self._taker: socket.socket | None = None
@@ -257,7 +260,12 @@ class Supervisor:
         pid = os.fork()
         if not pid:
             post = Post(
-                place.index, place.fd, place.marks, self._me, lambda: self._serving(place.slot)
+                place.index,
+                place.fd,
+                place.marks,
+                self._me,
+                lambda: self._serving(place.slot),
+                place.slot,
             )
             keep = self._fds() if self._roster is not None else {place.fd}
             self._become(supervisor, lambda: self._work(post), keep=keep)
@@ -366,6 +374,7 @@ class Supervisor:
 
         Where the mount was taken over or left, workers go on.
         """
+        self.over = ended(self._fd)
         if self.left:
             for place in self._places:
                 if place.pid:

@@ -16,8 +16,9 @@ from urllib.parse import unquote_to_bytes
 
 import msgspec
 
-from chunkstore import wire
+from chunkstore import upkeep, wire
 from chunkstore.errors import Denied, LodefsError, NotFound
+from chunkstore.upkeep import WarmRequest
 from mount.testing.dicttree import DictTree
 
 Reply = tuple[int, bytes, bytes]  # status, headers, body
@@ -40,6 +41,8 @@ class FakeProxy:
         self.hang_up_after_hook = False
         self.cache: wire.CachePlace | None = None  # what it says of where its cache lies
         self.used: list[int] = []  # numbers of files of the cache, as they were reported
+        self.pins: dict[tuple[str, str], WarmRequest] = {}  # by commit and path
+        self.origin: wire.Origin | None = None  # where it says that bytes came from
         self.requests = 0
         self.connections = 0
         self.path = str(folder / "proxy.sock") if folder is not None else ""
@@ -169,6 +172,8 @@ class FakeProxy:
         if path == wire.CACHE_USED:
             self.used += msgspec.msgpack.decode(sent, type=wire.Used).numbers
             return 204, b"", b""
+        if path in (upkeep.WARM, upkeep.EVICT):
+            return self._keep(path, sent)
         where, _, query_text = path.partition("?")
         snapshot = self.tree.snapshot
         if where.startswith(wire.SNAPSHOTS):
@@ -188,6 +193,23 @@ class FakeProxy:
         }
         return self._node(int(number), what, query, head)
 
+    def _keep(self, path: str, sent: bytes) -> Reply:
+        """Pins are put down, and taken away; data neither comes nor goes."""
+        snapshot = self.tree.snapshot
+        if path == upkeep.EVICT:
+            evict = msgspec.json.decode(sent, type=upkeep.EvictRequest)
+            self.pins.pop((str(evict.rev), evict.path), None)
+            view = upkeep.EvictView([], 0, 0, 0, 0, 0, [], dry_run=False)
+            return 200, b"", msgspec.json.encode(view)
+        warm = msgspec.json.decode(sent, type=upkeep.WarmRequest)
+        if (warm.repo, warm.rev) != (snapshot.repo, snapshot.commit):
+            raise NotFound(f"no snapshot {warm.repo}@{warm.rev}")
+        self.pins[warm.rev, "".join(warm.paths)] = warm
+        status = upkeep.WarmStatus(
+            "1", warm.repo, warm.rev, "listing", 0, None, 0, None, 0, 0.0, None, 0.0, None, [], 0
+        )
+        return 202, b"", msgspec.json.encode(status)
+
     def _node(self, ino: int, what: str, query: dict[str, bytes], head: bytes) -> Reply:
         if what == wire.LOOKUP:
             return packed(self.tree.lookup(ino, query["name"]))
@@ -204,9 +226,10 @@ class FakeProxy:
         if first >= whole:
             return 416, b"Content-Range: bytes */%d\r\n" % whole, b""
         body = self.tree.read(ino, first, last - first + 1)
+        origin = f"{wire.ORIGIN_HEADER}: {self.origin}\r\n".encode() if self.origin else b""
         return (
             206,
-            b"Content-Range: bytes %d-%d/%d\r\n" % (first, first + len(body) - 1, whole),
+            origin + b"Content-Range: bytes %d-%d/%d\r\n" % (first, first + len(body) - 1, whole),
             body,
         )
 

@@ -209,3 +209,23 @@ def test_a_new_worker_knows_a_node_by_its_number() -> None:
     for _ in range(3):
         assert FileSystem(made, view_of(made), memory).readlink(ino) == b"target"
     assert made.calls == {"node": 1}
+
+
+@pytest.mark.parametrize("mode", [None, 0o555, 0o550, 0o444, 0o100, 0])
+def test_presented_modes(mode: int | None) -> None:
+    """Directories and programs have the mode that was asked for, files those of its bits that let
+    nobody execute; symlinks have their own."""
+    tree = DictTree({b"f": b"x", b"p": Program(b"x"), b"l": Link(b"f"), b"d": {}})
+    view = View(tree.snapshot, tree.snapshot.root, uid=7, gid=8, mode=mode)
+    fs = FileSystem(tree, view)
+    shown = 0o555 if mode is None else mode
+    modes = {name: fs.lookup(ROOT_INO, name).mode for name in (b"f", b"p", b"l", b"d")}
+    assert modes == {
+        b"f": stat.S_IFREG | (shown & 0o444),
+        b"p": stat.S_IFREG | shown,
+        b"l": 0o120777,
+        b"d": stat.S_IFDIR | shown,
+    }
+    assert {entry.name: entry.mode for entry in listing(fs, ROOT_INO)} == modes
+    assert fs.getattr(ROOT_INO).mode == stat.S_IFDIR | shown
+    assert {entry.mode for entry in islice(fs.readdir(ROOT_INO, 0), 2)} == {stat.S_IFDIR | shown}

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from chunkstore.errors import InUse, Unavailable, UnknownFormat
-from mount import handover, rundir
+from mount import handover, holding, rundir
 from mount.handover import Door, Grip, Passport, grip_of, state_of, take
 from mount.job import Job
 from mount.options import MountOptions
@@ -94,6 +94,17 @@ def test_all_that_holds_a_mount_goes_over(mount: Mount) -> None:
     taken.confirm()
     taken.unlock()
     grip.close()
+
+
+def test_a_mount_of_an_older_lodefs() -> None:
+    """What older mounts do not say (a mode, what was read) is as it was for them."""
+    papers = msgspec.msgpack.decode(handover.Grip(JOB, SESSION, 3).passport())
+    del papers["job"]["options"]["mode"]
+    grip = handover.grip_of(msgspec.msgpack.encode(papers), [(handover.DEVICE, 3)])
+    assert grip.job == JOB
+    assert holding.traffic(grip) is None
+    state = msgspec.msgpack.encode({"pid": 7, "supervised": True})
+    assert msgspec.msgpack.decode(state, type=handover.State) == handover.State(7, supervised=True)
 
 
 def test_state(mount: Mount) -> None:

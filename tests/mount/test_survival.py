@@ -192,7 +192,7 @@ def test_all_processes_killed(mounts: Mounts) -> None:
     """Without its processes a mount is dead and says so; the next mount takes it away."""
     first = mounts.mount()
     lose_all(first)
-    until(lambda: mounter.is_dead(str(mounts.place)))
+    until(lambda: mounttable.is_dead(str(mounts.place)))
     with pytest.raises(OSError) as caught:
         (mounts.place / "big").read_bytes()
     assert caught.value.errno in (errno.ENOTCONN, errno.ECONNABORTED)
@@ -206,7 +206,7 @@ def test_all_processes_killed(mounts: Mounts) -> None:
 def test_dead_mount_can_be_unmounted(mounts: Mounts) -> None:
     """Unmounting takes a dead mount away too."""
     lose_all(mounts.mount())
-    until(lambda: mounter.is_dead(str(mounts.place)))
+    until(lambda: mounttable.is_dead(str(mounts.place)))
     mounter.unmount(str(mounts.place))
     assert mounttable.on_top(str(mounts.place)) is None
 

@@ -184,7 +184,7 @@ def test_what_cannot_be_taken_over(mounts: Mounts, tmp_path: Path) -> None:
     mounted = mounts.mount()
     for pid in [mounted.pid, *workers_of(mounted.pid)]:
         kill(pid, signal.SIGKILL)
-    until(lambda: mounter.is_dead(str(mounts.place)))
+    until(lambda: mounttable.is_dead(str(mounts.place)))
     with pytest.raises(InvalidInput, match="mounts anew"):
         mounter.take_over(str(mounts.place))
 

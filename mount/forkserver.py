@@ -1,0 +1,256 @@
+"""The nursery's process: one thread, everything loaded that a mount needs, a fork for each order.
+
+``python -P -m mount.forkserver FD`` serves the socket FD. An order comes as one packet with one
+descriptor (SCM_RIGHTS, unix(7)): the socket on which its child answers. The child's time is limited
+by a timer of its own (SIGALRM), so that the limit holds without this process too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import gc
+import math
+import mmap
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import NoReturn
+
+import msgspec
+
+from chunkstore.errors import LodefsError
+from chunkstore.wire import Failure
+from mount import orders
+from mount.orders import Answer, Order
+
+CHILDREN_MAX = 32  # at a time; further orders wait in the socket
+ORDER_BYTES_MAX = 65536
+TAKE_BACK_TIMEOUT_S = 10.0
+GRACE_S = 0.2  # for a child whose time is up to end
+PAUSE_S_MAX = 3600.0  # poll(2) takes no more than 2^31 ms
+_FD_MAX = 65536
+_MAKING = 1
+# Whatever the owner does with these, here they end a process.
+_DEFAULT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, signal.SIGALRM)
+
+
+class Ticket(msgspec.Struct, frozen=True):
+    """An order, and until when it may be worked on (time.monotonic)."""
+
+    order: Order
+    deadline_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Child:
+    """``answer_fd``: where its owner listens. ``stage``: memory that it shares with us.
+    ``verdict``: of one that takes back what another began, what its owner hears then."""
+
+    pid: int
+    ticket: Ticket
+    answer_fd: int
+    stage: mmap.mmap
+    verdict: Answer | None = None
+
+
+class ForkServer:
+    """Serves ``control`` until the owner has closed its end. Children that are at work then go
+    on."""
+
+    def __init__(self, control: socket.socket) -> None:
+        self._control = control
+        self._children: dict[int, _Child] = {}  # by pidfd
+        self._makers: dict[str, int] = {}  # the last child that was to mount at each place
+        self._late: set[int] = set()  # of these, those whose owner was told so already
+        self._poll = select.poll()
+        self._listening = False
+
+    def run(self) -> None:
+        """Return when the owner has gone."""
+        while True:
+            self._listen()
+            for fd, _ in self._poll.poll(self._pause_s() * 1000):
+                if fd in self._children:
+                    self._reap(fd)
+                elif not self._take():
+                    return
+            self._tell_late()
+
+    def _listen(self) -> None:
+        """Hear of new orders, where there is room for a child."""
+        wanted = len(self._children) < CHILDREN_MAX
+        if wanted != self._listening:
+            self._listening = wanted
+            if wanted:
+                self._poll.register(self._control, select.POLLIN)
+            else:
+                self._poll.unregister(self._control)
+
+    def _pause_s(self) -> float:
+        """Until the next child ought to have ended."""
+        ends_s = [c.ticket.deadline_s for fd, c in self._children.items() if fd not in self._late]
+        left_s = min(ends_s, default=math.inf) + GRACE_S - time.monotonic()
+        return min(max(left_s, 0), PAUSE_S_MAX)
+
+    def _tell_late(self) -> None:
+        """Not even its timer ends a child that the kernel does not let go."""
+        hangs = _failed("the kernel hangs", "DeadlineExceeded")
+        for fd, child in self._children.items():
+            if fd not in self._late and time.monotonic() > child.ticket.deadline_s + GRACE_S:
+                self._late.add(fd)
+                _answer(child.answer_fd, child.verdict or hangs)
+
+    def _take(self) -> bool:
+        """Start a child for the next order; False where no more will come."""
+        try:
+            data, fds, _, _ = socket.recv_fds(self._control, ORDER_BYTES_MAX, 1)
+        except OSError:
+            return False
+        if not data:
+            return False
+        for fd in fds[:1]:
+            fcntl.fcntl(fd, fcntl.F_SETFD, fcntl.FD_CLOEXEC)
+            self._start(msgspec.msgpack.decode(data, type=Ticket), fd)
+        return True
+
+    def _start(self, ticket: Ticket, answer_fd: int, begun: _Child | None = None) -> None:
+        """A child for an order, or one that takes back what another has ``begun``."""
+        stage = mmap.mmap(-1, 1)
+        try:
+            pid = os.fork()
+        except OSError as error:
+            _answer(answer_fd, _failed(f"no process can be started: {error.strerror}"))
+            os.close(answer_fd)
+            return
+        if not pid:
+            if begun is None:
+                _become(lambda: _work(ticket, answer_fd, stage), keep=answer_fd)
+            _become(lambda: _take_back(ticket.order))
+        child = _Child(pid, ticket, answer_fd, stage)
+        if begun is not None:
+            child = replace(child, verdict=begun.verdict)
+        elif isinstance(ticket.order, orders.Mount):
+            self._makers[ticket.order.options.mountpoint] = pid
+        pid_fd = os.pidfd_open(pid)
+        self._children[pid_fd] = child
+        self._poll.register(pid_fd, select.POLLIN)
+
+    def _reap(self, pid_fd: int) -> None:
+        """A child has ended: where it gave no answer, say so, when what it began is undone."""
+        self._poll.unregister(pid_fd)
+        os.close(pid_fd)
+        self._late.discard(pid_fd)
+        child = self._children.pop(pid_fd)
+        code = os.waitstatus_to_exitcode(os.waitpid(child.pid, 0)[1])
+        is_last = self._is_last(child)
+        verdict = child.verdict
+        if code and verdict is None:
+            late = code == -signal.SIGALRM
+            text = "not done in time" if late else f"its process ended with status {code}"
+            verdict = _failed(text, "DeadlineExceeded" if late else "Unavailable")
+            if is_last and child.stage[0] == _MAKING:
+                self._start(child.ticket, child.answer_fd, replace(child, verdict=verdict))
+                return
+        if verdict is not None:
+            _answer(child.answer_fd, verdict)
+        os.close(child.answer_fd)
+
+    def _is_last(self, child: _Child) -> bool:
+        """Whether nobody came after it to mount at the same place: what is there may be its own."""
+        order = child.ticket.order
+        place = order.options.mountpoint if isinstance(order, orders.Mount) else ""
+        if self._makers.get(place) != child.pid:
+            return False
+        del self._makers[place]
+        return True
+
+
+def _failed(text: str, error: str = "Unavailable") -> Answer:
+    return Answer(Failure(error, text))
+
+
+def _answer(fd: int, answer: Answer) -> bool:
+    """Whether somebody could be told."""
+    with socket.socket(fileno=os.dup(fd)) as channel:
+        try:
+            channel.send(msgspec.msgpack.encode(answer), socket.MSG_DONTWAIT)
+        except OSError:
+            return False
+    return True
+
+
+def _work(ticket: Ticket, answer_fd: int, stage: mmap.mmap) -> None:
+    """What a child does."""
+
+    def making() -> None:
+        stage[0] = _MAKING
+
+    left_s = ticket.deadline_s - time.monotonic()
+    if left_s <= 0:
+        _answer(answer_fd, _failed("not begun in time", "DeadlineExceeded"))
+        return
+    signal.setitimer(signal.ITIMER_REAL, left_s)
+    try:
+        answer, afterwards = orders.perform(ticket.order, making)
+    except LodefsError as error:
+        answer, afterwards = _failed(str(error), type(error).__name__), None
+    except Exception as error:  # noqa: BLE001 - whoever waits must hear of it
+        answer, afterwards = _failed(f"{type(error).__name__}: {error}"), None
+    signal.setitimer(signal.ITIMER_REAL, 0)  # from here on it counts as done
+    if not _answer(answer_fd, answer) and answer.failure is None and stage[0] == _MAKING:
+        orders.take_back(ticket.order)
+    os.close(answer_fd)
+    if afterwards is not None:
+        afterwards()
+
+
+def _take_back(order: Order) -> None:
+    signal.setitimer(signal.ITIMER_REAL, TAKE_BACK_TIMEOUT_S)
+    orders.take_back(order)
+
+
+def _become(main: Callable[[], None], *, keep: int = -1) -> NoReturn:
+    """In a new child: run ``main`` with no descriptor but ``keep`` and the standard ones."""
+    status = 1
+    try:
+        if keep < 0:
+            os.closerange(3, _FD_MAX)
+        else:
+            os.closerange(3, keep)
+            os.closerange(keep + 1, _FD_MAX)
+        main()
+        status = 0
+    except BaseException as error:  # noqa: BLE001 - no child may go on as its parent
+        sys.stderr.write(f"lodefs mount nursery[{os.getpid()}]: {type(error).__name__}: {error}\n")
+        sys.stderr.flush()
+    finally:
+        os._exit(status)
+
+
+def _load() -> None:
+    """What children would load else, each of them: to mount, and in workers to read the cache."""
+    import ctypes  # noqa: F401
+
+    with contextlib.suppress(ImportError):
+        import mount.cacheview  # noqa: F401
+
+
+def main() -> None:
+    """The process as a program."""
+    for number in _DEFAULT:
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    _load()
+    gc.collect()
+    gc.freeze()  # children need no copies of what is theirs only to be read
+    ForkServer(socket.socket(fileno=int(sys.argv[1]))).run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,169 @@
+"""What the nursery's children are asked to do with mounts, and how they do it.
+
+Each order is done by a process of its own, which may be killed at any time: a kernel that does not
+answer holds nobody else up.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import stat
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+import msgspec
+
+from chunkstore.errors import InUse, InvalidInput, LodefsError
+from chunkstore.wire import Failure
+from mount import attach, census, handover, holding, mounter, mounttable, rundir
+from mount.options import MountOptions
+
+STATE_TIMEOUT_S = 0.25  # for the processes of a mount to say who they are
+STACKED_MAX = 16  # mounts on one directory
+END_TRIES = 4  # a connection may be in use for a while yet
+END_TIMEOUT_S = 5.0  # for the processes of a mount to end by themselves when it is gone
+
+
+class Mount(msgspec.Struct, frozen=True, tag="mount"):
+    """Mount. ``options.rev`` is a whole commit id."""
+
+    options: MountOptions
+
+
+class Unmount(msgspec.Struct, frozen=True, tag="unmount"):
+    """Take away all lodefs mounts on a directory. Fine where there are none.
+
+    ``end_timeout_s``: for their processes to end by themselves, before they are killed.
+    """
+
+    place: str
+    end_timeout_s: float = END_TIMEOUT_S
+
+
+class Revive(msgspec.Struct, frozen=True, tag="revive"):
+    """Start a new supervisor for a mount."""
+
+    place: str
+    log_path: str = ""
+
+
+class Look(msgspec.Struct, frozen=True, tag="look"):
+    """Whether a mount is dead, for which nobody answers at a socket."""
+
+    place: str
+
+
+Order = Mount | Unmount | Revive | Look
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """How an order went. ``is_dead`` answers Look."""
+
+    failure: Failure | None = None
+    is_dead: bool = False
+
+
+Afterwards = Callable[[], None]
+
+
+def perform(order: Order, making: Callable[[], None]) -> tuple[Answer, Afterwards | None]:
+    """Do it, in a process without threads. What is returned besides the answer is to be called
+    when that is given. Errors of errors.py.
+
+    ``making`` is called before a mount is made: what is there from then on is the order's own.
+    """
+    if isinstance(order, Mount):
+        _check_place(order.options.mountpoint)
+        mounter.check_mountpoint(order.options.mountpoint)
+        making()
+        mounter.mount(order.options, fork=True)
+    elif isinstance(order, Unmount):
+        return Answer(), _unmount(order)
+    elif isinstance(order, Revive):
+        mounter.take_over(order.place, log_path=order.log_path, fork=True)
+    elif isinstance(order, Look):
+        return Answer(is_dead=mounttable.is_dead(order.place)), None
+    return Answer(), None
+
+
+def take_back(order: Order) -> None:
+    """Leave nothing behind of a mount that was half made when its time was up.
+
+    Whoever is to answer for it is either still at work, and ends by itself because nobody hears
+    its report, or has said that it is ready, and is served its notice here.
+    """
+    if isinstance(order, Mount):
+        options = order.options
+        found = mounttable.on_top(mounttable.plain(options.mountpoint))
+        source = mounttable.source_of(options.repo, options.rev, options.path)
+        if found is not None and found.is_lodefs and found.source == source:
+            attach.detach(found.mountpoint, lazy=True, abort=True)
+
+
+def _check_place(place: str) -> None:
+    """InvalidInput where a symlink has taken the directory's place: mount(2) would follow it."""
+    with suppress(OSError):  # of nothing, or a dead mount: check_mountpoint tells, or mends it
+        if stat.S_ISLNK(os.lstat(mounttable.plain(place)).st_mode):
+            raise InvalidInput(f"{place} is a symlink, and no directory to mount on; remove it")
+
+
+def _unmount(order: Unmount) -> Afterwards:
+    place = order.place
+    path = mounttable.plain(place)
+    left: list[tuple[mounttable.Mount, int]] = []
+    for _ in range(STACKED_MAX):
+        found = mounttable.on_top(path)
+        if found is None:
+            break
+        if not found.is_lodefs:
+            raise InUse(f"{place}: something else ({found.fs_type}) is mounted here; unmount it")
+        pid_fd = _open_pid(found)
+        left.append((found, pid_fd))
+        try:
+            attach.detach(path, lazy=False)
+        except BlockingIOError:  # its processes end with its last user
+            attach.detach(path, lazy=True)
+        except InvalidInput:
+            if mounttable.on_top(path) == found:
+                raise
+    return lambda: _see_off(left, order.end_timeout_s)
+
+
+def _open_pid(found: mounttable.Mount) -> int:
+    """A pidfd of who answers for a mount; -1 where nobody says so at once."""
+    place = rundir.find(found.device, holding.folders())
+    with suppress(LodefsError, OSError):
+        if place is not None:
+            return os.pidfd_open(handover.state_of(place, STATE_TIMEOUT_S).pid)
+    return -1
+
+
+def _see_off(left: list[tuple[mounttable.Mount, int]], end_timeout_s: float) -> None:
+    """See to it that the processes of mounts that are gone end, also where they are stopped.
+
+    Where others still use a mount, its connection is not over, and they stay.
+    """
+    waited = [
+        pid_fd
+        for found, known in left
+        for pid_fd in ([known] if known >= 0 else census.holders(found.device))
+    ]
+    for _ in range(END_TRIES):
+        if _wait(waited, time.monotonic() + end_timeout_s):
+            return
+        for found, _ in left:
+            for relic in census.relics(found.device):
+                with suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(relic, signal.SIGKILL)
+                os.close(relic)
+
+
+def _wait(pid_fds: list[int], deadline_s: float) -> bool:
+    """Whether processes end in time."""
+    for pid_fd in pid_fds:
+        if not select.select([pid_fd], [], [], max(deadline_s - time.monotonic(), 0))[0]:
+            return False
+    return True
