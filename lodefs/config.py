@@ -8,13 +8,13 @@ LODEFS_STORE and LODEFS_PROXY, then the command's own options.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from chunkstore.errors import Denied, InvalidInput, NotFound
+from chunkstore.errors import InvalidInput, NotFound
+from lodefs import settingsfile
 
 SYSTEM_FILE = Path("/etc/lodefs/lodefs.toml")
 USER_FILE = Path("lodefs/lodefs.toml")  # under $XDG_CONFIG_HOME or ~/.config
@@ -77,16 +77,9 @@ def home(environment: Mapping[str, str]) -> str:
 
 def parse(text: str, path: str = "lodefs.toml", base: Config | None = None) -> Config:
     """``base`` with the settings of one file's text; InvalidInput names all mistakes together."""
-    import tomllib  # here, because most machines that run a command have no file
-
-    try:
-        document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise InvalidInput(f"{path}: {error}") from None
-    values, mistakes = _read(document)
+    values, mistakes = _read(settingsfile.document(text, path))
     if mistakes:
-        places = [f"{path}:{line_of(text, key)}: {key}: {what}" for key, what in mistakes]
-        raise InvalidInput("; ".join(places))
+        raise settingsfile.complaint(text, path, mistakes)
     config = base or Config()
     top = {key: value for key, value in values.items() if "." not in key}
     s3, serve = (
@@ -101,34 +94,13 @@ def parse(text: str, path: str = "lodefs.toml", base: Config | None = None) -> C
     )
 
 
-def line_of(text: str, key: str) -> int:
-    """The line, from 1, on which a key or table of a TOML text stands; 1 where it is not found."""
-    table, dot, name = key.rpartition(".")
-    inside = not dot
-    for number, line in enumerate(text.splitlines(), 1):
-        header = re.match(r"\s*\[\s*([^\]]+?)\s*\]", line)
-        if header:
-            inside = header[1] == table
-            if header[1] == key:
-                return number
-        elif re.match(rf"\s*[\"']?{re.escape(name if inside else key)}[\"']?\s*[=.]", line):
-            return number
-    return 1
-
-
 def _merged(config: Config, path: Path, *, required: bool) -> Config:
     try:
-        text = path.read_bytes().decode()
-    except (FileNotFoundError, NotADirectoryError):
+        text = settingsfile.read_text(path)
+    except NotFound:
         if not required:
             return config
         raise NotFound(f"{path}: no such file; LODEFS_CONFIG names it") from None
-    except PermissionError:
-        raise Denied(f"{path}: this user may not read it") from None
-    except UnicodeDecodeError:
-        raise InvalidInput(f"{path}: not UTF-8") from None
-    except OSError as error:
-        raise InvalidInput(f"{path}: {error.strerror}") from None
     return parse(text, str(path), config)
 
 

@@ -38,8 +38,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "evict": ("evict", "Remove pins and cached data of a dataset."),
     "serve": ("serve", "Run the node's proxy."),
     "status": ("status", "Show the proxy's state and the mounts."),
+    "docker-plugin": ("docker_plugin", "Serve volumes to Docker."),
     "token": ("token", "Create, list and delete the proxy's tokens."),
-    "demo": ("demo", "Push, mount and compare a real directory in a temporary store."),
+    "demo": ("demo", "Push, mount and compare a directory in a temporary store."),
     "version": ("version", "Show the version."),
 }
 
@@ -75,7 +76,7 @@ class LazyCommands(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module = importlib.import_module(f"lodefs.commands.{COMMANDS[cmd_name][0]}")
-        command = getattr(module, cmd_name)
+        command = getattr(module, cmd_name.replace("-", "_"))
         assert isinstance(command, click.Command)
         return command
 
@@ -154,7 +155,12 @@ def _where_to_look(error: click.ClickException) -> str:
 
 
 def _failed(message: str, code: int) -> int:
-    click.echo(f"lodefs: error: {message}", err=True)
+    from chunkstore import journal  # here: most commands do not fail
+
+    told = f"lodefs: error: {message}"
+    if journal.is_stderr(os.environ):
+        told = journal.marked(told, journal.ERROR)
+    click.echo(told, err=True)
     return code
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from chunkstore.errors import Denied, InvalidInput, LodefsError, Unavailable
 from chunkstore.names import digest_of
+from chunkstore.sdnotify import inheritable
 from chunkstore.wire import SOCKET_DEFAULT
 from lodefs.session import NO_STORE, Session
 from mount.transport import Connection, parse_address
@@ -57,12 +58,9 @@ def proxy_url(session: Session) -> str:
 
     InvalidInput where neither proxy nor store are given; Unavailable.
     """
-    if session.proxy_url:
-        return session.proxy_url
-    store = session.store_url if session.has_store else None
-    node = f"unix:{SOCKET_DEFAULT}"
-    if serves(node, store):
-        return node
+    found, store = _found(session)
+    if found:
+        return found
     if store is None:
         raise InvalidInput(f"{NO_STORE}; or a proxy with --proxy or LODEFS_PROXY")
     own = own_proxy(session.home_cache(), store)
@@ -72,17 +70,26 @@ def proxy_url(session: Session) -> str:
 
 def running_proxy(session: Session) -> str:
     """A proxy that runs: asked for, of the node, or of the user. None is started. Unavailable."""
-    if session.proxy_url:
-        return session.proxy_url
-    store = session.store_url if session.has_store else None
-    node = f"unix:{SOCKET_DEFAULT}"
-    if serves(node, store):
-        return node
+    found, store = _found(session)
+    if found:
+        return found
     if store:
         own = own_proxy(session.home_cache(), store).url
         if ready(own):
             return own
     raise Unavailable("no proxy runs here: `lodefs mount` starts one, and `lodefs serve` is one")
+
+
+def node_proxy(session: Session) -> str:
+    """The proxy that the settings name, else where the node's listens."""
+    return session.proxy_url or f"unix:{SOCKET_DEFAULT}"
+
+
+def _found(session: Session) -> tuple[str | None, str | None]:
+    """A proxy that need not be started, and the store that the settings name."""
+    store = session.store_url if session.has_store else None
+    node = node_proxy(session)
+    return (node if session.proxy_url or serves(node, store) else None), store
 
 
 def own_proxy(home_cache: Path, store: str) -> OwnProxy:
@@ -97,17 +104,22 @@ def serve_command(own: OwnProxy, store: str) -> list[str]:
     return [*python, "--store", store, "serve", *files]
 
 
-def serves(url: str, store: str | None) -> bool:
+def serves(url: str, store: str | None, timeout_s: float = ASK_TIMEOUT_S) -> bool:
     """Whether a proxy is ready there, for ``store`` where one is given."""
     try:
-        return ready(url) and (store is None or _same(store, served_store(ask(url, "/status"))))
+        if not ready(url, timeout_s):
+            return False
+        if store is None:
+            return True
+        served = served_store(ask(url, "/status", timeout_s=timeout_s))
     except LodefsError:
         return False
+    return plain_store(store) == plain_store(str(served))
 
 
-def _same(store: str, served: object) -> bool:
-    """Whether two URLs are of one store; settings in them (endpoint, region) do not count."""
-    return store.partition("?")[0].rstrip("/") == str(served).partition("?")[0].rstrip("/")
+def plain_store(url: str) -> str:
+    """A store's URL for comparing: settings in it (endpoint, region) do not count."""
+    return url.partition("?")[0].removeprefix("file://").rstrip("/")
 
 
 def served_store(status: Mapping[str, object]) -> object:
@@ -138,7 +150,7 @@ def start(own: OwnProxy, command: Sequence[str], environment: Mapping[str, str])
                 stdout=log,
                 stderr=log,
                 cwd=own.directory,  # not where the user is: that could not be unmounted
-                env={**environment, "PYTHONPATH": python_path(environment)},
+                env={**inheritable(environment), "PYTHONPATH": python_path(environment)},
                 start_new_session=True,
             )
         own.pid_file.write_text(f"{process.pid}\n")
@@ -168,17 +180,19 @@ def _last_words(own: OwnProxy, log_begin: int) -> str:
     return f"{last} (more in {own.log})" if last else f"see {own.log}"
 
 
-def ready(url: str) -> bool:
+def ready(url: str, timeout_s: float = ASK_TIMEOUT_S) -> bool:
     """Whether a proxy answers there and is ready."""
     try:
-        return _get(url, "/readyz", None, ASK_TIMEOUT_S)[0] == 200
+        return _get(url, "/readyz", None, timeout_s)[0] == 200
     except Unavailable:
         return False
 
 
-def ask(url: str, path: str, token: str | None = None) -> dict[str, object]:
+def ask(
+    url: str, path: str, token: str | None = None, *, timeout_s: float = ASK_TIMEOUT_S
+) -> dict[str, object]:
     """The JSON object that a proxy answers with. Unavailable, Denied."""
-    status, body = _get(url, path, token, ASK_TIMEOUT_S)
+    status, body = _get(url, path, token, timeout_s)
     if status in (401, 403):
         raise Denied(f"{url}: the proxy refuses this token; LODEFS_TOKEN holds it")
     try:

@@ -55,6 +55,11 @@ class Session:
         return bool(self._store_option or self.config.store)
 
     @property
+    def proxy_option(self) -> str | None:
+        """The proxy that an option names."""
+        return self._proxy_option
+
+    @property
     def proxy_url(self) -> str | None:
         """The proxy that the user asks for; None: the node's, or the user's own."""
         return self._proxy_option or self.config.proxy

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from chunkstore.errors import NotFound, Unavailable
 from chunkstore.progress import Progress
 from chunkstore.upkeep import RUNNING, WARM, WarmRequest, WarmStatus
-from lodefs.nodecalls import NodeCalls
+from mount.nodecalls import NodeCalls
 
 POLL_S_MIN, POLL_S_MAX = 0.02, 0.1
 GONE_S_MAX = 60.0  # how long a proxy may be away

@@ -20,10 +20,10 @@ from chunkstore.upkeep import (
     encoded,
 )
 from lodefs import text
-from lodefs.nodecalls import NodeCalls
 from lodefs.nodeproxy import running_proxy
 from lodefs.options import json_option, session_command, write_json, write_line
 from lodefs.session import Session
+from mount.nodecalls import NodeCalls
 
 EVICT_TIMEOUT_S = 3600.0  # a file system may take long to remove a terabyte
 

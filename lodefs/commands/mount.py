@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import click
+import msgspec
 
+from chunkstore.errors import InvalidInput, LodefsError
 from chunkstore.names import Spec
-from lodefs import text
+from chunkstore.wire import SOCKET_DEFAULT
+from lodefs import mountfile, text
+from lodefs.mountfile import MountFile, on_off
 from lodefs.options import SPEC, json_option, session_command, write_json, write_line
 from lodefs.session import Session
 from mount.mounter import (
@@ -18,10 +26,26 @@ from mount.mounter import (
     mount_here,
     take_over,
     take_over_here,
+    traffic_of,
 )
 from mount.mounter import mount as mount_apart
 from mount.mounter import unmount as take_away
-from mount.options import READ_TIMEOUT_S, MountOptions
+from mount.options import READ_TIMEOUT_S, MountOptions, check_mode
+
+NODE_PROXY = f"unix:{SOCKET_DEFAULT}"
+_OWNER = click.IntRange(0, 2**32 - 2)  # the last one means "unchanged" to chown(2)
+
+
+def _mode(_context: click.Context, _option: click.Parameter, value: str | None) -> int | None:
+    """An octal number as chmod(1) takes it."""
+    if value is None:
+        return None
+    try:
+        mode = int(value, 8)
+    except ValueError as error:
+        raise click.BadParameter(f"{value!r} is no octal number, as 0550") from error
+    check_mode(mode)
+    return mode
 
 
 @click.command()
@@ -34,12 +58,18 @@ from mount.options import READ_TIMEOUT_S, MountOptions
     metavar="DIR",
     help="Go on with the mount on DIR in the place of its supervisor, which may be dead.",
 )
+@click.option(
+    "--from",
+    "file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Read what to mount and where from a TOML file; options win.",
+)
 @click.option("--foreground", is_flag=True, help="Answer for the mount in this process.")
 @click.option(
     "--read-timeout",
     "read_timeout_s",
     type=click.FloatRange(0.1, 3600),
-    default=READ_TIMEOUT_S,
     metavar="S",
     help="Longest time of a read, in seconds; EIO after it [30].",
 )
@@ -49,6 +79,15 @@ from mount.options import READ_TIMEOUT_S, MountOptions
     help="Let the kernel read complete files of the cache by itself, always or never "
     "[where it can, and most files are not small].",
 )
+@click.option("--uid", type=_OWNER, metavar="N", help="Whose all of it is [the user's].")
+@click.option("--gid", type=_OWNER, metavar="N", help="Of which group all of it is [the user's].")
+@click.option(
+    "--mode",
+    callback=_mode,
+    metavar="OCTAL",
+    help="Permissions of directories and programs, up to 0555; other files have them without the "
+    "executable bits [0555].",
+)
 @click.option("--log", "log_path", default="", metavar="FILE", help="Log of the mount [syslog].")
 @json_option
 @session_command
@@ -57,9 +96,13 @@ def mount(
     spec: Spec | None,
     directory: str | None,
     taken: str | None,
+    file: Path | None,
     foreground: bool,
-    read_timeout_s: float,
+    read_timeout_s: float | None,
     passthrough: bool | None,
+    uid: int | None,
+    gid: int | None,
+    mode: int | None,
     log_path: str,
     as_json: bool,
 ) -> None:
@@ -68,40 +111,84 @@ def mount(
     The commit is fixed when the mount starts. Returns when the mount can be read. Reads go
     through the proxy; where none runs, one is started for this user.
     """
-    from lodefs.nodeproxy import proxy_url
 
     def ready(mounted: Mounted) -> None:
         _show(mounted, as_json=as_json)
         sys.stdout.flush()
 
     if taken is not None:
-        if spec is not None:
+        if spec is not None or file is not None:
             raise click.UsageError("--take-over DIR takes no other arguments")
         if foreground:
             take_over_here(taken, ready)
         else:
             ready(take_over(taken, log_path=log_path))
         return
-    if spec is None or directory is None:
-        raise click.UsageError("what is to be mounted, and where: REPO[@REV][:PATH] DIR")
-    if not foreground:  # which may go on with the mount that is there
-        check_mountpoint(directory)  # before a proxy is started for nothing
-    options = MountOptions(
-        repo=spec.repo,
-        rev=spec.rev,
-        path=spec.path,
-        mountpoint=directory,
-        proxy=proxy_url(session),
-        token=session.environment.get("LODEFS_TOKEN") or None,
-        log_path=log_path,
-        read_timeout_s=read_timeout_s,
-        passthrough="auto" if passthrough is None else "on" if passthrough else "off",
+    said: dict[str, Any] = {
+        "read_timeout_s": read_timeout_s,
+        "passthrough": None if passthrough is None else on_off(passthrough),
+        "uid": uid,
+        "gid": gid,
+        "mode": mode,
+    }
+    asked = replace(
+        _asked(session, file, spec, directory),
+        **{name: value for name, value in said.items() if value is not None},
     )
-
+    if asked.create_dir:
+        _create(asked.directory)
+    if not foreground:  # which may go on with the mount that is there
+        check_mountpoint(asked.directory)  # before a proxy is started for nothing
+    options = _options(session, asked, log_path)
     if foreground:
         mount_here(options, ready)
     else:
         ready(mount_apart(options, fork=True))
+
+
+def _asked(
+    session: Session, file: Path | None, spec: Spec | None, directory: str | None
+) -> MountFile:
+    """What is to be mounted, and where. A file's mount goes through the proxy that is named, or
+    the node's, which may not be there yet: none is started for it."""
+    if file is not None:
+        if spec is not None:
+            raise click.UsageError("--from FILE says what to mount and where; name nothing else")
+        found = mountfile.read(file)
+        return replace(found, proxy=found.proxy or session.proxy_url or NODE_PROXY)
+    if spec is None or directory is None:
+        raise click.UsageError("what is to be mounted, and where: REPO[@REV][:PATH] DIR")
+    return MountFile(spec=spec, directory=directory)
+
+
+def _options(session: Session, asked: MountFile, log_path: str) -> MountOptions:
+    """All that the mount's process is told; a proxy is started where none is."""
+    from lodefs.nodeproxy import proxy_url
+
+    session.use(proxy=session.proxy_option or asked.proxy)
+    return MountOptions(
+        repo=asked.spec.repo,
+        rev=asked.spec.rev,
+        path=asked.spec.path,
+        mountpoint=asked.directory,
+        proxy=proxy_url(session),
+        token=asked.token() or session.environment.get("LODEFS_TOKEN") or None,
+        uid=os.getuid() if asked.uid is None else asked.uid,
+        gid=os.getgid() if asked.gid is None else asked.gid,
+        mode=asked.mode,
+        log_path=log_path,
+        read_timeout_s=asked.read_timeout_s or READ_TIMEOUT_S,
+        passthrough=asked.passthrough or "auto",
+    )
+
+
+def _create(directory: str) -> None:
+    try:
+        os.makedirs(directory, exist_ok=True)
+    except FileExistsError:
+        return  # a dead mount, or no directory: told by those who look at it
+    except OSError as error:
+        raise InvalidInput(f"{directory} cannot be created: {error.strerror}") from error
 
 
 @click.command()
@@ -121,7 +208,18 @@ def unmount(session: Session, directories: tuple[str, ...]) -> None:  # noqa: AR
 def mounts(session: Session, as_json: bool) -> None:  # noqa: ARG001
     """List the mounts of this machine that this process sees."""
     for mounted in list_mounts():
-        _show(mounted, as_json=as_json)
+        if as_json:
+            write_json({**json_of(mounted), "traffic": _traffic(mounted)})
+        else:
+            write_line(line_of(mounted))
+
+
+def _traffic(mounted: Mounted) -> dict[str, int] | None:
+    """What was read through a mount; None where nobody says it."""
+    with suppress(LodefsError):
+        found = traffic_of(mounted.mountpoint)
+        return None if found is None else msgspec.structs.asdict(found)
+    return None
 
 
 def _show(mounted: Mounted, *, as_json: bool) -> None:

@@ -16,7 +16,7 @@ from lodefs.session import Session
 @click.option("--tokens", "tokens_file", metavar="FILE", help="Tokens for TCP.")
 @click.option("--allow-anonymous", is_flag=True, default=None, help="TCP without tokens.")
 @click.option("--log-level", help="debug, info, warning or error.")
-@click.option("--log-format", help="json or console.")
+@click.option("--log-format", help="auto, journald, json or console.")
 @session_command
 def serve(session: Session, **options: object) -> None:
     """Run the node's proxy until it is told to end (SIGTERM, SIGINT).

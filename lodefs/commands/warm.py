@@ -16,10 +16,10 @@ from chunkstore.upkeep import WARM, WarmError, WarmJobs, WarmRequest, WarmStatus
 from lodefs import exits, text
 from lodefs.durations import DURATION
 from lodefs.meter import metered
-from lodefs.nodecalls import NodeCalls
 from lodefs.options import SPEC, json_option, session_command, write_json, write_line
 from lodefs.session import Session
 from lodefs.warming import Follower
+from mount.nodecalls import NodeCalls
 
 EPILOG = """\b
 Examples:

@@ -6,6 +6,8 @@ from typing import Protocol
 
 import msgspec
 
+from mount.traffic import Traffic
+
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
     """What a volume is of and how it is shown: all that its options say, but for the revision.
@@ -44,19 +46,6 @@ class Standing(msgspec.Struct, frozen=True):
     path: bytes
     alive: bool
     supervised: bool
-
-
-class Traffic(msgspec.Struct, frozen=True):
-    """Bytes that readers of one mount got, by where they came from.
-
-    What the kernel reads from the cache by itself is not counted by anybody; ``kernel_opens``
-    says how often files were opened so.
-    """
-
-    cache_bytes: int = 0
-    peers_bytes: int = 0
-    store_bytes: int = 0
-    kernel_opens: int = 0
 
 
 class NodeMounts(Protocol):
@@ -111,3 +100,6 @@ class NodeMounts(Protocol):
     def unpin(self, source: Source, commit: str, timeout_s: float) -> None:
         """Let its data be evicted as all others; fine where nothing is pinned."""
         ...
+
+
+__all__ = ["Found", "NodeMounts", "Source", "Standing", "Traffic"]

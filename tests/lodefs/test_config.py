@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from chunkstore.errors import InvalidInput, NotFound
+from lodefs import mountfile
 from lodefs.config import Config, load, parse
 from proxy.config import Config as ProxyConfig
 
@@ -118,10 +119,11 @@ def test_not_utf8(tmp_path: Path) -> None:
 
 
 def test_the_documented_example() -> None:
-    """The cluster's settings in docs/operations.md are good ones."""
+    """The cluster's settings and the mount's file in docs/operations.md are good ones."""
     text = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
-    (example,) = re.findall(r"^```toml\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
-    config = parse(example)
+    examples = re.findall(r"^```toml\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    config = parse(examples[0])
     served = ProxyConfig.from_mapping({"store": config.store, **config.serve})
     assert len(served.peers) == 3
     assert served.in_cluster
+    assert mountfile.parse(examples[1], "example").directory == "/data/cats"

@@ -92,6 +92,8 @@ def test_mount_read_unmount(user: User) -> None:
     mounts = [json.loads(line) for line in user.lodefs("mounts", "--json").splitlines()]
     mine = [one for one in mounts if one["mountpoint"] == str(user.place)]
     assert [one["repo"] for one in mine] == ["vision/cats"]
+    figures = {"cache_bytes", "peers_bytes", "store_bytes", "kernel_opens"}
+    assert mine[0]["traffic"] is None or set(mine[0]["traffic"]) == figures
     state = mine[0]["passthrough"]
     assert state == "on" or state.startswith("off: ")
     assert f"passthrough {state}" in user.lodefs("mounts")
@@ -105,9 +107,15 @@ def test_mount_read_unmount(user: User) -> None:
     assert not user.mounted()
     first = user.pids()
     assert len(first) == 1
-    user.lodefs("mount", "vision/cats@v1:d", str(user.place))
+    as_shown = ["--uid", "7", "--gid", "8", "--mode", "0550"]
+    user.lodefs("mount", *as_shown, "vision/cats@v1:d", str(user.place))
     assert (user.place / "a").read_text() == "first\n"
     assert user.pids() == first
+    for path, mode in ((user.place, 0o550), (user.place / "a", 0o440)):
+        found = path.stat()
+        assert (found.st_uid, found.st_gid, found.st_mode & 0o7777) == (7, 8, mode)
+    for wrong in ("0755", "rwx", "-1"):
+        assert user.fails("mount", "--mode", wrong, "vision/cats", str(user.place))[0] == 2
 
 
 @pytest.mark.parametrize(

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from chunkstore.durations import parse_duration
 from chunkstore.errors import InvalidInput, NotFound, Unavailable
 from chunkstore.progress import Progress
 from chunkstore.upkeep import PinView, WarmRequest, WarmStatus
 from lodefs.commands.evict import pin_line
-from lodefs.durations import parse_duration
-from lodefs.nodecalls import NodeCalls
 from lodefs.testing import Lodefs
 from lodefs.warming import GONE_S_MAX, STARTS_MAX, Follower
+from mount.nodecalls import NodeCalls
 from proxy.storenode import StoreNode
 from proxy.testing import RunningProxy
 from proxy.testing_rig import MIB, REPO, Rig, serve_rig

@@ -17,7 +17,7 @@ from chunkstore.errors import LodefsError
 from chunkstore.testing.children import TIMEOUT_S, Child, private_directory
 from chunkstore.upkeep import RUNNING, WARM, PinsView, WarmJobs, WarmStatus
 from chunkstore.wire import FILES, file_path
-from lodefs.nodecalls import NodeCalls
+from mount.nodecalls import NodeCalls
 from proxy.testing import Client
 from proxy.testing_node import REPO, NodeProcess
 

@@ -1,0 +1,95 @@
+"""``lodefs docker-plugin``."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from lodefs.options import session_command
+from lodefs.session import Session
+
+if TYPE_CHECKING:
+    from mount.docker.nodemounts import NodeMounts
+
+_LEVELS = ("debug", "info", "warning", "error")
+_log = logging.getLogger("lodefs.docker")
+
+
+@click.command("docker-plugin")
+@click.option(
+    "--socket",
+    metavar="PATH",
+    type=click.Path(path_type=Path),
+    help="Where dockerd finds the plugin [/run/docker/plugins/lodefs.sock].",
+)
+@click.option(
+    "--state",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Directory of volumes and mount points [/var/lib/lodefs/docker].",
+)
+@click.option(
+    "--answer-timeout",
+    "answer_timeout_s",
+    metavar="S",
+    type=click.FloatRange(0.1, 25.0),
+    help="Longest time until dockerd has an answer, in seconds [0.9].",
+)
+@click.option("--log-level", type=click.Choice(_LEVELS), default="info", help="[info]")
+@session_command
+def docker_plugin(session: Session, log_level: str, **options: object) -> None:
+    """Serve volumes to Docker until told to end (SIGTERM, SIGINT); mounts stay then.
+
+    \b
+      docker volume create --driver lodefs -o repo=flickr30k -o commit=main flickr30k
+      docker run -v flickr30k:/data IMAGE
+
+    Started by systemd, it takes systemd's socket. A state directory is one plugin's alone.
+    """
+    from mount.docker.plugin import Settings, run
+    from proxy.logs import configure_logs
+
+    form = "console" if sys.stderr.isatty() else "auto"
+    configure_logs(log_level, form, identifier="lodefs-docker")
+    given = {name: value for name, value in options.items() if value is not None}
+    if isinstance(state := given.get("state"), Path):
+        given["state"] = state.absolute()
+    settings = Settings(**given)  # type: ignore[arg-type]  # as their options' types say
+    run(
+        settings,
+        partial(open_node, session, settings.state),
+        partial(split_url, session),
+        session.environment,
+    )
+
+
+@contextmanager
+def open_node(session: Session, state: Path) -> Iterator[NodeMounts]:
+    """Mounts of this machine, through the node's proxy, and through others for other stores."""
+    from lodefs.storeproxies import StoreProxies
+    from mount.docker.kernelmounts import KernelMounts
+    from mount.nursery import Nursery
+
+    say = partial(_log.warning, "%s")
+    with Nursery() as nursery:
+        proxies = StoreProxies(session, state / "proxies", say)
+        proxies.adopt()
+        try:
+            yield KernelMounts(nursery, proxies.proxy_for, environ=session.environment, say=say)
+        finally:
+            proxies.close()
+
+
+def split_url(session: Session, url: str) -> tuple[str, str]:
+    """The store and the repository of a URL that names both. See lodefs.storeurl."""
+    from lodefs import storeurl  # boto3 comes with it
+    from lodefs.nodeproxy import node_proxy
+
+    return storeurl.split_url(session, node_proxy(session), url)

@@ -1,0 +1,191 @@
+"""A mount as a file says it: /etc/lodefs/mounts.d/NAME.toml, for ``lodefs mount --from FILE``."""
+
+from __future__ import annotations
+
+import grp
+import pwd
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from chunkstore.errors import InvalidInput
+from chunkstore.names import Spec, check_ref_name, check_repo, parse_spec, split_path
+from lodefs import settingsfile
+from mount.options import Wanted, check_mode
+
+_ID_MAX = (1 << 32) - 2  # the next one means "unchanged" to chown(2)
+READ_TIMEOUT_S_MIN, READ_TIMEOUT_S_MAX = 0.1, 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MountFile:
+    """What to mount and where. None: as where nothing is said."""
+
+    spec: Spec
+    directory: str
+    proxy: str | None = None
+    token_file: Path | None = None
+    read_timeout_s: float | None = None
+    passthrough: Wanted | None = None
+    uid: int | None = None
+    gid: int | None = None
+    mode: int | None = None
+    create_dir: bool = False
+
+    def token(self) -> str | None:
+        """The token for the proxy, where a file has it. InvalidInput: it cannot be read, is empty,
+        or others may read it."""
+        if self.token_file is None:
+            return None
+        from proxy.peers.privatefile import check_private  # here: most mounts have no token
+
+        what = f"token_file {self.token_file}"
+        check_private(self.token_file, what)
+        token = settingsfile.read_text(self.token_file).strip()
+        if not token or not token.isascii() or not token.isprintable():
+            raise InvalidInput(f"{what}: holds no token")
+        return token
+
+
+def on_off(wanted: bool) -> Wanted:
+    """Passthrough as an option says it."""
+    return "on" if wanted else "off"
+
+
+def read(path: Path) -> MountFile:
+    """The mount of a file. InvalidInput names every mistake with its line; NotFound, Denied."""
+    return parse(settingsfile.read_text(path), str(path))
+
+
+def parse(text: str, path: str) -> MountFile:
+    """The mount of a file's text; InvalidInput names all mistakes together."""
+    document = settingsfile.document(text, path)
+    values: dict[str, Any] = {}
+    mistakes: list[tuple[str, str]] = []
+    for key, value in document.items():
+        read_value = _KEYS.get(key)
+        try:
+            if read_value is None:
+                raise InvalidInput("there is no such setting")
+            values[key] = read_value(value)
+        except InvalidInput as error:
+            mistakes.append((key, str(error)))
+    mistakes += _misfits(document)
+    if mistakes:
+        raise settingsfile.complaint(text, path, mistakes)
+    spec = values.pop("spec", None) or Spec(
+        **{name: values.pop(name) for name in _PARTS if name in values}
+    )
+    return MountFile(spec=spec, directory=values.pop("dir"), **values)
+
+
+def _misfits(document: Mapping[str, object]) -> list[tuple[str, str]]:
+    """What is wrong with the keys together."""
+    found = []
+    parts = [name for name in _PARTS if name in document]
+    if "spec" in document and parts:
+        found.append((parts[0], "spec says it already"))
+    if "spec" not in document and "repo" not in document:
+        found.append(("spec", 'is missing: what to mount, as in spec = "REPO@REV:PATH"'))
+    if "dir" not in document:
+        found.append(("dir", 'is missing: where to mount, as in dir = "/data/cats"'))
+    return found
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str) or not value or "\0" in value:
+        raise InvalidInput("must be a text that is not empty")
+    return value
+
+
+def _absolute(value: object) -> str:
+    text = _text(value)
+    if not text.startswith("/"):
+        raise InvalidInput("must be an absolute path")
+    return text
+
+
+def _repo(value: object) -> str:
+    text = _text(value)
+    check_repo(text)
+    return text
+
+
+def _rev(value: object) -> str:
+    text = _text(value)
+    check_ref_name(text)
+    return text
+
+
+def _path(value: object) -> bytes:
+    return b"/".join(split_path(_text(value).encode()))
+
+
+def _seconds(value: object) -> float:
+    good = isinstance(value, int | float) and not isinstance(value, bool)
+    if not good or not READ_TIMEOUT_S_MIN <= value <= READ_TIMEOUT_S_MAX:  # type: ignore[operator]
+        raise InvalidInput(
+            f"must be a number of seconds from {READ_TIMEOUT_S_MIN:g} to {READ_TIMEOUT_S_MAX:g}"
+        )
+    return float(value)  # type: ignore[arg-type]
+
+
+def _wanted(value: object) -> Wanted:
+    if isinstance(value, bool):
+        return on_off(value)
+    if value != "auto":
+        raise InvalidInput('must be true, false or "auto"')
+    return "auto"
+
+
+def _id(kind: str, find: Callable[[str], int]) -> Callable[[object], int]:
+    """A number, or a name that this machine knows."""
+
+    def parse(value: object) -> int:
+        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _ID_MAX:
+            return value
+        if not isinstance(value, str):
+            raise InvalidInput(f"must be the number or the name of a {kind}")
+        try:
+            return find(value)
+        except KeyError:
+            raise InvalidInput(f"this machine has no {kind} {value!r}") from None
+
+    return parse
+
+
+def _mode(value: object) -> int:
+    """Permission bits: 0o550 or "0550"."""
+    try:
+        mode = int(value, 8) if isinstance(value, str) else value
+    except ValueError:
+        mode = None
+    if isinstance(mode, bool) or not isinstance(mode, int):
+        raise InvalidInput('must be permission bits, such as "0550"')
+    check_mode(mode)
+    return mode
+
+
+def _flag(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidInput("must be true or false")
+    return value
+
+
+_PARTS = ("repo", "rev", "path")
+_KEYS: Mapping[str, Callable[[object], object]] = {
+    "spec": lambda value: parse_spec(_text(value)),
+    "repo": _repo,
+    "rev": _rev,
+    "path": _path,
+    "dir": _absolute,
+    "proxy": _text,
+    "token_file": lambda value: Path(_absolute(value)),
+    "read_timeout_s": _seconds,
+    "passthrough": _wanted,
+    "uid": _id("user", lambda name: pwd.getpwnam(name).pw_uid),
+    "gid": _id("group", lambda name: grp.getgrnam(name).gr_gid),
+    "mode": _mode,
+    "create_dir": _flag,
+}

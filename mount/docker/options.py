@@ -1,0 +1,219 @@
+"""Options of ``docker volume create``: what they mean, and everything that is wrong with them.
+
+Pure. dockerd shows options to everybody who may ask it, and keeps them on disk: so no option takes
+a secret, and values that could be one are never repeated.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+import msgspec
+
+from chunkstore.durations import parse_duration
+from chunkstore.errors import InvalidInput, LodefsError
+from chunkstore.names import DEFAULT_BRANCH, ID_BYTES, check_ref_name, check_repo, split_path
+from mount.docker.nodemounts import Source
+
+T = TypeVar("T")
+SplitUrl = Callable[[str], tuple[str, str]]
+"""A store's URL with the repository's name at its end -> (store, repository). InvalidInput,
+NotFound, Unavailable."""
+
+VALID = (
+    "repo",
+    "commit",
+    "path",
+    "follow",
+    "token_file",
+    "token_env",
+    "store",
+    "uid",
+    "gid",
+    "mode",
+    "cache_pin",
+)
+MODE_MAX = 0o555
+_ID_MAX = 2**32 - 2  # the last one means "unchanged" to chown(2)
+_ENV_NAME = re.compile(r"[A-Z_][A-Z0-9_]{0,99}\Z")  # capitals, which most tokens are not
+_MODE = re.compile(r"0?o?[0-7]{3}\Z")
+_NUMBER = re.compile(r"[0-9]{1,10}\Z")
+_CREDENTIALS = re.compile(r"[a-z0-9+.-]+://[^/]*@", re.IGNORECASE)
+
+_SECRET = (
+    "is refused: `docker volume inspect` and dockerd's files would show it to others; put the "
+    "token into a file that only root can read, and give token_file=/PATH (or token_env=NAME)"
+)
+REFUSED = {
+    "pat": _SECRET,
+    "password": _SECRET,
+    "token": _SECRET,
+    "secret": _SECRET,
+    "username": "is refused: a token says by itself whose it is; give token_file=/PATH where the "
+    "store's proxy wants one",
+    "cas": "is refused: it named XetHub's server; a store is named with store=URL",
+}
+
+
+class Pin(msgspec.Struct, frozen=True):
+    """To be kept in the node's cache for so long; None: while the volume exists."""
+
+    pin_s: int | None = None
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """What a volume was asked to be. ``rev``: a branch, a tag or a commit; ``follow_s`` None:
+    it stays at the commit that this was at first."""
+
+    source: Source
+    rev: str = DEFAULT_BRANCH
+    follow_s: int | None = None
+    pin: Pin | None = None
+
+
+def parse_options(given: Mapping[str, str], split_url: SplitUrl) -> Options:
+    """The options of a volume. InvalidInput names everything that is wrong at once; otherwise what
+    ``split_url`` raises."""
+    return _Parser(given, split_url).options()
+
+
+class _Parser:
+    """Takes options one by one, and collects what is wrong with them."""
+
+    def __init__(self, given: Mapping[str, str], split_url: SplitUrl) -> None:
+        self._problems: list[str] = []
+        self._failure: LodefsError | None = None
+        self._split_url = split_url
+        self._values: dict[str, str] = {}
+        for key, value in given.items():
+            self._put(key.lower(), value)
+
+    def options(self) -> Options:
+        """All of them."""
+        source, rev = self._source(), self._take("commit", check_ref_name) or DEFAULT_BRANCH
+        follow_s = self._take("follow", parse_duration)
+        if follow_s is not None and len(rev) == 2 * ID_BYTES:
+            self._problems.append("option follow needs a branch, and commit= names a commit")
+        options = Options(
+            source=source, rev=rev, follow_s=follow_s, pin=self._take("cache_pin", _pin)
+        )
+        if self._problems:
+            raise InvalidInput(f"{'; '.join(self._problems)}. Options are {', '.join(VALID)}")
+        if self._failure is not None:
+            raise self._failure
+        return options
+
+    def _source(self) -> Source:
+        store, repo = self._repo()
+        if "token_file" in self._values and "token_env" in self._values:
+            self._problems.append("give token_file or token_env, not both")
+        return Source(
+            repo=repo,
+            store=store,
+            path=self._take("path", _path) or b"",
+            token_file=self._take("token_file", _token_file) or "",
+            token_env=self._take("token_env", _token_env) or "",
+            uid=self._take("uid", _owner),
+            gid=self._take("gid", _owner),
+            mode=self._take("mode", _mode),
+        )
+
+    def _put(self, key: str, value: str) -> None:
+        if key == "watch":  # XetHub's word
+            key = "follow"
+        if key in REFUSED:
+            self._problems.append(f"option {key} {REFUSED[key]}")
+        elif key == "write":
+            if value.lower() not in ("false", "0", ""):
+                self._problems.append(
+                    "option write is refused: volumes are read-only; `lodefs push` makes commits"
+                )
+        elif key not in VALID:
+            self._problems.append(f"there is no option {_named(key)}")
+        elif key in self._values:
+            self._problems.append(f"option {key} is given twice")
+        else:
+            self._values[key] = value
+
+    def _repo(self) -> tuple[str, str]:
+        store = self._take("store", _url) or ""
+        value = self._values.get("repo", "")
+        if not value:
+            self._problems.append("option repo is missing: repo=NAME, or repo=URL of it in a store")
+            return store, ""
+        if "://" not in value and not value.startswith("/"):
+            return store, self._take("repo", check_repo) or ""
+        if store:
+            self._problems.append("option repo is a URL and names the store: leave out store")
+        return self._take("repo", lambda url: self._split_url(_url(url))) or ("", "")
+
+    def _take(self, key: str, parse: Callable[[str], T]) -> T | None:
+        """One option, None where it is missing or wrong."""
+        if key not in self._values:
+            return None
+        try:
+            return parse(self._values[key])
+        except InvalidInput as error:
+            self._problems.append(f"option {key}: {error}")
+        except LodefsError as error:  # a store that is not there, or does not answer
+            self._failure = error
+        return None
+
+
+def _named(key: str) -> str:
+    """An option's name as it may stand in a message."""
+    return repr(key[:60])
+
+
+def _url(text: str) -> str:
+    if _CREDENTIALS.match(text):
+        raise InvalidInput(
+            "a URL must not carry credentials: `docker volume inspect` would show them; "
+            "they belong into the proxy's settings"
+        )
+    if not text:
+        raise InvalidInput("it is empty")
+    return text
+
+
+def _path(text: str) -> bytes:
+    try:
+        return b"/".join(split_path(text.encode()))
+    except UnicodeEncodeError:
+        raise InvalidInput("it is no UTF-8") from None
+
+
+def _token_file(text: str) -> str:
+    if not text.startswith("/") or "\0" in text:
+        raise InvalidInput("it must be the absolute path of a file, not the token itself")
+    return text
+
+
+def _token_env(text: str) -> str:
+    if not _ENV_NAME.match(text):
+        raise InvalidInput(
+            "it must be the name of an environment variable (capitals, digits, _), not the token"
+        )
+    return text
+
+
+def _owner(text: str) -> int:
+    if not _NUMBER.match(text) or int(text) > _ID_MAX:
+        raise InvalidInput(f"{text!r} is no number from 0 to {_ID_MAX}")
+    return int(text)
+
+
+def _mode(text: str) -> int:
+    if not _MODE.match(text) or int(text, 8) & ~MODE_MAX:
+        raise InvalidInput(f"{text!r} is no octal mode of at most 0555 (a volume is read-only)")
+    return int(text, 8)
+
+
+def _pin(text: str) -> Pin | None:
+    if text.lower() in ("true", "1"):
+        return Pin()
+    if text.lower() in ("false", "0"):
+        return None
+    return Pin(parse_duration(text))

@@ -1,0 +1,171 @@
+"""The plugin's process: everything put together, from the first message to systemd to the last.
+
+It ends without touching a mount: containers go on reading, and the next one finds everything again.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+import msgspec
+
+from chunkstore import sockets
+from chunkstore.errors import InvalidInput, LodefsError, NotFound
+from chunkstore.sdnotify import READY, STOPPING, SystemdNotifier
+from mount.docker.calls import Calls
+from mount.docker.nodemounts import NodeMounts
+from mount.docker.options import SplitUrl
+from mount.docker.protocol import METHODS, MalformedError, encode_answer, encode_error
+from mount.docker.records import Records
+from mount.docker.server import Answer, Server
+from mount.docker.table import Table, machine_clock
+from mount.docker.upkeep import Upkeep
+from mount.docker.volumes import ANSWER_TIMEOUT_S, Volumes
+
+SOCKET = Path("/run/docker/plugins/lodefs.sock")
+STATE = Path("/var/lib/lodefs/docker")
+WATCHDOG_S = 5.0
+FIRST_LOOK_S = 2.0  # dockerd waits meanwhile
+STOP_TIMEOUT_S = 3.0
+WORK_END_S = 20.0  # for what goes on in the background when the plugin is told to end
+SLOW_S = 0.5
+_log = logging.getLogger("lodefs.docker")
+
+OpenNode = Callable[[], AbstractContextManager[NodeMounts]]
+"""Makes the node. Its end touches no mount."""
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """Of one plugin."""
+
+    socket: Path = SOCKET
+    state: Path = STATE
+    answer_timeout_s: float = ANSWER_TIMEOUT_S
+
+
+def run(
+    settings: Settings, open_node: OpenNode, split_url: SplitUrl, environ: Mapping[str, str]
+) -> None:
+    """Serve until SIGTERM or SIGINT. Must be called in the main thread.
+
+    InUse (socket or state of another plugin), Denied, InvalidInput, Unavailable.
+    """
+    notifier = SystemdNotifier(environ)
+    with open_node() as node, _asked_to_end() as end, _listening(settings, environ) as listener:
+        records = Records(settings.state)
+        try:
+            with _serving(settings, node, records, split_url, listener) as upkeep:
+                notifier.send(READY)
+                ended = False
+                while not ended:
+                    if upkeep.is_well():
+                        notifier.alive()
+                    ended = end.wait(WATCHDOG_S)
+                notifier.send(STOPPING)
+                _log.info("told to end; mounts stay")
+        finally:
+            records.close()
+
+
+@contextmanager
+def _serving(
+    settings: Settings,
+    node: NodeMounts,
+    records: Records,
+    split_url: SplitUrl,
+    listener: socket.socket,
+) -> Iterator[Upkeep]:
+    table = Table(records, machine_clock())
+    calls, chores = Calls(), Calls()
+    woken = threading.Event()
+    volumes = Volumes(
+        table,
+        node,
+        calls,
+        split_url,
+        answer_timeout_s=settings.answer_timeout_s,
+        on_change=woken.set,
+    )
+    upkeep = Upkeep(table, node, volumes, chores, woken)
+    server = Server(listener, answering(volumes))
+    upkeep.start()
+    upkeep.looked.wait(FIRST_LOOK_S)  # else what is mounted would be said not to be
+    server.start()
+    _log.info("serving %d volumes of %s", len(table.slots()), settings.state)
+    try:
+        yield upkeep
+    finally:
+        server.stop(STOP_TIMEOUT_S)
+        upkeep.stop(STOP_TIMEOUT_S)
+        ends_s = time.monotonic() + WORK_END_S
+        for work in (calls, chores):
+            if not work.wait_idle(max(0.0, ends_s - time.monotonic())):
+                _log.warning("work that is not done is left to the next start")
+
+
+def answering(volumes: Volumes) -> Answer:
+    """How calls are answered: errors of ours as ``Err``, and never with anything that was sent."""
+
+    def answer(path: str, body: bytes) -> tuple[int, bytes]:
+        method = METHODS.get(path)
+        if method is None:
+            return 404, encode_error(f"there is no method {path[:100]}")
+        name, begun_s = path.lstrip("/"), time.monotonic()
+        try:
+            return 200, encode_answer(method(volumes, body))
+        except MalformedError as error:
+            return 400, encode_error(f"{name}: {error}")
+        except LodefsError as error:
+            expected = isinstance(error, NotFound) and name == "VolumeDriver.Get"
+            # dockerd asks for a volume before it makes it
+            _log.log(logging.DEBUG if expected else logging.WARNING, "%s: %s", name, error)
+            return 200, encode_error(str(error))
+        except Exception as error:  # noqa: BLE001 - a mistake of ours must not end the server
+            _log.exception("%s", name)
+            return 500, encode_error(f"{name}: {type(error).__name__} (a fault of lodefs)")
+        finally:
+            elapsed_s = time.monotonic() - begun_s
+            level = logging.WARNING if elapsed_s > SLOW_S else logging.DEBUG
+            _log.log(level, "%s took %.3f s", name, elapsed_s)
+
+    return answer
+
+
+@contextmanager
+def _listening(settings: Settings, environ: Mapping[str, str]) -> Iterator[socket.socket]:
+    """The socket of systemd where there is one, else our own, whose file goes at the end."""
+    given = sockets.inherited(environ)
+    if len(given) > 1 or not all(map(sockets.is_unix, given)):
+        raise InvalidInput("systemd must hand over one Unix socket, and nothing else")
+    inode = 0
+    if given:
+        [listener] = given
+    else:
+        listener = sockets.listen_unix(settings.socket, mode=0o600)
+        inode = settings.socket.lstat().st_ino
+    try:
+        yield listener
+    finally:
+        if inode:
+            sockets.remove_unix(settings.socket, inode)
+        listener.close()
+
+
+@contextmanager
+def _asked_to_end() -> Iterator[threading.Event]:
+    """An event that SIGTERM and SIGINT set."""
+    end = threading.Event()
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = [signal.signal(number, lambda *_: end.set()) for number in numbers]
+    try:
+        yield end
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)

@@ -1,0 +1,131 @@
+"""docker.volumedriver/1.0: what dockerd asks and how it is answered, without HTTP.
+
+https://docs.docker.com/engine/extend/plugins_volume/. dockerd reads an error of an answer's ``Err``
+field, whatever the status; any answer to Get without a volume means to it that there is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+import msgspec
+
+from chunkstore.errors import InvalidInput
+from mount.docker.records import Damaged
+from mount.docker.status import status_of, time_text
+from mount.docker.volumes import Shown, Volumes
+
+
+class CreateRequest(msgspec.Struct, rename="pascal"):
+    """VolumeDriver.Create."""
+
+    name: str
+    opts: dict[str, str] | None = None
+
+
+class NameRequest(msgspec.Struct, rename="pascal"):
+    """VolumeDriver.Remove, Path, Get."""
+
+    name: str
+
+
+class MountRequest(msgspec.Struct):
+    """VolumeDriver.Mount, Unmount."""
+
+    name: str = msgspec.field(name="Name")
+    mount_id: str = msgspec.field(name="ID")
+
+
+T = TypeVar("T")
+Method = Callable[[Volumes, bytes], dict[str, object]]
+
+
+class MalformedError(InvalidInput):
+    """A body that is no request of the method."""
+
+
+def encode_answer(answer: Mapping[str, object]) -> bytes:
+    """The bytes of an answer."""
+    return msgspec.json.encode(answer)
+
+
+def encode_error(text: str) -> bytes:
+    """The bytes of an answer that says in one line what is wrong."""
+    line = " ".join(text.encode("utf-8", "backslashreplace").decode().split())
+    return msgspec.json.encode({"Err": line or "it failed without a word"})
+
+
+def _activate(_volumes: Volumes, _body: bytes) -> dict[str, object]:
+    return {"Implements": ["VolumeDriver"]}
+
+
+def _capabilities(_volumes: Volumes, _body: bytes) -> dict[str, object]:
+    return {"Capabilities": {"Scope": "local"}}
+
+
+def _create(volumes: Volumes, body: bytes) -> dict[str, object]:
+    request = _decode(body, CreateRequest)
+    volumes.create(request.name, request.opts or {})
+    return {}
+
+
+def _remove(volumes: Volumes, body: bytes) -> dict[str, object]:
+    volumes.remove(_decode(body, NameRequest).name)
+    return {}
+
+
+def _mount(volumes: Volumes, body: bytes) -> dict[str, object]:
+    request = _decode(body, MountRequest)
+    return {"Mountpoint": volumes.mount(request.name, request.mount_id)}
+
+
+def _unmount(volumes: Volumes, body: bytes) -> dict[str, object]:
+    request = _decode(body, MountRequest)
+    volumes.unmount(request.name, request.mount_id)
+    return {}
+
+
+def _path(volumes: Volumes, body: bytes) -> dict[str, object]:
+    return {"Mountpoint": volumes.path(_decode(body, NameRequest).name)}
+
+
+def _get(volumes: Volumes, body: bytes) -> dict[str, object]:
+    name = _decode(body, NameRequest).name
+    shown = volumes.get(name)
+    status = status_of(shown, volumes.boot)
+    return {"Volume": {**_summary(shown, name), "Status": status}}
+
+
+def _list(volumes: Volumes, _body: bytes) -> dict[str, object]:
+    return {"Volumes": [_summary(shown, shown.record.name) for shown in volumes.list()]}
+
+
+def _summary(shown: Shown, name: str) -> dict[str, object]:
+    summary: dict[str, object] = {"Name": name, "Mountpoint": shown.place}
+    if not isinstance(shown.record, Damaged):
+        summary["CreatedAt"] = time_text(shown.record.created_at_s)
+    return summary
+
+
+def _decode(body: bytes, kind: type[T]) -> T:
+    """A request. dockerd repeats a call whose connection broke with an empty body."""
+    if not body:
+        raise MalformedError("the request has no body: its first try was interrupted; try again")
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise MalformedError(f"the request is malformed: {error}") from None
+
+
+METHODS: dict[str, Method] = {
+    "/Plugin.Activate": _activate,
+    "/VolumeDriver.Capabilities": _capabilities,
+    "/VolumeDriver.Create": _create,
+    "/VolumeDriver.Remove": _remove,
+    "/VolumeDriver.Mount": _mount,
+    "/VolumeDriver.Unmount": _unmount,
+    "/VolumeDriver.Path": _path,
+    "/VolumeDriver.Get": _get,
+    "/VolumeDriver.List": _list,
+}

@@ -1,0 +1,327 @@
+"""What dockerd asks of volumes: each call is answered in time, whatever the node does.
+
+A Mount is done in this order: mount, write the reference, answer; an Unmount: drop the reference,
+unmount when it was the last, answer. So whatever ends in between leaves at worst a mount without
+references, which upkeep takes away.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import TypeVar
+
+import msgspec
+
+from chunkstore.errors import (
+    AlreadyExists,
+    DeadlineExceeded,
+    InUse,
+    LodefsError,
+    Unavailable,
+)
+from mount.docker.calls import Calls
+from mount.docker.nodemounts import NodeMounts, Source, Standing, Traffic
+from mount.docker.options import SplitUrl, parse_options
+from mount.docker.records import Damaged, Record
+from mount.docker.table import Slot, Table, no_such
+from mount.docker.volume import (
+    REMOVE_STALE_S,
+    Volume,
+    check_mount_id,
+    check_name,
+    created,
+    doubtful,
+    forgotten,
+    is_same_data,
+    key_of,
+    referenced,
+    released,
+)
+
+ANSWER_TIMEOUT_S = 0.9
+WORK_TIMEOUT_S = 30.0  # for what goes on after its caller was answered
+FIRST_TRY, WHY_TRY = 0.75, 0.15  # of the caller's time
+TRAFFIC_TIMEOUT_S = 0.1
+_SLOW = " (the node's proxy or its store is slow, or out of reach)"  # of what is late
+_log = logging.getLogger("lodefs.docker")
+
+T = TypeVar("T")
+
+
+class Shown(msgspec.Struct, frozen=True):
+    """A volume as it is now. ``place`` "": it is not mounted."""
+
+    record: Record
+    place: str
+    standing: Standing | None
+    traffic: Traffic
+
+
+class Volumes:
+    """The volumes of this node. Every method may be called by any thread, and returns, or raises
+    one of errors.py's classes, within ``answer_timeout_s``."""
+
+    def __init__(
+        self,
+        table: Table,
+        node: NodeMounts,
+        calls: Calls,
+        split_url: SplitUrl,
+        *,
+        answer_timeout_s: float = ANSWER_TIMEOUT_S,
+        on_change: Callable[[], None] = lambda: None,
+    ) -> None:
+        """``on_change`` is told when upkeep may have something to do."""
+        self._table = table
+        self._records = table.records
+        self._clock = table.clock
+        self._node = node
+        self._calls = calls
+        self._split_url = split_url
+        self._answer_timeout_s = answer_timeout_s
+        self._on_change = on_change
+        self.boot = table.clock.boot
+
+    def create(self, name: str, given: Mapping[str, str]) -> None:
+        """Make a volume; fine where there is the same one.
+
+        InvalidInput (name, options, path), NotFound (repository, revision), Denied,
+        AlreadyExists (with other options), Unavailable.
+        """
+        key = key_of(check_name(name))
+        self._answer(
+            ("create", name, frozenset(given.items())),
+            f"creating volume {name!r}{_SLOW}",
+            partial(self._create, key, name, dict(given)),
+        )
+        self._on_change()
+
+    def remove(self, name: str) -> None:
+        """Remove a volume that nobody uses. NotFound, InUse, Unavailable."""
+        key = key_of(check_name(name))
+        self._answer(
+            ("remove", name), f"removing volume {name!r}", partial(self._remove, key, name)
+        )
+
+    def mount(self, name: str, mount_id: str) -> str:
+        """Have a volume mounted on the directory that is returned, until ``unmount`` with the same
+        ID was called as often. NotFound, Corrupt, InvalidInput, Denied, Unavailable."""
+        key = key_of(check_name(name))
+        check_mount_id(mount_id)
+        call = ("mount", object())  # each counts: only the volume's lock has them wait
+        return self._answer(
+            call,
+            f"mounting volume {name!r}{_SLOW}",
+            partial(self._mount, key, name, mount_id, lambda: self._calls.is_wanted(call)),
+            lambda _place: self._take_back(key, mount_id),
+        )
+
+    def unmount(self, name: str, mount_id: str) -> None:
+        """Take a mount back; fine for an ID that has none. NotFound, Corrupt, Unavailable."""
+        key = key_of(check_name(name))
+        check_mount_id(mount_id)
+        self._answer(
+            ("unmount", object()),
+            f"unmounting volume {name!r}",
+            partial(self._unmount, key, name, mount_id),
+        )
+
+    def path(self, name: str) -> str:
+        """Where a volume is mounted; "" where it is not. NotFound."""
+        return self._place(self._table.find(check_name(name)))
+
+    def get(self, name: str) -> Shown:
+        """A volume with all that is known of it. NotFound."""
+        slot = self._table.find(check_name(name))
+        if slot.standing is not None and slot.standing.alive:
+            self._ask_traffic(slot)
+        record = slot.record
+        if record is None:
+            raise no_such(name)
+        return self._shown(slot, record)
+
+    def list(self) -> list[Shown]:
+        """All volumes whose names are known."""
+        found = [
+            self._shown(slot, record)
+            for slot in self._table.slots()
+            if (record := slot.record) is not None and record.name
+        ]
+        return sorted(found, key=lambda shown: shown.record.name)
+
+    def _answer(
+        self,
+        key: tuple[object, ...],
+        what: str,
+        work: Callable[[], T],
+        late: Callable[[T], None] = lambda _result: None,
+    ) -> T:
+        try:
+            return self._calls.run(key, work, self._answer_timeout_s, late)
+        except DeadlineExceeded as error:
+            raise DeadlineExceeded(f"{what}: {error}") from error
+
+    def _create(self, key: str, name: str, given: Mapping[str, str]) -> None:
+        options = parse_options(given, self._split_url)  # a URL may need a look at its store
+        with self._table.changing(key) as slot:
+            if slot.record is not None:
+                if slot.volume(name).options != options:
+                    raise AlreadyExists(
+                        f"there is a volume {name!r} with other options: remove it first, or "
+                        "choose another name"
+                    )
+                return
+            source, rev = options.source, options.rev
+            found = self._in_time(partial(self._node.resolve, source, rev), source, rev)
+            self._table.write(slot, created(name, options, found, self._clock.now_s()))
+        _log.info("created volume %s: %s@%s", name, options.source.repo, found.commit)
+
+    def _mount(self, key: str, name: str, mount_id: str, is_wanted: Callable[[], bool]) -> str:
+        with self._table.changing(key) as slot:
+            volume = slot.volume(name)
+            if not is_wanted():
+                raise DeadlineExceeded("nobody waits for this mount any more")
+            bring_up = partial(self.bring_up, slot, volume)
+            self._in_time(bring_up, volume.options.source, volume.commit)
+            clock = self._clock
+            self._table.write(slot, referenced(volume, mount_id, clock.boot, clock.uptime_s()))
+            return self._records.place(key)
+
+    def _in_time(self, work: Callable[[float], T], source: Source, rev: str) -> T:
+        """First within the caller's time, so that it hears what is wrong; what is only slow is
+        then done with more time, in the background."""
+        try:
+            return work(FIRST_TRY * self._answer_timeout_s)
+        except DeadlineExceeded:
+            with suppress(DeadlineExceeded):  # but not a proxy that is not there
+                self._node.resolve(source, rev, WHY_TRY * self._answer_timeout_s)
+            return work(WORK_TIMEOUT_S)
+
+    def bring_up(self, slot: Slot, volume: Volume, timeout_s: float) -> None:
+        """Mount a volume where it is not mounted, or where its mount is dead."""
+        place = self._records.make_place(slot.key)
+        source = volume.options.source
+        try:
+            self._node.mount(source, volume.commit, place, timeout_s)
+        except InUse:
+            if not self._is_up(slot, volume, place):
+                raise
+        slot.standing = Standing(
+            place, source.repo, volume.commit, source.path, alive=True, supervised=True
+        )
+
+    def _is_up(self, slot: Slot, volume: Volume, place: str) -> bool:
+        """Whether the living mount on ``place`` is the volume's. One of an older commit, which
+        nobody uses, is replaced."""
+        standing = slot.standing
+        if standing is None or standing.commit != volume.commit:
+            there = self._node.standing(WORK_TIMEOUT_S)
+            standing = next((one for one in there if one.place == place), None)
+        if standing is None:
+            return False
+        source = volume.options.source
+        if (standing.repo, standing.commit) == (source.repo, volume.commit):
+            return True
+        if volume.count(self._clock.boot):
+            return False
+        self._node.unmount(place, WORK_TIMEOUT_S)
+        self._node.mount(source, volume.commit, place, WORK_TIMEOUT_S)
+        return True
+
+    def _take_back(self, key: str, mount_id: str) -> None:
+        """A Mount was done too late: dockerd will not unmount it."""
+        with self._table.changing(key) as slot:
+            if isinstance(slot.record, Volume):
+                self._table.write(slot, released(slot.record, mount_id, self._clock.boot))
+
+    def _unmount(self, key: str, name: str, mount_id: str) -> None:
+        with self._table.changing(key) as slot:
+            volume = released(slot.volume(name), mount_id, self._clock.boot)
+            self._table.write(slot, volume)
+            if not volume.count(self._clock.boot):
+                self.take_down(slot)
+
+    def take_down(self, slot: Slot) -> None:
+        """Unmount a volume; fine where it is not mounted."""
+        self._node.unmount(self._records.place(slot.key), WORK_TIMEOUT_S)
+        slot.standing = None
+        slot.unused_since_s = None
+
+    def _remove(self, key: str, name: str) -> None:
+        with self._table.changing(key) as slot:
+            if slot.record is None:
+                raise no_such(name)
+            if isinstance(slot.record, Damaged):
+                self._check_unused(slot, name)
+                self.take_down(slot)
+                self._records.set_aside(key)
+            else:
+                self._check_unreferenced(slot, slot.volume(name))
+                self.take_down(slot)
+                self._records.remove(key)
+            removed, slot.record = slot.record, None
+            self._records.remove_place(key)
+        if isinstance(removed, Volume):
+            self.unpin(removed)
+        _log.info("removed volume %s", name)
+
+    def _check_unreferenced(self, slot: Slot, volume: Volume) -> None:
+        """InUse where containers have the volume. Mounts that dockerd forgot do not count."""
+        boot = self._clock.boot
+        stale = doubtful(volume, boot, self._clock.uptime_s(), REMOVE_STALE_S)
+        if stale and self._node.users(self._records.place(slot.key)) == 0:
+            volume = forgotten(volume, stale)
+            self._table.write(slot, volume)
+        if count := volume.count(boot):
+            raise InUse(f"volume {volume.name!r} is in use: {_mounts(count)} of it are not undone")
+
+    def _check_unused(self, slot: Slot, name: str) -> None:
+        """InUse where a damaged volume is a living mount that somebody holds, or may hold."""
+        place = self._records.place(slot.key)
+        alive = any(one.place == place and one.alive for one in self._node.standing(WORK_TIMEOUT_S))
+        if alive and self._node.users(place) != 0:
+            raise InUse(f"volume {name!r} is damaged and in use: stop its containers first")
+
+    def unpin(self, volume: Volume) -> None:
+        """Let a commit's data go in the background, unless another volume pins the same."""
+        source, commit = volume.options.source, volume.commit
+        if not volume.pinned_until_s or any(
+            other.options.pin is not None and is_same_data(other, volume)
+            for other in self._table.volumes()
+        ):
+            return
+
+        def work() -> None:
+            try:
+                self._node.unpin(source, commit, WORK_TIMEOUT_S)
+            except LodefsError as error:
+                _log.warning("%s@%s stays pinned for a while: %s", source.repo, commit, error)
+
+        try:
+            self._calls.begin(("unpin", source, commit), work)
+        except Unavailable as error:
+            _log.warning("%s@%s stays pinned for a while: %s", source.repo, commit, error)
+
+    def _ask_traffic(self, slot: Slot) -> None:
+        """What was read by now; what is known already, where that takes long."""
+
+        def ask() -> None:
+            slot.traffic = self._node.traffic(self._records.place(slot.key), WORK_TIMEOUT_S)
+
+        try:
+            self._calls.run(("traffic", slot.key), ask, TRAFFIC_TIMEOUT_S)
+        except LodefsError as error:
+            _log.debug("traffic of %s: %s", slot.key, error)
+
+    def _place(self, slot: Slot) -> str:
+        return self._records.place(slot.key) if slot.standing is not None else ""
+
+    def _shown(self, slot: Slot, record: Record) -> Shown:
+        return Shown(record, self._place(slot), slot.standing, slot.traffic)
+
+
+def _mounts(count: int) -> str:
+    return f"{count} mount{'s' if count > 1 else ''}"

@@ -1,0 +1,122 @@
+"""Proxies of other stores: started, found, started again."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from chunkstore.errors import Unavailable
+from chunkstore.location import open_objects
+from chunkstore.store import create_store
+from chunkstore.testing.children import private_directory
+from lodefs import storeproxies
+from lodefs.nodeproxy import ask, own_proxy, ready, served_store
+from lodefs.session import Session
+from lodefs.storeproxies import StoreProxies
+from mount.testing.mounts import WAIT_S, alive, until
+
+pytestmark = pytest.mark.slow
+NODE = "unix:/nonexistent/proxy.sock"
+
+
+class Node:
+    """A node with no proxy of its own, and a store in a directory."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "proxies"
+        self.store = str(folder / "store")
+        create_store(open_objects(self.store))
+        self.said: list[str] = []
+        self.pids: set[int] = set()
+        self.own = own_proxy(self.folder, self.store)
+
+    def proxies(self) -> StoreProxies:
+        """As a process on it has them."""
+        environment = {"LODEFS_CONFIG": os.devnull, "LODEFS_PROXY": NODE, "HOME": "/"}
+        return StoreProxies(Session(environment), self.folder, self.said.append)
+
+    def pid(self) -> int:
+        """The proxy of the store, which runs; 0 while its number is being written."""
+        text = self.own.pid_file.read_text()
+        if text:
+            self.pids.add(int(text))
+        return int(text or 0)
+
+    def close(self) -> None:
+        """Leave nothing behind."""
+        for file in self.folder.glob("proxy-*/pid"):
+            self.pids.add(int(file.read_text()))
+        for pid in self.pids:
+            if alive(pid):
+                os.kill(pid, signal.SIGKILL)
+        until(lambda: not any(alive(pid) for pid in self.pids))
+
+
+@pytest.fixture
+def node(monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
+    monkeypatch.setattr(storeproxies, "KEEP_S", 0.05)
+    with private_directory() as folder:
+        made = Node(folder)
+        yield made
+        made.close()
+
+
+def test_the_nodes_own(node: Node) -> None:
+    """Without a store it is the node's proxy, whether it runs or not."""
+    proxies = node.proxies()
+    assert proxies.proxy_for("", 0.0) == NODE
+    proxies.close()
+    assert not node.folder.exists()
+
+
+def test_another_store(node: Node) -> None:
+    """A proxy is started for it, kept running, and found by the next process; it ends when it is
+    not used."""
+    proxies = node.proxies()
+    with pytest.raises(Unavailable, match="being started"):
+        proxies.proxy_for(node.store, 0.01)
+    url = proxies.proxy_for(node.store, WAIT_S)
+    assert served_store(ask(url, "/status")) == node.store
+    first = node.pid()
+    os.kill(first, signal.SIGKILL)
+    until(lambda: node.pid() not in (0, first) and ready(url))
+    proxies.close()
+
+    second = node.pid()
+    proxies = node.proxies()
+    assert proxies.proxy_for(node.store, WAIT_S) == url
+    assert node.pid() == second
+    proxies.close()
+    assert alive(second)
+
+
+def test_adopted(node: Node) -> None:
+    """A process that comes after another keeps its proxies running, and ends idle ones."""
+    proxies = node.proxies()
+    url = proxies.proxy_for(node.store, WAIT_S)
+    proxies.close()
+    first = node.pid()
+    os.kill(first, signal.SIGKILL)
+    os.waitpid(first, 0)
+    proxies = node.proxies()
+    proxies.adopt()
+    until(lambda: node.pid() not in (0, first) and ready(url))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(storeproxies, "IDLE_S", 0.0)
+        second = node.pid()
+        until(lambda: not alive(second))
+    proxies.close()
+    assert not (node.own.directory / "store").exists()
+
+
+def test_a_store_that_cannot_be_served(node: Node) -> None:
+    """What the proxy says when it does not start is the error."""
+    proxies = node.proxies()
+    with pytest.raises(Unavailable, match="does not start"):
+        proxies.proxy_for(f"{node.store}/none", WAIT_S)
+    assert not list(node.folder.glob("*/store")), "nobody keeps it running"
+    proxies.close()

@@ -1,0 +1,52 @@
+"""A node whose store is S3, and the network to it is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from chunkstore.testing.children import private_directory
+from loadtests.services.containers import REPO, write_flowers
+from loadtests.services.dockercalls import DockerCalls, PluginError
+from loadtests.services.moto import moto_server
+from loadtests.services.pluginnode import PluginNode, plugin_node
+
+pytestmark = [pytest.mark.fuse, pytest.mark.slow]
+
+
+@pytest.fixture
+def cut_off(monkeypatch: pytest.MonkeyPatch) -> Iterator[PluginNode]:
+    """A node with one volume, which was mounted before; S3 was ended since."""
+    with ExitStack() as network, private_directory("ln-") as folder, ExitStack() as stack:
+        server = network.enter_context(moto_server())
+        settings = {**server.environment, "AWS_ENDPOINT_URL": server.endpoint_url}
+        for name, value in settings.items():
+            monkeypatch.setenv(name, value)
+        store = f"s3://{server.make_bucket()}/flowers"
+        node = stack.enter_context(plugin_node(folder, store=store))
+        write_flowers(folder / "data")
+        node.push(folder / "data", REPO)
+        docker = DockerCalls(node.socket)
+        docker.volume_create("known", {"repo": REPO})
+        docker.stop(docker.run("known"))
+        network.close()
+        yield node
+
+
+def test_without_the_network_the_volume_is_refused_in_time(cut_off: PluginNode) -> None:
+    """Create of a repository that the node has not seen fails in time, and tells who is slow."""
+    docker = DockerCalls(cut_off.socket)
+    with pytest.raises(PluginError, match=r"'other'.*proxy or its store is slow, or out of reach"):
+        docker.volume_create("other", {"repo": "team/other"})
+    assert docker.calls.seen[-1].took_s < 1.5
+
+
+def test_what_the_node_has_is_mounted_without_the_network(cut_off: PluginNode) -> None:
+    """A volume whose directories the node has is mounted and listed all the same."""
+    docker = DockerCalls(cut_off.socket)
+    used = docker.run("known")
+    assert {path.name for path in Path(used.place).iterdir()} >= {"labels", "big.bin"}
+    docker.stop(used)

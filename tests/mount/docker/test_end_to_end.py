@@ -1,0 +1,75 @@
+"""The node's mounts with a real proxy: what its answers really are."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+
+import msgspec
+import pytest
+
+from chunkstore.errors import InvalidInput, NotFound
+from chunkstore.testing.children import private_directory
+from mount.docker.kernelmounts import KernelMounts
+from mount.docker.nodemounts import Source
+from mount.nursery import Nursery
+from mount.testing.mounts import WAIT_S, until
+from proxy.testing import RunningProxy
+from proxy.testing_rig import REPO, Rig, serve_rig
+
+pytestmark = [pytest.mark.fuse, pytest.mark.slow]
+
+FILES = {
+    b"train/a": random.Random(1).randbytes(300_000),
+    b"train/b": b"b",
+    b"test/c": random.Random(2).randbytes(200_000),
+}
+
+
+def pinned(proxy: RunningProxy) -> list[str]:
+    """The paths of all pins."""
+    with proxy.client() as client:
+        return [pin["path"] for pin in json.loads(client.get("/pins").body)["pins"]]
+
+
+def test_a_volume(nursery: Nursery) -> None:
+    """Resolved, mounted, read, counted, pinned and taken away, through a real proxy."""
+    said: list[str] = []
+    with private_directory() as folder, serve_rig(Rig(folder, FILES)) as (proxy, _):
+        node = KernelMounts(
+            nursery, lambda _store, _timeout_s: proxy.address, environ={}, say=said.append
+        )
+        source = Source(repo=REPO, path=b"train")
+        found = node.resolve(source, "main", WAIT_S)
+        assert (found.files, found.size_bytes) == (3, sum(map(len, FILES.values())))
+        for bad, error in (
+            (Source(repo="no/such"), NotFound),
+            (Source(repo=REPO, path=b"nowhere"), NotFound),
+            (Source(repo=REPO, path=b"train/a"), InvalidInput),
+        ):
+            with pytest.raises(error, match=r"no/such|nowhere|train/a"):
+                node.resolve(bad, "main", WAIT_S)
+        with pytest.raises(NotFound, match="no-branch"):
+            node.resolve(source, "no-branch", WAIT_S)
+
+        place = folder / "place"
+        place.mkdir()
+        node.mount(source, found.commit, str(place), WAIT_S)
+        try:
+            assert sorted(os.listdir(place)) == ["a", "b"]
+            assert (place / "a").read_bytes() == FILES[b"train/a"]
+            told = node.traffic(str(place), WAIT_S)
+            assert told.cache_bytes + told.store_bytes >= len(FILES[b"train/a"])
+            assert told.store_bytes > 0
+            for path in (b"train", b""):
+                part = msgspec.structs.replace(source, path=path)
+                for _ in range(2):
+                    node.pin(part, found.commit, 600, WAIT_S)
+                until(lambda path=path: set(pinned(proxy)) == {path.decode()})  # type: ignore[misc]
+                for _ in range(2):
+                    node.unpin(part, found.commit, WAIT_S)
+                assert pinned(proxy) == []
+        finally:
+            node.unmount(str(place), WAIT_S)
+    assert said == []

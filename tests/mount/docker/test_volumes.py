@@ -1,0 +1,379 @@
+"""Volumes: what dockerd asks of them, in the right order, twice, too late, and out of order."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from chunkstore.errors import (
+    AlreadyExists,
+    Corrupt,
+    DeadlineExceeded,
+    Denied,
+    InUse,
+    InvalidInput,
+    NotFound,
+    Unavailable,
+)
+from mount.docker.nodemounts import Traffic
+from mount.docker.records import Damaged
+from mount.docker.testing import MemoryMounts
+from mount.docker.testing_rig import NEW, OLD, WAIT_S, Rig, memory_mounts
+from mount.docker.volume import Volume, key_of
+
+CATS = {"repo": "vision/cats"}
+
+
+@pytest.fixture
+def memory() -> MemoryMounts:
+    return memory_mounts()
+
+
+@pytest.fixture
+def rig(tmp_path: Path, memory: MemoryMounts) -> Iterator[Rig]:
+    made = Rig(tmp_path / "state", memory)
+    yield made
+    made.close()
+
+
+def volume(rig: Rig, name: str = "a") -> Volume:
+    record = rig.volumes.get(name).record
+    assert isinstance(record, Volume)
+    return record
+
+
+def references(rig: Rig, name: str = "a") -> int:
+    return volume(rig, name).count(rig.hands.boot)
+
+
+def test_a_life(rig: Rig, memory: MemoryMounts) -> None:
+    """Created, mounted for two containers, unmounted by the last, removed: nothing is left."""
+    rig.volumes.create("a", CATS)
+    assert rig.volumes.path("a") == ""
+    place = rig.volumes.mount("a", "one")
+    assert rig.volumes.mount("a", "two") == place == rig.volumes.path("a")
+    assert memory.mounts[place].commit == OLD
+    rig.volumes.unmount("a", "one")
+    assert place in memory.mounts
+    rig.volumes.unmount("a", "two")
+    assert not memory.mounts
+    assert rig.volumes.path("a") == ""
+    rig.volumes.remove("a")
+    assert rig.volumes.list() == []
+    assert rig.records.places() == []
+    assert rig.records.load() == []
+
+
+def test_a_branch_is_resolved_once(rig: Rig, memory: MemoryMounts) -> None:
+    """A volume stays at the commit that its branch was when it was created."""
+    rig.volumes.create("a", CATS)
+    memory.repos["vision/cats"].revisions["main"] = NEW
+    assert memory.mounts == {}
+    place = rig.volumes.mount("a", "one")
+    assert memory.mounts[place].commit == OLD
+    rig.hands.forward(1e6)
+    rig.settle()
+    assert volume(rig).commit == OLD
+
+
+def test_create_twice(rig: Rig) -> None:
+    """The same options are fine, others are refused, and the first volume stays."""
+    rig.volumes.create("a", CATS)
+    rig.volumes.create("a", {"REPO": "vision/cats", "commit": "main"})
+    with pytest.raises(AlreadyExists, match="other options"):
+        rig.volumes.create("a", CATS | {"commit": "v1"})
+    assert volume(rig).options.rev == "main"
+
+
+def test_what_cannot_be_created(rig: Rig, memory: MemoryMounts, tmp_path: Path) -> None:
+    """Each reason is told, and there is no volume then."""
+    (tmp_path / "token").write_text("wrong")
+    with pytest.raises(NotFound, match="no/such"):
+        rig.volumes.create("a", {"repo": "no/such"})
+    with pytest.raises(NotFound, match="v9"):
+        rig.volumes.create("a", CATS | {"commit": "v9"})
+    with pytest.raises(InvalidInput, match="nowhere"):
+        rig.volumes.create("a", CATS | {"path": "nowhere"})
+    with pytest.raises(Denied, match="token"):
+        rig.volumes.create("a", {"repo": "secret", "token_file": str(tmp_path / "token")})
+    memory.fail("resolve", Unavailable("unix:/run/lodefs/proxy.sock: Connection refused"))
+    with pytest.raises(Unavailable, match="Connection refused"):
+        rig.volumes.create("a", CATS)
+    with pytest.raises(InvalidInput, match="'foo'"):
+        rig.volumes.create("a", CATS | {"foo": "1"})
+    assert rig.volumes.list() == []
+    assert rig.records.load() == []
+
+
+def test_no_such_volume(rig: Rig) -> None:
+    """Every call names the volume that is not there, also one that was removed."""
+    rig.volumes.create("gone", CATS)
+    rig.volumes.remove("gone")
+    for call in (
+        lambda: rig.volumes.mount("gone", "one"),
+        lambda: rig.volumes.unmount("gone", "one"),
+        lambda: rig.volumes.remove("gone"),
+        lambda: rig.volumes.path("gone"),
+        lambda: rig.volumes.get("gone"),
+    ):
+        with pytest.raises(NotFound, match="gone"):
+            call()
+
+
+def test_remove_while_mounted(rig: Rig, memory: MemoryMounts) -> None:
+    """A volume in use stays, and its mount too."""
+    rig.volumes.create("a", CATS)
+    place = rig.volumes.mount("a", "one")
+    with pytest.raises(InUse, match="'a' is in use: 1 mount"):
+        rig.volumes.remove("a")
+    assert memory.mounts[place].alive
+    rig.volumes.unmount("a", "one")
+    rig.volumes.remove("a")
+
+
+def test_remove_believes_no_reference_that_nobody_holds(rig: Rig, memory: MemoryMounts) -> None:
+    """An old reference without a container does not keep a volume; one that is held does."""
+    rig.volumes.create("a", CATS)
+    place = rig.volumes.mount("a", "lost")
+    rig.hands.forward(61)
+    memory.mounts[place].users = 1
+    with pytest.raises(InUse):
+        rig.volumes.remove("a")
+    memory.mounts[place].users = None
+    with pytest.raises(InUse):
+        rig.volumes.remove("a")
+    memory.mounts[place].users = 0
+    rig.volumes.remove("a")
+    assert not memory.mounts
+
+
+def test_unmount_of_unknown_ids(rig: Rig, memory: MemoryMounts) -> None:
+    """An ID that has no mount, and one that had, change nothing for others."""
+    rig.volumes.create("a", CATS)
+    place = rig.volumes.mount("a", "one")
+    rig.volumes.unmount("a", "never")
+    assert place in memory.mounts
+    rig.volumes.unmount("a", "one")
+    rig.volumes.unmount("a", "one")
+    assert not memory.mounts
+
+
+def test_one_id_may_mount_twice(rig: Rig, memory: MemoryMounts) -> None:
+    """`docker cp` mounts under the ID of the running container, and unmounts under it: the
+    container keeps its mount."""
+    rig.volumes.create("a", CATS)
+    place = rig.volumes.mount("a", "one")
+    rig.volumes.mount("a", "one")
+    rig.volumes.unmount("a", "one")
+    assert place in memory.mounts
+    assert references(rig) == 1
+    rig.volumes.unmount("a", "one")
+    assert not memory.mounts
+
+
+@pytest.mark.parametrize("name", ["", "n" * 256, "a\nb"])
+def test_bad_names(rig: Rig, name: str) -> None:
+    """A name that is none is refused by every call."""
+    for call in (
+        lambda: rig.volumes.create(name, CATS),
+        lambda: rig.volumes.mount(name, "one"),
+        lambda: rig.volumes.unmount(name, "one"),
+        lambda: rig.volumes.remove(name),
+        lambda: rig.volumes.path(name),
+        lambda: rig.volumes.get(name),
+    ):
+        with pytest.raises(InvalidInput, match="name"):
+            call()
+
+
+@pytest.mark.parametrize("name", ["..", "../../x", "a/b", ".a", "n" * 255, "flickr 30k"])
+def test_odd_names(rig: Rig, memory: MemoryMounts, name: str) -> None:
+    """Any printable name of up to 255 bytes works, and stays inside the state directory."""
+    rig.volumes.create(name, CATS)
+    place = Path(rig.volumes.mount(name, "one"))
+    assert place.parent.name == "mounts"
+    assert rig.volumes.list()[0].record.name == name
+    rig.volumes.unmount(name, "one")
+    rig.volumes.remove(name)
+
+
+@pytest.mark.parametrize("mount_id", ["", "a b", "x" * 257, "a\n", "\ud800"])
+def test_bad_ids(rig: Rig, mount_id: str) -> None:
+    """An ID that is no word is refused."""
+    rig.volumes.create("a", CATS)
+    with pytest.raises(InvalidInput, match="ID"):
+        rig.volumes.mount("a", mount_id)
+
+
+def test_a_mount_point_replaced_by_a_symlink(rig: Rig, tmp_path: Path) -> None:
+    """Nothing is mounted through it, its target is untouched, and Remove takes the link away."""
+    rig.volumes.create("a", CATS)
+    (tmp_path / "target").mkdir()
+    Path(rig.place("a")).symlink_to(tmp_path / "target")
+    with pytest.raises(InvalidInput, match="no empty directory"):
+        rig.volumes.mount("a", "one")
+    assert references(rig) == 0
+    rig.volumes.remove("a")
+    assert rig.records.places() == []
+    assert (tmp_path / "target").is_dir()
+
+
+def test_a_dead_mount_is_replaced_by_the_next(rig: Rig, memory: MemoryMounts) -> None:
+    """A container that starts on a mount whose processes have died gets a living one."""
+    rig.volumes.create("a", CATS)
+    place = rig.volumes.mount("a", "one")
+    memory.kill(place)
+    assert rig.volumes.mount("a", "two") == place
+    assert memory.mounts[place].alive
+
+
+def test_a_mount_that_fails_leaves_no_reference(rig: Rig, memory: MemoryMounts) -> None:
+    """The error is the node's; the volume can be mounted later."""
+    rig.volumes.create("a", CATS)
+    memory.fail("mount", Unavailable("the proxy is not there"))
+    with pytest.raises(Unavailable, match="proxy"):
+        rig.volumes.mount("a", "one")
+    assert references(rig) == 0
+    rig.volumes.mount("a", "one")
+
+
+def test_damaged_volumes(tmp_path: Path, rig: Rig, memory: MemoryMounts) -> None:
+    """One is listed with its state, cannot be mounted, and can be removed and made anew; another
+    one is not touched."""
+    for name in ("bad", "good"):
+        rig.volumes.create(name, CATS)
+    path = tmp_path / "state" / "volumes" / f"{key_of('bad')}.json"
+    path.write_bytes(path.read_bytes().replace(OLD.encode(), NEW.encode()))
+    rig.close()
+    again = Rig(tmp_path / "state", memory)
+    assert [shown.record.name for shown in again.volumes.list()] == ["bad", "good"]
+    assert isinstance(again.volumes.get("bad").record, Damaged)
+    with pytest.raises(Corrupt, match="docker volume rm"):
+        again.volumes.mount("bad", "one")
+    with pytest.raises(Corrupt):
+        again.volumes.create("bad", CATS)
+    again.settle()
+    again.volumes.mount("good", "one")
+    again.volumes.remove("bad")
+    assert path.with_suffix(".damaged").exists()
+    again.volumes.create("bad", CATS)
+    again.volumes.mount("bad", "one")
+    again.close()
+
+
+def test_a_damaged_volume_in_use_is_not_removed(
+    tmp_path: Path, rig: Rig, memory: MemoryMounts
+) -> None:
+    """A living mount that containers hold keeps even a volume that nothing is known of."""
+    rig.volumes.create("bad", CATS)
+    place = rig.volumes.mount("bad", "one")
+    (tmp_path / "state" / "volumes" / f"{key_of('bad')}.json").write_bytes(b"{")
+    rig.close()
+    again = Rig(tmp_path / "state", memory)
+    again.settle()
+    assert memory.mounts[place].alive
+    memory.mounts[place].users = 1
+    with pytest.raises(InUse, match="stop its containers"):
+        again.volumes.remove("bad")
+    assert again.volumes.list() == []  # nobody knows its name, until somebody asks with it
+    memory.mounts[place].users = 0
+    again.volumes.remove("bad")
+    assert not memory.mounts
+    again.close()
+
+
+class TestLate:
+    """Answers come in time, whatever the node does."""
+
+    @pytest.fixture
+    def rig(self, tmp_path: Path, memory: MemoryMounts) -> Iterator[Rig]:
+        made = Rig(tmp_path / "state", memory, answer_timeout_s=0.05)
+        yield made
+        made.close()
+
+    def test_a_late_create_goes_on(self, rig: Rig, memory: MemoryMounts) -> None:
+        """It is answered in time, and the volume is there when it is done."""
+        with memory.hold("resolve"), pytest.raises(DeadlineExceeded, match="creating volume 'a'"):
+            rig.volumes.create("a", CATS)
+        assert rig.calls.wait_idle(WAIT_S)
+        assert volume(rig).commit == OLD
+
+    def test_a_late_mount_has_no_reference(self, rig: Rig, memory: MemoryMounts) -> None:
+        """Nobody will unmount it: upkeep does, after a while."""
+        rig.volumes.create("a", CATS)
+        with memory.hold("mount"), pytest.raises(DeadlineExceeded, match="mounting volume 'a'"):
+            rig.volumes.mount("a", "one")
+        assert rig.calls.wait_idle(WAIT_S)
+        assert references(rig) == 0
+        assert memory.mounts
+        rig.round()
+        assert memory.mounts
+        rig.settle()
+        assert not memory.mounts
+
+    def test_the_same_mount_again(self, rig: Rig, memory: MemoryMounts) -> None:
+        """A second try that waits for the first one's work has its result, and one reference."""
+        rig.volumes.create("a", CATS)
+        with memory.hold("mount"):
+            with pytest.raises(DeadlineExceeded):
+                rig.volumes.mount("a", "one")
+            rig.volumes._answer_timeout_s = WAIT_S
+            answers: list[str] = []
+            second = threading.Thread(
+                target=lambda: answers.append(rig.volumes.mount("a", "one")), daemon=True
+            )
+            second.start()
+            waits = threading.Event()
+            for _ in range(10_000):
+                if any(call.waiting for call in list(rig.calls._running.values())):
+                    break
+                waits.wait(0.001)
+        second.join(WAIT_S)
+        assert answers == [rig.place("a")]
+        assert rig.calls.wait_idle(WAIT_S)
+        assert references(rig) == 1
+
+    def test_a_late_unmount_goes_on(self, rig: Rig, memory: MemoryMounts) -> None:
+        """Its reference is gone at once, and the mount when the node can."""
+        rig.volumes.create("a", CATS)
+        rig.volumes.mount("a", "one")
+        with memory.hold("unmount"), pytest.raises(DeadlineExceeded, match="unmounting"):
+            rig.volumes.unmount("a", "one")
+        assert rig.calls.wait_idle(WAIT_S)
+        assert references(rig) == 0
+        assert not memory.mounts
+
+    def test_looking_never_waits(self, rig: Rig, memory: MemoryMounts) -> None:
+        """Get, List and Path answer while mounting, unmounting and counting are stuck, and so do
+        other volumes."""
+        for name in ("a", "b", "c"):
+            rig.volumes.create(name, CATS)
+        rig.volumes.mount("a", "one")
+        memory.mounts[rig.place("a")].traffic = Traffic(cache_bytes=5)
+        assert rig.volumes.get("a").traffic.cache_bytes == 5
+        with memory.hold("traffic"), memory.hold("unmount"), memory.hold("resolve"):
+            with pytest.raises(DeadlineExceeded):
+                rig.volumes.unmount("a", "one")
+            assert rig.volumes.get("a").traffic.cache_bytes == 5
+            assert rig.volumes.path("a") == rig.place("a")
+            assert len(rig.volumes.list()) == 3
+            rig.volumes.mount("b", "one")
+            with pytest.raises(DeadlineExceeded):
+                rig.volumes.mount("a", "two")
+        assert rig.calls.wait_idle(WAIT_S)
+
+    def test_many_calls_on_one_stuck_volume(self, rig: Rig, memory: MemoryMounts) -> None:
+        """There are not more threads than allowed, and the refusal is an answer too."""
+        rig.calls._calls_max = 4
+        rig.volumes.create("a", CATS)
+        with memory.hold("mount"):
+            for number in range(4):
+                with pytest.raises(DeadlineExceeded):
+                    rig.volumes.mount("a", f"id-{number}")
+            with pytest.raises(Unavailable, match="4 calls"):
+                rig.volumes.mount("a", "id-5")
+        assert rig.calls.wait_idle(WAIT_S)
+        assert references(rig) == 0
