@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from loadtests.bench import (
+    docker,
     latencies,
     mountcorpus,
     mountrates,
@@ -47,6 +48,7 @@ BENCHMARKS: dict[str, tuple[Benchmark, str]] = {
         systemd.service,
         "kill -9 of a mount's unit under a real systemd, while it is read",
     ),
+    "docker": (docker.docker, "containers on volumes against bind mounts; many; under kills"),
     "mount-walk": (walks.million, "walk of 1,000,000 files, memory of the mount, time to ready"),
 }
 MOUNT = "mount"

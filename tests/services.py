@@ -1,4 +1,4 @@
-"""Fixtures: real S3 servers, each started once and only where a test asks for it."""
+"""Fixtures: real S3 servers and dockerd, each started once and only where a test asks for it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import pytest
 
 from loadtests.services import S3Server
 from loadtests.services.ceph import ceph_rgw
+from loadtests.services.dockerd import Dockerd
+from loadtests.services.dockerd import dockerd as running_dockerd
 from loadtests.services.moto import moto_server
 
 
@@ -35,6 +37,13 @@ def moto() -> Iterator[S3Server]:
 def moto_bucket(moto: S3Server, monkeypatch: pytest.MonkeyPatch) -> str:
     """The name of an empty bucket on moto; AWS's environment holds the user who may use it."""
     return _bucket(moto, monkeypatch)
+
+
+@pytest.fixture(scope="session")
+def dockerd() -> Iterator[Dockerd]:
+    """A real dockerd with an image of busybox. Tests that ask for it carry the marker docker."""
+    with running_dockerd() as daemon:
+        yield daemon
 
 
 def _bucket(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> str:
