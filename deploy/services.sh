@@ -1,0 +1,90 @@
+#!/bin/sh
+# The services of lodefs on a machine, for those who install, upgrade and remove it: install.sh,
+# uninstall.sh, and the maintainer scripts of the Debian package.
+set -eu
+
+usage() {
+  cat <<'TEXT'
+usage: services.sh COMMAND
+
+  activate     make the user and directories; restart what runs, in the right order, for a new
+               version; mounts and their readers live on
+  in-use       list mounts that containers or other processes use; exit code 1 if there are any
+  deactivate   stop and disable all units, take all mounts away
+TEXT
+}
+
+bin=/usr/bin/lodefs
+has_systemd() { [ -d /run/systemd/system ]; }
+
+units() { # units PATTERN...: those that are loaded, one a line
+  systemctl list-units --all --plain --no-legend "$@" | cut -d ' ' -f 1
+}
+
+activate() {
+  if command -v systemd-sysusers >/dev/null; then systemd-sysusers lodefs.conf; fi
+  has_systemd || return 0
+  systemd-tmpfiles --create lodefs.conf
+  systemctl daemon-reload
+  # The proxy first: mounts and plugin ask it, and wait at its socket meanwhile.
+  for unit in lodefs-proxy.service lodefs-docker.service; do
+    systemctl try-restart "$unit" || echo "lodefs: $unit did not start again; see its journal" >&2
+  done
+  for unit in $(units --state=active 'lodefs-mount@*.service'); do
+    systemctl reload "$unit" || echo "lodefs: $unit was not reloaded; see its journal" >&2
+  done
+}
+
+# Mounts of this machine, as mountinfo writes them: DEVICE PLACE. Those of the managed plugin are
+# its own, below the data of dockerd.
+mounts() {
+  sed -n 's/^[^ ]* [^ ]* \([^ ]*\) [^ ]* \([^ ]*\) .* - fuse\.lodefs .*/\1 \2/p' \
+    /proc/self/mountinfo | grep -v '/plugins/[0-9a-f]*/propagated-mount' || true
+}
+
+in_use() {
+  here=$(readlink /proc/self/ns/mnt)
+  mounts | while read -r device place; do
+    holders=''
+    # A container holds a mount of its own; services that hide parts of the machine see ours
+    # (their mounts have a master), which goes with it.
+    # shellcheck disable=SC2013  # no such path has a space
+    for table in $(grep -ls "^[^ ]* [^ ]* $device .* - fuse\.lodefs" /proc/[0-9]*/mountinfo); do
+      process=${table%/mountinfo}
+      there=$(readlink "$process/ns/mnt") || continue
+      [ "$there" != "$here" ] || continue
+      grep -s " $device .* - fuse\.lodefs" "$table" | grep -qv ' master:' || continue
+      holders="$holders ${process#/proc/}"
+    done
+    # shellcheck disable=SC2059  # mountinfo writes spaces as \040
+    shown=$(printf "$place")
+    opened=$(find /proc/[0-9]*/cwd /proc/[0-9]*/root /proc/[0-9]*/fd -maxdepth 1 \
+      \( -lname "$shown" -o -lname "$shown/*" \) 2>/dev/null | cut -d / -f 3 | sort -un) || true
+    for process in $holders $opened; do echo "$shown is used by process $process"; done
+  done
+}
+
+deactivate() {
+  if has_systemd; then
+    for unit in $(units 'lodefs-mount@*.service'); do
+      systemctl stop "$unit" || true
+    done
+    systemctl disable --now lodefs-docker.socket lodefs-docker.service lodefs-proxy.socket \
+      lodefs-proxy.service 2>/dev/null || true
+  fi
+  mounts | while read -r _ place; do
+    # shellcheck disable=SC2059
+    "$bin" unmount "$(printf "$place")" || echo "lodefs: $place could not be unmounted" >&2
+  done
+}
+
+case ${1:-} in
+  activate) activate ;;
+  in-use)
+    found=$(in_use)
+    [ -z "$found" ] || { echo "$found" && exit 1; }
+    ;;
+  deactivate) deactivate ;;
+  -h | --help) usage ;;
+  *) usage >&2 && exit 2 ;;
+esac

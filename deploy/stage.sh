@@ -1,0 +1,128 @@
+#!/bin/sh
+# Lays all files of lodefs out below DIR as they will lie below /: the packages of the wheel and of
+# what it depends on, compiled; the program; units; documents. install.sh, debian/build.sh and
+# docker-plugin/build.sh begin with it. Equal sources and versions give equal bytes.
+set -eu
+
+usage() {
+  cat <<'TEXT'
+usage: stage.sh [--wheel FILE] [--python PATH] [--prefix DIR] DIR
+
+  --wheel FILE    a wheel of lodefs [built from this checkout]
+  --python PATH   the Python (3.11 or newer, with venv) that will run it [/usr/bin/python3]
+  --prefix DIR    where it will be installed: /usr or /usr/local [/usr]
+
+Python packages come from where pip is told to look (PIP_*, pip.conf), in the versions of
+constraints.txt. SOURCE_DATE_EPOCH dates the files [the last commit]. Prints the version.
+TEXT
+}
+
+fail() {
+  echo "stage.sh: $*" >&2
+  exit 1
+}
+
+wheel='' python=/usr/bin/python3 prefix=/usr dir=''
+while [ $# -gt 0 ]; do
+  case $1 in
+    -h | --help) usage && exit 0 ;;
+    --wheel | --python | --prefix)
+      [ $# -ge 2 ] || fail "$1 needs a value"
+      eval "${1#--}=\$2"
+      shift
+      ;;
+    -*) fail "there is no option $1; see --help" ;;
+    *)
+      [ -z "$dir" ] || fail "one DIR only"
+      dir=$1
+      ;;
+  esac
+  shift
+done
+[ -n "$dir" ] || fail "DIR is missing; see --help"
+case $prefix in /*) ;; *) fail "--prefix must begin with /" ;; esac
+prefix=${prefix%/}
+checkout=$(cd "$(dirname "$0")/.." && pwd)
+"$python" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
+  || fail "$python must be Python 3.11 or newer with venv (Debian: python3 python3-venv)"
+if [ -z "${SOURCE_DATE_EPOCH:-}" ]; then
+  SOURCE_DATE_EPOCH=$(git -C "$checkout" log -1 --format=%ct 2>/dev/null) \
+    || SOURCE_DATE_EPOCH=$(stat -c %Y "$checkout/pyproject.toml")
+fi
+export SOURCE_DATE_EPOCH PYTHONHASHSEED=0 PIP_DISABLE_PIP_VERSION_CHECK=1
+umask 022
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+trap 'exit 1' HUP INT TERM
+
+mkdir -p "$dir"
+dir=$(cd "$dir" && pwd)
+"$python" -m venv "$scratch/venv"
+pip() { "$scratch/venv/bin/python" -m pip "$@" >&2; }
+
+if [ -z "$wheel" ]; then # from a copy: setuptools leaves files in the directory that it builds
+  mkdir "$scratch/source" "$scratch/wheel"
+  for name in chunkstore lodefs mount proxy pyproject.toml README.md LICENSE; do
+    cp -R "$checkout/$name" "$scratch/source/"
+  done
+  pip wheel -q --no-deps -w "$scratch/wheel" "$scratch/source"
+  wheel=$(echo "$scratch"/wheel/lodefs-*.whl)
+fi
+name=${wheel##*/}
+case $name in
+  lodefs-*.whl) version=${name#lodefs-} version=${version%%-*} ;;
+  *) fail "$wheel is no wheel of lodefs" ;;
+esac
+
+packages=$dir$prefix/lib/lodefs
+mkdir -p "$packages"
+pip install -q --no-compile --target "$packages" -c "$checkout/constraints.txt" "$wheel"
+# What pip notes for itself, and programs of other packages.
+rm -rf "${packages:?}/bin" "$packages"/*.dist-info/direct_url.json "$packages"/*.dist-info/RECORD \
+  "$packages"/*.dist-info/INSTALLER "$packages"/*.dist-info/REQUESTED
+# Descriptions of the services of AWS, but for S3 and those that credentials come from: 30 MB less.
+find "$packages/botocore/data" -mindepth 1 -maxdepth 1 -type d ! -name s3 ! -name 'sso*' \
+  ! -name sts ! -name signin -exec rm -r {} +
+# unchecked: nothing looks at the sources' times when a program starts.
+"$python" -m compileall -q -s "$dir" --invalidation-mode unchecked-hash "$packages"
+
+ours='bin/lodefs\|lib/lodefs\|lib/systemd/system/lodefs\|share/doc/lodefs'
+put() { # put MODE FILE PLACE: a file of the checkout, with the places of this prefix in it
+  mkdir -p "$dir$(dirname "$3")"
+  sed "s:/usr/\($ours\):$prefix/\1:g" "$checkout/$2" >"$dir$3"
+  chmod "$1" "$dir$3"
+}
+
+mkdir -p "$dir$prefix/bin"
+# With its version in the name: compiled modules fit no other.
+interpreter=$("$python" -c 'import os, sys; print(os.path.realpath(sys.executable))')
+cat >"$dir$prefix/bin/lodefs" <<TEXT
+#!$interpreter -IS
+import sys
+
+sys.path.insert(0, "$prefix/lib/lodefs")
+from lodefs.main import main
+
+main()
+TEXT
+chmod 755 "$dir$prefix/bin/lodefs"
+
+for unit in "$checkout"/deploy/systemd/lodefs*.service "$checkout"/deploy/systemd/lodefs*.socket; do
+  put 644 "deploy/systemd/${unit##*/}" "$prefix/lib/systemd/system/${unit##*/}"
+done
+put 755 deploy/systemd/lodefs-mounts-generator \
+  "$prefix/lib/systemd/system-generators/lodefs-mounts-generator"
+put 644 deploy/systemd/lodefs.sysusers "$prefix/lib/sysusers.d/lodefs.conf"
+put 644 deploy/systemd/lodefs.tmpfiles "$prefix/lib/tmpfiles.d/lodefs.conf"
+put 755 deploy/services.sh "$prefix/lib/lodefs/services.sh"
+put 644 deploy/lodefs.toml /etc/lodefs/lodefs.toml
+put 600 deploy/lodefs.default /etc/default/lodefs
+documents=$(cd "$checkout" && find docs -maxdepth 1 -type f)
+for file in README.md CHANGELOG.md deploy/docker-compose.yml $documents; do
+  put 644 "$file" "$prefix/share/doc/lodefs/${file##*/}"
+done
+
+find "$dir" -type d -exec chmod 755 {} +
+find "$packages" -type f ! -name services.sh -exec chmod 644 {} +
+find "$dir" -depth -exec touch -hcd "@$SOURCE_DATE_EPOCH" {} +
+echo "$version"

@@ -1,0 +1,95 @@
+#!/bin/sh
+# Removes what install.sh has installed. See --help.
+set -eu
+
+usage() {
+  cat <<'TEXT'
+usage: uninstall.sh [--prefix DIR] [--destdir DIR] [--purge] [--force] [--dry-run] [--yes]
+
+Stops and disables the services, unmounts, and removes exactly what install.sh has installed.
+Settings (/etc/lodefs, /etc/default/lodefs), the cache and the Docker volumes' state stay.
+
+  --prefix DIR, --destdir DIR   as they were given to install.sh [/usr, none]
+  --purge     remove settings, cache and state too, also afterwards; not the user lodefs
+  --force     also while mounts are in use: who reads keeps what is open, new reads fail
+  --dry-run   say each step, change nothing
+  --yes       do not ask
+TEXT
+}
+
+fail() {
+  echo "uninstall.sh: $*" >&2
+  exit 1
+}
+
+prefix=/usr destdir='' purge='' force='' dry='' yes=''
+while [ $# -gt 0 ]; do
+  case $1 in
+    -h | --help) usage && exit 0 ;;
+    --prefix | --destdir)
+      [ $# -ge 2 ] || fail "$1 needs a value"
+      eval "${1#--}=\$2"
+      shift
+      ;;
+    --purge) purge=yes ;;
+    --force) force=yes ;;
+    --dry-run) dry=yes ;;
+    --yes) yes=yes ;;
+    *) fail "there is no option $1; see --help" ;;
+  esac
+  shift
+done
+destdir=${destdir%/}
+packages=$destdir$prefix/lib/lodefs
+[ -n "$dry$destdir" ] || [ "$(id -u)" = 0 ] || fail "needs root"
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+trap 'exit 1' HUP INT TERM
+if [ -f "$packages/manifest" ]; then
+  cp "$packages/manifest" "$packages/services.sh" "$scratch/" # they go, too
+elif [ -n "$purge" ] && [ ! -e "$packages" ]; then
+  : >"$scratch/manifest" # removed before: what that has kept
+else
+  fail "$packages/manifest is missing: install.sh has not installed here"
+fi
+data='/etc/lodefs /etc/default/lodefs /var/cache/lodefs /var/lib/lodefs /run/lodefs'
+
+services() { # services COMMAND, where there are any
+  [ -n "$destdir" ] || [ ! -s "$scratch/manifest" ] || "$scratch/services.sh" "$1"
+}
+
+if [ -z "$force" ] && ! used=$(services in-use); then
+  echo "$used" >&2
+  fail "mounts are in use; stop their users first, or see --force"
+fi
+echo "uninstall.sh: this will"
+if [ -s "$scratch/manifest" ]; then
+  [ -n "$destdir" ] || echo "  stop and disable all units of lodefs, and take its mounts away"
+  echo "  remove $packages ($(grep -c "^$prefix/lib/lodefs/" "$scratch/manifest") files)"
+  grep -v "^$prefix/lib/lodefs/" "$scratch/manifest" | while read -r file; do
+    echo "  remove $destdir$file"
+  done
+fi
+[ -z "$purge" ] && verb=keep || verb=remove
+for place in $data; do
+  [ ! -e "$destdir$place" ] || echo "  $verb $destdir$place"
+done
+[ -z "$dry" ] || exit 0
+if [ -z "$yes" ] && [ -t 0 ]; then
+  printf 'Go on? [y/N] '
+  read -r answer
+  case $answer in y | Y | yes) ;; *) fail "nothing was changed" ;; esac
+fi
+
+services deactivate
+while read -r file; do
+  rm -f "$destdir$file"
+done <"$scratch/manifest"
+# Directories that are empty now; a file that somebody added stays, and its directory.
+find "$packages" "$destdir$prefix/share/doc/lodefs" -depth -type d -exec rmdir {} + 2>/dev/null || true
+[ ! -e "$packages" ] || echo "uninstall.sh: $packages stays: it has files that are not ours" >&2
+if [ -n "$purge" ]; then # not what somebody has mounted there
+  for place in $data; do rm -rf --one-file-system "$destdir$place"; done
+fi
+if [ -z "$destdir" ] && [ -d /run/systemd/system ]; then systemctl daemon-reload; fi
+echo "uninstall.sh: lodefs is removed"

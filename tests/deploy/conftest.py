@@ -1,0 +1,95 @@
+"""What is built once for all tests of packages: wheel, Debian package, Debian to install it in."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from chunkstore.testing.children import private_directory, run
+from loadtests.services.machine import Machine, booted
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+EPOCH = 1_700_000_000
+BUILD_TIMEOUT_S = 240.0
+PYTHON_VERSION = "3.11"
+
+
+def build(*words: str | Path, epoch: int = EPOCH) -> str:
+    """The output of one of deploy's scripts, standard error included; ChildError."""
+    environment = {"SOURCE_DATE_EPOCH": str(epoch)}
+    return run([str(word) for word in words], env=environment, timeout_s=BUILD_TIMEOUT_S)
+
+
+@dataclass(frozen=True)
+class Packages:
+    """The Debian package, the same built again elsewhere, and a later version."""
+
+    first: Path
+    again: Path
+    later: Path
+
+
+@pytest.fixture(scope="session")
+def workshop() -> Iterator[Path]:
+    """A directory for what is built."""
+    with private_directory("ldb-") as directory:
+        yield directory
+
+
+@pytest.fixture(scope="session")
+def packages(workshop: Path) -> Packages:
+    """Debian packages of this checkout."""
+    script = DEPLOY / "debian/build.sh"
+    with ThreadPoolExecutor(2) as pool:
+        outputs = list(
+            pool.map(lambda name: build(script, "--out", workshop / name), ("first", "again"))
+        )
+    first, again = (Path(output.splitlines()[-1]) for output in outputs)
+    return Packages(first, again, _later(first, workshop))
+
+
+def _later(package: Path, workshop: Path) -> Path:
+    """The same package with a higher version."""
+    tree, later = workshop / "later", workshop / "later.deb"
+    run(["dpkg-deb", "-R", package, tree])
+    control = tree / "DEBIAN/control"
+    control.write_text(re.sub(r"(Version: .*)", r"\1+later", control.read_text()))
+    run(["dpkg-deb", "-Zgzip", "-z1", "--root-owner-group", "-b", tree, later])
+    return later
+
+
+@pytest.fixture(scope="session")
+def wheels(workshop: Path) -> Path:
+    """A directory with the wheels of lodefs and of all that it needs, for Debian's Python."""
+    source, wheels = workshop / "source", workshop / "wheels"
+    for name in ("chunkstore", "lodefs", "mount", "proxy"):
+        shutil.copytree(ROOT / name, source / name)
+    for name in ("pyproject.toml", "README.md", "LICENSE", "constraints.txt"):
+        shutil.copy(ROOT / name, source)
+    pip = [sys.executable, "-m", "pip", "--quiet"]
+    run([*pip, "wheel", "--no-deps", "-w", wheels, source], timeout_s=BUILD_TIMEOUT_S)
+    (own,) = wheels.glob("lodefs-*.whl")
+    fits = ["--python-version", PYTHON_VERSION, "--only-binary", ":all:"]
+    constraints = ["-c", source / "constraints.txt"]
+    run([*pip, "download", "-d", wheels, *fits, *constraints, own], timeout_s=BUILD_TIMEOUT_S)
+    return wheels
+
+
+@pytest.fixture(scope="session")
+def debian(workshop: Path) -> Iterator[Machine]:
+    """A fresh Debian that has booted: systemd, what the package depends on, what install.sh asks
+    for, no more."""
+    root = workshop / "debian"
+    needs = ["python3-venv", "systemd", "systemd-sysv", "ca-certificates", "libstdc++6"]
+    build(DEPLOY / "debian/root.sh", "essential", root, *needs)
+    (root / "shared").mkdir()
+    with booted(root) as machine:
+        yield machine

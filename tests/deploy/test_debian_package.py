@@ -1,0 +1,120 @@
+"""The Debian package: its contents, and that two builds are equal."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import os
+import re
+import subprocess
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from chunkstore.testing.children import run
+from tests.deploy.conftest import EPOCH, Packages
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+UNITS = ["lodefs-proxy.service", "lodefs-proxy.socket", "lodefs-docker.service"]
+
+
+@pytest.fixture(scope="module")
+def members(packages: Packages) -> dict[str, tarfile.TarInfo]:
+    """The files of the package by path."""
+    tar = packages.first.with_suffix(".tar")
+    with tar.open("wb") as out:
+        subprocess.run(["dpkg-deb", "--fsys-tarfile", packages.first], stdout=out, check=True)
+    with tarfile.open(tar) as archive:
+        return {one.name.removeprefix("."): one for one in archive}
+
+
+def test_two_builds_are_equal(packages: Packages) -> None:
+    """Equal sources and SOURCE_DATE_EPOCH give equal bytes."""
+    first, again = (_contents(one) for one in (packages.first, packages.again))
+    assert {name for name in first | again if first.get(name) != again.get(name)} == set()
+    assert packages.first.read_bytes() == packages.again.read_bytes()
+
+
+def _contents(package: Path) -> dict[str, bytes]:
+    """The digest of each file of a package, its control files included."""
+    tree = package.with_suffix(".contents")
+    run(["dpkg-deb", "-R", package, tree])
+    return {
+        str(path.relative_to(tree)): hashlib.sha256(path.read_bytes()).digest()
+        for path in tree.rglob("*")
+        if path.is_file()
+    }
+
+
+def test_control_fields(packages: Packages) -> None:
+    """The package says for which machine, which Python and which settings it is."""
+
+    def field(name: str) -> str:
+        return run(["dpkg-deb", "-f", packages.first, name]).strip()
+
+    assert field("Package") == "lodefs"
+    assert field("Architecture") == run(["dpkg", "--print-architecture"]).strip()
+    assert {"python3 (>= 3.11)", "python3 (<< 3.12)"} <= set(field("Depends").split(", "))
+    assert packages.first.name == f"lodefs_{field('Version')}_{field('Architecture')}.deb"
+    conffiles = run(["dpkg-deb", "-I", packages.first, "conffiles"]).split()
+    assert conffiles == ["/etc/default/lodefs", "/etc/lodefs/lodefs.toml"]
+
+
+def test_files_and_modes(members: dict[str, tarfile.TarInfo]) -> None:
+    """Everything is root's, nothing is writable by others, programs alone are executable."""
+    assert {(one.uid, one.gid) for one in members.values()} == {(0, 0)}
+    assert max(one.mtime for one in members.values()) == EPOCH
+    programs = {name for name, one in members.items() if one.isfile() and one.mode & 0o111}
+    assert programs == {
+        "/usr/bin/lodefs",
+        "/usr/lib/lodefs/services.sh",
+        "/usr/lib/systemd/system-generators/lodefs-mounts-generator",
+    }
+    modes = {one.mode for one in members.values() if one.isfile()}
+    assert modes == {0o644, 0o755, 0o600}
+    assert members["/etc/default/lodefs"].mode == 0o600  # credentials
+    assert {one.mode for one in members.values() if one.isdir()} == {0o755}
+    for place in (
+        *(f"/usr/lib/systemd/system/{unit}" for unit in UNITS),
+        "/usr/lib/systemd/system/lodefs-mount@.service",
+        "/usr/lib/sysusers.d/lodefs.conf",
+        "/usr/lib/tmpfiles.d/lodefs.conf",
+        "/usr/share/doc/lodefs/copyright",
+        "/usr/share/doc/lodefs/changelog.gz",
+    ):
+        assert members[place].isfile()
+
+
+def test_every_module_is_compiled(members: dict[str, tarfile.TarInfo]) -> None:
+    """No program writes compiled files below /usr, or compiles again at each start."""
+    code = {name for name in members if re.fullmatch(r"/usr/lib/lodefs/.*\.py", name)}
+    compiled = {
+        re.sub(r"__pycache__/([^/]*)\.cpython-\d+\.pyc$", r"\1.py", name)
+        for name in members
+        if name.endswith(".pyc")
+    }
+    assert "/usr/lib/lodefs/lodefs/main.py" in code
+    assert code == compiled
+
+
+def test_nothing_tells_where_it_was_built(packages: Packages, workshop: Path) -> None:
+    """No file names a directory of the machine that built it, or whence Python packages came."""
+    tree = workshop / "unpacked"
+    run(["dpkg-deb", "-R", packages.first, tree])
+    found = subprocess.run(
+        ["grep", "-rlaE", "/tmp/tmp\\.|ldb-[a-z0-9_]+/", tree],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert found.stdout == ""
+    assert not list(tree.glob("usr/lib/lodefs/*/direct_url.json"))
+    sums = (tree / "DEBIAN/md5sums").read_text().splitlines()
+    assert run(["md5sum", "-c", "--quiet", "DEBIAN/md5sums"], cwd=tree) == ""
+    assert len(sums) == sum(len(files) for _, _, files in os.walk(tree)) - len(
+        list((tree / "DEBIAN").iterdir())
+    )
+    changelog = gzip.decompress((tree / "usr/share/doc/lodefs/changelog.gz").read_bytes())
+    assert changelog.startswith(b"lodefs (")

@@ -1,0 +1,132 @@
+"""lodefs is installed, used, upgraded and removed in a fresh Debian with a real systemd."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from chunkstore.testing.children import ChildError
+from loadtests.services.machine import Machine
+from tests.deploy.conftest import Packages
+
+pytestmark = [pytest.mark.systemd, pytest.mark.slow, pytest.mark.timeout(600)]
+
+MOUNT = "lodefs-mount@try.service"
+UNITS = ["lodefs-proxy.service", "lodefs-proxy.socket", "lodefs-docker.service"]
+READ = "while sha256sum /data/try/data.bin >>/shared/seen; do :; done; echo failed >>/shared/seen"
+HOLD = "cd /data/try; mkfifo /shared/hold; cat /shared/hold"
+BOX = "mkfifo /shared/box; exec unshare --mount --propagation private cat /shared/box"
+OURS = "find / -xdev -name '*lodefs*'" + "".join(
+    f" -not -path '/{place}/*'" for place in ("opt", "proc", "root", "shared")
+)
+INSTALL = """
+export PIP_NO_INDEX=1 PIP_FIND_LINKS=/shared/wheels
+/opt/lodefs/deploy/install.sh --yes --wheel /shared/wheels/lodefs-*.whl"""
+STALE = "/usr/share/doc/lodefs/old.md"  # as if an earlier version had it
+
+
+class Way:
+    """One way to install: scripts that install, upgrade, remove, and remove with all data."""
+
+    install = "dpkg -i /shared/first.deb"
+    upgrade = "dpkg -i /shared/later.deb"
+    remove = "dpkg -r lodefs"
+    purge = "dpkg -P lodefs"
+
+
+class ScriptWay(Way):
+    """install.sh and uninstall.sh."""
+
+    install = INSTALL
+    upgrade = f"touch {STALE}; echo {STALE} >>/usr/lib/lodefs/manifest; {INSTALL}"
+    remove = "/usr/lib/lodefs/uninstall.sh --yes"
+    purge = "/opt/lodefs/deploy/uninstall.sh --yes --purge"
+
+
+@pytest.fixture(params=["package", "script"])
+def way(request: pytest.FixtureRequest, debian: Machine) -> Way:
+    """The Debian package, or install.sh."""
+    shared = debian.root / "shared"
+    for name in ("seen", "hold", "box"):
+        (shared / name).unlink(missing_ok=True)
+    if request.param == "script":
+        wheels: Path = request.getfixturevalue("wheels")
+        shutil.copytree(wheels, shared / "wheels")
+        return ScriptWay()
+    packages: Packages = request.getfixturevalue("packages")
+    shutil.copy(packages.first, shared / "first.deb")
+    shutil.copy(packages.later, shared / "later.deb")
+    return Way()
+
+
+def test_life(debian: Machine, way: Way) -> None:
+    """Installation starts nothing; an upgrade changes the programs and neither a mount nor its
+    reader; removal waits for readers and keeps settings and cache; purge leaves nothing."""
+    debian.shell(way.install, timeout_s=120)
+    units = " ".join(UNITS)
+    assert set(debian.shell(f"systemctl is-active {units} || true").split()) == {"inactive"}
+    assert set(debian.shell(f"systemctl is-enabled {units} || true").split()) == {"disabled"}
+    assert debian.run("id", "-un", "lodefs").strip() == "lodefs"
+    assert debian.run("lodefs", "version").startswith("lodefs ")
+
+    digest = set_up(debian)
+    device = debian.run("stat", "-c", "%d", "/data/try")
+    pids = [debian.show(unit, "MainPID") for unit in (UNITS[0], MOUNT)]
+    with debian.start("sh", "-c", READ) as reader, debian.start("sh", "-c", HOLD) as holder:
+        debian.until("a whole read", "[ -p /shared/hold ] && grep -q data.bin /shared/seen")
+        debian.shell(way.upgrade, timeout_s=120)
+        now = f"$(systemctl show --value -p MainPID {MOUNT})"
+        debian.until("another process", f"[ {now} != {pids[1]} ] && systemctl is-active {MOUNT}")
+        assert not debian.shell(f"ls {STALE} 2>/dev/null || true")
+        assert debian.show(UNITS[0], "MainPID") not in ("0", pids[0])
+        assert debian.run("stat", "-c", "%d", "/data/try") == device
+        with pytest.raises(ChildError, match="/data/try is used by process"):
+            debian.shell(way.remove)
+        assert debian.run("systemctl", "is-active", MOUNT).strip() == "active"
+        assert reader.process.poll() is None
+        debian.shell("echo >/shared/hold")
+        holder.wait()
+    seen = (debian.root / "shared/seen").read_text().splitlines()
+    assert {line.split()[0] for line in seen} == {digest}
+
+    with debian.start("sh", "-c", BOX) as box:  # holds the mount as a container does
+        held = "! /usr/lib/lodefs/services.sh in-use | grep used"
+        debian.until("the container", f"[ -p /shared/box ] && ! ({held})")
+        with pytest.raises(ChildError, match="/data/try is used by process"):
+            debian.shell(way.remove)
+        debian.shell("echo >/shared/box")
+        box.wait()
+    debian.until("nobody", held)
+    debian.shell(way.remove, timeout_s=120)
+    assert "fuse.lodefs" not in debian.run("cat", "/proc/self/mountinfo")
+    assert debian.shell("find /etc/lodefs -type f").split() == [
+        "/etc/lodefs/lodefs.toml",
+        "/etc/lodefs/mounts.d/try.toml",
+    ]
+    assert debian.run("cat", "/etc/lodefs/lodefs.toml") == 'store = "/srv/store"\n'
+    assert debian.shell("find /var/cache/lodefs -type f")
+    assert debian.shell("find /usr -path '*lodefs*'") == ""
+    debian.shell(way.purge, timeout_s=120)
+    assert debian.shell(OURS).split() == []
+    assert debian.shell("grep -lsa bin/lodef[s] /proc/[0-9]*/cmdline || true") == ""
+
+
+def set_up(debian: Machine) -> str:
+    """A store, a proxy of it, and a mount with one file; the file's SHA-256."""
+    debian.shell("""
+        rm -rf /srv/*
+        mkdir -p /srv/in /etc/lodefs/mounts.d
+        head -c 8M /dev/urandom >/srv/in/data.bin
+        lodefs init /srv/store
+        lodefs --store /srv/store push /srv/in try
+        chmod -R a+rX /srv/store
+        echo 'store = "/srv/store"' >/etc/lodefs/lodefs.toml
+        cd /etc/lodefs/mounts.d
+        printf 'spec = "try"\\ndir = "/data/try"\\ncreate_dir = true\\n' >try.toml
+        systemctl enable --now lodefs-proxy.service
+        systemctl daemon-reload
+        systemctl start lodefs-mount@try.service
+        """)
+    return debian.run("sha256sum", "/srv/in/data.bin").split()[0]
