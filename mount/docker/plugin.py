@@ -121,7 +121,7 @@ def answering(volumes: Volumes) -> Answer:
         try:
             return 200, encode_answer(method(volumes, body))
         except MalformedError as error:
-            return 400, encode_error(f"{name}: {error}")
+            return 400, encode_error(str(error))  # dockerd puts the method in front
         except LodefsError as error:
             expected = isinstance(error, NotFound) and name == "VolumeDriver.Get"
             # dockerd asks for a volume before it makes it
@@ -129,7 +129,7 @@ def answering(volumes: Volumes) -> Answer:
             return 200, encode_error(str(error))
         except Exception as error:  # noqa: BLE001 - a mistake of ours must not end the server
             _log.exception("%s", name)
-            return 500, encode_error(f"{name}: {type(error).__name__} (a fault of lodefs)")
+            return 500, encode_error(f"{type(error).__name__} (a fault of lodefs)")
         finally:
             elapsed_s = time.monotonic() - begun_s
             level = logging.WARNING if elapsed_s > SLOW_S else logging.DEBUG
