@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -48,7 +49,7 @@ def spawn(module: str, fd: int) -> int:
     """Start a module of ours as a program, with the descriptor ``fd``; its pid, for waitpid(2)."""
     import subprocess
 
-    started = subprocess.Popen(_command(module, fd), pass_fds=[fd], **_surroundings())
+    started = subprocess.Popen(_command(module, fd), pass_fds=[fd], **_settings())
     started.returncode = 0  # others wait for it: Popen need not
     return started.pid
 
@@ -58,7 +59,7 @@ def _spawn(order: Job | TakeOver, write_fd: int) -> None:
 
     command = _command("mount.daemon", write_fd)
     with subprocess.Popen(
-        command, stdin=subprocess.PIPE, pass_fds=[write_fd], **_surroundings()
+        command, stdin=subprocess.PIPE, pass_fds=[write_fd], **_settings()
     ) as starter:
         starter.communicate(msgspec.msgpack.encode(order))
 
@@ -67,9 +68,17 @@ def _command(module: str, fd: int) -> list[str]:
     return [sys.executable, "-P", "-m", module, str(fd)]
 
 
-def _surroundings() -> dict[str, Any]:
-    environment = os.environ | {"PYTHONPATH": _python_path()}
-    return {"start_new_session": True, "cwd": "/", "env": environment}
+def surroundings(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment for a process of a mount, from that of its starter: it finds this package,
+    which need not be installed, and gets no credentials of S3, which are for proxies alone."""
+    kept = {name: value for name, value in environ.items() if not name.startswith("AWS_")}
+    here = str(Path(__file__).resolve().parents[1])
+    path = os.pathsep.join([here, *filter(None, [environ.get("PYTHONPATH")])])
+    return kept | {"PYTHONPATH": path}
+
+
+def _settings() -> dict[str, Any]:
+    return {"start_new_session": True, "cwd": "/", "env": surroundings(os.environ)}
 
 
 def _fork(order: Job | TakeOver, write_fd: int) -> None:
@@ -88,6 +97,8 @@ def _become(order: Job | TakeOver, write_fd: int) -> NoReturn:
             signal.signal(number, signal.SIG_DFL)
         os.setsid()
         os.chdir("/")
+        for name in os.environ.keys() - surroundings(os.environ).keys():
+            del os.environ[name]
         os.closerange(3, write_fd)
         os.closerange(write_fd + 1, _FD_MAX)
         daemon.run(order, write_fd)
@@ -110,9 +121,3 @@ def _receive(read_fd: int, mountpoint: str, log_path: str, timeout_s: float) -> 
             raise Unavailable(f"{mountpoint}: the mount's process {why}; see {log}")
         data += part
     return msgspec.json.decode(data, type=Report)
-
-
-def _python_path() -> str:
-    """Where this package lies, first; it need not be installed."""
-    here = str(Path(__file__).resolve().parents[1])
-    return os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH")])])

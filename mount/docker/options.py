@@ -196,6 +196,11 @@ def _token_env(text: str) -> str:
         raise InvalidInput(
             "it must be the name of an environment variable (capitals, digits, _), not the token"
         )
+    if text.startswith("AWS_"):
+        raise InvalidInput(
+            "variables AWS_... hold credentials of S3, which no volume may send to a proxy; give "
+            "the token a variable of its own, or token_file=/PATH"
+        )
     return text
 
 
