@@ -42,24 +42,32 @@ mounts() {
     /proc/self/mountinfo | grep -v '/plugins/[0-9a-f]*/propagated-mount' || true
 }
 
+# held DEVICE TABLE: whether a mount namespace has a mount of its own, as a container does. Services
+# that hide parts of the machine see ours, at the same place and with a master: it goes with ours.
+held() {
+  awk -v device="$1" '
+    $3 != device || !/ - fuse\.lodefs / { next }
+    FNR == NR { ours[$5]; next }
+    !(/ master:/ && $5 in ours) { held = 1 }
+    END { exit !held }' /proc/self/mountinfo "$2" 2>/dev/null
+}
+
 in_use() {
   here=$(readlink /proc/self/ns/mnt)
   mounts | while read -r device place; do
     holders=''
-    # A container holds a mount of its own; services that hide parts of the machine see ours
-    # (their mounts have a master), which goes with it.
     # shellcheck disable=SC2013  # no such path has a space
     for table in $(grep -ls "^[^ ]* [^ ]* $device .* - fuse\.lodefs" /proc/[0-9]*/mountinfo); do
       process=${table%/mountinfo}
       there=$(readlink "$process/ns/mnt") || continue
       [ "$there" != "$here" ] || continue
-      grep -s " $device .* - fuse\.lodefs" "$table" | grep -qv ' master:' || continue
+      held "$device" "$table" || continue
       holders="$holders ${process#/proc/}"
     done
     # shellcheck disable=SC2059  # mountinfo writes spaces as \040
     shown=$(printf "$place")
-    opened=$(find /proc/[0-9]*/cwd /proc/[0-9]*/root /proc/[0-9]*/fd -maxdepth 1 \
-      \( -lname "$shown" -o -lname "$shown/*" \) 2>/dev/null | cut -d / -f 3 | sort -un) || true
+    opened=$(find /proc/[0-9]*/cwd /proc/[0-9]*/root /proc/[0-9]*/fd /proc/[0-9]*/map_files \
+      -maxdepth 1 \( -lname "$shown" -o -lname "$shown/*" \) 2>/dev/null | cut -d / -f 3 | sort -un) || true
     for process in $holders $opened; do echo "$shown is used by process $process"; done
   done
 }
