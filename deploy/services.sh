@@ -8,31 +8,39 @@ usage() {
 usage: services.sh COMMAND
 
   activate     make the user and directories; restart what runs, in the right order, for a new
-               version; mounts and their readers live on
+               version; mounts and their readers live on. What fails is said
   in-use       list mounts that containers or other processes use; exit code 1 if there are any
   deactivate   stop and disable all units, take all mounts away
 TEXT
 }
 
 bin=/usr/bin/lodefs
+restart_timeout_s=60
 has_systemd() { [ -d /run/systemd/system ]; }
+say() { echo "lodefs: $*" >&2; }
 
 units() { # units PATTERN...: those that are loaded, one a line
   systemctl list-units --all --plain --no-legend "$@" | cut -d ' ' -f 1
 }
 
+bounded() { # bounded VERB UNIT...: systemd goes on with what takes longer
+  timeout "$restart_timeout_s" systemctl "$@" || say "systemctl $*: failed, or takes longer; see its status"
+}
+
+# What fails here is not ours to mend: it is said, and the installation goes on.
 activate() {
-  if command -v systemd-sysusers >/dev/null; then systemd-sysusers lodefs.conf; fi
+  if command -v systemd-sysusers >/dev/null; then
+    systemd-sysusers lodefs.conf || say 'the user lodefs could not be made: systemd-sysusers failed'
+  fi
   has_systemd || return 0
-  systemd-tmpfiles --create lodefs.conf
-  systemctl daemon-reload
+  systemd-tmpfiles --create lodefs.conf || say '/run/lodefs could not be made: systemd-tmpfiles failed'
+  systemctl daemon-reload || say 'systemd does not know the new units: systemctl daemon-reload failed'
   # The proxy first: mounts and plugin ask it, and wait at its socket meanwhile.
-  for unit in lodefs-proxy.service lodefs-docker.service; do
-    systemctl try-restart "$unit" || echo "lodefs: $unit did not start again; see its journal" >&2
-  done
-  for unit in $(units --state=active 'lodefs-mount@*.service'); do
-    systemctl reload "$unit" || echo "lodefs: $unit was not reloaded; see its journal" >&2
-  done
+  bounded try-restart lodefs-proxy.service
+  bounded try-restart lodefs-docker.service
+  mounted=$(units --state=active 'lodefs-mount@*.service')
+  # shellcheck disable=SC2086  # names of units have no spaces
+  [ -z "$mounted" ] || bounded reload $mounted
 }
 
 # Mounts of this machine, as mountinfo writes them: DEVICE PLACE. Those of the managed plugin are
@@ -82,7 +90,7 @@ deactivate() {
   fi
   mounts | while read -r _ place; do
     # shellcheck disable=SC2059
-    "$bin" unmount "$(printf "$place")" || echo "lodefs: $place could not be unmounted" >&2
+    "$bin" unmount "$(printf "$place")" || say "$place could not be unmounted"
   done
 }
 
