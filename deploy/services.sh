@@ -10,12 +10,13 @@ usage: services.sh COMMAND
   activate     make the user and directories; restart what runs, in the right order, for a new
                version; mounts and their readers live on. What fails is said
   in-use       list mounts that containers or other processes use; exit code 1 if there are any
-  deactivate   stop and disable all units, take all mounts away
+  deactivate   stop and disable all units, take all mounts away, end proxies of other stores
 TEXT
 }
 
 bin=/usr/bin/lodefs
-restart_timeout_s=60
+proxies=/var/lib/lodefs/docker/proxies # of other stores: see lodefs/storeproxies.py
+restart_timeout_s=60 proxy_end_timeout_s=20
 has_systemd() { [ -d /run/systemd/system ]; }
 say() { echo "lodefs: $*" >&2; }
 
@@ -38,9 +39,25 @@ activate() {
   # The proxy first: mounts and plugin ask it, and wait at its socket meanwhile.
   bounded try-restart lodefs-proxy.service
   bounded try-restart lodefs-docker.service
+  # The plugin starts them anew; without it nobody would.
+  if systemctl -q is-active lodefs-docker.service; then end_proxies; fi
   mounted=$(units --state=active 'lodefs-mount@*.service')
   # shellcheck disable=SC2086  # names of units have no spaces
   [ -z "$mounted" ] || bounded reload $mounted
+}
+
+# Proxies that the plugin has started for volumes of other stores outlive it.
+end_proxies() {
+  ended=''
+  for file in "$proxies"/*/pid; do
+    pid=$(cat "$file" 2>/dev/null) || continue
+    # Not another process that has its number now.
+    grep -qsF "${file%pid}sock" "/proc/$pid/cmdline" || continue
+    if kill "$pid"; then ended="$ended $pid"; fi
+  done
+  for pid in $ended; do
+    timeout "$proxy_end_timeout_s" tail -s 0.1 --pid="$pid" -f /dev/null || kill -KILL "$pid" || true
+  done
 }
 
 # Mounts of this machine, as mountinfo writes them: DEVICE PLACE. Those of the managed plugin are
@@ -92,6 +109,7 @@ deactivate() {
     # shellcheck disable=SC2059
     "$bin" unmount "$(printf "$place")" || say "$place could not be unmounted"
   done
+  end_proxies
 }
 
 case ${1:-} in

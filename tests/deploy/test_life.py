@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -17,7 +18,34 @@ MOUNT = "lodefs-mount@try.service"
 UNITS = ["lodefs-proxy.service", "lodefs-proxy.socket", "lodefs-docker.service"]
 READ = "while sha256sum /data/try/data.bin >>/shared/seen; do :; done; echo failed >>/shared/seen"
 HOLD = "cd /data/try; mkfifo /shared/hold; cat /shared/hold"
-BOX = "mkfifo /shared/box; exec unshare --mount --propagation private cat /shared/box"
+WAIT = "mkfifo /shared/box; exec cat /shared/box"
+MAP = """
+import ctypes, os
+fd = os.open("/data/try/data.bin", os.O_RDONLY)
+ctypes.CDLL(None).mmap(None, ctypes.c_size_t(4096), 1, 2, fd, ctypes.c_long(0))
+os.close(fd)
+os.mkfifo("/shared/box")
+open("/shared/box").read()"""
+USERS = {
+    "a container": ["unshare", "--mount", "--propagation", "private", "sh", "-c", WAIT],
+    "a container that follows": ["unshare", "--mount", "--propagation", "slave", "sh", "-c",
+                                 f"mount --bind /data/try /mnt; umount /data/try; {WAIT}"],
+    "a mapped file": ["python3", "-c", MAP],
+}  # fmt: skip
+CALL = """
+import http.client, json, socket, sys, time
+method, body = sys.argv[1:]
+for _ in range(100):
+    plugin = http.client.HTTPConnection("plugin")
+    plugin.sock = socket.socket(socket.AF_UNIX)
+    plugin.sock.connect("/run/docker/plugins/lodefs.sock")
+    plugin.request("POST", "/VolumeDriver." + method, body)
+    answer = json.loads(plugin.getresponse().read())
+    if "try again" not in answer.get("Err", ""):
+        break
+    time.sleep(0.1)
+sys.exit(answer.get("Err") or print(answer.get("Mountpoint", "")))"""
+OTHERS = "/var/lib/lodefs/docker/proxies/*"  # proxies of other stores
 OURS = "find / -xdev -name '*lodefs*'" + "".join(
     f" -not -path '/{place}/*'" for place in ("opt", "proc", "root", "shared")
 )
@@ -72,6 +100,8 @@ def test_life(debian: Machine, way: Way) -> None:
     assert debian.run("lodefs", "version").startswith("lodefs ")
 
     digest = set_up(debian)
+    volume = add_volume(debian)
+    (other,) = debian.shell(f"cat {OTHERS}/pid").split()
     device = debian.run("stat", "-c", "%d", "/data/try")
     pids = [debian.show(unit, "MainPID") for unit in (UNITS[0], MOUNT)]
     with debian.start("sh", "-c", READ) as reader, debian.start("sh", "-c", HOLD) as holder:
@@ -82,6 +112,9 @@ def test_life(debian: Machine, way: Way) -> None:
         assert not debian.shell(f"ls {STALE} 2>/dev/null || true")
         assert debian.show(UNITS[0], "MainPID") not in ("0", pids[0])
         assert debian.run("stat", "-c", "%d", "/data/try") == device
+        debian.until("the other proxy", f"grep -qs proxies /proc/$(cat {OTHERS}/pid)/cmdline")
+        assert debian.shell(f"cat {OTHERS}/pid").split() != [other]
+        assert debian.run("sha256sum", f"{volume}/data.bin").split()[0] == digest
         with pytest.raises(ChildError, match="/data/try is used by process"):
             debian.shell(way.remove)
         assert debian.run("systemctl", "is-active", MOUNT).strip() == "active"
@@ -91,16 +124,18 @@ def test_life(debian: Machine, way: Way) -> None:
     seen = (debian.root / "shared/seen").read_text().splitlines()
     assert {line.split()[0] for line in seen} == {digest}
 
-    with debian.start("sh", "-c", BOX) as box:  # holds the mount as a container does
-        held = "! /usr/lib/lodefs/services.sh in-use | grep used"
-        debian.until("the container", f"[ -p /shared/box ] && ! ({held})")
-        with pytest.raises(ChildError, match="/data/try is used by process"):
-            debian.shell(way.remove)
-        debian.shell("echo >/shared/box")
-        box.wait()
-    debian.until("nobody", held)
+    free = "! /usr/lib/lodefs/services.sh in-use | grep used"
+    for what, words in USERS.items():
+        with debian.start(*words) as user:
+            debian.until(what, f"[ -p /shared/box ] && ! ({free})")
+            with pytest.raises(ChildError, match="/data/try is used by process"):
+                debian.shell(way.remove)
+            debian.shell("echo >/shared/box; rm /shared/box")
+            user.wait()
+        debian.until("nobody", free)
     debian.shell(way.remove, timeout_s=120)
     assert "fuse.lodefs" not in debian.run("cat", "/proc/self/mountinfo")
+    assert debian.shell("grep -lsa lodefs.mai[n] /proc/[0-9]*/cmdline || true") == ""
     assert debian.shell("find /etc/lodefs -type f").split() == [
         "/etc/lodefs/lodefs.toml",
         "/etc/lodefs/mounts.d/try.toml",
@@ -108,7 +143,11 @@ def test_life(debian: Machine, way: Way) -> None:
     assert debian.run("cat", "/etc/lodefs/lodefs.toml") == 'store = "/srv/store"\n'
     assert debian.shell("find /var/cache/lodefs -type f")
     assert debian.shell("find /usr -path '*lodefs*'") == ""
+    debian.shell("rm -r /var/cache/lodefs/*; mount -t tmpfs none /var/cache/lodefs")
+    debian.shell("touch /var/cache/lodefs/slab /etc/default/lodefs-docker")
     debian.shell(way.purge, timeout_s=120)
+    assert debian.shell("ls -A /var/cache/lodefs") == ""
+    debian.shell("umount /var/cache/lodefs; rmdir /var/cache/lodefs")
     assert debian.shell(OURS).split() == []
     assert debian.shell("grep -lsa bin/lodef[s] /proc/[0-9]*/cmdline || true") == ""
 
@@ -121,6 +160,7 @@ def set_up(debian: Machine) -> str:
         head -c 8M /dev/urandom >/srv/in/data.bin
         lodefs init /srv/store
         lodefs --store /srv/store push /srv/in try
+        cp -R /srv/store /srv/other
         chmod -R a+rX /srv/store
         echo 'store = "/srv/store"' >/etc/lodefs/lodefs.toml
         cd /etc/lodefs/mounts.d
@@ -130,3 +170,16 @@ def set_up(debian: Machine) -> str:
         systemctl start lodefs-mount@try.service
         """)
     return debian.run("sha256sum", "/srv/in/data.bin").split()[0]
+
+
+def add_volume(debian: Machine) -> str:
+    """A mounted volume of Docker's plugin, of another store than the node's; where it is."""
+    debian.shell("systemctl start lodefs-docker.socket")
+    options = {"repo": "try", "store": "/srv/other"}
+    call(debian, "Create", Name="v", Opts=options)
+    return call(debian, "Mount", Name="v", ID="one").strip()
+
+
+def call(debian: Machine, method: str, **body: object) -> str:
+    """What the plugin tells dockerd, once it is not late any more."""
+    return debian.run("python3", "-c", CALL, method, json.dumps(body))
