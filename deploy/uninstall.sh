@@ -52,7 +52,8 @@ elif [ -n "$purge" ] && [ ! -e "$packages" ]; then
 else
   fail "$packages/manifest is missing: install.sh has not installed here"
 fi
-data='/etc/lodefs /etc/default/lodefs /var/cache/lodefs /var/lib/lodefs /run/lodefs'
+data='/etc/lodefs /etc/default/lodefs /etc/default/lodefs-docker'
+data="$data /var/cache/lodefs /var/lib/lodefs /run/lodefs"
 
 services() { # services COMMAND, where there are any
   [ -n "$destdir" ] || [ ! -s "$scratch/manifest" ] || "$scratch/services.sh" "$1"
@@ -88,8 +89,20 @@ done <"$scratch/manifest"
 # Directories that are empty now; a file that somebody added stays, and its directory.
 find "$packages" "$destdir$prefix/share/doc/lodefs" -depth -type d -exec rmdir {} + 2>/dev/null || true
 [ ! -e "$packages" ] || echo "uninstall.sh: $packages stays: it has files that are not ours" >&2
-if [ -n "$purge" ]; then # not what somebody has mounted there
-  for place in $data; do rm -rf --one-file-system "$destdir$place"; done
+
+drop() { # drop PLACE: not what somebody has mounted below it
+  if mountpoint -q "$1"; then
+    find "$1" -xdev -mindepth 1 -delete # a file system of its own stays, empty
+  else
+    rm -rf --one-file-system "$1"
+  fi
+}
+if [ -n "$purge" ]; then
+  for place in $data; do
+    drop "$destdir$place" || echo "uninstall.sh: $destdir$place could not be removed whole" >&2
+  done
 fi
-if [ -z "$destdir" ] && [ -d /run/systemd/system ]; then systemctl daemon-reload; fi
+if [ -z "$destdir" ] && [ -d /run/systemd/system ]; then
+  systemctl daemon-reload || echo "uninstall.sh: systemctl daemon-reload failed" >&2
+fi
 echo "uninstall.sh: lodefs is removed"
