@@ -71,6 +71,7 @@ fi
 if [ -n "$enable" ] && ! grep -qs '^ *store *=' "$config"; then
   fail "$config does not say where the store is; install without --enable, set \`store\`, and repeat"
 fi
+[ -n "$dry$yes" ] || [ -t 0 ] || fail "no terminal to ask at; give --yes"
 
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
@@ -107,7 +108,7 @@ if [ -z "$destdir" ]; then
 fi
 [ -z "$enable" ] || echo "  enable and start lodefs-proxy, and lodefs-docker where there is a dockerd"
 [ -z "$dry" ] || exit 0
-if [ -z "$yes" ] && [ -t 0 ]; then
+if [ -z "$yes" ]; then
   printf 'Go on? [y/N] '
   read -r answer
   case $answer in y | Y | yes) ;; *) fail "nothing was changed" ;; esac

@@ -76,7 +76,8 @@ for place in $data; do
   [ ! -e "$destdir$place" ] || echo "  $verb $destdir$place"
 done
 [ -z "$dry" ] || exit 0
-if [ -z "$yes" ] && [ -t 0 ]; then
+if [ -z "$yes" ]; then
+  [ -t 0 ] || fail "no terminal to ask at; give --yes"
   printf 'Go on? [y/N] '
   read -r answer
   case $answer in y | Y | yes) ;; *) fail "nothing was changed" ;; esac
