@@ -49,7 +49,8 @@ while [ $# -gt 0 ]; do
 done
 here=$(cd "$(dirname "$0")" && pwd)
 case $prefix in
-  /usr | /usr/local) ;;
+  /usr) other=/usr/local ;;
+  /usr/local) other=/usr ;;
   *) fail "--prefix must be /usr or /usr/local: systemd looks for units there" ;;
 esac
 destdir=${destdir%/}
@@ -66,6 +67,8 @@ config=$destdir/etc/lodefs/lodefs.toml
 if [ -z "$destdir" ] && dpkg-query -W -f '${Status}' lodefs 2>/dev/null | grep -q ' installed'; then
   fail "the Debian package lodefs is installed; upgrade that, or remove it first"
 fi
+[ ! -e "$destdir$other/lib/lodefs/manifest" ] \
+  || fail "lodefs is installed below $other; upgrade that (--prefix $other), or remove it first"
 [ ! -e "$packages" ] || [ -f "$manifest" ] || fail "$packages is there, but not from install.sh"
 [ -z "$enable" ] || [ -z "$destdir" ] || fail "--enable and --destdir do not go together"
 if [ -n "$enable" ] && ! grep -qs '^ *store *=' "$config"; then

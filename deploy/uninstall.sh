@@ -9,7 +9,8 @@ usage: uninstall.sh [--prefix DIR] [--destdir DIR] [--purge] [--force] [--dry-ru
 Stops and disables the services, unmounts, and removes exactly what install.sh has installed.
 Settings (/etc/lodefs, /etc/default/lodefs), the cache and the Docker volumes' state stay.
 
-  --prefix DIR, --destdir DIR   as they were given to install.sh [/usr, none]
+  --prefix DIR, --destdir DIR   as they were given to install.sh [/usr, or where this file is
+                                installed; none]
   --purge     remove settings, cache and state too, also afterwards; not the user lodefs
   --force     also while mounts are in use: who reads keeps what is open, new reads fail
   --dry-run   say each step, change nothing
@@ -22,7 +23,8 @@ fail() {
   exit 1
 }
 
-prefix=/usr destdir='' purge='' force='' dry='' yes=''
+here=$(cd "$(dirname "$0")" && pwd -P)
+prefix='' destdir='' purge='' force='' dry='' yes=''
 while [ $# -gt 0 ]; do
   case $1 in
     -h | --help) usage && exit 0 ;;
@@ -40,15 +42,42 @@ while [ $# -gt 0 ]; do
   shift
 done
 destdir=${destdir%/}
+if [ -z "$prefix" ]; then
+  case $here in
+    */lib/lodefs)
+      root=$(cd "$destdir/" && pwd -P)
+      prefix=${here#"${root%/}"} prefix=${prefix%/lib/lodefs}
+      ;;
+    *) prefix=/usr ;;
+  esac
+fi
+case $prefix in
+  /usr) other=/usr/local ;;
+  /usr/local) other=/usr ;;
+  *) fail "the prefix is /usr or /usr/local, not $prefix; see --prefix and --destdir" ;;
+esac
 packages=$destdir$prefix/lib/lodefs
 [ -n "$dry$destdir" ] || [ "$(id -u)" = 0 ] || fail "needs root"
+package='' # what dpkg says of it
+[ -n "$destdir" ] || package=$(dpkg-query -W -f '${Status}' lodefs 2>/dev/null) || true
+case $package in
+  *' installed' | *' unpacked' | *' half-'*)
+    fail "the Debian package lodefs is installed; remove that: apt remove lodefs"
+    ;;
+esac
+if [ -n "$purge" ] && [ -e "$destdir$other/lib/lodefs" ]; then # whose data that is, too
+  fail "lodefs is installed below $other; remove that first, with --prefix $other"
+fi
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 trap 'exit 1' HUP INT TERM
 if [ -f "$packages/manifest" ]; then
   cp "$packages/manifest" "$packages/services.sh" "$scratch/" # they go, too
-elif [ -n "$purge" ] && [ ! -e "$packages" ]; then
-  : >"$scratch/manifest" # removed before: what that has kept
+elif [ -n "$purge" ] && [ ! -e "$packages" ]; then # removed before: what that has kept
+  case $package in
+    *' config-files') fail "settings and data are those of the Debian package: apt purge lodefs" ;;
+  esac
+  : >"$scratch/manifest"
 else
   fail "$packages/manifest is missing: install.sh has not installed here"
 fi

@@ -82,7 +82,7 @@ TEXT
 } | gzip -9n >"$doc/changelog.gz"
 
 mkdir "$tree/DEBIAN"
-install -m 755 "$here/postinst" "$here/prerm" "$here/postrm" "$tree/DEBIAN/"
+install -m 755 "$here/preinst" "$here/postinst" "$here/prerm" "$here/postrm" "$tree/DEBIAN/"
 printf '%s\n' /etc/default/lodefs /etc/lodefs/lodefs.toml >"$tree/DEBIAN/conffiles"
 fits=$("$python" -c 'import sys; a, b = sys.version_info[:2]
 print(f"python3 (>= {a}.{b}), python3 (<< {a}.{b + 1}), python{a}.{b}")')

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -14,6 +15,9 @@ from tests.deploy.conftest import DEPLOY, build
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 INSTALL, UNINSTALL = DEPLOY / "install.sh", DEPLOY / "uninstall.sh"
+PREINST = DEPLOY / "debian/preinst"
+LIB = "/usr/local/lib/lodefs"
+PROGRAMS = ["bin/lodefs", "lib/lodefs/services.sh", "lib/lodefs/uninstall.sh"]
 
 
 def files(root: Path) -> set[str]:
@@ -24,7 +28,9 @@ def files(root: Path) -> set[str]:
 
 def refused(*words: str | Path) -> str:
     """What a script says that does nothing."""
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode != 0
     return done.stderr
 
@@ -55,10 +61,56 @@ def test_what_is_said_is_done_and_undone(offline: Path, tmp_path: Path) -> None:
     said = {line.removeprefix(f"  write {root}") for line in told.splitlines() if "  write" in line}
     assert {one for one in manifest if not one.startswith("/usr/lib/lodefs/")} < said
     assert settings.read_text() == "# ours\n"
+    assert "no terminal to ask at" in refused(UNINSTALL, "--destdir", root)
     run([UNINSTALL, "--destdir", root, "--yes"])
     assert files(root) == {"/etc/lodefs/lodefs.toml", "/etc/default/lodefs"}
+    (root / "etc/default/lodefs-docker").touch()
     run([UNINSTALL, "--destdir", root, "--yes", "--purge"])
     assert files(root) == set()
+
+
+def test_another_prefix(tmp_path: Path) -> None:
+    """The installed uninstall.sh removes what lies beside it; the checkout's, which knows nothing
+    of that, purges nothing under it, and install.sh installs no second one."""
+    ours = tmp_path / "usr/local/lib/lodefs"
+    settings = tmp_path / "etc/lodefs/lodefs.toml"
+    for folder in (ours, settings.parent, tmp_path / "usr/local/bin"):
+        folder.mkdir(parents=True)
+    installed = shutil.copy(UNINSTALL, ours)
+    names = [f"/usr/local/{name}" for name in PROGRAMS]
+    for place in (settings, *(tmp_path / name[1:] for name in names)):
+        place.touch()
+    (ours / "manifest").write_text("".join(f"{name}\n" for name in (*names, f"{LIB}/manifest")))
+    before = files(tmp_path)
+    words = ("--destdir", tmp_path, "--yes")
+    assert "below /usr/local; remove that first" in refused(UNINSTALL, *words, "--purge")
+    assert "lodefs is installed below /usr/local" in refused(INSTALL, *words)
+    assert "not /" in refused(installed, "--dry-run", "--purge")  # not of this machine
+    assert files(tmp_path) == before
+    run([installed, *words, "--purge"])
+    assert files(tmp_path) == set()
+
+
+def test_beside_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """uninstall.sh leaves the Debian package to dpkg, and what that has left behind too; and dpkg
+    installs none beside an installation of install.sh."""
+    dpkg_query = tmp_path / "dpkg-query"
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    for status, told in {
+        "install ok installed": "apt remove lodefs",
+        "deinstall ok config-files": "apt purge lodefs",
+    }.items():
+        dpkg_query.write_text(f"#!/bin/sh\necho '{status}'\n")
+        dpkg_query.chmod(0o755)
+        assert told in refused(UNINSTALL, "--dry-run", "--purge")
+    monkeypatch.setenv("DPKG_ROOT", str(tmp_path))
+    run([PREINST, "install"])
+    for prefix in ("usr", "usr/local"):
+        manifest = tmp_path / prefix / "lib/lodefs/manifest"
+        manifest.parent.mkdir(parents=True)
+        manifest.touch()
+        assert f"below /{prefix}; remove that first" in refused(PREINST, "install")
+        manifest.unlink()
 
 
 def test_refusals(tmp_path: Path) -> None:
@@ -69,6 +121,7 @@ def test_refusals(tmp_path: Path) -> None:
         INSTALL, "--destdir", tmp_path, "--python", "/bin/false"
     )
     assert "do not go together" in refused(INSTALL, "--destdir", tmp_path, "--enable")
+    assert "no terminal to ask at; give --yes" in refused(INSTALL, "--destdir", tmp_path)
     foreign = tmp_path / "usr/lib/lodefs"
     foreign.mkdir(parents=True)
     assert "but not from install.sh" in refused(INSTALL, "--destdir", tmp_path)
