@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import NewType
 
+import msgspec
 from blake3 import blake3
 
 from chunkstore.errors import InvalidInput
@@ -67,8 +67,7 @@ def is_commit_prefix(rev: str) -> bool:
     return bool(_HEX_PREFIX.match(rev))
 
 
-@dataclass(frozen=True, slots=True)
-class Spec:
+class Spec(msgspec.Struct, frozen=True):
     """What ``REPO[@REV][:PATH]`` says. ``path`` is bytes, without leading or trailing '/'."""
 
     repo: str

@@ -11,6 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
+
 from chunkstore.errors import InvalidInput
 
 Buffer = bytes | bytearray | memoryview
@@ -37,8 +39,7 @@ def check_prefix(prefix: str) -> str:
     return prefix
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectInfo:
+class ObjectInfo(msgspec.Struct, frozen=True):
     """One object of a listing. ``etag`` changes whenever the object's bytes do."""
 
     key: str

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from chunkstore.errors import InvalidInput, NotFound
 from lodefs import settingsfile
@@ -20,8 +22,7 @@ SYSTEM_FILE = Path("/etc/lodefs/lodefs.toml")
 USER_FILE = Path("lodefs/lodefs.toml")  # under $XDG_CONFIG_HOME or ~/.config
 
 
-@dataclass(frozen=True, slots=True)
-class S3Config:
+class S3Config(msgspec.Struct, frozen=True):
     """The table [s3]. Credentials are not settings: they come from AWS's own chain."""
 
     endpoint_url: str | None = None
@@ -29,14 +30,15 @@ class S3Config:
     transfer_timeout_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Config:
+class Config(msgspec.Struct, frozen=True):
     """All settings. None: not set."""
 
     store: str | None = None
     proxy: str | None = None
     s3: S3Config = S3Config()
-    serve: Mapping[str, object] = field(default_factory=dict)  # fields of proxy.config.Config
+    serve: Mapping[str, object] = msgspec.field(
+        default_factory=dict
+    )  # fields of proxy.config.Config
 
 
 _TOP = ("store", "proxy")
@@ -57,7 +59,7 @@ def load(environment: Mapping[str, str], *, system_file: Path = SYSTEM_FILE) -> 
     else:
         for path in (system_file, user_file(environment)):
             config = _merged(config, path, required=False)
-    return replace(
+    return msgspec.structs.replace(
         config,
         store=environment.get("LODEFS_STORE") or config.store,
         proxy=environment.get("LODEFS_PROXY") or config.proxy,
@@ -86,10 +88,10 @@ def parse(text: str, path: str = "lodefs.toml", base: Config | None = None) -> C
         {k.partition(".")[2]: v for k, v in values.items() if k.startswith(f"{table}.")}
         for table in _TABLES
     )
-    return replace(
+    return msgspec.structs.replace(
         config,
         **top,
-        s3=replace(config.s3, **s3),
+        s3=msgspec.structs.replace(config.s3, **s3),
         serve={**config.serve, **serve},
     )
 

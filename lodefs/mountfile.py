@@ -5,9 +5,10 @@ from __future__ import annotations
 import grp
 import pwd
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from chunkstore.errors import InvalidInput
 from chunkstore.names import Spec, check_ref_name, check_repo, parse_spec, split_path
@@ -18,8 +19,7 @@ _ID_MAX = (1 << 32) - 2  # the next one means "unchanged" to chown(2)
 READ_TIMEOUT_S_MIN, READ_TIMEOUT_S_MAX = 0.1, 3600.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MountFile:
+class MountFile(msgspec.Struct, frozen=True, kw_only=True):
     """What to mount and where. None: as where nothing is said."""
 
     spec: Spec

@@ -14,8 +14,9 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from chunkstore.errors import Denied, InvalidInput, LodefsError, Unavailable
 from chunkstore.names import digest_of
@@ -30,8 +31,7 @@ POLL_S = 0.02
 LOG_TAIL_BYTES = 2000
 
 
-@dataclass(frozen=True, slots=True)
-class OwnProxy:
+class OwnProxy(msgspec.Struct, frozen=True):
     """Where a proxy that is started for a user has its files."""
 
     directory: Path

@@ -13,7 +13,6 @@ import syslog
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -136,7 +135,7 @@ def agree(fd: int, job: Job, say: Say) -> Session:
     reason = reason or "the kernel does not offer it (Linux 6.9 or newer, CONFIG_FUSE_PASSTHROUGH)"
     if options.passthrough != "off":
         say(f"{options.mountpoint}: no passthrough: {reason}")
-    return replace(session, objection=reason)
+    return msgspec.structs.replace(session, objection=reason)
 
 
 def cache_dir(options: MountOptions) -> Path | None:

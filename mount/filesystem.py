@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
+
+import msgspec
 
 from chunkstore.cachelayout import FLAT_SIZE_BYTES_MIN
 from chunkstore.errors import InvalidInput, NotADirectory
@@ -104,8 +105,7 @@ class Listed(NamedTuple):
     node: Node | None
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class View(msgspec.Struct, frozen=True):
     """What is mounted and as whose: fixed for the life of the mount."""
 
     snapshot: Snapshot
@@ -131,13 +131,12 @@ class _Window(NamedTuple):
     positions: dict[int, int]  # ino -> place in the page
 
 
-@dataclass(frozen=True, slots=True)
-class Memory:
+class Memory(msgspec.Struct, frozen=True):
     """What the threads of one worker remember together; it may be lost at any time."""
 
-    nodes: Lru[int, Node] = field(default_factory=lambda: Lru(NODES_MAX))
-    windows: Lru[tuple[int, bytes], _Window] = field(default_factory=lambda: Lru(PAGES_MAX))
-    latest: Lru[int, _Window] = field(default_factory=lambda: Lru(PAGES_MAX))
+    nodes: Lru[int, Node] = msgspec.field(default_factory=lambda: Lru(NODES_MAX))
+    windows: Lru[tuple[int, bytes], _Window] = msgspec.field(default_factory=lambda: Lru(PAGES_MAX))
+    latest: Lru[int, _Window] = msgspec.field(default_factory=lambda: Lru(PAGES_MAX))
 
 
 class FileSystem:

@@ -12,8 +12,9 @@ import os
 import socket
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from chunkstore.errors import InUse, LodefsError, Unavailable
 
@@ -31,8 +32,7 @@ def folders(environ: Mapping[str, str], uid: int) -> list[Path]:
     return [*found, Path("/tmp") / f"lodefs-mounts-{uid}"]
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(msgspec.Struct, frozen=True):
     """The socket of one mount. ``inode``: of the socket's file, so that only that is removed."""
 
     path: Path

@@ -5,7 +5,7 @@ All decisions that depend on the kernel's version are made here, once.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from chunkstore.errors import Unsupported
 from mount import abi
@@ -32,8 +32,7 @@ WANTED = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Session:
+class Session(msgspec.Struct, frozen=True):
     """``no_open``: OPEN is answered with ENOSYS, and the kernel opens files by itself from then on.
 
     Passthrough has to answer the very first OPEN with a handle, so that a mount which is to

@@ -19,8 +19,9 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import NoReturn
+
+import msgspec
 
 from chunkstore.errors import LodefsError, Unavailable
 from mount import abi, device
@@ -36,8 +37,7 @@ START_TIMEOUT_S = 30.0  # for own workers to serve before those of a predecessor
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
-@dataclass(frozen=True, slots=True)
-class Post:
+class Post(msgspec.Struct, frozen=True):
     """What a worker is given. ``supervisor_fd`` is a pidfd; ``marks`` are of its threads; ``slot``
     is of the roster, -1 without one.
 
@@ -56,8 +56,7 @@ class Post:
 WorkerMain = Callable[[Post], None]
 
 
-@dataclass(slots=True)
-class _Place:
+class _Place(msgspec.Struct):
     """One worker's place: its descriptor stays when the process changes."""
 
     index: int

@@ -12,9 +12,10 @@ import socket
 import struct
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NamedTuple
 from urllib.parse import urlsplit
+
+import msgspec
 
 from chunkstore.errors import DeadlineExceeded, InvalidInput, Unavailable
 from chunkstore.wire import PORT_DEFAULT
@@ -27,8 +28,7 @@ _TIMEVAL = struct.Struct("@ll")
 _END = b"\r\n\r\n"
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
+class Address(msgspec.Struct, frozen=True):
     """Where the proxy listens: ``path`` of a Unix socket, or ``host`` and ``port``."""
 
     path: str = ""

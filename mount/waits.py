@@ -11,9 +11,10 @@ import select
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from threading import Condition, Event
 from typing import NamedTuple, Protocol
+
+import msgspec
 
 from mount import abi, device
 from mount.dispatch import Dispatcher, SlowError
@@ -35,8 +36,7 @@ class Lead(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Waiting:
+class Waiting(msgspec.Struct, frozen=True, eq=False):
     """A request that waits; its identity tells it from one that was sent again."""
 
     pid: int

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -131,7 +130,7 @@ def mount(
         "gid": gid,
         "mode": mode,
     }
-    asked = replace(
+    asked = msgspec.structs.replace(
         _asked(session, file, spec, directory),
         **{name: value for name, value in said.items() if value is not None},
     )
@@ -155,7 +154,7 @@ def _asked(
         if spec is not None:
             raise click.UsageError("--from FILE says what to mount and where; name nothing else")
         found = mountfile.read(file)
-        return replace(found, proxy=found.proxy or session.proxy_url or NODE_PROXY)
+        return msgspec.structs.replace(found, proxy=found.proxy or session.proxy_url or NODE_PROXY)
     if spec is None or directory is None:
         raise click.UsageError("what is to be mounted, and where: REPO[@REV][:PATH] DIR")
     return MountFile(spec=spec, directory=directory)
