@@ -59,10 +59,11 @@ class Records:
 
     def __init__(self, directory: Path) -> None:
         """InUse where another plugin has it; Denied, Unavailable."""
-        self._volumes = directory / "volumes"
-        self._mounts = directory / "mounts"
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            directory = Path(os.path.realpath(directory))  # the kernel lists mounts so
+            self._volumes = directory / "volumes"
+            self._mounts = directory / "mounts"
             for path in (self._volumes, self._mounts):
                 _make_private(path)
             self._lock = _lock(directory / "lock")

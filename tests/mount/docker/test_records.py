@@ -244,6 +244,16 @@ def test_mount_points(tmp_path: Path, records: Records) -> None:
     assert (tmp_path / "target").is_dir()
 
 
+def test_a_state_below_a_symlink(tmp_path: Path) -> None:
+    """Mount points are named as the kernel names them, without symlinks on the way."""
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    found = Records(tmp_path / "link" / "state")
+    place = str(tmp_path / "real" / "state" / "mounts" / "a")
+    assert found.make_place("a") == place
+    assert found.key_at(place) == "a"
+
+
 def test_a_state_that_is_no_directory(tmp_path: Path) -> None:
     """A file where the state should be, and a symlink in it, are errors that name it."""
     (tmp_path / "file").touch()
