@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from chunkstore.directory import DirectoryObjects
 from chunkstore.errors import InvalidInput
@@ -63,14 +63,14 @@ def _open(url: str, options: StoreOptions) -> ObjectStore:
 
 
 def _open_s3(url: str, options: StoreOptions) -> S3Objects:
-    parts = urlsplit(url)
+    parts = _split(url)
     if "@" in parts.netloc:
         raise InvalidInput(
             "a store's URL must not hold credentials: put them into AWS_ACCESS_KEY_ID and "
             "AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or ~/.aws/credentials"
         )
     if not _BUCKET.match(parts.netloc):
-        raise InvalidInput(f"s3://{parts.netloc} names no bucket; use s3://bucket/prefix")
+        raise InvalidInput("the URL names no bucket; use s3://bucket/prefix")
     prefix = unquote(parts.path).strip("/")
     if prefix and not _is_prefix(prefix):
         raise InvalidInput(
@@ -100,17 +100,25 @@ def _is_prefix(prefix: str) -> bool:
 def _check_endpoint(endpoint_url: str | None) -> None:
     if endpoint_url is None:
         return
-    parts = urlsplit(endpoint_url)
+    parts = _split(endpoint_url)
     if "@" in parts.netloc:
         raise InvalidInput(
             "endpoint_url must not hold credentials; AWS_ACCESS_KEY_ID and others do"
         )
     if parts.scheme not in ("http", "https") or not parts.netloc or parts.query:
-        raise InvalidInput(f"{endpoint_url!r} is not an endpoint URL; use http://host:port")
+        raise InvalidInput("endpoint_url is no endpoint's URL; use http://host:port")
+
+
+def _split(url: str) -> SplitResult:
+    """The parts of a URL, which a bad one may hide secrets in."""
+    try:
+        return urlsplit(url)
+    except ValueError:
+        raise InvalidInput(f"a store's URL is malformed; {_FORMS}") from None
 
 
 def _path_of(url: str) -> str:
-    parts = urlsplit(url)
+    parts = _split(url)
     path = unquote(parts.path)
     if parts.netloc not in ("", "localhost") or not path.startswith("/") or "\0" in path:
         raise InvalidInput(f"{url!r} is not a store: a file URL has the form file:///path")
