@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from typing import TypeVar
+from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 
@@ -40,7 +41,8 @@ _ID_MAX = 2**32 - 2  # the last one means "unchanged" to chown(2)
 _ENV_NAME = re.compile(r"[A-Z_][A-Z0-9_]{0,99}\Z")  # capitals, which most tokens are not
 _MODE = re.compile(r"0?o?[0-7]{3}\Z")
 _NUMBER = re.compile(r"[0-9]{1,10}\Z")
-_CREDENTIALS = re.compile(r"[a-z0-9+.-]+://[^/]*@", re.IGNORECASE)
+_BUCKET = re.compile(r"[A-Za-z0-9._-]*\Z")  # and no credentials, escaped ones neither
+STORE_SETTINGS = frozenset({"endpoint_url", "region"})  # in the URL of one in S3
 
 _SECRET = (
     "is refused: `docker volume inspect` and dockerd's files would show it to others; put the "
@@ -168,13 +170,27 @@ def _named(key: str) -> str:
 
 
 def _url(text: str) -> str:
-    if _CREDENTIALS.match(text):
-        raise InvalidInput(
-            "a URL must not carry credentials: `docker volume inspect` would show them; "
-            "they belong into the proxy's settings"
-        )
+    """A store's URL, or its path. What is refused may hold a secret, and is not repeated."""
     if not text:
         raise InvalidInput("it is empty")
+    if not text.isprintable():
+        raise InvalidInput("it has characters that cannot be printed")
+    if text.startswith("/"):
+        return text
+    try:
+        parts = urlsplit(text)
+        settings = parse_qsl(parts.query, keep_blank_values=True)
+    except ValueError:
+        raise InvalidInput("it is no URL") from None
+    if not _BUCKET.match(parts.netloc) or any("@" in part for pair in settings for part in pair):
+        raise InvalidInput(
+            "a URL must not carry credentials: `docker volume inspect` would show them; "
+            "they belong into the proxy's settings. A bucket has letters, digits, '.', '_', '-'"
+        )
+    if not text.startswith(("s3://", "file://")):
+        raise InvalidInput("it must be s3://BUCKET/PREFIX, file:///DIR or /DIR")
+    if parts.fragment or not STORE_SETTINGS.issuperset(name for name, _ in settings):
+        raise InvalidInput(f"a store's URL takes {' and '.join(sorted(STORE_SETTINGS))}, no more")
     return text
 
 

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from chunkstore import location
 from chunkstore.errors import InvalidInput, NotFound
 from mount.docker.nodemounts import Source
-from mount.docker.options import REFUSED, VALID, Options, Pin, parse_options
+from mount.docker.options import REFUSED, STORE_SETTINGS, VALID, Options, Pin, parse_options
 from mount.docker.testing_rig import split_url
 
 SECRET = "hunter2-ghp-0123456789"
@@ -66,6 +67,13 @@ def test_a_url_names_store_and_repository() -> None:
     assert "leave out store" in refusal(repo="s3://bucket/cats", store="s3://other")
 
 
+def test_settings_of_a_store() -> None:
+    """Those that stores know may stand in its URL."""
+    url = "s3://bucket/a@b?endpoint_url=https://minio:9000&region=eu"
+    assert parse_options({"repo": "a", "store": url}, split_url).source.store == url
+    assert frozenset(location._QUERY) == STORE_SETTINGS
+
+
 def test_a_store_that_is_not_there() -> None:
     """It is no fault of the options, unless something is wrong with them too."""
 
@@ -110,6 +118,18 @@ def test_secrets_are_refused(name: str) -> None:
     [
         {"repo": f"https://user:{SECRET}@xethub.com/u/r"},
         {"repo": "a", "store": f"s3://key:{SECRET}@bucket/prefix"},
+        {"repo": "a", "store": f"s3://key:{SECRET}/x@bucket/prefix"},
+        {"repo": "a", "store": f"s3://key%3a{SECRET}%40bucket/prefix"},
+        {"repo": "a", "store": f"key:{SECRET}@bucket/prefix"},
+        {"repo": "a", "store": f"s3://b/p?endpoint_url=https://AKIA:{SECRET}@minio"},
+        {"repo": "a", "store": f"s3://b/p?endpoint_url=https://AKIA:{SECRET}/x@minio"},
+        {"repo": "a", "store": f"s3://b/p?endpoint_url=https://AKIA:{SECRET}%40minio"},
+        {"repo": f"s3://b/p/a?region=eu&endpoint_url=https://AKIA:{SECRET}@minio"},
+        {"repo": "a", "store": f"s3://b/p?secret_key={SECRET}"},
+        {"repo": "a", "store": f"s3://b/p?{SECRET}"},
+        {"repo": "a", "store": f"s3://b/p#{SECRET}"},
+        {"repo": "a", "store": f"s3://b/{SECRET}\n"},
+        {"repo": "a", "store": f"s3://[{SECRET}/p"},
         {"repo": "a", "token_file": SECRET},
         {"repo": "a", "token_env": SECRET},
         {"repo": "a", "token_env": SECRET.replace("-", "_")},
