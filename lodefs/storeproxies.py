@@ -24,6 +24,7 @@ from lodefs.nodeproxy import (
     ask,
     node_proxy,
     own_proxy,
+    plain_store,
     ready,
     serve_command,
     serves,
@@ -66,14 +67,15 @@ class StoreProxies:
         try:
             self._begin(own, store).result(timeout_s)
         except LateError:
-            raise Unavailable(f"a proxy for {store} is being started; try again") from None
+            raise Unavailable(f"a proxy for {_shown(store)} is being started; try again") from None
         return own.url
 
     def adopt(self) -> None:
         """Keep those running that an earlier process kept."""
         for file in self._directory.glob("proxy-*/store"):
-            with suppress(OSError):
-                self._keep(file.read_text().strip())
+            with suppress(OSError, ValueError):  # damaged: the next volume of it writes it anew
+                if store := file.read_text().strip():
+                    self._keep(store)
 
     def close(self) -> None:
         """Keep them no longer; they run on."""
@@ -87,19 +89,24 @@ class StoreProxies:
             found = self._starts.get(store)
             if found is None or found.done():
                 found = self._starts[store] = Future()
-                Thread(target=self._start, args=(own, store, found), daemon=True).start()
+                try:
+                    Thread(target=self._start, args=(own, store, found), daemon=True).start()
+                except RuntimeError as error:
+                    found.set_exception(Unavailable(f"no thread can be started: {error}"))
             return found
 
     def _start(self, own: OwnProxy, store: str, started: Future[None]) -> None:
         try:
             self._run(own, store)
-        except (LodefsError, OSError) as error:
+            self._keep(store)
+        except Exception as error:  # noqa: BLE001 - whoever waits must hear of it, whatever it is
             self._retry_s[store] = time.monotonic() + RETRY_S
-            self._say(f"the proxy for {store} does not start: {error}")
-            started.set_exception(Unavailable(f"the proxy for {store} does not start: {error}"))
-            return
-        self._keep(store)
-        started.set_result(None)
+            why = str(error) if isinstance(error, LodefsError | OSError) else repr(error)
+            failure = f"the proxy for {_shown(store)} does not start: {why}"
+            self._say(failure)
+            started.set_exception(Unavailable(failure))
+        else:
+            started.set_result(None)
 
     def _run(self, own: OwnProxy, store: str) -> None:
         """Start it unless it runs. Unavailable, Denied, OSError."""
@@ -110,8 +117,8 @@ class StoreProxies:
             config.write_text(self._settings())
             environment = {**self._session.environment, "LODEFS_CONFIG": str(config)}
             start(own, serve_command(own, store), environment)
-            self._say(f"a proxy for {store} runs; its log is {own.log}")
-        (own.directory / "store").write_text(f"{store}\n")
+            self._say(f"a proxy for {_shown(store)} runs; its log is {own.log}")
+        _note(own, store)
 
     def _keep(self, store: str) -> None:
         with self._lock:
@@ -123,7 +130,7 @@ class StoreProxies:
     def _keep_all(self) -> None:
         while not self._closing.wait(KEEP_S):
             for store in list(self._busy_s):
-                with suppress(LodefsError):
+                with suppress(LodefsError, OSError):
                     self._look_after(own_proxy(self._directory, store), store)
 
     def _look_after(self, own: OwnProxy, store: str) -> None:
@@ -139,7 +146,7 @@ class StoreProxies:
         elif now_s - self._busy_s[store] > IDLE_S:
             del self._busy_s[store]
             _end(own)
-            self._say(f"the proxy for {store} is ended: nobody used it for a day")
+            self._say(f"the proxy for {_shown(store)} is ended: nobody used it for a day")
 
     def _settings(self) -> str:
         """Of the node's settings those that are not its proxy's alone, as its addresses are."""
@@ -157,6 +164,22 @@ class StoreProxies:
             lines.append(f"[{table}]")
             lines += [f"{k} = {json.dumps(v)}" for k, v in values.items() if v is not None]
         return "\n".join(lines) + "\n"
+
+
+def _shown(store: str) -> str:
+    """A store in logs and errors: without settings, where people may put secrets."""
+    return plain_store(store)
+
+
+def _note(own: OwnProxy, store: str) -> None:
+    """Write down what a proxy serves: the whole of it, or nothing."""
+    file, unfinished = own.directory / "store", own.directory / "store.new"
+    line = f"{store}\n".encode()
+    with suppress(OSError):
+        if file.read_bytes() == line:
+            return
+    unfinished.write_bytes(line)
+    unfinished.rename(file)
 
 
 def _end(own: OwnProxy) -> None:

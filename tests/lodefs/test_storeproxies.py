@@ -120,3 +120,59 @@ def test_a_store_that_cannot_be_served(node: Node) -> None:
         proxies.proxy_for(f"{node.store}/none", WAIT_S)
     assert not list(node.folder.glob("*/store")), "nobody keeps it running"
     proxies.close()
+
+
+def test_damaged_notes(node: Node) -> None:
+    """A ``store`` file that is empty or no text keeps nobody from starting, and is written anew."""
+    for name, data in (("proxy-1", b"\xff\xfe"), ("proxy-2", b"\n"), ("proxy-3", b"")):
+        (node.folder / name).mkdir(parents=True)
+        (node.folder / name / "store").write_bytes(data)
+    node.own.directory.mkdir()
+    (node.own.directory / "store").write_bytes(b"\xff")
+    proxies = node.proxies()
+    proxies.adopt()
+    assert not proxies._busy_s
+    proxies.proxy_for(node.store, WAIT_S)
+    proxies.close()
+    assert (node.own.directory / "store").read_text() == f"{node.store}\n"
+
+
+def test_a_note_that_is_right_is_left_alone(node: Node) -> None:
+    """It is written once, whole."""
+    node.own.directory.mkdir(parents=True)
+    storeproxies._note(node.own, node.store)
+    inode = (node.own.directory / "store").stat().st_ino
+    storeproxies._note(node.own, node.store)
+    assert (node.own.directory / "store").stat().st_ino == inode
+    assert not (node.own.directory / "store.new").exists()
+
+
+def test_any_fault_is_told(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who waits for a proxy hears of an error that nobody foresaw, and so does the log; settings
+    in the store's URL are in neither."""
+
+    def fail(*_: object) -> None:
+        raise ValueError("no such thing")
+
+    monkeypatch.setattr(storeproxies, "serve_command", fail)
+    proxies = node.proxies()
+    with pytest.raises(Unavailable, match="does not start: ValueError") as caught:
+        proxies.proxy_for(f"{node.store}?endpoint_url=hushhush", WAIT_S)
+    proxies.close()
+    assert node.said == [str(caught.value)]
+    assert "hushhush" not in node.said[0]
+
+
+def test_the_keeper_survives_errors(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error of the operating system in one round leaves the next ones."""
+    calls = []
+
+    def fail(own: object, *_: object) -> None:
+        calls.append(own)
+        raise OSError(24, "too many open files")
+
+    proxies = node.proxies()
+    monkeypatch.setattr(proxies, "_look_after", fail)
+    proxies._keep(node.store)
+    until(lambda: len(calls) > 1)
+    proxies.close()
