@@ -114,6 +114,8 @@ def _decode(body: bytes, kind: type[T]) -> T:
         raise MalformedError("the request has no body: its first try was interrupted; try again")
     try:
         return msgspec.json.decode(body, type=kind)
+    except RecursionError:
+        raise MalformedError("the request is malformed: it is nested too deeply") from None
     except (msgspec.DecodeError, UnicodeError) as error:
         raise MalformedError(f"the request is malformed: {error}") from None
 

@@ -204,7 +204,7 @@ def decode_record(data: bytes) -> Volume:
         if blake3(envelope.volume).hexdigest() != envelope.digest:
             raise Corrupt("its digest is wrong: it was changed, or the disk lost something")
         volume = msgspec.json.decode(envelope.volume, type=Volume)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Corrupt(f"it is no record of a volume: {error}") from error
     if volume.name != envelope.name:
         raise Corrupt("it has two names")
@@ -235,7 +235,7 @@ def _name_in(data: bytes, key: str) -> str:
     try:
         name = msgspec.json.decode(data, type=_Name).name
         return name if key_of(name) == key else ""
-    except (msgspec.DecodeError, UnicodeError):
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
         return ""
 
 

@@ -86,6 +86,12 @@ def test_a_store_that_is_not_there() -> None:
         parse_options({"repo": "s3://bucket/cats", "uid": "x"}, split)
 
 
+@pytest.mark.parametrize("text", ["500", "0500", "0o500"])
+def test_modes(text: str) -> None:
+    """Octal digits, with or without what says that they are."""
+    assert parse_options({"repo": "a", "mode": text}, split_url).source.mode == 0o500
+
+
 def test_words_of_xethub() -> None:
     """``watch`` is ``follow``; ``write`` may say no."""
     options = parse_options({"repo": "a", "watch": "30s", "write": "false"}, split_url)
@@ -168,6 +174,8 @@ def test_what_may_be_a_secret_is_not_repeated(options: dict[str, str]) -> None:
         ("mode", "0755"),
         ("mode", "rwx"),
         ("mode", "9"),
+        ("mode", "o555"),
+        ("mode", "00555"),
         ("cache_pin", "maybe"),
     ],
 )

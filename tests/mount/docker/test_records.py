@@ -146,6 +146,7 @@ def test_what_a_crash_left_is_swept(tmp_path: Path, records: Records) -> None:
         (b'{"version":"1","name":"flickr30k"}', "flickr30k", "no record"),
         (b"\xff\xfe", "", "no record"),
         (b"[]", "", "no record"),
+        (b'{"x":' + b"[" * 10_000, "", "no record"),
     ],
 )
 def test_damage_touches_one_volume(

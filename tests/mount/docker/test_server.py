@@ -169,6 +169,7 @@ def test_errors_of_volumes(dockerd: Dockerd) -> None:
         b'{"ID":"x"}',
         b'{"Name":"\\ud800","ID":"x","Opts":{}}',
         b"[" * 10_000,
+        b'{"x":' + b"[" * 10_000,
     ],
 )
 def test_malformed_json(dockerd: Dockerd, body: bytes) -> None:
