@@ -19,9 +19,10 @@ def users(device: str, place: str, proc: Path = PROC) -> int | None:
     """In how many other mount namespaces a mount is, by its device MAJOR:MINOR: in those of
     containers that were given it, above all.
 
-    Where it is at its own ``place`` it only came along by propagation (services with mount
-    namespaces of their own) and does not count. None where this process does not see all
-    processes of the machine.
+    Where it is at its own ``place``, or at that below another directory, it only came along with
+    the host's tree (services with mount namespaces of their own; containers that watch the host,
+    which is their /rootfs) and does not count. None where this process does not see all processes
+    of the machine.
     """
     if not sees_all(proc):
         return None
@@ -30,7 +31,7 @@ def users(device: str, place: str, proc: Path = PROC) -> int | None:
     for table in _other_tables(proc):
         if needle in table:
             places = [m.mountpoint for m in mounttable.parse(table) if m.device == device]
-            count += any(found != place for found in places)
+            count += any(not found.endswith(place) for found in places)
     return count
 
 

@@ -102,8 +102,8 @@ class KernelMounts:
         return mounter.traffic_of(place, timeout_s) or Traffic()
 
     def users(self, place: str) -> int | None:
-        """See NodeMounts. Namespaces that have the mount at the same path do not count: there it
-        came by propagation. 0 where there is no mount."""
+        """See NodeMounts. Namespaces that have the mount at the same path, or below the host's
+        root at another place, do not count: there it came along. 0 where there is no mount."""
         found = mounttable.on_top(mounttable.plain(place))
         if found is None or not found.is_lodefs:
             return 0
