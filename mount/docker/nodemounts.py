@@ -98,7 +98,8 @@ class NodeMounts(Protocol):
         ...
 
     def unpin(self, source: Source, commit: str, timeout_s: float) -> None:
-        """Let its data be evicted as all others; fine where nothing is pinned."""
+        """Let its data be evicted as all others, and that of pins of directories below it; fine
+        where nothing is pinned."""
         ...
 
 

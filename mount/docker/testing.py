@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from chunkstore.errors import DeadlineExceeded, Denied, InUse, InvalidInput, NotFound
 from mount.docker.nodemounts import Found, Source, Standing, Traffic
+from mount.docker.volume import is_below
 
 T = TypeVar("T")
 
@@ -56,7 +57,7 @@ class MemoryMounts:
     def __init__(self, repos: Mapping[str, Repo]) -> None:
         self.repos = dict(repos)
         self.mounts: dict[str, Made] = {}
-        self.pins: dict[tuple[str, str], int] = {}
+        self.pins: dict[tuple[str, str, bytes], int] = {}  # repository, commit, path
         self.calls: Counter[str] = Counter()
         self.users_default: int | None = 0
         self._lock = threading.Lock()
@@ -127,13 +128,20 @@ class MemoryMounts:
 
         def act() -> None:
             self._resolve(source, commit)
-            self.pins[source.repo, commit] = pin_s
+            self.pins[source.repo, commit, source.path] = pin_s
 
         self._call("pin", timeout_s, act)
 
     def unpin(self, source: Source, commit: str, timeout_s: float) -> None:
-        """Let it go."""
-        self._call("unpin", timeout_s, lambda: self.pins.pop((source.repo, commit), None))
+        """Let it go, and what is below it."""
+
+        def act() -> None:
+            for repo, pinned, path in list(self.pins):
+                below = is_below(path, source.path)
+                if (repo, pinned) == (source.repo, commit) and below:
+                    del self.pins[repo, pinned, path]
+
+        self._call("unpin", timeout_s, act)
 
     def _call(self, method: str, timeout_s: float, act: Callable[[], T]) -> T:
         self.calls[method] += 1

@@ -100,8 +100,24 @@ def key_of(name: str) -> str:
 
 
 def is_same_data(one: Volume, other: Volume) -> bool:
-    """Whether two volumes show the same directory of the same commit."""
-    return (one.options.source, one.commit) == (other.options.source, other.commit)
+    """Whether two volumes show the same directory of the same commit; whose it is and which token
+    reads it does not count."""
+    mine, others = one.options.source, other.options.source
+    same = (mine.store, mine.repo, mine.path) == (others.store, others.repo, others.path)
+    return same and one.commit == other.commit
+
+
+def holds_pin(one: Volume, other: Volume) -> bool:
+    """Whether a volume has a pin that letting go of the other's would take away: a node lets go of
+    a directory with all below it. Stores do not count: one has several names."""
+    mine, others = one.options.source, other.options.source
+    same = (mine.repo, one.commit) == (others.repo, other.commit)
+    return one.options.pin is not None and same and is_below(mine.path, others.path)
+
+
+def is_below(path: bytes, top: bytes) -> bool:
+    """Whether a directory of a commit is another one, or lies in it. b"" is the root."""
+    return not top or path == top or path.startswith(top + b"/")
 
 
 def created(name: str, options: Options, found: Found, now_s: float) -> Volume:

@@ -35,7 +35,7 @@ from mount.docker.volume import (
     created,
     doubtful,
     forgotten,
-    is_same_data,
+    holds_pin,
     key_of,
     referenced,
     released,
@@ -286,11 +286,11 @@ class Volumes:
             raise InUse(f"volume {name!r} is damaged and in use: stop its containers first")
 
     def unpin(self, volume: Volume) -> None:
-        """Let a commit's data go in the background, unless another volume pins the same."""
+        """Let a commit's data go in the background; where that would take another volume's pin
+        away, it expires."""
         source, commit = volume.options.source, volume.commit
         if not volume.pinned_until_s or any(
-            other.options.pin is not None and is_same_data(other, volume)
-            for other in self._table.volumes()
+            holds_pin(other, volume) for other in self._table.volumes()
         ):
             return
 

@@ -253,7 +253,7 @@ def test_pins_are_renewed(rig: Rig, memory: MemoryMounts) -> None:
     rig.volumes.create("a", CATS | {"cache_pin": "true"})
     rig.round(3)
     assert memory.calls["pin"] == 1
-    assert memory.pins == {("vision/cats", OLD): PIN_S}
+    assert memory.pins == {("vision/cats", OLD, b""): PIN_S}
     rig.hands.forward(PIN_S * 0.6)
     rig.round(3)
     assert memory.calls["pin"] == 2
@@ -266,7 +266,7 @@ def test_a_pin_for_a_time_is_made_once(rig: Rig, memory: MemoryMounts) -> None:
     """It is not renewed."""
     rig.volumes.create("a", CATS | {"cache_pin": "1h"})
     rig.round(2)
-    assert memory.pins == {("vision/cats", OLD): 3600}
+    assert memory.pins == {("vision/cats", OLD, b""): 3600}
     rig.hands.forward(10_000)
     rig.round(2)
     assert memory.calls["pin"] == 1
@@ -280,10 +280,35 @@ def test_pins_move_with_the_branch(rig: Rig, memory: MemoryMounts) -> None:
     memory.repos["vision/cats"].revisions["main"] = NEW
     rig.hands.forward(3600)
     rig.round(3)
-    assert set(memory.pins) == {("vision/cats", OLD), ("vision/cats", NEW)}
+    assert set(memory.pins) == {("vision/cats", OLD, b""), ("vision/cats", NEW, b"")}
     rig.volumes.remove("b")
     assert rig.calls.wait_idle(60)
-    assert set(memory.pins) == {("vision/cats", NEW)}
+    assert set(memory.pins) == {("vision/cats", NEW, b"")}
+
+
+def test_pins_of_others_stay(rig: Rig, memory: MemoryMounts) -> None:
+    """A volume that is removed takes no pin away that another one has, be it of other owners, of a
+    directory below, or of the store under its full name; what nobody else has goes."""
+    pinned = CATS | {"cache_pin": "true"}
+    rig.volumes.create("a", pinned)
+    rig.volumes.create("owned", pinned | {"uid": "1000", "store": "s3://same"})
+    rig.volumes.create("train", pinned | {"path": "train"})
+    rig.round()
+    root, train = ("vision/cats", OLD, b""), ("vision/cats", OLD, b"train")
+    for name, left in (("a", {root, train}), ("train", {root}), ("owned", set())):
+        rig.volumes.remove(name)
+        assert rig.calls.wait_idle(60)
+        assert set(memory.pins) == left
+
+
+def test_a_pin_of_a_part_stays(rig: Rig, memory: MemoryMounts) -> None:
+    """Letting a directory go would take pins below it along: it expires instead."""
+    rig.volumes.create("a", CATS | {"cache_pin": "true"})
+    rig.volumes.create("train", CATS | {"cache_pin": "true", "path": "train"})
+    rig.round()
+    rig.volumes.remove("a")
+    assert rig.calls.wait_idle(60)
+    assert ("vision/cats", OLD, b"train") in memory.pins
 
 
 def test_a_pin_that_fails_is_tried_again(rig: Rig, memory: MemoryMounts) -> None:
