@@ -107,13 +107,13 @@ def _of(view: View, standing: Standing | None, times: Times) -> Iterator[Action]
     volume = view.volume
     key = volume.key
     if volume.count(times.boot):
+        stale = doubtful(volume, times.boot, times.uptime_s)
+        if stale and times.uptime_s - view.checked_s >= CHECK_S:
+            yield DropStale(key, tuple(stale))  # first: what is next may fail each time
         if standing is None or not standing.alive:
             yield Remount(key)
         elif not standing.supervised:
             yield Revive(key)
-        stale = doubtful(volume, times.boot, times.uptime_s)
-        if stale and times.uptime_s - view.checked_s >= CHECK_S:
-            yield DropStale(key, tuple(stale))
     elif standing is not None:
         if _is_useless(standing, volume) or _since(view, times) >= UNUSED_S:
             yield TakeDown(key)

@@ -176,6 +176,7 @@ class Upkeep:
                     _log.info("unmounted volume %s: nobody has it", volume.name)
             case DropStale():
                 slot.checked_s = self._clock.uptime_s()
+                self._woken.set()  # the mount may have to be mended
                 if self._node.users(place) == 0:
                     self._table.write(slot, forgotten(volume, list(action.mount_ids)))
                     _log.warning(

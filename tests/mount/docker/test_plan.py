@@ -117,12 +117,23 @@ def test_what_may_never_be_decided(
 
 
 class World:
-    """Volumes and mounts that do as they are told."""
+    """Volumes and mounts that do as they are told. ``held``: mounts that containers hold, or may;
+    ``broken``: nothing can be mounted."""
 
-    def __init__(self, found: list[View], standings: dict[str, Standing], places: set[str]) -> None:
+    def __init__(
+        self,
+        found: list[View],
+        standings: dict[str, Standing],
+        places: set[str],
+        *,
+        held: bool = False,
+        broken: bool = False,
+    ) -> None:
         self.views = {view.volume.key: view for view in found}
         self.standings = dict(standings)
         self.places = set(places)
+        self.held = held
+        self.broken = broken
 
     def change(self, key: str, volume: Volume) -> None:
         self.views[key] = self.views[key]._replace(volume=volume)
@@ -130,6 +141,8 @@ class World:
     def carry_out(self, action: Action, times: Times) -> None:
         key = action.key
         match action:
+            case Revive() | Remount() if self.broken:
+                pass
             case Revive():
                 self.standings[key] = msgspec.structs.replace(self.standings[key], supervised=True)
             case Remount():
@@ -141,7 +154,9 @@ class World:
                 self.standings.pop(key, None)
                 self.places.discard(key)
             case DropStale():
-                self.change(key, forgotten(self.views[key].volume, list(action.mount_ids)))
+                self.views[key] = self.views[key]._replace(checked_s=times.uptime_s)
+                if not self.held:
+                    self.change(key, forgotten(self.views[key].volume, list(action.mount_ids)))
             case Follow():
                 volume = self.views[key].volume
                 after = msgspec.structs.replace(volume, looked_at_s=times.now_s, follow_error="")
@@ -150,15 +165,9 @@ class World:
                 self.change(key, pinned(self.views[key].volume, action.pin_s, times.now_s))
 
 
-@given(worlds())
-def test_rounds_come_to_an_end(
-    world: tuple[list[View], dict[str, Standing], set[str], frozenset[str]],
-) -> None:
-    """After a few rounds whatever is used is alive and supervised, the rest is not mounted, and no
-    mount point is left without a volume."""
-    found, standings, places, damaged = world
-    model = World(found, standings, places)
-    for number in range(8):
+def rounds(model: World, damaged: frozenset[str], count: int) -> None:
+    """Upkeep for a while."""
+    for number in range(count):
         later = number * UNUSED_S
         times = Times(TIMES.boot, TIMES.uptime_s + later, TIMES.now_s + later)
         views_now = model.views.values()
@@ -167,6 +176,17 @@ def test_rounds_come_to_an_end(
         for key, view in model.views.items():
             if key in model.standings and view.unused_since_s is None:
                 model.views[key] = view._replace(unused_since_s=times.uptime_s)
+
+
+@given(worlds(), st.booleans())
+def test_rounds_come_to_an_end(
+    world: tuple[list[View], dict[str, Standing], set[str], frozenset[str]], held: bool
+) -> None:
+    """After a few rounds whatever is used is alive and supervised, the rest is not mounted, and no
+    mount point is left without a volume."""
+    found, standings, places, damaged = world
+    model = World(found, standings, places, held=held)
+    rounds(model, damaged, 16)
     for key, view in model.views.items():
         standing = model.standings.get(key)
         if view.volume.count(TIMES.boot):
@@ -176,3 +196,14 @@ def test_rounds_come_to_an_end(
         else:
             assert standing is None
     assert not (model.places | set(model.standings)) - set(model.views) - damaged
+
+
+@given(worlds())
+def test_what_cannot_be_mounted_is_forgotten_all_the_same(
+    world: tuple[list[View], dict[str, Standing], set[str], frozenset[str]],
+) -> None:
+    """Mounts that fail, round after round, keep no reference that nobody holds."""
+    found, standings, places, damaged = world
+    model = World(found, standings, places, broken=True)
+    rounds(model, damaged, 16)
+    assert not any(view.volume.count(TIMES.boot) for view in model.views.values())

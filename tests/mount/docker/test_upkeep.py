@@ -153,6 +153,24 @@ def test_stale_references_are_dropped(
     assert not memory.mounts
 
 
+def test_stale_references_of_a_mount_that_fails(rig: Rig, memory: MemoryMounts) -> None:
+    """They are dropped also where the mount can be neither revived nor made again; what a
+    container holds is mended in the same minute."""
+    for name in ("a", "b", "held"):
+        rig.volumes.create(name, CATS)
+        rig.volumes.mount(name, "one")
+    memory.kill(rig.place("a"))
+    memory.kill(rig.place("b"), wholly=False)
+    memory.kill(rig.place("held"), wholly=False)
+    memory.mounts[rig.place("held")].users = 1
+    rig.hands.forward(61)
+    rig.round()
+    assert rig.upkeep._woken.is_set()
+    rig.round(2)
+    assert set(memory.mounts) == {rig.place("held")}
+    assert memory.mounts[rig.place("held")].supervised
+
+
 def test_a_young_reference_is_not_stale(rig: Rig, memory: MemoryMounts) -> None:
     """A container that has not started yet holds no mount, and keeps its reference."""
     rig.volumes.create("a", CATS)
