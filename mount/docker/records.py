@@ -59,6 +59,7 @@ class Records:
 
     def __init__(self, directory: Path) -> None:
         """InUse where another plugin has it; Denied, Unavailable."""
+        self._staying: set[str] = set()  # keys of mount points that could not be removed
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             directory = Path(os.path.realpath(directory))  # the kernel lists mounts so
@@ -147,18 +148,22 @@ class Records:
     def remove_place(self, key: str) -> None:
         """Remove the mount point, which nothing is mounted on; a symlink itself, not its target.
 
-        What cannot be removed stays, with a line in the log.
+        What cannot be removed stays, with a line in the log, once.
         """
         path = self._mounts / key
         try:
             os.rmdir(path)
         except FileNotFoundError:
-            return
+            pass
         except NotADirectoryError:
             with suppress(OSError):
                 path.unlink()
         except OSError as error:
-            _log.warning("%s stays: %s", path, error.strerror)
+            if key not in self._staying:
+                self._staying.add(key)
+                _log.warning("%s stays: %s", path, error.strerror)
+            return
+        self._staying.discard(key)
 
     def places(self) -> list[str]:
         """Keys of all mount points that are there."""

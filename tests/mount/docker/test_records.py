@@ -245,6 +245,23 @@ def test_mount_points(tmp_path: Path, records: Records) -> None:
     assert (tmp_path / "target").is_dir()
 
 
+def test_a_mount_point_that_stays(
+    tmp_path: Path, records: Records, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What somebody put there is left alone, with one line in the log until it changes."""
+    place = Path(records.make_place("a"))
+    (place / "mine").touch()
+    for _ in range(3):
+        records.remove_place("a")
+    assert (place / "mine").exists()
+    assert len(caplog.records) == 1
+    (place / "mine").unlink()
+    records.remove_place("a")
+    (Path(records.make_place("a")) / "mine").touch()
+    records.remove_place("a")
+    assert len(caplog.records) == 2
+
+
 def test_a_state_below_a_symlink(tmp_path: Path) -> None:
     """Mount points are named as the kernel names them, without symlinks on the way."""
     (tmp_path / "real").mkdir()
