@@ -22,11 +22,12 @@ from chunkstore.sdnotify import READY, STOPPING, SystemdNotifier
 from mount.docker.calls import Calls
 from mount.docker.nodemounts import NodeMounts
 from mount.docker.options import SplitUrl
-from mount.docker.protocol import METHODS, MalformedError, encode_answer, encode_error
+from mount.docker.protocol import METHODS, MalformedError, encode_answer, encode_error, volume_in
 from mount.docker.records import Records
 from mount.docker.server import Answer, Server
 from mount.docker.table import Table, machine_clock
 from mount.docker.upkeep import Upkeep
+from mount.docker.volume import about
 from mount.docker.volumes import ANSWER_TIMEOUT_S, Volumes
 
 SOCKET = Path("/run/docker/plugins/lodefs.sock")
@@ -125,17 +126,25 @@ def answering(volumes: Volumes) -> Answer:
         except LodefsError as error:
             expected = isinstance(error, NotFound) and name == "VolumeDriver.Get"
             # dockerd asks for a volume before it makes it
-            _log.log(logging.DEBUG if expected else logging.WARNING, "%s: %s", name, error)
+            level = logging.DEBUG if expected else logging.WARNING
+            _log.log(level, "%s: %s", name, error, extra=_about(body))
             return 200, encode_error(str(error))
         except Exception as error:  # noqa: BLE001 - a mistake of ours must not end the server
-            _log.exception("%s", name)
+            _log.exception("%s", name, extra=_about(body))
             return 500, encode_error(f"{type(error).__name__} (a fault of lodefs)")
         finally:
             elapsed_s = time.monotonic() - begun_s
             level = logging.WARNING if elapsed_s > SLOW_S else logging.DEBUG
-            _log.log(level, "%s took %.3f s", name, elapsed_s)
+            if _log.isEnabledFor(level):
+                _log.log(level, "%s took %.3f s", name, elapsed_s, extra=_about(body))
 
     return answer
+
+
+def _about(body: bytes) -> dict[str, str] | None:
+    """The ``extra`` of a line about a call, where it names a volume."""
+    name = volume_in(body)
+    return about(name) if name else None
 
 
 @contextmanager

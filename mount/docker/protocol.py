@@ -14,6 +14,7 @@ import msgspec
 from chunkstore.errors import InvalidInput
 from mount.docker.records import Damaged
 from mount.docker.status import status_of, time_text
+from mount.docker.volume import check_name
 from mount.docker.volumes import Shown, Volumes
 
 
@@ -54,6 +55,14 @@ def encode_error(text: str) -> bytes:
     """The bytes of an answer that says in one line what is wrong."""
     line = " ".join(text.encode("utf-8", "backslashreplace").decode().split())
     return msgspec.json.encode({"Err": line or "it failed without a word"})
+
+
+def volume_in(body: bytes) -> str:
+    """The volume that a request is about; "" where it names none, or is malformed."""
+    try:
+        return check_name(_decode(body, NameRequest).name)
+    except InvalidInput:
+        return ""
 
 
 def _activate(_volumes: Volumes, _body: bytes) -> dict[str, object]:

@@ -28,7 +28,7 @@ from chunkstore.errors import (
     Unavailable,
     UnknownFormat,
 )
-from mount.docker.volume import Volume, key_of
+from mount.docker.volume import Volume, about, key_of
 
 VERSION = 1
 RECORD_BYTES_MAX = 4 << 20
@@ -161,7 +161,7 @@ class Records:
         except OSError as error:
             if key not in self._staying:
                 self._staying.add(key)
-                _log.warning("%s stays: %s", path, error.strerror)
+                _log.warning("%s stays: %s", path, error.strerror, extra=about(key))
             return
         self._staying.discard(key)
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from chunkstore.errors import Corrupt, InUse, NotFound
 from mount.docker.nodemounts import Standing, Traffic
 from mount.docker.records import Damaged, Record, Records
-from mount.docker.volume import Volume, key_of
+from mount.docker.volume import Volume, about, key_of
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _FIRST_PROCESS = Path("/proc/1/stat")
@@ -87,7 +87,8 @@ class Table:
         self._slots: dict[str, Slot] = {}
         for record in records.load():
             if isinstance(record, Damaged):
-                _log.error("volume %s: %s", record.name or record.key, record.why)
+                name = record.name or record.key
+                _log.error("volume %s: %s", name, record.why, extra=about(name))
             self._slots[record.key] = Slot(record.key, record)
 
     def slots(self) -> list[Slot]:

@@ -31,6 +31,7 @@ from mount.docker.records import Damaged
 from mount.docker.table import Slot, Table
 from mount.docker.volume import (
     Volume,
+    about,
     forgotten,
     is_same_data,
     look_failed,
@@ -142,9 +143,11 @@ class Upkeep:
             self._act(action, turn)
             self._said.pop(said, None)
         except LodefsError as error:
-            self._say(said, f"{type(action).__name__} of {action.key}: {error}")
+            what = f"{type(action).__name__} of {action.key}"
+            self._say(said, f"{what}: {error}", self._name(action.key))
         except Exception:  # noqa: BLE001 - a mistake of ours
-            _log.exception("%s of %s", type(action).__name__, action.key)
+            what, name = type(action).__name__, self._name(action.key)
+            _log.exception("%s of %s", what, action.key, extra=about(name))
 
     def _act(self, action: Action, turn: int) -> None:
         match action:
@@ -162,18 +165,18 @@ class Upkeep:
     def _mend(
         self, action: Revive | Remount | TakeDown | DropStale, slot: Slot, volume: Volume
     ) -> None:
-        place = self._records.place(slot.key)
+        place, name, extra = self._records.place(slot.key), volume.name, about(volume.name)
         match action:
             case Revive():
                 self._node.revive(place, WORK_TIMEOUT_S)
-                _log.warning("volume %s: its mount has a supervisor again", volume.name)
+                _log.warning("volume %s: its mount has a supervisor again", name, extra=extra)
             case Remount():
                 self._volumes.bring_up(slot, volume, WORK_TIMEOUT_S)
-                _log.warning("volume %s is mounted again: its mount was dead", volume.name)
+                _log.warning("volume %s is mounted again: its mount was dead", name, extra=extra)
             case TakeDown():
                 if not self._node.users(place):
                     self._volumes.take_down(slot)
-                    _log.info("unmounted volume %s: nobody has it", volume.name)
+                    _log.info("unmounted volume %s: nobody has it", name, extra=extra)
             case DropStale():
                 slot.checked_s = self._clock.uptime_s()
                 self._woken.set()  # the mount may have to be mended
@@ -181,8 +184,9 @@ class Upkeep:
                     self._table.write(slot, forgotten(volume, list(action.mount_ids)))
                     _log.warning(
                         "volume %s: dropped %d references that no container holds",
-                        volume.name,
+                        name,
                         len(action.mount_ids),
+                        extra=extra,
                     )
 
     def _follow(self, key: str, turn: int) -> None:
@@ -204,7 +208,8 @@ class Upkeep:
         if failure is not None:
             raise failure
         if after.commit != volume.commit:
-            _log.info("volume %s moved to %s", volume.name, after.commit)
+            extra = about(volume.name)
+            _log.info("volume %s moved to %s", volume.name, after.commit, extra=extra)
             self._volumes.unpin(volume)
             self._woken.set()
 
@@ -239,7 +244,7 @@ class Upkeep:
             place = self._records.place(key)
             alive = key in self._look() and self._node.users(place) != 0
             if alive:
-                self._say((Clear, key), f"{place} is mounted, in use, and no volume's")
+                self._say((Clear, key), f"{place} is mounted, in use, and no volume's", key)
                 return
             self._node.unmount(place, WORK_TIMEOUT_S)
             self._records.remove_place(key)
@@ -248,7 +253,12 @@ class Upkeep:
         record = next((slot.record for slot in self._table.slots() if slot.key == key), None)
         return None if isinstance(record, Damaged) else record
 
-    def _say(self, about: object, line: str) -> None:
-        if self._said.get(about) != line:
-            self._said[about] = line
-            _log.warning("%s", line)
+    def _name(self, key: str) -> str:
+        """What a volume is called in the log; its key where it has no name."""
+        volume = self._volume(key)
+        return volume.name if volume is not None else key
+
+    def _say(self, what: object, line: str, name: str = "") -> None:
+        if self._said.get(what) != line:
+            self._said[what] = line
+            _log.warning("%s", line, extra=about(name) if name else None)

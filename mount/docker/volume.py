@@ -99,6 +99,11 @@ def key_of(name: str) -> str:
     return f"{safe}-{blake3(name.encode()).hexdigest(length=KEY_DIGEST_BYTES)}"
 
 
+def about(name: str) -> dict[str, str]:
+    """The ``extra`` of a log line about a volume, by which a journal finds it."""
+    return {"volume": name}
+
+
 def is_same_data(one: Volume, other: Volume) -> bool:
     """Whether two volumes show the same directory of the same commit; whose it is and which token
     reads it does not count."""

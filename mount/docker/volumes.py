@@ -30,6 +30,7 @@ from mount.docker.table import Slot, Table, no_such
 from mount.docker.volume import (
     REMOVE_STALE_S,
     Volume,
+    about,
     check_mount_id,
     check_name,
     created,
@@ -177,7 +178,8 @@ class Volumes:
             source, rev = options.source, options.rev
             found = self._in_time(partial(self._node.resolve, source, rev), source, rev)
             self._table.write(slot, created(name, options, found, self._clock.now_s()))
-        _log.info("created volume %s: %s@%s", name, options.source.repo, found.commit)
+        told = (name, options.source.repo, found.commit)
+        _log.info("created volume %s: %s@%s", *told, extra=about(name))
 
     def _mount(self, key: str, name: str, mount_id: str, is_wanted: Callable[[], bool]) -> str:
         with self._table.changing(key) as slot:
@@ -266,7 +268,7 @@ class Volumes:
             self._records.remove_place(key)
         if isinstance(removed, Volume):
             self.unpin(removed)
-        _log.info("removed volume %s", name)
+        _log.info("removed volume %s", name, extra=about(name))
 
     def _check_unreferenced(self, slot: Slot, volume: Volume) -> None:
         """InUse where containers have the volume. Mounts that dockerd forgot do not count."""
@@ -294,16 +296,20 @@ class Volumes:
         ):
             return
 
+        def say(error: LodefsError) -> None:
+            told = (source.repo, commit, error)
+            _log.warning("%s@%s stays pinned for a while: %s", *told, extra=about(volume.name))
+
         def work() -> None:
             try:
                 self._node.unpin(source, commit, WORK_TIMEOUT_S)
             except LodefsError as error:
-                _log.warning("%s@%s stays pinned for a while: %s", source.repo, commit, error)
+                say(error)
 
         try:
             self._calls.begin(("unpin", source, commit), work)
         except Unavailable as error:
-            _log.warning("%s@%s stays pinned for a while: %s", source.repo, commit, error)
+            say(error)
 
     def _ask_traffic(self, slot: Slot) -> None:
         """What was read by now; what is known already, where that takes long."""

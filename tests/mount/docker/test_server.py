@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from chunkstore.errors import Unavailable
 from mount.docker.nodemounts import Traffic
 from mount.docker.server import Limits
 from mount.docker.testing import MemoryMounts
@@ -398,6 +399,30 @@ def test_secrets_are_nowhere(
         assert secret not in json.dumps(answers)
         assert secret not in caplog.text
         assert secret.encode() not in state
+
+
+def test_lines_about_a_volume(
+    dockerd: Dockerd, rig: Rig, memory: MemoryMounts, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They carry its name as a field of its own, whether a call or upkeep is the reason."""
+    caplog.set_level(logging.DEBUG)
+    dockerd.call("VolumeDriver.Create", Name="a", Opts=CATS)
+    dockerd.call("VolumeDriver.Create", Name="b", Opts={"repo": "none"})
+    dockerd.call("VolumeDriver.Mount", Name="a", ID="one")
+    memory.kill(rig.place("a"))
+    memory.fail("mount", Unavailable("busy"))
+    rig.round(2)
+    dockerd.call("VolumeDriver.List")
+    lines = [(getattr(r, "volume", ""), r.getMessage()) for r in caplog.records]
+    for name, beginning in (
+        ("a", "created volume a"),
+        ("b", "VolumeDriver.Create: there is no repository none"),
+        ("a", "VolumeDriver.Mount took"),
+        ("a", "Remount of a-"),
+        ("a", "volume a is mounted again"),
+        ("", "VolumeDriver.List took"),
+    ):
+        assert any(n == name and line.startswith(beginning) for n, line in lines), beginning
 
 
 @pytest.mark.parametrize("method", METHODS)
