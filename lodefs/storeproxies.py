@@ -124,8 +124,9 @@ class StoreProxies:
         with self._lock:
             self._busy_s[store] = time.monotonic()
             if self._keeper is None and not self._closing.is_set():
-                self._keeper = Thread(target=self._keep_all, name="store-proxies", daemon=True)
-                self._keeper.start()
+                keeper = Thread(target=self._keep_all, name="store-proxies", daemon=True)
+                keeper.start()
+                self._keeper = keeper
 
     def _keep_all(self) -> None:
         while not self._closing.wait(KEEP_S):
