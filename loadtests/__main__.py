@@ -25,7 +25,7 @@ from loadtests.bench import (
     walks,
     warms,
 )
-from loadtests.bench.mountrates import BenchmarkError
+from loadtests.errors import LoadtestError
 from loadtests.results import Result
 
 Benchmark = Callable[[Path], Result]
@@ -83,7 +83,7 @@ def main() -> int:
         with tempfile.TemporaryDirectory(prefix=f"lodefs-{name}-", dir=options.dir) as scratch:
             try:
                 result = benchmarks[name][0](Path(scratch))
-            except BenchmarkError as error:
+            except LoadtestError as error:
                 print(error, file=sys.stderr)
                 return 1
         print(result.json() if options.json else result.table(), flush=True)

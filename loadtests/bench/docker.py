@@ -11,8 +11,8 @@ from pathlib import Path
 from time import perf_counter
 
 from loadtests.bench import containerreads, mountcorpus, storms
-from loadtests.bench.mountrates import BenchmarkError
 from loadtests.comparison import OURS, Comparison, Measure
+from loadtests.errors import LoadtestError
 from loadtests.results import Result
 from loadtests.services.containers import Containers, containers, write_flowers
 from loadtests.services.dockerd import IMAGE, dockerd
@@ -29,7 +29,7 @@ PLACES = {"": "/new", ", image has the directory": "/data"}  # dockerd mounts tw
 def docker(scratch: Path) -> Result:
     """Starts of containers, reads in them, many at once, and all of it while processes die."""
     if os.geteuid() != 0 or shutil.which("dockerd") is None:
-        raise BenchmarkError("docker: needs root and dockerd (packages docker.io, busybox-static)")
+        raise LoadtestError("docker: needs root and dockerd (packages docker.io, busybox-static)")
     corpus = mountcorpus.kept(mountcorpus.FULL)
     (folder := scratch / "n").mkdir()
     result = Comparison("docker", asks=dict(containerreads.ASKS), against=(BIND,))

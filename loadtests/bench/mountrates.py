@@ -29,6 +29,7 @@ from loadtests.bench.mountmeasures import (
 from loadtests.bench.origins import Origin, ceph_origin
 from loadtests.bench.sides import PLAIN, Side, fill, lodefs_side, rclone_side
 from loadtests.comparison import OURS, Ask, Comparison, Measure
+from loadtests.errors import LoadtestError
 from loadtests.measure import drop_page_cache, read_all
 from loadtests.reading import compare, first_byte, whole
 from loadtests.results import Result
@@ -62,12 +63,8 @@ class Options:
         return 1 if self.quick else 3 if asked else 1
 
 
-class BenchmarkError(Exception):
-    """The benchmark cannot run here; the text says why and what to do."""
-
-
 def mount(scratch: Path, options: Options) -> Result:
-    """All measures on all sides. BenchmarkError where this is not possible here."""
+    """All measures on all sides. LoadtestError where this is not possible here."""
     check(options)
     corpus = mountcorpus.kept(options.shape)
     result = Comparison("mount", asks=dict(ASKS))
@@ -93,12 +90,12 @@ def mount(scratch: Path, options: Options) -> Result:
 
 
 def check(options: Options) -> None:
-    """BenchmarkError where the page cache cannot be dropped or a peer lacks the corpus."""
+    """LoadtestError where the page cache cannot be dropped or a peer lacks the corpus."""
     if os.geteuid() != 0:
-        raise BenchmarkError("mount: only root may drop the page cache; run it as root")
+        raise LoadtestError("mount: only root may drop the page cache; run it as root")
     for name, root in options.peers.items():
         if lacking := mountcorpus.missing(root, options.shape):
-            raise BenchmarkError(
+            raise LoadtestError(
                 f"--peer {name}: {root} does not hold the corpus ({lacking[0]} is missing); "
                 "write it with --write-corpus DIR and bring it there"
             )

@@ -9,7 +9,7 @@ from pathlib import Path
 from time import sleep
 
 from chunkstore.testing.children import run
-from loadtests.bench.mountrates import BenchmarkError
+from loadtests.errors import LoadtestError
 from loadtests.results import Result
 from loadtests.services.machine import (
     ROOT,
@@ -42,7 +42,7 @@ def service(scratch: Path) -> Result:
             with booted(root) as machine:
                 return _measured(machine, digest)
     except MachineError as error:
-        raise BenchmarkError(f"systemd: {error}") from error
+        raise LoadtestError(f"systemd: {error}") from error
 
 
 def _fill(root: Path, scratch: Path) -> str:

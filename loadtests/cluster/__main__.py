@@ -21,12 +21,12 @@ from chunkstore.errors import InvalidInput
 from chunkstore.testing.children import ChildError
 from loadtests.cluster import dataset, figures, outage, peerhit, playing, scenario
 from loadtests.cluster.cluster import AS_IT_IS, DIRECT, UNDISTURBED, WITHOUT_PEERS, Site, Variant
-from loadtests.cluster.errors import LoadtestError
 from loadtests.cluster.figures import Outcome
 from loadtests.cluster.network import Host, Link, Network, is_over, run_name
 from loadtests.cluster.node import NUMBER_FIRST
 from loadtests.cluster.origin import SERVERS, Origin
 from loadtests.cluster.scenario import Changes, Scenario, assertions, size
+from loadtests.errors import LoadtestError
 
 SIMULATE = "simulate"
 SIMULATION = "loadtests.simulation.__main__"

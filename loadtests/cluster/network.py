@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from loadtests.cluster.errors import LoadtestError
+from loadtests.errors import LoadtestError
 
 PREFIX = "lodefs-load"
 SUBNET = "10.77.0"  # seen inside of the namespaces only

@@ -13,9 +13,9 @@ from time import monotonic
 from typing import Any
 
 from chunkstore.testing.children import Child, ChildError, run
-from loadtests.cluster.errors import LoadtestError
 from loadtests.cluster.network import Host
 from loadtests.cluster.origin import REPO, STORE, lodefs_command
+from loadtests.errors import LoadtestError
 from proxy.config import Config
 
 NUMBER_FIRST = 11  # the end of the first node's address

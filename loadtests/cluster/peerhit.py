@@ -22,12 +22,12 @@ from chunkstore.testing.children import run
 from loadtests.cluster import plans
 from loadtests.cluster.cluster import Cluster, Site, Variant
 from loadtests.cluster.dataset import File
-from loadtests.cluster.errors import LoadtestError
 from loadtests.cluster.figures import Outcome, Seen
 from loadtests.cluster.network import Host
 from loadtests.cluster.playing import address_of, folder_of, manner_of, targets_of
 from loadtests.cluster.readers import Readers
 from loadtests.cluster.scenario import Scenario
+from loadtests.errors import LoadtestError
 from loadtests.services.nginx import Nginx, nginx
 
 OWNER, READER = 0, 1

@@ -16,8 +16,8 @@ from msgspec.structs import replace
 
 from chunkstore.errors import InvalidInput
 from loadtests.cluster.dataset import Group
-from loadtests.cluster.errors import LoadtestError
 from loadtests.cluster.figures import FIGURES
+from loadtests.errors import LoadtestError
 from proxy.config import parse_size
 
 FOLDER = Path(__file__).parents[1] / "scenarios"

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from loadtests.cluster.errors import LoadtestError
 from loadtests.cluster.network import (
     BURST_BYTES_MIN,
     Host,
@@ -22,6 +21,7 @@ from loadtests.cluster.network import (
     run_name,
     shaping,
 )
+from loadtests.errors import LoadtestError
 
 PORT = 9
 SOON_S = 0.3

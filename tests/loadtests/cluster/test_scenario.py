@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from loadtests.cluster import scenario
-from loadtests.cluster.errors import LoadtestError
 from loadtests.cluster.scenario import Changes, assertions, expanded, parse
+from loadtests.errors import LoadtestError
 
 SMALL = """
 title = "small"
