@@ -33,6 +33,7 @@ from mount.nearby import Nearby
 from mount.options import MountOptions
 from mount.passthrough import Opening
 from mount.session import Session
+from mount.stage import Progress, Stage
 from mount.supervisor import Post, Supervisor, ended
 from mount.traffic import Count, uncounted
 from mount.transport import parse_address
@@ -50,13 +51,18 @@ def serve(
     say: Say,
     on_ready: Callable[[], None],
     on_held: Callable[[Grip], None] = lambda _grip: None,
+    stage: Stage | None = None,
 ) -> bool:
     """Mount and answer for the mount until it is unmounted (False) or left to others (True).
 
     ``on_ready`` is called once the mount's root has been read through it, ``on_held`` with what
     the mount can be held with. Errors of errors.py before that. The process must have no threads.
+    ``stage``: of whom asked for the mount and decides when it counts as made; by itself it does
+    when its root has been read.
     """
     options = job.options
+    made = stage or Stage()
+    made.pid = os.getpid()
     source = mounttable.source_of(job.snapshot.repo, job.snapshot.commit, options.path)
     fd = attach.attach(options.mountpoint, source, allow_other=options.allow_other)
     mounted = mounttable.on_top(options.mountpoint)
@@ -67,6 +73,8 @@ def serve(
     def on_probe(code: int) -> bool:
         if code == 0:
             on_ready()
+            if stage is None:
+                made.progress = Progress.TOLD
             return True
         reason = os.strerror(code) if code > 0 else "no answer in time"
         failures.append(Unavailable(f"{options.mountpoint}: its root cannot be read: {reason}"))
@@ -75,8 +83,10 @@ def serve(
     try:
         grip = holding.begin(job, agree(fd, job, say), fd, mounted, say)
         place = grip.place
+        if made.unwanted:
+            raise Unavailable(f"{options.mountpoint}: nobody waits for this mount any more")
         on_held(grip)
-        supervisor = _supervisor(grip, say)
+        supervisor = _supervisor(grip, say, lambda: made.is_ready)
         supervisor.run(lambda: probe(options, mounted), on_probe, ready_timeout_s(options))
     finally:
         if supervisor is None or not supervisor.left:
@@ -95,7 +105,7 @@ def go_on(grip: Grip, say: Say, on_ready: Callable[[], None], confirm: Callable[
     """
     mounted = mounttable.on_top(grip.job.options.mountpoint)
     grip = holding.widen(grip, say)
-    supervisor = _supervisor(grip, say)
+    supervisor = _supervisor(grip, say, lambda: True)
 
     def on_settled(_code: int) -> bool:
         on_ready()
@@ -160,14 +170,14 @@ def ready_timeout_s(options: MountOptions) -> float:
     return 2 * options.read_timeout_s + options.ready_margin_s
 
 
-def _supervisor(grip: Grip, say: Say) -> Supervisor:
+def _supervisor(grip: Grip, say: Say, is_ready: Callable[[], bool]) -> Supervisor:
     job, options, session = grip.job, grip.job.options, grip.session
     state = "on" if session.passthrough else f"off: {session.objection}"
     view = View(job.snapshot, job.root, options.uid, options.gid, os.getpid(), state, options.mode)
     lines = Lines(options.worker_count())
 
     def work(post: Post) -> None:
-        _work(post, grip, view, lines, say)
+        _work(post, grip, view, lines, say, is_ready)
 
     return Supervisor(
         grip.device,
@@ -179,11 +189,13 @@ def _supervisor(grip: Grip, say: Say) -> Supervisor:
         say=say,
         clones=grip.clones,
         roster=holding.roster(grip),
-        door=holding.door(grip, supervised=True),
+        door=holding.door(grip, supervised=True, is_ready=is_ready),
     )
 
 
-def _work(post: Post, grip: Grip, view: View, lines: Lines, say: Say) -> None:
+def _work(
+    post: Post, grip: Grip, view: View, lines: Lines, say: Say, is_ready: Callable[[], bool]
+) -> None:
     """What a worker process does."""
     options = grip.job.options
     waits = Waits(options.threads)
@@ -203,7 +215,7 @@ def _work(post: Post, grip: Grip, view: View, lines: Lines, say: Say) -> None:
         waits=waits,
         on_interrupt=lines.tell,
     )
-    door = holding.door(grip, supervised=False)
+    door = holding.door(grip, supervised=False, is_ready=is_ready)
     attendant = Attendant(post, lines, waits, door, holding.roster(grip), say)
     post.serving()
     attendant.run(ended)
@@ -285,8 +297,9 @@ def main() -> None:
     run(msgspec.msgpack.decode(sys.stdin.buffer.read(), type=Job | TakeOver), int(sys.argv[1]))
 
 
-def run(order: Job | TakeOver, report_fd: int) -> None:
-    """Go into the background and do it; ``report_fd`` hears how it went. Exits with 1."""
+def run(order: Job | TakeOver, report_fd: int, stage: Stage | None = None) -> None:
+    """Go into the background and do it; ``report_fd`` hears how it went. ``stage`` as of
+    ``serve``. Exits with 1."""
     if os.fork():
         os._exit(0)  # the second process is no session leader: it can get no terminal
     os.umask(0o022)
@@ -294,7 +307,8 @@ def run(order: Job | TakeOver, report_fd: int) -> None:
     try:
         if isinstance(order, Job):
             reporter.say = _redirect(order.options.log_path)
-            left = serve(order, reporter.say, lambda: reporter.ready(order, "mounted"))
+            ready = partial(reporter.ready, order, "mounted")
+            left = serve(order, reporter.say, ready, stage=stage)
             reporter.say(farewell(order, left=left))
         else:
             _take_over(order, reporter)

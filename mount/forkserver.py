@@ -11,7 +11,6 @@ import contextlib
 import fcntl
 import gc
 import math
-import mmap
 import os
 import select
 import signal
@@ -20,6 +19,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NoReturn
 
 import msgspec
@@ -28,6 +28,7 @@ from chunkstore.errors import LodefsError
 from chunkstore.wire import Failure
 from mount import orders
 from mount.orders import Answer, Order
+from mount.stage import Progress, Stage
 
 CHILDREN_MAX = 32  # at a time; further orders wait in the socket
 ORDER_BYTES_MAX = 65536
@@ -35,7 +36,6 @@ TAKE_BACK_TIMEOUT_S = 10.0
 GRACE_S = 0.2  # for a child whose time is up to end
 PAUSE_S_MAX = 3600.0  # poll(2) takes no more than 2^31 ms
 _FD_MAX = 65536
-_MAKING = 1
 # Whatever the owner does with these, here they end a process.
 _DEFAULT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, signal.SIGALRM)
 
@@ -55,7 +55,7 @@ class _Child:
     pid: int
     ticket: Ticket
     answer_fd: int
-    stage: mmap.mmap
+    stage: Stage
     verdict: Answer | None = None
 
 
@@ -66,7 +66,6 @@ class ForkServer:
     def __init__(self, control: socket.socket) -> None:
         self._control = control
         self._children: dict[int, _Child] = {}  # by pidfd
-        self._makers: dict[str, int] = {}  # the last child that was to mount at each place
         self._late: set[int] = set()  # of these, those whose owner was told so already
         self._poll = select.poll()
         self._listening = False
@@ -121,7 +120,7 @@ class ForkServer:
 
     def _start(self, ticket: Ticket, answer_fd: int, begun: _Child | None = None) -> None:
         """A child for an order, or one that takes back what another has ``begun``."""
-        stage = mmap.mmap(-1, 1)
+        stage = Stage()
         try:
             pid = os.fork()
         except OSError as error:
@@ -130,13 +129,11 @@ class ForkServer:
             return
         if not pid:
             if begun is None:
-                _become(lambda: _work(ticket, answer_fd, stage), keep=answer_fd)
-            _become(lambda: _take_back(ticket.order))
+                _become(partial(_work, ticket, answer_fd, stage), keep=answer_fd)
+            _become(partial(_take_back, ticket.order, begun.stage))
         child = _Child(pid, ticket, answer_fd, stage)
         if begun is not None:
             child = replace(child, verdict=begun.verdict)
-        elif isinstance(ticket.order, orders.Mount):
-            self._makers[ticket.order.options.mountpoint] = pid
         pid_fd = os.pidfd_open(pid)
         self._children[pid_fd] = child
         self._poll.register(pid_fd, select.POLLIN)
@@ -148,27 +145,17 @@ class ForkServer:
         self._late.discard(pid_fd)
         child = self._children.pop(pid_fd)
         code = os.waitstatus_to_exitcode(os.waitpid(child.pid, 0)[1])
-        is_last = self._is_last(child)
         verdict = child.verdict
         if code and verdict is None:
             late = code == -signal.SIGALRM
             text = "not done in time" if late else f"its process ended with status {code}"
             verdict = _failed(text, "DeadlineExceeded" if late else "Unavailable")
-            if is_last and child.stage[0] == _MAKING:
+            if child.stage.progress == Progress.MAKING:
                 self._start(child.ticket, child.answer_fd, replace(child, verdict=verdict))
                 return
         if verdict is not None:
             _answer(child.answer_fd, verdict)
         os.close(child.answer_fd)
-
-    def _is_last(self, child: _Child) -> bool:
-        """Whether nobody came after it to mount at the same place: what is there may be its own."""
-        order = child.ticket.order
-        place = order.options.mountpoint if isinstance(order, orders.Mount) else ""
-        if self._makers.get(place) != child.pid:
-            return False
-        del self._makers[place]
-        return True
 
 
 def _failed(text: str, error: str = "Unavailable") -> Answer:
@@ -185,34 +172,32 @@ def _answer(fd: int, answer: Answer) -> bool:
     return True
 
 
-def _work(ticket: Ticket, answer_fd: int, stage: mmap.mmap) -> None:
+def _work(ticket: Ticket, answer_fd: int, stage: Stage) -> None:
     """What a child does."""
-
-    def making() -> None:
-        stage[0] = _MAKING
-
     left_s = ticket.deadline_s - time.monotonic()
     if left_s <= 0:
         _answer(answer_fd, _failed("not begun in time", "DeadlineExceeded"))
         return
     signal.setitimer(signal.ITIMER_REAL, left_s)
     try:
-        answer, afterwards = orders.perform(ticket.order, making)
+        answer, afterwards = orders.perform(ticket.order, stage)
     except LodefsError as error:
         answer, afterwards = _failed(str(error), type(error).__name__), None
     except Exception as error:  # noqa: BLE001 - whoever waits must hear of it
         answer, afterwards = _failed(f"{type(error).__name__}: {error}"), None
     signal.setitimer(signal.ITIMER_REAL, 0)  # from here on it counts as done
-    if not _answer(answer_fd, answer) and answer.failure is None and stage[0] == _MAKING:
-        orders.take_back(ticket.order)
+    if _answer(answer_fd, answer):
+        stage.progress = Progress.TOLD
+    elif stage.progress == Progress.MAKING:
+        orders.take_back(ticket.order, stage)
     os.close(answer_fd)
     if afterwards is not None:
         afterwards()
 
 
-def _take_back(order: Order) -> None:
+def _take_back(order: Order, stage: Stage) -> None:
     signal.setitimer(signal.ITIMER_REAL, TAKE_BACK_TIMEOUT_S)
-    orders.take_back(order)
+    orders.take_back(order, stage)
 
 
 def _become(main: Callable[[], None], *, keep: int = -1) -> NoReturn:

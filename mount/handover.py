@@ -12,7 +12,6 @@ import contextlib
 import fcntl
 import os
 import socket
-import struct
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -34,7 +33,6 @@ SERVE_TIMEOUT_S = 2.0  # for one who asks to say what
 LEAVE_TIMEOUT_S = 10.0  # for a supervisor that was relieved to end
 
 DEVICE, CLONE, LISTENER, MEMORY = "device", "clone", "listener", "memory."
-_UCRED = struct.Struct("=iII")
 
 
 class Passport(msgspec.Struct, frozen=True):
@@ -113,11 +111,13 @@ class _Versioned(msgspec.Struct, frozen=True):
 
 class State(msgspec.Struct, frozen=True):
     """Who answers for a mount: its supervisor, or a worker that has lost it. ``traffic``: None
-    where that is not counted."""
+    where that is not counted. Not ``ready``: nobody who asked for the mount was told yet that its
+    root can be read, so that it may still be taken away."""
 
     pid: int
     supervised: bool
     traffic: Traffic | None = None
+    ready: bool = True
 
 
 class _Answer(msgspec.Struct, frozen=True):
@@ -129,14 +129,20 @@ class _Answer(msgspec.Struct, frozen=True):
 
 class Door:
     """Answers those who come to a mount's socket. ``supervised``: by the mount's supervisor.
-    ``traffic`` tells what was read."""
+    ``traffic`` tells what was read, ``is_ready`` whether the mount counts as made."""
 
     def __init__(
-        self, grip: Grip, *, supervised: bool, traffic: Callable[[], Traffic] | None = None
+        self,
+        grip: Grip,
+        *,
+        supervised: bool,
+        traffic: Callable[[], Traffic] | None = None,
+        is_ready: Callable[[], bool] = lambda: True,
     ) -> None:
         self._grip = grip
         self._supervised = supervised
         self._traffic = traffic
+        self._is_ready = is_ready
         self._listener = socket.socket(fileno=os.dup(grip.listener))
 
     def fileno(self) -> int:
@@ -184,7 +190,7 @@ class Door:
 
     def _state(self) -> State:
         traffic = self._traffic() if self._traffic is not None else None
-        return State(os.getpid(), self._supervised, traffic)
+        return State(os.getpid(), self._supervised, traffic, self._is_ready())
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,5 +276,4 @@ def _ask(
 
 
 def _peer_uid(sock: socket.socket) -> int:
-    uid: int = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))[1]
-    return uid
+    return rundir.peer(sock)[1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -77,10 +78,20 @@ def traffic(grip: Grip) -> Table | None:
     return None if fd is None else Table(fd)
 
 
-def door(grip: Grip, *, supervised: bool) -> Door | None:
+def maker(mounted: mounttable.Mount) -> int:
+    """The process that made a mount; 0 where that is not known. Device numbers are given again as
+    soon as they are free, but then the socket is another one."""
+    place = rundir.find(mounted.device, folders())
+    if place is not None:
+        with suppress(Unavailable):
+            return rundir.maker(place)
+    return 0
+
+
+def door(grip: Grip, *, supervised: bool, is_ready: Callable[[], bool]) -> Door | None:
     """Where others ask for the mount; None where they cannot."""
     if grip.listener < 0:
         return None
     table = traffic(grip)
     total = table.total if table is not None else None
-    return Door(grip, supervised=supervised, traffic=total)
+    return Door(grip, supervised=supervised, traffic=total, is_ready=is_ready)

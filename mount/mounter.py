@@ -23,6 +23,7 @@ from mount.fdstore import FdStore
 from mount.handover import Grip, State
 from mount.job import Job, TakeOver
 from mount.options import MountOptions, check_mode
+from mount.stage import Stage
 from mount.starting import start
 from mount.traffic import Traffic
 from mount.transport import parse_address
@@ -56,11 +57,12 @@ class Unmounted(NamedTuple):
     lazy: bool
 
 
-def mount(options: MountOptions, *, fork: bool = False) -> Mounted:
+def mount(options: MountOptions, *, fork: bool = False, stage: Stage | None = None) -> Mounted:
     """Mount a snapshot and return when its root has been read through the mount.
 
     A process of its own answers for the mount from then on; with ``fork`` a child of this one,
-    which is faster and for programs that end soon. InvalidInput (mount point, options), InUse (a
+    which is faster and for programs that end soon; who then has a ``stage`` sets it to TOLD, from
+    when on the mount counts as made. InvalidInput (mount point, options), InUse (a
     lodefs mount is there), NotFound, Denied, Unsupported, Unavailable (proxy or kernel did not
     answer).
     """
@@ -73,9 +75,13 @@ def mount(options: MountOptions, *, fork: bool = False) -> Mounted:
             options.log_path,
             ready_timeout_s(options) + REPORT_MARGIN_S,
             fork=fork,
+            stage=stage,
         )
     except BaseException:
-        _take_back(job)
+        if stage is not None:
+            take_back(options.mountpoint, stage)
+        else:
+            _take_back(job)
         raise
     if report.failure is not None:
         raise error_of(report.failure)
@@ -343,6 +349,19 @@ def _canonical(mountpoint: str) -> str:
     if any(m.mountpoint == path for m in mounttable.read_table()):
         return path
     return os.path.realpath(path)
+
+
+def take_back(place: str, stage: Stage) -> None:
+    """Leave nothing behind of a mount that was made with a ``stage``, and touch no other.
+
+    Whoever answers for it sees that it is not wanted, or is served its notice here.
+    """
+    stage.take_back()
+    found = mounttable.on_top(mounttable.plain(place))
+    if found is None or not found.is_lodefs or not stage.pid:
+        return
+    if holding.maker(found) == stage.pid:
+        attach.detach(found.mountpoint, lazy=True, abort=True)
 
 
 def _take_back(job: Job) -> None:

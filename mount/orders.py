@@ -20,6 +20,7 @@ from chunkstore.errors import InUse, InvalidInput, LodefsError
 from chunkstore.wire import Failure
 from mount import attach, census, handover, holding, mounter, mounttable, rundir
 from mount.options import MountOptions
+from mount.stage import Progress, Stage
 
 STATE_TIMEOUT_S = 0.25  # for the processes of a mount to say who they are
 STACKED_MAX = 16  # mounts on one directory
@@ -69,17 +70,17 @@ class Answer(msgspec.Struct, frozen=True):
 Afterwards = Callable[[], None]
 
 
-def perform(order: Order, making: Callable[[], None]) -> tuple[Answer, Afterwards | None]:
+def perform(order: Order, stage: Stage) -> tuple[Answer, Afterwards | None]:
     """Do it, in a process without threads. What is returned besides the answer is to be called
     when that is given. Errors of errors.py.
 
-    ``making`` is called before a mount is made: what is there from then on is the order's own.
+    ``stage`` says when a mount is in the making, and whose.
     """
     if isinstance(order, Mount):
         _check_place(order.options.mountpoint)
         mounter.check_mountpoint(order.options.mountpoint)
-        making()
-        mounter.mount(order.options, fork=True)
+        stage.progress = Progress.MAKING
+        mounter.mount(order.options, fork=True, stage=stage)
     elif isinstance(order, Unmount):
         return Answer(), _unmount(order)
     elif isinstance(order, Revive):
@@ -89,18 +90,10 @@ def perform(order: Order, making: Callable[[], None]) -> tuple[Answer, Afterward
     return Answer(), None
 
 
-def take_back(order: Order) -> None:
-    """Leave nothing behind of a mount that was half made when its time was up.
-
-    Whoever is to answer for it is either still at work, and ends by itself because nobody hears
-    its report, or has said that it is ready, and is served its notice here.
-    """
+def take_back(order: Order, stage: Stage) -> None:
+    """Leave nothing behind of a mount that was half made when its time was up."""
     if isinstance(order, Mount):
-        options = order.options
-        found = mounttable.on_top(mounttable.plain(options.mountpoint))
-        source = mounttable.source_of(options.repo, options.rev, options.path)
-        if found is not None and found.is_lodefs and found.source == source:
-            attach.detach(found.mountpoint, lazy=True, abort=True)
+        mounter.take_back(order.options.mountpoint, stage)
 
 
 def _check_place(place: str) -> None:

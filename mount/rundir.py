@@ -11,6 +11,7 @@ import fcntl
 import os
 import socket
 import stat
+import struct
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from chunkstore.errors import InUse, LodefsError, Unavailable
 ROOT = Path("/run/lodefs/mounts")
 BACKLOG = 16
 CONNECT_TIMEOUT_S = 5.0
+_CREDENTIALS = struct.Struct("=iII")  # struct ucred: pid, uid, gid
 
 
 def folders(environ: Mapping[str, str], uid: int) -> list[Path]:
@@ -96,6 +98,23 @@ def connect(place: Place, timeout_s: float = CONNECT_TIMEOUT_S) -> socket.socket
         client.close()
         raise Unavailable(f"{place.path}: {error.strerror or error}") from error
     return client
+
+
+def maker(place: Place) -> int:
+    """The process that made a mount's socket, whoever answers there now: the kernel tells
+    (SO_PEERCRED, unix(7)), also of processes that are stopped. Unavailable where nobody listens.
+    """
+    with connect(place) as client:
+        return peer(client)[0]
+
+
+def peer(sock: socket.socket) -> tuple[int, int, int]:
+    """Process, user and group at the other end of a Unix socket."""
+    size = _CREDENTIALS.size
+    pid, uid, gid = _CREDENTIALS.unpack(
+        sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+    )
+    return pid, uid, gid
 
 
 def sweep(folder: Path) -> None:

@@ -17,23 +17,31 @@ import msgspec
 from chunkstore.errors import Unavailable
 from mount import daemon
 from mount.job import Job, Report, TakeOver
+from mount.stage import Stage
 
 REPORT_BYTES_MAX = 65536
 _FD_MAX = 65536
 
 
 def start(
-    order: Job | TakeOver, mountpoint: str, log_path: str, timeout_s: float, *, fork: bool = False
+    order: Job | TakeOver,
+    mountpoint: str,
+    log_path: str,
+    timeout_s: float,
+    *,
+    fork: bool = False,
+    stage: Stage | None = None,
 ) -> Report:
     """Start the daemon and wait for its report, at most a little longer than it gives itself.
 
     ``fork``: it may be a child of this process, with all that this process has loaded, which
-    saves the start of another Python; where there are threads, it is not. Unavailable.
+    saves the start of another Python; where there are threads, it is not. ``stage``: of a child.
+    Unavailable.
     """
     read_fd, write_fd = os.pipe()
     try:
         if fork and threading.active_count() == 1:
-            _fork(order, write_fd)
+            _fork(order, write_fd, stage)
         else:
             _spawn(order, write_fd)
         os.close(write_fd)
@@ -81,14 +89,14 @@ def _settings() -> dict[str, Any]:
     return {"start_new_session": True, "cwd": "/", "env": surroundings(os.environ)}
 
 
-def _fork(order: Job | TakeOver, write_fd: int) -> None:
+def _fork(order: Job | TakeOver, write_fd: int, stage: Stage | None) -> None:
     pid = os.fork()
     if not pid:
-        _become(order, write_fd)
+        _become(order, write_fd, stage)
     os.waitpid(pid, 0)
 
 
-def _become(order: Job | TakeOver, write_fd: int) -> NoReturn:
+def _become(order: Job | TakeOver, write_fd: int, stage: Stage | None) -> NoReturn:
     """In the child: as if it were a program of its own; nothing of the parent's is run."""
     status = 1
     try:
@@ -101,7 +109,7 @@ def _become(order: Job | TakeOver, write_fd: int) -> NoReturn:
             del os.environ[name]
         os.closerange(3, write_fd)
         os.closerange(write_fd + 1, _FD_MAX)
-        daemon.run(order, write_fd)
+        daemon.run(order, write_fd, stage)
         status = 0
     except SystemExit as ending:
         status = ending.code if isinstance(ending.code, int) else 1

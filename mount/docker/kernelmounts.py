@@ -73,12 +73,13 @@ class KernelMounts:
             left_s = deadline_s - time.monotonic()
             place = rundir.find(mounted.device, folders)
             supervised = True
-            alive = True
+            alive = ready = True
             try:
                 if place is None:
+                    ready = False  # its socket may be still to come
                     raise Unavailable("it has no socket")
                 state = handover.state_of(place, max(min(STATE_TIMEOUT_S, left_s), 0.001))
-                supervised = state.supervised
+                supervised, ready = state.supervised, state.ready
             except LodefsError:
                 alive = not self._is_dead(mounted.mountpoint, deadline_s)
             found.append(
@@ -89,6 +90,7 @@ class KernelMounts:
                     mounted.path,
                     alive,
                     supervised and alive,
+                    ready,
                 )
             )
         return found

@@ -38,7 +38,8 @@ class Found(msgspec.Struct, frozen=True):
 
 class Standing(msgspec.Struct, frozen=True):
     """A lodefs mount that is there. ``alive``: its root can be read, or at least somebody answers
-    for it; not ``supervised``: workers have lost their supervisor."""
+    for it; not ``supervised``: workers have lost their supervisor; not ``ready``: it may be half
+    made, and nobody was told that it is there."""
 
     place: str
     repo: str
@@ -46,6 +47,7 @@ class Standing(msgspec.Struct, frozen=True):
     path: bytes
     alive: bool
     supervised: bool
+    ready: bool = True
 
 
 class NodeMounts(Protocol):

@@ -217,17 +217,19 @@ class Volumes:
 
     def _is_up(self, slot: Slot, volume: Volume, place: str) -> bool:
         """Whether the living mount on ``place`` is the volume's. One of an older commit, which
-        nobody uses, is replaced."""
+        nobody uses, is replaced; so is one that a plugin before this one left half made, which
+        may be taken away yet."""
         standing = slot.standing
-        if standing is None or standing.commit != volume.commit:
+        if standing is None or not standing.ready or standing.commit != volume.commit:
             there = self._node.standing(WORK_TIMEOUT_S)
             standing = next((one for one in there if one.place == place), None)
         if standing is None:
             return False
         source = volume.options.source
-        if (standing.repo, standing.commit) == (source.repo, volume.commit):
+        is_same = (standing.repo, standing.commit) == (source.repo, volume.commit)
+        if is_same and standing.ready:
             return True
-        if volume.count(self._clock.boot):
+        if not is_same and volume.count(self._clock.boot):
             return False
         self._node.unmount(place, WORK_TIMEOUT_S)
         self._node.mount(source, volume.commit, place, WORK_TIMEOUT_S)

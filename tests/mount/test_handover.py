@@ -104,7 +104,9 @@ def test_a_mount_of_an_older_lodefs() -> None:
     assert grip.job == JOB
     assert holding.traffic(grip) is None
     state = msgspec.msgpack.encode({"pid": 7, "supervised": True})
-    assert msgspec.msgpack.decode(state, type=handover.State) == handover.State(7, supervised=True)
+    told = msgspec.msgpack.decode(state, type=handover.State)
+    assert told == handover.State(7, supervised=True)
+    assert told.ready
 
 
 def test_state(mount: Mount) -> None:

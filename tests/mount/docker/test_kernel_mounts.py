@@ -5,21 +5,26 @@ from __future__ import annotations
 import os
 import select
 import signal
+import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from chunkstore.errors import DeadlineExceeded, InUse, InvalidInput, Unavailable
 from chunkstore.upkeep import decoded
 from chunkstore.wire import Origin
-from mount import attach, handover, holding, mounttable, rundir
+from mount import attach, handover, holding, mounttable, orders, rundir
 from mount.docker.kernelmounts import KernelMounts
 from mount.docker.nodemounts import Source, Traffic
+from mount.docker.testing_rig import Rig
 from mount.docker.testing_suite import Given, NodeMountsSuite
+from mount.forkserver import Ticket
+from mount.nursery import Nursery
 from mount.testing.mounts import SAMPLE, WAIT_S, Mounts, hold_reads, kill, until, workers_of
 from mount.testing.server import FakeProxy
 
@@ -204,3 +209,41 @@ def test_pins_reach_the_proxy(node: KernelMounts, proxy: FakeProxy) -> None:
     assert (request.pin_s, [decoded(path) for path in request.paths]) == (60, [source.path])
     node.unpin(source, COMMIT, WAIT_S)
     assert proxy.pins == {}
+
+
+def lose_caller(nursery: Nursery, order: orders.Order) -> None:
+    """Give an order for a caller that is killed at once."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        ticket = Ticket(order, time.monotonic() + WAIT_S)
+        nursery._send(msgspec.msgpack.encode(ticket), theirs.fileno())
+
+
+def test_a_mount_that_a_killed_plugin_left_half_made(
+    nursery: Nursery, node: KernelMounts, tmp_path: Path, proxy: FakeProxy
+) -> None:
+    """It does not count as the volume's mount: another takes its place, and stays when the
+    processes that made the first one go."""
+    rig = Rig(tmp_path / "state", node)
+    rig.volumes.create("a", {"repo": "demo"})
+    [slot] = rig.table.slots()
+    place = rig.records.make_place(slot.key)
+    came, go = hold_reads(proxy, where="/children")
+    lose_caller(nursery, orders.Mount(node._options(SOURCE, COMMIT, place, WAIT_S)))
+    assert came.wait(WAIT_S)
+    [left] = [one for one in node.standing(WAIT_S) if one.place == place]
+    assert not left.ready
+    first = mounttable.on_top(place)
+    assert first is not None
+    makers = [os.pidfd_open(pid) for pid in (holding.maker(first), *workers_of(nursery.pid))]
+    assert rig.volumes.mount("a", "b" * 64) == place
+    go.set()
+    for pid_fd in makers:
+        assert select.select([pid_fd], [], [], WAIT_S)[0]
+        os.close(pid_fd)
+    [standing] = [one for one in node.standing(WAIT_S) if one.place == place]
+    assert standing.ready
+    assert (Path(place) / "a").read_bytes() == b"hello"
+    rig.volumes.unmount("a", "b" * 64)
+    rig.volumes.remove("a")
+    rig.close()
