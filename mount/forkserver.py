@@ -30,7 +30,9 @@ from mount import orders
 from mount.orders import Answer, Order
 from mount.stage import Progress, Stage
 
-CHILDREN_MAX = 32  # at a time; further orders wait in the socket
+CHILDREN_MAX = 32  # at work at a time; further orders wait
+WAITING_MAX = 256  # further ones stay in the socket
+CROWDED_PAUSE_S = 0.02  # while orders wait for children to give their answers
 ORDER_BYTES_MAX = 65536
 TAKE_BACK_TIMEOUT_S = 10.0
 GRACE_S = 0.2  # for a child whose time is up to end
@@ -45,6 +47,12 @@ class Ticket(msgspec.Struct, frozen=True):
 
     order: Order
     deadline_s: float
+
+    @property
+    def place(self) -> str:
+        """The directory that it is about."""
+        order = self.order
+        return order.options.mountpoint if isinstance(order, orders.Mount) else order.place
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +75,7 @@ class ForkServer:
         self._control = control
         self._children: dict[int, _Child] = {}  # by pidfd
         self._late: set[int] = set()  # of these, those whose owner was told so already
+        self._waiting: list[tuple[Ticket, int]] = []  # orders, and where their owners listen
         self._poll = select.poll()
         self._listening = False
 
@@ -80,10 +89,11 @@ class ForkServer:
                 elif not self._take():
                     return
             self._tell_late()
+            self._start_waiting()
 
     def _listen(self) -> None:
-        """Hear of new orders, where there is room for a child."""
-        wanted = len(self._children) < CHILDREN_MAX
+        """Hear of new orders, where there is room for them."""
+        wanted = len(self._waiting) < WAITING_MAX
         if wanted != self._listening:
             self._listening = wanted
             if wanted:
@@ -92,7 +102,9 @@ class ForkServer:
                 self._poll.unregister(self._control)
 
     def _pause_s(self) -> float:
-        """Until the next child ought to have ended."""
+        """Until the next child ought to have ended, or an order that waits may be begun."""
+        if self._waiting:
+            return CROWDED_PAUSE_S
         ends_s = [c.ticket.deadline_s for fd, c in self._children.items() if fd not in self._late]
         left_s = min(ends_s, default=math.inf) + GRACE_S - time.monotonic()
         return min(max(left_s, 0), PAUSE_S_MAX)
@@ -106,7 +118,7 @@ class ForkServer:
                 _answer(child.answer_fd, child.verdict or hangs)
 
     def _take(self) -> bool:
-        """Start a child for the next order; False where no more will come."""
+        """Receive the next order; False where no more will come."""
         try:
             data, fds, _, _ = socket.recv_fds(self._control, ORDER_BYTES_MAX, 1)
         except OSError:
@@ -115,8 +127,34 @@ class ForkServer:
             return False
         for fd in fds[:1]:
             fcntl.fcntl(fd, fcntl.F_SETFD, fcntl.FD_CLOEXEC)
-            self._start(msgspec.msgpack.decode(data, type=Ticket), fd)
+            self._waiting.append((msgspec.msgpack.decode(data, type=Ticket), fd))
         return True
+
+    def _start_waiting(self) -> None:
+        """Begin the orders that can be begun now, and refuse those whose time is up.
+
+        A child whose owner has an answer takes no room: it sees off others for a while, or the
+        kernel does not let it go. Where a mount is being taken back, no other is made meanwhile.
+        """
+        at_work = sum(
+            fd not in self._late and child.stage.progress != Progress.TOLD
+            for fd, child in self._children.items()
+        )
+        left = {one.ticket.place for one in self._children.values() if one.verdict is not None}
+        waiting, self._waiting = self._waiting, []
+        for ticket, fd in waiting:
+            is_barred = isinstance(ticket.order, orders.Mount) and ticket.place in left
+            if at_work < CHILDREN_MAX and not is_barred:
+                self._start(ticket, fd)
+                at_work += 1
+            elif time.monotonic() < ticket.deadline_s:
+                self._waiting.append((ticket, fd))
+            else:
+                why = (
+                    "an earlier mount there is being taken back" if is_barred else "too much to do"
+                )
+                _answer(fd, _failed(f"not begun in time: {why}; try again", "DeadlineExceeded"))
+                os.close(fd)
 
     def _start(self, ticket: Ticket, answer_fd: int, begun: _Child | None = None) -> None:
         """A child for an order, or one that takes back what another has ``begun``."""

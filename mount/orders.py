@@ -24,7 +24,7 @@ from mount.stage import Progress, Stage
 
 STATE_TIMEOUT_S = 0.25  # for the processes of a mount to say who they are
 STACKED_MAX = 16  # mounts on one directory
-END_TRIES = 4  # a connection may be in use for a while yet
+END_TRIES = 4
 END_TIMEOUT_S = 5.0  # for the processes of a mount to end by themselves when it is gone
 
 
@@ -137,7 +137,8 @@ def _open_pid(found: mounttable.Mount) -> int:
 def _see_off(left: list[tuple[mounttable.Mount, int]], end_timeout_s: float) -> None:
     """See to it that the processes of mounts that are gone end, also where they are stopped.
 
-    Where others still use a mount, its connection is not over, and they stay.
+    Where others still use a mount, its connection is not over, and they stay: nobody waits for
+    them.
     """
     waited = [
         pid_fd
@@ -147,11 +148,13 @@ def _see_off(left: list[tuple[mounttable.Mount, int]], end_timeout_s: float) -> 
     for _ in range(END_TRIES):
         if _wait(waited, time.monotonic() + end_timeout_s):
             return
-        for found, _ in left:
-            for relic in census.relics(found.device):
-                with suppress(ProcessLookupError):
-                    signal.pidfd_send_signal(relic, signal.SIGKILL)
-                os.close(relic)
+        relics = [relic for found, _ in left for relic in census.relics(found.device)]
+        if not relics:
+            return
+        for relic in relics:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(relic, signal.SIGKILL)
+            os.close(relic)
 
 
 def _wait(pid_fds: list[int], deadline_s: float) -> bool:

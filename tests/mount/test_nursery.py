@@ -10,14 +10,14 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Thread
 
 import pytest
 
 from chunkstore.errors import DeadlineExceeded, InUse, LodefsError, Unavailable
-from mount import attach, census, handover, holding, mounttable, orders, rundir
+from mount import attach, census, handover, holding, mounttable, orders, rundir, starting
 from mount import nursery as nurseries
 from mount.nursery import Nursery
 from mount.options import MountOptions
@@ -318,6 +318,99 @@ def test_only_its_own_mounts_are_taken_away(nursery: Nursery, places: Places) ->
     for _ in range(2):
         nursery.run(orders.Unmount(place), WAIT_S)
     assert places.mounted() == []
+
+
+CHANGED = """
+import sys, time
+from mount import forkserver, orders
+{}
+forkserver.main()
+"""
+SLOW_TAKE_BACK = """
+take_back = orders.take_back
+def slow(order, stage):
+    time.sleep(2)
+    take_back(order, stage)
+orders.take_back = slow
+"""
+
+
+@contextmanager
+def changed(monkeypatch: pytest.MonkeyPatch, script: str) -> Iterator[Nursery]:
+    """A nursery in whose process ``script`` was run."""
+    program = CHANGED.format(script)
+    command = [sys.executable, "-c", program]
+    with monkeypatch.context() as patched:
+        patched.setattr(starting, "_command", lambda _module, fd: [*command, str(fd)])
+        with Nursery() as made:
+            yield made
+
+
+def test_the_next_mount_where_one_is_taken_back(
+    monkeypatch: pytest.MonkeyPatch, places: Places, proxy: FakeProxy
+) -> None:
+    """It is made when that is done, also where the first caller was told before, and it stays."""
+    place, other = places.new("place"), places.new("other")
+    came, go = hold_reads(proxy, reads=100, where="/children")
+    with changed(monkeypatch, SLOW_TAKE_BACK) as nursery:
+        with pytest.raises(DeadlineExceeded):
+            nursery.run(places.mount(place), 1.0)
+        assert came.is_set()
+        with pytest.raises(DeadlineExceeded, match="taken back"):
+            nursery.run(places.mount(place), 0.1)
+        nursery.run(orders.Look(other), WAIT_S)
+        go.set()
+        nursery.run(places.mount(place), WAIT_S)
+        until(lambda: not workers_of(nursery.pid))
+        assert (Path(place) / "a").read_bytes() == b"hello"
+
+
+def test_a_full_nursery(monkeypatch: pytest.MonkeyPatch, places: Places, proxy: FakeProxy) -> None:
+    """Whose order finds no room in time is told so, and the others are done."""
+    held, place = places.new("held"), places.new("place")
+    came, go = hold_reads(proxy, where="/snapshots")
+    full = changed(monkeypatch, "forkserver.CHILDREN_MAX = 1")
+    with full as nursery, ThreadPoolExecutor(1) as pool:
+        pid = nursery.pid
+        first = pool.submit(nursery.run, places.mount(held), WAIT_S)
+        assert came.wait(WAIT_S)
+        with pytest.raises(DeadlineExceeded, match="too much"):
+            nursery.run(places.mount(place), 0.1)
+        go.set()
+        nursery.run(places.mount(place), WAIT_S)
+        first.result(WAIT_S)
+        assert nursery.pid == pid
+
+
+def test_unmounted_mounts_that_are_held_take_no_room(
+    monkeypatch: pytest.MonkeyPatch, places: Places
+) -> None:
+    """While a child still waits for the end of an unmounted mount, orders are done."""
+    place, other = places.new("place"), places.new("other")
+    with changed(monkeypatch, "forkserver.CHILDREN_MAX = 1") as nursery:
+        nursery.run(places.mount(place), WAIT_S)
+        file = os.open(f"{place}/a", os.O_RDONLY)
+        try:
+            places.mounted()
+            nursery.run(orders.Unmount(place, WAIT_S), WAIT_S)
+            nursery.run(places.mount(other), WAIT_S / 4)
+        finally:
+            os.close(file)
+
+
+def test_nobody_waits_for_a_mount_that_is_held(nursery: Nursery, places: Places) -> None:
+    """After an unmount, the end of a mount that somebody holds is waited for once."""
+    place = places.new("place")
+    nursery.run(places.mount(place), WAIT_S)
+    places.mounted()
+    file = os.open(f"{place}/a", os.O_RDONLY)
+    begun_s = time.monotonic()
+    try:
+        nursery.run(orders.Unmount(place, 2.0), WAIT_S)
+        until(lambda: not workers_of(nursery.pid))
+        assert time.monotonic() - begun_s < 4.0
+    finally:
+        os.close(file)
 
 
 OWNER = """
