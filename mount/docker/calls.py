@@ -124,6 +124,8 @@ class Calls:
         try:
             if call.error is None:
                 late(call.result)  # type: ignore[arg-type]
+            else:
+                _log.warning("%s, with nobody waiting any more: %s", _name(key), call.error)
         except Exception:  # noqa: BLE001 - nobody waits for it
             _log.exception("after a call that was late")
         finally:
@@ -139,3 +141,9 @@ class Calls:
             self._mending += not call.waiting
             self._idle.notify_all()
             return call.waiting > 0
+
+
+def _name(key: Hashable) -> str:
+    """What work is about, for a log: the words of its key."""
+    parts = key if isinstance(key, tuple) else (key,)
+    return " ".join(part for part in parts if isinstance(part, str))

@@ -112,7 +112,7 @@ class Volumes:
         ID was called as often. NotFound, Corrupt, InvalidInput, Denied, Unavailable."""
         key = key_of(check_name(name))
         check_mount_id(mount_id)
-        call = ("mount", object())  # each counts: only the volume's lock has them wait
+        call = ("mount", name, object())  # each counts: only the volume's lock has them wait
         return self._answer(
             call,
             f"mounting volume {name!r}{_SLOW}",
@@ -125,7 +125,7 @@ class Volumes:
         key = key_of(check_name(name))
         check_mount_id(mount_id)
         self._answer(
-            ("unmount", object()),
+            ("unmount", name, object()),
             f"unmounting volume {name!r}",
             partial(self._unmount, key, name, mount_id),
         )

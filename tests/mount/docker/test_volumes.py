@@ -336,6 +336,19 @@ class TestLate:
         assert rig.calls.wait_idle(WAIT_S)
         assert references(rig) == 1
 
+    def test_what_fails_late_is_logged(
+        self, rig: Rig, memory: MemoryMounts, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """An error that nobody waits for any more can be found."""
+        rig.volumes.create("a", CATS)
+        memory.fail("mount", Unavailable("no disk"))
+        with memory.hold("mount"), pytest.raises(DeadlineExceeded):
+            rig.volumes.mount("a", "one")
+        assert rig.calls.wait_idle(WAIT_S)
+        [line] = [one for one in caplog.records if one.levelname == "WARNING"]
+        assert line.getMessage().startswith("mount a")
+        assert "no disk" in line.getMessage()
+
     def test_a_late_unmount_goes_on(self, rig: Rig, memory: MemoryMounts) -> None:
         """Its reference is gone at once, and the mount when the node can."""
         rig.volumes.create("a", CATS)
