@@ -28,27 +28,32 @@ from mount.orders import Answer, Order
 
 ANSWER_BYTES_MAX = 65536
 MARGIN_S = 1.0  # for an answer to come after the time limit, before the nursery counts as hanging
-SEND_TIMEOUT_S = 1.0  # for room among the orders that wait
 END_TIMEOUT_S = 5.0
 
 
 class _Process:
-    """A nursery that runs: ``control`` is our end of its socket."""
+    """A nursery that runs: ``control`` is our end of its socket. Unavailable where none can be
+    started."""
 
     def __init__(self) -> None:
-        self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            self.pid = starting.spawn("mount.forkserver", theirs.fileno())
-        self.pid_fd = os.pidfd_open(self.pid)
-        self.control.settimeout(SEND_TIMEOUT_S)
+        ours: socket.socket | None = None
+        try:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            with theirs:
+                self.pid, self.pid_fd = _start(theirs.fileno())
+        except OSError as error:
+            if ours is not None:
+                ours.close()
+            raise Unavailable(f"no process that mounts can be started: {error}") from error
+        self.control = ours
+        self.control.setblocking(False)
 
     def end(self, timeout_s: float) -> None:
         """Let it end, or end it."""
         self.control.close()
         if not select.select([self.pid_fd], [], [], timeout_s)[0]:
             signal.pidfd_send_signal(self.pid_fd, signal.SIGKILL)
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(self.pid, 0)
+        _reap(self.pid)
         os.close(self.pid_fd)
 
 
@@ -97,11 +102,14 @@ class Nursery:
 
     def _try(self, ticket: Ticket) -> Answer | None:
         """None where the order was lost, with the nursery or with its child."""
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        except OSError as error:
+            raise Unavailable(f"no order to mount can be given: {error}") from error
         with ours:
             with theirs:
-                process = self._send(msgspec.msgpack.encode(ticket), theirs.fileno())
-            ours.settimeout(max(ticket.deadline_s - time.monotonic(), 0) + MARGIN_S)
+                process = self._send(ticket, theirs.fileno())
+            ours.settimeout(_left_s(ticket) + MARGIN_S)
             try:
                 data = ours.recv(ANSWER_BYTES_MAX)
             except TimeoutError as error:
@@ -109,22 +117,33 @@ class Nursery:
                 raise DeadlineExceeded("not done in time: the process that mounts hangs") from error
         return msgspec.msgpack.decode(data, type=Answer) if data else None
 
-    def _send(self, data: bytes, fd: int) -> _Process:
-        """Give an order to the nursery, to a new one where it is gone. Unavailable."""
+    def _send(self, ticket: Ticket, fd: int) -> _Process:
+        """Give an order to the nursery, to a new one where it is gone. Unavailable,
+        DeadlineExceeded."""
+        data = msgspec.msgpack.encode(ticket)
         for _ in range(2):
-            with self._lock:
-                if self._closed:
-                    break
-                process = self._process = self._process or _Process()
+            process, control = self._reach(ticket)
+            with control:
                 try:
-                    socket.send_fds(process.control, [data], [fd])
+                    _send_in_time(control, data, fd, ticket)
                     return process
-                except TimeoutError as error:
-                    raise Unavailable("too much is being mounted now; try again") from error
                 except OSError:
-                    self._process = None
-            process.end(0)
+                    self._drop(process)
         raise Unavailable("the process that mounts does not run; try again")
+
+    def _reach(self, ticket: Ticket) -> tuple[_Process, socket.socket]:
+        """The nursery, and a socket to it that stays open whoever ends it meanwhile."""
+        if not self._lock.acquire(timeout=_left_s(ticket)):
+            raise DeadlineExceeded("not begun in time: the process that mounts is being started")
+        try:
+            if self._closed:
+                raise Unavailable("the process that mounts does not run; try again")
+            process = self._process = self._process or _Process()
+            return process, process.control.dup()
+        except OSError as error:
+            raise Unavailable(f"no order to mount can be given: {error}") from error
+        finally:
+            self._lock.release()
 
     def _drop(self, process: _Process) -> None:
         with self._lock:
@@ -132,3 +151,36 @@ class Nursery:
                 return
             self._process = None
         process.end(0)
+
+
+def _send_in_time(control: socket.socket, data: bytes, fd: int, ticket: Ticket) -> None:
+    """OSError where the nursery is gone; DeadlineExceeded where it takes no order in time."""
+    while True:
+        try:
+            socket.send_fds(control, [data], [fd])
+            return
+        except BlockingIOError as error:
+            if not select.select([], [control], [], _left_s(ticket))[1] or not _left_s(ticket):
+                raise DeadlineExceeded(
+                    "not begun in time: too much is being mounted now; try again"
+                ) from error
+
+
+def _start(fd: int) -> tuple[int, int]:
+    """A nursery's pid, and a pidfd of it. OSError; then nothing is left."""
+    pid = starting.spawn("mount.forkserver", fd)
+    try:
+        return pid, os.pidfd_open(pid)
+    except OSError:
+        os.kill(pid, signal.SIGKILL)  # nobody else has waited for it
+        _reap(pid)
+        raise
+
+
+def _left_s(ticket: Ticket) -> float:
+    return max(ticket.deadline_s - time.monotonic(), 0)
+
+
+def _reap(pid: int) -> None:
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(pid, 0)

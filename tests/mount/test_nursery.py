@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -13,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Thread
+from typing import NoReturn
 
 import pytest
 
@@ -259,6 +262,52 @@ def test_the_nursery_hangs(
     nursery.run(places.mount(place), WAIT_S)
     assert nursery.pid != hung
     assert not alive(hung)
+
+
+def test_calls_end_in_time_while_the_nursery_hangs(nursery: Nursery) -> None:
+    """However many threads give orders to one that takes none, each is done in its time."""
+    gone, hung = "/no/such/place", nursery.pid
+    os.kill(hung, signal.SIGSTOP)
+    process = nursery._process
+    assert process is not None
+    with suppress(BlockingIOError):  # no room for another order
+        while True:
+            socket.send_fds(process.control, [b"x" * 1000], [0], socket.MSG_DONTWAIT)
+
+    def run(_n: int) -> float:
+        begun_s = time.monotonic()
+        with pytest.raises(DeadlineExceeded):
+            nursery.run(orders.Look(gone), 0.5)
+        return time.monotonic() - begun_s
+
+    with ThreadPoolExecutor(MANY) as pool:
+        assert max(pool.map(run, range(MANY))) < 2.5
+    os.kill(hung, signal.SIGKILL)
+    assert not nursery.run(orders.Look(gone), WAIT_S).is_dead
+
+
+@pytest.mark.parametrize("at_start", [False, True])
+def test_no_descriptors(
+    nursery: Nursery, monkeypatch: pytest.MonkeyPatch, *, at_start: bool
+) -> None:
+    """Where no descriptor is left, an order fails with an error of ours, and nothing leaks."""
+
+    def none(*_given: object) -> NoReturn:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    before = len(open_fds(os.getpid()))
+    with monkeypatch.context() as patched:
+        if at_start:
+            os.kill(nursery.pid, signal.SIGKILL)
+            patched.setattr(os, "pidfd_open", none)
+        else:
+            patched.setattr(socket, "socketpair", none)
+        with pytest.raises(Unavailable, match="Too many open files"):
+            nursery.run(orders.Look("/no/such/place"), WAIT_S)
+        children = Path("/proc/thread-self/children").read_text().split()
+        assert not at_start or not any(map(alive, map(int, children)))
+    assert len(open_fds(os.getpid())) <= before
+    nursery.run(orders.Look("/no/such/place"), WAIT_S)
 
 
 def test_stopped_processes(nursery: Nursery, places: Places) -> None:

@@ -12,7 +12,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from chunkstore.errors import DeadlineExceeded, InUse, InvalidInput, Unavailable
@@ -216,7 +215,7 @@ def lose_caller(nursery: Nursery, order: orders.Order) -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs:
         ticket = Ticket(order, time.monotonic() + WAIT_S)
-        nursery._send(msgspec.msgpack.encode(ticket), theirs.fileno())
+        nursery._send(ticket, theirs.fileno())
 
 
 def test_a_mount_that_a_killed_plugin_left_half_made(
