@@ -32,6 +32,7 @@ from mount.job import Job, Report, TakeOver
 from mount.nearby import Nearby
 from mount.options import MountOptions
 from mount.passthrough import Opening
+from mount.roster import SLOTS
 from mount.session import Session
 from mount.stage import Progress, Stage
 from mount.supervisor import Post, Supervisor, ended
@@ -202,7 +203,8 @@ def _work(
     ended = Ending(lambda: lines.wake(post.index))
     handles = holding.handles(grip)
     table = holding.traffic(grip)
-    count = table.counter(post.slot) if table is not None and post.slot >= 0 else uncounted
+    row = post.slot if grip.session.resend else post.index  # workers have no roster there
+    count = table.counter(row) if table is not None and 0 <= row < SLOTS else uncounted
     opening = Opening(post.fd, handles, say, count) if handles is not None else None
     worker.serve(
         post.fd,

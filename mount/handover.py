@@ -166,20 +166,27 @@ class Door:
             client.settimeout(SERVE_TIMEOUT_S)
             if _peer_uid(client) in (os.geteuid(), 0):
                 asked = client.recv(ASK_BYTES_MAX)
-                if asked == TAKE_OVER and not busy:
+                refusal = self._refusal(busy=busy) if asked == TAKE_OVER else None
+                if asked == TAKE_OVER and refusal is None:
                     self._hand_over(client)
                     return client
                 if asked in (STATE, TAKE_OVER):
-                    self._say(client, busy=asked == TAKE_OVER)
+                    self._say(client, refusal)
         except OSError:
             pass
         client.close()
         return None
 
-    def _say(self, client: socket.socket, *, busy: bool) -> None:
-        failure = None
+    def _refusal(self, *, busy: bool) -> Failure | None:
+        """Why the mount is not handed over now."""
+        if not self._grip.session.resend:
+            return Failure("Unavailable", "the kernel cannot hand this mount over (before Linux "
+                           "6.9): unmount it and mount it again")  # fmt: skip
         if busy:
-            failure = Failure("InUse", "another take-over of this mount is under way")
+            return Failure("InUse", "another take-over of this mount is under way")
+        return None
+
+    def _say(self, client: socket.socket, failure: Failure | None) -> None:
         client.send(msgspec.msgpack.encode(_Answer(self._state(), failure)))
 
     def _hand_over(self, client: socket.socket) -> None:

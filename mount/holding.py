@@ -35,12 +35,14 @@ def begin(
     say: Callable[[str], None],
 ) -> Grip:
     """Of a new connection ``fd``. Where the kernel cannot send requests again (before Linux 6.9),
-    nothing that a supervisor's successor could go on with: workers end with it there."""
+    no roster: workers end with their supervisor there, and nobody takes the mount over."""
     memories = {HANDLES: Handles.create().fd} if session.passthrough else {}
     grip = widen(Grip(job, session, fd, memories=memories), say)
-    if not session.resend or mounted is None:
+    if mounted is None:
         return grip
-    memories = {**memories, WORKERS: Roster.create(), TRAFFIC: Table.create()}
+    memories = {**memories, TRAFFIC: Table.create()}
+    if session.resend:
+        memories |= {WORKERS: Roster.create()}
     try:
         listener, place = rundir.listen(mounted.device, folders())
     except Unavailable as error:

@@ -200,7 +200,7 @@ def _socket_of(mountpoint: str) -> rundir.Place:
         )
     raise Unavailable(
         f"{mountpoint}: the mount has no socket for this user: it is somebody else's, or was "
-        "made where it cannot be taken over (before Linux 6.9, or without a directory for it)"
+        "made without a directory for it, or by an older lodefs before Linux 6.9"
     )
 
 

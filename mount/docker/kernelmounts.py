@@ -99,9 +99,9 @@ class KernelMounts:
         """See NodeMounts."""
         self._nursery.run(orders.Revive(place, self._log_path), timeout_s)
 
-    def traffic(self, place: str, timeout_s: float) -> Traffic:
+    def traffic(self, place: str, timeout_s: float) -> Traffic | None:
         """See NodeMounts."""
-        return mounter.traffic_of(place, timeout_s) or Traffic()
+        return mounter.traffic_of(place, timeout_s)
 
     def users(self, place: str) -> int | None:
         """See NodeMounts. Namespaces that have the mount at the same path, or below the host's

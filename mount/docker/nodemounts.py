@@ -85,8 +85,9 @@ class NodeMounts(Protocol):
         """Start a supervisor for a mount that has lost its own. Readers notice nothing."""
         ...
 
-    def traffic(self, place: str, timeout_s: float) -> Traffic:
-        """What was read through a mount since it was made. NotFound where none is."""
+    def traffic(self, place: str, timeout_s: float) -> Traffic | None:
+        """What was read through a mount since it was made; None where that is not counted.
+        NotFound where no mount is."""
         ...
 
     def users(self, place: str) -> int | None:

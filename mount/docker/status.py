@@ -60,4 +60,6 @@ def _of_mount(shown: Shown) -> dict[str, object]:
     status: dict[str, object] = {"state": "mounted" if standing.alive else "dead"}
     if not isinstance(shown.record, Damaged) and standing.commit != shown.record.commit:
         status["mounted_commit"] = standing.commit
-    return status | {"read": msgspec.to_builtins(shown.traffic)}
+    if shown.traffic is not None:
+        status["read"] = msgspec.to_builtins(shown.traffic)
+    return status

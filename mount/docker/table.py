@@ -52,7 +52,7 @@ class Slot:
         self.turn = 0
         self.record = record
         self.standing: Standing | None = None
-        self.traffic = Traffic()
+        self.traffic: Traffic | None = None
         self.unused_since_s: float | None = None
         self.checked_s = 0.0
 

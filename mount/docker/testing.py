@@ -40,7 +40,7 @@ class Made:
     alive: bool = True
     supervised: bool = True
     users: int | None = 0
-    traffic: Traffic = field(default_factory=Traffic)
+    traffic: Traffic | None = field(default_factory=Traffic)
 
 
 class Gate:
@@ -112,7 +112,7 @@ class MemoryMounts:
         """A supervisor for a mount without one."""
         self._call("revive", timeout_s, lambda: self._revive(place))
 
-    def traffic(self, place: str, timeout_s: float) -> Traffic:
+    def traffic(self, place: str, timeout_s: float) -> Traffic | None:
         """What was read through a mount."""
         return self._call("traffic", timeout_s, lambda: self._made(place).traffic)
 

@@ -53,12 +53,12 @@ T = TypeVar("T")
 
 
 class Shown(msgspec.Struct, frozen=True):
-    """A volume as it is now. ``place`` "": it is not mounted."""
+    """A volume as it is now. ``place`` "": it is not mounted. ``traffic`` None: not known."""
 
     record: Record
     place: str
     standing: Standing | None
-    traffic: Traffic
+    traffic: Traffic | None
 
 
 class Volumes:
@@ -251,7 +251,7 @@ class Volumes:
     def take_down(self, slot: Slot) -> None:
         """Unmount a volume; fine where it is not mounted."""
         self._node.unmount(self._records.place(slot.key), WORK_TIMEOUT_S)
-        slot.standing = None
+        slot.standing = slot.traffic = None
         slot.unused_since_s = None
 
     def _remove(self, key: str, name: str) -> None:

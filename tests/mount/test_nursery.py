@@ -20,12 +20,13 @@ from typing import NoReturn
 import pytest
 
 from chunkstore.errors import DeadlineExceeded, InUse, LodefsError, Unavailable
-from mount import attach, census, handover, holding, mounttable, orders, rundir, starting
+from mount import attach, census, handover, holding, mounter, mounttable, orders, rundir, starting
 from mount import nursery as nurseries
 from mount.nursery import Nursery
 from mount.options import MountOptions
 from mount.testing.mounts import SAMPLE, WAIT_S, alive, hold_reads, until, workers_of
 from mount.testing.server import FakeProxy
+from mount.traffic import Traffic
 
 pytestmark = [pytest.mark.fuse, pytest.mark.slow]
 
@@ -460,6 +461,28 @@ def test_nobody_waits_for_a_mount_that_is_held(nursery: Nursery, places: Places)
         assert time.monotonic() - begun_s < 4.0
     finally:
         os.close(file)
+
+
+def test_before_linux_6_9(monkeypatch: pytest.MonkeyPatch, places: Places) -> None:
+    """Where the kernel sends no requests again, a mount says who answers for it and what was read,
+    also after the death of a worker, and is not handed over."""
+    place = places.new("place")
+    script = "from mount import abi, session\nsession.WANTED &= ~abi.HAS_RESEND"
+    with changed(monkeypatch, script) as nursery:
+        nursery.run(places.mount(place), WAIT_S)
+        [found] = places.mounted()
+        assert (Path(place) / "a").read_bytes() == b"hello"
+        assert mounter.traffic_of(place) == Traffic(cache_bytes=5)
+        supervisor, *workers = processes_of(found)
+        os.kill(workers[0], signal.SIGKILL)
+        until(lambda: len(set(workers_of(supervisor)) - {workers[0]}) == len(workers))
+        with pytest.raises(Unavailable, match=r"before Linux 6\.9"):
+            nursery.run(orders.Revive(place), WAIT_S)
+        assert (Path(place) / "deep/er/est/f").read_bytes() == b"bottom"
+        assert mounter.traffic_of(place) == Traffic(cache_bytes=11)
+        nursery.run(orders.Unmount(place), WAIT_S)
+        until(lambda: not places.processes())
+        assert rundir.find(found.device, holding.folders()) is None
 
 
 OWNER = """

@@ -110,6 +110,9 @@ def test_what_inspect_shows(dockerd: Dockerd, rig: Rig, memory: MemoryMounts) ->
     read = {"cache_bytes": 1, "peers_bytes": 2, "store_bytes": 3, "kernel_opens": 4}
     shown = dockerd.call("VolumeDriver.Get", Name="a")["Volume"]["Status"]
     assert shown == status | {"state": "mounted", "references": 1, "read": read}
+    memory.mounts[rig.place("a")].traffic = None
+    shown = dockerd.call("VolumeDriver.Get", Name="a")["Volume"]["Status"]
+    assert "read" not in shown  # zeros would be a lie
     memory.kill(rig.place("a"))
     memory.fail("mount", RuntimeError("not now"))
     rig.round()
