@@ -46,7 +46,7 @@ class _Process:
                 ours.close()
             raise Unavailable(f"no process that mounts can be started: {error}") from error
         self.control = ours
-        self.control.setblocking(False)
+        self.control.settimeout(0)
 
     def end(self, timeout_s: float) -> None:
         """Let it end, or end it."""

@@ -223,14 +223,13 @@ class Volumes:
         if standing is None or not standing.ready or standing.commit != volume.commit:
             there = self._node.standing(WORK_TIMEOUT_S)
             standing = next((one for one in there if one.place == place), None)
-        if standing is None:
-            return False
         source = volume.options.source
-        is_same = (standing.repo, standing.commit) == (source.repo, volume.commit)
-        if is_same and standing.ready:
-            return True
-        if not is_same and volume.count(self._clock.boot):
-            return False
+        if standing is not None:  # else it went meanwhile
+            is_same = (standing.repo, standing.commit) == (source.repo, volume.commit)
+            if is_same and standing.ready:
+                return True
+            if not is_same and volume.count(self._clock.boot):
+                return False
         self._node.unmount(place, WORK_TIMEOUT_S)
         self._node.mount(source, volume.commit, place, WORK_TIMEOUT_S)
         return True
