@@ -31,8 +31,13 @@ from chunkstore.errors import Corrupt, Denied, InUse, LodefsError, NoSpace, Unav
 from chunkstore.kv import Row
 
 BLOCK_CACHE_SIZE_BYTES = 32 * 1024 * 1024
-WRITE_BUFFER_SIZE_BYTES = 16 * 1024 * 1024
-LOG_SIZE_BYTES_MAX = 32 * 1024 * 1024  # what a restart has to read again
+# What is in no table yet is read again by a restart, and by each worker of a new mount: 16 MiB of
+# it took 150 ms each, which many mounts at once cannot have. More than 8 small tables, and reads
+# have too many to look at.
+WRITE_BUFFER_SIZE_BYTES = 2 * 1024 * 1024
+LOG_SIZE_BYTES_MAX = 4 * 1024 * 1024  # what a restart has to read again
+TABLES_MERGED_AT = 8
+TABLES_SLOW_AT, TABLES_STOP_AT = 32, 48
 SPACE_SIZE_BYTES = 64 * 1024 * 1024  # what opening may need: logs become tables then
 SCAN_ROWS_MIN, SCAN_ROWS_MAX = 8, 512  # rows that a scan holds at once; the more, the further
 
@@ -213,6 +218,9 @@ def _options(block_cache_size_bytes: int = BLOCK_CACHE_SIZE_BYTES) -> Options:
     options.set_compression_type(DBCompressionType.lz4())
     options.set_write_buffer_size(WRITE_BUFFER_SIZE_BYTES)
     options.set_max_total_wal_size(LOG_SIZE_BYTES_MAX)
+    options.set_level_zero_file_num_compaction_trigger(TABLES_MERGED_AT)
+    options.set_level_zero_slowdown_writes_trigger(TABLES_SLOW_AT)
+    options.set_level_zero_stop_writes_trigger(TABLES_STOP_AT)
     options.set_wal_recovery_mode(DBRecoveryMode.point_in_time())
     options.set_max_open_files(512)
     options.set_max_background_jobs(2)
