@@ -121,9 +121,9 @@ def test_not_utf8(tmp_path: Path) -> None:
 def test_the_documented_example() -> None:
     """The cluster's settings and the mount's file in docs/operations.md are good ones."""
     text = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
-    examples = re.findall(r"^```toml\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
-    config = parse(examples[0])
+    cluster, mount = re.findall(r"^```toml\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    config = parse(cluster)
     served = ProxyConfig.from_mapping({"store": config.store, **config.serve})
     assert len(served.peers) == 3
     assert served.in_cluster
-    assert mountfile.parse(examples[1], "example").directory == "/data/cats"
+    assert mountfile.parse(mount, "example").directory == "/data/cats"

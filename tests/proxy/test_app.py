@@ -199,6 +199,7 @@ def test_serve_with_every_door(folder: Path, caplog: pytest.LogCaptureFixture) -
         statuses, messages = asyncio.run(run())
     assert statuses == [401, 200, 200]
     assert [one.partition(b"=")[0] for one in messages[0]] == [b"FDSTORE", b"STATUS", b"READY"]
+    assert [one.partition(b"=")[0] for one in messages[1]] == [b"STATUS", b"STOPPING"]
     assert messages[1][0].startswith(b"STATUS=Serving ")
     assert not (folder / "sock").exists()
 

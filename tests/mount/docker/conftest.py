@@ -1,4 +1,4 @@
-"""A nursery, a fake proxy that wants a token, and the mounts of a node made with them."""
+"""Volumes over mounts in memory; a nursery, a fake proxy with a token, a node's real mounts."""
 
 from __future__ import annotations
 
@@ -10,12 +10,26 @@ import pytest
 
 from chunkstore.errors import NotFound
 from mount.docker.kernelmounts import KernelMounts
+from mount.docker.testing import MemoryMounts
+from mount.docker.testing_rig import Rig, memory_mounts
 from mount.nursery import Nursery
 from mount.testing.mounts import SAMPLE
 from mount.testing.server import FakeProxy
 
 SECRET_STORE = "s3://secret"
 TOKEN = "right-token"
+
+
+@pytest.fixture
+def memory() -> MemoryMounts:
+    return memory_mounts()
+
+
+@pytest.fixture
+def rig(tmp_path: Path, memory: MemoryMounts) -> Iterator[Rig]:
+    made = Rig(tmp_path / "state", memory)
+    yield made
+    made.close()
 
 
 @pytest.fixture

@@ -22,7 +22,6 @@ from mount.docker.testing_rig import (
     Dockerd,
     Rig,
     answer_of,
-    memory_mounts,
     request,
     served,
 )
@@ -41,18 +40,6 @@ METHODS = [
     "VolumeDriver.Get",
     "VolumeDriver.List",
 ]
-
-
-@pytest.fixture
-def memory() -> MemoryMounts:
-    return memory_mounts()
-
-
-@pytest.fixture
-def rig(tmp_path: Path, memory: MemoryMounts) -> Iterator[Rig]:
-    made = Rig(tmp_path / "state", memory)
-    yield made
-    made.close()
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,22 +9,10 @@ import pytest
 from chunkstore.errors import Unavailable
 from mount.docker.status import status_of
 from mount.docker.testing import MemoryMounts
-from mount.docker.testing_rig import NEW, OLD, Rig, memory_mounts
+from mount.docker.testing_rig import NEW, OLD, Rig
 from mount.docker.volume import PIN_S, Volume
 
 CATS = {"repo": "vision/cats"}
-
-
-@pytest.fixture
-def memory() -> MemoryMounts:
-    return memory_mounts()
-
-
-@pytest.fixture
-def rig(tmp_path: Path, memory: MemoryMounts) -> Iterator[Rig]:
-    made = Rig(tmp_path / "state", memory)
-    yield made
-    made.close()
 
 
 def again(rig: Rig, tmp_path: Path) -> Rig:

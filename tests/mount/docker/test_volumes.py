@@ -21,22 +21,10 @@ from chunkstore.errors import (
 from mount.docker.nodemounts import Traffic
 from mount.docker.records import Damaged
 from mount.docker.testing import MemoryMounts
-from mount.docker.testing_rig import NEW, OLD, WAIT_S, Rig, memory_mounts
+from mount.docker.testing_rig import NEW, OLD, WAIT_S, Rig
 from mount.docker.volume import Volume, key_of
 
 CATS = {"repo": "vision/cats"}
-
-
-@pytest.fixture
-def memory() -> MemoryMounts:
-    return memory_mounts()
-
-
-@pytest.fixture
-def rig(tmp_path: Path, memory: MemoryMounts) -> Iterator[Rig]:
-    made = Rig(tmp_path / "state", memory)
-    yield made
-    made.close()
 
 
 def volume(rig: Rig, name: str = "a") -> Volume:
