@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import islice
 
-from chunkstore.directwriter import DIRECT_SIZE_BYTES_MIN, DirectWriter, write_buffered
+from chunkstore.directwriter import DIRECT_SIZE_BYTES_MIN, DirectWriter
 from chunkstore.errors import (
     AlreadyExists,
     Changed,
@@ -29,6 +29,7 @@ from chunkstore.errors import (
     Unsupported,
 )
 from chunkstore.objects import Buffer, ObjectInfo, Part, check_key, check_prefix
+from chunkstore.writes import write_at
 
 TEMPORARY = ".put"  # no key begins with a dot
 TEMPORARY_AGE_S_MAX = 24 * 3600
@@ -118,7 +119,7 @@ class DirectoryObjects:
             if sum(len(memoryview(buffer).cast("B")) for buffer in data) >= DIRECT_SIZE_BYTES_MIN:
                 self._writer.write(fd, data)
             else:
-                write_buffered(fd, data)
+                write_at(fd, 0, data)
             # the kernel's own time stamps stand still for milliseconds, and inodes come again
             os.utime(fd, ns=(time.time_ns(), time.time_ns()))
             os.fsync(fd)

@@ -14,11 +14,11 @@ import threading
 from collections.abc import Sequence
 
 from chunkstore.objects import Buffer
+from chunkstore.writes import write_at
 
 DIRECT_SIZE_BYTES_MIN = 1 << 20  # smaller objects go through the page cache
 BLOCK_SIZE_BYTES = 4096  # what O_DIRECT needs of addresses, sizes and offsets (open(2), Notes)
 _WINDOW_SIZE_BYTES = 4 << 20
-_BUFFERS_MAX = 512  # of one writev; the kernel takes IOV_MAX = 1024
 
 
 class DirectWriter:
@@ -34,7 +34,7 @@ class DirectWriter:
         except OSError as error:
             if error.errno != errno.EINVAL:  # tmpfs of old kernels, some FUSE file systems
                 raise
-            write_buffered(fd, data)
+            write_at(fd, 0, data)
             return
         window = self._window()
         filled, written = 0, 0
@@ -59,19 +59,6 @@ class DirectWriter:
             window = memoryview(mmap.mmap(-1, _WINDOW_SIZE_BYTES))  # begins at a page
             self._local.window = window
         return window
-
-
-def write_buffered(fd: int, data: Sequence[Buffer]) -> None:
-    """Writes the joined buffers at the file's position, through the page cache. OSError."""
-    views = [memoryview(buffer).cast("B") for buffer in data if len(buffer)]
-    first = 0
-    while first < len(views):
-        written = os.writev(fd, views[first : first + _BUFFERS_MAX])
-        while first < len(views) and written >= len(views[first]):
-            written -= len(views[first])
-            first += 1
-        if written:
-            views[first] = views[first][written:]
 
 
 def _write_at(fd: int, data: memoryview, offset: int) -> None:

@@ -27,12 +27,12 @@ from chunkstore.errors import Denied, InUse, InvalidInput, LodefsError, NoSpace,
 from chunkstore.names import digest_of
 from chunkstore.objects import Buffer
 from chunkstore.tree import Entry
+from chunkstore.writes import write_at
 
 STATE_DIR = ".lodefs-pull"
 _STATE = "state.json"
 STATE_SIZE_BYTES_MAX = 64 * 1024
 HANDLES_MAX = 64  # directories kept open by one thread
-BUFFERS_MAX = 1024  # IOV_MAX of Linux
 READ_SIZE_BYTES = 1 << 20
 _DIRECTORY = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -65,7 +65,7 @@ class Target:
         """Writes joined buffers at an offset of the part file of ``path``."""
         fd = self._open_part(path, os.O_WRONLY | os.O_CREAT, executable=entry.executable)
         try:
-            _write_all(fd, offset, buffers)
+            write_at(fd, offset, buffers)
         finally:
             os.close(fd)
 
@@ -264,18 +264,6 @@ def _error_of(error: OSError, path: Path) -> LodefsError:
     if error.errno in (errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ):
         return InvalidInput(f"{place}: the file system does not take a name of this dataset")
     return Unavailable(place)
-
-
-def _write_all(fd: int, offset: int, buffers: Sequence[Buffer]) -> None:
-    for start in range(0, len(buffers), BUFFERS_MAX):
-        part = buffers[start : start + BUFFERS_MAX]
-        size_bytes = sum(map(len, part))
-        written = os.pwritev(fd, part, offset)
-        if written != size_bytes:  # nearly full disk, or a signal
-            rest = memoryview(b"".join(part))[written:]
-            while rest:
-                rest = rest[os.pwrite(fd, rest, offset + size_bytes - len(rest)) :]
-        offset += size_bytes
 
 
 def _digest_of_file(fd: int) -> bytes:

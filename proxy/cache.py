@@ -24,7 +24,7 @@ from chunkstore.kv import KeyValues, Row
 from chunkstore.kv_rocks import RocksKeyValues
 from chunkstore.objects import Buffer
 from proxy.cachedir import FULL, CacheDir
-from proxy.cachefile import CacheFile, write_run
+from proxy.cachefile import CacheFile
 from proxy.meter import Counter, Meter
 
 log = logging.getLogger("lodefs.cache")
@@ -324,12 +324,11 @@ class Cache:
             return file
 
     def _write(self, file: CacheFile, runs: list[_Run]) -> None:
-        fd = file.open()
         rows: list[Row] = []
         size_bytes = 0
         for run in runs:
             self.step("data")
-            write_run(fd, run.offset, [chunk.raw for chunk in run.chunks])
+            file.write(run.offset, [chunk.raw for chunk in run.chunks])
             offset = run.offset
             for chunk in run.chunks:
                 size = len(chunk.raw)

@@ -16,8 +16,7 @@ from pathlib import Path
 from chunkstore import cachelayout as layout
 from chunkstore.cachelayout import FileKind, FileRow, FileState
 from chunkstore.objects import Buffer
-
-_BUFFERS_MAX = min(os.sysconf("SC_IOV_MAX"), 1024)  # writev(2)
+from chunkstore.writes import write_at
 
 
 class CacheFile:
@@ -25,6 +24,7 @@ class CacheFile:
 
     __slots__ = (
         "_cache_dir",
+        "_writing",
         "boot",
         "digest",
         "fd",
@@ -60,6 +60,7 @@ class CacheFile:
         self.users = 0  # calls that need the descriptor, or the file to stay
         self.fd = -1
         self.lock = threading.Lock()
+        self._writing = threading.Lock()
 
     @property
     def row(self) -> FileRow:
@@ -124,6 +125,13 @@ class CacheFile:
             return f"it was cut to {status.st_size} bytes"
         return ""
 
+    def write(self, offset: int, buffers: Sequence[Buffer]) -> None:
+        """Adds bytes. One thread at a time: the kernel lets no two write to one file, and whoever
+        waits for that in the kernel keeps its processor busy. OSError."""
+        fd = self.open()
+        with self._writing:
+            write_at(fd, offset, buffers)
+
     @contextmanager
     def in_use(self) -> Iterator[int]:
         """The descriptor, which stays open meanwhile; the file is no victim. OSError."""
@@ -144,23 +152,3 @@ class CacheFile:
                 os.close(self.fd)
                 self.fd = -1
             return True
-
-
-def write_run(fd: int, offset: int, buffers: Sequence[Buffer]) -> int:
-    """Writes the buffers one after the other from ``offset``; the bytes written. OSError."""
-    written = 0
-    for first in range(0, len(buffers), _BUFFERS_MAX):
-        batch = list(buffers[first : first + _BUFFERS_MAX])
-        while batch:
-            done = os.pwritev(fd, batch, offset + written)
-            written += done
-            batch = _rest(batch, done)
-    return written
-
-
-def _rest(buffers: list[Buffer], done: int) -> list[Buffer]:
-    for n, buffer in enumerate(buffers):
-        if done < len(buffer):
-            return [memoryview(buffer)[done:], *buffers[n + 1 :]]
-        done -= len(buffer)
-    return []

@@ -124,7 +124,7 @@ def test_writer_that_fails_leaves_nothing(
     def full(fd: int, *_: object, **__: object) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(os, "writev", full)
+    monkeypatch.setattr(os, "pwritev", full)
     with pytest.raises(NoSpace, match=r"cannot write a/b .*No space"):
         objects.put("a/b", [b"data"])
     with pytest.raises(NotFound):
