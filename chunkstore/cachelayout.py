@@ -452,8 +452,9 @@ def child_node(ino: int, parent: int, entry: Entry) -> Node:
 
 
 def encode_snapshot(snapshot: Snapshot) -> bytes:
-    """A snapshot's row."""
-    return _encoder.encode(snapshot)
+    """A snapshot's row. It ends before ``large_size_bytes`` where that is not known."""
+    fields = msgspec.structs.astuple(snapshot)
+    return _encoder.encode(fields if fields[-1] is not None else fields[:-1])
 
 
 def decode_snapshot(value: bytes) -> Snapshot:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 
@@ -12,9 +13,16 @@ from chunkstore.objects import Buffer
 from chunkstore.sealed import seal, unseal
 from chunkstore.tree import CHUNKS_LIMIT, Entry, Kind, Segment, fill
 
-VERSION = 1
 _KIND = "commit"
 TEXT_CHARS_MAX = 64 * 1024  # of author and message
+LARGE_SIZE_BYTES_MIN = 1024 * 1024
+
+
+class Large(NamedTuple):
+    """Files of LARGE_SIZE_BYTES_MIN and more: how many, and their bytes."""
+
+    files: int
+    size_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +37,7 @@ class Commit:
     files: int  # symlinks too
     directories: int  # the root too
     size_bytes: int  # of all files
+    large: Large | None  # None: a commit of version 1 does not say
 
 
 class _Root(msgspec.Struct, forbid_unknown_fields=True):
@@ -46,6 +55,13 @@ class _Body(msgspec.Struct, forbid_unknown_fields=True):
     files: int
     directories: int
     size_bytes: int
+
+
+class _Body2(_Body, forbid_unknown_fields=True):
+    large: tuple[int, int]
+
+
+_BODIES: dict[int, type[_Body]] = {1: _Body, 2: _Body2}
 
 
 def commit_id_of(encoded: Buffer) -> CommitId:
@@ -75,13 +91,16 @@ def encode_commit(commit: Commit) -> bytes:
         directories=commit.directories,
         size_bytes=commit.size_bytes,
     )
-    return seal(_KIND, VERSION, body)
+    if commit.large is None:
+        return seal(_KIND, 1, body)
+    return seal(_KIND, 2, _Body2(**msgspec.structs.asdict(body), large=commit.large))
 
 
 def decode_commit(data: Buffer, what: str = "commit") -> Commit:
     """The commit. Corrupt, UnknownFormat; ``what`` names it in these."""
-    body = unseal(_KIND, (VERSION,), data, _Body, what)
-    counts = (body.files, body.directories, body.size_bytes, body.root.size_bytes)
+    body = unseal(_KIND, _BODIES, data, what)
+    large = Large(*body.large) if isinstance(body, _Body2) else None
+    counts = (body.files, body.directories, body.size_bytes, body.root.size_bytes, *(large or ()))
     numbers = [n for _, first, count, _ in body.root.segments for n in (first, count)]
     if min((*counts, *numbers)) < 0 or max((0, *numbers)) > CHUNKS_LIMIT:
         raise Corrupt(f"{what} holds an impossible count")
@@ -109,6 +128,7 @@ def decode_commit(data: Buffer, what: str = "commit") -> Commit:
         files=body.files,
         directories=body.directories,
         size_bytes=body.size_bytes,
+        large=large,
     )
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from chunkstore import keys
-from chunkstore.commit import Commit, encode_commit
+from chunkstore.commit import Commit, Large, encode_commit
 from chunkstore.errors import InvalidInput, LodefsError
 from chunkstore.intake import Intake
 from chunkstore.names import CommitId, check_ref_name, check_repo
@@ -277,6 +277,7 @@ class _Push:
             files=totals.files + totals.symlinks,
             directories=totals.directories,
             size_bytes=totals.size_bytes,
+            large=Large(totals.large_files, totals.large_size_bytes),
         )
         commit_id = self._store.put_commit(self._repo, commit)
         self._sent(len(encode_commit(commit)))

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from chunkstore.commit import LARGE_SIZE_BYTES_MIN
 from chunkstore.cutting import CutFile
 from chunkstore.errors import LodefsError
 from chunkstore.names import ID_BYTES, Digest
@@ -180,6 +181,8 @@ class Totals:
     symlinks: int = 0
     directories: int = 0
     size_bytes: int = 0
+    large_files: int = 0  # of the regular ones, as of the commit
+    large_size_bytes: int = 0
 
 
 @dataclass(slots=True)
@@ -434,6 +437,10 @@ class PushTree:
                 for size, mode in zip(columns.sizes, columns.modes, strict=True)
                 if mode == SYMLINK
             )
+        if max(columns.sizes) >= LARGE_SIZE_BYTES_MIN:  # no symlink is as long
+            large = [size for size in columns.sizes if size >= LARGE_SIZE_BYTES_MIN]
+            totals.large_files += len(large)
+            totals.large_size_bytes += sum(large)
 
 
 _NO_COLUMNS = Columns()

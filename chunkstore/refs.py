@@ -137,7 +137,7 @@ class Refs:
             after = f"{prefix}{name}0"  # '0' follows '/': past the whole log of this name
 
     def _entry(self, kind: str, name: str, info: ObjectInfo) -> RefEntry:
-        body = unseal(_KIND, (VERSION,), self._objects.get(info.key).data, _Body, info.key)
+        body = unseal(_KIND, {VERSION: _Body}, self._objects.get(info.key).data, info.key)
         told = (body.repo, body.kind, body.name)
         if (
             told != (self._repo, kind, name)

@@ -6,7 +6,7 @@ checksum covers every byte before ``,"blake3"``. docs/format.md has the bodies.
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Mapping
 from typing import TypeVar
 
 import msgspec
@@ -36,10 +36,10 @@ def seal(kind: str, version: int, body: object) -> bytes:
     return b"".join((head, _SEAL, blake3(head).hexdigest().encode(), _END))
 
 
-def unseal(kind: str, versions: Container[int], data: Buffer, body_type: type[T], what: str) -> T:
-    """The body of a document, as ``body_type``. ``what`` names it in errors.
+def unseal(kind: str, bodies: Mapping[int, type[T]], data: Buffer, what: str) -> T:
+    """The body of a document. ``bodies``: its type by version; ``what`` names it in errors.
 
-    Corrupt; UnknownFormat for a version that is not in ``versions``.
+    Corrupt; UnknownFormat for another version.
     """
     document = bytes(data)
     head, tail = document[:-_SEAL_SIZE_BYTES], document[-_SEAL_SIZE_BYTES:]
@@ -49,7 +49,8 @@ def unseal(kind: str, versions: Container[int], data: Buffer, body_type: type[T]
         envelope = msgspec.json.decode(head + b"}", type=_Envelope)
         if envelope.lodefs != kind:
             raise Corrupt(f"{what} is a {envelope.lodefs!r}, not a {kind}")
-        if envelope.version not in versions:
+        body_type = bodies.get(envelope.version)
+        if body_type is None:
             raise UnknownFormat(
                 f"{what} is of format version {envelope.version}, which this lodefs does not "
                 "know: a newer lodefs is needed"

@@ -65,7 +65,7 @@ def encode_settings(settings: Settings) -> bytes:
 
 def decode_settings(data: Buffer, what: str = keys.STORE) -> Settings:
     """Settings from the bytes of store.json. Corrupt, UnknownFormat."""
-    body = unseal(_KIND, (VERSION,), data, _Body, what)
+    body = unseal(_KIND, {VERSION: _Body}, data, what)
     chunking = body.chunking
     if chunking.algorithm != _ALGORITHM:
         raise UnknownFormat(

@@ -26,7 +26,8 @@ MARK_PERIOD_S = 5.0  # how often the flat files that the kernel reads are marked
 
 # Opening and closing a file costs three more messages than where the kernel opens files by itself,
 # as much time as passthrough saves on about so many bytes (docs/decisions/0011-passthrough.md).
-MEAN_BYTES_MIN = 64 * 1024
+# Only large files can be passed through, but the kernel asks about each open of any file.
+BYTES_BY_FILE_MIN = 64 * 1024
 
 _INITIAL_USER_NAMESPACE = 0xEFFFFFFD  # PROC_USER_INIT_INO, linux/proc_ns.h
 _CAP_SYS_ADMIN = 21  # linux/capability.h
@@ -170,9 +171,17 @@ def objection(
     """
     if wanted == "off":
         return "not wanted"
-    if wanted == "auto" and snapshot.size_bytes < MEAN_BYTES_MIN * max(snapshot.files, 1):
+    if wanted == "auto" and not _pays(snapshot):
         return "most files are small"
     return obstacle(cache_dir())
+
+
+def _pays(snapshot: Snapshot) -> bool:
+    """Whether what passthrough saves, if all is read once, is more than what it costs."""
+    passed_bytes = snapshot.large_size_bytes
+    if passed_bytes is None:
+        passed_bytes = snapshot.size_bytes
+    return passed_bytes >= BYTES_BY_FILE_MIN * max(snapshot.files, 1)
 
 
 def obstacle(cache_dir: Path | None) -> str | None:

@@ -132,6 +132,7 @@ class Namespace:
             commit.files,
             commit.directories,
             commit.size_bytes,
+            commit.large.size_bytes if commit.large else None,
         )
         self._kv.write(
             [

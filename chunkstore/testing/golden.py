@@ -7,13 +7,14 @@ chunkstore.testing.golden DIR`` writes the files that are not there; it never ch
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from blake3 import blake3
 
 from chunkstore import keys
 from chunkstore.chunking import ChunkingParams, cut
-from chunkstore.commit import Commit, encode_commit
+from chunkstore.commit import Commit, Large, encode_commit
 from chunkstore.compression import RAW, ZSTD
 from chunkstore.memory import MemoryObjects
 from chunkstore.names import ChunkId, CommitId, Digest, PackId, digest_of
@@ -60,7 +61,7 @@ def tree() -> list[Entry]:
 
 
 def commit() -> Commit:
-    """A commit with a parent and text beyond ASCII."""
+    """A commit of version 1, with a parent and text beyond ASCII."""
     root = Entry(
         name=b"",
         kind=Kind.DIRECTORY,
@@ -69,7 +70,13 @@ def commit() -> Commit:
         segments=(Segment(OTHER_PACK, 5, 1, 70), Segment(OTHER_PACK, 2, 1, 7)),
     )
     parents = (CommitId(bytes(range(96, 128))),)
-    return Commit(root, parents, "Ada Lövelace", 1_700_000_000, "first\nlight", 10, 3, 12_345)
+    text = ("Ada Lövelace", 1_700_000_000, "first\nlight")
+    return Commit(root, parents, *text, 10, 3, 12_345, large=None)
+
+
+def new_commit() -> Commit:
+    """The same, as version 2 has it."""
+    return replace(commit(), large=Large(2, 9_876))
 
 
 def ref() -> bytes:
@@ -113,6 +120,7 @@ def examples() -> dict[str, bytes]:
         "shard": encode_shard([pack().index]),
         "tree": encode_tree(tree()),
         "commit": encode_commit(commit()),
+        "commit-2": encode_commit(new_commit()),
         "ref": ref(),
         "store.json": encode_settings(settings()),
         "cuts": cuts().encode(),

@@ -95,6 +95,7 @@ class Handmade:
             files=counts[0],
             directories=1,
             size_bytes=counts[1],
+            large=None,
         )
         commit_id = self.store.put_commit(repo, commit)
         sequence = None if latest is None else latest.sequence

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from chunkstore.commit import Commit
+from chunkstore.commit import Commit, Large
 from chunkstore.compression import compress
 from chunkstore.names import ChunkId, CommitId, Digest, PackId, digest_of
 from chunkstore.pack import FinishedPack, PackBuilder
@@ -104,4 +104,5 @@ commits = st.builds(
     files=_count,
     directories=_count,
     size_bytes=_count,
+    large=st.none() | st.builds(Large, _count, _count),
 )

@@ -36,6 +36,7 @@ LINK = Entry(b"link", Kind.SYMLINK, size_bytes=4, digest=Digest(OTHER), target=b
 PIN_ID = ID[:8]
 PIN = PinRow("a/b", COMMIT.hex(), b"d\xff", b"d\xff/*.jpg", 1_800_000_000, 2**40, is_complete=True)
 SNAPSHOT = Snapshot("a/b", COMMIT.hex(), layout.child_node(1, 1, LINK), 17, 3, 1, 99)
+SNAPSHOT_2 = Snapshot("a/c", COMMIT.hex(), layout.child_node(1, 1, LINK), 17, 3, 1, 99, 50)
 
 
 def rows() -> list[tuple[bytes, bytes]]:
@@ -57,6 +58,7 @@ def rows() -> list[tuple[bytes, bytes]]:
         (layout.figure_key("next_number"), (5).to_bytes(8, "little")),
         (layout.pin_key(PIN_ID), layout.encode_pin_row(PIN)),
         (layout.held_key(PIN_ID, 3), b""),
+        (layout.snapshot_row_key(COMMIT, "a/c"), layout.encode_snapshot(SNAPSHOT_2)),
     ]
 
 
@@ -78,6 +80,7 @@ def test_rows_decode_to_what_was_encoded() -> None:
     etag, index = layout.decode_pack_row(values[5])
     assert (etag, bytes(index)) == ('"etag"', b"index and trailer")
     assert layout.decode_snapshot(values[6]) == SNAPSHOT
+    assert layout.decode_snapshot(values[13]) == SNAPSHOT_2
     row = layout.decode_entry_row(values[7])
     assert layout.entry_of(row) == FILE
     assert layout.segments_of(row) == FILE.segments

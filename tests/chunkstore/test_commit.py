@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 
-from chunkstore.commit import Commit, commit_id_of, decode_commit, encode_commit
+from chunkstore.commit import Commit, Large, commit_id_of, decode_commit, encode_commit
 from chunkstore.errors import Corrupt, InvalidInput, UnknownFormat
 from chunkstore.names import digest_of
 from chunkstore.sealed import seal, unseal
@@ -27,7 +27,7 @@ def test_round_trip(commit: Commit) -> None:
 
 
 def spoiled(**fields: object) -> bytes:
-    body: dict[str, object] = unseal("commit", (1,), encode_commit(GOOD), dict, "commit")
+    body: dict[str, object] = unseal("commit", {1: dict}, encode_commit(GOOD), "commit")
     # as the fields stand in the golden file, one of them changed
     return seal("commit", 1, body | fields)
 
@@ -59,10 +59,25 @@ def test_impossible_fields(fields: dict[str, object]) -> None:
         decode_commit(spoiled(**fields), "commits/abc")
 
 
+@pytest.mark.parametrize("large", [None, [], [1], [-1, 5], [1, -5], [1, 2, 3], ["1", 2]])
+def test_impossible_totals_of_large_files(large: object) -> None:
+    """Version 2 tells how many files are large, and how large they are, with numbers that can be;
+    version 1 does not tell it."""
+    new = replace(GOOD, large=Large(1, 2))
+    body: dict[str, object] = unseal("commit", {2: dict}, encode_commit(new), "commit")
+    assert decode_commit(seal("commit", 2, body)) == new
+    with pytest.raises(Corrupt):
+        decode_commit(seal("commit", 2, body | {"large": large}))
+    with pytest.raises(Corrupt):
+        decode_commit(seal("commit", 1, body))
+    with pytest.raises(Corrupt):
+        decode_commit(seal("commit", 2, {k: v for k, v in body.items() if k != "large"}))
+
+
 def test_newer_version() -> None:
     """A commit of a newer lodefs is named as such."""
     with pytest.raises(UnknownFormat, match="newer lodefs"):
-        decode_commit(seal("commit", 2, {}))
+        decode_commit(seal("commit", 3, {}))
 
 
 @pytest.mark.parametrize("text", ["\ud800", "x" * 70_000])

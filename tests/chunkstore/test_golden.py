@@ -61,8 +61,9 @@ def test_reads_golden_documents() -> None:
     """Tree, commit, ref and store.json say what their examples say."""
     assert decode_tree(read("tree"), bytes(32)) == golden.tree()
     assert decode_commit(read("commit")) == golden.commit()
+    assert decode_commit(read("commit-2")) == golden.new_commit()
     assert decode_settings(read("store.json")) == golden.settings()
-    assert unseal("ref", (1,), read("ref"), dict, "ref") == {
+    assert unseal("ref", {1: dict}, read("ref"), "ref") == {
         "repo": "vision/flickr30k",
         "kind": "branches",
         "name": "main",
@@ -76,7 +77,8 @@ READERS = {
     "pack": lambda data: PackIndex.decode(golden.pack().pack_id, data),
     "shard": decode_shard,
     "commit": decode_commit,
-    "ref": lambda data: unseal("ref", (1,), data, dict, "ref"),
+    "commit-2": decode_commit,
+    "ref": lambda data: unseal("ref", {1: dict}, data, "ref"),
     "store.json": decode_settings,
 }
 PAYLOAD_BYTES = {"pack": golden.pack().index.offsets[-1]}  # unpack checks these

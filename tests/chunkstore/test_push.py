@@ -10,6 +10,7 @@ from random import Random
 import pytest
 
 from chunkstore import keys
+from chunkstore.commit import LARGE_SIZE_BYTES_MIN, Commit
 from chunkstore.errors import Conflict, Denied, InvalidInput, NotADirectory, NotFound
 from chunkstore.memory import MemoryObjects
 from chunkstore.names import CommitId, PackId
@@ -66,6 +67,10 @@ class Pusher:
         )
         return push(self.store, source or self.source, "r", branch, options)
 
+    def head(self) -> Commit:
+        """The commit of main."""
+        return self.store.commit("r", self.store.resolve("r", "main"))
+
     def assert_pushed(self, result: PushResult) -> None:
         """The commit has what the source has, and the whole store is sound."""
         assert in_commit(self.store, "r", result.commit) == in_directory(self.source)
@@ -108,6 +113,19 @@ def test_the_commit_says_who_and_what(pusher: Pusher) -> None:
     )  # fmt: skip
     assert (commit.files, commit.directories, commit.size_bytes) == (4, 2, 6)
     assert pusher.store.commit("r", commit.parents[0]).parents == ()
+
+
+def test_the_commit_tells_large_files(pusher: Pusher) -> None:
+    """Files of 1 MiB and more are counted, wherever they lie, also by a push that opens none of
+    them again; symlinks are not."""
+    mib = LARGE_SIZE_BYTES_MIN
+    write_files(pusher.source, {"a": bytes(mib - 1), "b": bytes(mib), "d/c": bytes(3 * mib)})
+    (pusher.source / "d/link").symlink_to("../b")
+    pusher.push()
+    assert pusher.head().large == (2, 4 * mib)
+    (pusher.source / "a").write_bytes(b"small")
+    pusher.push()
+    assert pusher.head().large == (2, 4 * mib)
 
 
 def test_an_empty_directory_can_be_pushed(pusher: Pusher) -> None:

@@ -18,7 +18,7 @@ from mount.abi import Opcode
 from mount.dispatch import Dispatcher
 from mount.filesystem import LARGE, FileSystem, View
 from mount.handles import CACHED, Handles
-from mount.passthrough import MEAN_BYTES_MIN, Opening, Opens, objection
+from mount.passthrough import BYTES_BY_FILE_MIN, Opening, Opens, objection
 from mount.session import Session
 from mount.testing.dicttree import DictTree
 
@@ -253,14 +253,15 @@ def test_files_that_the_kernel_reads_are_marked_as_used(mount: Mount) -> None:
     assert mount.flats.asked == [BIG]
 
 
-def snapshot(*, files: int, size_bytes: int) -> Snapshot:
-    return Snapshot("r", "ab" * 32, TREE.snapshot.root, 1, files, 1, size_bytes)
+def snapshot(*, files: int, size_bytes: int, large_size_bytes: int | None = None) -> Snapshot:
+    root = TREE.snapshot.root
+    return Snapshot("r", "ab" * 32, root, 1, files, 1, size_bytes, large_size_bytes)
 
 
 def test_objections(tmp_path: Path) -> None:
     """What is not wanted or not worth while needs no look at the machine."""
-    large = snapshot(files=10, size_bytes=10 * MEAN_BYTES_MIN)
-    small = snapshot(files=10, size_bytes=10 * MEAN_BYTES_MIN - 1)
+    large = snapshot(files=10, size_bytes=10 * BYTES_BY_FILE_MIN)
+    small = snapshot(files=10, size_bytes=10 * BYTES_BY_FILE_MIN - 1)
 
     def nowhere() -> None:
         raise AssertionError("asked in vain")
@@ -271,6 +272,19 @@ def test_objections(tmp_path: Path) -> None:
         reason = objection(wanted, of, lambda: None)  # type: ignore[arg-type]
         assert reason == "the node's cache is not visible here"
     assert objection("auto", snapshot(files=0, size_bytes=0), nowhere) == "most files are small"
+
+
+def test_bytes_that_can_be_passed_through_count_alone() -> None:
+    """Files under 1 MiB are no reason for passthrough, however many bytes they have together: the
+    photos of a dataset have 100 KB each."""
+    many = 1000 * BYTES_BY_FILE_MIN
+    photos = snapshot(files=1000, size_bytes=2 * many, large_size_bytes=0)
+    mixed = snapshot(files=1000, size_bytes=2 * many, large_size_bytes=many)
+    fewer = snapshot(files=1000, size_bytes=2 * many, large_size_bytes=many - 1)
+    for small in (photos, fewer):
+        assert objection("auto", small, lambda: None) == "most files are small"
+    assert objection("auto", mixed, lambda: None) != "most files are small"
+    assert objection("on", photos, lambda: None) != "most files are small"
 
 
 def test_obstacles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
