@@ -178,6 +178,8 @@ class RocksSecondary(RocksKeyValues):
         options = _options(block_cache_size_bytes)
         options.create_if_missing(False)  # noqa: FBT003
         options.set_max_open_files(-1)  # a secondary must keep files that the writer deletes
+        # Else each look for news starts 16 threads to open what is new, mostly nothing.
+        options.set_max_file_opening_threads(1)
         with _translated(path):
             self._db = Rdict(str(path), options, access_type=_secondary(secondary_path))
         self._durable = WriteOptions()

@@ -33,7 +33,7 @@ from mount.lru import Lru
 BLOCK_CACHE_SIZE_BYTES = 8 * 1024 * 1024
 FILES_MAX = 192  # descriptors of a worker
 FLATS_MAX = 64  # whole files that it finds without the index; they may be open beyond FILES_MAX
-CATCH_UP_PAUSE_S = 0.05  # between two attempts to see what is new
+CATCH_UP_PAUSE_S = 0.01
 CATCH_UP_SHARE = 20  # and so many times as long as the last one took
 SEGMENTS_SIZE_BYTES_MAX = 64 * 1024  # of a row; a file with more of them is the proxy's
 _LOG_PREFIX = "lodefs-index-"
