@@ -21,7 +21,7 @@ from tempfile import TemporaryDirectory, gettempdir
 from threading import Lock
 
 from chunkstore import cachelayout as layout
-from chunkstore.cachelayout import EntryRow, FileRow, FileState
+from chunkstore.cachelayout import EntryRow, FileKind, FileRow, FileState
 from chunkstore.errors import Denied, NotFound, Unavailable, UnknownFormat
 from chunkstore.inodes import child_ino
 from chunkstore.kv import KeyValues
@@ -58,13 +58,14 @@ class Descriptor:
 class OpenFile(Descriptor):
     """A slab or flat file."""
 
-    __slots__ = ("is_complete", "number", "size_bytes")
+    __slots__ = ("is_complete", "is_slab", "number", "size_bytes")
 
     def __init__(self, path: Path, number: int, row: FileRow) -> None:
         super().__init__(path)
         self.number = number
         self.size_bytes = row.size_bytes
         self.is_complete = row.state is FileState.COMPLETE
+        self.is_slab = row.kind is FileKind.SLAB
 
     @property
     def is_gone(self) -> bool:

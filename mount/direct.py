@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
 from chunkstore.errors import LodefsError, NotFound
@@ -145,7 +146,7 @@ class DirectReader:
         end = 0
         for file, offset, size in extents:
             begin, end = end, end + size
-            if not self._fill(buffer[begin:end], file.fd, offset):
+            if not self._fill(buffer[begin:end], file, offset):
                 view.forget(file)
                 self._nearby.complain(
                     f"the cache file {file.number:08x} has not the bytes that it should have; "
@@ -158,8 +159,9 @@ class DirectReader:
         self._count(Column.CACHE_BYTES, size_bytes)
         return buffer
 
-    def _fill(self, part: memoryview, fd: int, offset: int) -> bool:
+    def _fill(self, part: memoryview, file: OpenFile, offset: int) -> bool:
         """Reads until ``part`` is full; False where the file does not have so much."""
+        fd = file.fd
         try:
             if os.preadv(fd, (part,), offset, self._nowait) == len(part):
                 return True
@@ -170,7 +172,17 @@ class DirectReader:
                 return False
             self._nowait = 0  # this file system cannot tell: its reads are taken as they are
         self._on_slow()
+        if file.is_slab:
+            self._bring_neighbours(fd, offset)
         try:
             return os.preadv(fd, (part,), offset) == len(part)
         except OSError:
             return False
+
+    def _bring_neighbours(self, fd: int, offset: int) -> None:
+        """Has the kernel read what lies around, where that is worth while."""
+        size_bytes = self._nearby.neighbours_size_bytes
+        if size_bytes:
+            with suppress(OSError):
+                first = offset - offset % size_bytes
+                os.posix_fadvise(fd, first, size_bytes, os.POSIX_FADV_WILLNEED)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from chunkstore import wire
 from chunkstore.errors import Denied, LodefsError, NotFound
 from chunkstore.wire import CachePlace, Snapshot, Used
+from mount import memory
 from mount.client import Client
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ class Nearby:
         self.view: CacheView | None = None
         self.tallies: list[Tally] = []
         self.before_report: Callable[[], None] = lambda: None  # marks what is used unseen
+        self.neighbours_size_bytes = 0  # of a slab, to bring with what comes from the disk
         self._client = client
         self._snapshot = snapshot
         self._say = say
@@ -135,6 +137,9 @@ class Nearby:
                 return
             view.catch_up()
             view.close_evicted()
+            self.neighbours_size_bytes = memory.neighbours_size_bytes(
+                self._snapshot.size_bytes, memory.available_bytes()
+            )
             if self._clock() >= self._next_try_s:
                 self._ask_again()
         except LodefsError as error:

@@ -20,6 +20,7 @@ from chunkstore.cachelayout import FileKind
 from chunkstore.errors import LodefsError, NotADirectory, NotFound, Unavailable
 from chunkstore.inodes import ROOT_INO, child_ino
 from chunkstore.wire import CachePlace, Node, Snapshot
+from mount import memory
 from mount.cacheview import CacheView, open_view, remove_leftovers
 from mount.client import Client
 from mount.direct import DirectReader
@@ -240,6 +241,35 @@ def test_names_are_sure_only_where_a_directory_is_loaded(place: Place) -> None:
         place.reader.lookup(place.ino(b"one"), b"x")
     with pytest.raises(NotFound):
         place.reader.node(12345)
+
+
+@pytest.mark.parametrize(("available_bytes", "expected"), [(1 << 40, 1), (0, 0)])
+def test_neighbours_come_from_the_disk_together(
+    place: Place, monkeypatch: pytest.MonkeyPatch, available_bytes: int, expected: int
+) -> None:
+    """A small file that is not in memory brings what lies around it in its slab, where the dataset
+    fits into memory; a large one brings nothing, since the kernel reads ahead in its own file."""
+    preadv = os.preadv
+    brought: list[tuple[int, int]] = []
+
+    def on_disk(fd: int, buffers: tuple[memoryview, ...], offset: int, flags: int = 0) -> int:
+        if flags & os.RWF_NOWAIT:
+            raise BlockingIOError
+        return preadv(fd, buffers, offset)
+
+    def advise(_fd: int, offset: int, size_bytes: int, advice: int) -> None:
+        assert advice == os.POSIX_FADV_WILLNEED
+        brought.append((offset, size_bytes))
+
+    monkeypatch.setattr(memory, "available_bytes", lambda: available_bytes)
+    place.warm()
+    monkeypatch.setattr(os, "preadv", on_disk)
+    monkeypatch.setattr(os, "posix_fadvise", advise)
+    assert place.read(b"two") == FILES[b"two"]
+    size_bytes = memory.NEIGHBOURS_SIZE_BYTES
+    assert [(offset % size_bytes, size) for offset, size in brought] == [(0, size_bytes)] * expected
+    assert place.read(b"big", 0, 4096) == BIG[:4096]
+    assert len(brought) == expected
 
 
 def test_evicted_files_are_asked_for_and_let_go(place: Place) -> None:

@@ -1,0 +1,36 @@
+"""How much memory there is to read ahead into."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mount.memory import NEIGHBOURS_SIZE_BYTES, available_bytes, neighbours_size_bytes
+
+
+def test_the_machine_tells_its_memory() -> None:
+    """Linux says how much could be given away."""
+    assert available_bytes() > 0
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("MemTotal: 9 kB\nMemAvailable:   123 kB\nBuffers: 7 kB\n", 123 * 1024),
+        ("MemTotal: 9 kB\n", 0),
+        ("MemAvailable:\n", 0),
+        ("MemAvailable: much kB\n", 0),
+    ],
+)
+def test_what_is_not_told_is_nothing(tmp_path: Path, text: str, expected: int) -> None:
+    """A file without the line, or with nonsense in it, means that there is no memory to spare."""
+    (tmp_path / "meminfo").write_text(text)
+    assert available_bytes(tmp_path / "meminfo") == expected
+    assert available_bytes(tmp_path / "missing") == 0
+
+
+def test_datasets_that_fit_into_half_of_the_memory_have_neighbours_brought() -> None:
+    """Beyond that, neighbours would be gone before they are wanted."""
+    assert neighbours_size_bytes(50, 100) == NEIGHBOURS_SIZE_BYTES
+    assert neighbours_size_bytes(51, 100) == 0
