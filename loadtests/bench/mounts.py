@@ -13,6 +13,7 @@ from pathlib import Path
 from time import perf_counter
 
 from loadtests import corpora
+from loadtests.bench.discarding import discard
 from loadtests.bench.origins import Origin, ceph_origin
 from loadtests.measure import drop_page_cache
 from loadtests.results import Result
@@ -31,8 +32,9 @@ def cold(scratch: Path) -> Result:
     with ceph_origin(scratch) as origin:
         origin.lodefs.run("push", source.parent, "bench")
         origin.client.upload_file(str(source), origin.bucket, f"plain/{source.name}")
-        ours, theirs, cpu = [], [], []
+        ours, theirs, limits, cpu = [], [], [], []
         for number in range(ROUNDS):
+            limits.append(discard(origin, f"plain/{source.name}"))
             theirs.append(_rclone(origin, scratch / f"rclone-{number}", source.name))
             seconds, cpu_s = _lodefs(origin, scratch / f"node-{number}", source.name)
             ours.append(seconds)
@@ -41,8 +43,11 @@ def cold(scratch: Path) -> Result:
         speed = size_mb / statistics.median(ours)
         result.add("lodefs mount", speed, "MB/s")
         result.add("rclone mount", speeds["rclone mount"], "MB/s")
+        limit = size_mb / statistics.median(limits)
+        result.add("S3 server alone, bytes thrown away", limit, "MB/s")
         result.add("processor of the proxy", statistics.median(cpu), "s")
         result.ratio("lodefs", speed, speeds, at_least=2)
+        result.add("S3 server alone / rclone mount", limit / speeds["rclone mount"], "x")
     return result
 
 
