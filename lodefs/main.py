@@ -1,175 +1,44 @@
-"""The entry point: finds the command, runs it, and turns errors into one line and an exit code."""
+"""The program: what makes each command start and end fast.
+
+Nothing is imported before ``main`` that takes time.
+"""
 
 from __future__ import annotations
 
+import atexit
 import gc
-import importlib
-import io
 import os
-import signal
 import sys
 from collections.abc import Sequence
-
-import click
-
-from chunkstore.errors import LodefsError
-from lodefs import exits
-from lodefs.session import Session
-from lodefs.text import shown
-
-# Each command, the module of lodefs.commands that holds it, and its line in the help. Modules are
-# imported when their command runs: the help must not wait for boto3.
-COMMANDS: dict[str, tuple[str, str]] = {
-    "init": ("init", "Create a store."),
-    "push": ("push", "Commit a directory to a branch."),
-    "pull": ("pull", "Copy a revision into a directory."),
-    "ls": ("ls", "List a directory of a revision."),
-    "cat": ("cat", "Write a file's content to standard output."),
-    "log": ("log", "Show the commits of a revision, newest first."),
-    "diff": ("diff", "Show what differs between two revisions."),
-    "branch": ("refs", "List, create and delete branches."),
-    "tag": ("refs", "List, create and delete tags."),
-    "verify": ("verify", "Check a store, a revision, or this node's cache."),
-    "mount": ("mount", "Mount a revision, read-only."),
-    "unmount": ("mount", "Take a mount away."),
-    "mounts": ("mount", "List the mounts of this machine."),
-    "warm": ("warm", "Bring a revision into the node's cache ahead of its use."),
-    "pins": ("evict", "List what is pinned in the node's cache."),
-    "evict": ("evict", "Remove pins and cached data of a dataset."),
-    "serve": ("serve", "Run the node's proxy."),
-    "status": ("status", "Show the proxy's state and the mounts."),
-    "docker-plugin": ("docker_plugin", "Serve volumes to Docker."),
-    "token": ("token", "Create, list and delete the proxy's tokens."),
-    "demo": ("demo", "Push, mount and compare a directory in a temporary store."),
-    "version": ("version", "Show the version."),
-}
-
-EPILOG = """\b
-REPO is a name such as vision/flickr30k; REV a branch, a tag, a commit or its unique beginning
-(default: the branch main); PATH a file or directory inside.
-
-\b
-Completion for bash (zsh, fish: the same with their names):
-  eval "$(_LODEFS_COMPLETE=bash_source lodefs)"
-"""
-
-
-class OutputClosedError(Exception):
-    """Whoever read our output is gone. click would take a BrokenPipeError for itself."""
-
-
-class LazyCommands(click.Group):
-    """A group whose commands are imported when they are used."""
-
-    def invoke(self, ctx: click.Context) -> object:
-        try:
-            result = super().invoke(ctx)
-            sys.stdout.flush()
-            return result
-        except BrokenPipeError:
-            raise OutputClosedError from None
-
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        if cmd_name not in COMMANDS:
-            return None
-        module = importlib.import_module(f"lodefs.commands.{COMMANDS[cmd_name][0]}")
-        command = getattr(module, cmd_name.replace("-", "_"))
-        assert isinstance(command, click.Command)
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
-
-
-@click.group(
-    cls=LazyCommands,
-    epilog=EPILOG,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-)
-@click.option("--store", metavar="URL", help="s3://BUCKET/PREFIX or a directory [LODEFS_STORE].")
-@click.option("--proxy", metavar="URL", help="unix:/PATH or http://HOST:PORT [LODEFS_PROXY].")
-@click.pass_context
-def cli(ctx: click.Context, store: str | None, proxy: str | None) -> None:
-    """Versioned datasets on S3: pushed once, cached once per node, mounted in a second."""
-    if not isinstance(ctx.obj, Session):
-        ctx.obj = Session(dict(os.environ))
-    ctx.obj.use(store=store, proxy=proxy)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs one command line and leaves the process with its exit code."""
+    gc.disable()  # a sixth of the start goes into looking for garbage among what is imported
+    code: int | None = None
+
+    def end() -> None:
+        """Leave everything to the kernel: freeing it piece by piece takes longer."""
+        if code is not None and _flush():
+            os._exit(code)
+
+    atexit.register(end)  # the first one is called last: threads and all others are done by then
+    from lodefs.commandline import run
+    from lodefs.session import Session
+
     code = run(arguments, Session(dict(os.environ)))
-    gc.freeze()  # what a large push leaves need not be looked through once more before the end
     sys.exit(code)
 
 
-def run(arguments: Sequence[str] | None, session: Session) -> int:
-    """One command line; the exit code. Errors are one line on standard error."""
-    _tolerate_odd_names()
+def _flush() -> bool:
+    """Whether all that was written is out; else Python says at its end why not."""
     try:
-        cli.main(arguments, prog_name="lodefs", standalone_mode=False, obj=session)
-        return session.exit_code
-    except click.exceptions.Exit as asked:
-        return asked.exit_code
-    except click.exceptions.NoArgsIsHelpError as error:
-        click.echo(error.ctx.get_help() if error.ctx else "", err=True)
-        return exits.USAGE
-    except click.ClickException as error:
-        return _failed(f"{shown(error.format_message())}{_where_to_look(error)}", exits.USAGE)
-    except (KeyboardInterrupt, click.Abort):
-        click.echo("lodefs: interrupted", err=True)
-        return exits.INTERRUPTED
-    except OutputClosedError:
-        return _quiet_pipe()
-    except LodefsError as error:
-        if session.debug:
-            raise
-        return _failed(shown(str(error)), exits.code_of(error))
-    except OSError as error:  # the local file system, at the edge: a full disk, a missing file
-        if session.debug:
-            raise
-        return _failed(shown(str(error)), exits.code_of_os(error))
-    except Exception as error:  # a mistake of ours: still one line, and how to see more
-        if session.debug:
-            raise
-        told = f"{type(error).__name__}: {shown(str(error))}"
-        return _failed(f"{told} (a fault of lodefs; LODEFS_DEBUG=1 shows where)", exits.FAILURE)
-    finally:
-        session.close()
-
-
-def _tolerate_odd_names() -> None:
-    """A character that the terminal's encoding lacks is escaped, and no error."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
-
-
-def _where_to_look(error: click.ClickException) -> str:
-    context = error.ctx if isinstance(error, click.UsageError) else None
-    return f" See `{context.command_path} --help`." if context else ""
-
-
-def _failed(message: str, code: int) -> int:
-    from chunkstore import journal  # here: most commands do not fail
-
-    told = f"lodefs: error: {message}"
-    if journal.is_stderr(os.environ):
-        told = journal.marked(told, journal.ERROR)
-    click.echo(told, err=True)
-    return code
-
-
-def _quiet_pipe() -> int:
-    """The reader of our output is gone (``| head``): end as a program killed by SIGPIPE does."""
-    null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, sys.stdout.fileno())  # else Python complains when it flushes at exit
-    os.close(null)
-    return 128 + signal.SIGPIPE
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:
+                stream.flush()
+    except (OSError, ValueError):
+        return False
+    return True
 
 
 if __name__ == "__main__":

@@ -90,6 +90,8 @@ def _settings() -> dict[str, Any]:
 
 
 def _fork(order: Job | TakeOver, write_fd: int, stage: Stage | None) -> None:
+    import ctypes  # noqa: F401 - in the child it takes three times as long, page by page
+
     pid = os.fork()
     if not pid:
         _become(order, write_fd, stage)

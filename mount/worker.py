@@ -184,10 +184,11 @@ def serve(
     def run(index: int) -> None:
         lead = Lead(lock)
         desk = Desk(lead, waits)
-        reader, filesystem = readers(desk.wait)
-        desk.ends_with(reader.cancel)
-        dispatcher = Dispatcher(filesystem, session, partial(on_failure, desk), on_interrupt)
         try:
+            lead.take()  # most never do: what they would read with is made then
+            reader, filesystem = readers(desk.wait)
+            desk.ends_with(reader.cancel)
+            dispatcher = Dispatcher(filesystem, session, partial(on_failure, desk), on_interrupt)
             _answer_all(fd, lead, desk, dispatcher, reader.begin, marks, index, clock, ended, waits)
         finally:
             ended.set()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from chunkstore.memory import MemoryObjects
-from lodefs.main import run
+from lodefs.commandline import run
 from lodefs.testing import Lodefs, MemorySession, Ran
 
 

@@ -16,7 +16,7 @@ from chunkstore.objects import Part
 from chunkstore.pulltarget import STATE_DIR
 from chunkstore.store import create_store
 from chunkstore.testing.handmade import Handmade
-from lodefs.main import run
+from lodefs.commandline import run
 from lodefs.testing import MemorySession
 
 PRESSES_MAX = 1200  # a minute

@@ -14,7 +14,7 @@ from chunkstore.memory import MemoryObjects
 from chunkstore.store import create_store
 from chunkstore.testing.handmade import Handmade
 from lodefs import exits
-from lodefs.main import COMMANDS, cli, run
+from lodefs.commandline import COMMANDS, cli, run
 from lodefs.session import Session
 from lodefs.testing import Lodefs
 
@@ -53,7 +53,7 @@ def test_start_up_imports_nothing_heavy(arguments: list[str]) -> None:
     """Help and version load no library that takes long to import."""
     script = (
         "import sys\n"
-        "from lodefs.main import run\n"
+        "from lodefs.commandline import run\n"
         "from lodefs.session import Session\n"
         f"code = run({arguments!r}, Session({{}}))\n"
         f"print([name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)\n"
@@ -153,7 +153,7 @@ def test_closed_pipe_is_quiet() -> None:
         "from chunkstore.memory import MemoryObjects\n"
         "from chunkstore.store import create_store\n"
         "from chunkstore.testing.handmade import Handmade\n"
-        "from lodefs.main import run\n"
+        "from lodefs.commandline import run\n"
         "from lodefs.session import Session\n"
         "objects = MemoryObjects()\n"
         "files = {b'%d' % n * 20: b'' for n in range(20000)}\n"
