@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
@@ -47,8 +46,7 @@ class ObjectInfo(msgspec.Struct, frozen=True):
     etag: str
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(msgspec.Struct, frozen=True):
     """Bytes of an object, and what is known of the whole: its size and its ETag."""
 
     data: Buffer

@@ -166,4 +166,3 @@ def _quiet_pipe() -> int:
     os.dup2(null, sys.stdout.fileno())  # else Python complains when it flushes at exit
     os.close(null)
     return 128 + signal.SIGPIPE
-

@@ -7,14 +7,13 @@ log and process id. It keeps running when the command ends, and serves all mount
 from __future__ import annotations
 
 import fcntl
-import json
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -24,6 +23,9 @@ from chunkstore.sdnotify import inheritable
 from chunkstore.wire import SOCKET_DEFAULT
 from lodefs.session import NO_STORE, Session
 from mount.transport import Connection, parse_address
+
+if TYPE_CHECKING:
+    import subprocess
 
 START_TIMEOUT_S = 60.0
 ASK_TIMEOUT_S = 10.0
@@ -133,6 +135,8 @@ def start(own: OwnProxy, command: Sequence[str], environment: Mapping[str, str])
 
     Of several that start one at once, one does and the others wait for it.
     """
+    import subprocess  # here: mostly a proxy runs already
+
     if ready(own.url):
         return
     try:
@@ -196,8 +200,8 @@ def ask(
     if status in (401, 403):
         raise Denied(f"{url}: the proxy refuses this token; LODEFS_TOKEN holds it")
     try:
-        found = json.loads(body)
-    except ValueError:
+        found = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError):
         found = None
     if status != 200 or not isinstance(found, dict):
         raise Unavailable(f"{url}: the proxy answers {status} to {path}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Callable
@@ -57,6 +56,8 @@ def json_option(function: F) -> F:
 
 def write_json(value: object) -> None:
     """One JSON value on one line of standard output."""
+    import json  # here: most commands write lines
+
     write_line(json.dumps(value))
 
 

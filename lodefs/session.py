@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -73,6 +72,8 @@ class Session:
 
     def objects(self, url: str) -> ObjectStore:
         """The object store at ``url``; closed with the session."""
+        from dataclasses import replace
+
         from chunkstore.location import StoreOptions, open_objects  # boto3 comes with these
 
         settings = self.config.s3

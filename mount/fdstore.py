@@ -9,7 +9,8 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Mapping
-from dataclasses import replace
+
+import msgspec
 
 from chunkstore.errors import LodefsError
 from chunkstore.sdnotify import READY, SystemdNotifier
@@ -74,7 +75,7 @@ class FdStore:
         finally:
             if job >= 0:
                 os.close(job)
-        return replace(grip, place=_place(grip))
+        return msgspec.structs.replace(grip, place=_place(grip))
 
     def _received(self) -> list[tuple[str, int]]:
         environ = self._environ

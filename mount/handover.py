@@ -13,7 +13,6 @@ import fcntl
 import os
 import socket
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 
 import msgspec
 
@@ -43,8 +42,7 @@ class Passport(msgspec.Struct, frozen=True):
     session: Session
 
 
-@dataclass(frozen=True, slots=True)
-class Grip:
+class Grip(msgspec.Struct, frozen=True):
     """What holds a mount: whoever has it can answer for the mount.
 
     ``device`` is the connection's first descriptor, ``clones`` are those that workers read.
@@ -56,7 +54,7 @@ class Grip:
     session: Session
     device: int
     clones: tuple[int, ...] = ()
-    memories: Mapping[str, int] = field(default_factory=dict)
+    memories: Mapping[str, int] = msgspec.field(default_factory=dict)
     listener: int = -1
     place: rundir.Place | None = None
 
@@ -200,8 +198,7 @@ class Door:
         return State(os.getpid(), self._supervised, traffic, self._is_ready())
 
 
-@dataclass(frozen=True, slots=True)
-class Taken:
+class Taken(msgspec.Struct, frozen=True):
     """What came over the socket, and who gave it."""
 
     grip: Grip

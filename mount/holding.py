@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
+
+import msgspec
 
 from chunkstore.errors import LodefsError, Unavailable
 from mount import device, mounttable, rundir
@@ -47,8 +48,8 @@ def begin(
         listener, place = rundir.listen(mounted.device, folders())
     except Unavailable as error:
         say(str(error))
-        return replace(grip, memories=memories)
-    return replace(grip, memories=memories, listener=listener.detach(), place=place)
+        return msgspec.structs.replace(grip, memories=memories)
+    return msgspec.structs.replace(grip, memories=memories, listener=listener.detach(), place=place)
 
 
 def widen(grip: Grip, say: Callable[[str], None]) -> Grip:
@@ -59,7 +60,7 @@ def widen(grip: Grip, say: Callable[[str], None]) -> Grip:
             clones.append(device.open_clone(grip.device))
     except LodefsError as error:
         say(f"workers share one descriptor: {error}")
-    return replace(grip, clones=tuple(clones))
+    return msgspec.structs.replace(grip, clones=tuple(clones))
 
 
 def roster(grip: Grip) -> Roster | None:

@@ -7,7 +7,6 @@ import select
 import stat
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from typing import NamedTuple
 
 import msgspec
@@ -129,7 +128,7 @@ def same_mount(kept: MountOptions, wanted: MountOptions) -> bool:
 def _go_on_here(kept: Grip, options: MountOptions, on_ready: Callable[[Job], None]) -> bool:
     """With the limits, proxy and token of now, and the snapshot of then."""
     job = msgspec.structs.replace(kept.job, options=_at(options, kept.job.options.mountpoint))
-    grip = replace(kept, job=job)
+    grip = msgspec.structs.replace(kept, job=job)
     taken = None
     roster = holding.roster(grip)
     if grip.place is not None and roster is not None and roster.has_supervisor():

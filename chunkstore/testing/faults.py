@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from chunkstore.errors import LodefsError
 from chunkstore.objects import Buffer, ObjectInfo, ObjectStore, Part
@@ -73,7 +75,7 @@ def flip_byte(position: int = 0) -> Effect:
         part: Part = perform()
         spoiled = bytearray(part.data)
         spoiled[position] ^= 0xFF
-        return replace(part, data=bytes(spoiled))
+        return msgspec.structs.replace(part, data=bytes(spoiled))
 
     return effect
 
@@ -83,7 +85,7 @@ def half_body() -> Effect:
 
     def effect(perform: Callable[[], Any]) -> Any:
         part: Part = perform()
-        return replace(part, data=bytes(part.data)[: len(part.data) // 2])
+        return msgspec.structs.replace(part, data=bytes(part.data)[: len(part.data) // 2])
 
     return effect
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import replace
 
 import pytest
 from blake3 import blake3
@@ -51,7 +50,7 @@ class Objects(MemoryObjects):
             self.spoil -= 1
             data = bytearray(part.data)
             data[-1] ^= 1
-            return replace(part, data=bytes(data))
+            return structs.replace(part, data=bytes(data))
         return part
 
     def put_pack(self, pack: FinishedPack) -> PackId:
@@ -142,7 +141,7 @@ def test_a_pack_that_never_stays(objects: Objects) -> None:
             if_match: str | None = None,
         ) -> Part:
             part = super().get(key, offset=offset, size=size, if_match=if_match)
-            return replace(part, etag=f'"{len(self.gets)}"')
+            return structs.replace(part, etag=f'"{len(self.gets)}"')
 
     restless = Restless()
     pack_id = restless.put_pack(pack_of(RAWS))
