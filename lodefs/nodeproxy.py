@@ -89,6 +89,8 @@ def node_proxy(session: Session) -> str:
 
 def _found(session: Session) -> tuple[str | None, str | None]:
     """A proxy that need not be started, and the store that the settings name."""
+    if session.proxy_option:  # no settings need to be read then
+        return session.proxy_option, None
     store = session.store_url if session.has_store else None
     node = node_proxy(session)
     return (node if session.proxy_url or serves(node, store) else None), store

@@ -3,8 +3,10 @@
 One thread leads: it alone waits on the device, and answers what it reads. Before it would wait for
 something slow (a chunk that is not on the node), it passes the lead on, so that a cold read
 blocks neither hits nor questions for names. While nothing is slow only one thread runs, and the
-interpreter's lock is never fought for. (Leader/followers: Schmidt et al., PLoP 2000.) A worker
-knows nothing that another one could not ask the proxy for.
+interpreter's lock is never fought for. (Leader/followers: Schmidt et al., PLoP 2000.) A thread
+that passes the lead on for the first time starts the next one: so there always is one that can take
+it, and a mount that never waits has but one. A worker knows nothing that another one could not ask
+the proxy for.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from functools import partial
 from threading import Event, Lock, Thread
 from typing import Protocol
 
-from chunkstore.errors import NotFound
+from chunkstore.errors import NotFound, Unavailable
 from mount import abi, device
 from mount.dispatch import Dispatcher, SlowError
 from mount.filesystem import FileSystem, Reader
@@ -34,11 +36,14 @@ class Marks(Protocol):
 
 
 class Lead:
-    """The right to wait on the device, held by one thread at a time."""
+    """The right to wait on the device, held by one thread at a time. ``follow`` sees to it that
+    there is one to take it; False where that has to be tried again."""
 
-    def __init__(self, lock: Lock) -> None:
+    def __init__(self, lock: Lock, follow: Callable[[], bool] = lambda: True) -> None:
         self._lock = lock
         self._held = False
+        self._follow = follow
+        self._followed = False
 
     def take(self) -> None:
         """Wait until this thread leads."""
@@ -51,6 +56,8 @@ class Lead:
         if self._held:
             self._held = False
             self._lock.release()
+            if not self._followed:
+                self._followed = self._follow()
 
 
 class Desk:
@@ -163,7 +170,8 @@ def serve(
     on_interrupt: Callable[[int], None] = lambda _unique: None,
     clock: Callable[[], float] = time.monotonic,
 ) -> list[Thread]:
-    """Start threads that answer ``fd`` until the connection ends; then ``ended`` is set.
+    """Start to answer ``fd`` until the connection ends; then ``ended`` is set. The threads that
+    were started, up to ``threads`` and one that looks ahead while all of them wait.
 
     ``readers`` makes what one thread reads with; what it is given is to be called before it
     waits for long. ``on_interrupt`` hears which request, perhaps of another worker, is
@@ -182,10 +190,9 @@ def serve(
             renewal()
 
     def run(index: int) -> None:
-        lead = Lead(lock)
+        lead = Lead(lock, start_next)
         desk = Desk(lead, waits)
         try:
-            lead.take()  # most never do: what they would read with is made then
             reader, filesystem = readers(desk.wait)
             desk.ends_with(reader.cancel)
             dispatcher = Dispatcher(filesystem, session, partial(on_failure, desk), on_interrupt)
@@ -200,10 +207,26 @@ def serve(
         dispatcher = Dispatcher(filesystem, session, failures, on_interrupt)
         take_ahead(fd, waits, Lead(lock), dispatcher, reader.begin, ended, clock)
 
-    started = [Thread(target=run, args=(n,), name=f"fuse-{n}", daemon=True) for n in range(threads)]
-    started.append(Thread(target=run_ahead, name="fuse-ahead", daemon=True))
-    for thread in started:
-        thread.start()
+    started: list[Thread] = []
+
+    def start_next() -> bool:
+        index = len(started)  # nobody else is here: each thread starts the one after it
+        if index > threads or ended.is_set():
+            return True
+        if index < threads:
+            thread = Thread(target=run, args=(index,), name=f"fuse-{index}", daemon=True)
+        else:
+            thread = Thread(target=run_ahead, name="fuse-ahead", daemon=True)
+        started.append(thread)
+        try:
+            thread.start()
+        except RuntimeError:  # the system has no room for one now
+            started.remove(thread)
+            return False
+        return True
+
+    if not start_next():
+        raise Unavailable("no thread can be started")
     return started
 
 

@@ -106,6 +106,40 @@ def test_requests_are_answered(served: Served) -> None:
         served.kernel.send(Opcode.FORGET, FILE, bytes(8))
 
 
+def test_threads_come_when_one_waits(served: Served, tree: SlowTree) -> None:
+    """A worker begins with one thread; each that waits for the first time is followed by one."""
+    assert served.kernel.ask(Opcode.READ, FILE, READ) == (0, b"fast")
+    assert len(served.threads) == 1
+    waiting = {served.kernel.send(Opcode.READ, SLOW, READ) for _ in range(2)}
+    assert served.kernel.ask(Opcode.READ, FILE, READ) == (0, b"fast")
+    assert len(served.threads) == 3
+    tree.warm.set()
+    assert {served.kernel.receive()[0] for _ in waiting} == waiting
+
+
+def test_a_thread_that_cannot_be_started_is_tried_again(
+    tree: SlowTree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the system has no room for another thread, those that are there go on."""
+    served = Served(tree.factory)
+    start = Thread.start
+
+    def refuse(thread: Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    tree.warm.set()
+    monkeypatch.setattr(Thread, "start", refuse)
+    for _ in range(2):
+        served.kernel.send(Opcode.READ, SLOW, READ)
+        assert served.kernel.receive()[1:] == (0, b"at last")
+    assert len(served.threads) == 1
+    monkeypatch.setattr(Thread, "start", start)
+    served.kernel.send(Opcode.READ, SLOW, READ)
+    assert served.kernel.receive()[1:] == (0, b"at last")
+    assert len(served.threads) == 2
+    served.close()
+
+
 def test_slow_reads_do_not_block_others(served: Served, tree: SlowTree) -> None:
     """While all threads but one wait for cold bytes, hits and metadata are answered."""
     waiting = {served.kernel.send(Opcode.READ, SLOW, READ) for _ in range(THREADS - 1)}
