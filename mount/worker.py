@@ -213,10 +213,8 @@ def serve(
         index = len(started)  # nobody else is here: each thread starts the one after it
         if index > threads or ended.is_set():
             return True
-        if index < threads:
-            thread = Thread(target=run, args=(index,), name=f"fuse-{index}", daemon=True)
-        else:
-            thread = Thread(target=run_ahead, name="fuse-ahead", daemon=True)
+        work, name = (partial(run, index), index) if index < threads else (run_ahead, "ahead")
+        thread = Thread(target=work, name=f"fuse-{name}", daemon=True)
         started.append(thread)
         try:
             thread.start()
