@@ -34,7 +34,7 @@ BLOCK_CACHE_SIZE_BYTES = 32 * 1024 * 1024
 # What is in no table yet is read again by a restart, and by each worker of a new mount: 16 MiB of
 # it took 150 ms each, which many mounts at once cannot have. More than 8 small tables, and reads
 # have too many to look at.
-WRITE_BUFFER_SIZE_BYTES = 2 * 1024 * 1024
+WRITE_BUFFER_SIZE_BYTES = 4 * 1024 * 1024
 LOG_SIZE_BYTES_MAX = 4 * 1024 * 1024  # what a restart has to read again
 TABLES_MERGED_AT = 8
 TABLES_SLOW_AT, TABLES_STOP_AT = 32, 48
