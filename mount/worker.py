@@ -17,6 +17,8 @@ from functools import partial
 from threading import Event, Lock, Thread
 from typing import Protocol
 
+import msgspec
+
 from chunkstore.errors import NotFound, Unavailable
 from mount import abi, device
 from mount.dispatch import Dispatcher, SlowError
@@ -64,7 +66,7 @@ class Desk:
     """One thread's request: it is entered among those that wait when it first has to."""
 
     def __init__(self, lead: Lead, waits: Waits) -> None:
-        self._lead = lead
+        self.lead = lead
         self._waits = waits
         self._entered = 0
         self._waiting: Waiting | None = None
@@ -78,7 +80,7 @@ class Desk:
             _, _, self._entered, _, _, _, pid, *_ = abi.IN_HEADER.unpack_from(self.message)
             self.cancelled = False
             self._waiting = self._waits.enter(self._entered, pid, self.cancel)
-        self._lead.pass_on()
+        self.lead.pass_on()
 
     def ends_with(self, cancel: Callable[[], None]) -> None:
         """How the waiting is ended."""
@@ -177,95 +179,119 @@ def serve(
     waits for long. ``on_interrupt`` hears which request, perhaps of another worker, is
     interrupted; ``waits`` knows those of this worker.
     """
-    lock = Lock()
-    waits = waits or Waits(threads)
-    failures = Failures(say, clock)
-    renewal = Renewal(fd, session, clock)
+    work = _Work(
+        fd=fd,
+        session=session,
+        readers=readers,
+        threads_max=threads,
+        marks=marks,
+        failures=Failures(say, clock),
+        renewal=Renewal(fd, session, clock),
+        ended=ended,
+        waits=waits or Waits(threads),
+        on_interrupt=on_interrupt,
+        clock=clock,
+    )
+    if not work.start_next():
+        raise Unavailable("no thread can be started")
+    return work.started
 
-    def on_failure(desk: Desk, what: str, error: Exception) -> None:
-        if desk.cancelled:
-            return
-        failures(what, error)
-        if isinstance(error, NotFound):
-            renewal()
 
-    def run(index: int) -> None:
-        lead = Lead(lock, start_next)
-        desk = Desk(lead, waits)
-        try:
-            reader, filesystem = readers(desk.wait)
-            desk.ends_with(reader.cancel)
-            dispatcher = Dispatcher(filesystem, session, partial(on_failure, desk), on_interrupt)
-            _answer_all(fd, lead, desk, dispatcher, reader.begin, marks, index, clock, ended, waits)
-        finally:
-            ended.set()
-            waits.end()
-            lead.pass_on()
+class _Work(msgspec.Struct, kw_only=True):
+    """What the threads of one worker share, and what each of them does."""
 
-    def run_ahead() -> None:
-        reader, filesystem = readers(_refuse)
-        dispatcher = Dispatcher(filesystem, session, failures, on_interrupt)
-        take_ahead(fd, waits, Lead(lock), dispatcher, reader.begin, ended, clock)
-
+    fd: int
+    session: Session
+    readers: ReaderFactory
+    threads_max: int
+    marks: Marks
+    failures: Failures
+    renewal: Renewal
+    ended: Event
+    waits: Waits
+    on_interrupt: Callable[[int], None]
+    clock: Callable[[], float]
+    lock: Lock = msgspec.field(default_factory=Lock)  # whoever holds it leads
     started: list[Thread] = []
 
-    def start_next() -> bool:
-        index = len(started)  # nobody else is here: each thread starts the one after it
-        if index > threads or ended.is_set():
+    def start_next(self) -> bool:
+        """One thread more, where there may be one; False where that has to be tried again."""
+        index = len(self.started)  # nobody else is here: each thread starts the one after it
+        if index > self.threads_max or self.ended.is_set():
             return True
-        work, name = (partial(run, index), index) if index < threads else (run_ahead, "ahead")
-        thread = Thread(target=work, name=f"fuse-{name}", daemon=True)
-        started.append(thread)
+        is_last = index == self.threads_max
+        work, name = (self.answer_ahead, "ahead") if is_last else (self.answer, str(index))
+        args = () if is_last else (index,)
+        thread = Thread(target=work, args=args, name=f"fuse-{name}", daemon=True)
+        self.started.append(thread)
         try:
             thread.start()
         except RuntimeError:  # the system has no room for one now
-            started.remove(thread)
+            self.started.remove(thread)
             return False
         return True
 
-    if not start_next():
-        raise Unavailable("no thread can be started")
-    return started
+    def answer(self, index: int) -> None:
+        """A thread: answers requests until the connection ends."""
+        lead = Lead(self.lock, self.start_next)
+        desk = Desk(lead, self.waits)
+        try:
+            reader, filesystem = self.readers(desk.wait)
+            desk.ends_with(reader.cancel)
+            on_failure = partial(self._failed, desk)
+            dispatcher = Dispatcher(filesystem, self.session, on_failure, self.on_interrupt)
+            self._answer_all(index, desk, dispatcher, reader.begin)
+        finally:
+            self.ended.set()
+            self.waits.end()
+            lead.pass_on()
+
+    def answer_ahead(self) -> None:
+        """A thread of its own, for what comes while all others wait."""
+        reader, filesystem = self.readers(_refuse)
+        dispatcher = Dispatcher(filesystem, self.session, self.failures, self.on_interrupt)
+        lead = Lead(self.lock)
+        take_ahead(self.fd, self.waits, lead, dispatcher, reader.begin, self.ended, self.clock)
+
+    def _failed(self, desk: Desk, what: str, error: Exception) -> None:
+        if desk.cancelled:
+            return
+        self.failures(what, error)
+        if isinstance(error, NotFound):
+            self.renewal()
+
+    def _answer_all(
+        self, index: int, desk: Desk, dispatcher: Dispatcher, begin: Callable[..., None]
+    ) -> None:
+        # Every request comes through here: what it needs is looked up once, before.
+        fd, lead, waits, ended = self.fd, desk.lead, self.waits, self.ended
+        marks, clock = self.marks, self.clock
+        buffer = bytearray(abi.REQUEST_BYTES_MIN + 4096)
+        view = memoryview(buffer)
+        while True:
+            queued = waits.take() if waits.queue else None
+            if queued is None:
+                lead.take()
+                if ended.is_set():
+                    return
+                queued = waits.take() if waits.queue else None
+            if queued is None:
+                size = device.read_request(fd, buffer)
+                if size is None:
+                    return
+                marks[index] = clock()
+                begin()
+                desk.message = view[:size]
+            else:
+                marks[index] = now_s = clock()
+                begin(now_s - queued.since_s)
+                desk.message = memoryview(queued.message)
+            answer = dispatcher.answer(desk.message)
+            if answer is not None and not desk.cancelled:  # else whoever cancelled it answers
+                device.write_answer(fd, *answer)
+            desk.done()
+            marks[index] = 0.0
 
 
 def _refuse() -> None:
     raise SlowError
-
-
-def _answer_all(
-    fd: int,
-    lead: Lead,
-    desk: Desk,
-    dispatcher: Dispatcher,
-    begin: Callable[..., None],
-    marks: Marks,
-    index: int,
-    clock: Callable[[], float],
-    ended: Event,
-    waits: Waits,
-) -> None:
-    buffer = bytearray(abi.REQUEST_BYTES_MIN + 4096)
-    view = memoryview(buffer)
-    while True:
-        queued = waits.take() if waits.queue else None
-        if queued is None:
-            lead.take()
-            if ended.is_set():
-                return
-            queued = waits.take() if waits.queue else None
-        if queued is None:
-            size = device.read_request(fd, buffer)
-            if size is None:
-                return
-            marks[index] = clock()
-            begin()
-            desk.message = view[:size]
-        else:
-            marks[index] = now_s = clock()
-            begin(now_s - queued.since_s)
-            desk.message = memoryview(queued.message)
-        answer = dispatcher.answer(desk.message)
-        if answer is not None and not desk.cancelled:  # else whoever cancelled it answers
-            device.write_answer(fd, *answer)
-        desk.done()
-        marks[index] = 0.0
