@@ -11,16 +11,16 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from time import monotonic
+from time import monotonic, sleep
 
 import psutil
 
 from chunkstore.testing.children import Child
 from loadtests.bench.sides import REPO, detach
-from loadtests.checking import Checked
 from loadtests.cli import Lodefs, Proxy
 from loadtests.measure import drop_page_cache
 from loadtests.results import Result
+from loadtests.verifying import EVERYTHING, Verified, verifying
 
 MINUTES = 10.0
 READERS = 4
@@ -29,6 +29,7 @@ SMALL_FILES = 3000
 SMALL_BYTES_MAX = 100_000
 CACHE = "64MiB"  # less than half of it all: eviction never ends
 WORKERS_EVERY_S, PROXY_EVERY_S, PAGES_EVERY_S = 2.0, 15.0, 7.0
+PAUSE_S = 0.02
 SLACK_S = 120.0
 STALL_S_MAX = 3.0
 
@@ -54,9 +55,8 @@ def check(scratch: Path, minutes: float = MINUTES) -> Result:
         proxies = [Proxy.start(lodefs, node, "--cache-size", CACHE)]
         stack.callback(_stop_last, proxies)
         target, pid = stack.enter_context(_mounted(lodefs, proxies[0], scratch / "mnt"))
-        readers = [stack.enter_context(_reader(target, source, n, minutes)) for n in range(READERS)]
-        _harm_while(readers, lodefs, node, proxies, pid, harm)
-        seen = [_seen(reader) for reader in readers]
+        with verifying(EVERYTHING, target, source, READERS) as seen:
+            _harm(60 * minutes, lodefs, node, proxies, pid, harm)
     _rows(result, seen, harm)
     cache = json.loads(_verify(lodefs, node / "cache"))
     result.add("cache files that are damaged afterwards", cache["damaged_files"], at_most=0)
@@ -95,22 +95,15 @@ def _stop_last(proxies: list[Proxy]) -> None:
     proxies[-1].stop()
 
 
-def _reader(target: Path, source: Path, seed: int, minutes: float) -> Child:
-    words = [str(target), str(source), str(seed), str(60 * minutes)]
-    root = Path(__file__).parents[2]
-    return Child([sys.executable, "-m", "loadtests.checking", *words], cwd=root)
-
-
-def _harm_while(
-    readers: list[Child], lodefs: Lodefs, node: Path, proxies: list[Proxy], pid: int, harm: Harm
+def _harm(
+    seconds: float, lodefs: Lodefs, node: Path, proxies: list[Proxy], pid: int, harm: Harm
 ) -> None:
-    """Kills in turns until the readers have ended."""
+    """Kills in turns for so long."""
     start = monotonic()
     chosen = random.Random(3)
     turns = dict.fromkeys((WORKERS_EVERY_S, PROXY_EVERY_S, PAGES_EVERY_S), start)
-    while any(reader.process.poll() is None for reader in readers):
-        readers[0].pause()
-        now = monotonic()
+    while (now := monotonic()) < start + seconds:
+        sleep(PAUSE_S)
         due = [every for every, last in turns.items() if now - last >= every]
         turns |= dict.fromkeys(due, now)
         if WORKERS_EVERY_S in due:
@@ -126,28 +119,20 @@ def _harm_while(
             harm.page_caches += 1
 
 
-def _seen(reader: Child) -> Checked:
-    """What a reader tells; one that died (SIGBUS: a page that could not be read) is an error."""
-    if reader.wait(timeout_s=SLACK_S) != 0:
-        return Checked(errors=1, told=[str(reader.failed("failed"))])
-    return Checked(**json.loads(reader.output.splitlines()[-1]))
-
-
-def _rows(result: Result, seen: list[Checked], harm: Harm) -> None:
-    result.add("operations", sum(one.operations for one in seen))
-    result.add("bytes compared", sum(one.size_bytes for one in seen) / 1e6, "MB")
-    result.add("wrong answers", sum(one.wrong for one in seen), at_most=0)
-    result.add("errors", sum(one.errors for one in seen), at_most=0)
-    kinds = {kind for one in seen for kind in one.longest_s}
-    longest = {kind: max(one.longest_s.get(kind, 0.0) for one in seen) for kind in kinds}
-    result.add("longest operation", max(longest.values(), default=0.0), "s", at_most=STALL_S_MAX)
-    for kind in sorted(longest):
-        result.add(f"longest {kind}", longest[kind], "s")
+def _rows(result: Result, seen: Verified, harm: Harm) -> None:
+    result.add("operations", seen.operations)
+    result.add("bytes compared", seen.size_bytes / 1e6, "MB")
+    result.add("wrong answers", seen.wrong, at_most=0)
+    result.add("errors", seen.errors, at_most=0)
+    longest_s = max(seen.longest_s.values(), default=0.0)
+    result.add("longest operation", longest_s, "s", at_most=STALL_S_MAX)
+    for kind, seconds in sorted(seen.longest_s.items()):
+        result.add(f"longest {kind}", seconds, "s")
     result.notes.append(
-        f"{len(seen)} readers; {harm.workers} workers and {harm.proxies} proxies killed, "
+        f"{READERS} readers; {harm.workers} workers and {harm.proxies} proxies killed, "
         f"the page cache dropped {harm.page_caches} times; cache of {CACHE}"
     )
-    result.notes += [text for one in seen for text in one.told][:20]
+    result.notes += seen.told[:20]
 
 
 def _verify(lodefs: Lodefs, cache_dir: Path) -> str:

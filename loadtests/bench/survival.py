@@ -16,7 +16,7 @@ from loadtests import corpora
 from loadtests.bench.sides import detach
 from loadtests.cli import Lodefs, Proxy
 from loadtests.results import Result
-from loadtests.verifying import Verified, verifying
+from loadtests.verifying import RANGES, Verified, verifying
 
 REPO = "bench"
 FILE_BYTES = 256 << 20
@@ -38,19 +38,19 @@ def killing(scratch: Path) -> Result:
     node = Node(lodefs, scratch / "node", target)
     try:
         lodefs.run("--proxy", node.proxy.url, "mount", REPO, target)
-        file = target / source.name
         for what, kill, stall_s in (
             ("all workers", node.kill_workers, 1.0),
             ("proxy", node.kill_proxy, 3.0),
             ("supervisor", node.kill_supervisor, None),
         ):
-            kills, seen = _under_load(kill, file, source)
+            kills, seen = _under_load(kill, target, source.parent)
             result.add(f"{what}: kill -9", kills, "times")
-            result.add(f"{what}: reads", seen.reads)
+            result.add(f"{what}: reads", seen.operations)
             result.add(f"{what}: bytes", seen.size_bytes / 2**30, "GiB")
             result.add(f"{what}: errors", seen.errors, at_most=0)
             result.add(f"{what}: wrong bytes", seen.wrong, at_most=0)
-            result.add(f"{what}: longest stall", seen.longest_s, "s", at_most=stall_s)
+            longest_s = max(seen.longest_s.values(), default=0.0)
+            result.add(f"{what}: longest stall", longest_s, "s", at_most=stall_s)
         result.add("proxy: longest start", node.proxy_ready_s, "s")
     finally:
         detach(target)
@@ -93,10 +93,10 @@ class Node:
         raise RuntimeError(f"{self._target} has no supervisor")
 
 
-def _under_load(kill: Callable[[], None], file: Path, source: Path) -> tuple[int, Verified]:
+def _under_load(kill: Callable[[], None], target: Path, source: Path) -> tuple[int, Verified]:
     """How often was killed, and what readers saw meanwhile."""
     kills = 0
-    with verifying(file, source, READERS) as seen:
+    with verifying(RANGES, target, source, READERS) as seen:
         end = time.monotonic() + SECONDS
         while time.monotonic() < end:
             kill()

@@ -1,16 +1,18 @@
-"""The reader that believes nothing: it is content with equal directories, and with no others."""
+"""Readers that believe nothing: they are content with equal directories, and with no others."""
 
 from __future__ import annotations
 
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
 
+from chunkstore.testing.children import Child
 from chunkstore.testing.directories import random_files
-from loadtests.checking import TOLD_MAX, Checked, Reader
+from loadtests.verifying import MIXES, TOLD_MAX, Reader, Verified, _seen, verifying
 
-OPERATIONS = ("pread", "whole", "sequential", "map", "list", "status", "forget")
+OPERATIONS = sorted({name for mix in MIXES.values() for name in mix})
 
 
 @pytest.fixture
@@ -28,12 +30,12 @@ def copy(source: Path) -> Path:
     return folder
 
 
-def checked(mount: Path, source: Path, rounds: int = 60) -> Checked:
+def checked(mount: Path, source: Path, rounds: int = 60) -> Verified:
     """Every operation so many times."""
     reader = Reader(str(mount), str(source), seed=1)
     for _ in range(rounds):
         for name in OPERATIONS:
-            reader._timed(getattr(reader, f"_{name}"))
+            reader.do(name)
     return reader.seen
 
 
@@ -68,3 +70,21 @@ def test_other_names_and_sizes(copy: Path, source: Path, harm: str) -> None:
     seen = checked(copy, source)
     assert seen.wrong + seen.errors > 0
     assert 0 < len(seen.told) <= TOLD_MAX
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mix", MIXES)
+def test_readers_of_their_own(copy: Path, source: Path, mix: str) -> None:
+    """Readers in processes do what their mix says, and what they saw is added up."""
+    with verifying(mix, copy, source, 2) as seen:
+        assert seen == Verified()
+    assert (seen.wrong, seen.errors, seen.told) == (0, 0, [])
+    assert set(seen.longest_s) <= set(MIXES[mix])
+
+
+def test_a_reader_that_dies() -> None:
+    """A reader that ends badly is an error, which is told."""
+    with Child([sys.executable, "-c", "import os; os.kill(os.getpid(), 7)"]) as child:
+        seen = _seen(child)
+    assert seen.errors == 1
+    assert "ended with -7" in seen.told[0]
