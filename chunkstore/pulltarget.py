@@ -23,6 +23,7 @@ from pathlib import Path
 
 from blake3 import blake3
 
+from chunkstore.decoding import from_json
 from chunkstore.errors import Denied, InUse, InvalidInput, LodefsError, NoSpace, Unavailable
 from chunkstore.names import digest_of
 from chunkstore.objects import Buffer
@@ -238,9 +239,9 @@ def _claim(path: Path, fd: int, identity: dict[str, str], opened: list[int]) -> 
 
 def _told(state: bytes) -> str:
     try:
-        identity = json.loads(state)
+        identity = from_json(state, dict[str, str])
         return f"{identity['repo']}, commit {identity['commit'][:12]}"
-    except (ValueError, TypeError, KeyError):
+    except (InvalidInput, KeyError):
         return "something else"
 
 

@@ -12,7 +12,8 @@ from typing import TypeVar
 import msgspec
 from blake3 import blake3
 
-from chunkstore.errors import Corrupt, UnknownFormat
+from chunkstore.decoding import from_json
+from chunkstore.errors import Corrupt, InvalidInput, UnknownFormat
 from chunkstore.objects import Buffer
 
 _SEAL = b',"blake3":"'
@@ -46,7 +47,7 @@ def unseal(kind: str, bodies: Mapping[int, type[T]], data: Buffer, what: str) ->
     if tail != b"".join((_SEAL, blake3(head).hexdigest().encode(), _END)):
         raise Corrupt(f"{what} does not match its checksum, or is not a document of lodefs")
     try:
-        envelope = msgspec.json.decode(head + b"}", type=_Envelope)
+        envelope = from_json(head + b"}", _Envelope)
         if envelope.lodefs != kind:
             raise Corrupt(f"{what} is a {envelope.lodefs!r}, not a {kind}")
         body_type = bodies.get(envelope.version)
@@ -55,6 +56,6 @@ def unseal(kind: str, bodies: Mapping[int, type[T]], data: Buffer, what: str) ->
                 f"{what} is of format version {envelope.version}, which this lodefs does not "
                 "know: a newer lodefs is needed"
             )
-        return msgspec.json.decode(envelope.body, type=body_type)
-    except msgspec.DecodeError as error:
+        return from_json(envelope.body, body_type)
+    except InvalidInput as error:
         raise Corrupt(f"{what} is not a {kind}: {error}") from error

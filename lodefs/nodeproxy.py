@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from chunkstore.decoding import from_json
 from chunkstore.errors import Denied, InvalidInput, LodefsError, Unavailable
 from chunkstore.names import digest_of
 from chunkstore.sdnotify import inheritable
@@ -202,10 +203,10 @@ def ask(
     if status in (401, 403):
         raise Denied(f"{url}: the proxy refuses this token; LODEFS_TOKEN holds it")
     try:
-        found = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+        found = from_json(body, dict[str, object])
+    except InvalidInput:
         found = None
-    if status != 200 or not isinstance(found, dict):
+    if status != 200 or found is None:
         raise Unavailable(f"{url}: the proxy answers {status} to {path}")
     return found
 

@@ -31,6 +31,8 @@ def document(text: str, path: str) -> dict[str, object]:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise InvalidInput(f"{path}: {error}") from None
+    except RecursionError:
+        raise InvalidInput(f"{path}: it is nested too deeply") from None
 
 
 def complaint(text: str, path: str, mistakes: Iterable[tuple[str, str]]) -> InvalidInput:

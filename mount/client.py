@@ -10,7 +10,8 @@ from urllib.parse import quote, quote_from_bytes
 import msgspec
 
 from chunkstore import wire
-from chunkstore.errors import DeadlineExceeded, LodefsError, NotFound, Unavailable
+from chunkstore.decoding import from_json, from_msgpack
+from chunkstore.errors import DeadlineExceeded, InvalidInput, LodefsError, NotFound, Unavailable
 from chunkstore.objects import Buffer
 from mount.traffic import COLUMN_OF, Column, Count, uncounted
 from mount.transport import Address, Answer, Connection, header
@@ -222,8 +223,8 @@ def _decode(answer: Answer, kind: type[T]) -> T:
     if answer.status != 200:
         raise _unexpected(answer)
     try:
-        return msgspec.msgpack.decode(answer.body, type=kind)
-    except msgspec.MsgspecError as error:
+        return from_msgpack(answer.body, kind)
+    except InvalidInput as error:
         raise Unavailable(f"the proxy's answer is no {kind.__name__}: {error}") from error
 
 
@@ -238,8 +239,8 @@ def _unexpected(answer: Answer) -> LodefsError:
 def _failure(answer: Answer) -> LodefsError:
     """What an answer of 400 or more means."""
     try:
-        return wire.error_of(msgspec.json.decode(answer.body, type=wire.Failure))
-    except msgspec.MsgspecError:
+        return wire.error_of(from_json(answer.body, wire.Failure))
+    except InvalidInput:
         if answer.status == 404:
             return NotFound("the proxy knows no such thing")
         return Unavailable(f"the proxy answered with status {answer.status} and no reason")

@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
-from chunkstore.errors import Denied, Unavailable, UnknownFormat
+from chunkstore.decoding import from_msgpack
+from chunkstore.errors import Denied, InvalidInput, Unavailable, UnknownFormat
 from chunkstore.wire import Failure, error_of
 from mount import rundir
 from mount.job import Job
@@ -79,14 +80,14 @@ def grip_of(
 ) -> Grip:
     """Put the two parts together. UnknownFormat, Unavailable where the device is not among them."""
     try:
-        version = msgspec.msgpack.decode(passport, type=_Versioned).version
+        version = from_msgpack(passport, _Versioned).version
         if version != VERSION:
             raise UnknownFormat(
                 f"the mount is served by another version of lodefs (hand-over {version}, this one "
                 f"speaks {VERSION}): unmount it and mount it again"
             )
-        papers = msgspec.msgpack.decode(passport, type=Passport)
-    except msgspec.MsgspecError as error:
+        papers = from_msgpack(passport, Passport)
+    except InvalidInput as error:
         raise UnknownFormat(f"what the mount handed over cannot be read: {error}") from error
     fds = list(named_fds)
     device = next((fd for name, fd in fds if name == DEVICE), -1)
@@ -271,8 +272,8 @@ def _ask(
     if not data:
         raise Unavailable(f"{place.path}: the mount's process does not answer")
     try:
-        answer = msgspec.msgpack.decode(data, type=_Answer)
-    except msgspec.MsgspecError as error:
+        answer = from_msgpack(data, _Answer)
+    except InvalidInput as error:
         raise UnknownFormat(f"{place.path}: an answer that cannot be read: {error}") from error
     if answer.failure is not None:
         raise error_of(answer.failure)

@@ -7,7 +7,8 @@ from typing import TypeVar
 
 import msgspec
 
-from chunkstore.errors import Unavailable
+from chunkstore.decoding import from_json
+from chunkstore.errors import InvalidInput, Unavailable
 from chunkstore.wire import Failure, error_of
 from mount.transport import Connection, parse_address
 
@@ -49,11 +50,12 @@ class NodeCalls:
         deadline_s = time.monotonic() + timeout_s
         answer = self._connection.ask(head + body, deadline_s, lambda: None)
         try:
-            if answer.status >= 400:
-                raise error_of(msgspec.json.decode(answer.body, type=Failure))
-            return msgspec.json.decode(answer.body, type=kind)
-        except msgspec.MsgspecError as error:
+            if answer.status < 400:
+                return from_json(answer.body, kind)
+            failure = from_json(answer.body, Failure)
+        except InvalidInput as error:
             raise Unavailable(
                 f"{self.url} answers {answer.status} to {path}, in words that are not known: does "
                 f"an older proxy run there? ({error})"
             ) from error
+        raise error_of(failure)

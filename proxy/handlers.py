@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-import msgspec
-
 from chunkstore import wire
+from chunkstore.decoding import from_msgpack
 from chunkstore.errors import InvalidInput, NotADirectory, NotFound, Unavailable
 from chunkstore.tree import Kind
 from proxy import content, entries, openapi, routes
@@ -181,8 +180,8 @@ class Handlers:
 
     async def _cache_used(self, _route: Route, request: Request) -> Answer:
         try:
-            report = msgspec.msgpack.decode(request.body, type=wire.Used)
-        except msgspec.MsgspecError as error:
+            report = from_msgpack(request.body, wire.Used)
+        except InvalidInput as error:
             raise InvalidInput(f"the body is no report of what was used: {error}") from error
         self._node.used(report)
         return Answer(204, [])

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import msgspec
 
+from chunkstore.decoding import from_json
 from chunkstore.errors import AlreadyExists, Corrupt, InvalidInput, NotFound, UnknownFormat
 from chunkstore.names import check_ref_name, digest_of
 from proxy.watchedfiles import stamp_of
@@ -64,8 +65,8 @@ def list_tokens(path: Path) -> list[Token]:
     except OSError as error:
         raise InvalidInput(f"tokens file {path}: {error.strerror}") from error
     try:
-        found = msgspec.json.decode(data, type=_Document)
-    except msgspec.MsgspecError as error:
+        found = from_json(data, _Document)
+    except InvalidInput as error:
         raise Corrupt(f"tokens file {path} is damaged: {error}") from error
     if found.version != VERSION:
         raise UnknownFormat(

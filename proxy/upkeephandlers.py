@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-import msgspec
-
+from chunkstore.decoding import from_json
 from chunkstore.errors import InvalidInput, NotFound
 from chunkstore.upkeep import EvictRequest, WarmRequest
 from proxy import routes
@@ -60,6 +59,6 @@ class UpkeepHandlers:
 def parsed(body: bytes, kind: type[T]) -> T:
     """A structure from JSON. InvalidInput says what is wrong where."""
     try:
-        return msgspec.json.decode(body, type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        return from_json(body, kind)
+    except InvalidInput as error:
         raise InvalidInput(f"the body is not as it should be: {error}") from error

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import msgspec
 
+from chunkstore.decoding import from_json
 from chunkstore.errors import InvalidInput
 from mount.docker.records import Damaged
 from mount.docker.status import status_of, time_text
@@ -122,10 +123,8 @@ def _decode(body: bytes, kind: type[T]) -> T:
     if not body:
         raise MalformedError("the request has no body: its first try was interrupted; try again")
     try:
-        return msgspec.json.decode(body, type=kind)
-    except RecursionError:
-        raise MalformedError("the request is malformed: it is nested too deeply") from None
-    except (msgspec.DecodeError, UnicodeError) as error:
+        return from_json(body, kind)
+    except InvalidInput as error:
         raise MalformedError(f"the request is malformed: {error}") from None
 
 

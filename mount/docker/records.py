@@ -18,6 +18,7 @@ from pathlib import Path
 import msgspec
 from blake3 import blake3
 
+from chunkstore.decoding import from_json
 from chunkstore.errors import (
     Corrupt,
     Denied,
@@ -200,7 +201,7 @@ def encode_record(volume: Volume) -> bytes:
 def decode_record(data: bytes) -> Volume:
     """The volume that a file says. Corrupt, UnknownFormat."""
     try:
-        envelope = msgspec.json.decode(data, type=_Envelope)
+        envelope = from_json(data, _Envelope)
         if envelope.version != VERSION:
             raise UnknownFormat(
                 f"it is of version {envelope.version}, and this lodefs knows {VERSION}: "
@@ -208,8 +209,8 @@ def decode_record(data: bytes) -> Volume:
             )
         if blake3(envelope.volume).hexdigest() != envelope.digest:
             raise Corrupt("its digest is wrong: it was changed, or the disk lost something")
-        volume = msgspec.json.decode(envelope.volume, type=Volume)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        volume = from_json(envelope.volume, Volume)
+    except InvalidInput as error:
         raise Corrupt(f"it is no record of a volume: {error}") from error
     if volume.name != envelope.name:
         raise Corrupt("it has two names")
@@ -238,9 +239,9 @@ def _read(path: Path) -> Record:
 def _name_in(data: bytes, key: str) -> str:
     """The name in a file that is damaged otherwise; "" where it is not the one of the key."""
     try:
-        name = msgspec.json.decode(data, type=_Name).name
+        name = from_json(data, _Name).name
         return name if key_of(name) == key else ""
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
+    except InvalidInput:
         return ""
 
 

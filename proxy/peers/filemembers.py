@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from chunkstore.decoding import from_json
 from chunkstore.errors import InvalidInput
 from proxy.offload import Pool
 from proxy.peers.membership import distinct, log, log_change
@@ -58,8 +59,8 @@ def read_members(path: Path) -> tuple[Peer, ...]:
     if len(data) > FILE_BYTES_MAX:
         raise InvalidInput(f"peers_file {path}: is larger than {FILE_BYTES_MAX >> 20} MiB")
     try:
-        return distinct(_peers(msgspec.json.decode(data, type=list[_Group])))
-    except (msgspec.MsgspecError, UnicodeDecodeError, InvalidInput) as error:
+        return distinct(_peers(from_json(data, list[_Group])))
+    except InvalidInput as error:
         raise InvalidInput(f"peers_file {path}: {error}") from error
 
 

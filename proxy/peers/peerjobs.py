@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from chunkstore import wire
-from chunkstore.errors import DeadlineExceeded, Unavailable
+from chunkstore.decoding import from_json
+from chunkstore.errors import DeadlineExceeded, InvalidInput, Unavailable
 from chunkstore.names import digest_of
 from chunkstore.upkeep import WarmRequest, WarmStatus
 from proxy.offload import Pool
@@ -62,11 +63,12 @@ class HttpPeerJobs:
         """Blocking."""
         answer = self._ask(method, address, target, body)
         try:
-            if answer.status >= 400:
-                raise wire.error_of(msgspec.json.decode(answer.body, type=wire.Failure))
-            return msgspec.json.decode(answer.body, type=WarmStatus)
-        except msgspec.MsgspecError as error:
+            if answer.status < 400:
+                return from_json(answer.body, WarmStatus)
+            failure = from_json(answer.body, wire.Failure)
+        except InvalidInput as error:
             raise Unavailable(f"peer {address} answers {answer.status} to {target}") from error
+        raise wire.error_of(failure)
 
     def _ask(self, method: str, address: str, target: str, body: bytes) -> PeerAnswer:
         """On a connection of its own: what may have been taken must not be sent twice."""

@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Generic, TypeVar
 
-import msgspec
-
 from chunkstore import wire
-from chunkstore.errors import LodefsError, Unavailable
+from chunkstore.decoding import from_msgpack
+from chunkstore.errors import InvalidInput, LodefsError, Unavailable
 from chunkstore.objects import Buffer
 from proxy.meter import Counter, Meter
 from proxy.peers.attempt import Attempt, PeerAnswer
@@ -228,6 +227,6 @@ def _busy(answer: PeerAnswer) -> wire.Busy | None:
     if answer.status != 503 or answer.headers.get("content-type") != wire.MSGPACK:
         return None
     try:
-        return msgspec.msgpack.decode(answer.body, type=wire.Busy)
-    except msgspec.MsgspecError:
+        return from_msgpack(answer.body, wire.Busy)
+    except InvalidInput:
         return None

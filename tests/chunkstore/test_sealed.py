@@ -67,7 +67,17 @@ def test_another_body(body: object) -> None:
         unseal("thing", {1: Body}, seal("thing", 1, body), "it")
 
 
-@pytest.mark.parametrize("head", [b"", b"[]", b"{}", b'{"lodefs":"thing","version":1', b"\xff{"])
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b'{"lodefs":"thing","version":1',
+        b"\xff{",
+        b'{"lodefs":"thing","version":1,"body":' + b"[" * 200_000,
+    ],
+)
 def test_a_right_checksum_is_not_enough(head: bytes) -> None:
     """Bytes that are no document are Corrupt even with a right checksum."""
     document = head + b',"blake3":"' + blake3(head).hexdigest().encode() + b'"}\n'

@@ -71,6 +71,8 @@ def test_what_is_not_toml() -> None:
     """A file that is not TOML is named with the place."""
     with pytest.raises(InvalidInput, match=r"f\.toml: .*line 1"):
         parse("store = = 1", "f.toml")
+    with pytest.raises(InvalidInput, match=r"f\.toml: .*nested"):
+        parse("store = " + "[" * 100_000, "f.toml")
 
 
 def write(path: Path, text: str) -> Path:

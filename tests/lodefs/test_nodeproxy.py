@@ -40,6 +40,8 @@ class Handler(BaseHTTPRequestHandler):
             body, code = b"{}", 401
         elif self.path in ("/readyz", "/status", "/secret"):
             body, code = json.dumps({"node": {"store": "s3://b/p"}}).encode(), 200
+        elif self.path == "/deep":
+            body, code = b'{"node":' + b"[" * 100_000, 200
         else:
             body, code = b"[]", 404
         self.send_response(code)
@@ -139,6 +141,8 @@ def test_ask(place: Place) -> None:
         ask(place.own.url, "/secret", "wrong")
     with pytest.raises(Unavailable, match="answers 404"):
         ask(place.own.url, "/none")
+    with pytest.raises(Unavailable, match="answers 200"):
+        ask(place.own.url, "/deep")
 
 
 def test_serves(place: Place) -> None:

@@ -100,6 +100,7 @@ def test_bad_tokens_are_not_made(path: Path, name: str, patterns: list[str]) -> 
         (b"", Corrupt),
         (b"{", Corrupt),
         (b'{"version":1}', Corrupt),
+        (b'{"more":' + b"[" * 200_000, Corrupt),
         (b'{"version":1,"tokens":[{"name":"x"}]}', Corrupt),
         (b'{"version":2,"tokens":[]}', UnknownFormat),
     ],

@@ -272,6 +272,7 @@ def test_a_file_with_weights_and_labels(tmp_path: Path) -> None:
         ('[{"targets": ["a:1"], "labels": {"weight": "0"}}]', "weight"),
         ('[{"targets": ["a:1"], "labels": {"weight": 2}}]', "str"),
         ('[{"targets": [7]}]', "str"),
+        ('[{"more": ' + "[" * 200_000, "nested"),
         ("\udcff", "peers_file"),
     ],
 )

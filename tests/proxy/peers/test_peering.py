@@ -127,6 +127,12 @@ def bad_peer(answer: bytes | None) -> Iterator[str]:
             thread.join(60)
 
 
+NESTED = (
+    b"HTTP/1.1 503 Busy\r\nContent-Type: application/msgpack\r\nContent-Length: 10003\r\n\r\n"
+    b"\x93\x01\x90" + b"\x91" * 10_000  # a right answer, and more than is known
+)
+
+
 def lie(size_bytes: int) -> bytes:
     return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % size_bytes + bytes(size_bytes)
 
@@ -139,6 +145,7 @@ def lie(size_bytes: int) -> bytes:
         b"HTTP/1.1 200 OK\r\nContent-Length: 999999999999\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
         b"HTTP/1.1 503 Busy\r\nContent-Length: 3\r\n\r\n\xff\xff\xff",
+        NESTED,
         b"\x00" * 70_000,
         b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n",
         None,
