@@ -38,7 +38,8 @@ def open_objects(url: str, options: StoreOptions | None = None) -> ObjectStore:
     """The store at ``url``, with retries, limits and, where asked for, observation.
 
     ``s3://bucket/prefix`` (``?endpoint_url=...&region=...`` wins over the options), ``file:///path``
-    or a path, ``memory:`` (a new, empty one, for tests). Connects to nothing yet. InvalidInput.
+    or a path (a '?' in which is a character as any other), ``memory:`` (a new, empty one, for
+    tests). Connects to nothing yet. InvalidInput.
     """
     options = options or StoreOptions()
     objects: ObjectStore = _open(url, options)
@@ -78,15 +79,36 @@ def _open_s3(url: str, options: StoreOptions) -> S3Objects:
             "digits and punctuation, without empty parts, '.' and '..'"
         )
     query = dict(parse_qsl(parts.query, keep_blank_values=True))
-    unknown = [name for name in query if name not in _QUERY]
-    if unknown or not all(query.values()):
-        raise InvalidInput(f"a store's URL takes no settings but {_QUERY}, each with a value")
+    _check_settings(url, query, _QUERY)
+    if not all(query.values()):
+        raise InvalidInput(f"the settings in a store's URL need values: {', '.join(query)}")
     endpoint_url = query.get("endpoint_url", options.endpoint_url)
     region = query.get("region", options.region)
     _check_endpoint(endpoint_url)
     return S3Objects(
         parts.netloc, prefix, replace(options, endpoint_url=endpoint_url, region=region)
     )
+
+
+def _check_settings(url: str, query: dict[str, str], known: tuple[str, ...]) -> None:
+    """Nothing of a URL is left out silently. Names are repeated; a value may be a secret."""
+    unknown = [name for name, value in query.items() if name not in known and value]
+    if query.keys() - set(known) or "#" in url or ("?" in url and not known):
+        found = f", not {', '.join(map(repr, unknown))}" if unknown else ""
+        takes = f"no settings but {' and '.join(known)}" if known else "no settings"
+        raise InvalidInput(
+            f"the URL of such a store takes {takes}{found}; a '?' or '#' in a path is written as "
+            "%3F or %23 in a URL"
+        )
+
+
+def split_settings(url: str) -> tuple[str, str]:
+    """A store's URL without the settings in it, and these with their '?'. A path has none: a '?'
+    is a character of it as any other."""
+    if not _SCHEME.match(url):
+        return url, ""
+    head, mark, settings = url.partition("?")
+    return head, mark + settings
 
 
 def _is_prefix(prefix: str) -> bool:
@@ -119,6 +141,7 @@ def _split(url: str) -> SplitResult:
 
 def _path_of(url: str) -> str:
     parts = _split(url)
+    _check_settings(url, dict(parse_qsl(parts.query, keep_blank_values=True)), ())
     path = unquote(parts.path)
     if parts.netloc not in ("", "localhost") or not path.startswith("/") or "\0" in path:
         raise InvalidInput(f"{url!r} is not a store: a file URL has the form file:///path")

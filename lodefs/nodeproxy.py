@@ -19,6 +19,7 @@ import msgspec
 
 from chunkstore.decoding import from_json
 from chunkstore.errors import Denied, InvalidInput, LodefsError, Unavailable
+from chunkstore.location import split_settings
 from chunkstore.names import digest_of
 from chunkstore.sdnotify import inheritable
 from chunkstore.wire import SOCKET_DEFAULT
@@ -124,7 +125,7 @@ def serves(url: str, store: str | None, timeout_s: float = ASK_TIMEOUT_S) -> boo
 
 def plain_store(url: str) -> str:
     """A store's URL for comparing: settings in it (endpoint, region) do not count."""
-    return url.partition("?")[0].removeprefix("file://").rstrip("/")
+    return split_settings(url)[0].removeprefix("file://").rstrip("/")
 
 
 def served_store(status: Mapping[str, object]) -> object:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from chunkstore import keys
 from chunkstore.errors import InvalidInput, LodefsError, NotFound
-from chunkstore.location import StoreOptions, open_objects
+from chunkstore.location import StoreOptions, open_objects, split_settings
 from chunkstore.names import check_repo
 from lodefs.nodeproxy import ask, plain_store, served_store
 from lodefs.session import Session, absolute
@@ -23,13 +23,13 @@ def split_url(session: Session, node: str, url: str) -> tuple[str, str]:
     Unavailable.
     """
     url = absolute(url)
-    head, mark, query = url.partition("?")
+    head, settings = split_settings(url)
     own = _store_of(node)
     if own and (plain_store(url) + "/").startswith(plain_store(own) + "/"):
         return "", _repo(url, plain_store(url)[len(plain_store(own)) :])
     tried = []
     for store, repo in _splits(head.rstrip("/")):
-        store += mark + query
+        store += settings
         found = _look(session, store)
         if not found:
             return store, _repo(url, repo)

@@ -189,6 +189,8 @@ def _url(text: str) -> str:
         )
     if not text.startswith(("s3://", "file://")):
         raise InvalidInput("it must be s3://BUCKET/PREFIX, file:///DIR or /DIR")
+    if text.startswith("file:") and (parts.query or parts.fragment):
+        raise InvalidInput("file:///DIR takes no settings; a '?' or '#' in DIR is %3F or %23")
     if parts.fragment or not STORE_SETTINGS.issuperset(name for name, _ in settings):
         raise InvalidInput(f"a store's URL takes {' and '.join(sorted(STORE_SETTINGS))}, no more")
     return text

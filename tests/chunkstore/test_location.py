@@ -27,6 +27,39 @@ def test_file_url_with_escapes(tmp_path: Path) -> None:
     assert (tmp_path / "a b/a").exists()
 
 
+@pytest.mark.parametrize(
+    ("form", "name"),
+    [
+        ("{}/a?region=x", "a?region=x"),
+        ("{}/a#1", "a#1"),
+        ("file://{}/a%3Fregion=x", "a?region=x"),
+        ("file://{}/a%231", "a#1"),
+    ],
+)
+def test_question_marks_in_paths(tmp_path: Path, form: str, name: str) -> None:
+    """A path is one to its end; in a file URL its '?' and '#' are escaped."""
+    open_objects(form.format(tmp_path)).put("a", [b"x"])
+    assert (tmp_path / name / "a").exists()
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("file:///srv/a?region=x", "no settings, not 'region'"),
+        ("file:///srv/a?b", "%3F"),
+        ("file:///srv/a?", "%3F"),
+        ("file:///srv/a#b", "%23"),
+        ("s3://bucket/a#b", "%23"),
+        ("s3://bucket/a?endpoint=http://h&regoin=x", "not 'endpoint', 'regoin'"),
+        ("s3://bucket/a?region", "values: region"),
+    ],
+)
+def test_settings_that_are_unknown(url: str, words: str) -> None:
+    """What follows a '?' or '#' is known or refused, by its name."""
+    with pytest.raises(InvalidInput, match=words):
+        open_objects(url)
+
+
 def test_relative_path_and_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A relative path means the working directory of the moment of opening; ~ the home."""
     monkeypatch.chdir(tmp_path)
@@ -107,6 +140,7 @@ def test_bad_urls(url: str) -> None:
         ("s3://AKIA123:hushhush@bucket/x", None),
         ("s3://bucket/x?endpoint_url=http://user:hushhush@host", None),
         ("s3://bucket/x?secret_key=hushhush", None),
+        ("s3://bucket/x?hushhush", None),
         ("s3://bucket/x", "https://user:hushhush@host"),
         ("s3://bucket/x?endpoint_url=http://host?signature=hushhush", None),
         ("s3://AKIA123:hushhush/more@bucket/x", None),

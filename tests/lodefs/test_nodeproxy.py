@@ -17,6 +17,7 @@ from lodefs.nodeproxy import (
     OwnProxy,
     ask,
     own_proxy,
+    plain_store,
     proxy_url,
     ready,
     serve_command,
@@ -152,6 +153,12 @@ def test_serves(place: Place) -> None:
     assert serves(place.own.url, None)
     assert serves(place.own.url, "s3://b/p/?region=x")
     assert not serves(place.own.url, "s3://b/other")
+
+
+def test_paths_with_question_marks_are_different_stores() -> None:
+    """Settings belong to URLs: two paths that differ after a '?' are two stores."""
+    assert plain_store("/data?1/s") != plain_store("/data?2/s")
+    assert plain_store("s3://b/p?region=x") == plain_store("s3://b/p/")
 
 
 def test_each_store_has_its_own_proxy(tmp_path: Path) -> None:

@@ -48,6 +48,15 @@ def test_a_store_on_the_way(session: Session, store: Path, scheme: str) -> None:
     assert split_url(session, NO_PROXY, url) == (f"{scheme}{store}", "vision/cats")
 
 
+def test_a_path_with_a_question_mark(session: Session, tmp_path: Path) -> None:
+    """A '?' in a path belongs to it; a file URL with settings is refused, and names them."""
+    folder = tmp_path / "what?" / "store"
+    create_store(open_objects(str(folder)))
+    assert split_url(session, NO_PROXY, f"{folder}/cats") == (str(folder), "cats")
+    with pytest.raises(InvalidInput, match="'region'"):
+        split_url(session, NO_PROXY, f"file://{tmp_path}/cats?region=x")
+
+
 def test_no_store(session: Session, store: Path) -> None:
     """What was tried is told; a store alone is no repository."""
     with pytest.raises(NotFound, match="data") as error:
