@@ -138,9 +138,10 @@ class PinRow(msgspec.Struct, array_like=True, frozen=True):
     commit: str  # 64 hex characters
     path: bytes  # all of it lies at or below
     what: bytes  # what was asked for, as much of it as people want to see
-    until_s: int  # Unix
+    until_s: int  # Unix; of all owners the latest
     size_bytes: int  # of its files; 0 until they are known
     is_complete: bool
+    owners: dict[str, int] = {}  # until when each wants it; not stored where only "" does
 
 
 def check_version(where: Path, text: str) -> None:
@@ -490,7 +491,8 @@ def page_of(values: Iterable[bytes], after: bytes, limit: int) -> Page:
 
 def encode_pin_row(row: PinRow) -> bytes:
     """A pin's row."""
-    return _encoder.encode(row)
+    fields = msgspec.structs.astuple(row)
+    return _encoder.encode(fields if row.owners else fields[:-1])
 
 
 def decode_pin_row(value: bytes) -> PinRow:

@@ -23,13 +23,14 @@ State = Literal["listing", "fetching", "done", "failed", "cancelled"]
 RUNNING: tuple[State, ...] = ("listing", "fetching")
 
 _Text = Annotated[str, msgspec.Meta(max_length=65536)]
+_Owner = Annotated[str, msgspec.Meta(max_length=64)]
 
 
-class WarmRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class WarmRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Files to bring into the cache: ``paths`` and what ``globs`` match, or all.
 
     ``pin_s``: for how long they are not evicted; 0: as all others. ``all_nodes``: on the other
-    nodes of the cluster, too.
+    nodes of the cluster, too. ``owner``: who pins; another owner's letting go leaves it be.
     """
 
     repo: str
@@ -38,6 +39,7 @@ class WarmRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     globs: list[_Text] = []
     pin_s: Annotated[int, msgspec.Meta(ge=0, le=PIN_S_MAX)] = 0
     all_nodes: bool = False
+    owner: _Owner = ""
 
 
 class WarmError(msgspec.Struct, frozen=True):
@@ -94,7 +96,7 @@ class WarmJobs(msgspec.Struct, frozen=True):
 
 class PinView(msgspec.Struct, frozen=True):
     """A pin: ``path`` is the directory or file that all of it lies at or below, ``what`` was asked
-    for, both encoded. ``is_complete``: all of it has come."""
+    for, both encoded. ``is_complete``: all of it has come. ``owners``: those with a name."""
 
     id: str
     repo: str
@@ -105,6 +107,7 @@ class PinView(msgspec.Struct, frozen=True):
     size_bytes: int
     cache_files: int
     is_complete: bool
+    owners: list[str] = []
 
 
 class PinsView(msgspec.Struct, frozen=True):
@@ -115,9 +118,10 @@ class PinsView(msgspec.Struct, frozen=True):
     cache_size_bytes_max: int
 
 
-class EvictRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class EvictRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """What to drop from the cache: ``path`` of ``repo`` (at ``rev``; at every commit that the node
-    knows where that is None), or ``everything``. ``pins_only``: nothing but the pins."""
+    knows where that is None), or ``everything``. ``pins_only``: nothing but the pins. ``owner``: of
+    pins this owner's alone (None: whose ever); those that others have too stay for them."""
 
     repo: str | None = None
     rev: str | None = None
@@ -125,6 +129,7 @@ class EvictRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     everything: bool = False
     pins_only: bool = False
     dry_run: bool = False
+    owner: _Owner | None = None
 
 
 class EvictView(msgspec.Struct, frozen=True):

@@ -22,7 +22,7 @@ from proxy.namespace import Namespace
 from proxy.offload import Pools
 from proxy.packindexes import PackIndexes
 from proxy.packsource import Loaded
-from proxy.pins import Pin, Pins
+from proxy.pins import Pin, Pins, owners_of
 from proxy.selection import Selection
 
 FIND_CHUNKS = 4096  # at a time
@@ -56,15 +56,24 @@ class Dropper:
         snapshots = await self._snapshots(request)
         commit = snapshots[0].commit if request.rev is not None else None
         pins = await self._pools.disk.run(self._pins.listed)
-        going = {
+        named = {
             pin_id: pin
             for pin_id, pin in pins.items()
             if request.everything or is_within(pin, request.repo or "", commit, path)
         }
+        owner = request.owner
+        going = {
+            pin_id: pin
+            for pin_id, pin in named.items()
+            if owner is None or owners_of(pin.row).keys() == {owner}
+        }
         staying = {pin_id: pin for pin_id, pin in pins.items() if pin_id not in going}
         wanted = {} if request.pins_only else await self._wanted(request, snapshots, path)
         if not request.dry_run:
-            await self._pools.disk.run(self._pins.remove, list(going))
+            if owner is None:
+                await self._pools.disk.run(self._pins.remove, list(going))
+            else:
+                await self._pools.disk.run(self._pins.release, list(named), owner)
         return await self._pools.disk.run(
             self._drop, wanted, going, staying, dry_run=request.dry_run
         )
@@ -170,6 +179,7 @@ def views(pins: dict[bytes, Pin]) -> list[PinView]:
             size_bytes=pin.row.size_bytes,
             cache_files=len(pin.numbers),
             is_complete=pin.row.is_complete,
+            owners=sorted(name for name in owners_of(pin.row) if name),
         )
         for pin_id, pin in pins.items()
     ]

@@ -1,7 +1,8 @@
 """Pins: parts of snapshots that are not evicted until a time, and the cache files that hold them.
 
 What is pinned is whole files of the cache, since these are what is evicted. A pin's rows outlive
-the process. A file that is damaged goes all the same.
+the process. A file that is damaged goes all the same. A pin may have several owners: it holds until
+the last of them lets it go, or its time is over.
 """
 
 from __future__ import annotations
@@ -96,15 +97,16 @@ class Pins:
     # --- changing
 
     def put(self, pin_id: bytes, row: PinRow) -> bool:
-        """A new pin, or news of one that is there: the later time counts, and what was complete
-        stays so. Whether it is new."""
+        """A new pin, or news of one that is there: of each owner the later time counts, and what
+        was complete stays so. Whether it is new."""
         with self._lock:
             pin = self._pins.get(pin_id)
             new = row
             if pin is not None:
-                until_s = max(row.until_s, pin.row.until_s)
                 is_complete = row.is_complete or pin.row.is_complete
-                new = msgspec.structs.replace(row, until_s=until_s, is_complete=is_complete)
+                new = msgspec.structs.replace(
+                    _owned(row, _later(owners_of(row), owners_of(pin.row))), is_complete=is_complete
+                )
             self._cache.kv.write([(layout.pin_key(pin_id), layout.encode_pin_row(new))])
             if pin is None:
                 self._pins[pin_id] = Pin(new)
@@ -132,15 +134,26 @@ class Pins:
         return True
 
     def remove(self, pin_ids: Collection[bytes]) -> None:
-        """Ends pins. What they held may be evicted like all else."""
+        """Ends pins, whose ever. What they held may be evicted like all else."""
         with self._lock:
             for pin_id in pin_ids:
-                self._cache.kv.write([(layout.pin_key(pin_id), None)])
-                pin = self._pins.pop(pin_id, None)
-                if pin is not None:
-                    self._settle()
-                    self._was_full = False
-                self._remove_rows(pin_id)
+                self._remove(pin_id)
+
+    def release(self, pin_ids: Collection[bytes], owner: str) -> None:
+        """An owner lets go of pins. Those that others have stay for them; the rest end."""
+        with self._lock:
+            for pin_id in pin_ids:
+                pin = self._pins.get(pin_id)
+                owners = owners_of(pin.row) if pin is not None else {}
+                if pin is None or owners.pop(owner, None) is None:
+                    continue
+                if not owners:
+                    self._remove(pin_id)
+                    continue
+                row = _owned(pin.row, owners)
+                self._cache.kv.write([(layout.pin_key(pin_id), layout.encode_pin_row(row))])
+                pin.row = row
+                self._settle()
 
     def expire(self) -> None:
         """Forgets pins whose time is over, and rows that a kill left behind."""
@@ -156,6 +169,14 @@ class Pins:
             with self._lock:
                 if pin_id not in self._pins:
                     self._remove_rows(pin_id)
+
+    def _remove(self, pin_id: bytes) -> None:
+        self._cache.kv.write([(layout.pin_key(pin_id), None)])
+        pin = self._pins.pop(pin_id, None)
+        if pin is not None:
+            self._settle()
+            self._was_full = False
+        self._remove_rows(pin_id)
 
     def _remove_rows(self, pin_id: bytes) -> None:
         rows: list[Row] = []
@@ -187,3 +208,18 @@ class Pins:
                 "the cache is full of pinned data: other data is served without keeping it, until "
                 "pins end; `lodefs pins` lists them, `lodefs evict` removes them"
             )
+
+
+def owners_of(row: PinRow) -> dict[str, int]:
+    """Until when each owner wants a pin; "" is who gave no name."""
+    return dict(row.owners) or {"": row.until_s}
+
+
+def _owned(row: PinRow, owners: dict[str, int]) -> PinRow:
+    """The same pin with these owners, of whom there must be one."""
+    stored = {} if owners.keys() == {""} else owners
+    return msgspec.structs.replace(row, until_s=max(owners.values()), owners=stored)
+
+
+def _later(one: dict[str, int], other: dict[str, int]) -> dict[str, int]:
+    return {owner: max(one.get(owner, 0), other.get(owner, 0)) for owner in one | other}

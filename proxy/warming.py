@@ -125,7 +125,8 @@ class Warmer:
             await run.run()
         except asyncio.CancelledError:
             if not job.is_running and run.made_pin is not None:  # asked for, and not the end of all
-                await self._means.pools.disk.run(self._means.pins.remove, [run.made_pin])
+                release = self._means.pins.release
+                await self._means.pools.disk.run(release, [run.made_pin], job.request.owner)
             job.end("cancelled")
         except LodefsError as error:
             job.lacks(error)

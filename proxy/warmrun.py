@@ -178,6 +178,7 @@ class WarmRun:
             job.pinned_until_s,
             size_bytes,
             is_complete,
+            {job.request.owner: job.pinned_until_s} if job.request.owner else {},
         )
         if await self._means.pools.disk.run(self._means.pins.put, self._pin_id, row):
             self.made_pin = self._pin_id
@@ -345,7 +346,8 @@ def _is_kept(unit: Unit, landed: Iterable[Filled]) -> bool:
 
 
 def pin_id_of(job: Job) -> bytes:
-    """The id of a job's pin: the same for the same files, so that it is renewed, not doubled."""
+    """The id of a job's pin: the same for the same files, whoever asks, so that it is renewed, and
+    counts once."""
     request, snapshot = job.request, job.snapshot
     what = [snapshot.repo, snapshot.commit, sorted(request.paths), sorted(request.globs)]
     return digest_of(json.dumps(what).encode())[: layout.PIN_ID_BYTES]

@@ -131,5 +131,6 @@ def pin_line(pin: PinView) -> str:
     """A pin in one line."""
     what = f":{text.shown(decoded(pin.what))}" if pin.what else ""
     state = "" if pin.is_complete else ", not complete"
+    state += f", for {text.shown(', '.join(pin.owners))}" if pin.owners else ""
     of = f"{text.shown(pin.repo)}@{pin.commit[:12]}{what}"
     return f"{pin.id}  {of}  until {text.time(pin.until_s)}, {text.size(pin.size_bytes)}{state}"

@@ -17,6 +17,7 @@ from mount.nodecalls import NodeCalls
 from mount.nursery import Nursery
 from mount.options import MountOptions
 
+OWNER = "docker"  # of pins: `lodefs warm --pin` has its own
 STATE_TIMEOUT_S = 0.2  # for one mount to say who answers for it
 
 
@@ -114,14 +115,14 @@ class KernelMounts:
     def pin(self, source: Source, commit: str, pin_s: int, timeout_s: float) -> None:
         """See NodeMounts."""
         paths = [encoded(source.path)] if source.path else []
-        request = WarmRequest(repo=source.repo, rev=commit, paths=paths, pin_s=pin_s)
+        request = WarmRequest(repo=source.repo, rev=commit, paths=paths, pin_s=pin_s, owner=OWNER)
         with self._calls(source, timeout_s) as (calls, left_s):
             calls.call(WarmStatus, "POST", WARM, request, timeout_s=left_s)
 
     def unpin(self, source: Source, commit: str, timeout_s: float) -> None:
         """See NodeMounts."""
         request = EvictRequest(
-            repo=source.repo, rev=commit, path=encoded(source.path), pins_only=True
+            repo=source.repo, rev=commit, path=encoded(source.path), pins_only=True, owner=OWNER
         )
         with self._calls(source, timeout_s) as (calls, left_s):
             calls.call(EvictView, "POST", EVICT, request, timeout_s=left_s)

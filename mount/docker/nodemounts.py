@@ -101,8 +101,8 @@ class NodeMounts(Protocol):
         ...
 
     def unpin(self, source: Source, commit: str, timeout_s: float) -> None:
-        """Let its data be evicted as all others, and that of pins of directories below it; fine
-        where nothing is pinned."""
+        """Let its data be evicted as all others, and that of volumes' pins of directories below it;
+        what others than volumes pinned stays. Fine where nothing is pinned."""
         ...
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -69,6 +70,14 @@ def test_rows_are_those_of_version_1() -> None:
     assert layout.VERSION_TEXT == "lodefs-cache 1\n"
 
 
+def test_a_pin_of_owners_is_a_pin_with_more_to_it() -> None:
+    """Who knows no owners reads the row all the same; without a name there are none in it."""
+    owned = msgspec.structs.replace(PIN, owners={"": 1, "docker": 2})
+    plain, more = layout.encode_pin_row(PIN), layout.encode_pin_row(owned)
+    assert more.hex() == "98" + plain.hex()[2:] + "82" + "a0" + "01" + "a6" + b"docker".hex() + "02"
+    assert plain.hex()[:2] == "97"
+
+
 def test_rows_decode_to_what_was_encoded() -> None:
     """The read side gives back what the write side meant."""
     values = [value for _, value in rows()]
@@ -87,6 +96,8 @@ def test_rows_decode_to_what_was_encoded() -> None:
     assert layout.node_of(77, row) == layout.child_node(77, 1, FILE)
     assert [node.name for node in layout.decode_page(values[8])] == [FILE.name, LINK.name]
     assert layout.decode_pin_row(values[11]) == PIN
+    owned = msgspec.structs.replace(PIN, owners={"": 1_700_000_000, "docker": PIN.until_s})
+    assert layout.decode_pin_row(layout.encode_pin_row(owned)) == owned
     assert layout.held_of_key(rows()[12][0]) == (PIN_ID, 3)
     assert rows()[12][0].startswith(layout.held_prefix(PIN_ID))
 

@@ -8,6 +8,7 @@ import random
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from chunkstore.errors import InvalidInput, NotFound
@@ -115,6 +116,32 @@ def test_pins_within_go_and_others_hold(rig: Rig) -> None:
         pieces = [bytes(piece) async for piece in node.read(snapshot, entry, 0, len(BIG))]
         assert b"".join(pieces) == BIG
         assert rig.objects.ranges == []
+
+    run(rig, work)
+
+
+def test_an_owner_lets_go_of_its_own_alone(rig: Rig) -> None:
+    """A pin of two owners counts once, and stays until both let it go or anybody takes it away."""
+
+    async def work(node: StoreNode) -> None:
+        let_go = EvictRequest(REPO, pins_only=True, owner="docker")
+        await warm(node, WarmRequest(REPO, pin_s=600))
+        await warm(node, WarmRequest(REPO, pin_s=900, owner="docker"))
+        (pin,) = (await node.upkeep.pins()).pins
+        assert pin.owners == ["docker"]
+        view = await node.upkeep.evict(msgspec.structs.replace(let_go, dry_run=True))
+        assert view.pins == []
+        assert (await node.upkeep.pins()).pins == [pin]
+        for _ in range(2):
+            assert (await node.upkeep.evict(let_go)).pins == []
+        (left,) = (await node.upkeep.pins()).pins
+        assert (left.id, left.owners) == (pin.id, [])
+        assert left.until_s < pin.until_s - 200
+        await warm(node, WarmRequest(REPO, pin_s=900, owner="docker"))
+        assert len((await node.upkeep.evict(EvictRequest(REPO, pins_only=True))).pins) == 1
+        await warm(node, WarmRequest(REPO, pin_s=900, owner="docker"))
+        assert len((await node.upkeep.evict(let_go)).pins) == 1
+        assert (await node.upkeep.pins()).pins == []
 
     run(rig, work)
 

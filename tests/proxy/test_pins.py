@@ -7,6 +7,7 @@ import random
 import tempfile
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
@@ -129,6 +130,27 @@ def test_a_pin_is_prolonged_and_never_shortened(rig: Rig) -> None:
     assert rig.pins.listed()[PIN].row.until_s == 3000
     rig.now_s = 2500
     assert rig.cache.is_pinned(kept.number)
+
+
+def test_owners_outlive_the_process(rig: Rig) -> None:
+    """Each owner's end is known to the next process; who lets go of nothing changes nothing."""
+    kept = rig.store(1)
+    assert kept
+    rig.pins.put(PIN, row(2000))
+    rig.pins.put(PIN, msgspec.structs.replace(row(3000), owners={"docker": 3000}))
+    assert rig.pins.hold(PIN, [kept])
+    rig.restart()
+    rig.pins.release([PIN, OTHER], "nobody")
+    assert rig.pins.listed()[PIN].row.owners == {"": 2000, "docker": 3000}
+    rig.pins.release([PIN], "docker")
+    rig.restart()
+    assert rig.pins.listed()[PIN].row == row(2000)
+    assert rig.pins.is_pinned(kept.number)
+    rig.now_s = 2000
+    assert not rig.pins.is_pinned(kept.number)
+    rig.pins.release([PIN], "")
+    assert rig.pins.listed() == {}
+    assert list(rig.cache.kv.scan(layout.HELD)) == []
 
 
 def test_a_file_that_has_gone_cannot_be_held(rig: Rig) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from chunkstore.errors import InvalidInput, NotFound
 from chunkstore.testing.children import private_directory
+from chunkstore.upkeep import WarmRequest
 from mount.docker.kernelmounts import KernelMounts
 from mount.docker.nodemounts import Source
 from mount.nursery import Nursery
@@ -31,6 +32,13 @@ def pinned(proxy: RunningProxy) -> list[str]:
     """The paths of all pins."""
     with proxy.client() as client:
         return [pin["path"] for pin in json.loads(client.get("/pins").body)["pins"]]
+
+
+def owners(proxy: RunningProxy) -> list[str]:
+    """Who has pins, and gave a name."""
+    with proxy.client() as client:
+        pins = json.loads(client.get("/pins").body)["pins"]
+        return [owner for pin in pins for owner in pin["owners"]]
 
 
 def test_a_volume(nursery: Nursery) -> None:
@@ -70,6 +78,14 @@ def test_a_volume(nursery: Nursery) -> None:
                 for _ in range(2):
                     node.unpin(part, found.commit, WAIT_S)
                 assert pinned(proxy) == []
+            with proxy.client() as client:
+                own = msgspec.json.encode(WarmRequest(REPO, paths=["train"], pin_s=300))
+                assert client.get("/warm", method="POST", body=own).status == 202
+            until(lambda: pinned(proxy) == ["train"])
+            node.pin(source, found.commit, 600, WAIT_S)
+            until(lambda: owners(proxy) == ["docker"])
+            node.unpin(source, found.commit, WAIT_S)
+            assert (pinned(proxy), owners(proxy)) == (["train"], [])
         finally:
             node.unmount(str(place), WAIT_S)
     assert said == []
