@@ -141,9 +141,11 @@ class Fetch:
         self.step()
 
     def stream_gave(self, stream: Stream) -> None:
+        assert self._plan is not None
         size_bytes = self.cluster.settings.unit_bytes
-        seconds = self.cluster.clock.now_s - stream.asked_s
-        self.node.health.served(stream.server.address, size_bytes, seconds)
+        now_s = self.cluster.clock.now_s
+        self.node.health.served(stream.server.address, size_bytes, now_s - stream.asked_s)
+        self._plan.won(stream.server.address, now_s)
         self.node.budgets.got(size_bytes)
         del self._streams[stream.server.address]
         self._end()

@@ -17,6 +17,7 @@ TRIAL_S = 5.0  # one attempt is let through after a backoff; the next after this
 QUARANTINE_S = 300.0
 QUARANTINE_S_MAX = 3600.0
 PROBES_FAILED = 2  # in a row, and the peer is down
+OUTRUN = 3  # times in a row, without a word from it, are a failure
 
 LATENCY_S = 0.05  # before anything is known
 BYTES_PER_S = 50e6
@@ -59,6 +60,8 @@ class Record:
     quarantined_until_s: float = 0.0
     on_trial: bool = False  # the backoff is over, and one attempt is to show whether it was enough
     probes_failed: int = 0
+    outrun: int = 0  # times in a row, those of one moment counted once
+    outrun_s: float = 0.0  # the last time
 
     @property
     def down(self) -> bool:
@@ -97,7 +100,9 @@ class Health:
     def began(self, address: str, seconds: float) -> None:
         """Its first byte came so long after it was asked."""
         with self._lock:
-            self._record(address).speed.began(seconds)
+            record = self._record(address)
+            record.speed.began(seconds)
+            record.outrun = 0
             self._peer.began(seconds)
 
     def served(self, address: str, size_bytes: int, seconds: float) -> None:
@@ -108,19 +113,27 @@ class Health:
             record.failures //= 2  # who fails every other time is avoided for longer
             record.avoided_until_s = 0.0
             record.on_trial = False
-            record.probes_failed = 0
+            record.probes_failed = record.outrun = 0
             self._peer.served(size_bytes, seconds)
 
     def failed(self, address: str, now_s: float) -> None:
         """It refused, reset, sent nothing or too little in time: avoided for a while that
         doubles. What fails together counts once."""
         with self._lock:
+            self._failed(self._record(address), now_s)
+
+    def was_outrun(self, address: str, asked_s: float, now_s: float) -> None:
+        """Another one gave the answer, and this one, asked at ``asked_s``, sent nothing in the time
+        that it was thought to take. A few times in a row, or once on trial: it failed. Of those
+        asked before it was outrun last nothing is known, so they do not count."""
+        with self._lock:
             record = self._record(address)
-            if now_s >= record.avoided_until_s or record.on_trial:
-                record.on_trial = False
-                record.failures += 1
-                backoff_s = BACKOFF_S_MIN * 2.0 ** (record.failures - 1)
-                record.avoided_until_s = now_s + min(backoff_s, BACKOFF_S_MAX)
+            if asked_s < record.outrun_s:
+                return
+            record.outrun, record.outrun_s = record.outrun + 1, now_s
+            if record.outrun >= OUTRUN or record.on_trial:
+                record.outrun = 0
+                self._failed(record, now_s)
 
     def wrong(self, address: str, now_s: float) -> None:
         """It sent bytes that do not match: not asked for minutes, longer each time."""
@@ -157,6 +170,13 @@ class Health:
         """How long the store is thought to take for so many bytes."""
         with self._lock:
             return self._store.expected_s(size_bytes)
+
+    def _failed(self, record: Record, now_s: float) -> None:
+        if now_s >= record.avoided_until_s or record.on_trial:
+            record.on_trial = False
+            record.failures += 1
+            backoff_s = BACKOFF_S_MIN * 2.0 ** (record.failures - 1)
+            record.avoided_until_s = now_s + min(backoff_s, BACKOFF_S_MAX)
 
     def _record(self, address: str) -> Record:
         record = self._peers.get(address)

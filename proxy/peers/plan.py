@@ -10,6 +10,7 @@ The rules, in the order in which they are looked at:
 - The attempt takes much longer than usual: a second one, at a source or the next owner, where the
   budget of hedges allows it; one that may make the next owner read from S3 costs both budgets.
 - No byte comes, or too few to be done in time: the attempt is given up, and counts as failed.
+- Another one gives the answer, and the attempt had long enough to begin and did not: Health hears.
 - All of it takes longer than S3 would have taken: S3, where the budget of early turns allows it.
 - An owner is busy until half of the time is over: it is passed by for this unit.
 - The deadline: S3, always.
@@ -163,6 +164,14 @@ class Plan:
         if attempt is not None:
             attempt.received_bytes = size_bytes
 
+    def won(self, address: str, now_s: float) -> None:
+        """It gave the right answer: the plan is at its end. Health hears of those that were late
+        without a word: one that hangs, and is hedged each time, would be asked forever else."""
+        for other, attempt in self._attempts.items():
+            is_late = now_s >= attempt.asked_s + _hedge_after_s(attempt.usual_s)
+            if other != address and is_late and not attempt.received_bytes:
+                self._health.was_outrun(other, attempt.asked_s, now_s)
+
     def failed(self, address: str, now_s: float) -> None:
         """It refused, reset, or sent wrong bytes."""
         self._failed.add(address)
@@ -270,7 +279,7 @@ class Plan:
             cached,
             now_s,
             usual_s,
-            hedge_s=now_s + max(HEDGE_S_MIN, HEDGE_FACTOR * usual_s),
+            hedge_s=now_s + _hedge_after_s(usual_s),
             look_s=now_s + max(BEGIN_S_MIN, BEGIN_FACTOR * usual_s),
             is_hedge=bool(self._attempts),
         )
@@ -328,3 +337,7 @@ class Plan:
             return NEVER_S
         rest_bytes = self._size_bytes - attempt.received_bytes
         return rest_bytes * (now_s - attempt.asked_s) / attempt.received_bytes
+
+
+def _hedge_after_s(usual_s: float) -> float:
+    return max(HEDGE_S_MIN, HEDGE_FACTOR * usual_s)

@@ -190,6 +190,7 @@ class Race(Generic[T]):
             return None
         size_bytes = len(answer.body)
         means.health.served(address, size_bytes, now_s - running.begin_s)
+        self._plan.won(address, now_s)
         means.meter.add(Counter.PEER_FETCHED_BYTES, size_bytes)
         wait_s = means.download.reserve(size_bytes, now_s)
         if wait_s > 0:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from proxy.peers.health import (
     BACKOFF_S_MAX,
     BACKOFF_S_MIN,
+    OUTRUN,
     PROBES_FAILED,
     QUARANTINE_S,
     TRIAL_S,
@@ -71,6 +72,31 @@ def test_asking_a_good_peer_changes_nothing() -> None:
     health.served(A, MIB, 0.1)
     health.asked(A, 1.0)
     assert health.usable(A, 1.0)
+
+
+def test_who_is_always_outrun_fails() -> None:
+    """A few times in a row without a byte are a failure; a byte in between ends the row, and what
+    was asked together counts once."""
+    health = Health()
+    for n in range(1, OUTRUN):
+        for _ in range(30):
+            health.was_outrun(A, float(n), n + 0.5)
+    assert health.usable(A, 10.0)
+    health.began(A, 0.1)
+    for n in range(10, 10 + OUTRUN):
+        assert health.usable(A, float(n))
+        health.was_outrun(A, float(n), n + 0.5)
+    now_s = 10 + OUTRUN - 0.5
+    assert avoided_s(health, now_s) == pytest.approx(BACKOFF_S_MIN, abs=0.01)
+
+
+def test_to_be_outrun_on_trial_is_a_failure() -> None:
+    """Who failed is not given a few more chances to hang."""
+    health = Health()
+    health.failed(A, 0.0)
+    health.asked(A, 1.0)
+    health.was_outrun(A, 1.0, 2.0)
+    assert avoided_s(health, 2.0) == pytest.approx(2 * BACKOFF_S_MIN, abs=0.01)
 
 
 def test_success_ends_the_backoff_and_flapping_does_not() -> None:

@@ -26,6 +26,7 @@ from proxy.peers.bandwidth import BURST_S
 from proxy.peers.ownership import rank
 from proxy.peers.peer import Peer
 from proxy.peers.peering import Limits
+from proxy.peers.plan import Plan
 from proxy.peers.sources import Load
 from proxy.peers.tls import PeerTls
 from proxy.testing_cluster import Member, cluster_of, slow_clock_s
@@ -79,6 +80,19 @@ def test_one_node_after_the_other(rig: Rig) -> None:
             for member in members[1:]:
                 await read_all(member)
             assert read_bytes(rig) == sent
+
+    asyncio.run(run())
+
+
+def test_plans_hear_who_won(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each right answer of a peer ends its plan, which then judges those that were asked too."""
+    won: list[str] = []
+    monkeypatch.setattr(Plan, "won", lambda _plan, address, _now_s: won.append(address))
+
+    async def run() -> None:
+        async with cluster_of(rig, 2, clock_s=slow_clock_s) as members:
+            await read_all(members[0])
+            assert set(won) == {members[1].address}
 
     asyncio.run(run())
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.peers.budgets import Budgets
-from proxy.peers.health import Health
+from proxy.peers.health import OUTRUN, Health
 from proxy.peers.peer import Peer
 from proxy.peers.plan import DEADLINE_S_MAX, Action, Ask, AskStore, GiveUp, Plan, Wait
 
@@ -30,6 +30,7 @@ class Way:
     size_bytes: int = UNIT
     health: Health = field(default_factory=Health)
     got_bytes: int = 0  # from peers, before
+    begin_s: float = 0.0
 
     def __post_init__(self) -> None:
         self.budgets = Budgets(nodes=self.nodes)
@@ -40,7 +41,7 @@ class Way:
             size_bytes=self.size_bytes,
             health=self.health,
             budgets=self.budgets,
-            now_s=0.0,
+            now_s=self.begin_s,
             jitter=lambda: 0.0,
             known=self.known,
         )
@@ -189,6 +190,39 @@ def test_slow_is_hedged_to_the_second_owners_cache() -> None:
     assert way.next(now_s) == Ask(B, cached=True)
     way.plan.lacking(B.address, now_s)
     assert way.waits(now_s) > now_s
+
+
+def beaten(health: Health, begin_s: float, told_bytes: int = 0) -> None:
+    """A unit of which the first owner sends so much, and a hedge everything."""
+    way = Way(health=health, begin_s=begin_s)
+    assert way.next(begin_s) == Ask(A, cached=False)
+    if told_bytes:
+        way.plan.received(A.address, told_bytes, begin_s + 0.5)
+        health.began(A.address, 0.5)
+    now_s = way.waits(begin_s)
+    assert isinstance(way.next(now_s), Ask)
+    way.plan.won(B.address, now_s + 0.05)
+
+
+def test_who_hangs_and_is_hedged_is_asked_later() -> None:
+    """An owner that never says a word, and is beaten each time before it is given up, is avoided
+    after a few units; one that began is not, and neither is a hedge that had no time yet."""
+    health = Health()
+    for n in range(OUTRUN - 1):
+        beaten(health, 10.0 * n)
+    beaten(health, 100.0, told_bytes=1)
+    for n in range(OUTRUN):
+        beaten(health, 200.0 + 10.0 * n)
+    over_s = 200.0 + 10.0 * OUTRUN - 9.0
+    assert not health.usable(A.address, over_s)
+    assert Way(health=health, begin_s=over_s).next(over_s) == Ask(B, cached=True)
+    way = Way()
+    way.next(0.0)
+    now_s = way.waits(0.0)
+    assert way.next(now_s) == Ask(B, cached=True)
+    for n in range(OUTRUN):
+        way.plan.won(A.address, now_s + 0.1 * n)
+    assert way.health.usable(B.address, now_s + 1)
 
 
 def test_slow_is_hedged_to_the_second_owner() -> None:
