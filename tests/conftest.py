@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from hypothesis import HealthCheck, settings
 
+from chunkstore.testing import leftovers
+
 settings.register_profile(
     "lodefs",
     deadline=None,  # a slow machine is no failure
@@ -14,3 +16,8 @@ settings.register_profile(
 settings.load_profile("lodefs")
 
 pytest_plugins = ["tests.services"]
+
+
+def pytest_sessionstart() -> None:
+    """What runs that were killed left goes."""
+    leftovers.clear()

@@ -12,6 +12,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import monotonic
 
+from chunkstore.testing import leftovers
+
 TIMEOUT_S = 60.0  # for whatever a healthy child does at once, on a slow and loaded machine
 TAIL_CHARS = 4000
 _POLL_S = 0.02
@@ -143,6 +145,7 @@ def run(
 
 @contextmanager
 def private_directory(prefix: str = "lodefs-") -> Iterator[Path]:
-    """A new directory with a short path (Unix sockets take 107 bytes), removed at the end."""
-    with tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as name:
-        yield Path(name)
+    """A new directory with a short path (Unix sockets take 107 bytes), removed at the end; by the
+    next run of tests where this process is killed."""
+    with leftovers.claimed(prefix) as path:
+        yield path
