@@ -123,7 +123,9 @@ def test_a_body_must_be_the_one_that_was_signed(rig: Rig) -> None:
             good = msgspec.json.encode(WarmRequest(REPO))
             target = f"{wire.PEER_WARM}?digest={digest_of(good).hex()}"
             with pytest.raises(Denied, match="signed for"):
-                await desk.jobs.answer("POST", target, body_of(good.replace(REPO.encode(), b"evil")))
+                await desk.jobs.answer(
+                    "POST", target, body_of(good.replace(REPO.encode(), b"evil"))
+                )
             with pytest.raises(Denied):
                 await desk.jobs.answer("POST", wire.PEER_WARM, body_of(good))
             rubbish = b"{"
