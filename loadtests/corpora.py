@@ -60,18 +60,20 @@ def random_file(size_bytes: int = GIB, seed: int = 1) -> Path:
     return target
 
 
-def million() -> Path:
-    """1,000,000 files of 100 to 300 bytes in 1,000 directories."""
-    target = DATA / "million"
+def million(*, distinct: bool = False) -> Path:
+    """1,000,000 files of 100 to 300 bytes in 1,000 directories; four of five are equal to another
+    one, as labels are, or none are."""
+    target = DATA / ("million-distinct" if distinct else "million")
     if target.exists():
         return target
-    partial = _fresh(DATA / "million.partial")
+    partial = _fresh(target.with_suffix(".partial"))
     source = random.Random(2)
     for number in range(1_000_000):
         folder = partial / f"part-{number // 1000:04d}"
         if number % 1000 == 0:
             folder.mkdir()
-        text = f"label {number % 1000}\nsplit train\n" + "x" * source.randrange(80, 280)
+        label = number if distinct else number % 1000
+        text = f"label {label}\nsplit train\n" + "x" * source.randrange(80, 280)
         fd = os.open(folder / f"sample-{number:07d}.txt", os.O_WRONLY | os.O_CREAT, 0o644)
         os.write(fd, text.encode())
         os.close(fd)

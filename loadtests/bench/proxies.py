@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-import threading
+import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -11,6 +11,8 @@ from itertools import islice
 from pathlib import Path
 from time import perf_counter
 
+from chunkstore import cachelayout
+from chunkstore.kv_rocks import RocksSecondary
 from chunkstore.wire import FILES, file_path
 from loadtests import corpora
 from loadtests.bench.origins import ceph_origin
@@ -22,6 +24,7 @@ from loadtests.services.nginx import nginx
 CONNECTIONS = 8
 SECONDS = 4.0
 ROUNDS = 3
+CHUNKS = 1_000_000  # of corpora.million, where each file is a chunk of its own
 KIB = 1 << 10
 SIZES = {"1 MiB": (1 << 20, 0.9), "64 KiB": (64 * KIB, 0.35), "4 KiB": (4 * KIB, 0.3)}
 
@@ -53,25 +56,31 @@ def range_get(scratch: Path) -> Result:
 def restart(scratch: Path) -> Result:
     """A cache of 1,000,000 chunks: ready again after a stop, and after kill -9."""
     result = Result("proxy-restart")
-    source = corpora.million()
+    source = corpora.million(distinct=True)
     lodefs = _store_with(source, scratch)
     folder = scratch / "node"
-    proxy = Proxy.start(lodefs, folder)
-    start = perf_counter()
-    try:
-        commit = lodefs.commits("bench")[0]
-        _get_all(proxy, commit, source)
-        result.add("filled", 1e6 / (perf_counter() - start), "files/s")
-    finally:
-        proxy.stop()
+    with lodefs.proxy(folder) as proxy:
+        start = perf_counter()
+        status = lodefs.json("--proxy", proxy.url, "warm", "bench")
+        result.add("filled", status["files_done"] / (perf_counter() - start), "files/s")
     again = Proxy.start(lodefs, folder)
     again.kill()
     result.add("ready after a stop", again.ready_s, "s", at_most=2)
     last = Proxy.start(lodefs, folder)
     last.stop()
     result.add("ready after kill -9", last.ready_s, "s", at_most=2)
-    result.notes.append("each of the 1,000,000 files is a chunk of its own")
+    result.add("chunks in the index", _chunk_rows(folder / "cache"), at_least=CHUNKS)
     return result
+
+
+def _chunk_rows(cache_dir: Path) -> int:
+    """How many chunks the index of a cache has."""
+    with tempfile.TemporaryDirectory() as log_dir:
+        kv = RocksSecondary(cache_dir / cachelayout.INDEX_DIR, Path(log_dir))
+        try:
+            return sum(1 for _ in kv.scan(cachelayout.CHUNKS))
+        finally:
+            kv.close()
 
 
 def memory(scratch: Path) -> Result:
@@ -176,25 +185,3 @@ def _rate(address: tuple[str, int], path: str, size: int, scratch: Path) -> floa
     if "Non-2xx" in output or "Socket errors" in output:
         raise RuntimeError(output)
     return float(output.split("Requests/sec:")[1].split()[0])
-
-
-def _get_all(proxy: Proxy, commit: str, source: Path) -> None:
-    """Reads every file of the tree once, folder by folder, over four connections."""
-    folders = iter(sorted(source.iterdir()))
-    lock = threading.Lock()
-
-    def work(_: int) -> None:
-        buffer = bytearray(1 << 20)
-        with _connection(proxy.socket) as client:
-            while True:
-                with lock:
-                    folder = next(folders, None)
-                if folder is None:
-                    return
-                for file in sorted(folder.iterdir()):
-                    path = file_path(FILES, "bench", commit, bytes(file.relative_to(source)))
-                    request = f"GET {path} HTTP/1.1\r\nHost: node\r\n\r\n"
-                    _answer(client, request.encode(), buffer)
-
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(work, range(4)))
