@@ -28,6 +28,7 @@ from mount.traffic import Traffic
 from mount.transport import parse_address
 
 END_TIMEOUT_S = 30.0  # for the daemon of a mount to end after unmounting
+LOOK_S = 1.0  # for who only looks at a mount that is taken away, and its processes after that
 REPORT_MARGIN_S = 5.0
 TAKE_OVER_TIMEOUT_S = 60.0
 
@@ -212,8 +213,8 @@ def _here(job: Job) -> Mounted:
 def unmount(mountpoint: str, *, timeout_s: float = END_TIMEOUT_S) -> Unmounted:
     """Take a lodefs mount away and wait for its process to end. Works with a dead or stuck mount.
 
-    One that is in use goes out of sight at once and ends with its last user. InvalidInput where
-    none is.
+    One that is in use goes out of sight at once and ends with its last user: ``lazy``, unless that
+    is soon, as with one that only looked at it (df, ``lodefs mounts``). InvalidInput where none is.
     """
     place = _canonical(mountpoint)
     found = mounttable.on_top(place)
@@ -225,13 +226,18 @@ def unmount(mountpoint: str, *, timeout_s: float = END_TIMEOUT_S) -> Unmounted:
             attach.detach(place, lazy=False)
         except BlockingIOError:
             attach.detach(place, lazy=True)
-            return Unmounted(place, lazy=True)
-        if pid_fd >= 0 and not select.select([pid_fd], [], [], timeout_s)[0]:
+            return Unmounted(place, lazy=pid_fd < 0 or not _ends(pid_fd, LOOK_S))
+        if pid_fd >= 0 and not _ends(pid_fd, timeout_s):
             raise Unavailable(f"{mountpoint} is unmounted, but its process does not end")
     finally:
         if pid_fd >= 0:
             os.close(pid_fd)
     return Unmounted(place, lazy=False)
+
+
+def _ends(pid_fd: int, timeout_s: float) -> bool:
+    """Whether a process ends in time."""
+    return bool(select.select([pid_fd], [], [], timeout_s)[0])
 
 
 def list_mounts() -> list[Mounted]:

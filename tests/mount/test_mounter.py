@@ -53,6 +53,23 @@ def test_unmount_while_in_use(mounts: Mounts) -> None:
     mounts.wait_for_end()
 
 
+def test_unmount_while_somebody_looks(mounts: Mounts, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who uses a mount only while it is taken away, as df does, is no user that it waits for."""
+    mounts.mount()
+    fd = os.open(mounts.place, os.O_RDONLY)
+    detach = attach.detach
+
+    def look_away(place: str, *, lazy: bool) -> None:
+        detach(place, lazy=lazy)
+        if lazy:
+            os.close(fd)
+
+    monkeypatch.setattr(attach, "detach", look_away)
+    monkeypatch.setattr(mounter, "LOOK_S", WAIT_S)
+    assert not mounter.unmount(str(mounts.place)).lazy
+    mounts.wait_for_end()
+
+
 def test_token_is_in_no_argument(mounts: Mounts) -> None:
     """A token is sent to the proxy, and neither arguments, environment nor log show it."""
     with FakeProxy(SAMPLE, token="very-secret") as proxy:
