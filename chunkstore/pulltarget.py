@@ -24,9 +24,10 @@ from pathlib import Path
 from blake3 import blake3
 
 from chunkstore.decoding import from_json
-from chunkstore.errors import Denied, InUse, InvalidInput, LodefsError, NoSpace, Unavailable
+from chunkstore.errors import InUse, InvalidInput, LodefsError, NoSpace
 from chunkstore.names import digest_of
 from chunkstore.objects import Buffer
+from chunkstore.oserrors import kind_of
 from chunkstore.tree import Entry
 from chunkstore.writes import write_at
 
@@ -256,15 +257,14 @@ def translated(path: Path) -> Iterator[None]:
 
 def _error_of(error: OSError, path: Path) -> LodefsError:
     place = f"{path}: {error.strerror}"
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+    kind = kind_of(error)
+    if kind is NoSpace:
         return NoSpace(f"{place}; make room and repeat the pull: it goes on where it stopped")
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return Denied(place)
     if error.errno in (errno.EEXIST, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENOTEMPTY):
         return InvalidInput(f"{place}: something else changed the directory while it was filled")
     if error.errno in (errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ):
         return InvalidInput(f"{place}: the file system does not take a name of this dataset")
-    return Unavailable(place)
+    return kind(place)
 
 
 def _digest_of_file(fd: int) -> bytes:

@@ -23,7 +23,8 @@ from chunkstore.errors import LodefsError, NoSpace, Unavailable
 from chunkstore.kv import KeyValues, Row
 from chunkstore.kv_rocks import RocksKeyValues
 from chunkstore.objects import Buffer
-from proxy.cachedir import FULL, CacheDir
+from chunkstore.oserrors import FULL
+from proxy.cachedir import CacheDir
 from proxy.cachefile import CacheFile
 from proxy.meter import Counter, Meter
 

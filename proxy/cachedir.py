@@ -15,12 +15,9 @@ from chunkstore.errors import (
     InvalidInput,
     LodefsError,
     NoSpace,
-    Unavailable,
     UnknownFormat,
 )
-
-_DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+from chunkstore.oserrors import kind_of
 
 
 class CacheDir:
@@ -50,16 +47,17 @@ class CacheDir:
 
 def error_of(error: OSError, path: Path) -> LodefsError:
     """What an error of the cache's file system means."""
-    if error.errno in _DENIED:
+    kind = kind_of(error)
+    if kind is Denied:
         return Denied(
             f"the cache directory {path} cannot be written ({error.strerror}): give the "
             "proxy the right to write there, or another cache directory"
         )
-    if error.errno in FULL:
+    if kind is NoSpace:
         return NoSpace(f"no space for the cache directory {path}: {error.strerror}")
     if error.errno in (errno.ENOTDIR, errno.EEXIST):
         return InvalidInput(f"the cache directory {path} is not a directory")
-    return Unavailable(f"the cache directory {path} failed: {error.strerror}")
+    return kind(f"the cache directory {path} failed: {error.strerror}")
 
 
 def _lock(path: Path) -> int:

@@ -7,7 +7,6 @@ Mount points are ``STATE/mounts/KEY``. All of it is for its owner alone.
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import logging
 import os
@@ -21,14 +20,12 @@ from blake3 import blake3
 from chunkstore.decoding import from_json
 from chunkstore.errors import (
     Corrupt,
-    Denied,
     InUse,
     InvalidInput,
     LodefsError,
-    NoSpace,
-    Unavailable,
     UnknownFormat,
 )
+from chunkstore.oserrors import kind_of
 from mount.docker.volume import Volume, about, key_of
 
 VERSION = 1
@@ -272,9 +269,4 @@ def _lock(path: Path) -> int:
 
 
 def _translated(error: OSError, path: Path) -> LodefsError:
-    what = f"{path}: {error.strerror or error}"
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return NoSpace(what)
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return Denied(what)
-    return Unavailable(what)
+    return kind_of(error)(f"{path}: {error.strerror or error}")
