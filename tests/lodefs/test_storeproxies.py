@@ -157,7 +157,7 @@ def test_any_fault_is_told(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(storeproxies, "serve_command", fail)
     proxies = node.proxies()
     with pytest.raises(Unavailable, match="does not start: ValueError") as caught:
-        proxies.proxy_for(f"{node.store}?endpoint_url=hushhush", WAIT_S)
+        proxies.proxy_for("s3://bucket/prefix?endpoint_url=hushhush", WAIT_S)
     proxies.close()
     assert node.said == [str(caught.value)]
     assert "hushhush" not in node.said[0]
