@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import selectors
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Protocol, Self
 
 from chunkstore.arena import Arena
@@ -39,15 +39,23 @@ _TASKS_MAX = 2  # of one worker: one in work, and the next so that it need not w
 _SLOTS_PER_WORKER = 2  # one is decided about and placed while the other is filled
 
 Root = bytes | str | os.PathLike[str]
+Work = Callable[[], bool]
+
+
+def _nothing() -> bool:
+    return False
 
 
 class Lanes(Protocol):
     """Where files are read, cut, hashed and compressed."""
 
-    def run(self, root: Root, files: Iterable[SourceFile], sink: Sink) -> None:
+    def run(
+        self, root: Root, files: Iterable[SourceFile], sink: Sink, meanwhile: Work = _nothing
+    ) -> None:
         """Takes all ``files`` below the directory ``root`` through the sink, in their order.
 
-        A file that cannot be read is told to the sink, in its CutFile. One that changed comes
+        ``meanwhile`` is called while the workers are busy: it does a bit of other work, and says
+        whether there was some. A file that cannot be read is told to the sink, in its CutFile. One that changed comes
         again behind files that were read meanwhile. Raises NotFound or Denied for ``root``,
         Unavailable when a worker died, and what ``files`` and the sink raise; after an error the
         lanes are closed.
@@ -69,7 +77,9 @@ class _Lanes:
         self._arena = Arena(slots, limits.slot_data_bytes, limits.slot_messages_bytes)
         self._runs = 0
 
-    def run(self, root: Root, files: Iterable[SourceFile], sink: Sink) -> None:
+    def run(
+        self, root: Root, files: Iterable[SourceFile], sink: Sink, meanwhile: Work = _nothing
+    ) -> None:
         if not self._arena.slots:
             raise InvalidInput("these lanes are closed: make new ones")
         absolute = os.path.join(os.getcwdb(), os.fsencode(root))
@@ -78,7 +88,7 @@ class _Lanes:
         planner = Planner(files, self._limits)
         pipeline = Pipeline(planner, self._arena.slots, self._limits.params, sink)
         try:
-            self._drive(pipeline, absolute)
+            self._drive(pipeline, absolute, meanwhile)
         except BaseException:
             self.close()
             raise
@@ -92,7 +102,7 @@ class _Lanes:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _drive(self, pipeline: Pipeline, root: bytes) -> None:
+    def _drive(self, pipeline: Pipeline, root: bytes, meanwhile: Work) -> None:
         raise NotImplementedError
 
 
@@ -114,7 +124,7 @@ class InlineLanes(_Lanes):
         self._worker.close()
         super().close()
 
-    def _drive(self, pipeline: Pipeline, root: bytes) -> None:
+    def _drive(self, pipeline: Pipeline, root: bytes, meanwhile: Work) -> None:
         while (task := pipeline.next_task(root, self._runs)) is not None:
             pipeline.done(task[0], self._worker.perform(*task))
 
@@ -156,7 +166,7 @@ class ProcessLanes(_Lanes):
             self._workers.pop().end()
         super().close()
 
-    def _drive(self, pipeline: Pipeline, root: bytes) -> None:
+    def _drive(self, pipeline: Pipeline, root: bytes, meanwhile: Work) -> None:
         """Gives tasks to the workers and takes their replies until nothing is left. Scans ahead
         meanwhile: many small files keep this process busy, and large ones the workers."""
         with selectors.DefaultSelector() as selector:
@@ -167,7 +177,7 @@ class ProcessLanes(_Lanes):
                 if not any(worker.tasks for worker in self._workers):
                     return
                 events = selector.select(0)
-                while not events and pipeline.plan_ahead():
+                while not events and (pipeline.plan_ahead() or meanwhile()):
                     events = selector.select(0)
                 for key, _ in events or selector.select():
                     ready: LaneProcess = key.data

@@ -24,7 +24,7 @@ from chunkstore.names import CommitId, check_ref_name, check_repo
 from chunkstore.packing import TREE_PACK_SIZES_BYTES, Packer, Uploader
 from chunkstore.progress import Progress
 from chunkstore.pushindex import IndexBroken, PushIndex
-from chunkstore.pushtree import ALL, Child, PushTree
+from chunkstore.pushtree import Child, PushTree
 from chunkstore.refs import BRANCHES, RefEntry
 from chunkstore.scan import Scan, Skipped, open_root, read_link
 from chunkstore.shard import encode_shard
@@ -231,11 +231,11 @@ class _Push:
             count = None if workers is None else min(workers, lanes.WORKERS_MAX)
             running = lanes.ProcessLanes(params, workers=count)
         try:
-            running.run(self._root, files, self._intake)
+            running.run(self._root, files, self._intake, self._tree.work)
         finally:
             running.close()
         self._intake.seal()
-        self._tree.settle(ALL)
+        self._tree.finish()
 
     def _store_trees(self, root: Child) -> Entry:
         """Stores the trees that the store does not have. All packs are in the store then."""

@@ -24,12 +24,15 @@ from chunkstore.segments import Run, join
 from chunkstore.source import SourceFile
 from chunkstore.tree import (
     EMPTY_DIGEST,
+    EXECUTABLE_ROW,
+    FILE_ROW,
     SAME_PACK,
     Entry,
     Kind,
     Segment,
     decode_tree,
     encode_tree,
+    files_digest,
     symlink,
     tree_digest,
 )
@@ -37,8 +40,9 @@ from chunkstore.tree import (
 RACY_COARSE_NS = 2_000_000_000  # of file systems that keep whole or even seconds
 RACY_FINE_NS = 100_000_000  # of all others: more than a tick of the kernel's clock
 # Directories gone on with, and remembered, at once: workers must not run dry meanwhile
-SETTLED_MAX = 1000
+STEP_DIRECTORIES_MAX = 50
 ROWS_MAX = 1000
+BACKLOG_NAMES_MAX = 50_000  # directories and files that wait for a time with nothing else to do
 ALL = sys.maxsize
 ROWS_BYTES_MAX = 16 << 20
 _UNTRUSTED = -1  # the ctime that is remembered of a file that must be read next time
@@ -200,11 +204,15 @@ class PushTree:
     _tokens: dict[int, tuple[Node, int]] = field(default_factory=dict)
     _token: int = 0
     _unsealed: list[Node] = field(default_factory=list)
-    _sealed: deque[Node] = field(default_factory=deque)  # wait for ``settle`` only
-    _rows: deque[tuple[int, Remembered]] = field(default_factory=deque)
-    _rows_bytes: int = 0
-    _files: dict[Digest, bytes] = field(default_factory=dict)  # of new trees, by their digest
+    _sealed: deque[Node] = field(default_factory=deque)  # wait for ``work`` only
+    _sealed_names: int = 0  # of them and their files
+    _rows: list[tuple[int, Remembered]] = field(default_factory=list)
+    _stored: list[Remembered] = field(default_factory=list)  # wait for ``remember`` only
+    _stored_bytes: int = 0
+    # of new trees, by their digest: their files, and the serial that is above their chunks
+    _files: dict[Digest, tuple[bytes, int]] = field(default_factory=dict)
     _settled: int = 0
+    _uploaded: int = 0
 
     def files(self, scan: Iterator[Directory]) -> Iterator[SourceFile]:
         """Goes through a scan; gives the files that have to be read."""
@@ -233,27 +241,46 @@ class PushTree:
             columns.sizes[n] = stat.size_bytes
         self._release(node)
 
-    def settle(self, directories_max: int = SETTLED_MAX) -> None:
-        """Goes on with directories whose chunks are in sealed packs by now, and remembers some of
-        those whose chunks are in the store."""
-        sealed = self.ledger.sealed
+    def settle(self) -> None:
+        """Chunks went into packs, or packs into the store: looks for what can go on."""
+        sealed, uploaded = self.ledger.sealed, self.ledger.uploaded
         if sealed > self._settled:
             self._settled = sealed
-            self._sealed += self._unsealed
-            self._unsealed = []
-        for _ in range(min(directories_max, len(self._sealed))):
-            self._complete(self._sealed.popleft())
-        if len(self._rows) >= ROWS_MAX or self._rows_bytes >= ROWS_BYTES_MAX:
+            unsealed, self._unsealed = self._unsealed, []
+            for node in unsealed:
+                self._wait(node)
+        if uploaded > self._uploaded:
+            self._uploaded = uploaded
+            rows, self._rows = self._rows, []
+            for serial, row in rows:
+                self._keep(serial, row)
+        if self._stored_bytes >= ROWS_BYTES_MAX:
+            self.remember()
+
+    def work(self) -> bool:
+        """Goes on with some directories, or remembers some of those whose chunks are in the store,
+        while nobody waits for that; False where there is nothing to do."""
+        if self._sealed:
+            for _ in range(min(STEP_DIRECTORIES_MAX, len(self._sealed))):
+                self._go_on()
+            return True
+        if len(self._stored) >= ROWS_MAX:
             self.remember(ROWS_MAX)
+            return True
+        return False
+
+    def finish(self) -> None:
+        """All chunks are in packs: goes on with all directories."""
+        self.settle()
+        while self._sealed:
+            self._go_on()
 
     def remember(self, rows_max: int = ALL) -> None:
         """Writes rows of directories whose chunks are in the store."""
-        rows: list[Remembered] = []
-        while self._rows and len(rows) < rows_max and self._rows[0][0] <= self.ledger.uploaded:
-            row = self._rows.popleft()[1]
-            self._rows_bytes -= _size_of(row)
-            rows.append(row)
+        self.settle()
+        rows, self._stored = self._stored[:rows_max], self._stored[rows_max:]
         if rows:
+            self._stored_bytes -= sum(row.details.size_bytes() for row in rows)
             self.memory.remember(rows)
 
     def _enter(self, directory: Directory) -> Node:
@@ -305,8 +332,27 @@ class PushTree:
 
     def _release(self, node: Node) -> None:
         node.waiting -= 1
-        if not node.waiting:
+        if node.waiting:
+            return
+        if node.read is None:
             self._complete(node)
+        else:
+            self._wait(node)
+
+    def _wait(self, node: Node) -> None:
+        """A directory's files were read: it goes on later, workers come first."""
+        if node.serial > self.ledger.sealed:
+            self._unsealed.append(node)
+            return
+        self._sealed.append(node)
+        self._sealed_names += 1 + len(node.columns.names)
+        while self._sealed_names > BACKLOG_NAMES_MAX:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        node = self._sealed.popleft()
+        self._sealed_names -= 1 + len(node.columns.names)
+        self._complete(node)
 
     def _complete(self, node: Node | None) -> None:
         """Finishes a directory, and its parents as far as they waited for it only."""
@@ -333,27 +379,56 @@ class PushTree:
         if state is not None and state.children == digests:
             self._count(columns)
             return Child(node.name, state.digest, None)
-        names = b"\0".join([child.name for child in children])
-        directories = [Entry(c.name, Kind.DIRECTORY, digest=c.digest) for c in children]
+        serial = node.serial
         if state is not None:
             stats, files = self._remembered(node)
+            directories = [Entry(c.name, Kind.DIRECTORY, digest=c.digest) for c in children]
             digest = tree_digest([*decode_tree(files, SAME_PACK), *directories])
         else:
-            entries = self._entries(node)
+            entries, digest = self._digest(node)
             stats = columns.stats()
-            digest = tree_digest([*entries.values(), *directories])
             # Of two directories with the same content one tree is stored. This one's row may name
-            # chunks of the first, because it is written after the first one's, or with it
-            files = self._files.get(digest) or self._encode(node, entries)
-            self._files[digest] = files
+            # chunks of the first, so it is written when those are in the store too
+            known = self._files.get(digest)
+            if known is None:
+                files = encode_tree(self._entries(node) if entries is None else entries)
+                self._files[digest] = files, serial
+            else:
+                files, serial = known[0], max(known[1], serial)
         node.files = files
         self._count(columns)
+        names = b"\0".join([child.name for child in children])
         signature = node.signature if node.trusted else b""
         row = Remembered(node.key, State(signature, digest, digests), Details(stats, files, names))
-        self._rows.append((node.serial, row))
-        self._rows_bytes += _size_of(row)
+        self._keep(serial, row)
         node.columns, node.old, node.read, node.subdirectories = _NO_COLUMNS, None, None, []
         return Child(node.name, digest, node)
+
+    def _keep(self, serial: int, row: Remembered) -> None:
+        """Keeps a row until it is written, which may be when all below ``serial`` is stored."""
+        if serial > self._uploaded:
+            self._rows.append((serial, row))
+        else:
+            self._stored.append(row)
+            self._stored_bytes += row.details.size_bytes()
+
+    def _digest(self, node: Node) -> tuple[list[Entry] | None, Digest]:
+        """The digest of a directory, and its files where they had to be looked at one by one."""
+        columns, read = node.columns, node.read
+        entries = None
+        is_plain = node.old is None and SYMLINK not in columns.modes
+        if is_plain and not (read and read.failed):
+            digests = read.digests if read else b""
+            kinds = columns.modes.translate(_KINDS)
+            directories = [(child.name, child.digest) for child in node.children]
+            digest = files_digest(columns.names, kinds, columns.sizes, digests, directories)
+        else:
+            entries = self._entries(node)
+            below = [Entry(c.name, Kind.DIRECTORY, digest=c.digest) for c in node.children]
+            digest = tree_digest([*entries, *below])
+        if distrust_racy(columns, node.scanned_ns):
+            node.trusted = False
+        return entries, digest
 
     def _remembered(self, node: Node) -> tuple[bytes, bytes]:
         """Stats and tree of the files of a directory whose own files did not change."""
@@ -362,8 +437,8 @@ class PushTree:
             raise IndexBroken("the push index has lost the files of a directory")
         return details.stats, details.files
 
-    def _entries(self, node: Node) -> dict[int, Entry]:
-        """The files and symlinks of a directory, by number; without segments where they are new."""
+    def _entries(self, node: Node) -> list[Entry]:
+        """The files and symlinks of a directory; those that cannot be had are left out."""
         columns = node.columns
         entries: dict[int, Entry] = {}
         for n in range(len(columns.names)):
@@ -373,22 +448,7 @@ class PushTree:
         if len(entries) < len(columns.names):
             node.trusted = False
             columns.take(list(entries))
-        if distrust_racy(columns, node.scanned_ns):
-            node.trusted = False
-        return entries
-
-    def _encode(self, node: Node, entries: dict[int, Entry]) -> bytes:
-        """The tree of a directory's files; says where those lie that were read."""
-        placed = []
-        for n, entry in entries.items():
-            if entry.digest != EMPTY_DIGEST and not entry.segments and not entry.target:
-                assert node.read is not None
-                runs = node.read.runs(n, entry.size_bytes)
-                segments = [segment for run in runs for segment in self.ledger.segments(run)]
-                name, executable, size_bytes = entry.name, entry.executable, entry.size_bytes
-                entry = Entry(name, Kind.FILE, executable, size_bytes, entry.digest, join(segments))
-            placed.append(entry)
-        return encode_tree(placed)
+        return list(entries.values())
 
     def _entry(self, node: Node, n: int) -> Entry | None:
         """One file or symlink; None where it is left out."""
@@ -410,7 +470,8 @@ class PushTree:
         if not size:
             return Entry(name, Kind.FILE, mode == EXECUTABLE, digest=EMPTY_DIGEST)
         digest = Digest(bytes(read.digests[n * ID_BYTES : (n + 1) * ID_BYTES]))
-        return Entry(name, Kind.FILE, mode == EXECUTABLE, size, digest)
+        segments = [segment for run in read.runs(n, size) for segment in self.ledger.segments(run)]
+        return Entry(name, Kind.FILE, mode == EXECUTABLE, size, digest, join(segments))
 
     def _fail(self, node: Node, n: int, error: LodefsError) -> None:
         self._skip(_path(node, node.columns.names[n]), error)
@@ -444,6 +505,7 @@ class PushTree:
 
 
 _NO_COLUMNS = Columns()
+_KINDS = bytes((FILE_ROW, EXECUTABLE_ROW)).ljust(256, b"\0")  # of modes, in a tree's digest
 
 
 def distrust_racy(columns: Columns, scanned_ns: int) -> bool:
@@ -467,7 +529,3 @@ def distrust_racy(columns: Columns, scanned_ns: int) -> bool:
 
 def _path(node: Node, name: bytes) -> bytes:
     return node.path + b"/" + name if node.path else name
-
-
-def _size_of(row: Remembered) -> int:
-    return row.details.size_bytes() + len(row.key) + 200

@@ -37,6 +37,7 @@ _MANY = 31  # in a tag: the number of chunks stands in the column ``counts``
 _EXECUTABLE = 4
 _DIGEST_HEAD = b"lodefs tree 1\0"
 _DIGEST_ROW = struct.Struct("<BBQ32s")
+FILE_ROW, EXECUTABLE_ROW = 1, 129  # the kinds of files in the rows of a digest
 
 
 class Kind(IntEnum):
@@ -102,19 +103,38 @@ def tree_digest(entries: Sequence[Entry]) -> Digest:
     (u8), size (u64; 0 for a directory), digest, name. Where the bytes lie plays no part.
     """
     directory, pack = Kind.DIRECTORY, _DIGEST_ROW.pack
-    rows = [_DIGEST_HEAD]
-    for entry in sorted(entries, key=_name_of):
+    rows = []
+    for entry in entries:
         kind, name = entry.kind, entry.name
-        rows.append(
-            pack(
-                kind | 128 if entry.executable else kind,
-                len(name),
-                0 if kind is directory else entry.size_bytes,
-                entry.digest,
-            )
-        )
-        rows.append(name)
-    return Digest(blake3(b"".join(rows)).digest())
+        row = kind | 128 if entry.executable else int(kind)
+        size_bytes = 0 if kind is directory else entry.size_bytes
+        rows.append((name, pack(row, len(name), size_bytes, entry.digest)))
+    return _digest_of_rows(rows)
+
+
+def files_digest(
+    names: Sequence[bytes],
+    kinds: Sequence[int],
+    sizes: Sequence[int],
+    digests: Buffer,
+    directories: Sequence[tuple[bytes, Digest]],
+) -> Digest:
+    """The same of a directory whose files come in columns (``kinds``: FILE_ROW, EXECUTABLE_ROW;
+    ``digests``: joined), and with the names and digests of its directories."""
+    pack = _DIGEST_ROW.pack
+    cuts = range(0, len(digests), ID_BYTES)
+    rows = [
+        (name, pack(kind, len(name), size, digests[cut : cut + ID_BYTES]))
+        for name, kind, size, cut in zip(names, kinds, sizes, cuts, strict=True)
+    ]
+    rows += [(name, pack(Kind.DIRECTORY, len(name), 0, digest)) for name, digest in directories]
+    return _digest_of_rows(rows)
+
+
+def _digest_of_rows(rows: list[tuple[bytes, bytes]]) -> Digest:
+    rows.sort()
+    parts = [part for name, row in rows for part in (row, name)]
+    return Digest(blake3(b"".join((_DIGEST_HEAD, *parts))).digest())
 
 
 class _Group(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
