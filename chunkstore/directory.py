@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import os
-import secrets
 import stat
 import threading
 import time
@@ -95,7 +94,7 @@ class DirectoryObjects:
 
     def _put(self, target: int, name: str, data: Sequence[Buffer], *, if_absent: bool) -> str:
         """Writes the temporary file and gives it its name; on disk on return."""
-        temporary = f"{os.getpid()}-{secrets.token_hex(8)}"
+        temporary = f"{os.getpid()}-{os.urandom(8).hex()}"
         folder = os.open(os.path.join(self._root, TEMPORARY), _DIRECTORY_FLAGS)
         try:
             etag = self._write(folder, temporary, data)

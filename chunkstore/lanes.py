@@ -54,11 +54,11 @@ class Lanes(Protocol):
     ) -> None:
         """Takes all ``files`` below the directory ``root`` through the sink, in their order.
 
-        ``meanwhile`` is called while the workers are busy: it does a bit of other work, and says
-        whether there was some. A file that cannot be read is told to the sink, in its CutFile. One that changed comes
-        again behind files that were read meanwhile. Raises NotFound or Denied for ``root``,
-        Unavailable when a worker died, and what ``files`` and the sink raise; after an error the
-        lanes are closed.
+        A file that cannot be read is told to the sink, in its CutFile. One that changed comes
+        again behind files that were read meanwhile. While the workers are busy ``meanwhile`` is
+        called: it does a bit of other work, and says whether there was some. Raises NotFound or
+        Denied for ``root``, Unavailable when a worker died, and what ``files`` and the sink raise;
+        after an error the lanes are closed.
         """
         ...
 
@@ -127,6 +127,8 @@ class InlineLanes(_Lanes):
     def _drive(self, pipeline: Pipeline, root: bytes, meanwhile: Work) -> None:
         while (task := pipeline.next_task(root, self._runs)) is not None:
             pipeline.done(task[0], self._worker.perform(*task))
+        while meanwhile():
+            pass
 
 
 class ProcessLanes(_Lanes):

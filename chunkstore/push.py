@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -262,7 +261,7 @@ class _Push:
         self._store.ensure_writable()  # a commit of trees that are all there already
         packs = self._index.unpublished()
         if packs:
-            shard_id = f"{time.time_ns():016x}-{secrets.token_hex(4)}"
+            shard_id = f"{time.time_ns():016x}-{os.urandom(4).hex()}"
             shard = encode_shard(packs)
             self._store.objects.put(keys.shard(shard_id), [shard], if_absent=True)
             self._sent(len(shard))

@@ -211,7 +211,8 @@ class PushIndex:
                 if row[0] != pack.pack_id:
                     continue  # see _pack_number
                 db.executemany(
-                    "INSERT OR REPLACE INTO chunks VALUES (?, ?, ?)", _chunk_rows(number, pack.ids)
+                    "INSERT OR REPLACE INTO chunks VALUES (?, ?, ?)",
+                    sorted(_chunk_rows(number, pack.ids)),  # in the order of the table: faster
                 )
                 if shard_id is None:
                     row = (number, pack.ids, pack.raw_sizes.tobytes())
@@ -272,11 +273,9 @@ class PushIndex:
 
     def add_trees(self, rows: Iterable[tuple[bytes, TreePlace]]) -> None:
         """Remembers trees (by digest) that are in the store."""
+        encoded = sorted([(digest, _encode_place(digest, place)) for digest, place in rows])
         with self.writing() as db:
-            db.executemany(
-                "INSERT OR REPLACE INTO trees VALUES (?, ?)",
-                ((digest, _encode_place(digest, place)) for digest, place in rows),
-            )
+            db.executemany("INSERT OR REPLACE INTO trees VALUES (?, ?)", encoded)
         self._any_trees = True
 
     def _decode_place(self, digest: bytes, place: bytes) -> TreePlace:

@@ -6,12 +6,10 @@ headers that Amazon S3 wants. Only what a GET without query and body needs.
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import time
 from typing import NamedTuple
 
-_NO_BODY = hashlib.sha256(b"").hexdigest()
+_NO_BODY = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"  # SHA-256 of nothing
 _ALGORITHM = "AWS4-HMAC-SHA256"
 
 
@@ -37,6 +35,9 @@ class Signer:
 
     def headers(self, path: str, credentials: Credentials, now_s: float) -> dict[str, str]:
         """The headers that prove who asks for ``path`` (as it stands in the request line)."""
+        import hashlib  # here: OpenSSL takes milliseconds to load, and most stores need none
+        import hmac
+
         stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now_s))
         day = stamp[:8]
         signed = {"host": self._host, "x-amz-content-sha256": _NO_BODY, "x-amz-date": stamp}
@@ -59,6 +60,8 @@ class Signer:
         kept = self._keys
         if kept is not None and kept[:2] == (day, credentials):
             return kept[2]
+        import hmac
+
         key = b"AWS4" + credentials.secret_key.encode()
         for part in (day, self._region, "s3", "aws4_request"):
             key = hmac.digest(key, part.encode(), "sha256")

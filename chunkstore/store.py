@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -185,7 +185,7 @@ def create_store(objects: ObjectStore, chunking: ChunkingParams | None = None) -
     if next(iter(objects.list(keys.STORE, limit=1)), None) is not None:
         raise AlreadyExists(f"{objects.url} is a lodefs store already")
     probe(objects)
-    settings = Settings(secrets.token_hex(16), chunking or ChunkingParams())
+    settings = Settings(os.urandom(16).hex(), chunking or ChunkingParams())
     try:
         objects.put(keys.STORE, [encode_settings(settings)], if_absent=True)
     except AlreadyExists:
@@ -210,7 +210,7 @@ def probe(objects: ObjectStore) -> None:
 
     Unsupported where the second write is not refused: two pushes could then lose commits.
     """
-    key = keys.probe(secrets.token_hex(16))
+    key = keys.probe(os.urandom(16).hex())
     objects.put(key, [b"lodefs probe\n"], if_absent=True)
     try:
         objects.put(key, [b"lodefs probe, again\n"], if_absent=True)

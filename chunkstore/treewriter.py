@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from chunkstore.chunking import ChunkingParams, cut
-from chunkstore.compression import compress
+from chunkstore.compression import RAW, compress
 from chunkstore.names import Digest, digest_of
 from chunkstore.packing import Packer
 from chunkstore.packreader import PackReader
@@ -25,6 +25,7 @@ from chunkstore.tree import SAME_PACK, Entry, Kind, Segment, decode_tree, encode
 # Larger trees say the pack of everything, so that chunks of them can be used again elsewhere
 WHOLE_SIZE_BYTES_MAX = 1 << 20
 _ENTRY_SIZE_BYTES = 80  # about what an entry takes, besides its name
+COMPRESSED_SIZE_BYTES_MIN = 256  # smaller trees are mostly digests, and do not shrink
 MISSING_MAX = 8  # directories that are stored rather than looked for in the head
 _FRESH = 1 << 63  # places from here on are serials of the packer: see packing.py
 
@@ -190,7 +191,8 @@ class TreeWriter:
         """Stores a tree's bytes, cut like a file. Chunks that the store has are used again, unless
         it must lie ``whole`` in the open pack."""
         if len(data) <= self.params.size_bytes_min:  # nearly all are: no need to look
-            serial = self.packer.add(digest_of(data), *compress(data), len(data))
+            stored = (RAW, data) if len(data) < COMPRESSED_SIZE_BYTES_MIN else compress(data)
+            serial = self.packer.add(digest_of(data), *stored, len(data))
             self.raw_bytes += len(data)
             return _Placed(len(data), (Run(_FRESH + serial, 1, len(data)),))
         ends = cut(data, self.params)

@@ -45,22 +45,22 @@ def push(
     Reads only what changed since the last push from here, and sends only what the store does not
     have.
     """
-    from chunkstore.push import PushOptions
-    from chunkstore.push import push as push_directory
-
-    spec = parse_spec(repo)
-    if spec.path:
-        raise InvalidInput(f"{spec}: push takes REPO[@BRANCH], without a path")
-    options = PushOptions(
-        message=message,
-        author=author if author is not None else user_name(),
-        time_s=int(time.time()),
-        skip_unreadable=skip_unreadable,
-        workers=workers,
-        index_dir=session.home_cache() / "push",
-    )
     gc.disable()  # millions of objects and no cycles: looking for some takes a tenth of the time
     try:
+        from chunkstore.push import PushOptions
+        from chunkstore.push import push as push_directory
+
+        spec = parse_spec(repo)
+        if spec.path:
+            raise InvalidInput(f"{spec}: push takes REPO[@BRANCH], without a path")
+        options = PushOptions(
+            message=message,
+            author=author if author is not None else user_name(),
+            time_s=int(time.time()),
+            skip_unreadable=skip_unreadable,
+            workers=workers,
+            index_dir=session.home_cache() / "push",
+        )
         with metered() as progress:
             result = push_directory(
                 session.store, directory, spec.repo, spec.rev, options, progress
