@@ -331,9 +331,14 @@ class SourceMemory:
         """The state of a directory. Keys must ascend; rows in between are of directories that are
         no longer there."""
         row = self._row
-        while row is not None and row[0] < key:
-            self._gone.append(row[0])
-            row = self._step()
+        try:
+            while row is not None and row[0] < key:
+                self._gone.append(row[0])
+                row = self._step()
+        except TypeError as error:
+            raise IndexBroken(
+                f"the push index {self._index.path} is broken: a directory's key is spoiled"
+            ) from error
         if row is None or row[0] != key:
             return None
         self._step()

@@ -41,7 +41,7 @@ RACY_COARSE_NS = 2_000_000_000  # of file systems that keep whole or even second
 RACY_FINE_NS = 100_000_000  # of all others: more than a tick of the kernel's clock
 # Directories gone on with, and remembered, at once: workers must not run dry meanwhile
 STEP_DIRECTORIES_MAX = 50
-ROWS_MAX = 1000
+ROWS_MIN, ROWS_MAX = 250, 1000
 BACKLOG_NAMES_MAX = 50_000  # directories and files that wait for a time with nothing else to do
 ALL = sys.maxsize
 ROWS_BYTES_MAX = 16 << 20
@@ -264,7 +264,7 @@ class PushTree:
             for _ in range(min(STEP_DIRECTORIES_MAX, len(self._sealed))):
                 self._go_on()
             return True
-        if len(self._stored) >= ROWS_MAX:
+        if len(self._stored) >= ROWS_MIN:
             self.remember(ROWS_MAX)
             return True
         return False

@@ -55,7 +55,7 @@ class Skipped(NamedTuple):
 
 
 Row = tuple[bytes, int, int, int, int, int]  # name, mode, size, mtime, inode, ctime
-_NO_ROWS: tuple[tuple[()], ...] = ((),) * 6
+_NO_NUMBERS = array("q")
 
 
 class Columns:
@@ -68,7 +68,11 @@ class Columns:
 
     def __init__(self, rows: Iterable[Row] = ()) -> None:
         ordered = sorted(rows)
-        names, modes, *columns = zip(*ordered, strict=True) if ordered else _NO_ROWS
+        if not ordered:  # of many directories
+            self.names, self.modes = [], bytearray()
+            self.sizes = self.mtimes_ns = self.inodes = self.ctimes_ns = _NO_NUMBERS
+            return
+        names, modes, *columns = zip(*ordered, strict=True)
         self.names = list(names)
         self.modes = bytearray(modes)
         self.sizes, self.mtimes_ns, self.inodes, self.ctimes_ns = [array("q", c) for c in columns]

@@ -182,6 +182,8 @@ def decode_tree(data: Buffer, own_pack: PackId | None) -> list[Entry]:
 
     ``own_pack`` is None for a form whose chunks lie in several packs: it must name packs by id.
     """
+    if data == _EMPTY_TREE:  # often: of a directory that has directories only
+        return []
     if not len(data):
         raise Corrupt("a tree of no bytes")
     if data[0] != VERSION:

@@ -95,6 +95,9 @@ class TreeWriter:
         while True:
             frame = frames[-1]
             child = _next_missing(frame, self._new)
+            if child is not None and child.node is not None and not child.node.children:
+                frame.placed[child.name] = self._keep(child.digest, child.node.files)
+                continue
             if child is not None:
                 key = frame.key + b"\0" + child.name if frame.key else child.name
                 frames.append(self._frame(child, key, frame.head.get(child.name)))
@@ -157,7 +160,6 @@ class TreeWriter:
         """Encodes and stores the tree of a directory whose directories have places."""
         if frame.digest in self._new:
             return self._new[frame.digest]
-        self.stored += 1
         children = frame.children
         if not children:
             data, whole = frame.files, False
@@ -169,7 +171,11 @@ class TreeWriter:
                 for child in children
             ]
             data = encode_tree([*decode_tree(frame.files, SAME_PACK), *directories])
-        placed = self._new[frame.digest] = self._put(data, whole=whole)
+        return self._keep(frame.digest, data, whole=whole)
+
+    def _keep(self, digest: Digest, data: bytes, *, whole: bool = False) -> _Placed:
+        self.stored += 1
+        placed = self._new[digest] = self._put(data, whole=whole)
         return placed
 
     def _make_room(self, size_bytes: int, frame: _Frame) -> bool:
