@@ -166,6 +166,17 @@ def test_directories_are_asked_in_order(tmp_path: Path, monkeypatch: pytest.Monk
         assert index.source(b"/other").lookup(b"04x") is not None
 
 
+def test_a_key_of_a_wrong_type_is_a_broken_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A flipped bit in SQLite's own headers can make NULL of a key: that is told as spoiled."""
+    with index_in(tmp_path) as index:
+        monkeypatch.setattr(index, "select", lambda *_: [(None, b"state")])
+        memory = pushindex.SourceMemory(index, 1)
+        with pytest.raises(IndexBroken, match="key is spoiled"):
+            memory.state(b"key")
+
+
 def test_an_untrusted_signature_equals_none(tmp_path: Path) -> None:
     """A directory remembered without a signature looks changed next time."""
     with index_in(tmp_path) as index:
