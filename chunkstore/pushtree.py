@@ -254,8 +254,6 @@ class PushTree:
             rows, self._rows = self._rows, []
             for serial, row in rows:
                 self._keep(serial, row)
-        if self._stored_bytes >= ROWS_BYTES_MAX:
-            self.remember()
 
     def work(self) -> bool:
         """Goes on with some directories, or remembers some of those whose chunks are in the store,
@@ -280,7 +278,7 @@ class PushTree:
         self.settle()
         rows, self._stored = self._stored[:rows_max], self._stored[rows_max:]
         if rows:
-            self._stored_bytes -= sum(row.details.size_bytes() for row in rows)
+            self._stored_bytes -= sum(map(_size_of, rows))
             self.memory.remember(rows)
 
     def _enter(self, directory: Directory) -> Node:
@@ -410,7 +408,9 @@ class PushTree:
             self._rows.append((serial, row))
         else:
             self._stored.append(row)
-            self._stored_bytes += row.details.size_bytes()
+            self._stored_bytes += _size_of(row)
+            if self._stored_bytes >= ROWS_BYTES_MAX:
+                self.remember(ROWS_MAX)
 
     def _digest(self, node: Node) -> tuple[list[Entry] | None, Digest]:
         """The digest of a directory, and its files where they had to be looked at one by one."""
@@ -529,3 +529,7 @@ def distrust_racy(columns: Columns, scanned_ns: int) -> bool:
 
 def _path(node: Node, name: bytes) -> bytes:
     return node.path + b"/" + name if node.path else name
+
+
+def _size_of(row: Remembered) -> int:
+    return row.details.size_bytes() + len(row.key) + 200

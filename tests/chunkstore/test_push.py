@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from chunkstore import keys
+from chunkstore import keys, pushtree
 from chunkstore.commit import LARGE_SIZE_BYTES_MIN, Commit
 from chunkstore.errors import Conflict, Denied, InvalidInput, NotADirectory, NotFound
 from chunkstore.memory import MemoryObjects
@@ -134,6 +134,20 @@ def test_an_empty_directory_can_be_pushed(pusher: Pusher) -> None:
     assert in_commit(pusher.store, "r", result.commit) == {}
     assert (result.files, result.directories, result.unchanged) == (0, 1, False)
     assert pusher.push().unchanged
+
+
+@pytest.mark.parametrize("name", ["BACKLOG_NAMES_MAX", "ROWS_BYTES_MAX", "ROWS_MIN"])
+def test_directories_that_wait_are_bounded(
+    pusher: Pusher, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Where more may not wait they go on at once: the commit is the same, and all is remembered."""
+    random_files(pusher.source, files=60, size_bytes_max=5000)
+    awkward(pusher.source / "awkward")
+    monkeypatch.setattr(pushtree, name, 1)
+    pusher.push()
+    again = pusher.push()
+    assert again.unchanged
+    assert again.files_read == 0
 
 
 def test_nothing_changed_means_no_write_and_no_file_opened(pusher: Pusher) -> None:

@@ -6,7 +6,6 @@ import asyncio
 import random
 import threading
 from collections.abc import Callable, Coroutine
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -357,7 +356,7 @@ def test_damage_costs_only_its_files(rig: Rig) -> None:
 
     def spoilt(key: str, part: Part) -> Part:
         if key == bad and part.data:
-            return replace(part, data=bytes(len(part.data)))
+            return structs.replace(part, data=bytes(len(part.data)))
         return part
 
     async def work(node: StoreNode) -> None:
@@ -381,7 +380,7 @@ def test_a_damaged_directory_costs_what_is_below(rig: Rig) -> None:
     bad = keys.pack(small.segments[0].pack)
 
     def spoilt(key: str, part: Part) -> Part:
-        return replace(part, data=bytes(len(part.data))) if key == bad else part
+        return structs.replace(part, data=bytes(len(part.data))) if key == bad else part
 
     async def work(node: StoreNode) -> None:
         rig.objects.answer = spoilt

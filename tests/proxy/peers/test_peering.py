@@ -8,7 +8,6 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from itertools import cycle
 from pathlib import Path
@@ -213,7 +212,7 @@ def test_wrong_bytes_from_the_store_reach_no_peer(rig: Rig) -> None:
             def answer(key: str, part: Part) -> Part:
                 if len(part.data) > 20_000 and key not in lied:
                     lied.add(key)
-                    return replace(part, data=bytes(len(part.data)))
+                    return structs.replace(part, data=bytes(len(part.data)))
                 return part
 
             rig.objects.answer = answer
