@@ -10,6 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from chunkstore import keys
 from chunkstore.errors import Denied, InvalidInput, NotFound, Unavailable
