@@ -23,6 +23,7 @@ NAME_BYTES_MAX = 255  # NAME_MAX of Linux
 
 _REPO_PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
 _REF = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
+_HEX = re.compile(r"[0-9a-f]+\Z")
 _HEX_PREFIX = re.compile(r"[0-9a-f]{6,64}\Z")
 DEFAULT_BRANCH = "main"
 
@@ -62,6 +63,11 @@ def check_ref_name(name: str) -> str:
     return name
 
 
+def is_hex(rev: str) -> bool:
+    """Whether ``rev`` consists of hex digits as commit ids do."""
+    return bool(_HEX.match(rev))
+
+
 def is_commit_prefix(rev: str) -> bool:
     """Whether ``rev`` may be a commit id or the beginning of one."""
     return bool(_HEX_PREFIX.match(rev))
@@ -85,8 +91,8 @@ def split_path(path: bytes) -> list[bytes]:
     for part in parts:
         if part == b".." or b"\0" in part or len(part) > NAME_BYTES_MAX:
             raise InvalidInput(
-                f"{path!r} is not a path inside a snapshot: '..', NUL and names of more than "
-                f"{NAME_BYTES_MAX} bytes are refused"
+                f"{path.decode('utf-8', 'backslashreplace')!r} is not a path inside a snapshot: "
+                f"'..', NUL and names of more than {NAME_BYTES_MAX} bytes are refused"
             )
     return parts
 

@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from chunkstore import keys
 from chunkstore.commit import Commit, Large, encode_commit
-from chunkstore.errors import InvalidInput, LodefsError
+from chunkstore.errors import Conflict, InvalidInput, LodefsError
 from chunkstore.intake import Intake
 from chunkstore.names import CommitId, check_ref_name, check_repo
 from chunkstore.packing import TREE_PACK_SIZES_BYTES, Packer, Uploader
@@ -33,6 +33,11 @@ from chunkstore.tree import Entry
 from chunkstore.treewriter import TreeWriter
 
 T = TypeVar("T")
+
+_REPEATED = (
+    "But a push commits the whole directory as it is: repeated, it undoes what the other push "
+    "changed, unless you bring that into the directory first (lodefs diff, lodefs pull)"
+)
 
 # Less than this is read in this process: starting others would take longer
 INLINE_FILES_MAX = 200
@@ -66,6 +71,7 @@ class PushResult:
     new_bytes: int  # chunks that were not in the store, uncompressed
     stored_bytes: int  # of the objects that were written: packs, index shard, commit
     sent_bytes: int  # the same as stored_bytes
+    created_branch: bool  # it did not exist before
     skipped: list[Skipped] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)  # by phase
 
@@ -89,7 +95,8 @@ def push(
 ) -> PushResult:
     """Commits the directory ``source`` to a branch; no commit where nothing changed.
 
-    NotFound, NotADirectory, InvalidInput for the source; Denied, SourceChanged, Unavailable for
+    NotFound, NotADirectory, InvalidInput for the source; InvalidInput for a new branch that has
+    the name of a tag or commit; Denied, SourceChanged, Unavailable for
     files (named), unless they are skipped; Conflict when the branch moved meanwhile; Unsupported
     for a store without conditional writes; what the store raises. After an error nothing is
     committed, and the push can be repeated.
@@ -280,12 +287,12 @@ class _Push:
         )
         commit_id = self._store.put_commit(self._repo, commit)
         self._sent(len(encode_commit(commit)))
-        self._store.refs(self._repo).advance(
-            BRANCHES,
-            self._branch,
-            commit_id,
-            expected_sequence=None if head.ref is None else head.ref.sequence,
-        )
+        sequence = None if head.ref is None else head.ref.sequence
+        refs = self._store.refs(self._repo)
+        try:
+            refs.advance(BRANCHES, self._branch, commit_id, expected_sequence=sequence)
+        except Conflict as error:
+            raise Conflict(f"{error}. {_REPEATED}") from None
         return commit_id
 
     def _sent(self, size_bytes: int) -> None:
@@ -305,6 +312,7 @@ class _Push:
             new_bytes=self._intake.new_bytes,
             stored_bytes=stored_bytes,
             sent_bytes=stored_bytes,
+            created_branch=self._head.id is None,
             skipped=self._scan.skipped,
             seconds=self._seconds,
         )
@@ -322,6 +330,7 @@ class _Push:
 def _read_head(store: Store, repo: str, branch: str) -> _Head:
     ref = store.refs(repo).latest(BRANCHES, branch)
     if ref is None or ref.commit is None:
+        store.check_new_ref(repo, BRANCHES, branch)
         return _Head(ref, None, None)
     return _Head(ref, ref.commit, store.commit(repo, ref.commit).root)
 

@@ -58,16 +58,19 @@ class Refs:
         """Where a ref is now. NotFound; Corrupt, UnknownFormat."""
         entry = self.latest(kind, name)
         if entry is None or entry.commit is None:
-            raise NotFound(f"{self._repo} has no {_one(kind)} {name}")
+            raise NotFound(f"{self._repo} has no {one(kind)} {name}")
         return entry
 
     def list(self, kind: str) -> dict[str, RefEntry]:
         """All refs of a kind that are not deleted, by name: one list and one get for each."""
-        return {
-            name: entry
-            for name, newest in self._newest(kind)
-            if (entry := self._entry(kind, name, newest)).commit is not None
-        }
+        return dict(self.living(kind))
+
+    def living(self, kind: str) -> Iterator[tuple[str, RefEntry]]:
+        """The same, each read when it is asked for."""
+        for name, newest in self._newest(kind):
+            entry = self._entry(kind, name, newest)
+            if entry.commit is not None:
+                yield name, entry
 
     def names(self, kind: str) -> Iterator[str]:
         """Names of all refs of a kind, deleted ones too: one list for each, and no get."""
@@ -120,9 +123,9 @@ class Refs:
         now = "it has no entry"
         if latest is not None:
             at = "deleted" if latest.commit is None else f"at {latest.commit.hex()[:12]}"
-            now = f"it is {at} since its move number {latest.sequence}"
+            now = f"it is {at} now"
         return Conflict(
-            f"{_one(kind)} {name} of {self._repo} was moved by somebody else: {now}. "
+            f"{one(kind)} {name} of {self._repo} was moved by somebody else: {now}. "
             "Nothing is lost: repeat the command to go on from there"
         )
 
@@ -158,5 +161,6 @@ def _check_kind(kind: str) -> str:
     return kind
 
 
-def _one(kind: str) -> str:
+def one(kind: str) -> str:
+    """What one ref of a kind is called."""
     return {BRANCHES: "branch", TAGS: "tag"}[kind]

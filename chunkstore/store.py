@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 
 import msgspec
 
@@ -22,10 +22,17 @@ from chunkstore.errors import (
     UnknownFormat,
     Unsupported,
 )
-from chunkstore.names import CommitId, check_ref_name, check_repo, is_commit_prefix
+from chunkstore.names import (
+    ID_HEX_CHARS_MIN,
+    CommitId,
+    check_ref_name,
+    check_repo,
+    is_commit_prefix,
+    is_hex,
+)
 from chunkstore.objects import Buffer, ObjectStore
 from chunkstore.packreader import PackReader
-from chunkstore.refs import BRANCHES, TAGS, Refs
+from chunkstore.refs import BRANCHES, TAGS, Refs, one
 from chunkstore.sealed import seal, unseal
 
 VERSION = 1
@@ -103,11 +110,12 @@ class Store:
                 probe(self.objects)
                 self._probed = True
 
-    def repos(self) -> Iterator[str]:
-        """Names of the repositories that have refs, in order: two lists for each."""
+    def repos(self, below: str = "") -> Iterator[str]:
+        """Names of the repositories that have refs, in order: two lists for each. ``below``:
+        those that begin so."""
         after = ""
         while True:
-            info = next(iter(self.objects.list(keys.REPOS, after=after, limit=1)), None)
+            info = next(iter(self.objects.list(keys.REPOS + below, after=after, limit=1)), None)
             if info is None:
                 return
             parts = info.key.split("/")
@@ -134,18 +142,30 @@ class Store:
             entry = refs.latest(kind, rev)
             if entry is not None and entry.commit is not None:
                 return entry.commit
-        if is_commit_prefix(rev):
-            prefix = keys.commits(repo)
-            found = [
-                info.key[len(prefix) :]
-                for info in self.objects.list(prefix + rev, limit=_NAMED_MAX)
-            ]
-            if len(found) > 1:
-                named = ", ".join(name[: len(rev) + 6] for name in found)
-                raise InvalidInput(f"{rev} begins several commits of {repo}: {named}")
-            if found:
-                return CommitId(bytes.fromhex(found[0]))
+        found = self._commits_of(repo, rev)
+        if len(found) > 1:
+            named = ", ".join(name[: len(rev) + 6] for name in found)
+            raise InvalidInput(f"{rev} begins several commits of {repo}: {named}")
+        if found:
+            return CommitId(bytes.fromhex(found[0]))
         raise self._unknown(repo, rev)
+
+    def check_new_ref(self, repo: str, kind: str, name: str) -> None:
+        """InvalidInput where a new branch or tag would take its name from something else, so
+        that ``resolve`` would find another commit than before. Of two who create a branch and a
+        tag of one name at once, neither is told."""
+        other = TAGS if kind == BRANCHES else BRANCHES
+        latest = self.refs(repo).latest(other, name)
+        if latest is not None and latest.commit is not None:
+            raise InvalidInput(
+                f"{repo} has a {one(other)} {name}: a {one(kind)} {name} would be mistaken for it; "
+                "take another name"
+            )
+        if found := self._commits_of(repo, name):
+            raise InvalidInput(
+                f"{name} is the beginning of commit {found[0][:12]} of {repo}, which a {one(kind)} "
+                f"{name} would hide; take another name"
+            )
 
     def commit(self, repo: str, commit_id: CommitId) -> Commit:
         """A commit of a repository. NotFound, Corrupt, UnknownFormat."""
@@ -167,14 +187,30 @@ class Store:
         """Frees connections."""
         self.objects.close()
 
+    def _commits_of(self, repo: str, rev: str) -> list[str]:
+        """The first commits that ``rev`` is the beginning of, in hex."""
+        if not is_commit_prefix(rev):
+            return []
+        prefix = keys.commits(repo)
+        found = self.objects.list(prefix + rev, limit=_NAMED_MAX)
+        return [info.key[len(prefix) :] for info in found]
+
     def _unknown(self, repo: str, rev: str) -> NotFound:
-        if next(iter(self.objects.list(f"{keys.REPOS}{repo}/", limit=1)), None) is None:
-            there = list(islice(self.repos(), _NAMED_MAX))
-            known = f"it has {', '.join(there)}" if there else "it has none yet"
-            return NotFound(f"{self.url} has no repository {repo}; {known}")
-        branches = list(islice(self.refs(repo).names(BRANCHES), _NAMED_MAX))
-        named = f"; its branches: {', '.join(branches)}" if branches else ""
-        return NotFound(f"{repo} has no branch, tag or commit {rev}{named}")
+        if not self._has(keys.commits(repo)) and not self._has(f"{keys.REPOS}{repo}/refs/"):
+            there = list(islice(chain(self.repos(f"{repo}/"), self.repos()), _NAMED_MAX))
+            known = ", ".join(dict.fromkeys(there))
+            return NotFound(f"{self.url} has no repository {repo}; it has {known or 'none yet'}")
+        refs = self.refs(repo)
+        told = f"{repo} has no branch, tag or commit {rev}"
+        if is_hex(rev) and len(rev) < ID_HEX_CHARS_MIN:
+            told += f" (of a commit at least {ID_HEX_CHARS_MIN} digits are needed)"
+        for kind, kinds in ((BRANCHES, "branches"), (TAGS, "tags")):
+            names = [name for name, _ in islice(refs.living(kind), _NAMED_MAX)]
+            told += f"; its {kinds}: {', '.join(names)}" if names else ""
+        return NotFound(told)
+
+    def _has(self, prefix: str) -> bool:
+        return next(iter(self.objects.list(prefix, limit=1)), None) is not None
 
 
 def create_store(objects: ObjectStore, chunking: ChunkingParams | None = None) -> Store:

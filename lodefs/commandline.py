@@ -23,7 +23,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "init": ("init", "Create a store."),
     "push": ("push", "Commit a directory to a branch."),
     "pull": ("pull", "Copy a revision into a directory."),
-    "ls": ("ls", "List a directory of a revision."),
+    "ls": ("ls", "List the repositories, or a directory of a revision."),
     "cat": ("cat", "Write a file's content to standard output."),
     "log": ("log", "Show the commits of a revision, newest first."),
     "diff": ("diff", "Show what differs between two revisions."),
@@ -46,7 +46,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
 
 EPILOG = """\b
 REPO is a name such as vision/flickr30k; REV a branch, a tag, a commit or its unique beginning
-(default: the branch main); PATH a file or directory inside.
+of 6 or more digits (default: the branch main); PATH a file or directory inside.
 
 \b
 Completion for bash (zsh, fish: the same with their names):

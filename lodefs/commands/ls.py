@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from chunkstore.errors import InvalidInput
 from chunkstore.names import Spec
 from chunkstore.tree import Entry, Kind
 from lodefs import text
@@ -14,18 +15,23 @@ _MARKS = {Kind.FILE: "-", Kind.DIRECTORY: "d", Kind.SYMLINK: "l"}
 
 
 @click.command()
-@click.argument("spec", metavar="REPO[@REV][:PATH]", type=SPEC)
+@click.argument("spec", metavar="[REPO[@REV][:PATH]]", type=SPEC, required=False)
 @click.option("-l", "long", is_flag=True, help="Kind, size, digest and name.")
 @click.option("-R", "recursive", is_flag=True, help="All that lies below, with paths.")
 @json_option
 @session_command
-def ls(session: Session, spec: Spec, long: bool, recursive: bool, as_json: bool) -> None:
-    """List a directory of a revision; a file is listed alone.
+def ls(session: Session, spec: Spec | None, long: bool, recursive: bool, as_json: bool) -> None:
+    """List the repositories of the store, or a directory of a revision; a file is listed alone.
 
     With --json one object a line; the path in it is percent-encoded.
     """
     from chunkstore.history import listing
 
+    if spec is None:
+        if long or recursive:
+            raise InvalidInput("-l and -R need a REPO")
+        _list_repos(session, as_json=as_json)
+        return
     for path, entry in listing(session.store, spec, recursive=recursive):
         if as_json:
             write_json(json_of(path, entry))
@@ -33,6 +39,14 @@ def ls(session: Session, spec: Spec, long: bool, recursive: bool, as_json: bool)
             write_line(long_line(path, entry))
         else:
             write_line(text.shown(path) + ("/" if entry.kind is Kind.DIRECTORY else ""))
+
+
+def _list_repos(session: Session, *, as_json: bool) -> None:
+    for repo in session.store.repos():
+        if as_json:
+            write_json({"repo": repo})
+        else:
+            write_line(repo)
 
 
 def json_of(path: bytes, entry: Entry) -> dict[str, object]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from chunkstore.errors import InvalidInput
-from chunkstore.names import parse_spec
+from chunkstore.names import Spec, parse_spec
 from lodefs import text
 from lodefs.meter import metered
 from lodefs.options import json_option, session_command, write_json, write_line
@@ -70,7 +70,7 @@ def push(
     if as_json:
         write_json(_json_of(result))
     else:
-        _show(result, f"{spec.repo}@{spec.rev}")
+        _show(result, spec)
 
 
 def user_name() -> str:
@@ -85,6 +85,7 @@ def _json_of(result: PushResult) -> dict[str, object]:
     return {
         "commit": result.commit,
         "unchanged": result.unchanged,
+        "created_branch": result.created_branch,
         "files": result.files,
         "directories": result.directories,
         "size_bytes": result.size_bytes,
@@ -96,7 +97,7 @@ def _json_of(result: PushResult) -> dict[str, object]:
     }
 
 
-def _show(result: PushResult, where: str) -> None:
+def _show(result: PushResult, spec: Spec) -> None:
     for item in result.skipped:
         click.echo(f"lodefs: skipped: {text.shown(str(item))}", err=True)
     write_line(f"files   {result.files:,} ({result.files_read:,} read)")
@@ -104,6 +105,8 @@ def _show(result: PushResult, where: str) -> None:
     write_line(f"new     {text.size(result.new_bytes)}")
     write_line(f"stored  {text.size(result.stored_bytes)}")
     if result.unchanged:
-        write_line(f"nothing changed: {where} stays at {result.commit}")
+        write_line(f"nothing changed: {spec} stays at {result.commit}")
     else:
+        if result.created_branch:
+            write_line(f"created branch {spec.rev}")
         write_line(f"commit  {result.commit}")

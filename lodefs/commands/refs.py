@@ -84,6 +84,8 @@ def _create(
     now = latest.commit if latest else None
     if now not in (None, commit_id) and not force:
         raise AlreadyExists(f"{name} exists already, at {now.hex()[:12]}; --force moves it")
+    if now is None:
+        store.check_new_ref(spec.repo, kind, name)
     if now != commit_id:
         store.ensure_writable()
         sequence = None if latest is None else latest.sequence

@@ -16,7 +16,7 @@ from chunkstore.memory import MemoryObjects
 from chunkstore.names import CommitId, PackId
 from chunkstore.progress import Progress
 from chunkstore.push import PushOptions, PushResult, push
-from chunkstore.refs import BRANCHES
+from chunkstore.refs import BRANCHES, TAGS
 from chunkstore.scan import Scan
 from chunkstore.store import Store, create_store
 from chunkstore.testing.directories import (
@@ -441,7 +441,7 @@ def test_a_branch_that_moved_meanwhile_is_a_conflict(pusher: Pusher, tmp_path: P
         return perform()
 
     pusher.objects.add(overtake, "put", keys.INDEX, times=1)
-    with pytest.raises(Conflict, match="moved by somebody else"):
+    with pytest.raises(Conflict, match=r"moved by somebody else.*undoes what the other push"):
         pusher.push()
     assert pusher.store.resolve("r", "main").hex() == won[0].commit
     pusher.objects.forget()
@@ -536,3 +536,18 @@ def test_the_scan_is_closed_after_an_error(pusher: Pusher, tmp_path: Path) -> No
         pusher.push()
     assert len(os.listdir("/proc/self/fd")) == before
     assert list(Scan(os.fsencode(pusher.source)))
+
+
+def test_a_new_branch_takes_no_name(pusher: Pusher, tmp_path: Path) -> None:
+    """A push to a new branch is refused where its name is a tag's, before any file is read."""
+    write_files(pusher.source, {"a": b"1"})
+    assert pusher.push().created_branch
+    commit_id = pusher.store.resolve("r", "main")
+    pusher.store.refs("r").advance(TAGS, "v1", commit_id, expected_sequence=None)
+    other = Pusher(tmp_path, pusher.store, "other index")
+    with pytest.raises(InvalidInput, match="r has a tag v1"):
+        other.push(branch="v1")
+    assert not other.index_dir.exists()  # it is opened before the first file
+    write_files(pusher.source, {"a": b"2"})
+    assert not pusher.push().created_branch
+    assert pusher.store.resolve("r", "v1") == commit_id

@@ -269,3 +269,46 @@ def test_resolve_malformed_names(store: Store, repo: str, rev: str) -> None:
     """Names that cannot be are refused before they become keys."""
     with pytest.raises(InvalidInput):
         store.resolve(repo, rev)
+
+
+@pytest.mark.parametrize(("kind", "other"), [(BRANCHES, TAGS), (TAGS, BRANCHES)])
+def test_new_refs_take_no_names(store: Store, kind: str, other: str) -> None:
+    """A new ref may have no name of the other kind, nor be the beginning of a commit; deleted
+    refs and other repositories' do not count."""
+    [commit_id] = commits(store, "repo", 1)
+    refs = store.refs("repo")
+    refs.advance(other, "v1", commit_id, expected_sequence=None)
+    with pytest.raises(InvalidInput, match=r"repo has a (tag|branch) v1: a (branch|tag) v1 would"):
+        store.check_new_ref("repo", kind, "v1")
+    for name in (commit_id.hex()[:6], commit_id.hex()):
+        with pytest.raises(InvalidInput, match=f"{name} is the beginning of commit"):
+            store.check_new_ref("repo", kind, name)
+        store.check_new_ref("other", kind, name)
+    store.check_new_ref("repo", kind, commit_id.hex()[:5])
+    store.check_new_ref("repo", other, "v1")
+    refs.advance(other, "v1", None, expected_sequence=0)
+    store.check_new_ref("repo", kind, "v1")
+
+
+def test_resolve_names_what_exists(store: Store) -> None:
+    """What is unknown is told with branches and tags that exist, without deleted ones; short
+    beginnings of commits with how long they must be."""
+    [commit_id] = commits(store, "repo", 1)
+    refs = store.refs("repo")
+    for kind, name in ((BRANCHES, "dev"), (BRANCHES, "main"), (TAGS, "v1"), (TAGS, "v2")):
+        refs.advance(kind, name, commit_id, expected_sequence=None)
+    refs.advance(BRANCHES, "dev", None, expected_sequence=0)
+    refs.advance(TAGS, "v1", None, expected_sequence=0)
+    with pytest.raises(NotFound, match=r"commit nope; its branches: main; its tags: v2$"):
+        store.resolve("repo", "nope")
+    with pytest.raises(NotFound, match=r"at least 6 digits are needed\)"):
+        store.resolve("repo", commit_id.hex()[:5])
+
+
+def test_resolve_a_repository_that_others_lie_below(store: Store) -> None:
+    """The first part of repositories' names is no repository; those below are named first."""
+    [commit_id] = commits(store, "vision/py", 1)
+    for repo in ("vision/py", "audio"):
+        store.refs(repo).advance(BRANCHES, "main", commit_id, expected_sequence=None)
+    with pytest.raises(NotFound, match=r"has no repository vision; it has vision/py, audio$"):
+        store.resolve("vision", "main")

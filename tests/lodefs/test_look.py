@@ -223,3 +223,39 @@ def test_init(lodefs: Lodefs, objects: MemoryObjects) -> None:
     assert made.code == 0
     assert len(made.json["id"]) == 32
     assert keys.STORE in objects.objects
+
+
+def test_ls_of_the_store(lodefs: Lodefs, store: Store) -> None:
+    """ls without REPO lists the repositories."""
+    Handmade(store).commit("audio", OLD)
+    assert lodefs("ls").out == "audio\nvision/cats\n"
+    assert lodefs("ls", "--json").json_lines == [{"repo": "audio"}, {"repo": "vision/cats"}]
+    assert lodefs("ls", "-l").code == 2
+
+
+@pytest.mark.parametrize("command", ["ls", "log"])
+def test_part_of_a_repository(lodefs: Lodefs, command: str) -> None:
+    """The first part of a repository's name is told what lies below it."""
+    ran = lodefs(command, "vision")
+    assert ran.code == 3
+    assert "has no repository vision; it has vision/cats" in ran.err
+
+
+def test_names_are_taken_once(lodefs: Lodefs, store: Store) -> None:
+    """No branch is created with the name of a tag or the reverse, nor with a commit's beginning;
+    what exists still moves and goes."""
+    commit = store.resolve("vision/cats", "main").hex()[:7]
+    for arguments in (("branch", "v1"), ("tag", "main"), ("branch", commit), ("tag", commit)):
+        ran = lodefs(arguments[0], "vision/cats", arguments[1])
+        assert ran.code == 2
+        assert arguments[1] in ran.err
+    store.refs("vision/cats").advance(
+        "branches", "v1", store.resolve("vision/cats", "v1"), expected_sequence=None
+    )
+    assert lodefs("tag", "--force", "vision/cats@main", "v1").code == 0
+    assert lodefs("branch", "--delete", "vision/cats", "v1").code == 0
+
+
+def test_odd_paths_in_errors(lodefs: Lodefs) -> None:
+    """A path that is refused is shown as it was given."""
+    assert "error: '..' is not a path inside" in lodefs("ls", "vision/cats:..").err

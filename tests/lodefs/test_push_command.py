@@ -36,7 +36,7 @@ def test_push_prints_what_it_did(lodefs: Lodefs, source: Path) -> None:
     ran = lodefs("push", str(source), "vision/cats", "-m", "first")
     assert ran.code == 0, ran.err
     names = [line.split()[0] for line in ran.out.splitlines()]
-    assert names == ["files", "bytes", "new", "stored", "commit"]
+    assert names == ["files", "bytes", "new", "stored", "created", "commit"]
     assert lodefs("log", "--json", "vision/cats").json["message"] == "first"
     assert lodefs("cat", "vision/cats:a.txt").out == "hello\n"
 
@@ -115,3 +115,11 @@ def test_the_program_itself(tmp_path: Path, source: Path) -> None:
     lodefs("pull", "r", str(tmp_path / "copy"))
     assert (tmp_path / "copy" / "d" / "b").read_bytes() == (source / "d" / "b").read_bytes()
     assert "all is well" in lodefs("verify", "--data")
+
+
+def test_push_tells_of_a_new_branch(lodefs: Lodefs, source: Path) -> None:
+    """The first push to a branch says that it created it; the next ones do not."""
+    assert "created branch neuer-zweig\n" in lodefs("push", str(source), "r@neuer-zweig").out
+    (source / "a.txt").write_text("changed\n")
+    assert "created" not in lodefs("push", str(source), "r@neuer-zweig").out
+    assert lodefs("push", "--json", str(source), "r@two").json["created_branch"] is True
