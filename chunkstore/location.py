@@ -8,7 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
-from chunkstore.directory import DirectoryObjects
+from chunkstore import keys
+from chunkstore.directory import TEMPORARY, DirectoryObjects
 from chunkstore.errors import InvalidInput
 from chunkstore.memory import MemoryObjects
 from chunkstore.objects import ObjectStore
@@ -21,6 +22,9 @@ _PREFIX = re.compile(r"[\w!.*'()/=+@,&$:;-]+\Z")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _QUERY = ("endpoint_url", "region")
 PREFIX_BYTES_MAX = 100
+# In a directory without a store: what a dead `init` leaves, and a new file system has
+_HARMLESS = (TEMPORARY, keys.PROBES.rstrip("/"), "lost+found")
+_NAMED_MAX = 4  # files that an error lists
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,25 +57,53 @@ def _open(url: str, options: StoreOptions) -> ObjectStore:
         return MemoryObjects()
     if url.startswith("s3:"):
         return _open_s3(url, options)
+    return DirectoryObjects(_directory_of(url))
+
+
+def check_empty(url: str) -> None:
+    """InvalidInput where a new store at ``url`` would lie among other files of a directory."""
+    if url.startswith(("s3:", "memory:")):
+        return
+    path = _directory_of(url)
+    try:
+        there = sorted(os.listdir(path))
+    except OSError:
+        return  # there is none yet; or creating the store says what is wrong
+    others = [name for name in there if name not in _HARMLESS]
+    if others and keys.STORE not in there:
+        named = ", ".join(others[:_NAMED_MAX]) + (", ..." if len(others) > _NAMED_MAX else "")
+        raise InvalidInput(
+            f"{path} is not empty (it holds {named}): give a new or an empty directory for a store"
+        )
+
+
+def _directory_of(url: str) -> str:
     if url.startswith("file:"):
-        return DirectoryObjects(_path_of(url))
+        return _path_of(url)
     if not url or "\0" in url:
         raise InvalidInput(f"{url!r} is not a store: {_FORMS}")
     if _SCHEME.match(url):
         scheme = url.partition(":")[0]
         raise InvalidInput(f"{scheme}: is not a kind of store that lodefs knows; {_FORMS}")
-    return DirectoryObjects(os.path.expanduser(url))
+    return os.path.expanduser(url)
 
 
 def _open_s3(url: str, options: StoreOptions) -> S3Objects:
+    if not url.startswith("s3://"):
+        raise InvalidInput("the URL of a store on S3 begins with s3://, as s3://bucket/prefix does")
     parts = _split(url)
     if "@" in parts.netloc:
         raise InvalidInput(
             "a store's URL must not hold credentials: put them into AWS_ACCESS_KEY_ID and "
             "AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or ~/.aws/credentials"
         )
-    if not _BUCKET.match(parts.netloc):
+    if not parts.netloc:
         raise InvalidInput("the URL names no bucket; use s3://bucket/prefix")
+    if not _BUCKET.match(parts.netloc):  # it may be a secret, and is not repeated
+        raise InvalidInput(
+            "the bucket's name in the URL cannot be one: it takes 3 to 63 letters, digits, '-' and "
+            "'.', a letter or digit first; use s3://bucket/prefix"
+        )
     prefix = unquote(parts.path).strip("/")
     if prefix and not _is_prefix(prefix):
         raise InvalidInput(

@@ -14,6 +14,7 @@ import click
 
 from chunkstore.errors import LodefsError
 from lodefs import exits
+from lodefs.options import output_error, write_line
 from lodefs.session import Session
 from lodefs.text import shown
 
@@ -64,10 +65,22 @@ class LazyCommands(click.Group):
     def invoke(self, ctx: click.Context) -> object:
         try:
             result = super().invoke(ctx)
-            sys.stdout.flush()
+            _flush_output()
             return result
         except BrokenPipeError:
             raise OutputClosedError from None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            from difflib import get_close_matches  # here: mostly the command is known
+
+            if near := get_close_matches(args[0], COMMANDS, n=1):
+                error.message += f" Did you mean {near[0]}?"
+            raise
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return list(COMMANDS)
@@ -85,6 +98,14 @@ class LazyCommands(click.Group):
             formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
 
 
+def _show_version(ctx: click.Context, param: click.Parameter, asked: bool) -> None:  # noqa: ARG001
+    if asked:
+        from lodefs.commands.version import number
+
+        write_line(f"lodefs {number()}")
+        ctx.exit()
+
+
 @click.group(
     cls=LazyCommands,
     epilog=EPILOG,
@@ -92,6 +113,14 @@ class LazyCommands(click.Group):
 )
 @click.option("--store", metavar="URL", help="s3://BUCKET/PREFIX or a directory [LODEFS_STORE].")
 @click.option("--proxy", metavar="URL", help="unix:/PATH or http://HOST:PORT [LODEFS_PROXY].")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_version,
+    help="Show the version.",
+)
 @click.pass_context
 def cli(ctx: click.Context, store: str | None, proxy: str | None) -> None:
     """Versioned datasets on S3: pushed once, cached once per node, mounted in a second."""
@@ -136,6 +165,13 @@ def run(arguments: Sequence[str] | None, session: Session) -> int:
         return _failed(f"{told} (a fault of lodefs; LODEFS_DEBUG=1 shows where)", exits.FAILURE)
     finally:
         session.close()
+
+
+def _flush_output() -> None:
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        raise output_error(error) from None
 
 
 def _tolerate_odd_names() -> None:

@@ -81,7 +81,13 @@ def running_proxy(session: Session) -> str:
         own = own_proxy(session.home_cache(), store).url
         if ready(own):
             return own
-    raise Unavailable("no proxy runs here: `lodefs mount` starts one, and `lodefs serve` is one")
+        raise Unavailable(
+            f"no proxy for {store} runs here: `lodefs mount` starts one, and `lodefs serve` is one"
+        )
+    raise Unavailable(
+        f"the node's proxy does not run, and to find one of yours its store must be known; {NO_STORE}; "
+        "or a proxy with --proxy or LODEFS_PROXY"
+    )
 
 
 def node_proxy(session: Session) -> str:

@@ -63,4 +63,12 @@ def write_json(value: object) -> None:
 
 def write_line(line: str) -> None:
     """One line on standard output; not flushed, since a listing may have a million."""
-    sys.stdout.write(line + "\n")
+    try:
+        sys.stdout.write(line + "\n")
+    except OSError as error:
+        raise output_error(error) from None
+
+
+def output_error(error: OSError) -> OSError:
+    """The same error, of standard output (a full disk behind a redirection)."""
+    return OSError(error.errno, error.strerror, "standard output")  # of the same subclass

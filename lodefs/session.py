@@ -96,7 +96,9 @@ class Session:
 
 
 def absolute(url: str) -> str:
-    """A store's URL that means the same from any working directory."""
+    """A store's URL that means the same from any working directory. InvalidInput: it is empty."""
+    if not url:
+        raise InvalidInput("the store's URL is empty: is a variable not set?")
     if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", url):
         return url
     return str(Path(url).expanduser().absolute())

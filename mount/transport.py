@@ -8,6 +8,7 @@ length (RFC 9112).
 from __future__ import annotations
 
 import contextlib
+import errno
 import socket
 import struct
 import time
@@ -26,6 +27,7 @@ BUFFER_BYTES = 65536
 GRACE_S = 0.002  # how long an answer may take before the request counts as slow
 _TIMEVAL = struct.Struct("@ll")
 _END = b"\r\n\r\n"
+_NOBODY = (errno.ENOENT, errno.ECONNREFUSED)  # nobody listens there
 
 
 class Address(msgspec.Struct, frozen=True):
@@ -117,7 +119,10 @@ class Connection:
             self.close()
             if self._clock() >= deadline_s:
                 raise DeadlineExceeded(f"{self._address}: no answer in time") from error
-            raise Unavailable(f"{self._address}: {error.strerror or error}") from error
+            told = f"{self._address}: {error.strerror or error}"
+            if error.errno in _NOBODY:
+                told += "; does the proxy run? `lodefs serve` starts one"
+            raise Unavailable(told) from error
         except BaseException:
             self.close()
             raise

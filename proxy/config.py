@@ -234,7 +234,7 @@ class Config:
             config = cls(**found)  # type: ignore[arg-type]
             problems = config.problems()
         if problems:
-            raise InvalidInput("the proxy's settings are wrong:\n  " + "\n  ".join(problems))
+            raise InvalidInput("the proxy's settings are wrong: " + "; ".join(problems))
         return config
 
     def problems(self) -> list[str]:

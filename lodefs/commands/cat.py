@@ -9,7 +9,7 @@ import click
 from chunkstore.errors import InvalidInput
 from chunkstore.names import Spec
 from chunkstore.tree import Kind
-from lodefs.options import SPEC, session_command
+from lodefs.options import SPEC, output_error, session_command
 from lodefs.session import Session
 
 
@@ -27,5 +27,7 @@ def cat(session: Session, spec: Spec) -> None:
         raise InvalidInput(f"{spec} is a {kind}, not a file{what}")
     out = sys.stdout.buffer
     for piece in session.store.packs.read_file(entry):
-        out.write(piece)
-    out.flush()
+        try:
+            out.write(piece)
+        except OSError as error:
+            raise output_error(error) from None

@@ -13,10 +13,12 @@ from lodefs.session import Session, absolute
 @json_option
 @session_command
 def init(session: Session, store: str, as_json: bool) -> None:
-    """Create a store at STORE (s3://BUCKET/PREFIX or a directory), after probing it."""
+    """Create a store at STORE (s3://BUCKET/PREFIX or a new directory), after probing it."""
+    from chunkstore.location import check_empty
     from chunkstore.store import create_store
 
     url = absolute(store)
+    check_empty(url)
     made = create_store(session.objects(url))
     if as_json:
         write_json({"store": made.url, "id": made.settings.store_id})

@@ -13,14 +13,18 @@ from lodefs.session import Session
 @session_command
 def version(session: Session, as_json: bool) -> None:  # noqa: ARG001
     """Show the version."""
+    if as_json:
+        write_json({"version": number()})
+    else:
+        write_line(f"lodefs {number()}")
+
+
+def number() -> str:
+    """The version that is installed; "unknown" for a checkout that was not."""
     from importlib.metadata import PackageNotFoundError
     from importlib.metadata import version as installed
 
     try:
-        number = installed("lodefs")
-    except PackageNotFoundError:  # run from a checkout that was not installed
-        number = "unknown"
-    if as_json:
-        write_json({"version": number})
-    else:
-        write_line(f"lodefs {number}")
+        return installed("lodefs")
+    except PackageNotFoundError:
+        return "unknown"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from chunkstore.errors import InvalidInput, NotFound
-from chunkstore.location import StoreOptions, open_objects
+from chunkstore.location import StoreOptions, check_empty, open_objects
 from chunkstore.wrappers import Observation
 
 
@@ -162,3 +162,32 @@ def test_observe(tmp_path: Path) -> None:
     store.put("a", [b"123"])
     store.get("a")
     assert [(each.operation, each.size_bytes) for each in seen] == [("put", 3), ("get", 3)]
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("s3://b/x", "3 to 63 letters"),
+        ("s3:///x", "names no bucket"),
+        ("s3:/bucket/x", "begins with s3://"),
+    ],
+)
+def test_what_is_wrong_with_a_bucket(url: str, words: str) -> None:
+    """The error says whether the bucket is missing, its name is wrong, or a slash is."""
+    with pytest.raises(InvalidInput, match=words):
+        open_objects(url)
+
+
+@pytest.mark.parametrize("form", ["{}", "file://{}"])
+def test_a_new_store_among_other_files(tmp_path: Path, form: str) -> None:
+    """A directory for a new store is empty, new, or holds a store; what is in it is named."""
+    url = form.format(tmp_path)
+    for name in ("lost+found", "probe", ".put"):
+        (tmp_path / name).mkdir()
+    check_empty(url)
+    check_empty(url + "/new")
+    (tmp_path / "thesis.tex").touch()
+    with pytest.raises(InvalidInput, match=r"not empty \(it holds thesis.tex\)"):
+        check_empty(url)
+    (tmp_path / "store.json").touch()
+    check_empty(url)

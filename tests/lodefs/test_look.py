@@ -259,3 +259,16 @@ def test_names_are_taken_once(lodefs: Lodefs, store: Store) -> None:
 def test_odd_paths_in_errors(lodefs: Lodefs) -> None:
     """A path that is refused is shown as it was given."""
     assert "error: '..' is not a path inside" in lodefs("ls", "vision/cats:..").err
+
+
+def test_init_where_no_store_belongs(lodefs: Lodefs, tmp_path: Path) -> None:
+    """init refuses an empty URL, and a directory that holds other things; both stay as they are."""
+    (tmp_path / "thesis.tex").touch()
+    before = os.listdir(tmp_path)
+    empty = lodefs("init", "")
+    assert empty.code == 2
+    assert "is empty: is a variable not set?" in empty.err
+    full = lodefs("init", str(tmp_path))
+    assert full.code == 2
+    assert "give a new or an empty directory" in full.err
+    assert os.listdir(tmp_path) == before

@@ -204,3 +204,30 @@ def test_commands_are_found_without_importing_them() -> None:
     context = click.Context(cli)
     assert cli.list_commands(context) == list(COMMANDS)
     assert cli.get_command(context, "no-such") is None
+
+
+def test_a_mistyped_command(lodefs: Lodefs) -> None:
+    """A command that does not exist is told with the nearest that does, if one is near."""
+    assert "'psuh'. Did you mean push?" in lodefs("psuh").err
+    assert "Did you mean" not in lodefs("xyzzy").err
+
+
+def test_version_option(lodefs: Lodefs) -> None:
+    """--version says what the command says."""
+    ran = lodefs("--version")
+    assert ran.code == 0
+    assert ran.out == lodefs("version").out
+
+
+def test_full_output() -> None:
+    """Where the output cannot be written, the error says that it is the output."""
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "lodefs.main", "version"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=TIMEOUT_S,
+        )
+    assert done.returncode == 10
+    assert "standard output" in done.stderr.splitlines()[0]

@@ -20,6 +20,7 @@ from lodefs.nodeproxy import (
     plain_store,
     proxy_url,
     ready,
+    running_proxy,
     serve_command,
     serves,
     start,
@@ -179,3 +180,16 @@ def test_the_proxy_that_is_asked_for(tmp_path: Path) -> None:
     assert proxy_url(session) == "unix:/other"
     with pytest.raises(InvalidInput, match="LODEFS_PROXY"):
         proxy_url(Session({"HOME": str(tmp_path)}))
+
+
+def test_no_running_proxy(tmp_path: Path) -> None:
+    """Where no proxy is found, the error names the store, or says that none is given; an address
+    where nobody listens is told with what starts a proxy."""
+    session = Session({"HOME": str(tmp_path), "LODEFS_CONFIG": os.devnull})
+    with pytest.raises(Unavailable, match="no store is given: use --store"):
+        running_proxy(session)
+    session.use(store="/srv/s")
+    with pytest.raises(Unavailable, match="no proxy for /srv/s runs here"):
+        running_proxy(session)
+    with pytest.raises(Unavailable, match=r"No such file or directory; .*`lodefs serve` starts"):
+        ask(f"unix:{tmp_path}/none", "/status")

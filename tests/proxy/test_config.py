@@ -106,6 +106,7 @@ def test_all_mistakes_are_told_together() -> None:
     text = str(caught.value)
     assert all(f"{name}: " in text for name in [*wrong, "store"])
     assert "'much'" in text
+    assert "\n" not in text
     assert "debug, info, warning, error" in text
 
 
