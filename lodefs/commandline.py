@@ -78,9 +78,11 @@ class LazyCommands(click.Group):
         except click.UsageError as error:
             from difflib import get_close_matches  # here: mostly the command is known
 
-            if near := get_close_matches(args[0], COMMANDS, n=1):
-                error.message += f" Did you mean {near[0]}?"
-            raise
+            near = get_close_matches(args[0], COMMANDS, n=1)
+            if not near:
+                raise
+            told = f"{error.message} Did you mean {near[0]}?"
+            raise click.UsageError(told, error.ctx) from None
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return list(COMMANDS)

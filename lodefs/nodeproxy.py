@@ -85,8 +85,8 @@ def running_proxy(session: Session) -> str:
             f"no proxy for {store} runs here: `lodefs mount` starts one, and `lodefs serve` is one"
         )
     raise Unavailable(
-        f"the node's proxy does not run, and to find one of yours its store must be known; {NO_STORE}; "
-        "or a proxy with --proxy or LODEFS_PROXY"
+        "the node's proxy does not run, and to find one of yours its store must be known; "
+        f"{NO_STORE}; or a proxy with --proxy or LODEFS_PROXY"
     )
 
 
