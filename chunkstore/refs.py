@@ -58,7 +58,7 @@ class Refs:
         """Where a ref is now. NotFound; Corrupt, UnknownFormat."""
         entry = self.latest(kind, name)
         if entry is None or entry.commit is None:
-            raise NotFound(f"{self._repo} has no {one(kind)} {name}")
+            raise NotFound(f"{self._repo} has no {singular(kind)} {name}")
         return entry
 
     def list(self, kind: str) -> dict[str, RefEntry]:
@@ -125,7 +125,7 @@ class Refs:
             at = "deleted" if latest.commit is None else f"at {latest.commit.hex()[:12]}"
             now = f"it is {at} now"
         return Conflict(
-            f"{one(kind)} {name} of {self._repo} was moved by somebody else: {now}. "
+            f"{singular(kind)} {name} of {self._repo} was moved by somebody else: {now}. "
             "Nothing is lost: repeat the command to go on from there"
         )
 
@@ -161,6 +161,6 @@ def _check_kind(kind: str) -> str:
     return kind
 
 
-def one(kind: str) -> str:
+def singular(kind: str) -> str:
     """What one ref of a kind is called."""
     return {BRANCHES: "branch", TAGS: "tag"}[kind]

@@ -32,7 +32,7 @@ from chunkstore.names import (
 )
 from chunkstore.objects import Buffer, ObjectStore
 from chunkstore.packreader import PackReader
-from chunkstore.refs import BRANCHES, TAGS, Refs, one
+from chunkstore.refs import BRANCHES, TAGS, Refs, singular
 from chunkstore.sealed import seal, unseal
 
 VERSION = 1
@@ -158,12 +158,12 @@ class Store:
         latest = self.refs(repo).latest(other, name)
         if latest is not None and latest.commit is not None:
             raise InvalidInput(
-                f"{repo} has a {one(other)} {name}: a {one(kind)} {name} would be mistaken for it; "
+                f"{repo} has a {singular(other)} {name}: a {singular(kind)} {name} would be mistaken for it; "
                 "take another name"
             )
         if found := self._commits_of(repo, name):
             raise InvalidInput(
-                f"{name} is the beginning of commit {found[0][:12]} of {repo}, which a {one(kind)} "
+                f"{name} is the beginning of commit {found[0][:12]} of {repo}, which a {singular(kind)} "
                 f"{name} would hide; take another name"
             )
 
