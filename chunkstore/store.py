@@ -158,13 +158,13 @@ class Store:
         latest = self.refs(repo).latest(other, name)
         if latest is not None and latest.commit is not None:
             raise InvalidInput(
-                f"{repo} has a {singular(other)} {name}: a {singular(kind)} {name} would be mistaken for it; "
-                "take another name"
+                f"{repo} has a {singular(other)} {name}: a {singular(kind)} {name} would be mistaken "
+                "for it; take another name"
             )
         if found := self._commits_of(repo, name):
             raise InvalidInput(
-                f"{name} is the beginning of commit {found[0][:12]} of {repo}, which a {singular(kind)} "
-                f"{name} would hide; take another name"
+                f"{name} is the beginning of commit {found[0][:12]} of {repo}, which a "
+                f"{singular(kind)} {name} would hide; take another name"
             )
 
     def commit(self, repo: str, commit_id: CommitId) -> Commit:
