@@ -158,8 +158,8 @@ class Store:
         latest = self.refs(repo).latest(other, name)
         if latest is not None and latest.commit is not None:
             raise InvalidInput(
-                f"{repo} has a {singular(other)} {name}: a {singular(kind)} {name} would be mistaken "
-                "for it; take another name"
+                f"{repo} has a {singular(other)} {name}: a {singular(kind)} {name} would be "
+                "mistaken for it; take another name"
             )
         if found := self._commits_of(repo, name):
             raise InvalidInput(
