@@ -213,8 +213,9 @@ def _here(job: Job) -> Mounted:
 def unmount(mountpoint: str, *, timeout_s: float = END_TIMEOUT_S) -> Unmounted:
     """Take a lodefs mount away and wait for its process to end. Works with a dead or stuck mount.
 
-    One that is in use goes out of sight at once and ends with its last user: ``lazy``, unless that
-    is soon, as with one that only looked at it (df, ``lodefs mounts``). InvalidInput where none is.
+    One that is in use, also in another mount namespace, goes out of sight at once and ends with
+    its last user: ``lazy``, unless that is soon, as with one that only looked at it (df,
+    ``lodefs mounts``). InvalidInput where none is.
     """
     place = _canonical(mountpoint)
     found = mounttable.on_top(place)
@@ -227,12 +228,23 @@ def unmount(mountpoint: str, *, timeout_s: float = END_TIMEOUT_S) -> Unmounted:
         except BlockingIOError:
             attach.detach(place, lazy=True)
             return Unmounted(place, lazy=pid_fd < 0 or not _ends(pid_fd, LOOK_S))
-        if pid_fd >= 0 and not _ends(pid_fd, timeout_s):
-            raise Unavailable(f"{mountpoint} is unmounted, but its process does not end")
+        if pid_fd >= 0 and not _ends(pid_fd, LOOK_S):
+            if _answers(found):  # another mount namespace has it, too
+                return Unmounted(place, lazy=True)
+            if not _ends(pid_fd, timeout_s):
+                raise Unavailable(f"{mountpoint} is unmounted, but its process does not end")
     finally:
         if pid_fd >= 0:
             os.close(pid_fd)
     return Unmounted(place, lazy=False)
+
+
+def _answers(found: mounttable.Mount) -> bool:
+    """Whether somebody serves a mount, which is not in this mount namespace any more."""
+    place = rundir.find(found.device, holding.folders())
+    with suppress(LodefsError):
+        return place is not None and handover.state_of(place).pid != 0
+    return False
 
 
 def _ends(pid_fd: int, timeout_s: float) -> bool:

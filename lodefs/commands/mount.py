@@ -198,7 +198,11 @@ def unmount(session: Session, directories: tuple[str, ...]) -> None:  # noqa: AR
     for directory in directories:
         done = take_away(directory)
         if done.lazy:
-            click.echo(f"lodefs: {text.shown(directory)} is still in use by somebody", err=True)
+            click.echo(
+                f"lodefs: {text.shown(directory)} is still in use by somebody (an open file, or "
+                "another mount namespace); it ends with its last user",
+                err=True,
+            )
 
 
 @click.command()

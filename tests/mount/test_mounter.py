@@ -53,6 +53,30 @@ def test_unmount_while_in_use(mounts: Mounts) -> None:
     mounts.wait_for_end()
 
 
+def test_unmount_while_another_namespace_has_it(
+    mounts: Mounts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mount that another mount namespace has, too, is unmounted here at once; it can be read
+    there until that namespace ends."""
+    monkeypatch.setattr(mounter, "LOOK_S", 0.1)
+    mounts.mount()
+    command = "echo ready; read go; cat " + str(mounts.place / "a")
+    with subprocess.Popen(
+        ["unshare", "--mount", "--propagation", "private", "sh", "-c", command],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as other:
+        assert other.stdin is not None
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"ready\n"
+        assert mounter.unmount(str(mounts.place), timeout_s=0).lazy
+        assert os.listdir(mounts.place) == []
+        other.stdin.write(b"go\n")
+        other.stdin.close()
+        assert other.stdout.read() == b"hello"
+    mounts.wait_for_end()
+
+
 def test_unmount_while_somebody_looks(mounts: Mounts, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who uses a mount only while it is taken away, as df does, is no user that it waits for."""
     mounts.mount()
