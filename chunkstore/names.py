@@ -26,6 +26,7 @@ _REF = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
 _HEX = re.compile(r"[0-9a-f]+\Z")
 _HEX_PREFIX = re.compile(r"[0-9a-f]{6,64}\Z")
 DEFAULT_BRANCH = "main"
+PULL_STATE_DIR = ".lodefs-pull"  # in a directory that a pull has not filled to the end
 
 
 def digest_of(data: bytes | bytearray | memoryview) -> Digest:

@@ -15,6 +15,7 @@ import errno
 import fcntl
 import json
 import os
+import shlex
 import stat
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -25,13 +26,13 @@ from blake3 import blake3
 
 from chunkstore.decoding import from_json
 from chunkstore.errors import InUse, InvalidInput, LodefsError, NoSpace
-from chunkstore.names import digest_of
+from chunkstore.names import PULL_STATE_DIR, Spec, digest_of
 from chunkstore.objects import Buffer
 from chunkstore.oserrors import kind_of
 from chunkstore.tree import Entry
 from chunkstore.writes import write_at
 
-STATE_DIR = ".lodefs-pull"
+STATE_DIR = PULL_STATE_DIR
 _STATE = "state.json"
 STATE_SIZE_BYTES_MAX = 64 * 1024
 HANDLES_MAX = 64  # directories kept open by one thread
@@ -196,6 +197,8 @@ def open_target(path: Path, identity: dict[str, str]) -> Iterator[Target]:
     Denied, NoSpace.
     """
     with translated(path):
+        if os.path.lexists(path) and not path.is_dir():
+            raise InvalidInput(f"{path} is not a directory: pull fills a directory, also by a file")
         os.makedirs(path, exist_ok=True)
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     opened = [fd]
@@ -244,6 +247,17 @@ def _told(state: bytes) -> str:
         return f"{identity['repo']}, commit {identity['commit'][:12]}"
     except (InvalidInput, KeyError):
         return "something else"
+
+
+def command_to_end(root: bytes) -> str:
+    """The command that ends the pull whose state is in the directory ``root``."""
+    directory, what = os.fsdecode(root), "REPO@COMMIT"
+    with suppress(OSError, InvalidInput, KeyError, ValueError):
+        with open(os.path.join(directory, STATE_DIR, _STATE), "rb") as state:
+            identity = from_json(state.read(STATE_SIZE_BYTES_MAX), dict[str, str])
+        path = bytes.fromhex(identity["path"])
+        what = str(Spec(identity["repo"], identity["commit"], path))
+    return f"lodefs pull {shlex.quote(what)} {shlex.quote(directory)}"
 
 
 @contextmanager

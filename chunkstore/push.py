@@ -19,7 +19,7 @@ from chunkstore import keys
 from chunkstore.commit import Commit, Large, encode_commit
 from chunkstore.errors import Conflict, InvalidInput, LodefsError
 from chunkstore.intake import Intake
-from chunkstore.names import CommitId, check_ref_name, check_repo
+from chunkstore.names import PULL_STATE_DIR, CommitId, check_ref_name, check_repo
 from chunkstore.packing import TREE_PACK_SIZES_BYTES, Packer, Uploader
 from chunkstore.progress import Progress
 from chunkstore.pushindex import IndexBroken, PushIndex
@@ -105,6 +105,7 @@ def push(
     check_ref_name(branch)
     root = os.path.realpath(os.fsencode(source))
     os.close(open_root(root))
+    _check_filled(root)
     _check_apart(root, store.url, "the store")
     _check_apart(root, os.path.abspath(options.index_dir), "the push index")
     head = _read_head(store, repo, branch)
@@ -333,6 +334,17 @@ def _read_head(store: Store, repo: str, branch: str) -> _Head:
         store.check_new_ref(repo, BRANCHES, branch)
         return _Head(ref, None, None)
     return _Head(ref, ref.commit, store.commit(repo, ref.commit).root)
+
+
+def _check_filled(root: bytes) -> None:
+    """InvalidInput where the source is a directory that a pull has not filled to the end."""
+    if os.path.lexists(os.path.join(root, os.fsencode(PULL_STATE_DIR))):
+        from chunkstore.pulltarget import command_to_end  # here: ctypes is slow to import
+
+        raise InvalidInput(
+            f"a pull into {show_path(root)} has not ended, so it is not complete: first repeat "
+            f"`{command_to_end(root)}`; or delete {PULL_STATE_DIR} in it"
+        )
 
 
 def _check_apart(root: bytes, place: str, what: str) -> None:

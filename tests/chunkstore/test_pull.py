@@ -159,7 +159,7 @@ def test_target_must_be_a_directory(tmp_path: Path) -> None:
     """A file in the target's place is refused and left alone."""
     store, _ = counting_store()
     (tmp_path / "t").write_text("precious")
-    with pytest.raises(InvalidInput):
+    with pytest.raises(InvalidInput, match="t is not a directory"):
         pull(store, Spec("r"), tmp_path / "t")
     assert (tmp_path / "t").read_text() == "precious"
 

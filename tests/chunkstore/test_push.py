@@ -15,6 +15,7 @@ from chunkstore.errors import Conflict, Denied, InvalidInput, NotADirectory, Not
 from chunkstore.memory import MemoryObjects
 from chunkstore.names import CommitId, PackId
 from chunkstore.progress import Progress
+from chunkstore.pulltarget import STATE_DIR, open_target
 from chunkstore.push import PushOptions, PushResult, push
 from chunkstore.refs import BRANCHES, TAGS
 from chunkstore.scan import Scan
@@ -295,6 +296,20 @@ def test_a_store_or_index_inside_the_source_is_refused(pusher: Pusher, tmp_path:
         inside.push()
     beside = Pusher(tmp_path, create_store(MemoryObjects(str(tmp_path / "source-store"))))
     beside.push()
+
+
+def test_a_source_whose_pull_has_not_ended_is_refused(pusher: Pusher, tmp_path: Path) -> None:
+    """What an interrupted pull left is not committed; the message has the command that ends it."""
+    partial = tmp_path / "partial copy"
+    with open_target(partial, {"repo": "r", "commit": "c" * 64, "path": b"d".hex()}):
+        pass
+    with pytest.raises(InvalidInput, match="not ended") as refused:
+        pusher.push("other", source=partial)
+    assert f"`lodefs pull r@{'c' * 64}:d '{partial}'`" in str(refused.value)
+    (partial / STATE_DIR / "state.json").write_text("[")
+    with pytest.raises(InvalidInput, match="lodefs pull REPO@COMMIT"):
+        pusher.push("other", source=partial)
+    assert pusher.store.refs("r").latest(BRANCHES, "other") is None
 
 
 def test_a_source_given_as_a_symlink(pusher: Pusher, tmp_path: Path) -> None:
