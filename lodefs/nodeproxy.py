@@ -51,6 +51,11 @@ class OwnProxy(msgspec.Struct, frozen=True):
         return self.directory / "log"
 
     @property
+    def store_file(self) -> Path:
+        """The URL of its store, by which it can be started again."""
+        return self.directory / "store"
+
+    @property
     def pid_file(self) -> Path:
         """Its process id, for people who want to end it."""
         return self.directory / "pid"
@@ -69,7 +74,29 @@ def proxy_url(session: Session) -> str:
         raise InvalidInput(f"{NO_STORE}; or a proxy with --proxy or LODEFS_PROXY")
     own = own_proxy(session.home_cache(), store)
     start(own, serve_command(own, store), session.environment)
+    own.store_file.write_text(store)
     return own.url
+
+
+def is_own(session: Session, url: str) -> bool:
+    """Whether a proxy is one that was started for this user."""
+    return _own_at(session, url) is not None
+
+
+def start_again(session: Session, url: str) -> None:
+    """Starts the user's own proxy at ``url`` unless it runs. Those of others are left to them.
+
+    Unavailable, Denied.
+    """
+    own = _own_at(session, url)
+    if own is not None:
+        start(own, serve_command(own, own.store_file.read_text()), session.environment)
+
+
+def _own_at(session: Session, url: str) -> OwnProxy | None:
+    own = OwnProxy(Path(url.removeprefix("unix:")).parent)
+    is_ours = own.url == url and own.directory.parent == session.home_cache()
+    return own if is_ours and own.store_file.is_file() else None
 
 
 def running_proxy(session: Session) -> str:

@@ -111,12 +111,14 @@ class _Versioned(msgspec.Struct, frozen=True):
 class State(msgspec.Struct, frozen=True):
     """Who answers for a mount: its supervisor, or a worker that has lost it. ``traffic``: None
     where that is not counted. Not ``ready``: nobody who asked for the mount was told yet that its
-    root can be read, so that it may still be taken away."""
+    root can be read, so that it may still be taken away. ``proxy``: through which it reads; ""
+    where an older lodefs answers."""
 
     pid: int
     supervised: bool
     traffic: Traffic | None = None
     ready: bool = True
+    proxy: str = ""
 
 
 class _Answer(msgspec.Struct, frozen=True):
@@ -196,7 +198,8 @@ class Door:
 
     def _state(self) -> State:
         traffic = self._traffic() if self._traffic is not None else None
-        return State(os.getpid(), self._supervised, traffic, self._is_ready())
+        proxy = self._grip.job.options.proxy
+        return State(os.getpid(), self._supervised, traffic, self._is_ready(), proxy)
 
 
 class Taken(msgspec.Struct, frozen=True):

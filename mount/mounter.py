@@ -270,11 +270,17 @@ def traffic_of(mountpoint: str, timeout_s: float = rundir.CONNECT_TIMEOUT_S) -> 
 
     NotFound where there is no lodefs mount, Unavailable where nobody answers for it in time.
     """
+    state = state_of(mountpoint, timeout_s)
+    return state.traffic if state is not None else None
+
+
+def state_of(mountpoint: str, timeout_s: float = rundir.CONNECT_TIMEOUT_S) -> State | None:
+    """What the process of a mount says of it; None where nobody may ask it. Errors as above."""
     found = mounttable.on_top(mounttable.plain(mountpoint))
     if found is None or not found.is_lodefs:
         raise NotFound(f"{mountpoint}: there is no lodefs mount here")
     place = rundir.find(found.device, holding.folders())
-    return handover.state_of(place, timeout_s).traffic if place is not None else None
+    return handover.state_of(place, timeout_s) if place is not None else None
 
 
 def _state(found: mounttable.Mount) -> State:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import shlex
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -18,20 +20,22 @@ from lodefs import mountfile, text
 from lodefs.mountfile import MountFile, on_off
 from lodefs.options import SPEC, json_option, session_command, write_json, write_line
 from lodefs.session import Session
+from mount.handover import State
 from mount.mounter import (
     Mounted,
     check_mountpoint,
     list_mounts,
     mount_here,
+    state_of,
     take_over,
     take_over_here,
-    traffic_of,
 )
 from mount.mounter import mount as mount_apart
 from mount.mounter import unmount as take_away
 from mount.options import READ_TIMEOUT_S, MountOptions, check_mode
 
 NODE_PROXY = f"unix:{SOCKET_DEFAULT}"
+PROXY_TIMEOUT_S = 2.0  # for the proxy of a mount that is listed
 _OWNER = click.IntRange(0, 2**32 - 2)  # the last one means "unchanged" to chown(2)
 
 
@@ -118,6 +122,7 @@ def mount(
     if taken is not None:
         if spec is not None or file is not None:
             raise click.UsageError("--take-over DIR takes no other arguments")
+        _start_proxy_of(session, taken)
         if foreground:
             take_over_here(taken, ready)
         else:
@@ -181,6 +186,21 @@ def _options(session: Session, asked: MountFile, log_path: str) -> MountOptions:
     )
 
 
+def _start_proxy_of(session: Session, directory: str) -> None:
+    """Starts the proxy of a mount again where it is the user's own and gone."""
+    from lodefs.nodeproxy import start_again
+
+    state = None
+    with suppress(LodefsError):  # who takes the mount over tells them
+        state = state_of(directory)
+    if state is None or not state.proxy:
+        return
+    try:
+        start_again(session, state.proxy)
+    except LodefsError as error:  # the mount's processes can be replaced all the same
+        click.echo(f"lodefs: {text.shown(str(error))}", err=True)
+
+
 def _create(directory: str) -> None:
     try:
         os.makedirs(directory, exist_ok=True)
@@ -208,21 +228,45 @@ def unmount(session: Session, directories: tuple[str, ...]) -> None:  # noqa: AR
 @click.command()
 @json_option
 @session_command
-def mounts(session: Session, as_json: bool) -> None:  # noqa: ARG001
-    """List the mounts of this machine that this process sees."""
+def mounts(session: Session, as_json: bool) -> None:
+    """List the mounts of this machine that this process sees, and whether their proxies answer."""
+    from lodefs.nodeproxy import ready
+
+    answers = functools.cache(lambda url: ready(url, PROXY_TIMEOUT_S))
     for mounted in list_mounts():
+        state = _state(mounted)
+        proxy = state.proxy if state is not None else ""
         if as_json:
-            write_json({**json_of(mounted), "traffic": _traffic(mounted)})
+            traffic = None if state is None else state.traffic
+            write_json(
+                {
+                    **json_of(mounted),
+                    "proxy": proxy or None,
+                    "proxy_answers": answers(proxy) if proxy else None,
+                    "traffic": None if traffic is None else msgspec.structs.asdict(traffic),
+                }
+            )
         else:
-            write_line(line_of(mounted))
+            gone = f", {_gone(session, mounted, proxy)}" if proxy and not answers(proxy) else ""
+            write_line(line_of(mounted) + gone)
 
 
-def _traffic(mounted: Mounted) -> dict[str, int] | None:
-    """What was read through a mount; None where nobody says it."""
-    with suppress(LodefsError):
-        found = traffic_of(mounted.mountpoint)
-        return None if found is None else msgspec.structs.asdict(found)
+def _state(mounted: Mounted) -> State | None:
+    """What a mount's process says of it; None where nobody says anything."""
+    if mounted.pid:
+        with suppress(LodefsError):
+            return state_of(mounted.mountpoint)
     return None
+
+
+def _gone(session: Session, mounted: Mounted, proxy: str) -> str:
+    """That a mount's proxy does not answer, and the way out."""
+    from lodefs.nodeproxy import is_own
+
+    if is_own(session, proxy):
+        place = text.shown(shlex.quote(mounted.mountpoint))
+        return f"its proxy does not answer: `lodefs mount --take-over {place}` starts it again"
+    return f"its proxy {text.shown(proxy)} does not answer: start it again (`lodefs serve`)"
 
 
 def _show(mounted: Mounted, *, as_json: bool) -> None:

@@ -174,6 +174,28 @@ def test_take_over(user: User) -> None:
     assert not user.mounted()
 
 
+def _line_of(user: User, *options: str) -> str:
+    """The line of the user's mount: the machine may have others."""
+    lines = user.lodefs("mounts", *options).splitlines()
+    return next(line for line in lines if str(user.place) in line)
+
+
+def test_a_killed_proxy_is_told_and_started_again(user: User) -> None:
+    """A mount whose proxy was killed is listed with the way out; taking it over starts the proxy
+    that was started for it, and what was not read yet can be read."""
+    user.lodefs("mount", "vision/cats", str(user.place))
+    assert json.loads(_line_of(user, "--json"))["proxy_answers"] is True
+    assert "does not answer" not in _line_of(user)
+    (pid,) = user.pids()
+    _end(pid)
+    told = _line_of(user)
+    assert f"does not answer: `lodefs mount --take-over {user.place}` starts it again" in told
+    assert json.loads(_line_of(user, "--json"))["proxy_answers"] is False
+    user.lodefs("mount", "--take-over", str(user.place))
+    assert "does not answer" not in _line_of(user)
+    assert (user.place / "large").read_bytes() == (user.source / "large").read_bytes()
+
+
 def test_take_over_of_nothing(user: User) -> None:
     """Where nothing is mounted, and with more or fewer arguments than it takes, it is bad usage."""
     code, output = user.fails("mount", "--take-over", str(user.place))
