@@ -48,9 +48,11 @@ class Watchdog:
         self._closed = False
 
     @contextmanager
-    def watch(self) -> Iterator[Transfer]:
-        """One operation; it is not cancelled any more after the block."""
-        transfer = Transfer(self._clock() + self._timeout_s)
+    def watch(self, timeout_s: float | None = None) -> Iterator[Transfer]:
+        """One operation; it is not cancelled any more after the block. ``timeout_s``: instead of
+        the usual time, where it is less."""
+        timeout_s = self._timeout_s if timeout_s is None else min(timeout_s, self._timeout_s)
+        transfer = Transfer(self._clock() + timeout_s)
         with self._changed:
             self._active.add(transfer)
             if self._thread is None:

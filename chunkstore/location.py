@@ -33,6 +33,7 @@ class StoreOptions(S3Options):
 
     attempts_max: int = 5  # of one call
     retry_time_s_max: float = 180.0  # of one call, until the beginning of its last attempt
+    first_time_s_max: float | None = None  # the same, until the store has answered anything
     calls_max: int = 32  # at once
     wait_s_max: float = 120.0  # of a call for its turn
     observe: Callable[[Observation], None] | None = None  # told of every call
@@ -47,7 +48,9 @@ def open_objects(url: str, options: StoreOptions | None = None) -> ObjectStore:
     """
     options = options or StoreOptions()
     objects: ObjectStore = _open(url, options)
-    budget = RetryBudget(options.attempts_max, options.retry_time_s_max)
+    budget = RetryBudget(
+        options.attempts_max, options.retry_time_s_max, first_time_s_max=options.first_time_s_max
+    )
     objects = Limited(Retrying(objects, budget), options.calls_max, options.wait_s_max)
     return Observed(objects, options.observe) if options.observe else objects
 

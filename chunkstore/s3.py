@@ -33,6 +33,7 @@ from chunkstore.s3ranges import SIZE_BYTES_MAX, Answer, NotPlain, RangedReads, m
 from chunkstore.sigv4 import Credentials
 
 LIST_KEYS_MAX = 1000  # of one answer
+CHECK = "check the endpoint (AWS_ENDPOINT_URL, or endpoint_url in the settings) and the network"
 REGION = "us-east-1"  # where nothing names one; servers other than AWS do not care
 
 
@@ -46,6 +47,7 @@ class S3Options:
     connect_timeout_s: float = 10.0
     read_timeout_s: float = 30.0  # without a single byte
     transfer_timeout_s: float = 120.0  # of one whole request and its answer
+    first_timeout_s: float | None = None  # the same, until anything was answered; None: the same
 
 
 class S3Objects:
@@ -61,6 +63,7 @@ class S3Objects:
         self._current = threading.local()  # the connection that a thread's request uses
         self._client = _client(options, self._current)
         self._options = options
+        self._first_timeout_s = options.first_timeout_s  # None as soon as anything was answered
         self._quick: RangedReads | None = None
         self._is_quick_fit = True  # until boto3 succeeds where it could not
 
@@ -200,23 +203,27 @@ class S3Objects:
     def _operation(self, verb: str, key: str) -> Iterator[Transfer]:
         """One request: within its time, its errors translated."""
         what = f"cannot {verb} {key} in {self.url}"
-        with self._watchdog.watch() as transfer:
+        with self._watchdog.watch(self._first_timeout_s) as transfer:
             self._current.transfer = transfer
             try:
                 yield transfer
                 if transfer.expired:  # http.client takes a head that was cut off for a whole one
                     raise self._too_late(what)
+                self._first_timeout_s = None
             except LodefsError:
                 raise
             except Exception as error:
                 if transfer.expired:
                     raise self._too_late(what) from error
-                raise _translated(error, what, self._bucket) from error
+                translated = _translated(error, what, self._bucket)
+                if not isinstance(translated, Unavailable):
+                    self._first_timeout_s = None
+                raise translated from error
             finally:
                 self._current.transfer = None
 
     def _too_late(self, what: str) -> DeadlineExceeded:
-        return DeadlineExceeded(f"{what}: the server's answer was not complete in time")
+        return DeadlineExceeded(f"{what}: the server's answer was not complete in time; {CHECK}")
 
 
 class _Body:
@@ -454,11 +461,13 @@ def _translated(error: Exception, what: str, bucket: str) -> Exception:
             "AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or ~/.aws/credentials"
         )
     if isinstance(error, aws.ConnectTimeoutError | aws.ReadTimeoutError | TimeoutError):
-        return DeadlineExceeded(f"{what}: {error}")
+        return DeadlineExceeded(f"{what}: {error}; {CHECK}")
     if isinstance(error, aws.ParamValidationError):
         return InvalidInput(f"{what}: {error}")
+    if isinstance(error, aws.EndpointConnectionError):
+        return Unavailable(f"{what}: {error}; {CHECK}")
     # broken connections, bodies cut short, answers that are no S3's
     broken = (aws.BotoCoreError, ResponseParserError, HTTPError, OSError, KeyError)
     if isinstance(error, broken):
-        return Unavailable(f"{what}: {type(error).__name__}: {error}")
+        return Unavailable(f"{what}: the answer was broken off, or is none of S3's ({error})")
     return error

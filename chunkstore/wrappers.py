@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from chunkstore.errors import AlreadyExists, LodefsError, Unavailable
@@ -24,6 +24,7 @@ class RetryBudget:
     time_s_max: float = 180.0  # from the first attempt to the beginning of the last
     pause_s_first: float = 0.1
     pause_s_max: float = 10.0
+    first_time_s_max: float | None = None  # as time_s_max, until anything was answered
 
 
 class Retrying:
@@ -46,6 +47,7 @@ class Retrying:
         self._random = random
         self._sleep = sleep
         self._clock = clock
+        self._is_answered = False
 
     @property
     def url(self) -> str:
@@ -87,6 +89,7 @@ class Retrying:
         while True:
             try:
                 for info in self._inner.list(prefix, after=after, limit=left):
+                    self._is_answered = True
                     after, left = info.key, None if left is None else left - 1
                     yield info
                 return
@@ -102,15 +105,24 @@ class Retrying:
         self._inner.close()
 
     def _attempts(self) -> _Attempts:
-        return _Attempts(self._budget, self._random, self._sleep, self._clock)
+        budget, first_s = self._budget, self._budget.first_time_s_max
+        if first_s is not None and not self._is_answered:
+            budget = replace(budget, time_s_max=min(first_s, budget.time_s_max))
+        return _Attempts(budget, self._random, self._sleep, self._clock)
 
     def _repeat(self, call: Callable[[], T]) -> T:
         attempts = self._attempts()
         while True:
             try:
-                return call()
+                result = call()
             except Unavailable as error:
                 attempts.pause_or_raise(error)
+            except LodefsError:
+                self._is_answered = True
+                raise
+            else:
+                self._is_answered = True
+                return result
 
 
 class _Attempts:

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from chunkstore.objects import ObjectStore
     from chunkstore.store import Store
 
+# For the first answer of a store, whose address may be wrong: time for two attempts
+FIRST_TIMEOUT_S = 8.0
+FIRST_TIME_S_MAX = 10.0  # until the beginning of the last attempt
 NO_STORE = "no store is given: use --store URL, LODEFS_STORE or `store` in the config file"
 
 
@@ -77,7 +80,12 @@ class Session:
         from chunkstore.location import StoreOptions, open_objects  # boto3 comes with these
 
         settings = self.config.s3
-        options = StoreOptions(endpoint_url=settings.endpoint_url, region=settings.region)
+        options = StoreOptions(
+            endpoint_url=settings.endpoint_url,
+            region=settings.region,
+            first_timeout_s=FIRST_TIMEOUT_S,
+            first_time_s_max=FIRST_TIME_S_MAX,
+        )
         if settings.transfer_timeout_s is not None:
             options = replace(options, transfer_timeout_s=settings.transfer_timeout_s)
         self._objects = open_objects(url, options)

@@ -63,7 +63,11 @@ def objects(server: BadServer) -> Iterator[S3Objects]:
 
 
 def opened(
-    endpoint_url: str, *, read_timeout_s: float = LONG_S, transfer_timeout_s: float = LONG_S
+    endpoint_url: str,
+    *,
+    read_timeout_s: float = LONG_S,
+    transfer_timeout_s: float = LONG_S,
+    first_timeout_s: float | None = None,
 ) -> Iterator[S3Objects]:
     objects = S3Objects(
         "bucket",
@@ -73,6 +77,7 @@ def opened(
             connect_timeout_s=LONG_S,
             read_timeout_s=read_timeout_s,
             transfer_timeout_s=transfer_timeout_s,
+            first_timeout_s=first_timeout_s,
         ),
     )
     yield objects
@@ -113,6 +118,20 @@ def test_silent_server(server: BadServer, call: Callable[[ObjectStore], Any]) ->
     for objects in opened(server.endpoint_url, read_timeout_s=SHORT_S):
         with pytest.raises(DeadlineExceeded, match="prefix"):
             call(objects)
+
+
+def test_first_answer(server: BadServer) -> None:
+    """A server that never answers is given up soon, with what to check and no name of a class; one
+    that has answered has all of its time."""
+    server.script = lambda _: Answer(hangs=True)
+    for objects in opened(server.endpoint_url, first_timeout_s=SHORT_S):
+        with pytest.raises(DeadlineExceeded, match="check the endpoint") as caught:
+            objects.get("a")
+        assert "Error" not in str(caught.value)
+        server.script = lambda _: Answer(404)
+        with pytest.raises(NotFound):
+            objects.get("a")
+        assert objects._first_timeout_s is None
 
 
 TRICKLES = [(name, "head") for name in CALLS] + [(name, "body") for name in CALLS if name != "head"]
@@ -229,8 +248,9 @@ def test_no_server() -> None:
         sock.bind(("127.0.0.1", 0))  # bound and not listening: nobody else can take the port
         endpoint_url = f"http://127.0.0.1:{sock.getsockname()[1]}"
         for objects in opened(endpoint_url):
-            with pytest.raises(Unavailable, match=endpoint_url):
+            with pytest.raises(Unavailable, match=f"{endpoint_url}.*check the endpoint") as caught:
                 objects.get("a")
+            assert "Error:" not in str(caught.value)
 
 
 def test_no_credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
