@@ -42,7 +42,8 @@ class PullResult:
     interrupted pull had brought before."""
 
     commit: CommitId
-    files: int  # symlinks too
+    files: int  # regular ones
+    symlinks: int
     directories: int
     size_bytes: int
     fetched_bytes: int
@@ -68,6 +69,7 @@ class _Part(NamedTuple):
 @dataclass(slots=True)
 class _Counts:
     files: int = 0
+    symlinks: int = 0
     directories: int = 0
     size_bytes: int = 0
     fetched_bytes: int = 0
@@ -121,7 +123,12 @@ def pull(
         place.finish()
     counts = work.counts
     return PullResult(
-        commit_id, counts.files, counts.directories, counts.size_bytes, counts.fetched_bytes
+        commit_id,
+        counts.files,
+        counts.symlinks,
+        counts.directories,
+        counts.size_bytes,
+        counts.fetched_bytes,
     )
 
 
@@ -167,12 +174,13 @@ class _Pull:
                     self._target.make_directory(path, handles)
                     self.counts.directories += 1
                     continue
-                self.counts.files += 1
                 if entry.kind is Kind.SYMLINK:
+                    self.counts.symlinks += 1
                     self._target.make_symlink(path, entry.target, handles)
                     with self._lock:
                         self._progress.files_done += 1
                     continue
+                self.counts.files += 1
                 self.counts.size_bytes += entry.size_bytes
                 yield _File(path, entry, entry.size_bytes)
 

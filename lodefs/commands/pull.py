@@ -39,13 +39,15 @@ def pull(
             {
                 "commit": result.commit.hex(),
                 "files": result.files,
+                "symlinks": result.symlinks,
                 "directories": result.directories,
                 "size_bytes": result.size_bytes,
                 "fetched_bytes": result.fetched_bytes,
             }
         )
         return
-    what = f"{text.count(result.files, 'file')}, {text.size(result.size_bytes)}"
+    links = f"{text.count(result.symlinks, 'symlink')}, " if result.symlinks else ""
+    what = f"{text.count(result.files, 'file')}, {links}{text.size(result.size_bytes)}"
     write_line(f"pulled {text.shown(str(spec))} ({result.commit.hex()[:12]}): {what}")
     if result.fetched_bytes < result.size_bytes:
         kept = result.size_bytes - result.fetched_bytes

@@ -26,7 +26,11 @@ if TYPE_CHECKING:
 @click.argument("repo", metavar="REPO[@BRANCH]")
 @click.option("-m", "--message", default="", help="The commit's message.")
 @click.option("--author", default=None, help="The commit's author [the user's name].")
-@click.option("--skip-unreadable", is_flag=True, help="Leave out files that cannot be read.")
+@click.option(
+    "--skip-unreadable",
+    is_flag=True,
+    help="Leave out what cannot be read or changes.",
+)
 @click.option("--workers", type=click.IntRange(0, 256), help="Processes that read and compress.")
 @json_option
 @session_command
@@ -87,6 +91,7 @@ def _json_of(result: PushResult) -> dict[str, object]:
         "unchanged": result.unchanged,
         "created_branch": result.created_branch,
         "files": result.files,
+        "symlinks": result.symlinks,
         "directories": result.directories,
         "size_bytes": result.size_bytes,
         "new_bytes": result.new_bytes,
@@ -100,7 +105,15 @@ def _json_of(result: PushResult) -> dict[str, object]:
 def _show(result: PushResult, spec: Spec) -> None:
     for item in result.skipped:
         click.echo(f"lodefs: skipped: {text.shown(str(item))}", err=True)
-    write_line(f"files   {result.files:,} ({result.files_read:,} read)")
+    if result.skipped:
+        count = text.count(len(result.skipped), "path")
+        click.echo(
+            f"lodefs: left out of the commit: {count}, named above (an older version is not kept "
+            "either)",
+            err=True,
+        )
+    links = f", {text.count(result.symlinks, 'symlink')}" if result.symlinks else ""
+    write_line(f"files   {result.files:,} ({result.files_read:,} read){links}")
     write_line(f"bytes   {text.size(result.size_bytes)}")
     write_line(f"new     {text.size(result.new_bytes)}")
     write_line(f"stored  {text.size(result.stored_bytes)}")

@@ -81,8 +81,20 @@ def test_skipped_are_named(lodefs: Lodefs, source: Path) -> None:
     ran = lodefs("push", str(source), "r")
     assert ran.code == 0
     assert "lodefs: skipped: " in ran.err
+    assert "left out of the commit: 1 path" in ran.err
     assert "\x1b" not in ran.err
     assert len(lodefs("push", "--json", str(source), "r").json["skipped"]) == 1
+
+
+def test_push_and_pull_count_alike(lodefs: Lodefs, source: Path, tmp_path: Path) -> None:
+    """Files are regular files in both, and symlinks are told as such."""
+    os.symlink("nowhere", source / "link")
+    assert ", 1 symlink" in lodefs("push", str(source), "r").out
+    assert ", 1 symlink" in lodefs("pull", "r", str(tmp_path / "t")).out
+    pushed = lodefs("push", "--json", str(source), "r").json
+    pulled = lodefs("pull", "--json", "r", str(tmp_path / "u")).json
+    for what in ("files", "symlinks", "directories"):
+        assert pushed[what] == pulled[what]
 
 
 @pytest.mark.slow
