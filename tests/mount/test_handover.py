@@ -86,7 +86,7 @@ def test_all_that_holds_a_mount_goes_over(mount: Mount) -> None:
     thread.join(60)
     grip = taken.grip
     assert (grip.job, grip.session, grip.place) == (JOB, SESSION, mount.place)
-    assert taken.giver == handover.State(os.getpid(), supervised=True)
+    assert taken.giver == handover.State(os.getpid(), supervised=True, proxy="unix:/p")
     fds = [grip.device, *grip.clones, grip.memories["opens"]]
     assert [os.pread(fd, 99, 0) for fd in fds] == [b"device", b"one", b"two", b"opens"]
     assert not set(fds) & set(mount.fds)
@@ -112,7 +112,7 @@ def test_a_mount_of_an_older_lodefs() -> None:
 def test_state(mount: Mount) -> None:
     """Who answers is told without anything else."""
     thread = mount.serve()
-    assert state_of(mount.place) == handover.State(os.getpid(), supervised=True)
+    assert state_of(mount.place) == handover.State(os.getpid(), supervised=True, proxy="unix:/p")
     thread.join(60)
 
 
