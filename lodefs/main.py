@@ -19,7 +19,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     def end() -> None:
         """Leave everything to the kernel: freeing it piece by piece takes longer."""
-        if code is not None and _flush():
+        if code is not None and (_flush() or code):
             os._exit(code)
 
     atexit.register(end)  # the first one is called last: threads and all others are done by then
@@ -31,7 +31,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _flush() -> bool:
-    """Whether all that was written is out; else Python says at its end why not."""
+    """Whether all that was written is out. Where it is not, and nobody told an error so far,
+    Python says at its end why not."""
     try:
         for stream in (sys.stdout, sys.stderr):
             if stream is not None:
