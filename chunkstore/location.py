@@ -137,15 +137,6 @@ def _check_settings(url: str, query: dict[str, str], known: tuple[str, ...]) -> 
         )
 
 
-def split_settings(url: str) -> tuple[str, str]:
-    """A store's URL without the settings in it, and these with their '?'. A path has none: a '?'
-    is a character of it as any other."""
-    if not _SCHEME.match(url):
-        return url, ""
-    head, mark, settings = url.partition("?")
-    return head, mark + settings
-
-
 def _is_prefix(prefix: str) -> bool:
     return (
         len(prefix.encode()) <= PREFIX_BYTES_MAX

@@ -19,11 +19,10 @@ import msgspec
 
 from chunkstore.decoding import from_json
 from chunkstore.errors import Denied, InvalidInput, LodefsError, Unavailable
-from chunkstore.location import split_settings
 from chunkstore.names import digest_of
 from chunkstore.sdnotify import inheritable
 from chunkstore.wire import SOCKET_DEFAULT
-from lodefs.session import NO_STORE, Session
+from lodefs.session import NO_STORE, Session, split_settings
 from mount.transport import Connection, parse_address
 
 if TYPE_CHECKING:

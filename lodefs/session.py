@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 # For the first answer of a store, whose address may be wrong: time for two attempts
 FIRST_TIMEOUT_S = 8.0
 FIRST_TIME_S_MAX = 10.0  # until the beginning of the last attempt
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 NO_STORE = "no store is given: use --store URL, LODEFS_STORE or `store` in the config file"
 
 
@@ -107,6 +108,15 @@ def absolute(url: str) -> str:
     """A store's URL that means the same from any working directory. InvalidInput: it is empty."""
     if not url:
         raise InvalidInput("the store's URL is empty: is a variable not set?")
-    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", url):
+    if _SCHEME.match(url):
         return url
     return str(Path(url).expanduser().absolute())
+
+
+def split_settings(url: str) -> tuple[str, str]:
+    """A store's URL without the settings in it, and these with their '?'. A path has none: a '?'
+    is a character of it as any other."""
+    if not _SCHEME.match(url):
+        return url, ""
+    head, mark, settings = url.partition("?")
+    return head, mark + settings

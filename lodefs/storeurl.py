@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from chunkstore import keys
 from chunkstore.errors import InvalidInput, LodefsError, NotFound
-from chunkstore.location import StoreOptions, open_objects, split_settings
+from chunkstore.location import StoreOptions, open_objects
 from chunkstore.names import check_repo
 from lodefs.nodeproxy import ask, plain_store, served_store
-from lodefs.session import Session, absolute
+from lodefs.session import Session, absolute, split_settings
 
 ASK_TIMEOUT_S = 2.0  # of the node's proxy
 STORE_TIMEOUT_S = 5.0  # of each place where a store may be

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -193,3 +194,9 @@ def test_no_running_proxy(tmp_path: Path) -> None:
         running_proxy(session)
     with pytest.raises(Unavailable, match=r"No such file or directory; .*`lodefs serve` starts"):
         ask(f"unix:{tmp_path}/none", "/status")
+
+
+def test_finding_a_proxy_loads_no_store() -> None:
+    """What each mount and status begin with does not wait for the code of stores."""
+    code = "import sys, lodefs.nodeproxy; sys.exit('chunkstore.location' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
