@@ -162,8 +162,8 @@ class Volumes:
     ) -> T:
         try:
             return self._calls.run(key, work, self._answer_timeout_s, late)
-        except DeadlineExceeded as error:
-            raise DeadlineExceeded(f"{what}: {error}") from error
+        except Unavailable as error:  # also its DeadlineExceeded: which of them comes is chance
+            raise type(error)(f"{what}: {error}") from error
 
     def _create(self, key: str, name: str, given: Mapping[str, str]) -> None:
         options = parse_options(given, self._split_url)  # a URL may need a look at its store
