@@ -70,6 +70,7 @@ def push(
                 session.store, directory, spec.repo, spec.rev, options, progress
             )
     finally:
+        gc.freeze()  # what is left is not looked through before the end
         gc.enable()
     if as_json:
         write_json(_json_of(result))
