@@ -25,6 +25,7 @@ from chunkstore.laneworker import LaneWorker, Reply, Task
 
 _NUMBER_BYTES = 4
 _END_TIMEOUT_S = 10.0
+_NICE = 5  # the parent decides for all of them: where processors are short, it comes first
 
 
 class LaneProcess:
@@ -99,6 +100,7 @@ def _be_worker(sock: socket.socket, arena: Arena, params: ChunkingParams) -> NoR
     """The whole life of a worker. It ends when the parent does: that closes the socket."""
     status = 1
     try:
+        os.nice(_NICE)
         gc.disable()  # nor may the parent's objects be freed here: their descriptors are gone
         gc.freeze()
         signal.set_wakeup_fd(-1)

@@ -164,6 +164,8 @@ class ProcessLanes(_Lanes):
         return [worker.pid for worker in self._workers]
 
     def close(self) -> None:
+        for worker in self._workers:
+            worker.socket.close()  # all that are idle end now, side by side
         while self._workers:
             self._workers.pop().end()
         super().close()
