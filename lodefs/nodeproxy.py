@@ -1,7 +1,9 @@
 """The proxy that a command talks to: the one asked for, the node's, or one started for the user.
 
 A proxy that is started for a user lies in ``~/.cache/lodefs/proxy-<store>``: its socket, cache,
-log and process id. It keeps running when the command ends, and serves all mounts of that store.
+log and process id. It keeps running when the command ends, serves all mounts of that store, and
+ends when nobody has used it for a while. Whoever starts it has a lease of it (chunkstore.lease)
+until the command ends; by then its mount has one.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from chunkstore import lease
 from chunkstore.decoding import from_json
 from chunkstore.errors import Denied, InvalidInput, LodefsError, Unavailable
 from chunkstore.names import digest_of
@@ -29,9 +32,11 @@ if TYPE_CHECKING:
     import subprocess
 
 START_TIMEOUT_S = 60.0
+UNUSED_TIMEOUT_S = 600.0  # of a user's own proxy, unless the settings say another
 ASK_TIMEOUT_S = 10.0
 POLL_S = 0.02
 LOG_TAIL_BYTES = 2000
+_RUNS_ON = {"unused_timeout_s", "listen", "peer_listen", "peers", "peers_file", "peers_dns"}
 
 
 class OwnProxy(msgspec.Struct, frozen=True):
@@ -42,7 +47,12 @@ class OwnProxy(msgspec.Struct, frozen=True):
     @property
     def url(self) -> str:
         """Its address."""
-        return f"unix:{self.directory / 'sock'}"
+        return f"unix:{self.socket}"
+
+    @property
+    def socket(self) -> Path:
+        """Where it listens."""
+        return self.directory / "sock"
 
     @property
     def log(self) -> Path:
@@ -72,7 +82,7 @@ def proxy_url(session: Session) -> str:
     if store is None:
         raise InvalidInput(f"{NO_STORE}; or a proxy with --proxy or LODEFS_PROXY")
     own = own_proxy(session.home_cache(), store)
-    start(own, serve_command(own, store), session.environment)
+    _start_for(session, own, store)
     own.store_file.write_text(store)
     return own.url
 
@@ -89,7 +99,23 @@ def start_again(session: Session, url: str) -> None:
     """
     own = _own_at(session, url)
     if own is not None:
-        start(own, serve_command(own, own.store_file.read_text()), session.environment)
+        _start_for(session, own, own.store_file.read_text())
+
+
+def _start_for(session: Session, own: OwnProxy, store: str) -> None:
+    """Starts a user's own proxy unless it runs; it stays until the session is closed."""
+    _make(own)
+    session.keep(lease.take(own.socket, START_TIMEOUT_S, create=True))
+    command = serve_command(own, store)
+    if may_end(session.config.serve):
+        command += ["--unused-timeout", f"{UNUSED_TIMEOUT_S:.0f}"]
+    start(own, command, session.environment)
+
+
+def may_end(serve: Mapping[str, object]) -> bool:
+    """Whether a user's own proxy with these settings ends by itself: they do not say it, and
+    nobody uses it over TCP."""
+    return not _RUNS_ON & serve.keys()
 
 
 def _own_at(session: Session, url: str) -> OwnProxy | None:
@@ -138,7 +164,7 @@ def own_proxy(home_cache: Path, store: str) -> OwnProxy:
 def serve_command(own: OwnProxy, store: str) -> list[str]:
     """The command line that runs a user's own proxy."""
     python = [sys.executable, "-m", "lodefs.main"]
-    files = ["--socket", str(own.directory / "sock"), "--cache", str(own.directory / "cache")]
+    files = ["--socket", str(own.socket), "--cache", str(own.directory / "cache")]
     return [*python, "--store", store, "serve", *files]
 
 
@@ -175,10 +201,7 @@ def start(own: OwnProxy, command: Sequence[str], environment: Mapping[str, str])
 
     if ready(own.url):
         return
-    try:
-        own.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise Denied(f"{own.directory}: {error.strerror}: no place for a proxy's cache") from error
+    _make(own)
     with _locked(own.directory / "starting"):
         if ready(own.url):
             return
@@ -196,6 +219,13 @@ def start(own: OwnProxy, command: Sequence[str], environment: Mapping[str, str])
         own.pid_file.write_text(f"{process.pid}\n")
         _await(own, process, begin)
         process.returncode = 0  # it outlives us on purpose: Popen need not warn
+
+
+def _make(own: OwnProxy) -> None:
+    try:
+        own.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise Denied(f"{own.directory}: {error.strerror}: no place for a proxy's cache") from error
 
 
 def _await(own: OwnProxy, process: subprocess.Popen[bytes], log_begin: int) -> None:

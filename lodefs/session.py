@@ -33,6 +33,7 @@ class Session:
         self._store_option: str | None = None
         self._proxy_option: str | None = None
         self._objects: ObjectStore | None = None
+        self._kept_fds: list[int] = []
 
     def use(self, *, store: str | None = None, proxy: str | None = None) -> None:
         """Takes options of the command line, which stand above all other settings."""
@@ -97,8 +98,14 @@ class Session:
         base = self.environment.get("XDG_CACHE_HOME")
         return Path(base or os.path.join(config.home(self.environment), ".cache")) / "lodefs"
 
+    def keep(self, fd: int) -> None:
+        """Keeps a descriptor open until the session is closed."""
+        self._kept_fds.append(fd)
+
     def close(self) -> None:
         """Frees what was opened."""
+        while self._kept_fds:
+            os.close(self._kept_fds.pop())
         if self._objects is not None:
             self._objects.close()
             self._objects = None

@@ -61,6 +61,17 @@ def serve(
     ``stage``: of whom asked for the mount and decides when it counts as made; by itself it does
     when its root has been read.
     """
+    with holding.leased(job.options.proxy):
+        return _serve(job, say, on_ready, on_held, stage)
+
+
+def _serve(
+    job: Job,
+    say: Say,
+    on_ready: Callable[[], None],
+    on_held: Callable[[Grip], None],
+    stage: Stage | None,
+) -> bool:
     options = job.options
     made = stage or Stage()
     made.pid = os.getpid()
@@ -104,6 +115,11 @@ def go_on(grip: Grip, say: Say, on_ready: Callable[[], None], confirm: Callable[
     ``confirm`` is called when the new workers serve; before that, the mount is not touched, and
     an error leaves it to those who have it. The process must have no threads.
     """
+    with holding.leased(grip.job.options.proxy, required=False):
+        return _go_on(grip, say, on_ready, confirm)
+
+
+def _go_on(grip: Grip, say: Say, on_ready: Callable[[], None], confirm: Callable[[], None]) -> bool:
     mounted = mounttable.on_top(grip.job.options.mountpoint)
     grip = holding.widen(grip, say)
     supervisor = _supervisor(grip, say, lambda: True)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
 
-from chunkstore.errors import LodefsError, Unavailable
+from chunkstore import lease
+from chunkstore.errors import Denied, LodefsError, NotFound, Unavailable
 from mount import device, mounttable, rundir
 from mount.handles import Handles
 from mount.handover import Door, Grip
@@ -17,6 +18,7 @@ from mount.job import Job
 from mount.roster import Roster
 from mount.session import Session
 from mount.traffic import Table
+from mount.transport import parse_address
 
 WORKERS = "workers"  # the memory that mount.roster owns
 HANDLES = "handles"  # the one of mount.handles
@@ -26,6 +28,33 @@ TRAFFIC = "traffic"  # the one of mount.traffic
 def folders() -> list[Path]:
     """Where sockets of this user's mounts may lie."""
     return rundir.folders(os.environ, os.geteuid())
+
+
+@contextmanager
+def leased(proxy: str, *, required: bool = True) -> Iterator[None]:
+    """With a lease of a proxy that ends when nobody uses it: this process and the workers that it
+    forks have it, each until its end. Unavailable where the proxy is ending, unless not
+    ``required``."""
+    fd = _lease(proxy, required=required)
+    try:
+        yield
+    finally:
+        if fd is not None:
+            os.close(fd)
+
+
+def _lease(proxy: str, *, required: bool) -> int | None:
+    path = parse_address(proxy).path
+    if not path:
+        return None
+    try:
+        return lease.take(Path(path))
+    except (NotFound, Denied):
+        return None
+    except Unavailable:
+        if required:
+            raise
+        return None
 
 
 def begin(

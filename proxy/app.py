@@ -38,6 +38,7 @@ from proxy.peers.peering import Peering
 from proxy.server import Limits, ProxyServer
 from proxy.storenode import NodeSettings, StoreNode
 from proxy.tokens import TokenBook
+from proxy.unused import UnusedEnd
 
 
 class Opened(NamedTuple):
@@ -119,6 +120,12 @@ async def serve(
         async with open_node(config, calls) as opened, AsyncExitStack() as more:
             if opened.desk is not None and config.peer_listen is not None:
                 doors.append(more.enter_context(peer_door(config, listeners, opened)))
+            unused = UnusedEnd(config, stop.set)
+
+            def on_sweep() -> None:
+                systemd.alive()
+                unused.look(server.use)
+
             server = ProxyServer(
                 opened.node,
                 version=version(),
@@ -126,7 +133,7 @@ async def serve(
                 store_calls=calls,
                 limits=limits_of(config),
                 hot_path=config.log_level != "debug",  # so that every request is logged
-                on_sweep=systemd.alive,
+                on_sweep=on_sweep,
             )
             await server.start(doors)
             try:

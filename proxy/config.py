@@ -179,7 +179,8 @@ def _by(parse: Callable[[object], object]) -> dict[str, Callable[[object], objec
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     """All settings. ``cache_size_bytes_max`` None means a share of the disk; ``listen`` None
-    means no TCP; ``socket_path`` None means no Unix socket."""
+    means no TCP; ``socket_path`` None means no Unix socket; ``unused_timeout_s`` 0 means that the
+    proxy runs until it is told to end."""
 
     store: str = field(metadata=_by(_text))
     endpoint_url: str | None = field(default=None, metadata=_by(_maybe(_text)))
@@ -212,6 +213,7 @@ class Config:
     peer_allow_anonymous: bool = field(default=False, metadata=_by(_flag))
     peer_upload_bytes_per_s_max: int | None = field(default=None, metadata=_by(_maybe(_rate)))
     peer_download_bytes_per_s_max: int | None = field(default=None, metadata=_by(_maybe(_rate)))
+    unused_timeout_s: float = field(default=0.0, metadata=_by(_seconds(0, 86400 * 365)))
     log_level: str = field(default="info", metadata=_by(_choice(*LOG_LEVELS)))
     log_format: str = field(default="auto", metadata=_by(_choice(*LOG_FORMATS)))
 
@@ -253,6 +255,11 @@ class Config:
             found.append(f"cache_size_bytes_max: must be at least {CACHE_SIZE_BYTES_MIN >> 20}MiB")
         if self.socket_path is not None and len(os.fsencode(self.socket_path)) > 100:
             found.append("socket_path: is too long for a socket (at most 100 bytes)")
+        if self.unused_timeout_s and (self.listen or self.in_cluster or not self.socket_path):
+            found.append(
+                "unused_timeout_s: is for a proxy with a Unix socket alone: who uses it over TCP "
+                "cannot be seen"
+            )
         return found + self._peer_problems()
 
     @property

@@ -22,6 +22,10 @@ class NodeUpkeep:
         self._warmer = warmer
         self._dropper = dropper
 
+    @property
+    def is_busy(self) -> bool:
+        return self._warmer.running > 0
+
     async def warm(self, request: WarmRequest) -> WarmStatus:
         return await self._warmer.start(request)
 

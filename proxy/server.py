@@ -38,6 +38,7 @@ from proxy.metrics import Metrics, StoreCalls
 from proxy.node import Node
 from proxy.peers.desk import PEERS, PeerDesk
 from proxy.request import Request
+from proxy.unused import Use
 
 SWEEP_INTERVAL_S = 1.0
 HEADER_LINE_BYTES_MAX = 8190
@@ -252,6 +253,7 @@ class ProxyServer:
         self._closing_lines = b""
         self._set_date()
         self._on_sweep = on_sweep
+        self._node = node
         self._store = store
         self._handlers = Handlers(
             node,
@@ -291,6 +293,13 @@ class ProxyServer:
         if self._sweeper is not None:
             self._sweeper.cancel()
             await asyncio.gather(self._sweeper, return_exceptions=True)
+
+    @property
+    def use(self) -> Use:
+        """What was asked so far, and whether something is under way."""
+        upkeep = self._node.upkeep
+        busy = self.metrics.streams > 0 or (upkeep is not None and upkeep.is_busy)
+        return Use(self.metrics.requests(), busy)
 
     def forget(self, connection: Connection) -> None:
         """A connection has ended."""

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from chunkstore.errors import NotFound
 from chunkstore.names import check_ref_name, check_repo
-from chunkstore.upkeep import EvictRequest, EvictView, PinsView, WarmJobs, WarmRequest, WarmStatus
+from chunkstore.upkeep import (
+    RUNNING,
+    EvictRequest,
+    EvictView,
+    PinsView,
+    WarmJobs,
+    WarmRequest,
+    WarmStatus,
+)
 from proxy.selection import Selection
 from proxy.upkeep import Upkeep
 
@@ -30,6 +38,10 @@ class MemoryUpkeep(Upkeep):
         status = WarmStatus(job_id, request.repo, COMMIT, **(figures | more))  # type: ignore[arg-type]
         self.statuses[job_id] = status
         return status
+
+    @property
+    def is_busy(self) -> bool:
+        return any(status.state in RUNNING for status in self.statuses.values())
 
     async def warm(self, request: WarmRequest) -> WarmStatus:
         check_repo(request.repo)

@@ -13,6 +13,11 @@ from chunkstore.upkeep import EvictRequest, EvictView, PinsView, WarmJobs, WarmR
 class Upkeep(Protocol):
     """Upkeep of one node's cache. Methods raise errors.py's classes."""
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a job runs."""
+        ...
+
     async def warm(self, request: WarmRequest) -> WarmStatus:
         """Begins a job. NotFound, InvalidInput; Unavailable where too many run."""
         ...

@@ -15,6 +15,12 @@ from lodefs.session import Session
 @click.option("--cache-size", "cache_size_bytes_max", metavar="SIZE", help="Limit, as 100GiB.")
 @click.option("--tokens", "tokens_file", metavar="FILE", help="Tokens for TCP.")
 @click.option("--allow-anonymous", is_flag=True, default=None, help="TCP without tokens.")
+@click.option(
+    "--unused-timeout",
+    "unused_timeout_s",
+    metavar="S",
+    help="End when no mount and no request used it for that many seconds; 0: never [0].",
+)
 @click.option("--log-level", help="debug, info, warning or error.")
 @click.option("--log-format", help="auto, journald, json or console.")
 @session_command

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from chunkstore import lease
 from chunkstore.testing.children import TIMEOUT_S, Child, private_directory, run
 from mount.testing.mounts import until
 
@@ -194,6 +195,31 @@ def test_a_killed_proxy_is_told_and_started_again(user: User) -> None:
     user.lodefs("mount", "--take-over", str(user.place))
     assert "does not answer" not in _line_of(user)
     assert (user.place / "large").read_bytes() == (user.source / "large").read_bytes()
+
+
+def test_a_proxy_that_nobody_uses_ends(user: User) -> None:
+    """The user's own proxy stays while a mount lives, also one without its supervisor, ends when
+    nobody has used it for a while, and is started again by the next mount."""
+    config = user.folder / "lodefs.toml"
+    config.write_text("[serve]\nunused_timeout_s = 0.5\n")
+    user.environment["LODEFS_CONFIG"] = str(config)
+    user.lodefs("mount", "vision/cats", str(user.place))
+    (first,) = user.pids()
+    socket = next(user.folder.glob("cache/lodefs/*/pid")).with_name("sock")
+    assert lease.revoke(socket) is None
+    mounted = json.loads(user.lodefs("mounts", "--json").splitlines()[-1])
+    os.kill(mounted["pid"], signal.SIGKILL)
+    assert lease.revoke(socket) is None
+    user.lodefs("mount", "--take-over", str(user.place))
+    assert lease.revoke(socket) is None
+    assert (user.place / "large").read_bytes() == (user.source / "large").read_bytes()
+    assert Path(f"/proc/{first}").exists()
+    user.lodefs("unmount", str(user.place))
+    until(lambda: not Path(f"/proc/{first}").exists())
+    assert not socket.exists()
+    user.lodefs("mount", "vision/cats", str(user.place))
+    assert user.pids() != [first]
+    assert (user.place / "d" / "a").read_text() == "second\n"
 
 
 def test_take_over_of_nothing(user: User) -> None:

@@ -17,6 +17,7 @@ from chunkstore.testing.children import private_directory
 from lodefs.nodeproxy import (
     OwnProxy,
     ask,
+    may_end,
     own_proxy,
     plain_store,
     proxy_url,
@@ -171,6 +172,13 @@ def test_each_store_has_its_own_proxy(tmp_path: Path) -> None:
     command = serve_command(first, "/a")
     assert command[command.index("--store") + 1] == "/a"
     assert command[command.index("--cache") + 1] == str(first.directory / "cache")
+
+
+def test_which_of_the_users_own_proxies_end_by_themselves() -> None:
+    """Those whose settings say nothing of it; over TCP and in a cluster users cannot be seen."""
+    assert may_end({"cache_size_bytes_max": "1GiB"})
+    for name in ("unused_timeout_s", "listen", "peers_dns"):
+        assert not may_end({name: "0"})
 
 
 def test_the_proxy_that_is_asked_for(tmp_path: Path) -> None:

@@ -115,6 +115,8 @@ def test_all_mistakes_are_told_together() -> None:
     [
         ({"store": ""}, "store"),
         ({"listen": ":1"}, "listen"),
+        ({"unused_timeout_s": 60, "listen": ":1", "allow_anonymous": True}, "unused_timeout_s"),
+        ({"unused_timeout_s": 60, "socket_path": "", "listen": ":1"}, "unused_timeout_s"),
         ({"socket_path": ""}, "socket_path"),
         ({"socket_path": "/" + "x" * 200}, "socket_path"),
         ({"cache_size_bytes_max": "1MiB"}, "cache_size_bytes_max"),
