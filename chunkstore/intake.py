@@ -11,8 +11,8 @@ from chunkstore.objects import Buffer
 from chunkstore.pack import PackIndex
 from chunkstore.packing import Packer, Uploader
 from chunkstore.progress import Progress
-from chunkstore.pushindex import PushIndex
-from chunkstore.segments import UNKNOWN, Layout, Run, choose, join_runs, place_all
+from chunkstore.pushindex import PushIndex, begins_pack
+from chunkstore.segments import UNKNOWN, Layout, Run, choose, follow, join_runs, place_all
 from chunkstore.tree import Segment
 
 _FRESH = 1 << 63  # places from here on are serials of the packer; see packing.py
@@ -122,6 +122,9 @@ class Intake:
             ]
         promised = self._promised
         flags = choose(places, layout, promised)
+        if sum(flags) > places.count(UNKNOWN):  # some would be stored again
+            places = self._as_stored(chunks, places, layout)
+            flags = choose(places, layout, promised, sum(map(begins_pack, places)))
         sizes = [chunk.raw_size_bytes for chunk in chunks]
         runs, layout = place_all(places, sizes, flags, promised, layout)
         for chunk, is_wanted in zip(chunks, flags, strict=True):
@@ -133,6 +136,19 @@ class Intake:
         self._promised = promised
         self._decided(file, join_runs(before, runs) if before else runs, layout, sum(sizes))
         return flags
+
+    def _as_stored(
+        self, chunks: Sequence[CutChunk], places: Sequence[int], layout: Layout
+    ) -> list[int]:
+        """The best places of a part, of all that its chunks have. They may have been stored again
+        before, for this very file, which another machine pushed; it then lies in long runs, but
+        for where it goes on in the next pack."""
+        known = self._index.find_all([chunk.id for chunk in chunks])
+        options = [
+            {*known.get(chunk.id, ()), *([] if place == UNKNOWN else [place])}
+            for chunk, place in zip(chunks, places, strict=True)
+        ]
+        return follow(options, layout)
 
     def _decided(self, file: CutFile, runs: list[Run], layout: Layout, size_bytes: int) -> None:
         """Where a file, or what came of it so far, lies. ``size_bytes``: of its last part."""

@@ -15,6 +15,7 @@ import struct
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 from zlib import crc32
@@ -36,7 +37,7 @@ from chunkstore.segments import Run
 from chunkstore.shard import PackChunks, ShardPack, decode_shard
 from chunkstore.tree import Segment
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 LOCK_TIMEOUT_S = 60.0
 ROWS_AHEAD = 2000  # directories that are read at once
 SHARDS_AHEAD = 32  # index shards in memory at once
@@ -55,6 +56,11 @@ CREATE TABLE directories (source INTEGER, key BLOB, state BLOB NOT NULL,
     PRIMARY KEY (source, key)) WITHOUT ROWID;
 CREATE TABLE details (source INTEGER, key BLOB, stats BLOB NOT NULL, files BLOB NOT NULL,
     subdirectories BLOB NOT NULL, sum INTEGER NOT NULL, UNIQUE (source, key));
+"""
+# Other places of chunks that were stored again, so that files lie in long runs
+_OLDER = """
+CREATE TABLE older (id BLOB, place INTEGER, sum INTEGER NOT NULL, PRIMARY KEY (id, place))
+    WITHOUT ROWID
 """
 _NUMBER_BITS = 20  # of a place: the chunk's number in its pack; the pack's number is above
 _FIND_AT_ONCE = 256
@@ -139,12 +145,13 @@ class PushIndex:
             return
         execute("BEGIN IMMEDIATE")
         version = _version(self._db)  # another process may have been first
-        if version == 0:
-            for statement in _SCHEMA.split(";"):
+        if version in (0, 1):
+            for statement in _SCHEMA.split(";") if version == 0 else ():
                 execute(statement)
+            execute(_OLDER)
             execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
         execute("COMMIT")
-        if version not in (0, SCHEMA_VERSION):
+        if version not in (0, 1, SCHEMA_VERSION):
             raise IndexBroken(f"{self.path} is an index of format {version}")
 
     @staticmethod
@@ -169,22 +176,32 @@ class PushIndex:
     # chunks
 
     def find(self, chunk_ids: Sequence[bytes]) -> dict[bytes, int]:
-        """The places of those chunks that the store has. See segments.py for places."""
-        found: dict[bytes, int] = {}
+        """The places of those chunks that the store has: the newest of each. See segments.py for
+        places."""
+        return dict(self._places("chunks", chunk_ids))
+
+    def find_all(self, chunk_ids: Sequence[bytes]) -> dict[bytes, set[int]]:
+        """All places of those chunks."""
+        found: dict[bytes, set[int]] = {}
+        for table in ("chunks", "older"):
+            for chunk_id, place in self._places(table, chunk_ids):
+                found.setdefault(chunk_id, set()).add(place)
+        return found
+
+    def _places(self, table: str, chunk_ids: Sequence[bytes]) -> Iterator[tuple[bytes, int]]:
         if not self._any_chunks:
-            return found
+            return
         for start in range(0, len(chunk_ids), _FIND_AT_ONCE):
             part = list(chunk_ids[start : start + _FIND_AT_ONCE])
             size = 1 << (len(part) - 1).bit_length()  # few statements, so that they stay prepared
             marks = ",".join("?" * size)
             part += part[-1:] * (size - len(part))
-            rows = self.select(f"SELECT id, place, sum FROM chunks WHERE id IN ({marks})", part)
+            rows = self.select(f"SELECT id, place, sum FROM {table} WHERE id IN ({marks})", part)
             with _spoiled(self.path, "a chunk's place"):
                 for chunk_id, place, checksum in rows:
                     if checksum != _chunk_sum(chunk_id, place):
                         raise ValueError
-                    found[chunk_id] = place
-        return found
+                    yield chunk_id, place
 
     def segment(self, run: Run) -> Segment:
         """The segment of a run of places that ``find`` gave."""
@@ -210,10 +227,7 @@ class PushIndex:
                 row = db.execute("SELECT id FROM packs WHERE number = ?", (number,)).fetchone()
                 if row[0] != pack.pack_id:
                     continue  # see _pack_number
-                db.executemany(
-                    "INSERT OR REPLACE INTO chunks VALUES (?, ?, ?)",
-                    sorted(_chunk_rows(number, pack.ids)),  # in the order of the table: faster
-                )
+                _add_chunks(db, sorted(_chunk_rows(number, pack.ids)))  # as the table: faster
                 if shard_id is None:
                     row = (number, pack.ids, pack.raw_sizes.tobytes())
                     db.execute("INSERT OR REPLACE INTO unpublished VALUES (?, ?, ?)", row)
@@ -436,10 +450,29 @@ def _encode_place(digest: bytes, place: TreePlace) -> bytes:
     return crc32(body, crc32(digest)).to_bytes(4, "little") + body
 
 
+def begins_pack(place: int) -> bool:
+    """Whether a place that ``find`` gave is that of the first chunk of a pack."""
+    return place & ((1 << _NUMBER_BITS) - 1) == 0
+
+
 def _pack_number(pack_id: bytes) -> int:
     """A pack's number here: bits of its id. Of two packs with one number the second is not
     remembered."""
     return int.from_bytes(pack_id[:8], "little") >> (_NUMBER_BITS + 1)
+
+
+def _add_chunks(db: sqlite3.Connection, rows: list[tuple[bytes, int, int]]) -> None:
+    """Rows of chunks. Where there were some of these chunks, their places are the older ones."""
+    added = db.executemany("INSERT OR IGNORE INTO chunks VALUES (?, ?, ?)", rows)
+    if added.rowcount == len(rows):
+        return
+    db.executemany(
+        "INSERT OR IGNORE INTO older SELECT * FROM chunks WHERE id = ? AND place != ?",
+        [(chunk_id, place) for chunk_id, place, _ in rows],
+    )
+    in_one_pack = [row for row, after in pairwise(rows) if row[0] == after[0]]
+    db.executemany("INSERT OR IGNORE INTO older VALUES (?, ?, ?)", in_one_pack)
+    db.executemany("INSERT OR REPLACE INTO chunks VALUES (?, ?, ?)", rows)
 
 
 def _chunk_rows(number: int, ids: bytes) -> Iterator[tuple[bytes, int, int]]:

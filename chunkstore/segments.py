@@ -8,7 +8,7 @@ A place is a number; the chunk that follows in the same pack has the next one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from chunkstore.tree import Segment
@@ -38,17 +38,18 @@ class Layout(NamedTuple):
     end: int = UNKNOWN  # the place that would follow the last chunk
 
 
-def choose(places: Sequence[int], layout: Layout, fresh: int) -> list[bool]:
+def choose(places: Sequence[int], layout: Layout, fresh: int, breaks_free: int = 0) -> list[bool]:
     """Which chunks of a file's next part to store: True where it is new, or stored again.
 
     ``places``: where each chunk is, or UNKNOWN. ``fresh``: the place of the first chunk that would
     be stored. At most one break for 8 chunks of the file stays: the shortest runs of old chunks go
-    first. A part that is one run, following what lies before, is always reused.
+    first; ``breaks_free`` more are allowed. A part that is one run, following what lies before, is
+    always reused.
     """
     wanted = [place == UNKNOWN for place in places]
     if not wanted or all(wanted):
         return wanted
-    allowed = (layout.chunks + len(places)) // RUN_CHUNKS_MIN - layout.breaks
+    allowed = (layout.chunks + len(places)) // RUN_CHUNKS_MIN - layout.breaks + breaks_free
     while True:
         runs = _runs(places, wanted)
         if _breaks(places, wanted, layout, fresh) <= max(0, allowed):
@@ -60,6 +61,23 @@ def choose(places: Sequence[int], layout: Layout, fresh: int) -> list[bool]:
         for length, first in old:
             if length == shortest:
                 wanted[first : first + length] = [True] * length
+
+
+def follow(options: Sequence[Collection[int]], layout: Layout) -> list[int]:
+    """Of the places that each chunk of a file's next part has, those that make the fewest runs;
+    UNKNOWN for a chunk without any."""
+    ahead: dict[int, int] = {}  # how many chunks lie in a row from that place on
+    lengths: list[dict[int, int]] = []
+    for places in reversed(options):
+        ahead = {place: 1 + ahead.get(place + 1, 0) for place in places}
+        lengths.append(ahead)
+    found: list[int] = []
+    end = layout.end
+    for known in reversed(lengths):
+        place = end if end in known else max(known, key=known.__getitem__, default=UNKNOWN)
+        found.append(place)
+        end = UNKNOWN if place == UNKNOWN else place + 1
+    return found
 
 
 def place_all(

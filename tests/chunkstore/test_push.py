@@ -392,6 +392,28 @@ def test_another_machine_sends_nothing_for_an_equal_directory(
     assert pusher.objects.count("put") == 0
 
 
+def test_another_machine_sends_nothing_for_files_that_share_parts(
+    pusher: Pusher, tmp_path: Path
+) -> None:
+    """Chunks that were stored again to keep files whole, and files that lie in two packs, are found
+    by a machine that pushes the same, and by the same one when it reads the files again."""
+    random = Random(3)
+    shared = [random.randbytes(150_000) for _ in range(4)]
+    for n in range(40):
+        own = random.randbytes(150_000), random.randbytes(120_000)
+        (pusher.source / f"f{n}").write_bytes(own[0] + shared[n % 4] + own[1])
+    first = pusher.push()
+    assert first.new_bytes > 16_000_000 - sum(map(len, shared)) * 10  # of two packs
+    other = Pusher(tmp_path, pusher.store, "other")
+    again = other.push()
+    assert (again.unchanged, again.files_read) == (True, 40)
+    assert (again.new_bytes, again.stored_bytes) == (0, 0)
+    for path in pusher.source.iterdir():
+        os.utime(path)
+    again = pusher.push()
+    assert (again.unchanged, again.files_read, again.stored_bytes) == (True, 40, 0)
+
+
 def test_another_machine_stores_only_changed_trees(pusher: Pusher, tmp_path: Path) -> None:
     """Without an index the trees of the branch's head are found, from the root down."""
     write_files(

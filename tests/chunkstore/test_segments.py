@@ -14,6 +14,7 @@ from chunkstore.segments import (
     Layout,
     Run,
     choose,
+    follow,
     join,
     join_runs,
     place_all,
@@ -121,6 +122,37 @@ def test_the_shortest_runs_are_stored_again_first() -> None:
     """Of a long and a short old run in a small file the long one is reused."""
     places = [*range(10), UNKNOWN, *range(500, 503)]
     assert choose(places, Layout(), FRESH) == [False] * 10 + [True] * 4
+
+
+def test_more_breaks_may_be_free() -> None:
+    """Where a file goes on in the next pack its chunks are not stored again for that."""
+    places = [*range(98, 100), *range(1000, 1003)]
+    assert choose(places, Layout(), FRESH) == [True] * 5
+    assert choose(places, Layout(), FRESH, 1) == [False] * 5
+
+
+def test_of_all_places_those_in_a_row_are_taken() -> None:
+    """A chunk that is there twice is taken from where its neighbours lie, or from where the part
+    before it ended."""
+    assert follow([{10}, {500, 11}, {12}], Layout()) == [10, 11, 12]
+    assert follow([{900, 10}, {11}, {12, 901}], Layout()) == [10, 11, 12]
+    assert follow([{5, 40}, {6, 41}, {42}], Layout(end=5)) == [5, 6, 42]
+    assert follow([{5}, set(), {6}], Layout()) == [5, UNKNOWN, 6]
+
+
+@given(parts)
+def test_a_file_that_is_stored_is_found_as_it_lies(file: list[list[tuple[int, int]]]) -> None:
+    """Whatever was stored again for a file, and whatever other places its chunks have: cut again
+    it is found in as few runs, and nothing is stored once more."""
+    known = [place for part in file for place in places_of(part)]
+    places, _, _ = lay([known])
+    options = [{place, old} - {UNKNOWN} for place, old in zip(places, known, strict=True)]
+    found = follow(options, Layout())
+    assert all(place in option for place, option in zip(found, options, strict=True))
+    assert sum(b != a + 1 for a, b in pairwise(found)) <= sum(
+        b != a + 1 for a, b in pairwise(places)
+    )
+    assert not any(choose(found, Layout(), FRESH * 2))
 
 
 def test_an_empty_part_changes_nothing() -> None:
