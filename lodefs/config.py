@@ -8,7 +8,7 @@ LODEFS_STORE and LODEFS_PROXY, then the command's own options.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,6 @@ class Config(msgspec.Struct, frozen=True):
     )  # fields of proxy.config.Config
 
 
-_TOP = ("store", "proxy")
 _TABLES = ("s3", "serve")
 _NOT_SERVED = ("store", "endpoint_url", "region", "transfer_timeout_s")  # said elsewhere
 
@@ -108,64 +107,52 @@ def _merged(config: Config, path: Path, *, required: bool) -> Config:
 
 def _read(document: Mapping[str, object]) -> tuple[dict[str, Any], list[tuple[str, str]]]:
     """The valid settings by dotted key, and (key, what is wrong) for the others."""
-    values: dict[str, Any] = {}
-    mistakes: list[tuple[str, str]] = []
-    for key, value in document.items():
-        if key in _TABLES and isinstance(value, dict):
-            checks = _serve_checks() if key == "serve" else _S3_CHECKS
-            settings = {f"{key}.{name}": (inner, checks.get(name)) for name, inner in value.items()}
-        elif key in _TABLES:
-            settings = {key: (value, _no_table)}
-        else:
-            settings = {key: (value, _text if key in _TOP else None)}
-        for dotted, (inner, check) in settings.items():
-            wrong = check(inner) if check else "there is no such setting"
-            if wrong:
-                mistakes.append((dotted, wrong))
-            else:
-                values[dotted] = inner
-    return values, mistakes
+    found, mistakes = settingsfile.values(document, _TOP_READERS)
+    for table in _TABLES:
+        inner = found.pop(table, None)
+        if inner is not None:
+            readers = _serve_readers() if table == "serve" else _S3_READERS
+            more, wrong = settingsfile.values(inner, readers, f"{table}.")
+            found |= more
+            mistakes += wrong
+    return found, mistakes
 
 
-Check = Callable[[object], str]  # what is wrong with a value; "" where nothing is
+def _table(value: object) -> Mapping[str, object]:
+    if not isinstance(value, dict):
+        raise InvalidInput("must be a table")
+    return value
 
 
-def _text(value: object) -> str:
-    return "" if isinstance(value, str) and value else "must be a text that is not empty"
-
-
-def _seconds(value: object) -> str:
-    good = isinstance(value, int | float) and not isinstance(value, bool) and value > 0
-    return "" if good else "must be a number of seconds above 0"
-
-
-def _no_table(value: object) -> str:  # noqa: ARG001
-    return "must be a table"
-
-
-_S3_CHECKS: dict[str, Check] = {
-    "endpoint_url": _text,
-    "region": _text,
-    "transfer_timeout_s": _seconds,
+_TOP_READERS: dict[str, settingsfile.Reader] = {
+    "store": settingsfile.text,
+    "proxy": settingsfile.text,
+    **dict.fromkeys(_TABLES, _table),
+}
+_S3_READERS: dict[str, settingsfile.Reader] = {
+    "endpoint_url": settingsfile.text,
+    "region": settingsfile.text,
+    "transfer_timeout_s": settingsfile.seconds(1, 3600),
 }
 
 
-def _serve_checks() -> dict[str, Check]:
-    """The proxy knows best what its settings may be."""
+def _serve_readers() -> dict[str, settingsfile.Reader]:
+    """The proxy knows best what its settings may be. It reads texts, too, as options have them;
+    in a file a value is of its own type."""
     from proxy.config import Config as ProxyConfig  # here: most commands need no proxy's settings
 
-    def check(parse: Callable[[object], object]) -> Check:
-        def wrong(value: object) -> str:
-            try:
-                parse(value)
-            except InvalidInput as error:
-                return str(error)
-            return ""
+    def reader(parse: settingsfile.Reader, types: tuple[type, ...]) -> settingsfile.Reader:
+        def read(value: object) -> object:
+            parse(value if type(value) in types else _NO_VALUE)
+            return value
 
-        return wrong
+        return read
 
     return {
-        one.name: check(one.metadata["parse"])
+        one.name: reader(one.metadata["parse"], one.metadata["types"])
         for one in fields(ProxyConfig)
         if one.name not in _NOT_SERVED
     }
+
+
+_NO_VALUE = object()  # which no setting can have: whoever reads it says what is wanted

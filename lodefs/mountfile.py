@@ -6,7 +6,6 @@ import grp
 import pwd
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -61,16 +60,7 @@ def read(path: Path) -> MountFile:
 def parse(text: str, path: str) -> MountFile:
     """The mount of a file's text; InvalidInput names all mistakes together."""
     document = settingsfile.document(text, path)
-    values: dict[str, Any] = {}
-    mistakes: list[tuple[str, str]] = []
-    for key, value in document.items():
-        read_value = _KEYS.get(key)
-        try:
-            if read_value is None:
-                raise InvalidInput("there is no such setting")
-            values[key] = read_value(value)
-        except InvalidInput as error:
-            mistakes.append((key, str(error)))
+    values, mistakes = settingsfile.values(document, _READERS)
     mistakes += _misfits(document)
     if mistakes:
         raise settingsfile.complaint(text, path, mistakes)
@@ -93,42 +83,27 @@ def _misfits(document: Mapping[str, object]) -> list[tuple[str, str]]:
     return found
 
 
-def _text(value: object) -> str:
-    if not isinstance(value, str) or not value or "\0" in value:
-        raise InvalidInput("must be a text that is not empty")
-    return value
-
-
 def _absolute(value: object) -> str:
-    text = _text(value)
+    text = settingsfile.text(value)
     if not text.startswith("/"):
         raise InvalidInput("must be an absolute path")
     return text
 
 
 def _repo(value: object) -> str:
-    text = _text(value)
-    check_repo(text)
-    return text
+    name = settingsfile.text(value)
+    check_repo(name)
+    return name
 
 
 def _rev(value: object) -> str:
-    text = _text(value)
-    check_ref_name(text)
-    return text
+    name = settingsfile.text(value)
+    check_ref_name(name)
+    return name
 
 
 def _path(value: object) -> bytes:
-    return b"/".join(split_path(_text(value).encode()))
-
-
-def _seconds(value: object) -> float:
-    good = isinstance(value, int | float) and not isinstance(value, bool)
-    if not good or not READ_TIMEOUT_S_MIN <= value <= READ_TIMEOUT_S_MAX:  # type: ignore[operator]
-        raise InvalidInput(
-            f"must be a number of seconds from {READ_TIMEOUT_S_MIN:g} to {READ_TIMEOUT_S_MAX:g}"
-        )
-    return float(value)  # type: ignore[arg-type]
+    return b"/".join(split_path(settingsfile.text(value).encode()))
 
 
 def _wanted(value: object) -> Wanted:
@@ -167,25 +142,19 @@ def _mode(value: object) -> int:
     return mode
 
 
-def _flag(value: object) -> bool:
-    if not isinstance(value, bool):
-        raise InvalidInput("must be true or false")
-    return value
-
-
 _PARTS = ("repo", "rev", "path")
-_KEYS: Mapping[str, Callable[[object], object]] = {
-    "spec": lambda value: parse_spec(_text(value)),
+_READERS: Mapping[str, settingsfile.Reader] = {
+    "spec": lambda value: parse_spec(settingsfile.text(value)),
     "repo": _repo,
     "rev": _rev,
     "path": _path,
     "dir": _absolute,
-    "proxy": _text,
+    "proxy": settingsfile.text,
     "token_file": lambda value: Path(_absolute(value)),
-    "read_timeout_s": _seconds,
+    "read_timeout_s": settingsfile.seconds(READ_TIMEOUT_S_MIN, READ_TIMEOUT_S_MAX),
     "passthrough": _wanted,
     "uid": _id("user", lambda name: pwd.getpwnam(name).pw_uid),
     "gid": _id("group", lambda name: grp.getgrnam(name).gr_gid),
     "mode": _mode,
-    "create_dir": _flag,
+    "create_dir": settingsfile.flag,
 }

@@ -59,7 +59,8 @@ def parse_listen(value: object, port_default: int = wire.PORT_DEFAULT) -> tuple[
     if not text:
         return None
     match = re.fullmatch(r"(\[[0-9A-Fa-f:]+\]|[^:\[\]]*)(?::([0-9]{1,5}))?", text)
-    if match is None or (match[2] and int(match[2]) > 65535):
+    is_port_alone = match is not None and not match[2] and match[1].isdigit()
+    if match is None or is_port_alone or (match[2] and int(match[2]) > 65535):
         raise InvalidInput(
             f"must be HOST:PORT, such as 0.0.0.0:{port_default} or [::]:{port_default}"
         )
@@ -171,9 +172,10 @@ def _choice(*known: str) -> Callable[[object], str]:
     return parse
 
 
-def _by(parse: Callable[[object], object]) -> dict[str, Callable[[object], object]]:
-    """The metadata of a field of Config: the function that reads it."""
-    return {"parse": parse}
+def _by(parse: Callable[[object], object], *types: type) -> dict[str, object]:
+    """The metadata of a field of Config: the function that reads it, from a text or a value of
+    those types, and of which types it is in a file that has types."""
+    return {"parse": parse, "types": types}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,40 +184,46 @@ class Config:
     means no TCP; ``socket_path`` None means no Unix socket; ``unused_timeout_s`` 0 means that the
     proxy runs until it is told to end."""
 
-    store: str = field(metadata=_by(_text))
-    endpoint_url: str | None = field(default=None, metadata=_by(_maybe(_text)))
-    region: str | None = field(default=None, metadata=_by(_maybe(_text)))
-    transfer_timeout_s: float = field(default=60.0, metadata=_by(_seconds(1, 3600)))
-    fetch_concurrency: int = field(default=FETCH_CONCURRENCY, metadata=_by(_whole(1, 256)))
-    cache_dir: Path = field(default=CACHE_DIR_DEFAULT, metadata=_by(_path))
-    cache_size_bytes_max: int | None = field(default=None, metadata=_by(_maybe(parse_size)))
-    socket_path: Path | None = field(default=SOCKET_DEFAULT, metadata=_by(_maybe(_path)))
-    socket_mode: int = field(default=0o660, metadata=_by(_mode))
-    socket_group: str | None = field(default=None, metadata=_by(_maybe(_text)))
-    listen: tuple[str, int] | None = field(default=None, metadata=_by(parse_listen))
-    tokens_file: Path | None = field(default=None, metadata=_by(_maybe(_path)))
-    allow_anonymous: bool = field(default=False, metadata=_by(_flag))
-    metrics_anonymous: bool = field(default=False, metadata=_by(_flag))
-    connections_max: int = field(default=4096, metadata=_by(_whole(1, 1_000_000)))
-    streams_max: int = field(default=512, metadata=_by(_whole(1, 1_000_000)))
-    idle_timeout_s: float = field(default=120.0, metadata=_by(_seconds(1, 86400)))
-    write_timeout_s: float = field(default=60.0, metadata=_by(_seconds(1, 86400)))
-    shutdown_timeout_s: float = field(default=15.0, metadata=_by(_seconds(0, 3600)))
-    peer_listen: tuple[str, int] | None = field(default=None, metadata=_by(_peer_listen))
-    peer_address: str | None = field(default=None, metadata=_by(_maybe(_peer_address)))
-    peers: tuple[Peer, ...] = field(default=(), metadata=_by(parse_peers))
-    peers_file: Path | None = field(default=None, metadata=_by(_maybe(_path)))
-    peers_dns: DnsName | None = field(default=None, metadata=_by(_maybe(_dns_name)))
-    peer_secret_file: Path | None = field(default=None, metadata=_by(_maybe(_path)))
-    peer_tls_cert_file: Path | None = field(default=None, metadata=_by(_maybe(_path)))
-    peer_tls_key_file: Path | None = field(default=None, metadata=_by(_maybe(_path)))
-    peer_tls_ca_file: Path | None = field(default=None, metadata=_by(_maybe(_path)))
-    peer_allow_anonymous: bool = field(default=False, metadata=_by(_flag))
-    peer_upload_bytes_per_s_max: int | None = field(default=None, metadata=_by(_maybe(_rate)))
-    peer_download_bytes_per_s_max: int | None = field(default=None, metadata=_by(_maybe(_rate)))
-    unused_timeout_s: float = field(default=0.0, metadata=_by(_seconds(0, 86400 * 365)))
-    log_level: str = field(default="info", metadata=_by(_choice(*LOG_LEVELS)))
-    log_format: str = field(default="auto", metadata=_by(_choice(*LOG_FORMATS)))
+    store: str = field(metadata=_by(_text, str))
+    endpoint_url: str | None = field(default=None, metadata=_by(_maybe(_text), str))
+    region: str | None = field(default=None, metadata=_by(_maybe(_text), str))
+    transfer_timeout_s: float = field(default=60.0, metadata=_by(_seconds(1, 3600), int, float))
+    fetch_concurrency: int = field(default=FETCH_CONCURRENCY, metadata=_by(_whole(1, 256), int))
+    cache_dir: Path = field(default=CACHE_DIR_DEFAULT, metadata=_by(_path, str))
+    cache_size_bytes_max: int | None = field(
+        default=None, metadata=_by(_maybe(parse_size), int, str)
+    )
+    socket_path: Path | None = field(default=SOCKET_DEFAULT, metadata=_by(_maybe(_path), str))
+    socket_mode: int = field(default=0o660, metadata=_by(_mode, int, str))
+    socket_group: str | None = field(default=None, metadata=_by(_maybe(_text), str))
+    listen: tuple[str, int] | None = field(default=None, metadata=_by(parse_listen, str))
+    tokens_file: Path | None = field(default=None, metadata=_by(_maybe(_path), str))
+    allow_anonymous: bool = field(default=False, metadata=_by(_flag, bool))
+    metrics_anonymous: bool = field(default=False, metadata=_by(_flag, bool))
+    connections_max: int = field(default=4096, metadata=_by(_whole(1, 1_000_000), int))
+    streams_max: int = field(default=512, metadata=_by(_whole(1, 1_000_000), int))
+    idle_timeout_s: float = field(default=120.0, metadata=_by(_seconds(1, 86400), int, float))
+    write_timeout_s: float = field(default=60.0, metadata=_by(_seconds(1, 86400), int, float))
+    shutdown_timeout_s: float = field(default=15.0, metadata=_by(_seconds(0, 3600), int, float))
+    peer_listen: tuple[str, int] | None = field(default=None, metadata=_by(_peer_listen, str))
+    peer_address: str | None = field(default=None, metadata=_by(_maybe(_peer_address), str))
+    peers: tuple[Peer, ...] = field(default=(), metadata=_by(parse_peers, list, str))
+    peers_file: Path | None = field(default=None, metadata=_by(_maybe(_path), str))
+    peers_dns: DnsName | None = field(default=None, metadata=_by(_maybe(_dns_name), str))
+    peer_secret_file: Path | None = field(default=None, metadata=_by(_maybe(_path), str))
+    peer_tls_cert_file: Path | None = field(default=None, metadata=_by(_maybe(_path), str))
+    peer_tls_key_file: Path | None = field(default=None, metadata=_by(_maybe(_path), str))
+    peer_tls_ca_file: Path | None = field(default=None, metadata=_by(_maybe(_path), str))
+    peer_allow_anonymous: bool = field(default=False, metadata=_by(_flag, bool))
+    peer_upload_bytes_per_s_max: int | None = field(
+        default=None, metadata=_by(_maybe(_rate), int, str)
+    )
+    peer_download_bytes_per_s_max: int | None = field(
+        default=None, metadata=_by(_maybe(_rate), int, str)
+    )
+    unused_timeout_s: float = field(default=0.0, metadata=_by(_seconds(0, 86400 * 365), int, float))
+    log_level: str = field(default="info", metadata=_by(_choice(*LOG_LEVELS), str))
+    log_format: str = field(default="auto", metadata=_by(_choice(*LOG_FORMATS), str))
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, object]) -> Config:

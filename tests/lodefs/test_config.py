@@ -67,6 +67,58 @@ def test_a_table_that_is_none() -> None:
         parse("s3 = 1", "f")
 
 
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ('listen = "7440"', 'must be HOST:PORT, such as 0.0.0.0:7440 or [::]:7440, not "7440"'),
+        ("listen = 7440", "must be a text, not 7440"),
+        ('allow_anonymous = "yes"', 'must be true or false, not "yes"'),
+        ("allow_anonymous = 1", "must be true or false, not 1"),
+        ('connections_max = "7"', 'must be a number from 1 to 1000000, not "7"'),
+        ("connections_max = true", "must be a number from 1 to 1000000, not true"),
+        ("connections_max = 7.0", "must be a number from 1 to 1000000, not 7.0"),
+        ('write_timeout_s = "2"', 'must be a number of seconds from 1 to 86400, not "2"'),
+        ("write_timeout_s = nan", "must be a number of seconds from 1 to 86400, not NaN"),
+        ("cache_size_bytes_max = 1.5", "must be a size such as 10GiB or 500MB, not 1.5"),
+        ("socket_mode = true", 'must be a file mode such as "0660", not true'),
+        ("peers = 1", "must be a list of addresses"),
+        ('log_level = ["info"]', 'must be one of debug, info, warning, error, not ["info"]'),
+        ("cache_dir = 1979-05-27", 'must be a text, not "1979-05-27"'),
+        ('cache_size_bytes = "1GiB"', "there is no such setting; is cache_size_bytes_max meant?"),
+    ],
+)
+def test_values_are_of_their_own_types(line: str, told: str) -> None:
+    """What a file holds is not guessed at: each mistake names file, line and key, what is wanted,
+    and what is there."""
+    with pytest.raises(InvalidInput) as caught:
+        parse(f"[serve]\n{line}\n", "f.toml")
+    assert str(caught.value).startswith(f"f.toml:2: serve.{line.split()[0]}: {told}")
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ('create_dir = "yes"', 'must be true or false, not "yes"'),
+        ('read_timeout_s = "30"', 'must be a number of seconds from 0.1 to 3600, not "30"'),
+        ("proxy = 7440", "must be a text that is not empty, not 7440"),
+        ('mount_point = "/x"', "there is no such setting"),
+        ("mode = true", 'must be permission bits, such as "0550", not true'),
+    ],
+)
+def test_files_of_mounts_are_read_alike(line: str, told: str) -> None:
+    """The file of a mount has the same types, and its mistakes the same words."""
+    with pytest.raises(InvalidInput) as caught:
+        mountfile.parse(f'spec = "a"\ndir = "/a"\n{line}\n', "m.toml")
+    assert str(caught.value) == f"m.toml:3: {line.split()[0]}: {told}"
+
+
+def test_a_long_value_is_told_in_short() -> None:
+    """An error stays readable whatever was put into the file."""
+    with pytest.raises(InvalidInput) as caught:
+        parse(f'[serve]\nallow_anonymous = "{"x" * 5000}"\n', "f.toml")
+    assert len(str(caught.value)) < 200
+
+
 def test_what_is_not_toml() -> None:
     """A file that is not TOML is named with the place."""
     with pytest.raises(InvalidInput, match=r"f\.toml: .*line 1"):

@@ -128,5 +128,5 @@ def test_the_command_reads_the_file(lodefs: Lodefs, tmp_path: Path) -> None:
     ran = lodefs("mount", "--from", str(file))
     assert (ran.code, ran.err) == (
         2,
-        f"lodefs: error: {file}:2: dir: must be an absolute path\n",
+        f'lodefs: error: {file}:2: dir: must be an absolute path, not "x"\n',
     )

@@ -99,7 +99,7 @@ def test_all_mistakes_are_told_together() -> None:
     wrong = {
         "cache_size_bytes_max": "much", "socket_mode": "999", "allow_anonymous": "perhaps",
         "write_timeout_s": 0, "connections_max": "many", "log_level": "loud", "colour": "red",
-        "listen": "a:b:c", "cache_dir": "",
+        "listen": "a:b:c", "cache_dir": "", "peer_listen": "7441",
     }  # fmt: skip
     with pytest.raises(InvalidInput) as caught:
         Config.from_mapping(wrong)
