@@ -64,6 +64,23 @@ def check_ref_name(name: str) -> str:
     return name
 
 
+def check_new_ref_name(name: str) -> str:
+    """The same for a branch or tag that is created: InvalidInput also for a name that people or
+    programs would take for something else."""
+    check_ref_name(name)
+    if name == "HEAD":
+        raise InvalidInput(
+            "HEAD cannot be the name of a branch or tag: git means something else by it; "
+            "take another name"
+        )
+    if len(name) == 2 * ID_BYTES and is_hex(name):
+        raise InvalidInput(
+            f"{name} looks like the id of a commit, and would be mistaken for one; take another "
+            "name for the branch or tag"
+        )
+    return name
+
+
 def is_hex(rev: str) -> bool:
     """Whether ``rev`` consists of hex digits as commit ids do."""
     return bool(_HEX.match(rev))

@@ -25,6 +25,7 @@ from chunkstore.errors import (
 from chunkstore.names import (
     ID_HEX_CHARS_MIN,
     CommitId,
+    check_new_ref_name,
     check_ref_name,
     check_repo,
     is_commit_prefix,
@@ -132,6 +133,15 @@ class Store:
         """The branches and tags of a repository. InvalidInput for a malformed name."""
         return Refs(self.objects, repo)
 
+    def require_repo(self, repo: str) -> None:
+        """NotFound, with what there is, where a repository has neither commits nor refs."""
+        check_repo(repo)
+        if self._has(keys.commits(repo)) or self._has(f"{keys.REPOS}{repo}/refs/"):
+            return
+        there = list(islice(chain(self.repos(f"{repo}/"), self.repos()), _NAMED_MAX))
+        known = ", ".join(dict.fromkeys(there))
+        raise NotFound(f"{self.url} has no repository {repo}; it has {known or 'none yet'}")
+
     def resolve(self, repo: str, rev: str) -> CommitId:
         """The commit that ``rev`` is now: a branch, else a tag, else a commit id or the beginning
         of one. NotFound names what there is; InvalidInput where a prefix fits many commits."""
@@ -152,8 +162,8 @@ class Store:
 
     def check_new_ref(self, repo: str, kind: str, name: str) -> None:
         """InvalidInput where a new branch or tag would take its name from something else, so
-        that ``resolve`` would find another commit than before. Of two who create a branch and a
-        tag of one name at once, neither is told."""
+        that ``resolve`` would find another commit than before, or would seem to be something
+        else. Of two who create a branch and a tag of one name at once, neither is told."""
         other = TAGS if kind == BRANCHES else BRANCHES
         latest = self.refs(repo).latest(other, name)
         if latest is not None and latest.commit is not None:
@@ -166,6 +176,7 @@ class Store:
                 f"{name} is the beginning of commit {found[0][:12]} of {repo}, which a "
                 f"{singular(kind)} {name} would hide; take another name"
             )
+        check_new_ref_name(name)
 
     def commit(self, repo: str, commit_id: CommitId) -> Commit:
         """A commit of a repository. NotFound, Corrupt, UnknownFormat."""
@@ -196,10 +207,10 @@ class Store:
         return [info.key[len(prefix) :] for info in found]
 
     def _unknown(self, repo: str, rev: str) -> NotFound:
-        if not self._has(keys.commits(repo)) and not self._has(f"{keys.REPOS}{repo}/refs/"):
-            there = list(islice(chain(self.repos(f"{repo}/"), self.repos()), _NAMED_MAX))
-            known = ", ".join(dict.fromkeys(there))
-            return NotFound(f"{self.url} has no repository {repo}; it has {known or 'none yet'}")
+        try:
+            self.require_repo(repo)
+        except NotFound as error:
+            return error
         refs = self.refs(repo)
         told = f"{repo} has no branch, tag or commit {rev}"
         if is_hex(rev) and len(rev) < ID_HEX_CHARS_MIN:

@@ -65,7 +65,10 @@ def _run(
 
 
 def _list(session: Session, kind: str, repo: str, *, as_json: bool) -> None:
-    for name, entry in session.store.refs(repo).list(kind).items():
+    found = session.store.refs(repo).list(kind)
+    if not found:
+        session.store.require_repo(repo)
+    for name, entry in found.items():
         assert entry.commit is not None
         if as_json:
             write_json({"name": name, "commit": entry.commit.hex(), "time_s": entry.time_s})
@@ -97,6 +100,7 @@ def _create(
 
 
 def _delete(session: Session, kind: str, repo: str, name: str, *, as_json: bool) -> None:
+    session.store.require_repo(repo)
     refs = session.store.refs(repo)
     entry = refs.read(kind, name)
     assert entry.commit is not None

@@ -274,7 +274,7 @@ def test_resolve_malformed_names(store: Store, repo: str, rev: str) -> None:
 @pytest.mark.parametrize(("kind", "other"), [(BRANCHES, TAGS), (TAGS, BRANCHES)])
 def test_new_refs_take_no_names(store: Store, kind: str, other: str) -> None:
     """A new ref may have no name of the other kind, nor be the beginning of a commit; deleted
-    refs and other repositories' do not count."""
+    refs and other repositories' do not count. HEAD, and what looks like a whole id, is none."""
     [commit_id] = commits(store, "repo", 1)
     refs = store.refs("repo")
     refs.advance(other, "v1", commit_id, expected_sequence=None)
@@ -283,7 +283,11 @@ def test_new_refs_take_no_names(store: Store, kind: str, other: str) -> None:
     for name in (commit_id.hex()[:6], commit_id.hex()):
         with pytest.raises(InvalidInput, match=f"{name} is the beginning of commit"):
             store.check_new_ref("repo", kind, name)
-        store.check_new_ref("other", kind, name)
+    store.check_new_ref("other", kind, commit_id.hex()[:6])
+    for repo in ("repo", "other"):
+        for name in ("HEAD", "ab" * 32):
+            with pytest.raises(InvalidInput, match=f"^{name} .*take another name"):
+                store.check_new_ref(repo, kind, name)
     store.check_new_ref("repo", kind, commit_id.hex()[:5])
     store.check_new_ref("repo", other, "v1")
     refs.advance(other, "v1", None, expected_sequence=0)

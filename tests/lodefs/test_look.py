@@ -241,11 +241,37 @@ def test_part_of_a_repository(lodefs: Lodefs, command: str) -> None:
     assert "has no repository vision; it has vision/cats" in ran.err
 
 
+@pytest.mark.parametrize("command", ["branch", "tag", "log"])
+def test_lists_of_an_unknown_repository(lodefs: Lodefs, command: str) -> None:
+    """What a repository that does not exist has is no empty list."""
+    for arguments in ([], ["--json"]):
+        ran = lodefs(command, *arguments, "vision/dogs")
+        assert (ran.code, ran.out) == (3, "")
+        assert "has no repository vision/dogs; it has vision/cats" in ran.err
+
+
+@pytest.mark.parametrize("command", ["branch", "tag"])
+def test_refs_of_an_unknown_repository(lodefs: Lodefs, command: str) -> None:
+    """Nothing is created or deleted in it, and it is what is told."""
+    for arguments in (["vision/dogs", "new"], ["--delete", "vision/dogs", "main"]):
+        ran = lodefs(command, *arguments)
+        assert ran.code == 3
+        assert "has no repository vision/dogs" in ran.err
+
+
+def test_no_tags_yet(lodefs: Lodefs, store: Store) -> None:
+    """A repository that has commits and no tags has an empty list of them."""
+    store.refs("vision/cats").advance("tags", "v1", None, expected_sequence=0)
+    ran = lodefs("tag", "vision/cats")
+    assert (ran.code, ran.out) == (0, "")
+
+
 def test_names_are_taken_once(lodefs: Lodefs, store: Store) -> None:
     """No branch is created with the name of a tag or the reverse, nor with a commit's beginning;
     what exists still moves and goes."""
     commit = store.resolve("vision/cats", "main").hex()[:7]
-    for arguments in (("branch", "v1"), ("tag", "main"), ("branch", commit), ("tag", commit)):
+    for arguments in (("branch", "v1"), ("tag", "main"), ("branch", commit), ("tag", commit),
+                      ("branch", "HEAD"), ("tag", "HEAD"), ("tag", "0" * 64)):  # fmt: skip
         ran = lodefs(arguments[0], "vision/cats", arguments[1])
         assert ran.code == 2
         assert arguments[1] in ran.err
