@@ -26,7 +26,8 @@ from chunkstore.objects import Buffer
 from chunkstore.pack import PackIndex
 from chunkstore.packreader import PackReader
 from chunkstore.progress import Progress
-from chunkstore.pulltarget import STATE_DIR, Handles, Target, open_target, translated
+from chunkstore.pulled import first_difference, is_filled
+from chunkstore.pulltarget import STATE_DIR, Handles, Target, holds, open_target, translated
 from chunkstore.store import Store
 from chunkstore.tree import Entry, Kind, Segment
 from chunkstore.treescan import join, scan
@@ -47,6 +48,7 @@ class PullResult:
     directories: int
     size_bytes: int
     fetched_bytes: int
+    unchanged: bool = False  # all of it was there already, and nothing else
 
 
 @dataclass(slots=True, eq=False)
@@ -74,6 +76,16 @@ class _Counts:
     size_bytes: int = 0
     fetched_bytes: int = 0
 
+    def add(self, entry: Entry) -> None:
+        """One more entry below the root."""
+        if entry.kind is Kind.DIRECTORY:
+            self.directories += 1
+        elif entry.kind is Kind.SYMLINK:
+            self.symlinks += 1
+        else:
+            self.files += 1
+            self.size_bytes += entry.size_bytes
+
 
 Job = tuple[PackId, Unit[_Part]]
 
@@ -91,8 +103,9 @@ def pull(
 
     The target must be missing, empty, or left by an interrupted pull of the same commit and path,
     which then goes on: whole files are kept after their bytes are checked, and of the others
-    the chunks that are there. A file or symlink comes under its own name. Modification times are
-    not part of a dataset: files get the time of the pull. With ``sync`` everything is on disk on
+    the chunks that are there. One that is filled is only looked at: it is fine where it is just
+    what ``spec`` names, byte by byte, and refused where anything differs. A file or symlink comes
+    under its own name. Modification times are not part of a dataset: files get the time of the pull. With ``sync`` everything is on disk on
     return (syncfs once, at the end). Memory: about ``workers`` times 32 MiB.
 
     NotFound, InvalidInput, InUse, NoSpace, Denied, Corrupt, Unavailable. After an error the target
@@ -110,6 +123,9 @@ def pull(
         "commit": commit_id.hex(),
         "path": spec.path.hex(),
     }
+    if is_filled(target):
+        counts = _look(store, spec, root, target, progress, workers)
+        return _result(commit_id, counts, unchanged=True)
     with open_target(target, identity) as place, translated(target):
         executor = ThreadPoolExecutor(workers, thread_name_prefix="pull")
         try:
@@ -121,7 +137,10 @@ def pull(
             progress.phase = "writing to disk"
             place.sync()
         place.finish()
-    counts = work.counts
+    return _result(commit_id, work.counts, unchanged=False)
+
+
+def _result(commit_id: CommitId, counts: _Counts, *, unchanged: bool) -> PullResult:
     return PullResult(
         commit_id,
         counts.files,
@@ -129,7 +148,34 @@ def pull(
         counts.directories,
         counts.size_bytes,
         counts.fetched_bytes,
+        unchanged,
     )
+
+
+def _look(
+    store: Store, spec: Spec, root: Entry, target: Path, progress: Progress, workers: int
+) -> _Counts:
+    """What a pull into a directory that is filled comes to. InvalidInput where it differs."""
+    progress.phase = "comparing"
+    counts = _Counts()
+    if root.kind is Kind.DIRECTORY:
+        counts.directories = 1
+
+    def alike(entry: Entry) -> None:
+        counts.add(entry)
+        if entry.kind is not Kind.DIRECTORY:
+            progress.files_done += 1
+            progress.bytes_done += entry.size_bytes if entry.kind is Kind.FILE else 0
+
+    with ThreadPoolExecutor(workers, thread_name_prefix="pull") as executor:
+        found = first_difference(store.packs, root, target, executor, alike)
+    if found is not None:
+        shown = found.decode("utf-8", "backslashreplace")
+        raise InvalidInput(
+            f"{target} is not empty, and is not {spec} as it is pulled: {shown} differs. What is "
+            "there stays as it is: pull into a directory that is empty or does not exist"
+        )
+    return counts
 
 
 class _Pull:
@@ -170,18 +216,15 @@ class _Pull:
                         f"the dataset has an entry {STATE_DIR} at its top, which is where pull "
                         "keeps its state: pull the other entries one by one"
                     )
+                self.counts.add(entry)
                 if entry.kind is Kind.DIRECTORY:
                     self._target.make_directory(path, handles)
-                    self.counts.directories += 1
                     continue
                 if entry.kind is Kind.SYMLINK:
-                    self.counts.symlinks += 1
                     self._target.make_symlink(path, entry.target, handles)
                     with self._lock:
                         self._progress.files_done += 1
                     continue
-                self.counts.files += 1
-                self.counts.size_bytes += entry.size_bytes
                 yield _File(path, entry, entry.size_bytes)
 
     def _entries(self, root: Entry) -> Iterator[tuple[bytes, Entry]]:
@@ -203,7 +246,7 @@ class _Pull:
         missing = []
         with Handles(self._target.fd) as handles:
             for file in files:
-                if self._target.holds(file.path, file.entry, handles):
+                if holds(file.path, file.entry, handles):
                     self._count(file.left_bytes, 0, 1)
                 else:
                     missing.append(file)

@@ -92,25 +92,6 @@ class Target:
         except FileNotFoundError:
             return None
 
-    def holds(self, path: bytes, entry: Entry, handles: Handles) -> bool:
-        """Whether the file is in its place already, with these very bytes (all are read)."""
-        parent, _, name = path.rpartition(b"/")
-        try:
-            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-            fd = os.open(name, flags, dir_fd=handles.directory(parent))
-        except FileNotFoundError:
-            return False
-        try:
-            found = os.fstat(fd)
-            return (
-                stat.S_ISREG(found.st_mode)
-                and found.st_size == entry.size_bytes
-                and bool(found.st_mode & stat.S_IXUSR) == entry.executable
-                and _digest_of_file(fd) == entry.digest
-            )
-        finally:
-            os.close(fd)
-
     def make_directory(self, path: bytes, handles: Handles) -> None:
         """Makes one directory, whose parent is there."""
         parent, _, name = path.rpartition(b"/")
@@ -182,6 +163,26 @@ class Handles:
                     os.close(fd)
             fd, own = below, True
         return fd
+
+
+def holds(path: bytes, entry: Entry, handles: Handles) -> bool:
+    """Whether a file is in its place, with these very bytes (all are read)."""
+    parent, _, name = path.rpartition(b"/")
+    try:
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        fd = os.open(name, flags, dir_fd=handles.directory(parent))
+    except FileNotFoundError:
+        return False
+    try:
+        found = os.fstat(fd)
+        return (
+            stat.S_ISREG(found.st_mode)
+            and found.st_size == entry.size_bytes
+            and bool(found.st_mode & stat.S_IXUSR) == entry.executable
+            and _digest_of_file(fd) == entry.digest
+        )
+    finally:
+        os.close(fd)
 
 
 def part_name(path: bytes) -> str:

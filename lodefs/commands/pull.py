@@ -26,7 +26,8 @@ def pull(
     """Copy a revision, or what is at PATH in it, into the directory DIR.
 
     DIR must be missing or empty. Where an earlier pull of the same was interrupted, repeating it
-    goes on where it stopped. Every byte is verified.
+    goes on where it stopped; where it was finished, DIR is compared with the revision, and nothing
+    in it is changed. Every byte is verified.
     """
     from chunkstore.pull import pull as pull_into
 
@@ -38,6 +39,7 @@ def pull(
         write_json(
             {
                 "commit": result.commit.hex(),
+                "unchanged": result.unchanged,
                 "files": result.files,
                 "symlinks": result.symlinks,
                 "directories": result.directories,
@@ -48,6 +50,10 @@ def pull(
         return
     links = f"{text.count(result.symlinks, 'symlink')}, " if result.symlinks else ""
     what = f"{text.count(result.files, 'file')}, {links}{text.size(result.size_bytes)}"
+    if result.unchanged:
+        place = text.shown(str(directory))
+        write_line(f"nothing to pull: {place} is {text.shown(str(spec))} already: {what}")
+        return
     write_line(f"pulled {text.shown(str(spec))} ({result.commit.hex()[:12]}): {what}")
     if result.fetched_bytes < result.size_bytes:
         kept = result.size_bytes - result.fetched_bytes

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import fcntl
 import os
 import random
+import shutil
 import stat
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -153,6 +156,62 @@ def test_target_must_be_empty(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="is not empty"):
         pull(store, Spec("r"), tmp_path)
     assert os.listdir(tmp_path) == ["mine"]
+
+
+def test_a_finished_pull_is_repeated(tmp_path: Path) -> None:
+    """Where all of it is there already nothing is written or fetched, and the counts are right."""
+    store, _ = counting_store()
+    for spec in (Spec("r"), Spec("r", path=b"bin"), Spec("r", path=b"bin/large")):
+        target = tmp_path / str(len(spec.path))
+        first = pull(store, spec, target)
+        times = [(p, p.lstat().st_ctime_ns) for p in sorted(target.rglob("*"))]
+        progress = Progress()
+        again = pull(store, spec, target, progress=progress)
+        assert (first.unchanged, again.unchanged) == (False, True)
+        assert again.fetched_bytes == 0
+        assert (
+            dataclasses.replace(again, unchanged=False, fetched_bytes=first.fetched_bytes) == first
+        )
+        assert progress.bytes_done == first.size_bytes
+        assert [(p, p.lstat().st_ctime_ns) for p in sorted(target.rglob("*"))] == times
+
+
+def harms() -> dict[str, Callable[[Path], object]]:
+    """What may have become of a target of FILES, by the path that differs then."""
+
+    def change(place: Path) -> None:
+        data = bytearray(place.read_bytes())
+        data[-1] ^= 1
+        place.write_bytes(data)
+
+    def to_link(place: Path) -> None:
+        shutil.move(place, place.parents[1] / "moved")
+        place.symlink_to(place.parents[1] / "moved")
+
+    return {
+        "mine": lambda t: (t / "mine").write_text("precious"),
+        "bin/mine": lambda t: (t / "bin" / "mine").mkdir(),
+        "a.txt": lambda t: (t / "a.txt").unlink(),
+        "bin/large": lambda t: change(t / "bin" / "large"),
+        "bin/run": lambda t: (t / "bin" / "run").chmod(0o644),
+        "bin": lambda t: to_link(t / "bin"),
+        "empty": lambda t: ((t / "empty").unlink(), (t / "empty").mkdir()),
+    }
+
+
+@pytest.mark.parametrize("name", harms())
+def test_a_target_that_differs_is_left_alone(tmp_path: Path, name: str) -> None:
+    """Anything more, less or other than a pull makes is refused with its path, and stays."""
+    store, _ = counting_store()
+    target = tmp_path / "t"
+    pull(store, Spec("r"), target)
+    harms()[name](target)
+    before = {p: p.lstat() for p in target.rglob("*")}
+    with pytest.raises(InvalidInput, match=f"is not empty, and .*: {name} differs"):
+        pull(store, Spec("r"), target)
+    found = {p: p.lstat() for p in target.rglob("*")}
+    assert found.keys() == before.keys()
+    assert all(found[p].st_mtime_ns == before[p].st_mtime_ns for p in found)
 
 
 def test_target_must_be_a_directory(tmp_path: Path) -> None:

@@ -184,15 +184,23 @@ def test_verify(lodefs: Lodefs, objects: MemoryObjects, store: Store) -> None:
 
 
 def test_pull(lodefs: Lodefs, tmp_path: Path) -> None:
-    """pull copies a revision and says what it copied; a target that is not empty is refused."""
+    """pull copies a revision and says what it copied; repeated it finds all of it there; a target
+    that holds anything else is refused, with what differs, and left alone."""
     target = tmp_path / "t"
     ran = lodefs("pull", "vision/cats", str(target))
     assert ran.code == 0
     assert "pulled vision/cats@main" in ran.out
     assert (target / "a.txt").read_bytes() == b"hello, world\n"
     again = lodefs("pull", "vision/cats", str(target))
+    assert again.code == 0
+    assert f"nothing to pull: {target} is vision/cats@main already" in again.out
+    found = lodefs("pull", "--json", "vision/cats", str(target)).json
+    assert (found["unchanged"], found["fetched_bytes"]) == (True, 0)
+    (target / "a.txt").write_bytes(b"mine")
+    again = lodefs("pull", "vision/cats", str(target))
     assert again.code == 2
-    assert "is not empty" in again.err
+    assert "is not empty, and is not vision/cats@main as it is pulled: a.txt differs" in again.err
+    assert (target / "a.txt").read_bytes() == b"mine"
     found = lodefs("pull", "--json", "--no-sync", "vision/cats@v1:dir", str(tmp_path / "u")).json
     assert (found["files"], found["size_bytes"]) == (1, 2000)
     assert os.listdir(tmp_path / "u") == ["b"]
