@@ -8,7 +8,7 @@ import shlex
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 import msgspec
@@ -230,25 +230,50 @@ def unmount(session: Session, directories: tuple[str, ...]) -> None:  # noqa: AR
 @session_command
 def mounts(session: Session, as_json: bool) -> None:
     """List the mounts of this machine that this process sees, and whether their proxies answer."""
+    for one in listed():
+        if as_json:
+            write_json(one.as_json())
+        else:
+            write_line(one.line(session))
+
+
+class Listed(NamedTuple):
+    """A mount of this machine and what its process says of it. ``proxy_answers``: None where no
+    proxy is known."""
+
+    mounted: Mounted
+    state: State | None
+    proxy_answers: bool | None
+
+    def line(self, session: Session) -> str:
+        """For people."""
+        if self.state is None or self.proxy_answers is not False:
+            return line_of(self.mounted)
+        return f"{line_of(self.mounted)}, {_gone(session, self.mounted, self.state.proxy)}"
+
+    def as_json(self) -> dict[str, object]:
+        """For scripts."""
+        state = self.state
+        traffic = None if state is None else state.traffic
+        return {
+            **json_of(self.mounted),
+            "proxy": None if state is None else state.proxy or None,
+            "proxy_answers": self.proxy_answers,
+            "traffic": None if traffic is None else msgspec.structs.asdict(traffic),
+        }
+
+
+def listed() -> list[Listed]:
+    """The mounts that this process sees, and whether their proxies answer: each is asked once."""
     from lodefs.nodeproxy import ready
 
     answers = functools.cache(lambda url: ready(url, PROXY_TIMEOUT_S))
+    found = []
     for mounted in list_mounts():
         state = _state(mounted)
         proxy = state.proxy if state is not None else ""
-        if as_json:
-            traffic = None if state is None else state.traffic
-            write_json(
-                {
-                    **json_of(mounted),
-                    "proxy": proxy or None,
-                    "proxy_answers": answers(proxy) if proxy else None,
-                    "traffic": None if traffic is None else msgspec.structs.asdict(traffic),
-                }
-            )
-        else:
-            gone = f", {_gone(session, mounted, proxy)}" if proxy and not answers(proxy) else ""
-            write_line(line_of(mounted) + gone)
+        found.append(Listed(mounted, state, answers(proxy) if proxy else None))
+    return found
 
 
 def _state(mounted: Mounted) -> State | None:

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 import click
 
+from chunkstore.errors import Unavailable
 from lodefs import text
-from lodefs.commands.mount import json_of, line_of
+from lodefs.commands.mount import listed
 from lodefs.options import json_option, session_command, write_json, write_line
 from lodefs.session import Session
 
@@ -19,20 +20,28 @@ NODES_SHOWN_MAX = 16
 @session_command
 def status(session: Session, as_json: bool) -> None:
     """Show the proxy: store, cache used and limit, hit rates; the cluster that it is in; and the
-    mounts of this machine."""
+    mounts of this machine, with those that have lost their proxy."""
     from lodefs.nodeproxy import ask, running_proxy
-    from mount.mounter import list_mounts
 
-    url = running_proxy(session)
-    answer = ask(url, "/status", session.environment.get("LODEFS_TOKEN"))
-    mounts = list_mounts()
+    url: str | None = None
+    answer: Mapping[str, object] = {}
+    failure = None
+    try:
+        url = running_proxy(session)
+        answer = ask(url, "/status", session.environment.get("LODEFS_TOKEN"))
+    except Unavailable as error:
+        failure = error  # the mounts are shown all the same: they may have lost this very proxy
+    mounts = listed()
     if as_json:
-        write_json({"proxy": url, **answer, "mounts": [json_of(mounted) for mounted in mounts]})
-        return
-    for name, value in [("proxy", url), *figures(answer), *cluster(answer)]:
-        write_line(f"{name:<9} {text.shown(value)}")
-    for mounted in mounts:
-        write_line(f"mount     {line_of(mounted)}")
+        write_json({"proxy": url, **answer, "mounts": [one.as_json() for one in mounts]})
+    else:
+        if failure is None:
+            for name, value in [("proxy", str(url)), *figures(answer), *cluster(answer)]:
+                write_line(f"{name:<9} {text.shown(value)}")
+        for one in mounts:
+            write_line(f"mount     {one.line(session)}")
+    if failure is not None:
+        raise failure
 
 
 def figures(answer: Mapping[str, object]) -> list[tuple[str, str]]:

@@ -186,12 +186,16 @@ def test_a_killed_proxy_is_told_and_started_again(user: User) -> None:
     that was started for it, and what was not read yet can be read."""
     user.lodefs("mount", "vision/cats", str(user.place))
     assert json.loads(_line_of(user, "--json"))["proxy_answers"] is True
-    assert "does not answer" not in _line_of(user)
+    shown = [line for line in user.lodefs("status").splitlines() if str(user.place) in line]
+    assert "does not answer" not in "".join([*shown, _line_of(user)])
     (pid,) = user.pids()
     _end(pid)
     told = _line_of(user)
     assert f"does not answer: `lodefs mount --take-over {user.place}` starts it again" in told
     assert json.loads(_line_of(user, "--json"))["proxy_answers"] is False
+    code, told = user.fails("status")
+    assert (code, "lodefs: error: no proxy for" in told) == (7, True)
+    assert f"does not answer: `lodefs mount --take-over {user.place}` starts it again" in told
     user.lodefs("mount", "--take-over", str(user.place))
     assert "does not answer" not in _line_of(user)
     assert (user.place / "large").read_bytes() == (user.source / "large").read_bytes()
