@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any, TypeVar
 
@@ -14,22 +14,43 @@ from chunkstore.names import Spec, parse_spec
 from lodefs.session import Session
 
 F = TypeVar("F", bound=Callable[..., Any])
+STORE, PROXY = "The store [LODEFS_STORE].", "The proxy [LODEFS_PROXY]."
 
 
-def session_command(function: F) -> F:
-    """Passes the Session first, and lets ``--store`` and ``--proxy`` stand after the command."""
+def session_command(*, store: bool = False, proxy: bool = False) -> Callable[[F], F]:
+    """Passes the Session first, and lets ``--store`` and ``--proxy`` stand after a command that
+    uses them. Before the command they are for whichever comes, as in an alias of a shell."""
 
-    @click.option("--store", "store_url", metavar="URL", help="The store [LODEFS_STORE].")
-    @click.option("--proxy", "proxy_url", metavar="URL", help="The proxy [LODEFS_PROXY].")
-    @click.pass_obj
-    @wraps(function)
-    def with_session(
-        session: Session, /, *args: Any, store_url: str | None, proxy_url: str | None, **more: Any
-    ) -> Any:
-        session.use(store=store_url, proxy=proxy_url)
-        return function(session, *args, **more)
+    def decorate(function: F) -> F:
+        @click.pass_obj
+        @wraps(function)
+        def with_session(
+            session: Session,
+            /,
+            *args: Any,
+            store_url: str | None = None,
+            proxy_url: str | None = None,
+            **more: Any,
+        ) -> Any:
+            session.said = {"--store": store_url, "--proxy": proxy_url}
+            session.use(store=store_url, proxy=proxy_url)
+            return function(session, *args, **more)
 
-    return with_session  # type: ignore[return-value]
+        command: Any = with_session
+        if proxy:
+            command = click.option("--proxy", "proxy_url", metavar="URL", help=PROXY)(command)
+        if store:
+            command = click.option("--store", "store_url", metavar="URL", help=STORE)(command)
+        return command  # type: ignore[no-any-return]
+
+    return decorate
+
+
+def refuse(given: Mapping[str, object], why: str) -> None:
+    """UsageError where an option was given that would do nothing. None and False: not given."""
+    for name, value in given.items():
+        if value is not None and value is not False and value != "":
+            raise click.UsageError(f"{name} {why}")
 
 
 class SpecType(click.ParamType[Spec]):

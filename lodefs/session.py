@@ -30,6 +30,7 @@ class Session:
         self.environment = environment
         self.debug = bool(environment.get("LODEFS_DEBUG"))
         self.exit_code = 0
+        self.said: Mapping[str, str | None] = {}  # --store and --proxy of the command itself
         self._store_option: str | None = None
         self._proxy_option: str | None = None
         self._objects: ObjectStore | None = None

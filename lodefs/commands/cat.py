@@ -15,7 +15,7 @@ from lodefs.session import Session
 
 @click.command()
 @click.argument("spec", metavar="REPO[@REV]:PATH", type=SPEC)
-@session_command
+@session_command(store=True)
 def cat(session: Session, spec: Spec) -> None:
     """Write the file at PATH to standard output. Every byte is verified before it is written."""
     from chunkstore.history import find

@@ -16,7 +16,7 @@ from lodefs.session import Session
 
 
 @click.command()
-@session_command
+@session_command()
 def demo(session: Session) -> None:
     """Push two versions of Python's standard library into a temporary store, mount both, and
     compare every byte. Leaves nothing behind.

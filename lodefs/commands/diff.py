@@ -18,7 +18,7 @@ _MARKS = {"added": "A", "removed": "D", "changed": "M", "type changed": "T"}
 @click.argument("after", metavar="REPO@B[:PATH]", type=SPEC)
 @click.option("--exit-code", is_flag=True, help="Exit with 1 where anything differs.")
 @json_option
-@session_command
+@session_command(store=True)
 def diff(session: Session, before: Spec, after: Spec, exit_code: bool, as_json: bool) -> None:
     """Show what differs between two revisions, by path: A added, D removed, M changed,
     T of another type.

@@ -43,7 +43,7 @@ _log = logging.getLogger("lodefs.docker")
     help="Longest time until dockerd has an answer, in seconds [0.9].",
 )
 @click.option("--log-level", type=click.Choice(_LEVELS), default="info", help="[info]")
-@session_command
+@session_command(proxy=True)
 def docker_plugin(session: Session, log_level: str, **options: object) -> None:
     """Serve volumes to Docker until told to end (SIGTERM, SIGINT); mounts stay then.
 

@@ -42,7 +42,7 @@ Examples:
 @click.option("--pins-only", is_flag=True, help="Remove pins; drop no data.")
 @click.option("--dry-run", is_flag=True, help="Only say what would go.")
 @json_option
-@session_command
+@session_command(store=True, proxy=True)
 def evict(
     session: Session,
     spec: str | None,
@@ -106,7 +106,7 @@ def lines_of(view: EvictView, what: str, *, pins_only: bool) -> list[str]:
 
 @click.command()
 @json_option
-@session_command
+@session_command(store=True, proxy=True)
 def pins(session: Session, as_json: bool) -> None:
     """List what is pinned in the cache of the node's proxy, those that end first at the top."""
     calls = NodeCalls(running_proxy(session), session.environment.get("LODEFS_TOKEN"))

@@ -11,7 +11,7 @@ from lodefs.session import Session, absolute
 @click.command()
 @click.argument("store", metavar="STORE")
 @json_option
-@session_command
+@session_command()
 def init(session: Session, store: str, as_json: bool) -> None:
     """Create a store at STORE (s3://BUCKET/PREFIX or a new directory), after probing it."""
     from chunkstore.location import check_empty

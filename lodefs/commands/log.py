@@ -18,7 +18,7 @@ from lodefs.session import Session
 @click.argument("spec", metavar="REPO[@REV]", type=SPEC)
 @click.option("-n", "limit", type=click.IntRange(1), help="At most this many commits.")
 @json_option
-@session_command
+@session_command(store=True)
 def log(session: Session, spec: Spec, limit: int | None, as_json: bool) -> None:
     """Show the commits of a revision, newest first, along first parents."""
     from chunkstore.history import log as commits

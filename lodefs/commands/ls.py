@@ -8,7 +8,7 @@ from chunkstore.errors import InvalidInput
 from chunkstore.names import Spec
 from chunkstore.tree import Entry, Kind
 from lodefs import text
-from lodefs.options import SPEC, json_option, session_command, write_json, write_line
+from lodefs.options import SPEC, json_option, refuse, session_command, write_json, write_line
 from lodefs.session import Session
 
 _MARKS = {Kind.FILE: "-", Kind.DIRECTORY: "d", Kind.SYMLINK: "l"}
@@ -19,13 +19,15 @@ _MARKS = {Kind.FILE: "-", Kind.DIRECTORY: "d", Kind.SYMLINK: "l"}
 @click.option("-l", "long", is_flag=True, help="Kind, size, digest and name.")
 @click.option("-R", "recursive", is_flag=True, help="All that lies below, with paths.")
 @json_option
-@session_command
+@session_command(store=True)
 def ls(session: Session, spec: Spec | None, long: bool, recursive: bool, as_json: bool) -> None:
     """List the repositories of the store, or a directory of a revision; a file is listed alone.
 
     With --json one object a line; the path in it is percent-encoded.
     """
     from chunkstore.history import listing
+
+    refuse({"-l": long and as_json}, "does nothing with --json, which tells all of an entry")
 
     if spec is None:
         if long or recursive:

@@ -6,6 +6,7 @@ import functools
 import os
 import shlex
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +19,7 @@ from chunkstore.names import Spec
 from chunkstore.wire import SOCKET_DEFAULT
 from lodefs import mountfile, text
 from lodefs.mountfile import MountFile, on_off
-from lodefs.options import SPEC, json_option, session_command, write_json, write_line
+from lodefs.options import SPEC, json_option, refuse, session_command, write_json, write_line
 from lodefs.session import Session
 from mount.handover import State
 from mount.mounter import (
@@ -93,7 +94,7 @@ def _mode(_context: click.Context, _option: click.Parameter, value: str | None) 
 )
 @click.option("--log", "log_path", default="", metavar="FILE", help="Log of the mount [syslog].")
 @json_option
-@session_command
+@session_command(store=True, proxy=True)
 def mount(
     session: Session,
     spec: Spec | None,
@@ -119,15 +120,6 @@ def mount(
         _show(mounted, as_json=as_json)
         sys.stdout.flush()
 
-    if taken is not None:
-        if spec is not None or file is not None:
-            raise click.UsageError("--take-over DIR takes no other arguments")
-        _start_proxy_of(session, taken)
-        if foreground:
-            take_over_here(taken, ready)
-        else:
-            ready(take_over(taken, log_path=log_path))
-        return
     said: dict[str, Any] = {
         "read_timeout_s": read_timeout_s,
         "passthrough": None if passthrough is None else on_off(passthrough),
@@ -135,10 +127,18 @@ def mount(
         "gid": gid,
         "mode": mode,
     }
-    asked = msgspec.structs.replace(
-        _asked(session, file, spec, directory),
-        **{name: value for name, value in said.items() if value is not None},
-    )
+    said = {name: value for name, value in said.items() if value is not None}
+    if taken is not None:
+        if spec is not None or file is not None:
+            raise click.UsageError("--take-over DIR takes no other arguments")
+        _check_take_over(session, said, log_path if foreground else "")
+        _start_proxy_of(session, taken)
+        if foreground:
+            take_over_here(taken, ready)
+        else:
+            ready(take_over(taken, log_path=log_path))
+        return
+    asked = msgspec.structs.replace(_asked(session, file, spec, directory), **said)
     if asked.create_dir:
         _create(asked.directory)
     if not foreground:  # which may go on with the mount that is there
@@ -150,6 +150,17 @@ def mount(
         ready(mount_apart(options, fork=True))
 
 
+def _check_take_over(session: Session, said: Mapping[str, object], log_path: str) -> None:
+    """UsageError for options of new mounts: a mount that is taken over stays as it was made."""
+    names = {"read_timeout_s": "read-timeout"}
+    options: dict[str, object] = {
+        f"--{names.get(name, name)}": value for name, value in said.items()
+    }
+    options |= session.said
+    refuse(options, "does nothing with --take-over: the mount stays as it was made")
+    refuse({"--log": log_path}, "does nothing with --take-over --foreground")
+
+
 def _asked(
     session: Session, file: Path | None, spec: Spec | None, directory: str | None
 ) -> MountFile:
@@ -158,6 +169,9 @@ def _asked(
     if file is not None:
         if spec is not None:
             raise click.UsageError("--from FILE says what to mount and where; name nothing else")
+        refuse(
+            {"--store": session.said["--store"]}, "does nothing with --from, which names a proxy"
+        )
         found = mountfile.read(file)
         return msgspec.structs.replace(found, proxy=found.proxy or session.proxy_url or NODE_PROXY)
     if spec is None or directory is None:
@@ -212,7 +226,7 @@ def _create(directory: str) -> None:
 
 @click.command()
 @click.argument("directories", metavar="DIR...", type=click.Path(), nargs=-1, required=True)
-@session_command
+@session_command()
 def unmount(session: Session, directories: tuple[str, ...]) -> None:  # noqa: ARG001
     """Take mounts away. One that is in use goes out of sight, and ends with its last user."""
     for directory in directories:
@@ -227,7 +241,7 @@ def unmount(session: Session, directories: tuple[str, ...]) -> None:  # noqa: AR
 
 @click.command()
 @json_option
-@session_command
+@session_command()
 def mounts(session: Session, as_json: bool) -> None:
     """List the mounts of this machine that this process sees, and whether their proxies answer."""
     for one in listed():

@@ -19,7 +19,7 @@ from lodefs.session import Session
 @click.option("--workers", type=click.IntRange(1, 256), default=8, help="Parallel reads [8].")
 @click.option("--no-sync", is_flag=True, help="Do not wait until all is on disk.")
 @json_option
-@session_command
+@session_command(store=True)
 def pull(
     session: Session, spec: Spec, directory: Path, workers: int, no_sync: bool, as_json: bool
 ) -> None:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 )
 @click.option("--workers", type=click.IntRange(0, 256), help="Processes that read and compress.")
 @json_option
-@session_command
+@session_command(store=True)
 def push(
     session: Session,
     directory: Path,

@@ -9,7 +9,7 @@ from chunkstore.names import Spec, check_ref_name
 from chunkstore.refs import BRANCHES, TAGS
 from lodefs import text
 from lodefs.commands.log import no_path
-from lodefs.options import SPEC, json_option, session_command, write_json, write_line
+from lodefs.options import SPEC, json_option, refuse, session_command, write_json, write_line
 from lodefs.session import Session
 
 
@@ -19,7 +19,7 @@ from lodefs.session import Session
 @click.option("-d", "--delete", is_flag=True, help="Delete the branch NAME.")
 @click.option("-f", "--force", is_flag=True, help="Move NAME to REV if it exists.")
 @json_option
-@session_command
+@session_command(store=True)
 def branch(
     session: Session, spec: Spec, name: str | None, delete: bool, force: bool, as_json: bool
 ) -> None:
@@ -33,7 +33,7 @@ def branch(
 @click.option("-d", "--delete", is_flag=True, help="Delete the tag NAME.")
 @click.option("-f", "--force", is_flag=True, help="Move NAME to REV if it exists.")
 @json_option
-@session_command
+@session_command(store=True)
 def tag(
     session: Session, spec: Spec, name: str | None, delete: bool, force: bool, as_json: bool
 ) -> None:
@@ -52,6 +52,7 @@ def _run(
     as_json: bool,
 ) -> None:
     no_path(spec)
+    refuse({"--force": delete and force}, "does nothing with --delete")
     if name is not None:
         check_ref_name(name)
     elif delete or force:

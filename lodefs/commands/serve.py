@@ -23,7 +23,7 @@ from lodefs.session import Session
 )
 @click.option("--log-level", help="debug, info, warning or error.")
 @click.option("--log-format", help="auto, journald, json or console.")
-@session_command
+@session_command(store=True)
 def serve(session: Session, **options: object) -> None:
     """Run the node's proxy until it is told to end (SIGTERM, SIGINT).
 

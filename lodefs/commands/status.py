@@ -17,7 +17,7 @@ NODES_SHOWN_MAX = 16
 
 @click.command()
 @json_option
-@session_command
+@session_command(store=True, proxy=True)
 def status(session: Session, as_json: bool) -> None:
     """Show the proxy: store, cache used and limit, hit rates; the cluster that it is in; and the
     mounts of this machine, with those that have lost their proxy."""

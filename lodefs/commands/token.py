@@ -33,7 +33,7 @@ def _file(session: Session) -> Path:
 @click.argument("name")
 @click.argument("patterns", metavar="PATTERN...", nargs=-1, required=True)
 @json_option
-@session_command
+@session_command()
 def create(session: Session, name: str, patterns: tuple[str, ...], as_json: bool) -> None:
     """Create a token that may read the repositories that fit a PATTERN (vision/*, *).
 
@@ -50,7 +50,7 @@ def create(session: Session, name: str, patterns: tuple[str, ...], as_json: bool
 
 @token.command("list")
 @json_option
-@session_command
+@session_command()
 def list_(session: Session, as_json: bool) -> None:
     """List tokens: name, patterns, time. The tokens themselves are not known."""
     from proxy.tokens import list_tokens
@@ -65,7 +65,7 @@ def list_(session: Session, as_json: bool) -> None:
 
 @token.command()
 @click.argument("name")
-@session_command
+@session_command()
 def delete(session: Session, name: str) -> None:
     """Delete a token; running proxies notice within a second."""
     from proxy.tokens import delete_token

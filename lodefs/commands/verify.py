@@ -13,7 +13,7 @@ from chunkstore.names import Spec
 from lodefs import exits, text
 from lodefs.commands.log import no_path
 from lodefs.meter import metered
-from lodefs.options import SPEC, json_option, session_command, write_json, write_line
+from lodefs.options import SPEC, json_option, refuse, session_command, write_json, write_line
 from lodefs.session import Session
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 @click.option("--repair", is_flag=True, help="Drop damaged files of the cache.")
 @click.option("--workers", type=click.IntRange(1, 256), default=8, help="Parallel reads [8].")
 @json_option
-@session_command
+@session_command(store=True, proxy=True)
 def verify(
     session: Session,
     spec: Spec | None,
@@ -47,10 +47,13 @@ def verify(
     if of_cache:
         if spec is not None or data:
             raise InvalidInput("--cache checks all of a node's cache: no REPO, no --data with it")
+        if cache_dir is not None:
+            refuse(session.said, "does nothing with --cache-dir")
         _verify_cache(session, cache_dir, repair=repair, workers=workers, as_json=as_json)
     elif cache_dir is not None or repair:
         raise InvalidInput("--cache-dir and --repair need --cache")
     else:
+        refuse({"--proxy": session.said["--proxy"]}, "does nothing without --cache")
         _verify_store(session, spec, data=data, workers=workers, as_json=as_json)
 
 

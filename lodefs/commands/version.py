@@ -10,7 +10,7 @@ from lodefs.session import Session
 
 @click.command()
 @json_option
-@session_command
+@session_command()
 def version(session: Session, as_json: bool) -> None:  # noqa: ARG001
     """Show the version."""
     if as_json:

@@ -16,7 +16,7 @@ from chunkstore.upkeep import WARM, WarmError, WarmJobs, WarmRequest, WarmStatus
 from lodefs import exits, text
 from lodefs.durations import DURATION
 from lodefs.meter import metered
-from lodefs.options import SPEC, json_option, session_command, write_json, write_line
+from lodefs.options import SPEC, json_option, refuse, session_command, write_json, write_line
 from lodefs.session import Session
 from lodefs.warming import Follower
 from mount.nodecalls import NodeCalls
@@ -42,7 +42,7 @@ Examples:
 @click.option("--cancel", "cancelled", metavar="ID", help="End a job.")
 @click.option("--jobs", "of_jobs", is_flag=True, help="List the jobs of the proxy.")
 @json_option
-@session_command
+@session_command(store=True, proxy=True)
 def warm(
     session: Session,
     spec: Spec | None,
@@ -64,7 +64,10 @@ def warm(
     """
     if sum([spec is not None, attached is not None, cancelled is not None, of_jobs]) != 1:
         raise click.UsageError("what is to be warmed: REPO[@REV][:PATH]; or a job, or --jobs")
+    refuse({"--null": null and listed is None}, "does nothing without --from")
     if spec is None:
+        begins = {"--from": listed, "--pin": pin_s, "--all-nodes": all_nodes, "--detach": detach}
+        refuse(begins, "is of a job that begins")
         _of_jobs(session, attached, cancelled, as_json=as_json)
         return
     from lodefs.nodeproxy import proxy_url

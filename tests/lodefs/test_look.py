@@ -290,6 +290,38 @@ def test_names_are_taken_once(lodefs: Lodefs, store: Store) -> None:
     assert lodefs("branch", "--delete", "vision/cats", "v1").code == 0
 
 
+@pytest.mark.parametrize(
+    ("line", "option"),
+    [
+        ("init --store /s /t", "--store"),
+        ("ls --proxy unix:/p vision/cats", "--proxy"),
+        ("mounts --store /s", "--store"),
+        ("token --file /t list --store /s", "--store"),
+        ("serve --proxy unix:/p", "--proxy"),
+        ("version --store /s", "--store"),
+        ("ls -l --json vision/cats", "-l"),
+        ("tag --force --delete vision/cats v1", "--force"),
+        ("verify --proxy unix:/p", "--proxy"),
+        ("verify --cache --cache-dir /c --store /s", "--store"),
+        ("warm --null vision/cats", "--null"),
+        ("warm --jobs --pin 7d", "--pin"),
+        ("warm --cancel 12 --detach", "--detach"),
+        ("mount --take-over /m --uid 0", "--uid"),
+        ("mount --take-over /m --read-timeout 3", "--read-timeout"),
+        ("mount --take-over /m --no-passthrough", "--passthrough"),
+        ("mount --take-over /m --store /s", "--store"),
+        ("mount --take-over /m --foreground --log /l", "--log"),
+        ("mount --from /m.toml --store /s", "--store"),
+    ],
+)
+def test_options_that_would_do_nothing(lodefs: Lodefs, line: str, option: str) -> None:
+    """An option that has no effect for a command is a mistake that is told, and nothing is done."""
+    ran = lodefs(*line.split())
+    assert (ran.code, ran.out) == (2, "")
+    assert option in ran.err
+    assert ran.err.count("\n") == 1
+
+
 def test_odd_paths_in_errors(lodefs: Lodefs) -> None:
     """A path that is refused is shown as it was given."""
     assert "error: '..' is not a path inside" in lodefs("ls", "vision/cats:..").err
