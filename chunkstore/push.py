@@ -70,7 +70,6 @@ class PushResult:
     files_read: int  # opened, because they may have changed
     new_bytes: int  # chunks that were not in the store, uncompressed
     stored_bytes: int  # of the objects that were written: packs, index shard, commit
-    sent_bytes: int  # the same as stored_bytes
     created_branch: bool  # it did not exist before
     skipped: list[Skipped] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)  # by phase
@@ -312,7 +311,6 @@ class _Push:
             files_read=self._intake.files_read,
             new_bytes=self._intake.new_bytes,
             stored_bytes=stored_bytes,
-            sent_bytes=stored_bytes,
             created_branch=self._head.id is None,
             skipped=self._scan.skipped,
             seconds=self._seconds,

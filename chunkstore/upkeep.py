@@ -103,7 +103,7 @@ class PinView(msgspec.Struct, frozen=True):
     commit: str
     path: str
     what: str
-    until_s: int  # Unix
+    pinned_until_s: int  # Unix
     size_bytes: int
     cache_files: int
     is_complete: bool
@@ -141,10 +141,10 @@ class EvictView(msgspec.Struct, frozen=True):
     """
 
     pins: list[PinView]
-    files: int
+    cache_files: int
     freed_bytes: int
     wanted_bytes: int
-    kept_files: int
+    kept_cache_files: int
     kept_bytes: int
     held_by: list[PinView]
     dry_run: bool

@@ -148,10 +148,10 @@ class Dropper:
         holders = {one: pin for one, pin in staying.items() if not pin.numbers.isdisjoint(wanted)}
         return EvictView(
             pins=views(going),
-            files=files,
+            cache_files=files,
             freed_bytes=freed_bytes,
             wanted_bytes=wanted_bytes,
-            kept_files=kept_files,
+            kept_cache_files=kept_files,
             kept_bytes=kept_bytes,
             held_by=views(holders),
             dry_run=dry_run,
@@ -175,7 +175,7 @@ def views(pins: dict[bytes, Pin]) -> list[PinView]:
             commit=pin.row.commit,
             path=encoded(pin.row.path),
             what=encoded(pin.row.what),
-            until_s=pin.row.until_s,
+            pinned_until_s=pin.row.until_s,
             size_bytes=pin.row.size_bytes,
             cache_files=len(pin.numbers),
             is_complete=pin.row.is_complete,
@@ -183,7 +183,7 @@ def views(pins: dict[bytes, Pin]) -> list[PinView]:
         )
         for pin_id, pin in pins.items()
     ]
-    return sorted(found, key=lambda view: (view.until_s, view.id))
+    return sorted(found, key=lambda view: (view.pinned_until_s, view.id))
 
 
 def _add_runs(runs: Runs, found: Iterable[Found]) -> None:

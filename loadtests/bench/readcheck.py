@@ -59,7 +59,7 @@ def check(scratch: Path, minutes: float = MINUTES) -> Result:
             _harm(60 * minutes, lodefs, node, proxies, pid, harm)
     _rows(result, seen, harm)
     cache = json.loads(_verify(lodefs, node / "cache"))
-    result.add("cache files that are damaged afterwards", cache["damaged_files"], at_most=0)
+    result.add("cache files that are damaged afterwards", cache["damaged_cache_files"], at_most=0)
     result.notes.append(f"{cache['chunks']:,} chunks were in the cache at the end")
     return result
 

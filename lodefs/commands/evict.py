@@ -88,16 +88,16 @@ def lines_of(view: EvictView, what: str, *, pins_only: bool) -> list[str]:
     lines = [f"{removed} the pin {pin_line(pin)}" for pin in view.pins]
     if pins_only:
         return lines or [f"no pin is of {text.shown(what)} alone"]
-    if view.files:
+    if view.cache_files:
         other = view.freed_bytes - view.wanted_bytes
         shared = f", {text.size(other)} of it other data in the same files" if other > 0 else ""
         freed = "would free" if view.dry_run else "freed"
-        files = text.count(view.files, "cache file")
+        files = text.count(view.cache_files, "cache file")
         lines.append(f"{freed} {text.size(view.freed_bytes)} in {files}{shared}")
-    elif not view.kept_files:
+    elif not view.kept_cache_files:
         lines.append(f"nothing of {text.shown(what)} is in the cache")
-    if view.kept_files:
-        files = text.count(view.kept_files, "cache file")
+    if view.kept_cache_files:
+        files = text.count(view.kept_cache_files, "cache file")
         why = "other pins hold them, or somebody reads them" if view.held_by else "they are in use"
         lines.append(f"{files} with {text.size(view.kept_bytes)} of it stay: {why}")
         lines += [f"  held by the pin {pin_line(pin)}" for pin in view.held_by]
@@ -133,4 +133,6 @@ def pin_line(pin: PinView) -> str:
     state = "" if pin.is_complete else ", not complete"
     state += f", for {text.shown(', '.join(pin.owners))}" if pin.owners else ""
     of = f"{text.shown(pin.repo)}@{pin.commit[:12]}{what}"
-    return f"{pin.id}  {of}  until {text.time(pin.until_s)}, {text.size(pin.size_bytes)}{state}"
+    return (
+        f"{pin.id}  {of}  until {text.time(pin.pinned_until_s)}, {text.size(pin.size_bytes)}{state}"
+    )

@@ -21,7 +21,7 @@ def init(session: Session, store: str, as_json: bool) -> None:
     check_empty(url)
     made = create_store(session.objects(url))
     if as_json:
-        write_json({"store": made.url, "id": made.settings.store_id})
+        write_json({"store": made.url, "store_id": made.settings.store_id})
     else:
         write_line(f"created the store {url}")
         write_line(f"next: lodefs --store {url} push DIR REPO")

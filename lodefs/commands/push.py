@@ -97,9 +97,11 @@ def _json_of(result: PushResult) -> dict[str, object]:
         "size_bytes": result.size_bytes,
         "new_bytes": result.new_bytes,
         "stored_bytes": result.stored_bytes,
-        "sent_bytes": result.sent_bytes,
         "files_read": result.files_read,
-        "skipped": list(map(str, result.skipped)),
+        "skipped": [
+            {"path": text.percent_encoded(one.path), "message": one.reason}
+            for one in result.skipped
+        ],
     }
 
 

@@ -107,6 +107,6 @@ def _delete(session: Session, kind: str, repo: str, name: str, *, as_json: bool)
     assert entry.commit is not None
     refs.advance(kind, name, None, expected_sequence=entry.sequence)
     if as_json:
-        write_json({"name": name, "deleted": entry.commit.hex()})
+        write_json({"name": name, "commit": entry.commit.hex(), "deleted": True})
     else:
         write_line(f"deleted {repo}@{name} (was {entry.commit.hex()})")

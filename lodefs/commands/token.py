@@ -57,7 +57,7 @@ def list_(session: Session, as_json: bool) -> None:
 
     for one in list_tokens(_file(session)):
         if as_json:
-            write_json({"name": one.name, "patterns": one.patterns, "created_s": one.created_s})
+            write_json({"name": one.name, "patterns": one.patterns, "time_s": one.created_s})
         else:
             patterns = text.shown(" ".join(one.patterns))
             write_line(f"{text.shown(one.name):<24} {text.time(one.created_s)}  {patterns}")

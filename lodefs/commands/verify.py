@@ -69,11 +69,11 @@ def _verify_store(
     if as_json:
         write_json(
             {
-                "problems": result.problems,
+                "problems": [{"message": problem} for problem in result.problems],
                 "commits": result.commits,
                 "directories": result.directories,
                 "files": result.files,
-                "data_bytes": result.data_bytes,
+                "read_bytes": result.data_bytes,
             }
         )
     else:
@@ -137,19 +137,19 @@ def _summary(directory: Path, result: CacheCheck, *, repair: bool, repaired: boo
 def _cache_json(directory: Path, result: CacheCheck, *, repaired: bool) -> dict[str, object]:
     return {
         "cache": text.percent_encoded(os.fsencode(directory)),
-        "files": result.files,
+        "cache_files": result.files,
         "chunks": result.chunks,
-        "data_bytes": result.size_bytes,
-        "damaged_files": len(result.numbers),
+        "read_bytes": result.size_bytes,
+        "damaged_cache_files": len(result.numbers),
         "repaired": repaired,
         "problems": [
             {
                 "cache_file": text.percent_encoded(os.fsencode(damage.path)),
-                "offset": damage.offset,
+                "offset_bytes": damage.offset,
                 "size_bytes": damage.size_bytes,
                 "chunk": damage.chunk.hex() if damage.chunk else None,
-                "what": damage.what,
-                "files": [
+                "message": damage.what,
+                "dataset_files": [
                     {
                         "repo": name.repo,
                         "commit": name.commit,

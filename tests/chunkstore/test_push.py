@@ -538,7 +538,7 @@ def test_progress_is_counted(pusher: Pusher) -> None:
     result = push(pusher.store, pusher.source, "r", "main", options, progress)
     assert progress.files_done == progress.files_total == 30
     assert progress.bytes_done == progress.bytes_total == result.size_bytes
-    assert progress.bytes_sent == result.sent_bytes > 0
+    assert progress.bytes_sent == result.stored_bytes > 0
     assert set(result.seconds) == {"reading files", "storing trees", "committing"}
 
 

@@ -229,7 +229,7 @@ def test_init(lodefs: Lodefs, objects: MemoryObjects) -> None:
     objects.objects.clear()
     made = lodefs("init", "--json", "memory:")
     assert made.code == 0
-    assert len(made.json["id"]) == 32
+    assert len(made.json["store_id"]) == 32
     assert keys.STORE in objects.objects
 
 

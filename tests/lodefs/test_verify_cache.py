@@ -61,8 +61,10 @@ def test_damage_is_named(lodefs: Lodefs, rig: Rig) -> None:
     ran = lodefs(*words, "--json")
     assert ran.code == 1
     (problem,) = ran.json["problems"]
-    assert problem["files"] == [{"repo": REPO, "commit": rig.commit.hex(), "path": "odd%FF/big"}]
-    assert (ran.json["damaged_files"], ran.json["repaired"]) == (1, False)
+    assert problem["dataset_files"] == [
+        {"repo": REPO, "commit": rig.commit.hex(), "path": "odd%FF/big"}
+    ]
+    assert (ran.json["damaged_cache_files"], ran.json["repaired"]) == (1, False)
     assert path.exists()
 
 

@@ -62,7 +62,7 @@ def test_warm_again_and_evict(lodefs: Lodefs, proxy: str) -> None:
     assert "would remove the pin" in dry.out
     assert "would free 3.1 MiB in 2 cache files" in dry.out
     gone = lodefs("evict", REPO, "--json", LODEFS_PROXY=proxy)
-    assert (gone.code, gone.json["files"], len(gone.json["pins"])) == (0, 2, 1)
+    assert (gone.code, gone.json["cache_files"], len(gone.json["pins"])) == (0, 2, 1)
     assert "nothing of" in lodefs("evict", REPO, LODEFS_PROXY=proxy).out
     third = lodefs("warm", f"{REPO}@main:large", "--json", LODEFS_PROXY=proxy)
     assert third.json["fetched_bytes"] == 3 * MIB

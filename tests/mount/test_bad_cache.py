@@ -138,7 +138,7 @@ def test_a_flipped_bit_is_found_and_repaired(make: Makes) -> None:
         flip(path)
     code, said = verify(node)
     assert (code, said["repaired"]) == (1, False)
-    files = [file for problem in said["problems"] for file in problem["files"]]
+    files = [file for problem in said["problems"] for file in problem["dataset_files"]]
     assert {"big0", "big1", "big2", "big3"} <= {file["path"] for file in files}
     assert {file["commit"] for file in files} == {node.commit}
     code, again = verify(node, "--repair")

@@ -57,12 +57,12 @@ def test_a_dataset_goes_whole(rig: Rig) -> None:
         assert node.status()["cache_used_bytes"] == used
         view = await node.upkeep.evict(EvictRequest(REPO))
         assert view.freed_bytes == view.wanted_bytes == used == foretold.freed_bytes
-        assert view.files == foretold.files == 3
-        assert (view.kept_files, view.pins, view.held_by) == (0, [], [])
+        assert view.cache_files == foretold.cache_files == 3
+        assert (view.kept_cache_files, view.pins, view.held_by) == (0, [], [])
         assert node.status()["cache_used_bytes"] == 0
         assert await read_path(node, b"a/big") == BIG
         again = await node.upkeep.evict(EvictRequest(REPO, rev="main", path="small"))
-        assert again.files == 0
+        assert again.cache_files == 0
 
     run(rig, work)
 
@@ -73,7 +73,7 @@ def test_a_part_goes_and_the_rest_stays(rig: Rig) -> None:
     async def work(node: StoreNode) -> None:
         await warm(node, WarmRequest(REPO))
         view = await node.upkeep.evict(EvictRequest(REPO, rev="main", path="b"))
-        assert (view.files, view.freed_bytes) == (1, MIB)
+        assert (view.cache_files, view.freed_bytes) == (1, MIB)
         rig.reset()
         assert await read_path(node, b"a/big") == BIG
         assert rig.objects.ranges == []
@@ -88,7 +88,7 @@ def test_data_of_others_that_goes_along_is_told(rig: Rig) -> None:
         await warm(node, WarmRequest(REPO, paths=["small"]))
         await warm(node, WarmRequest(OTHER, paths=["x"]))
         view = await node.upkeep.evict(EvictRequest(OTHER))
-        assert (view.files, view.wanted_bytes, view.freed_bytes) == (1, 7000, 107_000)
+        assert (view.cache_files, view.wanted_bytes, view.freed_bytes) == (1, 7000, 107_000)
 
     run(rig, work)
 
@@ -101,10 +101,10 @@ def test_pins_within_go_and_others_hold(rig: Rig) -> None:
         await warm(node, WarmRequest(REPO, paths=["a/big"], pin_s=700))
         view = await node.upkeep.evict(EvictRequest(REPO, rev="main", path="a"))
         assert [pin.path for pin in view.pins] == ["a/big"]
-        assert (view.files, view.kept_files, view.kept_bytes) == (0, 1, 2 * MIB)
+        assert (view.cache_files, view.kept_cache_files, view.kept_bytes) == (0, 1, 2 * MIB)
         assert [pin.path for pin in view.held_by] == [""]
         view = await node.upkeep.evict(EvictRequest(REPO))
-        assert (len(view.pins), view.files) == (1, 3)
+        assert (len(view.pins), view.cache_files) == (1, 3)
         await warm(node, WarmRequest(OTHER, pin_s=600))
         await warm(node, WarmRequest(REPO, pin_s=600))
         view = await node.upkeep.evict(EvictRequest(REPO))
@@ -136,7 +136,7 @@ def test_an_owner_lets_go_of_its_own_alone(rig: Rig) -> None:
             assert (await node.upkeep.evict(let_go)).pins == []
         (left,) = (await node.upkeep.pins()).pins
         assert (left.id, left.owners) == (pin.id, [])
-        assert left.until_s < pin.until_s - 200
+        assert left.pinned_until_s < pin.pinned_until_s - 200
         await warm(node, WarmRequest(REPO, pin_s=900, owner="docker"))
         assert len((await node.upkeep.evict(EvictRequest(REPO, pins_only=True))).pins) == 1
         await warm(node, WarmRequest(REPO, pin_s=900, owner="docker"))
@@ -153,7 +153,7 @@ def test_pins_only(rig: Rig) -> None:
         await warm(node, WarmRequest(REPO, pin_s=600))
         used = node.status()["cache_used_bytes"]
         view = await node.upkeep.evict(EvictRequest(REPO, rev="main", pins_only=True))
-        assert (len(view.pins), view.files) == (1, 0)
+        assert (len(view.pins), view.cache_files) == (1, 0)
         assert node.status()["cache_used_bytes"] == used
         assert (await node.upkeep.pins()).pins == []
         node._evictor.free(100 * MIB)
@@ -188,7 +188,7 @@ def test_commits_are_told_apart(rig: Rig) -> None:
         assert (len(view.pins), view.freed_bytes) == (1, MIB)
         assert [pin.commit for pin in (await node.upkeep.pins()).pins] == [first]
         view = await node.upkeep.evict(EvictRequest(REPO))
-        assert (len(view.pins), view.files) == (1, 3)
+        assert (len(view.pins), view.cache_files) == (1, 3)
 
     run(rig, work)
 
@@ -226,7 +226,7 @@ def test_bad_requests(rig: Rig) -> None:
             with pytest.raises(kind):
                 await node.upkeep.evict(request)
         view = await node.upkeep.evict(EvictRequest("never/seen"))
-        assert (view.files, view.pins) == (0, [])
+        assert (view.cache_files, view.pins) == (0, [])
         assert node.status()["cache_used_bytes"] == used
 
     run(rig, work)

@@ -1,0 +1,105 @@
+"""What ``--json`` writes: the same noun has the same name everywhere, and a document names all."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from chunkstore.upkeep import EvictView, PinsView, PinView
+from lodefs.commands.mount import Listed
+from lodefs.testing import Lodefs
+from mount.handover import State
+from mount.mounter import Mounted
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "operations.md"
+COUNTS = {"files", "symlinks", "directories", "size_bytes"}
+MOUNT = {"mountpoint", "repo", "commit", "path", "pid", "passthrough", "supervised"}
+KEYS = {
+    "push": {"commit", "unchanged", "created_branch", "new_bytes", "stored_bytes", "files_read",
+             "skipped"} | COUNTS,
+    "pull": {"commit", "unchanged", "fetched_bytes"} | COUNTS,
+    "ls": {"path", "kind", "digest", "size_bytes", "executable"},
+    "log": {"commit", "parents", "author", "time_s", "message", "files", "directories",
+            "size_bytes"},
+    "diff": {"change", "path", "before", "after"},
+    "tag": {"name", "commit"},
+    "tag list": {"name", "commit", "time_s"},
+    "tag delete": {"name", "commit", "deleted"},
+    "verify": {"problems", "commits", "directories", "files", "read_bytes"},
+    "token create": {"name", "patterns", "token"},
+    "token list": {"name", "patterns", "time_s"},
+    "version": {"version"},
+    "repos": {"repo"},
+    "mounts": MOUNT | {"proxy", "proxy_answers", "traffic"},
+    "pins": {"pins", "pinned_bytes", "cache_size_bytes_max"},
+    "pin": {"id", "repo", "commit", "path", "what", "pinned_until_s", "size_bytes", "cache_files",
+            "is_complete", "owners"},
+    "evict": {"pins", "cache_files", "freed_bytes", "wanted_bytes", "kept_cache_files",
+              "kept_bytes", "held_by", "dry_run"},
+    "init": {"store", "store_id"},
+}  # fmt: skip
+
+
+def documented() -> str:
+    """The part of the document that describes the objects."""
+    text = DOCUMENT.read_text()
+    found = re.search(r"^## JSON for scripts\n(.*?)^## ", text, re.DOTALL | re.MULTILINE)
+    assert found
+    return found[1]
+
+
+def test_keys_of_commands(lodefs: Lodefs, tmp_path: Path) -> None:
+    """Each command that a store and files are enough for writes the keys that are pinned here."""
+    assert lodefs("init", "--json", str(tmp_path / "store")).json.keys() == KEYS["init"]
+    source, tokens = tmp_path / "source", str(tmp_path / "tokens")
+    source.mkdir()
+    (source / "a").write_text("a")
+    store = {"LODEFS_STORE": str(tmp_path / "store")}
+    lines = {
+        "push": ["push", str(source), "r"],
+        "pull": ["pull", "r", str(tmp_path / "t")],
+        "ls": ["ls", "r"],
+        "log": ["log", "r"],
+        "tag": ["tag", "r", "v1"],
+        "tag list": ["tag", "r"],
+        "tag delete": ["tag", "--delete", "r", "v1"],
+        "verify": ["verify"],
+        "token create": ["token", "--file", tokens, "create", "n", "*"],
+        "token list": ["token", "--file", tokens, "list"],
+        "version": ["version"],
+        "repos": ["ls"],
+    }
+    found = {name: lodefs(*line, "--json", **store).json_lines for name, line in lines.items()}
+    assert {name: set(one[0]) for name, one in found.items()} == {
+        name: KEYS[name] for name in lines
+    }
+    (source / "a").write_text("changed")
+    lodefs("push", str(source), "r@dev", **store)
+    (change,) = lodefs("diff", "--json", "r", "r@dev", **store).json_lines
+    assert set(change) == KEYS["diff"]
+    assert set(change["before"]) == {"kind", "digest", "size_bytes", "executable"}
+
+
+def test_keys_of_mounts() -> None:
+    """mounts, and status for each mount, write these, whatever is known."""
+    mounted = Mounted("/m", "r", "ab" * 32, b"", 7)
+    for state in (None, State(7, supervised=True)):
+        assert set(Listed(mounted, state, None).as_json()) == KEYS["mounts"]
+
+
+@pytest.mark.parametrize(
+    ("struct", "name"), [(PinsView, "pins"), (PinView, "pin"), (EvictView, "evict")]
+)
+def test_keys_of_upkeep(struct: type[msgspec.Struct], name: str) -> None:
+    """What the proxy answers is written as it is."""
+    assert {field.name for field in msgspec.structs.fields(struct)} == KEYS[name]
+
+
+@pytest.mark.parametrize("name", KEYS)
+def test_every_key_is_documented(name: str) -> None:
+    """The document names each key."""
+    named = set(re.findall(r"`([a-z_]+)`", documented()))
+    assert KEYS[name] - named == set()
