@@ -15,7 +15,7 @@ Rows. Numbers in keys are big-endian, so that rows sort by them; in values littl
     d digest                          -> number of its flat file, u32
     p pack id                         -> ETag and index of the pack             PackRow
     s commit id, repository           -> wire.Snapshot, MessagePack
-    i snapshot key, inode u64         -> an entry                               EntryRow
+    i snapshot key, inode u64         -> an entry                     namerows.EntryRow
     k snapshot key, inode u64, name   -> children up to ``name``: [wire.Node], MessagePack
     l snapshot key, inode u64         -> "" once all children of a directory have rows
     m name                            -> a figure of the writer's own, u64
@@ -25,24 +25,22 @@ Rows. Numbers in keys are big-endian, so that rows sort by them; in values littl
 A file's number is never used again, and a file's bytes never change: what a reader finds through
 an old view of the index is right, or the file is gone. Bytes of a file whose row does not say that
 they are trusted (``is_trusted``) were written before a power cut, perhaps, and must be checked
-against the chunk's id, or asked from the proxy.
+against the chunk's id, or asked from the proxy. The rows of names (s, i, k, l) are namerows.py's.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from enum import IntEnum
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import msgspec
 
 from chunkstore.errors import Corrupt, UnknownFormat
-from chunkstore.names import ID_BYTES, ChunkId, CommitId, Digest, PackId
+from chunkstore.names import ID_BYTES, ChunkId, PackId
 from chunkstore.objects import Buffer
-from chunkstore.tree import Entry, Kind, Segment, fill
-from chunkstore.wire import Node, Page, Snapshot
 
 VERSION = 1
 VERSION_TEXT = f"lodefs-cache {VERSION}\n"
@@ -50,8 +48,6 @@ VERSION_FILE, LOCK_FILE, INDEX_DIR = "VERSION", "lock", "index"
 SLABS_DIR, FLAT_DIR, SUSPECTS_DIR = "slabs", "flat", "suspects"
 
 FLAT_SIZE_BYTES_MIN = 1024 * 1024  # dataset files from this size on have a flat file
-PAGE_NODES = 256  # entries in one row of children
-SNAPSHOT_KEY_BYTES = 16
 
 CHUNKS, FILES, RUNS, FLATS = b"c", b"f", b"r", b"d"
 PACKS, SNAPSHOTS, ENTRIES, CHILDREN, LOADED, FIGURES = b"p", b"s", b"i", b"k", b"l", b"m"
@@ -66,9 +62,6 @@ _FILE_ROW = struct.Struct("<BB16s32sQQI")
 _RUN_KEY = struct.Struct(">cIQ")
 _RUN_HEAD = struct.Struct("<Q")
 _RUN_CHUNK = struct.Struct("<32sI")
-_SEGMENT = struct.Struct("<32sIIQ")
-_SIZE_BYTES = 8  # of the last field
-_LAST_SEGMENT = struct.Struct("<32sII")
 
 
 class FileKind(IntEnum):
@@ -116,19 +109,6 @@ class RunRow(NamedTuple):
 
     size_bytes: int
     chunks: list[tuple[ChunkId, int]]  # id, size in bytes
-
-
-class EntryRow(msgspec.Struct, array_like=True, frozen=True):
-    """An entry of a snapshot; its inode number stands in the key."""
-
-    parent: int
-    name: bytes
-    kind: int
-    executable: bool
-    size_bytes: int
-    digest: bytes
-    target: bytes
-    segments: bytes  # (pack id, first u32, count u32, size u64) each; the last has no size
 
 
 class PinRow(msgspec.Struct, array_like=True, frozen=True):
@@ -298,37 +278,6 @@ def decode_pack_row(value: bytes) -> tuple[str, memoryview]:
     return value[2:end].decode("utf-8", "replace"), memoryview(value)[end:]
 
 
-def snapshot_row_key(commit: CommitId, repo: str) -> bytes:
-    """Key of a snapshot's row."""
-    return SNAPSHOTS + commit + repo.encode()
-
-
-def snapshot_key(commit: bytes) -> bytes:
-    """What stands for a commit in the keys of entries and children."""
-    return commit[:SNAPSHOT_KEY_BYTES]
-
-
-def entry_key(snapshot: bytes, ino: int) -> bytes:
-    """Key of an EntryRow."""
-    return ENTRIES + snapshot + ino.to_bytes(8, "big")
-
-
-def entry_keys(snapshot: bytes, inos: Iterable[int]) -> list[bytes]:
-    """Keys of EntryRows."""
-    prefix = ENTRIES + snapshot
-    return [prefix + ino.to_bytes(8, "big") for ino in inos]
-
-
-def children_prefix(snapshot: bytes, ino: int) -> bytes:
-    """What the keys of a directory's pages begin with; the last name of the page follows."""
-    return CHILDREN + snapshot + ino.to_bytes(8, "big")
-
-
-def loaded_key(snapshot: bytes, ino: int) -> bytes:
-    """Key of the mark that a directory's children have rows."""
-    return LOADED + snapshot + ino.to_bytes(8, "big")
-
-
 def figure_key(name: str) -> bytes:
     """Key of a figure of the writer's own."""
     return FIGURES + name.encode()
@@ -355,138 +304,7 @@ def held_of_key(key: bytes) -> tuple[bytes, int]:
 
 
 _encoder = msgspec.msgpack.Encoder()
-_entry_decoder = msgspec.msgpack.Decoder(EntryRow)
-_snapshot_decoder = msgspec.msgpack.Decoder(Snapshot)
-_nodes_decoder = msgspec.msgpack.Decoder(list[Node])
 _pin_decoder = msgspec.msgpack.Decoder(PinRow)
-_T = TypeVar("_T")
-
-
-def _decoded(decoder: msgspec.msgpack.Decoder[_T], value: bytes, what: str) -> _T:
-    try:
-        return decoder.decode(value)
-    except msgspec.MsgspecError as error:
-        raise Corrupt(f"{what} in the cache index is damaged: {error}") from error
-
-
-def encode_entry_row(parent: int, entry: Entry) -> bytes:
-    """An EntryRow of a tree's entry."""
-    found = entry.segments
-    if len(found) == 1:  # most files
-        pack, first, count, _ = found[0]
-        segments = _LAST_SEGMENT.pack(pack, first, count)
-    else:
-        segments = b"".join([_SEGMENT.pack(*segment) for segment in found])[:-_SIZE_BYTES]
-    row = EntryRow(
-        parent,
-        entry.name,
-        int(entry.kind),
-        entry.executable,
-        entry.size_bytes,
-        entry.digest,
-        entry.target,
-        segments,
-    )
-    return _encoder.encode(row)
-
-
-def decode_entry_row(value: bytes) -> EntryRow:
-    """Corrupt."""
-    return _decoded(_entry_decoder, value, "an entry's row")
-
-
-def node_of(ino: int, row: EntryRow) -> Node:
-    """The row as mounts see it."""
-    return Node(
-        ino,
-        row.parent,
-        row.name,
-        row.kind,
-        row.executable,
-        row.size_bytes,
-        row.digest,
-        row.target,
-    )
-
-
-def entry_of(row: EntryRow) -> Entry:
-    """The row as it stood in its tree."""
-    return Entry(
-        row.name,
-        Kind(row.kind),
-        row.executable,
-        row.size_bytes,
-        Digest(row.digest),
-        () if row.kind == Kind.SYMLINK else segments_of(row),
-        row.target,
-    )
-
-
-def segments_of(row: EntryRow) -> tuple[Segment, ...]:
-    """Where the content lies in the store: together ``size_bytes`` of the row. Corrupt."""
-    data = row.segments
-    if not data and not row.size_bytes:
-        return ()
-    if (len(data) + _SIZE_BYTES) % _SEGMENT.size:
-        raise Corrupt("an entry's row in the cache index is damaged: half a segment")
-    rows = _SEGMENT.iter_unpack(data + bytes(_SIZE_BYTES))
-    *found, last = (Segment(PackId(pack), *numbers) for pack, *numbers in rows)
-    left_bytes = row.size_bytes - sum(segment.size_bytes for segment in found)
-    segments = (*found, last._replace(size_bytes=left_bytes))
-    if not fill(segments, row.size_bytes):
-        raise Corrupt("an entry's row in the cache index is damaged: its segments do not fit it")
-    return segments
-
-
-def child_node(ino: int, parent: int, entry: Entry) -> Node:
-    """A tree's entry as mounts see it."""
-    return Node(
-        ino,
-        parent,
-        entry.name,
-        int(entry.kind),
-        entry.executable,
-        entry.size_bytes,
-        entry.digest,
-        entry.target,
-    )
-
-
-def encode_snapshot(snapshot: Snapshot) -> bytes:
-    """A snapshot's row. It ends before ``large_size_bytes`` where that is not known."""
-    fields = msgspec.structs.astuple(snapshot)
-    return _encoder.encode(fields if fields[-1] is not None else fields[:-1])
-
-
-def decode_snapshot(value: bytes) -> Snapshot:
-    """Corrupt."""
-    return _decoded(_snapshot_decoder, value, "a snapshot's row")
-
-
-def encode_page(nodes: Iterable[Node]) -> bytes:
-    """One row of children."""
-    return _encoder.encode(list(nodes))
-
-
-def decode_page(value: bytes) -> list[Node]:
-    """Corrupt."""
-    return _decoded(_nodes_decoder, value, "a page of children")
-
-
-def page_of(values: Iterable[bytes], after: bytes, limit: int) -> Page:
-    """Children after a name, at most ``limit``, from a directory's rows in their order. Corrupt.
-
-    A row's key ends in its last name: the first row past ``after`` may hold names up to it.
-    """
-    nodes: list[Node] = []
-    for value in values:
-        page = decode_page(value)
-        if after and not nodes:
-            page = [node for node in page if node.name > after]
-        nodes += page
-        if len(nodes) > limit:
-            return Page(nodes[:limit], more=True)
-    return Page(nodes, more=False)
 
 
 def encode_pin_row(row: PinRow) -> bytes:
@@ -497,4 +315,7 @@ def encode_pin_row(row: PinRow) -> bytes:
 
 def decode_pin_row(value: bytes) -> PinRow:
     """Corrupt."""
-    return _decoded(_pin_decoder, value, "a pin's row")
+    try:
+        return _pin_decoder.decode(value)
+    except msgspec.MsgspecError as error:
+        raise Corrupt(f"a pin's row in the cache index is damaged: {error}") from error

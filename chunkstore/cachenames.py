@@ -11,10 +11,11 @@ from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 from chunkstore import cachelayout as layout
-from chunkstore.cachelayout import EntryRow
+from chunkstore import namerows
 from chunkstore.errors import LodefsError
 from chunkstore.inodes import ROOT_INO
 from chunkstore.kv import KeyValues
+from chunkstore.namerows import EntryRow
 from chunkstore.names import ID_BYTES, CommitId, PackId, Spec
 from chunkstore.pack import PackIndex
 from chunkstore.tree import Kind
@@ -44,7 +45,7 @@ def dataset_files(
     repos = _repositories(kv)
     found: dict[bytes, list[Named]] = defaultdict(list)
     for key, value in kv.scan(layout.ENTRIES):
-        row = layout.decode_entry_row(value)
+        row = namerows.decode_entry_row(value)
         if row.kind != Kind.FILE:
             continue
         hits = {row.digest} & wanted | set(_chunks_of(row, places))
@@ -81,7 +82,7 @@ def _chunks_of(row: EntryRow, places: dict[PackId, list[tuple[int, bytes]]]) -> 
     """Which of the chunks at ``places`` are in a file."""
     if not places:
         return
-    for segment in layout.segments_of(row):
+    for segment in namerows.segments_of(row):
         for n, chunk in places.get(segment.pack, ()):
             if segment.first <= n < segment.first + segment.count:
                 yield chunk
@@ -92,7 +93,7 @@ def _repositories(kv: KeyValues) -> dict[bytes, tuple[str, str]]:
     found = {}
     for key, _ in kv.scan(layout.SNAPSHOTS):
         commit, repo = CommitId(key[1 : 1 + ID_BYTES]), key[1 + ID_BYTES :]
-        found[layout.snapshot_key(commit)] = (repo.decode("utf-8", "replace"), commit.hex())
+        found[namerows.snapshot_key(commit)] = (repo.decode("utf-8", "replace"), commit.hex())
     return found
 
 
@@ -100,10 +101,10 @@ def _path(kv: KeyValues, snapshot: bytes, row: EntryRow) -> bytes:
     """The path of an entry, up to where the index knows it."""
     names = [row.name]
     while row.parent != ROOT_INO and len(names) < DEPTH_MAX:
-        value = kv.get(layout.entry_key(snapshot, row.parent))
+        value = kv.get(namerows.entry_key(snapshot, row.parent))
         if value is None:
             names.append(b"...")
             break
-        row = layout.decode_entry_row(value)
+        row = namerows.decode_entry_row(value)
         names.append(row.name)
     return b"/".join(reversed(names))

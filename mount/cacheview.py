@@ -21,10 +21,12 @@ from tempfile import TemporaryDirectory, gettempdir
 from threading import Lock
 
 from chunkstore import cachelayout as layout
-from chunkstore.cachelayout import EntryRow, FileKind, FileRow, FileState
+from chunkstore import namerows
+from chunkstore.cachelayout import FileKind, FileRow, FileState
 from chunkstore.errors import Denied, NotFound, Unavailable, UnknownFormat
 from chunkstore.inodes import child_ino
 from chunkstore.kv import KeyValues
+from chunkstore.namerows import EntryRow
 from chunkstore.names import ID_BYTES
 from chunkstore.tree import Segment
 from chunkstore.wire import CachePlace, Node, Page, Snapshot
@@ -96,7 +98,7 @@ class CacheView:
         self.directory = directory
         self.used: set[int] = set()  # numbers of files that were read; whoever reports it, empties
         self._kv = kv
-        self._snapshot = layout.snapshot_key(bytes.fromhex(snapshot.commit))
+        self._snapshot = namerows.snapshot_key(bytes.fromhex(snapshot.commit))
         self._boot = boot
         self._clock = clock
         self._files: Lru[int, OpenFile] = Lru(FILES_MAX)
@@ -149,13 +151,13 @@ class CacheView:
 
     def row(self, ino: int) -> EntryRow | None:
         """The row of an entry."""
-        value = self._kv.get(layout.entry_key(self._snapshot, ino))
-        return None if value is None else layout.decode_entry_row(value)
+        value = self._kv.get(namerows.entry_key(self._snapshot, ino))
+        return None if value is None else namerows.decode_entry_row(value)
 
     def node(self, ino: int) -> Node | None:
         """The entry with a number."""
         row = self.row(ino)
-        return None if row is None else layout.node_of(ino, row)
+        return None if row is None else namerows.node_of(ino, row)
 
     def lookup(self, parent: int, name: bytes) -> Node | None:
         """The child of a directory. NotFound where it surely has none of that name."""
@@ -170,18 +172,18 @@ class CacheView:
                 raise NotFound(f"{name!r} is not in directory {parent}")
         if row.name != name or row.parent != parent:
             return None  # another entry with this number: the proxy finds out
-        return layout.node_of(ino, row)
+        return namerows.node_of(ino, row)
 
     def children(self, ino: int, after: bytes, limit: int) -> Page | None:
         """Children whose names sort after ``after``, at most ``limit``."""
         if not self._is_loaded(ino):
             return None
-        prefix = layout.children_prefix(self._snapshot, ino)
+        prefix = namerows.children_prefix(self._snapshot, ino)
         rows = self._kv.scan(prefix, after=prefix + after)
-        return layout.page_of((value for _, value in rows), after, limit)
+        return namerows.page_of((value for _, value in rows), after, limit)
 
     def _is_loaded(self, ino: int) -> bool:
-        return self._kv.get(layout.loaded_key(self._snapshot, ino)) is not None
+        return self._kv.get(namerows.loaded_key(self._snapshot, ino)) is not None
 
     # --- bytes
 
@@ -267,7 +269,7 @@ class CacheView:
         row = self.row(node.ino)
         if row is None or len(row.segments) > SEGMENTS_SIZE_BYTES_MAX:
             return None
-        segments = layout.segments_of(row)
+        segments = namerows.segments_of(row)
         starts = list(accumulate((segment.size_bytes for segment in segments), initial=0))
         end = first + size_bytes
         found: list[Extent] = []

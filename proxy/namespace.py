@@ -13,8 +13,8 @@ from collections.abc import Callable, Coroutine, Hashable, Sequence
 from itertools import islice
 from typing import Any, TypeVar
 
-from chunkstore import cachelayout as layout
-from chunkstore.cachelayout import EntryRow
+from chunkstore import namerows
+from chunkstore.cachelayout import SNAPSHOTS
 from chunkstore.errors import (
     Corrupt,
     DeadlineExceeded,
@@ -24,6 +24,7 @@ from chunkstore.errors import (
 )
 from chunkstore.inodes import ROOT_INO, child_ino
 from chunkstore.kv import KeyValues, Row
+from chunkstore.namerows import EntryRow
 from chunkstore.names import ID_BYTES, CommitId, Spec, is_commit_prefix, split_path
 from chunkstore.store import Store
 from chunkstore.tree import Entry as TreeEntry
@@ -107,11 +108,11 @@ class Namespace:
         found = self._snapshots.get((repo, commit))
         if found is None:
             commit_id = CommitId(bytes.fromhex(commit))
-            root_key = layout.entry_key(layout.snapshot_key(commit_id), ROOT_INO)
-            keys = [layout.snapshot_row_key(commit_id, repo), root_key]
+            root_key = namerows.entry_key(namerows.snapshot_key(commit_id), ROOT_INO)
+            keys = [namerows.snapshot_row_key(commit_id, repo), root_key]
             value, root = self._kv.get_many(keys)
             if value is not None and root is not None:
-                found = layout.decode_snapshot(value)
+                found = namerows.decode_snapshot(value)
                 self._remember(found)
         return found
 
@@ -123,11 +124,11 @@ class Namespace:
     def _load_commit(self, repo: str, commit_id: CommitId) -> Snapshot:
         commit = self._store.commit(repo, commit_id)
         root = commit.root
-        value = layout.encode_entry_row(ROOT_INO, root)
+        value = namerows.encode_entry_row(ROOT_INO, root)
         snapshot = Snapshot(
             repo,
             commit_id.hex(),
-            layout.child_node(ROOT_INO, ROOT_INO, root),
+            namerows.child_node(ROOT_INO, ROOT_INO, root),
             commit.time_s,
             commit.files,
             commit.directories,
@@ -136,8 +137,8 @@ class Namespace:
         )
         self._kv.write(
             [
-                (layout.entry_key(layout.snapshot_key(commit_id), ROOT_INO), value),
-                (layout.snapshot_row_key(commit_id, repo), layout.encode_snapshot(snapshot)),
+                (namerows.entry_key(namerows.snapshot_key(commit_id), ROOT_INO), value),
+                (namerows.snapshot_row_key(commit_id, repo), namerows.encode_snapshot(snapshot)),
             ]
         )
         return snapshot
@@ -146,12 +147,12 @@ class Namespace:
 
     def row(self, snapshot: Snapshot, ino: int) -> EntryRow:
         """The row of an entry, segments included. NotFound where the node has not seen it."""
-        value = self._kv.get(layout.entry_key(_key(snapshot), ino))
+        value = self._kv.get(namerows.entry_key(_key(snapshot), ino))
         if value is None:
             raise NotFound(
                 f"inode {ino} of {snapshot.repo}@{snapshot.commit} was never looked up here"
             )
-        return layout.decode_entry_row(value)
+        return namerows.decode_entry_row(value)
 
     async def entry(self, snapshot: Snapshot, path: bytes) -> Node:
         """The entry at a path. NotFound, NotADirectory, InvalidInput."""
@@ -178,7 +179,7 @@ class Namespace:
 
     def by_ino(self, snapshot: Snapshot, ino: int) -> Node:
         """The entry with an inode number. NotFound where the node has not seen it."""
-        return snapshot.root if ino == ROOT_INO else layout.node_of(ino, self.row(snapshot, ino))
+        return snapshot.root if ino == ROOT_INO else namerows.node_of(ino, self.row(snapshot, ino))
 
     async def lookup(self, snapshot: Snapshot, parent: int, name: bytes) -> Node:
         """A directory's child: one look at the index once the directory is loaded."""
@@ -192,11 +193,11 @@ class Namespace:
 
     def _child(self, snapshot: Snapshot, ino: int, parent: int, name: bytes) -> Node | None:
         """What has the number, unless that is another child, which loading finds out."""
-        value = self._kv.get(layout.entry_key(_key(snapshot), ino))
-        row = None if value is None else layout.decode_entry_row(value)
+        value = self._kv.get(namerows.entry_key(_key(snapshot), ino))
+        row = None if value is None else namerows.decode_entry_row(value)
         if row is None or row.name != name or row.parent != parent:
             return None
-        return layout.node_of(ino, row)
+        return namerows.node_of(ino, row)
 
     async def children(self, snapshot: Snapshot, ino: int, *, after: bytes, limit: int) -> Page:
         """Children by name, after a name, at most ``limit``. NotADirectory, NotFound."""
@@ -207,9 +208,9 @@ class Namespace:
         return page
 
     def _page(self, snapshot: Snapshot, ino: int, after: bytes, limit: int) -> Page:
-        prefix = layout.children_prefix(_key(snapshot), ino)
+        prefix = namerows.children_prefix(_key(snapshot), ino)
         rows = self._kv.scan(prefix, after=prefix + after)
-        return layout.page_of((value for _, value in rows), after, limit)
+        return namerows.page_of((value for _, value in rows), after, limit)
 
     def _walked(self, snapshot: Snapshot, ino: int) -> None:
         """A directory was listed to its end. Where somebody walks, the next one is loaded while
@@ -223,12 +224,12 @@ class Namespace:
 
     def _directories(self, snapshot: Snapshot, ino: int) -> list[int]:
         """The directories among the first children of a directory."""
-        rows = islice(self._kv.scan(layout.children_prefix(_key(snapshot), ino)), WALK_ROWS_MAX)
-        pages = (layout.decode_page(value) for _, value in rows)
+        rows = islice(self._kv.scan(namerows.children_prefix(_key(snapshot), ino)), WALK_ROWS_MAX)
+        pages = (namerows.decode_page(value) for _, value in rows)
         return [node.ino for page in pages for node in page if node.kind == Kind.DIRECTORY]
 
     def _load_ahead(self, snapshot: Snapshot, ino: int) -> None:
-        if self._kv.get(layout.loaded_key(_key(snapshot), ino)) is None:
+        if self._kv.get(namerows.loaded_key(_key(snapshot), ino)) is None:
             row = self.row(snapshot, ino)
             _begun(self._loading, (snapshot.commit, ino), lambda: self._load(snapshot, ino, row))
 
@@ -260,7 +261,7 @@ class Namespace:
             rows = [self.row(snapshot, inos[n]) for n in missing]
             try:
                 async with asyncio.timeout(self._deadline_s):
-                    read = await self._trees.read_all([layout.entry_of(row) for row in rows])
+                    read = await self._trees.read_all([namerows.entry_of(row) for row in rows])
             except TimeoutError as error:
                 what = f"{len(missing)} directories of {_name(snapshot)}"
                 late = f"{what} did not come within {self._deadline_s:g} s"
@@ -294,27 +295,27 @@ class Namespace:
     def _loaded_entries(self, snapshot: Snapshot, ino: int) -> list[TreeEntry] | None:
         """None where it was not loaded yet. Corrupt."""
         key = _key(snapshot)
-        if self._kv.get(layout.loaded_key(key, ino)) is None:
+        if self._kv.get(namerows.loaded_key(key, ino)) is None:
             return None
-        pages = self._kv.scan(layout.children_prefix(key, ino))
-        inos = [node.ino for _, page in pages for node in layout.decode_page(page)]
-        values = self._kv.get_many(layout.entry_keys(key, inos))
+        pages = self._kv.scan(namerows.children_prefix(key, ino))
+        inos = [node.ino for _, page in pages for node in namerows.decode_page(page)]
+        values = self._kv.get_many(namerows.entry_keys(key, inos))
         if None in values:
             raise Corrupt(f"directory {ino} of {_name(snapshot)} lacks rows in the cache's index")
-        decode, entry_of = layout.decode_entry_row, layout.entry_of
+        decode, entry_of = namerows.decode_entry_row, namerows.entry_of
         return [entry_of(decode(value)) for value in values if value is not None]
 
     def known(self, repo: str) -> list[Snapshot]:
         """The snapshots of a repository that this node has met. For any thread."""
-        rows = self._kv.scan(layout.SNAPSHOTS)
-        snapshots = (layout.decode_snapshot(value) for _, value in rows)
+        rows = self._kv.scan(SNAPSHOTS)
+        snapshots = (namerows.decode_snapshot(value) for _, value in rows)
         return [snapshot for snapshot in snapshots if snapshot.repo == repo]
 
     # --- loading
 
     async def _ensure_loaded(self, snapshot: Snapshot, ino: int) -> bool:
         """Loads a directory's children; False where that was done before."""
-        if self._kv.get(layout.loaded_key(_key(snapshot), ino)) is not None:
+        if self._kv.get(namerows.loaded_key(_key(snapshot), ino)) is not None:
             return False
         row = self.row(snapshot, ino)
         if row.kind != Kind.DIRECTORY:
@@ -328,7 +329,7 @@ class Namespace:
         what = f"directory {row.name!r} of {_name(snapshot)}"
         try:
             async with asyncio.timeout(self._deadline_s):
-                entries = await self._trees.read(layout.entry_of(row))
+                entries = await self._trees.read(namerows.entry_of(row))
         except TimeoutError as error:
             raise DeadlineExceeded(f"{what} did not come within {self._deadline_s:g} s") from error
         except NotFound as error:
@@ -339,24 +340,24 @@ class Namespace:
         """Writes the rows of a directory's children, then that they are all there."""
         inos = [child_ino(ino, entry.name) for entry in entries]
         key = _key(snapshot)
-        keys = layout.entry_keys(key, inos)
+        keys = namerows.entry_keys(key, inos)
         self._check_collisions(snapshot, ino, entries, inos, keys)
-        prefix = layout.children_prefix(key, ino)
+        prefix = namerows.children_prefix(key, ino)
         rows: list[Row] = []
-        encode, child_node = layout.encode_entry_row, layout.child_node
-        for first in range(0, len(entries), layout.PAGE_NODES):
-            end = first + layout.PAGE_NODES
+        encode, child_node = namerows.encode_entry_row, namerows.child_node
+        for first in range(0, len(entries), namerows.PAGE_NODES):
+            end = first + namerows.PAGE_NODES
             part = entries[first:end]
             rows += zip(keys[first:end], [encode(ino, entry) for entry in part], strict=True)
             nodes = [
                 child_node(child, ino, entry)
                 for child, entry in zip(inos[first:end], part, strict=True)
             ]
-            rows.append((prefix + nodes[-1].name, layout.encode_page(nodes)))
+            rows.append((prefix + nodes[-1].name, namerows.encode_page(nodes)))
             if len(rows) >= ROWS_MAX:
                 self._kv.write(rows)
                 rows = []
-        self._kv.write([*rows, (layout.loaded_key(key, ino), b"")])
+        self._kv.write([*rows, (namerows.loaded_key(key, ino), b"")])
 
     def _check_collisions(
         self,
@@ -377,7 +378,7 @@ class Namespace:
             for ino, value in zip(inos[first : first + ROWS_MAX], values, strict=True):
                 if value is None:
                     continue
-                row = layout.decode_entry_row(value)
+                row = namerows.decode_entry_row(value)
                 if (row.parent, row.name) != (parent, seen[ino]):
                     self._collision(snapshot, ino, (row.parent, row.name), (parent, seen[ino]))
 
@@ -395,7 +396,7 @@ class Namespace:
 
 
 def _key(snapshot: Snapshot) -> bytes:
-    return layout.snapshot_key(bytes.fromhex(snapshot.commit))
+    return namerows.snapshot_key(bytes.fromhex(snapshot.commit))
 
 
 def _name(snapshot: Snapshot) -> str:

@@ -11,6 +11,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 from chunkstore import cachelayout as layout
+from chunkstore import namerows
 from chunkstore.errors import Corrupt, InvalidInput, LodefsError
 from chunkstore.names import Spec
 from chunkstore.objects import Buffer
@@ -162,7 +163,7 @@ class StoreNode:
         return self._contents.content(
             entry.digest,
             entry.size_bytes,
-            lambda: layout.segments_of(self._namespace.row(snapshot, entry.ino)),
+            lambda: namerows.segments_of(self._namespace.row(snapshot, entry.ino)),
         )
 
     def hit(

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from chunkstore import cachelayout as layout
+from chunkstore import namerows
 from chunkstore.cachelayout import FileKind, FileRow, FileState
 from chunkstore.kv_rocks import RocksKeyValues
 from chunkstore.names import ID_BYTES, Digest, PackId
@@ -27,12 +28,12 @@ class NodeCache:
         self._tree = tree
         self._count = 0
         self._kv = RocksKeyValues(directory / layout.INDEX_DIR)
-        snapshot = layout.snapshot_key(bytes.fromhex(tree.snapshot.commit))
+        snapshot = namerows.snapshot_key(bytes.fromhex(tree.snapshot.commit))
         self._kv.write(
             [
                 (
-                    layout.entry_key(snapshot, ino),
-                    layout.encode_entry_row(node.parent, _entry(node)),
+                    namerows.entry_key(snapshot, ino),
+                    namerows.encode_entry_row(node.parent, _entry(node)),
                 )
                 for ino, node in tree.nodes.items()
                 if node.size_bytes >= layout.FLAT_SIZE_BYTES_MIN

@@ -8,21 +8,20 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from chunkstore import cachelayout as layout
-from chunkstore.cachelayout import EntryRow, FileKind, FileRow, FileState, PinRow
+from chunkstore import namerows
+from chunkstore.cachelayout import FileKind, FileRow, FileState, PinRow
 from chunkstore.errors import Corrupt
 from chunkstore.names import ChunkId, CommitId, Digest, PackId
-from chunkstore.testing.strategies import segments
 from chunkstore.tree import Entry, Kind, Segment
-from chunkstore.wire import Node, Snapshot
+from chunkstore.wire import Snapshot
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "cache-rows"
 ID = bytes(range(32))
 OTHER = bytes(range(100, 132))
 COMMIT = CommitId(bytes(range(200, 232)))
-KEY = layout.snapshot_key(COMMIT)
+KEY = namerows.snapshot_key(COMMIT)
 FLAT = FileRow(FileKind.FLAT, FileState.COMPLETE, layout.DURABLE, ID, 2**33, 2**33, 1_700_000_000)
 SLAB = FileRow(FileKind.SLAB, FileState.OPEN, OTHER[:16], bytes(32), 700, 650, 1_700_000_001)
 FILE = Entry(
@@ -36,8 +35,8 @@ FILE = Entry(
 LINK = Entry(b"link", Kind.SYMLINK, size_bytes=4, digest=Digest(OTHER), target=b"../x")
 PIN_ID = ID[:8]
 PIN = PinRow("a/b", COMMIT.hex(), b"d\xff", b"d\xff/*.jpg", 1_800_000_000, 2**40, is_complete=True)
-SNAPSHOT = Snapshot("a/b", COMMIT.hex(), layout.child_node(1, 1, LINK), 17, 3, 1, 99)
-SNAPSHOT_2 = Snapshot("a/c", COMMIT.hex(), layout.child_node(1, 1, LINK), 17, 3, 1, 99, 50)
+SNAPSHOT = Snapshot("a/b", COMMIT.hex(), namerows.child_node(1, 1, LINK), 17, 3, 1, 99)
+SNAPSHOT_2 = Snapshot("a/c", COMMIT.hex(), namerows.child_node(1, 1, LINK), 17, 3, 1, 99, 50)
 
 
 def rows() -> list[tuple[bytes, bytes]]:
@@ -49,17 +48,19 @@ def rows() -> list[tuple[bytes, bytes]]:
         (layout.run_key(3, 2**33), layout.encode_run_row([(ID, 100), (OTHER, 262_144)])),
         (layout.flat_key(ID), (3).to_bytes(4, "little")),
         (layout.pack_key(PackId(ID)), layout.encode_pack_row('"etag"', b"index and trailer")),
-        (layout.snapshot_row_key(COMMIT, "a/b"), layout.encode_snapshot(SNAPSHOT)),
-        (layout.entry_key(KEY, 77), layout.encode_entry_row(1, FILE)),
+        (namerows.snapshot_row_key(COMMIT, "a/b"), namerows.encode_snapshot(SNAPSHOT)),
+        (namerows.entry_key(KEY, 77), namerows.encode_entry_row(1, FILE)),
         (
-            layout.children_prefix(KEY, 1) + LINK.name,
-            layout.encode_page([layout.child_node(77, 1, FILE), layout.child_node(78, 1, LINK)]),
+            namerows.children_prefix(KEY, 1) + LINK.name,
+            namerows.encode_page(
+                [namerows.child_node(77, 1, FILE), namerows.child_node(78, 1, LINK)]
+            ),
         ),
-        (layout.loaded_key(KEY, 1), b""),
+        (namerows.loaded_key(KEY, 1), b""),
         (layout.figure_key("next_number"), (5).to_bytes(8, "little")),
         (layout.pin_key(PIN_ID), layout.encode_pin_row(PIN)),
         (layout.held_key(PIN_ID, 3), b""),
-        (layout.snapshot_row_key(COMMIT, "a/c"), layout.encode_snapshot(SNAPSHOT_2)),
+        (namerows.snapshot_row_key(COMMIT, "a/c"), namerows.encode_snapshot(SNAPSHOT_2)),
     ]
 
 
@@ -88,13 +89,13 @@ def test_rows_decode_to_what_was_encoded() -> None:
     assert layout.run_size(values[3]) == 262_244
     etag, index = layout.decode_pack_row(values[5])
     assert (etag, bytes(index)) == ('"etag"', b"index and trailer")
-    assert layout.decode_snapshot(values[6]) == SNAPSHOT
-    assert layout.decode_snapshot(values[13]) == SNAPSHOT_2
-    row = layout.decode_entry_row(values[7])
-    assert layout.entry_of(row) == FILE
-    assert layout.segments_of(row) == FILE.segments
-    assert layout.node_of(77, row) == layout.child_node(77, 1, FILE)
-    assert [node.name for node in layout.decode_page(values[8])] == [FILE.name, LINK.name]
+    assert namerows.decode_snapshot(values[6]) == SNAPSHOT
+    assert namerows.decode_snapshot(values[13]) == SNAPSHOT_2
+    row = namerows.decode_entry_row(values[7])
+    assert namerows.entry_of(row) == FILE
+    assert namerows.segments_of(row) == FILE.segments
+    assert namerows.node_of(77, row) == namerows.child_node(77, 1, FILE)
+    assert [node.name for node in namerows.decode_page(values[8])] == [FILE.name, LINK.name]
     assert layout.decode_pin_row(values[11]) == PIN
     owned = msgspec.structs.replace(PIN, owners={"": 1_700_000_000, "docker": PIN.until_s})
     assert layout.decode_pin_row(layout.encode_pin_row(owned)) == owned
@@ -151,9 +152,6 @@ def test_trust_depends_on_the_boot() -> None:
         layout.decode_chunk_row,
         layout.decode_file_row,
         layout.decode_run_row,
-        layout.decode_entry_row,
-        layout.decode_snapshot,
-        layout.decode_page,
         layout.decode_pin_row,
     ],
 )
@@ -162,42 +160,3 @@ def test_damaged_rows_are_corrupt(decode: object, value: bytes) -> None:
     """A value that is no row is Corrupt, never something else."""
     with pytest.raises(Corrupt, match="damaged"):
         decode(value)  # type: ignore[operator]
-
-
-@given(segments)
-def test_segments_come_back(found: tuple[Segment, ...]) -> None:
-    """The segments of a row, one or many, have the sizes that they had in the tree."""
-    size_bytes = sum(segment.size_bytes for segment in found)
-    entry = replace(FILE, size_bytes=size_bytes, segments=found)
-    row = layout.decode_entry_row(layout.encode_entry_row(1, entry))
-    assert layout.segments_of(row) == found
-    assert len(row.segments) == 48 * len(found) - 8
-
-
-def test_an_empty_file_has_no_segments() -> None:
-    """A row without bytes needs none."""
-    assert layout.segments_of(EntryRow(1, b"f", 1, False, 0, ID, b"", b"")) == ()
-
-
-@pytest.mark.parametrize(
-    ("size_bytes", "joined"),
-    [
-        (1, b"x" * 41),
-        (1, b"x" * 48),
-        (1, b""),
-        (0, b"x" * 40),
-        (5, b"x" * 40 + (5).to_bytes(8, "little") + b"x" * 40),
-        (5, b"x" * 40 + bytes(8) + b"x" * 40),
-    ],
-)
-def test_segments_that_are_not_those_of_the_row(size_bytes: int, joined: bytes) -> None:
-    """Segments come whole, have bytes, and have together those of their entry."""
-    row = EntryRow(1, b"f", 1, False, size_bytes, ID, b"", joined)
-    with pytest.raises(Corrupt, match="segment"):
-        layout.segments_of(row)
-
-
-def test_nodes_are_small() -> None:
-    """A page of 256 children of usual names stays below 32 KiB: one row of it is one read."""
-    node = Node(2**62, 2**62, b"train_000001.jpg", 1, False, 123_456, ID, b"")
-    assert len(layout.encode_page([node] * layout.PAGE_NODES)) < 32 * 1024
