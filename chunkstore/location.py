@@ -33,7 +33,7 @@ class StoreOptions(S3Options):
 
     attempts_max: int = 5  # of one call
     retry_time_s_max: float = 180.0  # of one call, until the beginning of its last attempt
-    first_time_s_max: float | None = None  # the same, until the store has answered anything
+    first_time_s_max: float | None = None  # the same, where nothing has ever answered
     calls_max: int = 32  # at once
     wait_s_max: float = 120.0  # of a call for its turn
     observe: Callable[[Observation], None] | None = None  # told of every call

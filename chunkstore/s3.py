@@ -47,7 +47,7 @@ class S3Options:
     connect_timeout_s: float = 10.0
     read_timeout_s: float = 30.0  # without a single byte
     transfer_timeout_s: float = 120.0  # of one whole request and its answer
-    first_timeout_s: float | None = None  # the same, until anything was answered; None: the same
+    first_timeout_s: float | None = None  # the same, until anything answers; None: the same
 
 
 class S3Objects:
@@ -63,7 +63,7 @@ class S3Objects:
         self._current = threading.local()  # the connection that a thread's request uses
         self._client = _client(options, self._current)
         self._options = options
-        self._first_timeout_s = options.first_timeout_s  # None as soon as anything was answered
+        self._is_reached = False  # True once anything answers, be it with an error
         self._quick: RangedReads | None = None
         self._is_quick_fit = True  # until boto3 succeeds where it could not
 
@@ -203,27 +203,32 @@ class S3Objects:
     def _operation(self, verb: str, key: str) -> Iterator[Transfer]:
         """One request: within its time, its errors translated."""
         what = f"cannot {verb} {key} in {self.url}"
-        with self._watchdog.watch(self._first_timeout_s) as transfer:
+        timeout_s = None if self._is_reached else self._options.first_timeout_s
+        with self._watchdog.watch(timeout_s) as transfer:
             self._current.transfer = transfer
             try:
                 yield transfer
                 if transfer.expired:  # http.client takes a head that was cut off for a whole one
-                    raise self._too_late(what)
-                self._first_timeout_s = None
+                    raise TimeoutError
+                self._is_reached = True
             except LodefsError:
                 raise
             except Exception as error:
-                if transfer.expired:
-                    raise self._too_late(what) from error
-                translated = _translated(error, what, self._bucket)
-                if not isinstance(translated, Unavailable):
-                    self._first_timeout_s = None
-                raise translated from error
+                raise self._failure(error, what, is_late=transfer.expired) from error
             finally:
                 self._current.transfer = None
 
-    def _too_late(self, what: str) -> DeadlineExceeded:
-        return DeadlineExceeded(f"{what}: the server's answer was not complete in time; {CHECK}")
+    def _failure(self, error: Exception, what: str, *, is_late: bool) -> Exception:
+        """The error of lodefs for a request that failed; it says where nothing ever answered."""
+        if is_late:
+            why = "the server's answer was not complete in time"
+            failed: Exception = DeadlineExceeded(f"{what}: {why}; {CHECK}")
+        else:
+            self._is_reached = self._is_reached or _is_answer(error)
+            failed = _translated(error, what, self._bucket)
+        if isinstance(failed, Unavailable):
+            failed.is_unreached = not self._is_reached
+        return failed
 
 
 class _Body:
@@ -438,6 +443,12 @@ def _closer(sock: socket.socket | None) -> Callable[[], None]:
                 socket.socket.shutdown(plain, socket.SHUT_RDWR)
 
     return close
+
+
+def _is_answer(error: Exception) -> bool:
+    from botocore.exceptions import ClientError
+
+    return isinstance(error, ClientError)
 
 
 def _translated(error: Exception, what: str, bucket: str) -> Exception:

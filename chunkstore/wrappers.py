@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeVar
 
 from chunkstore.errors import AlreadyExists, LodefsError, Unavailable
@@ -24,7 +24,7 @@ class RetryBudget:
     time_s_max: float = 180.0  # from the first attempt to the beginning of the last
     pause_s_first: float = 0.1
     pause_s_max: float = 10.0
-    first_time_s_max: float | None = None  # as time_s_max, until anything was answered
+    first_time_s_max: float | None = None  # as time_s_max, where nothing has ever answered
 
 
 class Retrying:
@@ -47,7 +47,6 @@ class Retrying:
         self._random = random
         self._sleep = sleep
         self._clock = clock
-        self._is_answered = False
 
     @property
     def url(self) -> str:
@@ -89,7 +88,6 @@ class Retrying:
         while True:
             try:
                 for info in self._inner.list(prefix, after=after, limit=left):
-                    self._is_answered = True
                     after, left = info.key, None if left is None else left - 1
                     yield info
                 return
@@ -105,24 +103,15 @@ class Retrying:
         self._inner.close()
 
     def _attempts(self) -> _Attempts:
-        budget, first_s = self._budget, self._budget.first_time_s_max
-        if first_s is not None and not self._is_answered:
-            budget = replace(budget, time_s_max=min(first_s, budget.time_s_max))
-        return _Attempts(budget, self._random, self._sleep, self._clock)
+        return _Attempts(self._budget, self._random, self._sleep, self._clock)
 
     def _repeat(self, call: Callable[[], T]) -> T:
         attempts = self._attempts()
         while True:
             try:
-                result = call()
+                return call()
             except Unavailable as error:
                 attempts.pause_or_raise(error)
-            except LodefsError:
-                self._is_answered = True
-                raise
-            else:
-                self._is_answered = True
-                return result
 
 
 class _Attempts:
@@ -139,16 +128,24 @@ class _Attempts:
         self._random = random
         self._sleep = sleep
         self._clock = clock
-        self._ends_at = clock() + budget.time_s_max
+        self._begun_at = clock()
         self._failed = 0
 
     def pause_or_raise(self, error: Unavailable) -> None:
         """Waits before the next attempt, or raises ``error`` where there is none."""
         self._failed += 1
         pause_s = pause_before(self._failed, self._random(), error.retry_after_s, self._budget)
-        if self._failed >= self._budget.attempts_max or self._clock() + pause_s > self._ends_at:
+        ends_at = self._begun_at + time_for(error, self._budget)
+        if self._failed >= self._budget.attempts_max or self._clock() + pause_s > ends_at:
             raise error
         self._sleep(pause_s)
+
+
+def time_for(error: Unavailable, budget: RetryBudget) -> float:
+    """Seconds from a call's first attempt within which it may be repeated after ``error``."""
+    if budget.first_time_s_max is None or not error.is_unreached:
+        return budget.time_s_max
+    return min(budget.first_time_s_max, budget.time_s_max)
 
 
 def pause_before(

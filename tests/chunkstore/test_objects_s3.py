@@ -128,10 +128,44 @@ def test_first_answer(server: BadServer) -> None:
         with pytest.raises(DeadlineExceeded, match="check the endpoint") as caught:
             objects.get("a")
         assert "Error" not in str(caught.value)
+        assert caught.value.is_unreached
         server.script = lambda _: Answer(404)
         with pytest.raises(NotFound):
             objects.get("a")
-        assert objects._first_timeout_s is None
+        server.script = lambda _: Answer(body=b"123", sent_bytes=1)
+        with pytest.raises(Unavailable) as later:
+            objects.get("a")
+        assert not later.value.is_unreached
+
+
+def test_a_busy_server_has_answered(server: BadServer) -> None:
+    """503 as the first answer of all is an answer: the server is waited for as long as any."""
+    store = open_objects(
+        "s3://bucket/prefix",
+        StoreOptions(
+            endpoint_url=server.endpoint_url, first_timeout_s=LONG_S, first_time_s_max=0.0
+        ),
+    )
+    answers = [error_answer(503, "SlowDown"), error_answer(503, "SlowDown"), Answer(200)]
+    server.script = lambda _: answers.pop(0)
+    assert store.put("a", [b"1"]) == '"1"'
+    store.close()
+    assert not answers
+
+
+def test_a_server_that_never_answered_is_not_asked_for_long(server: BadServer) -> None:
+    """Where nothing answers, no attempt begins after the time for a first answer."""
+    server.script = lambda _: Answer(hangs=True)
+    store = open_objects(
+        "s3://bucket/prefix",
+        StoreOptions(
+            endpoint_url=server.endpoint_url, first_timeout_s=SHORT_S, first_time_s_max=SHORT_S / 2
+        ),
+    )
+    with pytest.raises(DeadlineExceeded):
+        store.head("a")
+    store.close()
+    assert len(server.requests) == 1
 
 
 TRICKLES = [(name, "head") for name in CALLS] + [(name, "body") for name in CALLS if name != "head"]

@@ -115,28 +115,27 @@ def test_retry_after_beyond_the_budget_gives_up_at_once(faulty: FaultyObjects, t
     assert (faulty.count(), time.pauses_s) == (1, [])
 
 
-def test_first_contact_has_a_budget_of_its_own(faulty: FaultyObjects, time: Time) -> None:
-    """A store that never answered is given up soon; one that has answered, be it with an error, is
-    waited for as always."""
+@pytest.mark.parametrize(("is_unreached", "attempts"), [(True, 1), (False, BUDGET.attempts_max)])
+def test_an_address_where_nothing_answers_has_a_budget_of_its_own(
+    faulty: FaultyObjects, time: Time, *, is_unreached: bool, attempts: int
+) -> None:
+    """A store that never answered is given up soon; one that has answered is waited for as
+    always."""
 
     def slow(_perform: Callable[[], object]) -> object:
         time.now_s += 20
-        raise DeadlineExceeded("slow")
+        error = DeadlineExceeded("slow")
+        error.is_unreached = is_unreached
+        raise error
 
     budget = replace(BUDGET, first_time_s_max=10, time_s_max=1000)
     patient = Retrying(faulty, budget, random=lambda: 0.0, sleep=time.sleep, clock=time.clock)
     faulty.add(slow)
-    with pytest.raises(DeadlineExceeded):
-        patient.get("a")
-    assert faulty.count() == 1
-    faulty.forget()
-    with pytest.raises(NotFound):
-        patient.get("none")
-    faulty.forget()
-    faulty.add(slow)
-    with pytest.raises(DeadlineExceeded):
-        patient.get("a")
-    assert faulty.count() == BUDGET.attempts_max
+    for call in (lambda: patient.get("a"), lambda: list(patient.list(""))):
+        faulty.calls.clear()
+        with pytest.raises(DeadlineExceeded):
+            call()
+        assert faulty.count() == attempts
 
 
 def test_time_budget(faulty: FaultyObjects, time: Time) -> None:
