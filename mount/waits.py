@@ -7,33 +7,17 @@ read, and the end of the connection is seen.
 
 from __future__ import annotations
 
-import select
-import time
 from collections import deque
 from collections.abc import Callable
-from threading import Condition, Event
-from typing import NamedTuple, Protocol
+from threading import Condition
+from typing import NamedTuple
 
 import msgspec
 
-from mount import abi, device
-from mount.dispatch import Dispatcher, SlowError
+from mount import abi
 from mount.interrupts import doomed
 
 QUEUE_REQUESTS_MAX = 4096
-PATIENCE_S = 0.05  # how long a request is left to other workers
-
-
-class Lead(Protocol):
-    """The right to wait on the device, as mount.worker has it."""
-
-    def take(self) -> None:
-        """Wait for it."""
-        ...
-
-    def pass_on(self) -> None:
-        """Give it up."""
-        ...
 
 
 class Waiting(msgspec.Struct, frozen=True, eq=False):
@@ -158,49 +142,3 @@ class Waits:
 
     def _full(self) -> bool:
         return self._busy >= self._threads and len(self.queue) < self._queue_requests_max
-
-
-def take_ahead(
-    fd: int,
-    waits: Waits,
-    lead: Lead,
-    dispatcher: Dispatcher,
-    begin: Callable[[], None],
-    ended: Event,
-    clock: Callable[[], float] = time.monotonic,
-) -> None:
-    """A thread of its own: while all others wait, it reads what no other worker reads.
-
-    What ``dispatcher`` can say at once it answers (umount(8) asks for statfs), so it never waits;
-    the rest (SlowError) is queued.
-    """
-    buffer = bytearray(abi.REQUEST_BYTES_MIN + 4096)
-    patience_s = PATIENCE_S
-    while waits.wait_until_full():
-        if not (waits.stays_full(patience_s) and _readable(fd)):
-            patience_s = PATIENCE_S
-            continue
-        patience_s = 0.0
-        lead.take()
-        size = None if ended.is_set() else device.read_request(fd, buffer)
-        if size is None:
-            ended.set()
-            lead.pass_on()
-            return
-        begin()
-        message = memoryview(buffer)[:size]
-        try:
-            answer = dispatcher.answer(message)
-        except SlowError:
-            waits.put(bytes(message), clock())
-        else:
-            if answer is not None:
-                device.write_answer(fd, *answer)
-        lead.pass_on()  # not before it is queued: the next to lead looks into the queue first
-
-
-def _readable(fd: int) -> bool:
-    """Whether there is something to read, the end of the connection too."""
-    poll = select.poll()
-    poll.register(fd, select.POLLIN)
-    return bool(poll.poll(0))

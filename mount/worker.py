@@ -11,6 +11,7 @@ the proxy for.
 
 from __future__ import annotations
 
+import select
 import time
 from collections.abc import Callable
 from functools import partial
@@ -24,11 +25,12 @@ from mount import abi, device
 from mount.dispatch import Dispatcher, SlowError
 from mount.filesystem import FileSystem, Reader
 from mount.session import Session
-from mount.waits import Waiting, Waits, take_ahead
+from mount.waits import Waiting, Waits
 
 FAILURES_PER_S = 1.0  # lines in the log
 FAILURES_BURST = 10.0
 EPOCH_PAUSE_S = 10.0
+PATIENCE_S = 0.05  # how long a request is left to other workers
 
 
 class Marks(Protocol):
@@ -247,11 +249,39 @@ class _Work(msgspec.Struct, kw_only=True):
             lead.pass_on()
 
     def answer_ahead(self) -> None:
-        """A thread of its own, for what comes while all others wait."""
+        """A thread of its own: while all others wait, it reads what no other worker reads.
+
+        What can be said at once it answers (umount(8) asks for statfs), so it never waits; the
+        rest (SlowError) is queued.
+        """
         reader, filesystem = self.readers(_refuse)
         dispatcher = Dispatcher(filesystem, self.session, self.failures, self.on_interrupt)
         lead = Lead(self.lock)
-        take_ahead(self.fd, self.waits, lead, dispatcher, reader.begin, self.ended, self.clock)
+        buffer = bytearray(abi.REQUEST_BYTES_MIN + 4096)
+        patience_s = PATIENCE_S
+        while self.waits.wait_until_full():
+            if not (self.waits.stays_full(patience_s) and _readable(self.fd)):
+                patience_s = PATIENCE_S
+                continue
+            patience_s = 0.0
+            lead.take()
+            size = None if self.ended.is_set() else device.read_request(self.fd, buffer)
+            if size is None:
+                self.ended.set()
+                lead.pass_on()
+                return
+            reader.begin()
+            self._answer_or_queue(dispatcher, memoryview(buffer)[:size])
+            lead.pass_on()  # not before it is queued: the next to lead looks into the queue first
+
+    def _answer_or_queue(self, dispatcher: Dispatcher, message: memoryview) -> None:
+        try:
+            answer = dispatcher.answer(message)
+        except SlowError:
+            self.waits.put(bytes(message), self.clock())
+            return
+        if answer is not None:
+            device.write_answer(self.fd, *answer)
 
     def _failed(self, desk: Desk, what: str, error: Exception) -> None:
         if desk.cancelled:
@@ -295,3 +325,10 @@ class _Work(msgspec.Struct, kw_only=True):
 
 def _refuse() -> None:
     raise SlowError
+
+
+def _readable(fd: int) -> bool:
+    """Whether there is something to read, the end of the connection too."""
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(0))
