@@ -60,7 +60,7 @@ class CacheFile:
         self.users = 0  # calls that need the descriptor, or the file to stay
         self.fd = -1
         self.lock = threading.Lock()
-        self._writing = threading.Lock()
+        self._writing = threading.Lock()  # for speed alone: see write
 
     @property
     def row(self) -> FileRow:
@@ -126,8 +126,12 @@ class CacheFile:
         return ""
 
     def write(self, offset: int, buffers: Sequence[Buffer]) -> None:
-        """Adds bytes. One thread at a time: the kernel lets no two write to one file, and whoever
-        waits for that in the kernel keeps its processor busy. OSError."""
+        """Adds bytes. OSError.
+
+        Threads write to places of their own, or the same bytes to one, so that none spoils what
+        another wrote. They take turns here since the kernel lets no two write to one file, and
+        whoever waits for that in the kernel keeps its processor busy.
+        """
         fd = self.open()
         with self._writing:
             write_at(fd, offset, buffers)

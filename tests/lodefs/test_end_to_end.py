@@ -119,6 +119,25 @@ def test_mount_read_unmount(user: User) -> None:
         assert user.fails("mount", "--mode", wrong, "vision/cats", str(user.place))[0] == 2
 
 
+def test_a_mount_file_says_how_things_are_shown(user: User) -> None:
+    """Mode, owner and directory of a mount file are those of what is mounted."""
+    user.lodefs("mount", "vision/cats", str(user.place))  # which starts the proxy
+    (socket,) = user.folder.glob("cache/lodefs/*/sock")
+    made = user.folder / "made"
+    file = user.folder / "cats.toml"
+    file.write_text(
+        f'repo = "vision/cats"\ndir = "{made}"\nproxy = "unix:{socket}"\n'
+        'mode = "0510"\nuid = 7\ngid = 8\ncreate_dir = true\n'
+    )
+    user.lodefs("mount", "--from", str(file))
+    try:
+        for path, mode in ((made, 0o510), (made / "d", 0o510), (made / "large", 0o400)):
+            found = path.stat()
+            assert (found.st_uid, found.st_gid, found.st_mode & 0o7777) == (7, 8, mode)
+    finally:
+        user.lodefs("unmount", str(made))
+
+
 @pytest.mark.parametrize(
     ("spec", "code"),
     [
