@@ -137,9 +137,7 @@ class Nearby:
                 return
             view.catch_up()
             view.close_evicted()
-            self.neighbours_size_bytes = memory.neighbours_size_bytes(
-                self._snapshot.size_bytes, memory.available_bytes()
-            )
+            self._see_memory()
             if self._clock() >= self._next_try_s:
                 self._ask_again()
         except LodefsError as error:
@@ -180,10 +178,16 @@ class Nearby:
             return  # no proxy, no news; reads say so themselves
         try:
             self.view = self._opener(place, self._snapshot)
+            self._see_memory()  # readers of a new mount come at once
             self._said = ""
             self._next_try_s = self._clock() + ASK_AGAIN_S
         except LodefsError as error:
             self._once(f"the node's cache is not read directly: {error}")
+
+    def _see_memory(self) -> None:
+        self.neighbours_size_bytes = memory.neighbours_size_bytes(
+            self._snapshot.size_bytes, memory.available_bytes()
+        )
 
     def _once(self, text: str) -> None:
         if text != self._said:

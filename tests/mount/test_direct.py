@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import mmap
 import os
 import random
 import shutil
@@ -29,7 +27,6 @@ from mount.direct import DirectReader
 from mount.filesystem import NODES_MAX
 from mount.lru import Lru
 from mount.nearby import RETRY_S, Nearby
-from mount.testing.mounts import until
 from mount.transport import parse_address
 from proxy.storenode import StoreNode
 from proxy.testing import RunningProxy
@@ -273,45 +270,6 @@ def test_neighbours_come_from_the_disk_together(
     assert [(offset % size_bytes, size) for offset, size in brought] == [(0, size_bytes)] * expected
     assert place.read(b"big", 0, 4096) == BIG[:4096]
     assert len(brought) == expected
-
-
-def resident(path: Path) -> list[bool]:
-    """Which pages of a file are in memory, mincore(2)."""
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) as mapped:
-        pages = (ctypes.c_ubyte * -(-len(mapped) // mmap.PAGESIZE))()
-        first = ctypes.c_char.from_buffer(mapped)
-        address, size = ctypes.c_void_p(ctypes.addressof(first)), ctypes.c_size_t(len(mapped))
-        assert ctypes.CDLL(None).mincore(address, size, pages) == 0
-        del first
-    return [bool(page & 1) for page in pages]
-
-
-def let_go(path: Path) -> None:
-    """A file's bytes are on its disk, and no more in memory."""
-    fd = os.open(path, os.O_RDONLY)
-    os.fsync(fd)
-    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-    os.close(fd)
-
-
-def test_neighbours_are_in_memory_after_a_read_of_the_disk(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One small file read from a real disk brings 256 KiB of its slab; where nothing is asked for,
-    the kernel brings less by itself."""
-    monkeypatch.setattr(memory, "available_bytes", lambda: 1 << 40)
-    place.warm()
-    (slab,) = cache_files(place.cache, FileKind.SLAB)
-    around = memory.NEIGHBOURS_SIZE_BYTES // mmap.PAGESIZE
-    let_go(slab)
-    if any(resident(slab)):
-        pytest.skip("this file system keeps all in memory")
-    assert place.read(b"one") == FILES[b"one"]
-    until(lambda: all(resident(slab)[:around]))
-    let_go(slab)
-    place.nearby.neighbours_size_bytes = 0
-    assert place.read(b"one") == FILES[b"one"]
-    assert not all(resident(slab)[:around])
 
 
 def test_evicted_files_are_asked_for_and_let_go(place: Place) -> None:

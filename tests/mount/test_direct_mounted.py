@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 import os
 import random
 from collections.abc import Iterator
@@ -39,13 +41,17 @@ class Rigged:
 
     def read_all(self) -> None:
         """Every byte is right, whatever the kernel remembers."""
-        for path, data in FILES.items():
-            fd = os.open(os.fsencode(self.place) + b"/" + path, os.O_RDONLY)
-            try:
-                os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-                assert os.pread(fd, len(data) + 1, 0) == data
-            finally:
-                os.close(fd)
+        for path in FILES:
+            self.read(path)
+
+    def read(self, path: bytes) -> None:
+        """The same of one file."""
+        fd = os.open(os.fsencode(self.place) + b"/" + path, os.O_RDONLY)
+        try:
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+            assert os.pread(fd, len(FILES[path]) + 1, 0) == FILES[path]
+        finally:
+            os.close(fd)
 
     def reads_without_proxy(self) -> bool:
         """Whether a round of reads asked the proxy for nothing."""
@@ -73,6 +79,45 @@ def test_warm_reads_make_no_requests(rigged: Rigged) -> None:
     rigged.read_all()
     until(rigged.reads_without_proxy)
     until(lambda: rigged.node.counts.values["direct_bytes"] >= len(FILES[b"big"]))
+
+
+def let_go(path: Path) -> None:
+    """A file's bytes are on its disk, and in memory no more."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(fd)
+
+
+def pages_in_memory(path: Path) -> list[bool]:
+    """Of each page of a file, whether it is in memory, mincore(2)."""
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) as mapped:
+        found = (ctypes.c_ubyte * -(-len(mapped) // mmap.PAGESIZE))()
+        first = ctypes.c_char.from_buffer(mapped)
+        address, size = ctypes.c_void_p(ctypes.addressof(first)), ctypes.c_size_t(len(mapped))
+        assert ctypes.CDLL(None).mincore(address, size, found) == 0
+        del first  # else the mapping cannot be closed
+    return [bool(page & 1) for page in found]
+
+
+def test_a_small_file_brings_its_neighbours_from_the_disk(rigged: Rigged) -> None:
+    """After the first read of a slab that is on its disk alone, all of the slab (of less than
+    256 KiB) is in memory; the kernel by itself brings less."""
+    rigged.read_all()
+    until(rigged.reads_without_proxy)
+    (slab,) = (rigged.cache / layout.SLABS_DIR).glob("*/*")
+    let_go(slab)
+    if any(pages_in_memory(slab)):
+        pytest.skip("this file system keeps all of its files in memory")
+    with slab.open("rb", buffering=0) as file:
+        let_go(slab)
+        file.read(1)
+        assert not all(pages_in_memory(slab))
+    let_go(slab)
+    rigged.read(b"d/001")
+    until(lambda: all(pages_in_memory(slab)))
 
 
 @pytest.mark.parametrize("harm", ["delete", "cut", "evict"])
