@@ -268,9 +268,8 @@ class Supervisor:
             )
             keep = self._fds() if self._roster is not None else {place.fd}
             self._become(supervisor, lambda: self._work(post), keep=keep)
+        place.pid_fd = self._watch(pid)
         place.pid = pid
-        place.pid_fd = os.pidfd_open(pid)
-        self._poll.register(place.pid_fd, select.POLLIN)
 
     def _restart(self, place: _Place) -> None:
         try:
@@ -289,8 +288,18 @@ class Supervisor:
         pid = os.fork()
         if not pid:
             self._become(supervisor, ready, keep=set())
-        self._probe = (pid, os.pidfd_open(pid))
-        self._poll.register(self._probe[1], select.POLLIN)
+        self._probe = (pid, self._watch(pid))
+
+    def _watch(self, child: int) -> int:
+        """A pidfd by which the end of a new child is seen. OSError; then there is no child."""
+        try:
+            pid_fd = os.pidfd_open(child)
+        except OSError:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            raise
+        self._poll.register(pid_fd, select.POLLIN)
+        return pid_fd
 
     def _serving(self, slot: int) -> None:
         """In a worker: it is written down, so that any supervisor can find it, and lives on its

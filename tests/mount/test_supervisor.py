@@ -40,6 +40,37 @@ print(sum("status 0" in line for line in said))
     assert in_child(BEGIN + script) == "4"
 
 
+def test_a_worker_whose_end_could_not_be_seen_is_no_worker() -> None:
+    """Where the process has no descriptor to spare, the new worker is ended, and another one is
+    started once there is."""
+    script = """
+import errno, mount.supervisor
+from contextlib import suppress
+mount.supervisor.RESTART_PAUSE_S_MAX = 0.01
+pidfd_open, started = os.pidfd_open, []
+def none_left(pid):
+    if len(started) == 1:
+        started.append(pid)
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+    if pid != os.getpid():
+        started.append(pid)
+    return pidfd_open(pid)
+os.pidfd_open = none_left
+def work(post):
+    os._exit(3)
+def say(text):
+    said.append(text)
+    if sum("status 3" in line for line in said) == 2:
+        kernel.close()
+run(work, None, lambda code: True, say)
+print(any("no worker can be started" in line for line in said), len(started))
+with suppress(ProcessLookupError):
+    os.kill(started[1], 0)
+    print("it lives")
+"""
+    assert in_child(BEGIN + script) == "True 4"
+
+
 def test_resend_follows_a_new_worker() -> None:
     """The notification is written to the device after a worker was replaced, not before."""
     script = """
