@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from proxy.meter import Counter as Figure
 from proxy.metrics import LATENCY_BOUNDS_S, NODE_METRICS, Metrics, StoreCalls
 from proxy.testing import DictNode, Reply, start_proxy
+
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 def samples(text: bytes) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
@@ -104,3 +110,18 @@ def test_calls_to_the_store() -> None:
     assert found["lodefs_store_bytes_total", good] == 150
     assert found["lodefs_store_seconds_total", good] == 0.75
     assert found["lodefs_store_calls_total", bad] == 1
+
+
+@pytest.mark.parametrize("document", ["operations.md", "protocol.md"])
+def test_documents_name_metrics_that_there_are(document: str) -> None:
+    """Every metric in a document is one of the proxy's, by the name that Prometheus sees."""
+    calls = StoreCalls()
+    calls.add("get", "ok", size_bytes=1, elapsed_s=0.1)
+    metrics = Metrics("test", lambda: dict.fromkeys((one.key for one in NODE_METRICS), 1), calls)
+    metrics.counter("files", 200).add(elapsed_s=0.1, sent_bytes=1)
+    text = metrics.text()[0].decode()
+    families = {family.name for family in text_string_to_metric_families(text)}
+    shown = families | {name for name, _ in samples(text.encode())}
+    named = re.findall(r"\blodefs_[a-z_]+", (DOCS / document).read_text())
+    assert named
+    assert set(named) <= shown - {name for name in families if f"{name}_total" in shown}
