@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import mimetypes
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
+from typing import NamedTuple
 
 import msgspec
 
@@ -18,6 +19,7 @@ from proxy.hot import Target
 from proxy.metrics import Counter
 from proxy.node import Node
 from proxy.ranges import ByteRange, Unsatisfiable
+from proxy.request import Request
 
 SERVER = ("Server", "lodefs")
 OCTETS = "application/octet-stream"
@@ -64,10 +66,21 @@ def content_type(path: bytes) -> str:
     return OCTETS if found is None or encoding is not None else found
 
 
-def file_headers(snapshot: wire.Snapshot, entry: wire.Node, media: str, caching: str) -> Headers:
-    """The headers that every answer about a file has, whatever its range."""
+class Representation(NamedTuple):
+    """A file as HTTP shows it (RFC 9110, 3.2): its entry, and the headers that every answer about
+    it has, whatever the range."""
+
+    snapshot: wire.Snapshot
+    entry: wire.Node
+    headers: Headers
+
+
+def representation(
+    snapshot: wire.Snapshot, entry: wire.Node, media: str, caching: str
+) -> Representation:
+    """A file with its media type and what caches may do with it."""
     digest = entry.digest.hex()
-    return [
+    headers = [
         ("Content-Type", media),
         ("ETag", f'"{digest}"'),
         (wire.COMMIT_HEADER, snapshot.commit),
@@ -75,12 +88,12 @@ def file_headers(snapshot: wire.Snapshot, entry: wire.Node, media: str, caching:
         ("Cache-Control", caching),
         ("Accept-Ranges", "bytes"),
     ]
+    return Representation(snapshot, entry, headers)
 
 
-def hot_target(
-    snapshot: wire.Snapshot, entry: wire.Node, headers: Headers, counter: Counter
-) -> Target:
+def hot_target(file: Representation, counter: Counter) -> Target:
     """What the hot path needs to answer for a file as ``file_answer`` would."""
+    snapshot, entry, headers = file
     length = ("Content-Length", str(entry.size_bytes))
     return Target(
         repo=snapshot.repo,
@@ -99,19 +112,11 @@ def _head(status: int, headers: Headers) -> bytes:
 
 
 def file_answer(
-    node: Node,
-    snapshot: wire.Snapshot,
-    entry: wire.Node,
-    headers: Headers,
-    asked: Mapping[str, str],
-    *,
-    with_body: bool = True,
-    hot: Target | None = None,
+    node: Node, file: Representation, request: Request, hot: Target | None = None
 ) -> Answer:
-    """The answer to a GET (or, without a body, a HEAD) of a file: 200, 206, 304, 412 or 416.
-
-    ``asked`` holds the request's conditional headers and its Range, which only GET has.
-    """
+    """The answer to a GET (or, without a body, a HEAD) of a file: 200, 206, 304, 412 or 416."""
+    snapshot, entry, headers = file
+    asked, with_body = request.headers, request.method == "GET"
     etag = f'"{entry.digest.hex()}"'
     total = entry.size_bytes
     outcome = evaluate(asked, etag)
@@ -127,7 +132,7 @@ def file_answer(
         extra = [("Content-Range", f"bytes */{total}"), ("ETag", etag)]
         return json_answer(failure, status=416, headers=extra)
     if selection is not None and len(selection) > 1:
-        return _multipart(node, snapshot, entry, headers, selection)
+        return _multipart(node, file, selection)
     one = selection[0] if selection else ByteRange(0, total)
     extra = [("Content-Length", str(one.size_bytes))]
     if selection:
@@ -137,14 +142,9 @@ def file_answer(
     return Answer(status, [*headers, *extra], b"", pieces, one.size_bytes, hot)
 
 
-def _multipart(
-    node: Node,
-    snapshot: wire.Snapshot,
-    entry: wire.Node,
-    headers: Headers,
-    selection: list[ByteRange],
-) -> Answer:
+def _multipart(node: Node, file: Representation, selection: list[ByteRange]) -> Answer:
     """Several ranges as multipart/byteranges (RFC 9110, 14.6)."""
+    snapshot, entry, headers = file
     total = entry.size_bytes
     media = dict(headers)["Content-Type"]
     boundary = digest_of(entry.digest + repr(selection).encode()).hex()[:40]

@@ -70,40 +70,25 @@ class Handlers:
         fixed = snapshot.commit == route.rev
         caching = content.IMMUTABLE if fixed else content.REVALIDATE
         media = content.content_type(route.path)
-        headers = content.file_headers(snapshot, entry, media, caching)
-        return self._file_answer(snapshot, entry, headers, request, routes.FILES, learn=fixed)
+        file = content.representation(snapshot, entry, media, caching)
+        return self._file_answer(file, request, routes.FILES, learn=fixed)
 
     async def _data(self, route: Route, request: Request) -> Answer:
         snapshot = await self._node.snapshot(route.repo, route.rev)
         entry = await self._node.by_ino(snapshot, route.ino)
         if entry.kind != Kind.FILE:
             raise InvalidInput(f"inode {route.ino} is no file and has no data")
-        headers = content.file_headers(snapshot, entry, content.OCTETS, content.IMMUTABLE)
-        return self._file_answer(snapshot, entry, headers, request, routes.DATA, learn=True)
+        file = content.representation(snapshot, entry, content.OCTETS, content.IMMUTABLE)
+        return self._file_answer(file, request, routes.DATA, learn=True)
 
     def _file_answer(
-        self,
-        snapshot: wire.Snapshot,
-        entry: wire.Node,
-        headers: content.Headers,
-        request: Request,
-        label: str,
-        *,
-        learn: bool,
+        self, file: content.Representation, request: Request, label: str, *, learn: bool
     ) -> Answer:
         hot = None
         if learn and request.method == "GET":
             counter = self._metrics.counter(label, 200)
-            hot = content.hot_target(snapshot, entry, headers, counter)
-        return content.file_answer(
-            self._node,
-            snapshot,
-            entry,
-            headers,
-            request.headers,
-            with_body=request.method == "GET",
-            hot=hot,
-        )
+            hot = content.hot_target(file, counter)
+        return content.file_answer(self._node, file, request, hot)
 
     async def _stat(self, route: Route, _request: Request) -> Answer:
         snapshot = await self._node.snapshot(route.repo, route.rev)
