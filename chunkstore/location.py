@@ -13,7 +13,8 @@ from chunkstore.directory import TEMPORARY, DirectoryObjects
 from chunkstore.errors import InvalidInput
 from chunkstore.memory import MemoryObjects
 from chunkstore.objects import ObjectStore
-from chunkstore.s3 import S3Objects, S3Options
+from chunkstore.s3 import S3Objects
+from chunkstore.s3client import S3Options
 from chunkstore.wrappers import Limited, Observation, Observed, RetryBudget, Retrying
 
 _FORMS = "use s3://bucket/prefix, file:///path, or a path"

@@ -1,19 +1,15 @@
-"""Objects in an S3 bucket: the only importer of boto3.
+"""Objects in an S3 bucket.
 
 Protocol: Amazon S3 API Reference (GetObject, PutObject with If-None-Match, ListObjectsV2). Tried
-with Ceph RGW 16 and moto. Retries, limits and counts are wrappers.py's, not botocore's. Ranged
-reads go through s3ranges.py as soon as one has gone through boto3.
+with Ceph RGW 16 and moto. s3client.py knows boto3; ranged reads go through s3ranges.py as soon as
+one has gone through boto3. Retries, limits and counts are wrappers.py's, not botocore's.
 """
 
 from __future__ import annotations
 
-import socket
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from itertools import islice
-from os import environ
 from typing import Any
 
 from chunkstore.deadlines import Transfer, Watchdog
@@ -21,33 +17,26 @@ from chunkstore.errors import (
     AlreadyExists,
     Changed,
     DeadlineExceeded,
-    Denied,
     InvalidInput,
     LodefsError,
     Unavailable,
     Unsupported,
 )
 from chunkstore.objects import Buffer, ObjectInfo, Part, check_key, check_prefix
-from chunkstore.s3errors import NoSuchKey, PastTheEnd, error_of, refusal_of
-from chunkstore.s3ranges import SIZE_BYTES_MAX, Answer, NotPlain, RangedReads, model_of
-from chunkstore.sigv4 import Credentials
+from chunkstore.s3client import (
+    CHECK,
+    InThread,
+    S3Options,
+    closer,
+    is_answer,
+    open_client,
+    quick_reads,
+    translated,
+)
+from chunkstore.s3errors import NoSuchKey, PastTheEnd, refusal_of
+from chunkstore.s3ranges import SIZE_BYTES_MAX, Answer, NotPlain, RangedReads
 
 LIST_KEYS_MAX = 1000  # of one answer
-CHECK = "check the endpoint (AWS_ENDPOINT_URL, or endpoint_url in the settings) and the network"
-REGION = "us-east-1"  # where nothing names one; servers other than AWS do not care
-
-
-@dataclass(frozen=True, slots=True)
-class S3Options:
-    """How S3 is reached. None: what AWS's own settings and environment say."""
-
-    endpoint_url: str | None = None
-    region: str | None = None
-    connections_max: int = 32
-    connect_timeout_s: float = 10.0
-    read_timeout_s: float = 30.0  # without a single byte
-    transfer_timeout_s: float = 120.0  # of one whole request and its answer
-    first_timeout_s: float | None = None  # the same, until anything answers; None: the same
 
 
 class S3Objects:
@@ -60,8 +49,8 @@ class S3Objects:
         self._bucket = bucket
         self._base = f"{prefix}/" if prefix else ""
         self._watchdog = Watchdog(options.transfer_timeout_s)
-        self._current = threading.local()  # the connection that a thread's request uses
-        self._client = _client(options, self._current)
+        self._current = InThread()
+        self._client = open_client(options, self._current)
         self._options = options
         self._is_reached = False  # True once anything answers, be it with an error
         self._quick: RangedReads | None = None
@@ -104,7 +93,7 @@ class S3Objects:
                     size_bytes,
                     if_match=if_match,
                     transfer=transfer,
-                    closer=_closer,
+                    closer=closer,
                 )
             except NotPlain:
                 return None
@@ -130,7 +119,7 @@ class S3Objects:
                 part = Part(data, _object_size_bytes(answer, len(data)), answer["ETag"])
                 _check_part(part, key, answer, wanted=wanted, if_match=if_match)
                 if self._quick is None and self._is_quick_fit and wanted:
-                    self._quick = _quick(self._client, self._current, key, self._options)
+                    self._quick = quick_reads(self._client, self._current, key, self._options)
         except PastTheEnd:
             return self._nothing_of(key, if_match)
         return part
@@ -224,8 +213,8 @@ class S3Objects:
             why = "the server's answer was not complete in time"
             failed: Exception = DeadlineExceeded(f"{what}: {why}; {CHECK}")
         else:
-            self._is_reached = self._is_reached or _is_answer(error)
-            failed = _translated(error, what, self._bucket)
+            self._is_reached = self._is_reached or is_answer(error)
+            failed = translated(error, what, self._bucket)
         if isinstance(failed, Unavailable):
             failed.is_unreached = not self._is_reached
         return failed
@@ -299,41 +288,6 @@ def _part_of(answer: Answer, key: str, offset: int, if_match: str | None) -> Par
     return Part(answer.data, size, etag)
 
 
-def _quick(
-    client: Any, current: threading.local, key: str, options: S3Options
-) -> RangedReads | None:
-    """Reads like the one that boto3 has just made for ``key``, if they can be made so.
-
-    botocore has no public place for most of this; tests see where it moves.
-    """
-    url, headers = getattr(current, "request", ("", {}))
-    model = model_of(url, headers, key)
-    try:
-        session = client._endpoint.http_session
-        if model is None or session._proxy_config.proxy_url_for(url):
-            return None
-        make = session._get_connection_manager(url).connection_from_url(url)._new_conn
-        keys = client._request_signer._credentials
-    except AttributeError:  # a botocore that keeps them elsewhere: all reads go through it
-        return None
-
-    def connect() -> Any:
-        connection = make()
-        connection.connect()
-        return connection
-
-    def credentials() -> Credentials:
-        return Credentials(*keys.get_frozen_credentials()[:3])
-
-    return RangedReads(
-        model,
-        connect,
-        credentials,
-        read_timeout_s=options.read_timeout_s,
-        connections_max=options.connections_max,
-    )
-
-
 def _check_part(
     part: Part, key: str, answer: Mapping[str, Any], *, wanted: str | None, if_match: str | None
 ) -> None:
@@ -348,137 +302,3 @@ def _check_part(
         raise Changed(f"{key} has the ETag {part.etag}, not {if_match}")
     if wanted and part.data and answer["ResponseMetadata"]["HTTPStatusCode"] != 206:
         raise Unsupported(f"{key}: the server ignores ranges ({wanted}); lodefs needs them")
-
-
-def _client(options: S3Options, current: threading.local) -> Any:
-    import boto3
-    from botocore.config import Config
-    from botocore.exceptions import BotoCoreError
-
-    custom = (
-        options.endpoint_url
-        or environ.get("AWS_ENDPOINT_URL_S3", "")
-        or environ.get("AWS_ENDPOINT_URL", "")
-    )
-    config = Config(
-        connect_timeout=options.connect_timeout_s,
-        read_timeout=options.read_timeout_s,
-        max_pool_connections=options.connections_max,
-        retries={"total_max_attempts": 1},
-        parameter_validation=False,
-        tcp_keepalive=True,
-        user_agent_extra="lodefs",
-        s3={"addressing_style": "path"} if custom else None,
-        request_checksum_calculation="when_required",
-        response_checksum_validation="when_required",
-    )
-    try:
-        session = boto3.session.Session()
-        client = session.client(
-            "s3",
-            endpoint_url=options.endpoint_url,
-            region_name=options.region or session.region_name or REGION,
-            config=config,
-        )
-    except (BotoCoreError, ValueError) as error:
-        raise InvalidInput(f"S3 cannot be reached with these settings: {error}") from error
-    _watch_connections(client, current)
-
-    def keep(request: Any, **_: Any) -> None:
-        headers = {name.lower(): _text(value) for name, value in request.headers.items()}
-        current.request = (request.url, headers)
-
-    client.meta.events.register("before-send.s3.GetObject", keep)
-    return client
-
-
-def _text(value: str | bytes) -> str:
-    return value if isinstance(value, str) else value.decode("latin-1")
-
-
-def _watch_connections(client: Any, current: threading.local) -> None:
-    """Lets a thread's transfer close the connection it uses, from the moment it sends on it."""
-    from botocore.awsrequest import (
-        AWSHTTPConnection,
-        AWSHTTPConnectionPool,
-        AWSHTTPSConnection,
-        AWSHTTPSConnectionPool,
-    )
-
-    def watched(connection_class: Any) -> type:
-        class Watched(connection_class):  # type: ignore[misc]
-            def send(self, data: Any) -> None:
-                if self.sock is None and self.auto_open:
-                    self.connect()
-                transfer: Transfer | None = getattr(current, "transfer", None)
-                if transfer is not None:
-                    transfer.cancel_by(_closer(self.sock))
-                super().send(data)
-
-        return Watched
-
-    pools = {
-        "http": type(
-            "WatchedPool",
-            (AWSHTTPConnectionPool,),
-            {"ConnectionCls": watched(AWSHTTPConnection)},
-        ),
-        "https": type(
-            "WatchedTlsPool",
-            (AWSHTTPSConnectionPool,),
-            {"ConnectionCls": watched(AWSHTTPSConnection)},
-        ),
-    }
-    # botocore has no public place for this; the trickle test sees where it moves
-    client._endpoint.http_session._pool_classes_by_scheme.update(pools)
-
-
-def _closer(sock: socket.socket | None) -> Callable[[], None]:
-    plain = getattr(sock, "socket", sock)  # TLS inside TLS, through a proxy
-
-    def close() -> None:
-        if isinstance(plain, socket.socket):
-            with suppress(OSError):  # it is closed already
-                # not SSLSocket's own, after which its reader would take ciphertext for data
-                socket.socket.shutdown(plain, socket.SHUT_RDWR)
-
-    return close
-
-
-def _is_answer(error: Exception) -> bool:
-    from botocore.exceptions import ClientError
-
-    return isinstance(error, ClientError)
-
-
-def _translated(error: Exception, what: str, bucket: str) -> Exception:
-    """The error of lodefs for one of boto3, botocore or urllib3; others as they are."""
-    from botocore import exceptions as aws
-    from botocore.parsers import ResponseParserError
-    from urllib3.exceptions import HTTPError
-
-    if isinstance(error, aws.ClientError):
-        return error_of(error.response, what, bucket)
-    no_credentials = (
-        aws.NoCredentialsError,
-        aws.PartialCredentialsError,
-        aws.CredentialRetrievalError,
-        aws.TokenRetrievalError,
-        aws.ProfileNotFound,
-    )
-    if isinstance(error, no_credentials):
-        return Denied(
-            f"{what}: no AWS credentials were found ({error}); set AWS_ACCESS_KEY_ID and "
-            "AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or ~/.aws/credentials"
-        )
-    if isinstance(error, aws.ConnectTimeoutError | aws.ReadTimeoutError | TimeoutError):
-        return DeadlineExceeded(f"{what}: {error}; {CHECK}")
-    if isinstance(error, aws.ParamValidationError):
-        return InvalidInput(f"{what}: {error}")
-    if isinstance(error, aws.EndpointConnectionError):
-        return Unavailable(f"{what}: {error}; {CHECK}")
-    # broken connections, bodies cut short, answers that are no S3's
-    broken = (aws.BotoCoreError, ResponseParserError, HTTPError, OSError, KeyError)
-    if isinstance(error, broken):
-        return Unavailable(f"{what}: the answer was broken off, or is none of S3's ({error})")
-    return error

@@ -25,7 +25,8 @@ from chunkstore.errors import (
 )
 from chunkstore.location import StoreOptions, open_objects
 from chunkstore.objects import ObjectStore
-from chunkstore.s3 import S3Objects, S3Options
+from chunkstore.s3 import S3Objects
+from chunkstore.s3client import S3Options
 from chunkstore.s3errors import error_of
 from chunkstore.testing.badserver import Answer, BadServer
 from chunkstore.testing.certificates import certificate

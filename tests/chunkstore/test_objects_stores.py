@@ -10,7 +10,8 @@ import pytest
 from chunkstore.directory import DirectoryObjects
 from chunkstore.memory import MemoryObjects
 from chunkstore.objects import ObjectStore
-from chunkstore.s3 import S3Objects, S3Options
+from chunkstore.s3 import S3Objects
+from chunkstore.s3client import S3Options
 from chunkstore.testing.suite import ObjectStoreSuite
 from loadtests.services import S3Server
 

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 import pytest
 
 from chunkstore.errors import Changed, DeadlineExceeded, Denied, NotFound, Unavailable, Unsupported
-from chunkstore.s3 import S3Objects, S3Options
+from chunkstore.s3 import S3Objects
+from chunkstore.s3client import S3Options
 from chunkstore.s3ranges import Model, model_of
 from chunkstore.testing.badserver import Answer, BadServer, Request
 from chunkstore.testing.certificates import certificate
