@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _MS_RDONLY, _MS_NOSUID, _MS_NODEV = 1, 2, 4
 _MNT_FORCE, _MNT_DETACH, _UMOUNT_NOFOLLOW = 1, 2, 8
 
-FUSERMOUNT_TIMEOUT_S = 60
+FUSERMOUNT_TIMEOUT_S = 60.0
 
 
 def attach(mountpoint: str, source: bytes, *, allow_other: bool) -> int:
@@ -63,57 +63,43 @@ def _mount_error(code: int, mountpoint: str) -> LodefsError:
 
 def attach_by_helper(mountpoint: str, source: bytes, *, allow_other: bool) -> int:
     """The same through fusermount3, which passes the descriptor over a socket (_FUSE_COMMFD)."""
-    import shutil
-
-    helper = shutil.which("fusermount3")
-    if helper is None:
-        raise Unsupported(
-            "mounting without root needs fusermount3 (Debian: apt-get install fuse3), "
-            "or a user namespace (unshare -Ur --mount)"
-        )
     name = source.replace(b"\\", b"\\\\").replace(b",", b"\\,")
     options = [b"ro,nosuid,nodev,default_permissions", b"subtype=" + SUBTYPE.encode()]
     options += [b"max_read=%d" % READ_BYTES_MAX, b"fsname=" + name]
     shared = [b"allow_other"] if allow_other else []
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-    with ours, theirs:
-        done = _run_helper(helper, theirs.fileno(), [*options, *shared], mountpoint)
-        if done.returncode != 0 and shared and b"allow_other" in done.stderr:
-            # /etc/fuse.conf keeps it to root: the mount is the user's alone then.
-            done = _run_helper(helper, theirs.fileno(), options, mountpoint)
+    with ours:
+        with theirs:
+            done = _mount_by_helper([*options, *shared], mountpoint, theirs.fileno())
+            if done.returncode != 0 and shared and b"allow_other" in done.stderr:
+                # /etc/fuse.conf keeps it to root: the mount is the user's alone then.
+                done = _mount_by_helper(options, mountpoint, theirs.fileno())
         if done.returncode != 0:
-            reason = done.stderr.decode("utf-8", "replace").strip()
-            raise Denied(f"{mountpoint}: fusermount3 refused: {reason}")
-        ours.settimeout(FUSERMOUNT_TIMEOUT_S)
-        _, fds, _, _ = socket.recv_fds(ours, 1, 1)
+            raise Denied(f"{mountpoint}: fusermount3 refused: {_reason(done)}")
+        _, fds, _, _ = socket.recv_fds(ours, 1, 1)  # nobody else has the other end now
     if not fds:
         raise Unavailable(f"{mountpoint}: fusermount3 gave no descriptor")
     fcntl.fcntl(fds[0], fcntl.F_SETFD, fcntl.FD_CLOEXEC)
     return fds[0]
 
 
-def _run_helper(
-    helper: str, comm_fd: int, options: list[bytes], mountpoint: str
+def _mount_by_helper(
+    options: list[bytes], mountpoint: str, comm_fd: int
 ) -> subprocess.CompletedProcess[bytes]:
-    import subprocess
-
-    command = [os.fsencode(helper), b"-o", b",".join(options), b"--", os.fsencode(mountpoint)]
-    return subprocess.run(
-        command,
-        env=os.environ | {"_FUSE_COMMFD": str(comm_fd)},
-        pass_fds=[comm_fd],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        timeout=FUSERMOUNT_TIMEOUT_S,
-        check=False,
+    missing = (
+        "mounting without root needs fusermount3 (Debian: apt-get install fuse3), "
+        "or a user namespace (unshare -Ur --mount)"
     )
+    arguments = [b"-o", b",".join(options), b"--", os.fsencode(mountpoint)]
+    return _fusermount(arguments, missing, comm_fd)
 
 
 def detach(mountpoint: str, *, lazy: bool, abort: bool = False) -> None:
     """Unmount. ``lazy``: out of sight at once, for good when its last user is gone. ``abort``:
     whatever waits for an answer gets an error now, and nothing is answered any more (as root).
 
-    BlockingIOError where it is in use and ``lazy`` is false; Denied, InvalidInput otherwise.
+    BlockingIOError where it is in use and ``lazy`` is false; Denied, InvalidInput, Unavailable
+    otherwise.
     """
     if os.geteuid() != 0:
         return detach_by_helper(mountpoint, lazy=lazy)
@@ -131,26 +117,43 @@ def detach(mountpoint: str, *, lazy: bool, abort: bool = False) -> None:
 
 def detach_by_helper(mountpoint: str, *, lazy: bool) -> None:
     """The same through fusermount3, for a mount that a user made."""
-    import shutil
-
-    helper = shutil.which("fusermount3")
-    if helper is None:
-        raise Unsupported("unmounting without root needs fusermount3")
-    import subprocess
-
-    done = subprocess.run(
-        [helper, "-u", *(["-z"] if lazy else []), "--", mountpoint],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        timeout=FUSERMOUNT_TIMEOUT_S,
-        check=False,
-    )
+    arguments = [b"-u", *([b"-z"] if lazy else []), b"--", os.fsencode(mountpoint)]
+    done = _fusermount(arguments, "unmounting without root needs fusermount3")
     if done.returncode == 0:
         return
-    reason = done.stderr.decode("utf-8", "replace").strip()
+    reason = _reason(done)
     if "busy" in reason:
         raise BlockingIOError(errno.EBUSY, reason, mountpoint)
     raise Denied(f"{mountpoint}: fusermount3 refused: {reason}")
+
+
+def _fusermount(
+    arguments: list[bytes], missing: str, comm_fd: int = -1
+) -> subprocess.CompletedProcess[bytes]:
+    """How fusermount3 ended. Unsupported, which says what is ``missing``; Unavailable where it
+    does not end."""
+    import shutil
+    import subprocess
+
+    helper = shutil.which("fusermount3")
+    if helper is None:
+        raise Unsupported(missing)
+    try:
+        return subprocess.run(
+            [os.fsencode(helper), *arguments],
+            env=os.environ | ({"_FUSE_COMMFD": str(comm_fd)} if comm_fd >= 0 else {}),
+            pass_fds=[comm_fd] if comm_fd >= 0 else [],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=FUSERMOUNT_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise Unavailable(f"{helper} did not end within {FUSERMOUNT_TIMEOUT_S:g} s") from error
+
+
+def _reason(done: subprocess.CompletedProcess[bytes]) -> str:
+    return done.stderr.decode("utf-8", "replace").strip()
 
 
 def _libc() -> tuple[Any, Any]:

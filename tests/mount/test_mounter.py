@@ -161,6 +161,23 @@ def test_through_the_helper(mounts: Mounts) -> None:
     assert mounttable.on_top(str(mounts.place)) is None
 
 
+@pytest.mark.parametrize(
+    ("script", "timeout_s", "text"),
+    [("exec sleep 600", 0.1, "did not end"), ("exit 0", 60.0, "gave no descriptor")],
+)
+def test_a_helper_that_does_not_help(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, timeout_s: float, text: str
+) -> None:
+    """A fusermount3 that hangs, or sends nothing, is Unavailable."""
+    helper = tmp_path / "fusermount3"
+    helper.write_text(f"#!/bin/sh\n{script}\n")
+    helper.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(attach, "FUSERMOUNT_TIMEOUT_S", timeout_s)
+    with pytest.raises(Unavailable, match=text):
+        attach.attach_by_helper(str(tmp_path), b"source", allow_other=False)
+
+
 def test_mount_points_that_are_refused(mounts: Mounts, tmp_path: Path) -> None:
     """A mount point that is missing, full, in use or no directory is named with the way out."""
     with pytest.raises(InvalidInput, match="mkdir -p"):
