@@ -9,8 +9,7 @@ from __future__ import annotations
 import struct
 import sys
 from array import array
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
@@ -19,11 +18,10 @@ from blake3 import blake3
 from chunkstore import keys
 from chunkstore.chunking import CHUNK_SIZE_BYTES_LIMIT
 from chunkstore.compression import CODECS, RAW, decompress
-from chunkstore.errors import Corrupt, InvalidInput, UnknownFormat
+from chunkstore.errors import Corrupt, UnknownFormat
 from chunkstore.names import ID_BYTES, ChunkId, PackId
 from chunkstore.objects import Buffer, ObjectStore
 
-PACK_SIZE_BYTES_MAX = 64 * 1024 * 1024
 PACK_CHUNKS_MAX = 16 * 1024  # what a writer puts into one pack: its index stays below 700 KB
 PACK_CHUNKS_LIMIT = 1024 * 1024  # what a reader accepts
 TAIL_SIZE_BYTES = 64 * 1024  # what the first read of a pack's end brings
@@ -79,10 +77,6 @@ class PackIndex:
     def chunk_id(self, n: int) -> ChunkId:
         """The id of chunk ``n``, which is in the pack."""
         return ChunkId(self.ids[n * ID_BYTES : (n + 1) * ID_BYTES])
-
-    def raw_size(self, n: int) -> int:
-        """The size of chunk ``n`` in bytes, uncompressed."""
-        return self.raw_sizes[n]
 
     def place(self, n: int) -> ChunkPlace:
         """Where chunk ``n`` lies. Corrupt where the pack has fewer."""
@@ -248,63 +242,6 @@ def unpack(place: ChunkPlace, stored: Buffer) -> Buffer:
     if blake3(raw).digest() != place.id:
         raise Corrupt(f"bytes do not match chunk {place.id.hex()}")
     return raw
-
-
-@dataclass(frozen=True, slots=True)
-class FinishedPack:
-    """A pack to put under ``keys.pack(pack_id)``: its bytes are the joined buffers."""
-
-    pack_id: PackId
-    index: PackIndex
-    buffers: Sequence[Buffer]
-
-
-class PackBuilder:
-    """Gathers chunks until a pack is full. One thread. Keeps the buffers that it is given."""
-
-    def __init__(self) -> None:
-        self._ids: list[bytes] = []
-        self._raw_sizes = array("I")
-        self._stored_sizes = array("I")
-        self._codecs = bytearray()
-        self._buffers: list[Buffer] = []
-        self._payload_size_bytes = 0
-
-    @property
-    def count(self) -> int:
-        """Chunks so far."""
-        return len(self._ids)
-
-    @property
-    def size_bytes(self) -> int:
-        """Size of the pack if it were finished now."""
-        return self._payload_size_bytes + self.count * ROW_SIZE_BYTES + TRAILER_SIZE_BYTES
-
-    def has_room(self, stored_size_bytes: int) -> bool:
-        """Whether a chunk of that stored size keeps the pack within its limits."""
-        grown = self.size_bytes + stored_size_bytes + ROW_SIZE_BYTES
-        return self.count < PACK_CHUNKS_MAX and grown <= PACK_SIZE_BYTES_MAX
-
-    def add(self, chunk_id: ChunkId, codec: int, stored: Buffer, raw_size_bytes: int) -> int:
-        """The number of the chunk in the pack. InvalidInput where there is no room."""
-        if not self.has_room(len(stored)):
-            raise InvalidInput("the pack is full")
-        self._ids.append(chunk_id)
-        self._raw_sizes.append(raw_size_bytes)
-        self._stored_sizes.append(len(stored))
-        self._codecs.append(codec)
-        self._buffers.append(stored)
-        self._payload_size_bytes += len(stored)
-        return len(self._ids) - 1
-
-    def finish(self) -> FinishedPack:
-        """The pack. The builder is not used afterwards. InvalidInput where it is empty."""
-        if not self._ids:
-            raise InvalidInput("a pack without chunks is not written")
-        index = PackIndex(
-            b"".join(self._ids), self._raw_sizes, self._stored_sizes, bytes(self._codecs)
-        )
-        return FinishedPack(index.pack_id, index, [*self._buffers, index.encode()])
 
 
 def _u32s(data: Buffer) -> array[int]:

@@ -110,10 +110,6 @@ class Directory:
     subdirectories: list[bytes]
     scanned_ns: int  # the clock before it was read
 
-    def child_path(self, name: bytes) -> bytes:
-        """The path of something in it."""
-        return self.path + b"/" + name if self.path else name
-
 
 @dataclass(slots=True)
 class Scan:

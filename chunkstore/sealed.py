@@ -19,7 +19,6 @@ from chunkstore.objects import Buffer
 _SEAL = b',"blake3":"'
 _END = b'"}\n'
 _SEAL_SIZE_BYTES = len(_SEAL) + 64 + len(_END)
-SEALED_SIZE_BYTES_MAX = 1024 * 1024
 
 T = TypeVar("T")
 

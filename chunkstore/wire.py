@@ -36,7 +36,6 @@ USED_NUMBERS_MAX = 4096  # in one report
 USED_BYTES_MAX = 32768  # of one report, encoded
 SOCKET_DEFAULT = "/run/lodefs/proxy.sock"
 PORT_DEFAULT = 7440
-PEER_PORT_DEFAULT = 7441
 
 
 class Origin(StrEnum):
@@ -124,12 +123,6 @@ def target(repo: str, rev: str) -> str:
 def file_path(kind: str, repo: str, rev: str, path: bytes) -> str:
     """The URL path of FILES, STAT or LIST for a path in a snapshot."""
     return f"{kind}{target(repo, rev)}/{quote_from_bytes(path)}"
-
-
-def node_path(repo: str, commit: str, ino: int, what: str = "") -> str:
-    """``/nodes/REPO@COMMIT/INO[/what]``."""
-    tail = f"/{what}" if what else ""
-    return f"{NODES}{target(repo, commit)}/{ino}{tail}"
 
 
 def peer_index(pack: str) -> str:

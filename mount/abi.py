@@ -15,7 +15,6 @@ from chunkstore.objects import Buffer
 VERSION_MAJOR = 7
 VERSION_MINOR = 44  # the newest that this file follows; the older of both sides counts
 VERSION_MINOR_MIN = 31  # Linux 5.4
-ROOT_NODE = 1  # FUSE_ROOT_ID
 UNIQUE_RESEND = 1 << 63  # of a unique: the request was sent before (FUSE_UNIQUE_RESEND)
 INTERRUPT_BIT = 1  # of a unique: it is that of an interrupt of the request without the bit
 FOREVER_S = 1 << 32  # a validity of entries and attributes; the kernel clamps it

@@ -18,10 +18,10 @@ from chunkstore.commit import Commit, Large, encode_commit
 from chunkstore.compression import RAW, ZSTD
 from chunkstore.memory import MemoryObjects
 from chunkstore.names import ChunkId, CommitId, Digest, PackId, digest_of
-from chunkstore.pack import FinishedPack, PackBuilder
 from chunkstore.refs import BRANCHES, Refs
 from chunkstore.shard import encode_shard
 from chunkstore.store import Settings, encode_settings
+from chunkstore.testing.packs import FinishedPack, PackBuilder
 from chunkstore.tree import EMPTY_DIGEST, SAME_PACK, Entry, Kind, Segment, encode_tree, symlink
 
 TEXT = b"All work and no play makes Jack a dull boy.\n" * 20

@@ -17,10 +17,10 @@ from chunkstore.compression import compress
 from chunkstore.memory import MemoryObjects
 from chunkstore.names import ChunkId, CommitId, PackId, digest_of
 from chunkstore.objects import ObjectStore
-from chunkstore.pack import PackBuilder
 from chunkstore.refs import BRANCHES
 from chunkstore.shard import encode_shard
 from chunkstore.store import Store, create_store
+from chunkstore.testing.packs import PackBuilder
 from chunkstore.tree import Entry, Kind, Segment, encode_tree, symlink, tree_digest
 
 

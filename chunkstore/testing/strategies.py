@@ -8,8 +8,8 @@ from msgspec.structs import replace
 from chunkstore.commit import Commit, Large
 from chunkstore.compression import compress
 from chunkstore.names import ChunkId, CommitId, Digest, PackId, digest_of
-from chunkstore.pack import FinishedPack, PackBuilder
 from chunkstore.segments import join
+from chunkstore.testing.packs import FinishedPack, PackBuilder
 from chunkstore.tree import EMPTY_DIGEST, SAME_PACK, Entry, Kind, Segment, symlink
 
 ids = st.binary(min_size=32, max_size=32)

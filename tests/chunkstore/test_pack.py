@@ -11,19 +11,19 @@ from hypothesis import strategies as st
 
 from chunkstore import keys, pack
 from chunkstore.compression import RAW, ZSTD
-from chunkstore.errors import Changed, Corrupt, InvalidInput, NotFound, UnknownFormat
+from chunkstore.errors import Changed, Corrupt, NotFound, UnknownFormat
 from chunkstore.memory import MemoryObjects
 from chunkstore.names import ChunkId, PackId, digest_of
 from chunkstore.objects import Part
 from chunkstore.pack import (
     TAIL_SIZE_BYTES,
     ChunkPlace,
-    PackBuilder,
     PackIndex,
     pack_id_of,
     read_index,
     unpack,
 )
+from chunkstore.testing.packs import PackBuilder
 from chunkstore.testing.strategies import chunk_lists, pack_of
 
 MANY = [n.to_bytes(3, "big") for n in range(4000)]  # an index of more than 64 KiB
@@ -60,7 +60,7 @@ def test_round_trip(raws: list[bytes]) -> None:
     for n, raw in enumerate(raws):
         place = index.place(n)
         assert unpack(place, data[place.offset : place.offset + place.stored_size_bytes]) == raw
-        assert (index.chunk_id(n), index.raw_size(n)) == (digest_of(raw), len(raw))
+        assert (index.chunk_id(n), index.raw_sizes[n]) == (digest_of(raw), len(raw))
     assert list(index.raw_offsets) == [sum(map(len, raws[:n])) for n in range(len(raws) + 1)]
 
 
@@ -216,29 +216,6 @@ def test_read_index_of_a_cut_pack(lost: int) -> None:
     objects.delete(key)
     with pytest.raises(NotFound):
         read_index(objects, pack_id)
-
-
-def test_builder_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A builder knows its size, refuses chunks beyond the limits, and an empty pack."""
-    monkeypatch.setattr(pack, "PACK_SIZE_BYTES_MAX", 200)
-    builder = PackBuilder()
-    with pytest.raises(InvalidInput, match="without chunks"):
-        builder.finish()
-    assert builder.add(ChunkId(digest_of(b"abc")), RAW, b"abc", 3) == 0
-    assert (builder.count, builder.has_room(51), builder.has_room(52)) == (1, True, False)
-    with pytest.raises(InvalidInput, match="full"):
-        builder.add(ChunkId(bytes(32)), RAW, bytes(52), 52)
-    assert builder.add(ChunkId(digest_of(bytes(51))), RAW, bytes(51), 51) == 1
-    assert builder.size_bytes == len(b"".join(builder.finish().buffers)) == 200
-
-
-def test_builder_counts_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pack of tiny chunks is full before its index gets large."""
-    monkeypatch.setattr(pack, "PACK_CHUNKS_MAX", 2)
-    builder = PackBuilder()
-    for raw in (b"a", b"b"):
-        builder.add(ChunkId(digest_of(raw)), RAW, raw, 1)
-    assert not builder.has_room(1)
 
 
 @given(chunk_lists)

@@ -16,8 +16,8 @@ from chunkstore.errors import Changed, Corrupt, NotFound, Unavailable, UnknownFo
 from chunkstore.memory import MemoryObjects
 from chunkstore.names import ChunkId, Digest, PackId, digest_of
 from chunkstore.objects import Part
-from chunkstore.pack import FinishedPack, PackBuilder
 from chunkstore.packreader import Loads, PackReader
+from chunkstore.testing.packs import FinishedPack, PackBuilder
 from chunkstore.testing.strategies import chunk_lists, pack_of
 from chunkstore.tree import (
     EMPTY_DIGEST,
@@ -288,7 +288,7 @@ def test_neighbouring_trees_come_with_one_read(
     assert windows > 5
     reader = PackReader(objects, windows_max=2)
     for n, tree in enumerate(trees):
-        size = pack.index.raw_size(n)
+        size = pack.index.raw_sizes[n]
         entry = Entry(b"d", Kind.DIRECTORY, size_bytes=size, digest=tree_digest(tree),
                       segments=(Segment(pack_id, n, 1, size),))  # fmt: skip
         assert reader.read_tree(entry) == tree
