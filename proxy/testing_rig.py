@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -126,6 +126,16 @@ async def read_path(
     entry = await node.entry(snapshot, path)
     size = entry.size_bytes - first if size_bytes is None else size_bytes
     return b"".join([bytes(piece) async for piece in node.read(snapshot, entry, first, size)])
+
+
+def run(rig: Rig, work: Callable[[StoreNode], Coroutine[object, object, None]]) -> None:
+    """Something done with a node of the rig."""
+
+    async def whole() -> None:
+        async with rig.node() as node:
+            await work(node)
+
+    asyncio.run(whole())
 
 
 @contextmanager

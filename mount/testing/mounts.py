@@ -131,6 +131,16 @@ def until(condition: Callable[[], bool]) -> None:
         pause.wait(0.01)
 
 
+def read_anew(path: bytes) -> bytes:
+    """A file's bytes, whatever the kernel remembers of them."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        return os.pread(fd, os.fstat(fd).st_size + 1, 0)
+    finally:
+        os.close(fd)
+
+
 def workers_of(pid: int | None) -> list[int]:
     """The worker processes of a mount's process; none where that has ended."""
     try:

@@ -32,6 +32,8 @@ from chunkstore.testing.badserver import Answer, BadServer
 from chunkstore.testing.certificates import certificate
 from loadtests.services import S3Server
 
+pytestmark = pytest.mark.usefixtures("aws_user")
+
 LONG_S = 60.0  # never reached, or the test fails on its error's class
 SHORT_S = 0.1
 
@@ -42,14 +44,6 @@ CALLS: dict[str, Callable[[ObjectStore], Any]] = {
     "list": lambda objects: list(objects.list("")),
     "delete": lambda objects: objects.delete("a"),
 }
-
-
-@pytest.fixture(autouse=True)
-def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Some user, and no way to find another one."""
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "very-secret")
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
 
 
 @pytest.fixture

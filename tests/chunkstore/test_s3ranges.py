@@ -16,6 +16,8 @@ from chunkstore.s3ranges import Model, model_of
 from chunkstore.testing.badserver import Answer, BadServer, Request
 from chunkstore.testing.certificates import certificate
 
+pytestmark = pytest.mark.usefixtures("aws_user")
+
 LONG_S = 60.0
 SHORT_S = 0.1
 DATA = random.Random(1).randbytes(300_000)
@@ -42,13 +44,6 @@ def error(status: int, code: str, **headers: str) -> Answer:
 def is_quick(request: Request) -> bool:
     """boto3 says more of itself."""
     return request.headers["user-agent"] == "lodefs"
-
-
-@pytest.fixture(autouse=True)
-def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "very-secret")
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
 
 
 @pytest.fixture

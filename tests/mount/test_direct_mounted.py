@@ -13,7 +13,7 @@ import pytest
 
 from chunkstore import cachelayout as layout
 from chunkstore.testing.children import private_directory
-from mount.testing.mounts import Mounts, until
+from mount.testing.mounts import Mounts, read_anew, until
 from proxy.storenode import StoreNode
 from proxy.testing import RunningProxy
 from proxy.testing_rig import MIB, REPO, Rig, serve_rig
@@ -46,12 +46,7 @@ class Rigged:
 
     def read(self, path: bytes) -> None:
         """The same of one file."""
-        fd = os.open(os.fsencode(self.place) + b"/" + path, os.O_RDONLY)
-        try:
-            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-            assert os.pread(fd, len(FILES[path]) + 1, 0) == FILES[path]
-        finally:
-            os.close(fd)
+        assert read_anew(os.fsencode(self.place) + b"/" + path) == FILES[path]
 
     def reads_without_proxy(self) -> bool:
         """Whether a round of reads asked the proxy for nothing."""

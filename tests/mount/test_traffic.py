@@ -12,7 +12,7 @@ from chunkstore.testing.children import private_directory
 from chunkstore.wire import ORIGIN_HEADER
 from mount.mounter import traffic_of, unmount
 from mount.roster import SLOTS
-from mount.testing.mounts import Mounts, until
+from mount.testing.mounts import Mounts, read_anew, until
 from mount.traffic import Column, Table, Traffic
 from proxy.testing_rig import MIB, REPO, Rig, serve_rig
 
@@ -43,12 +43,7 @@ def test_rows_add_up() -> None:
 def read_all(mounts: Mounts) -> None:
     """Every byte, whatever the kernel remembers."""
     for path, data in FILES.items():
-        fd = os.open(os.fsencode(mounts.place) + b"/" + path, os.O_RDONLY)
-        try:
-            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-            assert os.pread(fd, len(data) + 1, 0) == data
-        finally:
-            os.close(fd)
+        assert read_anew(os.fsencode(mounts.place) + b"/" + path) == data
 
 
 @pytest.mark.slow

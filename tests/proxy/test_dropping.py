@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import random
-from collections.abc import Callable, Coroutine
 from pathlib import Path
 
 import msgspec
@@ -14,7 +12,7 @@ import pytest
 from chunkstore.errors import InvalidInput, NotFound
 from chunkstore.upkeep import EvictRequest, WarmRequest
 from proxy.storenode import StoreNode
-from proxy.testing_rig import MIB, REPO, Rig, read_path, until
+from proxy.testing_rig import MIB, REPO, Rig, read_path, run, until
 
 BIG = random.Random(1).randbytes(2 * MIB)
 OTHER_BIG = random.Random(2).randbytes(MIB)
@@ -28,16 +26,6 @@ def rig(tmp_path: Path) -> Rig:
     rig = Rig(tmp_path, FILES, chunk_size_bytes=10_000, pack_chunks=50)
     rig.maker.commit(OTHER, {b"x": random.Random(99).randbytes(7000), b"shared": BIG})
     return rig
-
-
-def run(rig: Rig, work: Callable[[StoreNode], Coroutine[object, object, None]]) -> None:
-    """Something done with a node of the rig."""
-
-    async def whole() -> None:
-        async with rig.node() as node:
-            await work(node)
-
-    asyncio.run(whole())
 
 
 async def warm(node: StoreNode, request: WarmRequest) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
-from collections.abc import Callable, Coroutine
 from itertools import pairwise
 from pathlib import Path
 
@@ -22,7 +21,7 @@ from proxy.cache import Cache
 from proxy.meter import Counter, Counts
 from proxy.patience import Patience
 from proxy.storenode import StoreNode
-from proxy.testing_rig import MIB, REPO, Rig, read_path, until
+from proxy.testing_rig import MIB, REPO, Rig, read_path, run, until
 from proxy.warming import JOBS_MAX, Warmer
 
 BIG = random.Random(1).randbytes(3 * MIB + 12345)
@@ -67,16 +66,6 @@ async def _turn() -> None:
 async def warm(node: StoreNode, request: WarmRequest | None = None) -> WarmStatus:
     """A whole job."""
     return await over(node, await node.upkeep.warm(request or WarmRequest(REPO)))
-
-
-def run(rig: Rig, work: Callable[[StoreNode], Coroutine[object, object, None]]) -> None:
-    """Something done with a node of the rig."""
-
-    async def whole() -> None:
-        async with rig.node() as node:
-            await work(node)
-
-    asyncio.run(whole())
 
 
 async def check_all_here(rig: Rig, node: StoreNode, paths: list[bytes] | None = None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -40,13 +40,6 @@ class Names:
 
     def addresses(self) -> Addresses:
         return Addresses(lambda: self.now_s, look_up=self.look_up)
-
-
-@pytest.fixture
-def disk() -> Iterator[Pool]:
-    pool = Pool("disk", threads=1)
-    yield pool
-    asyncio.run(pool.close())
 
 
 def refresh(addresses: Addresses, *texts: str) -> float:

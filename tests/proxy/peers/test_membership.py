@@ -28,13 +28,6 @@ NODES = "nodes.example."
 
 
 @pytest.fixture
-def disk() -> Iterator[Pool]:
-    pool = Pool("disk", threads=1)
-    yield pool
-    asyncio.run(pool.close())
-
-
-@pytest.fixture
 def names() -> Iterator[NameServer]:
     with name_server() as server:
         yield server

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,13 +13,6 @@ from proxy.peers.trust import REFRESH_S, Trust
 from tests.proxy.peers.certificates import Authority
 
 OLD, NEW = b"an old secret of 24 bytes", b"a new secret of 24 bytes."
-
-
-@pytest.fixture
-def disk() -> Iterator[Pool]:
-    pool = Pool("disk", threads=1)
-    yield pool
-    asyncio.run(pool.close())
 
 
 def secret_file(path: Path, data: bytes) -> Path:
