@@ -7,6 +7,7 @@ one has gone through boto3. Retries, limits and counts are wrappers.py's, not bo
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import islice
@@ -55,6 +56,7 @@ class S3Objects:
         self._is_reached = False  # True once anything answers, be it with an error
         self._quick: RangedReads | None = None
         self._is_quick_fit = True  # until boto3 succeeds where it could not
+        self._learning = threading.Lock()  # of the two
 
     def get(
         self, key: str, *, offset: int = 0, size: int | None = None, if_match: str | None = None
@@ -70,8 +72,7 @@ class S3Objects:
                 return self._nothing_of(key, if_match)
             if part is None:
                 part = self._get(key, offset=offset, size=size, if_match=if_match)
-                self._is_quick_fit, self._quick = False, None
-                quick.close()
+                self._unlearn(quick)
                 return part
         else:
             part = self._get(key, offset=offset, size=size, if_match=if_match)
@@ -104,6 +105,17 @@ class S3Objects:
                 return None
             return _part_of(answer, key, offset, if_match)
 
+    def _learn(self, key: str) -> None:
+        """Ranged reads go without boto3 from now on, where that can be: as it has read ``key``."""
+        with self._learning:
+            if self._quick is None and self._is_quick_fit:
+                self._quick = quick_reads(self._client, self._current, key, self._options)
+
+    def _unlearn(self, quick: RangedReads) -> None:
+        with self._learning:
+            self._is_quick_fit, self._quick = False, None
+        quick.close()
+
     def _get(self, key: str, *, offset: int, size: int | None, if_match: str | None) -> Part:
         """A part through boto3."""
         request = self._named(key)
@@ -118,8 +130,8 @@ class S3Objects:
                 data = answer["Body"].read()
                 part = Part(data, _object_size_bytes(answer, len(data)), answer["ETag"])
                 _check_part(part, key, answer, wanted=wanted, if_match=if_match)
-                if self._quick is None and self._is_quick_fit and wanted:
-                    self._quick = quick_reads(self._client, self._current, key, self._options)
+                if wanted and self._quick is None:
+                    self._learn(key)
         except PastTheEnd:
             return self._nothing_of(key, if_match)
         return part
