@@ -18,7 +18,9 @@ ROWS_SIZE_BYTES_MAX = 32 * 1024 * 1024
 
 class Unwritten:
     """KeyValues over others whose writes may fail. What they refuse is kept in memory until
-    ``size_bytes_max`` is reached; then the write fails as it does below. Nothing is deleted."""
+    ``size_bytes_max`` is reached; then the write fails as it does below. Nothing is deleted.
+
+    Memory is looked at first: rows leave it when they are below, so they are always in sight."""
 
     def __init__(self, kv: KeyValues, *, size_bytes_max: int = ROWS_SIZE_BYTES_MAX) -> None:
         self._kv = kv
@@ -29,19 +31,17 @@ class Unwritten:
 
     def get(self, key: bytes) -> bytes | None:
         """The value, or None."""
-        value = self._kv.get(key)
-        return self._rows.get(key) if value is None else value
+        value = self._rows.get(key)
+        return self._kv.get(key) if value is None else value
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """As of KeyValues."""
+        own = [self._rows.get(key) for key in keys] if self._rows else []
         values = self._kv.get_many(keys)
-        if not self._rows:
+        if not own:
             return values
-        own = self._rows
-        return [
-            own.get(key) if value is None else value
-            for key, value in zip(keys, values, strict=True)
-        ]
+        pairs = zip(own, values, strict=True)
+        return [below if value is None else value for value, below in pairs]
 
     def write(self, rows: Sequence[Row]) -> None:
         """All rows or none, and those kept before. NoSpace, Unavailable where memory is full."""
@@ -69,12 +69,12 @@ class Unwritten:
 
     def scan(self, prefix: bytes, *, after: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         """As of KeyValues."""
-        below = self._kv.scan(prefix, after=after)
         if not self._rows:
-            return below
+            return self._kv.scan(prefix, after=after)
         with self._lock:
             own = sorted((k, v) for k, v in self._rows.items() if k.startswith(prefix))
-        return _distinct(merge(below, ((k, v) for k, v in own if k > after), key=itemgetter(0)))
+        below = self._kv.scan(prefix, after=after)
+        return _distinct(merge(((k, v) for k, v in own if k > after), below, key=itemgetter(0)))
 
 
 def _distinct(rows: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
