@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from contextlib import suppress
 
 from chunkstore import cachelayout as layout
 from chunkstore.cachelayout import FileKind, FileState
@@ -107,7 +108,8 @@ class Evictor:
             # a full disk may refuse even deletions: the file's number is never used again, so
             # rows that stay name a file that is not there, and that is looked after later
             log.warning("the rows of the cache file %s stay for now: %s", file.path, error)
-            file.path.unlink(missing_ok=True)
+            with suppress(OSError):  # perhaps what failed before
+                file.path.unlink(missing_ok=True)
             with cache.lock:
                 cache.evicted.append(file)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 from pathlib import Path
@@ -126,6 +127,29 @@ class _Full:
         if self.is_full:
             raise NoSpace("the index is full")
         self._write(rows, durable=durable)
+
+
+def test_a_file_that_cannot_be_removed_now_goes_later(
+    settings: CacheSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that refuses to remove a file does not end an eviction; it is tried again."""
+    cache = Cache(settings, Counts())
+    evictor = Evictor(cache)
+    fill(cache)
+    (slab,) = (file.path for file in cache.files.values() if not any(file.digest))
+
+    def refuse(path: Path, *, missing_ok: bool = False) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Path, "unlink", refuse)
+        evictor.free(100 * MIB)
+    assert slab.exists()
+    assert (cache.used_bytes, cache.files, len(cache.evicted)) == (0, {}, 2)
+    evictor.finish()
+    assert not slab.exists()
+    assert list(cache.kv.scan(layout.FILES)) == []
+    cache.close()
 
 
 def test_a_full_index_does_not_stop_eviction(settings: CacheSettings) -> None:
