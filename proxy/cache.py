@@ -147,7 +147,11 @@ class Cache:
         self.on_idle: Callable[[], None] = _nobody
         self._open_files: dict[int, CacheFile] = {}
         self._slab: CacheFile | None = None
-        self._load()
+        try:
+            self._load()
+        except BaseException:
+            self.close()
+            raise
 
     def _load(self) -> None:
         next_number = int.from_bytes(self.kv.get(_NEXT_NUMBER) or b"", "little")

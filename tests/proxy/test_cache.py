@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from chunkstore import cachelayout as layout
 from chunkstore.cachelayout import FileKind, FileState
-from chunkstore.errors import Denied, InUse, InvalidInput, NoSpace, UnknownFormat
+from chunkstore.errors import Corrupt, Denied, InUse, InvalidInput, NoSpace, UnknownFormat
 from chunkstore.names import digest_of
 from proxy import durability, orphans
 from proxy.cache import Cache, CacheSettings, Flat, NewChunk, covered_bytes
@@ -411,6 +411,15 @@ def test_a_second_owner_is_refused(path: Path) -> None:
     """The error names the directory and the owner's process id."""
     with opened_at(path), pytest.raises(InUse, match=rf"{path}.*process {os.getpid()}"):
         Opened(path)
+
+
+def test_a_damaged_index_is_given_up(path: Path) -> None:
+    """A cache whose index cannot be read is Corrupt, each time, and held by nobody."""
+    with opened_at(path) as opened:
+        opened.cache.kv.write([(layout.file_key(7), b"no row")])
+    for _ in range(2):
+        with pytest.raises(Corrupt), opened_at(path):
+            pass
 
 
 def test_a_newer_format_is_refused(path: Path) -> None:
