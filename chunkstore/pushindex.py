@@ -50,17 +50,13 @@ CREATE TABLE unpublished (pack INTEGER PRIMARY KEY, ids BLOB NOT NULL, sizes BLO
 CREATE TABLE shards (id TEXT PRIMARY KEY) WITHOUT ROWID;
 CREATE TABLE chunks (id BLOB PRIMARY KEY, place INTEGER NOT NULL, sum INTEGER NOT NULL)
     WITHOUT ROWID;
+CREATE TABLE older (id BLOB, place INTEGER, sum INTEGER NOT NULL, PRIMARY KEY (id, place))
+    WITHOUT ROWID;  -- other places of chunks that were stored again
 CREATE TABLE trees (digest BLOB PRIMARY KEY, place BLOB NOT NULL) WITHOUT ROWID;
 CREATE TABLE sources (number INTEGER PRIMARY KEY, path BLOB NOT NULL UNIQUE);
-CREATE TABLE directories (source INTEGER, key BLOB, state BLOB NOT NULL,
+CREATE TABLE directories (source INTEGER, key BLOB, state BLOB NOT NULL, stats BLOB NOT NULL,
+    files BLOB NOT NULL, subdirectories BLOB NOT NULL, sum INTEGER NOT NULL,
     PRIMARY KEY (source, key)) WITHOUT ROWID;
-CREATE TABLE details (source INTEGER, key BLOB, stats BLOB NOT NULL, files BLOB NOT NULL,
-    subdirectories BLOB NOT NULL, sum INTEGER NOT NULL, UNIQUE (source, key));
-"""
-# Other places of chunks that were stored again, so that files lie in long runs
-_OLDER = """
-CREATE TABLE older (id BLOB, place INTEGER, sum INTEGER NOT NULL, PRIMARY KEY (id, place))
-    WITHOUT ROWID
 """
 _NUMBER_BITS = 20  # of a place: the chunk's number in its pack; the pack's number is above
 _FIND_AT_ONCE = 256
@@ -145,13 +141,12 @@ class PushIndex:
             return
         execute("BEGIN IMMEDIATE")
         version = _version(self._db)  # another process may have been first
-        if version in (0, 1):
-            for statement in _SCHEMA.split(";") if version == 0 else ():
+        if version == 0:
+            for statement in _SCHEMA.split(";"):
                 execute(statement)
-            execute(_OLDER)
             execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
         execute("COMMIT")
-        if version not in (0, 1, SCHEMA_VERSION):
+        if version not in (0, SCHEMA_VERSION):
             raise IndexBroken(f"{self.path} is an index of format {version}")
 
     @staticmethod
@@ -378,7 +373,8 @@ class SourceMemory:
     def details(self, key: bytes) -> Details | None:
         """The files of a directory whose state is known."""
         rows = self._index.select(
-            "SELECT stats, files, subdirectories, sum FROM details WHERE source = ? AND key = ?",
+            "SELECT stats, files, subdirectories, sum FROM directories "
+            "WHERE source = ? AND key = ?",
             (self._number, key),
         )
         if not rows:
@@ -396,12 +392,11 @@ class SourceMemory:
         kept.sort()  # in the order of the tables: faster
         with self._index.writing() as db:
             db.executemany(
-                "INSERT OR REPLACE INTO directories VALUES (?, ?, ?)",
-                [(number, row.key, _encode_state(row.key, row.state)) for row in kept],
-            )
-            db.executemany(
-                "INSERT OR REPLACE INTO details VALUES (?, ?, ?, ?, ?, ?)",
-                [(number, row.key, *row.details, row.details.checksum(row.key)) for row in kept],
+                "INSERT OR REPLACE INTO directories VALUES (?, ?, ?, ?, ?, ?, ?)",
+                [
+                    (number, key, _encode_state(key, state), *details, details.checksum(key))
+                    for key, state, details in kept
+                ],
             )
 
     def forget_gone(self) -> None:
@@ -413,8 +408,7 @@ class SourceMemory:
             return
         rows = [(self._number, key) for key in self._gone]
         with self._index.writing() as db:
-            for table in ("directories", "details"):
-                db.executemany(f"DELETE FROM {table} WHERE source = ? AND key = ?", rows)
+            db.executemany("DELETE FROM directories WHERE source = ? AND key = ?", rows)
         self._gone = []
 
     def _step(self) -> tuple[bytes, bytes] | None:

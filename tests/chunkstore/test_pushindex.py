@@ -104,20 +104,6 @@ def test_all_places_of_a_chunk_are_known(tmp_path: Path) -> None:
         assert chunk("none") not in found
 
 
-def test_an_index_of_version_1_goes_on(tmp_path: Path) -> None:
-    """It knew one place of each chunk, and learns of others from then on."""
-    with index_in(tmp_path) as index:
-        index.add_packs([pack_of("a", "x")])
-        path = index.path
-    with closing(sqlite3.connect(path)) as db:
-        db.execute("DROP TABLE older")
-        db.execute("PRAGMA user_version = 1")
-    with index_in(tmp_path) as index:
-        assert len(index.find_all([chunk("a")])[chunk("a")]) == 1
-        index.add_packs([pack_of("y", "a")])
-        assert len(index.find_all([chunk("a")])[chunk("a")]) == 2
-
-
 def test_a_chunk_that_is_stored_again_is_found_in_the_newer_pack(tmp_path: Path) -> None:
     """The newer copy lies in the longer run, so it is the one to reuse."""
     old, new = pack_of("a", "x"), pack_of("y", "a")

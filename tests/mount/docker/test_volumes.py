@@ -88,7 +88,7 @@ def test_what_cannot_be_created(rig: Rig, memory: MemoryMounts, tmp_path: Path) 
     with pytest.raises(Denied, match="token"):
         rig.volumes.create("a", {"repo": "secret", "token_file": str(tmp_path / "token")})
     memory.fail("resolve", Unavailable("unix:/run/lodefs/proxy.sock: Connection refused"))
-    with pytest.raises(Unavailable, match="volume .a. .*out of reach.*Connection refused"):
+    with pytest.raises(Unavailable, match=r"volume .a. .*out of reach.*Connection refused"):
         rig.volumes.create("a", CATS)
     with pytest.raises(InvalidInput, match="'foo'"):
         rig.volumes.create("a", CATS | {"foo": "1"})
