@@ -363,7 +363,7 @@ class ProxyServer:
         self.metrics.streams += 1
         try:
             label, answer, first = await self._answer(door, request)
-            if answer.hot is not None and question is not None and _is_plain(request, answer):
+            if answer.hot and question and _is_plain(request, answer, question):
                 self.hot.learn(question, answer.hot)
                 door.blocks.add(question.headers, answer.hot.repo)
             response = await self._send(request, answer, first)
@@ -497,7 +497,11 @@ def _asked_headers(request: web.BaseRequest) -> dict[str, str]:
     return found
 
 
-def _is_plain(request: web.BaseRequest, answer: Answer) -> bool:
+def _is_plain(request: web.BaseRequest, answer: Answer, question: Question) -> bool:
     """Whether the same headers with another range will always be answered in the same way."""
     conditional = any(name in request.headers for name in ("If-Match", "If-None-Match", "If-Range"))
-    return answer.status in (200, 206) and bool(request.keep_alive) and not conditional
+    # A Range in an uncommon spelling is one of the headers for hot.py, which would not heed it.
+    ranges = len(request.headers.getall("Range", ()))
+    if conditional or ranges != (question.first >= 0):
+        return False
+    return answer.status in (200, 206) and bool(request.keep_alive)

@@ -110,6 +110,32 @@ def test_a_hot_whole_file_equals_the_ordinary_one(
 
 
 @pytest.mark.parametrize(
+    ("lines", "status"),
+    [
+        (b"RANGE: bytes=0-3", b"206"),
+        (b"Range:bytes=0-3", b"206"),
+        (b"Range:  bytes=0-3", b"206"),
+        (b"Range: Bytes=0-3", b"206"),
+        (b"range: items=0-1\r\nRange: bytes=0-3", b"200"),
+    ],
+)
+def test_uncommon_spellings_of_a_range_mean_the_same_each_time(
+    proxy: RunningProxy, lines: bytes, status: bytes
+) -> None:
+    """How a client writes Range does not change what it gets when it asks again."""
+    head = b"GET %b HTTP/1.1\r\nHost: h\r\n%b\r\n\r\n" % (SMALL_FILE.encode(), lines)
+    with proxy.client() as client:
+        warm(client, SMALL_FILE)
+    with proxy.connect() as connected, connected.makefile("rb") as received:
+        for _ in range(3):
+            connected.sendall(head)
+            assert received.readline().split()[1] == status
+            sizes = [line for line in iter(received.readline, b"\r\n") if b"-Length:" in line]
+            received.read(int(sizes[0].partition(b":")[2]))
+            answered(proxy)
+
+
+@pytest.mark.parametrize(
     ("headers", "status"),
     [
         ({"Range": "bytes=-5"}, 206),
