@@ -135,6 +135,14 @@ class Connection(web.RequestHandler):
         self.paused_tick = -1
         super().resume_writing()
 
+    async def _drain_helper(self) -> None:
+        try:
+            await super()._drain_helper()
+        except ConnectionError as error:
+            # It comes out of a future that aiohttp's frame holds: with that frame in its traceback
+            # it would keep itself, and what was being sent, until the collector of cycles comes.
+            raise error.with_traceback(None)  # noqa: B904 - the same error
+
     def data_received(self, data: bytes) -> None:
         """Answer a plain hit here and now; give everything else to aiohttp."""
         transport = self.transport

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import http.client
+import weakref
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -19,6 +21,7 @@ from proxy.failures import STATUS_OF, status_of
 from proxy.testing import DictNode, exchange, start_proxy
 
 BIG = bytes(range(256)) * 8192  # 2 MiB
+PIECE_SIZE_BYTES = len(BIG) // 2
 FILES = {b"big": BIG, b"a": b"hello"}
 
 ALL_ERRORS = [
@@ -122,6 +125,40 @@ def test_a_client_that_goes_ends_its_read() -> None:
         proxy.until(lambda: node.ended == 1)
         proxy.until(lambda: not proxy.server.connections)
         assert proxy.server.metrics.broken_bodies == 0
+
+
+class WatchedNode(DictNode):
+    """A node that can tell whether its pieces are still held by somebody."""
+
+    def __init__(self) -> None:
+        super().__init__(FILES)
+        self.pieces: list[weakref.ref[memoryview]] = []
+
+    async def read(
+        self, snapshot: Snapshot, entry: Entry, first: int, size_bytes: int
+    ) -> AsyncIterator[Buffer]:
+        for at in range(first, first + size_bytes, PIECE_SIZE_BYTES):
+            piece = memoryview(BIG)[at : at + PIECE_SIZE_BYTES]
+            self.pieces.append(weakref.ref(piece))
+            yield piece
+
+
+@pytest.mark.parametrize("last", [len(BIG) - 1, PIECE_SIZE_BYTES - 1], ids=["streamed", "whole"])
+def test_a_client_that_goes_leaves_no_bytes_behind(last: int) -> None:
+    """What was to be sent to a client that has gone is given up at once, and does not wait for
+    the collector of cycles, which comes seldom."""
+    node = WatchedNode()
+    ask = b"GET /files/demo@main/big HTTP/1.1\r\nHost: x\r\nRange: bytes=0-%d\r\n\r\n" % last
+    gc.disable()
+    try:
+        with start_proxy(node) as proxy:
+            with proxy.connect() as connected:
+                connected.sendall(ask)
+                proxy.until(lambda: any(one.paused_tick >= 0 for one in proxy.server.connections))
+            proxy.until(lambda: not proxy.server.connections)
+            proxy.until(lambda: not any(piece() for piece in node.pieces))
+    finally:
+        gc.enable()
 
 
 def test_pipelined_requests_are_answered_in_order() -> None:
