@@ -488,12 +488,23 @@ def _cut(request: web.BaseRequest) -> None:
 
 
 async def _body_of(request: web.BaseRequest, size_bytes_max: int) -> bytes:
-    """The body of a request. InvalidInput where its size is not told, or too large."""
+    """The body of a request. InvalidInput where its size is not told, or too large, or it is
+    encoded, or does not come whole."""
     size_bytes = request.content_length
     if size_bytes is None or size_bytes > size_bytes_max:
         raise InvalidInput(f"this needs a Content-Length of at most {size_bytes_max} bytes")
-    async with asyncio.timeout(BODY_TIMEOUT_S):
-        return await request.read()
+    if "Content-Encoding" in request.headers:
+        raise InvalidInput("a body is taken as it is, without a Content-Encoding")
+    if not size_bytes:
+        return b""
+    if request.headers.get("Expect", "").lower() == "100-continue" and request.transport:
+        request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+    try:
+        async with asyncio.timeout(BODY_TIMEOUT_S):
+            # request.read() would refuse what has more than aiohttp's own limit, a MiB
+            return await request.content.readexactly(size_bytes)
+    except (ConnectionError, asyncio.IncompleteReadError) as error:
+        raise InvalidInput("the body did not come whole") from error
 
 
 def _asked_headers(request: web.BaseRequest) -> dict[str, str]:

@@ -116,6 +116,34 @@ def test_bodies_are_bounded(proxy: RunningProxy) -> None:
         assert answer.startswith(b"HTTP/1.1 400 ")
 
 
+def test_long_lists_are_taken(proxy: RunningProxy, upkeep: MemoryUpkeep) -> None:
+    """A list of paths may have several MiB."""
+    paths = [f"{n:0100}" for n in range(30_000)]
+    with proxy.client() as client:
+        status, _ = post(client, "/warm", {"repo": "demo", "paths": paths})
+    assert status == 202
+    assert upkeep.requests == [WarmRequest("demo", paths=paths)]
+
+
+def test_encoded_bodies_are_refused(proxy: RunningProxy) -> None:
+    """A body that is compressed, or says so, is the client's mistake."""
+    lines = b"Host: x\r\nConnection: close\r\nContent-Encoding: gzip\r\nContent-Length: 5\r\n"
+    data = b"POST /evict HTTP/1.1\r\n%b\r\nhello" % lines
+    assert exchange(proxy.connect(), data).startswith(b"HTTP/1.1 400 ")
+
+
+def test_who_waits_to_be_told_sends_its_body_then(proxy: RunningProxy) -> None:
+    """Expect: 100-continue is answered, as by curl's for long bodies."""
+    lines = b"Host: x\r\nExpect: 100-continue\r\nContent-Length: %d\r\n"
+    body = b'{"repo":"demo","dry_run":true}'
+    with proxy.connect() as connected, connected.makefile("rb") as received:
+        connected.sendall(b"POST /evict HTTP/1.1\r\n%b\r\n" % (lines % len(body)))
+        assert received.readline() == b"HTTP/1.1 100 Continue\r\n"
+        assert received.readline() == b"\r\n"
+        connected.sendall(body)
+        assert received.readline() == b"HTTP/1.1 200 OK\r\n"
+
+
 def test_only_the_unix_socket_has_them(proxy: RunningProxy) -> None:
     """Over TCP these paths are 404, also where TCP needs no token."""
     with proxy.client(tcp=True) as client:
