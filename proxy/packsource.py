@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from chunkstore import keys
-from chunkstore.errors import Corrupt, NotFound
+from chunkstore.errors import Corrupt, LodefsError, NotFound, Unavailable
 from chunkstore.names import PackId
 from chunkstore.objects import Buffer, ObjectStore
 from chunkstore.pack import PackIndex, read_index, unpack
@@ -79,8 +79,17 @@ class StorePacks:
             self._meter.add(Counter.STORE_CORRUPT)
             log.warning("%s sent wrong bytes, they are read again: %s", self.url, error)
         except NotFound as error:
-            raise Corrupt(f"the store lacks a pack that it refers to: {error}") from error
+            raise self._lacking(error) from error
         return self._index(pack_id)
+
+    def _lacking(self, error: NotFound) -> LodefsError:
+        """What it is that a pack is not there: damage, or a store that is gone as a whole, such
+        as a directory whose file system was unmounted."""
+        try:
+            self._objects.head(keys.STORE)
+        except NotFound:
+            return Unavailable(f"the store {self.url} is not there at present: {error}")
+        return Corrupt(f"the store lacks a pack that it refers to: {error}")
 
     def _index(self, pack_id: PackId) -> Loaded:
         self._meter.add(Counter.INDEXES_READ)
@@ -97,7 +106,7 @@ class StorePacks:
         try:
             part = self._objects.get(key, offset=start, size=size_bytes, if_match=loaded.etag)
         except NotFound as error:
-            raise Corrupt(f"the store lacks a pack that it refers to: {error}") from error
+            raise self._lacking(error) from error
         if len(part.data) != size_bytes:
             raise Corrupt(f"{key} is cut off: {size_bytes} bytes at {start} are not there")
         self._meter.add(Counter.FETCHED_BYTES, size_bytes)

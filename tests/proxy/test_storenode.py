@@ -260,6 +260,23 @@ def test_a_missing_pack_is_damage_not_a_missing_file(rig: Rig) -> None:
     asyncio.run(run())
 
 
+def test_a_store_that_is_gone_is_unavailable(rig: Rig) -> None:
+    """Where nothing of the store is there, as with a file system that is not mounted, its packs
+    are not damaged."""
+
+    async def run() -> None:
+        async with rig.node() as node:
+            snapshot = await node.snapshot(REPO, "main")
+            await node.entry(snapshot, b"big")
+            for info in list(rig.objects.list("")):
+                rig.objects.delete(info.key)
+            with pytest.raises(Unavailable, match="not there at present"):
+                await read_path(node, b"big", 0, 100)
+            assert node.status()["store_corrupt_chunks"] == 0
+
+    asyncio.run(run())
+
+
 def test_a_rewritten_pack_is_found_again(rig: Rig) -> None:
     """A pack that was written anew under its id (other ETag) costs a look at its index alone."""
 
