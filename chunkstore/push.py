@@ -181,6 +181,7 @@ class _Push:
         self._intake.stored = self._tree.settle
         self._seconds: dict[str, float] = {}
         self._other_bytes = 0  # of shard and commit
+        self._has_learned = False
 
     def run(self) -> PushResult:
         """Data, trees, shard, commit, ref."""
@@ -229,7 +230,7 @@ class _Push:
         from chunkstore import lanes
 
         params, workers = self._store.settings.chunking, self._options.workers
-        self._index.learn(self._store.objects)
+        self._learn()
         running: lanes.Lanes
         if is_small or workers == 0:
             running = lanes.InlineLanes(params)
@@ -243,8 +244,16 @@ class _Push:
         self._intake.seal()
         self._tree.finish()
 
+    def _learn(self) -> None:
+        """Before anything is built on what the index says of the store: what others pushed, and
+        that the store is not an older one, back from a backup."""
+        if not self._has_learned:
+            self._index.learn(self._store.objects)
+            self._has_learned = True
+
     def _store_trees(self, root: Child) -> Entry:
         """Stores the trees that the store does not have. All packs are in the store then."""
+        self._learn()
         packer = Packer(
             self._uploader, lambda pack: self._index.add_packs([pack]), TREE_PACK_SIZES_BYTES
         )

@@ -252,11 +252,15 @@ class PushIndex:
         """Reads the index shards of the store that are not known yet, several at once.
 
         A spoiled shard is left out, which costs only space: its chunks may be stored again.
+        IndexBroken where the store lacks a shard that is known: it is an older copy of the store
+        that was pushed to, and may lack what the index says it has.
         """
         from concurrent.futures import ThreadPoolExecutor
 
         known = {row[0] for row in self.select("SELECT id FROM shards")}
         names = [info.key[len(keys.INDEX) :] for info in objects.list(keys.INDEX)]
+        if lost := known.difference(names):
+            raise IndexBroken(f"the push index {self.path} knows a shard that is gone: {min(lost)}")
         unseen = [name for name in names if name not in known]
         if not unseen:
             return

@@ -257,6 +257,25 @@ def test_a_broken_index_is_replaced(scene: Scene, caplog: pytest.LogCaptureFixtu
     assert scene.push().files_read == 0
 
 
+@pytest.mark.parametrize("changes", [{}, {"new": b"new"}])
+def test_a_store_that_is_back_from_a_backup_gets_what_it_lacks(
+    scene: Scene, changes: dict[str, bytes]
+) -> None:
+    """A push does not trust what the index knows of a later state of the store, whether it reads
+    files or not."""
+    write_files(scene.source, {"old": b"old"})
+    scene.push()
+    backup = {info.key: scene.objects.get(info.key).data for info in scene.objects.list("")}
+    write_files(scene.source, {"d/later": b"later", "later": b"later, too"})
+    scene.push()
+    for info in list(scene.objects.list("")):
+        if info.key not in backup:
+            scene.objects.delete(info.key)
+    write_files(scene.source, changes)
+    scene.assert_sound(scene.push())
+    assert scene.push().files_read == 0
+
+
 @pytest.mark.slow
 def test_flipped_bits_in_the_index_never_spoil_a_commit(scene: Scene) -> None:
     """With any byte of the index wrong a push gives the same tree as with a good one."""
