@@ -11,7 +11,7 @@ import stat
 import sys
 import time
 from array import array
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -26,7 +26,7 @@ from chunkstore.errors import (
     SourceChanged,
     Unavailable,
 )
-from chunkstore.source import show_path
+from chunkstore.source import show_path, signed
 
 FILE, EXECUTABLE, SYMLINK = 0, 1, 2  # what ``modes`` holds, one byte for each name
 PATH_BYTES_MAX = 4095  # PATH_MAX of Linux, less its NUL
@@ -75,7 +75,7 @@ class Columns:
         names, modes, *columns = zip(*ordered, strict=True)
         self.names = list(names)
         self.modes = bytearray(modes)
-        self.sizes, self.mtimes_ns, self.inodes, self.ctimes_ns = [array("q", c) for c in columns]
+        self.sizes, self.mtimes_ns, self.inodes, self.ctimes_ns = map(_column, columns)
 
     def take(self, order: list[int]) -> None:
         """Keeps the rows of these numbers, in their order."""
@@ -197,9 +197,14 @@ class Scan:
 
 
 def _row(name: bytes, mode: int, seen: os.stat_result) -> Row:
-    inode = seen.st_ino
-    signed = inode - (1 << 64) if inode >> 63 else inode
-    return name, mode, seen.st_size, seen.st_mtime_ns, signed, seen.st_ctime_ns
+    return name, mode, seen.st_size, seen.st_mtime_ns, seen.st_ino, seen.st_ctime_ns
+
+
+def _column(numbers: Sequence[int]) -> array[int]:
+    try:
+        return array("q", numbers)
+    except OverflowError:
+        return array("q", map(signed, numbers))
 
 
 def _taken(column: array[int], order: list[int]) -> array[int]:

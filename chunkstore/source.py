@@ -96,7 +96,14 @@ def stat_of(fd: int) -> FileStat:
     seen = os.fstat(fd)
     if not stat.S_ISREG(seen.st_mode):
         raise OSError(errno.ENODEV, "not a regular file")
-    return FileStat(seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns, seen.st_ino)
+    times_ns = signed(seen.st_mtime_ns), signed(seen.st_ctime_ns)
+    return FileStat(seen.st_size, *times_ns, signed(seen.st_ino))
+
+
+def signed(number: int) -> int:
+    """The low 64 bits of an inode number, or of a time in ns (after the year 2262 it has more than
+    63), as a signed number: all that comparing them takes."""
+    return (number + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
 def read_full(fd: int, buffer: memoryview, offset: int, enough: int) -> int:

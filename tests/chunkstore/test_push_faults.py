@@ -240,6 +240,15 @@ def test_trees_that_were_never_stored_are_stored_by_the_next_push(scene: Scene) 
     assert result.new_bytes == 0
 
 
+def test_times_that_64_bits_of_ns_do_not_hold(scene: Scene) -> None:
+    """Files of the years 1000 and 2400 are pushed, and not read again, as any others."""
+    write_files(scene.source, {"old": b"old", "d/new": b"new"})
+    os.utime(scene.source / "old", (-30_000_000_000, -30_000_000_000))
+    os.utime(scene.source / "d/new", (13_600_000_000, 13_600_000_000))
+    scene.assert_sound(scene.push())
+    assert scene.push().files_read == 0
+
+
 def test_a_broken_index_is_replaced(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
     """A push with a broken index reads all files again, says so, and changes nothing else."""
     random_files(scene.source, files=20, size_bytes_max=3000)
