@@ -105,9 +105,11 @@ class Store:
         return self.objects.url
 
     def ensure_writable(self) -> None:
-        """Probes the store before the first write through this object. Unsupported, Denied."""
+        """Probes the store before the first write through this object. NotFound where it is gone,
+        as when its file system was unmounted since it was opened; Unsupported, Denied."""
         with self._probe_lock:
             if not self._probed:
+                self.objects.head(keys.STORE)
                 probe(self.objects)
                 self._probed = True
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -20,6 +21,7 @@ from chunkstore.errors import (
     UnknownFormat,
     Unsupported,
 )
+from chunkstore.location import open_objects
 from chunkstore.memory import MemoryObjects
 from chunkstore.names import CommitId
 from chunkstore.objects import Buffer
@@ -126,6 +128,17 @@ def test_first_write_probes_once() -> None:
     for _ in range(3):
         again.ensure_writable()
     assert objects.puts == made + 2
+
+
+def test_first_write_where_the_store_is_gone(tmp_path: Path) -> None:
+    """Nothing is written to the empty directory that an unmounted file system leaves."""
+    create_store(open_objects(str(tmp_path / "store")))
+    store = open_store(open_objects(str(tmp_path / "store")))
+    (tmp_path / "store").rename(tmp_path / "elsewhere")
+    (tmp_path / "store").mkdir()
+    with pytest.raises(NotFound, match=keys.STORE):
+        store.ensure_writable()
+    assert list((tmp_path / "store").iterdir()) == []
 
 
 def test_first_write_to_an_ignorant_store() -> None:
