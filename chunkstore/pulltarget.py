@@ -110,7 +110,7 @@ class Target:
 
     def _open_part(self, path: bytes, flags: int, *, executable: bool) -> int:
         mode = 0o777 if executable else 0o666  # less the umask, as for any new file
-        flags |= os.O_NOFOLLOW | os.O_CLOEXEC
+        flags |= os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a FIFO there must not hang the pull
         return os.open(part_name(path), flags, mode, dir_fd=self._state_fd)
 
 

@@ -20,6 +20,7 @@ from chunkstore.errors import (
     Corrupt,
     InUse,
     InvalidInput,
+    LodefsError,
     NoSpace,
     NotFound,
     Unavailable,
@@ -328,6 +329,20 @@ def test_symlinks_in_the_target_are_not_followed(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput):
         pull(store, Spec("r"), target)
     assert (outside / "victim").read_text() == "precious"
+
+
+def test_a_fifo_in_the_target_does_not_hang_the_pull(tmp_path: Path) -> None:
+    """Where a FIFO took the place of a part, the pull ends with an error."""
+    store, objects = counting_store()
+    objects.fail_from = 6
+    with pytest.raises(Unavailable):
+        pull(store, Spec("r"), tmp_path / "t", workers=1)
+    part = tmp_path / "t" / STATE_DIR / part_name(b"bin/large")
+    part.unlink(missing_ok=True)
+    os.mkfifo(part)
+    objects.fail_from = 1_000_000
+    with pytest.raises(LodefsError):
+        pull(store, Spec("r"), tmp_path / "t")
 
 
 def test_wrong_bytes_are_never_written(tmp_path: Path) -> None:
