@@ -136,6 +136,8 @@ def cli(ctx: click.Context, store: str | None, proxy: str | None) -> None:
 
 def run(arguments: Sequence[str] | None, session: Session) -> int:
     """One command line; the exit code. Errors are one line on standard error."""
+    if sys.stdout is None:
+        sys.stdout = _closed_output()
     _tolerate_odd_names()
     try:
         cli.main(arguments, prog_name="lodefs", standalone_mode=False, obj=session)
@@ -174,6 +176,11 @@ def _flush_output() -> None:
         sys.stdout.flush()
     except OSError as error:
         raise output_error(error) from None
+
+
+def _closed_output() -> io.TextIOWrapper:
+    """For a standard output that was closed (``>&-``): each write fails, as it does in C."""
+    return open(os.open(os.devnull, os.O_RDONLY), "w")  # noqa: SIM115 - as long as the process
 
 
 def _tolerate_odd_names() -> None:

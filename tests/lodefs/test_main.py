@@ -232,3 +232,16 @@ def test_full_output() -> None:
         )
     assert done.returncode == 10
     assert "standard output" in done.stderr.splitlines()[0]
+
+
+def test_closed_output() -> None:
+    """Where there is no standard output at all, that is told too, and is no fault of lodefs."""
+    done = subprocess.run(
+        ["sh", "-c", '"$0" -m lodefs.main version >&-', sys.executable],
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr == "lodefs: error: [Errno 9] Bad file descriptor: 'standard output'\n"
