@@ -136,9 +136,7 @@ def cli(ctx: click.Context, store: str | None, proxy: str | None) -> None:
 
 def run(arguments: Sequence[str] | None, session: Session) -> int:
     """One command line; the exit code. Errors are one line on standard error."""
-    if sys.stdout is None:
-        sys.stdout = _closed_output()
-    _tolerate_odd_names()
+    _prepare_output()
     try:
         cli.main(arguments, prog_name="lodefs", standalone_mode=False, obj=session)
         return session.exit_code
@@ -178,13 +176,11 @@ def _flush_output() -> None:
         raise output_error(error) from None
 
 
-def _closed_output() -> io.TextIOWrapper:
-    """For a standard output that was closed (``>&-``): each write fails, as it does in C."""
-    return open(os.open(os.devnull, os.O_RDONLY), "w")  # noqa: SIM115 - as long as the process
-
-
-def _tolerate_odd_names() -> None:
-    """A character that the terminal's encoding lacks is escaped, and no error."""
+def _prepare_output() -> None:
+    """A character that the terminal's encoding lacks is escaped, and no error. Where standard
+    output was closed (``>&-``), each write fails, as it does in C."""
+    if sys.stdout is None:
+        sys.stdout = os.fdopen(os.open(os.devnull, os.O_RDONLY), "w")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
