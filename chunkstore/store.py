@@ -19,6 +19,7 @@ from chunkstore.errors import (
     InvalidInput,
     LodefsError,
     NotFound,
+    Unavailable,
     UnknownFormat,
     Unsupported,
 )
@@ -105,11 +106,11 @@ class Store:
         return self.objects.url
 
     def ensure_writable(self) -> None:
-        """Probes the store before the first write through this object. NotFound where it is gone,
-        as when its file system was unmounted since it was opened; Unsupported, Denied."""
+        """Probes the store before the first write through this object. Unavailable where it is
+        gone; Unsupported, Denied."""
         with self._probe_lock:
             if not self._probed:
-                self.objects.head(keys.STORE)
+                require_there(self.objects)
                 probe(self.objects)
                 self._probed = True
 
@@ -140,6 +141,7 @@ class Store:
         check_repo(repo)
         if self._has(keys.commits(repo)) or self._has(f"{keys.REPOS}{repo}/refs/"):
             return
+        require_there(self.objects)
         there = list(islice(chain(self.repos(f"{repo}/"), self.repos()), _NAMED_MAX))
         known = ", ".join(dict.fromkeys(there))
         raise NotFound(f"{self.url} has no repository {repo}; it has {known or 'none yet'}")
@@ -213,6 +215,7 @@ class Store:
             self.require_repo(repo)
         except NotFound as error:
             return error
+        require_there(self.objects)
         refs = self.refs(repo)
         told = f"{repo} has no branch, tag or commit {rev}"
         if is_hex(rev) and len(rev) < ID_HEX_CHARS_MIN:
@@ -252,6 +255,15 @@ def open_store(objects: ObjectStore) -> Store:
             f"({error})"
         ) from error
     return Store(objects, decode_settings(data, f"{keys.STORE} of {objects.url}"))
+
+
+def require_there(objects: ObjectStore) -> None:
+    """Unavailable where a store that was opened before is gone as a whole, such as a directory
+    whose file system was unmounted: what it lacks is not missing."""
+    try:
+        objects.head(keys.STORE)
+    except NotFound as error:
+        raise Unavailable(f"the store {objects.url} is not there at present: {error}") from error
 
 
 def probe(objects: ObjectStore) -> None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 # For the first answer of a store, whose address may be wrong: time for two attempts
 FIRST_TIMEOUT_S = 8.0
 FIRST_TIME_S_MAX = 10.0  # until the beginning of the last attempt
+ATTEMPTS_MAX = 10  # of a call to a store that has answered before: about 20 s
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 NO_STORE = "no store is given: use --store URL, LODEFS_STORE or `store` in the config file"
 
@@ -88,6 +89,7 @@ class Session:
             region=settings.region,
             first_timeout_s=FIRST_TIMEOUT_S,
             first_time_s_max=FIRST_TIME_S_MAX,
+            attempts_max=ATTEMPTS_MAX,
         )
         if settings.transfer_timeout_s is not None:
             options = replace(options, transfer_timeout_s=settings.transfer_timeout_s)

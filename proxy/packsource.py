@@ -14,6 +14,7 @@ from chunkstore.errors import Corrupt, LodefsError, NotFound, Unavailable
 from chunkstore.names import PackId
 from chunkstore.objects import Buffer, ObjectStore
 from chunkstore.pack import PackIndex, read_index, unpack
+from chunkstore.store import require_there
 from chunkstore.wire import Origin
 from proxy.meter import Counter, Meter
 from proxy.origins import Begun
@@ -86,9 +87,9 @@ class StorePacks:
         """What it is that a pack is not there: damage, or a store that is gone as a whole, such
         as a directory whose file system was unmounted."""
         try:
-            self._objects.head(keys.STORE)
-        except NotFound:
-            return Unavailable(f"the store {self.url} is not there at present: {error}")
+            require_there(self._objects)
+        except Unavailable as gone:
+            return gone
         return Corrupt(f"the store lacks a pack that it refers to: {error}")
 
     def _index(self, pack_id: PackId) -> Loaded:

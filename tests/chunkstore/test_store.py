@@ -18,6 +18,7 @@ from chunkstore.errors import (
     Denied,
     InvalidInput,
     NotFound,
+    Unavailable,
     UnknownFormat,
     Unsupported,
 )
@@ -136,9 +137,20 @@ def test_first_write_where_the_store_is_gone(tmp_path: Path) -> None:
     store = open_store(open_objects(str(tmp_path / "store")))
     (tmp_path / "store").rename(tmp_path / "elsewhere")
     (tmp_path / "store").mkdir()
-    with pytest.raises(NotFound, match=keys.STORE):
+    with pytest.raises(Unavailable, match="not there at present"):
         store.ensure_writable()
     assert list((tmp_path / "store").iterdir()) == []
+
+
+def test_nothing_is_unknown_where_the_store_is_gone(tmp_path: Path) -> None:
+    """A branch or repository of a store that is gone is unavailable: it may be there again."""
+    create_store(open_objects(str(tmp_path / "store")))
+    store = open_store(open_objects(str(tmp_path / "store")))
+    with pytest.raises(NotFound):
+        store.resolve("cats", "main")
+    (tmp_path / "store").rename(tmp_path / "elsewhere")
+    with pytest.raises(Unavailable, match="not there at present"):
+        store.resolve("cats", "main")
 
 
 def test_first_write_to_an_ignorant_store() -> None:

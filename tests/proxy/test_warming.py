@@ -241,7 +241,7 @@ def test_asking_again_renews_the_pin(rig: Rig) -> None:
         for pin_s, paths in ((3600, ["small", "big"]), (7200, ["big", "small"])):
             await warm(node, WarmRequest(REPO, paths=paths, pin_s=pin_s))
         (pin,) = (await node.upkeep.pins()).pins
-        assert pin.until_s > node._cache.now_s() + 7000
+        assert pin.pinned_until_s > node._cache.now_s() + 7000
 
     run(rig, work)
 
