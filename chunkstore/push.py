@@ -111,10 +111,10 @@ def push(
     for is_last_try in (False, True):
         try:
             return _try(store, root, repo, branch, head, options, progress or Progress())
-        except IndexBroken:
+        except IndexBroken as error:
             if is_last_try:
                 raise
-            PushIndex.put_aside(options.index_dir, store.settings.store_id)
+            PushIndex.put_aside(options.index_dir, store.settings.store_id, error)
     raise AssertionError("unreachable")
 
 

@@ -150,8 +150,8 @@ class PushIndex:
             raise IndexBroken(f"{self.path} is an index of format {version}")
 
     @staticmethod
-    def put_aside(directory: Path, store_id: str) -> None:
-        """Renames a broken index, so that the next one is new; says so in the log."""
+    def put_aside(directory: Path, store_id: str, why: IndexBroken) -> None:
+        """Renames an index that cannot be used, so that the next one is new; the log says why."""
         path = directory / f"{store_id}.sqlite"
         aside = path.with_suffix(".broken")
         with _translated(path):
@@ -160,9 +160,8 @@ class PushIndex:
             if path.exists():
                 path.replace(aside)
         _log.warning(
-            "the push index %s was broken and is now %s; a new one is built: this push reads all "
-            "files again", path, aside
-        )  # fmt: skip
+            "%s. It is %s now, and a new one is built: this push reads all files again", why, aside
+        )
 
     def close(self) -> None:
         """Closes the file. May be called twice."""
@@ -526,9 +525,9 @@ def _error(error: sqlite3.Error | OSError | UnicodeError, path: Path) -> LodefsE
     if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
         return InUse(f"the push index {path} is in use by another push for too long: try again")
     if name.startswith("SQLITE_FULL"):
-        return NoSpace(f"no space for the push index {path}: give another index directory")
+        return NoSpace(f"no space for the push index {path}: make room there")
     if name.startswith(("SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_PERM", "SQLITE_IOERR")):
         return Denied(
-            f"the push index {path} cannot be used ({error}): give a writable index directory"
+            f"the push index {path} cannot be used ({error}): its directory must be writable"
         )
     return IndexBroken(f"the push index {path} is broken: {error}")

@@ -234,11 +234,11 @@ def test_a_broken_file_is_put_aside(
 ) -> None:
     """A file that is no index is told as such, kept under another name, and a new one works."""
     (tmp_path / f"{STORE}.sqlite").write_bytes(content)
-    with pytest.raises(IndexBroken):
+    with pytest.raises(IndexBroken) as broken:
         PushIndex(tmp_path, STORE)
     with caplog.at_level(logging.WARNING):
-        PushIndex.put_aside(tmp_path, STORE)
-    assert "was broken and is now" in caplog.text
+        PushIndex.put_aside(tmp_path, STORE, broken.value)
+    assert f"{broken.value}. It is {tmp_path / STORE}.broken now" in caplog.text
     assert (tmp_path / f"{STORE}.broken").read_bytes() == content
     with index_in(tmp_path) as index:
         index.add_packs([pack_of("a")])
