@@ -263,7 +263,8 @@ def test_a_broken_index_is_replaced(scene: Scene, caplog: pytest.LogCaptureFixtu
         assert result.unchanged
         assert result.commit == first.commit
         assert result.files_read == 20
-    assert "was broken" in caplog.text
+    assert f"the push index {path} is broken" in caplog.text
+    assert "this push reads all files again" in caplog.text
     assert scene.push().files_read == 0
 
 
