@@ -20,6 +20,7 @@ import msgspec
 
 from chunkstore.cachelayout import FLAT_DIR
 from chunkstore.errors import InvalidInput, LodefsError, Unavailable
+from chunkstore.openfiles import raise_limit
 from chunkstore.wire import Failure
 from mount import attach, device, handover, holding, mounttable, passthrough, rundir, worker
 from mount.attendant import Attendant, Ending
@@ -61,6 +62,7 @@ def serve(
     ``stage``: of whom asked for the mount and decides when it counts as made; by itself it does
     when its root has been read.
     """
+    raise_limit("a mount")
     with holding.leased(job.options.proxy):
         return _serve(job, say, on_ready, on_held, stage)
 
@@ -115,6 +117,7 @@ def go_on(grip: Grip, say: Say, on_ready: Callable[[], None], confirm: Callable[
     ``confirm`` is called when the new workers serve; before that, the mount is not touched, and
     an error leaves it to those who have it. The process must have no threads.
     """
+    raise_limit("a mount")
     with holding.leased(grip.job.options.proxy, required=False):
         return _go_on(grip, say, on_ready, confirm)
 

@@ -7,6 +7,7 @@ import faulthandler
 import os
 import signal
 
+from chunkstore.openfiles import raise_limit
 from proxy.config import Config
 
 
@@ -22,6 +23,7 @@ def main(config: Config) -> None:
 
     faulthandler.enable()  # a watchdog's SIGABRT shows where each thread is
     configure_logs(config.log_level, config.log_format)
+    raise_limit("a proxy")
 
     async def run() -> None:
         stop = asyncio.Event()
