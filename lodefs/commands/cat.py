@@ -11,6 +11,7 @@ from chunkstore.names import Spec
 from chunkstore.tree import Kind
 from lodefs.options import SPEC, output_error, session_command
 from lodefs.session import Session
+from lodefs.text import shown
 
 
 @click.command()
@@ -23,7 +24,7 @@ def cat(session: Session, spec: Spec) -> None:
     entry = find(session.store, spec)
     if entry.kind is not Kind.FILE:
         kind = entry.kind.name.lower()
-        what = f"; it points to {entry.target!r}" if entry.kind is Kind.SYMLINK else ""
+        what = f"; it points to {shown(entry.target)}" if entry.kind is Kind.SYMLINK else ""
         raise InvalidInput(f"{spec} is a {kind}, not a file{what}")
     out = sys.stdout.buffer
     for piece in session.store.packs.read_file(entry):
