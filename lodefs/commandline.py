@@ -146,7 +146,7 @@ def run(arguments: Sequence[str] | None, session: Session) -> int:
         click.echo(error.ctx.get_help() if error.ctx else "", err=True)
         return exits.USAGE
     except click.ClickException as error:
-        return _failed(f"{shown(error.format_message())}{_where_to_look(error)}", exits.USAGE)
+        return _failed(_with_where_to_look(error), exits.USAGE)
     except (KeyboardInterrupt, click.Abort):
         click.echo("lodefs: interrupted", err=True)
         return exits.INTERRUPTED
@@ -186,9 +186,13 @@ def _prepare_output() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def _where_to_look(error: click.ClickException) -> str:
+def _with_where_to_look(error: click.ClickException) -> str:
+    message = shown(error.format_message())
     context = error.ctx if isinstance(error, click.UsageError) else None
-    return f" See `{context.command_path} --help`." if context else ""
+    if context is None:
+        return message
+    end = "" if message.endswith((".", "?")) else "."  # click's own end so, ours do not
+    return f"{message}{end} See `{context.command_path} --help`."
 
 
 def _failed(message: str, code: int) -> int:

@@ -212,6 +212,15 @@ def test_a_mistyped_command(lodefs: Lodefs) -> None:
     assert "Did you mean" not in lodefs("xyzzy").err
 
 
+@pytest.mark.parametrize("words", [["evict"], ["push"], ["psuh"]])
+def test_usage_errors_are_sentences(lodefs: Lodefs, words: list[str]) -> None:
+    """What is wrong with the words ends with one full stop or question mark, and then follows
+    where to look."""
+    said = lodefs(*words).err.partition(" See `")[0]
+    assert said[-1] in ".?"
+    assert said[-2] not in ".?"
+
+
 def test_version_option(lodefs: Lodefs) -> None:
     """--version says what the command says."""
     ran = lodefs("--version")
