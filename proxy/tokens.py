@@ -80,7 +80,10 @@ def create_token(path: Path, name: str, patterns: Sequence[str], *, now_s: int) 
 
     AlreadyExists for a name in use; InvalidInput for a malformed name or no patterns.
     """
-    check_ref_name(name)
+    try:
+        check_ref_name(name)
+    except InvalidInput as error:
+        raise InvalidInput(f"a token is named as branches are, and {error}") from error
     if not patterns or not all(patterns):
         raise InvalidInput("a token needs at least one pattern of repository names, such as '*'")
     text = TOKEN_PREFIX + secrets.token_urlsafe(_TOKEN_BYTES)

@@ -85,6 +85,12 @@ def test_names_are_used_once_and_can_be_deleted(path: Path) -> None:
     create_token(path, "ci", ["*"], now_s=NOW_S)
 
 
+def test_a_bad_name_is_told_as_a_tokens(path: Path) -> None:
+    """Whoever makes a token is told of a token's name."""
+    with pytest.raises(InvalidInput, match="a token"):
+        create_token(path, "a b", ["*"], now_s=NOW_S)
+
+
 @pytest.mark.parametrize(
     ("name", "patterns"), [("", ["*"]), ("a b", ["*"]), ("a", []), ("a", [""])]
 )
