@@ -264,6 +264,8 @@ def ask(
     """The JSON object that a proxy answers with. Unavailable, Denied."""
     status, body = _get(url, path, token, timeout_s)
     if status in (401, 403):
+        if not token:
+            raise Denied(f"{url}: the proxy wants a token; LODEFS_TOKEN holds none")
         raise Denied(f"{url}: the proxy refuses this token; LODEFS_TOKEN holds it")
     try:
         found = from_json(body, dict[str, object])

@@ -143,6 +143,8 @@ def test_ask(place: Place) -> None:
     assert ask(place.own.url, "/secret", "s3cret")
     with pytest.raises(Denied, match="LODEFS_TOKEN"):
         ask(place.own.url, "/secret", "wrong")
+    with pytest.raises(Denied, match="wants a token"):
+        ask(place.own.url, "/secret")
     with pytest.raises(Unavailable, match="answers 404"):
         ask(place.own.url, "/none")
     with pytest.raises(Unavailable, match="answers 200"):
