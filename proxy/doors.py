@@ -55,7 +55,7 @@ def refusal(door: Door, route: Route, asked: Request) -> Answer | None:
     this machine may ask.
     """
     if route.kind in _LOCAL_ROUTES and not door.is_local:
-        raise NotFound("only the proxy's Unix socket has this path")
+        raise NotFound("this is answered on the proxy's Unix socket alone")
     if door.tokens is None or route.kind in _OPEN_ROUTES:
         return None
     if route.kind in _INFO_ROUTES and door.info_is_open:
