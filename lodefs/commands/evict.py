@@ -64,7 +64,7 @@ def evict(
     if as_json:
         write_json(msgspec.to_builtins(view))
         return
-    for line in lines_of(view, spec or "everything", pins_only=pins_only):
+    for line in lines_of(view, spec or "", pins_only=pins_only):
         write_line(line)
 
 
@@ -83,11 +83,12 @@ def _request(spec: str | None, *, everything: bool, pins_only: bool, dry_run: bo
 
 
 def lines_of(view: EvictView, what: str, *, pins_only: bool) -> list[str]:
-    """What happened, for people."""
+    """What happened, for people. ``what`` was to go; "": everything."""
     removed = "would remove" if view.dry_run else "removed"
     lines = [f"{removed} the pin {pin_line(pin)}" for pin in view.pins]
     if pins_only:
-        return lines or [f"no pin is of {text.shown(what)} alone"]
+        none = f"no pin is of {text.shown(what)} alone" if what else "there are no pins"
+        return lines or [none]
     if view.cache_files:
         other = view.freed_bytes - view.wanted_bytes
         shared = f", {text.size(other)} of it other data in the same files" if other > 0 else ""
@@ -95,7 +96,8 @@ def lines_of(view: EvictView, what: str, *, pins_only: bool) -> list[str]:
         files = text.count(view.cache_files, "cache file")
         lines.append(f"{freed} {text.size(view.freed_bytes)} in {files}{shared}")
     elif not view.kept_cache_files:
-        lines.append(f"nothing of {text.shown(what)} is in the cache")
+        of = f" of {text.shown(what)}" if what else ""
+        lines.append(f"nothing{of} is in the cache")
     if view.kept_cache_files:
         files = text.count(view.kept_cache_files, "cache file")
         why = "other pins hold them, or somebody reads them" if view.held_by else "they are in use"

@@ -5,14 +5,24 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 
 import click
 import msgspec
 
 from chunkstore import errors
-from chunkstore.errors import InvalidInput, LodefsError
+from chunkstore.errors import InvalidInput, LodefsError, NotFound
 from chunkstore.names import Spec
-from chunkstore.upkeep import WARM, WarmError, WarmJobs, WarmRequest, WarmStatus, decoded, encoded
+from chunkstore.upkeep import (
+    PIN_S_MAX,
+    WARM,
+    WarmError,
+    WarmJobs,
+    WarmRequest,
+    WarmStatus,
+    decoded,
+    encoded,
+)
 from lodefs import exits, text
 from lodefs.durations import DURATION
 from lodefs.meter import metered
@@ -96,6 +106,8 @@ def request_of(
     """What the proxy is asked. InvalidInput where a list is below a pattern, or empty."""
     from proxy.selection import is_glob
 
+    if pin_s > PIN_S_MAX:
+        raise InvalidInput(f"--pin: {PIN_S_MAX // 86400}d at most")
     globs: list[bytes] = []
     if paths is None:
         paths = []
@@ -125,8 +137,10 @@ def _paths(listed: str | None, *, null: bool) -> list[bytes] | None:
     if listed == "-":
         data = sys.stdin.buffer.read()
     else:
-        with open(listed, "rb") as file:
-            data = file.read()
+        try:
+            data = Path(listed).read_bytes()
+        except FileNotFoundError as error:
+            raise NotFound(f"--from: {listed} does not exist") from error
     return [path for path in data.split(b"\0" if null else b"\n") if path.strip()]
 
 

@@ -64,8 +64,25 @@ def test_warm_again_and_evict(lodefs: Lodefs, proxy: str) -> None:
     gone = lodefs("evict", REPO, "--json", LODEFS_PROXY=proxy)
     assert (gone.code, gone.json["cache_files"], len(gone.json["pins"])) == (0, 2, 1)
     assert "nothing of" in lodefs("evict", REPO, LODEFS_PROXY=proxy).out
+    assert lodefs("evict", "--all", LODEFS_PROXY=proxy).out == "nothing is in the cache\n"
+    assert lodefs("evict", "--all", "--pins-only", LODEFS_PROXY=proxy).out == "there are no pins\n"
     third = lodefs("warm", f"{REPO}@main:large", "--json", LODEFS_PROXY=proxy)
     assert third.json["fetched_bytes"] == 3 * MIB
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (["--from", "none.txt"], 3, "--from: none.txt does not exist"),
+        (["--pin", "9000000d"], 2, "--pin: 3660d at most"),
+    ],
+)
+def test_what_cannot_be_asked_for(
+    lodefs: Lodefs, proxy: str, words: list[str], code: int, told: str
+) -> None:
+    """A list that is not there and a pin for ever are refused by the names of their options."""
+    ran = lodefs("warm", REPO, *words, LODEFS_PROXY=proxy)
+    assert (ran.code, ran.err) == (code, f"lodefs: error: {told}\n")
 
 
 @pytest.mark.parametrize(
@@ -101,7 +118,7 @@ def test_parts_of_a_dataset(
         (["warm", "no/such"], 3, "no/such"),
         (["warm", f"{REPO}@v9"], 3, "v9"),
         (["warm", REPO, "--pin", "7"], 2, "7d"),
-        (["warm", REPO, "--pin", "100000w"], 2, "pin_s"),
+        (["warm", REPO, "--pin", "100000w"], 2, "--pin: 3660d"),
         (["warm", REPO, "--from", "-"], 2, "no paths"),
         (["warm", f"{REPO}:*.jpg", "--from", "-"], 2, "directory"),
         (["warm", REPO, "--null"], 2, "--from"),
