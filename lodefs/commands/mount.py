@@ -17,7 +17,7 @@ import msgspec
 from chunkstore.errors import InvalidInput, LodefsError
 from chunkstore.names import Spec
 from chunkstore.wire import SOCKET_DEFAULT
-from lodefs import mountfile, text
+from lodefs import exits, mountfile, text
 from lodefs.mountfile import MountFile, on_off
 from lodefs.options import SPEC, json_option, refuse, session_command, write_json, write_line
 from lodefs.session import Session
@@ -36,6 +36,7 @@ from mount.mounter import unmount as take_away
 from mount.options import READ_TIMEOUT_S, MountOptions, check_mode
 
 NODE_PROXY = f"unix:{SOCKET_DEFAULT}"
+READY_TIMEOUT_S = 1.0  # until it is said that a proxy is waited for
 PROXY_TIMEOUT_S = 2.0  # for the proxy of a mount that is listed
 _OWNER = click.IntRange(0, 2**32 - 2)  # the last one means "unchanged" to chown(2)
 
@@ -147,7 +148,19 @@ def mount(
     if foreground:
         mount_here(options, ready)
     else:
+        _say_what_is_waited_for(options)
         ready(mount_apart(options, fork=True))
+
+
+def _say_what_is_waited_for(options: MountOptions) -> None:
+    from lodefs.nodeproxy import ready
+
+    if not ready(options.proxy, READY_TIMEOUT_S):
+        click.echo(
+            f"lodefs: {options.proxy} does not answer; it is waited for, "
+            f"{options.read_timeout_s:g} s at most",
+            err=True,
+        )
 
 
 def _check_take_over(session: Session, said: Mapping[str, object], log_path: str) -> None:
@@ -227,10 +240,15 @@ def _create(directory: str) -> None:
 @click.command()
 @click.argument("directories", metavar="DIR...", type=click.Path(), nargs=-1, required=True)
 @session_command()
-def unmount(session: Session, directories: tuple[str, ...]) -> None:  # noqa: ARG001
+def unmount(session: Session, directories: tuple[str, ...]) -> None:
     """Take mounts away. One that is in use goes out of sight, and ends with its last user."""
     for directory in directories:
-        done = take_away(directory)
+        try:
+            done = take_away(directory)
+        except LodefsError as error:  # the others are none the worse for it
+            session.exit_code = exits.code_of(error)
+            click.echo(f"lodefs: error: {text.shown(str(error))}", err=True)
+            continue
         if done.lazy:
             click.echo(
                 f"lodefs: {text.shown(directory)} is still in use by somebody (an open file, or "

@@ -207,6 +207,7 @@ def test_mount_through_a_proxy_that_is_not_there(lodefs: Lodefs, tmp_path: Path)
         str(tmp_path / "m"),
     )  # fmt: skip
     assert ran.code == 7
+    assert "does not answer; it is waited for, 0.2 s at most" in ran.err
     assert (tmp_path / "m").stat().st_dev == tmp_path.stat().st_dev
 
 
@@ -215,3 +216,10 @@ def test_unmount_of_what_is_not_mounted(lodefs: Lodefs, tmp_path: Path) -> None:
     ran = lodefs("unmount", str(tmp_path))
     assert ran.code == 2
     assert "there is no lodefs mount here" in ran.err
+
+
+def test_unmount_of_several(lodefs: Lodefs, tmp_path: Path) -> None:
+    """One that cannot be taken away does not keep unmount from the others."""
+    ran = lodefs("unmount", f"{tmp_path}/1", f"{tmp_path}/2")
+    assert ran.code == 2
+    assert ran.err.count("there is no lodefs mount here") == 2
