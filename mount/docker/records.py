@@ -8,6 +8,7 @@ Mount points are ``STATE/mounts/KEY``. All of it is for its owner alone.
 from __future__ import annotations
 
 import fcntl
+import itertools
 import logging
 import os
 import stat
@@ -67,7 +68,8 @@ class Records:
                 _make_private(path)
             self._lock = _lock(directory / "lock")
             for path in self._volumes.glob(f"*{_UNFINISHED}"):
-                path.unlink()
+                with suppress(IsADirectoryError):  # not ours; its volume's writes say so
+                    path.unlink()
         except OSError as error:
             raise _translated(error, directory) from error
 
@@ -113,10 +115,18 @@ class Records:
             raise _translated(error, self._path(key)) from error
 
     def set_aside(self, key: str) -> None:
-        """Take a damaged file out of the way, as ``KEY.damaged``, for whoever wants to see it."""
+        """Take a damaged file out of the way, as ``KEY.damaged``, for whoever wants to see it.
+
+        A file takes the place of one that was damaged before; a directory takes and leaves no
+        place: then it is ``KEY.damaged.2`` and so on.
+        """
         path = self._path(key)
+        aside = self._volumes / f"{key}{_DAMAGED}"
+        numbers = itertools.count(2)
+        while aside.is_dir() or (path.is_dir() and aside.exists()):
+            aside = aside.with_name(f"{key}{_DAMAGED}.{next(numbers)}")
         try:
-            path.rename(self._volumes / f"{key}{_DAMAGED}")
+            path.rename(aside)
             self._sync()
         except FileNotFoundError:
             return

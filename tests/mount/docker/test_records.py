@@ -13,7 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chunkstore.errors import Corrupt, Denied, InvalidInput, NoSpace, UnknownFormat
+from chunkstore.errors import (
+    Corrupt,
+    Denied,
+    InvalidInput,
+    LodefsError,
+    NoSpace,
+    UnknownFormat,
+)
 from mount.docker.nodemounts import Source
 from mount.docker.options import Options, Pin
 from mount.docker.records import Damaged, Records, decode_record, encode_record
@@ -309,3 +316,35 @@ def test_bad_names(name: str) -> None:
     """Nothing, more than 255 bytes, and what cannot be printed are refused."""
     with pytest.raises(InvalidInput, match="name"):
         check_name(name)
+
+
+def test_a_directory_in_the_place_of_a_new_file(tmp_path: Path) -> None:
+    """A directory where a volume's new state would be written keeps that volume from being
+    written, and nobody from anything else."""
+    Records(tmp_path / "state").close()
+    file_of(tmp_path).with_suffix(".new").mkdir()
+    records = Records(tmp_path / "state")
+    assert records.load() == []
+    with pytest.raises(LodefsError, match="Is a directory"):
+        records.write(VOLUME)
+    records.close()
+
+
+@pytest.mark.parametrize("first_is_directory", [False, True])
+@pytest.mark.parametrize("second_is_directory", [False, True])
+def test_damage_after_damage(
+    tmp_path: Path, first_is_directory: bool, second_is_directory: bool
+) -> None:
+    """What is damaged goes out of the way also where an earlier file or directory already lies
+    there."""
+    records = Records(tmp_path / "state")
+    for is_directory in (first_is_directory, second_is_directory):
+        path = file_of(tmp_path)
+        if is_directory:
+            (path / "x").mkdir(parents=True)
+        else:
+            path.write_bytes(b"")
+        records.set_aside(VOLUME.key)
+        assert not path.exists()
+    assert records.load() == []
+    records.close()
