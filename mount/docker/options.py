@@ -16,6 +16,7 @@ import msgspec
 from chunkstore.durations import parse_duration
 from chunkstore.errors import InvalidInput, LodefsError
 from chunkstore.names import DEFAULT_BRANCH, ID_BYTES, check_ref_name, check_repo, split_path
+from chunkstore.upkeep import PIN_S_MAX
 from mount.docker.nodemounts import Source
 
 T = TypeVar("T")
@@ -239,4 +240,7 @@ def _pin(text: str) -> Pin | None:
         return Pin()
     if text.lower() in ("false", "0"):
         return None
-    return Pin(parse_duration(text))
+    pin_s = parse_duration(text)
+    if pin_s > PIN_S_MAX:
+        raise InvalidInput(f"{text!r} is too long: {PIN_S_MAX // 86400}d at most")
+    return Pin(pin_s)

@@ -177,6 +177,7 @@ def test_what_may_be_a_secret_is_not_repeated(options: dict[str, str]) -> None:
         ("mode", "o555"),
         ("mode", "00555"),
         ("cache_pin", "maybe"),
+        ("cache_pin", "99999w"),
     ],
 )
 def test_malformed_options_are_named(name: str, value: str) -> None:
