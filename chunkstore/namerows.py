@@ -110,17 +110,17 @@ def decode_entry_row(value: bytes) -> EntryRow:
     return _decoded(_entry_decoder, value, "an entry's row")
 
 
-def node_of(ino: int, row: EntryRow) -> Node:
-    """The row as mounts see it."""
+def node_of(ino: int, parent: int, entry: Entry | EntryRow) -> Node:
+    """An entry, from a tree or from its row, as mounts see it."""
     return Node(
         ino,
-        row.parent,
-        row.name,
-        row.kind,
-        row.executable,
-        row.size_bytes,
-        row.digest,
-        row.target,
+        parent,
+        entry.name,
+        int(entry.kind),
+        entry.executable,
+        entry.size_bytes,
+        entry.digest,
+        entry.target,
     )
 
 
@@ -151,20 +151,6 @@ def segments_of(row: EntryRow) -> tuple[Segment, ...]:
     if not fill(segments, row.size_bytes):
         raise Corrupt("an entry's row in the cache index is damaged: its segments do not fit it")
     return segments
-
-
-def child_node(ino: int, parent: int, entry: Entry) -> Node:
-    """A tree's entry as mounts see it."""
-    return Node(
-        ino,
-        parent,
-        entry.name,
-        int(entry.kind),
-        entry.executable,
-        entry.size_bytes,
-        entry.digest,
-        entry.target,
-    )
 
 
 def encode_snapshot(snapshot: Snapshot) -> bytes:

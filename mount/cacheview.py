@@ -157,7 +157,7 @@ class CacheView:
     def node(self, ino: int) -> Node | None:
         """The entry with a number."""
         row = self.row(ino)
-        return None if row is None else namerows.node_of(ino, row)
+        return None if row is None else namerows.node_of(ino, row.parent, row)
 
     def lookup(self, parent: int, name: bytes) -> Node | None:
         """The child of a directory. NotFound where it surely has none of that name."""
@@ -172,7 +172,7 @@ class CacheView:
                 raise NotFound(f"{name!r} is not in directory {parent}")
         if row.name != name or row.parent != parent:
             return None  # another entry with this number: the proxy finds out
-        return namerows.node_of(ino, row)
+        return namerows.node_of(ino, row.parent, row)
 
     def children(self, ino: int, after: bytes, limit: int) -> Page | None:
         """Children whose names sort after ``after``, at most ``limit``."""

@@ -128,7 +128,7 @@ class Namespace:
         snapshot = Snapshot(
             repo,
             commit_id.hex(),
-            namerows.child_node(ROOT_INO, ROOT_INO, root),
+            namerows.node_of(ROOT_INO, ROOT_INO, root),
             commit.time_s,
             commit.files,
             commit.directories,
@@ -179,7 +179,10 @@ class Namespace:
 
     def by_ino(self, snapshot: Snapshot, ino: int) -> Node:
         """The entry with an inode number. NotFound where the node has not seen it."""
-        return snapshot.root if ino == ROOT_INO else namerows.node_of(ino, self.row(snapshot, ino))
+        if ino == ROOT_INO:
+            return snapshot.root
+        row = self.row(snapshot, ino)
+        return namerows.node_of(ino, row.parent, row)
 
     async def lookup(self, snapshot: Snapshot, parent: int, name: bytes) -> Node:
         """A directory's child: one look at the index once the directory is loaded."""
@@ -197,7 +200,7 @@ class Namespace:
         row = None if value is None else namerows.decode_entry_row(value)
         if row is None or row.name != name or row.parent != parent:
             return None
-        return namerows.node_of(ino, row)
+        return namerows.node_of(ino, row.parent, row)
 
     async def children(self, snapshot: Snapshot, ino: int, *, after: bytes, limit: int) -> Page:
         """Children by name, after a name, at most ``limit``. NotADirectory, NotFound."""
@@ -344,13 +347,13 @@ class Namespace:
         self._check_collisions(snapshot, ino, entries, inos, keys)
         prefix = namerows.children_prefix(key, ino)
         rows: list[Row] = []
-        encode, child_node = namerows.encode_entry_row, namerows.child_node
+        encode, node_of = namerows.encode_entry_row, namerows.node_of
         for first in range(0, len(entries), namerows.PAGE_NODES):
             end = first + namerows.PAGE_NODES
             part = entries[first:end]
             rows += zip(keys[first:end], [encode(ino, entry) for entry in part], strict=True)
             nodes = [
-                child_node(child, ino, entry)
+                node_of(child, ino, entry)
                 for child, entry in zip(inos[first:end], part, strict=True)
             ]
             rows.append((prefix + nodes[-1].name, namerows.encode_page(nodes)))

@@ -35,8 +35,8 @@ FILE = Entry(
 LINK = Entry(b"link", Kind.SYMLINK, size_bytes=4, digest=Digest(OTHER), target=b"../x")
 PIN_ID = ID[:8]
 PIN = PinRow("a/b", COMMIT.hex(), b"d\xff", b"d\xff/*.jpg", 1_800_000_000, 2**40, is_complete=True)
-SNAPSHOT = Snapshot("a/b", COMMIT.hex(), namerows.child_node(1, 1, LINK), 17, 3, 1, 99)
-SNAPSHOT_2 = Snapshot("a/c", COMMIT.hex(), namerows.child_node(1, 1, LINK), 17, 3, 1, 99, 50)
+SNAPSHOT = Snapshot("a/b", COMMIT.hex(), namerows.node_of(1, 1, LINK), 17, 3, 1, 99)
+SNAPSHOT_2 = Snapshot("a/c", COMMIT.hex(), namerows.node_of(1, 1, LINK), 17, 3, 1, 99, 50)
 
 
 def rows() -> list[tuple[bytes, bytes]]:
@@ -52,9 +52,7 @@ def rows() -> list[tuple[bytes, bytes]]:
         (namerows.entry_key(KEY, 77), namerows.encode_entry_row(1, FILE)),
         (
             namerows.children_prefix(KEY, 1) + LINK.name,
-            namerows.encode_page(
-                [namerows.child_node(77, 1, FILE), namerows.child_node(78, 1, LINK)]
-            ),
+            namerows.encode_page([namerows.node_of(77, 1, FILE), namerows.node_of(78, 1, LINK)]),
         ),
         (namerows.loaded_key(KEY, 1), b""),
         (layout.figure_key("next_number"), (5).to_bytes(8, "little")),
@@ -94,7 +92,7 @@ def test_rows_decode_to_what_was_encoded() -> None:
     row = namerows.decode_entry_row(values[7])
     assert namerows.entry_of(row) == FILE
     assert namerows.segments_of(row) == FILE.segments
-    assert namerows.node_of(77, row) == namerows.child_node(77, 1, FILE)
+    assert namerows.node_of(77, row.parent, row) == namerows.node_of(77, 1, FILE)
     assert [node.name for node in namerows.decode_page(values[8])] == [FILE.name, LINK.name]
     assert layout.decode_pin_row(values[11]) == PIN
     owned = msgspec.structs.replace(PIN, owners={"": 1_700_000_000, "docker": PIN.until_s})
