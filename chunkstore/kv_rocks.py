@@ -16,6 +16,7 @@ from typing import Any
 
 from rocksdict import (
     AccessType,
+    BlockBasedIndexType,
     BlockBasedOptions,
     Cache,
     DbClosedError,
@@ -60,7 +61,7 @@ class RocksKeyValues:
 
     def _open(self) -> None:
         with _translated(self._path):
-            self._db = Rdict(str(self._path), _options())
+            self._db = _opened(self._path, _options(), AccessType.read_write())
 
     def get(self, key: bytes) -> bytes | None:
         found: bytes | None = self._get(key)
@@ -116,7 +117,7 @@ class RocksKeyValues:
                 self._is_stuck = False
             except LodefsError:
                 with _translated(self._path):  # reads go on meanwhile
-                    self._db = Rdict(str(self._path), _options(), access_type=_read_only())
+                    self._db = _opened(self._path, _options(), _read_only())
                 raise
 
     def scan(self, prefix: bytes, *, after: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
@@ -181,7 +182,7 @@ class RocksSecondary(RocksKeyValues):
         # Else each look for news starts 16 threads to open what is new, mostly nothing.
         options.set_max_file_opening_threads(1)
         with _translated(path):
-            self._db = Rdict(str(path), options, access_type=_secondary(secondary_path))
+            self._db = _opened(path, options, _secondary(secondary_path))
         self._durable = WriteOptions()
 
     def catch_up(self) -> None:
@@ -209,11 +210,24 @@ def _next_rows(cursor: Any, prefix: bytes, count: int) -> list[tuple[bytes, byte
     return rows
 
 
+def _opened(path: Path, options: Options, access_type: AccessType) -> Rdict:
+    """Errors are RocksDB's. The options are given twice: without those of the one column family
+    there is, a reader takes what the database was left with, and no block cache of ours."""
+    families = {"default": options}
+    return Rdict(str(path), options, column_families=families, access_type=access_type)
+
+
 def _options(block_cache_size_bytes: int = BLOCK_CACHE_SIZE_BYTES) -> Options:
     table = BlockBasedOptions()
-    table.set_block_cache(Cache(block_cache_size_bytes))
+    # The other kind of cache is many caches of 512 KiB, into which the index of a large table does
+    # not fit: it would be read and decompressed for each row (0.2 ms).
+    table.set_block_cache(Cache.new_hyper_clock_cache(block_cache_size_bytes, 0))
     table.set_bloom_filter(10, False)  # noqa: FBT003 - rocksdict takes no keywords here
+    # Large tables have large indexes and filters: in blocks, of which those in use are kept.
     table.set_cache_index_and_filter_blocks(True)
+    table.set_index_type(BlockBasedIndexType.two_level_index_search())
+    table.set_partition_filters(True)
+    table.set_pin_top_level_index_and_filter(True)
     options = Options(raw_mode=True)
     options.create_if_missing(True)  # noqa: FBT003
     options.set_block_based_table_factory(table)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from chunkstore.errors import Corrupt, InUse, LodefsError, Unavailable
 from chunkstore.kv import KeyValues, MemoryKeyValues
-from chunkstore.kv_rocks import RocksKeyValues, RocksSecondary
+from chunkstore.kv_rocks import BLOCK_CACHE_SIZE_BYTES, RocksKeyValues, RocksSecondary
 from chunkstore.testing.kvsuite import KeyValuesSuite
 
 
@@ -113,6 +114,27 @@ def test_a_secondary_refuses_to_write(tmp_path: Path) -> None:
     assert primary.get(b"a") is None
     secondary.close()
     primary.close()
+
+
+def test_reader_and_writer_have_the_options_that_they_were_given(tmp_path: Path) -> None:
+    """Filters, and one block cache of the size that is wanted: also for who opens what is there."""
+    RocksKeyValues(tmp_path / "index").close()
+    primary = RocksKeyValues(tmp_path / "index")
+    secondary = RocksSecondary(
+        tmp_path / "index", tmp_path / "second", block_cache_size_bytes=3 << 20
+    )
+    secondary.close()
+    primary.close()
+    for log, size_bytes in (("index", BLOCK_CACHE_SIZE_BYTES), ("second", 3 << 20)):
+        options = (tmp_path / log / "LOG").read_text()
+        for name, value in (
+            ("filter_policy", "bloomfilter"),
+            ("block_cache_name", ".*HyperClockCache"),
+            ("capacity ", str(size_bytes)),
+            ("index_type", "2"),  # two levels
+            ("partition_filters", "1"),
+        ):
+            assert re.search(rf"^ *{name}: {value}$", options, re.MULTILINE), (log, name)
 
 
 def test_a_damaged_index_is_corrupt(tmp_path: Path) -> None:
