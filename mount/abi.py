@@ -22,7 +22,6 @@ FOREVER_S = 1 << 32  # a validity of entries and attributes; the kernel clamps i
 # flags of INIT; those of 32 and more travel in flags2
 ASYNC_READ = 1 << 0
 DO_READDIRPLUS = 1 << 13
-READDIRPLUS_AUTO = 1 << 14
 NO_OPEN_SUPPORT = 1 << 17
 PARALLEL_DIROPS = 1 << 18
 ABORT_ERROR = 1 << 21
@@ -41,9 +40,11 @@ FOPEN_NOFLUSH = 1 << 5
 FOPEN_PASSTHROUGH = 1 << 7
 
 # notifications: an answer with unique 0, the code in the place of the error
+NOTIFY_STORE = 4
 NOTIFY_RESEND = 7  # since 7.40, Linux 6.9
 NOTIFY_INC_EPOCH = 8  # since 7.44, Linux 6.16
 EPOCH_MINOR = 44
+STORE_MINOR = 41  # Linux 6.12
 
 # ioctls of the device
 IOC_CLONE = 0x8004E500
@@ -113,6 +114,7 @@ READ_IN = struct.Struct("=QQI")  # fh offset size; the rest says nothing to a re
 XATTR_IN = struct.Struct("=II")  # size padding
 INTERRUPT_IN = struct.Struct("=Q")  # unique of the request
 STATFS_OUT = struct.Struct("=5Q4I24x")
+STORE_OUT = struct.Struct("=QQII")  # nodeid offset size padding
 DIRENT = struct.Struct("=QQII")  # ino off namelen type
 _DIRENTPLUS = struct.Struct("=QQQQII6Q10IQQII")
 
@@ -273,6 +275,14 @@ def failure(unique: int, code: int) -> bytes:
     return OUT_HEADER.pack(OUT_HEADER_BYTES, -code, unique)
 
 
-def notification(code: int) -> bytes:
-    """A message to the kernel that answers nothing and has no body."""
-    return OUT_HEADER.pack(OUT_HEADER_BYTES, code, 0)
+def notification(code: int, body_bytes: int = 0) -> bytes:
+    """The header of a message to the kernel that answers nothing; a body of so many bytes
+    follows."""
+    return OUT_HEADER.pack(OUT_HEADER_BYTES + body_bytes, code, 0)
+
+
+def store(node: int, first: int, size_bytes: int) -> bytes:
+    """What comes before ``size_bytes`` of a file that the kernel is to keep: header and struct
+    fuse_notify_store_out. 40 bytes."""
+    header = notification(NOTIFY_STORE, STORE_OUT.size + size_bytes)
+    return header + STORE_OUT.pack(node, first, size_bytes, 0)

@@ -13,12 +13,13 @@ import os
 import shutil
 import time
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import accumulate
 from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
 from threading import Lock
+from typing import NamedTuple
 
 from chunkstore import cachelayout as layout
 from chunkstore import namerows
@@ -77,6 +78,17 @@ class OpenFile(Descriptor):
 
 # Bytes that lie together in a file of the cache: offset and size in bytes.
 Extent = tuple[OpenFile, int, int]
+
+
+class Part(NamedTuple):
+    """A row of a directory's children."""
+
+    key: bytes
+    value: bytes
+
+    def nodes(self) -> list[Node]:
+        """By name. Corrupt."""
+        return namerows.decode_page(self.value)
 
 
 class CacheView:
@@ -182,6 +194,15 @@ class CacheView:
         rows = self._kv.scan(prefix, after=prefix + after)
         return namerows.page_of((value for _, value in rows), after, limit)
 
+    def part(self, node: Node) -> Part | None:
+        """The siblings of an entry that stand in one row with it."""
+        prefix = namerows.children_prefix(self._snapshot, node.parent)
+        key = prefix + node.name
+        value = self._kv.get(key)  # it may be the last of its row
+        if value is not None:
+            return Part(key, value)
+        return next((Part(*row) for row in self._kv.scan(prefix, after=key)), None)
+
     def _is_loaded(self, ino: int) -> bool:
         return self._kv.get(namerows.loaded_key(self._snapshot, ino)) is not None
 
@@ -210,15 +231,26 @@ class CacheView:
             file = self.complete_flat(node) or self._flat(node)
             if file is not None and (file.is_complete or self._covers(file, first, size_bytes)):
                 return [(file, first, size_bytes)]
-        else:
-            # A file of one chunk: the chunk's id is the file's digest.
-            value = self._kv.get(layout.CHUNKS + node.digest)
-            if value is not None:
-                number, offset, chunk_bytes = layout.decode_chunk_row(value)
-                file = self._files.get(number) or self._open(number)
-                if file is not None and chunk_bytes == total:
-                    return [(file, offset + first, size_bytes)]
+        else:  # a file of one chunk: the chunk's id is the file's digest
+            whole = self._chunk(node, self._kv.get(layout.chunk_key(node.digest)))
+            if whole is not None:
+                return [(whole[0], whole[1] + first, size_bytes)]
         return self._by_chunks(node, first, size_bytes)
+
+    def find_chunks(self, nodes: Sequence[Node]) -> list[Extent | None]:
+        """Where each of some files lies that are one chunk."""
+        values = self._kv.get_many([layout.chunk_key(node.digest) for node in nodes])
+        return [self._chunk(node, value) for node, value in zip(nodes, values, strict=True)]
+
+    def _chunk(self, node: Node, value: bytes | None) -> Extent | None:
+        """The bytes of a file that is one chunk, from the chunk's row."""
+        if value is None:
+            return None
+        number, offset, chunk_bytes = layout.decode_chunk_row(value)
+        if chunk_bytes != node.size_bytes:
+            return None
+        file = self._files.get(number) or self._open(number)
+        return None if file is None else (file, offset, chunk_bytes)
 
     def _flat(self, node: Node) -> OpenFile | None:
         value = self._kv.get(layout.flat_key(node.digest))

@@ -21,8 +21,18 @@ import msgspec
 from chunkstore.cachelayout import FLAT_DIR
 from chunkstore.errors import InvalidInput, LodefsError, Unavailable
 from chunkstore.openfiles import raise_limit
-from chunkstore.wire import Failure
-from mount import attach, device, handover, holding, mounttable, passthrough, rundir, worker
+from chunkstore.wire import Failure, Snapshot
+from mount import (
+    attach,
+    device,
+    handover,
+    holding,
+    memory,
+    mounttable,
+    passthrough,
+    rundir,
+    worker,
+)
 from mount.attendant import Attendant, Ending
 from mount.client import Client, Outage
 from mount.direct import DirectReader
@@ -36,10 +46,13 @@ from mount.passthrough import Opening
 from mount.roster import SLOTS
 from mount.session import Session
 from mount.stage import Progress, Stage
+from mount.storer import Storer
+from mount.storer import serve as serve_wishes
 from mount.supervisor import Post, Supervisor, ended
 from mount.traffic import Count, uncounted
 from mount.transport import parse_address
 from mount.waits import Waits
+from mount.wishes import LOOK_UP, Tell, Wishes, untold
 
 IDENTIFIER = "lodefs-mount"  # of lines in the journal
 CACHE_TIMEOUT_S = 5.0  # of requests that no reader waits for
@@ -158,7 +171,10 @@ def _take_away(
 def agree(fd: int, job: Job, say: Say) -> Session:
     """Answer INIT: what was agreed on, and why there is no passthrough, where there is none."""
     options = job.options
-    reason = passthrough.objection(options.passthrough, job.snapshot, lambda: cache_dir(options))
+    fits = memory.fits(job.snapshot.size_bytes, memory.total_bytes())
+    reason = passthrough.objection(
+        options.passthrough, job.snapshot, lambda: cache_dir(options), fits_memory=fits
+    )
     session = device.handshake(fd, passthrough=reason is None)
     if session.passthrough:
         return session
@@ -194,10 +210,15 @@ def _supervisor(grip: Grip, say: Say, is_ready: Callable[[], bool]) -> Superviso
     job, options, session = grip.job, grip.job.options, grip.session
     state = "on" if session.passthrough else f"off: {session.objection}"
     view = View(job.snapshot, job.root, options.uid, options.gid, os.getpid(), state, options.mode)
-    lines = Lines(options.worker_count())
+    lines, wishes = Lines(options.worker_count()), Wishes()
+    stores = session.stores and bool(parse_address(options.proxy).path)
+    tell = wishes.tell if stores else untold
 
     def work(post: Post) -> None:
-        _work(post, grip, view, lines, say, is_ready)
+        if post.index < options.worker_count():
+            _work(post, grip, view, lines, tell, say, is_ready)
+        else:
+            _store_ahead(post, grip, view.snapshot, wishes, say)
 
     return Supervisor(
         grip.device,
@@ -208,27 +229,37 @@ def _supervisor(grip: Grip, say: Say, is_ready: Callable[[], bool]) -> Superviso
         hang_s=options.read_timeout_s + options.hang_margin_s,
         say=say,
         clones=grip.clones,
+        call_fd=wishes.fileno() if stores else -1,
         roster=holding.roster(grip),
         door=holding.door(grip, supervised=True, is_ready=is_ready),
     )
 
 
 def _work(
-    post: Post, grip: Grip, view: View, lines: Lines, say: Say, is_ready: Callable[[], bool]
+    post: Post,
+    grip: Grip,
+    view: View,
+    lines: Lines,
+    tell: Tell,
+    say: Say,
+    is_ready: Callable[[], bool],
 ) -> None:
     """What a worker process does."""
     options = grip.job.options
     waits = Waits(options.threads)
-    ended = Ending(lambda: lines.wake(post.index))
+
+    def wake() -> None:
+        lines.wake(post.index)
+        tell(LOOK_UP)
+
+    ended = Ending(wake)
     handles = holding.handles(grip)
-    table = holding.traffic(grip)
-    row = post.slot if grip.session.resend else post.index  # workers have no roster there
-    count = table.counter(row) if table is not None and 0 <= row < SLOTS else uncounted
+    count = _counter(post, grip)
     opening = Opening(post.fd, handles, say, count) if handles is not None else None
     worker.serve(
         post.fd,
         grip.session,
-        reader_factory(options, view, say, opening, count),
+        reader_factory(options, view, say, opening, count, tell),
         threads=options.threads,
         marks=post.marks,
         say=say,
@@ -244,12 +275,29 @@ def _work(
         grip.place.remove()
 
 
+def _store_ahead(post: Post, grip: Grip, snapshot: Snapshot, wishes: Wishes, say: Say) -> None:
+    """What the process beside the workers does."""
+    client = Client(parse_address(grip.job.options.proxy), timeout_s=CACHE_TIMEOUT_S)
+    nearby = Nearby(client, snapshot, say)
+    large = not grip.session.passthrough  # else they have pages of their own
+    storer = Storer(post.fd, nearby, large=large, count=_counter(post, grip))
+    post.serving()
+    serve_wishes(wishes, nearby, storer, lambda: ended(post.fd))
+
+
+def _counter(post: Post, grip: Grip) -> Count:
+    table = holding.traffic(grip)
+    row = post.slot if grip.session.resend else post.index  # there is no roster without it
+    return table.counter(row) if table is not None and 0 <= row < SLOTS else uncounted
+
+
 def reader_factory(
     options: MountOptions,
     view: View,
     say: Say,
     opening: Opening | None = None,
     count: Count = uncounted,
+    tell: Tell = untold,
 ) -> worker.ReaderFactory:
     """Makes a reader and a file system for each thread of a worker; what they learn they share.
 
@@ -257,13 +305,15 @@ def reader_factory(
     passed through to the kernel.
     """
     address = parse_address(options.proxy)
-    memory = Memory()
+    remembered = Memory()
     outage = Outage()
     nearby: Nearby | None = None
     if address.path:
         nearby = Nearby(Client(address, timeout_s=CACHE_TIMEOUT_S), view.snapshot, say)
         if opening is not None:
-            marker = DirectReader(Client(address, timeout_s=CACHE_TIMEOUT_S), nearby, memory.nodes)
+            marker = DirectReader(
+                Client(address, timeout_s=CACHE_TIMEOUT_S), nearby, remembered.nodes
+            )
             nearby.before_report = partial(opening.mark_used, marker)
         nearby.start()
 
@@ -277,10 +327,10 @@ def reader_factory(
             count=count,
         ).mounted(view.snapshot)
         if nearby is None:
-            return client, FileSystem(client, view, memory)
-        direct = DirectReader(client, nearby, memory.nodes, on_slow, count)
+            return client, FileSystem(client, view, remembered)
+        direct = DirectReader(client, nearby, remembered.nodes, on_slow, count, tell)
         opens = opening.opens(direct) if opening is not None else None
-        return direct, FileSystem(direct, view, memory, opens)
+        return direct, FileSystem(direct, view, remembered, opens)
 
     return make
 

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import select
 import struct
 
 from chunkstore.errors import Denied, Unsupported
@@ -19,6 +20,7 @@ NUMBER = os.makedev(10, 229)  # devices.txt of the kernel
 _ENDED = frozenset({errno.ENODEV, errno.ECONNABORTED})
 # The request was taken back before it was read, or there is none now.
 _AGAIN = frozenset({errno.ENOENT, errno.EAGAIN, errno.EINTR})
+UNANSWERED = frozenset({abi.Opcode.FORGET, abi.Opcode.BATCH_FORGET, abi.Opcode.INTERRUPT})
 
 
 def open_device() -> int:
@@ -79,6 +81,22 @@ def write_answer(device: int, header: bytes, body: Buffer) -> None:
                 raise
 
 
+def fail_request(device: int) -> bool:
+    """Answer the next request with EIO; False where none waits, or the connection has ended."""
+    buffer = bytearray(abi.REQUEST_BYTES_MIN + 4096)
+    poll = select.poll()
+    poll.register(device, select.POLLIN)
+    if not any(event & select.POLLIN for _, event in poll.poll(0)):
+        return False
+    size = read_request(device, buffer)
+    if size is None:
+        return False
+    _, opcode, unique, *_ = abi.IN_HEADER.unpack_from(buffer)
+    if opcode not in UNANSWERED:
+        write_answer(device, abi.failure(unique, errno.EIO), b"")
+    return True
+
+
 def open_backing(device: int, fd: int) -> int:
     """Let the kernel read the file ``fd`` for a file of the mount: its id. OSError.
 
@@ -118,6 +136,19 @@ def notify(device: int, code: int) -> bool:
     """Send a notification without a body; False where the connection has ended or refuses it."""
     try:
         os.write(device, abi.notification(code))
+    except OSError:
+        return False
+    return True
+
+
+def store(device: int, node: int, first: int, data: Buffer) -> bool:
+    """Put bytes of a file into the kernel's page cache (FUSE_NOTIFY_STORE); False where it does
+    not know the node, has no room, or the connection has ended.
+
+    It waits, and cannot be killed meanwhile, for pages that are just being read.
+    """
+    try:
+        os.writev(device, [abi.store(node, first, len(data)), data])
     except OSError:
         return False
     return True

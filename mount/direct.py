@@ -12,10 +12,12 @@ from chunkstore.errors import LodefsError, NotFound
 from chunkstore.objects import Buffer
 from chunkstore.tree import Kind
 from chunkstore.wire import Node, Page
+from mount.ahead import says_something
 from mount.client import Client
 from mount.lru import Lru
 from mount.nearby import Nearby, Tally
 from mount.traffic import Column, Count, uncounted
+from mount.wishes import Tell, Wish, untold
 
 if TYPE_CHECKING:
     from mount.cacheview import CacheView, Extent, OpenFile  # loaded where there is a cache
@@ -29,7 +31,7 @@ class DirectReader:
     """A mount.filesystem.Reader of one thread: the cache's files first, then the proxy.
 
     ``nodes`` is what the file system remembers of entries. ``on_slow`` is called before waiting
-    for a disk.
+    for a disk. ``tell`` hears of reads that others like them are likely to follow.
     """
 
     def __init__(
@@ -39,6 +41,7 @@ class DirectReader:
         nodes: Lru[int, Node],
         on_slow: Callable[[], None] = lambda: None,
         count: Count = uncounted,
+        tell: Tell = untold,
     ) -> None:
         self._client = client
         self._nearby = nearby
@@ -47,6 +50,7 @@ class DirectReader:
         self._count = count
         self._nowait = os.RWF_NOWAIT
         self._held: OpenFile | None = None
+        self._tell = tell
         self._tally = Tally()
         nearby.tallies.append(self._tally)
 
@@ -109,6 +113,8 @@ class DirectReader:
     # --- bytes
 
     def _read(self, view: CacheView, ino: int, first: int, size_bytes: int) -> memoryview | None:
+        if self._nearby.neighbours_size_bytes and says_something(first, size_bytes):
+            self._tell(Wish(ino, first, size_bytes))
         file = view.known_flat(ino)
         if file is not None:
             size = min(size_bytes, file.size_bytes - first)

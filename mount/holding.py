@@ -15,6 +15,7 @@ from mount import device, mounttable, rundir
 from mount.handles import Handles
 from mount.handover import Door, Grip
 from mount.job import Job
+from mount.options import MountOptions
 from mount.roster import Roster
 from mount.session import Session
 from mount.traffic import Table
@@ -81,11 +82,16 @@ def begin(
     return msgspec.structs.replace(grip, memories=memories, listener=listener.detach(), place=place)
 
 
+def process_count(options: MountOptions) -> int:
+    """The workers of a mount, and the process that may store ahead (mount.storer)."""
+    return options.worker_count() + 1
+
+
 def widen(grip: Grip, say: Callable[[str], None]) -> Grip:
-    """With a descriptor for each worker; where none can be had, workers share the first."""
+    """With a descriptor for each process; where none can be had, workers share the first."""
     clones = list(grip.clones)
     try:
-        while len(clones) < grip.job.options.worker_count():
+        while len(clones) < process_count(grip.job.options):
             clones.append(device.open_clone(grip.device))
     except LodefsError as error:
         say(f"workers share one descriptor: {error}")

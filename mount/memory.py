@@ -1,4 +1,4 @@
-"""How much of the machine's memory may be used for reading ahead from the cache's own files."""
+"""How much of the machine's memory a dataset may be expected to have."""
 
 from __future__ import annotations
 
@@ -18,11 +18,26 @@ def neighbours_size_bytes(snapshot_bytes: int, available_bytes: int) -> int:
     return NEIGHBOURS_SIZE_BYTES if snapshot_bytes <= available_bytes // 2 else 0
 
 
+def fits(snapshot_bytes: int, total_bytes: int) -> bool:
+    """Whether a dataset can stay in the page cache beside whatever the machine is for: twice, as
+    files of the mount and as files of the cache."""
+    return snapshot_bytes <= total_bytes // 4
+
+
 def available_bytes(meminfo: Path = MEMINFO) -> int:
     """What the kernel could give away without swapping; 0 where it does not tell."""
+    return _figure(meminfo, "MemAvailable:")
+
+
+def total_bytes(meminfo: Path = MEMINFO) -> int:
+    """All memory of the machine; 0 where the kernel does not tell."""
+    return _figure(meminfo, "MemTotal:")
+
+
+def _figure(meminfo: Path, name: str) -> int:
     try:
         text = meminfo.read_text("ascii")
     except OSError:
         return 0
-    words = text.partition("MemAvailable:")[2].split(maxsplit=1)
+    words = text.partition(name)[2].split(maxsplit=1)
     return int(words[0]) * 1024 if words and words[0].isdigit() else 0

@@ -81,6 +81,11 @@ class Nearby:
         self._thread = Thread(target=self._run, name="nearby", daemon=True)
         self._thread.start()
 
+    @property
+    def is_started(self) -> bool:
+        """Whether it looks after the cache."""
+        return self._thread is not None
+
     def close(self) -> None:
         """Give the cache up."""
         self._stopping = True

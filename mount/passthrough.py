@@ -24,10 +24,12 @@ from mount.traffic import Column, Count, uncounted
 
 MARK_PERIOD_S = 5.0  # how often the flat files that the kernel reads are marked as used
 
-# Opening and closing a file costs three more messages than where the kernel opens files by itself,
-# as much time as passthrough saves on about so many bytes (docs/decisions/0011-passthrough.md).
-# Only large files can be passed through, but the kernel asks about each open of any file.
-BYTES_BY_FILE_MIN = 64 * 1024
+# Opening and closing a file costs two more messages than where the kernel opens files by itself,
+# as much time as passthrough saves on about so many bytes that come from the disk, or from memory
+# (docs/decisions/0011-passthrough.md). Only large files can be passed through, but the kernel asks
+# about each open of any file.
+DISK_BYTES_BY_FILE_MIN = 64 * 1024
+MEMORY_BYTES_BY_FILE_MIN = 256 * 1024
 
 _INITIAL_USER_NAMESPACE = 0xEFFFFFFD  # PROC_USER_INIT_INO, linux/proc_ns.h
 _CAP_SYS_ADMIN = 21  # linux/capability.h
@@ -163,25 +165,32 @@ class Opening:
 
 
 def objection(
-    wanted: Wanted, snapshot: Snapshot, cache_dir: Callable[[], Path | None]
+    wanted: Wanted,
+    snapshot: Snapshot,
+    cache_dir: Callable[[], Path | None],
+    *,
+    fits_memory: bool,
 ) -> str | None:
     """Why a mount of ``snapshot`` is to do without passthrough; None: nothing is known against it.
 
     ``cache_dir`` tells where the node's cache lies, None where it cannot be read from here.
+    ``fits_memory``: whether all of it can stay in the page cache.
     """
     if wanted == "off":
         return "not wanted"
-    if wanted == "auto" and not _pays(snapshot):
+    if wanted == "auto" and not _pays(snapshot, fits_memory=fits_memory):
         return "most files are small"
     return obstacle(cache_dir())
 
 
-def _pays(snapshot: Snapshot) -> bool:
-    """Whether what passthrough saves, if all is read once, is more than what it costs."""
+def _pays(snapshot: Snapshot, *, fits_memory: bool) -> bool:
+    """Whether what passthrough saves, if all is read once, is more than what it costs. What fits
+    into memory comes from the disk but once."""
+    by_file = MEMORY_BYTES_BY_FILE_MIN if fits_memory else DISK_BYTES_BY_FILE_MIN
     passed_bytes = snapshot.large_size_bytes
     if passed_bytes is None:
         passed_bytes = snapshot.size_bytes
-    return passed_bytes >= BYTES_BY_FILE_MIN * max(snapshot.files, 1)
+    return passed_bytes >= by_file * max(snapshot.files, 1)
 
 
 def obstacle(cache_dir: Path | None) -> str | None:

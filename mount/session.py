@@ -19,7 +19,6 @@ WRITE_BYTES_MAX = 4096  # nothing is ever written; it also sizes the buffers of 
 WANTED = (
     abi.ASYNC_READ
     | abi.DO_READDIRPLUS
-    | abi.READDIRPLUS_AUTO
     | abi.NO_OPEN_SUPPORT
     | abi.PARALLEL_DIROPS
     | abi.ABORT_ERROR
@@ -38,6 +37,8 @@ class Session(msgspec.Struct, frozen=True):
     Passthrough has to answer the very first OPEN with a handle, so that a mount which is to
     use it must have ``no_open`` false from the beginning. ``resend``: the kernel sends the
     requests of a dead worker again. ``epochs``: it can be told to look every name up anew.
+    ``stores``: it may be given bytes that it did not ask for. Kernels before 6.12 may lack the
+    change of August 2024 without which the page at a file's end shows what was in memory before.
     ``passthrough``: an answer to OPEN may name a file that the kernel reads by itself;
     ``objection``: why not.
     """
@@ -47,6 +48,7 @@ class Session(msgspec.Struct, frozen=True):
     no_opendir: bool
     resend: bool
     epochs: bool
+    stores: bool = False
     passthrough: bool = False
     objection: str = ""
 
@@ -79,6 +81,7 @@ def negotiate(offer: abi.InitIn, *, passthrough: bool = False) -> tuple[abi.Init
         no_opendir=bool(flags & abi.NO_OPENDIR_SUPPORT),
         resend=bool(flags & abi.HAS_RESEND),
         epochs=offer.minor >= abi.EPOCH_MINOR,
+        stores=bool(flags & abi.HAS_RESEND) and offer.minor >= abi.STORE_MINOR,
         passthrough=bool(flags & abi.PASSTHROUGH),
     )
     return out, session

@@ -33,6 +33,8 @@ CHECK_S = 1.0  # how often workers are looked at
 STEADY_S = 1.0  # a worker that lived so long did not die of its start: replaced at once
 RESTART_PAUSE_S_MAX = 5.0
 END_TIMEOUT_S = 5.0  # for workers to end by themselves when the mount is gone
+KILL_S = 0.1  # so long it takes at most, where nothing holds a process
+FAIL_PAUSE_S = 0.01
 START_TIMEOUT_S = 30.0  # for own workers to serve before those of a predecessor are ended
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
@@ -63,6 +65,8 @@ class _Place(msgspec.Struct):
     fd: int
     marks: memoryview[float]
     own: bool  # a cloned descriptor, not the connection's first
+    call_fd: int = -1  # where there is one, it is started when that is readable
+    listening: bool = False
     pid: int = 0
     pid_fd: int = -1
     slot: int = -1  # of the roster
@@ -75,7 +79,9 @@ class Supervisor:
     """Runs ``workers`` processes of ``work`` on the connection ``fd`` until it ends.
 
     ``hang_s``: a thread busy for longer makes its worker count as hanging. ``say`` logs a line.
-    ``clones`` are descriptors for workers; those beyond them share ``fd``. With a ``roster``
+    ``clones`` are descriptors for workers; those beyond them share ``fd``. ``call_fd``: one process
+    more, with a clone of its own, is started when that gets readable, to read it; it answers
+    nobody, and nobody waits for it. With a ``roster``
     workers outlive the supervisor; ``door`` is where others ask for the mount. When one has
     taken it, ``left`` is true. ``settled``: its workers serve, and others do not any more.
     ``over``: the connection had ended when this did. Must be called in a process without threads.
@@ -92,6 +98,7 @@ class Supervisor:
         hang_s: float,
         say: Callable[[str], None],
         clones: Sequence[int] = (),
+        call_fd: int = -1,
         roster: Roster | None = None,
         door: Door | None = None,
     ) -> None:
@@ -110,14 +117,19 @@ class Supervisor:
         self._stop = False
         self._poll = select.poll()
         self._probe = (0, -1)
-        shared = mmap.mmap(-1, max(8 * workers * threads, 1))
+        if len(clones) <= workers:
+            call_fd = -1
+        processes = workers if call_fd < 0 else workers + 1
+        shared = mmap.mmap(-1, max(8 * processes * threads, 1))
         marks = memoryview(shared).cast("d")
-        each = [marks[n * threads : (n + 1) * threads] for n in range(workers)]
+        each = [marks[n * threads : (n + 1) * threads] for n in range(processes)]
         self._places = [
             _Place(n, clones[n] if n < len(clones) else fd, one, own=n < len(clones))
             for n, one in enumerate(each)
         ]
-        self._more = list(clones[workers:])  # what a predecessor with more workers used
+        for place in self._places[workers:]:
+            place.call_fd = call_fd
+        self._more = list(clones[processes:])  # what a predecessor with more workers used
 
     def run(
         self,
@@ -141,7 +153,8 @@ class Supervisor:
         self._me = os.pidfd_open(os.getpid())
         try:
             for place in self._places:
-                self._start(place)
+                if place.call_fd < 0:
+                    self._start(place)
             deadline_s = time.monotonic() + ready_timeout_s
             if ready is not None:
                 self._start_probe(ready)
@@ -166,6 +179,8 @@ class Supervisor:
             for place in self._places:
                 if fd == place.pid_fd and not self._reap(place):
                     return False
+                if place.listening and fd == place.call_fd:
+                    self._hear_call(place)
             if self._door is not None and fd == self._door.fileno():
                 self._answer_door(self._door)
             if self._taker is not None and fd == self._taker.fileno():
@@ -175,7 +190,7 @@ class Supervisor:
             os.kill(self._probe[0], signal.SIGKILL)
             return on_ready(-1)
         for place in self._places:
-            if not place.pid and now_s >= place.start_at_s:
+            if not place.pid and not place.listening and now_s >= place.start_at_s:
                 self._restart(place)
             elif place.pid and any(0 < mark < now_s - self._hang_s for mark in place.marks):
                 self._say(f"worker {place.pid} hangs; it is killed and replaced")
@@ -186,7 +201,11 @@ class Supervisor:
     def _pause_s(self) -> float:
         """How long to wait for events: shorter where a worker is to be started soon."""
         now_s = time.monotonic()
-        starts = [place.start_at_s - now_s for place in self._places if not place.pid]
+        starts = [
+            place.start_at_s - now_s
+            for place in self._places
+            if not place.pid and not place.listening
+        ]
         return max(min([CHECK_S, *starts]), 0.001)
 
     def _on_signal(self, number: int, _frame: object) -> None:
@@ -242,9 +261,10 @@ class Supervisor:
         """Wait until all workers serve, and would go on without this process; False where one
         ends, or is not there in time."""
         deadline_s = time.monotonic() + START_TIMEOUT_S
-        pid_fds = [place.pid_fd for place in self._places]
+        started = [place for place in self._places if place.pid]
+        pid_fds = [place.pid_fd for place in started]
         roster = self._roster
-        while roster is not None and any(not roster.pid(place.slot) for place in self._places):
+        while roster is not None and any(not roster.pid(place.slot) for place in started):
             dead, _, _ = select.select(pid_fds, [], [], 0.001)
             if dead or self._stop or time.monotonic() > deadline_s:
                 return False
@@ -266,12 +286,34 @@ class Supervisor:
                 lambda: self._serving(place.slot),
                 place.slot,
             )
-            keep = self._fds() if self._roster is not None else {place.fd}
+            # Who answers nobody must not keep the requests of others alive.
+            is_holder = self._roster is not None and place.call_fd < 0
+            keep = self._fds() if is_holder else {place.fd}
             self._become(supervisor, lambda: self._work(post), keep=keep)
         place.pid_fd = self._watch(pid)
         place.pid = pid
 
     def _restart(self, place: _Place) -> None:
+        if place.call_fd >= 0:
+            self._poll.register(place.call_fd, select.POLLIN)
+            place.listening = True
+        elif (
+            self._try_start(place)
+            and self._session.resend
+            and not device.notify(self._fd, abi.NOTIFY_RESEND)
+        ):
+            self._say("the kernel does not send the requests of the dead worker again")
+
+    def _hear_call(self, place: _Place) -> None:
+        self._poll.unregister(place.call_fd)
+        place.listening = False
+        if ended(self._fd):
+            place.start_at_s = time.monotonic() + CHECK_S  # workers are about to say so too
+        else:
+            self._try_start(place)
+
+    def _try_start(self, place: _Place) -> bool:
+        """Whether it is started; else that is to be tried again later."""
         try:
             self._start(place)
         except (OSError, Unavailable) as error:  # no memory or process to be had now
@@ -279,9 +321,8 @@ class Supervisor:
             if self._roster is not None and place.slot >= 0:
                 self._roster.clear(place.slot)
             place.start_at_s = time.monotonic() + RESTART_PAUSE_S_MAX
-            return
-        if self._session.resend and not device.notify(self._fd, abi.NOTIFY_RESEND):
-            self._say("the kernel does not send the requests of the dead worker again")
+            return False
+        return True
 
     def _start_probe(self, ready: Callable[[], int]) -> None:
         supervisor = os.getpid()
@@ -346,13 +387,14 @@ class Supervisor:
         code = self._collect(place)
         if ended(self._fd):
             return False
-        if not self._session.resend and not self._renew(place):
+        if not self._session.resend and place.call_fd < 0 and not self._renew(place):
             return False
         now_s = time.monotonic()
         steady = now_s - place.started_s >= STEADY_S
         place.pause_s = 0.0 if steady else min(2 * place.pause_s + 0.01, RESTART_PAUSE_S_MAX)
         place.start_at_s = now_s + (0.0 if steady else place.pause_s)
-        self._say(f"a worker ended with status {code}; another takes its place")
+        who = "a worker" if place.call_fd < 0 else "the process that stores ahead"
+        self._say(f"{who} ended with status {code}; another takes its place")
         return True
 
     def _renew(self, place: _Place) -> bool:
@@ -391,10 +433,14 @@ class Supervisor:
         elif self._roster is not None and self.settled and not ended(self._fd):
             self._roster.kill_all()
         deadline_s = time.monotonic() + (END_TIMEOUT_S if ended(self._fd) else 0)
-        for place in self._places:
-            if place.pid:
-                _wait(place.pid_fd, deadline_s - time.monotonic())
-                os.kill(place.pid, signal.SIGKILL)
+        living = [place for place in self._places if place.pid]
+        for place in living:
+            _wait(place.pid_fd, deadline_s - time.monotonic())
+            os.kill(place.pid, signal.SIGKILL)
+        if not self.left:
+            self._fail_requests([place.pid_fd for place in living])
+        for place in living:
+            if _is_over(place.pid_fd):
                 self._collect(place)
         # Closing the last descriptor ends the connection, and with it a probe that waits for it.
         for fd in self._fds():
@@ -402,6 +448,18 @@ class Supervisor:
         if self._probe[0]:
             os.kill(self._probe[0], signal.SIGKILL)
             self._reap_probe()
+
+    def _fail_requests(self, pid_fds: Sequence[int]) -> None:
+        """Until the processes have ended that were killed: one that stores bytes cannot while the
+        page has a reader (mount.storer), and nobody else answers that any more."""
+        deadline_s = time.monotonic() + END_TIMEOUT_S
+        for pid_fd in pid_fds:
+            _wait(pid_fd, KILL_S)
+        if self._session.resend and not all(map(_is_over, pid_fds)):
+            device.notify(self._fd, abi.NOTIFY_RESEND)  # those that dead workers had
+        while not all(map(_is_over, pid_fds)) and time.monotonic() < deadline_s:
+            if not device.fail_request(self._fd):
+                _wait(next(fd for fd in pid_fds if not _is_over(fd)), FAIL_PAUSE_S)
 
 
 def ended(fd: int) -> bool:
@@ -414,6 +472,10 @@ def ended(fd: int) -> bool:
 def _clear(marks: memoryview[float]) -> None:
     for index in range(len(marks)):
         marks[index] = 0.0
+
+
+def _is_over(pid_fd: int) -> bool:
+    return bool(select.select([pid_fd], [], [], 0)[0])
 
 
 def _wait(pid_fd: int, seconds: float) -> None:

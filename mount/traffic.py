@@ -41,7 +41,8 @@ Count = Callable[[Column, int], None]
 
 
 class Traffic(msgspec.Struct, frozen=True):
-    """Bytes that readers of one mount got, by where they came from. What the kernel reads from
+    """Bytes of files that the kernel got for readers of one mount, by where they came from; what it
+    was given before it asked (mount.storer) is among ``cache_bytes``. What the kernel reads from
     the cache by itself is not counted by anybody: ``kernel_opens`` says how often files were
     opened so."""
 

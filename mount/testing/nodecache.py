@@ -1,8 +1,10 @@
-"""A node's cache made by hand: flat files of a DictTree that a test completes and evicts."""
+"""A node's cache made by hand: files of a DictTree that a test completes, holds, and evicts."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 
 from chunkstore import cachelayout as layout
@@ -28,7 +30,7 @@ class NodeCache:
         self._tree = tree
         self._count = 0
         self._kv = RocksKeyValues(directory / layout.INDEX_DIR)
-        snapshot = namerows.snapshot_key(bytes.fromhex(tree.snapshot.commit))
+        self._snapshot = snapshot = namerows.snapshot_key(bytes.fromhex(tree.snapshot.commit))
         self._kv.write(
             [
                 (
@@ -58,6 +60,35 @@ class NodeCache:
         )
         self.numbers[ino] = number
 
+    def hold(self, directory: int, inos: Iterable[int], *, gap_bytes: int = 0) -> None:
+        """From now on a directory's children have rows, and small files of it lie in a slab, in
+        that order, so many bytes apart."""
+        names = [self._tree.nodes[ino] for ino in self._tree.names[directory]]
+        prefix = namerows.children_prefix(self._snapshot, directory)
+        rows: list[tuple[bytes, bytes | None]] = [
+            (prefix + page[-1].name, namerows.encode_page(page)) for page in _pages(names)
+        ]
+        self._count += 1
+        path = layout.slab_path(self._directory, self._count)
+        path.parent.mkdir(exist_ok=True)
+        with path.open("wb") as slab:
+            for ino in inos:
+                node = self._tree.nodes[ino]
+                place = layout.encode_chunk_row(self._count, slab.tell(), node.size_bytes)
+                rows.append((layout.chunk_key(node.digest), place))
+                entry = namerows.encode_entry_row(node.parent, _entry(node))
+                rows.append((namerows.entry_key(self._snapshot, ino), entry))
+                slab.write(self._tree.data[ino] + bytes(gap_bytes))
+            end = slab.tell()
+        row = FileRow(FileKind.SLAB, FileState.COMPLETE, layout.DURABLE, bytes(32), end, end, 0)
+        rows.append((layout.file_key(self._count), layout.encode_file_row(row)))
+        self._kv.write(rows)
+
+    def cut_slabs(self, size_bytes: int) -> None:
+        """Somebody shortens all slabs."""
+        for path in (self._directory / layout.SLABS_DIR).glob("*/*"):
+            os.truncate(path, size_bytes)
+
     def evict(self, ino: int) -> None:
         """From now on it has none."""
         number, digest = self.numbers.pop(ino), self._tree.nodes[ino].digest
@@ -67,6 +98,12 @@ class NodeCache:
     def close(self) -> None:
         """Nothing is written any more."""
         self._kv.close()
+
+
+def _pages(nodes: list[Node]) -> Iterator[list[Node]]:
+    left = iter(nodes)
+    while page := list(islice(left, namerows.PAGE_NODES)):
+        yield page
 
 
 def _entry(node: Node) -> Entry:

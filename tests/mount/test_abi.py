@@ -45,6 +45,7 @@ ENCODED = {
     "dirent": abi.dirent(7, 9, stat.S_IFDIR | 0o555, b"name-of-11b"),
     "direntplus": abi.direntplus(ENTRY, 9, b"12345678"),
     "direntplus_bare": abi.direntplus_bare(1, 4, stat.S_IFDIR | 0o555, b".."),
+    "notify_store": abi.store(0x1122334455667788, 1 << 20, 70000),
     "notify_resend": abi.notification(abi.NOTIFY_RESEND),
 }
 
@@ -73,6 +74,7 @@ def test_golden_file_is_complete() -> None:
         (16, abi.OPEN_OUT),
         (80, abi.STATFS_OUT),
         (24, abi.DIRENT),
+        (24, abi.STORE_OUT),
     ],
 )
 def test_sizes_of_the_header_file(size: int, layout: object) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import mmap
 import os
 import random
 from collections.abc import Iterator
@@ -14,6 +12,7 @@ import pytest
 from chunkstore import cachelayout as layout
 from chunkstore.testing.children import private_directory
 from mount.testing.mounts import Mounts, read_anew, until
+from mount.testing.pages import pages_in_memory
 from proxy.storenode import StoreNode
 from proxy.testing import RunningProxy
 from proxy.testing_rig import MIB, REPO, Rig, serve_rig
@@ -84,17 +83,6 @@ def let_go(path: Path) -> None:
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
     finally:
         os.close(fd)
-
-
-def pages_in_memory(path: Path) -> list[bool]:
-    """Of each page of a file, whether it is in memory, mincore(2)."""
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) as mapped:
-        found = (ctypes.c_ubyte * -(-len(mapped) // mmap.PAGESIZE))()
-        first = ctypes.c_char.from_buffer(mapped)
-        address, size = ctypes.c_void_p(ctypes.addressof(first)), ctypes.c_size_t(len(mapped))
-        assert ctypes.CDLL(None).mincore(address, size, found) == 0
-        del first  # else the mapping cannot be closed
-    return [bool(page & 1) for page in found]
 
 
 def test_a_small_file_brings_its_neighbours_from_the_disk(rigged: Rigged) -> None:

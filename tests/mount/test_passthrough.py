@@ -18,7 +18,13 @@ from mount.abi import Opcode
 from mount.dispatch import Dispatcher
 from mount.filesystem import LARGE, FileSystem, View
 from mount.handles import CACHED, Handles
-from mount.passthrough import BYTES_BY_FILE_MIN, Opening, Opens, objection
+from mount.passthrough import (
+    DISK_BYTES_BY_FILE_MIN,
+    MEMORY_BYTES_BY_FILE_MIN,
+    Opening,
+    Opens,
+    objection,
+)
 from mount.session import Session
 from mount.testing.dicttree import DictTree
 
@@ -260,31 +266,44 @@ def snapshot(*, files: int, size_bytes: int, large_size_bytes: int | None = None
 
 def test_objections(tmp_path: Path) -> None:
     """What is not wanted or not worth while needs no look at the machine."""
-    large = snapshot(files=10, size_bytes=10 * BYTES_BY_FILE_MIN)
-    small = snapshot(files=10, size_bytes=10 * BYTES_BY_FILE_MIN - 1)
+    large = snapshot(files=10, size_bytes=10 * DISK_BYTES_BY_FILE_MIN)
+    small = snapshot(files=10, size_bytes=10 * DISK_BYTES_BY_FILE_MIN - 1)
+    none = snapshot(files=0, size_bytes=0)
 
     def nowhere() -> None:
         raise AssertionError("asked in vain")
 
-    assert objection("off", large, nowhere) == "not wanted"
-    assert objection("auto", small, nowhere) == "most files are small"
+    assert objection("off", large, nowhere, fits_memory=False) == "not wanted"
+    assert objection("auto", small, nowhere, fits_memory=False) == "most files are small"
     for wanted, of in (("auto", large), ("on", small), ("on", large)):
-        reason = objection(wanted, of, lambda: None)  # type: ignore[arg-type]
+        reason = objection(wanted, of, lambda: None, fits_memory=False)  # type: ignore[arg-type]
         assert reason == "the node's cache is not visible here"
-    assert objection("auto", snapshot(files=0, size_bytes=0), nowhere) == "most files are small"
+    assert objection("auto", none, nowhere, fits_memory=False) == "most files are small"
+
+
+def test_what_fits_into_memory_needs_more_large_bytes() -> None:
+    """It comes from the disk but once: passthrough has less to save. Who wants it has it."""
+    files = 10
+    enough = snapshot(files=files, size_bytes=files * MEMORY_BYTES_BY_FILE_MIN)
+    fewer = snapshot(files=files, size_bytes=files * MEMORY_BYTES_BY_FILE_MIN - 1)
+    assert objection("auto", fewer, lambda: None, fits_memory=True) == "most files are small"
+    for wanted, of, fits in (("auto", enough, True), ("on", fewer, True), ("auto", fewer, False)):
+        reason = objection(wanted, of, lambda: None, fits_memory=fits)  # type: ignore[arg-type]
+        assert reason != "most files are small"
 
 
 def test_bytes_that_can_be_passed_through_count_alone() -> None:
     """Files under 1 MiB are no reason for passthrough, however many bytes they have together: the
     photos of a dataset have 100 KB each."""
-    many = 1000 * BYTES_BY_FILE_MIN
+    many = 1000 * DISK_BYTES_BY_FILE_MIN
     photos = snapshot(files=1000, size_bytes=2 * many, large_size_bytes=0)
     mixed = snapshot(files=1000, size_bytes=2 * many, large_size_bytes=many)
     fewer = snapshot(files=1000, size_bytes=2 * many, large_size_bytes=many - 1)
     for small in (photos, fewer):
-        assert objection("auto", small, lambda: None) == "most files are small"
-    assert objection("auto", mixed, lambda: None) != "most files are small"
-    assert objection("on", photos, lambda: None) != "most files are small"
+        assert objection("auto", small, lambda: None, fits_memory=False) == "most files are small"
+    for wanted, of in (("auto", mixed), ("on", photos)):
+        reason = objection(wanted, of, lambda: None, fits_memory=False)  # type: ignore[arg-type]
+        assert reason != "most files are small"
 
 
 def test_obstacles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,6 +96,46 @@ print(said[-1])
     assert in_child(BEGIN + script).endswith("giving up")
 
 
+def test_a_process_that_is_called_starts_when_somebody_calls() -> None:
+    """It is started when its descriptor gets readable and not before, once for a call, again when
+    it has ended and another call comes; no request is sent again for it."""
+    script = """
+import select
+called, call = os.pipe()
+told, tell = os.pipe()
+def work(post):
+    kernel.close()
+    if post.index == 0:
+        os.write(tell, b"w")
+        os.read(post.fd, 1)  # until the connection ends
+        return
+    os.read(called, 1)
+    os.write(tell, b"c")
+    os._exit(4)
+def say(text):
+    if "status 4" in text:
+        said.append(text)
+        if len(said) == 2:
+            if select.select([kernel], [], [], 0)[0]:
+                notified.append(kernel.recv(100))
+            kernel.close()
+        else:
+            os.write(call, b"2")
+notified = []
+def on_ready(code):
+    print(os.read(told, 9).decode(), select.select([told], [], [], 0)[0])
+    os.write(call, b"1")
+    return True
+session = Session(minor=44, no_open=True, no_opendir=True, resend=True, epochs=True)
+clones = [os.dup(theirs.fileno()) for _ in range(2)]
+made = Supervisor(theirs.fileno(), session, work, workers=1, threads=1, hang_s=60.0, say=say,
+                  clones=clones, call_fd=called)
+made.run(None, on_ready, 60.0)
+print(os.read(told, 9).decode(), len(said), notified)
+"""
+    assert in_child(BEGIN + script) == "w []\ncc 2 []"
+
+
 def test_what_the_probe_says_decides() -> None:
     """A probe that fails ends the mount, with its errno; so does one that does not end in time."""
     script = """
