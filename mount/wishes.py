@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 _WISH = struct.Struct("=QQQ")
+QUIET = 16  # wishes of a process that are kept back: few reads are not worth a process to hear
 _BATCH_BYTES = 64 * _WISH.size
 
 
@@ -33,11 +34,16 @@ def untold(_wish: Wish) -> None:
 class Wishes:
     """A pipe, made before the processes are forked that write to it, and the one that reads."""
 
-    def __init__(self) -> None:
+    def __init__(self, quiet: int = QUIET) -> None:
         self._out, self._in = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._quiet = quiet
 
     def tell(self, wish: Wish) -> None:
-        """What nobody has time for, or nobody listens to, is lost."""
+        """What nobody has time for, or nobody listens to, is lost; so are the first few of each
+        process."""
+        if self._quiet:
+            self._quiet -= 1
+            return
         with contextlib.suppress(OSError):
             os.write(self._in, _WISH.pack(*wish))
 

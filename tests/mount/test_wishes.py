@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 
-from mount.wishes import LOOK_UP, Wish, Wishes
+from mount.wishes import LOOK_UP, QUIET, Wish, Wishes
 
 ONE, TWO = Wish(2, 0, 4096), Wish((1 << 63) - 1, 1 << 40, 1 << 20)
 
 
 def test_wishes_come_in_order() -> None:
     """What several tell is received together; to look up is no wish."""
-    wishes = Wishes()
+    wishes = Wishes(quiet=0)
     wishes.tell(ONE)
     wishes.tell(LOOK_UP)
     wishes.tell(TWO)
@@ -23,7 +23,7 @@ def test_wishes_come_in_order() -> None:
 
 def test_who_does_not_listen_blocks_nobody() -> None:
     """However much is told, telling goes on; what is received is whole."""
-    wishes = Wishes()
+    wishes = Wishes(quiet=0)
     for n in range(20_000):
         wishes.tell(ONE._replace(first=n))
     told = wishes.receive(60.0)
@@ -33,7 +33,7 @@ def test_who_does_not_listen_blocks_nobody() -> None:
 
 def test_the_end_of_all_who_tell_is_seen() -> None:
     """The process that listens learns that nobody is left, when the last other one has ended."""
-    wishes = Wishes()
+    wishes = Wishes(quiet=0)
     gate, opener = os.pipe()
     pid = os.fork()
     if not pid:
@@ -48,3 +48,11 @@ def test_the_end_of_all_who_tell_is_seen() -> None:
     os.close(opener)
     assert wishes.receive(60.0) is None
     os.waitpid(pid, 0)
+
+
+def test_the_first_few_are_kept_back() -> None:
+    """A mount of which a handful of files is read starts no process for it."""
+    wishes = Wishes()
+    for n in range(QUIET + 3):
+        wishes.tell(ONE._replace(first=n))
+    assert wishes.receive(60.0) == [ONE._replace(first=QUIET + n) for n in range(3)]
