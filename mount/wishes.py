@@ -40,8 +40,8 @@ class Wishes:
 
     def tell(self, wish: Wish) -> None:
         """What nobody has time for, or nobody listens to, is lost; so are the first few of each
-        process."""
-        if self._quiet:
+        process, except LOOK_UP."""
+        if self._quiet and wish is not LOOK_UP:
             self._quiet -= 1
             return
         with contextlib.suppress(OSError):

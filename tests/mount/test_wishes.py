@@ -53,6 +53,8 @@ def test_the_end_of_all_who_tell_is_seen() -> None:
 def test_the_first_few_are_kept_back() -> None:
     """A mount of which a handful of files is read starts no process for it."""
     wishes = Wishes()
+    wishes.tell(LOOK_UP)
+    assert wishes.receive(60.0) == []
     for n in range(QUIET + 3):
         wishes.tell(ONE._replace(first=n))
     assert wishes.receive(60.0) == [ONE._replace(first=QUIET + n) for n in range(3)]
