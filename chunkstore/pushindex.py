@@ -420,7 +420,20 @@ class SourceMemory:
         if self._row is None and last is not None:
             self._row = last
             self._fill(">")
+        if last is not None and self._row is not None:
+            self._check_order(last[0], self._row[0])
         return self._row
+
+    def _check_order(self, last: bytes, key: bytes) -> None:
+        """Of a damaged table the same rows may come again and again."""
+        try:
+            is_ascending = key > last
+        except TypeError:
+            is_ascending = False
+        if not is_ascending:
+            raise IndexBroken(
+                f"the push index {self._index.path} is broken: its directories are out of order"
+            )
 
     def _fill(self, after: str) -> None:
         """Reads the next rows behind the current one. No cursor stays open: it would keep SQLite

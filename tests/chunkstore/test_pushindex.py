@@ -313,3 +313,16 @@ def test_the_index_is_private(tmp_path: Path) -> None:
     """The directory is made when it is missing, for its user only: names are in there."""
     with index_in(tmp_path / "a" / "b"):
         assert os.stat(tmp_path / "a" / "b").st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("keys", [[b"b", b"a"], [b"a", b"a"], [b"a", "b"]])
+def test_rows_out_of_order_end_a_scan(keys: list[object], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A damaged table may give the same rows for ever: that is a broken index, and no endless
+    push."""
+    index = PushIndex.__new__(PushIndex)
+    index.path = Path("index.sqlite")
+    monkeypatch.setattr(index, "select", lambda *_: [(key, b"") for key in keys])
+    with pytest.raises(IndexBroken):
+        SourceMemory(index, 1).state(b"z")
+    with pytest.raises(IndexBroken):
+        SourceMemory(index, 1).forget_gone()
