@@ -99,6 +99,8 @@ class Opcode(IntEnum):
     STATX = 52
 
 
+UNANSWERED = frozenset({Opcode.FORGET, Opcode.BATCH_FORGET, Opcode.INTERRUPT})
+
 IN_HEADER = struct.Struct("=IIQQIIIHH")  # len opcode unique nodeid uid gid pid extlen padding
 OUT_HEADER = struct.Struct("=IiQ")  # len error unique
 INIT_IN = struct.Struct("=IIII")  # major minor max_readahead flags; then flags2, 11 unused

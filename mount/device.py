@@ -20,7 +20,6 @@ NUMBER = os.makedev(10, 229)  # devices.txt of the kernel
 _ENDED = frozenset({errno.ENODEV, errno.ECONNABORTED})
 # The request was taken back before it was read, or there is none now.
 _AGAIN = frozenset({errno.ENOENT, errno.EAGAIN, errno.EINTR})
-UNANSWERED = frozenset({abi.Opcode.FORGET, abi.Opcode.BATCH_FORGET, abi.Opcode.INTERRUPT})
 
 
 def open_device() -> int:
@@ -49,6 +48,13 @@ def open_clone(device: int) -> int:
         os.close(fd)
         raise Unsupported(f"{PATH} cannot be cloned: {error.strerror}") from error
     return fd
+
+
+def is_readable(device: int) -> bool:
+    """Whether there is something to read, the end of the connection too."""
+    poll = select.poll()
+    poll.register(device, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def read_request(device: int, buffer: bytearray | memoryview) -> int | None:
@@ -84,15 +90,11 @@ def write_answer(device: int, header: bytes, body: Buffer) -> None:
 def fail_request(device: int) -> bool:
     """Answer the next request with EIO; False where none waits, or the connection has ended."""
     buffer = bytearray(abi.REQUEST_BYTES_MIN + 4096)
-    poll = select.poll()
-    poll.register(device, select.POLLIN)
-    if not any(event & select.POLLIN for _, event in poll.poll(0)):
-        return False
-    size = read_request(device, buffer)
+    size = read_request(device, buffer) if is_readable(device) else None
     if size is None:
         return False
     _, opcode, unique, *_ = abi.IN_HEADER.unpack_from(buffer)
-    if opcode not in UNANSWERED:
+    if opcode not in abi.UNANSWERED:
         write_answer(device, abi.failure(unique, errno.EIO), b"")
     return True
 

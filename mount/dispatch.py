@@ -44,7 +44,6 @@ READ_ONLY = frozenset(
         Opcode.COPY_FILE_RANGE,
     }
 )  # fmt: skip
-SILENT = frozenset({Opcode.FORGET, Opcode.BATCH_FORGET})
 
 
 class RefusedError(Exception):
@@ -105,10 +104,9 @@ class Dispatcher:
         _, opcode, unique, node, *_ = abi.IN_HEADER.unpack_from(message)
         handler = self._handlers.get(opcode)
         if handler is None:
-            if opcode in SILENT:
-                return None
             if opcode == Opcode.INTERRUPT:
                 self._on_interrupt(abi.decode_interrupt(message[abi.IN_HEADER_BYTES :]))
+            if opcode in abi.UNANSWERED:
                 return None
             return _failure(unique, errno.EROFS if opcode in READ_ONLY else errno.ENOSYS)
         self._unique = unique

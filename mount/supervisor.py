@@ -294,6 +294,7 @@ class Supervisor:
         place.pid = pid
 
     def _restart(self, place: _Place) -> None:
+        """A process for an empty place; one that is called is only waited for."""
         if place.call_fd >= 0:
             self._poll.register(place.call_fd, select.POLLIN)
             place.listening = True

@@ -11,7 +11,6 @@ the proxy for.
 
 from __future__ import annotations
 
-import select
 import time
 from collections.abc import Callable
 from functools import partial
@@ -260,7 +259,7 @@ class _Work(msgspec.Struct, kw_only=True):
         buffer = bytearray(abi.REQUEST_BYTES_MIN + 4096)
         patience_s = PATIENCE_S
         while self.waits.wait_until_full():
-            if not (self.waits.stays_full(patience_s) and _readable(self.fd)):
+            if not (self.waits.stays_full(patience_s) and device.is_readable(self.fd)):
                 patience_s = PATIENCE_S
                 continue
             patience_s = 0.0
@@ -325,10 +324,3 @@ class _Work(msgspec.Struct, kw_only=True):
 
 def _refuse() -> None:
     raise SlowError
-
-
-def _readable(fd: int) -> bool:
-    """Whether there is something to read, the end of the connection too."""
-    poll = select.poll()
-    poll.register(fd, select.POLLIN)
-    return bool(poll.poll(0))

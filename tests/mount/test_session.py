@@ -47,6 +47,26 @@ def test_passthrough_where_it_is_wanted_and_offered() -> None:
     assert (out.max_stack_depth, session.passthrough, session.no_open) == (0, False, True)
 
 
+def test_listings_always_bring_attributes() -> None:
+    """The kernel asks for names with attributes, whoever lists: what it knows by name is opened
+    without a question, and can be stored ahead."""
+    out, _ = negotiate(abi.InitIn(7, 45, 131072, ALL))
+    readdirplus_auto = 1 << 14  # linux/fuse.h: only for programs that ask for attributes
+    assert out.flags & abi.DO_READDIRPLUS
+    assert not out.flags & readdirplus_auto
+
+
+def test_storing_ahead_needs_a_kernel_that_clears_what_lies_behind_a_file() -> None:
+    """Linux 6.12 and newer; and one that sends the requests of the dead again."""
+    for minor, flags, expected in (
+        (41, ALL, True),
+        (40, ALL, False),
+        (41, ALL & ~abi.HAS_RESEND, False),
+    ):
+        _, session = negotiate(abi.InitIn(7, minor, 131072, flags))
+        assert session.stores == expected
+
+
 def test_no_open_only_where_offered() -> None:
     """A kernel that cannot open files by itself is answered properly."""
     _, session = negotiate(abi.InitIn(7, 31, 131072, abi.MAX_PAGES))
