@@ -34,6 +34,10 @@ class Corrupt(LodefsError):
     """Bytes do not match their digest or break their format."""
 
 
+class TooLarge(Corrupt):
+    """An object has, or claims, more bytes than its format allows; none of them is held."""
+
+
 class UnknownFormat(LodefsError):
     """Bytes of a format version that this lodefs does not know."""
 
@@ -69,6 +73,10 @@ class Unsupported(LodefsError):
 
 class SourceChanged(LodefsError):
     """A file was changed or vanished while it was pushed."""
+
+
+class TooManyRemovals(LodefsError):
+    """A push would remove most of a branch, and nobody said that this is meant."""
 
 
 class InUse(LodefsError):

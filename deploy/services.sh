@@ -15,7 +15,7 @@ TEXT
 }
 
 bin=/usr/bin/lodefs
-proxies=/var/lib/lodefs/docker/proxies # of other stores: see lodefs/storeproxies.py
+proxies=/var/lib/lodefs/docker/proxies # of other stores: see lodefs/proxies/store_proxies.py
 restart_timeout_s=60 proxy_end_timeout_s=20
 has_systemd() { [ -d /run/systemd/system ]; }
 say() { echo "lodefs: $*" >&2; }

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from loadtests.bench import (
     docker,
+    hostile,
     latencies,
     mountcorpus,
     mountrates,
@@ -48,6 +49,7 @@ BENCHMARKS: dict[str, tuple[Benchmark, str]] = {
         systemd.service,
         "kill -9 of a mount's unit under a real systemd, while it is read",
     ),
+    "hostile": (hostile.hostile, "10,000 histories of honest and lying repositories in one store"),
     "docker": (docker.docker, "containers on volumes against bind mounts; many; under kills"),
     "mount-walk": (walks.million, "walk of 1,000,000 files, memory of the mount, time to ready"),
 }

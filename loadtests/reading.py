@@ -17,7 +17,7 @@ from itertools import chain
 from pathlib import Path
 from time import perf_counter
 
-from chunkstore.testing.children import run
+from tests.support.chunkstore.child_process import run
 
 PIECE_BYTES = 1 << 20
 SMALL_BYTES = 64 << 10  # a larger buffer costs Python more than the file

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from time import perf_counter
 
-from chunkstore.testing.children import Child, ChildError
+from tests.support.chunkstore.child_process import Child, ChildError
 
 OPEN_MAX = 48
 PIECE_BYTES = 1 << 20

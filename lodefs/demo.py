@@ -17,14 +17,14 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from chunkstore.errors import LodefsError, Unavailable
-from chunkstore.location import StoreOptions, open_objects
-from chunkstore.push import PushOptions, push
-from chunkstore.refs import TAGS
-from chunkstore.store import Store, create_store
-from lodefs import text
-from lodefs.nodeproxy import OwnProxy, serve_command, start
-from mount.mounter import MountOptions, mount, unmount
+from lodefs.chunkstore.errors import LodefsError, Unavailable
+from lodefs.chunkstore.objects.open_url import StoreOptions, open_objects
+from lodefs.chunkstore.push.push import PushOptions, push
+from lodefs.chunkstore.repo.refs import TAGS
+from lodefs.chunkstore.repo.store import Store, create_store
+from lodefs.cli import text
+from lodefs.mount.lifecycle.mounter import MountOptions, mount, unmount
+from lodefs.proxies.own_proxy import OwnProxy, serve_command, start
 
 REPO = "python/stdlib"
 END_TIMEOUT_S = 30.0

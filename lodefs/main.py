@@ -23,8 +23,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             os._exit(code)
 
     atexit.register(end)  # the first one is called last: threads and all others are done by then
-    from lodefs.commandline import run
-    from lodefs.session import Session
+    from lodefs.app import run
+    from lodefs.settings.session import Session
 
     code = run(arguments, Session(dict(os.environ)))
     sys.exit(code)

@@ -7,8 +7,9 @@ from typing import Literal
 
 import msgspec
 
-from chunkstore.errors import InvalidInput
-from chunkstore.names import DEFAULT_BRANCH
+from lodefs.chunkstore.errors import InvalidInput
+from lodefs.chunkstore.format.names import DEFAULT_BRANCH
+from lodefs.mount.kernel.features import Feature
 
 READ_TIMEOUT_S = 30.0
 READ_AHEAD_KIB = 4096
@@ -28,7 +29,7 @@ class MountOptions(msgspec.Struct, frozen=True, kw_only=True):
     once. ``passthrough``: whether the kernel reads complete files of the cache by itself, where it
     can; "auto": unless most files are small. ``log_path`` "": syslog. ``uid``, ``gid``: whose all
     of it is. ``mode``: of directories and programs, up to 0o555; other files have it without its
-    executable bits; None: 0o555.
+    executable bits; None: 0o555. ``without``: do as if the kernel lacked these.
     """
 
     repo: str
@@ -49,6 +50,7 @@ class MountOptions(msgspec.Struct, frozen=True, kw_only=True):
     allow_other: bool = True
     passthrough: Wanted = "auto"
     log_path: str = ""
+    without: frozenset[Feature] = frozenset()
 
     def __repr__(self) -> str:
         """Without the token."""

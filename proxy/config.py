@@ -14,12 +14,12 @@ from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
 from typing import TypeVar
 
-from chunkstore import wire
-from chunkstore.errors import InvalidInput
-from proxy.peers import peer
-from proxy.peers.dnsname import DnsName, parse_dns_name
-from proxy.peers.membership import distinct
-from proxy.peers.peer import Peer
+from lodefs.chunkstore.errors import InvalidInput
+from lodefs.chunkstore.nodeapi import wire
+from lodefs.proxy.peers.membership import peer
+from lodefs.proxy.peers.membership.dns_name import DnsName, parse_dns_name
+from lodefs.proxy.peers.membership.members import distinct
+from lodefs.proxy.peers.membership.peer import Peer
 
 T = TypeVar("T")
 
@@ -29,6 +29,8 @@ FETCH_CONCURRENCY = 32
 CACHE_SIZE_BYTES_MIN = 64 << 20
 CACHE_DISK_SHARE_DEFAULT = 0.8
 RATE_BYTES_PER_S_MIN = 1 << 20  # less, and one chunk takes longer than its deadline
+SCRUB_BYTES_PER_S = 16 << 20
+SCRUB_DAYS = 7
 TLS_SETTINGS = ("peer_tls_cert_file", "peer_tls_key_file", "peer_tls_ca_file")
 _UNITS = {"": 1, "B": 1}
 _UNITS |= {f"{unit}iB": 1 << 10 * power for power, unit in enumerate("KMGTP", 1)}
@@ -117,6 +119,10 @@ def _rate(value: object) -> int:
     return rate
 
 
+def _rate_or_none(value: object) -> int:
+    return 0 if value in (0, "0") else _rate(value)
+
+
 def _flag(value: object) -> bool:
     if isinstance(value, bool):
         return value
@@ -182,7 +188,8 @@ def _by(parse: Callable[[object], object], *types: type) -> dict[str, object]:
 class Config:
     """All settings. ``cache_size_bytes_max`` None means a share of the disk; ``listen`` None
     means no TCP; ``socket_path`` None means no Unix socket; ``unused_timeout_s`` 0 means that the
-    proxy runs until it is told to end."""
+    proxy runs until it is told to end; ``scrub_bytes_per_s_max`` 0 means that files of the cache
+    are not read again in idle time."""
 
     store: str = field(metadata=_by(_text, str))
     endpoint_url: str | None = field(default=None, metadata=_by(_maybe(_text), str))
@@ -221,6 +228,10 @@ class Config:
     peer_download_bytes_per_s_max: int | None = field(
         default=None, metadata=_by(_maybe(_rate), int, str)
     )
+    scrub_bytes_per_s_max: int = field(
+        default=SCRUB_BYTES_PER_S, metadata=_by(_rate_or_none, int, str)
+    )
+    scrub_days: int = field(default=SCRUB_DAYS, metadata=_by(_whole(1, 3650), int))
     unused_timeout_s: float = field(default=0.0, metadata=_by(_seconds(0, 86400 * 365), int, float))
     log_level: str = field(default="info", metadata=_by(_choice(*LOG_LEVELS), str))
     log_format: str = field(default="auto", metadata=_by(_choice(*LOG_FORMATS), str))

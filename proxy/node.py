@@ -1,6 +1,6 @@
 """What the HTTP side asks of the node: snapshots, entries, bytes.
 
-Implementations: storenode.py (store and cache), testing.py (a dictionary). HTTP handlers know
+Implementations: store_node.py (store and cache), testing.py (a dictionary). HTTP handlers know
 only this.
 """
 
@@ -10,10 +10,10 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from chunkstore.objects import Buffer
-from chunkstore.wire import CachePlace, Page, Snapshot, Used
-from chunkstore.wire import Node as Entry
-from proxy.upkeep import Upkeep
+from lodefs.chunkstore.nodeapi.wire import CachePlace, Page, Snapshot, Used
+from lodefs.chunkstore.nodeapi.wire import Node as Entry
+from lodefs.chunkstore.types import Buffer
+from lodefs.proxy.cache_control import Upkeep
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +59,13 @@ class Node(Protocol):
         """
         ...
 
-    def hit(self, snapshot: Snapshot, entry: Entry, first: int, size_bytes: int) -> Extent | None:
-        """Where the whole range lies in one cache file, if it does and is known without waiting.
+    def content_id(self, snapshot: Snapshot, entry: Entry) -> bytes:
+        """What names a file's bytes by what is verified: where it is equal, they are. NotFound."""
+        ...
+
+    def hit(self, content: bytes, first: int, size_bytes: int) -> Extent | None:
+        """Where a range of the file with a content id lies in one cache file, if all of it does
+        and that is known without waiting.
 
         The extent is good until control goes back to the event loop.
         """
@@ -77,6 +82,10 @@ class Node(Protocol):
     @property
     def upkeep(self) -> Upkeep | None:
         """Warming, pins and eviction; None where there is no cache to look after."""
+        ...
+
+    async def look(self) -> None:
+        """Learn anew what ``status`` says of other nodes; takes about a second at most."""
         ...
 
     def status(self) -> dict[str, object]:

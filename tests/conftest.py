@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import HealthCheck, settings
 
-from chunkstore.testing import leftovers
+from tests.support.chunkstore import leftovers
 
 settings.register_profile(
     "lodefs",

@@ -15,7 +15,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
-from chunkstore.testing.children import run
+from tests.support.chunkstore.child_process import run
 
 KIB = 1 << 10
 ENDING_S = 120.0  # how long fio may take beyond the time of its job before it is killed

@@ -11,15 +11,15 @@ from itertools import islice
 from pathlib import Path
 from time import perf_counter
 
-from chunkstore import cachelayout
-from chunkstore.kv_rocks import RocksSecondary
-from chunkstore.wire import FILES, file_path
 from loadtests import corpora
 from loadtests.bench.origins import ceph_origin
 from loadtests.cli import Lodefs, Proxy
 from loadtests.measure import MemoryWatch, run
 from loadtests.results import Result
 from loadtests.services.nginx import nginx
+from lodefs.chunkstore.nodeapi.wire import FILES, file_path
+from lodefs.chunkstore.nodecache import layout
+from lodefs.chunkstore.nodecache.kv_rocks import RocksSecondary
 
 CONNECTIONS = 8
 SECONDS = 4.0
@@ -76,9 +76,9 @@ def restart(scratch: Path) -> Result:
 def _chunk_rows(cache_dir: Path) -> int:
     """How many chunks the index of a cache has."""
     with tempfile.TemporaryDirectory() as log_dir:
-        kv = RocksSecondary(cache_dir / cachelayout.INDEX_DIR, Path(log_dir))
+        kv = RocksSecondary(cache_dir / layout.INDEX_DIR, Path(log_dir))
         try:
-            return sum(1 for _ in kv.scan(cachelayout.CHUNKS))
+            return sum(1 for _ in kv.scan(layout.CHUNKS))
         finally:
             kv.close()
 

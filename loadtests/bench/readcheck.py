@@ -15,12 +15,12 @@ from time import monotonic, sleep
 
 import psutil
 
-from chunkstore.testing.children import Child
 from loadtests.bench.sides import REPO, detach
 from loadtests.cli import Lodefs, Proxy
 from loadtests.measure import drop_page_cache
 from loadtests.results import Result
 from loadtests.verifying import EVERYTHING, Verified, verifying
+from tests.support.chunkstore.child_process import Child
 
 MINUTES = 10.0
 READERS = 4

@@ -10,11 +10,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from chunkstore.testing.children import run
 from loadtests.bench.mounts import rclone_mount
 from loadtests.bench.origins import Origin
 from loadtests.cli import Proxy
 from loadtests.services.rclone import RCLONE
+from tests.support.chunkstore.child_process import run
 
 REPO = "bench"
 PLAIN = "plain"  # the prefix of the bucket that rclone shows

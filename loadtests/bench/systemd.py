@@ -8,7 +8,6 @@ from hashlib import sha256
 from pathlib import Path
 from time import sleep
 
-from chunkstore.testing.children import run
 from loadtests.errors import LoadtestError
 from loadtests.results import Result
 from loadtests.services.machine import (
@@ -21,6 +20,7 @@ from loadtests.services.machine import (
     write,
 )
 from loadtests.services.rereader import Seen, rereading
+from tests.support.chunkstore.child_process import run
 
 SIZE_BYTES = 64 << 20
 KILLS = 5

@@ -31,7 +31,7 @@ def warm(scratch: Path) -> Result:
         result.add("warm, 1 GiB", mib / warms, "MiB/s")
         result.add("pull, 1 GiB", mib / pulls, "MiB/s")
         result.add("1 GiB: warm / pull", pulls / warms, "x", at_least=1)
-        near.lodefs.run("push", small, REPO)
+        near.lodefs.run("push", "--allow-removals", small, REPO)
         files = mountcorpus.FULL.files
         with far(near) as origin:
             warms, pulls = _in_turns(origin, scratch)

@@ -17,8 +17,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from chunkstore.errors import InvalidInput
-from chunkstore.testing.children import ChildError
 from loadtests.cluster import dataset, figures, outage, peerhit, playing, scenario
 from loadtests.cluster.cluster import AS_IT_IS, DIRECT, UNDISTURBED, WITHOUT_PEERS, Site, Variant
 from loadtests.cluster.figures import Outcome
@@ -27,6 +25,8 @@ from loadtests.cluster.node import NUMBER_FIRST
 from loadtests.cluster.origin import SERVERS, Origin
 from loadtests.cluster.scenario import Changes, Scenario, assertions, size
 from loadtests.errors import LoadtestError
+from lodefs.chunkstore.errors import InvalidInput
+from tests.support.chunkstore.child_process import ChildError
 
 SIMULATE = "simulate"
 SIMULATION = "loadtests.simulation.__main__"

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-from chunkstore import keys
+from lodefs.chunkstore.format import keys
 
 BURST_S = 0.02  # so much of a second may pass at once after a pause
 PACKS, INDEX, REPOS, LISTS = "packs", "index", "repos", "lists"

@@ -12,11 +12,11 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from chunkstore.testing.children import Child, ChildError, run
 from loadtests.cluster.network import Host
 from loadtests.cluster.origin import REPO, STORE, lodefs_command
 from loadtests.errors import LoadtestError
-from proxy.config import Config
+from lodefs.proxy.config import Config
+from tests.support.chunkstore.child_process import Child, ChildError, run
 
 NUMBER_FIRST = 11  # the end of the first node's address
 PEER_PORT = 7441

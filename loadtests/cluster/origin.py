@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from chunkstore.testing.children import run
 from loadtests.cluster.counting import Counts, Sent
 from loadtests.cluster.dataset import Dataset
 from loadtests.cluster.network import Host, Network
@@ -18,6 +17,7 @@ from loadtests.cluster.relays import RunningRelay
 from loadtests.services import S3Server
 from loadtests.services.ceph import ceph_rgw
 from loadtests.services.moto import moto_server
+from tests.support.chunkstore.child_process import run
 
 NUMBER = 2  # the end of its address
 PORT = 7480

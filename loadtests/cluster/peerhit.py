@@ -17,8 +17,6 @@ from time import perf_counter
 
 from blake3 import blake3
 
-from chunkstore import cachelayout
-from chunkstore.testing.children import run
 from loadtests.cluster import plans
 from loadtests.cluster.cluster import Cluster, Site, Variant
 from loadtests.cluster.dataset import File
@@ -29,6 +27,8 @@ from loadtests.cluster.readers import Readers
 from loadtests.cluster.scenario import Scenario
 from loadtests.errors import LoadtestError
 from loadtests.services.nginx import Nginx, nginx
+from lodefs.chunkstore.nodecache import layout
+from tests.support.chunkstore.child_process import run
 
 OWNER, READER = 0, 1
 WEIGHTS = {OWNER: 1e6, READER: 1e-3}  # the most and the least that lodefs takes
@@ -110,7 +110,7 @@ def _empty(cluster: Cluster, number: int) -> None:
 
 def _flat_file(cache: Path, file: File) -> Path:
     """The complete flat file of a dataset file in a cache."""
-    folder = cache / cachelayout.FLAT_DIR
+    folder = cache / layout.FLAT_DIR
     found = list(folder.glob(f"*/{file.digest}-*"))
     if len(found) != 1 or found[0].stat().st_size != file.size_bytes:
         raise LoadtestError(f"{folder} does not hold {file.name}: was it read?")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from chunkstore.wire import FILES, file_path
 from loadtests.cluster import plans
 from loadtests.cluster.cluster import Cluster, Site, Variant
 from loadtests.cluster.figures import Outcome
@@ -14,6 +13,7 @@ from loadtests.cluster.origin import REPO
 from loadtests.cluster.plans import Plan, Streams
 from loadtests.cluster.readers import Manner, Readers
 from loadtests.cluster.scenario import Reading, Scenario, expanded
+from lodefs.chunkstore.nodeapi.wire import FILES, file_path
 
 
 def play(site: Site, scenario: Scenario, variant: Variant) -> Outcome:

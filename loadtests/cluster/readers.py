@@ -10,12 +10,12 @@ from time import monotonic
 
 import msgspec
 
-from chunkstore.testing.children import Child
 from loadtests.cluster.figures import Seen
 from loadtests.cluster.network import Host
 from loadtests.cluster.plans import Streams, size_of
 from loadtests.cluster.reader import Task
 from loadtests.errors import LoadtestError
+from tests.support.chunkstore.child_process import Child
 
 ROOT = Path(__file__).parents[2]
 READY_TIMEOUT_S = 120.0

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from chunkstore.testing.children import Child
 from loadtests.cluster.counting import Counts, Sent
 from loadtests.cluster.network import Host
+from tests.support.chunkstore.child_process import Child
 
 ROOT = Path(__file__).parents[2]
 CONTROL_TIMEOUT_S = 30

@@ -14,11 +14,11 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec.structs import replace
 
-from chunkstore.errors import InvalidInput
 from loadtests.cluster.dataset import Group
 from loadtests.cluster.figures import FIGURES
 from loadtests.errors import LoadtestError
-from proxy.config import parse_size
+from lodefs.chunkstore.errors import InvalidInput
+from lodefs.proxy.config import parse_size
 
 FOLDER = Path(__file__).parents[1] / "scenarios"
 OF_A_NODE = ("kill", "restart", "join")

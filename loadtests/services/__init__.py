@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
 
-from chunkstore.testing.children import TIMEOUT_S, Child
+from tests.support.chunkstore.child_process import TIMEOUT_S, Child
 
 HOST = "127.0.0.1"
 REGION = "us-east-1"

@@ -15,8 +15,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from time import monotonic
 
-from chunkstore.testing.children import Child, ChildError, private_directory, run
 from loadtests.services import HOST, S3Server, free_port, wait_for_port
+from tests.support.chunkstore.child_process import Child, ChildError, private_directory, run
 
 START_TIMEOUT_S = 120.0
 STARTS_MAX = 3  # a port may be taken between choosing and using it

@@ -12,9 +12,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from chunkstore.testing.children import ChildError
 from loadtests.services.dockerd import IMAGE, Dockerd
 from loadtests.services.pluginnode import PluginNode
+from tests.support.chunkstore.child_process import ChildError
 
 REPO = "team/flowers"
 BIG, BIG_BYTES = "big.bin", 3_000_001

@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import monotonic, sleep
 
-from chunkstore.testing.children import TIMEOUT_S, Child, ChildError, private_directory
+from tests.support.chunkstore.child_process import TIMEOUT_S, Child, ChildError, private_directory
 
 IMAGE = "lodefs-busybox"
 BUSYBOX = "/bin/busybox"

@@ -14,8 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from chunkstore.testing.children import Child
 from loadtests.services import HOST, S3Server
+from tests.support.chunkstore.child_process import Child
 
 PIECE_BYTES = 256 << 10
 PIECES_MAX = 256  # on their way back on one connection; more wait in the server

@@ -20,7 +20,7 @@ from pathlib import Path
 from shlex import quote
 from time import monotonic
 
-from chunkstore.testing.children import Child, ChildError, private_directory, run
+from tests.support.chunkstore.child_process import Child, ChildError, private_directory, run
 
 ROOT = Path(__file__).parents[2]
 CODE, BASE, PACKAGES = "/opt/lodefs", "/opt/python", "/opt/packages"

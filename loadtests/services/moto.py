@@ -6,8 +6,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from chunkstore.testing.children import Child
 from loadtests.services import HOST, S3Server
+from tests.support.chunkstore.child_process import Child
 
 START_TIMEOUT_S = 120.0  # it imports a lot
 

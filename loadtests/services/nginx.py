@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from chunkstore.testing.children import Child, private_directory
 from loadtests.services import HOST, free_port, wait_for_port
+from tests.support.chunkstore.child_process import Child, private_directory
 
 STARTS_MAX = 3  # a port may be taken between choosing and using it
 

@@ -17,8 +17,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import monotonic, sleep
 
-from chunkstore.testing.children import TIMEOUT_S, Child, run
 from loadtests.services.pluginrelay import UnixConnection
+from tests.support.chunkstore.child_process import TIMEOUT_S, Child, run
 
 ROOT = Path(__file__).parents[2]
 _COMMAND = (sys.executable, "-m", "lodefs.main")

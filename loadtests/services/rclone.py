@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from chunkstore.testing.children import Child
 from loadtests.services import HOST, S3Server, free_port, wait_for_port
+from tests.support.chunkstore.child_process import Child
 
 RCLONE = str(Path(sys.executable).parent / "rclone")
 STARTS_MAX = 3  # a port may be taken between choosing and using it

@@ -12,8 +12,8 @@ from loadtests.simulation.clock import Call, Clock
 from loadtests.simulation.network import Network
 from loadtests.simulation.node import Node
 from loadtests.simulation.store import Store
-from proxy.peers.ownership import rank
-from proxy.peers.peer import Peer
+from lodefs.proxy.peers.membership.peer import Peer
+from lodefs.proxy.peers.membership.rendezvous import rank
 
 CALLS_MAX = 400_000_000
 

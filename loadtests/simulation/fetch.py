@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from loadtests.simulation.network import Flow
 from loadtests.simulation.store import Get
-from proxy.peers.peer import Peer
-from proxy.peers.plan import DEADLINE_S_MAX, Ask, AskStore, GiveUp, Plan
+from lodefs.proxy.peers.client.request_plan import DEADLINE_S_MAX, Ask, AskStore, GiveUp, Plan
+from lodefs.proxy.peers.membership.peer import Peer
 
 if TYPE_CHECKING:
     from loadtests.simulation.node import Node
@@ -144,7 +144,7 @@ class Fetch:
         assert self._plan is not None
         size_bytes = self.cluster.settings.unit_bytes
         now_s = self.cluster.clock.now_s
-        self.node.health.served(stream.server.address, size_bytes, now_s - stream.asked_s)
+        self.node.health.served(stream.server.address, size_bytes, now_s - stream.asked_s, now_s)
         self._plan.won(stream.server.address, now_s)
         self.node.budgets.got(size_bytes)
         del self._streams[stream.server.address]

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from loadtests.simulation.fetch import Fetch, Stream
 from loadtests.simulation.network import Port
-from proxy.peers.bandwidth import Bandwidth
-from proxy.peers.budgets import Budgets
-from proxy.peers.health import Health
-from proxy.peers.peer import Peer
-from proxy.peers.sources import Load, Sources
+from lodefs.proxy.peers.client.hedge_budget import Budgets
+from lodefs.proxy.peers.client.peer_health import Health
+from lodefs.proxy.peers.client.rate_limit import Bandwidth
+from lodefs.proxy.peers.membership.peer import Peer
+from lodefs.proxy.peers.server.recipients import Load, Sources
 
 if TYPE_CHECKING:
     from loadtests.simulation.cluster import Cluster

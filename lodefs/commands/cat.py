@@ -6,12 +6,12 @@ import sys
 
 import click
 
-from chunkstore.errors import InvalidInput
-from chunkstore.names import Spec
-from chunkstore.tree import Kind
-from lodefs.options import SPEC, output_error, session_command
-from lodefs.session import Session
-from lodefs.text import shown
+from lodefs.chunkstore.errors import InvalidInput
+from lodefs.chunkstore.format.names import Spec
+from lodefs.chunkstore.format.tree import Kind
+from lodefs.cli.options import SPEC, output_error, session_command
+from lodefs.cli.text import shown
+from lodefs.settings.session import Session
 
 
 @click.command()
@@ -19,7 +19,7 @@ from lodefs.text import shown
 @session_command(store=True)
 def cat(session: Session, spec: Spec) -> None:
     """Write the file at PATH to standard output. Every byte is verified before it is written."""
-    from chunkstore.history import find
+    from lodefs.chunkstore.repo.history import find
 
     entry = find(session.store, spec)
     if entry.kind is not Kind.FILE:

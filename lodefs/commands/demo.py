@@ -8,11 +8,11 @@ import sys
 
 import click
 
-from chunkstore.errors import Unsupported
-from lodefs import exits
-from lodefs.nodeproxy import python_path
-from lodefs.options import session_command
-from lodefs.session import Session
+from lodefs.chunkstore.errors import Unsupported
+from lodefs.cli import exit_codes
+from lodefs.cli.options import session_command
+from lodefs.proxies.own_proxy import python_path
+from lodefs.settings.session import Session
 
 
 @click.command()
@@ -25,7 +25,7 @@ def demo(session: Session) -> None:
 
     _in_namespace(session)
     if run(click.echo, session.environment):
-        session.exit_code = exits.FAILURE
+        session.exit_code = exit_codes.FAILURE
 
 
 def _in_namespace(session: Session) -> None:

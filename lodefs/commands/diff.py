@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import click
 
-from chunkstore.names import Spec
-from chunkstore.tree import Entry, Kind
-from lodefs import text
-from lodefs.options import SPEC, json_option, session_command, write_json, write_line
-from lodefs.session import Session
+from lodefs.chunkstore.format.names import Spec
+from lodefs.chunkstore.format.tree import Entry, Kind
+from lodefs.cli import text
+from lodefs.cli.options import SPEC, json_option, session_command, write_json, write_line
+from lodefs.settings.session import Session
 
 _MARKS = {"added": "A", "removed": "D", "changed": "M", "type changed": "T"}
 
@@ -23,8 +23,8 @@ def diff(session: Session, before: Spec, after: Spec, exit_code: bool, as_json: 
     """Show what differs between two revisions, by path: A added, D removed, M changed,
     T of another type.
     """
-    from chunkstore.history import diff as changes
-    from chunkstore.history import find
+    from lodefs.chunkstore.repo.history import diff as changes
+    from lodefs.chunkstore.repo.history import find
 
     store = session.store
     counts = dict.fromkeys(_MARKS, 0)

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from lodefs.options import session_command
-from lodefs.session import Session
+from lodefs.cli.options import session_command
+from lodefs.settings.session import Session
 
 if TYPE_CHECKING:
-    from mount.docker.nodemounts import NodeMounts
+    from lodefs.mount.node.interface import NodeMounts
 
 _LEVELS = ("debug", "info", "warning", "error")
 _log = logging.getLogger("lodefs.docker")
@@ -53,8 +53,8 @@ def docker_plugin(session: Session, log_level: str, **options: object) -> None:
 
     Started by systemd, it takes systemd's socket. A state directory is one plugin's alone.
     """
-    from mount.docker.plugin import Settings, run
-    from proxy.logs import configure_logs
+    from lodefs.mount.docker.plugin import Settings, run
+    from lodefs.proxy.service.logs import configure_logs
 
     form = "console" if sys.stderr.isatty() else "auto"
     configure_logs(log_level, form, identifier="lodefs-docker")
@@ -73,9 +73,9 @@ def docker_plugin(session: Session, log_level: str, **options: object) -> None:
 @contextmanager
 def open_node(session: Session, state: Path) -> Iterator[NodeMounts]:
     """Mounts of this machine, through the node's proxy, and through others for other stores."""
-    from lodefs.storeproxies import StoreProxies
-    from mount.docker.kernelmounts import KernelMounts
-    from mount.nursery import Nursery
+    from lodefs.mount.node.helper_client import Nursery
+    from lodefs.mount.node.kernel_mounts import KernelMounts
+    from lodefs.proxies.store_proxies import StoreProxies
 
     say = partial(_log.warning, "%s")
     with Nursery() as nursery:
@@ -88,8 +88,8 @@ def open_node(session: Session, state: Path) -> Iterator[NodeMounts]:
 
 
 def split_url(session: Session, url: str) -> tuple[str, str]:
-    """The store and the repository of a URL that names both. See lodefs.storeurl."""
-    from lodefs import storeurl  # boto3 comes with it
-    from lodefs.nodeproxy import node_proxy
+    """The store and the repository of a URL that names both. See lodefs.proxies.store_url."""
+    from lodefs.proxies import store_url  # boto3 comes with it
+    from lodefs.proxies.own_proxy import node_proxy
 
-    return storeurl.split_url(session, node_proxy(session), url)
+    return store_url.split_url(session, node_proxy(session), url)

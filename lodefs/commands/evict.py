@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import click
 import msgspec
 
-from chunkstore.names import parse_spec
-from chunkstore.upkeep import (
+from lodefs.chunkstore.format.names import parse_spec
+from lodefs.chunkstore.nodeapi.cache_control import (
     EVICT,
     PINS,
     EvictRequest,
@@ -19,11 +19,11 @@ from chunkstore.upkeep import (
     decoded,
     encoded,
 )
-from lodefs import text
-from lodefs.nodeproxy import running_proxy
-from lodefs.options import json_option, session_command, write_json, write_line
-from lodefs.session import Session
-from mount.nodecalls import NodeCalls
+from lodefs.chunkstore.nodeapi.control_client import NodeCalls
+from lodefs.cli import text
+from lodefs.cli.options import json_option, session_command, write_json, write_line
+from lodefs.proxies.own_proxy import running_proxy
+from lodefs.settings.session import Session
 
 EVICT_TIMEOUT_S = 3600.0  # a file system may take long to remove a terabyte
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from lodefs.options import json_option, session_command, write_json, write_line
-from lodefs.session import Session, absolute
+from lodefs.cli.options import json_option, session_command, write_json, write_line
+from lodefs.settings.session import Session, absolute
 
 
 @click.command()
@@ -14,8 +14,8 @@ from lodefs.session import Session, absolute
 @session_command()
 def init(session: Session, store: str, as_json: bool) -> None:
     """Create a store at STORE (s3://BUCKET/PREFIX or a new directory), after probing it."""
-    from chunkstore.location import check_empty
-    from chunkstore.store import create_store
+    from lodefs.chunkstore.objects.open_url import check_empty
+    from lodefs.chunkstore.repo.store import create_store
 
     url = absolute(store)
     check_empty(url)

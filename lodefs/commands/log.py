@@ -6,12 +6,12 @@ from itertools import islice
 
 import click
 
-from chunkstore.commit import Commit
-from chunkstore.errors import InvalidInput
-from chunkstore.names import CommitId, Spec
-from lodefs import text
-from lodefs.options import SPEC, json_option, session_command, write_json, write_line
-from lodefs.session import Session
+from lodefs.chunkstore.errors import InvalidInput
+from lodefs.chunkstore.format.commit import Commit
+from lodefs.chunkstore.format.names import CommitId, Spec
+from lodefs.cli import text
+from lodefs.cli.options import SPEC, json_option, session_command, write_json, write_line
+from lodefs.settings.session import Session
 
 
 @click.command()
@@ -21,7 +21,7 @@ from lodefs.session import Session
 @session_command(store=True)
 def log(session: Session, spec: Spec, limit: int | None, as_json: bool) -> None:
     """Show the commits of a revision, newest first, along first parents."""
-    from chunkstore.history import log as commits
+    from lodefs.chunkstore.repo.history import log as commits
 
     no_path(spec)
     for commit_id, commit in islice(commits(session.store, spec.repo, spec.rev), limit):

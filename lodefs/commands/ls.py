@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import click
 
-from chunkstore.errors import InvalidInput
-from chunkstore.names import Spec
-from chunkstore.tree import Entry, Kind
-from lodefs import text
-from lodefs.options import SPEC, json_option, refuse, session_command, write_json, write_line
-from lodefs.session import Session
+from lodefs.chunkstore.errors import InvalidInput
+from lodefs.chunkstore.format.names import Spec
+from lodefs.chunkstore.format.tree import Entry, Kind
+from lodefs.cli import text
+from lodefs.cli.options import SPEC, json_option, refuse, session_command, write_json, write_line
+from lodefs.settings.session import Session
 
 _MARKS = {Kind.FILE: "-", Kind.DIRECTORY: "d", Kind.SYMLINK: "l"}
 
@@ -25,7 +25,7 @@ def ls(session: Session, spec: Spec | None, long: bool, recursive: bool, as_json
 
     With --json one object a line; the path in it is percent-encoded.
     """
-    from chunkstore.history import listing
+    from lodefs.chunkstore.repo.history import listing
 
     refuse({"-l": long and as_json}, "does nothing with --json, which tells all of an entry")
 

@@ -14,15 +14,14 @@ from typing import Any, NamedTuple
 import click
 import msgspec
 
-from chunkstore.errors import InvalidInput, LodefsError
-from chunkstore.names import Spec
-from chunkstore.wire import SOCKET_DEFAULT
-from lodefs import exits, mountfile, text
-from lodefs.mountfile import MountFile, on_off
-from lodefs.options import SPEC, json_option, refuse, session_command, write_json, write_line
-from lodefs.session import Session
-from mount.handover import State
-from mount.mounter import (
+from lodefs.chunkstore.errors import InvalidInput, LodefsError
+from lodefs.chunkstore.format.names import Spec
+from lodefs.chunkstore.nodeapi.wire import SOCKET_DEFAULT
+from lodefs.cli import exit_codes, text
+from lodefs.cli.options import SPEC, json_option, refuse, session_command, write_json, write_line
+from lodefs.mount.kernel import features
+from lodefs.mount.lifecycle.handover import State
+from lodefs.mount.lifecycle.mounter import (
     Mounted,
     check_mountpoint,
     list_mounts,
@@ -31,9 +30,12 @@ from mount.mounter import (
     take_over,
     take_over_here,
 )
-from mount.mounter import mount as mount_apart
-from mount.mounter import unmount as take_away
-from mount.options import READ_TIMEOUT_S, MountOptions, check_mode
+from lodefs.mount.lifecycle.mounter import mount as mount_apart
+from lodefs.mount.lifecycle.mounter import unmount as take_away
+from lodefs.mount.options import READ_TIMEOUT_S, MountOptions, check_mode
+from lodefs.settings import mount_file
+from lodefs.settings.mount_file import MountFile, on_off
+from lodefs.settings.session import Session
 
 NODE_PROXY = f"unix:{SOCKET_DEFAULT}"
 READY_TIMEOUT_S = 1.0  # until it is said that a proxy is waited for
@@ -153,7 +155,7 @@ def mount(
 
 
 def _say_what_is_waited_for(options: MountOptions) -> None:
-    from lodefs.nodeproxy import ready
+    from lodefs.proxies.own_proxy import ready
 
     if not ready(options.proxy, READY_TIMEOUT_S):
         click.echo(
@@ -185,7 +187,7 @@ def _asked(
         refuse(
             {"--store": session.said["--store"]}, "does nothing with --from, which names a proxy"
         )
-        found = mountfile.read(file)
+        found = mount_file.read(file)
         return msgspec.structs.replace(found, proxy=found.proxy or session.proxy_url or NODE_PROXY)
     if spec is None or directory is None:
         raise click.UsageError("what is to be mounted, and where: REPO[@REV][:PATH] DIR")
@@ -194,8 +196,9 @@ def _asked(
 
 def _options(session: Session, asked: MountFile, log_path: str) -> MountOptions:
     """All that the mount's process is told; a proxy is started where none is."""
-    from lodefs.nodeproxy import proxy_url
+    from lodefs.proxies.own_proxy import proxy_url
 
+    without = features.parse(session.environment.get(features.VARIABLE, ""))
     session.use(proxy=session.proxy_option or asked.proxy)
     return MountOptions(
         repo=asked.spec.repo,
@@ -210,12 +213,13 @@ def _options(session: Session, asked: MountFile, log_path: str) -> MountOptions:
         log_path=log_path,
         read_timeout_s=asked.read_timeout_s or READ_TIMEOUT_S,
         passthrough=asked.passthrough or "auto",
+        without=without,
     )
 
 
 def _start_proxy_of(session: Session, directory: str) -> None:
     """Starts the proxy of a mount again where it is the user's own and gone."""
-    from lodefs.nodeproxy import start_again
+    from lodefs.proxies.own_proxy import start_again
 
     state = None
     with suppress(LodefsError):  # who takes the mount over tells them
@@ -246,7 +250,7 @@ def unmount(session: Session, directories: tuple[str, ...]) -> None:
         try:
             done = take_away(directory)
         except LodefsError as error:  # the others are none the worse for it
-            session.exit_code = exits.code_of(error)
+            session.exit_code = exit_codes.code_of(error)
             click.echo(f"lodefs: error: {text.shown(str(error))}", err=True)
             continue
         if done.lazy:
@@ -297,7 +301,7 @@ class Listed(NamedTuple):
 
 def listed() -> list[Listed]:
     """The mounts that this process sees, and whether their proxies answer: each is asked once."""
-    from lodefs.nodeproxy import ready
+    from lodefs.proxies.own_proxy import ready
 
     answers = functools.cache(lambda url: ready(url, PROXY_TIMEOUT_S))
     found = []
@@ -318,7 +322,7 @@ def _state(mounted: Mounted) -> State | None:
 
 def _gone(session: Session, mounted: Mounted, proxy: str) -> str:
     """That a mount's proxy does not answer, and the way out."""
-    from lodefs.nodeproxy import is_own
+    from lodefs.proxies.own_proxy import is_own
 
     if is_own(session, proxy):
         place = text.shown(shlex.quote(mounted.mountpoint))

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import click
 
-from chunkstore.names import Spec
-from lodefs import text
-from lodefs.meter import metered
-from lodefs.options import SPEC, json_option, session_command, write_json, write_line
-from lodefs.session import Session
+from lodefs.chunkstore.format.names import Spec
+from lodefs.cli import text
+from lodefs.cli.options import SPEC, json_option, session_command, write_json, write_line
+from lodefs.cli.progress_bars import metered
+from lodefs.settings.session import Session
 
 
 @click.command()
@@ -29,7 +29,7 @@ def pull(
     goes on where it stopped; where it was finished, DIR is compared with the revision, and nothing
     in it is changed. Every byte is verified.
     """
-    from chunkstore.pull import pull as pull_into
+    from lodefs.chunkstore.pull.pull import pull as pull_into
 
     with metered() as progress:
         result = pull_into(

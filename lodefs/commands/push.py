@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import gc
 import getpass
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from chunkstore.errors import InvalidInput
-from chunkstore.names import Spec, parse_spec
-from lodefs import text
-from lodefs.meter import metered
-from lodefs.options import json_option, session_command, write_json, write_line
-from lodefs.session import Session
+from lodefs.chunkstore.errors import InvalidInput, TooManyRemovals
+from lodefs.chunkstore.format.names import CommitId, Spec, parse_spec
+from lodefs.cli import text
+from lodefs.cli.options import json_option, session_command, write_json, write_line
+from lodefs.cli.progress_bars import metered
+from lodefs.settings.session import Session
 
 if TYPE_CHECKING:
-    from chunkstore.push import PushResult
+    from lodefs.chunkstore.push.changes import Removals
+    from lodefs.chunkstore.push.push import PushResult
 
 
 @click.command()
@@ -31,6 +33,16 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Leave out what cannot be read or changes.",
 )
+@click.option(
+    "--allow-removals",
+    is_flag=True,
+    help="Push also if that removes more than half of the branch's files.",
+)
+@click.option(
+    "--check",
+    is_flag=True,
+    help="Look for all that the commit names, and store again what the store has lost.",
+)
 @click.option("--workers", type=click.IntRange(0, 256), help="Processes that read and compress.")
 @json_option
 @session_command(store=True)
@@ -41,22 +53,28 @@ def push(
     message: str,
     author: str | None,
     skip_unreadable: bool,
+    allow_removals: bool,
+    check: bool,
     workers: int | None,
     as_json: bool,
 ) -> None:
     """Commit the directory DIR to a branch of REPO (default: main).
 
     Reads only what changed since the last push from here, and sends only what the store does not
-    have.
+    have. The commit holds what DIR holds: files that are not there are removed from the branch.
+
+    \b
+    lodefs push ./flickr30k vision/flickr30k -m "corrected captions"
     """
     gc.disable()  # millions of objects and no cycles: looking for some takes a tenth of the time
     try:
-        from chunkstore.push import PushOptions
-        from chunkstore.push import push as push_directory
+        from lodefs.chunkstore.push.push import PushOptions
+        from lodefs.chunkstore.push.push import push as push_directory
 
         spec = parse_spec(repo)
         if spec.path:
             raise InvalidInput(f"{spec}: push takes REPO[@BRANCH], without a path")
+        consent = _Consent(spec, is_given=allow_removals)
         options = PushOptions(
             message=message,
             author=author if author is not None else user_name(),
@@ -64,11 +82,22 @@ def push(
             skip_unreadable=skip_unreadable,
             workers=workers,
             index_dir=session.home_cache() / "push",
+            check_packs=check,
+            allow_removals=consent.allows,
         )
-        with metered() as progress:
-            result = push_directory(
-                session.store, directory, spec.repo, spec.rev, options, progress
-            )
+
+        def push_once() -> PushResult:
+            with metered() as progress:
+                return push_directory(
+                    session.store, directory, spec.repo, spec.rev, options, progress
+                )
+
+        try:
+            result = push_once()
+        except TooManyRemovals:
+            if not consent.ask():
+                raise
+            result = push_once()  # what was sent or read is not sent or read again
     finally:
         gc.freeze()  # what is left is not looked through before the end
         gc.enable()
@@ -76,6 +105,40 @@ def push(
         write_json(_json_of(result))
     else:
         _show(result, spec)
+
+
+class _Consent:
+    """Whether a push may remove most of a branch: as an option says, or whoever is asked."""
+
+    def __init__(self, spec: Spec, *, is_given: bool) -> None:
+        self._spec = spec
+        self._is_given = is_given
+        self._refused: Removals | None = None
+        self._head: CommitId | None = None  # of which most may be removed
+
+    def allows(self, removals: Removals) -> bool:
+        """Without a question: while a push runs its meter has the terminal."""
+        self._refused = removals
+        return self._is_given or removals.head == self._head
+
+    def ask(self) -> bool:
+        """Asks about what was refused, if there is a terminal. The answer is for that head: if the
+        branch moves meanwhile, it may have other files."""
+        refused = self._refused
+        if refused is None or not _has_terminal():
+            return False
+        question = (
+            f"This removes {refused.removed_files:,} of the {text.count(refused.files, 'file')} of "
+            f"{self._spec} (files that moved count as removed). Push?"
+        )
+        if not click.confirm(question, err=True):
+            return False
+        self._head = refused.head
+        return True
+
+
+def _has_terminal() -> bool:
+    return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def user_name() -> str:
@@ -95,13 +158,24 @@ def _json_of(result: PushResult) -> dict[str, object]:
         "symlinks": result.symlinks,
         "directories": result.directories,
         "size_bytes": result.size_bytes,
+        **_changes_of(result),
         "new_bytes": result.new_bytes,
         "stored_bytes": result.stored_bytes,
         "files_read": result.files_read,
+        "lost_packs": result.lost_packs,
         "skipped": [
             {"path": text.percent_encoded(one.path), "message": one.reason}
             for one in result.skipped
         ],
+    }
+
+
+def _changes_of(result: PushResult) -> dict[str, int | None]:
+    """Files and bytes that were added, changed and removed; None where that is not known."""
+    return {
+        f"{what}_{unit}": getattr(result.changes, f"{what}_{unit}", None)
+        for what in ("added", "changed", "removed")
+        for unit in ("files", "bytes")
     }
 
 
@@ -118,8 +192,18 @@ def _show(result: PushResult, spec: Spec) -> None:
     links = f", {text.count(result.symlinks, 'symlink')}" if result.symlinks else ""
     write_line(f"files   {result.files:,} ({result.files_read:,} read){links}")
     write_line(f"bytes   {text.size(result.size_bytes)}")
+    changes = _changes_of(result)
+    for what in ("added", "changed", "removed"):
+        files, size_bytes = changes[f"{what}_files"], changes[f"{what}_bytes"]
+        told = "unknown: the branch's trees cannot be read"
+        if files is not None and size_bytes is not None:
+            told = f"{text.count(files, 'file')}, {text.size(size_bytes)}"
+        write_line(f"{what:<8}{told}")
     write_line(f"new     {text.size(result.new_bytes)}")
     write_line(f"stored  {text.size(result.stored_bytes)}")
+    if result.lost_packs:
+        packs = text.count(result.lost_packs, "pack")
+        write_line(f"lost    {packs}: missing in the store, and stored again")
     if result.unchanged:
         write_line(f"nothing changed: {spec} stays at {result.commit}")
     else:

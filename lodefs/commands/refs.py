@@ -1,68 +1,107 @@
-"""``lodefs branch`` and ``lodefs tag``: list, create, move, delete."""
+"""``lodefs branch`` and ``lodefs tag``: list, create, move, delete, get back."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import click
 
-from chunkstore.errors import AlreadyExists, InvalidInput
-from chunkstore.names import Spec, check_ref_name
-from chunkstore.refs import BRANCHES, TAGS
-from lodefs import text
+from lodefs.chunkstore.errors import AlreadyExists, InvalidInput
+from lodefs.chunkstore.format.names import Spec, check_ref_name
+from lodefs.chunkstore.repo.refs import BRANCHES, TAGS, singular
+from lodefs.cli import text
+from lodefs.cli.options import SPEC, json_option, refuse, session_command, write_json, write_line
 from lodefs.commands.log import no_path
-from lodefs.options import SPEC, json_option, refuse, session_command, write_json, write_line
-from lodefs.session import Session
+from lodefs.settings.session import Session
 
 
 @click.command()
 @click.argument("spec", metavar="REPO[@REV]", type=SPEC)
 @click.argument("name", metavar="[NAME]", required=False)
 @click.option("-d", "--delete", is_flag=True, help="Delete the branch NAME.")
+@click.option("--undelete", is_flag=True, help="Get the deleted branch NAME back.")
 @click.option("-f", "--force", is_flag=True, help="Move NAME to REV if it exists.")
 @json_option
 @session_command(store=True)
 def branch(
-    session: Session, spec: Spec, name: str | None, delete: bool, force: bool, as_json: bool
+    session: Session,
+    spec: Spec,
+    name: str | None,
+    delete: bool,
+    undelete: bool,
+    force: bool,
+    as_json: bool,
 ) -> None:
-    """List the branches of REPO, or with NAME: create that branch at REV (default: main)."""
-    _run(session, BRANCHES, spec, name, delete=delete, force=force, as_json=as_json)
+    """List the branches of REPO, or with NAME: create that branch at REV (default: main).
+
+    Where a branch was before it moved or was deleted is shown by `lodefs reflog`.
+
+    \b
+    lodefs branch vision/flickr30k@v1.0 dev             # a branch dev at v1.0
+    lodefs branch --force vision/flickr30k@v1.0 main    # back to v1.0
+    lodefs branch --undelete vision/flickr30k dev
+    """
+    wish = Wish(delete=delete, undelete=undelete, force=force)
+    _run(session, BRANCHES, spec, name, wish, as_json=as_json)
 
 
 @click.command()
 @click.argument("spec", metavar="REPO[@REV]", type=SPEC)
 @click.argument("name", metavar="[NAME]", required=False)
 @click.option("-d", "--delete", is_flag=True, help="Delete the tag NAME.")
+@click.option("--undelete", is_flag=True, help="Get the deleted tag NAME back.")
 @click.option("-f", "--force", is_flag=True, help="Move NAME to REV if it exists.")
 @json_option
 @session_command(store=True)
 def tag(
-    session: Session, spec: Spec, name: str | None, delete: bool, force: bool, as_json: bool
-) -> None:
-    """List the tags of REPO, or with NAME: create that tag at REV (default: main)."""
-    _run(session, TAGS, spec, name, delete=delete, force=force, as_json=as_json)
-
-
-def _run(
     session: Session,
-    kind: str,
     spec: Spec,
     name: str | None,
-    *,
     delete: bool,
+    undelete: bool,
     force: bool,
     as_json: bool,
 ) -> None:
+    """List the tags of REPO, or with NAME: create that tag at REV (default: main).
+
+    Where a tag was before it moved or was deleted is shown by `lodefs reflog`.
+
+    \b
+    lodefs tag vision/flickr30k v1.0                    # the head of main
+    lodefs tag --undelete vision/flickr30k v1.0
+    """
+    wish = Wish(delete=delete, undelete=undelete, force=force)
+    _run(session, TAGS, spec, name, wish, as_json=as_json)
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What is to be done with NAME; nothing of these: create it."""
+
+    delete: bool
+    undelete: bool
+    force: bool
+
+
+def _run(
+    session: Session, kind: str, spec: Spec, name: str | None, wish: Wish, *, as_json: bool
+) -> None:
     no_path(spec)
-    refuse({"--force": delete and force}, "does nothing with --delete")
+    refuse({"--force": wish.delete and wish.force}, "does nothing with --delete")
+    others = {"--force": wish.force, "--delete": wish.delete}
+    refuse(others if wish.undelete else {}, "does nothing with --undelete")
     if name is not None:
         check_ref_name(name)
-    elif delete or force:
+    elif wish.delete or wish.force or wish.undelete:
         raise InvalidInput("which one? NAME is missing")
     if name is None:
         _list(session, kind, spec.repo, as_json=as_json)
-    elif delete:
+    elif wish.delete:
         _delete(session, kind, spec.repo, name, as_json=as_json)
+    elif wish.undelete:
+        _undelete(session, kind, spec.repo, name, as_json=as_json)
     else:
-        _create(session, kind, spec, name, force=force, as_json=as_json)
+        _create(session, kind, spec, name, force=wish.force, as_json=as_json)
 
 
 def _list(session: Session, kind: str, repo: str, *, as_json: bool) -> None:
@@ -95,9 +134,13 @@ def _create(
         sequence = None if latest is None else latest.sequence
         refs.advance(kind, name, commit_id, expected_sequence=sequence)
     if as_json:
-        write_json({"name": name, "commit": commit_id.hex()})
-    else:
-        write_line(f"{spec.repo}@{name} is {commit_id.hex()[:12]}")
+        previous = None if now is None else now.hex()
+        write_json({"name": name, "commit": commit_id.hex(), "previous": previous})
+        return
+    write_line(f"{spec.repo}@{name} is {commit_id.hex()[:12]}")
+    if now not in (None, commit_id):
+        was = now.hex()[:12]
+        write_line(f"undo: lodefs {singular(kind)} --force {spec.repo}@{was} {name}")
 
 
 def _delete(session: Session, kind: str, repo: str, name: str, *, as_json: bool) -> None:
@@ -110,3 +153,19 @@ def _delete(session: Session, kind: str, repo: str, name: str, *, as_json: bool)
         write_json({"name": name, "commit": entry.commit.hex(), "deleted": True})
     else:
         write_line(f"deleted {repo}@{name} (was {entry.commit.hex()})")
+        write_line(f"undo: lodefs {singular(kind)} --undelete {repo} {name}")
+
+
+def _undelete(session: Session, kind: str, repo: str, name: str, *, as_json: bool) -> None:
+    store = session.store
+    store.require_repo(repo)
+    refs = store.refs(repo)
+    deleted, commit_id = refs.before_deletion(kind, name)
+    store.commit(repo, commit_id)
+    store.check_new_ref(repo, kind, name)
+    store.ensure_writable()
+    refs.advance(kind, name, commit_id, expected_sequence=deleted.sequence)
+    if as_json:
+        write_json({"name": name, "commit": commit_id.hex(), "previous": None})
+    else:
+        write_line(f"{repo}@{name} is {commit_id.hex()[:12]} again")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from lodefs.options import session_command
-from lodefs.session import Session
+from lodefs.cli.options import session_command
+from lodefs.settings.session import Session
 
 
 @click.command()
@@ -29,8 +29,8 @@ def serve(session: Session, **options: object) -> None:
 
     All settings can stand in the table [serve] of the config file; options win.
     """
-    from proxy.config import Config
-    from proxy.main import main
+    from lodefs.proxy.config import Config
+    from lodefs.proxy.service.main import main
 
     main(Config.from_mapping(settings(session, options)))
 

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 import click
 
-from chunkstore.errors import Unavailable
-from lodefs import text
+from lodefs.chunkstore.errors import Unavailable
+from lodefs.cli import text
+from lodefs.cli.options import json_option, session_command, write_json, write_line
 from lodefs.commands.mount import listed
-from lodefs.options import json_option, session_command, write_json, write_line
-from lodefs.session import Session
+from lodefs.settings.session import Session
 
 NODES_SHOWN_MAX = 16
 
@@ -21,7 +21,7 @@ NODES_SHOWN_MAX = 16
 def status(session: Session, as_json: bool) -> None:
     """Show the proxy: store, cache used and limit, hit rates; the cluster that it is in; and the
     mounts of this machine, with those that have lost their proxy."""
-    from lodefs.nodeproxy import ask, running_proxy
+    from lodefs.proxies.own_proxy import ask, running_proxy
 
     url: str | None = None
     answer: Mapping[str, object] = {}
@@ -38,6 +38,9 @@ def status(session: Session, as_json: bool) -> None:
         if failure is None:
             for name, value in [("proxy", str(url)), *figures(answer), *cluster(answer)]:
                 write_line(f"{name:<9} {text.shown(value)}")
+        if mounts:
+            what = text.count(len(mounts), "mount")
+            write_line(f"mounts    {what} on this machine, of all users and proxies")
         for one in mounts:
             write_line(f"mount     {one.line(session)}")
     if failure is not None:
@@ -56,46 +59,108 @@ def figures(answer: Mapping[str, object]) -> list[tuple[str, str]]:
     pinned = known.get("pinned_bytes")
     if isinstance(pinned, int) and pinned:
         found.append(("pinned", text.size(pinned)))
+    found += [*_recovery(known), *_scrub(known)]
     hits, misses = known.get("hits_reads"), known.get("misses_reads")
     if isinstance(hits, int) and isinstance(misses, int):
         rate = f"{100 * hits / (hits + misses):.1f} %" if hits + misses else "no reads yet"
         found.append(("hits", f"{rate} ({hits:,} hits, {misses:,} misses)"))
-    fetched = known.get("store_fetched_bytes")
+    fetched, of_peers = known.get("store_fetched_bytes"), known.get("peer_fetched_bytes")
     if isinstance(fetched, int):
-        found.append(("fetched", f"{text.size(fetched)} from the store"))
+        also = ""
+        if "peers" in known and isinstance(of_peers, int):
+            also = f", {text.size(of_peers)} from other nodes"
+        found.append(("fetched", f"{text.size(fetched)} from the store{also}"))
     bad = sum(n for name, n in known.items() if "corrupt" in name and isinstance(n, int))
     if bad:
         found.append(("corrupt", f"{bad:,} chunks or files with wrong bytes were refused"))
     return found
 
 
+def _recovery(known: Mapping[str, object]) -> list[tuple[str, str]]:
+    """How far the check after a power cut is, until it is done."""
+    total, done = known.get("recovery_bytes"), known.get("recovery_bytes_done")
+    if not isinstance(total, int) or not isinstance(done, int) or done >= total:
+        return []
+    return [("recovery", f"{text.size(done)} of {text.size(total)} checked after a power cut")]
+
+
+def _scrub(known: Mapping[str, object]) -> list[tuple[str, str]]:
+    """How much of the cache was checked lately, the oldest check, and the rate."""
+    names = ("scrub_fresh_bytes", "scrub_old_bytes", "scrub_never_bytes", "scrub_days")
+    fresh, old, never, days = (known.get(name) for name in names)
+    if not (isinstance(fresh, int) and isinstance(old, int) and isinstance(never, int)):
+        return []
+    if not fresh + old + never:
+        return []
+    parts = [f"{100 * fresh / (fresh + old + never):.1f} % checked or written within {days} days"]
+    age_s = known.get("scrub_oldest_check_age_s")
+    if isinstance(age_s, int):
+        parts.append(f"oldest check {age_s / 86400:.1f} days ago")
+    if never:
+        parts.append(f"{text.size(never)} never")
+    rate = known.get("scrub_bytes_per_s")
+    if not known.get("scrub_bytes_per_s_max"):
+        parts.append("off")
+    elif isinstance(rate, int):
+        parts.append(f"{text.size(rate)}/s now")
+    return [("scrub", ", ".join(parts))]
+
+
 def cluster(answer: Mapping[str, object]) -> list[tuple[str, str]]:
-    """The cluster's nodes in /status: how many there are and can be used, and then each of them;
-    of many only those that cannot be used. Nothing where there is no cluster."""
+    """The cluster's nodes in /status: how many there are and how many are well, and then each of
+    them; of many only those that are not well. Nothing if there is no cluster."""
     peers = _node_of(answer).get("peers")
     nodes = [one for one in peers if isinstance(one, dict)] if isinstance(peers, list) else []
     if not nodes:
         return []
     own = [str(one.get("address")) for one in nodes if one.get("self")]
-    bad = [one for one in nodes if not one.get("usable") and not one.get("self")]
-    usable = "all usable" if not bad else f"{len(nodes) - len(bad):,} usable"
+    bad = [one for one in nodes if not _is_well(one)]
+    well = "all well" if not bad else f"{len(nodes) - len(bad):,} well"
     place = f"this node is {own[0]}" if own else "this node is none of them"
-    found = [("cluster", f"{text.count(len(nodes), 'node')}, {usable}; {place}")]
+    found = [("cluster", f"{text.count(len(nodes), 'node')}, {well}; {place}")]
     told = nodes if len(nodes) <= NODES_SHOWN_MAX else bad
     found += [("node", _node_line(one)) for one in told[:NODES_SHOWN_MAX]]
     if len(told) > NODES_SHOWN_MAX:
-        found.append(("node", f"… and {len(told) - NODES_SHOWN_MAX:,} more that are not usable"))
+        found.append(("node", f"… and {len(told) - NODES_SHOWN_MAX:,} more that are not well"))
     return found
 
 
+def _is_well(node: Mapping[str, object]) -> bool:
+    return bool(node.get("self")) or node.get("state") == "well"
+
+
 def _node_line(node: Mapping[str, object]) -> str:
-    state = "this node" if node.get("self") else "usable" if node.get("usable") else "not usable"
-    since_s = node.get("unusable_s")
-    if state == "not usable" and isinstance(since_s, int | float):
-        state += f" for {since_s:,.0f} s"
+    state = "this node" if node.get("self") else node.get("state", "unknown")
     weight = node.get("weight", 1)
     shown = f"  weight {weight:g}" if isinstance(weight, int | float) and weight != 1 else ""
-    return f"{node.get('address')}  {state}{shown}"
+    return f"{node.get('address')}  {state}{_reason(node)}{shown}{_traffic(node)}"
+
+
+def _reason(node: Mapping[str, object]) -> str:
+    """What is the matter; of a node that is well, what was."""
+    if not _is_well(node):
+        return f" ({node['reason']})" if node.get("reason") else ""
+    ago_s = node.get("error_ago_s")
+    if not node.get("error") or not isinstance(ago_s, int | float):
+        return ""
+    return f" (last error {ago_s:,.0f} s ago: {node.get('error')})"
+
+
+def _traffic(node: Mapping[str, object]) -> str:
+    """When it was heard of, how fast it answers, what came from it and went to it."""
+    if node.get("self") or "seen_ago_s" not in node:
+        return ""
+    seen_s, latency_s = node.get("seen_ago_s"), node.get("latency_s")
+    parts = ["never seen"]
+    if isinstance(seen_s, int | float):
+        parts = [f"seen {seen_s:,.0f} s ago"]
+        if isinstance(latency_s, int | float):
+            parts.append(f"{latency_s * 1000:.0f} ms")
+    for name, what in (("received_bytes", "from it"), ("sent_bytes", "to it")):
+        size_bytes = node.get(name)
+        if isinstance(size_bytes, int):
+            parts.append(f"{text.size(size_bytes)} {what}")
+    return f"  {', '.join(parts)}"
 
 
 def _node_of(answer: Mapping[str, object]) -> Mapping[str, object]:

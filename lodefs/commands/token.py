@@ -7,10 +7,10 @@ from pathlib import Path
 
 import click
 
-from chunkstore.errors import InvalidInput
-from lodefs import text
-from lodefs.options import json_option, session_command, write_json, write_line
-from lodefs.session import Session
+from lodefs.chunkstore.errors import InvalidInput
+from lodefs.cli import text
+from lodefs.cli.options import json_option, session_command, write_json, write_line
+from lodefs.settings.session import Session
 
 
 @click.group()
@@ -39,7 +39,7 @@ def create(session: Session, name: str, patterns: tuple[str, ...], as_json: bool
 
     It is printed once and stored nowhere.
     """
-    from proxy.tokens import create_token
+    from lodefs.proxy.http.tokens import create_token
 
     secret = create_token(_file(session), name, patterns, now_s=int(time.time()))
     if as_json:
@@ -53,7 +53,7 @@ def create(session: Session, name: str, patterns: tuple[str, ...], as_json: bool
 @session_command()
 def list_(session: Session, as_json: bool) -> None:
     """List tokens: name, patterns, time. The tokens themselves are not known."""
-    from proxy.tokens import list_tokens
+    from lodefs.proxy.http.tokens import list_tokens
 
     for one in list_tokens(_file(session)):
         if as_json:
@@ -68,7 +68,7 @@ def list_(session: Session, as_json: bool) -> None:
 @session_command()
 def delete(session: Session, name: str) -> None:
     """Delete a token; running proxies notice within a second."""
-    from proxy.tokens import delete_token
+    from lodefs.proxy.http.tokens import delete_token
 
     delete_token(_file(session), name)
     write_line(f"deleted the token {text.shown(name)}")

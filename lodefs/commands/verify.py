@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from chunkstore.errors import InvalidInput
-from chunkstore.names import Spec
-from lodefs import exits, text
+from lodefs.chunkstore.errors import InvalidInput
+from lodefs.chunkstore.format.names import Spec
+from lodefs.cli import exit_codes, text
+from lodefs.cli.options import SPEC, json_option, refuse, session_command, write_json, write_line
+from lodefs.cli.progress_bars import metered
 from lodefs.commands.log import no_path
-from lodefs.meter import metered
-from lodefs.options import SPEC, json_option, refuse, session_command, write_json, write_line
-from lodefs.session import Session
+from lodefs.settings.session import Session
 
 if TYPE_CHECKING:
-    from chunkstore.cacheverify import CacheCheck, Damage
+    from lodefs.chunkstore.nodecache.verify import CacheCheck, Damage
 
 
 @click.command()
@@ -60,7 +60,7 @@ def verify(
 def _verify_store(
     session: Session, spec: Spec | None, *, data: bool, workers: int, as_json: bool
 ) -> None:
-    from chunkstore.verify import verify as check
+    from lodefs.chunkstore.repo.verify import verify as check
 
     if spec is not None:
         no_path(spec)
@@ -85,22 +85,22 @@ def _verify_store(
             + (text.count(len(result.problems), "problem") if result.problems else "all is well")
         )
     if result.problems:
-        session.exit_code = exits.FAILURE
+        session.exit_code = exit_codes.FAILURE
 
 
 def _verify_cache(
     session: Session, cache_dir: str | None, *, repair: bool, workers: int, as_json: bool
 ) -> None:
-    from chunkstore.cacheverify import verify_cache
-    from lodefs import cachecheck
+    from lodefs.chunkstore.nodecache.verify import verify_cache
+    from lodefs.commands import cache_repair
 
-    directory = Path(cache_dir) if cache_dir else cachecheck.cache_dir(session)
+    directory = Path(cache_dir) if cache_dir else cache_repair.cache_dir(session)
     with metered() as progress:
         result = verify_cache(directory, workers=workers, progress=progress)
         repaired = False
         if repair and result.damages:
             progress.phase = "waiting for the proxy to drop what is damaged"
-            repaired = cachecheck.repair(directory, result.numbers)
+            repaired = cache_repair.repair(directory, result.numbers)
     if as_json:
         write_json(_cache_json(directory, result, repaired=repaired))
     else:
@@ -108,7 +108,7 @@ def _verify_cache(
             write_line(text.shown(line_of(damage)))
         write_line(_summary(directory, result, repair=repair, repaired=repaired))
     if result.damages:
-        session.exit_code = exits.FAILURE
+        session.exit_code = exit_codes.FAILURE
 
 
 def line_of(damage: Damage) -> str:

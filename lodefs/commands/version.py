@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from lodefs.options import json_option, session_command, write_json, write_line
-from lodefs.session import Session
+from lodefs.cli.options import json_option, session_command, write_json, write_line
+from lodefs.settings.session import Session
 
 
 @click.command()

@@ -10,10 +10,10 @@ from pathlib import Path
 import click
 import msgspec
 
-from chunkstore import errors
-from chunkstore.errors import InvalidInput, LodefsError, NotFound
-from chunkstore.names import Spec
-from chunkstore.upkeep import (
+from lodefs.chunkstore import errors
+from lodefs.chunkstore.errors import InvalidInput, LodefsError, NotFound
+from lodefs.chunkstore.format.names import Spec
+from lodefs.chunkstore.nodeapi.cache_control import (
     PIN_S_MAX,
     WARM,
     WarmError,
@@ -23,13 +23,13 @@ from chunkstore.upkeep import (
     decoded,
     encoded,
 )
-from lodefs import exits, text
-from lodefs.durations import DURATION
-from lodefs.meter import metered
-from lodefs.options import SPEC, json_option, refuse, session_command, write_json, write_line
-from lodefs.session import Session
-from lodefs.warming import Follower
-from mount.nodecalls import NodeCalls
+from lodefs.chunkstore.nodeapi.control_client import NodeCalls
+from lodefs.cli import exit_codes, text
+from lodefs.cli.duration_type import DURATION
+from lodefs.cli.options import SPEC, json_option, refuse, session_command, write_json, write_line
+from lodefs.cli.progress_bars import metered
+from lodefs.commands.warm_follow import Follower
+from lodefs.settings.session import Session
 
 EPILOG = """\b
 Examples:
@@ -47,6 +47,9 @@ Examples:
 @click.option("-0", "--null", is_flag=True, help="With --from: paths end with NUL, not newline.")
 @click.option("--pin", "pin_s", type=DURATION, help="Keep it from eviction so long (12h, 7d, 2w).")
 @click.option("--all-nodes", is_flag=True, help="On all nodes of the cluster.")
+@click.option(
+    "--skip-missing", is_flag=True, help="With --all-nodes: go on without those that are away."
+)
 @click.option("--detach", is_flag=True, help="Do not wait: print the job's id.")
 @click.option("--attach", "attached", metavar="ID", help="Wait for a job that was detached.")
 @click.option("--cancel", "cancelled", metavar="ID", help="End a job.")
@@ -60,6 +63,7 @@ def warm(
     null: bool,
     pin_s: int | None,
     all_nodes: bool,
+    skip_missing: bool,
     detach: bool,
     attached: str | None,
     cancelled: str | None,
@@ -75,16 +79,18 @@ def warm(
     if sum([spec is not None, attached is not None, cancelled is not None, of_jobs]) != 1:
         raise click.UsageError("what is to be warmed: REPO[@REV][:PATH]; or a job, or --jobs")
     refuse({"--null": null and listed is None}, "does nothing without --from")
+    refuse({"--skip-missing": skip_missing and not all_nodes}, "does nothing without --all-nodes")
     if spec is None:
         begins = {"--from": listed, "--pin": pin_s, "--all-nodes": all_nodes, "--detach": detach}
         refuse(begins, "is of a job that begins")
         _of_jobs(session, attached, cancelled, as_json=as_json)
         return
-    from lodefs.nodeproxy import proxy_url
+    from lodefs.proxies.own_proxy import proxy_url
 
     request = request_of(spec, _paths(listed, null=null), pin_s=pin_s or 0, all_nodes=all_nodes)
+    request = msgspec.structs.replace(request, skip_missing=skip_missing)
     calls = NodeCalls(proxy_url(session), session.environment.get("LODEFS_TOKEN"))
-    follower = Follower(calls, request)
+    follower = Follower(calls, request, tell=_warn)
     status = follower.start()
     if detach:
         _write(status, as_json=as_json) if as_json else write_line(status.id)
@@ -104,7 +110,7 @@ def request_of(
     spec: Spec, paths: Sequence[bytes] | None, *, pin_s: int, all_nodes: bool
 ) -> WarmRequest:
     """What the proxy is asked. InvalidInput where a list is below a pattern, or empty."""
-    from proxy.selection import is_glob
+    from lodefs.proxy.warm.path_patterns import is_glob
 
     if pin_s > PIN_S_MAX:
         raise InvalidInput(f"--pin: {PIN_S_MAX // 86400}d at most")
@@ -147,10 +153,10 @@ def _paths(listed: str | None, *, null: bool) -> list[bytes] | None:
 def _of_jobs(
     session: Session, attached: str | None, cancelled: str | None, *, as_json: bool
 ) -> None:
-    from lodefs.nodeproxy import running_proxy
+    from lodefs.proxies.own_proxy import running_proxy
 
     calls = NodeCalls(running_proxy(session), session.environment.get("LODEFS_TOKEN"))
-    follower = Follower(calls, None)
+    follower = Follower(calls, None, tell=_warn)
     if attached is not None:
         with metered() as progress:
             status = follower.follow(attached, progress)
@@ -165,16 +171,23 @@ def _of_jobs(
 
 def _end(session: Session, status: WarmStatus, *, as_json: bool) -> None:
     _write(status, as_json=as_json)
+    for node in status.nodes:
+        if node.state == "skipped":
+            _warn(f"{node.address} was skipped: {node.error}")
     if status.state == "done":
         return
-    session.exit_code = exits.FAILURE
+    session.exit_code = exit_codes.FAILURE
     for error in status.errors:
         click.echo(f"lodefs: error: {_told(error)}", err=True)
-        if session.exit_code == exits.FAILURE:
+        if session.exit_code == exit_codes.FAILURE:
             session.exit_code = _code_of(error)
     if status.errors_total > len(status.errors):
         more = text.count(status.errors_total - len(status.errors), "more error")
         click.echo(f"lodefs: error: {more}", err=True)
+
+
+def _warn(line: str) -> None:
+    click.echo(f"lodefs: warning: {text.shown(line)}", err=True)
 
 
 def _told(error: WarmError) -> str:
@@ -184,7 +197,9 @@ def _told(error: WarmError) -> str:
 
 def _code_of(error: WarmError) -> int:
     kind = getattr(errors, error.error, LodefsError)
-    return next((code for base, code in exits.CODES if issubclass(kind, base)), exits.FAILURE)
+    return next(
+        (code for base, code in exit_codes.CODES if issubclass(kind, base)), exit_codes.FAILURE
+    )
 
 
 def _write(status: WarmStatus, *, as_json: bool) -> None:

@@ -13,11 +13,17 @@ from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 
-from chunkstore.durations import parse_duration
-from chunkstore.errors import InvalidInput, LodefsError
-from chunkstore.names import DEFAULT_BRANCH, ID_BYTES, check_ref_name, check_repo, split_path
-from chunkstore.upkeep import PIN_S_MAX
-from mount.docker.nodemounts import Source
+from lodefs.chunkstore.errors import InvalidInput, LodefsError
+from lodefs.chunkstore.format.names import (
+    DEFAULT_BRANCH,
+    ID_BYTES,
+    check_ref_name,
+    check_repo,
+    split_path,
+)
+from lodefs.chunkstore.nodeapi.cache_control import PIN_S_MAX
+from lodefs.chunkstore.system.durations import parse_duration
+from lodefs.mount.node.interface import Source
 
 T = TypeVar("T")
 SplitUrl = Callable[[str], tuple[str, str]]

@@ -12,23 +12,31 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
-from chunkstore import sockets
-from chunkstore.errors import InvalidInput, LodefsError, NotFound
-from chunkstore.sdnotify import READY, STOPPING, SystemdNotifier
-from mount.docker.calls import Calls
-from mount.docker.nodemounts import NodeMounts
-from mount.docker.options import SplitUrl
-from mount.docker.protocol import METHODS, MalformedError, encode_answer, encode_error, volume_in
-from mount.docker.records import Records
-from mount.docker.server import Answer, Server
-from mount.docker.table import Table, machine_clock
-from mount.docker.upkeep import Upkeep
-from mount.docker.volume import about
-from mount.docker.volumes import ANSWER_TIMEOUT_S, Volumes
+from lodefs.chunkstore.errors import InvalidInput, LodefsError, NotFound
+from lodefs.chunkstore.system import sockets
+from lodefs.chunkstore.system.systemd_notify import READY, STOPPING, SystemdNotifier
+from lodefs.mount.docker.deadline_calls import Calls
+from lodefs.mount.docker.http_server import Answer, Reply, Server
+from lodefs.mount.docker.options import SplitUrl
+from lodefs.mount.docker.protocol import (
+    METHODS,
+    UNHEARD,
+    MalformedError,
+    encode_answer,
+    encode_error,
+    volume_in,
+)
+from lodefs.mount.docker.reconciler import Upkeep
+from lodefs.mount.docker.volume import about
+from lodefs.mount.docker.volume_files import Records
+from lodefs.mount.docker.volume_table import Table, machine_clock
+from lodefs.mount.docker.volumes import ANSWER_TIMEOUT_S, Volumes
+from lodefs.mount.node.interface import NodeMounts
 
 SOCKET = Path("/run/docker/plugins/lodefs.sock")
 STATE = Path("/var/lib/lodefs/docker")
@@ -114,24 +122,25 @@ def _serving(
 def answering(volumes: Volumes) -> Answer:
     """How calls are answered: errors of ours as ``Err``, and never with anything that was sent."""
 
-    def answer(path: str, body: bytes) -> tuple[int, bytes]:
-        method = METHODS.get(path)
+    def answer(path: str, body: bytes) -> Reply:
+        method, unheard = METHODS.get(path), UNHEARD.get(path)
         if method is None:
-            return 404, encode_error(f"there is no method {path[:100]}")
+            return Reply(404, encode_error(f"there is no method {path[:100]}"))
         name, begun_s = path.lstrip("/"), time.monotonic()
         try:
-            return 200, encode_answer(method(volumes, body))
+            told = encode_answer(method(volumes, body))
+            return Reply(200, told, partial(unheard, volumes, body) if unheard else None)
         except MalformedError as error:
-            return 400, encode_error(str(error))  # dockerd puts the method in front
+            return Reply(400, encode_error(str(error)))  # dockerd puts the method in front
         except LodefsError as error:
             expected = isinstance(error, NotFound) and name == "VolumeDriver.Get"
             # dockerd asks for a volume before it makes it
             level = logging.DEBUG if expected else logging.WARNING
             _log.log(level, "%s: %s", name, error, extra=_about(body))
-            return 200, encode_error(str(error))
+            return Reply(200, encode_error(str(error)))
         except Exception as error:  # noqa: BLE001 - a mistake of ours must not end the server
             _log.exception("%s", name, extra=_about(body))
-            return 500, encode_error(f"{type(error).__name__} (a fault of lodefs)")
+            return Reply(500, encode_error(f"{type(error).__name__} (a fault of lodefs)"))
         finally:
             elapsed_s = time.monotonic() - begun_s
             level = logging.WARNING if elapsed_s > SLOW_S else logging.DEBUG

@@ -11,12 +11,12 @@ from typing import TypeVar
 
 import msgspec
 
-from chunkstore.decoding import from_json
-from chunkstore.errors import InvalidInput
-from mount.docker.records import Damaged
-from mount.docker.status import status_of, time_text
-from mount.docker.volume import check_name
-from mount.docker.volumes import Shown, Volumes
+from lodefs.chunkstore.errors import InvalidInput
+from lodefs.chunkstore.format.decoding import from_json
+from lodefs.mount.docker.status import status_of, time_text
+from lodefs.mount.docker.volume import check_name
+from lodefs.mount.docker.volume_files import Damaged
+from lodefs.mount.docker.volumes import Shown, Volumes
 
 
 class CreateRequest(msgspec.Struct, rename="pascal"):
@@ -127,6 +127,14 @@ def _decode(body: bytes, kind: type[T]) -> T:
     except InvalidInput as error:
         raise MalformedError(f"the request is malformed: {error}") from None
 
+
+def _mount_unheard(volumes: Volumes, body: bytes) -> None:
+    request = _decode(body, MountRequest)
+    volumes.unheard(request.name, request.mount_id)
+
+
+UNHEARD: dict[str, Callable[[Volumes, bytes], None]] = {"/VolumeDriver.Mount": _mount_unheard}
+"""What is to be done when the client went before it knew that its call was done."""
 
 METHODS: dict[str, Method] = {
     "/Plugin.Activate": _activate,

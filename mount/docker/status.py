@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from datetime import UTC, datetime
+from functools import lru_cache
 
 import msgspec
 
-from mount.docker.records import Damaged
-from mount.docker.volume import Volume
-from mount.docker.volumes import Shown
+from lodefs.mount.docker.volume import Volume
+from lodefs.mount.docker.volume_files import Damaged
+from lodefs.mount.docker.volumes import Shown
 
 
 def status_of(shown: Shown, boot: str) -> dict[str, object]:
@@ -19,6 +20,7 @@ def status_of(shown: Shown, boot: str) -> dict[str, object]:
     return _of_volume(shown.record, boot) | _of_mount(shown)
 
 
+@lru_cache(4096)
 def time_text(time_s: float) -> str:
     """A Unix time as RFC 3339; the first second where no calendar has it."""
     with contextlib.suppress(ValueError, OverflowError, OSError):

@@ -13,9 +13,9 @@ import string
 import msgspec
 from blake3 import blake3
 
-from chunkstore.errors import InvalidInput
-from mount.docker.nodemounts import Found
-from mount.docker.options import Options
+from lodefs.chunkstore.errors import InvalidInput
+from lodefs.mount.docker.options import Options
+from lodefs.mount.node.interface import Found
 
 NAME_BYTES_MAX = 255
 KEY_NAME_CHARS_MAX = 64

@@ -2,32 +2,31 @@
 
 A Mount is done in this order: mount, write the reference, answer; an Unmount: drop the reference,
 unmount when it was the last, answer. So whatever ends in between leaves at worst a mount without
-references, which upkeep takes away.
+references, which upkeep takes away. Mounts that wait for one volume are done together, for one look
+at its mount and one file (volume_table).
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TypeVar
 
 import msgspec
 
-from chunkstore.errors import (
+from lodefs.chunkstore.errors import (
     AlreadyExists,
     DeadlineExceeded,
     InUse,
     LodefsError,
     Unavailable,
 )
-from mount.docker.calls import Calls
-from mount.docker.nodemounts import NodeMounts, Source, Standing, Traffic
-from mount.docker.options import SplitUrl, parse_options
-from mount.docker.records import Damaged, Record
-from mount.docker.table import Slot, Table, no_such
-from mount.docker.volume import (
+from lodefs.mount.docker.deadline_calls import Calls, LateError
+from lodefs.mount.docker.options import SplitUrl, parse_options
+from lodefs.mount.docker.volume import (
     REMOVE_STALE_S,
     Volume,
     about,
@@ -41,12 +40,17 @@ from mount.docker.volume import (
     referenced,
     released,
 )
+from lodefs.mount.docker.volume_files import Damaged, Record
+from lodefs.mount.docker.volume_table import Change, Slot, Table, no_such
+from lodefs.mount.node.interface import NodeMounts, Source, Standing, Traffic
 
 ANSWER_TIMEOUT_S = 0.9
 WORK_TIMEOUT_S = 30.0  # for what goes on after its caller was answered
 FIRST_TRY, WHY_TRY = 0.75, 0.15  # of the caller's time
 TRAFFIC_TIMEOUT_S = 0.1
-_SLOW = " (the node's proxy or its store is slow, or out of reach)"  # of what is late
+NODE_SHARE = 0.2  # of the answer time: longer than a node takes that is well
+_NODE_SLOW = "the node's proxy or its store is slow, or out of reach"
+_PLUGIN_SLOW = "the plugin, or the disk of its state directory, is busy"
 _log = logging.getLogger("lodefs.docker")
 
 T = TypeVar("T")
@@ -84,6 +88,7 @@ class Volumes:
         self._split_url = split_url
         self._answer_timeout_s = answer_timeout_s
         self._on_change = on_change
+        self._asking: dict[object, tuple[str, float]] = {}  # the node: which key, since when
         self.boot = table.clock.boot
 
     def create(self, name: str, given: Mapping[str, str]) -> None:
@@ -95,8 +100,9 @@ class Volumes:
         key = key_of(check_name(name))
         self._answer(
             ("create", name, frozenset(given.items())),
-            f"creating volume {name!r}{_SLOW}",
+            f"creating volume {name!r}",
             partial(self._create, key, name, dict(given)),
+            blame=key,
         )
         self._on_change()
 
@@ -115,10 +121,22 @@ class Volumes:
         call = ("mount", name, object())  # each counts: only the volume's lock has them wait
         return self._answer(
             call,
-            f"mounting volume {name!r}{_SLOW}",
+            f"mounting volume {name!r}",
             partial(self._mount, key, name, mount_id, lambda: self._calls.is_wanted(call)),
-            lambda _place: self._take_back(key, mount_id),
+            lambda _place: self._take_back(key, name, mount_id),
+            blame=key,
         )
+
+    def unheard(self, name: str, mount_id: str) -> None:
+        """Whoever called ``mount`` went before it had the answer: it counts as not called. Done in
+        the background."""
+        work = partial(self._take_back, key_of(name), name, mount_id)
+        try:
+            self._calls.begin(("take back", name, object()), work)
+        except Unavailable as error:
+            _log.warning(
+                "a mount of %s stays noted for a while: %s", name, error, extra=about(name)
+            )
 
     def unmount(self, name: str, mount_id: str) -> None:
         """Take a mount back; fine for an ID that has none. NotFound, Corrupt, Unavailable."""
@@ -159,14 +177,39 @@ class Volumes:
         what: str,
         work: Callable[[], T],
         late: Callable[[T], None] = lambda _result: None,
+        blame: str = "",
     ) -> T:
+        """``blame``: the key of the volume that may have waited for the node; "": none."""
         try:
             return self._calls.run(key, work, self._answer_timeout_s, late)
-        except Unavailable as error:  # also its DeadlineExceeded: which of them comes is chance
+        except LateError as error:
+            why = f" ({self._why_late(blame)})" if blame else ""
+            raise DeadlineExceeded(f"{what}{why}: {error}") from error
+        except Unavailable as error:
             raise type(error)(f"{what}: {error}") from error
 
+    def _why_late(self, key: str) -> str:
+        """What a call that is late waits for: the node, which it or another one asks, or us."""
+        before_s = time.monotonic() - NODE_SHARE * self._answer_timeout_s
+        asking = list(self._asking.values())
+        is_node = any(asked == key and since_s <= before_s for asked, since_s in asking)
+        return _NODE_SLOW if is_node else _PLUGIN_SLOW
+
+    @contextmanager
+    def _asking_node(self, key: str) -> Iterator[None]:
+        """Notes since when a volume waits for the node, and says of errors that it was the node."""
+        asking = object()
+        self._asking[asking] = key, time.monotonic()
+        try:
+            yield
+        except Unavailable as error:
+            raise type(error)(f"{_NODE_SLOW}: {error}") from error
+        finally:
+            del self._asking[asking]
+
     def _create(self, key: str, name: str, given: Mapping[str, str]) -> None:
-        options = parse_options(given, self._split_url)  # a URL may need a look at its store
+        with self._asking_node(key):
+            options = parse_options(given, self._split_url)  # a URL may need a look at its store
         with self._table.changing(key) as slot:
             if slot.record is not None:
                 if slot.volume(name).options != options:
@@ -176,31 +219,38 @@ class Volumes:
                     )
                 return
             source, rev = options.source, options.rev
-            found = self._in_time(partial(self._node.resolve, source, rev), source, rev)
+            found = self._in_time(slot, partial(self._node.resolve, source, rev), source, rev)
             self._table.write(slot, created(name, options, found, self._clock.now_s()))
         told = (name, options.source.repo, found.commit)
         _log.info("created volume %s: %s@%s", *told, extra=about(name))
 
     def _mount(self, key: str, name: str, mount_id: str, is_wanted: Callable[[], bool]) -> str:
-        with self._table.changing(key) as slot:
-            volume = slot.volume(name)
-            if not is_wanted():
-                raise DeadlineExceeded("nobody waits for this mount any more")
-            bring_up = partial(self.bring_up, slot, volume)
-            self._in_time(bring_up, volume.options.source, volume.commit)
-            clock = self._clock
-            self._table.write(slot, referenced(volume, mount_id, clock.boot, clock.uptime_s()))
-            return self._records.place(key)
+        clock = self._clock
 
-    def _in_time(self, work: Callable[[float], T], source: Source, rev: str) -> T:
+        def with_one_more(volume: Volume) -> Volume:
+            return referenced(volume, mount_id, clock.boot, clock.uptime_s())
+
+        change = Change(name, with_one_more, is_wanted=is_wanted, needs_mount=True)
+        with self._table.changing(key, change) as slot:
+            if not change.is_written and is_wanted():
+                volume = slot.volume(name)
+                bring_up = partial(self.bring_up, slot, volume)
+                self._in_time(slot, bring_up, volume.options.source, volume.commit)
+                self._table.write_waiting(slot, volume, is_mounted=True)
+        if not change.is_written:
+            raise DeadlineExceeded("it does not count")
+        return self._records.place(key)
+
+    def _in_time(self, slot: Slot, work: Callable[[float], T], source: Source, rev: str) -> T:
         """First within the caller's time, so that it hears what is wrong; what is only slow is
         then done with more time, in the background."""
-        try:
-            return work(FIRST_TRY * self._answer_timeout_s)
-        except DeadlineExceeded:
-            with suppress(DeadlineExceeded):  # but not a proxy that is not there
-                self._node.resolve(source, rev, WHY_TRY * self._answer_timeout_s)
-            return work(WORK_TIMEOUT_S)
+        with self._asking_node(slot.key):
+            try:
+                return work(FIRST_TRY * self._answer_timeout_s)
+            except DeadlineExceeded:
+                with suppress(DeadlineExceeded):  # but not a proxy that is not there
+                    self._node.resolve(source, rev, WHY_TRY * self._answer_timeout_s)
+                return work(WORK_TIMEOUT_S)
 
     def bring_up(self, slot: Slot, volume: Volume, timeout_s: float) -> None:
         """Mount a volume where it is not mounted, or where its mount is dead."""
@@ -234,18 +284,28 @@ class Volumes:
         self._node.mount(source, volume.commit, place, WORK_TIMEOUT_S)
         return True
 
-    def _take_back(self, key: str, mount_id: str) -> None:
-        """A Mount was done too late: dockerd will not unmount it."""
-        with self._table.changing(key) as slot:
-            if isinstance(slot.record, Volume):
-                self._table.write(slot, released(slot.record, mount_id, self._clock.boot))
+    def _take_back(self, key: str, name: str, mount_id: str) -> None:
+        """A Mount was done too late, or unheard: dockerd will not unmount it."""
+        change = self._release(name, mount_id)
+        with self._table.changing(key, change) as slot:
+            if isinstance(slot.record, Volume) and not change.is_written:
+                self._table.write_waiting(slot, slot.record)
 
     def _unmount(self, key: str, name: str, mount_id: str) -> None:
-        with self._table.changing(key) as slot:
-            volume = released(slot.volume(name), mount_id, self._clock.boot)
-            self._table.write(slot, volume)
+        change = self._release(name, mount_id)
+        with self._table.changing(key, change) as slot:
+            if change.is_written and slot.record is None:
+                return  # removed since
+            volume = slot.volume(name)
+            if not change.is_written:
+                volume = self._table.write_waiting(slot, volume)
+            elif slot.standing is None:
+                return  # taken down with the others
             if not volume.count(self._clock.boot):
                 self.take_down(slot)
+
+    def _release(self, name: str, mount_id: str) -> Change:
+        return Change(name, lambda volume: released(volume, mount_id, self._clock.boot))
 
     def take_down(self, slot: Slot) -> None:
         """Unmount a volume; fine where it is not mounted."""

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from proxy.meter import Meter
-from proxy.offload import Pool
-from proxy.packs import Packs
-from proxy.packsource import PackSource
-from proxy.peers.auth import Authenticator
-from proxy.peers.bandwidth import Bandwidth
-from proxy.peers.budgets import Budgets
-from proxy.peers.connections import Connections
-from proxy.peers.desk import PeerDesk
-from proxy.peers.health import Health
-from proxy.peers.peer import Peer
-from proxy.peers.peerjobs import HttpPeerJobs
-from proxy.peers.peerpacks import PeerPacks
-from proxy.peers.race import Means
-from proxy.peers.sources import Load, Sources
+from lodefs.proxy.fetch.pack_chunks import Packs
+from lodefs.proxy.fetch.pack_source import PackSource
+from lodefs.proxy.peers.client.connection_pool import Connections
+from lodefs.proxy.peers.client.hedge_budget import Budgets
+from lodefs.proxy.peers.client.hedged_request import Means
+from lodefs.proxy.peers.client.job_client import HttpPeerJobs
+from lodefs.proxy.peers.client.peer_health import Health
+from lodefs.proxy.peers.client.peer_packs import PeerPacks
+from lodefs.proxy.peers.client.rate_limit import Bandwidth
+from lodefs.proxy.peers.membership.peer import Peer
+from lodefs.proxy.peers.membership.peer_standing import REFUSED, WELL, Fault, log_change
+from lodefs.proxy.peers.membership.prober import Prober
+from lodefs.proxy.peers.security.request_signing import Authenticator
+from lodefs.proxy.peers.server.peer_server import PeerDesk
+from lodefs.proxy.peers.server.recipients import Load, Sources
+from lodefs.proxy.runtime.counters import Meter
+from lodefs.proxy.runtime.thread_pools import Pool
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +50,8 @@ class Peering:
         """``members`` and ``own_addresses``: as of Cluster."""
         self.members = members
         self.own_addresses = own_addresses
-        self.health = Health()
+        self.health = Health(on_change=log_change)
+        self.prober: Prober | None = None  # who looks how the others are
         self._authenticator = authenticator
         self._connections = connections
         self._budgets = Budgets()
@@ -78,6 +82,7 @@ class Peering:
             self._upload,
             meter,
             self.members,
+            self.health,
             clock_s=self._clock_s,
         )
 
@@ -89,18 +94,36 @@ class Peering:
         own = self.own_addresses()
         return [peer.address for peer in self.members() if peer.address not in own]
 
-    def status(self) -> list[dict[str, object]]:
-        """For /status: every member, whether it is this node, whether it is asked."""
+    async def look(self) -> None:
+        """Asks the others how they are, those not heard of lately; takes about a second at most."""
+        if self.prober is not None:
+            await self.prober.look()
+
+    def status(self) -> dict[str, object]:
+        """For /status: every member, whether it is this node, and how things are with it."""
         own, now_s = self.own_addresses(), self._clock_s()
-        return [
+        members = self.members()
+        others = [peer.address for peer in members if peer.address not in own]
+        standings = {one: self.health.standing(one, now_s) for one in others}
+        states = Counter(one.state for one in standings.values())
+        views = [
             {
                 "address": peer.address,
                 "self": peer.address in own,
-                "usable": self.health.usable(peer.address, now_s),
+                "usable": True,
                 "weight": peer.weight,
+                **(standings[peer.address].view() if peer.address in standings else {}),
             }
-            for peer in self.members()
+            for peer in members
         ]
+        return {
+            "peers": views,
+            "peers_nodes": len(others),
+            "peers_unwell_nodes": len(others) - states[WELL],
+            "peers_refusing_nodes": states[Fault.REFUSING],
+            "peers_refused_nodes": states[REFUSED],
+            "peers_wrong_nodes": states[Fault.WRONG],
+        }
 
     def close(self) -> None:
         """Ends the connections to the others."""

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from chunkstore.testing.children import private_directory, run
 from loadtests.services.machine import Machine, booted
+from tests.support.chunkstore.child_process import private_directory, run
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"

@@ -9,9 +9,9 @@ from hashlib import sha256
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from chunkstore.testing.children import run
 from loadtests.services import S3Server
 from loadtests.services.machine import ROOT
+from tests.support.chunkstore.child_process import run
 
 SIZES_BYTES = {"a": 10, "b": 3 << 20, "c": 8 << 20}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import yaml
 
 from lodefs.commands.docker_plugin import split_url
-from mount.docker.options import parse_options
+from lodefs.mount.docker.options import parse_options
 from tests.deploy.conftest import DEPLOY
 
 

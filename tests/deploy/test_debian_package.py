@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from chunkstore.testing.children import run
 from tests.deploy.conftest import EPOCH, Packages
+from tests.support.chunkstore.child_process import run
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from chunkstore.testing.children import run
 from loadtests.services.machine import ROOT
+from tests.support.chunkstore.child_process import run
 
 GENERATOR = ROOT / "deploy/systemd/lodefs-mounts-generator"
 GOOD = ["cats", "a-b", "vision.cats_2:x", "-", "x" * 200]

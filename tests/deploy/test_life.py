@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from chunkstore.testing.children import ChildError
 from loadtests.services.machine import Machine
 from tests.deploy.conftest import Packages
+from tests.support.chunkstore.child_process import ChildError
 
 pytestmark = [pytest.mark.systemd, pytest.mark.slow, pytest.mark.timeout(600)]
 

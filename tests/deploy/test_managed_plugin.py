@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from chunkstore.testing.children import ChildError, run
 from loadtests.services import S3Server
 from loadtests.services.dockerd import IMAGE, Dockerd
 from tests.deploy.conftest import DEPLOY, build
 from tests.deploy.dataset import Dataset, push
+from tests.support.chunkstore.child_process import ChildError, run
 
 pytestmark = [pytest.mark.docker, pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from chunkstore.testing.children import ChildError
 from loadtests.services import HOST, S3Server, free_port
 from loadtests.services.machine import PYTHON, Machine, booted, install, layered_root, write
 from loadtests.services.rereader import rereading
 from tests.deploy.dataset import Dataset, push
+from tests.support.chunkstore.child_process import ChildError
 
 pytestmark = [pytest.mark.systemd, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -130,7 +130,7 @@ def test_lines_in_the_journal_have_fields(node: Node) -> None:
     assert ready["LODEFS_LOGGER"] == "lodefs.proxy"
     assert ready["LODEFS_PID"] == ready["_PID"]
     assert float(ready["LODEFS_STARTUP_S"]) > 0
-    assert ready["CODE_FILE"].endswith("/proxy/app.py")
+    assert ready["CODE_FILE"].endswith("/proxy/service/app.py")
     assert "Serving s3://" in node.run("systemctl", "status", "--no-pager", PROXY)
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from chunkstore.testing.children import ChildError
 from loadtests.services.dockerd import IMAGE, Dockerd
 from loadtests.services.dockerd import dockerd as running_dockerd
+from tests.support.chunkstore.child_process import ChildError
 
 pytestmark = [pytest.mark.docker, pytest.mark.slow]
 

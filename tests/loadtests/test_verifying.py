@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from chunkstore.testing.children import Child
-from chunkstore.testing.directories import random_files
 from loadtests.verifying import MIXES, TOLD_MAX, Reader, Verified, _seen, verifying
+from tests.support.chunkstore.child_process import Child
+from tests.support.chunkstore.directories import random_files
 
 OPERATIONS = sorted({name for mix in MIXES.values() for name in mix})
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from chunkstore.memory import MemoryObjects
-from lodefs.commandline import run
-from lodefs.testing import Lodefs, MemorySession, Ran
+from lodefs.app import run
+from lodefs.chunkstore.objects.memory import MemoryObjects
+from tests.support.lodefs.command_line import Lodefs, MemorySession, Ran
 
 
 @pytest.fixture

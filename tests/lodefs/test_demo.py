@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from chunkstore.testing.children import Child, private_directory
 from lodefs.demo import Interruptions, change, differences
+from tests.support.chunkstore.child_process import Child, private_directory
 
 DEMO_TIMEOUT_S = 280
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from chunkstore import lease
-from chunkstore.testing.children import TIMEOUT_S, Child, private_directory, run
-from mount.testing.mounts import until
+from lodefs.chunkstore.nodeapi import lease
+from tests.support.chunkstore.child_process import TIMEOUT_S, Child, private_directory, run
+from tests.support.mount.mounts import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.fuse]
 
@@ -173,6 +173,25 @@ def test_mount_on_a_mount(user: User) -> None:
     code, output = user.fails("mount", "vision/cats", str(user.place))
     assert code == 11
     assert "unmount" in output
+
+
+def test_features_of_the_kernel_are_left_out(user: User) -> None:
+    """LODEFS_FUSE_WITHOUT has a mount do without them, as its log says; one that is unknown is bad
+    input, before a proxy is started."""
+    user.environment["LODEFS_FUSE_WITHOUT"] = "resent"
+    code, output = user.fails("mount", "vision/cats", str(user.place))
+    assert code == 2
+    assert "'resent'" in output
+    assert "resend" in output
+    assert user.pids() == []
+    user.environment["LODEFS_FUSE_WITHOUT"] = "resend,passthrough"
+    log = user.folder / "mount.log"
+    user.lodefs("mount", "--log", str(log), "--passthrough", "vision/cats", str(user.place))
+    assert (user.place / "large").read_bytes() == (user.source / "large").read_bytes()
+    assert "LODEFS_FUSE_WITHOUT leaves out passthrough, resend" in log.read_text()
+    code, output = user.fails("mount", "--take-over", str(user.place))
+    assert code == 7
+    assert "before Linux 6.9" in output
 
 
 def test_take_over(user: User) -> None:

@@ -10,14 +10,14 @@ from types import FrameType
 
 import pytest
 
-from chunkstore import keys
-from chunkstore.memory import MemoryObjects
-from chunkstore.objects import Part
-from chunkstore.pulltarget import STATE_DIR
-from chunkstore.store import create_store
-from chunkstore.testing.handmade import Handmade
-from lodefs.commandline import run
-from lodefs.testing import MemorySession
+from lodefs.app import run
+from lodefs.chunkstore.format import keys
+from lodefs.chunkstore.objects.interface import Part
+from lodefs.chunkstore.objects.memory import MemoryObjects
+from lodefs.chunkstore.pull.target import STATE_DIR
+from lodefs.chunkstore.repo.store import create_store
+from tests.support.chunkstore.handmade import Handmade
+from tests.support.lodefs.command_line import MemorySession
 
 PRESSES_MAX = 1200  # a minute
 
@@ -30,9 +30,7 @@ class Interrupting(MemoryObjects):
         self.nth = 0
         self._known = known
 
-    def get(
-        self, key: str, *, offset: int = 0, size: int | None = None, if_match: str | None = None
-    ) -> Part:
+    def get(self, key: str, *, offset: int = 0, size: int, if_match: str | None = None) -> Part:
         if key.startswith(keys.PACKS):
             self.nth -= 1
             if self.nth == 0:

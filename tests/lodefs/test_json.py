@@ -8,24 +8,26 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from chunkstore.upkeep import EvictView, PinsView, PinView
+from lodefs.chunkstore.nodeapi.cache_control import EvictView, PinsView, PinView
 from lodefs.commands.mount import Listed
-from lodefs.testing import Lodefs
-from mount.handover import State
-from mount.mounter import Mounted
+from lodefs.mount.lifecycle.handover import State
+from lodefs.mount.lifecycle.mounter import Mounted
+from tests.support.lodefs.command_line import Lodefs
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "operations.md"
 COUNTS = {"files", "symlinks", "directories", "size_bytes"}
 MOUNT = {"mountpoint", "repo", "commit", "path", "pid", "passthrough", "supervised"}
 KEYS = {
     "push": {"commit", "unchanged", "created_branch", "new_bytes", "stored_bytes", "files_read",
-             "skipped"} | COUNTS,
+             "skipped", "added_files", "added_bytes", "changed_files", "changed_bytes",
+             "removed_files", "removed_bytes", "lost_packs"} | COUNTS,
     "pull": {"commit", "unchanged", "fetched_bytes"} | COUNTS,
     "ls": {"path", "kind", "digest", "size_bytes", "executable"},
     "log": {"commit", "parents", "author", "time_s", "message", "files", "directories",
             "size_bytes"},
     "diff": {"change", "path", "before", "after"},
-    "tag": {"name", "commit"},
+    "tag": {"name", "commit", "previous"},
+    "reflog": {"time_s", "change", "previous", "commit", "author"},
     "tag list": {"name", "commit", "time_s"},
     "tag delete": {"name", "commit", "deleted"},
     "verify": {"problems", "commits", "directories", "files", "read_bytes"},
@@ -65,6 +67,7 @@ def test_keys_of_commands(lodefs: Lodefs, tmp_path: Path) -> None:
         "log": ["log", "r"],
         "tag": ["tag", "r", "v1"],
         "tag list": ["tag", "r"],
+        "reflog": ["reflog", "r"],
         "tag delete": ["tag", "--delete", "r", "v1"],
         "verify": ["verify"],
         "token create": ["token", "--file", tokens, "create", "n", "*"],

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from chunkstore import keys
-from chunkstore.history import find
-from chunkstore.memory import MemoryObjects
-from chunkstore.names import Spec
-from chunkstore.store import Store, create_store, open_store
-from chunkstore.testing.handmade import Files, Handmade, Link, Program
-from lodefs.testing import Lodefs
+from lodefs.chunkstore.format import keys
+from lodefs.chunkstore.format.names import Spec
+from lodefs.chunkstore.objects.memory import MemoryObjects
+from lodefs.chunkstore.repo.history import find
+from lodefs.chunkstore.repo.store import Store, create_store, open_store
+from tests.support.chunkstore.handmade import Files, Handmade, Link, Program
+from tests.support.lodefs.command_line import Lodefs
 
 OLD: Files = {b"a.txt": b"hello\n", b"dir/b": b"b" * 2000, b"link": Link(b"a.txt")}
 NEW: Files = {
@@ -301,6 +301,8 @@ def test_names_are_taken_once(lodefs: Lodefs, store: Store) -> None:
         ("version --store /s", "--store"),
         ("ls -l --json vision/cats", "-l"),
         ("tag --force --delete vision/cats v1", "--force"),
+        ("tag --undelete --delete vision/cats v1", "--delete"),
+        ("branch --undelete --force vision/cats main", "--force"),
         ("verify --proxy unix:/p", "--proxy"),
         ("verify --cache --cache-dir /c --store /s", "--store"),
         ("warm --null vision/cats", "--null"),

@@ -8,15 +8,15 @@ import sys
 
 import pytest
 
-from chunkstore import errors
-from chunkstore.errors import LodefsError
-from chunkstore.memory import MemoryObjects
-from chunkstore.store import create_store
-from chunkstore.testing.handmade import Handmade
-from lodefs import exits
-from lodefs.commandline import COMMANDS, cli, run
-from lodefs.session import Session
-from lodefs.testing import Lodefs
+from lodefs.app import COMMANDS, cli, run
+from lodefs.chunkstore import errors
+from lodefs.chunkstore.errors import LodefsError
+from lodefs.chunkstore.objects.memory import MemoryObjects
+from lodefs.chunkstore.repo.store import create_store
+from lodefs.cli import exit_codes
+from lodefs.settings.session import Session
+from tests.support.chunkstore.handmade import Handmade
+from tests.support.lodefs.command_line import Lodefs
 
 TIMEOUT_S = 120
 HEAVY = ("boto3", "botocore", "aiohttp", "rich", "rocksdict", "fastcdc", "zstandard", "uvloop")
@@ -53,8 +53,8 @@ def test_start_up_imports_nothing_heavy(arguments: list[str]) -> None:
     """Help and version load no library that takes long to import."""
     script = (
         "import sys\n"
-        "from lodefs.commandline import run\n"
-        "from lodefs.session import Session\n"
+        "from lodefs.app import run\n"
+        "from lodefs.settings.session import Session\n"
         f"code = run({arguments!r}, Session({{}}))\n"
         f"print([name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)\n"
         "sys.exit(code)\n"
@@ -79,9 +79,10 @@ def _all_errors(kind: type[LodefsError]) -> list[type[LodefsError]]:
 @pytest.mark.parametrize("kind", _all_errors(LodefsError))
 def test_every_error_has_its_code(kind: type[LodefsError]) -> None:
     """Each class of error ends with a fixed code of its own family; only the base has 1."""
-    code = exits.code_of(kind("x"))
-    assert (code == exits.FAILURE) == (kind is LodefsError)
-    assert code not in (exits.OK, exits.INTERRUPTED)
+    error = kind.__new__(kind, "x")  # some have more to tell
+    code = exit_codes.code_of(error)
+    assert (code == exit_codes.FAILURE) == (kind is LodefsError)
+    assert code not in (exit_codes.OK, exit_codes.INTERRUPTED)
 
 
 def test_codes_are_fixed() -> None:
@@ -101,8 +102,9 @@ def test_codes_are_fixed() -> None:
         errors.InUse: 11,
         errors.Unsupported: 12,
         errors.SourceChanged: 13,
+        errors.TooManyRemovals: 14,
     }
-    assert {kind: exits.code_of(kind("x")) for kind in expected} == expected
+    assert {kind: exit_codes.code_of(kind("x")) for kind in expected} == expected
 
 
 class Failing(Session):
@@ -150,11 +152,11 @@ def test_closed_pipe_is_quiet() -> None:
     """A reader that goes away ends the command without a word, as SIGPIPE would."""
     script = (
         "import sys\n"
-        "from chunkstore.memory import MemoryObjects\n"
-        "from chunkstore.store import create_store\n"
-        "from chunkstore.testing.handmade import Handmade\n"
-        "from lodefs.commandline import run\n"
-        "from lodefs.session import Session\n"
+        "from lodefs.chunkstore.objects.memory import MemoryObjects\n"
+        "from lodefs.chunkstore.repo.store import create_store\n"
+        "from tests.support.chunkstore.handmade import Handmade\n"
+        "from lodefs.app import run\n"
+        "from lodefs.settings.session import Session\n"
         "objects = MemoryObjects()\n"
         "files = {b'%d' % n * 20: b'' for n in range(20000)}\n"
         "Handmade(create_store(objects), chunk_size_bytes=10**6).commit('r', files)\n"

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from chunkstore.errors import InvalidInput
+from lodefs.chunkstore.errors import InvalidInput
 from lodefs.commands.serve import settings
 from lodefs.commands.status import cluster, figures
-from lodefs.session import Session
-from lodefs.testing import Lodefs
-from proxy.config import Config
-from proxy.tokens import TokenBook, Verdict
+from lodefs.proxy.config import Config
+from lodefs.proxy.http.tokens import TokenBook, Verdict
+from lodefs.settings.session import Session
+from tests.support.lodefs.command_line import Lodefs
 
 
 def test_token_is_printed_once(lodefs: Lodefs, tmp_path: Path) -> None:
@@ -107,38 +107,117 @@ def test_status_figures() -> None:
     assert dict(figures({})) == {"version": "unknown"}
 
 
+def test_status_of_checks() -> None:
+    """status shows how much of the cache was checked lately, the oldest check and the rate, and
+    how far the check after a power cut is; nothing of both where there is nothing."""
+    known: dict[str, object] = {
+        "recovery_bytes": 4 << 30,
+        "recovery_bytes_done": 1 << 30,
+        "scrub_fresh_bytes": 6 << 30,
+        "scrub_old_bytes": 1 << 30,
+        "scrub_never_bytes": 1 << 30,
+        "scrub_days": 7,
+        "scrub_oldest_check_age_s": 864_000,
+        "scrub_bytes_per_s_max": 16 << 20,
+        "scrub_bytes_per_s": 3 << 20,
+    }
+    found = dict(figures({"node": known}))
+    assert found["recovery"] == "1.0 GiB of 4.0 GiB checked after a power cut"
+    assert found["scrub"] == (
+        "75.0 % checked or written within 7 days, oldest check 10.0 days ago, 1.0 GiB never, "
+        "3.0 MiB/s now"
+    )
+    off = dict(figures({"node": known | {"scrub_bytes_per_s_max": 0}}))
+    assert off["scrub"].endswith("1.0 GiB never, off")
+    done = known | {"recovery_bytes_done": 4 << 30, "scrub_fresh_bytes": 0}
+    done |= {"scrub_old_bytes": 0, "scrub_never_bytes": 0}
+    assert not {"recovery", "scrub"} & set(dict(figures({"node": done})))
+
+
 def node(number: int, **more: object) -> dict[str, object]:
-    return {"address": f"n{number}:7441", "self": False, "usable": True, "weight": 1.0} | more
+    return {"address": f"n{number}:7441", "self": False, "state": "well", "weight": 1.0} | more
 
 
 def test_status_of_a_cluster() -> None:
-    """status shows the nodes, which of them this one is, and who cannot be used since when."""
+    """status shows the nodes, which of them this one is, and the state of the others."""
     peers = [
         node(1, weight=2.0),
         node(2, self=True),
-        node(3, usable=False, unusable_s=12.4),
-        node(4, usable=False),
+        node(3, state="late", reason="silent for 2 s"),
+        node(4, state="down"),
     ]
     assert cluster({"node": {"peers": peers}}) == [
-        ("cluster", "4 nodes, 2 usable; this node is n2:7441"),
-        ("node", "n1:7441  usable  weight 2"),
+        ("cluster", "4 nodes, 2 well; this node is n2:7441"),
+        ("node", "n1:7441  well  weight 2"),
         ("node", "n2:7441  this node"),
-        ("node", "n3:7441  not usable for 12 s"),
-        ("node", "n4:7441  not usable"),
+        ("node", "n3:7441  late (silent for 2 s)"),
+        ("node", "n4:7441  down"),
+    ]
+
+
+def test_status_tells_of_each_node() -> None:
+    """Of a node that is not well the state and the reason; of all others when they were heard of,
+    how fast they answer, what came from them and went to them, and what was the matter last."""
+    well = {
+        "state": "well",
+        "reason": "",
+        "seen_ago_s": 2.2,
+        "latency_s": 0.0021,
+        "received_bytes": 5 << 20,
+        "sent_bytes": 0,
+        "error": "",
+        "error_ago_s": None,
+    }
+    silent = well | {"state": "refusing", "reason": "403: another secret", "seen_ago_s": None}
+    peers = [
+        node(1, **well),
+        node(2, **well | {"error": "timed out", "error_ago_s": 61.0}),
+        node(3, **silent),
+        node(4, self=True),
+    ]
+    assert [line for _, line in cluster({"node": {"peers": peers}})] == [
+        "4 nodes, 3 well; this node is n4:7441",
+        "n1:7441  well  seen 2 s ago, 2 ms, 5.0 MiB from it, 0 B to it",
+        (
+            "n2:7441  well (last error 61 s ago: timed out)  seen 2 s ago, 2 ms, "
+            "5.0 MiB from it, 0 B to it"
+        ),
+        ("n3:7441  refusing (403: another secret)  never seen, 5.0 MiB from it, 0 B to it"),
+        "n4:7441  this node",
+    ]
+    known = {"peers": peers, "store_fetched_bytes": 1024, "peer_fetched_bytes": 2048}
+    assert ("fetched", "1.0 KiB from the store, 2.0 KiB from other nodes") in figures(
+        {"node": known}
+    )
+
+
+def test_mounts_have_a_heading(lodefs: Lodefs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mounts that status shows are those of all users, and a line above them says so."""
+
+    class One:
+        def line(self, _session: Session) -> str:
+            return "data/set@main on /mnt"
+
+    monkeypatch.setattr("lodefs.commands.status.listed", lambda: [One(), One()])
+    lines = lodefs("status").out.splitlines()
+    assert lines == [
+        "mounts    2 mounts on this machine, of all users and proxies",
+        "mount     data/set@main on /mnt",
+        "mount     data/set@main on /mnt",
     ]
 
 
 def test_status_of_a_large_cluster() -> None:
-    """Of many nodes only those are shown that cannot be used, and not too many of them."""
+    """Of many nodes only those are shown that are not well, and not too many of them."""
     peers = [node(number) for number in range(1000)]
     assert cluster({"node": {"peers": peers}}) == [
-        ("cluster", "1,000 nodes, all usable; this node is none of them")
+        ("cluster", "1,000 nodes, all well; this node is none of them")
     ]
-    bad = [node(number, usable=False) for number in range(1000, 1100)]
+    bad = [node(number, state="down") for number in range(1000, 1100)]
     lines = cluster({"node": {"peers": peers + bad}})
     assert len(lines) == 18
-    assert lines[1] == ("node", "n1000:7441  not usable")
-    assert lines[-1][1] == "… and 84 more that are not usable"
+    assert lines[1] == ("node", "n1000:7441  down")
+    assert lines[-1][1] == "… and 84 more that are not well"
 
 
 def test_status_hands_the_cluster_on(lodefs: Lodefs) -> None:
@@ -165,7 +244,7 @@ def test_status_hands_the_cluster_on(lodefs: Lodefs) -> None:
         as_json = lodefs("--proxy", url, "status", "--json")
         server.shutdown()
         thread.join()
-    assert "cluster   1 node, all usable; this node is n1:7441\n" in shown.out
+    assert "cluster   1 node, all well; this node is n1:7441\n" in shown.out
     assert as_json.json["node"]["peers"] == [node(1, self=True)]
 
 

@@ -1,14 +1,22 @@
-"""A fake proxy with the sample tree, and mounts of it."""
+"""A fake proxy with the sample tree, mounts of it, and what makes mounts for other programs."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from mount.testing.mounts import SAMPLE, Mounts
-from mount.testing.server import FakeProxy
+from lodefs.chunkstore.errors import NotFound
+from lodefs.mount.node.helper_client import Nursery
+from lodefs.mount.node.kernel_mounts import KernelMounts
+from tests.support.mount.fake_proxy import FakeProxy
+from tests.support.mount.kernels import KERNELS, Kernel
+from tests.support.mount.mounts import SAMPLE, Mounts
+
+SECRET_STORE = "s3://secret"
+TOKEN = "right-token"
 
 
 @pytest.fixture
@@ -18,8 +26,14 @@ def proxy(tmp_path: Path) -> Iterator[FakeProxy]:
 
 
 @pytest.fixture
-def mounts(tmp_path: Path, proxy: FakeProxy) -> Iterator[Mounts]:
-    made = Mounts(tmp_path, proxy)
+def kernel(request: pytest.FixtureRequest) -> Kernel:
+    """As of which kernel mounts are: the running one, unless a test is parametrized by names."""
+    return KERNELS[getattr(request, "param", "this one")]
+
+
+@pytest.fixture
+def mounts(tmp_path: Path, proxy: FakeProxy, kernel: Kernel) -> Iterator[Mounts]:
+    made = Mounts(tmp_path, proxy, kernel)
     yield made
     made.close()
 
@@ -28,3 +42,31 @@ def mounts(tmp_path: Path, proxy: FakeProxy) -> Iterator[Mounts]:
 def root(mounts: Mounts) -> Path:
     mounts.mount()
     return mounts.place
+
+
+@pytest.fixture
+def nursery() -> Iterator[Nursery]:
+    with Nursery() as made:
+        yield made
+
+
+@pytest.fixture
+def said() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def node(
+    nursery: Nursery, proxy: FakeProxy, tmp_path: Path, said: list[str]
+) -> Iterator[KernelMounts]:
+    """Its own store is the sample's; SECRET_STORE is behind a proxy that wants TOKEN."""
+    with FakeProxy(SAMPLE, token=TOKEN) as secret:
+
+        def proxy_for(store: str, _timeout_s: float) -> str:
+            found = {"": proxy.address, SECRET_STORE: secret.address}.get(store)
+            if found is None:
+                raise NotFound(f"there is no store {store}")
+            return found
+
+        log = str(tmp_path / "mount.log")
+        yield KernelMounts(nursery, proxy_for, environ=os.environ, say=said.append, log_path=log)

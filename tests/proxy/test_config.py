@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from chunkstore.errors import InvalidInput
-from proxy.config import (
+from lodefs.chunkstore.errors import InvalidInput
+from lodefs.proxy.config import (
     CACHE_SIZE_BYTES_MIN,
     Config,
     cache_size_bytes,
@@ -16,8 +16,8 @@ from proxy.config import (
     parse_peers,
     parse_size,
 )
-from proxy.peers.dnsname import DnsName
-from proxy.peers.peer import Peer
+from lodefs.proxy.peers.membership.dns_name import DnsName
+from lodefs.proxy.peers.membership.peer import Peer
 
 STORE = {"store": "s3://bucket/data"}
 
@@ -157,6 +157,8 @@ SECRET = {"peer_secret_file": "/secret"}
         ({**SECRET, "peers_dns": "_lodefs._tcp.example:7"}, "peers_dns"),
         ({**SECRET, "peer_listen": ":1", "peer_address": "a b"}, "peer_address"),
         ({"peer_upload_bytes_per_s_max": "1KiB"}, "peer_upload_bytes_per_s_max"),
+        ({"scrub_bytes_per_s_max": "1KiB"}, "scrub_bytes_per_s_max"),
+        ({"scrub_days": 0}, "scrub_days"),
         (
             {**SECRET, "peer_listen": ":1", "listen": ":1", "allow_anonymous": True},
             "peer_listen",
@@ -221,3 +223,11 @@ def test_the_cache_takes_most_of_the_disk_by_default(tmp_path: Path) -> None:
     used = 1 << 50
     assert cache_size_bytes(default, used) >= int(used * 0.8)
     assert cache_size_bytes(default) >= CACHE_SIZE_BYTES_MIN
+
+
+@pytest.mark.parametrize(("value", "rate"), [(0, 0), ("0", 0), ("2MiB", 2 << 20)])
+def test_the_rate_of_the_scrub(value: object, rate: int) -> None:
+    """0 turns it off; otherwise it is a rate."""
+    assert (
+        Config.from_mapping(STORE | {"scrub_bytes_per_s_max": value}).scrub_bytes_per_s_max == rate
+    )

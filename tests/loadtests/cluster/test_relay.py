@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from chunkstore.testing.children import Child
 from loadtests.cluster.relays import RunningRelay
 from loadtests.services import HOST, free_port
+from tests.support.chunkstore.child_process import Child
 
 BODY = bytes(range(256)) * 2000
 SOON_S = 0.3

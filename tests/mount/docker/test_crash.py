@@ -11,11 +11,11 @@ from typing import TypeVar
 
 import pytest
 
-from chunkstore.errors import LodefsError
-from mount.docker.records import Records
-from mount.docker.testing import MemoryMounts
-from mount.docker.testing_rig import OLD, WAIT_S, Rig, memory_mounts
-from mount.docker.volume import Volume
+from lodefs.chunkstore.errors import LodefsError
+from lodefs.mount.docker.volume import Volume
+from lodefs.mount.docker.volume_files import Records
+from tests.support.docker.memory_mounts import MemoryMounts
+from tests.support.docker.rig import OLD, WAIT_S, Rig, memory_mounts
 
 T = TypeVar("T")
 CATS = {"repo": "vision/cats"}

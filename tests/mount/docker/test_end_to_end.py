@@ -9,15 +9,15 @@ import random
 import msgspec
 import pytest
 
-from chunkstore.errors import InvalidInput, NotFound
-from chunkstore.testing.children import private_directory
-from chunkstore.upkeep import WarmRequest
-from mount.docker.kernelmounts import KernelMounts
-from mount.docker.nodemounts import Source
-from mount.nursery import Nursery
-from mount.testing.mounts import WAIT_S, until
-from proxy.testing import RunningProxy
-from proxy.testing_rig import REPO, Rig, serve_rig
+from lodefs.chunkstore.errors import InvalidInput, NotFound
+from lodefs.chunkstore.nodeapi.cache_control import WarmRequest
+from lodefs.mount.node.helper_client import Nursery
+from lodefs.mount.node.interface import Source
+from lodefs.mount.node.kernel_mounts import KernelMounts
+from tests.support.chunkstore.child_process import private_directory
+from tests.support.mount.mounts import WAIT_S, until
+from tests.support.proxy.fake_node import RunningProxy
+from tests.support.proxy.rig import REPO, Rig, serve_rig
 
 pytestmark = [pytest.mark.fuse, pytest.mark.slow]
 

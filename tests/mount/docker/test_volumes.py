@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from chunkstore.errors import (
+from lodefs.chunkstore.errors import (
     AlreadyExists,
     Corrupt,
     DeadlineExceeded,
     Denied,
     InUse,
     InvalidInput,
+    NoSpace,
     NotFound,
     Unavailable,
 )
-from mount.docker.nodemounts import Traffic
-from mount.docker.records import Damaged
-from mount.docker.testing import MemoryMounts
-from mount.docker.testing_rig import NEW, OLD, WAIT_S, Rig
-from mount.docker.volume import Volume, key_of
+from lodefs.mount.docker.volume import Volume, key_of
+from lodefs.mount.docker.volume_files import Damaged, Records
+from lodefs.mount.node.interface import Traffic
+from tests.support.docker.memory_mounts import MemoryMounts
+from tests.support.docker.rig import NEW, OLD, WAIT_S, Rig
 
 CATS = {"repo": "vision/cats"}
 
@@ -88,7 +91,7 @@ def test_what_cannot_be_created(rig: Rig, memory: MemoryMounts, tmp_path: Path) 
     with pytest.raises(Denied, match="token"):
         rig.volumes.create("a", {"repo": "secret", "token_file": str(tmp_path / "token")})
     memory.fail("resolve", Unavailable("unix:/run/lodefs/proxy.sock: Connection refused"))
-    with pytest.raises(Unavailable, match=r"volume .a. .*out of reach.*Connection refused"):
+    with pytest.raises(Unavailable, match=r"volume .a.: .*out of reach.*Connection refused"):
         rig.volumes.create("a", CATS)
     with pytest.raises(InvalidInput, match="'foo'"):
         rig.volumes.create("a", CATS | {"foo": "1"})
@@ -273,6 +276,73 @@ def test_a_damaged_volume_in_use_is_not_removed(
     again.close()
 
 
+class CountedRecords(Records):
+    """Files of volumes, and how often one was written."""
+
+    writes = 0
+
+    def write(self, volume: Volume) -> None:
+        self.writes += 1
+        super().write(volume)
+
+
+def test_calls_that_wait_are_done_together(tmp_path: Path, memory: MemoryMounts) -> None:
+    """However many Mounts or Unmounts of a volume wait, its mount is looked at once and its file
+    written once, and what was answered is in it."""
+    records = CountedRecords(tmp_path / "state")
+    rig = Rig(tmp_path / "state", memory, records=records)
+    rig.volumes.create("a", CATS)
+    rig.volumes.mount("a", "first")
+    before, names = memory.calls["mount"], [f"id{number}" for number in range(20)]
+    for call, left in ((rig.volumes.mount, 21), (rig.volumes.unmount, 1)):
+        records.writes = 0
+        slot = rig.table.find("a")
+        with slot.lock, ThreadPoolExecutor(20) as threads:
+            done = [threads.submit(call, "a", name) for name in names]
+            until(lambda: len(slot.waiting) == 20)  # noqa: B023
+            slot.lock.release()
+            assert all(one.result(WAIT_S) in (None, rig.place("a")) for one in done)
+            slot.lock.acquire()
+        assert references(rig) == left
+        assert records.writes == 1
+    assert memory.calls["mount"] == before + 1
+    rig.close()
+    again = Rig(tmp_path / "state", memory)
+    assert volume(again) == volume(rig)
+    again.close()
+
+
+def test_a_disk_that_takes_nothing_fails_each_of_those_that_wait(
+    tmp_path: Path, memory: MemoryMounts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the group cannot be written, no call of it says that it is done, and none counts."""
+    rig = Rig(tmp_path / "state", memory)
+    rig.volumes.create("a", CATS)
+
+    def refuse(_volume: Volume) -> None:
+        raise NoSpace("the disk is full")
+
+    monkeypatch.setattr(rig.records, "write", refuse)
+    slot = rig.table.find("a")
+    with slot.lock, ThreadPoolExecutor(5) as threads:
+        done = [threads.submit(rig.volumes.mount, "a", f"id{number}") for number in range(5)]
+        until(lambda: len(slot.waiting) == 5)
+        slot.lock.release()
+        assert all(isinstance(one.exception(WAIT_S), NoSpace) for one in done)
+        slot.lock.acquire()
+    assert references(rig) == 0
+    assert not slot.waiting
+    rig.close()
+
+
+def until(holds: Callable[[], bool]) -> None:
+    """Returns when something holds; AssertionError after a minute."""
+    ends_s, pause = time.monotonic() + WAIT_S, threading.Event()
+    while not holds():
+        assert time.monotonic() < ends_s
+        pause.wait(0.001)
+
+
 class TestLate:
     """Answers come in time, whatever the node does."""
 
@@ -301,6 +371,24 @@ class TestLate:
         assert memory.mounts
         rig.settle()
         assert not memory.mounts
+
+    def test_who_is_late_is_told_why(self, rig: Rig, memory: MemoryMounts) -> None:
+        """It is the node when the node is asked, also by somebody else; else it is the plugin."""
+        rig.volumes.create("a", CATS)
+        with memory.hold("mount") as gate:
+            for name in ("one", "two"):
+                with pytest.raises(DeadlineExceeded, match="proxy or its store is slow"):
+                    rig.volumes.mount("a", name)
+            assert gate.reached.is_set()
+        assert rig.calls.wait_idle(WAIT_S)
+        with (
+            rig.table.find("a").lock,
+            pytest.raises(DeadlineExceeded, match="the plugin, or the disk of its state") as late,
+        ):
+            rig.volumes.mount("a", "three")
+        assert "proxy" not in str(late.value)
+        assert rig.calls.wait_idle(WAIT_S)
+        assert references(rig) == 0
 
     def test_the_same_mount_again(self, rig: Rig, memory: MemoryMounts) -> None:
         """A second try that waits for the first one's work has its result, and one reference."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from proxy.offload import Pool
+from lodefs.proxy.runtime.thread_pools import Pool
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import socket
 import threading
@@ -16,23 +17,28 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from chunkstore import cachelayout as layout
-from chunkstore.objects import Part
-from chunkstore.pack import read_index
-from chunkstore.wire import Origin
-from proxy import origins, packs
-from proxy.meter import Counter
-from proxy.peers import peering
-from proxy.peers.bandwidth import BURST_S
-from proxy.peers.ownership import rank
-from proxy.peers.peer import Peer
-from proxy.peers.peering import Limits
-from proxy.peers.plan import Plan
-from proxy.peers.sources import Load
-from proxy.peers.tls import PeerTls
-from proxy.testing_cluster import Member, cluster_of, slow_clock_s
-from proxy.testing_rig import MIB, Rig, read_path
+from lodefs.chunkstore.nodeapi.wire import Origin
+from lodefs.chunkstore.nodecache import layout as layout
+from lodefs.chunkstore.objects.interface import Part
+from lodefs.chunkstore.repo.pack_reader import read_index
+from lodefs.proxy.fetch import pack_chunks
+from lodefs.proxy.peers import peering
+from lodefs.proxy.peers.client.rate_limit import BURST_S
+from lodefs.proxy.peers.client.request_plan import Plan
+from lodefs.proxy.peers.membership.addresses import Addresses
+from lodefs.proxy.peers.membership.peer import Peer
+from lodefs.proxy.peers.membership.peer_standing import DOWN, REFUSED, WELL, Fault
+from lodefs.proxy.peers.membership.readiness import probe
+from lodefs.proxy.peers.membership.rendezvous import rank
+from lodefs.proxy.peers.peering import Limits
+from lodefs.proxy.peers.security.request_signing import HmacAuthenticator
+from lodefs.proxy.peers.security.tls import PeerTls
+from lodefs.proxy.peers.server.recipients import Load
+from lodefs.proxy.runtime import origin
+from lodefs.proxy.runtime.counters import Counter
 from tests.proxy.peers.certificates import Authority
+from tests.support.proxy.cluster import SECRET, Member, cluster_of, slow_clock_s
+from tests.support.proxy.rig import MIB, Rig, read_path
 
 BIG = random.Random(1).randbytes(6 * MIB + 123)
 SMALL = {b"small/%03d" % n: random.Random(n).randbytes(500 + n * 37) for n in range(200)}
@@ -353,7 +359,7 @@ def test_an_owner_without_space_serves_all_the_same(
 ) -> None:
     """What an owner finds no space for it sends without keeping it, however many fetches one answer
     takes."""
-    monkeypatch.setattr(packs, "UNIT_SIZE_BYTES", 40_000)
+    monkeypatch.setattr(pack_chunks, "UNIT_SIZE_BYTES", 40_000)
 
     async def run() -> None:
         async with cluster_of(rig, 1, cache_size_bytes_max=1000) as owners:
@@ -400,11 +406,90 @@ def test_where_bytes_came_from(rig: Rig) -> None:
             for member in (*members, members[1]):
                 noted.append(set())
                 for path, content in FILES.items():
-                    origins.begin()
+                    origin.begin()
                     assert await read_path(member.node, path) == content
-                    noted[-1].add(origins.noted())
+                    noted[-1].add(origin.noted())
             assert Origin.STORE in noted[0]
             assert noted[1] == {Origin.PEERS, None}
             assert noted[2] == {None}
+
+    asyncio.run(run())
+
+
+def states(member: Member) -> dict[str, tuple[object, object]]:
+    """State and reason of the others, as /status shows them."""
+    peers = member.node.status()["peers"]
+    assert isinstance(peers, list)
+    return {one["address"]: (one["state"], one["reason"]) for one in peers if not one["self"]}
+
+
+def test_a_wrong_secret_is_seen_on_both_sides(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    """A node with another secret: status, metrics and one line of the log say that the others
+    refuse it, and the others say so of it, although nobody read anything."""
+    caplog.set_level(logging.WARNING, "lodefs.peers")
+
+    async def run() -> None:
+        secrets = [SECRET, SECRET, b"another secret, of another cluster"]
+        async with cluster_of(rig, 3, secrets=secrets) as members:
+            one, other, stranger = members
+            for _ in range(2):
+                await asyncio.gather(*(member.node.look() for member in members))
+            for member in (one, other):
+                state, reason = states(member)[stranger.address]
+                assert state == Fault.REFUSING
+                assert "peer_secret_file" in str(reason)
+                well = other if member is one else one
+                assert states(member)[well.address] == (WELL, "")
+                assert member.node.status()["peers_refusing_nodes"] == 1
+            assert {state for state, _ in states(stranger).values()} == {Fault.REFUSING}
+            assert stranger.node.status()["peers_refusing_nodes"] == 2
+            assert one.count(Counter.PEER_UNTRUSTED) > 0
+            told = [line for line in caplog.messages if "do not trust each other" in line]
+            assert len(told) == 4  # each of two sides of each of two pairs, once
+
+    asyncio.run(run())
+
+
+def test_who_is_refused_here_is_named(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    """A member whose requests are refused is shown with the reason, also where it answers well;
+    strangers are told of once, however often they ask."""
+    caplog.set_level(logging.WARNING, "lodefs.peers")
+
+    async def run() -> None:
+        async with cluster_of(rig, 2) as (one, other):
+            late = HmacAuthenticator(
+                lambda: [SECRET], lambda: [other.address], clock_s=lambda: time.time() - 100
+            )
+            nobody = HmacAuthenticator(lambda: [b"guessed"], lambda: ["10.0.0.9:7441"])
+            for asking in (late, late, nobody, nobody):
+                found = await probe(one.address, Addresses(time.monotonic).of, asking)
+                assert found.fault is Fault.REFUSING
+            state, reason = states(one)[other.address]
+            assert state == REFUSED
+            assert "clock" in str(reason)
+            assert one.node.status()["peers_refused_nodes"] == 1
+            told = [line for line in caplog.messages if "refused" in line]
+            assert [other.address in line for line in told] == [True, False]
+            await other.node.look()
+            assert states(one)[other.address] == (WELL, "")
+
+    asyncio.run(run())
+
+
+def test_a_node_that_died_a_moment_ago_is_seen(rig: Rig) -> None:
+    """Status looks before it answers: a node that was well and is gone is down, with a reason, and
+    what it sent is still told."""
+
+    async def run() -> None:
+        async with cluster_of(rig, 2, clock_s=slow_clock_s) as (one, other):
+            await read_all(one)
+            assert states(one)[other.address] == (WELL, "")
+            await other.stop()
+            one.peering.health._record(other.address).seen_s = None  # it was not heard of lately
+            await one.node.look()
+            assert states(one)[other.address][0] == DOWN
+            (seen,) = (peer for peer in one.peering.status()["peers"] if not peer["self"])  # type: ignore[attr-defined]
+            assert not seen["usable"]
+            assert seen["received_bytes"] > 0
 
     asyncio.run(run())

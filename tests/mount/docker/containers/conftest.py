@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from chunkstore.testing.children import private_directory
 from loadtests.services.containers import REPO, Containers, write_flowers
 from loadtests.services.dockerd import Dockerd
 from loadtests.services.pluginnode import PluginNode, plugin_node
+from tests.support.chunkstore.child_process import private_directory
 
 
 @pytest.fixture(scope="package")

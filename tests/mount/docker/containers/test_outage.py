@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from chunkstore.testing.children import private_directory
 from loadtests.services.containers import REPO, write_flowers
 from loadtests.services.dockercalls import DockerCalls, PluginError
 from loadtests.services.moto import moto_server
 from loadtests.services.pluginnode import PluginNode, plugin_node
+from tests.support.chunkstore.child_process import private_directory
 
 pytestmark = [pytest.mark.fuse, pytest.mark.slow]
 

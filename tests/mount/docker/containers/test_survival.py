@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from chunkstore.testing.children import ChildError
 from loadtests.services.containers import REPO, VERIFY, Containers
 from loadtests.services.dockerd import Dockerd
+from tests.support.chunkstore.child_process import ChildError
 
 pytestmark = [pytest.mark.docker, pytest.mark.fuse, pytest.mark.slow]
 

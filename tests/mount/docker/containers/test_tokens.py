@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from chunkstore.testing.children import private_directory
 from loadtests.services import HOST, free_port
 from loadtests.services.containers import Containers, containers
 from loadtests.services.dockerd import Dockerd
 from loadtests.services.pluginnode import PluginNode, plugin_node
-from proxy.tokens import create_token
+from lodefs.proxy.http.tokens import create_token
+from tests.support.chunkstore.child_process import private_directory
 
 pytestmark = [pytest.mark.docker, pytest.mark.fuse, pytest.mark.slow]
 

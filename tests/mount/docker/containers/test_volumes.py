@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from chunkstore.testing.children import ChildError
 from loadtests.services.containers import BIG, BIG_BYTES, REPO, SUMS, Containers
 from loadtests.services.dockercalls import DockerCalls
 from loadtests.services.dockerd import IMAGE
+from tests.support.chunkstore.child_process import ChildError
 
 pytestmark = [pytest.mark.docker, pytest.mark.fuse, pytest.mark.slow]
 

@@ -1,0 +1,1 @@
+"""Every byte of a store: names, keys, packs, trees, commits, index shards. Pure."""

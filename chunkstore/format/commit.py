@@ -1,0 +1,145 @@
+"""Commits: a root directory, where it came from, who pushed it and when."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import msgspec
+
+from lodefs.chunkstore.errors import Corrupt, InvalidInput
+from lodefs.chunkstore.format.envelope import seal, unseal
+from lodefs.chunkstore.format.names import CommitId, Digest, PackId, digest_of, parse_id
+from lodefs.chunkstore.format.tree import CHUNKS_LIMIT, Entry, Kind, Segment, fill
+from lodefs.chunkstore.types import Buffer
+
+_KIND = "commit"
+TEXT_CHARS_MAX = 64 * 1024  # of author and message
+SIZE_BYTES_MAX = 1024 * 1024  # of the document: author and message have 768 KiB at most in it
+LARGE_SIZE_BYTES_MIN = 1024 * 1024
+
+
+class Large(NamedTuple):
+    """Files of LARGE_SIZE_BYTES_MIN and more: how many, and their bytes."""
+
+    files: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One version of a repository. ``root`` is a directory without a name."""
+
+    root: Entry
+    parents: tuple[CommitId, ...]
+    author: str
+    time_s: int  # Unix
+    message: str
+    files: int  # symlinks too
+    directories: int  # the root too
+    size_bytes: int  # of all files
+    large: Large | None  # None: a commit of version 1 does not say
+
+
+class _Root(msgspec.Struct, forbid_unknown_fields=True):
+    digest: str
+    size_bytes: int
+    segments: list[tuple[str, int, int, int]]  # as of Segment
+
+
+class _Body(msgspec.Struct, forbid_unknown_fields=True):
+    root: _Root
+    parents: list[str]
+    author: str
+    time_s: int
+    message: str
+    files: int
+    directories: int
+    size_bytes: int
+
+
+class _Body2(_Body, forbid_unknown_fields=True):
+    large: tuple[int, int]
+
+
+_BODIES: dict[int, type[_Body]] = {1: _Body, 2: _Body2}
+
+
+def commit_id_of(encoded: Buffer) -> CommitId:
+    """The id of an encoded commit: BLAKE3 of its bytes."""
+    return CommitId(digest_of(encoded))
+
+
+def encode_commit(commit: Commit) -> bytes:
+    """The sealed document. InvalidInput for texts over the limit or not Unicode, and for what
+    makes a document that no reader would take."""
+    for text in (commit.author, commit.message):
+        if len(text) > TEXT_CHARS_MAX or _has_surrogates(text):
+            raise InvalidInput(
+                f"author and message must be Unicode text of at most {TEXT_CHARS_MAX} characters"
+            )
+    root = commit.root
+    body = _Body(
+        root=_Root(
+            root.digest.hex(),
+            root.size_bytes,
+            [(segment.pack.hex(), *segment[1:]) for segment in root.segments],
+        ),
+        parents=[parent.hex() for parent in commit.parents],
+        author=commit.author,
+        time_s=commit.time_s,
+        message=commit.message,
+        files=commit.files,
+        directories=commit.directories,
+        size_bytes=commit.size_bytes,
+    )
+    if commit.large is None:
+        data = seal(_KIND, 1, body)
+    else:
+        data = seal(_KIND, 2, _Body2(**msgspec.structs.asdict(body), large=commit.large))
+    if len(data) > SIZE_BYTES_MAX:
+        raise InvalidInput(
+            f"a commit of {len(data)} bytes is too large: {SIZE_BYTES_MAX} at most, with "
+            f"{len(commit.parents)} parents and {len(root.segments)} segments of the root"
+        )
+    return data
+
+
+def decode_commit(data: Buffer, what: str = "commit") -> Commit:
+    """The commit. Corrupt, UnknownFormat; ``what`` names it in these."""
+    body = unseal(_KIND, _BODIES, data, what)
+    large = Large(*body.large) if isinstance(body, _Body2) else None
+    counts = (body.files, body.directories, body.size_bytes, body.root.size_bytes, *(large or ()))
+    numbers = [n for _, first, count, _ in body.root.segments for n in (first, count)]
+    if min((*counts, *numbers)) < 0 or max((0, *numbers)) > CHUNKS_LIMIT:
+        raise Corrupt(f"{what} holds an impossible count")
+    try:
+        root = Entry(
+            name=b"",
+            kind=Kind.DIRECTORY,
+            size_bytes=body.root.size_bytes,
+            digest=Digest(parse_id(body.root.digest)),
+            segments=tuple(
+                Segment(PackId(parse_id(pack)), *numbers) for pack, *numbers in body.root.segments
+            ),
+        )
+        parents = tuple(CommitId(parse_id(parent)) for parent in body.parents)
+    except InvalidInput as error:
+        raise Corrupt(f"{what}: {error}") from error
+    if not fill(root.segments, root.size_bytes):
+        raise Corrupt(f"{what} holds segments that are not its root's size")
+    return Commit(
+        root=root,
+        parents=parents,
+        author=body.author,
+        time_s=body.time_s,
+        message=body.message,
+        files=body.files,
+        directories=body.directories,
+        size_bytes=body.size_bytes,
+        large=large,
+    )
+
+
+def _has_surrogates(text: str) -> bool:
+    return any("\ud800" <= char <= "\udfff" for char in text)

@@ -1,0 +1,96 @@
+"""How a chunk's bytes are stored: as they are, or as one zstd frame (RFC 8878).
+
+The only importer of zstandard. A frame holds neither size nor checksum: the pack's index has the
+raw size, and the chunk's id is the checksum.
+"""
+
+from __future__ import annotations
+
+import threading
+
+import zstandard
+
+from lodefs.chunkstore.errors import Corrupt
+from lodefs.chunkstore.types import Buffer
+
+RAW = 0
+ZSTD = 1
+CODECS = bytes((RAW, ZSTD))
+LEVEL = 3
+_GAIN_DIVISOR = 32  # a chunk that shrinks by less than 1/32 is stored raw: reading it is cheaper
+_SIZE_BYTES_LEAST = 32  # below this a frame's header eats the gain
+_STREAK_CHUNKS = 4  # so many raw chunks in a row before trying gets rare
+_STEP_CHUNKS_MAX = 16
+
+_contexts = threading.local()  # zstd contexts are dear to make and not for two threads at once
+
+
+def compress(raw: Buffer, level: int = LEVEL) -> tuple[int, Buffer]:
+    """The codec and the bytes to store. Bytes that zstd does not shrink come back themselves."""
+    size_bytes = len(raw)
+    if size_bytes < _SIZE_BYTES_LEAST:
+        return RAW, raw
+    stored = _compressor(level).compress(raw)
+    if len(stored) > size_bytes - size_bytes // _GAIN_DIVISOR - 1:
+        return RAW, raw
+    return ZSTD, stored
+
+
+def decompress(codec: int, stored: Buffer, raw_size_bytes: int) -> Buffer:
+    """The raw bytes, exactly ``raw_size_bytes`` of them. Corrupt; allocates no more than that."""
+    if codec == ZSTD:
+        try:
+            raw: Buffer = _decompressor().decompress(stored, max_output_size=raw_size_bytes)
+        except zstandard.ZstdError as error:
+            raise Corrupt(f"bytes are not a zstd frame: {error}") from error
+    elif codec == RAW:
+        raw = stored
+    else:
+        raise Corrupt(f"codec {codec} is not known")
+    if len(raw) != raw_size_bytes:
+        raise Corrupt(f"{len(raw)} bytes came out of a chunk of {raw_size_bytes} bytes")
+    return raw
+
+
+class RawStreak:
+    """Compresses the chunks of one file in order, and stops trying where nothing is gained.
+
+    After some raw chunks in a row only every 2nd, 4th, ... 16th chunk is tried, until one shrinks.
+    What happens to a chunk depends on the chunks before it alone. One thread.
+    """
+
+    def __init__(self, level: int = LEVEL) -> None:
+        self._level = level
+        self._failed = 0  # tries without gain since the last one with gain
+        self._skip = 0  # chunks still to leave untried
+
+    def compress(self, raw: Buffer) -> tuple[int, Buffer]:
+        """As the function compress."""
+        if self._skip:
+            self._skip -= 1
+            return RAW, raw
+        codec, stored = compress(raw, self._level)
+        if codec == RAW:
+            self._failed += 1
+            doublings = max(0, self._failed - _STREAK_CHUNKS + 1)
+            self._skip = min(2**doublings, _STEP_CHUNKS_MAX) - 1
+        else:
+            self._failed = 0
+        return codec, stored
+
+
+def _compressor(level: int) -> zstandard.ZstdCompressor:
+    by_level: dict[int, zstandard.ZstdCompressor] = _contexts.__dict__.setdefault("by_level", {})
+    found = by_level.get(level)
+    if found is None:
+        found = by_level[level] = zstandard.ZstdCompressor(
+            level=level, write_content_size=False, write_checksum=False, write_dict_id=False
+        )
+    return found
+
+
+def _decompressor() -> zstandard.ZstdDecompressor:
+    found: zstandard.ZstdDecompressor | None = getattr(_contexts, "decompressor", None)
+    if found is None:
+        found = _contexts.decompressor = zstandard.ZstdDecompressor()
+    return found

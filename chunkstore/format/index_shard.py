@@ -1,0 +1,119 @@
+"""Index shards: which chunks one push added, and in which packs. docs/format.md has the table.
+
+A shard says what the packs' own indexes say, in one object for a whole push: it can be rebuilt.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from array import array
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from blake3 import blake3
+
+from lodefs.chunkstore.errors import Corrupt, UnknownFormat
+from lodefs.chunkstore.format.names import ID_BYTES, PackId
+from lodefs.chunkstore.format.pack import PACK_CHUNKS_LIMIT, pack_id_of_columns
+from lodefs.chunkstore.types import Buffer
+
+MAGIC = b"LODESHRD"
+VERSION = 1
+SIZE_BYTES_MAX = 5 * 1024**3  # what S3 takes in one PUT: of some 9 TiB that were added
+HEAD = struct.Struct("<8sHHI")  # magic, version, flags, packs
+PACK_HEAD = struct.Struct("<32sI")  # pack id, chunks
+
+
+class PackChunks(Protocol):
+    """What a shard keeps of a pack. A PackIndex is one."""
+
+    @property
+    def pack_id(self) -> PackId: ...
+
+    @property
+    def ids(self) -> bytes:
+        """32 bytes for each chunk, in order."""
+
+    @property
+    def raw_sizes(self) -> array[int]:
+        """array("I"), one for each chunk."""
+
+
+class ShardPack(NamedTuple):
+    """PackChunks from a shard."""
+
+    pack_id: PackId
+    ids: bytes
+    raw_sizes: array[int]
+
+
+def encode_shard(packs: Sequence[PackChunks]) -> bytes:
+    """The shard of a push that wrote these packs."""
+    parts = [HEAD.pack(MAGIC, VERSION, 0, len(packs))]
+    for pack in packs:
+        parts += (
+            PACK_HEAD.pack(pack.pack_id, len(pack.raw_sizes)),
+            pack.ids,
+            _swapped(pack.raw_sizes).tobytes(),
+        )
+    body = b"".join(parts)
+    return body + blake3(body).digest()
+
+
+def decode_shard(data: Buffer, what: str = "index shard") -> list[ShardPack]:
+    """The packs of a shard, each checked against its id. Corrupt, UnknownFormat."""
+    if len(data) < HEAD.size + ID_BYTES or bytes(data[: len(MAGIC)]) != MAGIC:
+        raise Corrupt(f"{what} is not an index shard")
+    body, checksum = memoryview(data)[:-ID_BYTES], memoryview(data)[-ID_BYTES:]
+    if blake3(body).digest() != checksum:
+        raise Corrupt(f"{what} does not match its checksum")
+    packs = decode_head(body, what)
+    found: list[ShardPack] = []
+    offset = HEAD.size
+    for _ in range(packs):
+        pack, offset = decode_pack(body, offset, what)
+        found.append(pack)
+    if offset != len(body):
+        raise Corrupt(f"{what}: {len(body) - offset} bytes follow its last pack")
+    return found
+
+
+def decode_head(body: memoryview, what: str) -> int:
+    """How many packs a shard says it has. UnknownFormat."""
+    _, version, flags, packs = HEAD.unpack_from(body)
+    if version != VERSION or flags:
+        raise UnknownFormat(
+            f"{what} is of format {version} with flags {flags:#x}, which this lodefs does not "
+            "know: a newer lodefs is needed"
+        )
+    return int(packs)
+
+
+def decode_pack(body: memoryview, offset: int, what: str) -> tuple[ShardPack, int]:
+    """The pack at an offset of a shard, and where the next one begins. Corrupt."""
+    ids_at = offset + PACK_HEAD.size
+    if ids_at > len(body):
+        raise Corrupt(f"{what} is cut off")
+    pack_id, chunks = PACK_HEAD.unpack_from(body, offset)
+    if chunks > PACK_CHUNKS_LIMIT:
+        raise Corrupt(f"{what}: pack {pack_id.hex()} cannot have {chunks} chunks")
+    sizes_at = ids_at + chunks * ID_BYTES
+    end = sizes_at + chunks * 4
+    if end > len(body):
+        raise Corrupt(f"{what} is cut off")
+    ids = bytes(body[ids_at:sizes_at])
+    sizes = array("I")
+    sizes.frombytes(body[sizes_at:end])
+    pack = ShardPack(PackId(pack_id), ids, _swapped(sizes))
+    if pack_id_of_columns(ids, pack.raw_sizes) != pack_id:
+        raise Corrupt(f"{what}: the chunks of pack {pack_id.hex()} are not its own")
+    return pack, end
+
+
+def _swapped(numbers: array[int]) -> array[int]:
+    """From this machine's byte order to little-endian, and back."""
+    if sys.byteorder == "big":
+        numbers = numbers[:]
+        numbers.byteswap()
+    return numbers

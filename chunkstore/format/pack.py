@@ -1,0 +1,244 @@
+"""Packs: objects that hold chunks, an index of them, and a trailer. docs/format.md has the table.
+
+A pack's id names its list of chunks, not its bytes: the object may be written again, with other
+codecs, under the same id. Whoever reads ranges sends the ETag seen with the index.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from array import array
+from collections.abc import Iterable
+from itertools import accumulate, pairwise
+from typing import NamedTuple
+
+from blake3 import blake3
+
+from lodefs.chunkstore.errors import Corrupt, UnknownFormat
+from lodefs.chunkstore.format.chunking import CHUNK_SIZE_BYTES_LIMIT
+from lodefs.chunkstore.format.compression import CODECS, RAW, decompress
+from lodefs.chunkstore.format.names import ID_BYTES, ChunkId, PackId
+from lodefs.chunkstore.types import Buffer
+
+PACK_CHUNKS_MAX = 16 * 1024  # what a writer puts into one pack: its index stays below 700 KB
+PACK_CHUNKS_LIMIT = 64 * 1024  # what a reader accepts: an index of 2.7 MB
+TAIL_SIZE_BYTES = 64 * 1024  # what the first read of a pack's end brings
+
+VERSION = 1
+MAGIC = b"LODEPACK"
+FLAG_VIRTUAL = 1  # reserved: the chunks lie in objects that lodefs did not write
+# magic, version, flags, chunks, index offset, index size, size of the reserved place field
+_TRAILER_HEAD = struct.Struct("<8sHHIQII")
+TRAILER_SIZE_BYTES = _TRAILER_HEAD.size + ID_BYTES
+ROW_SIZE_BYTES = ID_BYTES + 4 + 4 + 1
+_ID_ROW_SIZE_BYTES = ID_BYTES + 4
+
+
+class ChunkPlace(NamedTuple):
+    """One chunk of a pack: where its stored bytes lie in the object, and how."""
+
+    id: ChunkId
+    offset: int
+    stored_size_bytes: int
+    raw_size_bytes: int
+    codec: int
+
+
+class PackIndex:
+    """What is in a pack: columns over its chunks, in order. Never changes."""
+
+    __slots__ = (
+        "_codecs",
+        "ids",
+        "offsets",
+        "pack_id",
+        "raw_offsets",
+        "raw_sizes",
+        "stored_sizes",
+    )
+
+    def __init__(
+        self, ids: bytes, raw_sizes: array[int], stored_sizes: array[int], codecs: bytes
+    ) -> None:
+        self.pack_id = pack_id_of_columns(ids, raw_sizes)
+        self.ids = ids  # 32 bytes for each chunk
+        self.raw_sizes = raw_sizes
+        self.stored_sizes = stored_sizes
+        self._codecs = codecs
+        # one more than there are chunks: the last is the sum
+        self.offsets = array("Q", accumulate(stored_sizes, initial=0))
+        self.raw_offsets = array("Q", accumulate(raw_sizes, initial=0))
+
+    def __len__(self) -> int:
+        return len(self.raw_sizes)
+
+    def chunk_id(self, n: int) -> ChunkId:
+        """The id of chunk ``n``, which is in the pack."""
+        return ChunkId(self.ids[n * ID_BYTES : (n + 1) * ID_BYTES])
+
+    def place(self, n: int) -> ChunkPlace:
+        """Where chunk ``n`` lies. Corrupt where the pack has fewer."""
+        return self.places(n, 1)[0]
+
+    def places(self, first: int, count: int) -> list[ChunkPlace]:
+        """Where ``count`` chunks from ``first`` lie. Corrupt where the pack has fewer."""
+        end = self._end(first, count)
+        ids = self.ids
+        cuts = range(first * ID_BYTES, end * ID_BYTES, ID_BYTES)
+        return list(
+            map(
+                ChunkPlace,
+                [ChunkId(ids[cut : cut + ID_BYTES]) for cut in cuts],
+                self.offsets[first:end],
+                self.stored_sizes[first:end],
+                self.raw_sizes[first:end],
+                self._codecs[first:end],
+            )
+        )
+
+    def check_run(self, first: int, count: int, size_bytes: int) -> None:
+        """Corrupt where the pack does not have ``count`` chunks from ``first`` on, or they have not
+        ``size_bytes`` raw bytes together: of what a tree says of a pack."""
+        found = self.raw_offsets[self._end(first, count)] - self.raw_offsets[first]
+        if found != size_bytes:
+            raise Corrupt(
+                f"pack {self.pack_id.hex()} has {found} bytes in {count} chunks from number "
+                f"{first}, and should have {size_bytes}"
+            )
+
+    def _end(self, first: int, count: int) -> int:
+        end = first + count
+        if first < 0 or count < 0 or end > len(self):
+            raise Corrupt(
+                f"pack {self.pack_id.hex()} has {len(self)} chunks: "
+                f"{count} from number {first} are not in it"
+            )
+        return end
+
+    def encode(self) -> bytes:
+        """Index and trailer, as they stand at the pack's end."""
+        body = b"".join(
+            (self.ids, _bytes_of(self.raw_sizes), _bytes_of(self.stored_sizes), self._codecs)
+        )
+        head = _TRAILER_HEAD.pack(MAGIC, VERSION, 0, len(self), self.offsets[-1], len(body), 0)
+        return b"".join((body, head, blake3(body).update(head).digest()))
+
+    @classmethod
+    def decode(cls, pack_id: PackId, data: Buffer) -> PackIndex:
+        """The index from the end of a pack (or what encode gave). Corrupt, UnknownFormat."""
+        trailer = Trailer.decode(pack_id, data)
+        what = f"pack {pack_id.hex()}"
+        begin = len(data) - TRAILER_SIZE_BYTES - trailer.index_size_bytes
+        if begin < 0:
+            raise Corrupt(f"{what}: the index is cut off")
+        tail = memoryview(data)[begin:]
+        body = tail[: trailer.index_size_bytes]
+        if blake3(tail[:-ID_BYTES]).digest() != tail[-ID_BYTES:]:
+            raise Corrupt(f"{what}: the index does not match its checksum")
+        n = trailer.chunks
+        cuts = list(accumulate((0, ID_BYTES * n, 4 * n, 4 * n, n)))
+        ids, raw, stored, codecs = (body[a:b] for a, b in pairwise(cuts))
+        index = cls(bytes(ids), _u32s(raw), _u32s(stored), bytes(codecs))
+        index._check(trailer.index_offset)
+        if index.pack_id != pack_id:
+            raise Corrupt(f"{what}: its index lists the chunks of pack {index.pack_id.hex()}")
+        return index
+
+    def _check(self, payload_size_bytes: int) -> None:
+        """Sizes and codecs that cannot be. Corrupt."""
+        what = f"pack {self.pack_id.hex()}"
+        if self._codecs.translate(None, CODECS):
+            raise Corrupt(f"{what}: its index names a codec that is not known")
+        if self.offsets[-1] != payload_size_bytes:
+            raise Corrupt(f"{what}: its chunks do not fill the object up to the index")
+        if not 0 < min(self.raw_sizes) <= max(self.raw_sizes) <= CHUNK_SIZE_BYTES_LIMIT:
+            raise Corrupt(f"{what}: a chunk's size is 0 or over {CHUNK_SIZE_BYTES_LIMIT} bytes")
+        for raw, stored, codec in zip(self.raw_sizes, self.stored_sizes, self._codecs, strict=True):
+            if stored != raw and (codec == RAW or stored > raw):
+                raise Corrupt(f"{what}: {stored} bytes cannot hold a chunk of {raw} bytes")
+
+
+def columns_of(pack_id: PackId, data: Buffer) -> tuple[memoryview, array[int]]:
+    """Joined chunk ids and raw sizes of an encoded index that was checked before. Corrupt,
+    UnknownFormat."""
+    chunks = Trailer.decode(pack_id, data).chunks
+    begin = len(data) - TRAILER_SIZE_BYTES - chunks * ROW_SIZE_BYTES
+    if begin < 0:
+        raise Corrupt(f"pack {pack_id.hex()}: the index is cut off")
+    end = begin + chunks * ID_BYTES
+    view = memoryview(data)
+    return view[begin:end], _u32s(view[end : end + 4 * chunks])
+
+
+class Trailer(NamedTuple):
+    """The last 64 bytes of a pack, but for the checksum."""
+
+    chunks: int
+    index_offset: int
+    index_size_bytes: int
+
+    @classmethod
+    def decode(cls, pack_id: PackId, data: Buffer) -> Trailer:
+        """The trailer at the end of ``data``. Corrupt, UnknownFormat.
+
+        Its checksum covers the index too, so it is checked by PackIndex.decode.
+        """
+        what = f"pack {pack_id.hex()}"
+        if len(data) < TRAILER_SIZE_BYTES:
+            raise Corrupt(f"{what} is too short to be a pack: {len(data)} bytes")
+        magic, version, flags, chunks, offset, size, place_size = _TRAILER_HEAD.unpack_from(
+            data, len(data) - TRAILER_SIZE_BYTES
+        )
+        if magic != MAGIC:
+            raise Corrupt(f"{what} does not end like a pack: cut off, or not a pack")
+        if version != VERSION or flags or place_size:
+            raise UnknownFormat(
+                f"{what} is of format {version} with flags {flags:#x}; this lodefs knows format "
+                f"{VERSION} without flags: a newer lodefs is needed"
+            )
+        if not 0 < chunks <= PACK_CHUNKS_LIMIT or size != chunks * ROW_SIZE_BYTES:
+            raise Corrupt(f"{what}: {chunks} chunks and an index of {size} bytes do not fit")
+        return cls(chunks, offset, size)
+
+
+def pack_id_of(ids_and_sizes: Iterable[tuple[ChunkId, int]]) -> PackId:
+    """BLAKE3 over id and raw size (u32, little-endian) of each chunk in order."""
+    rows = [chunk_id + size.to_bytes(4, "little") for chunk_id, size in ids_and_sizes]
+    return PackId(blake3(b"".join(rows)).digest())
+
+
+def pack_id_of_columns(ids: bytes, raw_sizes: array[int]) -> PackId:
+    """As pack_id_of, from joined ids and an array("I") of sizes: a few slices, no loop."""
+    rows = bytearray(len(raw_sizes) * _ID_ROW_SIZE_BYTES)
+    sizes = _bytes_of(raw_sizes)
+    for n in range(ID_BYTES):
+        rows[n::_ID_ROW_SIZE_BYTES] = ids[n::ID_BYTES]
+    for n in range(4):
+        rows[ID_BYTES + n :: _ID_ROW_SIZE_BYTES] = sizes[n::4]
+    return PackId(blake3(rows).digest())
+
+
+def unpack(place: ChunkPlace, stored: Buffer) -> Buffer:
+    """A chunk's raw bytes, checked against its id. Corrupt."""
+    raw = decompress(place.codec, stored, place.raw_size_bytes)
+    if blake3(raw).digest() != place.id:
+        raise Corrupt(f"bytes do not match chunk {place.id.hex()}")
+    return raw
+
+
+def _u32s(data: Buffer) -> array[int]:
+    numbers = array("I")
+    numbers.frombytes(data)
+    return _little_endian(numbers)
+
+
+def _bytes_of(numbers: array[int]) -> bytes:
+    return _little_endian(numbers).tobytes()
+
+
+def _little_endian(numbers: array[int]) -> array[int]:
+    if sys.byteorder == "big":
+        numbers = numbers[:]
+        numbers.byteswap()
+    return numbers

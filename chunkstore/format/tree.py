@@ -1,0 +1,540 @@
+"""Trees: the entries of one directory, their digest, and their stored form.
+
+docs/format.md describes both encodings. The stored form is a row of groups of entries; where a
+group ends depends on names alone, so that a changed entry changes the bytes of one group.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from enum import IntEnum
+from itertools import pairwise
+from operator import attrgetter
+from typing import NamedTuple
+from zlib import crc32
+
+import msgspec
+from blake3 import blake3
+
+from lodefs.chunkstore.errors import Corrupt, InvalidInput, TooLarge, UnknownFormat
+from lodefs.chunkstore.format.names import ID_BYTES, NAME_BYTES_MAX, Digest, PackId, digest_of
+from lodefs.chunkstore.types import Buffer
+
+VERSION = 1
+_VERSION = bytes((VERSION,))
+_EMPTY_TREE = _VERSION + b"\0"
+SAME_PACK = PackId(bytes(ID_BYTES))  # in segments that are encoded: the pack that holds the tree
+SIZE_BYTES_LIMIT = 2**63 - 1  # off_t of Linux
+TARGET_BYTES_MAX = 4095  # PATH_MAX of Linux, less its NUL
+_NO_PACK = PackId(b"")
+EMPTY_DIGEST = digest_of(b"")  # of an empty file
+CHUNKS_LIMIT = 2**32 - 1  # where a run ends at the latest: more than any pack has
+
+# What readers take, so that no store can have them hold more. A million entries have 60 to 130 MB.
+SIZE_BYTES_MAX = 128 * 1024 * 1024  # of the stored form
+ENTRIES_MAX = 2 * 1024 * 1024
+GROUP_SIZE_BYTES_MAX = 16 * 1024 * 1024
+FILE_SEGMENTS_MAX = 256 * 1024  # a file of 16 TB whose every pack is another one
+MORE_SEGMENTS_MAX = 1024 * 1024  # of a tree, beyond one for each entry; each takes 200 bytes
+
+_GROUP_MASK = 511  # a group has 512 entries on average
+_GROUP_ENTRIES_MAX = 2048
+_GROUP_SEGMENTS_MAX = 128 * 1024  # at most 56 bytes each; a file of 8 TB has so many
+_HASHED_ENTRIES = 2048  # at once
+_MANY = 31  # in a tag: the number of chunks stands in the column ``counts``
+_EXECUTABLE = 4
+_DIGEST_HEAD = b"lodefs tree 1\0"
+_DIGEST_ROW = struct.Struct("<BBQ32s")
+FILE_ROW, EXECUTABLE_ROW = 1, 129  # the kinds of files in the rows of a digest
+
+
+class Kind(IntEnum):
+    """What an entry is. The numbers stand in formats."""
+
+    FILE = 1
+    DIRECTORY = 2
+    SYMLINK = 3
+
+
+_FILE, _SYMLINK = int(Kind.FILE), int(Kind.SYMLINK)  # an int compares faster
+_NO_NAMES = frozenset((b"", b".", b".."))
+
+
+class Segment(NamedTuple):
+    """A run of consecutive chunks of one pack."""
+
+    pack: PackId
+    first: int
+    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody misses
+    size_bytes: int  # of the chunks, raw: where a byte of a file lies is known without any pack
+
+
+class Entry(msgspec.Struct, frozen=True, gc=False):  # a dataclass takes far longer to make
+    """One name in a directory.
+
+    A file: ``size_bytes`` and ``digest`` of its content, ``segments`` where that lies (none for an
+    empty file). A directory: ``size_bytes`` of its tree's stored form, ``digest`` of its tree,
+    ``segments`` where the stored form lies. A symlink: ``target``, its size, and its digest
+    (BLAKE3 of the target); no segments.
+    """
+
+    name: bytes
+    kind: Kind
+    executable: bool = False
+    size_bytes: int = 0
+    digest: Digest = b""  # type: ignore[assignment]  # no call in a default
+    segments: tuple[Segment, ...] = ()
+    target: bytes = b""
+
+
+def fill(segments: Sequence[Segment], size_bytes: int) -> bool:
+    """Whether the segments' sizes can be, and make up ``size_bytes``."""
+    if len(segments) == 1:
+        return segments[0].size_bytes == size_bytes > 0
+    sizes = [segment.size_bytes for segment in segments]
+    return sum(sizes) == size_bytes and min(sizes, default=1) > 0
+
+
+def symlink(name: bytes, target: bytes) -> Entry:
+    """The entry of a symlink."""
+    size_bytes, digest = len(target), digest_of(target)
+    return Entry(name, Kind.SYMLINK, size_bytes=size_bytes, digest=digest, target=target)
+
+
+_name_of = attrgetter("name")
+
+
+def tree_digest(entries: Sequence[Entry]) -> Digest:
+    """The digest of a directory with these entries, in any order.
+
+    BLAKE3 over a head and, by name: kind (u8, 128 added for an executable file), length of the name
+    (u8), size (u64; 0 for a directory), digest, name. Where the bytes lie plays no part.
+    """
+    directory, pack = Kind.DIRECTORY, _DIGEST_ROW.pack
+    ordered = sorted(entries, key=_name_of)
+    hasher = blake3(_DIGEST_HEAD)
+    for first in range(0, len(ordered), _HASHED_ENTRIES):  # rows of all would take much memory
+        parts: list[bytes] = []
+        for entry in ordered[first : first + _HASHED_ENTRIES]:
+            kind, name = entry.kind, entry.name
+            row = kind | 128 if entry.executable else int(kind)
+            size_bytes = 0 if kind is directory else entry.size_bytes
+            parts += (pack(row, len(name), size_bytes, entry.digest), name)
+        hasher.update(b"".join(parts))
+    return Digest(hasher.digest())
+
+
+def files_digest(
+    names: Sequence[bytes],
+    kinds: Sequence[int],
+    sizes: Sequence[int],
+    digests: Buffer,
+    directories: Sequence[tuple[bytes, Digest]],
+) -> Digest:
+    """The same of a directory whose files come in columns (``kinds``: FILE_ROW, EXECUTABLE_ROW;
+    ``digests``: joined), and with the names and digests of its directories."""
+    pack = _DIGEST_ROW.pack
+    cuts = range(0, len(digests), ID_BYTES)
+    rows = [
+        (name, pack(kind, len(name), size, digests[cut : cut + ID_BYTES]))
+        for name, kind, size, cut in zip(names, kinds, sizes, cuts, strict=True)
+    ]
+    rows += [(name, pack(Kind.DIRECTORY, len(name), 0, digest)) for name, digest in directories]
+    return _digest_of_rows(rows)
+
+
+def _digest_of_rows(rows: list[tuple[bytes, bytes]]) -> Digest:
+    rows.sort()
+    parts = [part for name, row in rows for part in (row, name)]
+    return Digest(blake3(b"".join((_DIGEST_HEAD, *parts))).digest())
+
+
+class _Group(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    """Columns over the entries of a group. What is empty at the end is left out."""
+
+    names: bytes  # joined by NUL
+    tags: bytes  # kind | executable << 2 | number of chunks (or _MANY) << 3
+    sizes: list[int] = []  # of files and directories
+    digests: bytes = b""  # 32 bytes for each directory, and file that is not empty
+    packs: bytes = b""  # 32 bytes each; number 0 is the pack that holds the tree, 1 the first here
+    runs: list[int] = []  # of files: (pack, first less the end of this pack's last run, chunks)
+    tree_runs: list[int] = []  # the same, of directories
+    counts: list[int] = []  # of chunks, where a tag says _MANY
+    parts: list[int] = []  # sizes of an entry's segments but the last, where it has several
+    targets: list[bytes] = []  # of symlinks
+
+
+_decode_group = msgspec.msgpack.Decoder(_Group).decode
+_encode = msgspec.msgpack.Encoder().encode
+
+
+def encode_tree(entries: Sequence[Entry], *, own_pack: PackId | None = None) -> bytes:
+    """The stored form of a directory. Segments of ``own_pack`` or SAME_PACK are stored as "the
+    pack that holds this tree": all chunks of the form must then lie in that pack. Segments that
+    follow each other in one pack become one.
+
+    InvalidInput for entries that a directory cannot hold, and for more than readers take.
+    """
+    if not entries:
+        return _EMPTY_TREE
+    ordered = sorted(entries, key=_name_of)
+    if len(ordered) > ENTRIES_MAX:
+        raise _too_large(ordered, f"{len(ordered)} entries, and {ENTRIES_MAX} are the most")
+    parts = [_VERSION]
+    more = -len(ordered)
+    for group in _groups(ordered):
+        more += sum(len(entry.segments) for entry in group)
+        if more > MORE_SEGMENTS_MAX or max(len(e.segments) for e in group) > FILE_SEGMENTS_MAX:
+            raise _too_large(group, "files in more parts than readers take")
+        encoded = _encode_group(group, own_pack)
+        if len(encoded) > GROUP_SIZE_BYTES_MAX:
+            raise _too_large(group, f"a file in more parts than {GROUP_SIZE_BYTES_MAX} bytes name")
+        parts += (_uvarint(len(encoded)), encoded)
+    parts.append(b"\0")
+    if len({entry.name for entry in ordered}) < len(ordered):
+        twice = next(a.name for a, b in pairwise(ordered) if a.name == b.name)
+        raise InvalidInput(f"a directory cannot hold {twice!r} twice")
+    if (size_bytes := sum(map(len, parts))) > SIZE_BYTES_MAX:
+        raise _too_large(
+            ordered, f"a tree of {size_bytes} bytes, and {SIZE_BYTES_MAX} are the most"
+        )
+    return b"".join(parts)
+
+
+def _too_large(entries: Sequence[Entry], why: str) -> InvalidInput:
+    return InvalidInput(
+        f"the directory that holds {entries[0].name!r} to {entries[-1].name!r} would have {why}: "
+        "spread its files over several directories"
+    )
+
+
+def decode_tree(data: Buffer, own_pack: PackId | None) -> list[Entry]:
+    """The entries of a stored form that lies in ``own_pack``, by name. Corrupt, UnknownFormat,
+    TooLarge for more entries, or a larger group, than a tree may have.
+
+    ``own_pack`` is None for a form whose chunks lie in several packs: it must name packs by id.
+    """
+    if data == _EMPTY_TREE:  # often: of a directory that has directories only
+        return []
+    if not len(data):
+        raise Corrupt("a tree of no bytes")
+    if data[0] != VERSION:
+        raise UnknownFormat(
+            f"a tree is of format {data[0]}; this lodefs knows format {VERSION}: "
+            "a newer lodefs is needed"
+        )
+    entries: list[Entry] = []
+    runs = 0
+    view = memoryview(data)
+    offset = 1
+    while True:
+        size_bytes, offset = _read_uvarint(view, offset)
+        if not size_bytes:
+            break
+        if offset + size_bytes > len(view):
+            raise Corrupt("a tree is cut off")
+        if size_bytes > GROUP_SIZE_BYTES_MAX:
+            raise TooLarge(f"a tree's group claims {size_bytes} bytes")
+        group = _Decoding(view[offset : offset + size_bytes], own_pack or _NO_PACK)
+        runs += group.runs
+        if runs > len(entries) + group.entries + MORE_SEGMENTS_MAX:
+            raise TooLarge("a tree holds files in more parts than any that is written")
+        group.into(entries)
+        if len(entries) > ENTRIES_MAX:
+            raise TooLarge(f"a tree holds more than {ENTRIES_MAX} entries")
+        offset += size_bytes
+    if offset != len(view):
+        raise Corrupt("bytes follow the end of a tree")
+    return entries
+
+
+def _groups(ordered: list[Entry]) -> Iterator[list[Entry]]:
+    """Cuts before names whose CRC-32 says so: an added entry moves no other border."""
+    first = segments = 0
+    for n, entry in enumerate(ordered):
+        full = n - first >= _GROUP_ENTRIES_MAX or segments >= _GROUP_SEGMENTS_MAX
+        if n > first and (full or not crc32(entry.name) & _GROUP_MASK):
+            yield ordered[first:n]
+            first, segments = n, 0
+        segments += len(entry.segments)
+    if ordered:
+        yield ordered[first:]
+
+
+def _encode_group(entries: list[Entry], own_pack: PackId | None) -> bytes:
+    packs: dict[PackId, int] = {SAME_PACK: 0}
+    if own_pack is not None:
+        packs[own_pack] = 0
+    files, trees = _Runs(packs), _Runs(packs)
+    kind_file, kind_symlink = Kind.FILE, Kind.SYMLINK
+    tags = bytearray()
+    digests: list[bytes] = []
+    sizes: list[int] = []
+    counts: list[int] = []
+    parts: list[int] = []
+    targets: list[bytes] = []
+    for entry in entries:
+        kind, size = entry.kind, entry.size_bytes
+        chunks = 0
+        if kind is kind_symlink:
+            _check_symlink(entry)
+            targets.append(entry.target)
+        else:
+            _check_content(entry)
+            sizes.append(size)
+            if size:
+                digests.append(entry.digest)
+                chunks = (files if kind is kind_file else trees).add(entry.segments, parts)
+        if chunks >= _MANY:
+            counts.append(chunks)
+            chunks = _MANY
+        tags.append(kind | chunks << 3 | _EXECUTABLE if entry.executable else kind | chunks << 3)
+    names = _join_names(entries)
+    columns = (files.columns(), trees.columns())
+    pack_ids = b"".join([pack for pack, number in packs.items() if number])
+    row = [names, bytes(tags), sizes, b"".join(digests), pack_ids, *columns, counts, parts, targets]
+    while not row[-1]:
+        row.pop()
+    return _encode(row)
+
+
+def _join_names(entries: list[Entry]) -> bytes:
+    """The column of names. InvalidInput where one of them is none."""
+    names = [entry.name for entry in entries]
+    joined = b"\0".join(names)
+    good = b"/" not in joined and joined.count(b"\0") == len(names) - 1
+    if not good or _NO_NAMES.intersection(names) or max(map(len, names)) > NAME_BYTES_MAX:
+        raise InvalidInput(f"a directory cannot hold one of these names: {names!r}")
+    return joined
+
+
+def _check_content(entry: Entry) -> None:
+    """What would not come back from decoding a file or directory as it was. InvalidInput."""
+    size = entry.size_bytes
+    good = size <= SIZE_BYTES_LIMIT and len(entry.digest) == ID_BYTES and not entry.target
+    good = good and fill(entry.segments, size)
+    if entry.kind is Kind.DIRECTORY:
+        good = good and size > 0 and not entry.executable
+    elif not size:
+        good = good and entry.digest == EMPTY_DIGEST
+    if not good:
+        raise InvalidInput(f"{entry!r} is not an entry of a directory")
+
+
+def _check_symlink(entry: Entry) -> None:
+    """The same of a symlink."""
+    target = entry.target
+    good = 0 < entry.size_bytes == len(target) <= TARGET_BYTES_MAX and b"\0" not in target
+    good = good and not entry.segments and not entry.executable
+    if not good or entry.digest != digest_of(target):
+        raise InvalidInput(f"{entry!r} is not an entry of a directory")
+
+
+class _Runs:
+    """The segments of many entries in a row, joined where they follow each other."""
+
+    def __init__(self, packs: dict[PackId, int]) -> None:
+        self._packs = packs  # shared with the other stream of the group
+        self._same = len(packs)  # keys for number 0
+        self._runs: list[list[int]] = []  # pack number, first, count
+
+    def add(self, segments: Sequence[Segment], parts: list[int]) -> int:
+        """The number of chunks in the segments of an entry. Appends the sizes of the segments, as
+        they are when joined, but the last."""
+        chunks = size_bytes = 0
+        for pack, first, count, more_bytes in segments:
+            if first < 0 or count <= 0 or first + count > CHUNKS_LIMIT:
+                raise InvalidInput(f"{count} chunks from number {first} are not a segment")
+            number = self._packs.get(pack)
+            if number is None:
+                number = self._packs[pack] = len(self._packs) - self._same + 1
+            last = self._runs[-1] if self._runs else None
+            if last and last[0] == number and last[1] + last[2] == first:
+                last[2] += count
+            else:
+                self._runs.append([number, first, count])
+                if chunks:
+                    parts.append(size_bytes)
+                    size_bytes = 0
+            chunks += count
+            size_bytes += more_bytes
+        return chunks
+
+    def columns(self) -> list[int]:
+        """The flat column of the group."""
+        ends: dict[int, int] = {}
+        flat: list[int] = []
+        for number, first, count in self._runs:
+            flat += (number, first - ends.get(number, 0), count)
+            ends[number] = first + count
+        return flat
+
+
+class _Decoding:
+    """Entries from the bytes of one group."""
+
+    def __init__(self, data: memoryview, own_pack: PackId) -> None:
+        try:
+            self._group = group = _decode_group(data)
+        except msgspec.DecodeError as error:
+            raise Corrupt(f"a tree holds a group that is not one: {error}") from error
+        if group.names.count(b"\0") + 1 != len(group.tags):
+            raise Corrupt("a tree holds names without entries")
+        self.entries, self.runs = len(group.tags), (len(group.runs) + len(group.tree_runs)) // 3
+        if self.runs > _GROUP_SEGMENTS_MAX + FILE_SEGMENTS_MAX:
+            raise TooLarge(f"a tree's group claims {self.runs} runs of chunks")
+        self._names = names = group.names.split(b"\0")
+        if b"/" in group.names or b"." in names or b".." in names:
+            raise Corrupt("a tree holds a name that no directory can hold")
+        if len(group.packs) % ID_BYTES:
+            raise Corrupt("a tree's table of packs is cut off")
+        cuts = range(0, len(group.packs), ID_BYTES)
+        packs = [own_pack, *(PackId(group.packs[cut : cut + ID_BYTES]) for cut in cuts)]
+        self._parts = iter(group.parts)
+        self._runs = _RunReader(packs, group.runs, self._parts)
+        self._tree_runs = _RunReader(packs, group.tree_runs, self._parts)
+        self._sizes, self._counts = iter(group.sizes), iter(group.counts)
+        self._targets = iter(group.targets)
+
+    def into(self, entries: list[Entry]) -> None:
+        """Appends the group's entries. Corrupt."""
+        before = entries[-1].name if entries else b""
+        try:
+            self._append(entries, before)
+        except StopIteration as error:
+            raise Corrupt("a tree's column is too short") from error
+        left = [*self._sizes, *self._counts, *self._parts, *self._targets]
+        if left or self._runs.left() or self._tree_runs.left():
+            raise Corrupt("a tree's column is too long")
+
+    def _append(self, entries: list[Entry], before: bytes) -> None:
+        sizes, counts, digests = self._sizes, self._counts, self._group.digests
+        take, append, file = self._runs.take, entries.append, Kind.FILE
+        at = 0  # in digests
+        for name, tag in zip(self._names, self._group.tags, strict=True):
+            if name <= before or len(name) > NAME_BYTES_MAX:
+                raise Corrupt(f"a tree holds {name!r} after {before!r}")
+            before = name
+            kind, chunks = tag & 3, tag >> 3
+            if kind == _SYMLINK:
+                append(_symlink(name, tag, next(self._targets)))
+                continue
+            if chunks == _MANY:
+                chunks = next(counts)
+            size = next(sizes)
+            if not (0 < size <= SIZE_BYTES_LIMIT and chunks > 0):
+                append(_empty(name, tag, size))
+                continue
+            digest = Digest(digests[at : at + ID_BYTES])
+            at += ID_BYTES
+            if kind == _FILE:
+                append(Entry(name, file, tag & _EXECUTABLE != 0, size, digest, take(chunks, size)))
+            else:
+                append(_directory(name, tag, size, digest, self._tree_runs.take(chunks, size)))
+        if at != len(digests):
+            raise Corrupt("a tree's digests do not fit its entries")
+
+
+class _RunReader:
+    """Hands out a column's runs as the segments of entries."""
+
+    __slots__ = ("_left", "_next", "_pack", "_parts", "_runs")
+
+    def __init__(self, packs: list[PackId], flat: list[int], parts: Iterator[int]) -> None:
+        self._runs = _absolute(packs, flat)
+        self._parts = parts  # shared with the other stream of the group
+        self._pack = packs[0]
+        self._next = 0  # the chunk that comes next
+        self._left = 0  # chunks of the run from there
+
+    def take(self, chunks: int, size_bytes: int) -> tuple[Segment, ...]:
+        """The segments of the next ``chunks`` chunks, which have ``size_bytes``. Corrupt;
+        StopIteration where a column is too short."""
+        first = self._next
+        if self._left >= chunks:  # nearly always
+            self._left -= chunks
+            self._next = first + chunks
+            return (Segment(self._pack, first, chunks, size_bytes),)
+        return self._take_many(chunks, size_bytes)
+
+    def _take_many(self, chunks: int, size_bytes: int) -> tuple[Segment, ...]:
+        found: list[Segment] = []
+        while chunks:
+            if not self._left:
+                self._pack, self._next, self._left = next(self._runs)
+            count = min(chunks, self._left)
+            size = size_bytes if count == chunks else next(self._parts)
+            if not 0 < size <= size_bytes:
+                raise Corrupt("the sizes of segments in a tree do not fit their entry")
+            found.append(Segment(self._pack, self._next, count, size))
+            self._next += count
+            self._left -= count
+            chunks -= count
+            size_bytes -= size
+        return tuple(found)
+
+    def left(self) -> bool:
+        """Whether there are chunks that no entry has."""
+        return self._left > 0 or next(self._runs, None) is not None
+
+
+def _absolute(packs: list[PackId], flat: list[int]) -> Iterator[tuple[PackId, int, int]]:
+    """The runs of a flat column: pack, first chunk, chunks. Corrupt."""
+    if len(flat) % 3:
+        raise Corrupt("a tree's column of runs is cut off")
+    ends: dict[int, int] = {}
+    for number, delta, count in zip(*[iter(flat)] * 3, strict=True):
+        first = ends.get(number, 0) + delta
+        if not 0 <= number < len(packs) or first < 0 or not 0 < count <= CHUNKS_LIMIT - first:
+            raise Corrupt(f"a tree holds a run of {count} chunks from {first} of pack {number}")
+        ends[number] = first + count
+        pack = packs[number]
+        if pack is _NO_PACK:
+            raise Corrupt("a tree that lies in several packs names one of them as its own")
+        yield pack, first, count
+
+
+def _empty(name: bytes, tag: int, size_bytes: int) -> Entry:
+    if tag & ~_EXECUTABLE != _FILE or size_bytes:
+        raise Corrupt(f"a tree holds {name!r} with tag {tag} and {size_bytes} bytes")
+    return Entry(name, Kind.FILE, executable=tag != _FILE, digest=EMPTY_DIGEST)
+
+
+def _directory(
+    name: bytes, tag: int, size_bytes: int, digest: Digest, segments: tuple[Segment, ...]
+) -> Entry:
+    if tag & 7 != Kind.DIRECTORY:
+        raise Corrupt(f"a tree holds {name!r} with the unknown tag {tag}")
+    return Entry(name, Kind.DIRECTORY, size_bytes=size_bytes, digest=digest, segments=segments)
+
+
+def _symlink(name: bytes, tag: int, target: bytes) -> Entry:
+    if tag != _SYMLINK or not 0 < len(target) <= TARGET_BYTES_MAX or b"\0" in target:
+        raise Corrupt(f"a tree holds the symlink {name!r} with tag {tag} to {target!r}")
+    return symlink(name, target)
+
+
+def _uvarint(number: int) -> bytes:
+    """LEB128: seven bits in a byte, the lowest first; the top bit says that more follow."""
+    if number < 128:
+        return bytes((number,))
+    out = bytearray()
+    while number > 127:
+        out.append(number & 127 | 128)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+def _read_uvarint(view: memoryview, offset: int) -> tuple[int, int]:
+    number = 0
+    for shift in range(0, 35, 7):
+        if offset >= len(view):
+            raise Corrupt("a tree is cut off")
+        byte = view[offset]
+        offset += 1
+        number |= (byte & 127) << shift
+        if byte < 128:
+            return number, offset
+    raise Corrupt("a tree holds a group of an impossible size")

@@ -1,0 +1,1 @@
+"""The contract with a node's proxy, and its synchronous clients."""

@@ -1,0 +1,250 @@
+"""One connection to the proxy: HTTP/1.1 GETs over a Unix or TCP socket, with deadlines.
+
+Written by hand because a read through a mount is mostly this: one send, one receive, no copy of
+the body. Only what the proxy answers is understood: a status line, headers, a body of known
+length (RFC 9112).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import socket
+import struct
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+import msgspec
+
+from lodefs.chunkstore.errors import DeadlineExceeded, InvalidInput, Unavailable
+from lodefs.chunkstore.nodeapi.wire import PORT_DEFAULT
+
+HEAD_BYTES_MAX = 16384
+BODY_BYTES_MAX = 64 << 20
+BUFFER_BYTES = 65536
+SMALL_REQUEST_BYTES = 4096  # a socket takes it at once, if all before it was answered
+GRACE_S = 0.002  # how long an answer may take before the request counts as slow
+_TIMEVAL = struct.Struct("@ll")
+_END = b"\r\n\r\n"
+_NOBODY = (errno.ENOENT, errno.ECONNREFUSED)  # nobody listens there
+
+
+class Address(msgspec.Struct, frozen=True):
+    """Where the proxy listens: ``path`` of a Unix socket, or ``host`` and ``port``."""
+
+    path: str = ""
+    host: str = ""
+    port: int = 0
+
+    def __str__(self) -> str:
+        return f"unix:{self.path}" if self.path else f"http://{self.host}:{self.port}"
+
+
+def parse_address(text: str) -> Address:
+    """``unix:/PATH`` or ``http://HOST[:PORT]``; InvalidInput for anything else."""
+    if text.startswith("unix:/"):
+        return Address(path=text.removeprefix("unix:"))
+    try:
+        parts = urlsplit(text)
+        if parts.scheme == "http" and parts.hostname and parts.path in ("", "/"):
+            return Address(host=parts.hostname, port=parts.port or PORT_DEFAULT)
+    except ValueError:
+        pass
+    raise InvalidInput(f"{text!r} is not a proxy's address: write unix:/PATH or http://HOST:PORT")
+
+
+class Answer(NamedTuple):
+    """``head`` is in lower case; ``body`` is good until the connection's next request."""
+
+    status: int
+    head: bytes
+    body: memoryview
+
+
+class Connection:
+    """A keep-alive connection, opened when it is first needed and again after any failure.
+
+    ``ask`` raises Unavailable when the other side is gone or talks nonsense (the connection is
+    closed then, and the request may be repeated), DeadlineExceeded when the time is up.
+    ``clock`` counts seconds.
+    """
+
+    def __init__(self, address: Address, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._address = address
+        self._clock = clock
+        self._socket: socket.socket | None = None
+        self._buffer = bytearray(BUFFER_BYTES)
+        self._patient = False  # whether the socket waits longer than the grace now
+        self._asked_s = 0.0  # when the last request was sent
+        self._was_slow = False  # the last answer; where one was, the next one will be, mostly
+        self.used = False  # whether an answer came over this connection already
+
+    def close(self) -> None:
+        """Drop the connection; the next request opens a new one."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+        self.used = False
+
+    def scratch(self, size_bytes: int) -> memoryview:
+        """So many bytes of the buffer for answers."""
+        if len(self._buffer) < size_bytes:
+            self._buffer = bytearray(size_bytes + HEAD_BYTES_MAX)
+        return memoryview(self._buffer)[:size_bytes]
+
+    def cancel(self) -> None:
+        """Called from another thread: what is waited for now fails."""
+        sock = self._socket
+        if sock is not None:
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+
+    def ask(
+        self, request: bytes, deadline_s: float, on_slow: Callable[[], None], body_bytes: int = 0
+    ) -> Answer:
+        """Send a request and receive its answer. ``body_bytes``: how large a body is expected.
+
+        ``on_slow`` is called (perhaps more than once) before waiting for longer than GRACE_S, and
+        before waiting at all where the last answer took longer.
+        """
+        try:
+            sock = self._socket or self._connect(deadline_s, on_slow)
+            self._asked_s = self._clock()
+            if len(request) > SMALL_REQUEST_BYTES:
+                self._limit_sends(sock, deadline_s)
+            sock.sendall(request)
+            if self._was_slow:
+                self._be_patient(sock, deadline_s - self._clock(), on_slow)
+            return self._receive(sock, deadline_s, on_slow, body_bytes)
+        except OSError as error:
+            self.close()
+            if self._clock() >= deadline_s:
+                raise DeadlineExceeded(f"{self._address}: no answer in time") from error
+            told = f"{self._address}: {error.strerror or error}"
+            if error.errno in _NOBODY:
+                told += "; does the proxy run? `lodefs serve` starts one"
+            raise Unavailable(told) from error
+        except BaseException:
+            self.close()
+            raise
+
+    def _connect(self, deadline_s: float, on_slow: Callable[[], None]) -> socket.socket:
+        on_slow()
+        address = self._address
+        family = socket.AF_UNIX if address.path else _family(address.host)
+        sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        self._socket = sock
+        self._limit_sends(sock, deadline_s)  # connecting, too
+        if address.path:
+            sock.connect(address.path)
+        else:
+            sock.connect((address.host, address.port))
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._wait_for(sock, GRACE_S)
+        self._patient = False
+        return sock
+
+    def _limit_sends(self, sock: socket.socket, deadline_s: float) -> None:
+        left_s = max(deadline_s - self._clock(), 0.001)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(left_s))
+
+    def _wait_for(self, sock: socket.socket, seconds: float) -> None:
+        # A timeout in the kernel, not in Python: a blocking receive is one system call then.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(seconds))
+
+    def _be_patient(self, sock: socket.socket, seconds: float, on_slow: Callable[[], None]) -> None:
+        on_slow()
+        self._wait_for(sock, max(seconds, GRACE_S))
+        self._patient = True
+
+    def _more(
+        self,
+        sock: socket.socket,
+        view: memoryview,
+        deadline_s: float,
+        on_slow: Callable[[], None],
+        flags: int = 0,
+    ) -> int:
+        """Receive into ``view``: at least a byte, or an error."""
+        while True:
+            try:
+                count = sock.recv_into(view, 0, flags)
+            except BlockingIOError:
+                left = deadline_s - self._clock()
+                if left <= 0:
+                    raise
+                self._be_patient(sock, left, on_slow)
+                continue
+            if not count:
+                raise Unavailable(f"{self._address}: the connection ended inside an answer")
+            if self._patient and self._clock() >= deadline_s:
+                raise DeadlineExceeded(f"{self._address}: no answer in time")
+            return count
+
+    def _receive(
+        self, sock: socket.socket, deadline_s: float, on_slow: Callable[[], None], body_bytes: int
+    ) -> Answer:
+        if len(self._buffer) < body_bytes + HEAD_BYTES_MAX:
+            self._buffer = bytearray(body_bytes + HEAD_BYTES_MAX)
+        buffer = self._buffer
+        view = memoryview(buffer)
+        got = self._more(sock, view, deadline_s, on_slow)
+        self._was_slow = self._clock() - self._asked_s > GRACE_S
+        end = buffer.find(_END, 0, got)
+        while end < 0:
+            if got >= HEAD_BYTES_MAX:
+                raise Unavailable(f"{self._address}: the head of an answer has no end")
+            got += self._more(sock, view[got:], deadline_s, on_slow)
+            end = buffer.find(_END, 0, got)
+        head = bytes(view[:end]).lower()
+        status, length = self._parse(head)
+        start = end + len(_END)
+        if start + length > len(buffer):
+            self._buffer = bytearray(start + length)
+            self._buffer[:got] = view[:got]
+            view = memoryview(self._buffer)
+        missing = start + length - got
+        if missing < 0:
+            raise Unavailable(f"{self._address}: more bytes came than were announced")
+        while missing:
+            part = view[start + length - missing : start + length]
+            missing -= self._more(sock, part, deadline_s, on_slow, socket.MSG_WAITALL)
+        if self._patient:
+            self._wait_for(sock, GRACE_S)
+            self._patient = False
+        self.used = True
+        if b"\r\nconnection: close" in head:
+            self.close()
+        return Answer(status, head, view[start : start + length])
+
+    def _parse(self, head: bytes) -> tuple[int, int]:
+        """Status and length of the body; Unavailable where it is no answer of a proxy."""
+        length = header(head, b"content-length")
+        if not (head.startswith(b"http/1.1 ") and head[9:12].isdigit()):
+            raise Unavailable(f"{self._address}: what answered does not speak HTTP/1.1")
+        if head.startswith(b"http/1.1 204"):
+            return 204, 0  # it has no body, and does not say so
+        if not length.isdigit() or int(length) > BODY_BYTES_MAX:
+            raise Unavailable(f"{self._address}: an answer without a fitting Content-Length")
+        return int(head[9:12]), int(length)
+
+
+def header(head: bytes, name: bytes) -> bytes:
+    """The value of a header in a lower-case head; b"" where it is missing."""
+    start = head.find(b"\r\n" + name + b":")
+    if start < 0:
+        return b""
+    start += len(name) + 3
+    end = head.find(b"\r\n", start)
+    return head[start : end if end >= 0 else len(head)].strip()
+
+
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
+
+
+def _timeval(seconds: float) -> bytes:
+    whole = int(seconds)
+    return _TIMEVAL.pack(whole, max(int((seconds - whole) * 1e6), 0 if whole else 1))

@@ -1,0 +1,83 @@
+"""Leases: how a proxy that ends when nobody uses it knows that a mount lives.
+
+A lease is a shared lock (flock(2)) on a file beside the proxy's socket. The kernel drops it with
+the last process of the mount, however that ends, and keeps it for one that is stopped. A proxy
+that wants to end must have the lock alone, and has it until its process is gone: a mount that is
+being made either comes first, and the proxy stays, or waits for its end and starts another.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from lodefs.chunkstore.errors import Denied, NotFound, Unavailable
+
+SUFFIX = ".lease"
+POLL_S = 0.02
+
+
+def path_of(socket_path: Path) -> Path:
+    """The file beside a proxy's socket."""
+    return socket_path.with_name(socket_path.name + SUFFIX)
+
+
+def offer(socket_path: Path) -> None:
+    """Make the file, for those who may open the socket. OSError."""
+    fd = os.open(path_of(socket_path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        allowed = socket_path.stat()
+        with suppress(PermissionError):  # who cannot open it has no lease, but is seen to ask
+            os.fchown(fd, -1, allowed.st_gid)
+            os.fchmod(fd, allowed.st_mode & 0o666)
+    finally:
+        os.close(fd)
+
+
+def take(socket_path: Path, timeout_s: float = 0.0, *, create: bool = False) -> int:
+    """A lease: a descriptor, which holds it until it and its copies in children are closed.
+
+    ``create``: before the proxy runs. NotFound where the proxy offers none, Denied, Unavailable
+    where it is ending for longer than ``timeout_s``.
+    """
+    flags = os.O_RDWR | os.O_CREAT if create else os.O_RDONLY
+    path = path_of(socket_path)
+    try:
+        fd = os.open(path, flags | os.O_CLOEXEC, 0o600)
+    except FileNotFoundError:
+        raise NotFound(f"{path}: this proxy offers no lease") from None
+    except OSError as error:
+        raise Denied(f"{path}: {error.strerror}") from error
+    deadline_s = time.monotonic() + timeout_s
+    while not _shared(fd):
+        if time.monotonic() >= deadline_s:
+            os.close(fd)
+            raise Unavailable(f"the proxy at {socket_path} is ending, since nobody used it")
+        time.sleep(POLL_S)
+    return fd
+
+
+def revoke(socket_path: Path) -> int | None:
+    """The lock alone, as a descriptor; None where a lease is held, or that cannot be known."""
+    try:
+        fd = os.open(path_of(socket_path), os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:  # it is held, or the file system has no locks
+        os.close(fd)
+        return None
+    return fd
+
+
+def _shared(fd: int) -> bool:
+    with suppress(OSError):  # without locks nobody can have it alone either
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    return True

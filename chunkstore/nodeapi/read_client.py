@@ -1,0 +1,255 @@
+"""The proxy as a mount sees it: entries and bytes of one snapshot, retried up to a deadline."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+from urllib.parse import quote, quote_from_bytes
+
+import msgspec
+
+from lodefs.chunkstore.errors import (
+    Corrupt,
+    DeadlineExceeded,
+    InvalidInput,
+    LodefsError,
+    NotFound,
+    Unavailable,
+    UnknownFormat,
+)
+from lodefs.chunkstore.format.decoding import from_json, from_msgpack
+from lodefs.chunkstore.nodeapi import wire
+from lodefs.chunkstore.nodeapi.connection import Address, Answer, Connection, header
+from lodefs.chunkstore.types import Buffer
+
+PAUSE_S_MIN = 0.01  # between attempts; doubles
+PAUSE_S_MAX = 0.2
+
+T = TypeVar("T")
+
+
+class Outage:
+    """Since when the proxy cannot be reached: shared by the clients of one process.
+
+    Once it has been gone for as long as a request may take, further requests try once and fail
+    at once, so that a hundred waiting readers do not take a hundred times as long.
+    """
+
+    def __init__(self) -> None:
+        self.since_s: float | None = None
+
+    def began(self, now_s: float) -> float:
+        """Since when the proxy is gone: now, unless it was before."""
+        if self.since_s is None:
+            self.since_s = now_s
+        return self.since_s
+
+
+class Client:
+    """Requests of one thread. All methods raise errors.py's classes, and end by the deadline.
+
+    ``timeout_s`` bounds each request, repetitions included; after ``begin``, all requests until
+    the next ``begin``. ``on_slow`` is called before anything that may take long, ``count`` with
+    the bytes of files that came.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        *,
+        token: str | None = None,
+        timeout_s: float,
+        outage: Outage | None = None,
+        on_slow: Callable[[], None] = lambda: None,
+        count: Callable[[bytes, int], None] = lambda _origin, _size_bytes: None,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._connection = Connection(address, clock=clock)
+        self._timeout_s = timeout_s
+        self._outage = outage or Outage()
+        self._on_slow = on_slow
+        self._count = count
+        self._clock = clock
+        self._sleep = sleep
+        self._deadline_s: float | None = None
+        self._cancelled = False
+        self._tail = b" HTTP/1.1\r\nHost: lodefs\r\n"
+        if token is not None:
+            self._tail += b"Authorization: Bearer %b\r\n" % token.encode("ascii")
+        self._nodes = b""
+        self._commit = b""
+
+    def mounted(self, snapshot: wire.Snapshot) -> Client:
+        """This client, from now on for the entries of ``snapshot``."""
+        self._nodes = f"GET {wire.NODES}{wire.target(snapshot.repo, snapshot.commit)}/".encode()
+        self._commit = snapshot.commit.encode()
+        return self
+
+    def begin(self, waited_s: float = 0.0) -> None:
+        """The time for the next requests, together, starts now, or ``waited_s`` ago."""
+        self._deadline_s = self._clock() + self._timeout_s - waited_s
+        self._cancelled = False
+
+    def cancel(self) -> None:
+        """Called from another thread: nobody waits any more for what was begun. It ends soon."""
+        self._cancelled = True
+        self._connection.cancel()
+
+    def close(self) -> None:
+        """Drop the connection."""
+        self._connection.close()
+
+    def scratch(self, size_bytes: int) -> memoryview:
+        """Memory for bytes that come from elsewhere, good until the next request: a thread needs
+        no second buffer for them."""
+        return self._connection.scratch(size_bytes)
+
+    def cache_place(self) -> wire.CachePlace:
+        """Where the node's cache lies. NotFound where the proxy does not tell."""
+        return self._get(b"GET %b" % wire.CACHE.encode(), wire.CachePlace)
+
+    def report(self, used: wire.Used) -> None:
+        """Tell the proxy what was read from its cache. Sent again after a lost answer: figures
+        may count twice then."""
+        body = msgspec.msgpack.encode(used)
+        headers = b"Content-Type: %b\r\nContent-Length: %d\r\n" % (wire.MSGPACK.encode(), len(body))
+        answer = self._ask(b"POST %b" % wire.CACHE_USED.encode(), headers, body=body)
+        if answer.status != 204:
+            raise _unexpected(answer)
+
+    def snapshot(self, repo: str, rev: str) -> wire.Snapshot:
+        """The commit that a branch, tag, commit or prefix is now. NotFound."""
+        path = f"{wire.SNAPSHOTS}{quote(wire.target(repo, rev), safe='/@')}"
+        accept = b"Accept: %b\r\n" % wire.MSGPACK.encode()  # people get JSON on this path
+        return _decode(self._ask(b"GET " + path.encode(), accept), wire.Snapshot)
+
+    def node(self, ino: int) -> wire.Node:
+        """The entry with an inode number. NotFound where the proxy does not know it."""
+        return self._get(b"%b%d" % (self._nodes, ino), wire.Node)
+
+    def lookup(self, parent_ino: int, name: bytes) -> wire.Node:
+        """The child of a directory. NotFound only where the directory surely has none;
+        NotADirectory.
+
+        A proxy that does not know the snapshot any more answers 404 too, and the kernel would
+        remember that forever. So the answer must name the commit, or the proxy must still know
+        the directory.
+        """
+        quoted = quote_from_bytes(name, safe="").encode()
+        request = b"%b%d/lookup?name=%b" % (self._nodes, parent_ino, quoted)
+        answer = self._ask(request)
+        if answer.status == 404:
+            error = _failure(answer)
+            if header(answer.head, _COMMIT_HEADER) != self._commit:
+                try:
+                    self.node(parent_ino)
+                except NotFound as lost:
+                    raise Unavailable("the proxy does not know the snapshot any more") from lost
+            raise error
+        return _decode(answer, wire.Node)
+
+    def children(self, ino: int, after: bytes, limit: int) -> wire.Page:
+        """Children whose names sort after ``after``, at most ``limit``. NotADirectory."""
+        quoted = quote_from_bytes(after, safe="").encode()
+        request = b"%b%d/children?after=%b&limit=%d" % (self._nodes, ino, quoted, limit)
+        return self._get(request, wire.Page)
+
+    def read(self, ino: int, first: int, size_bytes: int) -> Buffer:
+        """Bytes of a file, fewer only at its end; good until the next request."""
+        if size_bytes < 1:
+            return b""
+        request = b"%b%d/data" % (self._nodes, ino)
+        last = first + size_bytes - 1
+        answer = self._ask(request, b"Range: bytes=%d-%d\r\n" % (first, last), size_bytes)
+        if answer.status == 206:
+            body = self._checked(answer, first, size_bytes)
+            origin = header(answer.head, _ORIGIN_HEADER)
+            self._count(origin, len(body))
+            return body
+        if answer.status == 416:
+            return b""
+        raise _unexpected(answer)
+
+    def _checked(self, answer: Answer, first: int, size_bytes: int) -> memoryview:
+        """The body, if it is the range that was asked for, or the file's end of it."""
+        unit, _, rest = header(answer.head, b"content-range").partition(b" ")
+        span, _, whole = rest.partition(b"/")
+        count = len(answer.body)
+        if unit != b"bytes" or span != b"%d-%d" % (first, first + count - 1):
+            raise Unavailable(f"the proxy answered with another range: {rest!r}")
+        if count > size_bytes or (count < size_bytes and whole != b"%d" % (first + count)):
+            raise Unavailable(f"the proxy answered with {count} bytes for {size_bytes}")
+        return answer.body
+
+    def _get(self, line: bytes, kind: type[T]) -> T:
+        return _decode(self._ask(line), kind)
+
+    def _ask(
+        self, line: bytes, headers: bytes = b"", body_bytes: int = 0, *, body: bytes = b""
+    ) -> Answer:
+        """The answer to a request; statuses that mean "later" and lost connections are repeated.
+        ``body_bytes``: how large a body is expected."""
+        request = b"%b%b%b\r\n%b" % (line, self._tail, headers, body)
+        connection = self._connection
+        start_s = self._clock()
+        deadline_s = self._deadline_s or start_s + self._timeout_s
+        pause_s = PAUSE_S_MIN
+        while True:
+            reused = connection.used
+            try:
+                if self._cancelled:
+                    raise DeadlineExceeded("nobody waits for this any more")
+                answer = connection.ask(request, deadline_s, self._on_slow, body_bytes)
+                self._outage.since_s = None
+                if answer.status not in (429, 502, 503):
+                    return answer
+                failure: LodefsError = _failure(answer)
+                if isinstance(failure, Corrupt | UnknownFormat):  # and not a 502 of a gateway
+                    return answer  # it was read twice, and would be again
+            except DeadlineExceeded:
+                raise
+            except Unavailable as error:
+                failure = error
+                if self._cancelled:
+                    raise
+                if reused:
+                    continue  # the proxy closed an idle connection, or was started anew
+                deadline_s = min(deadline_s, self._outage.began(start_s) + self._timeout_s)
+            if self._cancelled or self._clock() + pause_s >= deadline_s:
+                raise failure
+            self._on_slow()
+            self._sleep(pause_s)
+            pause_s = min(2 * pause_s, PAUSE_S_MAX)
+
+
+_COMMIT_HEADER = wire.COMMIT_HEADER.lower().encode()
+_ORIGIN_HEADER = wire.ORIGIN_HEADER.lower().encode()
+
+
+def _decode(answer: Answer, kind: type[T]) -> T:
+    if answer.status != 200:
+        raise _unexpected(answer)
+    try:
+        return from_msgpack(answer.body, kind)
+    except InvalidInput as error:
+        raise Unavailable(f"the proxy's answer is no {kind.__name__}: {error}") from error
+
+
+def _unexpected(answer: Answer) -> LodefsError:
+    return (
+        _failure(answer)
+        if answer.status >= 400
+        else Unavailable(f"the proxy answered with status {answer.status}, which was not asked for")
+    )
+
+
+def _failure(answer: Answer) -> LodefsError:
+    """What an answer of 400 or more means."""
+    try:
+        return wire.error_of(from_json(answer.body, wire.Failure))
+    except InvalidInput:
+        if answer.status == 404:
+            return NotFound("the proxy knows no such thing")
+        return Unavailable(f"the proxy answered with status {answer.status} and no reason")

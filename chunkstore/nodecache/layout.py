@@ -1,0 +1,323 @@
+"""A node's cache directory: its files, and the keys and values of its index.
+
+    VERSION             "lodefs-cache 2\\n"
+    lock                held (flock) by the proxy; its process id
+    index/              RocksDB, the rows below
+    slabs/ab/N          raw chunks of small files, one after the other; N: the file's number, hex
+    flat/ab/CONTENT-N   one file of a dataset, of 1 MiB or more, each chunk at its own offset;
+                        CONTENT: its content id (namerows.content_id), hex
+    suspects/N          empty: somebody found this file damaged, the proxy is to look at it
+
+Rows. Numbers in keys are big-endian, so that rows sort by them; in values little-endian.
+
+    c chunk id                        -> where its bytes lie                    ChunkRow
+    f number u32                      -> a slab or flat file                    FileRow
+    r number u32, offset u64          -> the chunks written there in one go     RunRow
+    d content id                      -> number of its flat file, u32
+    p pack id                         -> ETag and index of the pack             PackRow
+    s commit id, repository           -> wire.Snapshot, MessagePack
+    i snapshot key, inode u64         -> an entry                     namerows.EntryRow
+    k snapshot key, inode u64, name   -> children up to ``name``: [wire.Node], MessagePack
+    l snapshot key, inode u64         -> "" once all children of a directory have rows
+    m name                            -> a figure of the writer's own, u64
+    n pin id                          -> a pin: what is not to be evicted       PinRow
+    o pin id, number u32              -> "": the pin holds this file
+
+A file's number is never used again, and a file's bytes never change: what a reader finds through
+an old view of the index is right, or the file is gone. Bytes of a file whose row does not say that
+they are trusted (``is_trusted``) were written before a power cut, perhaps, and must be checked
+against the chunk's id, or asked from the proxy. The rows of names (s, i, k, l) are name_rows.py's.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from enum import IntEnum
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from lodefs.chunkstore.errors import Corrupt, UnknownFormat
+from lodefs.chunkstore.format.names import ID_BYTES, ChunkId, PackId
+from lodefs.chunkstore.types import Buffer
+
+VERSION = 2  # 1 found flat files by the digests that commits claim: see cachedir.py
+VERSION_TEXT = f"lodefs-cache {VERSION}\n"
+OLD_VERSION_TEXTS = ("lodefs-cache 1\n",)
+VERSION_FILE, LOCK_FILE, INDEX_DIR = "VERSION", "lock", "index"
+SLABS_DIR, FLAT_DIR, SUSPECTS_DIR = "slabs", "flat", "suspects"
+
+FLAT_SIZE_BYTES_MIN = 1024 * 1024  # dataset files from this size on have a flat file
+
+CHUNKS, FILES, RUNS, FLATS = b"c", b"f", b"r", b"d"
+PACKS, SNAPSHOTS, ENTRIES, CHILDREN, LOADED, FIGURES = b"p", b"s", b"i", b"k", b"l", b"m"
+PINS, HELD = b"n", b"o"
+PIN_ID_BYTES = 8
+
+DURABLE = bytes(16)  # in place of a boot id: all indexed bytes of the file are on disk
+BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")  # random(4): new with each boot
+
+_CHUNK_ROW = struct.Struct("<IQI")
+_FILE_ROW = struct.Struct("<BB16s32sQQI")
+_RUN_KEY = struct.Struct(">cIQ")
+_RUN_HEAD = struct.Struct("<Q")
+_RUN_CHUNK = struct.Struct("<32sI")
+
+
+class FileKind(IntEnum):
+    """The two kinds of file in a cache."""
+
+    SLAB = 1
+    FLAT = 2
+
+
+class FileState(IntEnum):
+    """How far a file of the cache is."""
+
+    OPEN = 1  # may still grow
+    COMPLETE = 2  # a full slab; a flat file that is the dataset file
+    EVICTED = 3  # its rows go, then it does; nothing is read from it any more
+
+
+class ChunkRow(NamedTuple):
+    """Where a chunk's raw bytes lie: number of the file, offset and size in it."""
+
+    number: int
+    offset: int
+    size_bytes: int
+
+
+class FileRow(NamedTuple):
+    """A slab or flat file.
+
+    ``boot``: the boot id during which bytes were last written that are not known to be on disk;
+    DURABLE where there are none. ``content``: the dataset file's content id, zeros for a slab.
+    ``size_bytes``: of the dataset file; of a slab the end of its last indexed chunk.
+    """
+
+    kind: FileKind
+    state: FileState
+    boot: bytes
+    content: bytes
+    size_bytes: int
+    present_bytes: int
+    last_use_s: int  # Unix
+
+
+class RunRow(NamedTuple):
+    """Chunks that were written together, one after the other, from an offset of a file."""
+
+    size_bytes: int
+    chunks: list[tuple[ChunkId, int]]  # id, size in bytes
+
+
+class PinRow(msgspec.Struct, array_like=True, frozen=True):
+    """A pin of a part of a snapshot, until a time."""
+
+    repo: str
+    commit: str  # 64 hex characters
+    path: bytes  # all of it lies at or below
+    what: bytes  # what was asked for, as much of it as people want to see
+    until_s: int  # Unix; of all owners the latest
+    size_bytes: int  # of its files; 0 until they are known
+    is_complete: bool
+    owners: dict[str, int] = {}  # until when each wants it; not stored where only "" does
+
+
+def check_version(where: Path, text: str) -> None:
+    """``text`` is what the VERSION file says; UnknownFormat where it is of another layout."""
+    if text != VERSION_TEXT:
+        raise UnknownFormat(
+            f"{where} says {text.strip()!r}; this lodefs knows {VERSION_TEXT.strip()!r}: "
+            "use a newer lodefs, or remove the cache directory"
+        )
+
+
+def slab_path(cache_dir: Path, number: int) -> Path:
+    """``slabs/ab/N``."""
+    return cache_dir / SLABS_DIR / f"{number & 0xFF:02x}" / f"{number:08x}"
+
+
+def flat_path(cache_dir: Path, content: bytes, number: int) -> Path:
+    """``flat/ab/CONTENT-N``."""
+    name = content.hex()
+    return cache_dir / FLAT_DIR / name[:2] / f"{name}-{number:08x}"
+
+
+def file_path(cache_dir: Path, number: int, row: FileRow) -> Path:
+    """Where the file with that row lies."""
+    if row.kind is FileKind.FLAT:
+        return flat_path(cache_dir, row.content, number)
+    return slab_path(cache_dir, number)
+
+
+def number_of(path: Path) -> int | None:
+    """The number of a slab or flat file; None for a name that is neither."""
+    text = path.name.rpartition("-")[2]
+    try:
+        return int(text, 16) if len(text) == 8 else None
+    except ValueError:
+        return None
+
+
+def boot_id() -> bytes:
+    """16 bytes that are new with each boot of this machine."""
+    return bytes.fromhex(BOOT_ID_FILE.read_text().strip().replace("-", ""))
+
+
+def is_trusted(row: FileRow, boot: bytes) -> bool:
+    """Whether the file's indexed bytes can be used unchecked: they are on disk, or were written
+    since this boot, so that the kernel has them."""
+    return row.boot in (DURABLE, boot)
+
+
+def chunk_key(chunk_id: bytes) -> bytes:
+    """Key of a ChunkRow."""
+    return CHUNKS + chunk_id
+
+
+def chunk_keys(joined_ids: bytes, first: int, count: int) -> list[bytes]:
+    """Keys of ``count`` ChunkRows from the ids of a pack, joined."""
+    cuts = range(first * ID_BYTES, (first + count) * ID_BYTES, ID_BYTES)
+    return [CHUNKS + joined_ids[cut : cut + ID_BYTES] for cut in cuts]
+
+
+def encode_chunk_row(number: int, offset: int, size_bytes: int) -> bytes:
+    """16 bytes."""
+    return _CHUNK_ROW.pack(number, offset, size_bytes)
+
+
+def decode_chunk_row(value: bytes) -> ChunkRow:
+    """Corrupt."""
+    try:
+        return ChunkRow._make(_CHUNK_ROW.unpack(value))
+    except struct.error as error:
+        raise Corrupt(f"a chunk's row in the cache index is damaged: {error}") from error
+
+
+def file_key(number: int) -> bytes:
+    """Key of a FileRow."""
+    return FILES + number.to_bytes(4, "big")
+
+
+def number_of_key(key: bytes) -> int:
+    """The number in a FileRow's or RunRow's key."""
+    return int.from_bytes(key[1:5], "big")
+
+
+def encode_file_row(row: FileRow) -> bytes:
+    """70 bytes."""
+    return _FILE_ROW.pack(*row)
+
+
+def decode_file_row(value: bytes) -> FileRow:
+    """Corrupt."""
+    try:
+        kind, state, *rest = _FILE_ROW.unpack(value)
+        return FileRow(FileKind(kind), FileState(state), *rest)
+    except (struct.error, ValueError) as error:
+        raise Corrupt(f"a file's row in the cache index is damaged: {error}") from error
+
+
+def run_prefix(number: int) -> bytes:
+    """What the keys of a file's RunRows begin with."""
+    return RUNS + number.to_bytes(4, "big")
+
+
+def run_key(number: int, offset: int) -> bytes:
+    """Key of a RunRow."""
+    return _RUN_KEY.pack(RUNS, number, offset)
+
+
+def run_offset(key: bytes) -> int:
+    """The offset in a RunRow's key."""
+    return int.from_bytes(key[5:13], "big")
+
+
+def encode_run_row(chunks: Sequence[tuple[bytes, int]]) -> bytes:
+    """Ids and sizes of consecutive chunks, after the sum of the sizes."""
+    total = sum(size for _, size in chunks)
+    return _RUN_HEAD.pack(total) + b"".join(_RUN_CHUNK.pack(*chunk) for chunk in chunks)
+
+
+def decode_run_row(value: bytes) -> RunRow:
+    """Corrupt."""
+    try:
+        (total,) = _RUN_HEAD.unpack_from(value)
+        chunks = list(_RUN_CHUNK.iter_unpack(memoryview(value)[_RUN_HEAD.size :]))
+    except struct.error as error:
+        raise Corrupt(f"a run's row in the cache index is damaged: {error}") from error
+    return RunRow(total, [(ChunkId(chunk_id), size) for chunk_id, size in chunks])
+
+
+def run_size(value: bytes) -> int:
+    """The size in bytes of a RunRow's run, without decoding its chunks."""
+    (total,) = _RUN_HEAD.unpack_from(value)
+    return int(total)
+
+
+def flat_key(content: bytes) -> bytes:
+    """Key of the number of a dataset file's flat file."""
+    return FLATS + content
+
+
+def pack_key(pack_id: PackId) -> bytes:
+    """Key of a pack's row."""
+    return PACKS + pack_id
+
+
+def encode_pack_row(etag: str, index: Buffer) -> bytes:
+    """Length of the ETag (u16), ETag, index as it stands at the pack's end."""
+    tag = etag.encode()
+    return b"".join((len(tag).to_bytes(2, "little"), tag, index))
+
+
+def decode_pack_row(value: bytes) -> tuple[str, memoryview]:
+    """ETag and encoded index."""
+    end = 2 + int.from_bytes(value[:2], "little")
+    return value[2:end].decode("utf-8", "replace"), memoryview(value)[end:]
+
+
+def figure_key(name: str) -> bytes:
+    """Key of a figure of the writer's own."""
+    return FIGURES + name.encode()
+
+
+def pin_key(pin_id: bytes) -> bytes:
+    """Key of a PinRow."""
+    return PINS + pin_id
+
+
+def held_prefix(pin_id: bytes) -> bytes:
+    """What the keys of the files that a pin holds begin with."""
+    return HELD + pin_id
+
+
+def held_key(pin_id: bytes, number: int) -> bytes:
+    """Key of the mark that a pin holds a file."""
+    return HELD + pin_id + number.to_bytes(4, "big")
+
+
+def held_of_key(key: bytes) -> tuple[bytes, int]:
+    """Pin id and number of such a key."""
+    return key[1:-4], int.from_bytes(key[-4:], "big")
+
+
+_encoder = msgspec.msgpack.Encoder()
+_pin_decoder = msgspec.msgpack.Decoder(PinRow)
+
+
+def encode_pin_row(row: PinRow) -> bytes:
+    """A pin's row."""
+    fields = msgspec.structs.astuple(row)
+    return _encoder.encode(fields if row.owners else fields[:-1])
+
+
+def decode_pin_row(value: bytes) -> PinRow:
+    """Corrupt."""
+    try:
+        return _pin_decoder.decode(value)
+    except msgspec.MsgspecError as error:
+        raise Corrupt(f"a pin's row in the cache index is damaged: {error}") from error

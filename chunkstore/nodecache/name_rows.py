@@ -1,0 +1,219 @@
+"""The names of snapshots in the index of a node's cache: entries, and the children of directories.
+
+Their keys stand with all others in layout.py. A snapshot's rows never change: what a reader
+finds of it is right.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from typing import TypeVar
+
+import msgspec
+
+from lodefs.chunkstore.errors import Corrupt
+from lodefs.chunkstore.format.names import CommitId, Digest, PackId, digest_of
+from lodefs.chunkstore.format.tree import Entry, Kind, Segment, fill
+from lodefs.chunkstore.nodeapi.wire import PAGE_BYTES_MAX, Node, Page, Snapshot
+from lodefs.chunkstore.nodecache.layout import (
+    CHILDREN,
+    ENTRIES,
+    FLAT_SIZE_BYTES_MIN,
+    LOADED,
+    SNAPSHOTS,
+)
+
+PAGE_NODES = 256  # entries in one row of children
+SNAPSHOT_KEY_BYTES = 16
+
+_SEGMENT = struct.Struct("<32sIIQ")
+_SIZE_BYTES = 8  # of the last field
+_LAST_SEGMENT = struct.Struct("<32sII")
+_CONTENT_HEAD = struct.Struct("<17sQ")
+_CONTENT_MAGIC = b"lodefs content 1\0"
+
+
+class EntryRow(msgspec.Struct, array_like=True, frozen=True):
+    """An entry of a snapshot; its inode number stands in the key."""
+
+    parent: int
+    name: bytes
+    kind: int
+    executable: bool
+    size_bytes: int
+    digest: bytes
+    target: bytes
+    segments: bytes  # (pack id, first u32, count u32, size u64) each; the last has no size
+
+
+_encoder = msgspec.msgpack.Encoder()
+_entry_decoder = msgspec.msgpack.Decoder(EntryRow)
+_snapshot_decoder = msgspec.msgpack.Decoder(Snapshot)
+_nodes_decoder = msgspec.msgpack.Decoder(list[Node])
+_T = TypeVar("_T")
+
+
+def _decoded(decoder: msgspec.msgpack.Decoder[_T], value: bytes, what: str) -> _T:
+    try:
+        return decoder.decode(value)
+    except msgspec.MsgspecError as error:
+        raise Corrupt(f"{what} in the cache index is damaged: {error}") from error
+
+
+def snapshot_row_key(commit: CommitId, repo: str) -> bytes:
+    """Key of a snapshot's row."""
+    return SNAPSHOTS + commit + repo.encode()
+
+
+def snapshot_key(commit: bytes) -> bytes:
+    """What stands for a commit in the keys of entries and children."""
+    return commit[:SNAPSHOT_KEY_BYTES]
+
+
+def entry_key(snapshot: bytes, ino: int) -> bytes:
+    """Key of an EntryRow."""
+    return ENTRIES + snapshot + ino.to_bytes(8, "big")
+
+
+def entry_keys(snapshot: bytes, inos: Iterable[int]) -> list[bytes]:
+    """Keys of EntryRows."""
+    prefix = ENTRIES + snapshot
+    return [prefix + ino.to_bytes(8, "big") for ino in inos]
+
+
+def children_prefix(snapshot: bytes, ino: int) -> bytes:
+    """What the keys of a directory's pages begin with; the last name of the page follows."""
+    return CHILDREN + snapshot + ino.to_bytes(8, "big")
+
+
+def loaded_key(snapshot: bytes, ino: int) -> bytes:
+    """Key of the mark that a directory's children have rows."""
+    return LOADED + snapshot + ino.to_bytes(8, "big")
+
+
+def encode_entry_row(parent: int, entry: Entry) -> bytes:
+    """An EntryRow of a tree's entry."""
+    row = EntryRow(
+        parent,
+        entry.name,
+        int(entry.kind),
+        entry.executable,
+        entry.size_bytes,
+        entry.digest,
+        entry.target,
+        _encoded(entry.segments),
+    )
+    return _encoder.encode(row)
+
+
+def _encoded(segments: tuple[Segment, ...]) -> bytes:
+    if len(segments) == 1:  # most files
+        pack, first, count, _ = segments[0]
+        return _LAST_SEGMENT.pack(pack, first, count)
+    return b"".join([_SEGMENT.pack(*segment) for segment in segments])[:-_SIZE_BYTES]
+
+
+def content_id(entry: Entry | EntryRow) -> bytes:
+    """What names the bytes of a file by what is verified: BLAKE3 of its size and segments.
+
+    A pack's id names its chunks, a chunk's id its bytes: two files with one content id have the
+    same bytes, in any repository. A digest says so only if its pusher told the truth.
+    """
+    segments = entry.segments
+    if not isinstance(segments, bytes):
+        segments = _encoded(segments)
+    return digest_of(_CONTENT_HEAD.pack(_CONTENT_MAGIC, entry.size_bytes) + segments)
+
+
+def decode_entry_row(value: bytes) -> EntryRow:
+    """Corrupt."""
+    return _decoded(_entry_decoder, value, "an entry's row")
+
+
+def node_of(ino: int, parent: int, entry: Entry | EntryRow) -> Node:
+    """An entry, from a tree or from its row, as mounts see it."""
+    content = b""
+    if entry.size_bytes >= FLAT_SIZE_BYTES_MIN and entry.kind == Kind.FILE:
+        content = content_id(entry)
+    return Node(
+        ino,
+        parent,
+        entry.name,
+        int(entry.kind),
+        entry.executable,
+        entry.size_bytes,
+        entry.digest,
+        entry.target,
+        content,
+    )
+
+
+def entry_of(row: EntryRow) -> Entry:
+    """The row as it stood in its tree."""
+    return Entry(
+        row.name,
+        Kind(row.kind),
+        row.executable,
+        row.size_bytes,
+        Digest(row.digest),
+        () if row.kind == Kind.SYMLINK else segments_of(row),
+        row.target,
+    )
+
+
+def segments_of(row: EntryRow) -> tuple[Segment, ...]:
+    """Where the content lies in the store: together ``size_bytes`` of the row. Corrupt."""
+    data = row.segments
+    if not data and not row.size_bytes:
+        return ()
+    if (len(data) + _SIZE_BYTES) % _SEGMENT.size:
+        raise Corrupt("an entry's row in the cache index is damaged: half a segment")
+    rows = _SEGMENT.iter_unpack(data + bytes(_SIZE_BYTES))
+    *found, last = (Segment(PackId(pack), *numbers) for pack, *numbers in rows)
+    left_bytes = row.size_bytes - sum(segment.size_bytes for segment in found)
+    segments = (*found, last._replace(size_bytes=left_bytes))
+    if not fill(segments, row.size_bytes):
+        raise Corrupt("an entry's row in the cache index is damaged: its segments do not fit it")
+    return segments
+
+
+def encode_snapshot(snapshot: Snapshot) -> bytes:
+    """A snapshot's row. It ends before ``large_size_bytes`` where that is not known."""
+    fields = msgspec.structs.astuple(snapshot)
+    return _encoder.encode(fields if fields[-1] is not None else fields[:-1])
+
+
+def decode_snapshot(value: bytes) -> Snapshot:
+    """Corrupt."""
+    return _decoded(_snapshot_decoder, value, "a snapshot's row")
+
+
+def encode_page(nodes: Iterable[Node]) -> bytes:
+    """One row of children."""
+    return _encoder.encode(list(nodes))
+
+
+def decode_page(value: bytes) -> list[Node]:
+    """Corrupt."""
+    return _decoded(_nodes_decoder, value, "a page of children")
+
+
+def page_of(values: Iterable[bytes], after: bytes, limit: int) -> Page:
+    """Children after a name, from a directory's rows in their order: at most ``limit``, with
+    names and targets of PAGE_BYTES_MAX or a single child. Corrupt.
+
+    A row's key ends in its last name: the first row past ``after`` may hold names up to it.
+    """
+    nodes: list[Node] = []
+    text_bytes = 0
+    for value in values:
+        page = decode_page(value)
+        if after and not nodes:
+            page = [node for node in page if node.name > after]
+        for node in page:
+            text_bytes += len(node.name) + len(node.target)
+            if len(nodes) == limit or (nodes and text_bytes > PAGE_BYTES_MAX):
+                return Page(nodes, more=True)
+            nodes.append(node)
+    return Page(nodes, more=False)

@@ -1,0 +1,413 @@
+"""The node's cache as a reader of its files sees it: where bytes of a snapshot lie, and metadata.
+
+The proxy writes the cache, this only looks (chunkstore/nodecache/layout.py). Its view of the index
+is old until it catches up, and may be wrong in one way only: it names files that are gone. A file's
+bytes never change and its number is never used again, as long as the index is the same; if somebody
+removed the index, a new one counts files from the beginning, so that after opening a file the index
+must still lie where it was.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from itertools import accumulate
+from pathlib import Path
+from tempfile import TemporaryDirectory, gettempdir
+from threading import Lock
+from typing import NamedTuple
+
+from lodefs.chunkstore.errors import Denied, NotFound, Unavailable, UnknownFormat
+from lodefs.chunkstore.format.inodes import child_ino
+from lodefs.chunkstore.format.names import ID_BYTES
+from lodefs.chunkstore.format.tree import Segment
+from lodefs.chunkstore.nodeapi.wire import CachePlace, Node, Page, Snapshot
+from lodefs.chunkstore.nodecache import layout as layout
+from lodefs.chunkstore.nodecache import name_rows
+from lodefs.chunkstore.nodecache.kv import KeyValues
+from lodefs.chunkstore.nodecache.layout import FileKind, FileRow, FileState
+from lodefs.chunkstore.nodecache.name_rows import EntryRow
+from lodefs.chunkstore.system.lru import Lru
+
+BLOCK_CACHE_SIZE_BYTES = 8 * 1024 * 1024
+FILES_MAX = 192  # descriptors of a worker
+FLATS_MAX = 64  # whole files that it finds without the index; they may be open beyond FILES_MAX
+CATCH_UP_PAUSE_S = 0.01
+CATCH_UP_SHARE = 20  # and so many times as long as the last one took
+SEGMENTS_SIZE_BYTES_MAX = 64 * 1024  # of a row; a file with more of them is the proxy's
+_LOG_PREFIX = "lodefs-index-"
+_M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8  # malloc.h
+
+
+class Descriptor:
+    """A descriptor that is open for as long as somebody holds this object: a thread that reads
+    needs no lock against another one that forgets the file."""
+
+    __slots__ = ("fd",)
+
+    def __init__(self, path: Path, flags: int = 0) -> None:
+        self.fd = -1
+        self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
+
+    def __del__(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+
+
+class OpenFile(Descriptor):
+    """A slab or flat file."""
+
+    __slots__ = ("is_complete", "is_slab", "number", "size_bytes")
+
+    def __init__(self, path: Path, number: int, row: FileRow) -> None:
+        super().__init__(path)
+        self.number = number
+        self.size_bytes = row.size_bytes
+        self.is_complete = row.state is FileState.COMPLETE
+        self.is_slab = row.kind is FileKind.SLAB
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the file was evicted: only our descriptor keeps its space."""
+        return os.fstat(self.fd).st_nlink == 0
+
+
+# Bytes that lie together in a file of the cache: offset and size in bytes.
+Extent = tuple[OpenFile, int, int]
+
+
+class Part(NamedTuple):
+    """A row of a directory's children."""
+
+    key: bytes
+    value: bytes
+
+    def nodes(self) -> list[Node]:
+        """By name. Corrupt."""
+        return name_rows.decode_page(self.value)
+
+
+class CacheView:
+    """A reader's view of one cache, for one snapshot. Shared by the threads of a process.
+
+    Whatever it does not know is None: the proxy knows more. Unavailable, Corrupt where the index
+    cannot be read.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        kv: KeyValues,
+        snapshot: Snapshot,
+        *,
+        boot: bytes,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.directory = directory
+        self.used: set[int] = set()  # numbers of files that were read; whoever reports it, empties
+        self._kv = kv
+        self._snapshot = name_rows.snapshot_key(bytes.fromhex(snapshot.commit))
+        self._boot = boot
+        self._clock = clock
+        self._files: Lru[int, OpenFile] = Lru(FILES_MAX)
+        self._flats: Lru[int, OpenFile] = Lru(FLATS_MAX)  # by inode number
+        self._catching_up = Lock()
+        self._next_catch_up_s = clock() + CATCH_UP_PAUSE_S
+        self._index = Descriptor(directory / layout.INDEX_DIR, os.O_DIRECTORY)
+
+    # --- keeping up
+
+    def catch_up(self) -> bool:
+        """See what the proxy has written by now; False where that was just done."""
+        if self._clock() < self._next_catch_up_s or not self._catching_up.acquire(blocking=False):
+            return False
+        try:
+            began_s = self._clock()
+            self._kv.catch_up()
+            now_s = self._clock()
+            pause_s = max(CATCH_UP_PAUSE_S, CATCH_UP_SHARE * (now_s - began_s))
+            self._next_catch_up_s = now_s + pause_s
+        finally:
+            self._catching_up.release()
+        return True
+
+    def is_current(self) -> bool:
+        """Whether the index still lies where it was opened."""
+        try:
+            there, here = os.stat(self.directory / layout.INDEX_DIR), os.fstat(self._index.fd)
+        except OSError:
+            return False
+        return (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino)
+
+    def close_evicted(self) -> None:
+        """Closes descriptors of files that are gone, so that their space becomes free."""
+        for number, file in self._files.items():
+            if file.is_gone:
+                self._files.pop(number)
+        for ino, file in self._flats.items():
+            if file.is_gone:
+                self._flats.pop(ino)
+
+    def forget(self, file: OpenFile) -> None:
+        """Opens a file anew for the next read: it is not what the index says."""
+        self._files.pop(file.number)
+        for ino, other in self._flats.items():
+            if other is file:
+                self._flats.pop(ino)
+
+    # --- metadata
+
+    def row(self, ino: int) -> EntryRow | None:
+        """The row of an entry."""
+        value = self._kv.get(name_rows.entry_key(self._snapshot, ino))
+        return None if value is None else name_rows.decode_entry_row(value)
+
+    def node(self, ino: int) -> Node | None:
+        """The entry with a number."""
+        row = self.row(ino)
+        return None if row is None else name_rows.node_of(ino, row.parent, row)
+
+    def lookup(self, parent: int, name: bytes) -> Node | None:
+        """The child of a directory. NotFound where it surely has none of that name."""
+        ino = child_ino(parent, name)
+        row = self.row(ino)
+        if row is None:
+            if not self._is_loaded(parent):
+                return None
+            # The mark is written after all children: only what is looked up after it is sure.
+            row = self.row(ino)
+            if row is None:
+                raise NotFound(f"{name!r} is not in directory {parent}")
+        if row.name != name or row.parent != parent:
+            return None  # another entry with this number: the proxy finds out
+        return name_rows.node_of(ino, row.parent, row)
+
+    def children(self, ino: int, after: bytes, limit: int) -> Page | None:
+        """Children whose names sort after ``after``, at most ``limit``."""
+        if not self._is_loaded(ino):
+            return None
+        prefix = name_rows.children_prefix(self._snapshot, ino)
+        rows = self._kv.scan(prefix, after=prefix + after)
+        return name_rows.page_of((value for _, value in rows), after, limit)
+
+    def part(self, node: Node) -> Part | None:
+        """The siblings of an entry that stand in one row with it."""
+        prefix = name_rows.children_prefix(self._snapshot, node.parent)
+        key = prefix + node.name
+        value = self._kv.get(key)  # it may be the last of its row
+        if value is not None:
+            return Part(key, value)
+        return next((Part(*row) for row in self._kv.scan(prefix, after=key)), None)
+
+    def _is_loaded(self, ino: int) -> bool:
+        return self._kv.get(name_rows.loaded_key(self._snapshot, ino)) is not None
+
+    # --- bytes
+
+    def known_flat(self, ino: int) -> OpenFile | None:
+        """The complete flat file of an inode, if it was found before: no look at the index."""
+        return self._flats.get(ino)
+
+    def complete_flat(self, node: Node) -> OpenFile | None:
+        """The flat file that is the whole file, if it is complete and trusted."""
+        if node.size_bytes < layout.FLAT_SIZE_BYTES_MIN:
+            return None
+        found = self._flats.get(node.ino)
+        if found is None:
+            file = self._flat(node)
+            if file is not None and file.is_complete:
+                self._flats.put(node.ino, file)
+                found = file
+        return found
+
+    def find(self, node: Node, first: int, size_bytes: int) -> list[Extent] | None:
+        """Where the bytes of a file lie that begin at ``first``, all of them, in their order."""
+        total = node.size_bytes
+        if total >= layout.FLAT_SIZE_BYTES_MIN:
+            file = self.complete_flat(node) or self._flat(node)
+            if file is not None and (file.is_complete or self._covers(file, first, size_bytes)):
+                return [(file, first, size_bytes)]
+        else:  # of one chunk, perhaps: its id is then the digest, or the commit lies
+            whole = self._chunk(node, self._kv.get(layout.chunk_key(node.digest)))
+            if whole is not None:
+                return [(whole[0], whole[1] + first, size_bytes)]
+        return self._by_chunks(node, first, size_bytes)
+
+    def find_chunks(self, nodes: Sequence[Node]) -> list[Extent | None]:
+        """Where each of some files lies that are one chunk."""
+        values = self._kv.get_many([layout.chunk_key(node.digest) for node in nodes])
+        return [self._chunk(node, value) for node, value in zip(nodes, values, strict=True)]
+
+    def _chunk(self, node: Node, value: bytes | None) -> Extent | None:
+        """The bytes of a file that is one chunk, from the chunk's row."""
+        if value is None:
+            return None
+        number, offset, chunk_bytes = layout.decode_chunk_row(value)
+        if chunk_bytes != node.size_bytes:
+            return None
+        file = self._files.get(number) or self._open(number)
+        return None if file is None else (file, offset, chunk_bytes)
+
+    def _flat(self, node: Node) -> OpenFile | None:
+        value = self._kv.get(layout.flat_key(node.content)) if node.content else None
+        if value is None:
+            return None
+        number = int.from_bytes(value, "little")
+        file = self._files.get(number)
+        if file is None or not file.is_complete:
+            file = self._open(number)  # it may be complete by now
+        return file
+
+    def _open(self, number: int) -> OpenFile | None:
+        value = self._kv.get(layout.file_key(number))
+        if value is None:
+            return None
+        row = layout.decode_file_row(value)
+        if row.state is FileState.EVICTED or not layout.is_trusted(row, self._boot):
+            return None
+        known = self._files.get(number)
+        if known is not None and known.is_complete == (row.state is FileState.COMPLETE):
+            return known
+        try:
+            file = OpenFile(layout.file_path(self.directory, number, row), number, row)
+        except OSError:
+            return None
+        if not self.is_current():
+            return None  # it may be a file of another index, with the same number
+        self._files.put(number, file)
+        return file
+
+    def _covers(self, file: OpenFile, first: int, size_bytes: int) -> bool:
+        """Whether runs that follow each other hold all of a range of a flat file."""
+        found = self._kv.floor(layout.run_prefix(file.number), layout.run_key(file.number, first))
+        if found is None:
+            return False
+        end = layout.run_offset(found[0]) + layout.run_size(found[1])
+        if end <= first:
+            return False
+        while end < first + size_bytes:
+            value = self._kv.get(layout.run_key(file.number, end))
+            if value is None:
+                return False
+            end += layout.run_size(value)
+        return True
+
+    def _by_chunks(self, node: Node, first: int, size_bytes: int) -> list[Extent] | None:
+        """By the chunks that a file consists of, wherever these lie."""
+        row = self.row(node.ino)
+        if row is None or len(row.segments) > SEGMENTS_SIZE_BYTES_MAX:
+            return None
+        segments = name_rows.segments_of(row)
+        starts = list(accumulate((segment.size_bytes for segment in segments), initial=0))
+        end = first + size_bytes
+        found: list[Extent] = []
+        for n in range(bisect_right(starts, first) - 1, len(segments)):
+            start = starts[n]
+            if start >= end:
+                break
+            part = self._of_segment(segments[n], max(first - start, 0), end - start)
+            if part is None:
+                return None
+            found += part
+        return found
+
+    def _of_segment(self, segment: Segment, first: int, end: int) -> list[Extent] | None:
+        """The bytes [first, end) of a segment, as far as it goes."""
+        from lodefs.chunkstore.format.pack import (
+            columns_of,  # brings what cuts and compresses with it
+        )
+
+        value = self._kv.get(layout.pack_key(segment.pack))
+        if value is None:
+            return None
+        ids, sizes = columns_of(segment.pack, layout.decode_pack_row(value)[1])
+        cuts = list(accumulate(sizes[segment.first : segment.first + segment.count], initial=0))
+        if cuts[-1] != segment.size_bytes:
+            return None
+        begin = bisect_right(cuts, first) - 1
+        count = bisect_right(cuts, min(end, cuts[-1]) - 1) - begin
+        at = (segment.first + begin) * ID_BYTES
+        keys = layout.chunk_keys(bytes(ids[at : at + count * ID_BYTES]), 0, count)
+        found: list[Extent] = []
+        for n, place in enumerate(self._kv.get_many(keys), begin):
+            if place is None:
+                return None
+            number, offset, chunk_bytes = layout.decode_chunk_row(place)
+            file = self._files.get(number) or self._open(number)
+            if file is None or chunk_bytes != cuts[n + 1] - cuts[n]:
+                return None
+            skip = max(first - cuts[n], 0)
+            found.append((file, offset + skip, min(end, cuts[n + 1]) - cuts[n] - skip))
+        return _joined(found)
+
+
+def open_view(
+    place: CachePlace, snapshot: Snapshot, *, clock: Callable[[], float] = time.monotonic
+) -> CacheView:
+    """The cache that a proxy names, if this process can read it and knows its layout.
+
+    UnknownFormat, Denied, Unavailable.
+    """
+    # RocksDB is loaded here and not with the module: in the worker, and only where it is used.
+    from lodefs.chunkstore.nodecache.kv_rocks import RocksSecondary
+
+    directory = Path(os.fsdecode(place.directory))
+    if place.version != layout.VERSION:
+        raise UnknownFormat(f"the cache has layout {place.version}, not {layout.VERSION}")
+    try:
+        version = (directory / layout.VERSION_FILE).read_text("ascii", "replace")
+        layout.check_version(directory, version)
+        boot = layout.boot_id()
+        _give_memory_back()
+        remove_leftovers(Path(gettempdir()))
+        with TemporaryDirectory(prefix=f"{_LOG_PREFIX}{os.getpid()}-") as log_dir:
+            kv = RocksSecondary(
+                directory / layout.INDEX_DIR,
+                Path(log_dir),
+                block_cache_size_bytes=BLOCK_CACHE_SIZE_BYTES,
+            )
+        return CacheView(directory, kv, snapshot, boot=boot, clock=clock)
+    except PermissionError as error:
+        raise Denied(f"{directory} may not be read: {error.strerror}") from error
+    except OSError as error:
+        raise Unavailable(f"{directory} cannot be read here: {error.strerror}") from error
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Removes what workers left that were killed while they opened an index: the index wants a
+    directory for its log, and only then."""
+    for path in folder.glob(f"{_LOG_PREFIX}*-*"):
+        pid = path.name.removeprefix(_LOG_PREFIX).partition("-")[0]
+        if pid.isdigit() and not Path("/proc", pid).exists():
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _give_memory_back() -> None:
+    """mallopt(3): blocks of 1 MiB and more go back to the system when they are freed.
+
+    What the index keeps of recent writes comes and goes in blocks of 2 MiB, which would otherwise
+    leave holes: a third of a worker's memory.
+    """
+    import ctypes
+
+    with suppress(AttributeError, OSError):  # not glibc
+        libc = ctypes.CDLL(None)
+        libc.mallopt(_M_MMAP_THRESHOLD, 1024 * 1024)
+        libc.mallopt(_M_ARENA_MAX, 2)
+
+
+def _joined(extents: list[Extent]) -> list[Extent]:
+    """The same bytes in as few extents as possible."""
+    joined: list[Extent] = []
+    for extent in extents:
+        if joined:
+            file, offset, size_bytes = joined[-1]
+            if file is extent[0] and offset + size_bytes == extent[1]:
+                joined[-1] = (file, offset, size_bytes + extent[2])
+                continue
+        joined.append(extent)
+    return joined

@@ -1,0 +1,299 @@
+"""Objects as files below a directory, on any local or shared POSIX file system.
+
+An object is written under a temporary name in ``ROOT/.put/`` and then renamed (or linked, where
+of many writers one may win), so it is seen whole or not at all. Symbolic links are not followed.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from itertools import islice
+
+from lodefs.chunkstore.errors import (
+    AlreadyExists,
+    Changed,
+    Denied,
+    InvalidInput,
+    LodefsError,
+    NoSpace,
+    NotFound,
+    Unavailable,
+    Unsupported,
+)
+from lodefs.chunkstore.objects.interface import ObjectInfo, Part, check_key, check_prefix
+from lodefs.chunkstore.system.batched_writes import write_at
+from lodefs.chunkstore.system.direct_io import DIRECT_SIZE_BYTES_MIN, DirectWriter
+from lodefs.chunkstore.types import Buffer
+
+TEMPORARY = ".put"  # no key begins with a dot
+TEMPORARY_AGE_S_MAX = 24 * 3600
+_KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a FIFO"}
+_DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+# not blocking: opening a FIFO waits for a writer otherwise, for ever where none comes
+_FILE_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class DirectoryObjects:
+    """Objects below ``root``, which the first put makes where it is missing."""
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        self._root = os.path.abspath(os.fspath(root))
+        self.url = self._root
+        self._writer = DirectWriter()
+        self._prepare_lock = threading.Lock()  # guards making ROOT/.put and sweeping it
+        self._prepared = False
+
+    def get(self, key: str, *, offset: int = 0, size: int, if_match: str | None = None) -> Part:
+        with self._reading(key) as fd:
+            status = os.fstat(fd)
+            etag = _etag(status)
+            if if_match is not None and if_match != etag:
+                raise Changed(f"{key} has the ETag {etag}, not {if_match}")
+            first = max(0, status.st_size + offset) if offset < 0 else offset
+            end = min(status.st_size, first + size)
+            return Part(_pread(fd, first, end - first), status.st_size, etag)
+
+    def head(self, key: str) -> ObjectInfo:
+        with self._reading(key) as fd:
+            return _info(key, os.fstat(fd))
+
+    def put(self, key: str, data: Sequence[Buffer], *, if_absent: bool = False) -> str:
+        folders, name = _split(key)
+        with _translated("write", key, self._root):
+            self._prepare()
+            target = self._open_folder(folders, create=True)
+            try:
+                if if_absent and _exists(name, target):
+                    raise FileExistsError(errno.EEXIST, "exists already")
+                return self._put(target, name, data, if_absent=if_absent)
+            finally:
+                os.close(target)
+
+    def list(
+        self, prefix: str, *, after: str = "", limit: int | None = None
+    ) -> Iterator[ObjectInfo]:
+        check_prefix(prefix)
+        return islice(self._walk(prefix.rpartition("/")[0], prefix, after), limit)
+
+    def delete(self, key: str) -> None:
+        folders, name = _split(key)
+        with suppress(NotFound), _translated("delete", key, self._root):
+            folder = self._open_folder(folders, create=False)
+            try:
+                os.unlink(name, dir_fd=folder)
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+
+    def close(self) -> None:
+        """Nothing to free: no file is open between calls."""
+
+    def _put(self, target: int, name: str, data: Sequence[Buffer], *, if_absent: bool) -> str:
+        """Writes the temporary file and gives it its name; on disk on return."""
+        temporary = f"{os.getpid()}-{os.urandom(8).hex()}"
+        folder = os.open(os.path.join(self._root, TEMPORARY), _DIRECTORY_FLAGS)
+        try:
+            etag = self._write(folder, temporary, data)
+            try:
+                if if_absent:
+                    os.link(temporary, name, src_dir_fd=folder, dst_dir_fd=target)
+                else:
+                    os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=target)
+            finally:
+                with suppress(FileNotFoundError):
+                    os.unlink(temporary, dir_fd=folder)
+        finally:
+            os.close(folder)
+        os.fsync(target)
+        return etag
+
+    def _write(self, folder: int, name: str, data: Sequence[Buffer]) -> str:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        fd = os.open(name, flags, 0o666, dir_fd=folder)
+        try:
+            if sum(len(memoryview(buffer).cast("B")) for buffer in data) >= DIRECT_SIZE_BYTES_MIN:
+                self._writer.write(fd, data)
+            else:
+                write_at(fd, 0, data)
+            # the kernel's own time stamps stand still for milliseconds, and inodes come again
+            os.utime(fd, ns=(time.time_ns(), time.time_ns()))
+            os.fsync(fd)
+            return _etag(os.fstat(fd))
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(name, dir_fd=folder)
+            raise
+        finally:
+            os.close(fd)
+
+    def _open_folder(self, folders: Sequence[str], *, create: bool) -> int:
+        """A descriptor of the folder, reached name by name without following links."""
+        fd = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        for name in folders:
+            try:
+                below = _open_below(name, fd, create=create)
+            finally:
+                os.close(fd)
+            fd = below
+        return fd
+
+    @contextmanager
+    def _reading(self, key: str) -> Iterator[int]:
+        folders, name = _split(key)
+        with _translated("read", key, self._root):
+            folder = self._open_folder(folders, create=False)
+            try:
+                fd = os.open(name, _FILE_FLAGS, dir_fd=folder)
+            finally:
+                os.close(folder)
+            try:
+                mode = os.fstat(fd).st_mode
+                if not stat.S_ISREG(mode):
+                    kind = _KINDS.get(stat.S_IFMT(mode), "a device")
+                    raise NotFound(f"{key} is not an object of {self._root}, but {kind}")
+                yield fd
+            finally:
+                os.close(fd)
+
+    def _prepare(self) -> None:
+        with self._prepare_lock:
+            if not self._prepared:
+                temporary = os.path.join(self._root, TEMPORARY)
+                os.makedirs(temporary, exist_ok=True)
+                _sweep(temporary)
+                self._prepared = True
+
+    def _walk(self, folder: str, prefix: str, after: str) -> Iterator[ObjectInfo]:
+        """Objects below ``folder`` in the order of their keys; reads no folder needlessly."""
+        base = f"{folder}/" if folder else ""
+        for name in self._names(folder):
+            key = base + name
+            if name.endswith("/"):
+                may_hold = key.startswith(prefix) or prefix.startswith(key)
+                if may_hold and (key > after or after.startswith(key)):
+                    yield from self._walk(key[:-1], prefix, after)
+            elif key.startswith(prefix) and key > after:
+                with suppress(NotFound):  # deleted since
+                    yield self.head(key)
+
+    def _names(self, folder: str) -> Sequence[str]:
+        """Names of a folder's objects, and of its folders with a ``/`` at the end, in the order
+        in which the keys that begin with them sort."""
+        found = []
+        with suppress(NotFound), _translated("list", folder, self._root):
+            fd = self._open_folder(folder.split("/") if folder else [], create=False)
+            try:
+                with os.scandir(fd) as entries:
+                    for entry in entries:
+                        if entry.name.startswith("."):
+                            continue
+                        if entry.is_dir(follow_symlinks=False):
+                            found.append(f"{entry.name}/")
+                        elif entry.is_file(follow_symlinks=False):
+                            found.append(entry.name)
+            finally:
+                os.close(fd)
+        return sorted(found)
+
+
+def _split(key: str) -> tuple[list[str], str]:
+    *folders, name = check_key(key).split("/")
+    return folders, name
+
+
+def _open_below(name: str, folder: int, *, create: bool) -> int:
+    try:
+        return os.open(name, _DIRECTORY_FLAGS, dir_fd=folder)
+    except FileNotFoundError:
+        if not create:
+            raise
+    with suppress(FileExistsError):  # somebody else was first
+        os.mkdir(name, dir_fd=folder)
+    os.fsync(folder)
+    return os.open(name, _DIRECTORY_FLAGS, dir_fd=folder)
+
+
+def _exists(name: str, folder: int) -> bool:
+    try:
+        os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _pread(fd: int, offset: int, size_bytes: int) -> Buffer:
+    """``size_bytes`` from ``offset``, in one call for all but huge or interrupted reads."""
+    if size_bytes <= 0:
+        return b""
+    data = os.pread(fd, size_bytes, offset)
+    if len(data) == size_bytes:
+        return data
+    pieces = [data]
+    while size_bytes > (received := sum(map(len, pieces))):
+        piece = os.pread(fd, size_bytes - received, offset + received)
+        if not piece:
+            raise Unavailable("an object's file was shortened while it was read")
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
+def _info(key: str, status: os.stat_result) -> ObjectInfo:
+    return ObjectInfo(key, status.st_size, _etag(status))
+
+
+def _etag(status: os.stat_result) -> str:
+    """Objects are replaced by new files only, so another inode or time means other bytes."""
+    return f'"{status.st_ino:x}-{status.st_mtime_ns:x}-{status.st_size:x}"'
+
+
+def _sweep(folder: str) -> None:
+    """Removes what writers that died long ago left behind."""
+    oldest_s = time.time() - TEMPORARY_AGE_S_MAX
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            with suppress(OSError):  # another process sweeps too, or it is not ours to remove
+                if entry.stat(follow_symlinks=False).st_mtime < oldest_s:
+                    os.unlink(entry.path)
+
+
+_BY_ERRNO: dict[int, type[LodefsError]] = {
+    errno.ENOENT: NotFound,
+    errno.EEXIST: AlreadyExists,
+    errno.ENOSPC: NoSpace,
+    errno.EDQUOT: NoSpace,
+    errno.EFBIG: NoSpace,
+    errno.EACCES: Denied,
+    errno.EPERM: Denied,
+    errno.EROFS: Denied,
+    errno.ENAMETOOLONG: InvalidInput,
+    errno.EISDIR: InvalidInput,
+    errno.EXDEV: Unsupported,
+    errno.EOPNOTSUPP: Unsupported,
+}
+
+
+@contextmanager
+def _translated(verb: str, key: str, root: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise _error_of(error, f"cannot {verb} {key} in {root}", writing=verb == "write") from error
+
+
+def _error_of(error: OSError, what: str, *, writing: bool) -> LodefsError:
+    why = f"{what}: {error.strerror}"
+    if error.errno in (errno.ENOTDIR, errno.ELOOP):
+        kind = InvalidInput if writing else NotFound
+        return kind(f"{why}: a file or a symbolic link stands where a folder or an object should")
+    if error.errno in (errno.ENXIO, errno.ENODEV):
+        return NotFound(f"{why}: a socket or a device stands where an object should")
+    if error.errno in (errno.EXDEV, errno.EOPNOTSUPP):
+        return Unsupported(f"{why}: a store needs one file system with hard links")
+    kind_of = _BY_ERRNO.get(error.errno or 0, Unavailable)
+    return kind_of(why)

@@ -1,0 +1,175 @@
+"""From a URL to an object store: the composition root of stores and their wrappers."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+
+from lodefs.chunkstore.errors import InvalidInput
+from lodefs.chunkstore.format import keys
+from lodefs.chunkstore.objects.directory import TEMPORARY, DirectoryObjects
+from lodefs.chunkstore.objects.interface import ObjectStore
+from lodefs.chunkstore.objects.memory import MemoryObjects
+from lodefs.chunkstore.objects.s3 import S3Objects
+from lodefs.chunkstore.objects.s3_boto import S3Options
+from lodefs.chunkstore.objects.wrappers import Limited, Observation, Observed, RetryBudget, Retrying
+
+_FORMS = "use s3://bucket/prefix, file:///path, or a path"
+_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}\Z")  # also what RGW takes, beyond AWS
+_PREFIX = re.compile(r"[\w!.*'()/=+@,&$:;-]+\Z")
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+_QUERY = ("endpoint_url", "region")
+PREFIX_BYTES_MAX = 100
+# In a directory without a store: what a dead `init` leaves, and a new file system has
+_HARMLESS = (TEMPORARY, keys.PROBES.rstrip("/"), "lost+found")
+_NAMED_MAX = 4  # files that an error lists
+
+
+@dataclass(frozen=True, slots=True)
+class StoreOptions(S3Options):
+    """How a store is reached. The fields of S3Options matter to S3 alone."""
+
+    attempts_max: int = 5  # of one call
+    retry_time_s_max: float = 180.0  # of one call, until the beginning of its last attempt
+    first_time_s_max: float | None = None  # the same, where nothing has ever answered
+    calls_max: int = 32  # at once
+    wait_s_max: float = 120.0  # of a call for its turn
+    observe: Callable[[Observation], None] | None = None  # told of every call
+
+
+def open_objects(url: str, options: StoreOptions | None = None) -> ObjectStore:
+    """The store at ``url``, with retries, limits and, where asked for, observation.
+
+    ``s3://bucket/prefix`` (``?endpoint_url=...&region=...`` wins over the options), ``file:///path``
+    or a path (a '?' in which is a character as any other), ``memory:`` (a new, empty one, for
+    tests). Connects to nothing yet. InvalidInput.
+    """
+    options = options or StoreOptions()
+    objects: ObjectStore = _open(url, options)
+    budget = RetryBudget(
+        options.attempts_max, options.retry_time_s_max, first_time_s_max=options.first_time_s_max
+    )
+    objects = Limited(Retrying(objects, budget), options.calls_max, options.wait_s_max)
+    return Observed(objects, options.observe) if options.observe else objects
+
+
+def _open(url: str, options: StoreOptions) -> ObjectStore:
+    if url == "memory:":
+        return MemoryObjects()
+    if url.startswith("s3:"):
+        return _open_s3(url, options)
+    return DirectoryObjects(_directory_of(url))
+
+
+def check_empty(url: str) -> None:
+    """InvalidInput where a new store at ``url`` would lie among other files of a directory."""
+    if url.startswith(("s3:", "memory:")):
+        return
+    path = _directory_of(url)
+    try:
+        there = sorted(os.listdir(path))
+    except OSError:
+        return  # there is none yet; or creating the store says what is wrong
+    others = [name for name in there if name not in _HARMLESS]
+    if others and keys.STORE not in there:
+        named = ", ".join(others[:_NAMED_MAX]) + (", ..." if len(others) > _NAMED_MAX else "")
+        raise InvalidInput(
+            f"{path} is not empty (it holds {named}): give a new or an empty directory for a store"
+        )
+
+
+def _directory_of(url: str) -> str:
+    if url.startswith("file:"):
+        return _path_of(url)
+    if not url or "\0" in url:
+        raise InvalidInput(f"{url!r} is not a store: {_FORMS}")
+    if _SCHEME.match(url):
+        scheme = url.partition(":")[0]
+        raise InvalidInput(f"{scheme}: is not a kind of store that lodefs knows; {_FORMS}")
+    return os.path.expanduser(url)
+
+
+def _open_s3(url: str, options: StoreOptions) -> S3Objects:
+    if not url.startswith("s3://"):
+        raise InvalidInput("the URL of a store on S3 begins with s3://, as s3://bucket/prefix does")
+    parts = _split(url)
+    if "@" in parts.netloc:
+        raise InvalidInput(
+            "a store's URL must not hold credentials: put them into AWS_ACCESS_KEY_ID and "
+            "AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or ~/.aws/credentials"
+        )
+    if not parts.netloc:
+        raise InvalidInput("the URL names no bucket; use s3://bucket/prefix")
+    if not _BUCKET.match(parts.netloc):  # it may be a secret, and is not repeated
+        raise InvalidInput(
+            "the bucket's name in the URL cannot be one: it takes 3 to 63 letters, digits, '-' and "
+            "'.', a letter or digit first; use s3://bucket/prefix"
+        )
+    prefix = unquote(parts.path).strip("/")
+    if prefix and not _is_prefix(prefix):
+        raise InvalidInput(
+            f"{prefix!r} is not a prefix for a store: at most {PREFIX_BYTES_MAX} bytes of letters, "
+            "digits and punctuation, without empty parts, '.' and '..'"
+        )
+    query = dict(parse_qsl(parts.query, keep_blank_values=True))
+    _check_settings(url, query, _QUERY)
+    if not all(query.values()):
+        raise InvalidInput(f"the settings in a store's URL need values: {', '.join(query)}")
+    endpoint_url = query.get("endpoint_url", options.endpoint_url)
+    region = query.get("region", options.region)
+    _check_endpoint(endpoint_url)
+    return S3Objects(
+        parts.netloc, prefix, replace(options, endpoint_url=endpoint_url, region=region)
+    )
+
+
+def _check_settings(url: str, query: dict[str, str], known: tuple[str, ...]) -> None:
+    """Nothing of a URL is left out silently. Names are repeated; a value may be a secret."""
+    unknown = [name for name, value in query.items() if name not in known and value]
+    if query.keys() - set(known) or "#" in url or ("?" in url and not known):
+        found = f", not {', '.join(map(repr, unknown))}" if unknown else ""
+        takes = f"no settings but {' and '.join(known)}" if known else "no settings"
+        raise InvalidInput(
+            f"the URL of such a store takes {takes}{found}; a '?' or '#' in a path is written as "
+            "%3F or %23 in a URL"
+        )
+
+
+def _is_prefix(prefix: str) -> bool:
+    return (
+        len(prefix.encode()) <= PREFIX_BYTES_MAX
+        and bool(_PREFIX.match(prefix))
+        and not any(part in ("", ".", "..") for part in prefix.split("/"))
+    )
+
+
+def _check_endpoint(endpoint_url: str | None) -> None:
+    if endpoint_url is None:
+        return
+    parts = _split(endpoint_url)
+    if "@" in parts.netloc:
+        raise InvalidInput(
+            "endpoint_url must not hold credentials; AWS_ACCESS_KEY_ID and others do"
+        )
+    if parts.scheme not in ("http", "https") or not parts.netloc or parts.query:
+        raise InvalidInput("endpoint_url is no endpoint's URL; use http://host:port")
+
+
+def _split(url: str) -> SplitResult:
+    """The parts of a URL, which a bad one may hide secrets in."""
+    try:
+        return urlsplit(url)
+    except ValueError:
+        raise InvalidInput(f"a store's URL is malformed; {_FORMS}") from None
+
+
+def _path_of(url: str) -> str:
+    parts = _split(url)
+    _check_settings(url, dict(parse_qsl(parts.query, keep_blank_values=True)), ())
+    path = unquote(parts.path)
+    if parts.netloc not in ("", "localhost") or not path.startswith("/") or "\0" in path:
+        raise InvalidInput(f"{url!r} is not a store: a file URL has the form file:///path")
+    return path

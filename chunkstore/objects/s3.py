@@ -1,0 +1,338 @@
+"""Objects in an S3 bucket.
+
+Protocol: Amazon S3 API Reference (GetObject, PutObject with If-None-Match, ListObjectsV2). Tried
+with Ceph RGW 16 and moto. s3_boto.py knows boto3; ranged reads go through s3_range_reader.py as
+soon as one has gone through boto3. Retries, limits and counts are wrappers.py's, not botocore's.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
+from itertools import islice
+from typing import Any
+
+from lodefs.chunkstore.errors import (
+    AlreadyExists,
+    Changed,
+    DeadlineExceeded,
+    InvalidInput,
+    LodefsError,
+    Unavailable,
+    Unsupported,
+)
+from lodefs.chunkstore.objects.interface import ObjectInfo, Part, check_key, check_prefix
+from lodefs.chunkstore.objects.s3_boto import (
+    CHECK,
+    InThread,
+    S3Options,
+    closer,
+    is_answer,
+    open_client,
+    quick_reads,
+    translated,
+)
+from lodefs.chunkstore.objects.s3_errors import NoSuchKey, PastTheEnd, refusal_of
+from lodefs.chunkstore.objects.s3_range_reader import SIZE_BYTES_MAX, Answer, NotPlain, RangedReads
+from lodefs.chunkstore.system.watchdog import Transfer, Watchdog
+from lodefs.chunkstore.types import Buffer
+
+LIST_KEYS_MAX = 1000  # of one answer
+
+
+class S3Objects:
+    """Objects below ``prefix`` in a bucket. Credentials come from AWS's usual places."""
+
+    def __init__(self, bucket: str, prefix: str = "", options: S3Options | None = None) -> None:
+        """Opens no connection. InvalidInput for an endpoint or region that is none."""
+        options = options or S3Options()
+        self.url = f"s3://{bucket}/{prefix}".rstrip("/")
+        self._bucket = bucket
+        self._base = f"{prefix}/" if prefix else ""
+        self._watchdog = Watchdog(options.transfer_timeout_s)
+        self._current = InThread()
+        self._client = open_client(options, self._current)
+        self._options = options
+        self._is_reached = False  # True once anything answers, be it with an error
+        self._quick: RangedReads | None = None
+        self._is_quick_fit = True  # until boto3 succeeds where it could not
+        self._learning = threading.Lock()  # of the two
+
+    def get(self, key: str, *, offset: int = 0, size: int, if_match: str | None = None) -> Part:
+        if size == 0:
+            return self._nothing_of(key, if_match)
+        size_bytes = -offset if offset < 0 else size
+        quick = self._quick
+        if quick is not None and size_bytes <= SIZE_BYTES_MAX:
+            try:
+                part = self._get_quickly(quick, key, offset, size_bytes, if_match)
+            except PastTheEnd:
+                return self._nothing_of(key, if_match)
+            if part is None:
+                part = self._get(key, offset, size_bytes, if_match)
+                self._unlearn(quick)
+        else:
+            part = self._get(key, offset, size_bytes, if_match)
+        if len(part.data) > size:
+            return Part(memoryview(part.data)[:size], part.object_size_bytes, part.etag)
+        return part
+
+    def _get_quickly(
+        self, quick: RangedReads, key: str, offset: int, size_bytes: int, if_match: str | None
+    ) -> Part | None:
+        """A part without boto3; None where it has to be asked."""
+        wanted = _range(offset, size_bytes)
+        with self._operation("read", key) as transfer:
+            what = f"cannot read {key} in {self.url}"
+            try:
+                answer = quick.get(
+                    check_key(key),
+                    wanted,
+                    size_bytes,
+                    if_match=if_match,
+                    transfer=transfer,
+                    closer=closer,
+                )
+            except NotPlain:
+                return None
+            if answer.status != 206:
+                refusal = refusal_of(answer.status, answer.headers, answer.data, what, self._bucket)
+                if refusal is not None:
+                    raise refusal
+                return None
+            return _part_of(answer, key, offset, if_match)
+
+    def _learn(self, key: str) -> None:
+        """Ranged reads go without boto3 from now on, where that can be: as it has read ``key``."""
+        with self._learning:
+            if self._quick is None and self._is_quick_fit:
+                self._quick = quick_reads(self._client, self._current, key, self._options)
+
+    def _unlearn(self, quick: RangedReads) -> None:
+        with self._learning:
+            self._is_quick_fit, self._quick = False, None
+        quick.close()
+
+    def _get(self, key: str, offset: int, size_bytes: int, if_match: str | None) -> Part:
+        """A part through boto3: of an answer with more than ``size_bytes`` no more is read."""
+        what = f"cannot read {key} in {self.url}"
+        wanted = _range(offset, size_bytes)
+        request = {**self._named(key), "Range": wanted}
+        if if_match is not None:
+            request["IfMatch"] = if_match
+        try:
+            with self._operation("read", key):
+                answer = self._client.get_object(**request)
+                with closing(answer["Body"]) as body:
+                    _check_size(what, answer, answer.get("ContentLength", 0), size_bytes, wanted)
+                    data = body.read(size_bytes + 1)  # one more tells of too much
+                part = Part(data, _object_size_bytes(answer, len(data)), answer["ETag"])
+                _check_part(part, what, answer, size_bytes, wanted=wanted, if_match=if_match)
+                if _is_partial(answer) and self._quick is None:
+                    self._learn(key)
+        except PastTheEnd:
+            return self._nothing_of(key, if_match)
+        return part
+
+    def head(self, key: str) -> ObjectInfo:
+        return self._head(key, None)
+
+    def put(self, key: str, data: Sequence[Buffer], *, if_absent: bool = False) -> str:
+        body = _Body(data)
+        request = {**self._named(key), "Body": body, "ContentLength": len(body)}
+        if if_absent:
+            request["IfNoneMatch"] = "*"
+        try:
+            with self._operation("write", key):
+                etag: str = self._client.put_object(**request)["ETag"]
+                return etag
+        except Changed:
+            raise AlreadyExists(f"{key} exists already in {self.url}") from None
+
+    def list(
+        self, prefix: str, *, after: str = "", limit: int | None = None
+    ) -> Iterator[ObjectInfo]:
+        check_prefix(prefix)
+        return islice(self._list(prefix, after, limit), limit)
+
+    def delete(self, key: str) -> None:
+        with suppress(NoSuchKey), self._operation("delete", key):
+            self._client.delete_object(**self._named(key))
+
+    def close(self) -> None:
+        if self._quick is not None:
+            self._quick.close()
+        self._client.close()
+        self._watchdog.close()
+
+    def _named(self, key: str) -> dict[str, Any]:
+        return {"Bucket": self._bucket, "Key": self._base + check_key(key)}
+
+    def _head(self, key: str, if_match: str | None) -> ObjectInfo:
+        request = self._named(key)
+        if if_match is not None:
+            request["IfMatch"] = if_match
+        with self._operation("look up", key):
+            answer = self._client.head_object(**request)
+            return ObjectInfo(key, answer["ContentLength"], answer["ETag"])
+
+    def _nothing_of(self, key: str, if_match: str | None) -> Part:
+        info = self._head(key, if_match)
+        return Part(b"", info.size_bytes, info.etag)
+
+    def _list(self, prefix: str, after: str, limit: int | None) -> Iterator[ObjectInfo]:
+        left = limit
+        request: dict[str, Any] = {"Bucket": self._bucket, "Prefix": self._base + prefix}
+        if after:
+            request["StartAfter"] = self._base + after
+        while left is None or left > 0:
+            request["MaxKeys"] = LIST_KEYS_MAX if left is None else min(left, LIST_KEYS_MAX)
+            with self._operation("list", prefix):
+                answer = self._client.list_objects_v2(**request)
+                more: bool = answer["IsTruncated"]  # else it is no listing, or an empty answer
+            found = answer.get("Contents", [])
+            for item in found:
+                yield ObjectInfo(item["Key"][len(self._base) :], item["Size"], item["ETag"])
+            if not more:
+                return
+            left = None if left is None else left - len(found)
+            request["ContinuationToken"] = answer["NextContinuationToken"]
+
+    @contextmanager
+    def _operation(self, verb: str, key: str) -> Iterator[Transfer]:
+        """One request: within its time, its errors translated."""
+        what = f"cannot {verb} {key} in {self.url}"
+        timeout_s = None if self._is_reached else self._options.first_timeout_s
+        with self._watchdog.watch(timeout_s) as transfer:
+            self._current.transfer = transfer
+            try:
+                yield transfer
+                if transfer.expired:  # http.client takes a head that was cut off for a whole one
+                    raise TimeoutError
+                self._is_reached = True
+            except Exception as error:
+                if isinstance(error, LodefsError) and not transfer.expired:
+                    raise
+                raise self._failure(error, what, is_late=transfer.expired) from error
+            finally:
+                self._current.transfer = None
+
+    def _failure(self, error: Exception, what: str, *, is_late: bool) -> Exception:
+        """The error of lodefs for a request that failed; it says where nothing ever answered."""
+        if is_late:
+            why = "the server's answer was not complete in time"
+            failed: Exception = DeadlineExceeded(f"{what}: {why}; {CHECK}")
+        else:
+            self._is_reached = self._is_reached or is_answer(error)
+            failed = translated(error, what, self._bucket)
+        if isinstance(failed, Unavailable):
+            failed.is_unreached = not self._is_reached
+        return failed
+
+
+class _Body:
+    """Buffers as one file that can be read again from its beginning, without joining them."""
+
+    def __init__(self, buffers: Sequence[Buffer]) -> None:
+        self._buffers = [memoryview(buffer).cast("B") for buffer in buffers if len(buffer)]
+        self._size_bytes = sum(len(buffer) for buffer in self._buffers)
+        self._number = 0  # of the buffer that is read next
+        self._offset = 0  # in that buffer
+        self._position = 0
+
+    def __len__(self) -> int:
+        return self._size_bytes
+
+    def read(self, size_bytes: int = -1) -> bytes | memoryview:
+        """At most ``size_bytes``, of one buffer; nothing at the end."""
+        if self._number == len(self._buffers):
+            return b""
+        buffer = self._buffers[self._number]
+        end = len(buffer) if size_bytes < 0 else min(len(buffer), self._offset + size_bytes)
+        piece = buffer[self._offset : end]
+        self._offset = end
+        if end == len(buffer):
+            self._number, self._offset = self._number + 1, 0
+        self._position += len(piece)
+        return piece
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, position: int, whence: int = 0) -> int:
+        """To the beginning, or (to be measured) to the end: nobody needs more."""
+        at_end = whence == 2
+        if position != 0 or whence not in (0, 2):
+            raise InvalidInput("a request's body can be repeated only from its beginning")
+        self._number = len(self._buffers) if at_end else 0
+        self._offset = 0
+        self._position = self._size_bytes if at_end else 0
+        return self._position
+
+
+def _range(offset: int, size_bytes: int) -> str:
+    """The Range header (RFC 9110, 14.2); the last ``size_bytes`` where ``offset`` is negative."""
+    return f"bytes={offset}" if offset < 0 else f"bytes={offset}-{offset + size_bytes - 1}"
+
+
+def _object_size_bytes(answer: Mapping[str, Any], received_bytes: int) -> int:
+    """The whole object's size: from ``Content-Range: bytes 0-9/SIZE``, else what was received."""
+    total = str(answer.get("ContentRange", "")).rpartition("/")[2]
+    return int(total) if total.isdigit() else received_bytes
+
+
+def _part_of(answer: Answer, key: str, offset: int, if_match: str | None) -> Part:
+    """The part of a 206. Unavailable where it is another range, Changed."""
+    span, _, total = answer.headers.get("content-range", "").partition("/")
+    etag = answer.headers.get("etag", "")
+    size = int(total) if total.isdigit() else -1
+    first = max(size + offset, 0) if offset < 0 else offset
+    if not etag or span != f"bytes {first}-{first + len(answer.data) - 1}":
+        raise Unavailable(f"{key}: the server answered with another range: {span!r}")
+    if if_match is not None and etag != if_match:
+        raise Changed(f"{key} has the ETag {etag}, not {if_match}")
+    return Part(answer.data, size, etag)
+
+
+def _is_partial(answer: Mapping[str, Any]) -> bool:
+    return bool(answer["ResponseMetadata"]["HTTPStatusCode"] == 206)
+
+
+def _check_size(
+    what: str, answer: Mapping[str, Any], sent_bytes: int, size_bytes: int, wanted: str
+) -> None:
+    """That a server sends no more than was asked for, whatever it thinks of ranges."""
+    if sent_bytes <= size_bytes:
+        return
+    if not _is_partial(answer):
+        raise _ignores_ranges(what, wanted)
+    raise Unavailable(f"{what}: the server sends {sent_bytes} bytes, asked for {wanted}")
+
+
+def _ignores_ranges(what: str, wanted: str) -> Unsupported:
+    return Unsupported(f"{what}: the server ignores ranges ({wanted}); lodefs needs them")
+
+
+def _check_part(
+    part: Part,
+    what: str,
+    answer: Mapping[str, Any],
+    size_bytes: int,
+    *,
+    wanted: str,
+    if_match: str | None,
+) -> None:
+    """What a server, or a proxy in between, may get wrong without an error of its own."""
+    _check_size(what, answer, len(part.data), size_bytes, wanted)
+    chunked = "transfer-encoding" in answer["ResponseMetadata"]["HTTPHeaders"]
+    expected_bytes = len(part.data) if chunked else answer["ContentLength"]
+    if len(part.data) != expected_bytes:
+        raise Unavailable(
+            f"{what}: the answer ended after {len(part.data)} of {expected_bytes} bytes"
+        )
+    if if_match is not None and part.etag != if_match:
+        raise Changed(f"{what}: its ETag is {part.etag}, not {if_match}")
+    is_from_start = wanted.startswith(("bytes=0-", "bytes=-"))  # so that a whole object will do
+    if part.data and not _is_partial(answer) and not is_from_start:
+        raise _ignores_ranges(what, wanted)

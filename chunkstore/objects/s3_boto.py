@@ -1,0 +1,236 @@
+"""A client of boto3 whose requests can be ended from outside: the only importer of boto3.
+
+botocore has no public place for some of this; tests see where it moves.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from os import environ
+from typing import Any
+
+from lodefs.chunkstore.errors import DeadlineExceeded, Denied, InvalidInput, Unavailable
+from lodefs.chunkstore.objects.s3_errors import error_of
+from lodefs.chunkstore.objects.s3_range_reader import RangedReads, model_of
+from lodefs.chunkstore.objects.sigv4 import Credentials
+from lodefs.chunkstore.system.watchdog import Transfer
+
+CHECK = "check the endpoint (AWS_ENDPOINT_URL, or endpoint_url in the settings) and the network"
+ANSWER_SIZE_BYTES_MAX = 4 * 1024 * 1024  # a listing of 1000 keys of 1024 bytes, twice escaped
+REGION = "us-east-1"  # where nothing names one; servers other than AWS do not care
+
+
+@dataclass(frozen=True, slots=True)
+class S3Options:
+    """How S3 is reached. None: what AWS's own settings and environment say."""
+
+    endpoint_url: str | None = None
+    region: str | None = None
+    connections_max: int = 32
+    connect_timeout_s: float = 10.0
+    read_timeout_s: float = 30.0  # without a single byte
+    transfer_timeout_s: float = 120.0  # of one whole request and its answer
+    first_timeout_s: float | None = None  # the same, until anything answers; None: the same
+
+
+class InThread(threading.local):
+    """What one thread asks S3 just now."""
+
+    def __init__(self) -> None:
+        self.transfer: Transfer | None = None  # told how the request's connection is closed
+        self.request: tuple[str, Mapping[str, str]] = ("", {})  # URL and headers of the last GET
+
+
+def open_client(options: S3Options, current: InThread) -> Any:
+    """A client of boto3 that repeats nothing. InvalidInput for an endpoint or region that is
+    none."""
+    import boto3
+    from botocore.config import Config
+    from botocore.exceptions import BotoCoreError
+
+    custom = (
+        options.endpoint_url
+        or environ.get("AWS_ENDPOINT_URL_S3", "")
+        or environ.get("AWS_ENDPOINT_URL", "")
+    )
+    config = Config(
+        connect_timeout=options.connect_timeout_s,
+        read_timeout=options.read_timeout_s,
+        max_pool_connections=options.connections_max,
+        retries={"total_max_attempts": 1},
+        parameter_validation=False,
+        tcp_keepalive=True,
+        user_agent_extra="lodefs",
+        s3={"addressing_style": "path"} if custom else None,
+        request_checksum_calculation="when_required",
+        response_checksum_validation="when_required",
+    )
+    try:
+        session = boto3.session.Session()
+        client = session.client(
+            "s3",
+            endpoint_url=options.endpoint_url,
+            region_name=options.region or session.region_name or REGION,
+            config=config,
+        )
+    except (BotoCoreError, ValueError) as error:
+        raise InvalidInput(f"S3 cannot be reached with these settings: {error}") from error
+    _watch_connections(client, current)
+    _bound_answers(client)
+
+    def keep(request: Any, **_: Any) -> None:
+        headers = {name.lower(): _text(value) for name, value in request.headers.items()}
+        current.request = (request.url, headers)
+
+    client.meta.events.register("before-send.s3.GetObject", keep)
+    return client
+
+
+def _text(value: str | bytes) -> str:
+    return value if isinstance(value, str) else value.decode("latin-1")
+
+
+def _watch_connections(client: Any, current: InThread) -> None:
+    """Lets a thread's transfer close the connection it uses, from the moment it sends on it."""
+    from botocore.awsrequest import (
+        AWSHTTPConnection,
+        AWSHTTPConnectionPool,
+        AWSHTTPSConnection,
+        AWSHTTPSConnectionPool,
+    )
+
+    def watched(connection_class: Any) -> type:
+        class Watched(connection_class):  # type: ignore[misc]
+            def send(self, data: Any) -> None:
+                if self.sock is None and self.auto_open:
+                    self.connect()
+                if current.transfer is not None:
+                    current.transfer.cancel_by(closer(self.sock))
+                super().send(data)
+
+        return Watched
+
+    pools = {
+        "http": type(
+            "WatchedPool",
+            (AWSHTTPConnectionPool,),
+            {"ConnectionCls": watched(AWSHTTPConnection)},
+        ),
+        "https": type(
+            "WatchedTlsPool",
+            (AWSHTTPSConnectionPool,),
+            {"ConnectionCls": watched(AWSHTTPSConnection)},
+        ),
+    }
+    client._endpoint.http_session._pool_classes_by_scheme.update(pools)
+
+
+def _bound_answers(client: Any) -> None:
+    """Lets botocore hold no more than ANSWER_SIZE_BYTES_MAX of listings, errors and the like,
+    which it reads whole. Bodies of objects are streamed."""
+    session = client._endpoint.http_session
+    send = session.send
+
+    def send_bounded(request: Any) -> Any:
+        is_object, request.stream_output = request.stream_output, True
+        response = send(request)
+        if not is_object or response.status_code >= 300:
+            data = response.raw.read(ANSWER_SIZE_BYTES_MAX + 1)
+            if len(data) > ANSWER_SIZE_BYTES_MAX:
+                response.raw.close()
+                raise Unavailable(
+                    f"the server's answer to {request.method} {request.url.partition('?')[0]} "
+                    f"has more than {ANSWER_SIZE_BYTES_MAX} bytes; {CHECK}"
+                )
+            response._content = data
+        return response
+
+    session.send = send_bounded
+
+
+def closer(sock: socket.socket | None) -> Callable[[], None]:
+    """What ends all reading and writing of a connection, from any thread."""
+    plain = getattr(sock, "socket", sock)  # TLS inside TLS, through a proxy
+
+    def close() -> None:
+        if isinstance(plain, socket.socket):
+            with suppress(OSError):  # it is closed already
+                # not SSLSocket's own, after which its reader would take ciphertext for data
+                socket.socket.shutdown(plain, socket.SHUT_RDWR)
+
+    return close
+
+
+def is_answer(error: Exception) -> bool:
+    """Whether an error of boto3 is what a server said."""
+    from botocore.exceptions import ClientError
+
+    return isinstance(error, ClientError)
+
+
+def translated(error: Exception, what: str, bucket: str) -> Exception:
+    """The error of lodefs for one of boto3, botocore or urllib3; others as they are."""
+    from botocore import exceptions as aws
+    from botocore.parsers import ResponseParserError
+    from urllib3.exceptions import HTTPError
+    from urllib3.exceptions import TimeoutError as LateError
+
+    if isinstance(error, aws.ClientError):
+        return error_of(error.response, what, bucket)
+    no_credentials = (
+        aws.NoCredentialsError,
+        aws.PartialCredentialsError,
+        aws.CredentialRetrievalError,
+        aws.TokenRetrievalError,
+        aws.ProfileNotFound,
+    )
+    if isinstance(error, no_credentials):
+        return Denied(
+            f"{what}: no AWS credentials were found ({error}); set AWS_ACCESS_KEY_ID and "
+            "AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or ~/.aws/credentials"
+        )
+    if isinstance(error, aws.ConnectTimeoutError | aws.ReadTimeoutError | TimeoutError | LateError):
+        return DeadlineExceeded(f"{what}: {error}; {CHECK}")
+    if isinstance(error, aws.ParamValidationError):
+        return InvalidInput(f"{what}: {error}")
+    if isinstance(error, aws.EndpointConnectionError):
+        return Unavailable(f"{what}: {error}; {CHECK}")
+    # broken connections, bodies cut short, answers that are no S3's
+    broken = (aws.BotoCoreError, ResponseParserError, HTTPError, OSError, KeyError, ValueError)
+    if isinstance(error, broken):
+        return Unavailable(f"{what}: the answer was broken off, or is none of S3's ({error})")
+    return error
+
+
+def quick_reads(client: Any, current: InThread, key: str, options: S3Options) -> RangedReads | None:
+    """Reads like the one that boto3 has just made for ``key``, if they can be made so."""
+    url, headers = current.request
+    model = model_of(url, headers, key)
+    try:
+        session = client._endpoint.http_session
+        if model is None or session._proxy_config.proxy_url_for(url):
+            return None
+        make = session._get_connection_manager(url).connection_from_url(url)._new_conn
+        keys = client._request_signer._credentials
+    except AttributeError:  # a botocore that keeps them elsewhere: all reads go through it
+        return None
+
+    def connect() -> Any:
+        connection = make()
+        connection.connect()
+        return connection
+
+    def credentials() -> Credentials:
+        return Credentials(*keys.get_frozen_credentials()[:3])
+
+    return RangedReads(
+        model,
+        connect,
+        credentials,
+        read_timeout_s=options.read_timeout_s,
+        connections_max=options.connections_max,
+    )

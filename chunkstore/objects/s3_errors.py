@@ -1,0 +1,115 @@
+"""What an error answer of S3 means: from its code and status to the errors of lodefs.
+
+Source: Amazon S3 API Reference, "Error responses"; RFC 9110 for statuses.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from lodefs.chunkstore.errors import (
+    Changed,
+    Denied,
+    InvalidInput,
+    LodefsError,
+    NoSpace,
+    NotFound,
+    Unavailable,
+    Unsupported,
+)
+from lodefs.chunkstore.types import Buffer
+
+_DENIED = {
+    "AccessDenied",
+    "AllAccessDisabled",
+    "AccountProblem",
+    "ExpiredToken",
+    "InvalidAccessKeyId",
+    "InvalidToken",
+    "RequestTimeTooSkewed",
+    "SignatureDoesNotMatch",
+}
+_UNAVAILABLE = {
+    "ConditionalRequestConflict",
+    "OperationAborted",
+    "RequestTimeout",
+    "SlowDown",
+    "Throttling",
+    "ThrottlingException",
+    "TooManyRequests",
+}
+_NO_SPACE = {"QuotaExceeded", "XMinioStorageFull", "InsufficientStorage"}
+_OTHER_REGION = {"AuthorizationHeaderMalformed", "PermanentRedirect", "IllegalLocationConstraint"}
+
+
+class PastTheEnd(InvalidInput):
+    """HTTP 416: the range begins at or past the object's end."""
+
+
+class NoSuchKey(NotFound):
+    """The bucket is there, the key is not."""
+
+
+def error_of(answer: Mapping[str, Any], what: str, bucket: str) -> LodefsError:
+    """The error for a parsed answer of boto3 (``ClientError.response``): by its code first, for
+    want of a known one by its status. ``what`` begins the message."""
+    code = str(answer.get("Error", {}).get("Code", ""))
+    metadata = answer.get("ResponseMetadata", {})
+    status = int(metadata.get("HTTPStatusCode", 0))
+    detail = answer.get("Error", {}).get("Message")
+    why = f"{what}: {code or status}" + (f" ({detail})" if detail else "")
+    if code == "NoSuchBucket":
+        return NotFound(
+            f"{what}: there is no bucket {bucket}; create it first, or check its name and the "
+            "endpoint URL"
+        )
+    if code in _NO_SPACE or status == 507:
+        return NoSpace(why)
+    if code in _OTHER_REGION or status in (301, 307):
+        return InvalidInput(f"{why}; the bucket is in another region: set the store's region")
+    if code in _UNAVAILABLE or _may_pass(status):
+        return Unavailable(why, retry_after_s=_retry_after_s(metadata.get("HTTPHeaders", {})))
+    if code in _DENIED or status in (401, 403):
+        return Denied(f"{why}; check the credentials, and that they allow this on {bucket}")
+    return _by_status(status)(why)
+
+
+def refusal_of(
+    status: int, headers: Mapping[str, str], body: Buffer, what: str, bucket: str
+) -> LodefsError | None:
+    """The error for an answer that boto3 has not seen; None where boto3 might fare better, as it
+    follows a bucket to its region and knows more ways to sign."""
+    if status not in (404, 412, 416) and not _may_pass(status):
+        return None
+    text = bytes(body).decode("utf-8", "replace")
+    found = {name: _element(text, name) for name in ("Code", "Message")}
+    metadata = {"HTTPStatusCode": status, "HTTPHeaders": headers}
+    return error_of({"Error": found, "ResponseMetadata": metadata}, what, bucket)
+
+
+def _element(text: str, name: str) -> str:
+    """What stands in an element of S3's error document, which is plain text without markup."""
+    found = re.search(f"<{name}>([^<]*)</{name}>", text)
+    return found.group(1) if found else ""
+
+
+def _may_pass(status: int) -> bool:
+    return status in (408, 409, 429) or (status >= 500 and status != 501)
+
+
+def _by_status(status: int) -> type[LodefsError]:
+    errors: dict[int, type[LodefsError]] = {
+        404: NoSuchKey,
+        412: Changed,
+        416: PastTheEnd,
+        501: Unsupported,
+    }
+    return errors.get(status, InvalidInput)
+
+
+def _retry_after_s(headers: Mapping[str, str]) -> float | None:
+    """Seconds of a Retry-After header (RFC 9110, 10.2.3); its form with a date is ignored."""
+    value = headers.get("retry-after", "")
+    return float(value) if value.isdigit() else None

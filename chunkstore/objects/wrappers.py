@@ -1,0 +1,297 @@
+"""Retries, a limit of calls at once, and counts, around any object store."""
+
+from __future__ import annotations
+
+import random as random_module
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TypeVar
+
+from lodefs.chunkstore.errors import AlreadyExists, LodefsError, Unavailable
+from lodefs.chunkstore.objects.interface import ObjectInfo, ObjectStore, Part
+from lodefs.chunkstore.types import Buffer
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class RetryBudget:
+    """How often, and for how long, one call may be tried."""
+
+    attempts_max: int = 5
+    time_s_max: float = 180.0  # from the first attempt to the beginning of the last
+    pause_s_first: float = 0.1
+    pause_s_max: float = 10.0
+    first_time_s_max: float | None = None  # as time_s_max, where nothing has ever answered
+
+
+class Retrying:
+    """Repeats calls that raise Unavailable, with exponential backoff and full jitter.
+
+    Source of the backoff: AWS Architecture Blog, "Exponential Backoff And Jitter" (2015).
+    """
+
+    def __init__(
+        self,
+        inner: ObjectStore,
+        budget: RetryBudget | None = None,
+        *,
+        random: Callable[[], float] = random_module.random,
+        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._inner = inner
+        self._budget = budget or RetryBudget()
+        self._random = random
+        self._sleep = sleep
+        self._clock = clock
+
+    @property
+    def url(self) -> str:
+        return self._inner.url
+
+    def get(self, key: str, *, offset: int = 0, size: int, if_match: str | None = None) -> Part:
+        return self._repeat(
+            lambda: self._inner.get(key, offset=offset, size=size, if_match=if_match)
+        )
+
+    def head(self, key: str) -> ObjectInfo:
+        return self._repeat(lambda: self._inner.head(key))
+
+    def put(self, key: str, data: Sequence[Buffer], *, if_absent: bool = False) -> str:
+        attempts = 0
+
+        def attempt() -> str:
+            nonlocal attempts
+            attempts += 1
+            try:
+                return self._inner.put(key, data, if_absent=if_absent)
+            except AlreadyExists:
+                if attempts == 1:
+                    raise
+                # an earlier attempt whose answer was lost may have been the one that wrote it
+                part = self._inner.get(key, size=sum(memoryview(one).nbytes for one in data))
+                if len(part.data) != part.object_size_bytes or not _is_joined(part.data, data):
+                    raise
+                return part.etag
+
+        return self._repeat(attempt)
+
+    def list(
+        self, prefix: str, *, after: str = "", limit: int | None = None
+    ) -> Iterator[ObjectInfo]:
+        attempts, begun_after, left = self._attempts(), after, limit
+        while True:
+            try:
+                for info in self._inner.list(prefix, after=after, limit=left):
+                    after, left = info.key, None if left is None else left - 1
+                    yield info
+                return
+            except Unavailable as error:
+                if after != begun_after:  # it has come forward since
+                    attempts, begun_after = self._attempts(), after
+                attempts.pause_or_raise(error)
+
+    def delete(self, key: str) -> None:
+        self._repeat(lambda: self._inner.delete(key))
+
+    def close(self) -> None:
+        self._inner.close()
+
+    def _attempts(self) -> _Attempts:
+        return _Attempts(self._budget, self._random, self._sleep, self._clock)
+
+    def _repeat(self, call: Callable[[], T]) -> T:
+        attempts = self._attempts()
+        while True:
+            try:
+                return call()
+            except Unavailable as error:
+                attempts.pause_or_raise(error)
+
+
+class _Attempts:
+    """What is left of one call's budget."""
+
+    def __init__(
+        self,
+        budget: RetryBudget,
+        random: Callable[[], float],
+        sleep: Callable[[float], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self._budget = budget
+        self._random = random
+        self._sleep = sleep
+        self._clock = clock
+        self._begun_at = clock()
+        self._failed = 0
+
+    def pause_or_raise(self, error: Unavailable) -> None:
+        """Waits before the next attempt, or raises ``error`` where there is none."""
+        self._failed += 1
+        pause_s = pause_before(self._failed, self._random(), error.retry_after_s, self._budget)
+        ends_at = self._begun_at + time_for(error, self._budget)
+        if self._failed >= self._budget.attempts_max or self._clock() + pause_s > ends_at:
+            raise error
+        self._sleep(pause_s)
+
+
+def time_for(error: Unavailable, budget: RetryBudget) -> float:
+    """Seconds from a call's first attempt within which it may be repeated after ``error``."""
+    if budget.first_time_s_max is None or not error.is_unreached:
+        return budget.time_s_max
+    return min(budget.first_time_s_max, budget.time_s_max)
+
+
+def pause_before(
+    failed: int, random: float, retry_after_s: float | None, budget: RetryBudget
+) -> float:
+    """Seconds to wait after ``failed`` attempts; ``random`` is in 0..1. Never less than what the
+    server asked for."""
+    highest_s = min(budget.pause_s_max, budget.pause_s_first * 2.0 ** (failed - 1))
+    return max(random * highest_s, retry_after_s or 0.0)
+
+
+def _is_joined(data: Buffer, buffers: Sequence[Buffer]) -> bool:
+    """Whether ``data`` is the joined ``buffers``."""
+    return bytes(data) == b"".join(buffers)
+
+
+class Limited:
+    """At most ``calls_max`` calls at once; others wait for ``wait_s_max``, then Unavailable."""
+
+    def __init__(self, inner: ObjectStore, calls_max: int, wait_s_max: float = 120.0) -> None:
+        self._inner = inner
+        self._calls_max = calls_max
+        self._wait_s_max = wait_s_max
+        self._free = threading.BoundedSemaphore(calls_max)
+
+    @property
+    def url(self) -> str:
+        return self._inner.url
+
+    def get(self, key: str, *, offset: int = 0, size: int, if_match: str | None = None) -> Part:
+        with self._call():
+            return self._inner.get(key, offset=offset, size=size, if_match=if_match)
+
+    def head(self, key: str) -> ObjectInfo:
+        with self._call():
+            return self._inner.head(key)
+
+    def put(self, key: str, data: Sequence[Buffer], *, if_absent: bool = False) -> str:
+        with self._call():
+            return self._inner.put(key, data, if_absent=if_absent)
+
+    def list(
+        self, prefix: str, *, after: str = "", limit: int | None = None
+    ) -> Iterator[ObjectInfo]:
+        with self._call():
+            found = iter(self._inner.list(prefix, after=after, limit=limit))
+        while True:
+            with self._call():  # not while the caller works on what it got
+                info = next(found, None)
+            if info is None:
+                return
+            yield info
+
+    def delete(self, key: str) -> None:
+        with self._call():
+            self._inner.delete(key)
+
+    def close(self) -> None:
+        self._inner.close()
+
+    @contextmanager
+    def _call(self) -> Iterator[None]:
+        if not self._free.acquire(timeout=self._wait_s_max):
+            raise Unavailable(
+                f"{self.url}: {self._calls_max} calls were under way for {self._wait_s_max:.0f} s"
+            )
+        try:
+            yield
+        finally:
+            self._free.release()
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """One call that ended. ``error`` is None where it succeeded."""
+
+    operation: str  # get, head, put, list, delete
+    size_bytes: int  # received or sent; 0 where it failed
+    seconds: float
+    error: type[LodefsError] | None
+
+
+class Observed:
+    """Tells a callback of every call; the callback must be fast and must not raise."""
+
+    def __init__(
+        self,
+        inner: ObjectStore,
+        observe: Callable[[Observation], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._inner = inner
+        self._observe = observe
+        self._clock = clock
+
+    @property
+    def url(self) -> str:
+        return self._inner.url
+
+    def get(self, key: str, *, offset: int = 0, size: int, if_match: str | None = None) -> Part:
+        with self._call("get") as call:
+            part = self._inner.get(key, offset=offset, size=size, if_match=if_match)
+            call.size_bytes = len(part.data)
+            return part
+
+    def head(self, key: str) -> ObjectInfo:
+        with self._call("head"):
+            return self._inner.head(key)
+
+    def put(self, key: str, data: Sequence[Buffer], *, if_absent: bool = False) -> str:
+        with self._call("put") as call:
+            etag = self._inner.put(key, data, if_absent=if_absent)
+            call.size_bytes = sum(memoryview(buffer).nbytes for buffer in data)
+            return etag
+
+    def list(
+        self, prefix: str, *, after: str = "", limit: int | None = None
+    ) -> Iterator[ObjectInfo]:
+        with self._call("list") as call:
+            found = iter(self._inner.list(prefix, after=after, limit=limit))
+            while (info := next(found, None)) is not None:
+                yielded_at = self._clock()
+                yield info
+                call.begun_at += self._clock() - yielded_at  # the caller's time is not the store's
+
+    def delete(self, key: str) -> None:
+        with self._call("delete"):
+            self._inner.delete(key)
+
+    def close(self) -> None:
+        self._inner.close()
+
+    @contextmanager
+    def _call(self, operation: str) -> Iterator[_Call]:
+        call = _Call(self._clock())
+        failed: type[LodefsError] | None = None
+        try:
+            yield call
+        except LodefsError as error:
+            failed = type(error)
+            raise
+        finally:
+            seconds = self._clock() - call.begun_at
+            self._observe(Observation(operation, call.size_bytes, seconds, failed))
+
+
+@dataclass(slots=True)
+class _Call:
+    begun_at: float
+    size_bytes: int = 0

@@ -1,0 +1,109 @@
+"""Whether a directory is what a pull would make of it: all of it is read, nothing is written."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from pathlib import Path
+
+from lodefs.chunkstore.format.tree import Entry, Kind
+from lodefs.chunkstore.pull.target import STATE_DIR, Handles, holds, translated
+from lodefs.chunkstore.repo.pack_reader import PackReader
+from lodefs.chunkstore.repo.tree_walk import Directory, join, scan
+
+SHARE_FILES = 64  # read by one thread at a time
+_NOT_ALIKE = (errno.ELOOP, errno.ENOTDIR, errno.EINVAL, errno.ENOENT, errno.EISDIR, errno.ENXIO)
+
+
+def is_filled(path: Path) -> bool:
+    """Whether something is in the directory, and no pull that has not ended. Denied."""
+    with translated(path):
+        try:
+            names = os.listdir(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+    return bool(names) and STATE_DIR not in names
+
+
+def first_difference(
+    packs: PackReader,
+    root: Entry,
+    path: Path,
+    executor: Executor,
+    alike: Callable[[Entry], None],
+) -> bytes | None:
+    """The path, in the directory, of something that differs from ``root`` or that only one of
+    them has; None where they are alike: names, kinds, contents, executable bits, symlinks.
+
+    Looks at names from the top down, so that another directory is known at once. ``alike`` is
+    told of each entry below ``root`` that is the same. Denied.
+    """
+    with translated(path):
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            return _first_difference(packs, root, fd, executor, alike)
+        finally:
+            os.close(fd)
+
+
+def _first_difference(
+    packs: PackReader, root: Entry, fd: int, executor: Executor, alike: Callable[[Entry], None]
+) -> bytes | None:
+    is_one = root.kind is not Kind.DIRECTORY  # it lies in the directory, under its own name
+    directories = [Directory(b"", root, [root])] if is_one else scan(packs, root, executor)
+    with Handles(fd) as handles:
+        for directory in directories:
+            found = _of_directory(directory, fd, handles, executor)
+            if found is not None:
+                return found
+            for child in directory.children:
+                alike(child)
+    return None
+
+
+def _of_directory(
+    directory: Directory, fd: int, handles: Handles, executor: Executor
+) -> bytes | None:
+    path, children = directory.path, directory.children
+    try:
+        names = set(map(os.fsencode, os.listdir(handles.directory(path))))
+    except OSError as error:
+        return _differs(error, path)
+    if other := names ^ {child.name for child in children}:
+        return join(path, min(other))
+    shares = [children[at : at + SHARE_FILES] for at in range(0, len(children), SHARE_FILES)]
+    for found in executor.map(lambda share: _of_share(path, share, fd), shares):
+        if found is not None:
+            return found
+    return None
+
+
+def _of_share(path: bytes, children: Sequence[Entry], fd: int) -> bytes | None:
+    with Handles(fd) as handles:
+        for child in children:
+            place = join(path, child.name)
+            try:
+                if not _is_alike(place, child, handles):
+                    return place
+            except OSError as error:
+                return _differs(error, place)
+    return None
+
+
+def _is_alike(place: bytes, entry: Entry, handles: Handles) -> bool:
+    if entry.kind is Kind.FILE:
+        return holds(place, entry, handles)
+    parent, _, name = place.rpartition(b"/")
+    if entry.kind is Kind.SYMLINK:
+        return os.readlink(name, dir_fd=handles.directory(parent)) == entry.target
+    handles.directory(place)
+    return True
+
+
+def _differs(error: OSError, place: bytes) -> bytes:
+    """``place``, where the error says that something of another kind is there; else the error."""
+    if error.errno not in _NOT_ALIKE:
+        raise error
+    return place

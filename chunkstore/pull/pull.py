@@ -1,0 +1,382 @@
+"""Pull: a full copy of a revision into a directory, parallel, verified, resumable.
+
+Chunks that lie together in a pack come with one GET of about 8 MiB and go to the disk with one
+pwritev for each file that they belong to. Every chunk is checked against its BLAKE3 before it is
+written; the digest of a file that came with one GET is checked too.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import defaultdict, deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+from blake3 import blake3
+
+from lodefs.chunkstore.errors import Corrupt, InvalidInput
+from lodefs.chunkstore.format.names import CommitId, PackId, Spec
+from lodefs.chunkstore.format.pack import PackIndex
+from lodefs.chunkstore.format.tree import Entry, Kind, Segment
+from lodefs.chunkstore.pull.compare import first_difference, is_filled
+from lodefs.chunkstore.pull.target import STATE_DIR, Handles, Target, holds, open_target, translated
+from lodefs.chunkstore.repo.history import find_in
+from lodefs.chunkstore.repo.pack_reader import PackReader
+from lodefs.chunkstore.repo.range_planner import Unit, Wanted, units
+from lodefs.chunkstore.repo.store import Store
+from lodefs.chunkstore.repo.tree_walk import join, scan
+from lodefs.chunkstore.system.progress import Progress
+from lodefs.chunkstore.types import Buffer
+
+WORKERS = 8
+FILES_TOGETHER_MAX = 32_768  # planned at once; bounds memory, whatever the size of the dataset
+
+
+@dataclass(frozen=True, slots=True)
+class PullResult:
+    """What a pull did. Bytes are of files' contents; ``fetched_bytes`` is without what an
+    interrupted pull had brought before."""
+
+    commit: CommitId
+    files: int  # regular ones
+    symlinks: int
+    directories: int
+    size_bytes: int
+    fetched_bytes: int
+    unchanged: bool = False  # all of it was there already, and nothing else
+
+
+@dataclass(slots=True, eq=False)
+class _File:
+    """A file on its way: how many of its bytes are in its part file."""
+
+    path: bytes
+    entry: Entry
+    left_bytes: int
+
+
+class _Part(NamedTuple):
+    """A segment of a file, and where in the file it begins."""
+
+    file: _File
+    segment: Segment
+    offset: int
+
+
+@dataclass(slots=True)
+class _Counts:
+    files: int = 0
+    symlinks: int = 0
+    directories: int = 0
+    size_bytes: int = 0
+    fetched_bytes: int = 0
+
+    def add(self, entry: Entry) -> None:
+        """One more entry below the root."""
+        if entry.kind is Kind.DIRECTORY:
+            self.directories += 1
+        elif entry.kind is Kind.SYMLINK:
+            self.symlinks += 1
+        else:
+            self.files += 1
+            self.size_bytes += entry.size_bytes
+
+
+Job = tuple[PackId, Unit[_Part]]
+
+
+def pull(
+    store: Store,
+    spec: Spec,
+    target: Path,
+    *,
+    workers: int = WORKERS,
+    progress: Progress | None = None,
+    sync: bool = True,
+) -> PullResult:
+    """Copies what ``spec`` names into the directory ``target``.
+
+    The target must be missing, empty, or left by an interrupted pull of the same commit and path,
+    which then goes on: whole files are kept after their bytes are checked, and of the others
+    the chunks that are there. One that is filled is only looked at: it is fine where it is just
+    what ``spec`` names, byte by byte, and refused where anything differs. A file or symlink comes
+    under its own name. Modification times are not part of a dataset: files get the time of the
+    pull. With ``sync`` everything is on disk on return (syncfs once, at the end). Memory: about
+    ``workers`` times 32 MiB.
+
+    NotFound, InvalidInput, InUse, NoSpace, Denied, Corrupt, Unavailable. After an error the target
+    keeps what came, and its state, so that it does not look complete.
+    """
+    progress = progress or Progress()
+    commit_id = store.resolve(spec.repo, spec.rev)
+    commit = store.commit(spec.repo, commit_id)
+    root = find_in(store.packs, commit.root, spec)
+    if not spec.path:
+        progress.files_total, progress.bytes_total = commit.files, commit.size_bytes
+    identity = {
+        "store": store.settings.store_id,
+        "repo": spec.repo,
+        "commit": commit_id.hex(),
+        "path": spec.path.hex(),
+    }
+    if is_filled(target):
+        counts = _look(store, spec, root, target, progress, workers)
+        return _result(commit_id, counts, unchanged=True)
+    with open_target(target, identity) as place, translated(target):
+        executor = ThreadPoolExecutor(workers, thread_name_prefix="pull")
+        try:
+            work = _Pull(store.packs, place, executor, workers, progress)
+            work.run(root)
+        finally:
+            executor.shutdown(cancel_futures=True)
+        if sync:
+            progress.phase = "writing to disk"
+            place.sync()
+        place.finish()
+    return _result(commit_id, work.counts, unchanged=False)
+
+
+def _result(commit_id: CommitId, counts: _Counts, *, unchanged: bool) -> PullResult:
+    return PullResult(
+        commit_id,
+        counts.files,
+        counts.symlinks,
+        counts.directories,
+        counts.size_bytes,
+        counts.fetched_bytes,
+        unchanged,
+    )
+
+
+def _look(
+    store: Store, spec: Spec, root: Entry, target: Path, progress: Progress, workers: int
+) -> _Counts:
+    """What a pull into a directory that is filled comes to. InvalidInput where it differs."""
+    progress.phase = "comparing"
+    counts = _Counts()
+    if root.kind is Kind.DIRECTORY:
+        counts.directories = 1
+
+    def alike(entry: Entry) -> None:
+        counts.add(entry)
+        if entry.kind is not Kind.DIRECTORY:
+            progress.files_done += 1
+            progress.bytes_done += entry.size_bytes if entry.kind is Kind.FILE else 0
+
+    with ThreadPoolExecutor(workers, thread_name_prefix="pull") as executor:
+        found = first_difference(store.packs, root, target, executor, alike)
+    if found is not None:
+        shown = found.decode("utf-8", "backslashreplace")
+        raise InvalidInput(
+            f"{target} is not empty, and is not {spec} as it is pulled: {shown} differs. What is "
+            "there stays as it is: pull into a directory that is empty or does not exist"
+        )
+    return counts
+
+
+class _Pull:
+    """One pull at work."""
+
+    def __init__(
+        self,
+        packs: PackReader,
+        target: Target,
+        executor: ThreadPoolExecutor,
+        workers: int,
+        progress: Progress,
+    ) -> None:
+        self._packs = packs
+        self._target = target
+        self._executor = executor
+        self._jobs_max = 2 * workers
+        self._progress = progress
+        self._lock = threading.Lock()  # guards counts, progress and files' left_bytes
+        self._failed = threading.Event()
+        self.counts = _Counts()
+
+    def run(self, root: Entry) -> None:
+        """Everything at and below ``root``."""
+        self._progress.phase = "pulling"
+        files = self._prepare(root)
+        while batch := list(islice(files, FILES_TOGETHER_MAX)):
+            if self._target.resumed:
+                batch = self._missing(batch)
+            self._run_jobs(self._jobs(batch))
+
+    def _prepare(self, root: Entry) -> Iterator[_File]:
+        """Makes directories and symlinks as they are found, and gives the files."""
+        with Handles(self._target.fd) as handles:
+            for path, entry in self._entries(root):
+                if path == STATE_DIR.encode():
+                    raise InvalidInput(
+                        f"the dataset has an entry {STATE_DIR} at its top, which is where pull "
+                        "keeps its state: pull the other entries one by one"
+                    )
+                self.counts.add(entry)
+                if entry.kind is Kind.DIRECTORY:
+                    self._target.make_directory(path, handles)
+                    continue
+                if entry.kind is Kind.SYMLINK:
+                    self._target.make_symlink(path, entry.target, handles)
+                    with self._lock:
+                        self._progress.files_done += 1
+                    continue
+                yield _File(path, entry, entry.size_bytes)
+
+    def _entries(self, root: Entry) -> Iterator[tuple[bytes, Entry]]:
+        if root.kind is not Kind.DIRECTORY:
+            yield root.name, root
+            return
+        self.counts.directories += 1  # the root itself
+        for directory in scan(self._packs, root, self._executor):
+            for child in directory.children:
+                yield join(directory.path, child.name), child
+
+    def _missing(self, batch: list[_File]) -> list[_File]:
+        """The files that an interrupted pull did not complete."""
+        size = -(-len(batch) // self._jobs_max)
+        shares = [batch[start : start + size] for start in range(0, len(batch), size)]
+        return [file for part in self._executor.map(self._missing_of, shares) for file in part]
+
+    def _missing_of(self, files: Sequence[_File]) -> list[_File]:
+        missing = []
+        with Handles(self._target.fd) as handles:
+            for file in files:
+                if holds(file.path, file.entry, handles):
+                    self._count(file.left_bytes, 0, 1)
+                else:
+                    missing.append(file)
+        return missing
+
+    def _jobs(self, batch: Sequence[_File]) -> Iterator[Job | list[_File]]:
+        """What the threads do: fetch a unit, or complete files that have no bytes."""
+        wanted: dict[PackId, list[Wanted[_Part]]] = defaultdict(list)
+        for file in batch:
+            offset = 0
+            for segment in file.entry.segments:
+                run = Wanted(segment.first, segment.count, _Part(file, segment, offset))
+                wanted[segment.pack].append(run)
+                offset += segment.size_bytes
+        if empty := [file for file in batch if not file.entry.segments]:
+            yield empty
+        for pack, index in self._indexes(list(wanted)):
+            runs = wanted.pop(pack)
+            for run in runs:
+                _check_run(index, run.what)
+            for unit in units(index, runs):
+                yield pack, unit
+
+    def _indexes(self, packs: Sequence[PackId]) -> Iterator[tuple[PackId, PackIndex]]:
+        """Each pack with its index, which the threads read some packs ahead."""
+        ahead: deque[tuple[PackId, Future[PackIndex]]] = deque()
+        for pack in packs:
+            ahead.append((pack, self._executor.submit(self._packs.index, pack)))
+            if len(ahead) > self._jobs_max:
+                first, index = ahead.popleft()
+                yield first, index.result()
+        for last, index in ahead:
+            yield last, index.result()
+
+    def _run_jobs(self, jobs: Iterator[Job | list[_File]]) -> None:
+        """Runs all jobs, at most ``_jobs_max`` at once; the first error ends them."""
+        running: set[Future[None]] = set()
+        try:
+            for job in jobs:
+                running.add(self._executor.submit(self._do, job))
+                if len(running) >= self._jobs_max:
+                    done, running = wait(running, return_when=FIRST_COMPLETED)
+                    for future in done:
+                        future.result()
+            for future in wait(running, return_when=FIRST_EXCEPTION).done:
+                future.result()
+        except BaseException:
+            self._failed.set()
+            raise
+
+    def _do(self, job: Job | list[_File]) -> None:
+        if self._failed.is_set():
+            return
+        with Handles(self._target.fd) as handles:
+            if isinstance(job, list):
+                for file in job:
+                    self._complete(file, handles)
+            else:
+                self._fetch(*job, handles)
+
+    def _fetch(self, pack: PackId, unit: Unit[_Part], handles: Handles) -> None:
+        """Reads a unit, unless all of it is there, and writes it into the files it belongs to."""
+        if not (self._target.resumed and self._is_there(pack, unit)):
+            chunks = self._packs.read(pack, unit.first, unit.count)
+            fetched = sum(map(len, chunks))
+            self._write(unit, chunks)
+            self._count(0, fetched, 0)
+        raw = self._packs.index(pack).raw_offsets
+        for first, count, (file, _, _), _ in unit.parts:
+            size_bytes = raw[first + count] - raw[first]
+            with self._lock:
+                file.left_bytes -= size_bytes
+                left_bytes = file.left_bytes
+            self._count(size_bytes, 0, 0)
+            if left_bytes == 0:
+                self._complete(file, handles)
+
+    def _write(self, unit: Unit[_Part], chunks: Sequence[Buffer]) -> None:
+        for first, count, (file, _, offset), before in unit.parts:
+            start = first - unit.first
+            run = chunks[start : start + count]
+            if before == 0 and len(file.entry.segments) == 1:
+                _check_digest(file, run)
+            self._target.write(file.path, file.entry, offset + before, run)
+
+    def _is_there(self, pack: PackId, unit: Unit[_Part]) -> bool:
+        """Whether an interrupted pull brought all of a unit; its chunks are read and checked."""
+        index = self._packs.index(pack)
+        for first, count, (file, _, offset), before in unit.parts:
+            fd = self._target.part(file.path)
+            if fd is None:
+                return False
+            at = offset + before
+            try:
+                for place in index.places(first, count):
+                    data = os.pread(fd, place.raw_size_bytes, at)
+                    if blake3(data).digest() != place.id:
+                        return False
+                    at += place.raw_size_bytes
+            finally:
+                os.close(fd)
+        return True
+
+    def _complete(self, file: _File, handles: Handles) -> None:
+        self._target.complete(file.path, file.entry, handles)
+        self._count(0, 0, 1)
+
+    def _count(self, done_bytes: int, fetched_bytes: int, files: int) -> None:
+        with self._lock:
+            self._progress.bytes_done += done_bytes
+            self._progress.bytes_sent += fetched_bytes
+            self._progress.files_done += files
+            self.counts.fetched_bytes += fetched_bytes
+
+
+def _check_run(index: PackIndex, part: _Part) -> None:
+    """Corrupt where a pack does not hold what a file's segment says."""
+    try:
+        index.check_run(*part.segment[1:])
+    except Corrupt as error:
+        raise Corrupt(f"{part.file.path!r}: {error}") from error
+
+
+def _check_digest(file: _File, chunks: Sequence[Buffer]) -> None:
+    """Of a file whose bytes are all here. One chunk was checked already: its id is the digest."""
+    if sum(map(len, chunks)) != file.entry.size_bytes:
+        return  # the rest comes with other units, and `verify --data` checks such files
+    hashed = blake3()
+    for chunk in chunks:
+        hashed.update(chunk)
+    if hashed.digest() != file.entry.digest:
+        raise Corrupt(f"{file.path!r}: its chunks are right, but do not make the file's digest")

@@ -1,0 +1,291 @@
+"""The directory that a pull fills: its state file, its half-written files, and safe ways into it.
+
+While a pull runs, ``.lodefs-pull`` inside the target holds ``state.json`` (what is pulled, and the
+lock) and one part file for every file that is not complete. A complete file is renamed to its
+place. So whatever has a name of the dataset is whole, and a pull that was killed can go on.
+
+No symlink inside the target is ever followed: every directory is opened by its name from its
+parent's descriptor with O_NOFOLLOW.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import json
+import os
+import shlex
+import stat
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from blake3 import blake3
+
+from lodefs.chunkstore.errors import InUse, InvalidInput, LodefsError, NoSpace
+from lodefs.chunkstore.format.decoding import from_json
+from lodefs.chunkstore.format.names import PULL_STATE_DIR, Spec, digest_of
+from lodefs.chunkstore.format.tree import Entry
+from lodefs.chunkstore.system.batched_writes import write_at
+from lodefs.chunkstore.system.os_errors import kind_of
+from lodefs.chunkstore.types import Buffer
+
+STATE_DIR = PULL_STATE_DIR
+_STATE = "state.json"
+STATE_SIZE_BYTES_MAX = 64 * 1024
+HANDLES_MAX = 64  # directories kept open by one thread
+READ_SIZE_BYTES = 1 << 20
+_DIRECTORY = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Target:
+    """The target of one pull, locked by it. Its methods may be called by many threads."""
+
+    def __init__(self, path: Path, fd: int, state_fd: int, *, resumed: bool) -> None:
+        self.path = path
+        self.fd = fd
+        self.resumed = resumed  # an earlier pull of the same left something
+        self._state_fd = state_fd
+
+    def sync(self) -> None:
+        """All files of the target's file system are on disk on return."""
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.syncfs(self.fd) != 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number), str(self.path))
+
+    def finish(self) -> None:
+        """Removes the state: from now on the target is a directory like any other."""
+        for name in os.listdir(self._state_fd):
+            if name != _STATE:
+                os.unlink(name, dir_fd=self._state_fd)
+        os.unlink(_STATE, dir_fd=self._state_fd)
+        os.rmdir(STATE_DIR, dir_fd=self.fd)
+
+    def write(self, path: bytes, entry: Entry, offset: int, buffers: Sequence[Buffer]) -> None:
+        """Writes joined buffers at an offset of the part file of ``path``."""
+        fd = self._open_part(path, os.O_WRONLY | os.O_CREAT, executable=entry.executable)
+        try:
+            write_at(fd, offset, buffers)
+        finally:
+            os.close(fd)
+
+    def complete(self, path: bytes, entry: Entry, handles: Handles) -> None:
+        """Gives the part file of ``path``, which is whole now, its name."""
+        if self.resumed or not entry.size_bytes:
+            fd = self._open_part(path, os.O_WRONLY | os.O_CREAT, executable=entry.executable)
+            try:
+                os.ftruncate(fd, entry.size_bytes)
+            finally:
+                os.close(fd)
+        parent, _, name = path.rpartition(b"/")
+        os.rename(
+            part_name(path), name, src_dir_fd=self._state_fd, dst_dir_fd=handles.directory(parent)
+        )
+
+    def part(self, path: bytes) -> int | None:
+        """A descriptor to read the part file of ``path``; None where there is none."""
+        try:
+            return self._open_part(path, os.O_RDONLY, executable=False)
+        except FileNotFoundError:
+            return None
+
+    def make_directory(self, path: bytes, handles: Handles) -> None:
+        """Makes one directory, whose parent is there."""
+        parent, _, name = path.rpartition(b"/")
+        with suppress(FileExistsError):  # opening things in it fails where it is something else
+            os.mkdir(name, dir_fd=handles.directory(parent))
+
+    def make_symlink(self, path: bytes, target: bytes, handles: Handles) -> None:
+        """Makes one symlink, whose parent is there. Its target is not looked at."""
+        parent, _, name = path.rpartition(b"/")
+        directory = handles.directory(parent)
+        try:
+            os.symlink(target, name, dir_fd=directory)
+        except FileExistsError:
+            if not self.resumed or os.readlink(name, dir_fd=directory) != target:
+                raise
+
+    def _open_part(self, path: bytes, flags: int, *, executable: bool) -> int:
+        mode = 0o777 if executable else 0o666  # less the umask, as for any new file
+        flags |= os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a FIFO there must not hang the pull
+        return os.open(part_name(path), flags, mode, dir_fd=self._state_fd)
+
+
+class Handles:
+    """Open directories of a target, the last used few. One thread; close it in the end."""
+
+    def __init__(self, root_fd: int) -> None:
+        self._root_fd = root_fd
+        self._open: OrderedDict[bytes, int] = OrderedDict()
+
+    def __enter__(self) -> Handles:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for fd in self._open.values():
+            os.close(fd)
+        self._open.clear()
+
+    def directory(self, path: bytes) -> int:
+        """A descriptor of the directory ``path``, good until the next call.
+
+        OSError (ELOOP, ENOTDIR) where any part of the path is a symlink or a file.
+        """
+        if not path:
+            return self._root_fd
+        fd = self._open.get(path)
+        if fd is not None:
+            self._open.move_to_end(path)
+            return fd
+        fd = self._descend(path)
+        if len(self._open) >= HANDLES_MAX:
+            os.close(self._open.popitem(last=False)[1])
+        self._open[path] = fd
+        return fd
+
+    def _descend(self, path: bytes) -> int:
+        """Opens ``path`` name by name, from the nearest directory above that is open."""
+        above, names = path, []
+        fd = None
+        while fd is None:
+            above, _, name = above.rpartition(b"/")
+            names.append(name)
+            fd = self._open.get(above) if above else self._root_fd
+        own = False
+        for name in reversed(names):
+            try:
+                below = os.open(name, os.O_RDONLY | _DIRECTORY, dir_fd=fd)
+            finally:
+                if own:
+                    os.close(fd)
+            fd, own = below, True
+        return fd
+
+
+def holds(path: bytes, entry: Entry, handles: Handles) -> bool:
+    """Whether a file is in its place, with these very bytes (all are read)."""
+    parent, _, name = path.rpartition(b"/")
+    try:
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        fd = os.open(name, flags, dir_fd=handles.directory(parent))
+    except FileNotFoundError:
+        return False
+    try:
+        found = os.fstat(fd)
+        return (
+            stat.S_ISREG(found.st_mode)
+            and found.st_size == entry.size_bytes
+            and bool(found.st_mode & stat.S_IXUSR) == entry.executable
+            and _digest_of_file(fd) == entry.digest
+        )
+    finally:
+        os.close(fd)
+
+
+def part_name(path: bytes) -> str:
+    """The part file of a path: a name that any path has room in."""
+    return digest_of(path).hex()[:40]
+
+
+@contextmanager
+def open_target(path: Path, identity: dict[str, str]) -> Iterator[Target]:
+    """The target, ready to be filled with what ``identity`` names.
+
+    It must be missing, empty, or left by an interrupted pull of the same. InvalidInput, InUse,
+    Denied, NoSpace.
+    """
+    with translated(path):
+        if os.path.lexists(path) and not path.is_dir():
+            raise InvalidInput(f"{path} is not a directory: pull fills a directory, also by a file")
+        os.makedirs(path, exist_ok=True)
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    opened = [fd]
+    try:
+        with translated(path):
+            target = _claim(path, fd, identity, opened)
+        yield target
+    finally:
+        for each in reversed(opened):
+            os.close(each)
+
+
+def _claim(path: Path, fd: int, identity: dict[str, str], opened: list[int]) -> Target:
+    names = os.listdir(fd)
+    resumed = STATE_DIR in names
+    if names and not resumed:
+        raise InvalidInput(
+            f"{path} is not empty: pull into a directory that is empty or does not exist"
+        )
+    if not resumed:
+        os.mkdir(STATE_DIR, 0o700, dir_fd=fd)
+    state_fd = os.open(STATE_DIR, os.O_RDONLY | _DIRECTORY, dir_fd=fd)
+    opened.append(state_fd)
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    lock_fd = os.open(_STATE, flags, 0o600, dir_fd=state_fd)
+    opened.append(lock_fd)
+    try:
+        fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise InUse(f"{path} is being filled by another pull; wait until that is done") from None
+    encoded = json.dumps(identity, sort_keys=True).encode()
+    found = os.pread(lock_fd, STATE_SIZE_BYTES_MAX, 0)
+    if not found and names in ([], [STATE_DIR]):  # new, or killed before this was written
+        os.pwrite(lock_fd, encoded, 0)
+    elif found != encoded:
+        raise InvalidInput(
+            f"{path} holds an interrupted pull of {_told(found)}: repeat that one, or delete the "
+            "directory"
+        )
+    return Target(path, fd, state_fd, resumed=resumed)
+
+
+def _told(state: bytes) -> str:
+    try:
+        identity = from_json(state, dict[str, str])
+        return f"{identity['repo']}, commit {identity['commit'][:12]}"
+    except (InvalidInput, KeyError):
+        return "something else"
+
+
+def command_to_end(root: bytes) -> str:
+    """The command that ends the pull whose state is in the directory ``root``."""
+    directory, what = os.fsdecode(root), "REPO@COMMIT"
+    with suppress(OSError, InvalidInput, KeyError, ValueError):
+        with open(os.path.join(directory, STATE_DIR, _STATE), "rb") as state:
+            identity = from_json(state.read(STATE_SIZE_BYTES_MAX), dict[str, str])
+        path = bytes.fromhex(identity["path"])
+        what = str(Spec(identity["repo"], identity["commit"], path))
+    return f"lodefs pull {shlex.quote(what)} {shlex.quote(directory)}"
+
+
+@contextmanager
+def translated(path: Path) -> Iterator[None]:
+    """Errors of the target's file system as ours."""
+    try:
+        yield
+    except OSError as error:
+        raise _error_of(error, path) from error
+
+
+def _error_of(error: OSError, path: Path) -> LodefsError:
+    place = f"{path}: {error.strerror}"
+    kind = kind_of(error)
+    if kind is NoSpace:
+        return NoSpace(f"{place}; make room and repeat the pull: it goes on where it stopped")
+    if error.errno in (errno.EEXIST, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENOTEMPTY):
+        return InvalidInput(f"{place}: something else changed the directory while it was filled")
+    if error.errno in (errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ):
+        return InvalidInput(f"{place}: the file system does not take a name of this dataset")
+    return kind(place)
+
+
+def _digest_of_file(fd: int) -> bytes:
+    hashed = blake3()
+    buffer = bytearray(READ_SIZE_BYTES)
+    view = memoryview(buffer)
+    while size_bytes := os.readv(fd, [buffer]):
+        hashed.update(view[:size_bytes])
+    return hashed.digest()

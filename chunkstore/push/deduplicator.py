@@ -1,0 +1,192 @@
+"""What becomes of the chunks that lanes cut: which of them are stored, and where each file lies."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from lodefs.chunkstore.format.names import ID_BYTES
+from lodefs.chunkstore.format.pack import PackIndex
+from lodefs.chunkstore.format.tree import Segment
+from lodefs.chunkstore.push.chunk_places import begins_pack
+from lodefs.chunkstore.push.fragmentation import (
+    UNKNOWN,
+    Layout,
+    Run,
+    choose,
+    follow,
+    join_runs,
+    place_all,
+)
+from lodefs.chunkstore.push.pack_writer import Packer, Uploader
+from lodefs.chunkstore.push.push_index import PushIndex
+from lodefs.chunkstore.push.workers.window_join import CutChunk, CutFile, CutUnit
+from lodefs.chunkstore.system.progress import Progress
+from lodefs.chunkstore.types import Buffer
+
+_FRESH = 1 << 63  # places from here on are serials of the packer; see pack_writer.py
+
+FileDone = Callable[[CutFile, list[Run], int], None]
+
+
+_NOTHING: tuple[Layout, list[Run]] = (Layout(), [])  # of a file that begins
+
+
+class Intake:
+    """The lanes' sink, and the ledger of where data lies. One thread.
+
+    ``file_done`` is called with each file that is read, its runs, and a serial that is above those
+    of all new chunks in them. ``stored`` is called when chunks went into packs.
+    """
+
+    def __init__(self, index: PushIndex, uploader: Uploader, progress: Progress) -> None:
+        self.file_done: FileDone = _nobody
+        self.stored: Callable[[], None] = lambda: None
+        self._index = index
+        self._progress = progress
+        self._packer = Packer(uploader, self._pack_stored)
+        # Chunks that the index does not know yet: their places by id. Bounded by the packs and
+        # units that are under way
+        self._fresh: dict[bytes, int] = {}
+        self._promised = _FRESH  # the place of the next chunk that is wanted
+        self._wanted: deque[list[CutChunk]] = deque()  # of units whose bytes have not come
+        self._partial: dict[int, tuple[Layout, list[Run]]] = {}  # files in several parts, by token
+        self.files_read = 0
+        self.new_bytes = 0
+
+    @property
+    def sealed(self) -> int:
+        """New chunks below this serial are in packs with an id."""
+        return self._packer.sealed
+
+    @property
+    def uploaded(self) -> int:
+        """New chunks below this serial are in the store."""
+        return self._packer.uploaded
+
+    def seal(self) -> None:
+        """Ends the last pack."""
+        self._packer.seal()
+
+    def segments(self, run: Run) -> list[Segment]:
+        """The segments of a run of places; new ones must be sealed."""
+        if run.place >= _FRESH:
+            return self._packer.segments(run.place - _FRESH, run.chunks)
+        return [self._index.segment(run)]
+
+    def wanted(self, unit: CutUnit) -> Sequence[bool]:
+        """Decides for each chunk whether it is stored."""
+        fresh = self._fresh
+        asked = [chunk.id for file in unit.files for chunk in file.chunks if chunk.id not in fresh]
+        known = self._index.find(asked) if asked else {}
+        flags: list[bool] = []
+        new: list[CutChunk] = []
+        for file in unit.files:
+            if file.first and len(file.chunks) == 1:  # nearly all files
+                flags.append(self._decide_one(file, known, new))
+            else:
+                flags += self._decide(file, known, new)
+        if new:
+            self._wanted.append(new)
+        return flags
+
+    def store(self, unit: CutUnit, stored: Sequence[tuple[int, Buffer]]) -> None:  # noqa: ARG002
+        """Puts the wanted chunks into packs."""
+        if not stored:
+            return
+        add = self._packer.add
+        for (chunk_id, raw_size_bytes), (codec, data) in zip(
+            self._wanted.popleft(), stored, strict=True
+        ):
+            add(chunk_id, codec, data, raw_size_bytes)
+        self.stored()
+
+    def _decide_one(self, file: CutFile, known: dict[bytes, int], new: list[CutChunk]) -> bool:
+        """As _decide, of a beginning that is one chunk."""
+        chunk = file.chunks[0]
+        chunk_id, size_bytes = chunk
+        place = self._fresh.get(chunk_id, UNKNOWN)
+        if place == UNKNOWN:
+            place = known.get(chunk_id, UNKNOWN)
+        is_new = place == UNKNOWN
+        if is_new:
+            place = self._fresh[chunk_id] = self._promised
+            self._promised += 1
+            self.new_bytes += size_bytes
+            new.append(chunk)
+        self._decided(file, [Run(place, 1, size_bytes)], Layout(1, 0, place + 1), size_bytes)
+        return is_new
+
+    def _decide(
+        self, file: CutFile, known: dict[bytes, int], new: list[CutChunk]
+    ) -> Sequence[bool]:
+        """Flags for the chunks of a file or part; the wanted ones are appended to ``new``."""
+        fresh, chunks = self._fresh, file.chunks
+        layout, before = _NOTHING if file.first else self._partial.pop(file.token, _NOTHING)
+        places = [fresh.get(chunk.id, UNKNOWN) for chunk in chunks]
+        if known and UNKNOWN in places:
+            places = [
+                known.get(chunk.id, UNKNOWN) if place == UNKNOWN else place
+                for chunk, place in zip(chunks, places, strict=True)
+            ]
+        promised = self._promised
+        flags = choose(places, layout, promised)
+        if sum(flags) > places.count(UNKNOWN):  # some would be stored again
+            places = self._as_stored(chunks, places, layout)
+            flags = choose(places, layout, promised, sum(map(begins_pack, places)))
+        sizes = [chunk.raw_size_bytes for chunk in chunks]
+        runs, layout = place_all(places, sizes, flags, promised, layout)
+        for chunk, is_wanted in zip(chunks, flags, strict=True):
+            if is_wanted:
+                fresh[chunk.id] = promised
+                promised += 1
+                self.new_bytes += chunk.raw_size_bytes
+                new.append(chunk)
+        self._promised = promised
+        self._decided(file, join_runs(before, runs) if before else runs, layout, sum(sizes))
+        return flags
+
+    def _as_stored(
+        self, chunks: Sequence[CutChunk], places: Sequence[int], layout: Layout
+    ) -> list[int]:
+        """The best places of a part, of all that its chunks have. They may have been stored again
+        before, for this very file, which another machine pushed; it then lies in long runs, but
+        for where it goes on in the next pack."""
+        known = self._index.find_all([chunk.id for chunk in chunks])
+        options = [
+            {*known.get(chunk.id, ()), *([] if place == UNKNOWN else [place])}
+            for chunk, place in zip(chunks, places, strict=True)
+        ]
+        return follow(options, layout)
+
+    def _decided(self, file: CutFile, runs: list[Run], layout: Layout, size_bytes: int) -> None:
+        """Where a file, or what came of it so far, lies. ``size_bytes``: of its last part."""
+        progress = self._progress
+        progress.bytes_done += size_bytes
+        if not file.last:
+            self._partial[file.token] = (layout, runs)
+        else:
+            progress.files_done += 1
+            self.files_read += 1
+            self.file_done(file, runs, _highest(runs))
+
+    def _pack_stored(self, pack: PackIndex) -> None:
+        """A pack is in the store: from now on the index knows its chunks."""
+        self._index.add_packs([pack])
+        fresh, below = self._fresh, _FRESH + self._packer.uploaded
+        ids = pack.ids
+        for at in range(0, len(ids), ID_BYTES):
+            chunk_id = ids[at : at + ID_BYTES]
+            if fresh.get(chunk_id, below) < below:
+                del fresh[chunk_id]
+
+
+def _highest(runs: list[Run]) -> int:
+    """A serial above those of all new chunks in ``runs``."""
+    if len(runs) == 1:
+        return runs[0].end - _FRESH
+    return max([run.end - _FRESH for run in runs], default=0)
+
+
+def _nobody(file: CutFile, runs: list[Run], serial: int) -> None:
+    """Stands in until the push says who wants to know."""

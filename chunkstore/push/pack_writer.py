@@ -1,0 +1,266 @@
+"""Chunks become packs, and packs go to the store while the next ones are filled.
+
+The chunks of one Packer are numbered in the order in which they come (serials), through all its
+packs: a run of serials is a compact reference to chunks whose pack has no id yet.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+from array import array
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from threading import Event
+from typing import NoReturn
+
+from lodefs.chunkstore.errors import AlreadyExists
+from lodefs.chunkstore.format import keys
+from lodefs.chunkstore.format.names import PackId
+from lodefs.chunkstore.format.pack import PACK_CHUNKS_MAX, PackIndex
+from lodefs.chunkstore.format.tree import SAME_PACK, Segment
+from lodefs.chunkstore.objects.interface import ObjectStore
+from lodefs.chunkstore.push.pack_check import is_whole
+from lodefs.chunkstore.system.progress import Progress
+from lodefs.chunkstore.types import Buffer
+
+# The first packs are small, so that the network has work soon
+DATA_PACK_SIZES_BYTES = (8 << 20, 16 << 20, 32 << 20)
+TREE_PACK_SIZES_BYTES = (32 << 20,)
+UPLOADS_MAX = 3  # packs under way; one more is being filled
+_BODY_SIZE_BYTES = max(DATA_PACK_SIZES_BYTES + TREE_PACK_SIZES_BYTES)
+
+
+@dataclass(frozen=True, slots=True)
+class _Upload:
+    future: Future[int | None]
+    body: memoryview
+    confirmed: Callable[[], None]
+
+
+class Uploader:
+    """Puts packs into the store, ``uploads_max`` at once, from memory that is used again.
+
+    ``prepare`` is called before the first one. Packs in ``spoilt`` are put whatever is there under
+    their names. After an error nothing more is put, and every call raises it.
+    """
+
+    def __init__(
+        self,
+        objects: ObjectStore,
+        progress: Progress,
+        prepare: Callable[[], None],
+        uploads_max: int = UPLOADS_MAX,
+        spoilt: Collection[PackId] = (),
+    ) -> None:
+        self._objects = objects
+        self._prepare = prepare
+        self._progress = progress
+        self._uploads_max = uploads_max
+        self._spoilt = spoilt
+        self._executor: ThreadPoolExecutor | None = None  # worker processes are forked before
+        self._under_way: deque[_Upload] = deque()
+        self._bodies: list[memoryview] = []  # free ones
+        self._stopped = Event()
+        self.stored_bytes = 0  # of all packs that were put
+
+    def body(self) -> memoryview:
+        """Memory for a pack, page-aligned, of the largest size. ``put`` gives it back."""
+        if self._bodies:
+            return self._bodies.pop()
+        memory = mmap.mmap(-1, _BODY_SIZE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        with contextlib.suppress(OSError):  # a kernel without huge pages
+            memory.madvise(mmap.MADV_HUGEPAGE)
+        return memoryview(memory)
+
+    def put(
+        self,
+        pack_id: PackId,
+        body: memoryview,
+        buffers: Sequence[Buffer],
+        confirmed: Callable[[], None],
+    ) -> None:
+        """Starts to put a pack; waits while too many are under way. ``confirmed`` is called in
+        the caller's thread, by a later call, in the order of the puts."""
+        while len(self._under_way) >= self._uploads_max:
+            self._confirm()
+        self.poll()
+        if self._executor is None:
+            self._prepare()
+            self._executor = ThreadPoolExecutor(self._uploads_max, "lodefs-upload")
+        future = self._executor.submit(self._put, pack_id, buffers)
+        self._under_way.append(_Upload(future, body, confirmed))
+
+    def poll(self) -> None:
+        """Confirms what is done; raises the error of one that failed."""
+        if self._stopped.is_set():
+            self._raise_failure()
+        while self._under_way and self._under_way[0].future.done():
+            self._confirm()
+
+    def finish(self) -> None:
+        """Waits until all packs are in the store."""
+        while self._under_way:
+            self._confirm()
+
+    def stop(self) -> None:
+        """Puts nothing more, waits for what is under way, and confirms what came through: the
+        next push need not send it again."""
+        self._stopped.set()
+        if self._executor is not None:
+            self._executor.shutdown(cancel_futures=True)
+        while self._under_way:
+            upload = self._under_way.popleft()
+            failed = upload.future.cancelled() or upload.future.exception() is not None
+            if failed or upload.future.result() is None:
+                self._under_way.clear()
+            else:
+                upload.confirmed()
+
+    def close(self) -> None:
+        """Puts nothing more, and waits for what is under way. May be called twice."""
+        self._under_way.clear()
+        self.stop()
+
+    def _put(self, pack_id: PackId, buffers: Sequence[Buffer]) -> int | None:
+        """The bytes that were written; None where nothing was done."""
+        if self._stopped.is_set():
+            return None
+        try:
+            try:
+                self._objects.put(keys.pack(pack_id), buffers, if_absent=True)
+            except AlreadyExists:
+                # the same chunks, which is all that a pack's name says
+                if pack_id not in self._spoilt and is_whole(self._objects, pack_id):
+                    return 0
+                self._objects.put(keys.pack(pack_id), buffers)
+        except BaseException:
+            self._stopped.set()
+            raise
+        return sum(len(buffer) for buffer in buffers)
+
+    def _confirm(self) -> None:
+        upload = self._under_way[0]
+        size_bytes = upload.future.result()
+        if self._stopped.is_set() or size_bytes is None:
+            self._raise_failure()
+        self._under_way.popleft()
+        self._bodies.append(upload.body)
+        self.stored_bytes += size_bytes
+        self._progress.bytes_sent += size_bytes
+        upload.confirmed()
+
+    def _raise_failure(self) -> NoReturn:
+        for upload in self._under_way:
+            upload.future.result()
+        raise RuntimeError("the uploader is closed")
+
+
+class _OpenPack:
+    """A pack that is being filled: its bytes, and the columns of its index."""
+
+    __slots__ = ("body", "codecs", "ids", "raw_sizes", "stored_sizes", "used")
+
+    def __init__(self) -> None:
+        self.body = memoryview(b"")  # from the first chunk on: the uploader's memory
+        self.used = 0
+        self.ids: list[bytes] = []
+        self.codecs = bytearray()
+        self.stored_sizes = array("I")
+        self.raw_sizes = array("I")
+
+
+class Packer:
+    """Fills packs of one kind (data or trees). One thread.
+
+    ``confirmed`` is told of every pack that is in the store.
+    """
+
+    def __init__(
+        self,
+        uploader: Uploader,
+        confirmed: Callable[[PackIndex], None],
+        sizes_bytes: Sequence[int] = DATA_PACK_SIZES_BYTES,
+    ) -> None:
+        self._uploader = uploader
+        self._confirmed = confirmed
+        self._sizes_bytes = sizes_bytes
+        self._starts: list[int] = [0]  # the first serial of each pack, the open one too
+        self._pack_ids: list[PackId] = []  # of the sealed ones
+        # of all chunks, since files that end late say where they lie: 64 MiB for a TiB of new bytes
+        self._raw_sizes = array("I")
+        self._limit = sizes_bytes[0]
+        self._open = _OpenPack()
+        self.serial = 0  # of the next chunk
+        self.uploaded = 0  # chunks below this serial are in the store
+
+    @property
+    def sealed(self) -> int:
+        """Chunks below this serial are in packs with an id."""
+        return self._starts[-1]
+
+    def has_room(self, size_bytes: int, chunks: int) -> bool:
+        """Whether so many chunks of so many bytes together would go into the open pack."""
+        pack = self._open
+        has_bytes = pack.used + size_bytes <= self._limit
+        return has_bytes and len(pack.ids) + chunks <= PACK_CHUNKS_MAX
+
+    def add(self, chunk_id: bytes, codec: int, stored: Buffer, raw_size_bytes: int) -> int:
+        """Copies a chunk's stored bytes into the open pack; gives its serial."""
+        size = len(stored)
+        pack = self._open
+        end = pack.used + size
+        if pack.ids and (end > self._limit or len(pack.ids) >= PACK_CHUNKS_MAX):
+            self.seal()
+            pack = self._open
+            end = size
+        if not pack.ids:
+            pack.body = self._uploader.body()
+        pack.body[end - size : end] = stored
+        pack.used = end
+        pack.ids.append(chunk_id)
+        pack.codecs.append(codec)
+        pack.stored_sizes.append(size)
+        pack.raw_sizes.append(raw_size_bytes)
+        self._raw_sizes.append(raw_size_bytes)
+        serial = self.serial
+        self.serial = serial + 1
+        return serial
+
+    def seal(self) -> None:
+        """Gives the open pack its id and starts to put it; nothing where it is empty."""
+        pack, serial = self._open, self.serial
+        if not pack.ids:
+            return
+        index = PackIndex(b"".join(pack.ids), pack.raw_sizes, pack.stored_sizes, bytes(pack.codecs))
+        self._pack_ids.append(index.pack_id)
+        self._starts.append(serial)
+        self._limit = self._sizes_bytes[min(len(self._pack_ids), len(self._sizes_bytes) - 1)]
+        self._open = _OpenPack()
+
+        def confirmed() -> None:
+            self.uploaded = serial
+            self._confirmed(index)
+
+        buffers: list[Buffer] = [pack.body[: pack.used], index.encode()]
+        self._uploader.put(index.pack_id, pack.body, buffers, confirmed)
+
+    def segments(self, serial: int, chunks: int) -> list[Segment]:
+        """Where those chunks lie. In the pack that is still open: SAME_PACK."""
+        found: list[Segment] = []
+        end = serial + chunks
+        number = bisect_right(self._starts, serial) - 1
+        while serial < end:
+            start = self._starts[number]
+            is_open = number == len(self._pack_ids)
+            stop = end if is_open else min(end, self._starts[number + 1])
+            pack_id = SAME_PACK if is_open else self._pack_ids[number]
+            sizes = self._raw_sizes
+            size_bytes = sizes[serial] if stop - serial == 1 else sum(sizes[serial:stop])
+            found.append(Segment(pack_id, serial - start, stop - serial, size_bytes))
+            serial = stop
+            number += 1
+        return found

@@ -1,0 +1,277 @@
+"""Stores the trees of a push: those that the store does not have, the root last.
+
+From the root down it is found which trees this machine knows to be there, by their digest in the
+push index. Below such a tree nothing is looked at. The others are encoded from the bottom up,
+because a tree says where the trees of its directories lie; one whose chunks the store has, as one
+that another machine stored, is used again.
+
+A tree of the store is never used because it claims a digest: the digest does not say where the
+files lie, so such a tree could lead to other bytes. That its chunks are the same is a proof.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from lodefs.chunkstore.format.chunking import ChunkingParams, cut
+from lodefs.chunkstore.format.compression import RAW, compress
+from lodefs.chunkstore.format.names import Digest, PackId, digest_of
+from lodefs.chunkstore.format.tree import SAME_PACK, Entry, Kind, Segment, decode_tree, encode_tree
+from lodefs.chunkstore.push.directories import Child, contents_of, key_of
+from lodefs.chunkstore.push.fragmentation import (
+    UNKNOWN,
+    Layout,
+    Run,
+    choose,
+    follow,
+    join,
+    place_all,
+)
+from lodefs.chunkstore.push.pack_writer import Packer
+from lodefs.chunkstore.push.push_index import PushIndex, SourceMemory, TreePlace
+from lodefs.chunkstore.types import Buffer
+
+# Larger trees say the pack of everything, so that chunks of them can be used again elsewhere
+WHOLE_SIZE_BYTES_MAX = 1 << 20
+_ENTRY_SIZE_BYTES = 80  # about what an entry takes, besides its name
+COMPRESSED_SIZE_BYTES_MIN = 256  # smaller trees are mostly digests, and do not shrink
+CANDIDATES_MAX = 8  # packs in which a tree that names its own pack is looked for
+_FRESH = 1 << 63  # places from here on are serials of the packer: see pack_writer.py
+
+
+class _Placed(NamedTuple):
+    """Where a tree lies: runs of places (serials of new chunks from _FRESH on)."""
+
+    size_bytes: int
+    runs: tuple[Run, ...] = ()
+    segments: tuple[Segment, ...] = ()  # of a tree that was there already
+
+
+@dataclass(slots=True)
+class _Frame:
+    """A directory whose tree has to be stored, and how far that is."""
+
+    name: bytes
+    digest: Digest
+    files: bytes
+    children: list[Child]
+    key: bytes
+    is_new: bool  # it names chunks that this push stored, so the store cannot have its tree
+    placed: dict[bytes, _Placed]  # of its directories, by name
+    next: int = 0  # child
+
+
+@dataclass(slots=True)
+class TreeWriter:
+    """Puts trees into the packs of ``packer``, which has nothing but trees."""
+
+    packer: Packer
+    params: ChunkingParams
+    index: PushIndex
+    memory: SourceMemory
+    stored: int = 0  # trees
+    raw_bytes: int = 0  # of new chunks
+    _new: dict[bytes, _Placed] = field(default_factory=dict)  # trees of this push, by digest
+
+    def store(self, root: Child) -> Entry:
+        """Stores what is missing; gives the root's entry. All packs are sealed then.
+
+        Raises what the store does; IndexBroken.
+        """
+        placed = self._known([root]).get(root.name) or self._store_below(root)
+        self.packer.seal()
+        return self._directory(b"", root.digest, placed)
+
+    def new_places(self) -> list[tuple[bytes, TreePlace]]:
+        """Digest and place of the trees that were stored; after ``store``."""
+        return [
+            (digest, TreePlace(placed.size_bytes, self._segments(placed)))
+            for digest, placed in self._new.items()
+        ]
+
+    def _store_below(self, root: Child) -> _Placed:
+        """Stores a tree after all trees below it that are missing. No recursion: trees may be
+        deeper than Python's stack."""
+        frames = [self._frame(root, b"")]
+        while True:
+            frame = frames[-1]
+            child = _next_missing(frame, self._new)
+            if child is not None and child.node is not None and not child.node.children:
+                node = child.node
+                frame.placed[child.name] = self._store_files(
+                    child.digest, node.files, is_new=node.serial > 0
+                )
+                continue
+            if child is not None:
+                frames.append(self._frame(child, key_of(frame.key, child.name)))
+                continue
+            placed = self._store_one(frame)
+            frames.pop()
+            if not frames:
+                return placed
+            frames[-1].placed[frame.name] = placed
+
+    def _frame(self, child: Child, key: bytes) -> _Frame:
+        files, children = contents_of(child, key, self.memory)
+        is_new = child.node is not None and child.node.serial > 0
+        known = self._known(children)
+        return _Frame(child.name, child.digest, files, children, key, is_new, known)
+
+    def _known(self, children: Sequence[Child]) -> dict[bytes, _Placed]:
+        """Those of the directories whose trees the index knows to be in the store, by name."""
+        places = self.index.find_trees([child.digest for child in children])
+        return {
+            child.name: _Placed(place.size_bytes, (), place.segments)
+            for child in children
+            if (place := places.get(child.digest)) is not None
+        }
+
+    def _store_one(self, frame: _Frame) -> _Placed:
+        """Encodes and stores the tree of a directory whose directories have places."""
+        if frame.digest in self._new:
+            return self._new[frame.digest]
+        if not frame.children:
+            return self._store_files(frame.digest, frame.files, is_new=frame.is_new)
+        is_new = frame.is_new or any(not placed.segments for placed in frame.placed.values())
+        if not is_new and (found := self._find_with_directories(frame)) is not None:
+            return self._remember(frame.digest, found)
+        names = sum(len(child.name) + _ENTRY_SIZE_BYTES for child in frame.children)
+        whole = self._make_room(len(frame.files) + names, frame)
+        data = encode_tree(self._entries(frame))
+        return self._keep(frame.digest, data, whole=whole)
+
+    def _store_files(self, digest: Digest, files: bytes, *, is_new: bool) -> _Placed:
+        """Stores the tree of a directory without directories, unless the store has it."""
+        if not is_new and (found := self._find(files, None)) is not None:
+            return self._remember(digest, found)
+        return self._keep(digest, files)
+
+    def _entries(self, frame: _Frame) -> list[Entry]:
+        directories = [
+            self._directory(child.name, child.digest, frame.placed[child.name])
+            for child in frame.children
+        ]
+        return [*decode_tree(frame.files, SAME_PACK), *directories]
+
+    def _find_with_directories(self, frame: _Frame) -> _Placed | None:
+        """Where the store has the tree of a directory all of which was there already. A tree mostly
+        lies behind that of its last directory, and calls that pack its own."""
+        entries = self._entries(frame)
+        candidates: dict[PackId, None] = {}
+        for child in reversed(frame.children):
+            candidates |= dict.fromkeys(s.pack for s in frame.placed[child.name].segments)
+            if len(candidates) >= CANDIDATES_MAX:
+                break
+        for pack in [*list(candidates)[:CANDIDATES_MAX], None]:
+            found = self._find(encode_tree(entries, own_pack=pack), pack)
+            if found is not None:
+                return found
+        return None
+
+    def _find(self, data: bytes, pack: PackId | None) -> _Placed | None:
+        """Where the store has a tree's bytes, by their chunks: wholly in ``pack``, if one is given,
+        else in any. None also if they would lie in too many runs."""
+        ids, pieces = self._cut(data)
+        known = self.index.find_all(ids)
+        if len(known) < len(set(ids)):
+            return None
+        options = [known[chunk_id] for chunk_id in ids]
+        if pack is not None:
+            segment = self.index.segment
+            options = [{p for p in few if segment(Run(p, 1, 1)).pack == pack} for few in options]
+        places = follow(options, Layout())
+        if UNKNOWN in places or any(choose(places, Layout(), _FRESH)):
+            return None
+        sizes, none = [len(piece) for piece in pieces], [False] * len(pieces)
+        runs, _ = place_all(places, sizes, none, _FRESH, Layout())
+        return _Placed(len(data), (), join([self.index.segment(run) for run in runs]))
+
+    def _remember(self, digest: Digest, placed: _Placed) -> _Placed:
+        self._new[digest] = placed
+        return placed
+
+    def _keep(self, digest: Digest, data: bytes, *, whole: bool = False) -> _Placed:
+        self.stored += 1
+        return self._remember(digest, self._put(data, whole=whole))
+
+    def _make_room(self, size_bytes: int, frame: _Frame) -> bool:
+        """Sees to it that a tree that may name the pack it lies in lies wholly in that pack.
+        Whether it does name it."""
+        packer = self.packer
+        open_from = _FRESH + packer.sealed
+        names_open = any(
+            run.place >= open_from for placed in frame.placed.values() for run in placed.runs
+        )
+        chunks_max = 2 * size_bytes // self.params.size_bytes_min + 1
+        roomy = size_bytes <= WHOLE_SIZE_BYTES_MAX and packer.has_room(2 * size_bytes, chunks_max)
+        if names_open and not roomy:
+            packer.seal()
+            return False
+        return names_open
+
+    def _put(self, data: bytes, *, whole: bool) -> _Placed:
+        """Stores a tree's bytes, cut like a file. Chunks that the store has are used again, unless
+        it must lie ``whole`` in the open pack."""
+        if len(data) <= self.params.size_bytes_min:  # nearly all are: no need to look
+            stored = (RAW, data) if len(data) < COMPRESSED_SIZE_BYTES_MIN else compress(data)
+            serial = self.packer.add(digest_of(data), *stored, len(data))
+            self.raw_bytes += len(data)
+            return _Placed(len(data), (Run(_FRESH + serial, 1, len(data)),))
+        ids, pieces = self._cut(data)
+        places = [UNKNOWN] * len(ids)
+        if len(ids) > 1 and not whole:
+            known = self.index.find(ids)
+            places = [known.get(chunk_id, UNKNOWN) for chunk_id in ids]
+        fresh = _FRESH + self.packer.serial
+        wanted = choose(places, Layout(), fresh)
+        for piece, chunk_id, is_wanted in zip(pieces, ids, wanted, strict=True):
+            if is_wanted:
+                self.packer.add(chunk_id, *compress(piece), len(piece))
+                self.raw_bytes += len(piece)
+        sizes = [len(piece) for piece in pieces]
+        runs, _ = place_all(places, sizes, wanted, fresh, Layout())
+        return _Placed(len(data), tuple(runs))
+
+    def _cut(self, data: bytes) -> tuple[list[Digest], list[Buffer]]:
+        """The ids and bytes of a tree's chunks."""
+        if len(data) <= self.params.size_bytes_min:
+            return [digest_of(data)], [data]
+        ends = cut(data, self.params)
+        pieces = [memoryview(data)[a:b] for a, b in zip([0, *ends[:-1]], ends, strict=True)]
+        return [digest_of(piece) for piece in pieces], list(pieces)
+
+    def _directory(self, name: bytes, digest: Digest, placed: _Placed) -> Entry:
+        return Entry(
+            name,
+            Kind.DIRECTORY,
+            size_bytes=placed.size_bytes,
+            digest=digest,
+            segments=self._segments(placed),
+        )
+
+    def _segments(self, placed: _Placed) -> tuple[Segment, ...]:
+        if placed.segments:
+            return placed.segments
+        found: list[Segment] = []
+        for run in placed.runs:
+            if run.place >= _FRESH:
+                found += self.packer.segments(run.place - _FRESH, run.chunks)
+            else:
+                found.append(self.index.segment(run))
+        return join(found)
+
+
+def _next_missing(frame: _Frame, new: dict[bytes, _Placed]) -> Child | None:
+    """The next directory in ``frame`` whose tree has no place yet."""
+    while frame.next < len(frame.children):
+        child = frame.children[frame.next]
+        frame.next += 1
+        if child.name in frame.placed:
+            continue
+        if child.digest in new:
+            frame.placed[child.name] = new[child.digest]
+            continue
+        return child
+    return None

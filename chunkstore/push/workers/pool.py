@@ -1,0 +1,204 @@
+"""Lanes: files become chunks, in this process or in several.
+
+A push gives source files in order and a sink (pipeline.py); the lanes read, cut, hash, and
+compress what the sink wants. Both kinds of lanes give the sink the same units.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+from collections.abc import Callable, Iterable
+from typing import Protocol, Self
+
+from lodefs.chunkstore.errors import InvalidInput
+from lodefs.chunkstore.format.chunking import ChunkingParams
+from lodefs.chunkstore.push.workers.pipeline import Pipeline, Sink
+from lodefs.chunkstore.push.workers.process import LaneProcess
+from lodefs.chunkstore.push.workers.shared_slots import Arena
+from lodefs.chunkstore.push.workers.source_files import Source, SourceFile
+from lodefs.chunkstore.push.workers.window_join import CutChunk, CutFile, CutUnit
+from lodefs.chunkstore.push.workers.work_units import FILES_MAX, Planner, UnitLimits
+from lodefs.chunkstore.push.workers.worker import LaneWorker
+
+__all__ = [
+    "CutChunk",
+    "CutFile",
+    "CutUnit",
+    "InlineLanes",
+    "Lanes",
+    "ProcessLanes",
+    "Sink",
+    "SourceFile",
+    "default_workers",
+]
+
+UNIT_BYTES = 4 << 20
+WORKERS_MAX = 16
+_TASKS_MAX = 2  # of one worker: one in work, and the next so that it need not wait
+_SLOTS_PER_WORKER = 2  # one is decided about and placed while the other is filled
+
+Root = bytes | str | os.PathLike[str]
+Work = Callable[[], bool]
+
+
+def _nothing() -> bool:
+    return False
+
+
+class Lanes(Protocol):
+    """Where files are read, cut, hashed and compressed."""
+
+    def run(
+        self, root: Root, files: Iterable[SourceFile], sink: Sink, meanwhile: Work = _nothing
+    ) -> None:
+        """Takes all ``files`` below the directory ``root`` through the sink, in their order.
+
+        A file that cannot be read is told to the sink, in its CutFile. One that changed comes
+        again behind files that were read meanwhile. While the workers are busy ``meanwhile`` is
+        called: it does a bit of other work, and says whether there was some. Raises NotFound or
+        Denied for ``root``, Unavailable when a worker died, and what ``files`` and the sink raise;
+        after an error the lanes are closed.
+        """
+        ...
+
+    def close(self) -> None:
+        """Ends the workers, if any, and frees the memory. May be called twice."""
+        ...
+
+
+class _Lanes:
+    """What both kinds of lanes share: the arena, the limits, the order of a run."""
+
+    def __init__(self, limits: UnitLimits, slots: int) -> None:
+        if limits.unit_bytes < limits.params.size_bytes_max:
+            raise InvalidInput(f"a unit of {limits.unit_bytes} bytes cannot hold every chunk")
+        self._limits = limits
+        self._arena = Arena(slots, limits.slot_data_bytes, limits.slot_messages_bytes)
+        self._runs = 0
+
+    def run(
+        self, root: Root, files: Iterable[SourceFile], sink: Sink, meanwhile: Work = _nothing
+    ) -> None:
+        if not self._arena.slots:
+            raise InvalidInput("these lanes are closed: make new ones")
+        absolute = os.path.join(os.getcwdb(), os.fsencode(root))
+        Source(absolute).close()  # a root that cannot be opened is told here, not by a dead worker
+        self._runs += 1
+        planner = Planner(files, self._limits)
+        pipeline = Pipeline(planner, self._arena.slots, self._limits.params, sink)
+        try:
+            self._drive(pipeline, absolute, meanwhile)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        self._arena.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _drive(self, pipeline: Pipeline, root: bytes, meanwhile: Work) -> None:
+        raise NotImplementedError
+
+
+class InlineLanes(_Lanes):
+    """All in this process, one task after the other: the reference, for tests and tiny pushes."""
+
+    def __init__(
+        self,
+        params: ChunkingParams | None = None,
+        *,
+        unit_bytes: int = UNIT_BYTES,
+        files_max: int = FILES_MAX,
+    ) -> None:
+        limits = UnitLimits(params or ChunkingParams(), unit_bytes, files_max)
+        super().__init__(limits, slots=1)
+        self._worker = LaneWorker(limits.params)
+
+    def close(self) -> None:
+        self._worker.close()
+        super().close()
+
+    def _drive(self, pipeline: Pipeline, root: bytes, meanwhile: Work) -> None:
+        while (task := pipeline.next_task(root, self._runs)) is not None:
+            pipeline.done(task[0], self._worker.perform(*task))
+        while meanwhile():
+            pass
+
+
+class ProcessLanes(_Lanes):
+    """Worker processes, forked when this is made, with slots in memory that all share.
+
+    Make it before threads are started. ``workers``: how many; one more than the cores by default.
+    """
+
+    def __init__(
+        self,
+        params: ChunkingParams | None = None,
+        *,
+        workers: int | None = None,
+        unit_bytes: int = UNIT_BYTES,
+        files_max: int = FILES_MAX,
+    ) -> None:
+        count = default_workers() if workers is None else workers
+        if not 1 <= count <= WORKERS_MAX:
+            raise InvalidInput(f"{count} workers: there can be 1 to {WORKERS_MAX}")
+        limits = UnitLimits(params or ChunkingParams(), unit_bytes, files_max)
+        super().__init__(limits, slots=count * _SLOTS_PER_WORKER)
+        self._workers: list[LaneProcess] = []
+        try:
+            for _ in range(count):
+                self._workers.append(LaneProcess.start(self._arena, limits.params))
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def pids(self) -> list[int]:
+        """The worker processes."""
+        return [worker.pid for worker in self._workers]
+
+    def close(self) -> None:
+        for worker in self._workers:
+            worker.socket.close()  # all that are idle end now, side by side
+        while self._workers:
+            self._workers.pop().end()
+        super().close()
+
+    def _drive(self, pipeline: Pipeline, root: bytes, meanwhile: Work) -> None:
+        """Gives tasks to the workers and takes their replies until nothing is left. Scans ahead
+        meanwhile: many small files keep this process busy, and large ones the workers."""
+        with selectors.DefaultSelector() as selector:
+            for worker in self._workers:
+                selector.register(worker.socket, selectors.EVENT_READ, worker)
+            while True:
+                self._dispatch(pipeline, root)
+                if not any(worker.tasks for worker in self._workers):
+                    return
+                events = selector.select(0)
+                while not events and (pipeline.plan_ahead() or meanwhile()):
+                    events = selector.select(0)
+                for key, _ in events or selector.select():
+                    ready: LaneProcess = key.data
+                    pipeline.done(*ready.receive())
+
+    def _dispatch(self, pipeline: Pipeline, root: bytes) -> None:
+        """Tasks to the workers that have the fewest, as long as there are some."""
+        while True:
+            worker = min(self._workers, key=lambda worker: worker.tasks)
+            if worker.tasks >= _TASKS_MAX:
+                return
+            task = pipeline.next_task(root, self._runs)
+            if task is None:
+                return
+            worker.send(*task)
+
+
+def default_workers() -> int:
+    """One more than the cores that this process may use: workers wait for disks now and then."""
+    return min(len(os.sched_getaffinity(0)) + 1, WORKERS_MAX)

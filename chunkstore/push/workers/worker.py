@@ -1,0 +1,172 @@
+"""What a lane does with a slot: reads, cuts and hashes files into it, and compresses in it.
+
+Tasks and their replies are plain messages. A lane keeps nothing between two tasks but the open
+root directory, so any lane may do any task.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from itertools import pairwise
+
+import msgspec
+
+from lodefs.chunkstore.format.chunking import ChunkingParams, cut
+from lodefs.chunkstore.format.compression import RAW, RawStreak, compress
+from lodefs.chunkstore.format.names import digest_of
+from lodefs.chunkstore.push.workers.shared_slots import Slot
+from lodefs.chunkstore.push.workers.source_files import FileStat, Source, read_full, stat_of
+
+CHANGED = -1  # the file was written to while it was read
+RESIZED = -2  # the file is not of the planned size: plan it again, with the size that was seen
+
+
+class Read(msgspec.Struct, array_like=True, frozen=True):
+    """A file, or the window of it from ``offset`` on, and ``overlap`` bytes before that."""
+
+    path: bytes
+    file_size_bytes: int
+    offset: int
+    size_bytes: int
+    overlap: int = 0
+
+    @property
+    def whole(self) -> bool:
+        return self.size_bytes == self.file_size_bytes
+
+    @property
+    def final(self) -> bool:
+        return self.offset + self.size_bytes == self.file_size_bytes
+
+
+class Prepare(msgspec.Struct, array_like=True, tag=1, frozen=True):
+    """Read, cut and hash, one read behind the other. A new ``run`` opens ``root`` anew."""
+
+    run: int
+    root: bytes
+    reads: list[Read]
+
+
+class Compress(msgspec.Struct, array_like=True, tag=2, frozen=True):
+    """Compress chunks in place: (offset, size) of each, in one list for each file."""
+
+    files: list[list[tuple[int, int]]]
+
+
+class PreparedRead(msgspec.Struct, array_like=True, frozen=True):
+    """What a read gave, or why not: CHANGED, RESIZED, or an errno.
+
+    ``sizes`` are those of the chunks that are certain, counted from the beginning of the overlap.
+    ``digest``: of a whole file of more or less than one chunk; else None.
+    """
+
+    stat: FileStat | None
+    sizes: list[int] = []
+    digest: bytes | None = None
+    problem: int = 0
+
+
+class Prepared(msgspec.Struct, array_like=True, tag=3, frozen=True):
+    """Reply to Prepare. ``ids``: of all chunks of all reads, joined. Failed reads take no room."""
+
+    reads: list[PreparedRead]
+    ids: bytes
+
+
+class Compressed(msgspec.Struct, array_like=True, tag=4, frozen=True):
+    """Reply to Compress: (codec, size) of each; it lies where the raw chunk lay."""
+
+    stored: list[tuple[int, int]]
+
+
+Task = Prepare | Compress
+Reply = Prepared | Compressed
+
+
+class LaneWorker:
+    """Does the tasks, in this process."""
+
+    def __init__(self, params: ChunkingParams) -> None:
+        self._params = params
+        self._source: Source | None = None
+        self._run = -1
+
+    def perform(self, slot: Slot, task: Task) -> Reply:
+        if isinstance(task, Compress):
+            return Compressed([stored for file in task.files for stored in _compress(slot, file)])
+        return self._prepare(slot, task)
+
+    def close(self) -> None:
+        if self._source is not None:
+            self._source.close()
+            self._source = None
+
+    def _prepare(self, slot: Slot, task: Prepare) -> Prepared:
+        source = self._source_of(task)
+        reads: list[PreparedRead] = []
+        ids: list[bytes] = []
+        position = 0
+        for read in task.reads:
+            room = slot.data[position:]
+            stat, problem = _read_into(source, read, room)
+            if stat is None or problem:
+                reads.append(PreparedRead(stat, problem=problem))
+                continue
+            size = read.overlap + (stat.size_bytes if read.whole else read.size_bytes)
+            reads.append(self._cut(read, stat, room[:size], ids))
+            position += size
+        return Prepared(reads, b"".join(ids))
+
+    def _cut(self, read: Read, stat: FileStat, data: memoryview, ids: list[bytes]) -> PreparedRead:
+        """The chunks of ``data``; their ids go to ``ids``."""
+        if read.whole and len(data) <= self._params.size_bytes_min:
+            ids.extend([digest_of(data)] if data else [])
+            sizes = [len(data)] if data else []
+        else:
+            ends = [0, *cut(data, self._params, final=read.final)]
+            sizes = [end - start for start, end in pairwise(ends)]
+            ids.extend([digest_of(data[start:end]) for start, end in pairwise(ends)])
+        digest = digest_of(data) if read.whole and len(sizes) != 1 else None
+        return PreparedRead(stat, sizes, digest)
+
+    def _source_of(self, task: Prepare) -> Source:
+        if self._source is None or self._run != task.run:
+            self.close()
+            self._source = Source(task.root)
+            self._run = task.run
+        return self._source
+
+
+def _read_into(source: Source, read: Read, room: memoryview) -> tuple[FileStat | None, int]:
+    """(stat, 0) where the read succeeded; otherwise the problem, and the stat where it is known."""
+    try:
+        fd = source.open(read.path)
+    except OSError as error:
+        return None, error.errno or errno.EIO
+    try:
+        stat = stat_of(fd)
+        wrong_size = stat.size_bytes != read.file_size_bytes
+        size = read.overlap + (stat.size_bytes if read.whole else read.size_bytes)
+        if (wrong_size and not read.whole) or size >= len(room):
+            return stat, RESIZED
+        probe = 1 if read.final else 0
+        got = read_full(fd, room[: size + probe], read.offset - read.overlap, size)
+        if got != size or stat_of(fd) != stat:
+            return stat, CHANGED
+        return stat, 0
+    except OSError as error:
+        return None, error.errno or errno.EIO
+    finally:
+        os.close(fd)
+
+
+def _compress(slot: Slot, chunks: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Compresses chunks of one file in place."""
+    compress_next = compress if len(chunks) == 1 else RawStreak().compress
+    for offset, size in chunks:
+        codec, stored = compress_next(slot.data[offset : offset + size])
+        if codec != RAW:
+            slot.data[offset : offset + len(stored)] = stored
+        yield codec, len(stored)

@@ -1,0 +1,197 @@
+"""Looking at what a store holds: commits, directories, and what differs between two of them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+from lodefs.chunkstore.errors import Corrupt, NotADirectory, NotFound, UnknownFormat
+from lodefs.chunkstore.format.commit import Commit
+from lodefs.chunkstore.format.names import CommitId, Spec, split_path
+from lodefs.chunkstore.format.tree import Entry, Kind
+from lodefs.chunkstore.repo.pack_reader import PackReader
+from lodefs.chunkstore.repo.store import Store
+from lodefs.chunkstore.repo.tree_walk import join
+
+
+class What(Enum):
+    """How an entry differs."""
+
+    ADDED = "added"
+    REMOVED = "removed"
+    CHANGED = "changed"  # content, executable bit or symlink target
+    TYPE_CHANGED = "type changed"  # a file became a directory, say
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One path that differs: what was there and what is there now (None: nothing)."""
+
+    what: What
+    path: bytes
+    before: Entry | None
+    after: Entry | None
+
+
+class Move(Enum):
+    """What happened to a branch or tag."""
+
+    CREATED = "created"
+    PUSHED = "pushed"  # to a commit that was made on top of the one before
+    MOVED = "moved"  # to any other
+    DELETED = "deleted"
+    RESTORED = "restored"  # to where it was when it was deleted
+
+
+@dataclass(frozen=True, slots=True)
+class RefMove:
+    """One move of a branch or tag. ``author``: of the commit that was pushed; else not known."""
+
+    time_s: int  # Unix
+    move: Move
+    before: CommitId | None  # None: it was not there
+    after: CommitId | None
+    author: str | None
+
+
+def reflog(store: Store, repo: str, kind: str, name: str) -> Iterator[RefMove]:
+    """All moves of a branch or tag (``kind`` as of refs.py), newest first, read as they are asked
+    for; none for one that never was. Deleted ones too. Corrupt."""
+    entries = store.refs(repo).history(kind, name)
+    entry, older = next(entries, None), next(entries, None)
+    while entry is not None:
+        oldest = next(entries, None)
+        at, before = entry.commit, None if older is None else older.commit
+        deleted_at = None if older is None or oldest is None else oldest.commit
+        move, author = _move_of(before, at, deleted_at), None
+        if move is Move.MOVED and at is not None:
+            with contextlib.suppress(NotFound, Corrupt, UnknownFormat):  # it may be gone since
+                commit = store.commit(repo, at)
+                if before in commit.parents:
+                    move, author = Move.PUSHED, commit.author
+        yield RefMove(entry.time_s, move, before, at, author)
+        entry, older = older, oldest
+
+
+def _move_of(before: CommitId | None, at: CommitId | None, deleted_at: CommitId | None) -> Move:
+    """What a move was, as far as refs tell. ``deleted_at``: where the ref was before ``before``."""
+    if at is None:
+        return Move.DELETED
+    if before is not None:
+        return Move.MOVED
+    return Move.RESTORED if at == deleted_at else Move.CREATED
+
+
+def log(store: Store, repo: str, rev: str) -> Iterator[tuple[CommitId, Commit]]:
+    """The commits from ``rev`` back along first parents, newest first, read as they are asked for.
+
+    NotFound, Corrupt.
+    """
+    commit_id: CommitId | None = store.resolve(repo, rev)
+    while commit_id is not None:
+        commit = store.commit(repo, commit_id)
+        yield commit_id, commit
+        commit_id = commit.parents[0] if commit.parents else None
+
+
+def find(store: Store, spec: Spec) -> Entry:
+    """The entry at REPO@REV:PATH; the root of the commit where there is no path.
+
+    NotFound; NotADirectory names the part of the path that is a file or a symlink.
+    """
+    commit_id = store.resolve(spec.repo, spec.rev)
+    return find_in(store.packs, store.commit(spec.repo, commit_id).root, spec)
+
+
+def find_in(packs: PackReader, root: Entry, spec: Spec) -> Entry:
+    """The entry at ``spec.path`` below ``root``, the root of the spec's commit."""
+    entry = root
+    at = b""
+    for name in split_path(spec.path):
+        if entry.kind is not Kind.DIRECTORY:
+            kind = entry.kind.name.lower()
+            raise NotADirectory(f"{Spec(spec.repo, spec.rev, at)} is a {kind}, not a directory")
+        at = join(at, name)
+        found = next((child for child in packs.read_tree(entry) if child.name == name), None)
+        if found is None:
+            raise NotFound(f"{Spec(spec.repo, spec.rev, at)} does not exist")
+        entry = found
+    return entry
+
+
+def listing(store: Store, spec: Spec, *, recursive: bool = False) -> Iterator[tuple[bytes, Entry]]:
+    """What ``ls`` shows: paths relative to the directory at ``spec``, by name, and entries.
+
+    A file or symlink is listed alone, by its name.
+    """
+    entry = find(store, spec)
+    if entry.kind is not Kind.DIRECTORY:
+        yield entry.name, entry
+    elif recursive:
+        yield from store.packs.walk(entry)
+    else:
+        yield from ((child.name, child) for child in store.packs.read_tree(entry))
+
+
+def diff(store: Store, before: Entry, after: Entry) -> Iterator[Change]:
+    """What differs between two directories (or files), by path.
+
+    Equal directories are told by their digests and not read. A directory that was added or
+    removed comes with all that is in it; one that changed is not listed itself.
+    """
+    packs = store.packs
+    if before.kind is Kind.DIRECTORY and after.kind is Kind.DIRECTORY:
+        if before.digest != after.digest:
+            yield from _changes(packs, b"", before, after)
+    elif change := _change(before.name, before, after):
+        yield change
+
+
+def _changes(packs: PackReader, path: bytes, before: Entry, after: Entry) -> Iterator[Change]:
+    """The differing entries of two directories that differ; as deep as they may be."""
+    stack = [iter(_pairs(packs, path, before, after))]
+    while stack:
+        found = next(stack[-1], None)
+        if found is None:
+            stack.pop()
+            continue
+        at, old, new = found
+        if change := _change(at, old, new):
+            yield change
+        old_tree = old if old is not None and old.kind is Kind.DIRECTORY else None
+        new_tree = new if new is not None and new.kind is Kind.DIRECTORY else None
+        if old_tree or new_tree:
+            stack.append(iter(_pairs(packs, at, old_tree, new_tree)))
+
+
+Pair = tuple[bytes, Entry | None, Entry | None]
+
+
+def _pairs(packs: PackReader, path: bytes, before: Entry | None, after: Entry | None) -> list[Pair]:
+    """The names of two directories with their entries, where these differ, by name."""
+    old = {child.name: child for child in packs.read_tree(before)} if before else {}
+    new = {child.name: child for child in packs.read_tree(after)} if after else {}
+    pairs = ((name, old.get(name), new.get(name)) for name in sorted(old.keys() | new.keys()))
+    return [(join(path, name), a, b) for name, a, b in pairs if not _equal(a, b)]
+
+
+def _equal(a: Entry | None, b: Entry | None) -> bool:
+    """Whether two entries are the same to a reader; where their bytes lie does not count."""
+    if a is None or b is None:
+        return a is b
+    return (a.kind, a.executable, a.digest) == (b.kind, b.executable, b.digest)
+
+
+def _change(path: bytes, before: Entry | None, after: Entry | None) -> Change | None:
+    """The change of an entry itself; None where it is equal, or a directory in both."""
+    if before is None:
+        return Change(What.ADDED, path, before, after)
+    if after is None:
+        return Change(What.REMOVED, path, before, after)
+    if before.kind is not after.kind:
+        return Change(What.TYPE_CHANGED, path, before, after)
+    if before.kind is Kind.DIRECTORY or _equal(before, after):
+        return None
+    return Change(What.CHANGED, path, before, after)

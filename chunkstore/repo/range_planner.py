@@ -1,0 +1,108 @@
+"""Fetch units: which runs of chunks of one pack are read with one GET.
+
+Pure. Pull, verify and the scan of trees plan with it: wanted chunks that lie near each other come
+together, in reads of about 8 MiB, which is where S3 over one connection is at full speed.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Generic, NamedTuple, Protocol, TypeVar
+
+from lodefs.chunkstore.errors import Corrupt
+
+UNIT_STORED_BYTES_MAX = 8 << 20
+UNIT_RAW_BYTES_MAX = 16 << 20  # bounds the memory of a unit whose chunks compress well
+GAP_STORED_BYTES_MAX = 256 << 10  # reading this much for nothing is cheaper than another GET
+
+T = TypeVar("T")
+
+
+class Index(Protocol):
+    """Of pack.py's PackIndex, what is asked here."""
+
+    @property
+    def offsets(self) -> Sequence[int]:
+        """Where each chunk's stored bytes begin; at last, where they all end."""
+
+    @property
+    def raw_offsets(self) -> Sequence[int]:
+        """The same for raw bytes."""
+
+
+class Wanted(NamedTuple, Generic[T]):
+    """A run of chunks of one pack, and what it is wanted for."""
+
+    first: int
+    count: int  # type: ignore[assignment]  # hides tuple.count
+    what: T
+
+
+class Unit(NamedTuple, Generic[T]):
+    """Chunks [first, first + count) of a pack, to be read at once, and whose they are.
+
+    Each part lies wholly in the unit, and is (first, count, what, raw bytes of its run before it).
+    """
+
+    first: int
+    count: int  # type: ignore[assignment]  # hides tuple.count
+    parts: list[tuple[int, int, T, int]]
+
+
+def units(index: Index, wanted: Iterable[Wanted[T]]) -> Iterator[Unit[T]]:
+    """The units that together hold all wanted runs of one pack, in the order of the pack.
+
+    Runs may overlap (files that share chunks): a chunk is in one unit only. A run that is longer
+    than a unit is cut; its parts say where in the run they start. Corrupt where the pack has no
+    such chunks.
+    """
+    ordered = sorted(wanted, key=lambda run: run[:2])
+    chunks = len(index.offsets) - 1
+    for run in ordered:
+        if run.first < 0 or run.count < 1 or run.first + run.count > chunks:
+            raise Corrupt(
+                f"the pack has {chunks} chunks: {run.count} from number {run.first} are not in it"
+            )
+    position = 0
+    waiting: list[Wanted[T]] = []  # begun in an earlier unit and not at their end
+    for first, end in _spans(index, ordered):
+        parts = []
+        while position < len(ordered) and ordered[position].first < end:
+            waiting.append(ordered[position])
+            position += 1
+        for run in waiting:
+            start = max(first, run.first)
+            stop = min(end, run.first + run.count)
+            before = index.raw_offsets[start] - index.raw_offsets[run.first]
+            parts.append((start, stop - start, run.what, before))
+        waiting = [run for run in waiting if run.first + run.count > end]
+        yield Unit(first, end - first, parts)
+
+
+def _spans(index: Index, ordered: Sequence[Wanted[T]]) -> Iterator[tuple[int, int]]:
+    """[first, end) of each unit for runs that are sorted."""
+    if not ordered:
+        return
+    first, end = ordered[0].first, 0
+    for run in ordered:
+        if end and index.offsets[run.first] - index.offsets[end] > GAP_STORED_BYTES_MAX:
+            yield from _cut(index, first, end)
+            first, end = run.first, 0
+        end = max(end, run.first + run.count)
+    yield from _cut(index, first, end)
+
+
+def _cut(index: Index, first: int, end: int) -> Iterator[tuple[int, int]]:
+    """[first, end) in pieces within both limits, of one chunk at least."""
+    while first < end:
+        stored = _fit(index.offsets, first, end, UNIT_STORED_BYTES_MAX)
+        raw = _fit(index.raw_offsets, first, end, UNIT_RAW_BYTES_MAX)
+        stop = max(first + 1, min(stored, raw))
+        yield first, stop
+        first = stop
+
+
+def _fit(offsets: Sequence[int], first: int, end: int, size_bytes_max: int) -> int:
+    """The greatest ``stop`` up to ``end`` so that [first, stop) has ``size_bytes_max`` at most."""
+    return bisect_right(offsets, offsets[first] + size_bytes_max, first, end + 1) - 1

@@ -1,0 +1,195 @@
+"""Branches and tags: each a log of objects that are put only if absent; the newest sorts first."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+import msgspec
+
+from lodefs.chunkstore.errors import AlreadyExists, Conflict, Corrupt, InvalidInput, NotFound
+from lodefs.chunkstore.format import keys
+from lodefs.chunkstore.format.envelope import seal, unseal
+from lodefs.chunkstore.format.names import CommitId, check_ref_name, check_repo, parse_id
+from lodefs.chunkstore.objects.interface import ObjectInfo, ObjectStore, read_whole
+
+BRANCHES = "branches"
+TAGS = "tags"
+VERSION = 1
+SIZE_BYTES_MAX = 64 * 1024  # of an entry; it has less than 1 KiB today
+_KIND = "ref"
+_NAMED_MAX = 8  # refs that an error lists
+
+
+@dataclass(frozen=True, slots=True)
+class RefEntry:
+    """One move of a ref. ``commit`` is None where the ref was deleted. Sequences count from 0."""
+
+    commit: CommitId | None
+    sequence: int
+    time_s: int  # Unix
+
+
+class _Body(msgspec.Struct, forbid_unknown_fields=True):
+    repo: str
+    kind: str
+    name: str
+    sequence: int
+    commit: str | None
+    time_s: int
+
+
+class Refs:
+    """The refs of one repository."""
+
+    def __init__(
+        self, objects: ObjectStore, repo: str, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._objects = objects
+        self._repo = check_repo(repo)
+        self._clock = clock
+
+    def latest(self, kind: str, name: str) -> RefEntry | None:
+        """The newest entry, also where it says that the ref was deleted; None without any."""
+        log = keys.ref(self._repo, _check_kind(kind), check_ref_name(name))
+        newest = next(iter(self._objects.list(log, limit=1)), None)
+        return None if newest is None else self._entry(kind, name, newest)
+
+    def read(self, kind: str, name: str) -> RefEntry:
+        """Where a ref is now. NotFound; Corrupt, UnknownFormat."""
+        entry = self.latest(kind, name)
+        if entry is None or entry.commit is None:
+            raise NotFound(f"{self._repo} has no {singular(kind)} {name}")
+        return entry
+
+    def list(self, kind: str) -> dict[str, RefEntry]:
+        """All refs of a kind that are not deleted, by name: one list and one get for each."""
+        return dict(self.living(kind))
+
+    def living(self, kind: str) -> Iterator[tuple[str, RefEntry]]:
+        """The same, each read when it is asked for."""
+        for name, newest in self._newest(kind):
+            entry = self._entry(kind, name, newest)
+            if entry.commit is not None:
+                yield name, entry
+
+    def names(self, kind: str) -> Iterator[str]:
+        """Names of all refs of a kind, deleted ones too: one list for each, and no get."""
+        return (name for name, _ in self._newest(kind))
+
+    def history(self, kind: str, name: str) -> Iterator[RefEntry]:
+        """All moves of a ref, the newest first; none for a ref that never was."""
+        log = keys.ref(self._repo, _check_kind(kind), check_ref_name(name))
+        return (self._entry(kind, name, info) for info in self._objects.list(log))
+
+    def before_deletion(self, kind: str, name: str) -> tuple[RefEntry, CommitId]:
+        """The newest entry of a ref that is deleted, and the commit that it was at before.
+
+        AlreadyExists if it is not deleted; NotFound if it never was, with names that are.
+        """
+        entries = self.history(kind, name)
+        newest = next(entries, None)
+        if newest is not None and newest.commit is not None:
+            raise AlreadyExists(
+                f"{singular(kind)} {name} of {self._repo} is not deleted: it is at "
+                f"{newest.commit.hex()[:12]}"
+            )
+        for entry in entries:
+            if newest is not None and entry.commit is not None:
+                return newest, entry.commit
+        deleted = islice((n for n in self.names(kind) if self._is_deleted(kind, n)), _NAMED_MAX)
+        raise NotFound(
+            f"{self._repo} never had a {singular(kind)} {name}; deleted ones: "
+            f"{', '.join(deleted) or 'none'}"
+        )
+
+    def advance(
+        self, kind: str, name: str, commit_id: CommitId | None, *, expected_sequence: int | None
+    ) -> RefEntry:
+        """Moves a ref that stands at ``expected_sequence`` (None: that has no entry yet).
+
+        With ``commit_id`` None the ref is deleted. The entry counts, with all that it refers to,
+        from the moment this returns. Conflict where somebody else moved it first.
+        """
+        _check_kind(kind)
+        check_ref_name(name)
+        sequence = 0 if expected_sequence is None else expected_sequence + 1
+        if not 0 <= sequence <= keys.SEQUENCE_MAX:
+            raise InvalidInput(f"{sequence} is not a sequence number of a ref")
+        if sequence:
+            # Otherwise a wrong expectation could skip numbers, and an older entry come to count
+            self._check_stands_at(kind, name, sequence - 1)
+        entry = RefEntry(commit_id, sequence, int(self._clock()))
+        body = _Body(
+            repo=self._repo,
+            kind=kind,
+            name=name,
+            sequence=sequence,
+            commit=None if commit_id is None else commit_id.hex(),
+            time_s=entry.time_s,
+        )
+        key = keys.ref_entry(self._repo, kind, name, sequence)
+        try:
+            self._objects.put(key, [seal(_KIND, VERSION, body)], if_absent=True)
+        except AlreadyExists:
+            raise self._conflict(kind, name) from None
+        return entry
+
+    def _is_deleted(self, kind: str, name: str) -> bool:
+        latest = self.latest(kind, name)
+        return latest is not None and latest.commit is None
+
+    def _check_stands_at(self, kind: str, name: str, sequence: int) -> None:
+        latest = self.latest(kind, name)
+        if latest is None or latest.sequence != sequence:
+            raise self._conflict(kind, name)
+
+    def _conflict(self, kind: str, name: str) -> Conflict:
+        latest = self.latest(kind, name)
+        now = "it has no entry"
+        if latest is not None:
+            at = "deleted" if latest.commit is None else f"at {latest.commit.hex()[:12]}"
+            now = f"it is {at} now"
+        return Conflict(
+            f"{singular(kind)} {name} of {self._repo} was moved by somebody else: {now}. "
+            "Nothing is lost: repeat the command to go on from there"
+        )
+
+    def _newest(self, kind: str) -> Iterator[tuple[str, ObjectInfo]]:
+        prefix = keys.refs(self._repo, _check_kind(kind))
+        after = ""
+        while (
+            info := next(iter(self._objects.list(prefix, after=after, limit=1)), None)
+        ) is not None:
+            name = info.key[len(prefix) :].partition("/")[0]
+            yield name, info
+            after = f"{prefix}{name}0"  # '0' follows '/': past the whole log of this name
+
+    def _entry(self, kind: str, name: str, info: ObjectInfo) -> RefEntry:
+        data = read_whole(self._objects, info.key, SIZE_BYTES_MAX).data
+        body = unseal(_KIND, {VERSION: _Body}, data, info.key)
+        told = (body.repo, body.kind, body.name)
+        if (
+            told != (self._repo, kind, name)
+            or body.sequence < 0
+            or info.key != keys.ref_entry(self._repo, kind, name, body.sequence)
+        ):
+            raise Corrupt(f"{info.key} is an entry of another ref: {told}, {body.sequence}")
+        try:
+            commit = None if body.commit is None else CommitId(parse_id(body.commit, "commit id"))
+        except InvalidInput as error:
+            raise Corrupt(f"{info.key}: {error}") from error
+        return RefEntry(commit, body.sequence, body.time_s)
+
+
+def _check_kind(kind: str) -> str:
+    if kind not in (BRANCHES, TAGS):
+        raise InvalidInput(f"{kind!r} is not a kind of ref")
+    return kind
+
+
+def singular(kind: str) -> str:
+    """What one ref of a kind is called."""
+    return {BRANCHES: "branch", TAGS: "tag"}[kind]

@@ -1,0 +1,297 @@
+"""A store: its settings, its repositories, and what a revision is."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain, islice
+
+import msgspec
+
+from lodefs.chunkstore.errors import (
+    AlreadyExists,
+    Corrupt,
+    InvalidInput,
+    LodefsError,
+    NotFound,
+    Unavailable,
+    UnknownFormat,
+    Unsupported,
+)
+from lodefs.chunkstore.format import keys
+from lodefs.chunkstore.format.chunking import ChunkingParams
+from lodefs.chunkstore.format.commit import SIZE_BYTES_MAX as COMMIT_SIZE_BYTES_MAX
+from lodefs.chunkstore.format.commit import Commit, commit_id_of, decode_commit, encode_commit
+from lodefs.chunkstore.format.envelope import seal, unseal
+from lodefs.chunkstore.format.names import (
+    ID_HEX_CHARS_MIN,
+    CommitId,
+    check_new_ref_name,
+    check_ref_name,
+    check_repo,
+    is_commit_prefix,
+    is_hex,
+)
+from lodefs.chunkstore.objects.interface import ObjectStore, read_whole
+from lodefs.chunkstore.repo.pack_reader import PackReader
+from lodefs.chunkstore.repo.refs import BRANCHES, TAGS, Refs, singular
+from lodefs.chunkstore.types import Buffer
+
+VERSION = 1
+SIZE_BYTES_MAX = 64 * 1024  # of store.json; it has less than 1 KiB today
+_KIND = "store"
+_NAMED_MAX = 8  # candidates that an error lists
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What is fixed when a store is created."""
+
+    store_id: str  # 32 hex characters, random
+    chunking: ChunkingParams
+
+
+class _Chunking(msgspec.Struct, forbid_unknown_fields=True):
+    algorithm: str
+    size_bytes_min: int
+    size_bytes_average: int
+    size_bytes_max: int
+
+
+class _Body(msgspec.Struct, forbid_unknown_fields=True):
+    store_id: str
+    chunking: _Chunking
+
+
+_ALGORITHM = "fastcdc-2016"  # see chunking.py
+
+
+def encode_settings(settings: Settings) -> bytes:
+    """The bytes of store.json."""
+    params = settings.chunking
+    sizes = (params.size_bytes_min, params.size_bytes_average, params.size_bytes_max)
+    return seal(_KIND, VERSION, _Body(settings.store_id, _Chunking(_ALGORITHM, *sizes)))
+
+
+def decode_settings(data: Buffer, what: str = keys.STORE) -> Settings:
+    """Settings from the bytes of store.json. Corrupt, UnknownFormat."""
+    body = unseal(_KIND, {VERSION: _Body}, data, what)
+    chunking = body.chunking
+    if chunking.algorithm != _ALGORITHM:
+        raise UnknownFormat(
+            f"{what} names the chunking algorithm {chunking.algorithm!r}, which this lodefs does "
+            "not know: a newer lodefs is needed"
+        )
+    try:
+        params = ChunkingParams(
+            chunking.size_bytes_min, chunking.size_bytes_average, chunking.size_bytes_max
+        )
+    except InvalidInput as error:
+        raise Corrupt(f"{what}: {error}") from error
+    return Settings(body.store_id, params)
+
+
+class Store:
+    """One prefix of an object store that holds repositories. Safe for many threads."""
+
+    def __init__(self, objects: ObjectStore, settings: Settings, *, probed: bool = False) -> None:
+        self.objects = objects
+        self.settings = settings
+        self.packs = PackReader(objects)
+        self._probe_lock = threading.Lock()  # guards the flag, and that one thread probes
+        self._probed = probed
+
+    @property
+    def url(self) -> str:
+        """Where it is, for people."""
+        return self.objects.url
+
+    def ensure_writable(self) -> None:
+        """Probes the store before the first write through this object. Unavailable where it is
+        gone; Unsupported, Denied."""
+        with self._probe_lock:
+            if not self._probed:
+                require_there(self.objects)
+                probe(self.objects)
+                self._probed = True
+
+    def repos(self, below: str = "") -> Iterator[str]:
+        """Names of the repositories that have refs, in order: two lists for each. ``below``:
+        those that begin so."""
+        after = ""
+        while True:
+            info = next(iter(self.objects.list(keys.REPOS + below, after=after, limit=1)), None)
+            if info is None:
+                return
+            parts = info.key.split("/")
+            cut = next((n for n, part in enumerate(parts) if part in ("commits", "refs")), None)
+            if cut is None:
+                after = info.key  # no object of ours
+                continue
+            if parts[cut] == "refs":
+                yield "/".join(parts[1:cut])
+            # '0' follows '/': past all commits, or all refs, of this repository
+            after = "/".join(parts[: cut + 1]) + "0"
+
+    def refs(self, repo: str) -> Refs:
+        """The branches and tags of a repository. InvalidInput for a malformed name."""
+        return Refs(self.objects, repo)
+
+    def require_repo(self, repo: str) -> None:
+        """NotFound, with what there is, where a repository has neither commits nor refs."""
+        check_repo(repo)
+        if self._has(keys.commits(repo)) or self._has(f"{keys.REPOS}{repo}/refs/"):
+            return
+        require_there(self.objects)
+        there = list(islice(chain(self.repos(f"{repo}/"), self.repos()), _NAMED_MAX))
+        known = ", ".join(dict.fromkeys(there))
+        raise NotFound(f"{self.url} has no repository {repo}; it has {known or 'none yet'}")
+
+    def resolve(self, repo: str, rev: str) -> CommitId:
+        """The commit that ``rev`` is now: a branch, else a tag, else a commit id or the beginning
+        of one. NotFound names what there is; InvalidInput where a prefix fits many commits."""
+        check_repo(repo)
+        check_ref_name(rev)
+        refs = self.refs(repo)
+        for kind in (BRANCHES, TAGS):
+            entry = refs.latest(kind, rev)
+            if entry is not None and entry.commit is not None:
+                return entry.commit
+        found = self._commits_of(repo, rev)
+        if len(found) > 1:
+            named = ", ".join(name[: len(rev) + 6] for name in found)
+            raise InvalidInput(f"{rev} begins several commits of {repo}: {named}")
+        if found:
+            return CommitId(bytes.fromhex(found[0]))
+        raise self._unknown(repo, rev)
+
+    def check_new_ref(self, repo: str, kind: str, name: str) -> None:
+        """InvalidInput where a new branch or tag would take its name from something else, so
+        that ``resolve`` would find another commit than before, or would seem to be something
+        else. Of two who create a branch and a tag of one name at once, neither is told."""
+        other = TAGS if kind == BRANCHES else BRANCHES
+        latest = self.refs(repo).latest(other, name)
+        if latest is not None and latest.commit is not None:
+            raise InvalidInput(
+                f"{repo} has a {singular(other)} {name}: a {singular(kind)} {name} would be "
+                "mistaken for it; take another name"
+            )
+        if found := self._commits_of(repo, name):
+            raise InvalidInput(
+                f"{name} is the beginning of commit {found[0][:12]} of {repo}, which a "
+                f"{singular(kind)} {name} would hide; take another name"
+            )
+        check_new_ref_name(name)
+
+    def commit(self, repo: str, commit_id: CommitId) -> Commit:
+        """A commit of a repository. NotFound, Corrupt, UnknownFormat."""
+        key = keys.commit(repo, commit_id)
+        data = read_whole(self.objects, key, COMMIT_SIZE_BYTES_MAX).data
+        if commit_id_of(data) != commit_id:
+            raise Corrupt(f"{key} holds bytes of another commit, or spoiled ones")
+        return decode_commit(data, key)
+
+    def put_commit(self, repo: str, commit: Commit) -> CommitId:
+        """Writes a commit; what it refers to must be there. One that is there already is fine."""
+        check_repo(repo)
+        data = encode_commit(commit)
+        commit_id = commit_id_of(data)
+        self.objects.put(keys.commit(repo, commit_id), [data])
+        return commit_id
+
+    def close(self) -> None:
+        """Frees connections."""
+        self.objects.close()
+
+    def _commits_of(self, repo: str, rev: str) -> list[str]:
+        """The first commits that ``rev`` is the beginning of, in hex."""
+        if not is_commit_prefix(rev):
+            return []
+        prefix = keys.commits(repo)
+        found = self.objects.list(prefix + rev, limit=_NAMED_MAX)
+        return [info.key[len(prefix) :] for info in found]
+
+    def _unknown(self, repo: str, rev: str) -> NotFound:
+        try:
+            self.require_repo(repo)
+        except NotFound as error:
+            return error
+        require_there(self.objects)
+        refs = self.refs(repo)
+        told = f"{repo} has no branch, tag or commit {rev}"
+        if is_hex(rev) and len(rev) < ID_HEX_CHARS_MIN:
+            told += f" (of a commit at least {ID_HEX_CHARS_MIN} digits are needed)"
+        for kind, kinds in ((BRANCHES, "branches"), (TAGS, "tags")):
+            names = [name for name, _ in islice(refs.living(kind), _NAMED_MAX)]
+            told += f"; its {kinds}: {', '.join(names)}" if names else ""
+        return NotFound(told)
+
+    def _has(self, prefix: str) -> bool:
+        return next(iter(self.objects.list(prefix, limit=1)), None) is not None
+
+
+def create_store(objects: ObjectStore, chunking: ChunkingParams | None = None) -> Store:
+    """Makes an empty store after probing for what lodefs needs.
+
+    AlreadyExists; Unsupported where conditional writes do not work; Denied.
+    """
+    if next(iter(objects.list(keys.STORE, limit=1)), None) is not None:
+        raise AlreadyExists(f"{objects.url} is a lodefs store already")
+    probe(objects)
+    settings = Settings(os.urandom(16).hex(), chunking or ChunkingParams())
+    try:
+        objects.put(keys.STORE, [encode_settings(settings)], if_absent=True)
+    except AlreadyExists:
+        raise AlreadyExists(f"{objects.url} is a lodefs store already") from None
+    return Store(objects, settings, probed=True)
+
+
+def open_store(objects: ObjectStore) -> Store:
+    """A store that exists. NotFound; Corrupt, UnknownFormat; Denied, Unavailable."""
+    try:
+        data = read_whole(objects, keys.STORE, SIZE_BYTES_MAX).data
+    except NotFound as error:
+        raise NotFound(
+            f"{objects.url} is not a lodefs store: create it with `lodefs init {objects.url}` "
+            f"({error})"
+        ) from error
+    return Store(objects, decode_settings(data, f"{keys.STORE} of {objects.url}"))
+
+
+def require_there(objects: ObjectStore) -> None:
+    """Unavailable where a store that was opened before is gone as a whole, such as a directory
+    whose file system was unmounted: what it lacks is not missing."""
+    try:
+        objects.head(keys.STORE)
+    except NotFound as error:
+        raise Unavailable(f"the store {objects.url} is not there at present: {error}") from error
+
+
+def probe(objects: ObjectStore) -> None:
+    """Writes an object twice, the second time only if absent, and removes it again.
+
+    Unsupported where the second write is not refused: two pushes could then lose commits.
+    """
+    key = keys.probe(os.urandom(16).hex())
+    objects.put(key, [b"lodefs probe\n"], if_absent=True)
+    try:
+        objects.put(key, [b"lodefs probe, again\n"], if_absent=True)
+    except AlreadyExists:
+        return
+    finally:
+        _remove_quietly(objects, key)
+    raise Unsupported(
+        f"{objects.url} ignores If-None-Match: it overwrites an object that is to be written only "
+        "if absent, so two pushes at once could lose commits. lodefs needs a store with "
+        "conditional writes (AWS S3, Ceph RGW, MinIO, a directory)"
+    )
+
+
+def _remove_quietly(objects: ObjectStore, key: str) -> None:
+    """A probe that stays is garbage and harms nothing: credentials may well not allow deletes."""
+    try:
+        objects.delete(key)
+    except LodefsError:
+        return

@@ -1,0 +1,336 @@
+"""Verify: every reference of a store resolves, and with ``data`` every byte is what it should be.
+
+Goes from refs to commits, trees, pack indexes and chunks. Never stops at a problem: it is listed,
+with repository, commit, path, pack and chunk, and the rest is checked. A store that cannot be
+reached, or may not be read, is no problem of the store's bytes and ends it with that error.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import NamedTuple, TypeVar
+
+import msgspec
+from blake3 import blake3
+
+from lodefs.chunkstore.errors import Corrupt, InvalidInput, LodefsError, NotFound, UnknownFormat
+from lodefs.chunkstore.format import keys
+from lodefs.chunkstore.format.commit import Commit
+from lodefs.chunkstore.format.names import CommitId, PackId, Spec
+from lodefs.chunkstore.format.pack import PackIndex
+from lodefs.chunkstore.format.tree import Entry, Kind, Segment
+from lodefs.chunkstore.repo.checked_keys import KEY_BYTES, SeenKeys
+from lodefs.chunkstore.repo.range_planner import Unit, Wanted, units
+from lodefs.chunkstore.repo.refs import BRANCHES, TAGS
+from lodefs.chunkstore.repo.shard_reader import read_shard
+from lodefs.chunkstore.repo.store import Store
+from lodefs.chunkstore.repo.tree_walk import join
+from lodefs.chunkstore.system.progress import Progress
+from lodefs.chunkstore.types import Buffer
+
+WORKERS = 8
+FILES_TOGETHER_MAX = 32_768  # checked at once; bounds memory
+TREES_TOGETHER_MAX = 1024
+AHEAD = 4  # results for each worker that may wait to be looked at; bounds memory
+
+T = TypeVar("T")
+U = TypeVar("U")
+_PROBLEMS = (NotFound, Corrupt, UnknownFormat, InvalidInput)
+
+
+@dataclass(slots=True)
+class VerifyResult:
+    """What was checked, each thing once, and what is wrong: one line for each problem."""
+
+    problems: list[str] = field(default_factory=list)
+    commits: int = 0
+    directories: int = 0
+    files: int = 0
+    data_bytes: int = 0  # of files, whose every byte was checked
+
+
+class _Where(NamedTuple):
+    """Whose an entry is: the first commit and path that were found to have it."""
+
+    repo: str
+    commit: CommitId
+    path: bytes
+    entry: Entry
+
+    def __str__(self) -> str:
+        return f"{Spec(self.repo, self.commit.hex()[:12], self.path)}"
+
+
+def verify(
+    store: Store,
+    spec: Spec | None = None,
+    *,
+    data: bool = False,
+    workers: int = WORKERS,
+    progress: Progress | None = None,
+) -> VerifyResult:
+    """Checks one revision (with ``spec``; its path is not looked at), or all that the store's
+    branches and tags lead to, older commits too, and the index shards.
+
+    NotFound where the revision does not exist; Unavailable, Denied.
+    """
+    executor = ThreadPoolExecutor(workers, thread_name_prefix="verify")
+    try:
+        with SeenKeys() as seen:
+            work = _Verify(
+                store, executor, seen, progress or Progress(), data=data, ahead=AHEAD * workers
+            )
+            if spec is None:
+                work.shards()
+                heads = list(work.heads())
+            else:
+                heads = [(spec.repo, store.resolve(spec.repo, spec.rev))]
+            work.commits(heads, with_trees_of_parents=spec is None)
+            return work.result
+    finally:
+        executor.shutdown(cancel_futures=True)
+
+
+class _Verify:
+    """One verification at work. Results come together in the calling thread."""
+
+    def __init__(
+        self,
+        store: Store,
+        executor: ThreadPoolExecutor,
+        seen: SeenKeys,
+        progress: Progress,
+        *,
+        data: bool,
+        ahead: int,
+    ) -> None:
+        self.result = VerifyResult()
+        self._store = store
+        self._packs = store.packs
+        self._executor = executor
+        self._progress = progress
+        self._data = data
+        self._ahead = ahead
+        self._seen = seen  # files and directories
+        self._key = secrets.token_bytes(32)  # so that nobody can make two that look the same here
+
+    def shards(self) -> None:
+        """Every index shard decodes, and its packs are there: pushes trust them."""
+        self._progress.phase = "checking index shards"
+        for info in self._store.objects.list(keys.INDEX):
+            try:
+                ids = [pack.pack_id for pack in read_shard(self._store.objects, info.key)]
+            except _PROBLEMS as error:
+                self._problem(str(error))
+                continue
+            for _, missing in self._map(self._packs.index, ids):
+                if missing:
+                    self._problem(f"{info.key}: {missing}")
+
+    def heads(self) -> Iterator[tuple[str, CommitId]]:
+        """The commits of all branches and tags."""
+        self._progress.phase = "checking refs"
+        for repo in self._store.repos():
+            refs = self._store.refs(repo)
+            for kind in (BRANCHES, TAGS):
+                for name in refs.names(kind):
+                    try:
+                        entry = refs.latest(kind, name)
+                    except _PROBLEMS as error:
+                        self._problem(f"{repo}, {kind}/{name}: {error}")
+                        continue
+                    if entry is not None and entry.commit is not None:
+                        yield repo, entry.commit
+
+    def commits(
+        self, heads: Sequence[tuple[str, CommitId]], *, with_trees_of_parents: bool
+    ) -> None:
+        """All commits from ``heads`` back, along all parents, and their trees."""
+        waiting = list(reversed(heads))
+        seen = set()
+        first = set(heads)
+        while waiting:
+            repo, commit_id = at = waiting.pop()
+            if at in seen:
+                continue
+            seen.add(at)
+            try:
+                commit = self._store.commit(repo, commit_id)
+            except _PROBLEMS as error:
+                self._problem(f"{repo}@{commit_id.hex()}: {error}")
+                continue
+            self.result.commits += 1
+            waiting.extend((repo, parent) for parent in commit.parents)
+            if with_trees_of_parents or at in first:
+                self._commit(repo, commit_id, commit)
+
+    def _commit(self, repo: str, commit_id: CommitId, commit: Commit) -> None:
+        self._progress.phase = f"checking {repo}@{commit_id.hex()[:12]}"
+        files = self._files(_Where(repo, commit_id, b"", commit.root))
+        while batch := list(islice(files, FILES_TOGETHER_MAX)):
+            self._check_files(batch)
+            self.result.files += len(batch)
+            self._progress.files_done += len(batch)
+
+    def _files(self, root: _Where) -> Iterator[_Where]:
+        """Files below a directory that were not seen yet; checks trees on the way."""
+        waiting = [root]
+        while waiting:
+            part = [where for where in waiting[-TREES_TOGETHER_MAX:] if self._is_new(where.entry)]
+            del waiting[-TREES_TOGETHER_MAX:]
+            read = self._map(lambda where: self._packs.read_tree(where.entry), part)
+            for where, (children, error) in zip(part, read, strict=True):
+                if error:
+                    self._problem(f"{where}: {error}")
+                self.result.directories += 1
+                for child in children or []:
+                    at = where._replace(path=join(where.path, child.name), entry=child)
+                    if child.kind is Kind.DIRECTORY:
+                        waiting.append(at)
+                    elif child.kind is Kind.FILE and self._is_new(child):
+                        yield at
+
+    def _is_new(self, entry: Entry) -> bool:
+        """Whether no other commit or path had the same content in the same place."""
+        what = msgspec.msgpack.encode((entry.digest, entry.size_bytes, entry.segments))
+        return self._seen.add(blake3(what, key=self._key).digest(length=KEY_BYTES))
+
+    def _check_files(self, batch: Sequence[_Where]) -> None:
+        """Segments against pack indexes, pack by pack; then the bytes."""
+        wanted: dict[PackId, list[tuple[Segment, _Where]]] = defaultdict(list)
+        for where in batch:
+            for segment in where.entry.segments:
+                wanted[segment.pack].append((segment, where))
+        broken: set[_Where] = set()
+        whole: dict[PackId, list[Wanted[_Where]]] = {}
+        packs = list(wanted)
+        for pack, (index, error) in zip(packs, self._map(self._packs.index, packs), strict=True):
+            whole[pack] = good = []
+            for segment, where in wanted[pack]:
+                reason = error or (_misfit(index, segment) if index else None)
+                if reason:
+                    self._problem(f"{where}: {reason}")
+                    broken.add(where)
+                elif len(where.entry.segments) == 1:
+                    good.append(Wanted(segment.first, segment.count, where))
+        if self._data:
+            self._check_data(batch, whole, broken)
+
+    def _check_data(
+        self,
+        batch: Sequence[_Where],
+        whole: dict[PackId, list[Wanted[_Where]]],
+        broken: set[_Where],
+    ) -> None:
+        """The bytes of files: small neighbours by the unit, others file by file."""
+        alone = [where for where in batch if len(where.entry.segments) > 1]
+        jobs: list[tuple[PackId, Unit[_Where]]] = []
+        for pack, runs in whole.items():
+            fine = [run for run in runs if run.what not in broken]
+            for unit in units(self._packs.index(pack), fine) if fine else ():
+                kept = [part for part in unit.parts if part[1] == part[2].entry.segments[0].count]
+                alone.extend(part[2] for part in unit.parts if part not in kept and not part[3])
+                if kept:
+                    jobs.append((pack, unit._replace(parts=kept)))
+        for found, error in self._map(self._check_unit, jobs):
+            self._add(found, error)
+        for found, error in self._map(self._check_alone, [w for w in alone if w not in broken]):
+            self._add(found, error)
+
+    def _add(self, found: tuple[list[str], int] | None, error: LodefsError | None) -> None:
+        if error or not found:
+            self._problem(str(error))
+            return
+        problems, data_bytes = found
+        for problem in problems:
+            self._problem(problem)
+        self.result.data_bytes += data_bytes
+        self._progress.bytes_done += data_bytes
+
+    def _check_unit(self, job: tuple[PackId, Unit[_Where]]) -> tuple[list[str], int]:
+        """Files that lie wholly in a unit: what is wrong with them, and their bytes."""
+        pack, unit = job
+        try:
+            chunks: list[Buffer | LodefsError] = [*self._packs.read(pack, unit.first, unit.count)]
+        except _PROBLEMS:
+            numbers = range(unit.first, unit.first + unit.count)
+            chunks = [self._chunk(pack, number) for number in numbers]
+        problems = []
+        for first, count, where, _ in unit.parts:
+            start = first - unit.first
+            problems += _wrong(where, chunks[start : start + count])
+        return problems, sum(part[2].entry.size_bytes for part in unit.parts)
+
+    def _check_alone(self, where: _Where) -> tuple[list[str], int]:
+        """One file, whose bytes lie in several places or are many."""
+        entry = where.entry
+        try:
+            for _ in self._packs.read_file(entry):
+                pass
+        except _PROBLEMS as error:
+            problems = [
+                f"{where}: {chunk}"
+                for segment in entry.segments
+                for number in range(segment.first, segment.first + segment.count)
+                if isinstance(chunk := self._chunk(segment.pack, number), LodefsError)
+            ]
+            return problems or [f"{where}: {error}"], entry.size_bytes
+        return [], entry.size_bytes
+
+    def _chunk(self, pack: PackId, number: int) -> Buffer | LodefsError:
+        """One chunk, or what is wrong with it."""
+        try:
+            return self._packs.read(pack, number, 1)[0]
+        except _PROBLEMS as error:
+            return error
+
+    def _map(
+        self, function: Callable[[T], U], items: Sequence[T]
+    ) -> Iterator[tuple[U | None, LodefsError | None]]:
+        """The results of a function in the order of the items, or the problems met; a bounded
+        number of results ahead of whoever looks at them."""
+
+        def caught(item: T) -> tuple[U | None, LodefsError | None]:
+            try:
+                return function(item), None
+            except _PROBLEMS as error:
+                return None, error
+
+        waiting: deque[Future[tuple[U | None, LodefsError | None]]] = deque()
+        for item in items:
+            waiting.append(self._executor.submit(caught, item))
+            if len(waiting) > self._ahead:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+    def _problem(self, text: str) -> None:
+        self.result.problems.append(text)
+
+
+def _misfit(index: PackIndex, segment: Segment) -> Corrupt | None:
+    """What a segment says that its pack does not hold."""
+    try:
+        index.check_run(*segment[1:])
+    except Corrupt as error:
+        return error
+    return None
+
+
+def _wrong(where: _Where, chunks: Sequence[Buffer | LodefsError]) -> list[str]:
+    """What is wrong with a file, all of whose chunks are here."""
+    errors = [f"{where}: {chunk}" for chunk in chunks if isinstance(chunk, LodefsError)]
+    if errors:
+        return errors
+    hashed = blake3()
+    for chunk in chunks:
+        if not isinstance(chunk, LodefsError):
+            hashed.update(chunk)
+    if hashed.digest() != where.entry.digest:
+        return [f"{where}: its chunks are right, but do not make the file's digest"]
+    return []

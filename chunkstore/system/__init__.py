@@ -1,0 +1,1 @@
+"""What the operating system gives: sockets, systemd, locks, limits, file writes."""

@@ -1,0 +1,57 @@
+"""How many files a process may have open: RLIMIT_NOFILE, getrlimit(2)."""
+
+from __future__ import annotations
+
+import resource
+import sys
+from typing import NamedTuple
+
+from lodefs.chunkstore.errors import Unavailable
+
+FILES_MIN = 256  # for a proxy or a mount: its index, connections and the cache's files
+CACHE_FILES_MAX = 512  # of a proxy, open at a time
+INDEX_FILES_MAX = 512
+PEER_SOCKETS_MAX = 400  # of a node in a cluster: kept connections to the others, and probes of them
+OTHERS_MIN = 64  # logs, listeners, pipes, files being made
+
+
+class Shares(NamedTuple):
+    """How many descriptors a proxy uses for what, at most."""
+
+    connections: int  # of clients and nodes that ask, at all doors
+    cache_files: int
+    index_files: int
+    peer_sockets: int  # besides those of fetches
+
+
+def shares(limit: int, *, fetches_max: int, in_cluster: bool = False) -> Shares:
+    """A proxy's shares of a limit of open files, which together stay below it.
+
+    Each fetch has a connection to the store and perhaps one to another node. Where the limit is
+    low, the cache's files, the index and, in a cluster, sockets to the others get a quarter of the
+    rest each, and connections what is left of it.
+    """
+    rest = max(limit - OTHERS_MIN - min(2 * fetches_max, limit // 4), 0)
+    cache_files = min(CACHE_FILES_MAX, rest // 4)
+    index_files = min(INDEX_FILES_MAX, rest // 4)
+    peer_sockets = min(PEER_SOCKETS_MAX, rest // 4) if in_cluster else 0
+    connections = rest - cache_files - index_files - peer_sockets
+    return Shares(connections, cache_files, index_files, peer_sockets)
+
+
+def limit() -> int:
+    """How many files this process may have open now."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sys.maxsize if soft == resource.RLIM_INFINITY else soft
+
+
+def raise_limit(who: str) -> None:
+    """Let this process open as many files as it may. Unavailable where those are too few for
+    ``who``: rather now than in the middle of a read."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    if hard != resource.RLIM_INFINITY and hard < FILES_MIN:
+        raise Unavailable(
+            f"only {hard} files may be open here (ulimit -n): {who} needs {FILES_MIN}"
+        )

@@ -1,0 +1,155 @@
+"""Listening sockets: the Unix socket's file, TCP, and sockets handed over by systemd."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import socket
+import stat
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from lodefs.chunkstore.errors import Denied, InUse, InvalidInput, LodefsError, Unavailable
+
+BACKLOG_CONNECTIONS = 1024
+_PROBE_TIMEOUT_S = 5.0
+_FIRST_FD = 3  # SD_LISTEN_FDS_START of sd_listen_fds(3)
+
+
+def listen_unix(path: Path, *, mode: int, group: str | None = None) -> socket.socket:
+    """A listening Unix socket with these permission bits and group.
+
+    The file of a socket that nobody listens on is replaced; InUse where somebody does. The new
+    one gets its name only when its permissions are right, so it is never open to too many.
+    """
+    _refuse_living(path)
+    made = path.with_name(f".{path.name}.{os.getpid()}")
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        made.unlink(missing_ok=True)
+        listener.bind(os.fsencode(made))
+        made.chmod(mode)
+        if group is not None:
+            shutil.chown(made, group=group)
+        listener.listen(BACKLOG_CONNECTIONS)
+        made.rename(path)
+    except LookupError as error:
+        listener.close()
+        made.unlink(missing_ok=True)
+        raise InvalidInput(f"socket_group: there is no group {group!r}") from error
+    except OSError as error:
+        listener.close()
+        with suppress(OSError):
+            made.unlink(missing_ok=True)
+        raise _bind_error(f"socket {path}", error) from error
+    listener.settimeout(0)
+    return listener
+
+
+def _refuse_living(path: Path) -> None:
+    try:
+        found = path.lstat()
+    except OSError:
+        return
+    if not stat.S_ISSOCK(found.st_mode):
+        raise InvalidInput(f"{path} is there and is no socket: choose another socket")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(_PROBE_TIMEOUT_S)
+        try:
+            probe.connect(os.fsencode(path))
+        except (ConnectionRefusedError, FileNotFoundError):
+            return
+        except OSError as error:
+            raise _bind_error(f"socket {path}", error) from error
+    raise InUse(f"another process serves on {path}: stop it, or choose another socket")
+
+
+def is_unix(listener: socket.socket) -> bool:
+    """Whether this is a Unix socket."""
+    return listener.family == socket.AF_UNIX
+
+
+def remove_unix(path: Path, inode: int) -> None:
+    """Remove the socket's file, if it is still the one with this inode number."""
+    with suppress(OSError):
+        if path.lstat().st_ino == inode:
+            path.unlink()
+
+
+def listen_tcp(host: str, port: int) -> socket.socket:
+    """A listening TCP socket; port 0 takes a free one."""
+    family, address = _tcp_address(host, port)
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(BACKLOG_CONNECTIONS)
+    except OSError as error:
+        listener.close()
+        raise _bind_error(f"{host}:{port}", error) from error
+    listener.settimeout(0)
+    return listener
+
+
+def _tcp_address(host: str, port: int) -> tuple[socket.AddressFamily, tuple[Any, ...]]:
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    except (OSError, UnicodeError) as error:
+        raise InvalidInput(f"listen: {host!r} is no address of this machine") from error
+    return found[0], found[4]
+
+
+def is_at(listener: socket.socket, host: str, port: int) -> bool:
+    """Whether a TCP socket still listens, and where ``listen_tcp`` would; port 0 is any port."""
+    try:
+        family, address = _tcp_address(host, port)
+        if not listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+            return False
+        there = listener.getsockname()
+    except (OSError, InvalidInput):
+        return False
+    return listener.family == family and there[0] == address[0] and port in (0, there[1])
+
+
+def stop_listening(listener: socket.socket) -> None:
+    """Close a listening socket, and let its port go though others may hold copies of it."""
+    with suppress(OSError):
+        listener.shutdown(socket.SHUT_RDWR)
+    listener.close()
+
+
+def inherited(environ: Mapping[str, str]) -> list[socket.socket]:
+    """Listening sockets that systemd opened for this process (sd_listen_fds(3))."""
+    return [listener for _, listener in inherited_by_name(environ)]
+
+
+def inherited_by_name(environ: Mapping[str, str]) -> list[tuple[str, socket.socket]]:
+    """The same, and those that systemd kept for it, with their names: that of the socket's unit,
+    or the one they were kept under."""
+    count = environ.get("LISTEN_FDS", "")
+    if environ.get("LISTEN_PID") != str(os.getpid()) or not count.isdigit():
+        return []
+    names = environ.get("LISTEN_FDNAMES", "").split(":")
+    found = []
+    for number in range(int(count)):
+        fd = _FIRST_FD + number
+        try:
+            one = socket.socket(fileno=fd)
+        except OSError as error:
+            raise InvalidInput(f"LISTEN_FDS: descriptor {fd} is no socket") from error
+        one.set_inheritable(False)
+        one.settimeout(0)
+        found.append((names[number] if number < len(names) else "", one))
+    return found
+
+
+def _bind_error(what: str, error: OSError) -> LodefsError:
+    if error.errno == errno.EADDRINUSE:
+        return InUse(f"{what} is in use by another process")
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return Denied(f"{what}: permission denied")
+    return Unavailable(f"{what}: {error.strerror or error}")

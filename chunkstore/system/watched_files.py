@@ -1,0 +1,66 @@
+"""What was read from files, read again when one of them changes; the last good state stays."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from lodefs.chunkstore.errors import LodefsError
+
+T = TypeVar("T")
+
+Stamp = tuple[int, int, int, int]
+
+
+def stamp_of(path: Path) -> Stamp | None:
+    """What differs when a file was written, replaced or got other rights; None without one."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino
+
+
+class WatchedFiles(Generic[T]):
+    """The value that ``load`` makes of some files. ``value`` may be read by any thread."""
+
+    def __init__(
+        self,
+        paths: Sequence[Path],
+        load: Callable[[], T],
+        log: logging.Logger,
+        *,
+        initial: T | None = None,
+    ) -> None:
+        """``initial``: the value until the first refresh that finds good files; None: they are read
+        now, and what ``load`` raises goes on to the caller."""
+        self._paths = paths
+        self._load = load
+        self._log = log
+        self._seen: list[Stamp | None] | None = None
+        if initial is None:
+            self._seen = self._stamps()  # before reading: what is written meanwhile is seen later
+            self.value = load()
+        else:
+            self.value = initial
+
+    def refresh(self) -> bool:
+        """Look again; whether there is a new value. Blocks for the disk.
+
+        Files that cannot be used are logged once, and the value stays as it is.
+        """
+        stamps = self._stamps()
+        if stamps == self._seen:
+            return False
+        self._seen = stamps
+        try:
+            self.value = self._load()
+        except LodefsError as error:
+            self._log.warning("what was known before stays in use: %s", error)
+            return False
+        return True
+
+    def _stamps(self) -> list[Stamp | None]:
+        return [stamp_of(path) for path in self._paths]

@@ -1,0 +1,216 @@
+"""The command line: finds the command, runs it, and turns errors into one line and an exit code."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import io
+import os
+import signal
+import sys
+from collections.abc import Sequence
+
+import click
+
+from lodefs.chunkstore.errors import LodefsError
+from lodefs.cli import exit_codes
+from lodefs.cli.options import output_error, write_line
+from lodefs.cli.text import shown
+from lodefs.settings.session import Session
+
+# Each command, the module of lodefs.commands that holds it, and its line in the help. Modules are
+# imported when their command runs: the help must not wait for boto3.
+COMMANDS: dict[str, tuple[str, str]] = {
+    "init": ("init", "Create a store."),
+    "push": ("push", "Commit a directory to a branch."),
+    "pull": ("pull", "Copy a revision into a directory."),
+    "ls": ("ls", "List the repositories, or a directory of a revision."),
+    "cat": ("cat", "Write a file's content to standard output."),
+    "log": ("log", "Show the commits of a revision, newest first."),
+    "diff": ("diff", "Show what differs between two revisions."),
+    "branch": ("refs", "List, create and delete branches."),
+    "tag": ("refs", "List, create and delete tags."),
+    "reflog": ("reflog", "Show where a branch or tag was, and when."),
+    "verify": ("verify", "Check a store, a revision, or this node's cache."),
+    "mount": ("mount", "Mount a revision, read-only."),
+    "unmount": ("mount", "Take a mount away."),
+    "mounts": ("mount", "List the mounts of this machine."),
+    "warm": ("warm", "Bring a revision into the node's cache ahead of its use."),
+    "pins": ("evict", "List what is pinned in the node's cache."),
+    "evict": ("evict", "Remove pins and cached data of a dataset."),
+    "serve": ("serve", "Run the node's proxy."),
+    "status": ("status", "Show the proxy's state and the mounts."),
+    "docker-plugin": ("docker_plugin", "Serve volumes to Docker."),
+    "token": ("token", "Create, list and delete the proxy's tokens."),
+    "demo": ("demo", "Push, mount and compare a directory in a temporary store."),
+    "version": ("version", "Show the version."),
+}
+
+EPILOG = """\b
+REPO is a name such as vision/flickr30k; REV a branch, a tag, a commit or its unique beginning
+of 6 or more digits (default: the branch main); PATH a file or directory inside.
+
+\b
+Completion for bash (zsh, fish: the same with their names):
+  eval "$(_LODEFS_COMPLETE=bash_source lodefs)"
+"""
+
+
+class OutputClosedError(Exception):
+    """Whoever read our output is gone. click would take a BrokenPipeError for itself."""
+
+
+class LazyCommands(click.Group):
+    """A group whose commands are imported when they are used."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            result = super().invoke(ctx)
+            _flush_output()
+            return result
+        except BrokenPipeError:
+            raise OutputClosedError from None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            from difflib import get_close_matches  # here: mostly the command is known
+
+            near = get_close_matches(args[0], COMMANDS, n=1)
+            if not near:
+                raise
+            told = f"{error.message} Did you mean {near[0]}?"
+            raise click.UsageError(told, error.ctx) from None
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(f"lodefs.commands.{COMMANDS[cmd_name][0]}")
+        command = getattr(module, cmd_name.replace("-", "_"))
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+
+
+def _show_version(ctx: click.Context, param: click.Parameter, asked: bool) -> None:  # noqa: ARG001
+    if asked:
+        from lodefs.commands.version import number
+
+        write_line(f"lodefs {number()}")
+        ctx.exit()
+
+
+@click.group(
+    cls=LazyCommands,
+    epilog=EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.option("--store", metavar="URL", help="s3://BUCKET/PREFIX or a directory [LODEFS_STORE].")
+@click.option("--proxy", metavar="URL", help="unix:/PATH or http://HOST:PORT [LODEFS_PROXY].")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_version,
+    help="Show the version.",
+)
+@click.pass_context
+def cli(ctx: click.Context, store: str | None, proxy: str | None) -> None:
+    """Versioned datasets on S3: pushed once, cached once per node, mounted in a second."""
+    if not isinstance(ctx.obj, Session):
+        ctx.obj = Session(dict(os.environ))
+    ctx.obj.use(store=store, proxy=proxy)
+    if not gc.isenabled():  # lodefs.main: until here all is imported, and stays
+        gc.freeze()
+        gc.enable()
+
+
+def run(arguments: Sequence[str] | None, session: Session) -> int:
+    """One command line; the exit code. Errors are one line on standard error."""
+    _prepare_output()
+    try:
+        cli.main(arguments, prog_name="lodefs", standalone_mode=False, obj=session)
+        return session.exit_code
+    except click.exceptions.Exit as asked:
+        return asked.exit_code
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.ctx.get_help() if error.ctx else "", err=True)
+        return exit_codes.USAGE
+    except click.ClickException as error:
+        return _failed(_with_where_to_look(error), exit_codes.USAGE)
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("lodefs: interrupted", err=True)
+        return exit_codes.INTERRUPTED
+    except OutputClosedError:
+        return _quiet_pipe()
+    except LodefsError as error:
+        if session.debug:
+            raise
+        return _failed(shown(str(error)), exit_codes.code_of(error))
+    except OSError as error:  # the local file system, at the edge: a full disk, a missing file
+        if session.debug:
+            raise
+        return _failed(shown(str(error)), exit_codes.code_of_os(error))
+    except Exception as error:  # a mistake of ours: still one line, and how to see more
+        if session.debug:
+            raise
+        told = f"{type(error).__name__}: {shown(str(error))}"
+        return _failed(
+            f"{told} (a fault of lodefs; LODEFS_DEBUG=1 shows where)", exit_codes.FAILURE
+        )
+    finally:
+        session.close()
+
+
+def _flush_output() -> None:
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        raise output_error(error) from None
+
+
+def _prepare_output() -> None:
+    """A character that the terminal's encoding lacks is escaped, and no error. Where standard
+    output was closed (``>&-``), each write fails, as it does in C."""
+    if sys.stdout is None:
+        sys.stdout = os.fdopen(os.open(os.devnull, os.O_RDONLY), "w")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _with_where_to_look(error: click.ClickException) -> str:
+    message = shown(error.format_message())
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    if context is None:
+        return message
+    end = "" if message.endswith((".", "?")) else "."  # click's own end so, ours do not
+    return f"{message}{end} See `{context.command_path} --help`."
+
+
+def _failed(message: str, code: int) -> int:
+    from lodefs.chunkstore.system import journald  # here: most commands do not fail
+
+    told = f"lodefs: error: {message}"
+    if journald.is_stderr(os.environ):
+        told = journald.marked(told, journald.ERROR)
+    click.echo(told, err=True)
+    return code
+
+
+def _quiet_pipe() -> int:
+    """The reader of our output is gone (``| head``): end as a program killed by SIGPIPE does."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, sys.stdout.fileno())  # else Python complains when it flushes at exit
+    os.close(null)
+    return 128 + signal.SIGPIPE

@@ -1,0 +1,1 @@
+"""What commands share: options, exit codes, progress bars, text."""

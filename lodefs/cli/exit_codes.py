@@ -1,0 +1,44 @@
+"""Exit codes of the command line: one table from error classes to numbers."""
+
+from __future__ import annotations
+
+import errno
+
+from lodefs.chunkstore import errors
+
+OK = 0
+FAILURE = 1  # anything without a number of its own; also "the two differ" and "problems found"
+USAGE = 2  # a bad option, name, setting or other input
+INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+
+# The first class that fits counts, so a subclass stands before its base.
+CODES: tuple[tuple[type[errors.LodefsError], int], ...] = (
+    (errors.InvalidInput, USAGE),
+    (errors.NotFound, 3),
+    (errors.AlreadyExists, 4),
+    (errors.Conflict, 5),
+    (errors.Denied, 6),
+    (errors.Unavailable, 7),
+    (errors.Changed, 7),
+    (errors.Corrupt, 8),
+    (errors.UnknownFormat, 9),
+    (errors.NoSpace, 10),
+    (errors.InUse, 11),
+    (errors.Unsupported, 12),
+    (errors.SourceChanged, 13),
+    (errors.TooManyRemovals, 14),
+)
+
+
+def code_of(error: BaseException) -> int:
+    """The exit code for an error: a number of CODES, or FAILURE."""
+    return next((code for kind, code in CODES if isinstance(error, kind)), FAILURE)
+
+
+def code_of_os(error: OSError) -> int:
+    """The exit code for an error of the local file system that nobody translated."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return 10
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return 6
+    return FAILURE

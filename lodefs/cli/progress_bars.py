@@ -1,0 +1,105 @@
+"""Shows a Progress on a terminal while work goes on: nothing else ever, and not for short work."""
+
+from __future__ import annotations
+
+import math
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from lodefs.chunkstore.system.progress import Progress
+from lodefs.cli.text import size
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+    from rich.progress import TaskID
+
+WAIT_S = 1.0  # work that ends before shows nothing
+EVERY_S = 0.1
+BAR_CHARS = 20
+BLANKS_CHARS = 5  # the spinner, and what is between the columns
+SPACE = "  "
+ORDER = ("files", "amount", "sent", "rate", "left")
+
+
+@contextmanager
+def metered(*, enabled: bool | None = None) -> Iterator[Progress]:
+    """Counters for a long operation, shown on standard error where that is a terminal."""
+    progress = Progress()
+    if enabled is None:
+        enabled = sys.stderr.isatty()
+    if not enabled:
+        yield progress
+        return
+    done = threading.Event()
+    thread = threading.Thread(target=_show, args=(progress, done), name="meter", daemon=True)
+    thread.start()
+    try:
+        yield progress
+    finally:
+        done.set()
+        thread.join()
+
+
+def _show(progress: Progress, done: threading.Event) -> None:
+    if done.wait(WAIT_S):
+        return
+    from rich.console import Console  # here: slow to import, and most commands are short
+
+    with bars(Console(stderr=True)) as bar:
+        task = bar.add_task("", total=None, told="")
+        while not done.wait(EVERY_S):
+            _update(bar, task, progress)
+
+
+def bars(console: Console) -> Bar:
+    """The line that is drawn there."""
+    from rich.progress import BarColumn, SpinnerColumn, TextColumn
+    from rich.progress import Progress as Bars
+
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}", markup=False),
+        BarColumn(BAR_CHARS),
+        TextColumn("{task.fields[told]}", markup=False),
+    )
+    return Bars(*columns, console=console, transient=True)
+
+
+def _update(bar: Bar, task: TaskID, progress: Progress) -> None:
+    bar.update(task, total=progress.bytes_total or None, completed=progress.bytes_done)
+    now = bar.tasks[task]
+    room_chars = bar.console.width - BAR_CHARS - BLANKS_CHARS
+    phase = progress.phase[:room_chars]
+    words = told(progress, now.speed, now.time_remaining, room_chars - len(phase))
+    bar.update(task, description=phase, told=words)
+
+
+def told(progress: Progress, rate: float | None, left_s: float | None, room_chars: int) -> str:
+    """``1,024/17,614 files  12.0 MiB/300.0 MiB  8.0 MiB/s  left 0:00:36``, of which as much as
+    there is room for, and only what is known. ``rate``: bytes a second."""
+    by_weight = {
+        "amount": _part(progress.bytes_done, progress.bytes_total, size),
+        "left": f"left {timedelta(seconds=math.ceil(left_s))}" if left_s else "",
+        "rate": f"{size(int(rate))}/s" if rate else "",
+        "files": _part(progress.files_done, progress.files_total, "{:,}".format, " files"),
+        "sent": f"{size(progress.bytes_sent)} transferred" if progress.bytes_sent else "",
+    }
+    chosen: dict[str, str] = {}
+    for name, words in by_weight.items():
+        if words and len(SPACE.join([*chosen.values(), words])) > room_chars:
+            break
+        if words:
+            chosen[name] = words
+    return SPACE.join(chosen[name] for name in ORDER if name in chosen)
+
+
+def _part(done: int, total: int, show: Callable[[int], str], unit: str = "") -> str:
+    """``3/7 files``; without a total ``3 files``; nothing where neither is known."""
+    if not done and not total:
+        return ""
+    return show(done) + (f"/{show(total)}" if total else "") + unit

@@ -1,0 +1,107 @@
+"""Following a warm job of a proxy to its end, also over the proxy's own end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from lodefs.chunkstore.errors import NotFound, Unavailable
+from lodefs.chunkstore.nodeapi.cache_control import RUNNING, WARM, WarmRequest, WarmStatus
+from lodefs.chunkstore.nodeapi.control_client import NodeCalls
+from lodefs.chunkstore.system.progress import Progress
+
+POLL_S_MIN, POLL_S_MAX = 0.02, 0.1
+GONE_S_MAX = 60.0  # how long a proxy may be away
+STARTS_MAX = 10
+
+
+class Follower:
+    """One job, asked about until it is over. Where its proxy was started anew, the job is, too:
+    it goes on where it was."""
+
+    def __init__(
+        self,
+        calls: NodeCalls,
+        request: WarmRequest | None,
+        *,
+        clock_s: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+        tell: Callable[[str], None] = lambda _line: None,
+    ) -> None:
+        """``request``: what to ask for; None for a job of others. ``tell`` hears at once, and once,
+        of each node that cannot be asked."""
+        self._calls = calls
+        self._request = request
+        self._clock_s = clock_s
+        self._sleep = sleep
+        self._tell = tell
+        self._told: set[str] = set()
+        self.job_id = ""
+        self._starts = 0
+
+    def start(self) -> WarmStatus:
+        """Begins the job. Errors of the proxy."""
+        self._starts += 1
+        status = self._calls.call(WarmStatus, "POST", WARM, self._request)
+        self.job_id = status.id
+        return status
+
+    def follow(self, job_id: str, progress: Progress) -> WarmStatus:
+        """How it ended. NotFound, Unavailable."""
+        self.job_id = job_id
+        pause_s = POLL_S_MIN
+        heard_s = self._clock_s()
+        while True:
+            try:
+                status = self._look()
+            except Unavailable:
+                if self._clock_s() - heard_s > GONE_S_MAX:
+                    raise
+                progress.phase = "waiting for the proxy"
+            else:
+                heard_s = self._clock_s()
+                show(status, progress)
+                self._tell_of(status)
+                if status.state not in RUNNING:
+                    return status
+            self._sleep(pause_s)
+            pause_s = min(2 * pause_s, POLL_S_MAX)
+
+    def _tell_of(self, status: WarmStatus) -> None:
+        for node in status.nodes:
+            if node.state in RUNNING and node.error and node.address not in self._told:
+                self._told.add(node.address)
+                self._tell(f"waiting for {node.address}: {node.error}")
+
+    def _look(self) -> WarmStatus:
+        try:
+            return self.status()
+        except NotFound:
+            if self._request is None or self._starts >= STARTS_MAX:
+                raise
+            return self.start()
+
+    def status(self) -> WarmStatus:
+        """How far it is. NotFound, Unavailable."""
+        return self._calls.call(WarmStatus, "GET", f"{WARM}/{self.job_id}")
+
+    def cancel(self) -> WarmStatus:
+        """Ends it. NotFound, Unavailable."""
+        return self._calls.call(WarmStatus, "DELETE", f"{WARM}/{self.job_id}")
+
+
+def show(status: WarmStatus, progress: Progress) -> None:
+    """A status as the meter shows it."""
+    progress.phase = {"listing": "listing", "fetching": "warming"}.get(status.state, status.state)
+    if status.nodes:
+        done = sum(node.state == "done" for node in status.nodes)
+        progress.phase += f" on {len(status.nodes)} nodes ({done} done)"
+        missing = [node for node in status.nodes if node.state in RUNNING and node.error]
+        if missing:
+            more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+            progress.phase += f", waiting for {missing[0].address}{more}"
+    progress.files_done = status.files_done
+    progress.files_total = status.files_total or 0
+    progress.bytes_done = status.bytes_done
+    progress.bytes_total = status.bytes_total or 0
+    progress.bytes_sent = status.fetched_bytes

@@ -1,0 +1,1 @@
+"""Proxies that commands find, start and keep."""

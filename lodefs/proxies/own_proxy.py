@@ -1,0 +1,306 @@
+"""The proxy that a command talks to: the one asked for, the node's, or one started for the user.
+
+A proxy that is started for a user lies in ``~/.cache/lodefs/proxy-<store>``: its socket, cache, log
+and process id. It keeps running when the command ends, serves all mounts of that store, and ends
+when nobody has used it for a while. Whoever starts it has a lease of it (chunkstore.nodeapi.lease)
+until the command ends; by then its mount has one.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+import lodefs
+from lodefs.chunkstore.errors import Denied, InvalidInput, LodefsError, Unavailable
+from lodefs.chunkstore.format.decoding import from_json
+from lodefs.chunkstore.format.names import digest_of
+from lodefs.chunkstore.nodeapi import lease
+from lodefs.chunkstore.nodeapi.connection import Connection, parse_address
+from lodefs.chunkstore.nodeapi.wire import SOCKET_DEFAULT
+from lodefs.chunkstore.system.systemd_notify import inheritable
+from lodefs.settings.session import NO_STORE, Session, split_settings
+
+if TYPE_CHECKING:
+    import subprocess
+
+START_TIMEOUT_S = 60.0
+UNUSED_TIMEOUT_S = 600.0  # of a user's own proxy, unless the settings say another
+ASK_TIMEOUT_S = 10.0
+POLL_S = 0.02
+LOG_TAIL_BYTES = 2000
+_RUNS_ON = {"unused_timeout_s", "listen", "peer_listen", "peers", "peers_file", "peers_dns"}
+
+
+class OwnProxy(msgspec.Struct, frozen=True):
+    """Where a proxy that is started for a user has its files."""
+
+    directory: Path
+
+    @property
+    def url(self) -> str:
+        """Its address."""
+        return f"unix:{self.socket}"
+
+    @property
+    def socket(self) -> Path:
+        """Where it listens."""
+        return self.directory / "sock"
+
+    @property
+    def log(self) -> Path:
+        """What it writes to standard output and error."""
+        return self.directory / "log"
+
+    @property
+    def store_file(self) -> Path:
+        """The URL of its store, by which it can be started again."""
+        return self.directory / "store"
+
+    @property
+    def pid_file(self) -> Path:
+        """Its process id, for people who want to end it."""
+        return self.directory / "pid"
+
+
+def proxy_url(session: Session) -> str:
+    """A proxy that is ready: the one that the settings name, else the node's where it serves the
+    same store, else the user's own, which is started.
+
+    InvalidInput where neither proxy nor store are given; Unavailable.
+    """
+    found, store = _found(session)
+    if found:
+        return found
+    if store is None:
+        raise InvalidInput(f"{NO_STORE}; or a proxy with --proxy or LODEFS_PROXY")
+    own = own_proxy(session.home_cache(), store)
+    _start_for(session, own, store)
+    own.store_file.write_text(store)
+    return own.url
+
+
+def is_own(session: Session, url: str) -> bool:
+    """Whether a proxy is one that was started for this user."""
+    return _own_at(session, url) is not None
+
+
+def start_again(session: Session, url: str) -> None:
+    """Starts the user's own proxy at ``url`` unless it runs. Those of others are left to them.
+
+    Unavailable, Denied.
+    """
+    own = _own_at(session, url)
+    if own is not None:
+        _start_for(session, own, own.store_file.read_text())
+
+
+def _start_for(session: Session, own: OwnProxy, store: str) -> None:
+    """Starts a user's own proxy unless it runs; it stays until the session is closed."""
+    _make(own)
+    session.keep(lease.take(own.socket, START_TIMEOUT_S, create=True))
+    command = serve_command(own, store)
+    if may_end(session.config.serve):
+        command += ["--unused-timeout", f"{UNUSED_TIMEOUT_S:.0f}"]
+    start(own, command, session.environment)
+
+
+def may_end(serve: Mapping[str, object]) -> bool:
+    """Whether a user's own proxy with these settings ends by itself: they do not say it, and
+    nobody uses it over TCP."""
+    return not _RUNS_ON & serve.keys()
+
+
+def _own_at(session: Session, url: str) -> OwnProxy | None:
+    own = OwnProxy(Path(url.removeprefix("unix:")).parent)
+    is_ours = own.url == url and own.directory.parent == session.home_cache()
+    return own if is_ours and own.store_file.is_file() else None
+
+
+def running_proxy(session: Session) -> str:
+    """A proxy that runs: asked for, of the node, or of the user. None is started. Unavailable."""
+    found, store = _found(session)
+    if found:
+        return found
+    if store:
+        own = own_proxy(session.home_cache(), store).url
+        if ready(own):
+            return own
+        raise Unavailable(
+            f"no proxy for {store} runs here: `lodefs mount` starts one, and `lodefs serve` is one"
+        )
+    raise Unavailable(
+        "the node's proxy does not run, and to find one of yours its store must be known; "
+        f"{NO_STORE}; or a proxy with --proxy or LODEFS_PROXY"
+    )
+
+
+def node_proxy(session: Session) -> str:
+    """The proxy that the settings name, else where the node's listens."""
+    return session.proxy_url or f"unix:{SOCKET_DEFAULT}"
+
+
+def _found(session: Session) -> tuple[str | None, str | None]:
+    """A proxy that need not be started, and the store that the settings name."""
+    if session.proxy_option:  # no settings need to be read then
+        return session.proxy_option, None
+    store = session.store_url if session.has_store else None
+    node = node_proxy(session)
+    return (node if session.proxy_url or serves(node, store) else None), store
+
+
+def own_proxy(home_cache: Path, store: str) -> OwnProxy:
+    """Where the user's own proxy for a store lies."""
+    return OwnProxy(home_cache / f"proxy-{digest_of(store.encode()).hex()[:12]}")
+
+
+def serve_command(own: OwnProxy, store: str) -> list[str]:
+    """The command line that runs a user's own proxy."""
+    python = [sys.executable, "-m", "lodefs.main"]
+    files = ["--socket", str(own.socket), "--cache", str(own.directory / "cache")]
+    return [*python, "--store", store, "serve", *files]
+
+
+def serves(url: str, store: str | None, timeout_s: float = ASK_TIMEOUT_S) -> bool:
+    """Whether a proxy is ready there, for ``store`` where one is given."""
+    try:
+        if not ready(url, timeout_s):
+            return False
+        if store is None:
+            return True
+        served = served_store(ask(url, "/status", timeout_s=timeout_s))
+    except LodefsError:
+        return False
+    return plain_store(store) == plain_store(str(served))
+
+
+def plain_store(url: str) -> str:
+    """A store's URL for comparing: settings in it (endpoint, region) do not count."""
+    return split_settings(url)[0].removeprefix("file://").rstrip("/")
+
+
+def served_store(status: Mapping[str, object]) -> object:
+    """The store's URL in a proxy's /status."""
+    node = status.get("node")
+    return node.get("store") if isinstance(node, dict) else None
+
+
+def start(own: OwnProxy, command: Sequence[str], environment: Mapping[str, str]) -> None:
+    """Starts a proxy unless it runs, and returns when it is ready. Unavailable with its words.
+
+    Of several that start one at once, one does and the others wait for it.
+    """
+    import subprocess  # here: mostly a proxy runs already
+
+    if ready(own.url):
+        return
+    _make(own)
+    with _locked(own.directory / "starting"):
+        if ready(own.url):
+            return
+        with own.log.open("ab") as log:
+            begin = log.tell()
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=own.directory,  # not where the user is: that could not be unmounted
+                env={**inheritable(environment), "PYTHONPATH": python_path(environment)},
+                start_new_session=True,
+            )
+        own.pid_file.write_text(f"{process.pid}\n")
+        _await(own, process, begin)
+        process.returncode = 0  # it outlives us on purpose: Popen need not warn
+
+
+def _make(own: OwnProxy) -> None:
+    try:
+        own.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise Denied(f"{own.directory}: {error.strerror}: no place for a proxy's cache") from error
+
+
+def _await(own: OwnProxy, process: subprocess.Popen[bytes], log_begin: int) -> None:
+    deadline_s = time.monotonic() + START_TIMEOUT_S
+    while not ready(own.url):
+        if process.poll() is not None:
+            raise Unavailable(f"the proxy ended at once: {_last_words(own, log_begin)}")
+        if time.monotonic() > deadline_s:
+            process.terminate()
+            process.wait()
+            raise Unavailable(
+                f"the proxy was not ready after {START_TIMEOUT_S:.0f} s; see {own.log}"
+            )
+        time.sleep(POLL_S)
+
+
+def _last_words(own: OwnProxy, log_begin: int) -> str:
+    with own.log.open("rb") as log:
+        log.seek(log_begin)
+        lines = log.read()[-LOG_TAIL_BYTES:].decode("utf-8", "replace").strip().splitlines()
+    last = lines[-1].removeprefix("lodefs: error: ") if lines else ""
+    return f"{last} (more in {own.log})" if last else f"see {own.log}"
+
+
+def ready(url: str, timeout_s: float = ASK_TIMEOUT_S) -> bool:
+    """Whether a proxy answers there and is ready."""
+    try:
+        return _get(url, "/readyz", None, timeout_s)[0] == 200
+    except Unavailable:
+        return False
+
+
+def ask(
+    url: str, path: str, token: str | None = None, *, timeout_s: float = ASK_TIMEOUT_S
+) -> dict[str, object]:
+    """The JSON object that a proxy answers with. Unavailable, Denied."""
+    status, body = _get(url, path, token, timeout_s)
+    if status in (401, 403):
+        if not token:
+            raise Denied(f"{url}: the proxy wants a token; LODEFS_TOKEN holds none")
+        raise Denied(f"{url}: the proxy refuses this token; LODEFS_TOKEN holds it")
+    try:
+        found = from_json(body, dict[str, object])
+    except InvalidInput:
+        found = None
+    if status != 200 or found is None:
+        raise Unavailable(f"{url}: the proxy answers {status} to {path}")
+    return found
+
+
+def _get(url: str, path: str, token: str | None, timeout_s: float) -> tuple[int, bytes]:
+    lines = [f"GET {path} HTTP/1.1", "Host: lodefs", "Accept-Encoding: identity"]
+    if token:
+        lines.append(f"Authorization: Bearer {token}")
+    request = ("\r\n".join(lines) + "\r\n\r\n").encode("ascii", "replace")
+    connection = Connection(parse_address(url))
+    try:
+        answer = connection.ask(request, time.monotonic() + timeout_s, lambda: None)
+        return answer.status, bytes(answer.body)
+    finally:
+        connection.close()
+
+
+def python_path(environment: Mapping[str, str]) -> str:
+    """Where these packages lie, first: they need not be installed."""
+    here = str(Path(lodefs.__file__).resolve().parents[1])
+    return os.pathsep.join([here, *filter(None, [environment.get("PYTHONPATH")])])
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    fd = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)

@@ -1,0 +1,197 @@
+"""Proxies for volumes of other stores than the node's: found, or started and kept running.
+
+Each lies in a directory of its own (nodeproxy.OwnProxy), with a file ``store`` that says what it
+serves; as long as that is there, the proxy is started again when it has died. They outlive the
+process that started them, and end when nobody has read from them for a day.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as LateError
+from contextlib import suppress
+from pathlib import Path
+from threading import Event, Lock, Thread
+
+from lodefs.chunkstore.errors import LodefsError, Unavailable
+from lodefs.proxies.own_proxy import (
+    OwnProxy,
+    ask,
+    node_proxy,
+    own_proxy,
+    plain_store,
+    ready,
+    serve_command,
+    serves,
+    start,
+)
+from lodefs.settings.session import Session, absolute
+
+ASK_TIMEOUT_S = 0.5
+KEEP_S = 2.0  # how often proxies are looked at
+IDLE_S = 86400.0  # without a connection but ours; then a proxy is ended
+RETRY_S = 30.0  # after one did not start
+_SERVED = ("cache_size_bytes_max", "log_level")  # settings of the node's proxy that are for all
+
+
+class StoreProxies:
+    """Proxies below ``directory``. For any thread; threads of its own begin with the first proxy.
+    ``say`` logs a line."""
+
+    def __init__(self, session: Session, directory: Path, say: Callable[[str], None]) -> None:
+        self._session = session
+        self._directory = directory
+        self._say = say
+        self._node = node_proxy(session)
+        self._lock = Lock()
+        self._starts: dict[str, Future[None]] = {}
+        self._busy_s: dict[str, float] = {}  # when each that is kept was last used
+        self._retry_s: dict[str, float] = {}  # when one that did not start is tried again
+        self._closing = Event()
+        self._keeper: Thread | None = None
+
+    def proxy_for(self, store: str, timeout_s: float) -> str:
+        """The address of the proxy for a store, "" for the node's own. Unavailable while one is
+        being started, or where it does not start."""
+        if not store:
+            return self._node
+        store = absolute(store)
+        if serves(self._node, store, ASK_TIMEOUT_S):
+            return self._node
+        own = own_proxy(self._directory, store)
+        try:
+            self._begin(own, store).result(timeout_s)
+        except LateError:
+            raise Unavailable(f"a proxy for {_shown(store)} is being started; try again") from None
+        return own.url
+
+    def adopt(self) -> None:
+        """Keep those running that an earlier process kept."""
+        for file in self._directory.glob("proxy-*/store"):
+            with suppress(OSError, ValueError):  # damaged: the next volume of it writes it anew
+                if store := file.read_text().strip():
+                    self._keep(store)
+
+    def close(self) -> None:
+        """Keep them no longer; they run on."""
+        self._closing.set()
+        if self._keeper is not None:
+            self._keeper.join()
+
+    def _begin(self, own: OwnProxy, store: str) -> Future[None]:
+        """One start at a time of each."""
+        with self._lock:
+            found = self._starts.get(store)
+            if found is None or found.done():
+                found = self._starts[store] = Future()
+                try:
+                    Thread(target=self._start, args=(own, store, found), daemon=True).start()
+                except RuntimeError as error:
+                    found.set_exception(Unavailable(f"no thread can be started: {error}"))
+            return found
+
+    def _start(self, own: OwnProxy, store: str, started: Future[None]) -> None:
+        try:
+            self._run(own, store)
+            self._keep(store)
+        except Exception as error:  # noqa: BLE001 - whoever waits must hear of it, whatever it is
+            self._retry_s[store] = time.monotonic() + RETRY_S
+            why = str(error) if isinstance(error, LodefsError | OSError) else repr(error)
+            failure = f"the proxy for {_shown(store)} does not start: {why}"
+            self._say(failure)
+            started.set_exception(Unavailable(failure))
+        else:
+            started.set_result(None)
+
+    def _run(self, own: OwnProxy, store: str) -> None:
+        """Start it unless it runs. Unavailable, Denied, OSError."""
+        if not ready(own.url, ASK_TIMEOUT_S):
+            _reap(own)
+            own.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            config = own.directory / "lodefs.toml"
+            config.write_text(self._settings())
+            environment = {**self._session.environment, "LODEFS_CONFIG": str(config)}
+            start(own, serve_command(own, store), environment)
+            self._say(f"a proxy for {_shown(store)} runs; its log is {own.log}")
+        _note(own, store)
+
+    def _keep(self, store: str) -> None:
+        with self._lock:
+            self._busy_s[store] = time.monotonic()
+            if self._keeper is None and not self._closing.is_set():
+                keeper = Thread(target=self._keep_all, name="store-proxies", daemon=True)
+                keeper.start()
+                self._keeper = keeper
+
+    def _keep_all(self) -> None:
+        while not self._closing.wait(KEEP_S):
+            for store in list(self._busy_s):
+                with suppress(LodefsError, OSError):
+                    self._look_after(own_proxy(self._directory, store), store)
+
+    def _look_after(self, own: OwnProxy, store: str) -> None:
+        """Start it again where it has died; end it where nobody uses it."""
+        now_s = time.monotonic()
+        if not ready(own.url, ASK_TIMEOUT_S):
+            if now_s >= self._retry_s.get(store, now_s):
+                self._begin(own, store)
+            return
+        connections = ask(own.url, "/status", timeout_s=ASK_TIMEOUT_S).get("connections")
+        if not isinstance(connections, int) or connections > 1:  # one is ours
+            self._busy_s[store] = now_s
+        elif now_s - self._busy_s[store] > IDLE_S:
+            del self._busy_s[store]
+            _end(own)
+            self._say(f"the proxy for {_shown(store)} is ended: nobody used it for a day")
+
+    def _settings(self) -> str:
+        """Of the node's settings those that are not its proxy's alone, as its addresses are."""
+        s3, serve = self._session.config.s3, self._session.config.serve
+        tables: dict[str, dict[str, object]] = {
+            "s3": {
+                "endpoint_url": s3.endpoint_url,
+                "region": s3.region,
+                "transfer_timeout_s": s3.transfer_timeout_s,
+            },
+            "serve": {name: serve.get(name) for name in _SERVED},
+        }
+        lines = []
+        for table, values in tables.items():
+            lines.append(f"[{table}]")
+            lines += [f"{k} = {json.dumps(v)}" for k, v in values.items() if v is not None]
+        return "\n".join(lines) + "\n"
+
+
+def _shown(store: str) -> str:
+    """A store in logs and errors: without settings, where people may put secrets."""
+    return plain_store(store)
+
+
+def _note(own: OwnProxy, store: str) -> None:
+    """Write down what a proxy serves: the whole of it, or nothing."""
+    file, unfinished = own.directory / "store", own.directory / "store.new"
+    line = f"{store}\n".encode()
+    with suppress(OSError):
+        if file.read_bytes() == line:
+            return
+    unfinished.write_bytes(line)
+    unfinished.rename(file)
+
+
+def _end(own: OwnProxy) -> None:
+    (own.directory / "store").unlink(missing_ok=True)
+    with suppress(OSError, ValueError):
+        pid = int(own.pid_file.read_text())
+        if os.fsencode(own.directory / "sock") in Path(f"/proc/{pid}/cmdline").read_bytes():
+            os.kill(pid, signal.SIGTERM)
+
+
+def _reap(own: OwnProxy) -> None:
+    """A proxy that was started by this process and has died waits for that."""
+    with suppress(OSError, ValueError):
+        os.waitpid(int(own.pid_file.read_text()), os.WNOHANG)

@@ -1,0 +1,1 @@
+"""Settings: of the environment, of files, of one run."""

@@ -1,0 +1,135 @@
+"""One run of the command line: its settings, and the store and files that it has open."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lodefs.chunkstore.errors import InvalidInput
+from lodefs.settings import config
+
+if TYPE_CHECKING:
+    from lodefs.chunkstore.objects.interface import ObjectStore
+    from lodefs.chunkstore.repo.store import Store
+
+# For the first answer of a store, whose address may be wrong: time for two attempts
+FIRST_TIMEOUT_S = 8.0
+FIRST_TIME_S_MAX = 10.0  # until the beginning of the last attempt
+ATTEMPTS_MAX = 10  # of a call to a store that has answered before: about 20 s
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+NO_STORE = "no store is given: use --store URL, LODEFS_STORE or `store` in the config file"
+
+
+class Session:
+    """What commands share. Made once by the entry point; the store is opened when first used."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self.environment = environment
+        self.debug = bool(environment.get("LODEFS_DEBUG"))
+        self.exit_code = 0
+        self.said: Mapping[str, str | None] = {}  # --store and --proxy of the command itself
+        self._store_option: str | None = None
+        self._proxy_option: str | None = None
+        self._objects: ObjectStore | None = None
+        self._kept_fds: list[int] = []
+
+    def use(self, *, store: str | None = None, proxy: str | None = None) -> None:
+        """Takes options of the command line, which stand above all other settings."""
+        self._store_option = store or self._store_option
+        self._proxy_option = proxy or self._proxy_option
+
+    @cached_property
+    def config(self) -> config.Config:
+        """The settings of files and environment."""
+        return config.load(self.environment)
+
+    @property
+    def store_url(self) -> str:
+        """Where the store is, a directory as an absolute path. InvalidInput: nothing says it."""
+        url = self._store_option or self.config.store
+        if not url:
+            raise InvalidInput(NO_STORE)
+        return absolute(url)
+
+    @property
+    def has_store(self) -> bool:
+        """Whether something says where the store is."""
+        return bool(self._store_option or self.config.store)
+
+    @property
+    def proxy_option(self) -> str | None:
+        """The proxy that an option names."""
+        return self._proxy_option
+
+    @property
+    def proxy_url(self) -> str | None:
+        """The proxy that the user asks for; None: the node's, or the user's own."""
+        return self._proxy_option or self.config.proxy
+
+    @cached_property
+    def store(self) -> Store:
+        """The opened store."""
+        from lodefs.chunkstore.repo.store import open_store  # imports all of the formats
+
+        return open_store(self.objects(self.store_url))
+
+    def objects(self, url: str) -> ObjectStore:
+        """The object store at ``url``; closed with the session."""
+        from dataclasses import replace
+
+        from lodefs.chunkstore.objects.open_url import (  # boto3 comes with these
+            StoreOptions,
+            open_objects,
+        )
+
+        settings = self.config.s3
+        options = StoreOptions(
+            endpoint_url=settings.endpoint_url,
+            region=settings.region,
+            first_timeout_s=FIRST_TIMEOUT_S,
+            first_time_s_max=FIRST_TIME_S_MAX,
+            attempts_max=ATTEMPTS_MAX,
+        )
+        if settings.transfer_timeout_s is not None:
+            options = replace(options, transfer_timeout_s=settings.transfer_timeout_s)
+        self._objects = open_objects(url, options)
+        return self._objects
+
+    def home_cache(self) -> Path:
+        """``~/.cache/lodefs``: the pusher's index, and the proxy that is started for a user."""
+        base = self.environment.get("XDG_CACHE_HOME")
+        return Path(base or os.path.join(config.home(self.environment), ".cache")) / "lodefs"
+
+    def keep(self, fd: int) -> None:
+        """Keeps a descriptor open until the session is closed."""
+        self._kept_fds.append(fd)
+
+    def close(self) -> None:
+        """Frees what was opened."""
+        while self._kept_fds:
+            os.close(self._kept_fds.pop())
+        if self._objects is not None:
+            self._objects.close()
+            self._objects = None
+
+
+def absolute(url: str) -> str:
+    """A store's URL that means the same from any working directory. InvalidInput: it is empty."""
+    if not url:
+        raise InvalidInput("the store's URL is empty: is a variable not set?")
+    if _SCHEME.match(url):
+        return url
+    return str(Path(url).expanduser().absolute())
+
+
+def split_settings(url: str) -> tuple[str, str]:
+    """A store's URL without the settings in it, and these with their '?'. A path has none: a '?'
+    is a character of it as any other."""
+    if not _SCHEME.match(url):
+        return url, ""
+    head, mark, settings = url.partition("?")
+    return head, mark + settings

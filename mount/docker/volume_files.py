@@ -1,0 +1,276 @@
+"""The state directory: one file for each volume, which a crash leaves whole or as it was.
+
+``STATE/volumes/KEY.json`` is ``{"version":1,"name":NAME,"digest":HEX,"volume":{...}}``, ``digest``
+the BLAKE3 of the bytes of ``volume``. A file that cannot be read touches its own volume only.
+Mount points are ``STATE/mounts/KEY``. All of it is for its owner alone.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import itertools
+import logging
+import os
+import stat
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+from blake3 import blake3
+
+from lodefs.chunkstore.errors import Corrupt, InUse, InvalidInput, LodefsError, UnknownFormat
+from lodefs.chunkstore.format.decoding import from_json
+from lodefs.chunkstore.system.os_errors import kind_of
+from lodefs.mount.docker.volume import Volume, about, key_of
+
+VERSION = 1
+RECORD_BYTES_MAX = 4 << 20
+_SUFFIX, _UNFINISHED, _DAMAGED = ".json", ".new", ".damaged"
+_log = logging.getLogger("lodefs.docker")
+
+
+class Damaged(msgspec.Struct, frozen=True):
+    """A file that does not say what its volume is. ``name`` "": not even that."""
+
+    key: str
+    name: str
+    why: str
+
+
+Record = Volume | Damaged
+
+
+class _Envelope(msgspec.Struct, kw_only=True):
+    version: int
+    name: str = ""
+    digest: str = ""
+    volume: msgspec.Raw = msgspec.Raw()
+
+
+class Records:
+    """The files of one state directory, which is this process's alone until ``close``."""
+
+    def __init__(self, directory: Path) -> None:
+        """InUse where another plugin has it; Denied, Unavailable."""
+        self._staying: set[str] = set()  # keys of mount points that could not be removed
+        try:
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            directory = Path(os.path.realpath(directory))  # the kernel lists mounts so
+            self._volumes = directory / "volumes"
+            self._mounts = directory / "mounts"
+            for path in (self._volumes, self._mounts):
+                _make_private(path)
+            self._lock = _lock(directory / "lock")
+            for path in self._volumes.glob(f"*{_UNFINISHED}"):
+                with suppress(IsADirectoryError):  # not ours; its volume's writes say so
+                    path.unlink()
+        except OSError as error:
+            raise _translated(error, directory) from error
+
+    def close(self) -> None:
+        """Let another process have the directory. Nothing happens the second time."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def load(self) -> list[Record]:
+        """All volumes, the damaged ones too."""
+        try:
+            paths = sorted(self._volumes.glob(f"*{_SUFFIX}"))
+        except OSError as error:
+            raise _translated(error, self._volumes) from error
+        return [_read(path) for path in paths]
+
+    def write(self, volume: Volume) -> None:
+        """Put a volume's new state in the place of the old one: on disk when this returns.
+
+        NoSpace, Denied, Unavailable; the old state stays then.
+        """
+        path = self._path(volume.key)
+        unfinished = path.with_suffix(_UNFINISHED)
+        try:
+            with open(unfinished, "wb", opener=_private) as file:
+                file.write(encode_record(volume))
+                file.flush()
+                os.fsync(file.fileno())
+            unfinished.rename(path)
+            self._sync()
+        except OSError as error:
+            with suppress(OSError):
+                unfinished.unlink()
+            raise _translated(error, path) from error
+
+    def remove(self, key: str) -> None:
+        """Forget a volume; fine where there is none."""
+        try:
+            self._path(key).unlink(missing_ok=True)
+            self._sync()
+        except OSError as error:
+            raise _translated(error, self._path(key)) from error
+
+    def set_aside(self, key: str) -> None:
+        """Take a damaged file out of the way, as ``KEY.damaged``, for whoever wants to see it.
+
+        A file takes the place of one that was damaged before; a directory takes and leaves no
+        place: then it is ``KEY.damaged.2`` and so on.
+        """
+        path = self._path(key)
+        aside = self._volumes / f"{key}{_DAMAGED}"
+        numbers = itertools.count(2)
+        while aside.is_dir() or (path.is_dir() and aside.exists()):
+            aside = aside.with_name(f"{key}{_DAMAGED}.{next(numbers)}")
+        try:
+            path.rename(aside)
+            self._sync()
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise _translated(error, path) from error
+
+    def place(self, key: str) -> str:
+        """The mount point of a volume, which need not be there."""
+        return str(self._mounts / key)
+
+    def key_at(self, place: str) -> str | None:
+        """The key that a mount point belongs to; None where it is none of ours."""
+        path = Path(place)
+        return path.name if path.parent == self._mounts else None
+
+    def make_place(self, key: str) -> str:
+        """The mount point, which is there now: as a directory, unless somebody put another thing
+        there, which is left to whoever mounts. A mount there is not touched, dead or alive."""
+        try:
+            os.mkdir(self._mounts / key, 0o700)
+        except FileExistsError:
+            pass
+        except OSError as error:
+            raise _translated(error, self._mounts / key) from error
+        return self.place(key)
+
+    def remove_place(self, key: str) -> None:
+        """Remove the mount point, which nothing is mounted on; a symlink itself, not its target.
+
+        What cannot be removed stays, with a line in the log, once.
+        """
+        path = self._mounts / key
+        try:
+            os.rmdir(path)
+        except FileNotFoundError:
+            pass
+        except NotADirectoryError:
+            with suppress(OSError):
+                path.unlink()
+        except OSError as error:
+            if key not in self._staying:
+                self._staying.add(key)
+                _log.warning("%s stays: %s", path, error.strerror, extra=about(key))
+            return
+        self._staying.discard(key)
+
+    def places(self) -> list[str]:
+        """Keys of all mount points that are there."""
+        try:
+            return sorted(os.listdir(self._mounts))
+        except OSError as error:
+            raise _translated(error, self._mounts) from error
+
+    def _path(self, key: str) -> Path:
+        return self._volumes / f"{key}{_SUFFIX}"
+
+    def _sync(self) -> None:
+        """Names that were changed are on disk."""
+        fd = os.open(self._volumes, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+def encode_record(volume: Volume) -> bytes:
+    """The bytes of a volume's file."""
+    raw = msgspec.json.encode(volume)
+    return msgspec.json.encode(
+        _Envelope(
+            version=VERSION,
+            name=volume.name,
+            digest=blake3(raw).hexdigest(),
+            volume=msgspec.Raw(raw),
+        )
+    )
+
+
+def decode_record(data: bytes) -> Volume:
+    """The volume that a file says. Corrupt, UnknownFormat."""
+    try:
+        envelope = from_json(data, _Envelope)
+        if envelope.version != VERSION:
+            raise UnknownFormat(
+                f"it is of version {envelope.version}, and this lodefs knows {VERSION}: "
+                "install the newer one again, or remove the volume"
+            )
+        if blake3(envelope.volume).hexdigest() != envelope.digest:
+            raise Corrupt("its digest is wrong: it was changed, or the disk lost something")
+        volume = from_json(envelope.volume, Volume)
+    except InvalidInput as error:
+        raise Corrupt(f"it is no record of a volume: {error}") from error
+    if volume.name != envelope.name:
+        raise Corrupt("it has two names")
+    return volume
+
+
+def _read(path: Path) -> Record:
+    key = path.name.removesuffix(_SUFFIX)
+    data = b""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(fd, "rb") as file:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise Corrupt("it is no file")
+            data = file.read(RECORD_BYTES_MAX)
+        volume = decode_record(data)
+        if volume.key != key:
+            raise Corrupt(f"it is the record of volume {volume.name!r}, under a wrong name")
+        return volume
+    except OSError as error:
+        return Damaged(key, "", f"it cannot be read: {error.strerror}")
+    except LodefsError as error:
+        return Damaged(key, _name_in(data, key), str(error))
+
+
+def _name_in(data: bytes, key: str) -> str:
+    """The name in a file that is damaged otherwise; "" where it is not the one of the key."""
+    try:
+        name = from_json(data, _Name).name
+        return name if key_of(name) == key else ""
+    except InvalidInput:
+        return ""
+
+
+class _Name(msgspec.Struct):
+    name: str
+
+
+def _make_private(path: Path) -> None:
+    path.mkdir(mode=0o700, exist_ok=True)
+    if path.is_symlink() or not path.is_dir():
+        raise InvalidInput(f"{path} must be a directory, and no symlink")
+    path.chmod(0o700)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+
+
+def _lock(path: Path) -> int:
+    """A lock of the process: mounts that it forks do not hold it."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        os.close(fd)
+        raise InUse(f"{path.parent} is the state of another `lodefs docker-plugin`") from None
+    return fd
+
+
+def _translated(error: OSError, path: Path) -> LodefsError:
+    return kind_of(error)(f"{path}: {error.strerror or error}")

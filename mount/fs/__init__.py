@@ -1,0 +1,1 @@
+"""The file system, and the worker that answers the kernel."""

@@ -1,0 +1,325 @@
+"""The read-only file system over one snapshot: what each question about it is answered with.
+
+It knows nothing of FUSE, of HTTP, or of processes. Whatever it remembers can be asked for again.
+Nodes are named by inode numbers; the mount's own root is always 1 (ROOT_INO), also where the
+mount is of a directory inside the snapshot.
+"""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
+
+import msgspec
+
+from lodefs.chunkstore.errors import InvalidInput, NotADirectory
+from lodefs.chunkstore.format.names import NAME_BYTES_MAX
+from lodefs.chunkstore.format.tree import Kind
+from lodefs.chunkstore.nodeapi.wire import Node, Page, Snapshot
+from lodefs.chunkstore.nodecache.layout import FLAT_SIZE_BYTES_MIN
+from lodefs.chunkstore.system.lru import Lru
+from lodefs.chunkstore.types import Buffer
+from lodefs.mount.kernel.fuse_abi import Attributes, Statistics
+from lodefs.mount.shm.open_files import CACHED, Opened
+
+ROOT_INO = 1
+# A bit of the numbers by which the kernel names files that may have a flat file of their own: it
+# tells, without a look at anything, that all others are opened in cached mode. Inode numbers have
+# 63 bits.
+LARGE = 1 << 63
+NODES_MAX = 8192  # remembered by one worker
+PAGES_MAX = 32
+PAGE_ENTRIES = 1024  # of a directory, asked for at once
+BLOCK_BYTES = 65536  # st_blksize: what programs read at a time
+STATFS_BLOCK_BYTES = 4096
+TARGET_BYTES_MAX = 4095  # PATH_MAX without its NUL
+
+MODE = 0o555  # where nothing else is wanted
+EXECUTABLE = 0o111
+SYMLINK_MODE = stat.S_IFLNK | 0o777
+
+# Where to go on in a directory after '.' and '..'. Bit 1 of every derived inode number is set
+# (chunkstore.format.inodes), of these it is not; so a cookie is never both.
+START = 0
+AFTER_SELF = 1
+AFTER_PARENT = 4
+
+XATTR_PREFIX = b"user.lodefs."
+OPENED_CACHED = Opened(0, CACHED)
+
+
+class Reader(Protocol):
+    """The proxy, as the file system sees it. Methods raise errors.py's classes."""
+
+    def node(self, ino: int) -> Node:
+        """NotFound for a number that the proxy does not know."""
+        ...
+
+    def lookup(self, parent_ino: int, name: bytes) -> Node:
+        """NotFound only where the directory surely has no such name."""
+        ...
+
+    def children(self, ino: int, after: bytes, limit: int) -> Page:
+        """Children whose names sort after ``after``."""
+        ...
+
+    def read(self, ino: int, first: int, size_bytes: int) -> Buffer:
+        """Bytes of a file, fewer only at its end. Good until the reader's next call."""
+        ...
+
+
+class Opens(Protocol):
+    """How large files are opened, where some of them may be read past us."""
+
+    @property
+    def given_up(self) -> bool:
+        """Whether the kernel may open all files by itself from now on."""
+        ...
+
+    @property
+    def state(self) -> str:
+        """``on``, or why it is off."""
+        ...
+
+    def open(self, ino: int, request: int) -> Opened:
+        """Open a file for the OPEN number ``request``."""
+        ...
+
+    def release(self, handle: int) -> None:
+        """Close it."""
+        ...
+
+    def passes_through(self, ino: int) -> bool:
+        """Whether an open file is read past us, or would be if it was opened now."""
+        ...
+
+
+class Listed(NamedTuple):
+    """One name of a directory. ``node`` is None for '.' and '..'; ``ino`` is the mount's number."""
+
+    cookie: int
+    name: bytes
+    ino: int
+    mode: int
+    node: Node | None
+
+
+class View(msgspec.Struct, frozen=True):
+    """What is mounted and as whose: fixed for the life of the mount."""
+
+    snapshot: Snapshot
+    root: Node
+    uid: int
+    gid: int
+    pid: int = 0  # of the process that answers for the mount
+    passthrough: str = "off"  # where there are no Opens: why
+    mode: int | None = None  # of directories and programs; files have it without executable bits
+
+    def mode_of(self, kind: int, *, executable: bool = False) -> int:
+        """Type and permissions as stat shows them."""
+        if kind == Kind.SYMLINK:
+            return SYMLINK_MODE
+        mode = MODE if self.mode is None else self.mode
+        if kind == Kind.DIRECTORY:
+            return stat.S_IFDIR | mode
+        return stat.S_IFREG | (mode if executable else mode & ~EXECUTABLE)
+
+
+class _Window(NamedTuple):
+    page: Page
+    positions: dict[int, int]  # ino -> place in the page
+
+
+class Memory(msgspec.Struct, frozen=True):
+    """What the threads of one worker remember together; it may be lost at any time."""
+
+    nodes: Lru[int, Node] = msgspec.field(default_factory=lambda: Lru(NODES_MAX))
+    windows: Lru[tuple[int, bytes], _Window] = msgspec.field(default_factory=lambda: Lru(PAGES_MAX))
+    latest: Lru[int, _Window] = msgspec.field(default_factory=lambda: Lru(PAGES_MAX))
+
+
+class FileSystem:
+    """Answers for one thread: ``reader`` and ``opens`` are its own, ``memory`` is shared."""
+
+    def __init__(
+        self,
+        reader: Reader,
+        view: View,
+        memory: Memory | None = None,
+        opens: Opens | None = None,
+    ) -> None:
+        self._reader = reader
+        self._opens = opens
+        self._view = view
+        self._root = view.root.ino
+        self._directory_mode = view.mode_of(Kind.DIRECTORY)
+        self._program_mode = view.mode_of(Kind.FILE, executable=True)
+        self._file_mode = view.mode_of(Kind.FILE)
+        self._memory = memory or Memory()
+
+    def lookup(self, parent: int, name: bytes) -> Attributes:
+        """The child of a directory. NotFound, NotADirectory."""
+        node = self._reader.lookup(self._inside(parent), name)
+        self._memory.nodes.put(node.ino, node)
+        return self.attributes(node)
+
+    def getattr(self, ino: int) -> Attributes:
+        """What stat shows of a node."""
+        return self.attributes(self._node(ino))
+
+    def readlink(self, ino: int) -> bytes:
+        """The target of a symlink. InvalidInput for anything else."""
+        node = self._node(ino)
+        if node.kind != Kind.SYMLINK:
+            raise InvalidInput(f"inode {ino} is not a symlink")
+        return node.target[:TARGET_BYTES_MAX]
+
+    def open(self, ino: int, request: int) -> Opened | None:
+        """How a file is opened for the OPEN number ``request``; None: by the kernel alone."""
+        opens = self._opens
+        if opens is None:
+            return OPENED_CACHED
+        if opens.given_up:
+            return None
+        return opens.open(self._inside(ino), request) if ino & LARGE else OPENED_CACHED
+
+    def release(self, handle: int) -> None:
+        """A file is closed; ``handle`` is what ``open`` gave for it."""
+        if handle and self._opens is not None:
+            self._opens.release(handle)
+
+    def read(self, ino: int, first: int, size_bytes: int) -> Buffer:
+        """Bytes of a file; fewer than asked for only at its end. Good until the next call."""
+        return self._reader.read(self._inside(ino), first, size_bytes)
+
+    def readdir(self, ino: int, cookie: int) -> Iterator[Listed]:
+        """The names of a directory after ``cookie``: '.', '..', and the others in byte order.
+
+        A cookie of an entry is its inode number, so that any worker can go on from it at any
+        time. The iterator asks the proxy for more while it is used; an entry that is not taken
+        costs little.
+        """
+        directory = self._inside(ino)
+        if cookie in (START, AFTER_SELF):
+            node = self._node(ino)
+            if node.kind != Kind.DIRECTORY:
+                raise NotADirectory(f"inode {ino} is not a directory")
+            if cookie == START:
+                yield Listed(AFTER_SELF, b".", self._outside(directory), self._directory_mode, None)
+            parent = directory if directory == self._root else node.parent
+            yield Listed(AFTER_PARENT, b"..", self._outside(parent), self._directory_mode, None)
+            cookie = AFTER_PARENT
+        window, place = self._window(directory, cookie)
+        while True:
+            nodes = window.page.nodes
+            for node in nodes[place:]:
+                yield Listed(node.ino, node.name, node.ino, self._mode(node), node)
+            if not (window.page.more and nodes):
+                return
+            window, place = self._load(directory, nodes[-1].name), 0
+
+    def statfs(self) -> Statistics:
+        """The snapshot as a full file system."""
+        snapshot = self._view.snapshot
+        return Statistics(
+            blocks=-(-snapshot.size_bytes // STATFS_BLOCK_BYTES),
+            files=snapshot.files + snapshot.directories,
+            block_bytes=STATFS_BLOCK_BYTES,
+            name_bytes_max=NAME_BYTES_MAX,
+        )
+
+    def getxattr(self, ino: int, name: bytes) -> bytes | None:
+        """The value of an extended attribute; None where there is none."""
+        if not name.startswith(XATTR_PREFIX):
+            return None
+        snapshot = self._view.snapshot
+        match name[len(XATTR_PREFIX) :]:
+            case b"commit":
+                return snapshot.commit.encode()
+            case b"repo":
+                return snapshot.repo.encode()
+            case b"digest":
+                return self._node(ino).digest.hex().encode()
+            case b"pid" if ino == ROOT_INO:
+                return b"%d" % self._view.pid
+            case b"passthrough" if ino == ROOT_INO:
+                opens = self._opens
+                return (opens.state if opens else self._view.passthrough).encode()
+            case b"read_path":
+                return self._read_path(ino)
+            case _:
+                return None
+
+    def listxattr(self, ino: int) -> list[bytes]:
+        """Names of a node's extended attributes."""
+        names = [XATTR_PREFIX + name for name in (b"commit", b"digest", b"repo")]
+        is_file = self._node(ino).kind == Kind.FILE
+        return [*names, XATTR_PREFIX + b"read_path"] if is_file else names
+
+    def _read_path(self, ino: int) -> bytes | None:
+        if self._node(ino).kind != Kind.FILE:
+            return None
+        passes = ino & LARGE and self._opens and self._opens.passes_through(self._inside(ino))
+        return b"passthrough" if passes else b"daemon"
+
+    def attributes(self, node: Node) -> Attributes:
+        """What stat shows of an entry."""
+        size = 0 if node.kind == Kind.DIRECTORY else node.size_bytes
+        view = self._view
+        ino = ROOT_INO if node.ino == self._root else node.ino
+        return Attributes(
+            ino | LARGE if size >= FLAT_SIZE_BYTES_MIN else ino,
+            ino,
+            size,
+            -(-size // 512),
+            view.snapshot.time_s,
+            self._mode(node),
+            1,  # of a directory: "not counted", so that find(1) does not stop early
+            view.uid,
+            view.gid,
+            BLOCK_BYTES,
+        )
+
+    def _inside(self, ino: int) -> int:
+        """The snapshot's number of a node of the mount."""
+        return self._root if ino == ROOT_INO else ino & ~LARGE
+
+    def _outside(self, ino: int) -> int:
+        return ROOT_INO if ino == self._root else ino
+
+    def _node(self, ino: int) -> Node:
+        inside = self._inside(ino)
+        if inside == self._root:
+            return self._view.root
+        node = self._memory.nodes.get(inside)
+        if node is None:
+            node = self._reader.node(inside)
+            self._memory.nodes.put(inside, node)
+        return node
+
+    def _window(self, directory: int, cookie: int) -> tuple[_Window, int]:
+        """Where a listing goes on after ``cookie``: entries, and the place among them."""
+        if cookie == AFTER_PARENT:
+            return self._load(directory, b""), 0
+        window = self._memory.latest.get(directory)
+        if window is not None and cookie in window.positions:
+            return window, window.positions[cookie] + 1
+        node = self._node(cookie)
+        if node.parent != directory:
+            raise InvalidInput(f"{cookie} is not a place in the directory {directory}")
+        return self._load(directory, node.name), 0
+
+    def _load(self, directory: int, after: bytes) -> _Window:
+        window = self._memory.windows.get((directory, after))
+        if window is None:
+            page = self._reader.children(directory, after, PAGE_ENTRIES)
+            window = _Window(page, {node.ino: n for n, node in enumerate(page.nodes)})
+            self._memory.windows.put((directory, after), window)
+        self._memory.latest.put(directory, window)
+        return window
+
+    def _mode(self, node: Node) -> int:
+        if node.kind == Kind.FILE:
+            return self._program_mode if node.executable else self._file_mode
+        return self._directory_mode if node.kind == Kind.DIRECTORY else SYMLINK_MODE

@@ -1,0 +1,326 @@
+"""A worker: threads of one process that answer the requests of one device descriptor.
+
+One thread leads: it alone waits on the device, and answers what it reads. Before it would wait for
+something slow (a chunk that is not on the node), it passes the lead on, so that a cold read
+blocks neither hits nor questions for names. While nothing is slow only one thread runs, and the
+interpreter's lock is never fought for. (Leader/followers: Schmidt et al., PLoP 2000.) A thread
+that passes the lead on for the first time starts the next one: so there always is one that can take
+it, and a mount that never waits has but one. A worker knows nothing that another one could not ask
+the proxy for.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from threading import Event, Lock, Thread
+from typing import Protocol
+
+import msgspec
+
+from lodefs.chunkstore.errors import NotFound, Unavailable
+from lodefs.mount.fs.dispatch import Dispatcher, SlowError
+from lodefs.mount.fs.filesystem import FileSystem, Reader
+from lodefs.mount.fs.pending_requests import Waiting, Waits
+from lodefs.mount.kernel import device, fuse_abi
+from lodefs.mount.kernel.session import Session
+
+FAILURES_PER_S = 1.0  # lines in the log
+FAILURES_BURST = 10.0
+EPOCH_PAUSE_S = 10.0
+PATIENCE_S = 0.05  # how long a request is left to other workers
+
+
+class Marks(Protocol):
+    """Since when each thread has been busy (time.monotonic), 0.0 for one that waits."""
+
+    def __setitem__(self, index: int, value: float, /) -> None: ...
+
+
+class Lead:
+    """The right to wait on the device, held by one thread at a time. ``follow`` sees to it that
+    there is one to take it; False where that has to be tried again."""
+
+    def __init__(self, lock: Lock, follow: Callable[[], bool] = lambda: True) -> None:
+        self._lock = lock
+        self._held = False
+        self._follow = follow
+        self._followed = False
+
+    def take(self) -> None:
+        """Wait until this thread leads."""
+        if not self._held:
+            self._lock.acquire()
+            self._held = True
+
+    def pass_on(self) -> None:
+        """Let another thread lead; nothing happens in one that does not."""
+        if self._held:
+            self._held = False
+            self._lock.release()
+            if not self._followed:
+                self._followed = self._follow()
+
+
+class Desk:
+    """One thread's request: it is entered among those that wait when it first has to."""
+
+    def __init__(self, lead: Lead, waits: Waits) -> None:
+        self.lead = lead
+        self._waits = waits
+        self._entered = 0
+        self._waiting: Waiting | None = None
+        self._cancel: Callable[[], None] = lambda: None
+        self.message = memoryview(b"")
+        self.cancelled = False
+
+    def wait(self) -> None:
+        """What comes next may take long."""
+        if self._waiting is None and self.message:
+            _, _, self._entered, _, _, _, pid, *_ = fuse_abi.IN_HEADER.unpack_from(self.message)
+            self.cancelled = False
+            self._waiting = self._waits.enter(self._entered, pid, self.cancel)
+        self.lead.pass_on()
+
+    def ends_with(self, cancel: Callable[[], None]) -> None:
+        """How the waiting is ended."""
+        self._cancel = cancel
+
+    def cancel(self) -> None:
+        """Called from another thread: this answer is not wanted any more."""
+        self.cancelled = True
+        self._cancel()
+
+    def done(self) -> None:
+        """The request is answered."""
+        if self._waiting is not None:
+            self._waits.leave(self._entered, self._waiting)
+            self._entered, self._waiting = 0, None
+            self.cancelled = False
+
+
+class Failures:
+    """Says what failed, but not more than a few times per second."""
+
+    def __init__(self, say: Callable[[str], None], clock: Callable[[], float]) -> None:
+        self._say = say
+        self._clock = clock
+        self._tokens = FAILURES_BURST
+        self._last_s = clock()
+        self._dropped = 0
+
+    def __call__(self, what: str, error: Exception) -> None:
+        """Log a failed request."""
+        now_s = self._clock()
+        self._tokens = min(FAILURES_BURST, self._tokens + (now_s - self._last_s) * FAILURES_PER_S)
+        self._last_s = now_s
+        if self._tokens < 1:
+            self._dropped += 1
+            return
+        self._tokens -= 1
+        more = f" (and {self._dropped} more failures)" if self._dropped else ""
+        self._dropped = 0
+        self._say(f"{what}: {type(error).__name__}: {error}{more}")
+
+
+class Renewal:
+    """Tells the kernel to look all names up anew, when it holds nodes that the proxy does not know.
+
+    That happens when the proxy lost its cache while a mount went on. Not more than once in
+    EPOCH_PAUSE_S.
+    """
+
+    def __init__(self, fd: int, session: Session, clock: Callable[[], float]) -> None:
+        self._fd = fd
+        self._able = session.epochs
+        self._clock = clock
+        self._last_s = -EPOCH_PAUSE_S
+
+    def __call__(self) -> None:
+        """Ask for it."""
+        now_s = self._clock()
+        if self._able and now_s - self._last_s >= EPOCH_PAUSE_S:
+            self._last_s = now_s
+            device.notify(self._fd, fuse_abi.NOTIFY_INC_EPOCH)
+
+
+class ThreadReader(Reader, Protocol):
+    """A reader of one thread, with a time limit for what one request needs."""
+
+    def begin(self, waited_s: float = 0.0) -> None:
+        """The time for the next request starts now, or ``waited_s`` ago."""
+        ...
+
+    def cancel(self) -> None:
+        """Called from another thread: nobody waits for the request any more."""
+        ...
+
+
+ReaderFactory = Callable[[Callable[[], None]], tuple[ThreadReader, FileSystem]]
+
+
+def serve(
+    fd: int,
+    session: Session,
+    readers: ReaderFactory,
+    *,
+    threads: int,
+    marks: Marks,
+    say: Callable[[str], None],
+    ended: Event,
+    waits: Waits | None = None,
+    on_interrupt: Callable[[int], None] = lambda _unique: None,
+    clock: Callable[[], float] = time.monotonic,
+) -> list[Thread]:
+    """Start to answer ``fd`` until the connection ends; then ``ended`` is set. The threads that
+    were started, up to ``threads`` and one that looks ahead while all of them wait.
+
+    ``readers`` makes what one thread reads with; what it is given is to be called before it
+    waits for long. ``on_interrupt`` hears which request, perhaps of another worker, is
+    interrupted; ``waits`` knows those of this worker.
+    """
+    work = _Work(
+        fd=fd,
+        session=session,
+        readers=readers,
+        threads_max=threads,
+        marks=marks,
+        failures=Failures(say, clock),
+        renewal=Renewal(fd, session, clock),
+        ended=ended,
+        waits=waits or Waits(threads),
+        on_interrupt=on_interrupt,
+        clock=clock,
+    )
+    if not work.start_next():
+        raise Unavailable("no thread can be started")
+    return work.started
+
+
+class _Work(msgspec.Struct, kw_only=True):
+    """What the threads of one worker share, and what each of them does."""
+
+    fd: int
+    session: Session
+    readers: ReaderFactory
+    threads_max: int
+    marks: Marks
+    failures: Failures
+    renewal: Renewal
+    ended: Event
+    waits: Waits
+    on_interrupt: Callable[[int], None]
+    clock: Callable[[], float]
+    lock: Lock = msgspec.field(default_factory=Lock)  # whoever holds it leads
+    started: list[Thread] = []
+
+    def start_next(self) -> bool:
+        """One thread more, where there may be one; False where that has to be tried again."""
+        index = len(self.started)  # nobody else is here: each thread starts the one after it
+        if index > self.threads_max or self.ended.is_set():
+            return True
+        is_last = index == self.threads_max
+        work, name = (self.answer_ahead, "ahead") if is_last else (self.answer, str(index))
+        args = () if is_last else (index,)
+        thread = Thread(target=work, args=args, name=f"fuse-{name}", daemon=True)
+        self.started.append(thread)
+        try:
+            thread.start()
+        except RuntimeError:  # the system has no room for one now
+            self.started.remove(thread)
+            return False
+        return True
+
+    def answer(self, index: int) -> None:
+        """A thread: answers requests until the connection ends."""
+        lead = Lead(self.lock, self.start_next)
+        desk = Desk(lead, self.waits)
+        try:
+            reader, filesystem = self.readers(desk.wait)
+            desk.ends_with(reader.cancel)
+            on_failure = partial(self._failed, desk)
+            dispatcher = Dispatcher(filesystem, self.session, on_failure, self.on_interrupt)
+            self._answer_all(index, desk, dispatcher, reader.begin)
+        finally:
+            self.ended.set()
+            self.waits.end()
+            lead.pass_on()
+
+    def answer_ahead(self) -> None:
+        """A thread of its own: while all others wait, it reads what no other worker reads.
+
+        What can be said at once it answers (umount(8) asks for statfs), so it never waits; the
+        rest (SlowError) is queued.
+        """
+        reader, filesystem = self.readers(_refuse)
+        dispatcher = Dispatcher(filesystem, self.session, self.failures, self.on_interrupt)
+        lead = Lead(self.lock)
+        buffer = bytearray(fuse_abi.REQUEST_BYTES_MIN + 4096)
+        patience_s = PATIENCE_S
+        while self.waits.wait_until_full():
+            if not (self.waits.stays_full(patience_s) and device.is_readable(self.fd)):
+                patience_s = PATIENCE_S
+                continue
+            patience_s = 0.0
+            lead.take()
+            size = None if self.ended.is_set() else device.read_request(self.fd, buffer)
+            if size is None:
+                self.ended.set()
+                lead.pass_on()
+                return
+            reader.begin()
+            self._answer_or_queue(dispatcher, memoryview(buffer)[:size])
+            lead.pass_on()  # not before it is queued: the next to lead looks into the queue first
+
+    def _answer_or_queue(self, dispatcher: Dispatcher, message: memoryview) -> None:
+        try:
+            answer = dispatcher.answer(message)
+        except SlowError:
+            self.waits.put(bytes(message), self.clock())
+            return
+        if answer is not None:
+            device.write_answer(self.fd, *answer)
+
+    def _failed(self, desk: Desk, what: str, error: Exception) -> None:
+        if desk.cancelled:
+            return
+        self.failures(what, error)
+        if isinstance(error, NotFound):
+            self.renewal()
+
+    def _answer_all(
+        self, index: int, desk: Desk, dispatcher: Dispatcher, begin: Callable[..., None]
+    ) -> None:
+        # Every request comes through here: what it needs is looked up once, before.
+        fd, lead, waits, ended = self.fd, desk.lead, self.waits, self.ended
+        marks, clock = self.marks, self.clock
+        buffer = bytearray(fuse_abi.REQUEST_BYTES_MIN + 4096)
+        view = memoryview(buffer)
+        while True:
+            queued = waits.take() if waits.queue else None
+            if queued is None:
+                lead.take()
+                if ended.is_set():
+                    return
+                queued = waits.take() if waits.queue else None
+            if queued is None:
+                size = device.read_request(fd, buffer)
+                if size is None:
+                    return
+                marks[index] = clock()
+                begin()
+                desk.message = view[:size]
+            else:
+                marks[index] = now_s = clock()
+                begin(now_s - queued.since_s)
+                desk.message = memoryview(queued.message)
+            answer = dispatcher.answer(desk.message)
+            if answer is not None and not desk.cancelled:  # else whoever cancelled it answers
+                device.write_answer(fd, *answer)
+            desk.done()
+            marks[index] = 0.0
+
+
+def _refuse() -> None:
+    raise SlowError

@@ -1,0 +1,1 @@
+"""The kernel's FUSE protocol, its device, and mount(2)."""

@@ -1,0 +1,163 @@
+"""Putting a FUSE connection onto a directory and taking it off: mount(2), umount2(2), helper."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import socket
+from typing import TYPE_CHECKING, Any
+
+from lodefs.chunkstore.errors import Denied, InvalidInput, LodefsError, Unavailable, Unsupported
+from lodefs.mount.kernel import device
+from lodefs.mount.kernel.mount_table import FS_TYPE, SUBTYPE
+from lodefs.mount.kernel.session import READ_BYTES_MAX
+
+if TYPE_CHECKING:
+    import subprocess
+
+# linux/mount.h
+_MS_RDONLY, _MS_NOSUID, _MS_NODEV = 1, 2, 4
+_MNT_FORCE, _MNT_DETACH, _UMOUNT_NOFOLLOW = 1, 2, 8
+
+FUSERMOUNT_TIMEOUT_S = 60.0
+
+
+def attach(mountpoint: str, source: bytes, *, allow_other: bool) -> int:
+    """Mount a new FUSE connection and return its device descriptor; INIT is still to be answered.
+
+    With mount(2) as root, also as the root of a user namespace; otherwise through fusermount3.
+    Denied, Unsupported, InvalidInput.
+    """
+    if os.geteuid() != 0:
+        return attach_by_helper(mountpoint, source, allow_other=allow_other)
+    fd = device.open_device()
+    try:
+        _mount(fd, mountpoint, source, allow_other=allow_other)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _mount(fd: int, mountpoint: str, source: bytes, *, allow_other: bool) -> None:
+    flags = _MS_RDONLY | _MS_NOSUID | _MS_NODEV
+    options = [f"fd={fd}", "rootmode=40000", f"user_id={os.getuid()}", f"group_id={os.getgid()}"]
+    options += ["default_permissions", f"max_read={READ_BYTES_MAX}"]
+    if allow_other:
+        options.append("allow_other")
+    data = ",".join(options).encode()
+    libc, last_error = _libc()
+    if libc.mount(source, os.fsencode(mountpoint), FS_TYPE.encode(), flags, data) != 0:
+        raise _mount_error(last_error(), mountpoint)
+
+
+def _mount_error(code: int, mountpoint: str) -> LodefsError:
+    text = f"{mountpoint}: mount(2) says {os.strerror(code)}"
+    if code in (errno.EPERM, errno.EACCES):
+        return Denied(f"{text}; it needs root (CAP_SYS_ADMIN), or a user namespace (unshare -Ur)")
+    if code == errno.ENODEV:
+        return Unsupported(f"{text}; is the fuse module loaded?")
+    return InvalidInput(text)
+
+
+def attach_by_helper(mountpoint: str, source: bytes, *, allow_other: bool) -> int:
+    """The same through fusermount3, which passes the descriptor over a socket (_FUSE_COMMFD)."""
+    name = source.replace(b"\\", b"\\\\").replace(b",", b"\\,")
+    options = [b"ro,nosuid,nodev,default_permissions", b"subtype=" + SUBTYPE.encode()]
+    options += [b"max_read=%d" % READ_BYTES_MAX, b"fsname=" + name]
+    shared = [b"allow_other"] if allow_other else []
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    with ours:
+        with theirs:
+            done = _mount_by_helper([*options, *shared], mountpoint, theirs.fileno())
+            if done.returncode != 0 and shared and b"allow_other" in done.stderr:
+                # /etc/fuse.conf keeps it to root: the mount is the user's alone then.
+                done = _mount_by_helper(options, mountpoint, theirs.fileno())
+        if done.returncode != 0:
+            raise Denied(f"{mountpoint}: fusermount3 refused: {_reason(done)}")
+        _, fds, _, _ = socket.recv_fds(ours, 1, 1)  # nobody else has the other end now
+    if not fds:
+        raise Unavailable(f"{mountpoint}: fusermount3 gave no descriptor")
+    fcntl.fcntl(fds[0], fcntl.F_SETFD, fcntl.FD_CLOEXEC)
+    return fds[0]
+
+
+def _mount_by_helper(
+    options: list[bytes], mountpoint: str, comm_fd: int
+) -> subprocess.CompletedProcess[bytes]:
+    missing = (
+        "mounting without root needs fusermount3 (Debian: apt-get install fuse3), "
+        "or a user namespace (unshare -Ur --mount)"
+    )
+    arguments = [b"-o", b",".join(options), b"--", os.fsencode(mountpoint)]
+    return _fusermount(arguments, missing, comm_fd)
+
+
+def detach(mountpoint: str, *, lazy: bool, abort: bool = False) -> None:
+    """Unmount. ``lazy``: out of sight at once, for good when its last user is gone. ``abort``:
+    whatever waits for an answer gets an error now, and nothing is answered any more (as root).
+
+    BlockingIOError where it is in use and ``lazy`` is false; Denied, InvalidInput, Unavailable
+    otherwise.
+    """
+    if os.geteuid() != 0:
+        return detach_by_helper(mountpoint, lazy=lazy)
+    flags = _UMOUNT_NOFOLLOW | (_MNT_DETACH if lazy else 0) | (_MNT_FORCE if abort else 0)
+    libc, last_error = _libc()
+    if libc.umount2(os.fsencode(mountpoint), flags) == 0:
+        return None
+    code = last_error()
+    if code == errno.EBUSY:
+        raise BlockingIOError(code, os.strerror(code), mountpoint)
+    if code == errno.EPERM:
+        raise Denied(f"{mountpoint}: umount says {os.strerror(code)}")
+    raise InvalidInput(f"{mountpoint}: umount says {os.strerror(code)}")
+
+
+def detach_by_helper(mountpoint: str, *, lazy: bool) -> None:
+    """The same through fusermount3, for a mount that a user made."""
+    arguments = [b"-u", *([b"-z"] if lazy else []), b"--", os.fsencode(mountpoint)]
+    done = _fusermount(arguments, "unmounting without root needs fusermount3")
+    if done.returncode == 0:
+        return
+    reason = _reason(done)
+    if "busy" in reason:
+        raise BlockingIOError(errno.EBUSY, reason, mountpoint)
+    raise Denied(f"{mountpoint}: fusermount3 refused: {reason}")
+
+
+def _fusermount(
+    arguments: list[bytes], missing: str, comm_fd: int = -1
+) -> subprocess.CompletedProcess[bytes]:
+    """How fusermount3 ended. Unsupported, which says what is ``missing``; Unavailable where it
+    does not end."""
+    import shutil
+    import subprocess
+
+    helper = shutil.which("fusermount3")
+    if helper is None:
+        raise Unsupported(missing)
+    try:
+        return subprocess.run(
+            [os.fsencode(helper), *arguments],
+            env=os.environ | ({"_FUSE_COMMFD": str(comm_fd)} if comm_fd >= 0 else {}),
+            pass_fds=[comm_fd] if comm_fd >= 0 else [],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=FUSERMOUNT_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise Unavailable(f"{helper} did not end within {FUSERMOUNT_TIMEOUT_S:g} s") from error
+
+
+def _reason(done: subprocess.CompletedProcess[bytes]) -> str:
+    return done.stderr.decode("utf-8", "replace").strip()
+
+
+def _libc() -> tuple[Any, Any]:
+    """The C library, and how to ask for the errno of its last call."""
+    import ctypes
+
+    return ctypes.CDLL(None, use_errno=True), ctypes.get_errno

@@ -1,0 +1,134 @@
+"""Which lodefs mounts there are: read from /proc/self/mountinfo (proc_pid_mountinfo(5))."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from contextlib import suppress
+from pathlib import Path
+from threading import Thread
+from typing import NamedTuple
+
+SUBTYPE = "lodefs"
+FS_TYPE = f"fuse.{SUBTYPE}"
+PID_XATTR = "user.lodefs.pid"
+PASSTHROUGH_XATTR = "user.lodefs.passthrough"
+ANSWER_TIMEOUT_S = 2.0
+SOURCE_BYTES_MAX = 3000  # a mount's source must fit into a page
+_DEAD = frozenset({errno.ENOTCONN, errno.ECONNABORTED})
+_OCTAL = re.compile(rb"\\([0-7]{3})")
+_TABLE = Path("/proc/self/mountinfo")
+
+
+class Mount(NamedTuple):
+    """One line of the table. ``source`` is of the form that ``source_of`` writes, for lodefs
+    mounts."""
+
+    mountpoint: str  # with surrogate escapes where it is not UTF-8
+    fs_type: str
+    source: bytes
+    device: str  # MAJOR:MINOR
+
+    @property
+    def is_lodefs(self) -> bool:
+        """Whether it is one of ours, alive or dead."""
+        return self.fs_type == FS_TYPE
+
+    @property
+    def repo(self) -> str:
+        """The repository; "" where the source does not say."""
+        repo, at, _ = self.source.partition(b"@")
+        return repo.decode("utf-8", "replace") if at else ""
+
+    @property
+    def commit(self) -> str:
+        """The commit; "" where the source does not say."""
+        _, at, rest = self.source.partition(b"@")
+        return rest.partition(b":")[0].decode("ascii", "replace") if at else ""
+
+    @property
+    def path(self) -> bytes:
+        """The directory inside the snapshot that is mounted; b"" for its root."""
+        return self.source.partition(b"@")[2].partition(b":")[2]
+
+
+def source_of(repo: str, commit: str, path: bytes) -> bytes:
+    """``REPO@COMMIT[:PATH]``, the source of a mount; the path is left out where it is too long."""
+    head = f"{repo}@{commit}".encode()
+    full = head + b":" + path if path else head
+    return full if len(full) <= SOURCE_BYTES_MAX else head
+
+
+def parse(table: bytes) -> list[Mount]:
+    """The lines of a mountinfo table, in its order: of two on one directory the later is on top."""
+    mounts = []
+    for line in table.splitlines():
+        left, dash, right = line.partition(b" - ")
+        fields, tail = left.split(b" "), right.split(b" ")
+        if dash and len(fields) >= 5 and len(tail) >= 2:
+            mountpoint = os.fsdecode(_plain(fields[4]))
+            mounts.append(Mount(mountpoint, tail[0].decode(), _plain(tail[1]), fields[2].decode()))
+    return mounts
+
+
+def read_table() -> list[Mount]:
+    """All mounts that this process sees."""
+    return parse(_TABLE.read_bytes())
+
+
+def on_top(mountpoint: str) -> Mount | None:
+    """The topmost mount on a directory (an absolute path without symlinks); None without any."""
+    return next((m for m in reversed(read_table()) if m.mountpoint == mountpoint), None)
+
+
+def plain(mountpoint: str) -> str:
+    """As the table has it: absolute and without symlinks, but for the last name, which is not
+    touched: what is mounted there may be stuck."""
+    folder, name = os.path.split(os.path.abspath(mountpoint))
+    return os.path.join(os.path.realpath(folder), name)
+
+
+def is_dead(mountpoint: str) -> bool:
+    """Whether a FUSE mount has lost its process. The kernel asks for statfs each time, unlike
+    stat."""
+    try:
+        os.statvfs(mountpoint)
+    except OSError as error:
+        return error.errno in _DEAD
+    return False
+
+
+def pid_of(mountpoint: str) -> int | None:
+    """The process that answers for a mount; None if it does not say in time, as a dead one."""
+    with suppress(ValueError):
+        return int(_answer(mountpoint, PID_XATTR)) or None
+    return None
+
+
+def passthrough_of(mountpoint: str) -> str:
+    """``on``, or ``off: `` and why; "" if the mount does not say in time."""
+    return _answer(mountpoint, PASSTHROUGH_XATTR).decode("utf-8", "replace")
+
+
+def _answer(mountpoint: str, name: str) -> bytes:
+    """An extended attribute; b"" if there is none, or none comes within ANSWER_TIMEOUT_S.
+
+    Asked in a thread, since the kernel waits for ever for a process that is stopped, and only
+    the end of the asking process ends that.
+    """
+    found: list[bytes] = []
+
+    def ask() -> None:
+        with suppress(OSError):
+            found.append(os.getxattr(mountpoint, name))
+
+    asking = Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(ANSWER_TIMEOUT_S)
+    return found[0] if found else b""
+
+
+def _plain(field: bytes) -> bytes:
+    """A field without the octal escapes that the kernel writes for blanks and the like."""
+    return _OCTAL.sub(lambda match: bytes([int(match[1], 8)]), field)

@@ -1,0 +1,1 @@
+"""How a mount starts, lives on without any one process, and ends."""

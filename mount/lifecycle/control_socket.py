@@ -1,0 +1,167 @@
+"""Where the processes of a mount are reached: a Unix socket for each, in a directory of the user's.
+
+``MAJOR-MINOR.sock`` in the directory, named after the mount's device, which no two mounts of a
+machine share. Who may open the directory may take the mounts in it over, so it is the user's alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import socket
+import stat
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from lodefs.chunkstore.errors import InUse, LodefsError, Unavailable
+
+ROOT = Path("/run/lodefs/mounts")
+BACKLOG = 16
+CONNECT_TIMEOUT_S = 5.0
+_CREDENTIALS = struct.Struct("=iII")  # struct ucred: pid, uid, gid
+
+
+def folders(environ: Mapping[str, str], uid: int) -> list[Path]:
+    """Where sockets of this user's mounts may lie; the first that can be used is."""
+    found = [ROOT] if uid == 0 else []
+    runtime = environ.get("XDG_RUNTIME_DIR", "")
+    if os.path.isabs(runtime):
+        found.append(Path(runtime) / "lodefs" / "mounts")
+    return [*found, Path("/tmp") / f"lodefs-mounts-{uid}"]
+
+
+class Place(msgspec.Struct, frozen=True):
+    """The socket of one mount. ``inode``: of the socket's file, so that only that is removed."""
+
+    path: Path
+    inode: int = 0
+
+    def remove(self) -> None:
+        """Remove the socket and its lock, unless another mount has taken the name."""
+        with contextlib.suppress(OSError):
+            if self.path.lstat().st_ino == self.inode:
+                self.path.unlink()
+                self.path.with_suffix(".lock").unlink(missing_ok=True)
+
+    def lock(self) -> int:
+        """Be the only one who takes this mount over, until the descriptor is closed. InUse.
+
+        A lock of the process: its children do not hold it.
+        """
+        fd = os.open(self.path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(fd)
+            raise InUse("another take-over of this mount is under way") from error
+        return fd
+
+
+def listen(device: str, places: list[Path]) -> tuple[socket.socket, Place]:
+    """Listen for whom wants to take the mount over. Unavailable where no directory will do.
+
+    Sockets that mounts left behind there are removed.
+    """
+    why = "no directory for it"
+    for folder in places:
+        try:
+            _own(folder)
+            sweep(folder)
+            return _bind(folder, device)
+        except (OSError, LodefsError) as error:
+            why = f"{folder}: {error}"
+    raise Unavailable(f"the mount has no socket, and cannot be taken over: {why}")
+
+
+def find(device: str, places: list[Path]) -> Place | None:
+    """The socket of a living or dead mount; None without any."""
+    for folder in places:
+        path = folder / name_of(device)
+        with contextlib.suppress(OSError):
+            found = path.lstat()
+            if found.st_uid == os.geteuid() and stat.S_ISSOCK(found.st_mode):
+                return Place(path, found.st_ino)
+    return None
+
+
+def connect(place: Place, timeout_s: float = CONNECT_TIMEOUT_S) -> socket.socket:
+    """A connection to whoever answers for the mount. Unavailable when nobody does."""
+    client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    client.settimeout(timeout_s)
+    try:
+        client.connect(str(place.path))
+    except OSError as error:
+        client.close()
+        raise Unavailable(f"{place.path}: {error.strerror or error}") from error
+    return client
+
+
+def maker(place: Place) -> int:
+    """The process that made a mount's socket, whoever answers there now: the kernel tells
+    (SO_PEERCRED, unix(7)), also of processes that are stopped. Unavailable where nobody listens.
+    """
+    with connect(place) as client:
+        return peer(client)[0]
+
+
+def peer(sock: socket.socket) -> tuple[int, int, int]:
+    """Process, user and group at the other end of a Unix socket."""
+    size = _CREDENTIALS.size
+    pid, uid, gid = _CREDENTIALS.unpack(
+        sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+    )
+    return pid, uid, gid
+
+
+def sweep(folder: Path) -> None:
+    """Remove the sockets of mounts whose processes are all gone."""
+    for path in folder.glob("*.sock"):
+        try:
+            place = Place(path, path.lstat().st_ino)
+        except FileNotFoundError:
+            continue  # another mount that begins sweeps, too
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
+            client.settimeout(0)
+            try:
+                client.connect(str(path))
+            except ConnectionRefusedError:
+                place.remove()
+            except OSError:
+                continue
+
+
+def name_of(device: str) -> str:
+    """The socket's name, of a device MAJOR:MINOR."""
+    return f"{device.replace(':', '-')}.sock"
+
+
+def _own(folder: Path) -> None:
+    """Make the directory; it must be the user's alone."""
+    folder.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, exist_ok=True)
+    found = folder.lstat()
+    if found.st_uid != os.geteuid() or not stat.S_ISDIR(found.st_mode) or found.st_mode & 0o077:
+        raise Unavailable("it belongs to somebody else, or others may enter it")
+
+
+def _bind(folder: Path, device: str) -> tuple[socket.socket, Place]:
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    fresh = folder / f".{os.getpid()}.new"
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            fresh.unlink()
+        listener.bind(str(fresh))
+        fresh.chmod(0o600)
+        listener.listen(BACKLOG)
+        # Nobody sees it before it listens: a socket that does not is taken for a dead one.
+        path = folder / name_of(device)
+        fresh.rename(path)
+    except OSError:
+        listener.close()
+        raise
+    listener.settimeout(0)
+    return listener, Place(path, path.lstat().st_ino)

@@ -1,0 +1,293 @@
+"""How a mount goes from one supervisor to the next: its descriptors and its job, over a socket.
+
+The socket's directory is the user's alone, and both sides look whose process the other is. One
+packet asks (STATE or TAKE_OVER), one answers; a TAKE_OVER is answered with descriptors too
+(SCM_RIGHTS, unix(7)). A living supervisor goes when it then hears TAKEN, and stays when it does
+not. Workers whose supervisor is gone answer in its place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import socket
+from collections.abc import Callable, Iterable, Mapping
+
+import msgspec
+
+from lodefs.chunkstore.errors import Denied, InvalidInput, Unavailable, UnknownFormat
+from lodefs.chunkstore.format.decoding import from_msgpack
+from lodefs.chunkstore.nodeapi.wire import Failure, error_of
+from lodefs.mount.kernel.session import Session
+from lodefs.mount.lifecycle import control_socket
+from lodefs.mount.mount_spec import Job
+from lodefs.mount.shm.traffic_counters import Traffic
+
+VERSION = 1
+STATE, TAKE_OVER, TAKEN = b"state", b"take over", b"taken"
+ASK_BYTES_MAX = 64
+ANSWER_BYTES_MAX = 131072
+FDS_MAX = 253  # SCM_MAX_FD
+SERVE_TIMEOUT_S = 2.0  # for one who asks to say what
+LEAVE_TIMEOUT_S = 10.0  # for a supervisor that was relieved to end
+
+DEVICE, CLONE, LISTENER, MEMORY = "device", "clone", "listener", "memory."
+
+
+class Passport(msgspec.Struct, frozen=True):
+    """What a supervisor has to know besides the descriptors."""
+
+    version: int
+    job: Job
+    session: Session
+    number: str = ""
+
+
+class Grip(msgspec.Struct, frozen=True):
+    """What holds a mount: whoever has it can answer for the mount.
+
+    ``device`` is the connection's first descriptor, ``clones`` are those that workers read.
+    ``memories``: named memory files that workers share, whatever they keep in them.
+    ``listener``: -1 where the mount cannot be taken over. ``number``: MAJOR:MINOR of the mount,
+    which no other has while it lives; "" where an older lodefs made it.
+    """
+
+    job: Job
+    session: Session
+    device: int
+    clones: tuple[int, ...] = ()
+    memories: Mapping[str, int] = msgspec.field(default_factory=dict)
+    listener: int = -1
+    place: control_socket.Place | None = None
+    number: str = ""
+
+    def passport(self) -> bytes:
+        """The part that is no descriptor."""
+        return msgspec.msgpack.encode(Passport(VERSION, self.job, self.session, self.number))
+
+    def named_fds(self) -> list[tuple[str, int]]:
+        """The other part."""
+        found = [(DEVICE, self.device), *((CLONE, fd) for fd in self.clones)]
+        found += [(MEMORY + name, fd) for name, fd in self.memories.items()]
+        return [*found, (LISTENER, self.listener)] if self.listener >= 0 else found
+
+    def close(self) -> None:
+        """Let go of it. The mount ends with the last process that holds it."""
+        for _, fd in self.named_fds():
+            os.close(fd)
+
+
+def grip_of(
+    passport: bytes, named_fds: Iterable[tuple[str, int]], place: control_socket.Place | None = None
+) -> Grip:
+    """Put the two parts together. UnknownFormat, Unavailable where the device is not among them."""
+    try:
+        version = from_msgpack(passport, _Versioned).version
+        if version != VERSION:
+            raise UnknownFormat(
+                f"the mount is served by another version of lodefs (hand-over {version}, this one "
+                f"speaks {VERSION}): unmount it and mount it again"
+            )
+        papers = from_msgpack(passport, Passport)
+    except InvalidInput as error:
+        raise UnknownFormat(f"what the mount handed over cannot be read: {error}") from error
+    fds = list(named_fds)
+    device = next((fd for name, fd in fds if name == DEVICE), -1)
+    if device < 0:
+        raise Unavailable("the mount handed over no device")
+    return Grip(
+        papers.job,
+        papers.session,
+        device,
+        tuple(fd for name, fd in fds if name == CLONE),
+        {name.removeprefix(MEMORY): fd for name, fd in fds if name.startswith(MEMORY)},
+        next((fd for name, fd in fds if name == LISTENER), -1),
+        place,
+        papers.number,
+    )
+
+
+class _Versioned(msgspec.Struct, frozen=True):
+    version: int
+
+
+class State(msgspec.Struct, frozen=True):
+    """Who answers for a mount: its supervisor, or a worker that has lost it. ``traffic``: None
+    where that is not counted. Not ``ready``: nobody who asked for the mount was told yet that its
+    root can be read, so that it may still be taken away. ``proxy``: through which it reads; ""
+    where an older lodefs answers."""
+
+    pid: int
+    supervised: bool
+    traffic: Traffic | None = None
+    ready: bool = True
+    proxy: str = ""
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    state: State
+    failure: Failure | None = None
+    passport: bytes = b""
+    names: tuple[str, ...] = ()
+
+
+class Door:
+    """Answers those who come to a mount's socket. ``supervised``: by the mount's supervisor.
+    ``traffic`` tells what was read, ``is_ready`` whether the mount counts as made."""
+
+    def __init__(
+        self,
+        grip: Grip,
+        *,
+        supervised: bool,
+        traffic: Callable[[], Traffic] | None = None,
+        is_ready: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._grip = grip
+        self._supervised = supervised
+        self._traffic = traffic
+        self._is_ready = is_ready
+        self._listener = socket.socket(fileno=os.dup(grip.listener))
+
+    def fileno(self) -> int:
+        """Readable when somebody comes."""
+        return self._listener.fileno()
+
+    def close(self) -> None:
+        """Answer no more."""
+        self._listener.close()
+
+    def answer(self, *, busy: bool = False) -> socket.socket | None:
+        """Answer one. What it returns is to be closed; TAKEN comes over it when all has arrived.
+
+        ``busy``: nothing is handed over now. Whoever behaves badly is just not answered.
+        """
+        try:
+            client, _ = self._listener.accept()
+        except OSError:
+            return None  # another worker was faster
+        try:
+            client.settimeout(SERVE_TIMEOUT_S)
+            if _peer_uid(client) in (os.geteuid(), 0):
+                asked = client.recv(ASK_BYTES_MAX)
+                refusal = self._refusal(busy=busy) if asked == TAKE_OVER else None
+                if asked == TAKE_OVER and refusal is None:
+                    self._hand_over(client)
+                    return client
+                if asked in (STATE, TAKE_OVER):
+                    self._say(client, refusal)
+        except OSError:
+            pass
+        client.close()
+        return None
+
+    def _refusal(self, *, busy: bool) -> Failure | None:
+        """Why the mount is not handed over now."""
+        if not self._grip.session.resend:
+            return Failure("Unavailable", "the kernel cannot hand this mount over (before Linux "
+                           "6.9): unmount it and mount it again")  # fmt: skip
+        if busy:
+            return Failure("InUse", "another take-over of this mount is under way")
+        return None
+
+    def _say(self, client: socket.socket, failure: Failure | None) -> None:
+        client.send(msgspec.msgpack.encode(_Answer(self._state(), failure)))
+
+    def _hand_over(self, client: socket.socket) -> None:
+        named = self._grip.named_fds()
+        names = tuple(name for name, _ in named)
+        answer = _Answer(self._state(), None, self._grip.passport(), names)
+        socket.send_fds(client, [msgspec.msgpack.encode(answer)], [fd for _, fd in named])
+
+    def _state(self) -> State:
+        traffic = self._traffic() if self._traffic is not None else None
+        proxy = self._grip.job.options.proxy
+        return State(os.getpid(), self._supervised, traffic, self._is_ready(), proxy)
+
+
+class Taken(msgspec.Struct, frozen=True):
+    """What came over the socket, and who gave it."""
+
+    grip: Grip
+    giver: State
+    connection: socket.socket
+    lock: int
+
+    def unlock(self) -> None:
+        """The next may come."""
+        os.close(self.lock)
+
+    def confirm(self) -> None:
+        """All of it works: a supervisor that gave it goes now, and is awaited."""
+        with self.connection as giver:
+            giver.settimeout(LEAVE_TIMEOUT_S)
+            with contextlib.suppress(OSError):
+                giver.send(TAKEN)
+                giver.recv(1)
+
+
+def state_of(
+    place: control_socket.Place, timeout_s: float = control_socket.CONNECT_TIMEOUT_S
+) -> State:
+    """Who answers for a mount. Unavailable where nobody does in time."""
+    with control_socket.connect(place, timeout_s) as client:
+        return _ask(client, STATE, place).state
+
+
+def take(place: control_socket.Place) -> Taken:
+    """Ask for a mount; the giver serves on until ``confirm``.
+
+    Unavailable, InUse (a take-over is under way), Denied (another user's), UnknownFormat.
+    """
+    lock = place.lock()
+    fds: list[int] = []
+    try:
+        client = control_socket.connect(place)
+        try:
+            answer = _ask(client, TAKE_OVER, place, fds)
+            if len(fds) != len(answer.names):
+                raise Unavailable(f"{place.path}: not all descriptors came; is the limit on open "
+                                  "files too low?")  # fmt: skip
+            grip = grip_of(answer.passport, zip(answer.names, fds, strict=True), place)
+        except BaseException:
+            client.close()
+            raise
+    except BaseException:
+        for fd in (lock, *fds):
+            os.close(fd)
+        raise
+    return Taken(grip, answer.state, client, lock)
+
+
+def _ask(
+    client: socket.socket, what: bytes, place: control_socket.Place, fds: list[int] | None = None
+) -> _Answer:
+    if _peer_uid(client) != os.geteuid():
+        raise Denied(f"{place.path}: its mount is of another user")
+    try:
+        client.send(what)
+        data, got, _, _ = socket.recv_fds(client, ANSWER_BYTES_MAX, FDS_MAX)
+    except OSError as error:
+        raise Unavailable(f"{place.path}: the mount's process does not answer; if it hangs, kill "
+                          "it and take over then") from error  # fmt: skip
+    for fd in got:
+        fcntl.fcntl(fd, fcntl.F_SETFD, fcntl.FD_CLOEXEC)
+    if fds is None:
+        for fd in got:
+            os.close(fd)
+    else:
+        fds += got
+    if not data:
+        raise Unavailable(f"{place.path}: the mount's process does not answer")
+    try:
+        answer = from_msgpack(data, _Answer)
+    except InvalidInput as error:
+        raise UnknownFormat(f"{place.path}: an answer that cannot be read: {error}") from error
+    if answer.failure is not None:
+        raise error_of(answer.failure)
+    return answer
+
+
+def _peer_uid(sock: socket.socket) -> int:
+    return control_socket.peer(sock)[1]

@@ -1,0 +1,119 @@
+"""Who on this machine uses a mount, and who serves it, as /proc tells (proc(5))."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from lodefs.mount.kernel import mount_table
+from lodefs.mount.lifecycle.supervisor import ended
+
+PROC = Path("/proc")
+_INITIAL_PID_NAMESPACE = 0xEFFFFFFC  # PROC_PID_INIT_INO, linux/proc_ns.h
+_PIDFD_GETFD = 438  # the number of pidfd_getfd(2) on every architecture but Alpha
+
+
+def users(device: str, place: str, proc: Path = PROC) -> int | None:
+    """In how many other mount namespaces a mount is, by its device MAJOR:MINOR: in those of
+    containers that were given it, above all.
+
+    Where it is at its own ``place``, or at that below another directory, it only came along with
+    the host's tree (services with mount namespaces of their own; containers that watch the host,
+    which is their /rootfs) and does not count. None where this process does not see all processes
+    of the machine.
+    """
+    if not sees_all(proc):
+        return None
+    needle = f" {device} ".encode()
+    count = 0
+    for table in _other_tables(proc):
+        if needle in table:
+            places = [m.mountpoint for m in mount_table.parse(table) if m.device == device]
+            count += any(not found.endswith(place) for found in places)
+    return count
+
+
+def sees_all(proc: Path = PROC) -> bool:
+    """Whether this process is in the machine's first process namespace."""
+    try:
+        return os.stat(proc / "self/ns/pid").st_ino == _INITIAL_PID_NAMESPACE
+    except OSError:
+        return False
+
+
+def holders(device: str, proc: Path = PROC) -> list[int]:
+    """Pidfds of the processes that hold a FUSE connection, by its device; the caller closes them.
+
+    Also of connections that are over, and had this number before. Linux 6.11 and newer tells
+    (fs/fuse/dev.c, fuse_dev_show_fdinfo); before, there are none.
+    """
+    return [pid_fd for pid_fd, _ in _holders(device, proc)]
+
+
+def relics(device: str, proc: Path = PROC) -> list[int]:
+    """Of these, those whose connection is over: they serve nobody any more."""
+    found = []
+    for pid_fd, fd in _holders(device, proc):
+        if _is_over(pid_fd, fd):
+            found.append(pid_fd)
+        else:
+            os.close(pid_fd)
+    return found
+
+
+def _holders(device: str, proc: Path) -> list[tuple[int, int]]:
+    """Pidfd, and the descriptor that is the connection there."""
+    major, _, minor = device.partition(":")
+    line = f"fuse_connection:\t{int(major) << 20 | int(minor)}\n"
+    found = []
+    for process in _processes(proc):
+        with suppress(OSError):
+            pid_fd = os.pidfd_open(int(process.name))
+            fd = _connection(process, line)
+            if fd is None:
+                os.close(pid_fd)
+            else:
+                found.append((pid_fd, fd))
+    return found
+
+
+def _connection(process: Path, line: str) -> int | None:
+    with suppress(OSError):
+        for fd in os.listdir(process / "fd"):
+            with suppress(OSError):
+                is_fuse = os.readlink(process / "fd" / fd) == "/dev/fuse"
+                if is_fuse and line in (process / "fdinfo" / fd).read_text():
+                    return int(fd)
+    return None
+
+
+def _is_over(pid_fd: int, fd: int) -> bool:
+    """Whether a FUSE connection that another process holds is over; False where that cannot be
+    seen (it needs CAP_SYS_PTRACE, as debuggers do)."""
+    import ctypes
+
+    copy = ctypes.CDLL(None).syscall(_PIDFD_GETFD, pid_fd, fd, 0)
+    if copy < 0:
+        return False
+    try:
+        return ended(copy)
+    finally:
+        os.close(copy)
+
+
+def _other_tables(proc: Path) -> Iterator[bytes]:
+    """The mount tables of all mount namespaces but our own."""
+    seen = {os.stat(proc / "self/ns/mnt").st_ino}
+    for process in _processes(proc):
+        with suppress(OSError):  # it ended meanwhile
+            namespace = os.stat(process / "ns/mnt").st_ino
+            if namespace not in seen:
+                table = (process / "mountinfo").read_bytes()
+                seen.add(namespace)
+                yield table
+
+
+def _processes(proc: Path) -> Iterator[Path]:
+    return (proc / name for name in os.listdir(proc) if name.isdigit())

@@ -1,0 +1,501 @@
+"""The process that answers for a mount: holds its device descriptors, keeps workers alive on them.
+
+Since the descriptors are the supervisor's, a worker that is killed loses nothing: its successor
+gets the same descriptor, and the kernel sends the unanswered requests again
+(FUSE_NOTIFY_RESEND, Linux 6.9). Before 6.9 the dead worker's descriptor is closed, which fails
+its requests (ECONNABORTED) instead of leaving them without an answer.
+
+With RESEND the supervisor can be lost too: workers hold all descriptors, serve on without it, and
+hand the mount to the next supervisor (mount.lifecycle.handover), which puts its own workers in
+their place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import select
+import signal
+import socket
+import time
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+import msgspec
+
+from lodefs.chunkstore.errors import LodefsError, Unavailable
+from lodefs.mount.kernel import device, fuse_abi
+from lodefs.mount.kernel.session import Session
+from lodefs.mount.lifecycle.handover import TAKEN, Door
+from lodefs.mount.shm.process_table import Roster
+
+CHECK_S = 1.0  # how often workers are looked at
+STEADY_S = 1.0  # a worker that lived so long did not die of its start: replaced at once
+RESTART_PAUSE_S_MAX = 5.0
+END_TIMEOUT_S = 5.0  # for workers to end by themselves when the mount is gone
+KILL_S = 0.1  # so long it takes at most, where nothing holds a process
+FAIL_PAUSE_S = 0.01
+START_TIMEOUT_S = 30.0  # for own workers to serve before those of a predecessor are ended
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+class Post(msgspec.Struct, frozen=True):
+    """What a worker is given. ``supervisor_fd`` is a pidfd; ``marks`` are of its threads; ``slot``
+    is of the roster, -1 without one.
+
+    ``serving`` is to be called once it serves: where it can live without its supervisor, it
+    does from then on.
+    """
+
+    index: int
+    fd: int
+    marks: memoryview[float]
+    supervisor_fd: int
+    serving: Callable[[], None]
+    slot: int = -1
+
+
+WorkerMain = Callable[[Post], None]
+
+
+class _Place(msgspec.Struct):
+    """One worker's place: its descriptor stays when the process changes."""
+
+    index: int
+    fd: int
+    marks: memoryview[float]
+    own: bool  # a cloned descriptor, not the connection's first
+    call_fd: int = -1  # where there is one, it is started when that is readable
+    listening: bool = False
+    pid: int = 0
+    pid_fd: int = -1
+    slot: int = -1  # of the roster
+    started_s: float = 0.0
+    start_at_s: float = 0.0
+    pause_s: float = 0.0
+
+
+class Supervisor:
+    """Runs ``workers`` processes of ``work`` on the connection ``fd`` until it ends.
+
+    ``hang_s``: a thread busy for longer makes its worker count as hanging. ``say`` logs a line.
+    ``clones`` are descriptors for workers; those beyond them share ``fd``. ``call_fd``: one process
+    more, with a clone of its own, is started when that gets readable, to read it; it answers
+    nobody, and nobody waits for it. With a ``roster``
+    workers outlive the supervisor; ``door`` is where others ask for the mount. When one has
+    taken it, ``left`` is true. ``settled``: its workers serve, and others do not any more.
+    ``over``: the connection had ended when this did. ``kept``: the descriptors are also kept
+    elsewhere, so that the mount lives on without any process. Must be called in a process without
+    threads.
+    """
+
+    def __init__(
+        self,
+        fd: int,
+        session: Session,
+        work: WorkerMain,
+        *,
+        workers: int,
+        threads: int,
+        hang_s: float,
+        say: Callable[[str], None],
+        clones: Sequence[int] = (),
+        call_fd: int = -1,
+        roster: Roster | None = None,
+        door: Door | None = None,
+        kept: bool = False,
+    ) -> None:
+        self.left = False
+        self._may_leave = kept or roster is not None
+        self.settled = False
+        self.over = False
+        self._roster = roster
+        self._door = door
+        self._taker: socket.socket | None = None
+        self._me = -1
+        self._fd = fd
+        self._session = session
+        self._work = work
+        self._hang_s = hang_s
+        self._say = say
+        self._stop = False
+        self._poll = select.poll()
+        self._probe = (0, -1)
+        if len(clones) <= workers:
+            call_fd = -1
+        processes = workers if call_fd < 0 else workers + 1
+        shared = mmap.mmap(-1, max(8 * processes * threads, 1))
+        marks = memoryview(shared).cast("d")
+        each = [marks[n * threads : (n + 1) * threads] for n in range(processes)]
+        self._places = [
+            _Place(n, clones[n] if n < len(clones) else fd, one, own=n < len(clones))
+            for n, one in enumerate(each)
+        ]
+        for place in self._places[workers:]:
+            place.call_fd = call_fd
+        self._more = list(clones[processes:])  # what a predecessor with more workers used
+
+    def run(
+        self,
+        ready: Callable[[], int] | None,
+        on_ready: Callable[[int], bool],
+        ready_timeout_s: float,
+        confirm: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Return when the connection has ended, the mount was taken over, ``on_ready`` said
+        False, or a signal came: SIGTERM, SIGINT, SIGHUP to end, SIGUSR2 to leave it.
+
+        ``ready`` is run in a child process; what that exits with is given to ``on_ready``. None:
+        that is called with 0 at once.
+        ``confirm`` is called when the workers serve, before those of a predecessor are ended.
+        """
+        wakeup, wakeup_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._poll.register(wakeup, select.POLLIN)
+        signal.set_wakeup_fd(wakeup_write)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2):
+            signal.signal(number, self._on_signal)
+        self._me = os.pidfd_open(os.getpid())
+        try:
+            for place in self._places:
+                if place.call_fd < 0:
+                    self._start(place)
+            deadline_s = time.monotonic() + ready_timeout_s
+            if ready is not None:
+                self._start_probe(ready)
+            self._succeed(confirm)
+            if self._door is not None:
+                self._poll.register(self._door, select.POLLIN)
+            if ready is None and not on_ready(0):
+                return
+            while not self._stop and self._turn(on_ready, deadline_s):
+                pass
+        finally:
+            signal.set_wakeup_fd(-1)
+            self._end()
+            for fd in (wakeup, wakeup_write, self._me):
+                os.close(fd)
+
+    def _turn(self, on_ready: Callable[[int], bool], deadline_s: float) -> bool:
+        """Wait for something to happen and deal with it; False at the end."""
+        for fd, _ in self._poll.poll(self._pause_s() * 1000):
+            if fd == self._probe[1] and not on_ready(self._reap_probe()):
+                return False
+            for place in self._places:
+                if fd == place.pid_fd and not self._reap(place):
+                    return False
+                if place.listening and fd == place.call_fd:
+                    self._hear_call(place)
+            if self._door is not None and fd == self._door.fileno():
+                self._answer_door(self._door)
+            if self._taker is not None and fd == self._taker.fileno():
+                self._hear(self._taker)
+        now_s = time.monotonic()
+        if self._probe[0] and now_s > deadline_s:
+            os.kill(self._probe[0], signal.SIGKILL)
+            return on_ready(-1)
+        for place in self._places:
+            if not place.pid and not place.listening and now_s >= place.start_at_s:
+                self._restart(place)
+            elif place.pid and any(0 < mark < now_s - self._hang_s for mark in place.marks):
+                self._say(f"worker {place.pid} hangs; it is killed and replaced")
+                os.kill(place.pid, signal.SIGKILL)
+                _clear(place.marks)
+        return True
+
+    def _pause_s(self) -> float:
+        """How long to wait for events: shorter where a worker is to be started soon."""
+        now_s = time.monotonic()
+        starts = [
+            place.start_at_s - now_s
+            for place in self._places
+            if not place.pid and not place.listening
+        ]
+        return max(min([CHECK_S, *starts]), 0.001)
+
+    def _on_signal(self, number: int, _frame: object) -> None:
+        self._stop = True
+        self.left = self.left or (number == signal.SIGUSR2 and self._may_leave)
+
+    def _answer_door(self, door: Door) -> None:
+        taker = door.answer(busy=self._taker is not None)
+        if taker is not None:
+            self._taker = taker
+            self._poll.register(taker, select.POLLIN)
+
+    def _hear(self, taker: socket.socket) -> None:
+        """What one says who was given all descriptors: that it goes on, or nothing (it failed)."""
+        self._poll.unregister(taker)
+        try:
+            told = taker.recv(len(TAKEN))
+        except OSError:
+            told = b""
+        if told == TAKEN:
+            self.left = self._stop = True  # the connection stays open until this process ends
+            return
+        self._taker = None
+        taker.close()
+
+    def _succeed(self, confirm: Callable[[], None]) -> None:
+        """Wait until all own workers serve; then end those that others left, one by one.
+
+        Unavailable where there are others, and the own do not start.
+        """
+        if self._roster is None:
+            self.settled = True
+            return
+        own = {place.slot for place in self._places}
+        others = [found for found in self._roster.living() if found[0] not in own]
+        if not self._own_serve() and others:
+            raise Unavailable("the workers of the new supervisor do not start; see the log")
+        confirm()
+        self.settled = True
+        self._roster.lead()
+        if self._session.resend:
+            device.notify(self._fd, fuse_abi.NOTIFY_RESEND)  # those of workers that died before
+        for slot, pid, pid_fd in others:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(pid_fd, signal.SIGKILL)
+            _wait(pid_fd, END_TIMEOUT_S)
+            os.close(pid_fd)
+            self._roster.clear(slot)
+            self._say(f"worker {pid} of another supervisor is replaced")
+            device.notify(self._fd, fuse_abi.NOTIFY_RESEND)
+
+    def _own_serve(self) -> bool:
+        """Wait until all workers serve, and would go on without this process; False where one
+        ends, or is not there in time."""
+        deadline_s = time.monotonic() + START_TIMEOUT_S
+        started = [place for place in self._places if place.pid]
+        pid_fds = [place.pid_fd for place in started]
+        roster = self._roster
+        while roster is not None and any(not roster.pid(place.slot) for place in started):
+            dead, _, _ = select.select(pid_fds, [], [], 0.001)
+            if dead or self._stop or time.monotonic() > deadline_s:
+                return False
+        return True
+
+    def _start(self, place: _Place) -> None:
+        _clear(place.marks)
+        place.started_s = time.monotonic()
+        supervisor = os.getpid()
+        if self._roster is not None:
+            place.slot = self._roster.reserve()
+        pid = os.fork()
+        if not pid:
+            post = Post(
+                place.index,
+                place.fd,
+                place.marks,
+                self._me,
+                lambda: self._serving(place.slot),
+                place.slot,
+            )
+            # Who answers nobody must not keep the requests of others alive.
+            is_holder = self._roster is not None and place.call_fd < 0
+            keep = self._fds() if is_holder else {place.fd}
+            self._become(supervisor, lambda: self._work(post), keep=keep)
+        place.pid_fd = self._watch(pid)
+        place.pid = pid
+
+    def _restart(self, place: _Place) -> None:
+        """A process for an empty place; one that is called is only waited for."""
+        if place.call_fd >= 0:
+            self._poll.register(place.call_fd, select.POLLIN)
+            place.listening = True
+        elif (
+            self._try_start(place)
+            and self._session.resend
+            and not device.notify(self._fd, fuse_abi.NOTIFY_RESEND)
+        ):
+            self._say("the kernel does not send the requests of the dead worker again")
+
+    def _hear_call(self, place: _Place) -> None:
+        self._poll.unregister(place.call_fd)
+        place.listening = False
+        if ended(self._fd):
+            place.start_at_s = time.monotonic() + CHECK_S  # workers are about to say so too
+        else:
+            self._try_start(place)
+
+    def _try_start(self, place: _Place) -> bool:
+        """Whether it is started; else that is to be tried again later."""
+        try:
+            self._start(place)
+        except (OSError, Unavailable) as error:  # no memory or process to be had now
+            self._say(f"no worker can be started: {error}")
+            if self._roster is not None and place.slot >= 0:
+                self._roster.clear(place.slot)
+            place.start_at_s = time.monotonic() + RESTART_PAUSE_S_MAX
+            return False
+        return True
+
+    def _start_probe(self, ready: Callable[[], int]) -> None:
+        supervisor = os.getpid()
+        pid = os.fork()
+        if not pid:
+            self._become(supervisor, ready, keep=set())
+        self._probe = (pid, self._watch(pid))
+
+    def _watch(self, child: int) -> int:
+        """A pidfd by which the end of a new child is seen. OSError; then there is no child."""
+        try:
+            pid_fd = os.pidfd_open(child)
+        except OSError:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            raise
+        self._poll.register(pid_fd, select.POLLIN)
+        return pid_fd
+
+    def _serving(self, slot: int) -> None:
+        """In a worker: it is written down, so that any supervisor can find it, and lives on its
+        own then."""
+        if self._roster is not None:
+            self._roster.enter(slot)
+            _die_with_parent(None)
+
+    def _fds(self) -> set[int]:
+        return {self._fd, *self._more, *(place.fd for place in self._places)}
+
+    def _become(
+        self, supervisor: int, main: Callable[[], int | None], *, keep: set[int]
+    ) -> NoReturn:
+        """In a new child: run ``main`` and exit with what it returns. A child ends with its
+        supervisor, at first."""
+        status = 1
+        try:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal sends it to all
+            _die_with_parent(supervisor)
+            for fd in self._fds() - keep:
+                os.close(fd)
+            if self._taker is not None:
+                self._taker.close()
+            status = main() or 0
+        except BaseException as error:  # noqa: BLE001 - no child may go on as its parent
+            self._say(f"child {os.getpid()}: {type(error).__name__}: {error}")
+        finally:
+            os._exit(status & 0xFF)
+
+    def _reap_probe(self) -> int:
+        pid, pid_fd = self._probe
+        self._probe = (0, -1)
+        self._poll.unregister(pid_fd)
+        os.close(pid_fd)
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+    def _reap(self, place: _Place) -> bool:
+        """A worker ended: plan its successor; False where that is because the connection ended."""
+        code = self._collect(place)
+        if ended(self._fd):
+            return False
+        if not self._session.resend and place.call_fd < 0 and not self._renew(place):
+            return False
+        now_s = time.monotonic()
+        steady = now_s - place.started_s >= STEADY_S
+        place.pause_s = 0.0 if steady else min(2 * place.pause_s + 0.01, RESTART_PAUSE_S_MAX)
+        place.start_at_s = now_s + (0.0 if steady else place.pause_s)
+        who = "a worker" if place.call_fd < 0 else "the process that stores ahead"
+        self._say(f"{who} ended with status {code}; another takes its place")
+        return True
+
+    def _renew(self, place: _Place) -> bool:
+        """Without RESEND: fail the dead worker's requests by closing its descriptor."""
+        if not place.own:
+            self._say("a worker died, and this kernel cannot send its requests again: giving up")
+            return False
+        os.close(place.fd)
+        try:
+            place.fd = device.open_clone(self._fd)
+        except LodefsError as error:
+            self._say(f"workers share one descriptor: {error}")
+            place.fd, place.own = self._fd, False
+        return True
+
+    def _collect(self, place: _Place) -> int:
+        self._poll.unregister(place.pid_fd)
+        os.close(place.pid_fd)
+        code = os.waitstatus_to_exitcode(os.waitpid(place.pid, 0)[1])
+        place.pid, place.pid_fd = 0, -1
+        if self._roster is not None:
+            self._roster.clear(place.slot)
+        return code
+
+    def _end(self) -> None:
+        """End all children, gently where the connection has ended, and close the descriptors.
+
+        Where the mount was taken over or left, workers go on.
+        """
+        self.over = ended(self._fd)
+        if self.left:
+            for place in self._places:
+                if place.pid:
+                    os.close(place.pid_fd)
+                    place.pid = 0
+        elif self._roster is not None and self.settled and not ended(self._fd):
+            try:
+                self._roster.kill_all()
+            except Unavailable as error:
+                self._say(f"workers may be left: {error}")
+        deadline_s = time.monotonic() + (END_TIMEOUT_S if ended(self._fd) else 0)
+        living = [place for place in self._places if place.pid]
+        for place in living:
+            _wait(place.pid_fd, deadline_s - time.monotonic())
+            os.kill(place.pid, signal.SIGKILL)
+        if not self.left:
+            self._fail_requests([place.pid_fd for place in living])
+        for place in living:
+            if _is_over(place.pid_fd):
+                self._collect(place)
+        # Closing the last descriptor ends the connection, and with it a probe that waits for it.
+        for fd in self._fds():
+            os.close(fd)
+        if self._probe[0]:
+            os.kill(self._probe[0], signal.SIGKILL)
+            self._reap_probe()
+
+    def _fail_requests(self, pid_fds: Sequence[int]) -> None:
+        """Until the processes have ended that were killed: one that stores bytes cannot while the
+        page has a reader (mount.read.prefetcher), and nobody else answers that any more."""
+        deadline_s = time.monotonic() + END_TIMEOUT_S
+        for pid_fd in pid_fds:
+            _wait(pid_fd, KILL_S)
+        if self._session.resend and not all(map(_is_over, pid_fds)):
+            device.notify(self._fd, fuse_abi.NOTIFY_RESEND)  # those that dead workers had
+        while not all(map(_is_over, pid_fds)) and time.monotonic() < deadline_s:
+            if not device.fail_request(self._fd):
+                _wait(next(fd for fd in pid_fds if not _is_over(fd)), FAIL_PAUSE_S)
+
+
+def ended(fd: int) -> bool:
+    """Whether a connection is over: unmounted or aborted."""
+    poll = select.poll()
+    poll.register(fd, 0)
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
+
+
+def _clear(marks: memoryview[float]) -> None:
+    for index in range(len(marks)):
+        marks[index] = 0.0
+
+
+def _is_over(pid_fd: int) -> bool:
+    return bool(select.select([pid_fd], [], [], 0)[0])
+
+
+def _wait(pid_fd: int, seconds: float) -> None:
+    select.select([pid_fd], [], [], max(seconds, 0))
+
+
+def _die_with_parent(parent: int | None) -> None:
+    """prctl(2): SIGKILL when the parent ends, which may have ended before. None: not any more."""
+    import ctypes
+
+    number = 0 if parent is None else signal.SIGKILL
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
+    if parent is not None and os.getppid() != parent:
+        os._exit(1)

@@ -1,0 +1,115 @@
+"""What holds a mount, kept by systemd while its service restarts (FileDescriptorStoreMax=).
+
+systemd.service(5), sd_notify(3), sd_listen_fds(3): descriptors are sent with a name, and come back
+from number 3 on when the service is started again. The job lies in a memory file among them.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Mapping
+
+import msgspec
+
+from lodefs.chunkstore.errors import LodefsError
+from lodefs.chunkstore.system.systemd_notify import READY, SystemdNotifier
+from lodefs.mount.kernel import mount_table
+from lodefs.mount.lifecycle import control_socket, handover
+from lodefs.mount.lifecycle.handover import Grip
+from lodefs.mount.lifecycle.supervisor import ended
+
+PREFIX = "lodefs-"
+JOB = "job"
+PASSPORT_BYTES_MAX = 1 << 20
+_FIRST_FD = 3
+
+
+class FdStore:
+    """Of the service that this process runs for; without one it keeps nothing."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._environ = environ
+        self._notifier = SystemdNotifier(environ)
+        self._names: set[str] = set()
+
+    def keep(self, grip: Grip) -> bool:
+        """Store all that holds a mount; False where nothing is kept.
+
+        Not the clones where the kernel does not send requests again: those of a dead worker are
+        failed by closing its descriptor, so that nobody else may hold it.
+        """
+        job = os.memfd_create(PREFIX + JOB, os.MFD_CLOEXEC)
+        try:
+            os.write(job, grip.passport())
+            kept: dict[str, list[int]] = {JOB: [job]}
+            if not grip.session.resend:
+                grip = msgspec.structs.replace(grip, clones=())
+            for name, fd in grip.named_fds():
+                kept.setdefault(name, []).append(fd)
+            for name, fds in kept.items():
+                if self._notifier.store(PREFIX + name, fds):
+                    self._names.add(name)
+        finally:
+            os.close(job)
+        return bool(self._names)
+
+    def ready(self) -> None:
+        """Tell that the mount can be read."""
+        self._notifier.send(READY)
+
+    def forget(self) -> None:
+        """Let all of it go."""
+        for name in sorted(self._names):
+            self._let_go(name)
+
+    def _let_go(self, name: str) -> None:
+        self._notifier.forget(PREFIX + name)
+        self._names.discard(name)
+
+    def recover(self) -> Grip | None:
+        """What an earlier process of this service kept; None without a mount that lives."""
+        named = self._received()
+        job = next((fd for name, fd in named if name == JOB), -1)
+        rest = [(name, fd) for name, fd in named if name != JOB]
+        try:
+            if job < 0:
+                raise LodefsError("no job")
+            grip = handover.grip_of(os.pread(job, PASSPORT_BYTES_MAX, 0), rest)
+            if ended(grip.device):
+                raise LodefsError("the mount is gone")
+        except LodefsError:
+            for _, fd in rest:
+                os.close(fd)
+            self.forget()
+            return None
+        finally:
+            if job >= 0:
+                os.close(job)
+        if grip.clones and not grip.session.resend:  # an older lodefs kept them
+            for fd in grip.clones:
+                os.close(fd)
+            self._let_go(handover.CLONE)
+            grip = msgspec.structs.replace(grip, clones=())
+        return msgspec.structs.replace(grip, place=_place(grip))
+
+    def _received(self) -> list[tuple[str, int]]:
+        environ = self._environ
+        count = environ.get("LISTEN_FDS", "")
+        if environ.get("LISTEN_PID") != str(os.getpid()) or not count.isdigit():
+            return []
+        found = []
+        for number, name in enumerate(environ.get("LISTEN_FDNAMES", "").split(":")[: int(count)]):
+            if name.startswith(PREFIX):
+                fcntl.fcntl(_FIRST_FD + number, fcntl.F_SETFD, fcntl.FD_CLOEXEC)
+                found.append((name.removeprefix(PREFIX), _FIRST_FD + number))
+                self._names.add(found[-1][0])
+        return found
+
+
+def _place(grip: Grip) -> control_socket.Place | None:
+    """Where the mount's socket lies, if it has one."""
+    mounted = mount_table.on_top(grip.job.options.mountpoint)
+    if mounted is None or grip.listener < 0:
+        return None
+    return control_socket.find(mounted.device, control_socket.folders(os.environ, os.geteuid()))

@@ -1,0 +1,1 @@
+"""Mounts for programs with threads, such as the Docker plugin."""

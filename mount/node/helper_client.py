@@ -1,0 +1,186 @@
+"""Mounting and unmounting for a program with threads, which cannot fork: a process that can.
+
+The nursery (mount.node.helper_process) has loaded all that a mount needs, so that one costs no
+start of a Python; it is started anew should it die. It is a program of its own and no fork of this
+one, since libraries of this one may have left something to be done at forks (libuv closes
+descriptors there). Each order is done by a child of the nursery within a time limit, so that a
+kernel that hangs never holds up this program. Mounts outlive both.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import threading
+import time
+from types import TracebackType
+
+import msgspec
+
+from lodefs.chunkstore.errors import DeadlineExceeded, Unavailable
+from lodefs.chunkstore.nodeapi.wire import error_of
+from lodefs.mount.lifecycle import spawn
+from lodefs.mount.node.helper_process import Ticket
+from lodefs.mount.node.helper_requests import Answer, Order
+
+ANSWER_BYTES_MAX = 65536
+MARGIN_S = 1.0  # for an answer to come after the time limit, before the nursery counts as hanging
+END_TIMEOUT_S = 5.0
+
+
+class _Process:
+    """A nursery that runs: ``control`` is our end of its socket. Unavailable where none can be
+    started."""
+
+    def __init__(self) -> None:
+        ours: socket.socket | None = None
+        try:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            with theirs:
+                self.pid, self.pid_fd = _start(theirs.fileno())
+        except OSError as error:
+            if ours is not None:
+                ours.close()
+            raise Unavailable(f"no process that mounts can be started: {error}") from error
+        self.control = ours
+        self.control.settimeout(0)
+
+    def end(self, timeout_s: float) -> None:
+        """Let it end, or end it."""
+        self.control.close()
+        if not select.select([self.pid_fd], [], [], timeout_s)[0]:
+            signal.pidfd_send_signal(self.pid_fd, signal.SIGKILL)
+        _reap(self.pid)
+        os.close(self.pid_fd)
+
+
+class Nursery:
+    """For any thread. Started at once, so that it is ready when the first order comes."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._closed = False
+        self._process: _Process | None = _Process()
+
+    def __enter__(self) -> Nursery:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def pid(self) -> int:
+        """Its process now; 0 where it is to be started anew."""
+        process = self._process
+        return process.pid if process is not None else 0
+
+    def close(self) -> None:
+        """End it; orders that are at work end by themselves, and mounts stay."""
+        with self._lock:
+            self._closed = True
+            process, self._process = self._process, None
+        if process is not None:
+            process.end(END_TIMEOUT_S)
+
+    def run(self, order: Order, timeout_s: float) -> Answer:
+        """Have an order done. Its errors; DeadlineExceeded; Unavailable where that fails twice."""
+        ticket = Ticket(order, time.monotonic() + timeout_s)
+        answer = self._try(ticket) or self._try(ticket)
+        if answer is None:
+            raise Unavailable("the process that mounts was killed; try again")
+        if answer.failure is not None:
+            raise error_of(answer.failure)
+        return answer
+
+    def _try(self, ticket: Ticket) -> Answer | None:
+        """None where the order was lost, with the nursery or with its child."""
+        try:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        except OSError as error:
+            raise Unavailable(f"no order to mount can be given: {error}") from error
+        with ours:
+            with theirs:
+                process = self._send(ticket, theirs.fileno())
+            ours.settimeout(_left_s(ticket) + MARGIN_S)
+            try:
+                data = ours.recv(ANSWER_BYTES_MAX)
+            except TimeoutError as error:
+                self._drop(process)  # it did not even say that the time is up
+                raise DeadlineExceeded("not done in time: the process that mounts hangs") from error
+        return msgspec.msgpack.decode(data, type=Answer) if data else None
+
+    def _send(self, ticket: Ticket, fd: int) -> _Process:
+        """Give an order to the nursery, to a new one where it is gone. Unavailable,
+        DeadlineExceeded."""
+        data = msgspec.msgpack.encode(ticket)
+        for _ in range(2):
+            process, control = self._reach(ticket)
+            with control:
+                try:
+                    _send_in_time(control, data, fd, ticket)
+                    return process
+                except OSError:
+                    self._drop(process)
+        raise Unavailable("the process that mounts does not run; try again")
+
+    def _reach(self, ticket: Ticket) -> tuple[_Process, socket.socket]:
+        """The nursery, and a socket to it that stays open whoever ends it meanwhile."""
+        if not self._lock.acquire(timeout=_left_s(ticket)):
+            raise DeadlineExceeded("not begun in time: the process that mounts is being started")
+        try:
+            if self._closed:
+                raise Unavailable("the process that mounts does not run; try again")
+            process = self._process = self._process or _Process()
+            return process, process.control.dup()
+        except OSError as error:
+            raise Unavailable(f"no order to mount can be given: {error}") from error
+        finally:
+            self._lock.release()
+
+    def _drop(self, process: _Process) -> None:
+        with self._lock:
+            if self._process is not process:
+                return
+            self._process = None
+        process.end(0)
+
+
+def _send_in_time(control: socket.socket, data: bytes, fd: int, ticket: Ticket) -> None:
+    """OSError where the nursery is gone; DeadlineExceeded where it takes no order in time."""
+    while True:
+        try:
+            socket.send_fds(control, [data], [fd])
+            return
+        except BlockingIOError as error:
+            if not select.select([], [control], [], _left_s(ticket))[1] or not _left_s(ticket):
+                raise DeadlineExceeded(
+                    "not begun in time: too much is being mounted now; try again"
+                ) from error
+
+
+def _start(fd: int) -> tuple[int, int]:
+    """A nursery's pid, and a pidfd of it. OSError; then nothing is left."""
+    pid = spawn.spawn("lodefs.mount.node.helper_process", fd)
+    try:
+        return pid, os.pidfd_open(pid)
+    except OSError:
+        os.kill(pid, signal.SIGKILL)  # nobody else has waited for it
+        _reap(pid)
+        raise
+
+
+def _left_s(ticket: Ticket) -> float:
+    return max(ticket.deadline_s - time.monotonic(), 0)
+
+
+def _reap(pid: int) -> None:
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(pid, 0)

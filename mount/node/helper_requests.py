@@ -1,0 +1,166 @@
+"""What the nursery's children are asked to do with mounts, and how they do it.
+
+Each order is done by a process of its own, which may be killed at any time: a kernel that does not
+answer holds nobody else up.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import stat
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+import msgspec
+
+from lodefs.chunkstore.errors import InUse, InvalidInput, LodefsError
+from lodefs.chunkstore.nodeapi.wire import Failure
+from lodefs.mount.kernel import mount_syscalls, mount_table
+from lodefs.mount.lifecycle import control_socket, handover, mounter, process_scan, resources
+from lodefs.mount.options import MountOptions
+from lodefs.mount.shm.startup_state import Progress, Stage
+
+STATE_TIMEOUT_S = 0.25  # for the processes of a mount to say who they are
+STACKED_MAX = 16  # mounts on one directory
+END_TRIES = 4
+END_TIMEOUT_S = 5.0  # for the processes of a mount to end by themselves when it is gone
+
+
+class Mount(msgspec.Struct, frozen=True, tag="mount"):
+    """Mount. ``options.rev`` is a whole commit id."""
+
+    options: MountOptions
+
+
+class Unmount(msgspec.Struct, frozen=True, tag="unmount"):
+    """Take away all lodefs mounts on a directory. Fine where there are none.
+
+    ``end_timeout_s``: for their processes to end by themselves, before they are killed.
+    """
+
+    place: str
+    end_timeout_s: float = END_TIMEOUT_S
+
+
+class Revive(msgspec.Struct, frozen=True, tag="revive"):
+    """Start a new supervisor for a mount."""
+
+    place: str
+    log_path: str = ""
+
+
+class Look(msgspec.Struct, frozen=True, tag="look"):
+    """Whether a mount is dead, for which nobody answers at a socket."""
+
+    place: str
+
+
+Order = Mount | Unmount | Revive | Look
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """How an order went. ``is_dead`` answers Look."""
+
+    failure: Failure | None = None
+    is_dead: bool = False
+
+
+Afterwards = Callable[[], None]
+
+
+def perform(order: Order, stage: Stage) -> tuple[Answer, Afterwards | None]:
+    """Do it, in a process without threads. What is returned besides the answer is to be called
+    when that is given. Errors of errors.py.
+
+    ``stage`` says when a mount is in the making, and whose.
+    """
+    if isinstance(order, Mount):
+        _check_place(order.options.mountpoint)
+        mounter.check_mountpoint(order.options.mountpoint)
+        stage.progress = Progress.MAKING
+        mounter.mount(order.options, fork=True, stage=stage)
+    elif isinstance(order, Unmount):
+        return Answer(), _unmount(order)
+    elif isinstance(order, Revive):
+        mounter.take_over(order.place, log_path=order.log_path, fork=True)
+    elif isinstance(order, Look):
+        return Answer(is_dead=mount_table.is_dead(order.place)), None
+    return Answer(), None
+
+
+def take_back(order: Order, stage: Stage) -> None:
+    """Leave nothing behind of a mount that was half made when its time was up."""
+    if isinstance(order, Mount):
+        mounter.take_back(order.options.mountpoint, stage)
+
+
+def _check_place(place: str) -> None:
+    """InvalidInput where a symlink has taken the directory's place: mount(2) would follow it."""
+    with suppress(OSError):  # of nothing, or a dead mount: check_mountpoint tells, or mends it
+        if stat.S_ISLNK(os.lstat(mount_table.plain(place)).st_mode):
+            raise InvalidInput(f"{place} is a symlink, and no directory to mount on; remove it")
+
+
+def _unmount(order: Unmount) -> Afterwards:
+    place = order.place
+    path = mount_table.plain(place)
+    left: list[tuple[mount_table.Mount, int]] = []
+    for _ in range(STACKED_MAX):
+        found = mount_table.on_top(path)
+        if found is None:
+            break
+        if not found.is_lodefs:
+            raise InUse(f"{place}: something else ({found.fs_type}) is mounted here; unmount it")
+        pid_fd = _open_pid(found)
+        left.append((found, pid_fd))
+        try:
+            mount_syscalls.detach(path, lazy=False)
+        except BlockingIOError:  # its processes end with its last user
+            mount_syscalls.detach(path, lazy=True)
+        except InvalidInput:
+            if mount_table.on_top(path) == found:
+                raise
+    return lambda: _see_off(left, order.end_timeout_s)
+
+
+def _open_pid(found: mount_table.Mount) -> int:
+    """A pidfd of who answers for a mount; -1 where nobody says so at once."""
+    place = control_socket.find(found.device, resources.folders())
+    with suppress(LodefsError, OSError):
+        if place is not None:
+            return os.pidfd_open(handover.state_of(place, STATE_TIMEOUT_S).pid)
+    return -1
+
+
+def _see_off(left: list[tuple[mount_table.Mount, int]], end_timeout_s: float) -> None:
+    """See to it that the processes of mounts that are gone end, also where they are stopped.
+
+    Where others still use a mount, its connection is not over, and they stay: nobody waits for
+    them.
+    """
+    waited = [
+        pid_fd
+        for found, known in left
+        for pid_fd in ([known] if known >= 0 else process_scan.holders(found.device))
+    ]
+    for _ in range(END_TRIES):
+        if _wait(waited, time.monotonic() + end_timeout_s):
+            return
+        relics = [relic for found, _ in left for relic in process_scan.relics(found.device)]
+        if not relics:
+            return
+        for relic in relics:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(relic, signal.SIGKILL)
+            os.close(relic)
+
+
+def _wait(pid_fds: list[int], deadline_s: float) -> bool:
+    """Whether processes end in time."""
+    for pid_fd in pid_fds:
+        if not select.select([pid_fd], [], [], max(deadline_s - time.monotonic(), 0))[0]:
+            return False
+    return True

@@ -1,0 +1,199 @@
+"""NodeMounts over the kernel: mounts by the nursery, questions to the proxy and to the mounts."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+from lodefs.chunkstore.errors import DeadlineExceeded, LodefsError, Unavailable
+from lodefs.chunkstore.format.names import check_repo
+from lodefs.chunkstore.nodeapi.cache_control import (
+    EVICT,
+    WARM,
+    EvictRequest,
+    EvictView,
+    WarmRequest,
+    WarmStatus,
+    encoded,
+)
+from lodefs.chunkstore.nodeapi.control_client import NodeCalls
+from lodefs.mount.kernel import mount_table
+from lodefs.mount.lifecycle import control_socket, handover, mounter, process_scan, resources
+from lodefs.mount.node import helper_requests
+from lodefs.mount.node.helper_client import Nursery
+from lodefs.mount.node.interface import Found, Source, Standing, Traffic
+from lodefs.mount.node.tokens import read_token
+from lodefs.mount.options import MountOptions
+
+OWNER = "docker"  # of pins: `lodefs warm --pin` has its own
+STATE_TIMEOUT_S = 0.2  # for one mount to say who answers for it
+
+
+class KernelMounts:
+    """See NodeMounts.
+
+    ``proxy_for`` gives the address of the proxy for a store, "" for the node's own, within so many
+    seconds; it raises errors of errors.py. ``environ`` is where ``token_env`` looks.
+    ``log_path``: of mounts; "" is syslog. ``say`` logs a line.
+    """
+
+    def __init__(
+        self,
+        nursery: Nursery,
+        proxy_for: Callable[[str, float], str],
+        *,
+        environ: Mapping[str, str],
+        say: Callable[[str], None],
+        log_path: str = "",
+    ) -> None:
+        self._nursery = nursery
+        self._proxy_for = proxy_for
+        self._environ = environ
+        self._say = say
+        self._log_path = log_path
+
+    def resolve(self, source: Source, rev: str, timeout_s: float) -> Found:
+        """See NodeMounts."""
+        check_repo(source.repo)
+        deadline_s = time.monotonic() + timeout_s
+        options = self._options(source, rev, "", timeout_s)
+        with _told(options.proxy, timeout_s):
+            snapshot = mounter.resolve(options, _left_s(deadline_s)).snapshot
+        return Found(snapshot.commit, snapshot.files, snapshot.size_bytes)
+
+    def mount(self, source: Source, commit: str, place: str, timeout_s: float) -> None:
+        """See NodeMounts."""
+        deadline_s = time.monotonic() + timeout_s
+        options = self._options(source, commit, place, timeout_s)
+        with _told(options.proxy, timeout_s):
+            self._nursery.run(helper_requests.Mount(options), _left_s(deadline_s))
+
+    def unmount(self, place: str, timeout_s: float) -> None:
+        """See NodeMounts."""
+        self._nursery.run(helper_requests.Unmount(place), timeout_s)
+
+    def standing(self, timeout_s: float) -> list[Standing]:
+        """See NodeMounts. What is not known in time to be dead counts as alive: only the kernel's
+        word makes a mount dead."""
+        deadline_s = time.monotonic() + timeout_s
+        folders = resources.folders()
+        found = []
+        for mounted in _on_top(mount_table.read_table()):
+            left_s = deadline_s - time.monotonic()
+            place = control_socket.find(mounted.device, folders)
+            supervised = True
+            alive = ready = True
+            try:
+                if place is None:
+                    ready = False  # its socket may be still to come
+                    raise Unavailable("it has no socket")
+                state = handover.state_of(place, max(min(STATE_TIMEOUT_S, left_s), 0.001))
+                supervised, ready = state.supervised, state.ready
+            except LodefsError:
+                alive = not self._is_dead(mounted.mountpoint, deadline_s)
+            found.append(
+                Standing(
+                    mounted.mountpoint,
+                    mounted.repo,
+                    mounted.commit,
+                    mounted.path,
+                    alive,
+                    supervised and alive,
+                    ready,
+                )
+            )
+        return found
+
+    def revive(self, place: str, timeout_s: float) -> None:
+        """See NodeMounts."""
+        self._nursery.run(helper_requests.Revive(place, self._log_path), timeout_s)
+
+    def traffic(self, place: str, timeout_s: float) -> Traffic | None:
+        """See NodeMounts."""
+        return mounter.traffic_of(place, timeout_s)
+
+    def users(self, place: str) -> int | None:
+        """See NodeMounts. Namespaces that have the mount at the same path, or below the host's
+        root at another place, do not count: there it came along. 0 where there is no mount."""
+        found = mount_table.on_top(mount_table.plain(place))
+        if found is None or not found.is_lodefs:
+            return 0
+        return process_scan.users(found.device, found.mountpoint)
+
+    def pin(self, source: Source, commit: str, pin_s: int, timeout_s: float) -> None:
+        """See NodeMounts."""
+        paths = [encoded(source.path)] if source.path else []
+        request = WarmRequest(repo=source.repo, rev=commit, paths=paths, pin_s=pin_s, owner=OWNER)
+        with self._calls(source, timeout_s) as (calls, left_s):
+            calls.call(WarmStatus, "POST", WARM, request, timeout_s=left_s)
+
+    def unpin(self, source: Source, commit: str, timeout_s: float) -> None:
+        """See NodeMounts."""
+        request = EvictRequest(
+            repo=source.repo, rev=commit, path=encoded(source.path), pins_only=True, owner=OWNER
+        )
+        with self._calls(source, timeout_s) as (calls, left_s):
+            calls.call(EvictView, "POST", EVICT, request, timeout_s=left_s)
+
+    def _options(self, source: Source, rev: str, place: str, timeout_s: float) -> MountOptions:
+        return MountOptions(
+            repo=source.repo,
+            mountpoint=place,
+            proxy=self._proxy_for(source.store, timeout_s),
+            rev=rev,
+            path=source.path,
+            token=read_token(source, self._environ, self._say),
+            uid=os.getuid() if source.uid is None else source.uid,
+            gid=os.getgid() if source.gid is None else source.gid,
+            mode=source.mode,
+            log_path=self._log_path,
+        )
+
+    @contextmanager
+    def _calls(self, source: Source, timeout_s: float) -> Iterator[tuple[NodeCalls, float]]:
+        """Calls to the proxy of a source, and how long they may take."""
+        deadline_s = time.monotonic() + timeout_s
+        proxy = self._proxy_for(source.store, timeout_s)
+        calls = NodeCalls(proxy, read_token(source, self._environ, self._say))
+        try:
+            with _told(proxy, timeout_s):
+                yield calls, _left_s(deadline_s)
+        finally:
+            calls.close()
+
+    def _is_dead(self, place: str, deadline_s: float) -> bool:
+        """Asked in a process of its own, since a mount that hangs would hold the question up."""
+        left_s = deadline_s - time.monotonic()
+        if left_s <= 0:
+            return False
+        try:
+            return self._nursery.run(helper_requests.Look(place), left_s).is_dead
+        except Unavailable:
+            return False
+
+
+def _left_s(deadline_s: float) -> float:
+    return max(deadline_s - time.monotonic(), 0.001)
+
+
+def _on_top(table: list[mount_table.Mount]) -> list[mount_table.Mount]:
+    """The lodefs mounts that are not hidden by another mount on their directory."""
+    return [mounted for mounted in {m.mountpoint: m for m in table}.values() if mounted.is_lodefs]
+
+
+@contextmanager
+def _told(proxy: str, timeout_s: float) -> Iterator[None]:
+    """Say in a word who did not answer."""
+    try:
+        yield
+    except DeadlineExceeded as error:
+        raise DeadlineExceeded(
+            f"not done within {timeout_s:g} s: the proxy {proxy} or its store may be slow or out "
+            f"of reach; try again ({error})"
+        ) from error
+    except Unavailable as error:
+        if proxy not in str(error):
+            raise
+        raise Unavailable(f"the node's proxy cannot be reached; does it run? ({error})") from error

@@ -1,0 +1,1 @@
+"""Where bytes come from, and what is put into the page cache ahead."""

@@ -1,0 +1,198 @@
+"""Reading a snapshot from the node's cache without asking the proxy, as far as that goes."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, TypeVar
+
+from lodefs.chunkstore.errors import LodefsError, NotFound
+from lodefs.chunkstore.format.tree import Kind
+from lodefs.chunkstore.nodeapi.read_client import Client
+from lodefs.chunkstore.nodeapi.wire import Node, Page
+from lodefs.chunkstore.system.lru import Lru
+from lodefs.chunkstore.types import Buffer
+from lodefs.mount.read.cache_monitor import Nearby, Tally
+from lodefs.mount.read.prefetch_policy import says_something
+from lodefs.mount.read.read_events import Tell, Wish, untold
+from lodefs.mount.shm.traffic_counters import Column, Count, uncounted
+
+if TYPE_CHECKING:
+    from lodefs.chunkstore.nodecache.view import (  # loaded where there is a cache
+        CacheView,
+        Extent,
+        OpenFile,
+    )
+
+_NOTHING = memoryview(b"")
+
+T = TypeVar("T")
+
+
+class DirectReader:
+    """A mount.fs.filesystem.Reader of one thread: the cache's files first, then the proxy.
+
+    ``nodes`` is what the file system remembers of entries. ``on_slow`` is called before waiting
+    for a disk. ``tell`` hears of reads that others like them are likely to follow.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        nearby: Nearby,
+        nodes: Lru[int, Node],
+        on_slow: Callable[[], None] = lambda: None,
+        count: Count = uncounted,
+        tell: Tell = untold,
+    ) -> None:
+        self._client = client
+        self._nearby = nearby
+        self._nodes = nodes
+        self._on_slow = on_slow
+        self._count = count
+        self._nowait = os.RWF_NOWAIT
+        self._held: OpenFile | None = None
+        self._tell = tell
+        self._tally = Tally()
+        nearby.tallies.append(self._tally)
+
+    def begin(self, waited_s: float = 0.0) -> None:
+        """The time for the next request starts now, or ``waited_s`` ago."""
+        self._client.begin(waited_s)
+
+    def cancel(self) -> None:
+        """Called from another thread: nobody waits for the request any more."""
+        self._client.cancel()
+
+    def node(self, ino: int) -> Node:
+        """As of Reader."""
+        found = self._ask(lambda view: view.node(ino))
+        return self._client.node(ino) if found is None else found
+
+    def lookup(self, parent_ino: int, name: bytes) -> Node:
+        """As of Reader."""
+        found = self._ask(lambda view: view.lookup(parent_ino, name))
+        return self._client.lookup(parent_ino, name) if found is None else found
+
+    def children(self, ino: int, after: bytes, limit: int) -> Page:
+        """As of Reader."""
+        found = self._ask(lambda view: view.children(ino, after, limit))
+        return self._client.children(ino, after, limit) if found is None else found
+
+    def read(self, ino: int, first: int, size_bytes: int) -> Buffer:
+        """As of Reader."""
+        found = self._ask(lambda view: self._read(view, ino, first, size_bytes), eager=True)
+        return self._client.read(ino, first, size_bytes) if found is None else found
+
+    def complete_flat(self, ino: int) -> int | None:
+        """A descriptor of the file in the cache that has the bytes of a whole file and nothing
+        else, for reading; open until this thread's next call. None where there is none."""
+        self._held = file = self._ask(lambda view: self._complete(view, ino), eager=True)
+        return None if file is None else file.fd
+
+    def _ask(self, question: Callable[[CacheView], T | None], *, eager: bool = False) -> T | None:
+        """What the cache answers; None: the proxy must be asked. NotFound where there surely is
+        nothing.
+
+        ``eager``: have news looked for where it did not know; they come too late for this
+        question, since after a walk they are many. Names need none: the kernel remembers what the
+        proxy says of them, while bytes may be asked for often.
+        """
+        view = self._nearby.view
+        if view is None:
+            return None
+        try:
+            found = question(view)
+        except NotFound:
+            raise
+        except LodefsError as error:
+            self._nearby.failed(view, error)
+            return None
+        if found is None and eager:
+            self._nearby.wake()
+        return found
+
+    # --- bytes
+
+    def _read(self, view: CacheView, ino: int, first: int, size_bytes: int) -> memoryview | None:
+        if self._nearby.neighbours_size_bytes and says_something(first, size_bytes):
+            self._tell(Wish(ino, first, size_bytes))
+        file = view.known_flat(ino)
+        if file is not None:
+            size = min(size_bytes, file.size_bytes - first)
+            return self._bytes(view, [(file, first, size)], size) if size > 0 else _NOTHING
+        node = self._node(view, ino)
+        if node is None or node.kind != Kind.FILE:
+            return None
+        size = min(size_bytes, node.size_bytes - first)
+        if size <= 0:
+            return _NOTHING
+        extents = view.find(node, first, size)
+        return None if extents is None else self._bytes(view, extents, size)
+
+    def _complete(self, view: CacheView, ino: int) -> OpenFile | None:
+        node = self._node(view, ino)
+        if node is None or node.kind != Kind.FILE:
+            return None
+        file = view.complete_flat(node)
+        if file is None or os.fstat(file.fd).st_size != node.size_bytes:
+            return None
+        view.used.add(file.number)
+        return file
+
+    def _node(self, view: CacheView, ino: int) -> Node | None:
+        node = self._nodes.get(ino)
+        if node is None:
+            node = view.node(ino)
+            if node is not None:
+                self._nodes.put(ino, node)
+        return node
+
+    def _bytes(self, view: CacheView, extents: list[Extent], size_bytes: int) -> memoryview | None:
+        """The bytes of all extents, one after the other; None where a file has become shorter."""
+        buffer = self._client.scratch(size_bytes)
+        end = 0
+        for file, offset, size in extents:
+            begin, end = end, end + size
+            if not self._fill(buffer[begin:end], file, offset):
+                view.forget(file)
+                self._nearby.complain(
+                    f"the cache file {file.number:08x} has not the bytes that it should have; "
+                    "the proxy is asked"
+                )
+                return None
+            view.used.add(file.number)
+        self._tally.reads += 1
+        self._tally.read_bytes += size_bytes
+        self._count(Column.CACHE_BYTES, size_bytes)
+        return buffer
+
+    def _fill(self, part: memoryview, file: OpenFile, offset: int) -> bool:
+        """Reads until ``part`` is full; False where the file does not have so much."""
+        fd = file.fd
+        try:
+            if os.preadv(fd, (part,), offset, self._nowait) == len(part):
+                return True
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            if not self._nowait or error.errno != errno.EOPNOTSUPP:
+                return False
+            self._nowait = 0  # this file system cannot tell: its reads are taken as they are
+        self._on_slow()
+        if file.is_slab:
+            self._bring_neighbours(fd, offset)
+        try:
+            return os.preadv(fd, (part,), offset) == len(part)
+        except OSError:
+            return False
+
+    def _bring_neighbours(self, fd: int, offset: int) -> None:
+        """Has the kernel read what lies around, where that is worth while."""
+        size_bytes = self._nearby.neighbours_size_bytes
+        if size_bytes:
+            with suppress(OSError):
+                first = offset - offset % size_bytes
+                os.posix_fadvise(fd, first, size_bytes, os.POSIX_FADV_WILLNEED)

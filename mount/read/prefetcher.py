@@ -1,0 +1,170 @@
+"""The process of a mount that stores bytes in the kernel's page cache before they are asked for.
+
+Reading a small file for the first time costs a question and its answer. Writing it into the page
+cache unasked (FUSE_NOTIFY_STORE) costs a fifth of that, and then no process of lodefs takes part
+in reading it. It is done beside the workers, since the kernel lets the notification wait for pages
+that somebody is just reading: neither a thread that answers reads nor the end of a worker may
+wait for that. The mount needs it for nothing but speed.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from lodefs.chunkstore.errors import LodefsError
+from lodefs.chunkstore.format.tree import Kind
+from lodefs.chunkstore.nodeapi.wire import Node
+from lodefs.mount.fs.filesystem import LARGE
+from lodefs.mount.kernel import device
+from lodefs.mount.read.cache_monitor import Nearby
+from lodefs.mount.read.prefetch_policy import (
+    BLOCK_BYTES,
+    READ_BYTES_MAX,
+    Policy,
+    Read,
+    is_small,
+    together,
+)
+from lodefs.mount.read.read_events import Wish, Wishes
+from lodefs.mount.read.read_runs import RUN_BYTES_MAX, Piece, Run, runs_of
+from lodefs.mount.shm.traffic_counters import Column, Count, uncounted
+
+if TYPE_CHECKING:
+    from lodefs.chunkstore.nodecache.view import CacheView, OpenFile
+
+TICK_S = 1.0  # how often the end of the connection is looked for, where nobody tells of it
+IN_VAIN_MAX = 8  # files, one after the other, that the kernel has forgotten: no more are tried
+
+
+class Near(Protocol):
+    """Whoever looks after the node's cache."""
+
+    @property
+    def view(self) -> CacheView | None:
+        """The cache as it can be read now."""
+        ...
+
+    def failed(self, view: CacheView, error: LodefsError) -> None:
+        """It cannot be read any more."""
+        ...
+
+
+class Storer:
+    """Stores on the connection ``fd`` what ``nearby`` has of the node's cache. ``large``: whether
+    parts of large files are stored too. ``count`` is told of the bytes."""
+
+    def __init__(
+        self,
+        fd: int,
+        nearby: Near,
+        *,
+        large: bool,
+        count: Count = uncounted,
+        policy: Policy | None = None,
+    ) -> None:
+        self._fd = fd
+        self._nearby = nearby
+        self._large = large
+        self._count = count
+        self._policy = policy or Policy()
+        self._buffer = memoryview(mmap.mmap(-1, RUN_BYTES_MAX))
+
+    def hear(self, wishes: Sequence[Wish]) -> None:
+        """Workers answered these reads: what is likely to follow is stored."""
+        view = self._nearby.view
+        if view is None:
+            return
+        try:
+            heard = [found for wish in wishes if (found := self._look(view, wish)) is not None]
+            done: set[int] = set()
+            for node, read in heard:
+                if node.ino not in done:
+                    done.update(self._store_siblings(view, node, read))
+        except LodefsError as error:
+            self._nearby.failed(view, error)
+
+    def _look(self, view: CacheView, wish: Wish) -> tuple[Node, Read] | None:
+        """A small file whose siblings may be wanted. Blocks are stored at once."""
+        block = wish.first // BLOCK_BYTES
+        read = self._policy.look((wish.ino, block))
+        if read is Read.NOTHING:
+            return None
+        node = view.node(wish.ino)
+        if node is None or node.kind != Kind.FILE or wish.first >= node.size_bytes:
+            return None
+        if not is_small(node):
+            if self._large and wish.size_bytes <= READ_BYTES_MAX:
+                self._store_block(view, node, block)
+            return None
+        if wish.first == 0 and wish.size_bytes >= node.size_bytes:
+            self._policy.mark([(node.ino, 0)])  # by the answer
+        return node, read
+
+    def _store_block(self, view: CacheView, node: Node, block: int) -> None:
+        spot = (node.ino, block)
+        if not (self._policy.is_dense(spot) and self._policy.begin(spot)):
+            return
+        first = block * BLOCK_BYTES
+        data = self._buffer[: min(BLOCK_BYTES, node.size_bytes - first)]
+        file = view.complete_flat(node)
+        if file is not None and _read(file, data, first):
+            view.used.add(file.number)
+            if device.store(self._fd, node.ino | LARGE, first, data):
+                self._policy.mark([spot])
+                self._count(Column.CACHE_BYTES, len(data))
+
+    def _store_siblings(self, view: CacheView, node: Node, read: Read) -> Iterable[int]:
+        """The numbers of those for which that is done."""
+        part = view.part(node)
+        if part is None or not self._policy.is_dense(part.key):
+            return ()
+        group = together(part.nodes(), node.ino)
+        nodes = [one for one in group if self._policy.wants((one.ino, 0), read)]
+        if nodes and self._policy.begin(group[0].ino):
+            runs = list(runs_of(view, nodes))
+            for run in runs:
+                run.advise()  # the disk brings the others while one is stored
+            for run in runs:
+                self._store_run(view, run)
+        return (one.ino for one in group)
+
+    def _store_run(self, view: CacheView, run: Run) -> None:
+        data = self._buffer[: run.size_bytes]
+        if not _read(run.file, data, run.first, flags=0 if run.is_worth_a_read else os.RWF_NOWAIT):
+            return
+        view.used.add(run.file.number)
+        self._policy.mark([(piece.ino, 0) for piece in run.pieces], is_kept=False)
+        kept: list[Piece] = []
+        in_vain = 0
+        for piece in run.pieces:
+            at = piece.offset - run.first
+            if device.store(self._fd, piece.ino, 0, data[at : at + piece.size_bytes]):
+                kept.append(piece)
+                in_vain = 0
+            elif (in_vain := in_vain + 1) == IN_VAIN_MAX:
+                break
+        self._policy.mark([(piece.ino, 0) for piece in kept])
+        self._count(Column.CACHE_BYTES, sum(piece.size_bytes for piece in kept))
+
+
+def serve(wishes: Wishes, nearby: Nearby, storer: Storer, is_over: Callable[[], bool]) -> None:
+    """Do what wishes say until the connection is over, or nobody is left who serves it."""
+    wishes.listen()
+    told = wishes.receive(TICK_S)
+    while told is not None and not is_over():
+        if told and not nearby.is_started:
+            nearby.start()
+        storer.hear(told)
+        told = wishes.receive(TICK_S)
+
+
+def _read(file: OpenFile, data: memoryview, first: int, *, flags: int = 0) -> bool:
+    """Whether all of ``data`` could be filled; a file that has become shorter is the workers'
+    business."""
+    try:
+        return os.preadv(file.fd, (data,), first, flags) == len(data)
+    except OSError:  # BlockingIOError too
+        return False

@@ -1,0 +1,1 @@
+"""Tables in shared memory that outlive any one process of a mount."""

@@ -1,0 +1,143 @@
+"""Which processes serve a mount: a table in shared memory that outlives every one of them.
+
+It is handed from supervisor to supervisor, so that a new one finds all workers of its
+predecessors, however these ended. A slot is (process id, start time), both u64; zeros: free. The
+start time (proc_pid_stat(5)) tells a worker from another process that got its number later. The
+first slot is the supervisor's.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import signal
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+from lodefs.chunkstore.errors import Unavailable
+
+SLOTS = 1024  # workers at a time, of all generations
+_SLOT = struct.Struct("=QQ")
+RESERVED = 1
+SUPERVISOR = 0
+_ENDED = frozenset((errno.ESRCH, errno.EINVAL, errno.ENOENT))  # or the number is a thread's now
+_START_TIME = 19  # field 22 of /proc/PID/stat, counted after the name in brackets
+
+
+class Roster:
+    """The table in the memory file ``fd``, which stays the caller's."""
+
+    def __init__(self, fd: int) -> None:
+        self._table = mmap.mmap(fd, SLOTS * _SLOT.size)
+
+    @staticmethod
+    def create() -> int:
+        """A memory file for an empty table."""
+        fd = os.memfd_create("lodefs-workers", os.MFD_CLOEXEC)
+        os.ftruncate(fd, SLOTS * _SLOT.size)
+        return fd
+
+    def reserve(self) -> int:
+        """A slot for a new worker. Unavailable when all are taken."""
+        for slot in range(1, SLOTS):
+            if self._read(slot) == (0, 0):
+                self._write(slot, 0, RESERVED)
+                return slot
+        raise Unavailable(f"more than {SLOTS} workers of one mount")
+
+    def pid(self, slot: int) -> int:
+        """Who is in a slot; 0 where nobody is yet."""
+        return self._read(slot)[0]
+
+    def enter(self, slot: int) -> None:
+        """Write the calling process down."""
+        pid = os.getpid()
+        self._write(slot, pid, start_time(pid) or 0)
+
+    def clear(self, slot: int) -> None:
+        """The process of a slot has ended."""
+        self._write(slot, 0, 0)
+
+    def living(self) -> Iterator[tuple[int, int, int]]:
+        """(slot, pid, a new pidfd) of each process that still lives; others are cleared.
+
+        Unavailable, after all others, where it cannot be told of one: no descriptors are left.
+        """
+        unknown: Unavailable | None = None
+        for slot in range(1, SLOTS):
+            if not self.pid(slot):
+                continue
+            try:
+                pid_fd = self._open(slot)
+            except Unavailable as error:
+                unknown = error
+                continue
+            if pid_fd is None:
+                self.clear(slot)
+            else:
+                yield slot, self.pid(slot), pid_fd
+        if unknown is not None:
+            raise unknown
+
+    def lead(self) -> None:
+        """The calling process is the supervisor from now on."""
+        self.enter(SUPERVISOR)
+
+    def has_supervisor(self) -> bool:
+        """Whether the supervisor lives. Unavailable."""
+        pid_fd = self._open(SUPERVISOR)
+        if pid_fd is not None:
+            os.close(pid_fd)
+        return pid_fd is not None
+
+    def kill_all(self) -> None:
+        """SIGKILL to all that live. Unavailable, after all others, where that cannot be told."""
+        for _, _, pid_fd in self.living():
+            try:
+                signal.pidfd_send_signal(pid_fd, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+            finally:
+                os.close(pid_fd)
+
+    def _open(self, slot: int) -> int | None:
+        """A pidfd of the process of a slot; None where it has ended. Unavailable."""
+        pid, started = self._read(slot)
+        if not pid:
+            return None
+        try:
+            pid_fd = os.pidfd_open(pid)
+        except OSError as error:
+            if error.errno in _ENDED:
+                return None
+            raise Unavailable(f"whether process {pid} lives: {error.strerror}") from error
+        is_same = False
+        try:
+            is_same = start_time(pid) == started
+        finally:
+            if not is_same:
+                os.close(pid_fd)
+        return pid_fd if is_same else None
+
+    def _read(self, slot: int) -> tuple[int, int]:
+        pid, started = _SLOT.unpack_from(self._table, slot * _SLOT.size)
+        return pid, started
+
+    def _write(self, slot: int, pid: int, started: int) -> None:
+        _SLOT.pack_into(self._table, slot * _SLOT.size, pid, started)
+
+
+def start_time(pid: int) -> int | None:
+    """When a process started, in ticks since the machine did; None where it has ended.
+
+    Unavailable where that cannot be told now.
+    """
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    except OSError as error:
+        raise Unavailable(f"whether process {pid} lives: {error.strerror}") from error
+    return int(stat.rpartition(")")[2].split()[_START_TIME])

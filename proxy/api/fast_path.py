@@ -1,0 +1,253 @@
+"""The hot path: plain range reads of cached bytes, answered with as little Python as possible.
+
+The bytes at a commit never change, so two requests that differ only in their range differ only in
+the range of their answers. The ordinary path (server.py) answers the first one of a kind with all
+checks and teaches this table; the next ones are looked up by the raw bytes of their request line
+and headers, read with one preadv and written with one write to the socket; the most of long ones
+goes by sendfile. Whatever is not plain, not known, not cached or not at once writable is left to
+the ordinary path. Both give equal answers; tests/proxy/api/test_fast_path.py compares them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Callable
+from time import perf_counter
+from typing import NamedTuple
+
+from lodefs.proxy.node import Extent, Node
+from lodefs.proxy.runtime.metrics import LATENCY_BOUNDS_S, Counter
+
+ANSWER_SIZE_BYTES_MAX = 1 << 20  # longer answers are streamed by the ordinary path
+BUFFERED_SIZE_BYTES_MAX = 128 << 10  # longer ones are a first piece and a sendfile
+FIRST_PIECE_SIZE_BYTES = 32 << 10
+SAMPLE_STEP_BYTES = 256 << 10
+HEAD_SIZE_BYTES_MAX = 2048  # of a request; and the room for the head of an answer
+TARGETS_MAX = 8192
+HEADER_BLOCKS_MAX = 256
+UNSENT_CONNECTIONS_MAX = 64  # with up to ANSWER_SIZE_BYTES_MAX each still to be written
+
+_RANGE = b"\r\nRange: bytes="
+_RANGE_LOWER = b"\r\nrange: bytes="
+_NUMBER_CHARS_MAX = 16
+
+
+class Question(NamedTuple):
+    """A plain GET as bytes: the target, all headers but the range, and the range's two numbers.
+
+    ``first`` is -1 where there is no Range header: the whole file is wanted.
+    """
+
+    target: bytes
+    headers: bytes
+    first: int
+    last: int
+
+
+class Target(NamedTuple):
+    """What a request target is, and the heads of its answers without Date and length."""
+
+    repo: str
+    content: bytes  # its content id
+    size_bytes: int
+    whole_head: bytes
+    part_head: bytes
+    counter: Counter
+
+
+def parse_question(data: bytes) -> Question | None:
+    """``data`` as one complete plain GET of HTTP/1.1; None where it is anything else.
+
+    Nothing is unescaped or checked here: what the ordinary path refuses is never learned.
+    """
+    size = len(data)
+    if size > HEAD_SIZE_BYTES_MAX or data[:5] != b"GET /" or data.find(b"\r\n\r\n") != size - 4:
+        return None
+    line_end = data.find(b"\r\n")
+    if data[line_end - 9 : line_end] != b" HTTP/1.1":
+        return None
+    target = data[4 : line_end - 9]
+    start = data.find(_RANGE, line_end)
+    if start < 0:
+        start = data.find(_RANGE_LOWER, line_end)
+        if start < 0:
+            return Question(target, data[line_end:], -1, -1)
+    value_end = data.find(b"\r\n", start + len(_RANGE))
+    first, _, last = data[start + len(_RANGE) : value_end].partition(b"-")
+    if not (first.isdigit() and last.isdigit() and len(first) + len(last) <= 2 * _NUMBER_CHARS_MAX):
+        return None
+    return Question(target, data[line_end:start] + data[value_end:], int(first), int(last))
+
+
+class HeaderBlocks:
+    """For one door: which repositories a block of request headers was found good for.
+
+    ``generation`` counts how often all was forgotten: what was found before counts no more.
+    """
+
+    def __init__(self) -> None:
+        self._repos: OrderedDict[bytes, set[str]] = OrderedDict()
+        self.generation = 0
+
+    def add(self, headers: bytes, repo: str, generation: int) -> None:
+        """Remember that requests with these headers may read ``repo`` and are plain, as was found
+        in a generation."""
+        if generation != self.generation:
+            return
+        self._repos.setdefault(headers, set()).add(repo)
+        if len(self._repos) > HEADER_BLOCKS_MAX:
+            self._repos.popitem(last=False)
+
+    def allow(self, headers: bytes, repo: str) -> bool:
+        """Whether ``add`` was called with both."""
+        return repo in self._repos.get(headers, ())
+
+    def clear(self) -> None:
+        """Forget all, as when tokens changed."""
+        self._repos.clear()
+        self.generation += 1
+
+
+class HotPath:
+    """The table of known targets, and the answering of requests from it. One per server."""
+
+    def __init__(self, node: Node, *, closing: Callable[[], bytes], enabled: bool = True) -> None:
+        """``closing`` gives the last lines of the head of any answer sent now (Server, Date)."""
+        self._node = node
+        self._closing = closing
+        self._enabled = enabled
+        self._targets: OrderedDict[bytes, Target] = OrderedDict()
+        self._buffer = memoryview(bytearray(HEAD_SIZE_BYTES_MAX + BUFFERED_SIZE_BYTES_MAX))
+        self._sample = memoryview(bytearray(1))
+        self._nowait = os.RWF_NOWAIT
+        self.unsent_connections = 0  # kept by server.py: answers that wait for their readers
+        self.answered = 0
+
+    def learn(self, question: Question, target: Target) -> None:
+        """Remember a target that the ordinary path answered; the oldest unused one is dropped."""
+        if not self._enabled or len(target.part_head) > HEAD_SIZE_BYTES_MAX - 256:
+            return
+        self._targets[question.target] = target
+        if len(self._targets) > TARGETS_MAX:
+            self._targets.popitem(last=False)
+
+    def answer(
+        self, question: Question, blocks: HeaderBlocks, transport: asyncio.Transport, fd: int
+    ) -> bool:
+        """Answer on the socket ``fd`` of ``transport``; False, with nothing sent, where it cannot.
+
+        The transport must have nothing to write. What the socket does not take at once is copied
+        and left to the transport.
+        """
+        started = perf_counter()
+        target = self._targets.get(question.target)
+        if target is None or not blocks.allow(question.headers, target.repo):
+            return False
+        self._targets.move_to_end(question.target)
+        first, size = _range_of(question, target.size_bytes)
+        if not 0 < size <= ANSWER_SIZE_BYTES_MAX or (
+            size > BUFFERED_SIZE_BYTES_MAX and self.unsent_connections >= UNSENT_CONNECTIONS_MAX
+        ):
+            return False
+        extent = self._node.hit(target.content, first, size)
+        if extent is None:
+            return False
+        buffered = size if size <= BUFFERED_SIZE_BYTES_MAX else FIRST_PIECE_SIZE_BYTES
+        head_size = self._put_head(question, target, first, size)
+        end = head_size + buffered
+        if not self._read(extent.fd, extent.offset, self._buffer[head_size:end]) or (
+            buffered < size and not self._is_in_memory(extent, buffered, size)
+        ):
+            return False
+        if not self._send(transport, fd, self._buffer[:end], extent, buffered, size):
+            transport.abort()
+        self.answered += 1
+        counter = target.counter
+        counter.requests += 1
+        counter.sent_bytes += size
+        elapsed_s = perf_counter() - started
+        counter.elapsed_s += elapsed_s
+        counter.buckets[bisect_left(LATENCY_BOUNDS_S, elapsed_s)] += 1
+        return True
+
+    def _put_head(self, question: Question, target: Target, first: int, size: int) -> int:
+        """Put the head of an answer into the buffer; its size."""
+        if question.first < 0:
+            head = target.whole_head + self._closing()
+        else:
+            head = b"%bContent-Length: %d\r\nContent-Range: bytes %d-%d/%d\r\n%b" % (
+                target.part_head,
+                size,
+                first,
+                first + size - 1,
+                target.size_bytes,
+                self._closing(),
+            )
+        self._buffer[: len(head)] = head
+        return len(head)
+
+    def _read(self, fd: int, offset: int, view: memoryview) -> bool:
+        """Fill ``view`` without waiting for a disk; False where that cannot be."""
+        try:
+            return os.preadv(fd, (view,), offset, self._nowait) == len(view)
+        except OSError as error:
+            if error.errno == errno.EOPNOTSUPP and self._nowait:
+                self._nowait = 0  # this file system cannot tell; its reads are taken as they are
+                return self._read(fd, offset, view)
+            return False  # not in the page cache (EAGAIN), or the ordinary path shall find out
+
+    def _is_in_memory(self, extent: Extent, start: int, size: int) -> bool:
+        """Whether samples of the rest of an extent can be read without waiting for a disk."""
+        places = (*range(start, size - 1, SAMPLE_STEP_BYTES), size - 1)
+        return all(self._read(extent.fd, extent.offset + at, self._sample) for at in places)
+
+    def _send(
+        self,
+        transport: asyncio.Transport,
+        fd: int,
+        data: memoryview,
+        extent: Extent,
+        buffered: int,
+        size: int,
+    ) -> bool:
+        """Send ``data``, then the extent's bytes from ``buffered`` to ``size``; False where the
+        connection is broken or the file has become shorter."""
+        try:
+            sent = _write_some(fd, data)
+            if sent < len(data):
+                transport.write(bytes(data[sent:]))
+            elif buffered < size:
+                buffered += _send_some(fd, extent.fd, extent.offset + buffered, size - buffered)
+            if buffered < size:
+                rest = os.pread(extent.fd, size - buffered, extent.offset + buffered)
+                transport.write(rest)
+                return len(rest) == size - buffered
+        except OSError:
+            return False
+        return True
+
+
+def _range_of(question: Question, total: int) -> tuple[int, int]:
+    """First byte and size of what is wanted; the size is not positive where nothing is."""
+    _, _, first, last = question
+    return (0, total) if first < 0 else (first, min(last + 1, total) - first)
+
+
+def _write_some(fd: int, data: memoryview) -> int:
+    """How many bytes the socket took."""
+    try:
+        return os.write(fd, data)
+    except BlockingIOError:
+        return 0
+
+
+def _send_some(fd: int, file_fd: int, offset: int, size: int) -> int:
+    """How many bytes of the file the socket took, without a copy in this process."""
+    try:
+        return os.sendfile(fd, file_fd, offset, size)
+    except BlockingIOError:
+        return 0

@@ -1,0 +1,197 @@
+"""Handlers: one method per route, from what was asked to an Answer. They know only the Node."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from lodefs.chunkstore.errors import InvalidInput, NotADirectory, NotFound, Unavailable
+from lodefs.chunkstore.format.decoding import from_msgpack
+from lodefs.chunkstore.format.tree import Kind
+from lodefs.chunkstore.nodeapi import wire
+from lodefs.proxy.api import openapi, responses, routes, views
+from lodefs.proxy.api.control_handlers import UpkeepHandlers
+from lodefs.proxy.api.error_responses import failure_answer
+from lodefs.proxy.api.request import Request
+from lodefs.proxy.api.responses import Answer, json_answer, msgpack_answer
+from lodefs.proxy.api.routes import Route
+from lodefs.proxy.node import Node
+from lodefs.proxy.runtime.metrics import Metrics
+
+HEADERS = ("Range", "If-Match", "If-None-Match", "If-Range", "Accept", "Authorization")
+
+
+class Handlers:
+    """Answers of one server."""
+
+    def __init__(
+        self,
+        node: Node,
+        metrics: Metrics,
+        *,
+        version: str,
+        status: Callable[[], dict[str, object]],
+        stopping: Callable[[], bool],
+    ) -> None:
+        """``status`` gives the server's own figures for /status."""
+        self._node = node
+        self._metrics = metrics
+        self._version = version
+        self._status = status
+        self._stopping = stopping
+        self._openapi = json_answer(openapi.document(version))
+        self._of: dict[str, Callable[[Route, Request], Awaitable[Answer]]] = {
+            routes.FILES: self._files,
+            routes.STAT: self._stat,
+            routes.LIST: self._list,
+            routes.SNAPSHOTS: self._snapshots,
+            routes.NODE: self._entry,
+            routes.CHILDREN: self._children,
+            routes.LOOKUP: self._lookup,
+            routes.DATA: self._data,
+            routes.HEALTHZ: self._healthz,
+            routes.READYZ: self._readyz,
+            routes.METRICS: self._metrics_text,
+            routes.STATUS: self._status_view,
+            routes.OPENAPI: self._document,
+            routes.CACHE: self._cache,
+            routes.CACHE_USED: self._cache_used,
+            **UpkeepHandlers(node).of,
+        }
+
+    async def answer(self, route: Route, request: Request) -> Answer:
+        """The answer to a request for a route. Raises errors.py's classes."""
+        return await self._of[route.kind](route, request)
+
+    async def _files(self, route: Route, request: Request) -> Answer:
+        snapshot = await self._node.snapshot(route.repo, route.rev)
+        entry = await self._node.entry(snapshot, route.path)
+        if entry.kind != Kind.FILE:
+            raise NotFound(_no_file(route, entry))
+        fixed = snapshot.commit == route.rev
+        caching = responses.IMMUTABLE if fixed else responses.REVALIDATE
+        media = responses.content_type(route.path)
+        name = self._node.content_id(snapshot, entry)
+        file = responses.representation(snapshot, entry, name, media, caching)
+        return self._file_answer(file, request, routes.FILES, learn=fixed)
+
+    async def _data(self, route: Route, request: Request) -> Answer:
+        snapshot = await self._node.snapshot(route.repo, route.rev)
+        entry = await self._node.by_ino(snapshot, route.ino)
+        if entry.kind != Kind.FILE:
+            raise InvalidInput(f"inode {route.ino} is no file and has no data")
+        name = self._node.content_id(snapshot, entry)
+        file = responses.representation(
+            snapshot, entry, name, responses.OCTETS, responses.IMMUTABLE
+        )
+        return self._file_answer(file, request, routes.DATA, learn=True)
+
+    def _file_answer(
+        self, file: responses.Representation, request: Request, label: str, *, learn: bool
+    ) -> Answer:
+        hot = None
+        if learn and request.method == "GET":
+            counter = self._metrics.counter(label, 200)
+            hot = responses.hot_target(file, counter)
+        return responses.file_answer(self._node, file, request, hot)
+
+    async def _stat(self, route: Route, _request: Request) -> Answer:
+        snapshot = await self._node.snapshot(route.repo, route.rev)
+        entry = await self._node.entry(snapshot, route.path)
+        return json_answer(
+            views.stat_view(snapshot, route.rev, route.path, entry),
+            headers=_snapshot_headers(snapshot, route.rev),
+        )
+
+    async def _list(self, route: Route, _request: Request) -> Answer:
+        after, limit = routes.page_of(route)
+        snapshot = await self._node.snapshot(route.repo, route.rev)
+        entry = await self._node.entry(snapshot, route.path)
+        if entry.kind != Kind.DIRECTORY:
+            raise NotADirectory(f"{_shown(route)} is not a directory: /stat/ shows what it is")
+        page = await self._node.children(snapshot, entry.ino, after=after, limit=limit)
+        view = views.list_view(snapshot, route.rev, route.path, page, limit)
+        return json_answer(view, headers=_snapshot_headers(snapshot, route.rev))
+
+    async def _snapshots(self, route: Route, request: Request) -> Answer:
+        snapshot = await self._node.snapshot(route.repo, route.rev)
+        headers = [*_snapshot_headers(snapshot, route.rev), ("Vary", "Accept")]
+        if wire.MSGPACK in request.headers.get("Accept", ""):
+            return msgpack_answer(snapshot, headers)
+        return json_answer(views.snapshot_view(snapshot), headers=headers)
+
+    async def _entry(self, route: Route, _request: Request) -> Answer:
+        snapshot = await self._node.snapshot(route.repo, route.rev)
+        return msgpack_answer(await self._node.by_ino(snapshot, route.ino))
+
+    async def _children(self, route: Route, _request: Request) -> Answer:
+        after, limit = routes.page_of(route)
+        snapshot = await self._node.snapshot(route.repo, route.rev)
+        return msgpack_answer(
+            await self._node.children(snapshot, route.ino, after=after, limit=limit)
+        )
+
+    async def _lookup(self, route: Route, _request: Request) -> Answer:
+        name = routes.checked_name(route.query.get("name", b""))
+        if not name:
+            raise InvalidInput("the query parameter 'name' is missing")
+        snapshot = await self._node.snapshot(route.repo, route.rev)
+        try:
+            return msgpack_answer(await self._node.lookup(snapshot, route.ino, name))
+        except NotFound as error:
+            await self._node.by_ino(snapshot, route.ino)
+            # Only where the directory is known is it sure that it has no such name. The commit's
+            # id says so, and a mount may remember it.
+            return failure_answer(error, headers=[(wire.COMMIT_HEADER, snapshot.commit)])
+
+    async def _healthz(self, _route: Route, _request: Request) -> Answer:
+        return json_answer({"status": "ok"})
+
+    async def _readyz(self, _route: Route, _request: Request) -> Answer:
+        if self._stopping():
+            raise Unavailable("the proxy is stopping")
+        if self._node.status().get("ready", True) is False:
+            raise Unavailable("the node cannot serve now: its store or its cache does not answer")
+        return json_answer({"status": "ready"})
+
+    async def _metrics_text(self, _route: Route, _request: Request) -> Answer:
+        body, media = self._metrics.text()
+        return Answer(200, [("Content-Type", media)], body)
+
+    async def _status_view(self, _route: Route, _request: Request) -> Answer:
+        await self._node.look()
+        own: dict[str, object] = {"version": self._version, **self._status()}
+        return json_answer({**own, "node": self._node.status()})
+
+    async def _cache(self, _route: Route, _request: Request) -> Answer:
+        place = self._node.cache_place()
+        if place is None:
+            raise NotFound("this proxy has no cache that others can read")
+        return msgpack_answer(place)
+
+    async def _cache_used(self, _route: Route, request: Request) -> Answer:
+        try:
+            report = from_msgpack(request.body, wire.Used)
+        except InvalidInput as error:
+            raise InvalidInput(f"the body is no report of what was used: {error}") from error
+        self._node.used(report)
+        return Answer(204, [])
+
+    async def _document(self, _route: Route, _request: Request) -> Answer:
+        return self._openapi
+
+
+def _snapshot_headers(snapshot: wire.Snapshot, rev: str) -> responses.Headers:
+    caching = responses.IMMUTABLE if snapshot.commit == rev else responses.REVALIDATE
+    return [(wire.COMMIT_HEADER, snapshot.commit), ("Cache-Control", caching)]
+
+
+def _shown(route: Route) -> str:
+    path = route.path.decode("utf-8", "backslashreplace")
+    return f"{route.repo}@{route.rev}:{path}"
+
+
+def _no_file(route: Route, entry: wire.Node) -> str:
+    if entry.kind == Kind.DIRECTORY:
+        return f"{_shown(route)} is a directory: use /list/"
+    target = entry.target.decode("utf-8", "backslashreplace")
+    return f"{_shown(route)} is a symlink to {target!r}: symlinks are not followed here"

@@ -1,0 +1,163 @@
+"""Routes: which thing a request's raw target names. Pure; nothing is looked up here.
+
+Names inside a snapshot are bytes, so the target is parsed by hand, from its percent-encoding.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from urllib.parse import unquote_to_bytes
+
+from lodefs.chunkstore.errors import InvalidInput, NotFound
+from lodefs.chunkstore.format import names
+from lodefs.chunkstore.nodeapi import cache_control, wire
+
+FILES, STAT, LIST, SNAPSHOTS = "files", "stat", "list", "snapshots"
+NODE, CHILDREN, LOOKUP, DATA = "node", "children", "lookup", "data"
+HEALTHZ, READYZ, METRICS, STATUS, OPENAPI = "healthz", "readyz", "metrics", "status", "openapi"
+CACHE, CACHE_USED = "cache", "cache-used"  # on the Unix socket only
+WARM, WARM_JOB, PINS, EVICT = "warm", "warm-job", "pins", "evict"  # there, too
+OTHER = "other"  # the label of requests that name no route
+
+_PLAIN = {
+    "/healthz": HEALTHZ,
+    "/readyz": READYZ,
+    "/metrics": METRICS,
+    "/status": STATUS,
+    "/openapi.json": OPENAPI,
+    wire.CACHE: CACHE,
+    wire.CACHE_USED: CACHE_USED,
+    cache_control.WARM: WARM,
+    cache_control.PINS: PINS,
+    cache_control.EVICT: EVICT,
+}
+_WARM_JOB = f"{cache_control.WARM}/"
+_METHODS = {
+    wire.CACHE_USED: ("POST",),
+    cache_control.EVICT: ("POST",),
+    cache_control.WARM: ("GET", "HEAD", "POST"),
+    wire.PEER_WARM: ("POST",),
+}
+_BODIES = {
+    wire.CACHE_USED: wire.USED_BYTES_MAX,
+    cache_control.EVICT: cache_control.EVICT_BYTES_MAX,
+    cache_control.WARM: cache_control.WARM_BYTES_MAX,
+    wire.PEER_WARM: cache_control.WARM_BYTES_MAX,
+}
+_JOB_ID = re.compile(r"[0-9a-f]{16}\Z")
+_TREES = {wire.FILES: FILES, wire.STAT: STAT, wire.LIST: LIST, wire.SNAPSHOTS: SNAPSHOTS}
+_NODE_PARTS = {b"": NODE, b"children": CHILDREN, b"lookup": LOOKUP, b"data": DATA}
+_BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
+_INO = re.compile(rb"[1-9][0-9]{0,18}\Z")
+_ABSOLUTE = re.compile(r"https?://[^/?#]*", re.IGNORECASE)
+
+PAGE_ENTRIES_DEFAULT = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """What a request names. ``repo`` is "" where the route is of no repository."""
+
+    kind: str
+    repo: str = ""
+    rev: str = ""
+    path: bytes = b""
+    ino: int = 0
+    query: dict[str, bytes] = field(default_factory=dict)
+
+
+READ_METHODS = ("GET", "HEAD")
+
+
+def methods_of(raw_target: str) -> tuple[str, ...]:
+    """The methods that a request target may have: GET and HEAD, but for few."""
+    raw_path = raw_target.partition("?")[0]
+    if raw_path.startswith((_WARM_JOB, f"{wire.PEER_WARM}/")):
+        return (*READ_METHODS, "DELETE")
+    return _METHODS.get(raw_path, READ_METHODS)
+
+
+def body_bytes_max(raw_target: str) -> int:
+    """How large the body of what is posted to a request target may be; 0 where it has none."""
+    return _BODIES.get(raw_target.partition("?")[0], 0)
+
+
+def is_health(raw_target: str) -> bool:
+    """Whether a request target is one that every door answers."""
+    return _PLAIN.get(raw_target.partition("?")[0]) in (HEALTHZ, READYZ)
+
+
+def parse_route(raw_target: str) -> Route:
+    """The route of a request target as it came, with its query.
+
+    NotFound for a path that is no route; InvalidInput for a malformed escape, NUL, '..', a
+    repository, revision or inode number that cannot be one, or a query parameter given twice.
+    """
+    target = _ABSOLUTE.sub("", raw_target, count=1)  # RFC 9112, 3.2.2: absolute-form is allowed
+    raw_path, _, raw_query = target.partition("#")[0].partition("?")
+    if raw_path in _PLAIN:
+        return Route(_PLAIN[raw_path])
+    if _BAD_ESCAPE.search(target):
+        raise InvalidInput("the URL holds a '%' that is not followed by two hex digits")
+    head, slash, tail = raw_path[1:].partition("/")
+    prefix = f"/{head}{slash}"
+    if prefix in _TREES:
+        repo, rev, path = _split(tail)
+        kind = _TREES[prefix]
+        if kind == SNAPSHOTS and path:
+            raise NotFound(f"{wire.SNAPSHOTS}REPO@REV has no parts")
+        return Route(kind, repo, rev, path, query=parse_query(raw_query))
+    if prefix == _WARM_JOB:
+        if not _JOB_ID.match(tail):
+            raise InvalidInput("the id of a warm job has 16 hex digits")
+        return Route(WARM_JOB, path=tail.encode())
+    if prefix == wire.NODES:
+        return _node_route(tail, raw_query)
+    raise NotFound("no such path; /openapi.json lists what there is")
+
+
+def _split(tail: str) -> tuple[str, str, bytes]:
+    repo, rev, path = wire.split_target(tail)
+    names.check_repo(repo)
+    names.check_ref_name(rev)
+    return repo, rev, b"/".join(names.split_path(path))
+
+
+def _node_route(tail: str, raw_query: str) -> Route:
+    repo, rev, path = _split(tail)
+    names.parse_id(rev, "commit id")
+    number, _, part = path.partition(b"/")
+    if part not in _NODE_PARTS:
+        raise NotFound("no such path under /nodes/; /openapi.json lists what there is")
+    if not _INO.match(number) or int(number) >= 1 << 63:
+        raise InvalidInput("an inode number must be a decimal number from 1 to 2^63 - 1")
+    return Route(_NODE_PARTS[part], repo, rev, b"", int(number), parse_query(raw_query))
+
+
+def parse_query(raw_query: str) -> dict[str, bytes]:
+    """The parameters of a query, their values unescaped to bytes ('+' stands for itself)."""
+    found: dict[str, bytes] = {}
+    for pair in filter(None, raw_query.split("&")):
+        name, _, value = pair.partition("=")
+        if name in found:
+            raise InvalidInput(f"the query parameter {name!r} is given twice")
+        found[name] = unquote_to_bytes(value)
+    return found
+
+
+def page_of(route: Route) -> tuple[bytes, int]:
+    """``after`` and ``limit`` of a listing; InvalidInput where they are malformed."""
+    raw = route.query.get("limit", str(PAGE_ENTRIES_DEFAULT).encode())
+    if not re.fullmatch(rb"[0-9]{1,6}", raw) or not 1 <= int(raw) <= wire.CHILDREN_MAX:
+        raise InvalidInput(f"limit must be a number from 1 to {wire.CHILDREN_MAX}")
+    return checked_name(route.query.get("after", b"")), int(raw)
+
+
+def checked_name(name: bytes) -> bytes:
+    """One name of a directory, or b""; InvalidInput for what no name can be."""
+    if len(name) > names.NAME_BYTES_MAX or b"/" in name or b"\0" in name:
+        raise InvalidInput(
+            f"a name has at most {names.NAME_BYTES_MAX} bytes, and no '/' and no NUL among them"
+        )
+    return name

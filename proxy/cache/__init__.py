@@ -1,0 +1,1 @@
+"""The cache of chunks on disk, and its upkeep."""

@@ -1,0 +1,181 @@
+"""One slab or flat file of the cache: its row, its descriptor, and writing to it.
+
+Bytes are added, never changed. The descriptor is opened by whoever needs it first and closed only
+by ``close_if_idle``, which the event loop calls, so that an extent that was just handed out stays
+good.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from lodefs.chunkstore.nodecache import layout as layout
+from lodefs.chunkstore.nodecache.layout import FileKind, FileRow, FileState
+from lodefs.chunkstore.system.batched_writes import write_at
+from lodefs.chunkstore.types import Buffer
+
+
+class CacheFile:
+    """A slab or flat file. Fields change under ``lock`` only; ``fd`` is -1 while closed."""
+
+    __slots__ = (
+        "_cache_dir",
+        "_writing",
+        "boot",
+        "checked_s",
+        "content",
+        "fd",
+        "generation",
+        "is_stale",
+        "kind",
+        "last_use_s",
+        "lock",
+        "number",
+        "on_open",
+        "present_bytes",
+        "reserved_bytes",
+        "saved_use_s",
+        "size_bytes",
+        "staled",
+        "state",
+        "users",
+    )
+
+    def __init__(
+        self, number: int, row: FileRow, cache_dir: Path, on_open: Callable[[CacheFile], None]
+    ) -> None:
+        self.number = number
+        self.on_open = on_open
+        self.kind = row.kind
+        self.state = row.state
+        self.boot = row.boot
+        self.content = row.content
+        self.size_bytes = row.size_bytes
+        self.present_bytes = row.present_bytes
+        self.last_use_s = self.saved_use_s = row.last_use_s
+        self.checked_s = 0  # Unix: when its bytes were last known to be right; 0: not known
+        self.is_stale = False  # that is too long ago: they are checked before they are used
+        self.staled = 0  # how often it became so: what was known of its bytes before is void
+        self._cache_dir = cache_dir
+        self.reserved_bytes = row.size_bytes  # of a slab: where the next bytes go
+        self.generation = 0  # counts the writes
+        self.users = 0  # calls that need the descriptor, or the file to stay
+        self.fd = -1
+        self.lock = threading.Lock()
+        self._writing = threading.Lock()  # for speed alone: see write
+
+    @property
+    def row(self) -> FileRow:
+        """As it stands in the index."""
+        return FileRow(
+            self.kind,
+            self.state,
+            self.boot,
+            self.content,
+            self.size_bytes,
+            self.present_bytes,
+            self.last_use_s,
+        )
+
+    @property
+    def path(self) -> Path:
+        """Where it lies. Made each time: a cache has many files, and few of them are opened."""
+        return layout.file_path(self._cache_dir, self.number, self.row)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether reads may use it."""
+        return self.state is not FileState.EVICTED
+
+    def is_trusted(self, boot: bytes) -> bool:
+        """Whether its indexed bytes can be used unchecked."""
+        return self.is_recovered(boot) and not self.is_stale
+
+    def is_recovered(self, boot: bytes) -> bool:
+        """Whether its indexed bytes were written since this boot, or are on disk. If not, a power
+        cut may have harmed them."""
+        return self.boot in (layout.DURABLE, boot)
+
+    def mark_checked(self, when_s: int) -> None:
+        """All of its bytes were right at a time (Unix)."""
+        self.checked_s = when_s
+        self.is_stale = False
+
+    def mark_stale(self, *, is_stale: bool) -> None:
+        """Whether its last check is too long ago."""
+        if is_stale and not self.is_stale:
+            self.staled += 1
+        self.is_stale = is_stale
+
+    def create(self) -> None:
+        """Makes the file; a flat one with its final size and no bytes. OSError."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        self.fd = os.open(self.path, flags, 0o644)
+        self.on_open(self)
+        self.checked_s = self.last_use_s
+        if self.kind is FileKind.FLAT:
+            os.ftruncate(self.fd, self.size_bytes)
+
+    def open(self) -> int:
+        """The descriptor, opened where it was closed. OSError."""
+        with self.lock:
+            if self.fd < 0:
+                writable = self.state is FileState.OPEN
+                flags = (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC
+                self.fd = os.open(self.path, flags)
+                self.on_open(self)
+            return self.fd
+
+    def harm(self) -> str:
+        """What somebody did to the file behind our back, seen from outside; "" for nothing.
+
+        Bytes written behind the end of a file that was cut would leave zeros before them, which
+        no reader could tell from data.
+        """
+        size_bytes = self.size_bytes  # before the look at the file: others may add to both
+        try:
+            status = os.fstat(self.open())
+        except FileNotFoundError:
+            return "it was removed"
+        if not status.st_nlink:
+            return "it was removed"
+        if status.st_size < size_bytes:
+            return f"it was cut to {status.st_size} bytes"
+        return ""
+
+    def write(self, offset: int, buffers: Sequence[Buffer]) -> None:
+        """Adds bytes. OSError.
+
+        Threads write to places of their own, or the same bytes to one, so that none spoils what
+        another wrote. They take turns here since the kernel lets no two write to one file, and
+        whoever waits for that in the kernel keeps its processor busy.
+        """
+        fd = self.open()
+        with self._writing:
+            write_at(fd, offset, buffers)
+
+    @contextmanager
+    def in_use(self) -> Iterator[int]:
+        """The descriptor, which stays open meanwhile; the file is no victim. OSError."""
+        with self.lock:
+            self.users += 1
+        try:
+            yield self.open()
+        finally:
+            with self.lock:
+                self.users -= 1
+
+    def close_if_idle(self) -> bool:
+        """Closes the descriptor unless it is in use; whether it is closed now."""
+        with self.lock:
+            if self.users:
+                return False
+            if self.fd >= 0:
+                os.close(self.fd)
+                self.fd = -1
+            return True

@@ -1,0 +1,448 @@
+"""The node's cache of chunks: which are here and where, and the way in for new ones.
+
+Blocking, safe for many threads. Data is written before the rows that name it, and rows of one
+store go in one batch, so that a kill at any moment leaves nothing that is wrong: at worst bytes
+without rows. After a power cut, files that were not known to be on disk are not trusted.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from shutil import disk_usage
+from typing import NamedTuple
+
+from lodefs.chunkstore.errors import LodefsError, NoSpace, Unavailable
+from lodefs.chunkstore.nodecache import layout as layout
+from lodefs.chunkstore.nodecache.kv import KeyValues, Row
+from lodefs.chunkstore.nodecache.kv_rocks import RocksKeyValues
+from lodefs.chunkstore.nodecache.layout import FileKind, FileRow, FileState
+from lodefs.chunkstore.system.fd_limit import CACHE_FILES_MAX, INDEX_FILES_MAX
+from lodefs.chunkstore.system.os_errors import FULL
+from lodefs.chunkstore.types import Buffer
+from lodefs.proxy.cache.cache_file import CacheFile
+from lodefs.proxy.cache.directory import CacheDir
+from lodefs.proxy.runtime.counters import Counter, Meter
+
+log = logging.getLogger("lodefs.cache")
+
+SLAB_SIZE_BYTES_MAX = 64 * 1024 * 1024
+SLAB_SIZE_BYTES_MIN = 1024 * 1024
+FREE_SIZE_BYTES_MIN = 128 * 1024 * 1024
+_NO_CONTENT = bytes(32)
+_NEXT_NUMBER = layout.figure_key("next_number")
+
+
+class Place(NamedTuple):
+    """Where a chunk lies in the cache."""
+
+    file: CacheFile
+    offset: int
+    size_bytes: int
+
+
+class NewChunk(NamedTuple):
+    """A verified chunk to keep; ``offset`` is its place in the dataset file (flat files only)."""
+
+    id: bytes
+    raw: Buffer
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Flat:
+    """A dataset file that has a flat file of its own."""
+
+    content: bytes
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class CacheSettings:
+    """Where the cache is and how much it may hold. Watermarks are parts of the limit: above the
+    high one files are evicted until the low one is reached. ``free_size_bytes_min`` is left free
+    on the file system, if need be by evicting; the index lives on it. ``open_files_max``: of the
+    cache's files, ``index_files_max``: of the index."""
+
+    path: Path
+    size_bytes_max: int
+    high: float = 0.95
+    low: float = 0.90
+    free_size_bytes_min: int = FREE_SIZE_BYTES_MIN
+    open_files_max: int = CACHE_FILES_MAX
+    index_files_max: int = INDEX_FILES_MAX
+
+    @property
+    def slab_size_bytes(self) -> int:
+        """Small caches have small slabs, since eviction takes whole ones."""
+        return max(SLAB_SIZE_BYTES_MIN, min(self.size_bytes_max // 16, SLAB_SIZE_BYTES_MAX))
+
+
+def _no_step(_name: str) -> None:
+    """Tests put faults here."""
+
+
+def _nobody() -> None:
+    """Nobody wants to know."""
+
+
+def _no_eviction(_size_bytes: int) -> None:
+    """Nothing is evicted before an evictor is there."""
+
+
+def _no_drop(_file: CacheFile, _why: str) -> None:
+    """Nothing is dropped before an evictor is there."""
+
+
+def _no_pin(_number: int) -> bool:
+    """Nothing is pinned before pins are there."""
+    return False
+
+
+class Cache:
+    """An open cache directory. ``free`` evicts so many bytes, ``drop`` removes a damaged file;
+    eviction.py sets them. ``is_pinned`` says which files stay, ``on_full`` is called when chunks
+    are not kept since nothing more may go; pins.py sets them.
+
+    ``files`` maps numbers to files; ``retired`` holds evicted ones whose descriptor is open
+    yet. ``on_idle`` is called, from any thread, when ``trim`` has something to do.
+    """
+
+    def __init__(
+        self,
+        settings: CacheSettings,
+        meter: Meter,
+        *,
+        now_s: Callable[[], float] = time.time,
+        step: Callable[[str], None] = _no_step,
+        boot: bytes | None = None,
+    ) -> None:
+        self.settings = settings
+        self.meter = meter
+        self.now_s = now_s
+        self.step = step
+        self.boot = layout.boot_id() if boot is None else boot
+        self.directory = CacheDir(settings.path)
+        try:
+            self.kv: KeyValues = RocksKeyValues(
+                settings.path / layout.INDEX_DIR,
+                space_size_bytes=settings.free_size_bytes_min // 2,
+                open_files_max=settings.index_files_max,
+            )
+        except BaseException:
+            self.directory.close()
+            raise
+        self.lock = threading.Lock()  # guards the tables and figures below
+        self.files: dict[int, CacheFile] = {}
+        self.flats: dict[bytes, CacheFile] = {}
+        self.evicted: list[CacheFile] = []  # found half gone at the start
+        self.retired: list[CacheFile] = []
+        self.used_bytes = 0
+        self.reserved_bytes = 0  # being written
+        self._stored = threading.Condition(self.lock)
+        self._is_ending = False
+        self.free: Callable[[int], None] = _no_eviction
+        self.drop: Callable[[CacheFile, str], None] = _no_drop
+        self.is_pinned: Callable[[int], bool] = _no_pin
+        self.on_full: Callable[[], None] = _nobody
+        self.on_idle: Callable[[], None] = _nobody
+        self._open_files: dict[int, CacheFile] = {}
+        self._slab: CacheFile | None = None
+        try:
+            self._load()
+        except BaseException:
+            self.close()
+            raise
+
+    def _load(self) -> None:
+        next_number = int.from_bytes(self.kv.get(_NEXT_NUMBER) or b"", "little")
+        for key, value in self.kv.scan(layout.FILES):
+            number = layout.number_of_key(key)
+            row = layout.decode_file_row(value)
+            file = CacheFile(number, row, self.settings.path, self._opened)
+            next_number = max(next_number, number + 1)
+            if not file.is_alive:
+                self.evicted.append(file)
+                continue
+            self.files[number] = file
+            self.used_bytes += file.present_bytes
+            if file.kind is FileKind.FLAT:
+                self.flats[file.content] = file
+            elif file.state is FileState.OPEN and file.is_trusted(self.boot):
+                self._slab = file
+        self._next_number = next_number
+
+    def end_stores(self) -> None:
+        """From now on nothing is kept; returns when what is being written is. A fetch that nobody
+        waits for may bring chunks yet, while the directory is another process's already."""
+        with self._stored:
+            self._is_ending = True
+            self._stored.wait_for(lambda: not self.reserved_bytes)
+
+    def close(self) -> None:
+        """Gives the directory up. No other call runs any more. durability.py syncs before."""
+        for file in [*self.files.values(), *self.retired, *self.evicted]:
+            file.close_if_idle()
+        try:
+            self.kv.close()
+        finally:
+            self.directory.close()
+
+    # --- descriptors
+
+    def _opened(self, file: CacheFile) -> None:
+        self._open_files[file.number] = file
+        if len(self._open_files) > self.settings.open_files_max:
+            self.on_idle()
+
+    def trim(self) -> None:
+        """Closes descriptors of evicted files, and of the least recently used ones where too many
+        are open. Called by the event loop alone: an extent is good until then."""
+        with self.lock:
+            retired, self.retired = self.retired, []
+        busy = [file for file in retired if not file.close_if_idle()]
+        with self.lock:
+            self.retired += busy
+        for file in retired:
+            self._open_files.pop(file.number, None)
+        limit = self.settings.open_files_max
+        surplus = len(self._open_files) - limit
+        if surplus > 0:
+            by_use = sorted(self._open_files.copy().values(), key=lambda file: file.last_use_s)
+            for file in by_use[: surplus + limit // 4]:
+                if file.close_if_idle():
+                    self._open_files.pop(file.number, None)
+
+    # --- finding
+
+    def find(self, keys: Sequence[bytes]) -> list[Place | None]:
+        """Where chunks lie, by ``layout.chunk_keys``. One look at the index for all of them."""
+        files, decode = self.files, layout.decode_chunk_row
+        found: list[Place | None] = []
+        for value in self.kv.get_many(keys):
+            if value is None:
+                found.append(None)
+                continue
+            number, offset, size_bytes = decode(value)
+            file = files.get(number)
+            found.append(None if file is None else Place(file, offset, size_bytes))
+        return found
+
+    def complete_flat(self, content: bytes) -> CacheFile | None:
+        """The flat file that is the whole dataset file, if there is a trusted one."""
+        file = self.flats.get(content)
+        if file is None or file.state is not FileState.COMPLETE:
+            return None
+        return file if file.is_trusted(self.boot) else None
+
+    # --- storing
+
+    def store(self, chunks: Sequence[NewChunk], flat: Flat | None) -> CacheFile | None:
+        """Keeps verified chunks in the file given; None where there is no space, or somebody
+        harmed the file that they were to go to: nothing has happened then.
+
+        With ``flat`` they go to their offsets in its flat file, else to a slab one after another.
+        """
+        size_bytes = sum(len(chunk.raw) for chunk in chunks)
+        with self._reserved(size_bytes) as fits:
+            if not fits:
+                self.on_full()
+                return None
+            try:
+                with self._target(flat, size_bytes) as (file, runs):
+                    if harm := file.harm():
+                        self.drop(file, harm)
+                        return None
+                    self._write(file, runs(chunks))
+            except (OSError, LodefsError) as error:
+                self._failed(error)
+                return None
+        self.meter.add(Counter.FILLED_BYTES, size_bytes)
+        return file
+
+    @contextmanager
+    def _reserved(self, size_bytes: int) -> Iterator[bool]:
+        limit = self.settings.size_bytes_max
+        surplus = self._would_use(size_bytes) - limit * self.settings.low
+        if self._would_use(size_bytes) <= limit * self.settings.high:
+            surplus = 0
+        shortage = self._shortage(size_bytes)
+        if (surplus or shortage > 0) and not self._is_ending:
+            self.free(int(max(surplus, shortage)))
+            shortage = self._shortage(size_bytes)
+        with self.lock:
+            fits = shortage <= 0 and self._would_use(size_bytes) <= limit
+            fits = fits and not self._is_ending
+            if fits:
+                self.reserved_bytes += size_bytes
+        try:
+            yield fits
+        finally:
+            if fits:
+                with self.lock:
+                    self.reserved_bytes -= size_bytes
+                    self._stored.notify_all()
+
+    def _shortage(self, size_bytes: int) -> int:
+        """What the file system lacks for so many bytes more; not positive where it has them."""
+        try:
+            free_bytes = disk_usage(self.settings.path).free
+        except OSError:  # it was removed: nothing can be kept, until there is another one
+            return size_bytes + self.settings.free_size_bytes_min
+        return size_bytes + self.settings.free_size_bytes_min - free_bytes
+
+    def _would_use(self, size_bytes: int) -> int:
+        return self.used_bytes + self.reserved_bytes + size_bytes
+
+    @contextmanager
+    def _target(
+        self, flat: Flat | None, size_bytes: int
+    ) -> Iterator[tuple[CacheFile, Callable[[Sequence[NewChunk]], list[_Run]]]]:
+        """The file to write to, which is no victim meanwhile, and how chunks lie in it."""
+        with self.lock:
+            file = self._flat(flat) if flat else None
+            first = -1
+            if file is None:
+                file = self._slab_for(size_bytes)
+                first = file.reserved_bytes
+                file.reserved_bytes += size_bytes
+            with file.lock:
+                file.users += 1
+        try:
+            yield file, (_runs_by_offset if first < 0 else lambda c: [_Run(first, list(c))])
+        finally:
+            with file.lock:
+                file.users -= 1
+
+    def _flat(self, flat: Flat) -> CacheFile | None:
+        file = self.flats.get(flat.content)
+        if file is None:
+            file = self._new_file(FileKind.FLAT, flat.content, flat.size_bytes)
+            self.flats[flat.content] = file
+        return file if file.state is FileState.OPEN else None
+
+    def _slab_for(self, size_bytes: int) -> CacheFile:
+        slab = self._slab
+        if slab is not None and slab.is_alive and slab.is_trusted(self.boot):
+            if slab.reserved_bytes + size_bytes <= self.settings.slab_size_bytes:
+                return slab
+            slab.state = FileState.COMPLETE
+        self._slab = self._new_file(FileKind.SLAB, _NO_CONTENT, 0)
+        return self._slab
+
+    def _new_file(self, kind: FileKind, content: bytes, size_bytes: int) -> CacheFile:
+        """A file that has no row yet: the first store to it writes that. OSError, NoSpace."""
+        while True:
+            number = self._next_number
+            self._next_number += 1
+            row = FileRow(
+                kind, FileState.OPEN, self.boot, content, size_bytes, 0, int(self.now_s())
+            )
+            file = CacheFile(number, row, self.settings.path, self._opened)
+            self.step("create")
+            try:
+                file.create()
+            except FileExistsError:
+                continue  # left by a killed process, and not cleaned up yet
+            self.files[number] = file
+            return file
+
+    def _write(self, file: CacheFile, runs: list[_Run]) -> None:
+        rows: list[Row] = []
+        size_bytes = 0
+        for run in runs:
+            self.step("data")
+            file.write(run.offset, [chunk.raw for chunk in run.chunks])
+            offset = run.offset
+            for chunk in run.chunks:
+                size = len(chunk.raw)
+                place = layout.encode_chunk_row(file.number, offset, size)
+                rows.append((layout.chunk_key(chunk.id), place))
+                offset += size
+            sizes = [(chunk.id, len(chunk.raw)) for chunk in run.chunks]
+            rows.append((layout.run_key(file.number, run.offset), layout.encode_run_row(sizes)))
+            size_bytes += offset - run.offset
+        with file.lock:
+            if not file.is_alive:
+                raise Unavailable(f"{file.path} was dropped while chunks were written to it")
+            self._index(file, rows, size_bytes, max(r.offset for r in runs) + size_bytes)
+        with self.lock:
+            self.used_bytes += size_bytes
+        if file.kind is FileKind.FLAT and file.present_bytes >= file.size_bytes:
+            self._complete(file)
+
+    def _index(self, file: CacheFile, rows: list[Row], size_bytes: int, end: int) -> None:
+        before, is_new = file.row, file.generation == 0 and not file.present_bytes
+        file.generation += 1
+        file.present_bytes += size_bytes
+        file.last_use_s = int(self.now_s())
+        if file.kind is FileKind.SLAB:
+            file.size_bytes = max(file.size_bytes, end)
+        if file.boot == layout.DURABLE:
+            file.boot = self.boot
+        rows.append((layout.file_key(file.number), layout.encode_file_row(file.row)))
+        if is_new:
+            if file.kind is FileKind.FLAT:
+                number = file.number.to_bytes(4, "little")
+                rows.append((layout.flat_key(file.content), number))
+            rows.append((_NEXT_NUMBER, self._next_number.to_bytes(8, "little")))
+        try:
+            self.step("rows")
+            self.kv.write(rows)
+        except BaseException:
+            file.generation -= 1
+            file.present_bytes, file.size_bytes = before.present_bytes, before.size_bytes
+            file.boot = before.boot
+            raise
+
+    def _complete(self, file: CacheFile) -> None:
+        """Marks a flat file whose runs cover it: from now on it is the dataset file."""
+        with file.lock:
+            covered = covered_bytes(
+                (layout.run_offset(key), layout.run_size(value))
+                for key, value in self.kv.scan(layout.run_prefix(file.number))
+            )
+            if covered < file.size_bytes or file.state is not FileState.OPEN:
+                return
+            file.state = FileState.COMPLETE
+            file.path.chmod(0o444)
+            self.step("complete")
+            self.kv.write([(layout.file_key(file.number), layout.encode_file_row(file.row))])
+
+    def _failed(self, error: Exception) -> None:
+        self.meter.add(Counter.NO_SPACE)
+        log.warning("chunks are served without keeping them: %s", error)
+        if isinstance(error, NoSpace) or getattr(error, "errno", None) in FULL:
+            self.free(max(int(self.used_bytes * (self.settings.high - self.settings.low)), 1))
+
+
+class _Run(NamedTuple):
+    """Chunks that lie one after the other from an offset of a file."""
+
+    offset: int
+    chunks: list[NewChunk]
+
+
+def _runs_by_offset(chunks: Sequence[NewChunk]) -> list[_Run]:
+    runs: list[_Run] = []
+    end = -1
+    for chunk in chunks:
+        if chunk.offset != end:
+            runs.append(_Run(chunk.offset, []))
+        runs[-1].chunks.append(chunk)
+        end = chunk.offset + len(chunk.raw)
+    return runs
+
+
+def covered_bytes(runs: Iterator[tuple[int, int]]) -> int:
+    """Bytes that runs (offset, size), sorted by offset, cover together."""
+    covered = end = 0
+    for offset, size_bytes in runs:
+        covered += max(0, offset + size_bytes - max(end, offset))
+        end = max(end, offset + size_bytes)
+    return covered

@@ -1,0 +1,140 @@
+"""A cache directory as a whole: its format version, and the lock that makes one proxy its owner."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import logging
+import os
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+from lodefs.chunkstore.errors import (
+    Denied,
+    InUse,
+    InvalidInput,
+    LodefsError,
+    NoSpace,
+    UnknownFormat,
+)
+from lodefs.chunkstore.nodecache import layout as layout
+from lodefs.chunkstore.system.os_errors import kind_of
+
+log = logging.getLogger("lodefs.cache")
+
+
+class CacheDir:
+    """A cache directory that this process owns until ``close``.
+
+    Made if it is missing; emptied if it has an older layout, which is not worth a conversion: all
+    of it can be fetched again. Denied, NoSpace, InUse, UnknownFormat, InvalidInput.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            self._lock_fd = _lock(path)
+        except OSError as error:
+            raise error_of(error, path) from error
+        try:
+            _check_version(path)
+            for part in (layout.SLABS_DIR, layout.FLAT_DIR):
+                (path / part).mkdir(exist_ok=True)
+        except OSError as error:
+            self.close()
+            raise error_of(error, path) from error
+        except BaseException:
+            self.close()
+            raise
+
+    def is_there(self) -> bool:
+        """Whether the directory is still where it was, with its lock and its index; else somebody
+        removed it, or put another one in its place."""
+        try:
+            found = (self.path / layout.LOCK_FILE).stat()
+            (self.path / layout.INDEX_DIR).stat()
+        except OSError as error:
+            return error.errno not in (errno.ENOENT, errno.ENOTDIR)
+        return os.path.samestat(found, os.fstat(self._lock_fd))
+
+    def is_lost(self) -> bool:
+        """Whether it is not there, and what is there can be begun anew: whoever removes it is done,
+        or put another one there."""
+        index, version = self.path / layout.INDEX_DIR, self.path / layout.VERSION_FILE
+        return not self.is_there() and (version.exists() or not index.exists())
+
+    def close(self) -> None:
+        """Gives the directory up."""
+        os.close(self._lock_fd)
+
+
+def error_of(error: OSError, path: Path) -> LodefsError:
+    """What an error of the cache's file system means."""
+    kind = kind_of(error)
+    if kind is Denied:
+        return Denied(
+            f"the cache directory {path} cannot be written ({error.strerror}): give the "
+            "proxy the right to write there, or another cache directory"
+        )
+    if kind is NoSpace:
+        return NoSpace(f"no space for the cache directory {path}: {error.strerror}")
+    if error.errno in (errno.ENOTDIR, errno.EEXIST):
+        return InvalidInput(f"the cache directory {path} is not a directory")
+    return kind(f"the cache directory {path} failed: {error.strerror}")
+
+
+def _lock(path: Path) -> int:
+    fd = os.open(path / layout.LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, b"%d\n" % os.getpid(), 0)
+    except BlockingIOError:
+        owner = os.pread(fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
+        os.close(fd)
+        raise InUse(
+            f"the cache directory {path} belongs to the running process {owner}: stop it, or "
+            "give this one another cache directory"
+        ) from None
+    except BaseException:
+        with suppress(OSError):
+            os.close(fd)
+        raise
+    return fd
+
+
+def _check_version(path: Path) -> None:
+    file = path / layout.VERSION_FILE
+    try:
+        found = file.read_text(encoding="ascii", errors="replace")
+    except FileNotFoundError:
+        found = ""
+    if found in layout.OLD_VERSION_TEXTS:
+        _empty(path, found)
+    elif found:
+        layout.check_version(file, found)
+        return
+    elif (path / layout.INDEX_DIR).exists():
+        raise UnknownFormat(f"{file} is missing or empty: remove the cache directory")
+    _write_whole(file, layout.VERSION_TEXT)
+
+
+def _empty(path: Path, version: str) -> None:
+    """Removes what an older lodefs cached; repeated at the next start if it is interrupted."""
+    log.warning(
+        "the cache directory %s is emptied: it says %r, and this lodefs keeps what it can verify",
+        path, version.strip(),
+    )  # fmt: skip
+    for part in (layout.SLABS_DIR, layout.FLAT_DIR, layout.SUSPECTS_DIR, layout.INDEX_DIR):
+        with suppress(FileNotFoundError):
+            shutil.rmtree(path / part)
+
+
+def _write_whole(file: Path, text: str) -> None:
+    beside = file.with_suffix(".new")
+    beside.write_text(text, encoding="ascii")
+    with beside.open("rb") as written:
+        os.fsync(written.fileno())
+    beside.replace(file)

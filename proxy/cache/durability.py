@@ -1,0 +1,169 @@
+"""What is known to be on disk, and checking what is not.
+
+A file's row names the boot during which it was written, until a sync says that all of its indexed
+bytes are on disk. After a reboot without that, its chunks are checked against their ids before
+their first use, and the whole file in the background.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+
+from lodefs.chunkstore.errors import LodefsError, Unavailable
+from lodefs.chunkstore.format.names import digest_of
+from lodefs.chunkstore.nodecache import checked_rows
+from lodefs.chunkstore.nodecache import layout as layout
+from lodefs.chunkstore.nodecache.kv import Row
+from lodefs.chunkstore.system.os_errors import DAMAGED, FULL
+from lodefs.proxy.cache.cache_file import CacheFile
+from lodefs.proxy.cache.chunk_cache import Cache, Place
+from lodefs.proxy.cache.eviction import Evictor
+
+USE_RESOLUTION_S = 60
+
+
+def sync(cache: Cache, evictor: Evictor) -> None:
+    """Puts on disk what was written since this boot, and notes that. NoSpace, Unavailable: these
+    after all files that could be put there are."""
+    failed: LodefsError | None = None
+    for file in list(cache.files.values()):
+        if file.boot == cache.boot and file.is_alive:
+            try:
+                _sync_file(cache, evictor, file, trusted=True)
+            except LodefsError as error:
+                failed = error
+    if failed is not None:
+        raise failed
+
+
+def save_uses(cache: Cache) -> None:
+    """Notes when files were last used, for evictions after a restart. NoSpace, Unavailable."""
+    for file in list(cache.files.values()):
+        if file.last_use_s - file.saved_use_s >= USE_RESOLUTION_S:
+            _write_row(cache, file)
+
+
+def is_damage(error: OSError) -> bool:
+    """Whether a failed read means that the file has lost bytes, and not that nothing can be read
+    just now (no descriptors or memory left, no right to read)."""
+    return error.errno in DAMAGED
+
+
+def unreadable(file: CacheFile, error: OSError) -> Unavailable:
+    """What to say of a file that cannot be read now."""
+    return Unavailable(f"the cache file {file.path} cannot be read now: {error.strerror}")
+
+
+def is_right(place: Place, chunk_id: bytes) -> bool:
+    """Whether the bytes at a place are those of the chunk. False also where they are missing;
+    Unavailable where that cannot be told now."""
+    try:
+        with place.file.in_use() as fd:
+            data = os.pread(fd, place.size_bytes, place.offset)
+    except OSError as error:
+        if not is_damage(error):
+            raise unreadable(place.file, error) from error
+        return False
+    return digest_of(data) == chunk_id
+
+
+def check(cache: Cache, evictor: Evictor, file: CacheFile, *, stopping: Callable[[], bool]) -> None:
+    """Checks every chunk of a file that is not trusted; then it is, or it is dropped.
+
+    NoSpace; Unavailable where it cannot be read now.
+    """
+    generation, began_s = file.generation, int(cache.now_s())
+    for place, chunk_id in _chunks(cache, file):
+        if stopping() or not file.is_alive:
+            return
+        if not is_right(place, chunk_id):
+            evictor.drop(file, f"{place.size_bytes} bytes at {place.offset} are not those written")
+            return
+    file.mark_checked(began_s)
+    _sync_file(cache, evictor, file, trusted=file.generation == generation)
+
+
+def _chunks(cache: Cache, file: CacheFile) -> Iterator[tuple[Place, bytes]]:
+    for key, value in cache.kv.scan(layout.run_prefix(file.number)):
+        offset = layout.run_offset(key)
+        for chunk_id, size_bytes in layout.decode_run_row(value).chunks:
+            yield Place(file, offset, size_bytes), chunk_id
+            offset += size_bytes
+
+
+def _sync_file(cache: Cache, evictor: Evictor, file: CacheFile, *, trusted: bool) -> None:
+    """``trusted``: what is indexed by now is right, so that a sync makes it durable. Otherwise
+    chunks were added while the older ones were checked: these are right too, but not yet synced.
+
+    NoSpace; Unavailable where it cannot be opened now.
+    """
+    generation = file.generation
+    try:
+        with file.in_use() as fd:
+            problem = _put_on_disk(fd)
+    except OSError as error:
+        if not is_damage(error):
+            raise unreadable(file, error) from error
+        problem = str(error.strerror)
+    if problem:
+        evictor.drop(file, f"it cannot be put on disk: {problem}")
+        return
+    with file.lock:
+        if not file.is_alive:
+            return
+        durable = trusted and file.generation == generation
+        before, file.boot = file.boot, layout.DURABLE if durable else cache.boot
+        try:
+            cache.step("sync")
+            cache.kv.write(rows_of(file))
+        except BaseException:
+            file.boot = before
+            raise
+
+
+def _put_on_disk(fd: int) -> str:
+    """What went wrong. The kernel has thrown away what it could not write then (fsync(2): EIO,
+    ENOSPC, EDQUOT)."""
+    try:
+        os.fdatasync(fd)
+    except OSError as error:
+        if error.errno in DAMAGED | FULL:
+            return str(error.strerror)
+        raise
+    return ""
+
+
+def rows_of(file: CacheFile) -> list[Row]:
+    """What the index says of a file itself: its row, and when it was last checked."""
+    rows: list[Row] = [(layout.file_key(file.number), layout.encode_file_row(file.row))]
+    if file.checked_s:
+        rows.append((checked_rows.key(file.number), checked_rows.encode(file.checked_s)))
+    return rows
+
+
+def _write_row(cache: Cache, file: CacheFile) -> None:
+    with file.lock:
+        if file.is_alive and file.generation + file.present_bytes:
+            before, file.saved_use_s = file.saved_use_s, file.last_use_s
+            try:
+                cache.kv.write(rows_of(file))
+            except BaseException:
+                file.saved_use_s = before
+                raise
+
+
+def close(cache: Cache, evictor: Evictor) -> str:
+    """Before a clean end: everything on disk. Gives what went wrong, "" where nothing did."""
+    problem = ""
+    try:
+        sync(cache, evictor)
+    except LodefsError as error:
+        problem = str(error)
+    try:
+        for file in list(cache.files.values()):
+            if file.last_use_s != file.saved_use_s:
+                _write_row(cache, file)
+    except LodefsError as error:
+        problem = str(error)
+    return problem

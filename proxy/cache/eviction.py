@@ -1,0 +1,176 @@
+"""Making room: whole slabs and flat files go, the least recently used ones first.
+
+The file's row says so first, then its chunks' rows go, then the file, then the rest of its rows:
+whoever finds the file in an old view of the index finds its bytes or no file, never other bytes.
+Descriptors that are open go on.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import threading
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import NamedTuple
+
+from lodefs.chunkstore.errors import LodefsError
+from lodefs.chunkstore.nodecache import checked_rows
+from lodefs.chunkstore.nodecache import layout as layout
+from lodefs.chunkstore.nodecache.kv import Row
+from lodefs.chunkstore.nodecache.layout import FileKind, FileState
+from lodefs.proxy.cache.cache_file import CacheFile
+from lodefs.proxy.cache.chunk_cache import Cache
+from lodefs.proxy.runtime.counters import Counter
+
+log = logging.getLogger("lodefs.cache")
+
+ROWS_MAX = 4096  # in one write
+
+
+class Candidate(NamedTuple):
+    """A cache file that may go."""
+
+    last_use_s: float
+    number: int
+    size_bytes: int
+
+
+def victims(candidates: Iterable[Candidate], bytes_to_free: int) -> list[int]:
+    """Numbers of the least recently used files that free so many bytes together, in that order;
+    all of them where they do not suffice. Whoever is pinned is no candidate."""
+    heap = list(candidates)
+    heapq.heapify(heap)
+    chosen: list[int] = []
+    while heap and bytes_to_free > 0:
+        candidate = heapq.heappop(heap)
+        chosen.append(candidate.number)
+        bytes_to_free -= candidate.size_bytes
+    return chosen
+
+
+class Evictor:
+    """Evicts from one cache. Blocking; one eviction at a time. Becomes the cache's ``free`` and
+    ``drop``."""
+
+    def __init__(self, cache: Cache) -> None:
+        self._cache = cache
+        self._lock = threading.Lock()
+        cache.free = self.free
+        cache.drop = self.drop
+
+    def free(self, size_bytes: int) -> None:
+        """Evicts files of at least so many bytes, or all that are not pinned and that nobody uses
+        just now."""
+        with self._lock:
+            for number in victims(self._candidates(), size_bytes):
+                file = self._cache.files.get(number)
+                if file is not None:
+                    self.evict(file)
+
+    def evict(self, file: CacheFile) -> bool:
+        """Removes a file unless it is pinned or in use. False where it is, or has gone already."""
+        return self._mark(file, is_forced=False) and self._remove(file)
+
+    def drop(self, file: CacheFile, why: str) -> None:
+        """Removes a file whose bytes are wrong or missing, also a pinned one or one in use."""
+        if self._mark(file, is_forced=True):
+            log.warning("the cache file %s is dropped: %s", file.path, why)
+            self._cache.meter.add(Counter.CACHE_CORRUPT)
+            self._remove(file)
+
+    def finish(self) -> None:
+        """Removes files whose eviction was interrupted by a kill or a full disk."""
+        with self._cache.lock:
+            files, self._cache.evicted = self._cache.evicted, []
+        for file in files:
+            self._remove_rows_and_file(file)
+
+    def _candidates(self) -> list[Candidate]:
+        with self._cache.lock:
+            files = list(self._cache.files.values())
+        is_pinned = self._cache.is_pinned
+        return [
+            Candidate(file.last_use_s, file.number, file.present_bytes)
+            for file in files
+            if not (file.users or is_pinned(file.number))
+        ]
+
+    def _mark(self, file: CacheFile, *, is_forced: bool) -> bool:
+        """Takes the file out of the tables: nobody finds it from now on."""
+        cache = self._cache
+        with cache.lock, file.lock:
+            if not file.is_alive:
+                return False
+            if not is_forced and (file.users or cache.is_pinned(file.number)):
+                return False
+            file.state = FileState.EVICTED
+            cache.files.pop(file.number, None)
+            if cache.flats.get(file.content) is file:
+                del cache.flats[file.content]
+        return True
+
+    def _remove(self, file: CacheFile) -> bool:
+        cache = self._cache
+        self._remove_rows_and_file(file)
+        with cache.lock:
+            cache.used_bytes -= file.present_bytes
+            cache.retired.append(file)
+        cache.meter.add(Counter.EVICTED_FILES)
+        cache.meter.add(Counter.EVICTED_BYTES, file.present_bytes)
+        cache.on_idle()
+        return True
+
+    def _remove_rows_and_file(self, file: CacheFile) -> None:
+        cache = self._cache
+        try:
+            self._write_mark(file)
+            self._remove_chunk_rows(file)
+            self._unlink(file)
+            self._remove_last_rows(file)
+        except (OSError, LodefsError) as error:
+            # a full disk may refuse even deletions: the file's number is never used again, so
+            # rows that stay name a file that is not there, and that is looked after later
+            log.warning("the rows of the cache file %s stay for now: %s", file.path, error)
+            with suppress(OSError):  # perhaps what failed before
+                file.path.unlink(missing_ok=True)
+            with cache.lock:
+                cache.evicted.append(file)
+
+    def _write_mark(self, file: CacheFile) -> None:
+        rows: list[Row] = [(layout.file_key(file.number), layout.encode_file_row(file.row))]
+        if file.kind is FileKind.FLAT:
+            key = layout.flat_key(file.content)
+            if self._cache.kv.get(key) == file.number.to_bytes(4, "little"):
+                rows.append((key, None))
+        self._cache.step("evict mark")
+        self._cache.kv.write(rows)
+
+    def _remove_chunk_rows(self, file: CacheFile) -> None:
+        kv = self._cache.kv
+        for _, value in kv.scan(layout.run_prefix(file.number)):
+            keys = [layout.chunk_key(chunk_id) for chunk_id, _ in layout.decode_run_row(value)[1]]
+            ours = file.number
+            rows: list[Row] = [
+                (key, None)
+                for key, place in zip(keys, kv.get_many(keys), strict=True)
+                if place is not None and layout.decode_chunk_row(place).number == ours
+            ]
+            self._cache.step("evict rows")
+            kv.write(rows)
+
+    def _unlink(self, file: CacheFile) -> None:
+        self._cache.step("unlink")
+        file.path.unlink(missing_ok=True)
+
+    def _remove_last_rows(self, file: CacheFile) -> None:
+        kv = self._cache.kv
+        rows: list[Row] = []
+        for key, _ in kv.scan(layout.run_prefix(file.number)):
+            rows.append((key, None))
+            if len(rows) >= ROWS_MAX:
+                kv.write(rows)
+                rows = []
+        self._cache.step("evict last rows")
+        rows.append((checked_rows.key(file.number), None))
+        kv.write([*rows, (layout.file_key(file.number), None)])

@@ -1,0 +1,133 @@
+"""What a node does for its cache beside serving: after a start, now and then, in idle time.
+
+Three tasks that do not wait for each other: recovery checks what a power cut may have harmed, which
+can take hours; upkeep puts the cache on disk and looks after pins and reports of damage; the scrub
+reads old files again. Whatever fails is logged and tried again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TypeVar
+
+from lodefs.chunkstore.errors import LodefsError, NoSpace
+from lodefs.chunkstore.system.progress import Progress
+from lodefs.proxy.cache import damage_check, durability, recovery
+from lodefs.proxy.cache.chunk_cache import Cache
+from lodefs.proxy.cache.eviction import Evictor
+from lodefs.proxy.cache.pins import Pins
+from lodefs.proxy.cache.scrub import Scrub
+from lodefs.proxy.runtime.counters import Counter
+from lodefs.proxy.runtime.thread_pools import Pool, Pools
+
+log = logging.getLogger("lodefs.cache")
+
+T = TypeVar("T")
+
+THREADS = 3  # recovery, scrub, reports of damage, each for hours: not those that reads wait for
+
+
+class Maintenance:
+    """The background work of one cache. ``every_s``: how often the cache is put on disk."""
+
+    def __init__(
+        self,
+        cache: Cache,
+        evictor: Evictor,
+        pins: Pins,
+        scrub: Scrub,
+        pools: Pools,
+        *,
+        every_s: float,
+    ) -> None:
+        self._cache = cache
+        self._evictor = evictor
+        self._pins = pins
+        self._scrub = scrub
+        self._disk = pools.disk
+        self._own = Pool("maintenance", threads=THREADS)
+        self._every_s = every_s
+        self._stopping = False
+        self._recovery = Progress()
+        self._pinned_bytes = 0  # as of the last look
+
+    def status(self) -> dict[str, object]:
+        """Figures of all three. ``recovery_...``: what is to be checked after a power cut, and
+        how much of it was."""
+        return {
+            "pinned_bytes": self._pinned_bytes,
+            "recovery_files": self._recovery.files_total,
+            "recovery_files_done": self._recovery.files_done,
+            "recovery_bytes": self._recovery.bytes_total,
+            "recovery_bytes_done": self._recovery.bytes_done,
+            **self._scrub.status(),
+        }
+
+    async def run(self) -> None:
+        """Works until it is cancelled; returns when its threads have ended."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                for work in (self._recover, self._look_after, self._scrub_on):
+                    group.create_task(work())
+        finally:
+            self._stopping = True
+            self._scrub.stop()
+            await self._own.close(None)  # all that runs there hears of it within one chunk
+
+    async def _recover(self) -> None:
+        while await self._done("the cache is not cleaned up", self._clean) is not True:
+            log.info("what is not cleaned up is tried again in %g s", self._every_s)
+            await asyncio.sleep(self._every_s)
+
+    async def _clean(self) -> bool:
+        """Whether nothing is left to do."""
+        left = await self._own.run(
+            recovery.clean,
+            self._cache,
+            self._evictor,
+            stopping=lambda: self._stopping,
+            progress=self._recovery,
+        )
+        return not left
+
+    async def _look_after(self) -> None:
+        disk, cache = self._disk, self._cache
+        steps: list[tuple[str, Pool, Callable[[], object]]] = [
+            ("the cache is not put on disk", disk, lambda: durability.sync(cache, self._evictor)),
+            ("the files' uses are not noted", disk, lambda: durability.save_uses(cache)),
+            ("evictions are not finished", disk, self._evictor.finish),
+            ("pins are not looked after", disk, self._pins.expire),
+            ("reports of damage are not looked at", self._own, self._settle),
+            ("the scrub's coverage is not known", disk, self._scrub.look),
+        ]
+        while True:
+            await self._done("pinned files are not counted", self._count_pinned)
+            await asyncio.sleep(self._every_s)
+            for what, pool, step in steps:
+                await self._done(what, partial(pool.run, step))
+
+    async def _count_pinned(self) -> None:
+        self._pinned_bytes = await self._disk.run(self._pins.pinned_bytes)
+
+    def _settle(self) -> None:
+        damage_check.settle_all(self._cache, self._evictor, stopping=lambda: self._stopping)
+
+    async def _scrub_on(self) -> None:
+        while self._scrub.settings.bytes_per_s_max:
+            await self._done("the cache is not scrubbed", lambda: self._own.run(self._scrub.run))
+            await asyncio.sleep(self._every_s)
+
+    async def _done(self, what: str, step: Callable[[], Awaitable[T]]) -> T | None:
+        """What a step gives; None where it failed, which is logged: the work goes on."""
+        try:
+            return await step()
+        except LodefsError as error:
+            if isinstance(error, NoSpace):
+                self._cache.meter.add(Counter.NO_SPACE)
+            log.warning("%s for now: %s", what, error)
+        except Exception:
+            log.exception("%s for now", what)
+        return None

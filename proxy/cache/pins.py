@@ -1,0 +1,225 @@
+"""Pins: parts of snapshots that are not evicted until a time, and the cache files that hold them.
+
+What is pinned is whole files of the cache, since these are what is evicted. A pin's rows outlive
+the process. A file that is damaged goes all the same. A pin may have several owners: it holds until
+the last of them lets it go, or its time is over.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+import msgspec
+
+from lodefs.chunkstore.errors import LodefsError
+from lodefs.chunkstore.nodecache import layout as layout
+from lodefs.chunkstore.nodecache.kv import Row
+from lodefs.chunkstore.nodecache.layout import PinRow
+from lodefs.proxy.cache.cache_file import CacheFile
+from lodefs.proxy.cache.chunk_cache import Cache
+from lodefs.proxy.runtime.counters import Counter
+
+log = logging.getLogger("lodefs.cache")
+
+ROWS_MAX = 4096  # in one write
+
+
+@dataclass(slots=True)
+class Pin:
+    """A pin, and the numbers of the cache files that it holds."""
+
+    row: PinRow
+    numbers: set[int] = field(default_factory=set)
+
+
+class Pins:
+    """The pins of one cache. Blocking, for any thread. Becomes the cache's ``is_pinned`` and
+    ``on_full``. Writes raise NoSpace and Unavailable."""
+
+    def __init__(self, cache: Cache) -> None:
+        self._cache = cache
+        self._lock = threading.Lock()  # guards the fields below; taken before the cache's
+        self._pins: dict[bytes, Pin] = {}
+        self._until_s: dict[int, int] = {}  # of files
+        self._was_full = False
+        self._load()
+        cache.is_pinned = self.is_pinned
+        cache.on_full = self._full
+
+    def _load(self) -> None:
+        kv = self._cache.kv
+        for key, value in kv.scan(layout.PINS):
+            try:
+                self._pins[key[1:]] = Pin(layout.decode_pin_row(value))
+            except LodefsError as error:
+                log.warning("a pin is forgotten: %s", error)
+                kv.write([(key, None)])
+        for key, _ in kv.scan(layout.HELD):
+            pin_id, number = layout.held_of_key(key)
+            pin = self._pins.get(pin_id)
+            if pin is not None and number in self._cache.files:
+                pin.numbers.add(number)
+        self._settle()
+
+    # --- asking
+
+    def is_pinned(self, number: int) -> bool:
+        """Whether a file of the cache is held by a pin now."""
+        until_s = self._until_s.get(number)
+        return until_s is not None and until_s > self._cache.now_s()
+
+    def listed(self) -> dict[bytes, Pin]:
+        """The pins that hold yet, by id."""
+        files, now_s = self._cache.files, self._cache.now_s()
+        with self._lock:
+            return {
+                pin_id: Pin(pin.row, {number for number in pin.numbers if number in files})
+                for pin_id, pin in self._pins.items()
+                if pin.row.until_s > now_s
+            }
+
+    def pinned_bytes(self, *, but: bytes = b"") -> int:
+        """Bytes of the files that are held, by another pin than ``but``."""
+        files, now_s = self._cache.files, self._cache.now_s()
+        with self._lock:
+            numbers = {
+                number
+                for pin_id, pin in self._pins.items()
+                if pin_id != but and pin.row.until_s > now_s
+                for number in pin.numbers
+            }
+        found = (files.get(number) for number in numbers)
+        return sum(file.present_bytes for file in found if file is not None)
+
+    # --- changing
+
+    def put(self, pin_id: bytes, row: PinRow) -> bool:
+        """A new pin, or news of one that is there: of each owner the later time counts, and what
+        was complete stays so. Whether it is new."""
+        with self._lock:
+            pin = self._pins.get(pin_id)
+            new = row
+            if pin is not None:
+                is_complete = row.is_complete or pin.row.is_complete
+                new = msgspec.structs.replace(
+                    _owned(row, _later(owners_of(row), owners_of(pin.row))), is_complete=is_complete
+                )
+            self._cache.kv.write([(layout.pin_key(pin_id), layout.encode_pin_row(new))])
+            if pin is None:
+                self._pins[pin_id] = Pin(new)
+            else:
+                pin.row = new
+                self._settle()
+            return pin is None
+
+    def hold(self, pin_id: bytes, files: Collection[CacheFile]) -> bool:
+        """From now on the pin holds these files. False, with nothing changed, where one of them,
+        or the pin, has gone."""
+        with self._lock:
+            pin = self._pins.get(pin_id)
+            if pin is None:
+                return False
+            new = {file.number for file in files} - pin.numbers
+            if new:  # first, so that what is held here is held by the next process, too
+                self._cache.kv.write([(layout.held_key(pin_id, number), b"") for number in new])
+            with self._cache.lock:  # an eviction marks its victims under it
+                if not all(file.is_alive for file in files):
+                    return False
+                pin.numbers |= new
+                for number in new:
+                    self._until_s[number] = max(self._until_s.get(number, 0), pin.row.until_s)
+        return True
+
+    def remove(self, pin_ids: Collection[bytes]) -> None:
+        """Ends pins, whose ever. What they held may be evicted like all else."""
+        with self._lock:
+            for pin_id in pin_ids:
+                self._remove(pin_id)
+
+    def release(self, pin_ids: Collection[bytes], owner: str) -> None:
+        """An owner lets go of pins. Those that others have stay for them; the rest end."""
+        with self._lock:
+            for pin_id in pin_ids:
+                pin = self._pins.get(pin_id)
+                owners = owners_of(pin.row) if pin is not None else {}
+                if pin is None or owners.pop(owner, None) is None:
+                    continue
+                if not owners:
+                    self._remove(pin_id)
+                    continue
+                row = _owned(pin.row, owners)
+                self._cache.kv.write([(layout.pin_key(pin_id), layout.encode_pin_row(row))])
+                pin.row = row
+                self._settle()
+
+    def expire(self) -> None:
+        """Forgets pins whose time is over, and rows that a kill left behind."""
+        now_s = self._cache.now_s()
+        with self._lock:
+            over = [pin_id for pin_id, pin in self._pins.items() if pin.row.until_s <= now_s]
+            known = set(self._pins)
+        for pin_id in over:
+            log.info("the pin %s is over", pin_id.hex())
+        self.remove(over)
+        seen = {layout.held_of_key(key)[0] for key, _ in self._cache.kv.scan(layout.HELD)}
+        for pin_id in seen - known:
+            with self._lock:
+                if pin_id not in self._pins:
+                    self._remove_rows(pin_id)
+
+    def _remove(self, pin_id: bytes) -> None:
+        self._cache.kv.write([(layout.pin_key(pin_id), None)])
+        pin = self._pins.pop(pin_id, None)
+        if pin is not None:
+            self._settle()
+            self._was_full = False
+        self._remove_rows(pin_id)
+
+    def _remove_rows(self, pin_id: bytes) -> None:
+        rows: list[Row] = []
+        for key, _ in self._cache.kv.scan(layout.held_prefix(pin_id)):
+            rows.append((key, None))
+            if len(rows) >= ROWS_MAX:
+                self._cache.kv.write(rows)
+                rows = []
+        if rows:
+            self._cache.kv.write(rows)
+
+    def _settle(self) -> None:
+        """Works out anew until when files are held. At once for those who ask meanwhile."""
+        until_s: dict[int, int] = {}
+        for pin in self._pins.values():
+            for number in pin.numbers:
+                until_s[number] = max(until_s.get(number, 0), pin.row.until_s)
+        self._until_s = until_s
+
+    def _full(self) -> None:
+        """Chunks are served without keeping them. Where pins are why, that is said, once."""
+        now_s = self._cache.now_s()
+        if not any(pin.numbers and pin.row.until_s > now_s for pin in list(self._pins.values())):
+            return
+        self._cache.meter.add(Counter.PINNED_FULL)
+        if not self._was_full:
+            self._was_full = True
+            log.warning(
+                "the cache is full of pinned data: other data is served without keeping it, until "
+                "pins end; `lodefs pins` lists them, `lodefs evict` removes them"
+            )
+
+
+def owners_of(row: PinRow) -> dict[str, int]:
+    """Until when each owner wants a pin; "" is who gave no name."""
+    return dict(row.owners) or {"": row.until_s}
+
+
+def _owned(row: PinRow, owners: dict[str, int]) -> PinRow:
+    """The same pin with these owners, of whom there must be one."""
+    stored = {} if owners.keys() == {""} else owners
+    return msgspec.structs.replace(row, until_s=max(owners.values()), owners=stored)
+
+
+def _later(one: dict[str, int], other: dict[str, int]) -> dict[str, int]:
+    return {owner: max(one.get(owner, 0), other.get(owner, 0)) for owner in one | other}

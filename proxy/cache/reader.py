@@ -1,0 +1,92 @@
+"""Reading what lies in the cache's files; a file that is not as the index says is dropped.
+
+A file that cannot be read for another reason, such as no descriptor left, says nothing about its
+bytes: it stays, and the reader is told to come again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from lodefs.chunkstore.format.pack import PackIndex
+from lodefs.chunkstore.nodecache import layout as layout
+from lodefs.proxy.cache import durability
+from lodefs.proxy.cache.cache_file import CacheFile
+from lodefs.proxy.cache.chunk_cache import Cache, Place
+from lodefs.proxy.cache.eviction import Evictor
+from lodefs.proxy.runtime.thread_pools import Pools
+
+
+class CacheReads:
+    """Reads of one cache. Used from the event loop alone."""
+
+    def __init__(self, cache: Cache, evictor: Evictor, pools: Pools) -> None:
+        self._cache = cache
+        self._evictor = evictor
+        self._pools = pools
+
+    async def read(self, file: CacheFile, offset: int, size_bytes: int) -> bytes | None:
+        """Bytes of a cache file; None where they are not there, and the file is dropped then.
+
+        Unavailable where it cannot be read now.
+        """
+        try:
+            with file.in_use() as fd:
+                data = _read_now(fd, offset, size_bytes)
+                if data is None:
+                    data = await self._pools.disk.run(os.pread, fd, size_bytes, offset)
+        except OSError as error:
+            if not durability.is_damage(error):
+                raise durability.unreadable(file, error) from error
+            data, why = b"", str(error)
+        else:
+            why = f"{len(data)} bytes at {offset}, not {size_bytes}"
+        if len(data) < size_bytes:
+            if file.is_alive:
+                await self._pools.disk.run(self._evictor.drop, file, why)
+            return None
+        file.last_use_s = int(self._cache.now_s())
+        return data
+
+    async def find(self, index: PackIndex, first: int, count: int) -> list[Place | None]:
+        """Where chunks of a pack lie. In a thread: an index that is not in memory waits for the
+        disk (docs/decisions/0001-sync-library-async-proxy.md)."""
+        keys = layout.chunk_keys(index.ids, first, count)
+        return await self._pools.disk.run(self._cache.find, keys)
+
+    async def good(self, chunks: Sequence[tuple[Place, bytes]]) -> int:
+        """How many chunks, from the first on, can be used. Those of a file that is not known to be
+        on disk, or that was not checked for long, are checked here, all in one go; the file of the
+        first wrong one is dropped.
+
+        Unavailable where one cannot be read now.
+        """
+        boot = self._cache.boot
+        if all(place.file.is_trusted(boot) for place, _ in chunks):
+            return len(chunks)
+        return await self._pools.disk.run(self._check, chunks)
+
+    def _check(self, chunks: Sequence[tuple[Place, bytes]]) -> int:
+        for n, (place, chunk_id) in enumerate(chunks):
+            is_known = place.file.is_trusted(self._cache.boot)
+            if not is_known and not durability.is_right(place, chunk_id):
+                self._evictor.drop(place.file, f"chunk {chunk_id.hex()} is not what it was")
+                return n
+        return len(chunks)
+
+
+def _read_now(fd: int, offset: int, size_bytes: int) -> bytes | None:
+    """The bytes, if the kernel has them in memory; None where the disk must be waited for.
+
+    Only the first and the last byte are asked for (preadv2(2), RWF_NOWAIT): asking for all needs
+    a buffer that is cleared first, which costs as much as half the read.
+    """
+    probe = bytearray(1)
+    try:
+        for at in (offset, offset + size_bytes - 1):
+            if os.preadv(fd, (probe,), at, os.RWF_NOWAIT) != 1:
+                return None
+    except OSError:  # not in memory, or a file system that cannot tell
+        return None
+    return os.pread(fd, size_bytes, offset)

@@ -1,0 +1,252 @@
+"""Scrubbing: the cache's files are read again in idle time and checked against their chunks' ids.
+
+Files of the cache do not change, but disks forget. What is damaged is dropped, and fetched again
+when it is wanted. Files are read past the kernel's page cache where the file system can, at a
+bounded rate, and not while the disk has other work; the least recently checked ones first, and
+before them those that were used since they were checked. When each was checked stands in the index
+(chunkstore/nodecache/checked_rows.py). See docs/decisions/0023-bits-that-flip.md.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import mmap
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from lodefs.chunkstore.errors import LodefsError
+from lodefs.chunkstore.nodecache import checked_rows
+from lodefs.chunkstore.nodecache.kv import Row
+from lodefs.chunkstore.nodecache.verify import WINDOW_SIZE_BYTES, check_file
+from lodefs.proxy.cache.cache_file import CacheFile
+from lodefs.proxy.cache.chunk_cache import Cache
+from lodefs.proxy.cache.eviction import Evictor
+from lodefs.proxy.config import SCRUB_BYTES_PER_S, SCRUB_DAYS
+from lodefs.proxy.runtime.counters import Counter
+
+log = logging.getLogger("lodefs.cache")
+
+DAY_S = 86400
+PIECE_SIZE_BYTES = WINDOW_SIZE_BYTES  # read at once; then others have their turn
+LOOK_EVERY_S = 30.0  # for files that are due
+FILES_MAX = 1024  # of one look
+BUSY_LOOK_S = 0.5
+BUSY_PAUSE_S_MAX = 10.0  # for one piece: a node that is always busy is checked too, but slowly
+ROWS_MAX = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class ScrubSettings:
+    """``bytes_per_s_max`` 0: nothing is scrubbed. ``days``: what was checked before is checked
+    again before it is used, and scrubbed after half of them."""
+
+    bytes_per_s_max: int = SCRUB_BYTES_PER_S
+    days: int = SCRUB_DAYS
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """Bytes of the cache's files by the time of their last check. ``oldest_s``: Unix, of those
+    files that were ever checked; 0 where there are none."""
+
+    fresh_bytes: int = 0  # checked, or written, within the days
+    old_bytes: int = 0
+    never_bytes: int = 0
+    oldest_s: int = 0
+
+
+class Load(Protocol):
+    """Tells whether there is other work."""
+
+    def mark(self) -> None:
+        """What is done from now on counts."""
+        ...
+
+    def is_busy(self) -> bool:
+        """Whether there was other work since the last call of either."""
+        ...
+
+
+class _Stopped(Exception):
+    """The node ends."""
+
+
+def is_old(file: CacheFile, since_s: float, now_s: float) -> bool:
+    """Whether a file's last check was before a time. One in the future is none: clocks change."""
+    return not since_s <= file.checked_s <= now_s + DAY_S
+
+
+def coverage(files: Iterable[CacheFile], since_s: float, now_s: float) -> Coverage:
+    """How much of the files was checked since a time."""
+    fresh = old = never = oldest_s = 0
+    for file in files:
+        if not file.checked_s:
+            never += file.present_bytes
+            continue
+        oldest_s = min(oldest_s or file.checked_s, file.checked_s)
+        if is_old(file, since_s, now_s):
+            old += file.present_bytes
+        else:
+            fresh += file.present_bytes
+    return Coverage(fresh, old, never, oldest_s)
+
+
+def due(files: Iterable[CacheFile], since_s: float, now_s: float) -> list[CacheFile]:
+    """The first files to check of those that were not checked since a time."""
+    wanted = (file for file in files if file.present_bytes and is_old(file, since_s, now_s))
+    return heapq.nsmallest(FILES_MAX, wanted, key=_turn)
+
+
+def _turn(file: CacheFile) -> tuple[bool, int]:
+    return (file.last_use_s <= file.checked_s, file.checked_s)
+
+
+class Scrub:
+    """Scrubs one cache. ``run`` blocks, in a thread of its own; the rest is for any thread."""
+
+    def __init__(
+        self,
+        cache: Cache,
+        evictor: Evictor,
+        settings: ScrubSettings,
+        load: Load,
+        *,
+        booted_s: float | None = None,
+        look_every_s: float = LOOK_EVERY_S,
+    ) -> None:
+        self._cache = cache
+        self._evictor = evictor
+        self.settings = settings
+        self._load = load
+        self._booted_s = booted_s
+        self._look_every_s = look_every_s
+        self._stop = threading.Event()
+        self._owed_bytes = 0  # read since the last pause
+        self._scrubbed_bytes = 0
+        self._looked_s, self._looked_bytes = time.monotonic(), 0
+        self.bytes_per_s = 0.0  # between the last two looks
+        self.coverage = Coverage()
+        self._load_rows()
+        self.look()
+
+    def _load_rows(self) -> None:
+        rows: list[Row] = []
+        for key, value in self._cache.kv.scan(checked_rows.CHECKED):
+            file = self._cache.files.get(checked_rows.number_of_key(key))
+            if file is None:  # an older lodefs has evicted it
+                rows.append((key, None))
+            else:
+                file.checked_s = checked_rows.decode(value)
+        for first in range(0, len(rows), ROWS_MAX):
+            self._cache.kv.write(rows[first : first + ROWS_MAX])
+
+    def stop(self) -> None:
+        """Has ``run`` return soon."""
+        self._stop.set()
+
+    def status(self) -> dict[str, object]:
+        """Figures for people and metrics, as of the last look."""
+        seen, now_s = self.coverage, self._cache.now_s()
+        age = {"scrub_oldest_check_age_s": int(now_s - seen.oldest_s)} if seen.oldest_s else {}
+        return {
+            "scrub_bytes_per_s_max": self.settings.bytes_per_s_max,
+            "scrub_bytes_per_s": int(self.bytes_per_s),
+            "scrub_days": self.settings.days,
+            "scrub_fresh_bytes": seen.fresh_bytes,
+            "scrub_old_bytes": seen.old_bytes,
+            "scrub_never_bytes": seen.never_bytes,
+            **age,
+        }
+
+    def look(self) -> None:
+        """Marks the files that are not to be used unchecked any more, and counts the others."""
+        files, now_s = self._files(), self._cache.now_s()
+        period_s = self.settings.days * DAY_S
+        since_s = max(now_s - period_s, self._boot_s(now_s))
+        for file in files:
+            file.mark_stale(is_stale=is_old(file, since_s, now_s))
+        self.coverage = coverage(files, now_s - period_s, now_s)
+        elapsed_s = time.monotonic() - self._looked_s
+        if elapsed_s > 0:
+            self.bytes_per_s = (self._scrubbed_bytes - self._looked_bytes) / elapsed_s
+        self._looked_s, self._looked_bytes = time.monotonic(), self._scrubbed_bytes
+
+    def _boot_s(self, now_s: float) -> float:
+        """When the machine was started, by the clock as it is now: it may have been set since."""
+        if self._booted_s is not None:
+            return self._booted_s
+        return now_s - time.clock_gettime(time.CLOCK_BOOTTIME)
+
+    def _files(self) -> list[CacheFile]:
+        with self._cache.lock:
+            return list(self._cache.files.values())
+
+    def _due(self) -> list[CacheFile]:
+        """Which files to check now. What a power cut may have harmed is recovery's to check."""
+        now_s = self._cache.now_s()
+        since_s = max(now_s - self.settings.days * DAY_S / 2, self._boot_s(now_s))
+        files = [file for file in self._files() if file.is_recovered(self._cache.boot)]
+        return due(files, since_s, now_s)
+
+    def run(self) -> None:
+        """Scrubs until ``stop``. There must be a rate."""
+        window = mmap.mmap(-1, WINDOW_SIZE_BYTES)
+        while not self._stop.is_set():
+            files = self._due()
+            problem: LodefsError | None = None
+            for file in files:
+                try:
+                    self._check(file, window)
+                except _Stopped:
+                    return
+                except LodefsError as error:
+                    problem = error
+            if problem is not None:
+                log.warning("files of the cache are not scrubbed for now: %s", problem)
+            if problem is not None or len(files) < FILES_MAX:
+                self._stop.wait(self._look_every_s)
+
+    def _check(self, file: CacheFile, window: mmap.mmap) -> None:
+        """Reads one file; it is dropped where it is damaged. LodefsError."""
+        if not file.is_alive:
+            return
+        cache, began_s = self._cache, int(self._cache.now_s())
+        checked = check_file(
+            cache.kv, cache.settings.path, file.number, file.row, {}, window=window, pace=self._pace
+        )
+        if checked.damages:
+            first = checked.damages[0]
+            more = len(checked.damages) - 1
+            why = f"at {first.offset}: {first.what}" + (f", and {more} places more" if more else "")
+            self._evictor.drop(file, f"the scrub found {first.size_bytes} bytes {why}")
+            return
+        with file.lock:  # an eviction marks the file under it, and removes its rows afterwards
+            if file.is_alive:
+                row = (checked_rows.key(file.number), checked_rows.encode(began_s))
+                cache.kv.write([row])
+                file.mark_checked(began_s)
+
+    def _pace(self, size_bytes: int) -> None:
+        """Waits after each piece: for the rate, and for others that want the disk. _Stopped."""
+        if self._stop.is_set():
+            raise _Stopped
+        self._cache.meter.add(Counter.SCRUBBED_BYTES, size_bytes)
+        self._scrubbed_bytes += size_bytes
+        self._owed_bytes += size_bytes
+        if self._owed_bytes < PIECE_SIZE_BYTES:
+            return
+        pause_s = self._owed_bytes / self.settings.bytes_per_s_max
+        self._owed_bytes = 0
+        self._load.mark()
+        waited_s = 0.0
+        while waited_s < max(pause_s, BUSY_PAUSE_S_MAX):
+            wait_s = BUSY_LOOK_S if waited_s else pause_s
+            if self._stop.wait(wait_s):
+                raise _Stopped
+            waited_s += wait_s
+            if not self._load.is_busy():
+                return

@@ -1,0 +1,242 @@
+"""Filling the cache: one fetch unit, verified, into the cache. Blocking.
+
+A unit is one look at the index, one ranged read for each run of missing chunks (mostly one), one
+write, one batch of rows; never a call for each chunk.
+"""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_left
+from dataclasses import dataclass, field, replace
+
+from lodefs.chunkstore.errors import Changed, Corrupt
+from lodefs.chunkstore.format.names import PackId
+from lodefs.chunkstore.nodecache import layout as layout
+from lodefs.chunkstore.nodecache.layout import FileKind
+from lodefs.chunkstore.types import Buffer
+from lodefs.proxy.cache.cache_file import CacheFile
+from lodefs.proxy.cache.chunk_cache import Cache, Flat, NewChunk, Place
+from lodefs.proxy.fetch.known_damage import Spoilt
+from lodefs.proxy.fetch.pack_indexes import PackIndexes
+from lodefs.proxy.fetch.pack_source import Loaded, PackSource, WrongChunk
+from lodefs.proxy.fetch.readahead_policy import missing_runs
+from lodefs.proxy.runtime.counters import Counter
+from lodefs.proxy.runtime.origin import Begun
+
+log = logging.getLogger("lodefs.cache")
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """Consecutive chunks of a pack to bring. With ``flat`` they belong to that dataset file, the
+    first of them at ``offset`` in it. ``from_origin``: from the store, without asking peers. With
+    ``parts``, units within this one in the order of the pack, only what is in a part is kept, and
+    as that part says."""
+
+    pack: PackId
+    first: int
+    count: int
+    flat: Flat | None = None
+    offset: int = 0
+    from_origin: bool = False
+    parts: tuple[Unit, ...] = ()
+
+    @property
+    def end(self) -> int:
+        """The number of the chunk after the last."""
+        return self.first + self.count
+
+
+Kept = dict[int, Buffer]  # raw bytes by the chunk's number in the pack
+
+
+@dataclass(slots=True)
+class Filled:
+    """A unit that has come: chunks that found no space, runs (offset, size) of a dataset file's
+    bytes that lie at their own places in its flat file now, and the raw bytes that were new."""
+
+    kept: Kept = field(default_factory=dict)
+    runs: list[tuple[CacheFile, int, int]] = field(default_factory=list)
+    brought_bytes: int = 0
+
+
+class Filler:
+    """Brings units into one cache. For any thread."""
+
+    def __init__(
+        self,
+        cache: Cache,
+        indexes: PackIndexes,
+        packs: PackSource,
+        origin: PackSource,
+        spoilt: Spoilt,
+    ) -> None:
+        """``origin`` is asked instead of ``packs`` where a unit says so, and where what these
+        sent was wrong. ``spoilt``: the memory that ``origin`` looks at before it reads."""
+        self._spoilt = spoilt
+        self._cache = cache
+        self._indexes = indexes
+        self._packs = packs
+        self._origin = origin
+        self._meter = cache.meter
+
+    def fill(self, loaded: Loaded, unit: Unit, begun: Begun = lambda _origin: None) -> Filled:
+        """Brings what is missing of the unit. ``begun``: as of PackSource.
+
+        WrongChunk (what was wrong was read twice), Corrupt, Unavailable, Denied, DeadlineExceeded.
+        """
+        index = loaded.index
+        places = self._cache.find(layout.chunk_keys(index.ids, unit.first, unit.count))
+        self._use(places)
+        parts = unit.parts or (unit,)
+        settled = [place is not None for place in places]
+        if unit.parts:
+            settled = _but_for_parts(unit, settled)
+        filled = Filled()
+        sizes = index.stored_sizes[unit.first : unit.end]
+        for skipped, count in missing_runs(settled, sizes):
+            first = unit.first + skipped
+            raws = self.read(loaded, first, count, begun, from_origin=unit.from_origin)
+            for part in parts:
+                low, high = max(part.first, first), min(part.end, first + count)
+                if low < high:
+                    here = settled[low - unit.first : high - unit.first]
+                    self._keep(loaded, part, low, raws[low - first : high - first], here, filled)
+                    settled[low - unit.first : high - unit.first] = [True] * (high - low)
+        return filled
+
+    def waits_for_peers(self, unit: Unit) -> bool:
+        """Whether other nodes are asked for the unit before the store is."""
+        return not unit.from_origin and self._packs.waits_for_peers(unit.pack)
+
+    def _use(self, places: list[Place | None]) -> None:
+        """What is here already counts as used: whoever asks for its neighbours wants it, too."""
+        now_s = int(self._cache.now_s())
+        for place in places:
+            if place is not None:
+                place.file.last_use_s = now_s
+
+    def _keep(
+        self,
+        loaded: Loaded,
+        part: Unit,
+        first: int,
+        raws: list[Buffer],
+        present: list[bool],
+        filled: Filled,
+    ) -> None:
+        """Stores those chunks from ``first`` on that are not present."""
+        chunks = _new_chunks(loaded, part, first, raws, present)
+        if not chunks:
+            return
+        file = self._cache.store(chunks, part.flat)
+        if file is None:
+            self._meter.add(Counter.UNCACHED_BYTES, sum(map(len, raws)))
+            filled.kept.update(enumerate(raws, first))
+            return
+        filled.brought_bytes += sum(len(chunk.raw) for chunk in chunks)
+        if file.kind is FileKind.FLAT:
+            filled.runs.extend((file, *run) for run in _runs(chunks))
+
+    def read(
+        self,
+        loaded: Loaded,
+        first: int,
+        count: int,
+        begun: Begun = lambda _origin: None,
+        *,
+        from_origin: bool = False,
+    ) -> list[Buffer]:
+        """Verified raw chunks; what is wrong is read once more, from the origin and from the
+        pack's index on, and then not for a while. WrongChunk names the pack and the store."""
+        pack_id = loaded.index.pack_id
+        source = self._origin if from_origin else self._packs
+        try:
+            return source.read(loaded, first, count, begun)
+        except Changed:
+            log.info("pack %s was written again: its index is read again", pack_id.hex())
+        except Corrupt as error:
+            if isinstance(error, WrongChunk) and error.is_known:
+                raise
+            self._meter.add(Counter.STORE_CORRUPT)
+            log.warning("%s sent wrong bytes, they are read again: %s", source.url, error)
+        try:
+            return self._origin.read(self._indexes.reload(pack_id), first, count, begun)
+        except Corrupt as error:
+            self._meter.add(Counter.STORE_CORRUPT)
+            bad = error.number if isinstance(error, WrongChunk) else None
+            twice = WrongChunk(f"{self._origin.url} sent wrong bytes twice: {error}", bad)
+            bad_first, bad_end = (first, first + count) if bad is None else (bad, bad + 1)
+            self._spoilt.note(pack_id, twice, bad_first, bad_end)
+            raise twice from error
+
+
+def _new_chunks(
+    loaded: Loaded, unit: Unit, first: int, raws: list[Buffer], present: list[bool]
+) -> list[NewChunk]:
+    """Those of the chunks from ``first`` on that are not in the cache, each once."""
+    index = loaded.index
+    shift = unit.offset - index.raw_offsets[unit.first]
+    chunks: dict[bytes, NewChunk] = {}  # a chunk may stand in a run twice
+    for n, raw in enumerate(raws):
+        if not present[n]:
+            chunk_id = index.chunk_id(first + n)
+            chunks.setdefault(
+                chunk_id, NewChunk(chunk_id, raw, shift + index.raw_offsets[first + n])
+            )
+    return list(chunks.values())
+
+
+def _runs(chunks: list[NewChunk]) -> list[tuple[int, int]]:
+    """Offset and size of what lies together."""
+    runs: list[tuple[int, int]] = []
+    begin = end = -1
+    for chunk in chunks:
+        if chunk.offset != end:
+            if end > begin:
+                runs.append((begin, end - begin))
+            begin = end = chunk.offset
+        end += len(chunk.raw)
+    if end > begin:
+        runs.append((begin, end - begin))
+    return runs
+
+
+def _but_for_parts(unit: Unit, settled: list[bool]) -> list[bool]:
+    """``settled``, with what is in no part of the unit settled too: nobody wants it."""
+    found = [True] * unit.count
+    for part in unit.parts:
+        low, high = part.first - unit.first, part.end - unit.first
+        found[low:high] = settled[low:high]
+    return found
+
+
+def part_of(unit: Unit, loaded: Loaded, first: int, end: int) -> Unit:
+    """The chunks [first, end) of a unit, and of its parts what is in there."""
+    raw_offsets = loaded.index.raw_offsets
+    offset = unit.offset + raw_offsets[first] - raw_offsets[unit.first]
+    parts = tuple(
+        part_of(part, loaded, max(first, part.first), min(end, part.end))
+        for part in unit.parts
+        if part.first < end and first < part.end
+    )
+    return replace(unit, first=first, count=end - first, offset=offset, parts=parts)
+
+
+def cut_units(unit: Unit, loaded: Loaded, size_bytes: int) -> list[Unit]:
+    """A unit in even parts of about ``size_bytes`` raw bytes (an eighth more at most, and a
+    chunk), or one chunk. Even, since a small rest costs a request as dear as the others."""
+    raw_offsets = loaded.index.raw_offsets
+    first, end = unit.first, unit.first + unit.count
+    base = raw_offsets[first]
+    total = raw_offsets[end] - base
+    parts = max(1, -((size_bytes // 8 - total) // size_bytes))
+    units: list[Unit] = []
+    for part in range(1, parts + 1):
+        cut = bisect_left(raw_offsets, base + total * part // parts, first, end)
+        if cut > first:
+            offset = unit.offset + raw_offsets[first] - base
+            units.append(replace(unit, first=first, count=cut - first, offset=offset))
+            first = cut
+    return units

@@ -1,0 +1,75 @@
+"""What the store was found to have spoilt a moment ago: it fails at once, and is not read again.
+
+A spoilt chunk costs two reads of it and of its pack's index before it is known to be so; without
+this memory every reader pays that anew, and with many readers so does the store. The memory is
+short, so that a store that was healed is seen soon.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import NamedTuple
+
+from lodefs.chunkstore.errors import Corrupt
+
+KEPT_FOR_S = 5.0  # docs/operations.md tells it
+ENTRIES_MAX = 1024
+
+
+class Known(NamedTuple):
+    """A part [first, end) that is spoilt, until when that is believed, and why it is."""
+
+    first: int
+    end: int
+    until_s: float
+    why: str
+
+
+class Spoilt:
+    """Things by any key: a part [first, end) of each, and why it is spoilt. For any thread."""
+
+    def __init__(
+        self,
+        *,
+        kept_for_s: float = KEPT_FOR_S,
+        entries_max: int = ENTRIES_MAX,
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._kept_for_s = kept_for_s
+        self._entries_max = entries_max
+        self._clock_s = clock_s
+        self._lock = threading.Lock()  # guards the map
+        self._parts: OrderedDict[Hashable, Known] = OrderedDict()
+
+    def note(self, key: Hashable, error: Corrupt, first: int = 0, end: int = 1) -> None:
+        """The part was read, again too, and is spoilt. Of each thing the last one counts."""
+        known = Known(first, end, self._clock_s() + self._kept_for_s, str(error))
+        with self._lock:
+            self._parts.pop(key, None)
+            self._parts[key] = known
+            if len(self._parts) > self._entries_max:
+                self._parts.popitem(last=False)
+
+    def check(self, key: Hashable, first: int = 0, end: int = 1) -> None:
+        """Corrupt if the part [first, end) holds one that is known to be spoilt."""
+        known = self.find(key, first, end)
+        if known is not None:
+            raise Corrupt(known.why)
+
+    def find(self, key: Hashable, first: int, end: int) -> Known | None:
+        """What is known to be spoilt of the part [first, end)."""
+        found = self._parts.get(key)
+        if found is None:
+            return None
+        if self._clock_s() >= found.until_s:
+            with self._lock:
+                if self._parts.get(key) is found:
+                    del self._parts[key]
+            return None
+        if not (first <= found.first and found.end <= end):
+            return None
+        why = f"{found.why} (found a moment ago: it is read again in a few seconds)"
+        return found._replace(why=why)

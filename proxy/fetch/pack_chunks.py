@@ -1,0 +1,131 @@
+"""Chunks of packs by number, from the cache or brought to it: for peers, and for trees.
+
+The way of dataset files' bytes is file_reader.py; here nobody knows whose the chunks are, so they
+go to slabs.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import AsyncGenerator
+from itertools import takewhile
+
+from lodefs.chunkstore.errors import Corrupt, NotFound
+from lodefs.chunkstore.format.names import PackId
+from lodefs.chunkstore.types import Buffer
+from lodefs.proxy.cache.chunk_cache import Place
+from lodefs.proxy.cache.reader import CacheReads
+from lodefs.proxy.fetch.cache_fill import Kept, Unit, cut_units
+from lodefs.proxy.fetch.pack_indexes import PackIndexes
+from lodefs.proxy.fetch.pack_source import Loaded
+from lodefs.proxy.fetch.readahead_policy import MIB
+from lodefs.proxy.fetch.single_flight import Fetcher
+
+PIECE_SIZE_BYTES = MIB  # what a reader holds at once
+UNIT_SIZE_BYTES = 2 * MIB  # smaller than a file's, since whoever asked gets them one by one
+TRIES = 3  # for one chunk: evicted as soon as it came, it is not served
+
+
+class Packs:
+    """Packs as this node can serve them. Used from the event loop alone."""
+
+    def __init__(
+        self,
+        reads: CacheReads,
+        fetcher: Fetcher,
+        indexes: PackIndexes,
+    ) -> None:
+        self._reads = reads
+        self._fetcher = fetcher
+        self._indexes = indexes
+
+    async def index(self, pack: PackId, *, cached: bool, from_origin: bool) -> Loaded:
+        """A pack's index. With ``cached`` only what this node has: NotFound. ``from_origin``: from
+        the store where it lacks, without asking peers. Errors of fetching."""
+        if not cached:
+            return await self._indexes.get(pack, from_origin=from_origin)
+        found = await self._indexes.known(pack)
+        if found is None:
+            raise NotFound(f"this node does not know pack {pack.hex()}")
+        return found
+
+    async def is_here(self, loaded: Loaded, first: int, count: int) -> bool:
+        """Whether all these chunks are in the cache or on their way to it."""
+        pack = loaded.index.pack_id
+        coming = [self._fetcher.is_coming(pack, n) for n in range(first, first + count)]
+        places = await self._reads.find(
+            loaded.index, first, count
+        )  # what was coming may be here by now
+        return all(place is not None or comes for place, comes in zip(places, coming, strict=True))
+
+    async def chunks(
+        self, loaded: Loaded, first: int, count: int, *, from_origin: bool, more_bytes: int = 0
+    ) -> AsyncGenerator[Buffer, None]:
+        """The raw bytes of chunks [first, first + count), verified, in pieces of at most a MiB.
+        Where they are brought, so are the chunks after them, ``more_bytes`` of them about.
+        Errors of fetching."""
+        at, end, tries = first, first + count, 0
+        while at < end:
+            run = await self._run(loaded, at, end)
+            if not run:
+                if tries == TRIES:
+                    raise Corrupt(f"chunk {at} of pack {loaded.index.pack_id.hex()} does not stay")
+                tries += 1
+                wanted = self._wanted(loaded, at, end, more_bytes)
+                kept = await self._bring(loaded, at, wanted, from_origin=from_origin)
+                for n in takewhile(kept.__contains__, range(at, end)):
+                    yield kept[n]
+                    at += 1
+                    tries = 0
+                continue
+            data = await self._reads.read(run[0].file, run[0].offset, _size(run))
+            if data is not None:
+                yield data
+                at += len(run)
+                tries = 0
+
+    async def _run(self, loaded: Loaded, at: int, end: int) -> list[Place]:
+        """The chunks from ``at`` on that lie together in one file, up to a piece of them."""
+        raw_offsets = loaded.index.raw_offsets
+        limit = raw_offsets[at] + PIECE_SIZE_BYTES
+        last = next((n for n in range(at + 1, end) if raw_offsets[n + 1] > limit), end)
+        run: list[Place] = []
+        for place in await self._reads.find(loaded.index, at, last - at):
+            if place is None:
+                break
+            if run and (
+                place.file is not run[0].file or place.offset != run[-1].offset + run[-1].size_bytes
+            ):
+                break
+            run.append(place)
+        ids = map(loaded.index.chunk_id, range(at, at + len(run)))
+        return run[: await self._reads.good(list(zip(run, ids, strict=True)))]
+
+    def _wanted(self, loaded: Loaded, at: int, end: int, more_bytes: int) -> int:
+        """Where to stop bringing chunks that somebody wants [at, end) of."""
+        raw_offsets = loaded.index.raw_offsets
+        return max(end, bisect_right(raw_offsets, raw_offsets[at] + more_bytes) - 1)
+
+    async def _bring(self, loaded: Loaded, at: int, end: int, *, from_origin: bool) -> Kept:
+        """Has the chunk ``at`` brought, and begins with the missing ones after it. Gives chunks
+        that found no space in the cache."""
+        pack = loaded.index.pack_id
+        flight = self._fetcher.join(pack, at, for_peer=from_origin)
+        if flight is None:
+            places = await self._reads.find(loaded.index, at, end - at)
+            missing = sum(1 for _ in takewhile(lambda place: place is None, places))
+            if not missing:  # it came meanwhile
+                return {}
+            flight = self._fetcher.join(pack, at, for_peer=from_origin)  # begun meanwhile
+        if flight is None:
+            whole = Unit(pack, at, missing, from_origin=from_origin)
+            units = cut_units(whole, loaded, UNIT_SIZE_BYTES)
+            flight = self._fetcher.demand(loaded, units[0], at)
+            for unit in units[1:]:
+                self._fetcher.ahead(loaded, unit)
+        flight = await self._fetcher.arrived(loaded, flight, at, for_peer=from_origin)
+        return await flight.wait()
+
+
+def _size(run: list[Place]) -> int:
+    return sum(place.size_bytes for place in run)

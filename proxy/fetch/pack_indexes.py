@@ -1,0 +1,144 @@
+"""Indexes of packs: in memory, in the node's index, from elsewhere; each looked up once."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections import OrderedDict
+
+from lodefs.chunkstore.errors import LodefsError
+from lodefs.chunkstore.format.names import PackId
+from lodefs.chunkstore.format.pack import PackIndex
+from lodefs.chunkstore.nodecache import layout as layout
+from lodefs.chunkstore.nodecache.kv import KeyValues, Row
+from lodefs.proxy.fetch.pack_source import Loaded, PackSource
+from lodefs.proxy.runtime.thread_pools import Pools
+
+log = logging.getLogger("lodefs.cache")
+
+CHUNKS_MAX = 512 * 1024  # of the indexes in memory together; about 80 bytes each
+ROWS_SIZE_BYTES_MAX = 1024 * 1024 * 1024  # of those in the node's index: of some 24,000 packs
+_ROWS_SIZE_BYTES = layout.figure_key("pack_rows_size_bytes")
+
+
+class PackIndexes:
+    """Finds the indexes of packs. ``get`` is for the event loop, the rest for any thread."""
+
+    def __init__(
+        self,
+        packs: PackSource,
+        origin: PackSource,
+        kv: KeyValues,
+        pools: Pools,
+        *,
+        deadline_s: float,
+        chunks_max: int = CHUNKS_MAX,
+        rows_size_bytes_max: int = ROWS_SIZE_BYTES_MAX,
+    ) -> None:
+        self._packs = packs
+        self._origin = origin
+        self._kv = kv
+        self._pools = pools
+        self._deadline_s = deadline_s
+        self._chunks_max = chunks_max
+        self._rows_size_bytes_max = rows_size_bytes_max
+        self._lock = threading.Lock()  # guards the fields below
+        self._loaded: OrderedDict[PackId, Loaded] = OrderedDict()
+        self._chunks = 0
+        self._rows_size_bytes = int.from_bytes(kv.get(_ROWS_SIZE_BYTES) or b"", "little")
+        self._loads: dict[PackId, asyncio.Task[Loaded]] = {}  # event loop only
+
+    def in_memory(self, pack_id: PackId) -> Loaded | None:
+        """The index, if that needs no waiting."""
+        return self._loaded.get(pack_id)
+
+    async def get(self, pack_id: PackId, *, from_origin: bool = False) -> Loaded:
+        """The index, from wherever it is; many callers load it once. Its loading has a deadline.
+        ``from_origin``: no peer is asked for it.
+
+        Corrupt, UnknownFormat, Unavailable, DeadlineExceeded, Denied.
+        """
+        found = self._loaded.get(pack_id)
+        if found is not None:
+            return found
+        load = self._loads.get(pack_id)
+        if load is None:
+            load = self._loads[pack_id] = asyncio.create_task(
+                self._load(pack_id, from_origin=from_origin)
+            )
+            load.add_done_callback(lambda task: self._ended(pack_id, task))
+        return await asyncio.shield(load)
+
+    async def known(self, pack_id: PackId) -> Loaded | None:
+        """The index, if this node has it."""
+        return self.in_memory(pack_id) or await self._pools.disk.run(self._from_rows, pack_id)
+
+    async def _load(self, pack_id: PackId, *, from_origin: bool) -> Loaded:
+        found = await self._pools.disk.run(self._from_rows, pack_id)
+        if found is not None:
+            return found
+        what = f"the index of pack {pack_id.hex()}"
+        source = self._origin if from_origin else self._packs
+        return await self._pools.fetching(0, from_origin=from_origin).bounded(
+            what, self._deadline_s, lambda: self._kept(source.index(pack_id))
+        )
+
+    def _ended(self, pack_id: PackId, task: asyncio.Task[Loaded]) -> None:
+        self._loads.pop(pack_id, None)
+        if not task.cancelled():
+            task.exception()  # seen, also where nobody waits any more
+
+    def reload(self, pack_id: PackId) -> Loaded:
+        """The index as it is in the store now. Blocking. Errors as of ``get``."""
+        return self._kept(self._origin.index(pack_id))
+
+    def _kept(self, loaded: Loaded) -> Loaded:
+        pack_id = loaded.index.pack_id
+        self._keep(pack_id, loaded)
+        self._write(pack_id, loaded)
+        return loaded
+
+    def _from_rows(self, pack_id: PackId) -> Loaded | None:
+        value = self._kv.get(layout.pack_key(pack_id))
+        if value is None:
+            return None
+        etag, data = layout.decode_pack_row(value)
+        try:
+            loaded = Loaded(PackIndex.decode(pack_id, data), etag)
+        except LodefsError as error:
+            log.warning("a pack's index in the node's index is read again: %s", error)
+            return None
+        self._keep(pack_id, loaded)
+        return loaded
+
+    def _keep(self, pack_id: PackId, loaded: Loaded) -> None:
+        with self._lock:
+            before = self._loaded.pop(pack_id, None)
+            self._chunks += len(loaded.index) - (len(before.index) if before else 0)
+            self._loaded[pack_id] = loaded
+            while self._chunks > self._chunks_max and len(self._loaded) > 1:
+                _, oldest = self._loaded.popitem(last=False)
+                self._chunks -= len(oldest.index)
+
+    def _write(self, pack_id: PackId, loaded: Loaded) -> None:
+        """Keeps the row; ids are hashes, so that the rows after this one's key are any others."""
+        key = layout.pack_key(pack_id)
+        value = layout.encode_pack_row(loaded.etag, loaded.index.encode())
+        with self._lock:
+            before = self._kv.get(key)
+            size_bytes = self._rows_size_bytes + len(value) - len(before or b"")
+            rows: list[Row] = [(key, value)]
+            if size_bytes > self._rows_size_bytes_max:
+                for other, dropped in self._kv.scan(layout.PACKS, after=key):
+                    rows.append((other, None))
+                    size_bytes -= len(dropped)
+                    if size_bytes <= self._rows_size_bytes_max:
+                        break
+            rows.append((_ROWS_SIZE_BYTES, size_bytes.to_bytes(8, "little")))
+            try:
+                self._kv.write(rows)
+            except LodefsError as error:
+                log.warning("the index of pack %s is not kept: %s", pack_id.hex(), error)
+                return
+            self._rows_size_bytes = size_bytes

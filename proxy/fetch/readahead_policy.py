@@ -1,0 +1,204 @@
+"""What to bring and what to evict: decisions alone, no input or output, no clock.
+
+Rules of reading ahead: the first read of a place brings what was asked for (latency); reading on,
+or a second read nearby, brings a window that doubles (throughput). For small files the place is
+the pack: files lie in it in path order.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+KIB, MIB = 1024, 1024 * 1024
+UNIT_SIZE_BYTES_LEAST = 256 * KIB
+UNIT_SIZE_BYTES_MAX = 8 * MIB  # ranged reads of this size get the most out of S3
+UNITS_AHEAD = 6
+WINDOW_SIZE_BYTES_MAX = UNITS_AHEAD * UNIT_SIZE_BYTES_MAX
+STREAMS_MAX = 64  # readers of one file that are told apart
+STREAMS_DUE_MAX = 4  # of them, those looked at for each hit
+SLACK_SIZE_BYTES = 128 * KIB  # a step of this size still counts as reading on
+
+REGION_SIZE_BYTES = MIB
+REGIONS_MAX = 1024
+NEAR_SIZE_BYTES = 64 * KIB  # doubled with each miss in a region
+
+PACKS_MAX = 16 * 1024
+PACK_MEMORY_S = 600.0
+PACK_WINDOWS_SIZE_BYTES = (0, 256 * KIB, MIB, 4 * MIB, UNIT_SIZE_BYTES_MAX)
+PACK_MISSES_WHOLE = 6  # from this miss on the rest of the pack is brought, too
+
+BRIDGE_SIZE_BYTES = 128 * KIB  # stored bytes fetched again rather than sending another request
+
+
+class Range(NamedTuple):
+    """Bytes [first, end)."""
+
+    first: int
+    end: int
+
+
+@dataclass(slots=True)
+class Stream:
+    """One reader that reads on: where it is expected next, and how far was asked for ahead."""
+
+    next: int
+    issued: int
+    window: int = 0
+
+
+class ReadAhead:
+    """The readers of one file. ``size_bytes`` is the file's.
+
+    Not every step comes to be known here: mounts read what is in the cache by themselves. So
+    whoever comes up anywhere in what was brought for a reader is taken for that reader.
+    """
+
+    def __init__(self, size_bytes: int) -> None:
+        self._size_bytes = size_bytes
+        self._streams: list[Stream] = []  # the most recent one last
+
+    def advance(self, first: int, end: int, asked_end: int) -> tuple[Range | None, int]:
+        """A step [first, end) of a read that goes to ``asked_end``: what to bring ahead, and the
+        size of the units to bring it in (0 where nobody reads on here)."""
+        stream = self._match(first)
+        if stream is None:
+            stream = self._new(end)
+            if asked_end <= end:
+                return None, 0
+        elif end <= stream.next and asked_end <= stream.issued:
+            return None, unit_size(stream.window)
+        stream.next = max(stream.next, end)
+        stream.issued = max(stream.issued, end)
+        if stream.next + stream.window // 2 < stream.issued:
+            return None, unit_size(stream.window)
+        grown = max(UNIT_SIZE_BYTES_LEAST, 2 * stream.window, 2 * (end - first))
+        stream.window = min(grown, WINDOW_SIZE_BYTES_MAX)
+        ahead = Range(stream.issued, min(stream.next + stream.window, self._size_bytes))
+        if ahead.first >= ahead.end:
+            return None, unit_size(stream.window)
+        stream.issued = ahead.end
+        return ahead, unit_size(stream.window)
+
+    def refused(self, first: int) -> None:
+        """What was to be brought from ``first`` on was not: ask again at the next step."""
+        if self._streams:
+            last = self._streams[-1]
+            last.issued = max(last.next, min(last.issued, first))
+
+    def extended(self, end: int, to: int) -> None:
+        """What was to be brought up to ``end`` is brought up to ``to``, where a pack ends."""
+        for stream in self._streams:
+            if stream.issued == end:
+                stream.issued = max(to, end)
+
+    def is_due(self, end: int) -> bool:
+        """Whether a reader who has come to ``end``, and is served by others, has used up half of
+        what was brought for it."""
+        return any(
+            stream.next < end <= stream.issued < self._size_bytes
+            and end + stream.window // 2 >= stream.issued
+            for stream in self._streams[-STREAMS_DUE_MAX:]
+        )
+
+    def _match(self, first: int) -> Stream | None:
+        """Whose step this is: the stream that is expected here, else one that passes by."""
+        found = -1
+        for at in range(len(self._streams) - 1, -1, -1):
+            stream = self._streams[at]
+            if abs(first - stream.next) <= SLACK_SIZE_BYTES:
+                found = at
+                break
+            slack = stream.window // 2
+            if found < 0 and stream.next - slack <= first <= stream.issued + slack:
+                found = at
+        if found < 0:
+            return None
+        stream = self._streams.pop(found)
+        self._streams.append(stream)
+        return stream
+
+    def _new(self, end: int) -> Stream:
+        """A first read. Those of readers that did not read on are forgotten before others."""
+        streams = self._streams
+        if len(streams) >= STREAMS_MAX:
+            once = (at for at, stream in enumerate(streams) if not stream.window)
+            del streams[next(once, 0)]
+        streams.append(Stream(end, end))
+        return streams[-1]
+
+
+def unit_size(window: int) -> int:
+    """The size of fetch units for a window, so that several of them are under way."""
+    if not window:
+        return 0
+    return max(UNIT_SIZE_BYTES_LEAST, min(window // 4, UNIT_SIZE_BYTES_MAX))
+
+
+class Regions:
+    """Misses of one big file that is read here and there."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self._size_bytes = size_bytes
+        self._misses: OrderedDict[int, int] = OrderedDict()
+
+    def miss(self, first: int, end: int) -> Range:
+        """What to bring for a missed [first, end): itself, and more around it with each miss in
+        the same region, so that no more than about thrice the bytes wanted are brought."""
+        region = first // REGION_SIZE_BYTES
+        misses = self._misses.pop(region, 0) + 1
+        self._misses[region] = misses
+        if len(self._misses) > REGIONS_MAX:
+            self._misses.popitem(last=False)
+        if misses == 1:
+            return Range(first, end)
+        size_bytes = min(NEAR_SIZE_BYTES << (misses - 1), REGION_SIZE_BYTES)
+        low = region * REGION_SIZE_BYTES
+        high = min(low + REGION_SIZE_BYTES, self._size_bytes)
+        start = max(low, min(first - size_bytes // 4, high - size_bytes))
+        return Range(min(first, start), max(end, min(start + size_bytes, high)))
+
+
+@dataclass(slots=True)
+class _PackMisses:
+    count: int
+    last_s: float
+
+
+class SmallFiles:
+    """Misses of small files, by pack."""
+
+    def __init__(self) -> None:
+        self._packs: OrderedDict[bytes, _PackMisses] = OrderedDict()
+
+    def miss(self, pack: bytes, now_s: float) -> tuple[int, bool]:
+        """The bytes to bring around a missed chunk (0: itself alone), and whether the rest of the
+        pack is wanted soon. Misses that lie far apart in time count as first ones."""
+        known = self._packs.pop(pack, None)
+        if known is None or now_s - known.last_s > PACK_MEMORY_S:
+            known = _PackMisses(0, now_s)
+        known.count += 1
+        known.last_s = now_s
+        self._packs[pack] = known
+        if len(self._packs) > PACKS_MAX:
+            self._packs.popitem(last=False)
+        step = min(known.count, len(PACK_WINDOWS_SIZE_BYTES)) - 1
+        return PACK_WINDOWS_SIZE_BYTES[step], known.count >= PACK_MISSES_WHOLE
+
+
+def missing_runs(present: Sequence[bool], stored_sizes: Sequence[int]) -> list[tuple[int, int]]:
+    """Runs (first, count) to fetch: all that is missing, with small present gaps bridged."""
+    runs: list[tuple[int, int]] = []
+    gap_bytes = 0
+    for n, is_present in enumerate(present):
+        if is_present:
+            gap_bytes += stored_sizes[n]
+            continue
+        if runs and gap_bytes <= BRIDGE_SIZE_BYTES:
+            runs[-1] = (runs[-1][0], n + 1 - runs[-1][0])
+        else:
+            runs.append((n, 1))
+        gap_bytes = 0
+    return runs

@@ -1,0 +1,298 @@
+"""Single flight: of many readers that miss the same chunks, one fetch serves all.
+
+A flight is one fetch unit under way: one future, one call in a thread. Whoever waits may leave
+without stopping it, and it ends by its deadline. What somebody waits for starts at once; what is
+read ahead waits for its turn, so that it delays nobody and large transfers do not fight for the
+processors, and starts at once when somebody comes to need it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+from lodefs.chunkstore.errors import Corrupt, DeadlineExceeded, Unavailable
+from lodefs.chunkstore.format.names import PackId
+from lodefs.chunkstore.nodeapi.wire import Origin
+from lodefs.proxy.fetch.cache_fill import Filled, Filler, Kept, Unit, part_of
+from lodefs.proxy.fetch.pack_source import Loaded, WrongChunk
+from lodefs.proxy.fetch.readahead_policy import UNIT_SIZE_BYTES_MAX
+from lodefs.proxy.runtime.counters import Counter, Meter
+from lodefs.proxy.runtime.thread_pools import Pools
+
+AHEAD_SIZE_BYTES_MAX = 8 * UNIT_SIZE_BYTES_MAX  # in flight, from where on nothing is read ahead
+JOINED_MAX = 8  # flights of others that a reader may see fail by chunks that it did not want
+RUNNING_SIZE_BYTES_MAX = 4 * UNIT_SIZE_BYTES_MAX  # under way, from where on what is ahead waits
+
+
+def _nobody(_filled: Filled) -> None:
+    """Nobody wants to know."""
+
+
+class Flight:
+    """Chunks [first, end) of a pack on their way."""
+
+    __slots__ = (
+        "bad", "end", "first", "is_begun", "is_bulk", "origin",
+        "size_bytes", "started", "task", "unit",
+    )  # fmt: skip
+
+    def __init__(
+        self, unit: Unit, size_bytes: int, *, is_bulk: bool, waits_for_peers: bool
+    ) -> None:
+        self.unit = unit
+        self.first = unit.first
+        self.end = unit.end
+        self.size_bytes = size_bytes
+        self.is_bulk = is_bulk
+        self.is_begun = not waits_for_peers  # else: bytes have begun to come
+        self.origin: Origin | None = None  # where bytes came from, so far
+        self.bad: int | None = None  # a chunk that it failed by
+        self.started = asyncio.Event()
+        self.task: asyncio.Task[Filled]
+
+    def begun(self, origin: Origin) -> None:
+        """Its bytes have begun to come. For any thread."""
+        self.is_begun = True
+        self.origin = origin
+
+    async def wait(self) -> Kept:
+        """When it has landed: the chunks that found no space in the cache. Raises as it did."""
+        return (await self.landed()).kept
+
+    async def landed(self) -> Filled:
+        """When it has landed: all that came of it. Raises as it did."""
+        try:
+            return await asyncio.shield(self.task)
+        except asyncio.CancelledError:
+            if self.task.cancelled():  # and not the one who waits
+                raise Unavailable("the proxy is shutting down") from None
+            raise
+
+
+class Fetcher:
+    """The flights of a node. Used from the event loop alone. ``on_landed`` is told of each unit
+    that has come, before those who wait for it."""
+
+    def __init__(
+        self,
+        filler: Filler,
+        pools: Pools,
+        meter: Meter,
+        *,
+        deadline_s: float,
+        ahead_size_bytes_max: int = AHEAD_SIZE_BYTES_MAX,
+        running_size_bytes_max: int = RUNNING_SIZE_BYTES_MAX,
+    ) -> None:
+        self._filler = filler
+        self._pools = pools
+        self._meter = meter
+        self._deadline_s = deadline_s
+        self._ahead_size_bytes_max = ahead_size_bytes_max
+        self._running_size_bytes_max = running_size_bytes_max
+        self._flights: dict[PackId, list[Flight]] = {}
+        self.on_landed: Callable[[Filled], None] = _nobody
+        self._waiting: deque[Flight] = deque()  # some may have been started out of turn
+        self._running_bytes = 0
+        self.in_flight_bytes = 0  # running and waiting, bulk flights too
+        self.bulk_bytes = 0
+
+    def join(self, pack: PackId, chunk: int, *, for_peer: bool = False) -> Flight | None:
+        """The flight that brings a chunk somebody waits for, if there is one."""
+        for flight in self._of(pack, for_peer=for_peer):
+            if flight.first <= chunk < flight.end:
+                self._meter.add(Counter.JOINED)
+                self._start(flight)
+                return flight
+        return None
+
+    async def arrived(
+        self, loaded: Loaded, flight: Flight, wanted: int, *, for_peer: bool = False
+    ) -> Flight:
+        """The flight when it has landed, or one that brought less: where chunks are wrong that
+        only came along, the wanted one is brought without them. Raises as the last flight did."""
+        for around in (_around, *[_alone] * JOINED_MAX):
+            try:
+                await flight.wait()
+                return flight
+            except Corrupt:
+                others = flight.unit.from_origin and not for_peer  # they may have it whole
+                if not others and (flight.bad == wanted or flight.unit.count == 1):
+                    raise
+                part = part_of(flight.unit, loaded, *around(flight, wanted))
+            unit = replace(part, from_origin=for_peer)
+            joined = self.join(unit.pack, wanted, for_peer=for_peer)
+            flight = joined or self.demand(loaded, unit, wanted)
+        await flight.wait()
+        return flight
+
+    def is_coming(self, pack: PackId, chunk: int) -> bool:
+        """Whether a peer may wait for the flight that brings a chunk."""
+        flights = self._of(pack, for_peer=True)
+        return any(flight.first <= chunk < flight.end for flight in flights)
+
+    def _of(self, pack: PackId, *, for_peer: bool) -> list[Flight]:
+        """The flights of a pack. A peer may wait for those alone that wait for no peer themselves:
+        else two nodes could wait for each other."""
+        flights = self._flights.get(pack, [])
+        return [one for one in flights if one.is_begun] if for_peer else flights
+
+    def demand(self, loaded: Loaded, unit: Unit, wanted: int) -> Flight:
+        """A new flight for the chunk ``wanted``, which is not under way, and that part of its
+        unit around it that no other flight brings."""
+        first, end = unit.first, unit.first + unit.count
+        for flight in self._of(unit.pack, for_peer=unit.from_origin):
+            if flight.end <= wanted:
+                first = max(first, flight.end)
+            else:
+                end = min(end, flight.first)
+        flight = self._add(loaded, part_of(unit, loaded, first, end))
+        self._start(flight)
+        return flight
+
+    def bulk(self, loaded: Loaded, unit: Unit) -> list[Flight]:
+        """Flights that together bring all of a unit: those under way, and new ones for the rest.
+        New ones start at once and take nothing from what may be read ahead: who asks bounds them.
+        """
+        flights: list[Flight] = []
+
+        def fill_up(to: int) -> None:
+            part = part_of(unit, loaded, at, to)
+            if part.parts or not unit.parts:
+                flights.append(self._add(loaded, part, is_bulk=True))
+                self._start(flights[-1])
+
+        at = unit.first
+        for flight in sorted(self._flights.get(unit.pack, ()), key=lambda flight: flight.first):
+            if at < flight.end and flight.first < unit.end:
+                if at < flight.first:
+                    fill_up(flight.first)
+                self._start(flight)
+                flights.append(flight)
+                at = flight.end
+        if at < unit.end:
+            fill_up(unit.end)
+        return flights
+
+    def ahead(self, loaded: Loaded, unit: Unit) -> bool:
+        """Starts to bring those parts of the unit that are not under way; False, with nothing
+        started, where too much is in flight already."""
+        first, end = unit.first, unit.first + unit.count
+        flights = self._of(unit.pack, for_peer=unit.from_origin)
+        for flight in sorted(flights, key=lambda flight: flight.first):
+            if flight.first <= first < flight.end:
+                first = flight.end
+            elif first < flight.first < end:
+                end = flight.first
+        if first >= end:
+            return True
+        part = part_of(unit, loaded, first, end)
+        ahead_bytes = self.in_flight_bytes - self.bulk_bytes + _size(loaded, part)
+        if ahead_bytes > self._ahead_size_bytes_max:
+            self._meter.add(Counter.AHEAD_REFUSED)
+            return False
+        self._meter.add(Counter.AHEAD_UNITS)
+        self._waiting.append(self._add(loaded, part))
+        self._start_waiting()
+        return True
+
+    async def direct(self, loaded: Loaded, unit: Unit) -> Kept:
+        """All chunks of a small unit from the store, past the cache."""
+        raws = await self._pools.fetch.bounded(
+            _name(unit),
+            self._deadline_s,
+            lambda: self._filler.read(loaded, unit.first, unit.count),
+        )
+        self._meter.add(Counter.UNCACHED_BYTES, sum(map(len, raws)))
+        return dict(enumerate(raws, unit.first))
+
+    def _add(self, loaded: Loaded, unit: Unit, *, is_bulk: bool = False) -> Flight:
+        flight = Flight(
+            unit,
+            _size(loaded, unit),
+            is_bulk=is_bulk,
+            waits_for_peers=self._filler.waits_for_peers(unit),
+        )
+        flight.task = asyncio.create_task(self._fly(flight, loaded, unit))
+        flight.task.add_done_callback(partial(self._landed, unit, flight))
+        self._flights.setdefault(unit.pack, []).append(flight)
+        self.in_flight_bytes += flight.size_bytes
+        self.bulk_bytes += flight.size_bytes * is_bulk
+        return flight
+
+    def _start(self, flight: Flight) -> None:
+        if not flight.started.is_set():
+            flight.started.set()
+            self._running_bytes += flight.size_bytes * (not flight.is_bulk)
+
+    def _start_waiting(self) -> None:
+        """Starts what waits, in the order in which it came, as far as there is room."""
+        waiting = self._waiting
+        while waiting:
+            flight = waiting[0]
+            room = self._running_size_bytes_max - self._running_bytes
+            if not flight.started.is_set() and self._running_bytes and flight.size_bytes > room:
+                return
+            waiting.popleft()
+            self._start(flight)
+
+    async def _fly(self, flight: Flight, loaded: Loaded, unit: Unit) -> Filled:
+        await flight.started.wait()
+        try:
+            pool = self._pools.fetching(flight.size_bytes, from_origin=unit.from_origin)
+            return await pool.bounded(
+                _name(unit), self._deadline_s, lambda: self._filler.fill(loaded, unit, flight.begun)
+            )
+        except DeadlineExceeded:
+            self._meter.add(Counter.DEADLINES)
+            raise
+        except WrongChunk as error:
+            flight.bad = error.number
+            raise Corrupt(str(error)) from error
+
+    def _landed(self, unit: Unit, flight: Flight, task: asyncio.Task[Filled]) -> None:
+        flights = self._flights[unit.pack]
+        flights.remove(flight)
+        if not flights:
+            del self._flights[unit.pack]
+        self.in_flight_bytes -= flight.size_bytes
+        self.bulk_bytes -= flight.size_bytes * flight.is_bulk
+        if flight.started.is_set():
+            self._running_bytes -= flight.size_bytes * (not flight.is_bulk)
+        if not task.cancelled() and task.exception() is None:  # seen, also where nobody waits
+            self.on_landed(task.result())
+        self._start_waiting()
+
+    async def close(self) -> None:
+        """Cancels all flights."""
+        self._waiting.clear()
+        tasks = [flight.task for flights in self._flights.values() for flight in flights]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _around(flight: Flight, wanted: int) -> tuple[int, int]:
+    """Those chunks of a flight around the wanted one that may be right."""
+    if flight.bad is None or flight.bad == wanted:
+        return _alone(flight, wanted)
+    if wanted < flight.bad:
+        return flight.first, flight.bad
+    return flight.bad + 1, flight.end
+
+
+def _alone(_flight: Flight, wanted: int) -> tuple[int, int]:
+    return wanted, wanted + 1
+
+
+def _size(loaded: Loaded, unit: Unit) -> int:
+    raw_offsets = loaded.index.raw_offsets
+    return raw_offsets[unit.first + unit.count] - raw_offsets[unit.first]
+
+
+def _name(unit: Unit) -> str:
+    last = unit.first + unit.count - 1
+    return f"chunks {unit.first} to {last} of pack {unit.pack.hex()}"

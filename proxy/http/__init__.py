@@ -1,0 +1,1 @@
+"""The HTTP server: endpoints, admission, tokens, connections."""

@@ -1,0 +1,54 @@
+"""What a request that aiohttp parsed asks: its body, its headers, and whether it is a plain one."""
+
+from __future__ import annotations
+
+import asyncio
+
+from aiohttp import web
+
+from lodefs.chunkstore.errors import InvalidInput
+from lodefs.proxy.api.fast_path import Question
+from lodefs.proxy.api.handlers import HEADERS
+from lodefs.proxy.api.responses import Answer
+
+BODY_TIMEOUT_S = 10.0  # until its body is there
+
+
+async def body_of(request: web.BaseRequest, size_bytes_max: int) -> bytes:
+    """The body of a request. InvalidInput where its size is not told, or too large, or it is
+    encoded, or does not come whole."""
+    size_bytes = request.content_length
+    if size_bytes is None or size_bytes > size_bytes_max:
+        raise InvalidInput(f"this needs a Content-Length of at most {size_bytes_max} bytes")
+    if "Content-Encoding" in request.headers:
+        raise InvalidInput("a body is taken as it is, without a Content-Encoding")
+    if not size_bytes:
+        return b""
+    if request.headers.get("Expect", "").lower() == "100-continue" and request.transport:
+        request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+    try:
+        async with asyncio.timeout(BODY_TIMEOUT_S):
+            # request.read() would refuse what has more than aiohttp's own limit, a MiB
+            return await request.content.readexactly(size_bytes)
+    except (ConnectionError, asyncio.IncompleteReadError) as error:
+        raise InvalidInput("the body did not come whole") from error
+
+
+def asked_headers(request: web.BaseRequest) -> dict[str, str]:
+    """The headers that handlers look at; a header sent twice is one list (RFC 9110, 5.3)."""
+    found = {}
+    for name in HEADERS:
+        if name in request.headers:
+            found[name] = ", ".join(request.headers.getall(name))
+    return found
+
+
+def is_plain(request: web.BaseRequest, answer: Answer, question: Question) -> bool:
+    """Whether the same headers with another range will always be answered in the same way."""
+    conditional = any(name in request.headers for name in ("If-Match", "If-None-Match", "If-Range"))
+    # A Range in an uncommon spelling is one of the headers for fast_path.py, which would not heed
+    # it.
+    ranges = len(request.headers.getall("Range", ()))
+    if conditional or ranges != (question.first >= 0):
+        return False
+    return answer.status in (200, 206) and bool(request.keep_alive)

@@ -1,0 +1,586 @@
+"""The HTTP server: connections and their limits, and how an Answer is sent.
+
+aiohttp parses and frames HTTP; this file and http_request.py know it. What to answer is decided by
+routes.py and handlers.py; plain hits are taken out before aiohttp sees them, by fast_path.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable
+from contextlib import suppress
+from dataclasses import replace
+from email.utils import formatdate
+from time import monotonic, perf_counter
+from typing import cast
+
+from aiohttp import StreamReader, web
+from aiohttp.http_exceptions import LineTooLong
+from multidict import CIMultiDict
+
+from lodefs.chunkstore.errors import (
+    Corrupt,
+    DeadlineExceeded,
+    Denied,
+    InvalidInput,
+    LodefsError,
+    Unavailable,
+)
+from lodefs.chunkstore.nodeapi.wire import ORIGIN_HEADER
+from lodefs.chunkstore.types import Buffer
+from lodefs.proxy.api import error_responses, routes
+from lodefs.proxy.api.fast_path import HotPath, Question, parse_question
+from lodefs.proxy.api.handlers import Handlers
+from lodefs.proxy.api.request import Request
+from lodefs.proxy.api.responses import SERVER, Answer
+from lodefs.proxy.http.acceptor import Acceptor, last_answer
+from lodefs.proxy.http.admission import Admission, Limits, connections_by_door
+from lodefs.proxy.http.endpoint import Door, needs_token, refusal
+from lodefs.proxy.http.http_request import asked_headers, body_of, is_plain
+from lodefs.proxy.http.token_watch import TokenWatch
+from lodefs.proxy.http.usage import Use
+from lodefs.proxy.node import Node
+from lodefs.proxy.peers.server.peer_server import PEERS, PeerDesk
+from lodefs.proxy.runtime import origin
+from lodefs.proxy.runtime.metrics import Metrics, StoreCalls
+from lodefs.proxy.runtime.thread_pools import is_remote
+
+SWEEP_INTERVAL_S = 1.0
+HEADER_LINE_BYTES_MAX = 8190
+HEADERS_MAX = 64
+HEAD_BYTES_MAX = 65536  # of a request's line and headers together
+_NEVER_S = 86400.0 * 30  # aiohttp's own keep-alive timer; the sweep does its work
+_FULL = last_answer(503, "Unavailable", "the proxy has too many clients")
+_TOO_LONG = last_answer(431, "InvalidInput", f"all headers have more than {HEAD_BYTES_MAX} bytes")
+_log = logging.getLogger("lodefs.proxy")
+
+
+class Connection(web.RequestHandler):
+    """One client's connection: aiohttp's, with the hot path before it and limits around it."""
+
+    __slots__ = (
+        "_asked",
+        "_body",
+        "_door",
+        "_fd",
+        "_half_read",
+        "_head_bytes",
+        "_last_tick",
+        "_server",
+        "_wire",
+        "opening",
+        "paused_tick",
+    )
+
+    def __init__(self, manager: _DoorServer, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(
+            manager,
+            loop=loop,
+            keepalive_timeout=_NEVER_S,
+            lingering_time=0,
+            access_log=None,  # type: ignore[arg-type] # aiohttp's own way to turn it off
+            max_line_size=HEADER_LINE_BYTES_MAX,
+            max_field_size=HEADER_LINE_BYTES_MAX,
+            max_headers=HEADERS_MAX,
+        )
+        self._server = manager.server
+        self._door = manager
+        self.opening: asyncio.Task[None] | None = None  # until the connection is made
+        self._wire: asyncio.Transport | None = None  # stays while aiohttp's is closing
+        self._fd = -1
+        self._half_read = False
+        self._body: StreamReader | None = None  # of the request whose head came last
+        self._head_bytes = 0  # of a head that has not come whole
+        self._last_tick = self._server.tick  # when a request was last begun or answered
+        self.paused_tick = -1  # since when the client does not read; -1 while it does
+        self._asked: tuple[object, Question] | None = None  # the last plain message, as it came
+
+    @property
+    def protocol(self) -> Connection:
+        """What the event loop talks to."""
+        return self
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the client in, whom the door has room for."""
+        transport = cast("asyncio.Transport", transport)
+        if self._server.stopping or self not in self._door.admission:
+            transport.abort()
+            self._force_close = True
+            return
+        self._wire = transport
+        self._fd = transport.get_extra_info("socket").fileno()
+        super().connection_made(transport)
+
+    def failed(self) -> None:
+        """The connection did not open."""
+        self._server.forget(self._door, self)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """Forget the client."""
+        self._server.forget(self._door, self)
+        self._wire = self._body = None
+        if self.paused_tick >= 0:
+            self.paused_tick = -1
+            self._server.hot.unsent_connections -= 1
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """The client reads more slowly than we write."""
+        self.paused_tick = self._server.tick
+        self._server.hot.unsent_connections += 1
+        super().pause_writing()
+
+    def resume_writing(self) -> None:
+        """The client has read what was waiting."""
+        if self.paused_tick >= 0:
+            self._server.hot.unsent_connections -= 1
+        self.paused_tick = -1
+        super().resume_writing()
+
+    async def _drain_helper(self) -> None:
+        try:
+            await super()._drain_helper()
+        except ConnectionError as error:
+            # It comes out of a future that aiohttp's frame holds: with that frame in its traceback
+            # it would keep itself, and what was being sent, until the collector of cycles comes.
+            raise error.with_traceback(None)  # noqa: B904 - the same error
+
+    def data_received(self, data: bytes) -> None:
+        """Answer a plain hit here and now; give everything else to aiohttp."""
+        transport = self.transport
+        question = None
+        if not (self._half_read or self._messages or self._close):
+            question = parse_question(data)
+            if (
+                question is not None
+                and self.idle
+                and transport is not None
+                and not transport.get_write_buffer_size()
+                and self._server.hot.answer(question, self._door.door.blocks, transport, self._fd)
+            ):
+                self.answered()
+                return
+        if data:  # aiohttp calls this with b"" to have what it holds parsed
+            self._half_read = not data.endswith(b"\r\n\r\n")
+        self._parse(data)
+        if question is not None and len(self._messages) == 1:
+            self._asked = (self._messages[0][0], question)
+
+    def _parse(self, data: bytes) -> None:
+        """Give bytes to aiohttp, which bounds each header and how many they are, but not a head.
+
+        Whether bytes belong to a head is the parser's to say: a request is taken some turns of the
+        loop after its head came, and meanwhile its body comes.
+        """
+        in_body = self._body is not None and not self._body.is_eof()
+        heads = self._request_count
+        super().data_received(data)
+        if self._request_count > heads:
+            self._body = self._messages[-1][1]
+        if in_body or self._request_count > heads or self._buffer_paused:
+            self._head_bytes = 0
+        elif (size := self._head_bytes + len(data)) <= HEAD_BYTES_MAX:
+            self._head_bytes = size
+        elif self._wire is not None:  # 64 long headers of each client would be much memory
+            if self.idle or self._body is None:  # else it would come into an answer under way
+                self._wire.write(_TOO_LONG)
+            self._wire.close()
+
+    def question_of(self, request: web.BaseRequest) -> Question | None:
+        """The question whose bytes this very request came as, if the hot path may learn it."""
+        asked = self._asked
+        return asked[1] if asked is not None and asked[0] is request._message else None
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,  # noqa: ARG002 - aiohttp's signature
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """The answer to what aiohttp could not parse, or to a mistake in this file."""
+        if status >= 500:
+            _log.error("request failed: %r", exc)
+            return _whole(error_responses.internal_error())
+        if isinstance(exc, LineTooLong):  # aiohttp's message would repeat what came
+            status = 431
+            error = InvalidInput(f"the URL or a header has more than {HEADER_LINE_BYTES_MAX} bytes")
+        else:
+            first_line = (message or "").strip().partition("\n")[0][:200]
+            error = InvalidInput(f"the request is not HTTP as it should be: {first_line}")
+        answer = error_responses.failure_answer(error, status=status, close=True)
+        self._server.metrics.counter(routes.OTHER, status).add(
+            elapsed_s=0.0, sent_bytes=len(answer.body)
+        )
+        return _whole(answer)
+
+    @property
+    def idle(self) -> bool:
+        """Whether aiohttp waits for the next request, and nothing else is going on."""
+        waiter = self._waiter
+        return waiter is not None and not waiter.done()
+
+    @property
+    def quiet_ticks(self) -> int:
+        """For how long no request was answered; 0 while one is. Bytes that make no request do
+        not count as life."""
+        return self._server.tick - self._last_tick if self.idle else 0
+
+    @property
+    def may_go(self) -> bool:
+        """Whether nothing that the client asked for is under way."""
+        return self._wire is None or (self.idle and self.paused_tick < 0)
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the client has been idle, or has not read, for longer than it may."""
+        limits, tick = self._server.limits, self._server.tick
+        if self.paused_tick >= 0:
+            return tick - self.paused_tick > limits.write_timeout_s / SWEEP_INTERVAL_S
+        idle_timeout_s = limits.idle_timeout_s
+        if not (self._door.door.is_local or self._door.admission.is_known(self)):
+            idle_timeout_s = min(idle_timeout_s, limits.first_timeout_s)
+        return self.quiet_ticks > idle_timeout_s / SWEEP_INTERVAL_S
+
+    def allowed(self) -> None:
+        """The client asked for something that it may have."""
+        self._door.admission.know(self)
+
+    def answered(self) -> None:
+        """A request has been answered."""
+        self._last_tick = self._server.tick
+        self._door.admission.used(self)
+
+    def give_way(self) -> None:
+        """End the connection, which was idle or read too slowly."""
+        self._door.figures.connections_cut += 1
+        self.cut()
+
+    def cut(self) -> None:
+        """End the connection now; what is not yet sent is lost, and the client sees that."""
+        if self._wire is not None:
+            self._wire.abort()
+        elif self.opening is not None:
+            self.opening.cancel()
+
+
+def _whole(answer: Answer) -> web.Response:
+    """An answer that ends its connection, in one piece."""
+    headers = CIMultiDict([*answer.headers, SERVER])
+    response = web.Response(status=answer.status, headers=headers, body=answer.body)
+    response.force_close()
+    return response
+
+
+class _DoorServer(web.Server):
+    """One door as it is served: aiohttp's server of it, and its room and figures."""
+
+    def __init__(self, server: ProxyServer, door: Door, connections_max: int) -> None:
+        self.server = server
+        self.door = door
+        self.admission: Admission[Connection] = Admission(connections_max)
+        self.figures = server.metrics.door(door.kind)
+        self.figures.connected.append(self.admission)
+        self.streams = 0
+        super().__init__(lambda request: server.handle(self, request))
+        self.acceptor = Acceptor(door.listener, self._take, refusal=_FULL, tls=door.tls)
+
+    def __call__(self) -> Connection:
+        return Connection(self, self._loop)
+
+    def _take(self) -> Connection | None:
+        """A new connection, where there is room for it."""
+        if self.server.stopping or not self.admission.make_room():
+            self.figures.connections_refused += 1
+            return None
+        connection = self()
+        self.admission.add(connection)
+        return connection
+
+
+class ProxyServer:
+    """Serves a Node on its doors, from start to stop."""
+
+    def __init__(
+        self,
+        node: Node,
+        *,
+        version: str,
+        store: str = "",
+        store_calls: StoreCalls | None = None,
+        limits: Limits | None = None,
+        hot_path: bool = True,
+        on_sweep: Callable[[], None] = lambda: None,
+    ) -> None:
+        """``store`` is the URL that /status names. ``on_sweep`` is called about once a second (a
+        watchdog's sign of life)."""
+        self.limits = limits or Limits()
+        self.metrics = Metrics(version, node.status, store_calls)
+        self.hot = HotPath(node, closing=lambda: self._closing_lines, enabled=hot_path)
+        self.metrics.hot_answers = lambda: self.hot.answered
+        self.tick = 0  # counts the sweeps
+        self.stopping = False
+        self._date = formatdate(usegmt=True)
+        self._closing_lines = b""
+        self._set_date()
+        self._on_sweep = on_sweep
+        self._node = node
+        self._store = store
+        self._handlers = Handlers(
+            node,
+            self.metrics,
+            version=version,
+            status=self._figures,
+            stopping=lambda: self.stopping,
+        )
+        self._doors: list[_DoorServer] = []
+        self._all_gone = asyncio.Event()
+        self._sweeper: asyncio.Task[None] | None = None
+        self.tokens = TokenWatch(())
+
+    async def start(self, doors: list[Door]) -> None:
+        """Begin to serve on sockets that listen already."""
+        loop = asyncio.get_running_loop()
+        limits = self.limits
+        are_local = [door.is_local for door in doors]
+        room = connections_by_door(limits.connections_max, are_local, limits.sockets_max)
+        for door, connections_max in zip(doors, room, strict=True):
+            if connections_max < limits.connections_max:
+                _log.warning(
+                    "%s takes %d connections, not %d (connections_max): too few files may be "
+                    "open (ulimit -n)",
+                    door, connections_max, limits.connections_max,
+                )  # fmt: skip
+            self._doors.append(_DoorServer(self, door, connections_max))
+        for served in self._doors:
+            served.acceptor.start()
+        self.tokens = TokenWatch(doors)
+        self.tokens.start()
+        self._sweeper = loop.create_task(self._sweep_forever())
+
+    async def stop(self, timeout_s: float, *, close_doors: bool = True) -> None:
+        """Accept no more, let running answers end within ``timeout_s``, then close all; the doors'
+        sockets only with ``close_doors``: else another server goes on there."""
+        self.stopping = True
+        ends_s = monotonic() + timeout_s
+        for served in self._doors:
+            served.acceptor.stop(close=close_doors)
+            served.pre_shutdown()
+        # aiohttp waits as long as it is told to for an answer, and then once more
+        await asyncio.gather(*(served.shutdown(timeout_s / 2) for served in self._doors))
+        if self.connections:  # bytes of finished answers may still be on their way
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._all_gone.wait(), max(0.0, ends_s - monotonic()))
+        for connection in self.connections:
+            connection.cut()
+        await self.tokens.close()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            await asyncio.gather(self._sweeper, return_exceptions=True)
+
+    @property
+    def use(self) -> Use:
+        """What was asked so far, and whether something is under way."""
+        upkeep = self._node.upkeep
+        busy = self.metrics.streams > 0 or (upkeep is not None and upkeep.is_busy)
+        return Use(self.metrics.requests(), busy)
+
+    @property
+    def connections(self) -> list[Connection]:
+        """Those of all doors."""
+        return [connection for served in self._doors for connection in served.admission]
+
+    def forget(self, served: _DoorServer, connection: Connection) -> None:
+        """A connection of a door has ended."""
+        served.admission.forget(connection)
+        if self.stopping and not any(len(one.admission) for one in self._doors):
+            self._all_gone.set()
+
+    async def _sweep_forever(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_INTERVAL_S)
+            self.sweep()
+
+    def sweep(self) -> None:
+        """Once a second: the date, and connections that idle or do not read."""
+        self.tick += 1
+        self._set_date()
+        for connection in self.connections:
+            if connection.is_late:
+                connection.give_way()
+        self._on_sweep()
+
+    def _set_date(self) -> None:
+        self._date = formatdate(usegmt=True)
+        lines = "".join(f"{name}: {value}\r\n" for name, value in (SERVER, ("Date", self._date)))
+        self._closing_lines = f"{lines}\r\n".encode()
+
+    def _figures(self) -> dict[str, object]:
+        return {
+            "store": self._store,
+            "connections": self.metrics.connections,
+            "streams": self.metrics.streams,
+            "requests": self.metrics.requests(),
+            "sent_bytes": self.metrics.sent_bytes(),
+            "hot_answers": self.hot.answered,
+        }
+
+    async def handle(self, served: _DoorServer, request: web.BaseRequest) -> web.StreamResponse:
+        """Answer one request that aiohttp parsed."""
+        connection = request.protocol
+        assert isinstance(connection, Connection)
+        question = connection.question_of(request)
+        started = perf_counter()
+        served.streams += 1
+        served.figures.streams += 1
+        blocks = served.door.blocks
+        generation = blocks.generation  # tokens may change while the answer is made
+        try:
+            label, answer, first = await self._answer(served, connection, request)
+            if answer.hot and question and is_plain(request, answer, question):
+                self.hot.learn(question, answer.hot)
+                blocks.add(question.headers, answer.hot.repo, generation)
+            response = await self._send(request, answer, first)
+        finally:
+            served.streams -= 1
+            served.figures.streams -= 1
+            connection.answered()
+        elapsed_s = perf_counter() - started
+        self.metrics.counter(label, answer.status).add(
+            elapsed_s=elapsed_s, sent_bytes=answer.size_bytes or len(answer.body)
+        )
+        _log.debug(
+            "%s %s",
+            request.method,
+            request.raw_path,
+            extra={"status": answer.status, "elapsed_s": round(elapsed_s, 6)},
+        )
+        return response
+
+    async def _answer(
+        self, served: _DoorServer, connection: Connection, request: web.BaseRequest
+    ) -> tuple[str, Answer, Buffer | None]:
+        """The route's label, the answer and its first piece: errors until then have a status."""
+        label, door = routes.OTHER, served.door
+        origin.begin()
+        is_remote.set(not door.is_local)
+        try:
+            methods = routes.methods_of(request.raw_path)
+            body_bytes_max = routes.body_bytes_max(request.raw_path)
+            if request.body_exists and not body_bytes_max:
+                refused = InvalidInput("a request has no body here")
+                return label, error_responses.failure_answer(refused, close=True), None
+            if request.method not in methods:
+                return (
+                    label,
+                    error_responses.method_not_allowed(request.method, ", ".join(methods)),
+                    None,
+                )
+            if not routes.is_health(request.raw_path) and served.streams > self.limits.streams_max:
+                served.figures.streams_refused += 1
+                raise Unavailable("the proxy answers too many requests at once")
+            if door.desk is not None and not routes.is_health(request.raw_path):
+                label = PEERS
+                told = await self._of_peer(door.desk, connection, request, body_bytes_max)
+                return label, told, await anext(told.pieces) if told.pieces else None
+            route = routes.parse_route(request.raw_path)
+            label = route.kind
+            asked = Request(request.method, asked_headers(request))
+            answer = refusal(door, route, asked)
+            if answer is None:
+                if needs_token(door, route):
+                    connection.allowed()
+                if request.method == "POST":
+                    asked = replace(asked, body=await body_of(request, body_bytes_max))
+                answer = await self._handlers.answer(route, asked)
+            return label, answer, await anext(answer.pieces) if answer.pieces else None
+        except LodefsError as error:
+            return label, error_responses.failure_answer(error), None
+        except TimeoutError:
+            late = DeadlineExceeded("the answer took longer than it may")
+            return label, error_responses.failure_answer(late), None
+        except Exception:  # noqa: BLE001 - the last line of defence; the log has it
+            _log.exception("request failed: %s", request.raw_path)
+            return label, error_responses.internal_error(), None
+
+    async def _of_peer(
+        self,
+        desk: PeerDesk,
+        connection: Connection,
+        request: web.BaseRequest,
+        body_bytes_max: int,
+    ) -> Answer:
+        """The answer to another node."""
+        if self.stopping:
+            raise Unavailable("the proxy is stopping")
+        try:
+            answer = await desk.answer(
+                request.method,
+                request.raw_path,
+                request.headers,
+                lambda: body_of(request, body_bytes_max),
+            )
+        except Denied:
+            raise
+        except LodefsError:
+            connection.allowed()
+            raise
+        connection.allowed()
+        return answer
+
+    async def _send(
+        self, request: web.BaseRequest, answer: Answer, first: Buffer | None
+    ) -> web.StreamResponse:
+        """Send an answer. A body that cannot be completed ends with a broken connection."""
+        headers = CIMultiDict([*answer.headers, SERVER, ("Date", self._date)])
+        if answer.pieces is None or first is None:
+            response = web.Response(status=answer.status, headers=headers, body=answer.body)
+            if answer.close:
+                response.force_close()
+            return await _sent(request, response)
+        source = origin.noted()
+        if source is not None:
+            headers[ORIGIN_HEADER] = source
+        if len(first) == answer.size_bytes:  # one write, and no streaming, for all of it
+            if isinstance(answer.pieces, AsyncGenerator):
+                await answer.pieces.aclose()
+            whole = web.Response(status=answer.status, headers=headers, body=first)
+            return await _sent(request, whole)
+        stream = web.StreamResponse(status=answer.status, headers=headers)
+        try:
+            await stream.prepare(request)
+            await stream.write(first)
+            sent_bytes = len(first)
+            async for piece in answer.pieces:
+                await stream.write(piece)
+                sent_bytes += len(piece)
+            if sent_bytes != answer.size_bytes:
+                raise Corrupt(f"{sent_bytes} bytes came where {answer.size_bytes} belong")
+        except ConnectionError:
+            _cut(request)  # the client has gone, or was cut
+        except Exception as error:  # noqa: BLE001 - whatever it was, the body is not complete
+            self.metrics.broken_bodies += 1
+            _log.error("answer broken off: %s: %r", request.raw_path, error)
+            _cut(request)
+        finally:
+            if isinstance(answer.pieces, AsyncGenerator):
+                await answer.pieces.aclose()
+        return stream
+
+
+async def _sent(request: web.BaseRequest, response: web.Response) -> web.Response:
+    """A response of one piece, with almost all of it taken by the client: aiohttp would send it
+    when it counts as a stream no more, and many that are not read would be much memory."""
+    try:
+        await response.prepare(request)
+        await response.write_eof()
+    except ConnectionError:
+        _cut(request)  # the client has gone, or was cut
+    return response
+
+
+def _cut(request: web.BaseRequest) -> None:
+    connection = request.protocol
+    assert isinstance(connection, Connection)
+    connection.cut()

@@ -1,0 +1,57 @@
+"""The tokens of all doors, read again when their files change; never on the event loop, which a
+file on a slow disk would hold up."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from lodefs.chunkstore.errors import LodefsError
+from lodefs.proxy.http.endpoint import Door
+from lodefs.proxy.http.tokens import TokenBook
+from lodefs.proxy.runtime.thread_pools import Pool
+
+INTERVAL_S = 1.0
+_log = logging.getLogger("lodefs.proxy")
+
+
+class TokenWatch:
+    """Looks after the doors' token files, from ``start`` to ``close``."""
+
+    def __init__(self, doors: Sequence[Door]) -> None:
+        self._doors: dict[TokenBook, list[Door]] = {}
+        for door in doors:
+            if door.tokens is not None:
+                self._doors.setdefault(door.tokens, []).append(door)
+        self._pool = Pool("tokens", threads=1)
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to look, once a second."""
+        if self._doors:
+            self._task = asyncio.create_task(self._run())
+
+    async def close(self) -> None:
+        """No more looks."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await self._pool.close(0)
+
+    async def look(self) -> None:
+        """Read what has changed. What the hot path learnt by then holds no more."""
+        for book, doors in self._doors.items():
+            try:
+                changed = await self._pool.run(book.reload)
+            except LodefsError as error:
+                _log.error("the tokens stay as they were: %s", error)
+                continue
+            if changed:
+                for door in doors:
+                    door.blocks.clear()
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(INTERVAL_S)
+            await self.look()

@@ -1,0 +1,190 @@
+"""Bearer tokens: who may read which repositories over TCP.
+
+The file is JSON, version 1: each token's name, BLAKE3 digest, patterns of repositories and time.
+Tokens are 32 random bytes, so a plain digest of one says nothing about it. The token itself is
+shown once, when it is made, and stored nowhere.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from enum import Enum
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import msgspec
+
+from lodefs.chunkstore.errors import AlreadyExists, Corrupt, InvalidInput, NotFound, UnknownFormat
+from lodefs.chunkstore.format.decoding import from_json
+from lodefs.chunkstore.format.names import check_ref_name, digest_of
+from lodefs.chunkstore.system.watched_files import stamp_of
+
+VERSION = 1
+TOKENS_MAX = 10_000
+TOKEN_PREFIX = "lodefs_"  # so that scanners for leaked secrets can know one
+_TOKEN_BYTES = 32
+
+
+class Token(msgspec.Struct, frozen=True):
+    """One token. ``patterns`` are shell patterns of repository names; '*' also covers '/'."""
+
+    name: str
+    digest: str
+    patterns: list[str]
+    created_s: int
+
+    def allows(self, repo: str) -> bool:
+        """Whether this token may read a repository."""
+        return any(fnmatchcase(repo, pattern) for pattern in self.patterns)
+
+
+class _Document(msgspec.Struct, frozen=True):
+    version: int
+    tokens: list[Token]
+
+
+class Verdict(Enum):
+    """What a token is good for."""
+
+    ALLOWED = "allowed"
+    UNKNOWN = "unknown"  # missing, malformed, deleted or never made
+    FORBIDDEN = "forbidden"  # known, but not for this repository
+
+
+def list_tokens(path: Path) -> list[Token]:
+    """All tokens of a file; none where there is no file. Corrupt, UnknownFormat."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise InvalidInput(f"tokens file {path}: {error.strerror}") from error
+    try:
+        found = from_json(data, _Document)
+    except InvalidInput as error:
+        raise Corrupt(f"tokens file {path} is damaged: {error}") from error
+    if found.version != VERSION:
+        raise UnknownFormat(
+            f"tokens file {path} is of version {found.version}; this lodefs knows {VERSION}"
+        )
+    return found.tokens
+
+
+def create_token(path: Path, name: str, patterns: Sequence[str], *, now_s: int) -> str:
+    """Add a token to the file and return it: this is the only time that it is seen.
+
+    AlreadyExists for a name in use; InvalidInput for a malformed name or no patterns.
+    """
+    try:
+        check_ref_name(name)
+    except InvalidInput as error:
+        raise InvalidInput(f"a token is named as branches are, and {error}") from error
+    if not patterns or not all(patterns):
+        raise InvalidInput("a token needs at least one pattern of repository names, such as '*'")
+    text = TOKEN_PREFIX + secrets.token_urlsafe(_TOKEN_BYTES)
+    with _locked(path):
+        tokens = list_tokens(path)
+        if any(token.name == name for token in tokens):
+            raise AlreadyExists(f"there is a token named {name!r}: delete it first")
+        if len(tokens) >= TOKENS_MAX:
+            raise InvalidInput(f"tokens file {path} holds {TOKENS_MAX} tokens: delete some")
+        made = Token(name, _digest(text), list(patterns), now_s)
+        _write(path, [*tokens, made])
+    return text
+
+
+def delete_token(path: Path, name: str) -> None:
+    """Remove a token; running proxies notice within a second. NotFound."""
+    with _locked(path):
+        tokens = list_tokens(path)
+        kept = [token for token in tokens if token.name != name]
+        if len(kept) == len(tokens):
+            raise NotFound(f"there is no token named {name!r} in {path}")
+        _write(path, kept)
+
+
+class TokenBook:
+    """The tokens of a file as a running proxy knows them."""
+
+    def __init__(self, path: Path) -> None:
+        """Reads the file: Corrupt or UnknownFormat where it cannot be used."""
+        self._path = path
+        self._seen = stamp_of(path)
+        self._by_digest = _by_digest(path)
+
+    def reload(self) -> bool:
+        """Read the file again if it changed; whether it did.
+
+        Raises as list_tokens does, and then keeps the tokens it knows: until the file changes if
+        its bytes are wrong, else until it can be read.
+        """
+        stamp = stamp_of(self._path)
+        if stamp == self._seen:
+            return False
+        try:
+            self._by_digest = _by_digest(self._path)
+        except (Corrupt, UnknownFormat):
+            self._seen = stamp
+            raise
+        self._seen = stamp
+        return True
+
+    def check(self, token: str, repo: str | None) -> Verdict:
+        """The verdict for a token, and a repository where one is asked for."""
+        # The time that this takes can tell something of digests, and nothing of what they are of;
+        # looking at each of 10,000 tokens would let strangers keep the event loop busy.
+        found = self._by_digest.get(_digest(token))
+        if found is None:
+            return Verdict.UNKNOWN
+        if repo is not None and not found.allows(repo):
+            return Verdict.FORBIDDEN
+        return Verdict.ALLOWED
+
+
+def _by_digest(path: Path) -> dict[str, Token]:
+    return {token.digest: token for token in list_tokens(path)}
+
+
+def bearer_of(authorization: str | None) -> str | None:
+    """The token of an Authorization header; None for another scheme or none (RFC 6750, 2.1)."""
+    scheme, _, token = (authorization or "").strip().partition(" ")
+    token = token.strip()
+    return token if scheme.lower() == "bearer" and token else None
+
+
+def _digest(text: str) -> str:
+    return digest_of(text.encode("utf-8", "surrogatepass")).hex()
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Keep others from changing the file meanwhile."""
+    lock = path.with_name(path.name + ".lock")
+    try:
+        fd = os.open(lock, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise InvalidInput(f"tokens file {path} cannot be changed: {error.strerror}") from error
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _write(path: Path, tokens: list[Token]) -> None:
+    """Replace the file in one step; only its owner can read it."""
+    data = msgspec.json.format(msgspec.json.encode(_Document(VERSION, tokens))) + b"\n"
+    new = path.with_name(path.name + ".new")
+    try:
+        fd = os.open(new, os.O_CREAT | os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with os.fdopen(fd, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(path)
+    except OSError as error:
+        raise InvalidInput(f"tokens file {path} cannot be written: {error.strerror}") from error

@@ -1,0 +1,122 @@
+"""A node's part in its cluster as the settings want it: opened, kept up to date, ended."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import NamedTuple
+
+from lodefs.proxy.config import Config
+from lodefs.proxy.peers.client.connection_pool import IDLE_MAX, Connections
+from lodefs.proxy.peers.membership.addresses import Addresses
+from lodefs.proxy.peers.membership.cluster import Cluster, membership
+from lodefs.proxy.peers.membership.members import follow
+from lodefs.proxy.peers.membership.prober import CONCURRENCY, LOOK_MAX, Prober
+from lodefs.proxy.peers.membership.readiness import probe
+from lodefs.proxy.peers.membership.self_detection import Oneself
+from lodefs.proxy.peers.peering import Limits, Peering
+from lodefs.proxy.peers.security.credentials import Trust
+from lodefs.proxy.peers.security.tls import TlsFiles
+from lodefs.proxy.runtime.thread_pools import Pool
+
+DISK_THREADS = 2  # for what blocks a little: files that are watched
+
+
+class Sockets(NamedTuple):
+    """How many sockets to other nodes may be open at a time, besides those of fetches."""
+
+    idle: int  # kept between requests
+    looks: int  # probes of one look
+    probes: int  # those that the schedule wants
+
+
+def sockets_of(count: int) -> Sockets:
+    """So many sockets, shared out. Where they are few, fewer members are probed at once."""
+    probes = min(CONCURRENCY, count // 4)
+    looks = min(LOOK_MAX, count // 3)
+    return Sockets(min(IDLE_MAX, count - looks - probes), looks, probes)
+
+
+class Part(NamedTuple):
+    """A node's part in a cluster: its exchange of packs, and TLS for its peer door."""
+
+    peering: Peering
+    tls: ssl.SSLContext | None
+
+
+@asynccontextmanager
+async def open_part(config: Config, sockets_max: int) -> AsyncIterator[Part | None]:
+    """The part that ``config`` names; None where this node is alone. ``sockets_max``: to other
+    nodes, besides those of fetches. InvalidInput."""
+    if not config.in_cluster:
+        yield None
+        return
+    disk = Pool("peers", threads=DISK_THREADS)
+    try:
+        async with _opened(config, disk, sockets_of(sockets_max)) as part:
+            yield part
+    finally:
+        await disk.close()
+
+
+@asynccontextmanager
+async def _opened(config: Config, disk: Pool, sockets: Sockets) -> AsyncIterator[Part]:
+    host, port = config.peer_listen or ("", None)
+    cluster = Cluster(
+        membership(
+            disk, peers=config.peers, peers_file=config.peers_file, peers_dns=config.peers_dns
+        ),
+        Addresses(time.monotonic),
+        Oneself(port, config.peer_address, host=host),
+        disk,
+    )
+    trust = Trust(
+        cluster.own_addresses,
+        disk,
+        secret_file=config.peer_secret_file,
+        tls_files=tls_files(config),
+        allow_anonymous=config.peer_allow_anonymous,
+    )
+    tls = trust.tls
+    limits = Limits(config.peer_upload_bytes_per_s_max, config.peer_download_bytes_per_s_max)
+    connections = Connections(
+        cluster.endpoints, lambda: tls.client() if tls else None, idle_max=sockets.idle
+    )
+    peering = Peering(
+        cluster.members, cluster.own_addresses, trust.authenticator, connections, limits
+    )
+    prober = Prober(
+        cluster.members,
+        cluster.own_addresses,
+        peering.health,
+        lambda address: probe(
+            address, cluster.endpoints, trust.authenticator, tls.client if tls else None
+        ),
+        probes_max=sockets.probes,
+        looks_max=sockets.looks,
+    )
+    peering.prober = prober
+    await cluster.start()
+    tasks = [asyncio.create_task(follow(look)) for look in (trust.refresh, prober.refresh)]
+    try:
+        yield Part(peering, tls.server() if tls else None)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await prober.close()
+        await cluster.close()
+        peering.close()
+
+
+def tls_files(config: Config) -> TlsFiles | None:
+    """The files of mutual TLS, where the settings name them: all, or none."""
+    cert, key, ca = (
+        config.peer_tls_cert_file,
+        config.peer_tls_key_file,
+        config.peer_tls_ca_file,
+    )
+    return TlsFiles(cert, key, ca) if cert and key and ca else None

@@ -1,0 +1,116 @@
+"""Connections to peers' doors, kept between requests. For any thread."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import ssl
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+
+from lodefs.chunkstore.errors import Unavailable
+from lodefs.proxy.peers.client.http_attempt import Attempt
+from lodefs.proxy.peers.membership.addresses import Endpoint
+
+IDLE_MAX = 256  # of all peers together
+IDLE_OF_PEER_MAX = 8
+_IN_PROGRESS = (errno.EINPROGRESS, errno.EWOULDBLOCK)
+
+
+class Connections:
+    """Begins requests to peers. ``endpoints`` says where a peer is, ``tls`` gives the context of
+    new connections, None for plain ones."""
+
+    def __init__(
+        self,
+        endpoints: Callable[[str], Sequence[Endpoint]],
+        tls: Callable[[], ssl.SSLContext | None] = lambda: None,
+        *,
+        idle_max: int = IDLE_MAX,
+    ) -> None:
+        """``idle_max``: connections that are kept, of all peers together."""
+        self._idle_max = idle_max
+        self._endpoints = endpoints
+        self._tls = tls
+        self._lock = threading.Lock()  # guards the fields below
+        self._idle: OrderedDict[str, list[socket.socket]] = OrderedDict()
+        self._count = 0
+        self._closed = False
+
+    def begin(
+        self,
+        address: str,
+        request: Callable[[], bytes],
+        body_size_bytes_max: int,
+        *,
+        fresh: bool = False,
+    ) -> Attempt:
+        """A request to a peer, to be advanced, on a kept connection unless ``fresh``. Unavailable
+        if the peer is nowhere.
+
+        ``request`` makes it: what is sent again is signed anew.
+        """
+        sock = None if fresh else self._take(address)
+        reused = sock is not None
+        return Attempt(
+            address,
+            sock or _connect(address, self._endpoints(address)),
+            request(),
+            body_size_bytes_max,
+            is_reused=reused,
+            tls=None if reused else self._tls(),
+        )
+
+    def end(self, attempt: Attempt) -> None:
+        """Keeps the connection of an attempt that was answered, closes any other."""
+        if attempt.is_reusable:
+            with self._lock:
+                idle = self._idle.setdefault(attempt.address, [])
+                self._idle.move_to_end(attempt.address)
+                if not self._closed and len(idle) < IDLE_OF_PEER_MAX:
+                    idle.append(attempt.sock)
+                    self._count += 1
+                    self._drop_surplus()
+                    return
+        attempt.sock.close()
+
+    def close(self) -> None:
+        """Closes what is idle, and what becomes so."""
+        with self._lock:
+            self._closed = True
+            idle, self._idle = self._idle, OrderedDict()
+        for socks in idle.values():
+            for sock in socks:
+                sock.close()
+
+    def _take(self, address: str) -> socket.socket | None:
+        with self._lock:
+            idle = self._idle.get(address)
+            if not idle:
+                return None
+            self._count -= 1
+            return idle.pop()
+
+    def _drop_surplus(self) -> None:
+        while self._count > self._idle_max:
+            _, socks = self._idle.popitem(last=False)
+            self._count -= len(socks)
+            for sock in socks:
+                sock.close()
+
+
+def _connect(address: str, endpoints: Sequence[Endpoint]) -> socket.socket:
+    """A socket that is being connected, to the first of the addresses that can be. Unavailable."""
+    why = "its name has no address"
+    for family, host, port in endpoints:
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        sock.settimeout(0)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        code = sock.connect_ex((host, port))
+        if code in (0, *_IN_PROGRESS):
+            return sock
+        sock.close()
+        why = os.strerror(code)
+    raise Unavailable(f"peer {address}: {why}")

@@ -1,0 +1,268 @@
+"""One thing asked of the cluster: the driver of a Plan, with sockets, a clock and a poll loop."""
+
+from __future__ import annotations
+
+import logging
+import select
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Generic, TypeVar
+
+from lodefs.chunkstore.errors import InvalidInput, LodefsError, Unavailable
+from lodefs.chunkstore.format.decoding import from_json, from_msgpack
+from lodefs.chunkstore.nodeapi import wire
+from lodefs.chunkstore.types import Buffer
+from lodefs.proxy.peers.client.connection_pool import Connections
+from lodefs.proxy.peers.client.http_attempt import Attempt, PeerAnswer
+from lodefs.proxy.peers.client.peer_health import Health
+from lodefs.proxy.peers.client.phases import PhaseClock
+from lodefs.proxy.peers.client.rate_limit import Bandwidth
+from lodefs.proxy.peers.client.request_plan import Ask, AskStore, GiveUp, Plan
+from lodefs.proxy.peers.membership.peer import Peer
+from lodefs.proxy.peers.membership.peer_standing import Fault
+from lodefs.proxy.peers.security.request_signing import Authenticator
+from lodefs.proxy.runtime.counters import Counter, Meter
+
+T = TypeVar("T")
+log = logging.getLogger("lodefs.peers")
+
+ANSWER_SIZE_BYTES_MIN = 64 * 1024  # of what is taken: refusals have bodies too
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What all races of a node share."""
+
+    health: Health
+    connections: Connections
+    authenticator: Authenticator
+    download: Bandwidth
+    meter: Meter
+    members: Callable[[], Sequence[Peer]]
+    clock_s: Callable[[], float] = time.monotonic
+
+
+@dataclass(frozen=True, slots=True)
+class Question(Generic[T]):
+    """What is asked. ``checked`` makes the result of a body, or raises Corrupt."""
+
+    target: str  # path and query
+    size_bytes: int  # that is expected
+    size_bytes_max: int
+    checked: Callable[[Buffer], T]
+    begun: Callable[[], None] = lambda: None  # called when a peer's bytes begin to come
+
+
+@dataclass(slots=True)
+class _Running:
+    attempt: Attempt
+    action: Ask
+    begin_s: float
+    phases: PhaseClock
+    told: bool = False  # the plan knows that its body began
+
+    @property
+    def peer(self) -> Peer:
+        return self.action.peer
+
+
+class Race(Generic[T]):
+    """The peers that are asked one question, from the first to the first right answer."""
+
+    def __init__(self, plan: Plan, question: Question[T], means: Means) -> None:
+        self._plan = plan
+        self._question = question
+        self._means = means
+        self._running: dict[int, _Running] = {}
+        self._poll = select.poll()
+        self._asked = False
+
+    def run(self) -> tuple[T, Peer] | None:
+        """The answer and who gave it; None where the store is to be asked. Whoever is slower is
+        left alone."""
+        clock_s = self._means.clock_s
+        try:
+            while True:
+                action = self._plan.next(clock_s())
+                if isinstance(action, AskStore):
+                    if self._asked:
+                        self._means.meter.add(Counter.PEER_FALLBACKS)
+                    return None
+                if isinstance(action, Ask):
+                    self._ask(action)
+                    continue
+                if isinstance(action, GiveUp):
+                    self._give_up(action)
+                    continue
+                for running in self._ready(self._until_s(action.until_s) - clock_s()):
+                    found = self._advance(running)
+                    if found is not None:
+                        return found, running.peer
+                self._end_late(clock_s())
+        finally:
+            for fd, running in list(self._running.items()):
+                self._drop(fd, running.attempt)
+
+    def _ask(self, action: Ask) -> None:
+        self._means.meter.add(Counter.PEER_REQUESTS)
+        self._asked = True
+        self._begin(action, fresh=False)
+
+    def _begin(self, action: Ask, *, fresh: bool) -> None:
+        peer, now_s = action.peer, self._means.clock_s()
+        limit = max(self._question.size_bytes_max, ANSWER_SIZE_BYTES_MIN)
+        request = partial(self._request, action)
+        try:
+            attempt = self._means.connections.begin(peer.address, request, limit, fresh=fresh)
+        except Unavailable as error:
+            self._failed(peer, Fault.UNREACHABLE, error)
+            return
+        phases = PhaseClock(attempt.phase, now_s)
+        self._running[attempt.fileno()] = _Running(attempt, action, now_s, phases)
+        self._poll.register(attempt.fileno(), attempt.events)
+
+    def _request(self, action: Ask) -> bytes:
+        target, address = self._question.target, action.peer.address
+        if action.cached:
+            target += f"{'&' if '?' in target else '?'}cached=1"
+        signed = self._means.authenticator.sign("GET", target, to=address)
+        lines = "".join(f"{name}: {value}\r\n" for name, value in [("Host", address), *signed])
+        return f"GET {target} HTTP/1.1\r\n{lines}\r\n".encode("latin-1")
+
+    def _ready(self, wait_s: float) -> list[_Running]:
+        """Those that can go on; after the time given nobody."""
+        if not self._running:
+            time.sleep(max(wait_s, 0))
+            return []
+        at_once = [one for one in self._running.values() if one.attempt.answer is not None]
+        if at_once:
+            return at_once
+        found = self._poll.poll(max(wait_s, 0) * 1000)
+        return [self._running[fd] for fd, _ in found if fd in self._running]
+
+    def _until_s(self, until_s: float) -> float:
+        """When something has to be looked at, if nothing happens before."""
+        return min([until_s, *(one.phases.until_s for one in self._running.values())])
+
+    def _end_late(self, now_s: float) -> None:
+        """Ends those that were in one phase of their request for too long."""
+        for fd, running in list(self._running.items()):
+            why = running.phases.late(now_s)
+            if why:
+                self._drop(fd, running.attempt)
+                self._failed(running.peer, Fault.LATE, Unavailable(why))
+
+    def _advance(self, running: _Running) -> T | None:
+        """Goes on with one; the result where it has come."""
+        attempt, clock_s = running.attempt, self._means.clock_s
+        fd = attempt.fileno()
+        try:
+            if attempt.answer is None:
+                attempt.advance()
+        except Unavailable as error:
+            self._drop(fd, attempt)
+            if attempt.is_reused and not attempt.began:
+                self._begin(running.action, fresh=True)
+            else:
+                self._failed(running.peer, attempt.fault, error)
+            return None
+        running.phases.see(attempt.phase, clock_s())
+        is_data = attempt.status == 200  # of anything else only the end counts
+        if is_data and (attempt.got_bytes or attempt.answer is not None) and not running.told:
+            running.told = True
+            self._question.begun()
+            self._plan.began(attempt.address, clock_s())
+            self._means.health.began(attempt.address, clock_s() - running.begin_s)
+        if attempt.answer is None:
+            if is_data and attempt.got_bytes:
+                self._plan.received(attempt.address, attempt.got_bytes, clock_s())
+            self._poll.register(attempt.fileno(), attempt.events)
+            return None
+        self._drop(fd, attempt)
+        return self._answered(running, attempt.answer)
+
+    def _answered(self, running: _Running, answer: PeerAnswer) -> T | None:
+        means, address, now_s = self._means, running.peer.address, self._means.clock_s()
+        busy = _busy(answer)
+        if busy is not None:
+            members = {peer.address: peer for peer in means.members()}
+            named = [members[one] for one in busy.addresses if one in members]
+            means.meter.add(Counter.PEER_BUSY)
+            self._plan.busy(address, named, max(busy.retry_after_s, 0.0), now_s)
+            return None
+        if answer.status == 404:
+            self._plan.lacking(address, now_s)
+            return None
+        if answer.status != 200:
+            is_refused = answer.status in (401, 403)
+            fault = Fault.REFUSING if is_refused else Fault.FAILING
+            self._failed(running.peer, fault, Unavailable(said(answer)))
+            return None
+        try:
+            found = self._question.checked(answer.body)
+        except LodefsError as error:
+            self._failed(running.peer, Fault.WRONG, error)
+            return None
+        size_bytes = len(answer.body)
+        means.health.served(address, size_bytes, now_s - running.begin_s, now_s)
+        self._plan.won(address, now_s)
+        means.meter.add(Counter.PEER_FETCHED_BYTES, size_bytes)
+        wait_s = means.download.reserve(size_bytes, now_s)
+        if wait_s > 0:
+            time.sleep(wait_s)  # this thread asks for no more until then
+        return found
+
+    def _failed(self, peer: Peer, fault: Fault, error: LodefsError) -> None:
+        means, address, now_s = self._means, peer.address, self._means.clock_s()
+        why = str(error).removeprefix(f"peer {address}: ")
+        log.debug("peer %s, asked for %s: %s", address, self._question.target, why)
+        if fault is Fault.WRONG:
+            means.meter.add(Counter.PEER_CORRUPT)
+            means.health.wrong(address, now_s, why)
+        else:
+            means.meter.add(Counter.PEER_FAILED)
+            if fault is Fault.REFUSING:
+                means.meter.add(Counter.PEER_DENIED)
+            means.health.failed(address, now_s, fault, why)
+        self._plan.failed(address, now_s)
+
+    def _give_up(self, action: GiveUp) -> None:
+        """One that is too slow: its connection is closed, and where it is to blame it counts as
+        failed."""
+        address = action.address
+        for fd, running in list(self._running.items()):
+            if running.peer.address == address:
+                now_s, attempt = self._means.clock_s(), running.attempt
+                why = f"{attempt.got_bytes} bytes came in {now_s - running.begin_s:.2f} s"
+                log.debug("peer %s is too slow for %s: %s", address, self._question.target, why)
+                self._means.meter.add(Counter.PEER_FAILED)
+                if action.to_blame:
+                    self._means.health.failed(address, now_s, Fault.LATE, why)
+                self._drop(fd, running.attempt)
+
+    def _drop(self, fd: int, attempt: Attempt) -> None:
+        self._poll.unregister(fd)
+        del self._running[fd]
+        self._means.connections.end(attempt)
+
+
+def said(answer: PeerAnswer) -> str:
+    """What an answer of 400 and more says, in words."""
+    try:
+        told = from_json(answer.body, wire.Failure).message
+    except InvalidInput:
+        told = bytes(answer.body[:200]).decode("utf-8", "backslashreplace")
+    return f"{answer.status}: {told[:500]}"
+
+
+def _busy(answer: PeerAnswer) -> wire.Busy | None:
+    """What a peer says that has too much to do; None for any other answer, also for the 503 of
+    one that is stopping."""
+    if answer.status != 503 or answer.headers.get("content-type") != wire.MSGPACK:
+        return None
+    try:
+        return from_msgpack(answer.body, wire.Busy)
+    except InvalidInput:
+        return None

@@ -1,0 +1,201 @@
+"""One request to one peer, without blocking: HTTP/1.1 (RFC 9112) on a socket that a loop polls.
+
+A thread that wants chunks may have two peers at work at once, so requests are steps of a machine
+and not calls.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import ssl
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from lodefs.chunkstore.errors import Unavailable
+from lodefs.chunkstore.types import Buffer
+from lodefs.proxy.peers.client.phases import Phase
+from lodefs.proxy.peers.membership.peer_standing import Fault
+
+HEAD_SIZE_BYTES_MAX = 16 * 1024
+HEAD_LINES_MAX = 64
+_RECEIVE_SIZE_BYTES = 64 * 1024
+_END = b"\r\n\r\n"
+_READ, _WRITE = select.POLLIN, select.POLLOUT
+
+
+class PeerAnswer(NamedTuple):
+    """``headers`` by lower-case name."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: Buffer
+
+
+class Attempt:
+    """A request under way on a connection. ``advance`` whenever ``fileno`` is ready for
+    ``events``, until there is an ``answer``.
+
+    ``body_size_bytes_max`` bounds what is taken. ``is_reused`` and ``began``: where the connection
+    was idle before and ends before the first byte, the request may be sent again on a fresh one.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        sock: socket.socket,
+        request: bytes,
+        body_size_bytes_max: int,
+        *,
+        is_reused: bool = False,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        """``tls``: to be spoken on a new connection."""
+        self.address = address
+        self.sock = sock
+        self.is_reused = is_reused
+        self.began = False
+        self.answer: PeerAnswer | None = None
+        self.events = _WRITE
+        self._unsent = memoryview(request)
+        self._body_size_bytes_max = body_size_bytes_max
+        self._head = b""
+        self.status = 0
+        self._headers: dict[str, str] = {}
+        self._body: memoryview | None = None
+        self.got_bytes = 0  # of the body
+        self.fault = Fault.UNREACHABLE  # what it is where ``advance`` raises
+        self._request_bytes = len(request)
+        self._tls = tls
+
+    def fileno(self) -> int:
+        """The descriptor to poll."""
+        return self.sock.fileno()
+
+    @property
+    def phase(self) -> Phase:
+        """What it waits for."""
+        if self._tls is not None:
+            return Phase.TLS if isinstance(self.sock, ssl.SSLSocket) else Phase.CONNECT
+        if self._unsent:
+            is_new = len(self._unsent) == self._request_bytes and not self.is_reused
+            return Phase.CONNECT if is_new else Phase.SEND
+        if self._body is not None:
+            return Phase.BODY
+        return Phase.HEAD if self.began else Phase.ANSWER
+
+    @property
+    def is_reusable(self) -> bool:
+        """Whether the connection can serve another request."""
+        return self.answer is not None and self._headers.get("connection", "").lower() != "close"
+
+    def advance(self) -> None:
+        """Does what can be done without waiting. Unavailable if the peer cannot be reached, ends
+        the connection, or does not speak HTTP as it should; ``fault`` says which."""
+        try:
+            self._advance()
+        except (BlockingIOError, ssl.SSLWantReadError):
+            self.events = _READ
+        except ssl.SSLWantWriteError:
+            self.events = _WRITE
+        except (OSError, ValueError) as error:
+            self.fault = _fault_of(error)
+            why = error.strerror if isinstance(error, OSError) else str(error)
+            raise Unavailable(f"peer {self.address}: {why or error}") from error
+
+    def _advance(self) -> None:
+        if self._tls is not None and not self._shake_hands(self._tls):
+            return
+        while self._unsent:
+            try:
+                sent = self.sock.send(self._unsent)
+            except BlockingIOError:
+                self.events = _WRITE
+                return
+            self._unsent = self._unsent[sent:]
+        self.events = _READ
+        while self.answer is None:
+            if self._body is None:
+                self._receive_head()
+            else:
+                self._receive_body(self._body)
+
+    def _shake_hands(self, tls: ssl.SSLContext) -> bool:
+        """Whether TLS is ready. It can only begin when the connection is there."""
+        sock = self.sock
+        if not isinstance(sock, ssl.SSLSocket):
+            code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            if code:
+                raise OSError(code, os.strerror(code))
+            try:
+                sock.getpeername()
+            except OSError:
+                self.events = _WRITE
+                return False
+            sock = tls.wrap_socket(sock, do_handshake_on_connect=False)
+            self.sock = sock
+        sock.do_handshake()
+        self._tls = None
+        return True
+
+    def _receive_head(self) -> None:
+        data = self.sock.recv(_RECEIVE_SIZE_BYTES)
+        if not data:
+            raise ConnectionResetError(0, "the connection ended before the answer")
+        self.began = True
+        self._head += data
+        end = self._head.find(_END)
+        if max(end, len(self._head) if end < 0 else 0) > HEAD_SIZE_BYTES_MAX:
+            raise ValueError(f"the answer's head has no end within {HEAD_SIZE_BYTES_MAX} bytes")
+        if end < 0:
+            return
+        size_bytes = self._parse(self._head[:end].decode("latin-1"))
+        rest = self._head[end + len(_END) :]
+        if len(rest) > size_bytes:
+            raise ValueError("more came than was asked for")
+        body = memoryview(bytearray(size_bytes))
+        body[: len(rest)] = rest
+        self._body, self.got_bytes = body, len(rest)
+        self._end_if_whole(body)
+
+    def _parse(self, head: str) -> int:
+        """Takes status and headers; the body's size."""
+        line, *lines = head.split("\r\n")
+        version, _, status = line.partition(" ")
+        if len(lines) > HEAD_LINES_MAX:
+            raise ValueError(f"the answer's head has more than {HEAD_LINES_MAX} lines")
+        for text in lines:
+            name, _, value = text.partition(":")
+            if name.lower() == "content-length" and "content-length" in self._headers:
+                raise ValueError("the answer has two lengths")
+            self._headers[name.lower()] = value.strip()
+        length = self._headers.get("content-length", "")
+        is_plain = length.isdecimal() and length.isascii() and len(length) < 19
+        if version != "HTTP/1.1" or not status[:3].isdecimal() or not is_plain:
+            raise ValueError(f"the answer is of another form: {line[:80]!r}")
+        if int(length) > self._body_size_bytes_max:
+            raise ValueError(f"{length} bytes are more than were asked for")
+        self.status = int(status[:3])
+        return int(length)
+
+    def _receive_body(self, body: memoryview) -> None:
+        count = self.sock.recv_into(body[self.got_bytes :])
+        if not count:
+            left = len(body) - self.got_bytes
+            raise ConnectionResetError(0, f"the answer ended {left} bytes before its end")
+        self.got_bytes += count
+        self._end_if_whole(body)
+
+    def _end_if_whole(self, body: memoryview) -> None:
+        if self.got_bytes == len(body):
+            self.answer = PeerAnswer(self.status, self._headers, body)
+
+
+def _fault_of(error: Exception) -> Fault:
+    if isinstance(error, ValueError) and not isinstance(error, OSError):
+        return Fault.WRONG
+    is_cut = isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError)
+    if isinstance(error, ssl.SSLError) and not is_cut:
+        return Fault.REFUSING
+    return Fault.UNREACHABLE

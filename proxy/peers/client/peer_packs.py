@@ -1,0 +1,153 @@
+"""Packs from the cluster: a pack's owner is asked, others where it does not do, then the store.
+
+Whom to ask and how long to wait is decided by request_plan.py; hedged_request.py does it. Nothing
+that a peer sent is believed: an index is checked by the pack's id, a chunk by its own.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from lodefs.chunkstore.errors import Corrupt
+from lodefs.chunkstore.format.names import PackId, digest_of
+from lodefs.chunkstore.format.pack import PackIndex
+from lodefs.chunkstore.nodeapi import wire
+from lodefs.chunkstore.nodecache import layout as layout
+from lodefs.chunkstore.types import Buffer
+from lodefs.proxy.fetch.pack_source import Loaded, PackSource
+from lodefs.proxy.peers.client.hedge_budget import Budgets
+from lodefs.proxy.peers.client.hedged_request import Means, Question, Race, T
+from lodefs.proxy.peers.client.request_plan import Plan
+from lodefs.proxy.peers.membership.peer import Peer
+from lodefs.proxy.peers.membership.rendezvous import Owners
+from lodefs.proxy.runtime.origin import Begun
+
+SENDERS_MAX = 1024
+_ETAG = re.compile(r"[!-~]{0,256}")  # it goes into a header of requests to S3
+INDEX_SIZE_BYTES_USUAL = 64 * 1024
+
+
+class PeerPacks:
+    """A PackSource before another, the origin. For any thread."""
+
+    def __init__(
+        self,
+        origin: PackSource,
+        means: Means,
+        budgets: Budgets,
+        own_addresses: Callable[[], Sequence[str]],
+    ) -> None:
+        """``own_addresses``: by which this node is a member."""
+        self._origin = origin
+        self._means = means
+        self._budgets = budgets
+        self._own_addresses = own_addresses
+        self._owners = Owners()
+        self._lock = threading.Lock()  # guards the map
+        self._senders: OrderedDict[PackId, Peer] = OrderedDict()
+
+    @property
+    def url(self) -> str:
+        return self._origin.url
+
+    def waits_for_peers(self, pack_id: PackId) -> bool:
+        owners = self._owners_of(pack_id)
+        return bool(owners) and owners[0].address not in self._own_addresses()
+
+    def index(self, pack_id: PackId) -> Loaded:
+        def checked(body: Buffer) -> Loaded:
+            etag, data = layout.decode_pack_row(bytes(body))
+            if not _ETAG.fullmatch(etag):
+                raise Corrupt(f"the index of pack {pack_id.hex()} comes with a malformed ETag")
+            return Loaded(PackIndex.decode(pack_id, data), etag)
+
+        target = wire.peer_index(pack_id.hex())
+        question = Question(target, INDEX_SIZE_BYTES_USUAL, wire.PEER_INDEX_SIZE_BYTES_MAX, checked)
+        found = self._from_peers(pack_id, question)
+        return self._origin.index(pack_id) if found is None else found
+
+    def read(
+        self, loaded: Loaded, first: int, count: int, begun: Begun = lambda _origin: None
+    ) -> list[Buffer]:
+        index = loaded.index
+        size_bytes = index.raw_offsets[first + count] - index.raw_offsets[first]
+        question = Question(
+            wire.peer_chunks(index.pack_id.hex(), first, count),
+            size_bytes,
+            size_bytes,
+            lambda body: checked_chunks(index, first, count, body),
+            lambda: begun(wire.Origin.PEERS),
+        )
+        found = self._from_peers(index.pack_id, question)
+        if found is not None:
+            self._budgets.got(size_bytes)
+            return found
+        clock_s = self._means.clock_s
+        begin_s = clock_s()
+        raws = self._origin.read(loaded, first, count, begun)
+        self._means.health.store_served(size_bytes, clock_s() - begin_s)
+        return raws
+
+    def _owners_of(self, pack_id: PackId) -> list[Peer]:
+        """The owners of a pack, best first; this node by its first name, whichever is ranked."""
+        own = self._own_addresses()
+        return [
+            replace(peer, address=own[0]) if peer.address in own else peer
+            for peer in self._owners.of(self._means.members(), pack_id)
+        ]
+
+    def _from_peers(self, pack_id: PackId, question: Question[T]) -> T | None:
+        """What a peer answers, checked; None where the store is to be asked."""
+        means, own = self._means, self._own_addresses()
+        self._budgets.resize(len(means.members()))
+        owners = self._owners_of(pack_id)
+        plan = Plan(
+            owners,
+            self_address=own[0] if own else "",
+            size_bytes=question.size_bytes,
+            health=means.health,
+            budgets=self._budgets,
+            now_s=means.clock_s(),
+            jitter=random.random,
+            known=self._known(pack_id),
+        )
+        found = Race(plan, question, means).run()
+        if found is None:
+            return None
+        if found[1] not in owners:
+            self._remember(pack_id, found[1])
+        return found[0]
+
+    def _known(self, pack_id: PackId) -> list[Peer]:
+        """Who, not being an owner, sent a part of the pack lately."""
+        with self._lock:
+            peer = self._senders.get(pack_id)
+            return [] if peer is None else [peer]
+
+    def _remember(self, pack_id: PackId, peer: Peer) -> None:
+        with self._lock:
+            self._senders[pack_id] = peer
+            self._senders.move_to_end(pack_id)
+            if len(self._senders) > SENDERS_MAX:
+                self._senders.popitem(last=False)
+
+
+def checked_chunks(index: PackIndex, first: int, count: int, body: Buffer) -> list[Buffer]:
+    """Chunks [first, first + count) out of their bytes one after the other. Corrupt where one is
+    not what its id says."""
+    view, base = memoryview(body), index.raw_offsets[first]
+    what = f"chunks {first} to {first + count - 1} of pack {index.pack_id.hex()}"
+    if len(view) != index.raw_offsets[first + count] - base:
+        raise Corrupt(f"{what}: {len(view)} bytes came")
+    chunks: list[Buffer] = []
+    for n in range(first, first + count):
+        raw = view[index.raw_offsets[n] - base : index.raw_offsets[n + 1] - base]
+        if bytes(digest_of(raw)) != bytes(index.chunk_id(n)):
+            raise Corrupt(f"{what}: chunk {n} is not what its id says")
+        chunks.append(raw)
+    return chunks

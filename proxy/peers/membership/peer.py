@@ -1,0 +1,87 @@
+"""Peer: one node of the cluster, and the text that names it."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from dataclasses import dataclass
+
+from lodefs.chunkstore.errors import InvalidInput
+
+PORT_DEFAULT = 7441
+WEIGHT_MIN, WEIGHT_MAX = 0.001, 1_000_000.0
+_ADDRESS = re.compile(r"(\[[^\[\]]*\]|[^:\[\]]*)(?::([0-9]{1,5}))?\Z")
+_LABEL = r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?"
+_NAME = re.compile(rf"(?=.{{1,253}}\Z){_LABEL}(?:\.{_LABEL})*\Z")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Peer:
+    """One node of the cluster."""
+
+    address: str  # "HOST:PORT" of its peer door; its identity in the hashing
+    weight: float = 1.0  # its share of the packs, relative to the others'
+
+
+def parse_peer(text: str) -> Peer:
+    """The peer that ``HOST[:PORT][;weight=W]`` names; an IPv6 address stands in brackets.
+
+    One node has one spelling: names in lower case without a dot at the end, addresses in their
+    short form, the port always there. InvalidInput.
+    """
+    address, semicolon, label = text.strip().partition(";")
+    host, port = split_address(address)
+    weight = 1.0
+    if semicolon:
+        name, _, value = label.partition("=")
+        if name.strip() != "weight":
+            raise InvalidInput(f"{text!r}: after ';' only weight=NUMBER may stand")
+        weight = parse_weight(value, text)
+    return Peer(join_address(host, port), weight)
+
+
+def parse_weight(value: str, of: str) -> float:
+    """A weight from its text; ``of`` says in the error whose it is. InvalidInput."""
+    try:
+        weight = float(value)
+    except ValueError:
+        weight = 0.0
+    if not WEIGHT_MIN <= weight <= WEIGHT_MAX:  # also not a number
+        raise InvalidInput(
+            f"{of!r}: the weight must be a number from {WEIGHT_MIN:g} to {WEIGHT_MAX:.0f}"
+        )
+    return weight
+
+
+def split_address(text: str) -> tuple[str, int]:
+    """Host, without brackets, and port (7441 where there is none) of ``HOST[:PORT]``.
+
+    InvalidInput, which names the text.
+    """
+    match = _ADDRESS.match(text.strip())
+    port = int(match[2]) if match is not None and match[2] else PORT_DEFAULT
+    if match is None or not 0 < port < 65536:
+        raise InvalidInput(f"{text!r} is no address of a node: give HOST:PORT or [IPV6]:PORT")
+    return _canonical(match[1], text), port
+
+
+def join_address(host: str, port: int) -> str:
+    """``HOST:PORT``, with brackets around an IPv6 address."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _canonical(host: str, text: str) -> str:
+    if host.startswith("["):
+        try:
+            return str(ipaddress.IPv6Address(host[1:-1]))
+        except ValueError:
+            raise InvalidInput(f"{text!r}: {host[1:-1]!r} is no IPv6 address") from None
+    name = host.lower().removesuffix(".")
+    if re.fullmatch(r"[0-9.]+", name):
+        try:
+            return str(ipaddress.IPv4Address(name))
+        except ValueError:
+            raise InvalidInput(f"{text!r}: {host!r} is no IPv4 address") from None
+    if not _NAME.match(name):
+        raise InvalidInput(f"{text!r}: {host!r} is no name of a host")
+    return name

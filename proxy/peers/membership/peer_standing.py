@@ -1,0 +1,75 @@
+"""Standing: how things are between this node and a peer, in words for people and for /status."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from enum import StrEnum
+
+log = logging.getLogger("lodefs.peers")
+
+WELL = "well"
+DOWN = "down"  # probes fail, so that it is not asked at all
+REFUSED = "refused"  # it is well, and this node refuses its requests
+REFUSED_S = 180.0  # how long a refusal is told after the last one
+
+
+class Fault(StrEnum):
+    """What is the matter with a peer that was asked."""
+
+    UNREACHABLE = "unreachable"  # no connection, or one that broke
+    LATE = "late"  # too slow, or silent
+    FAILING = "failing"  # it answers with an error
+    REFUSING = "refusing"  # it does not trust this node, or its certificate is not trusted here
+    WRONG = "wrong"  # wrong bytes, or no HTTP as nodes speak it
+
+
+_TOLD = {
+    Fault.UNREACHABLE: "peer %s cannot be reached: %s",
+    Fault.LATE: "peer %s is too slow, and avoided for a time: %s",
+    Fault.FAILING: "peer %s answers with errors: %s",
+    Fault.REFUSING: "peer %s and this node do not trust each other: %s",
+    Fault.WRONG: "peer %s sent wrong bytes and is not asked for a time: %s",
+    REFUSED: "requests in the name of peer %s are refused: %s",
+}
+
+
+def log_change(address: str, state: str, reason: str) -> None:
+    """One line of the log about a peer that is in another state now."""
+    if state == WELL:
+        log.info("peer %s is well again", address)
+    else:
+        log.warning(_TOLD[state], address, reason)
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """One peer at one time. Times are seconds before it; None: never."""
+
+    state: str  # a Fault, or one of the words above
+    reason: str  # why it is not well; "" where it is
+    usable: bool  # it is asked for packs now
+    latency_s: float
+    seen_ago_s: float | None  # since it gave an answer or asked for something
+    received_bytes: int
+    sent_bytes: int
+    error: str  # the last one, also of a peer that is well again
+    error_ago_s: float | None
+
+    def view(self) -> dict[str, object]:
+        """For /status."""
+        return {
+            "usable": self.usable,
+            "state": self.state,
+            "reason": self.reason,
+            "latency_s": round(self.latency_s, 6),
+            "seen_ago_s": _rounded(self.seen_ago_s),
+            "received_bytes": self.received_bytes,
+            "sent_bytes": self.sent_bytes,
+            "error": self.error,
+            "error_ago_s": _rounded(self.error_ago_s),
+        }
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 3)

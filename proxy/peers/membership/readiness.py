@@ -1,0 +1,100 @@
+"""Readiness: asks a member whether it is ready and trusts this node, on connections of their own.
+
+``/readyz`` says the first to anybody; a signed request for ``/peers/hello`` shows the second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from lodefs.chunkstore.errors import InvalidInput
+from lodefs.chunkstore.format.decoding import from_json
+from lodefs.chunkstore.nodeapi import wire
+from lodefs.proxy.peers.membership.addresses import Endpoint
+from lodefs.proxy.peers.membership.peer_standing import Fault
+from lodefs.proxy.peers.security.request_signing import Authenticator
+
+READY = "/readyz"
+ANSWER_SIZE_BYTES_MAX = 4096
+
+
+class Found(NamedTuple):
+    """What a probe found: ``fault`` is None for a member that is well."""
+
+    fault: Fault | None
+    why: str = ""
+
+
+async def probe(
+    address: str,
+    endpoints: Callable[[str], Sequence[Endpoint]],
+    authenticator: Authenticator,
+    tls: Callable[[], ssl.SSLContext] | None = None,
+) -> Found:
+    """How the member at ``address`` is. Sets no time limit of its own."""
+    found = Found(Fault.UNREACHABLE, "its name has no address")
+    for endpoint in endpoints(address):
+        for target in (READY, wire.PEER_HELLO):
+            signed = authenticator.sign("GET", target, to=address) if target != READY else []
+            found = await _asked(endpoint, address, target, signed, tls() if tls else None)
+            if found.fault is not None:
+                break
+        if found.fault is not Fault.UNREACHABLE:
+            break
+    return found
+
+
+async def _asked(
+    endpoint: Endpoint,
+    address: str,
+    target: str,
+    headers: Sequence[tuple[str, str]],
+    context: ssl.SSLContext | None,
+) -> Found:
+    try:
+        reader, writer = await asyncio.open_connection(
+            endpoint.host, endpoint.port, ssl=context, limit=ANSWER_SIZE_BYTES_MAX
+        )
+        try:
+            lines = [f"GET {target} HTTP/1.1", f"Host: {address}", "Connection: close"]
+            lines += [f"{name}: {value}" for name, value in headers]
+            writer.write("\r\n".join([*lines, "", ""]).encode("latin-1"))
+            line = await reader.readuntil(b"\r\n")
+            status = line.split(b" ", 2)[1:2]
+            # a node from before /peers/hello says 404 to those that it trusts, 403 to others
+            if status == [b"200"] or (target != READY and status in ([b"204"], [b"404"])):
+                return Found(None)
+            refused = status in ([b"401"], [b"403"])
+            return Found(Fault.REFUSING if refused else Fault.FAILING, await _said(line, reader))
+        finally:
+            writer.transport.abort()
+    except asyncio.LimitOverrunError:
+        return Found(Fault.FAILING, "what it answers is no HTTP")
+    except EOFError:
+        return Found(Fault.UNREACHABLE, "the connection ended before the answer")
+    except OSError as error:
+        is_cut = isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError)
+        refused = isinstance(error, ssl.SSLError) and not is_cut
+        return Found(Fault.REFUSING if refused else Fault.UNREACHABLE, _words(error))
+
+
+def _words(error: OSError) -> str:
+    """asyncio's own words name the address, which whoever reads knows."""
+    is_system = not isinstance(error, ssl.SSLError) and error.errno
+    return os.strerror(error.errno) if is_system and error.errno else str(error)
+
+
+async def _said(line: bytes, reader: asyncio.StreamReader) -> str:
+    """The status line, and what the body of a refusal says."""
+    words = line.strip().decode("latin-1")[:200]
+    rest = b""
+    while len(rest) < ANSWER_SIZE_BYTES_MAX and (more := await reader.read(ANSWER_SIZE_BYTES_MAX)):
+        rest += more
+    try:
+        return from_json(rest.partition(b"\r\n\r\n")[2], wire.Failure).message[:500]
+    except InvalidInput:
+        return words

@@ -1,0 +1,76 @@
+"""Who owns a pack: weighted rendezvous hashing. Pure.
+
+Each member's score for a pack is -weight / ln(u), where u in (0, 1) comes from a 64-bit hash of
+both; the best scores own it. A member that joins or leaves moves only its own share, and shares
+are proportional to weights. After Schindelhauer and Schomaker, "Weighted distributed hash
+tables", SPAA 2005; the mixing is the finalizer of SplitMix64 (Steele, Lea and Flood, 2014).
+
+All nodes must agree: whatever changes a score here moves every pack of a running cluster to
+another owner. tests/golden/owners.json pins it.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from functools import lru_cache
+from hashlib import blake2b
+
+from lodefs.proxy.peers.membership.peer import Peer
+
+OWNERS = 8  # with a tenth of the nodes gone, one pack in 100 million has lost all of them
+SEEDS_MAX = 1 << 16
+PACKS_MAX = 4096
+MASK = (1 << 64) - 1
+
+
+def rank(peers: Sequence[Peer], pack: bytes, count: int = OWNERS) -> list[Peer]:
+    """The best ``count`` owners of a pack, best first, whatever order ``peers`` has.
+
+    ``pack`` is a digest: its first 8 bytes tell it from others. Ties go by address.
+    """
+    seed = int.from_bytes(pack[:8], "big")
+    scored = [(_score(_seed(peer.address) ^ seed, peer.weight), peer) for peer in peers]
+    return [peer for _, peer in heapq.nlargest(count, scored)]
+
+
+def _score(mixed: int, weight: float) -> float:
+    mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+    mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & MASK
+    mixed ^= mixed >> 31
+    return -weight / math.log((mixed >> 11) * 2.0**-53 + 2.0**-54)
+
+
+class Owners:
+    """``rank``, remembered for the packs used last: it takes 0.8 ms among 1,000 members. For any
+    thread."""
+
+    def __init__(self, *, packs_max: int = PACKS_MAX) -> None:
+        self._packs_max = packs_max
+        self._members: Sequence[Peer] = ()
+        self._ranked: OrderedDict[bytes, list[Peer]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def of(self, members: Sequence[Peer], pack: bytes) -> list[Peer]:
+        """The owners of a pack, best first; not to be changed. ``members`` is the same object
+        until they change."""
+        with self._lock:
+            if members is not self._members:
+                self._members = members
+                self._ranked.clear()
+            owners = self._ranked.get(pack)
+            if owners is None:
+                owners = self._ranked[pack] = rank(members, pack)
+                if len(self._ranked) > self._packs_max:
+                    self._ranked.popitem(last=False)
+            else:
+                self._ranked.move_to_end(pack)
+            return owners
+
+
+@lru_cache(SEEDS_MAX)
+def _seed(address: str) -> int:
+    return int.from_bytes(blake2b(address.encode(), digest_size=8).digest(), "big")

@@ -1,0 +1,85 @@
+"""Oneself: which of the members this node is."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+from lodefs.proxy.peers.membership.addresses import Endpoint, is_local
+from lodefs.proxy.peers.membership.members import named
+from lodefs.proxy.peers.membership.peer import Peer
+
+log = logging.getLogger("lodefs.peers")
+
+
+class Oneself:
+    """This node's addresses among the members, as found last."""
+
+    def __init__(
+        self,
+        port: int | None,
+        address: str | None,
+        *,
+        host: str = "",
+        is_local: Callable[[Endpoint], bool] = is_local,
+    ) -> None:
+        """``port``: of the peer door; None where there is none, and then this node is no member.
+        ``host``: where the door listens. ``address``: what the setting peer_address says."""
+        self._port = port
+        self._host = host
+        self._setting = address
+        self._is_local = is_local
+        self._said = ""
+        self._addresses: tuple[str, ...] = (address,) if address else ()
+
+    def addresses(self) -> tuple[str, ...]:
+        """The address that this node calls itself by, then others that lead here too: none of
+        them is to be asked. () where it is not known. For any thread; never blocks."""
+        return self._addresses
+
+    def look(self, members: Sequence[Peer], endpoints: Callable[[str], Sequence[Endpoint]]) -> None:
+        """Look for oneself among the members; ``endpoints`` says where each of them is. Blocks a
+        little (a socket for each member).
+
+        What is not as it should be is logged once.
+        """
+        if self._port is None:
+            return
+        places = {peer.address: set(endpoints(peer.address)) for peer in members}
+        # two nodes of one machine may have one port, each at an address of its own
+        exact = [one for one in places if any(map(self._is_the_door, places[one]))]
+        found = sorted(exact or (one for one in places if any(map(self._leads_here, places[one]))))
+        first = [self._setting] if self._setting else found[:1]
+        self._addresses = tuple(dict.fromkeys(first + found))
+        self._say(self._complaint([peer.address for peer in members]))
+
+    def _is_the_door(self, endpoint: Endpoint) -> bool:
+        return (endpoint.host, endpoint.port) == (self._host, self._port)
+
+    def _leads_here(self, endpoint: Endpoint) -> bool:
+        return endpoint.port == self._port and self._is_local(endpoint)
+
+    def _complaint(self, members: Sequence[str]) -> str:
+        if not members:
+            return ""
+        if not self._addresses:
+            return (
+                "this node is none of the members, so it owns nothing and only asks the others: "
+                f"list its address with port {self._port}, or set peer_address to what it is there"
+            )
+        if self._addresses[0] not in members:
+            return (
+                f"peer_address {self._addresses[0]} is none of the members, so this node owns "
+                f"nothing and only asks the others; members: {named(sorted(members))}"
+            )
+        if len(self._addresses) > 1:
+            return (
+                f"members {named(list(self._addresses))} are all this node, which goes by the "
+                "first: list every node once, or its share is too large"
+            )
+        return ""
+
+    def _say(self, complaint: str) -> None:
+        if complaint and complaint != self._said:
+            log.warning("%s", complaint)
+        self._said = complaint

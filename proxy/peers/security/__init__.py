@@ -1,0 +1,1 @@
+"""How nodes know each other: signed requests, certificates."""

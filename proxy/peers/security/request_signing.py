@@ -1,0 +1,136 @@
+"""Authenticators: how a node shows another that it belongs to the cluster.
+
+A request carries ``Authorization: Lodefs-HMAC-SHA256 peer=…,to=…,time=…,nonce=…,mac=…``. The MAC
+(RFC 2104) is over these and over method and target; docs/protocol.md has it in full. Requests
+have no bodies, and answers need no MAC: every chunk in them is checked against its BLAKE3.
+"""
+
+from __future__ import annotations
+
+import hmac
+import re
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from lodefs.chunkstore.errors import Denied
+from lodefs.proxy.peers.security.nonces import SeenNonces
+
+SCHEME = "Lodefs-HMAC-SHA256"
+PEER_HEADER = "X-Lodefs-Peer"  # who asks, where nothing has to prove it
+WINDOW_S = 30
+NONCES_MAX = 1 << 18
+UNKNOWN = "unknown"  # the name of a node that does not know its own address
+_NONCE_BYTES = 16
+_DOMAIN = "lodefs peer request 1"
+_NAME = re.compile(r"[A-Za-z0-9._:\[\]-]{1,261}\Z")
+_CREDENTIALS = re.compile(
+    r"peer=([A-Za-z0-9._:\[\]-]{1,261}),to=([A-Za-z0-9._:\[\]-]{1,261}),"
+    r"time=([0-9]{13}),nonce=([0-9a-f]{32}),mac=([0-9a-f]{64})\Z"
+)
+
+
+class Authenticator(Protocol):
+    """Both sides of a request between nodes. Usable by any thread."""
+
+    def sign(self, method: str, target: str, *, to: str) -> list[tuple[str, str]]:
+        """Headers to send with a request for ``target`` (path and query) to the node whose
+        address is ``to``. Good for one request: sign again to repeat it."""
+        ...
+
+    def check(self, method: str, target: str, headers: Mapping[str, str]) -> str:
+        """The name (address) of the node that asks. Denied, which says what is wrong.
+
+        A name is only as good as the cluster's secret: who holds it can take any.
+        """
+        ...
+
+
+class NoAuthenticator:
+    """Believes everybody: where client certificates do the job, or the operator wants no check."""
+
+    def __init__(self, own_addresses: Callable[[], Sequence[str]]) -> None:
+        self._own_addresses = own_addresses
+
+    def sign(self, method: str, target: str, *, to: str) -> list[tuple[str, str]]:  # noqa: ARG002
+        """As of Authenticator."""
+        return [(PEER_HEADER, _name(self._own_addresses()))]
+
+    def check(self, method: str, target: str, headers: Mapping[str, str]) -> str:  # noqa: ARG002
+        """As of Authenticator."""
+        name = headers.get(PEER_HEADER, "")
+        return name if _NAME.match(name) else UNKNOWN
+
+
+class HmacAuthenticator:
+    """Nodes that share a secret. ``shared`` gives the secrets: the first signs, all are accepted.
+
+    ``own_addresses`` gives this node's addresses among the members, its name first; while there
+    are none, requests that were signed for another node are accepted too.
+    """
+
+    def __init__(
+        self,
+        shared: Callable[[], Sequence[bytes]],
+        own_addresses: Callable[[], Sequence[str]],
+        *,
+        clock_s: Callable[[], float] = time.time,
+        nonces_max: int = NONCES_MAX,
+    ) -> None:
+        self._shared = shared
+        self._own_addresses = own_addresses
+        self._clock_s = clock_s
+        self._seen = SeenNonces(
+            since_ms=int(clock_s() * 1000), window_s=WINDOW_S, nonces_max=nonces_max
+        )
+
+    def sign(self, method: str, target: str, *, to: str) -> list[tuple[str, str]]:
+        """As of Authenticator."""
+        peer = _name(self._own_addresses())
+        time_ms = str(int(self._clock_s() * 1000))
+        nonce = secrets.token_hex(_NONCE_BYTES)
+        mac = _mac(self._shared()[0], method, target, peer, to, time_ms, nonce)
+        value = f"{SCHEME} peer={peer},to={to},time={time_ms},nonce={nonce},mac={mac}"
+        return [("Authorization", value)]
+
+    def check(self, method: str, target: str, headers: Mapping[str, str]) -> str:
+        """As of Authenticator."""
+        scheme, _, rest = headers.get("Authorization", "").partition(" ")
+        match = _CREDENTIALS.match(rest)
+        if scheme != SCHEME or match is None:
+            raise Denied(f"only nodes of this cluster may ask: send Authorization: {SCHEME} …")
+        peer, to, time_ms, nonce, mac = match.groups()
+        good = [_mac(one, method, target, peer, to, time_ms, nonce) for one in self._shared()]
+        if not any(hmac.compare_digest(mac, one) for one in good):
+            raise Denied("the request is not signed with this cluster's secret (peer_secret_file)")
+        own = self._own_addresses()
+        if own and to not in own:
+            raise Denied(f"the request was signed for {to}; this node is {own[0]} (peer_address)")
+        now_ms = int(self._clock_s() * 1000)
+        skew_s = (int(time_ms) - now_ms) / 1000
+        if abs(skew_s) > WINDOW_S:
+            raise Denied(
+                f"the clock of {peer} is {abs(skew_s):.0f} s {'ahead' if skew_s > 0 else 'behind'}"
+                f" (at most {WINDOW_S} s are allowed): set the clocks of the nodes (NTP)"
+            )
+        self._seen.add(int(time_ms), nonce, now_ms)
+        return peer
+
+
+def claimed(headers: Mapping[str, str]) -> str:
+    """Whom a request says that it is from, whether or not that is so."""
+    match = _CREDENTIALS.match(headers.get("Authorization", "").partition(" ")[2])
+    return UNKNOWN if match is None else match[1]
+
+
+def _name(own: Sequence[str]) -> str:
+    return own[0] if own else UNKNOWN
+
+
+def _mac(secret: bytes, *parts: str) -> str:
+    """HMAC-SHA256 in hex over lines: no part holds a line break, so no two requests look alike."""
+    if any("\n" in part for part in parts):
+        raise Denied("a request with a line break cannot be signed")
+    message = "\n".join((_DOMAIN, *parts)).encode("utf-8", "surrogateescape")
+    return hmac.digest(secret, message, "sha256").hex()

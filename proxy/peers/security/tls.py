@@ -1,0 +1,147 @@
+"""Mutual TLS between nodes: contexts of both sides, renewed when their files change.
+
+Whoever shows a certificate that the cluster's CA signed is a node of the cluster. Names in
+certificates are not compared: nodes come and go by address, and bytes are verified by their BLAKE3
+whoever sends them. TLS 1.3 only; no session is resumed, for that would skip the certificate.
+"""
+
+from __future__ import annotations
+
+import logging
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from lodefs.chunkstore.errors import Denied, InvalidInput
+from lodefs.chunkstore.system.private_file import check_private
+from lodefs.chunkstore.system.watched_files import WatchedFiles
+
+log = logging.getLogger("lodefs.peers")
+
+_HANDSHAKE_ROUNDS_MAX = 20
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """PEM files: this node's certificate (with those between it and the CA), its private key, and
+    the CA's certificates."""
+
+    cert: Path
+    key: Path
+    ca: Path
+
+
+class Contexts(NamedTuple):
+    """Made of one state of the files."""
+
+    server: ssl.SSLContext
+    client: ssl.SSLContext
+
+
+class PeerTls:
+    """What a node needs to answer and to ask others over TLS. For any thread."""
+
+    def __init__(self, files: TlsFiles) -> None:
+        """Reads the files: InvalidInput where they cannot be used. A certificate that others will
+        refuse (expired, of another CA) is only warned of: a node can read without peers."""
+        self._files = files
+        self._is_renewal = False
+        self._watched = WatchedFiles([files.cert, files.key, files.ca], self._load, log)
+        self._is_renewal = True
+        self._door = _context(ssl.PROTOCOL_TLS_SERVER, files)
+        self._door.sni_callback = self._switch
+
+    def server(self) -> ssl.SSLContext:
+        """For listening sockets: always the same one; a new connection uses the newest files."""
+        return self._door
+
+    def client(self) -> ssl.SSLContext:
+        """For one new connection to another node."""
+        return self._watched.value.client
+
+    def refresh(self) -> bool:
+        """Look at the files again; whether new ones are in use now. Blocks for the disk.
+
+        Files that cannot be used, or that other nodes would refuse, are logged once; the ones
+        before stay.
+        """
+        return self._watched.refresh()
+
+    def _switch(self, connection: ssl.SSLObject, name: str | None, door: ssl.SSLContext) -> None:  # noqa: ARG002
+        """OpenSSL calls this at the beginning of each handshake, with or without a name."""
+        connection.context = self._watched.value.server
+
+    def _load(self) -> Contexts:
+        contexts = load(self._files)
+        try:
+            check(contexts)
+        except Denied as error:
+            what = f"peer_tls_cert_file {self._files.cert}: other nodes would refuse it: {error}"
+            if self._is_renewal:
+                raise Denied(what) from error
+            log.warning("%s", what)
+        return contexts
+
+
+def load(files: TlsFiles) -> Contexts:
+    """Contexts of these files. InvalidInput, which names the file."""
+    check_private(files.key, f"peer_tls_key_file {files.key}")
+    return Contexts(
+        _context(ssl.PROTOCOL_TLS_SERVER, files), _context(ssl.PROTOCOL_TLS_CLIENT, files)
+    )
+
+
+def _context(protocol: ssl._SSLMethod, files: TlsFiles) -> ssl.SSLContext:
+    context = ssl.SSLContext(protocol)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_REQUIRED
+    if protocol == ssl.PROTOCOL_TLS_SERVER:
+        context.num_tickets = 0
+    try:
+        context.load_cert_chain(files.cert, files.key, password=_no_password)
+    except (OSError, ValueError) as error:
+        raise InvalidInput(
+            f"peer_tls_cert_file {files.cert} and peer_tls_key_file {files.key} must be a PEM "
+            f"certificate and its key, without a password: {_reason(error)}"
+        ) from error
+    try:
+        context.load_verify_locations(files.ca)
+    except (OSError, ValueError) as error:
+        raise InvalidInput(
+            f"peer_tls_ca_file {files.ca} must hold PEM certificates: {_reason(error)}"
+        ) from error
+    return context
+
+
+def _no_password() -> str:
+    """OpenSSL would ask at the terminal."""
+    return ""
+
+
+def _reason(error: Exception) -> str:
+    return str(getattr(error, "reason", None) or getattr(error, "strerror", None) or error)
+
+
+def check(contexts: Contexts) -> None:
+    """Has a server and a client with these contexts greet each other, in memory. Denied, with what
+    one of them says against the other: expired, signed by another CA, not for this use."""
+    to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = contexts.client.wrap_bio(to_client, to_server)
+    server = contexts.server.wrap_bio(to_server, to_client, server_side=True)
+    unfinished = [client, server]
+    for _ in range(_HANDSHAKE_ROUNDS_MAX):
+        for side in tuple(unfinished):
+            try:
+                side.do_handshake()
+            except ssl.SSLWantReadError:
+                continue
+            except ssl.SSLCertVerificationError as error:
+                raise Denied(error.verify_message) from error
+            except ssl.SSLError as error:
+                raise Denied(_reason(error)) from error
+            unfinished.remove(side)
+        if not unfinished:
+            return
+    raise Denied("the handshake does not end")

@@ -1,0 +1,1 @@
+"""What this node does for other nodes."""

@@ -1,0 +1,120 @@
+"""Directories' entries: from the store as it is, or by way of the cache, so that a cluster reads a
+tree from the store once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Protocol
+
+from lodefs.chunkstore.errors import Corrupt, LodefsError, NotFound, UnknownFormat
+from lodefs.chunkstore.format.tree import Entry
+from lodefs.chunkstore.objects.interface import ObjectStore
+from lodefs.chunkstore.repo.pack_reader import WINDOW_SIZE_BYTES, PackReader, check_tree, tree_of
+from lodefs.proxy.fetch.known_damage import Spoilt
+from lodefs.proxy.fetch.pack_chunks import Packs
+from lodefs.proxy.fetch.pack_source import lacking
+from lodefs.proxy.runtime.thread_pools import Pools
+
+SHARES = 4  # threads that read many directories together
+UNREADABLE = (Corrupt, NotFound, UnknownFormat)
+Outcome = list[Entry] | LodefsError
+
+
+class Trees(Protocol):
+    """Reads directories. Used from the event loop."""
+
+    async def read(self, entry: Entry) -> list[Entry]:
+        """The entries of a directory, by name. Corrupt, NotFound, Unavailable, Denied."""
+        ...
+
+    async def read_all(self, entries: Sequence[Entry]) -> list[Outcome]:
+        """The entries of many directories, in their order; of those that cannot be read, why.
+        Unavailable, Denied."""
+        ...
+
+
+class StoreTrees:
+    """From the store. Neighbours are kept in memory for a while; what is spoilt is not read again
+    for a while."""
+
+    def __init__(
+        self, objects: ObjectStore, reader: PackReader, pools: Pools, spoilt: Spoilt
+    ) -> None:
+        self._objects = objects
+        self._reader = reader
+        self._pools = pools
+        self._spoilt = spoilt
+
+    async def read(self, entry: Entry) -> list[Entry]:
+        return await self._pools.fetching(entry.size_bytes).run(self._read, entry)
+
+    def _read(self, entry: Entry) -> list[Entry]:
+        key = (entry.digest, entry.segments)
+        self._spoilt.check(key)
+        try:
+            return self._read_anew(entry)
+        except Corrupt as error:
+            self._spoilt.note(key, error)
+            raise
+
+    def _read_anew(self, entry: Entry) -> list[Entry]:
+        try:
+            return self._reader.read_tree(entry)
+        except NotFound as error:
+            raise lacking(self._objects, error) from error
+
+    async def read_all(self, entries: Sequence[Entry]) -> list[Outcome]:
+        shares = [entries[first::SHARES] for first in range(min(SHARES, len(entries)))]
+        largest_bytes = max((entry.size_bytes for entry in entries), default=0)
+        pool = self._pools.fetching(largest_bytes)
+        calls = (pool.run(self._read_share, share) for share in shares)
+        found: list[Outcome] = [[]] * len(entries)
+        for first, outcomes in enumerate(await asyncio.gather(*calls)):
+            found[first::SHARES] = outcomes
+        return found
+
+    def _read_share(self, entries: Sequence[Entry]) -> list[Outcome]:
+        outcomes: list[Outcome] = []
+        for entry in entries:
+            try:
+                outcomes.append(self._read(entry))
+            except UNREADABLE as error:
+                outcomes.append(error)
+        return outcomes
+
+
+class CachedTrees:
+    """From the cache; what it lacks is brought to it as dataset files' chunks are."""
+
+    def __init__(self, packs: Packs, pools: Pools) -> None:
+        self._packs = packs
+        self._pools = pools
+
+    async def read(self, entry: Entry) -> list[Entry]:
+        check_tree(entry)
+        data = bytearray()
+        for segment in entry.segments:
+            loaded = await self._packs.index(segment.pack, cached=False, from_origin=False)
+            loaded.index.check_run(*segment[1:])
+            chunks = self._packs.chunks(
+                loaded,
+                segment.first,
+                segment.count,
+                from_origin=False,
+                more_bytes=WINDOW_SIZE_BYTES,
+            )
+            async for piece in chunks:
+                data += piece
+        pieces = iter([data])
+        del data  # so that only who reads it has it
+        return await self._pools.disk.run(tree_of, entry, pieces)
+
+    async def read_all(self, entries: Sequence[Entry]) -> list[Outcome]:
+        return list(await asyncio.gather(*map(self._read_if_good, entries)))
+
+    async def _read_if_good(self, entry: Entry) -> Outcome:
+        try:
+            return await self.read(entry)
+        except UNREADABLE as error:
+            return error

@@ -1,0 +1,1 @@
+"""Thread pools, counters, metrics, backoff: what all of the proxy stands on."""

@@ -1,0 +1,94 @@
+"""What a node counts: names of the figures, and where they are added up.
+
+No metrics library here: whoever shows figures reads ``Counts.values``.
+"""
+
+from __future__ import annotations
+
+import threading
+from enum import StrEnum
+from typing import Protocol
+
+
+class Counter(StrEnum):
+    """A figure that only grows. Names end in their unit."""
+
+    HITS = "hits_reads"  # pieces answered from the cache
+    HIT_BYTES = "hit_bytes"
+    DIRECT = "direct_reads"  # of the hits: read by mounts from the cache's files
+    DIRECT_BYTES = "direct_bytes"
+    MISSES = "misses_reads"  # pieces that had to be fetched first
+    JOINED = "joined_reads"  # misses whose chunk was on its way already
+    FETCHES = "store_fetches"  # ranged reads sent to the store
+    FETCHED_BYTES = "store_fetched_bytes"  # as stored, before decompression
+    FILLED_BYTES = "cache_filled_bytes"
+    UNCACHED_BYTES = "uncached_bytes"  # served without keeping them: no space
+    AHEAD_UNITS = "read_ahead_units"
+    AHEAD_REFUSED = "read_ahead_refused_units"  # too much in flight already
+    STORE_CORRUPT = "store_corrupt_chunks"  # bytes from the store that did not match
+    CACHE_CORRUPT = "cache_corrupt_files"  # cache files with bytes that did not match
+    DEADLINES = "deadlines_fetches"
+    SCRUBBED_BYTES = "scrubbed_bytes"  # of cache files, read again and checked in idle time
+    EVICTED_FILES = "evicted_files"
+    EVICTED_BYTES = "evicted_bytes"
+    NO_SPACE = "no_space_errors"
+    PINNED_FULL = "pinned_full_writes"  # not kept: nothing that is not pinned could go
+    PEER_REQUESTS = "peer_requests"  # sent to other nodes
+    PEER_FETCHED_BYTES = "peer_fetched_bytes"  # of chunks and indexes that came from them
+    PEER_BUSY = "peer_busy_answers"
+    PEER_FAILED = "peer_failed_requests"  # refused, broken, or too slow
+    PEER_DENIED = "peer_denied_requests"  # of these: no trust (401, 403, TLS)
+    PEER_CORRUPT = "peer_corrupt_answers"
+    PEER_FALLBACKS = "peer_fallback_fetches"  # after peers were asked, from the store
+    PEER_SENT_BYTES = "peer_sent_bytes"  # to other nodes
+    PEER_REFUSED = "peer_refused_requests"  # answered with "busy"
+    PEER_UNTRUSTED = "peer_untrusted_requests"  # refused by this node for lack of trust
+    TREES_LOADED = "trees_loaded_directories"
+    INDEXES_READ = "store_indexes_reads"
+
+
+class Meter(Protocol):
+    """Takes figures from any thread."""
+
+    def add(self, counter: Counter, amount: int = 1) -> None:
+        """Adds to a counter."""
+        ...
+
+    def hit(self, size_bytes: int) -> None:
+        """One piece of so many bytes from the cache; on the hot path, from one thread."""
+        ...
+
+
+class NoMeter:
+    """Counts nothing."""
+
+    def add(self, counter: Counter, amount: int = 1) -> None:
+        """Forgets it."""
+
+    def hit(self, size_bytes: int) -> None:
+        """Forgets it."""
+
+
+class Counts:
+    """Counts in memory. ``values`` may be read at any time, from any thread."""
+
+    def __init__(self) -> None:
+        self.values: dict[Counter, int] = dict.fromkeys(Counter, 0)
+        self._lock = threading.Lock()
+
+    def add(self, counter: Counter, amount: int = 1) -> None:
+        with self._lock:
+            self.values[counter] += amount
+
+    def hit(self, size_bytes: int) -> None:
+        values = self.values  # only the event loop moves these two, so that no lock is needed
+        values[Counter.HITS] += 1
+        values[Counter.HIT_BYTES] += size_bytes
+
+    def direct(self, reads: int, size_bytes: int) -> None:
+        """Hits that mounts served themselves. On the event loop, as ``hit``."""
+        values = self.values
+        values[Counter.HITS] += reads
+        values[Counter.HIT_BYTES] += size_bytes
+        values[Counter.DIRECT] += reads
+        values[Counter.DIRECT_BYTES] += size_bytes

@@ -1,0 +1,297 @@
+"""The composition root: from a Config to a serving proxy, and back to nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import ssl
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import (
+    AbstractAsyncContextManager,
+    ExitStack,
+    asynccontextmanager,
+    contextmanager,
+)
+from dataclasses import replace
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as version_of
+from typing import NamedTuple
+
+from lodefs.chunkstore.errors import InvalidInput
+from lodefs.chunkstore.objects.open_url import StoreOptions, open_objects
+from lodefs.chunkstore.objects.wrappers import Observation
+from lodefs.chunkstore.repo.store import Store, open_store
+from lodefs.chunkstore.system import fd_limit, sockets
+from lodefs.chunkstore.system.systemd_notify import READY, STOPPING, SystemdNotifier
+from lodefs.proxy.cache.chunk_cache import Cache, CacheSettings
+from lodefs.proxy.cache.scrub import ScrubSettings
+from lodefs.proxy.config import Config, cache_size_bytes
+from lodefs.proxy.http.admission import Limits
+from lodefs.proxy.http.endpoint import Door
+from lodefs.proxy.http.server import ProxyServer
+from lodefs.proxy.http.tokens import TokenBook
+from lodefs.proxy.node import Node
+from lodefs.proxy.peers.assembly import open_part
+from lodefs.proxy.peers.peering import Peering
+from lodefs.proxy.peers.server.peer_server import PeerDesk
+from lodefs.proxy.runtime.counters import Counts
+from lodefs.proxy.runtime.metrics import StoreCalls
+from lodefs.proxy.service.idle_exit import UnusedEnd
+from lodefs.proxy.service.kept_sockets import CLIENTS, PEERS, Listeners
+from lodefs.proxy.service.store_node import NodeSettings, StoreNode
+
+
+class Opened(NamedTuple):
+    """A node, and what answers other nodes where it is not alone. ``is_lost``: whether it can go
+    on only as a new one."""
+
+    node: Node
+    desk: PeerDesk | None = None
+    peer_tls: ssl.SSLContext | None = None
+    is_lost: Callable[[], bool] = lambda: False
+
+
+NodeOpener = Callable[[Config, StoreCalls], AbstractAsyncContextManager[Opened]]
+_log = logging.getLogger("lodefs.proxy")
+
+
+@asynccontextmanager
+async def open_store_node(config: Config, calls: StoreCalls) -> AsyncIterator[Opened]:
+    """The node over the store, the cache and the cluster that ``config`` names; closed at the
+    end."""
+
+    def observe(seen: Observation) -> None:
+        outcome = "ok" if seen.error is None else seen.error.__name__
+        calls.add(seen.operation, outcome, size_bytes=seen.size_bytes, elapsed_s=seen.seconds)
+
+    options = StoreOptions(
+        endpoint_url=config.endpoint_url,
+        region=config.region,
+        transfer_timeout_s=config.transfer_timeout_s,
+        calls_max=config.fetch_concurrency,
+        connections_max=config.fetch_concurrency,
+        observe=observe,
+    )
+    objects = open_objects(config.store, options)
+    try:
+        store = await asyncio.to_thread(open_store, objects)
+        async with open_part(config, shares_of(config).peer_sockets) as part:
+            node = _open_node(store, config, part.peering if part else None)
+            try:
+                tls = part.tls if part else None
+                yield Opened(node, node.peer_desk, tls, node.is_cache_lost)
+            finally:
+                await node.close()
+    finally:
+        objects.close()
+
+
+def _open_node(store: Store, config: Config, peering: Peering | None) -> StoreNode:
+    """A node whose cache has its limit: only an open cache knows what it uses already."""
+    counts = Counts()
+    files = shares_of(config)
+    settings = CacheSettings(
+        config.cache_dir,
+        cache_size_bytes(config),
+        open_files_max=files.cache_files,
+        index_files_max=files.index_files,
+    )
+    cache = Cache(settings, counts)
+    try:
+        limit_bytes = cache_size_bytes(config, cache.used_bytes)
+        cache.settings = replace(settings, size_bytes_max=limit_bytes)
+        node_settings = NodeSettings(
+            cache.settings,
+            fetch_threads=config.fetch_concurrency,
+            scrub=ScrubSettings(config.scrub_bytes_per_s_max, config.scrub_days),
+        )
+        return StoreNode(store, node_settings, counts, cache=cache, peering=peering)
+    except BaseException:
+        cache.close()
+        raise
+
+
+async def serve(
+    config: Config,
+    stop: asyncio.Event,
+    *,
+    environ: Mapping[str, str],
+    open_node: NodeOpener = open_store_node,
+) -> None:
+    """Serve until ``stop`` is set, then let running answers end and close the cache.
+
+    Where the cache's directory is removed meanwhile, all of this happens, and again from the
+    beginning, but for the sockets: they stay. Raises what opening the store, the cache, the tokens
+    file or a socket raises.
+    """
+    systemd = SystemdNotifier(environ)
+    calls = StoreCalls()
+    with (
+        open_listeners(config, environ, systemd) as listeners,
+        open_doors(config, listeners) as doors,
+        ExitStack() as more,
+    ):
+        unused: UnusedEnd | None = None
+        peers: Door | None = None
+        while not stop.is_set():
+            begun_s = time.monotonic()
+            systemd.tell(f"Opening {config.store} and the cache {config.cache_dir}")
+            async with open_node(config, calls) as opened:
+                if peers is None and opened.desk is not None and config.peer_listen is not None:
+                    peers = more.enter_context(peer_door(config, listeners))
+                    doors.append(peers)
+                if peers is not None:
+                    peers.desk, peers.tls = opened.desk, opened.peer_tls
+                unused = unused or UnusedEnd(config, stop.set)
+                serving = _Serving(config, opened, systemd, unused, calls)
+                await serving.run(doors, stop, begun_s)
+    _log.info("stopped")
+
+
+class _Serving:
+    """A node that is served, until it shall end or is lost."""
+
+    def __init__(
+        self,
+        config: Config,
+        opened: Opened,
+        systemd: SystemdNotifier,
+        unused: UnusedEnd,
+        calls: StoreCalls,
+    ) -> None:
+        self._config = config
+        self._opened = opened
+        self._systemd = systemd
+        self._unused = unused
+        self._ended = asyncio.Event()
+        self._server = ProxyServer(
+            opened.node,
+            version=version(),
+            store=config.store,
+            store_calls=calls,
+            limits=limits_of(config),
+            hot_path=config.log_level != "debug",  # so that every request is logged
+            on_sweep=self._look,
+        )
+
+    async def run(self, doors: list[Door], stop: asyncio.Event, begun_s: float) -> None:
+        """Serve until ``stop`` is set or the node is lost; then end all answers."""
+        server, systemd, store = self._server, self._systemd, self._config.store
+        await server.start(doors)
+        told = asyncio.create_task(stop.wait())
+        told.add_done_callback(lambda _: self._ended.set())
+        try:
+            where = ", ".join(str(door) for door in doors)
+            startup_s = round(time.monotonic() - begun_s, 3)
+            extra = {"pid": os.getpid(), "startup_s": startup_s}
+            _log.info("ready: %s on %s", store, where, extra=extra)
+            systemd.send(READY)
+            systemd.tell(f"Serving {store} on {where}")
+            await self._ended.wait()
+        finally:
+            is_end = told.done()
+            told.cancel()
+            if is_end:
+                systemd.send(STOPPING)
+            systemd.tell("Waiting for answers that run")
+            _log.info("stopping")
+            await server.stop(self._config.shutdown_timeout_s, close_doors=is_end)
+
+    def _look(self) -> None:
+        """Once a second."""
+        self._systemd.alive()
+        self._unused.look(self._server.use)
+        if self._ended.is_set() or self._unused.is_near:
+            return
+        if self._opened.is_lost():
+            _log.error("the cache directory was removed: a new one is begun")
+            self._ended.set()
+
+
+def version() -> str:
+    """The version of lodefs that runs."""
+    try:
+        return version_of("lodefs")
+    except PackageNotFoundError:
+        return "0+unknown"
+
+
+def shares_of(config: Config) -> fd_limit.Shares:
+    """What the proxy may open of what this process may."""
+    return fd_limit.shares(
+        fd_limit.limit(), fetches_max=config.fetch_concurrency, in_cluster=config.in_cluster
+    )
+
+
+def limits_of(config: Config) -> Limits:
+    """The server's part of the settings."""
+    return Limits(
+        connections_max=config.connections_max,
+        streams_max=config.streams_max,
+        idle_timeout_s=config.idle_timeout_s,
+        write_timeout_s=config.write_timeout_s,
+        sockets_max=shares_of(config).connections,
+    )
+
+
+@contextmanager
+def open_listeners(
+    config: Config, environ: Mapping[str, str], systemd: SystemdNotifier
+) -> Iterator[Listeners]:
+    """The sockets that systemd hands over; what nobody takes of them is closed at the end."""
+    listeners = Listeners(environ, systemd, {CLIENTS: config.listen, PEERS: config.peer_listen})
+    try:
+        yield listeners
+    finally:
+        listeners.close()
+
+
+@contextmanager
+def peer_door(config: Config, listeners: Listeners) -> Iterator[Door]:
+    """The door of other nodes, listening. What answers them is given to it later."""
+    assert config.peer_listen is not None
+    listener = listeners.tcp(PEERS, config.peer_listen)
+    try:
+        yield Door(listener)
+    finally:
+        listener.close()
+
+
+@contextmanager
+def open_doors(config: Config, listeners: Listeners) -> Iterator[list[Door]]:
+    """All doors, listening; at the end they are closed and the Unix socket's file is removed.
+
+    Sockets that units of systemd hand over are taken instead of those that the settings name.
+    """
+    tokens = TokenBook(config.tokens_file) if config.tokens_file is not None else None
+    info_is_open = config.metrics_anonymous or tokens is None
+    doors: list[Door] = []
+    own_path = config.socket_path
+    inode = 0
+    try:
+        given = listeners.given
+        for listener in given:
+            if sockets.is_unix(listener):
+                doors.append(Door(listener, is_local=True))
+            elif tokens is None and not config.allow_anonymous:
+                listener.close()
+                raise InvalidInput("systemd's TCP socket needs tokens_file or allow_anonymous")
+            else:
+                doors.append(Door(listener, tokens, info_is_open=info_is_open))
+        if own_path is not None and not any(map(sockets.is_unix, given)):
+            listener = sockets.listen_unix(
+                own_path, mode=config.socket_mode, group=config.socket_group
+            )
+            inode = own_path.lstat().st_ino
+            doors.append(Door(listener, name=f"unix:{own_path}", is_local=True))
+        if config.listen is not None and all(map(sockets.is_unix, given)):
+            listener = listeners.tcp(CLIENTS, config.listen)
+            doors.append(Door(listener, tokens, info_is_open=info_is_open))
+        yield doors
+    finally:
+        if own_path is not None and inode:
+            sockets.remove_unix(own_path, inode)
+        for door in doors:
+            door.listener.close()

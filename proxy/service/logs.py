@@ -1,0 +1,64 @@
+"""How a service's log looks: what the standard loggers say, to the journal, or as lines on stderr.
+
+Modules log through ``logging``; structlog only forms the lines.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+
+import structlog
+from structlog.typing import Processor
+
+from lodefs.chunkstore.errors import Unavailable
+from lodefs.chunkstore.system import journald
+from lodefs.chunkstore.system.journald import Journal, JournalHandler
+
+
+def configure_logs(level: str, form: str, *, identifier: str = "lodefs-proxy") -> None:
+    """Set up logging for this process: ``level`` is "debug", "info", ...; ``form`` is "journald",
+    "json" (one object a line), "console", or "auto": journald where stderr goes there, else json.
+
+    ``identifier`` names the lines in the journal. Unavailable: there is no journal.
+    """
+    number = getattr(logging, level.upper())
+    root = logging.getLogger()
+    root.handlers[:] = [_handler(form, identifier)]
+    root.setLevel(number)
+    logging.getLogger("botocore").setLevel(max(number, logging.WARNING))
+    logging.getLogger("aiohttp").setLevel(max(number, logging.WARNING))
+
+
+def _handler(form: str, identifier: str) -> logging.Handler:
+    if form == "journald" or (form == "auto" and journald.is_stderr(os.environ)):
+        try:
+            return JournalHandler(Journal(identifier, journald.SOCKET))
+        except OSError as error:
+            if form != "auto":
+                reason = f"{journald.SOCKET}: {error.strerror}"
+                raise Unavailable(f"log_format journald: no journal here ({reason})") from error
+    return _lines(colours=form == "console")
+
+
+def _lines(*, colours: bool) -> logging.Handler:
+    """Lines on stderr: for people with ``colours``, else JSON."""
+    shared: list[Processor] = [
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
+        structlog.stdlib.ExtraAdder(),
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.format_exc_info,
+    ]
+    last: Processor = structlog.processors.JSONRenderer()
+    if colours:
+        last = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, last],
+        )
+    )
+    return handler

@@ -1,0 +1,41 @@
+"""Running the proxy as a process: logs, signals, the event loop, from start to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import faulthandler
+import logging
+import os
+import signal
+
+from lodefs.chunkstore.system.fd_limit import raise_limit
+from lodefs.proxy.config import Config
+
+
+def main(config: Config) -> None:
+    """Serve until SIGTERM or SIGINT, then end what runs and return; where calls to the store
+    hang, the process ends here.
+
+    Raises errors.py's classes where the proxy cannot start; the caller shows them.
+    """
+    import uvloop  # here, with what app.py needs: --help must be fast
+
+    from lodefs.proxy.runtime.thread_pools import calls_left
+    from lodefs.proxy.service.app import serve
+    from lodefs.proxy.service.logs import configure_logs
+
+    faulthandler.enable()  # a watchdog's SIGABRT shows where each thread is
+    configure_logs(config.log_level, config.log_format)
+    raise_limit("a proxy")
+
+    async def run() -> None:
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+        await serve(config, stop, environ=os.environ)
+
+    uvloop.run(run())
+    if calls_left():  # a store that hangs: the cache is closed, and nothing waits for these
+        logging.shutdown()
+        os._exit(0)

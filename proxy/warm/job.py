@@ -1,0 +1,133 @@
+"""One job of warming: what it was asked for, how far it is, what went wrong."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections import deque
+from collections.abc import Callable
+
+from lodefs.chunkstore.errors import LodefsError
+from lodefs.chunkstore.nodeapi.cache_control import (
+    ERRORS_MAX,
+    RUNNING,
+    State,
+    WarmError,
+    WarmRequest,
+    WarmStatus,
+    encoded,
+)
+from lodefs.chunkstore.nodeapi.wire import Snapshot
+from lodefs.proxy.warm.path_patterns import Selection
+
+RATE_WINDOW_S = 10.0
+RATE_STEP_S = 0.5
+
+
+class Rate:
+    """Bytes a second, of about the last RATE_WINDOW_S. Pure: times are passed in."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, int]] = deque()
+
+    def see(self, now_s: float, done_bytes: int) -> None:
+        """So many bytes are done by now."""
+        if not self._seen or now_s - self._seen[-1][0] >= RATE_STEP_S:
+            self._seen.append((now_s, done_bytes))
+            while now_s - self._seen[0][0] > RATE_WINDOW_S:
+                self._seen.popleft()
+
+    def of(self, now_s: float, done_bytes: int) -> float:
+        """The rate up to now; 0 while nothing is known."""
+        if not self._seen or now_s <= self._seen[0][0]:
+            return 0.0
+        return (done_bytes - self._seen[0][1]) / (now_s - self._seen[0][0])
+
+
+class Job:
+    """A job's counters. Moved on the event loop; it may be asked at any time."""
+
+    def __init__(
+        self,
+        request: WarmRequest,
+        snapshot: Snapshot,
+        selection: Selection,
+        *,
+        job_id: str | None = None,
+        pinned_until_s: int | None = None,
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.id = job_id or secrets.token_hex(8)
+        self.request = request
+        self.snapshot = snapshot
+        self.selection = selection
+        self.pinned_until_s = pinned_until_s
+        self.state: State = "listing"
+        self.files_done = 0
+        self.files_total: int | None = None
+        self.bytes_done = 0
+        self.bytes_total: int | None = None
+        self.fetched_bytes = 0
+        self.errors: list[WarmError] = []
+        self.errors_total = 0
+        self._clock_s = clock_s
+        self._began_s = clock_s()
+        self._ended_s: float | None = None
+        self._rate = Rate()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it goes on."""
+        return self.state in RUNNING
+
+    def came(self, size_bytes: int, fetched_bytes: int = 0, *, files: int = 0) -> None:
+        """So many bytes of files are here now; ``fetched_bytes`` were not before."""
+        self._rate.see(self._clock_s(), self.bytes_done)
+        self.bytes_done += size_bytes
+        self.fetched_bytes += fetched_bytes
+        self.files_done += files
+
+    def lacks(self, error: LodefsError, path: bytes = b"") -> None:
+        """Something did not come; the rest may."""
+        self.errors_total += 1
+        if len(self.errors) < ERRORS_MAX:
+            self.errors.append(WarmError(type(error).__name__, str(error), encoded(path)))
+
+    def end(self, state: State) -> None:
+        """It is over; the first end counts."""
+        if self.is_running:
+            self.state = state
+            self._ended_s = self._clock_s()
+
+    def status(self) -> WarmStatus:
+        """All of it as it is now."""
+        now_s = self._clock_s() if self._ended_s is None else self._ended_s
+        elapsed_s = now_s - self._began_s
+        if self._ended_s is None:
+            rate = self._rate.of(now_s, self.bytes_done)
+        else:
+            rate = self.bytes_done / elapsed_s if elapsed_s else 0.0
+        return WarmStatus(
+            id=self.id,
+            repo=self.snapshot.repo,
+            commit=self.snapshot.commit,
+            state=self.state,
+            files_done=self.files_done,
+            files_total=self.files_total,
+            bytes_done=self.bytes_done,
+            bytes_total=self.bytes_total,
+            fetched_bytes=self.fetched_bytes,
+            bytes_per_s=rate,
+            eta_s=eta_s(self.bytes_done, self.bytes_total, rate) if self.is_running else None,
+            elapsed_s=elapsed_s,
+            pinned_until_s=self.pinned_until_s,
+            errors=list(self.errors),
+            errors_total=self.errors_total,
+        )
+
+
+def eta_s(done_bytes: int, total_bytes: int | None, bytes_per_s: float) -> float | None:
+    """Seconds that the rest takes at this rate; None where that cannot be told."""
+    if total_bytes is None or bytes_per_s <= 0:
+        return None
+    return max(total_bytes - done_bytes, 0) / bytes_per_s

@@ -1,0 +1,354 @@
+"""One warm job at work: what its selection comes to, and the fetches that bring it.
+
+Files are planned some ten thousand at a time, while the ones before them come. Packs are read
+whole and in their order, by the same flights as those of readers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
+
+from lodefs.chunkstore.errors import Corrupt, NoSpace, NotFound, Unavailable, UnknownFormat
+from lodefs.chunkstore.format.names import PackId, digest_of
+from lodefs.chunkstore.format.tree import Kind
+from lodefs.chunkstore.nodecache import layout as layout
+from lodefs.chunkstore.nodecache.layout import PinRow
+from lodefs.chunkstore.nodecache.name_rows import content_id
+from lodefs.proxy.cache.cache_file import CacheFile
+from lodefs.proxy.cache.chunk_cache import Cache
+from lodefs.proxy.cache.pins import Pins
+from lodefs.proxy.fetch.cache_fill import Filled, Unit
+from lodefs.proxy.fetch.pack_indexes import PackIndexes
+from lodefs.proxy.fetch.pack_source import Loaded
+from lodefs.proxy.fetch.single_flight import Fetcher
+from lodefs.proxy.read.namespace import Namespace
+from lodefs.proxy.runtime.backoff import Patience
+from lodefs.proxy.runtime.thread_pools import Pools
+from lodefs.proxy.warm.admission import Window
+from lodefs.proxy.warm.fetch_plan import Errand, Order, Wish, errands, runs_by_pack
+from lodefs.proxy.warm.file_listing import Found, Listing
+from lodefs.proxy.warm.job import Job
+from lodefs.proxy.warm.path_patterns import common_directory
+
+FILES_TOGETHER_MAX = 65_536  # planned at once; bounds memory, whatever the size of the dataset
+INDEXES_AHEAD = 16
+WHAT_BYTES_MAX = 200
+UNMATCHED_MAX = 5  # that an error names
+SOME_LOST = (Corrupt, NotFound, UnknownFormat)  # the rest of the files may well come
+
+
+class Means(NamedTuple):
+    """What all jobs of a node work with."""
+
+    cache: Cache
+    namespace: Namespace
+    fetcher: Fetcher
+    indexes: PackIndexes
+    pins: Pins
+    pools: Pools
+    order: Order
+    window: Window
+
+    def room_bytes(self, pin_id: bytes) -> int:
+        """How much the cache takes of one pin, or of what has none: what it keeps when it makes
+        room, less what other pins hold."""
+        settings = self.cache.settings
+        return int(settings.size_bytes_max * settings.low) - self.pins.pinned_bytes(but=pin_id)
+
+
+@dataclass(slots=True)
+class _Tally:
+    """What a selection comes to. ``distinct_bytes`` counts once what several files share."""
+
+    files: int = 0
+    size_bytes: int = 0
+    distinct_bytes: int = 0
+    _seen: set[int] = field(default_factory=set)
+
+    def add(self, found: Iterable[Found]) -> None:
+        for _, entry in found:
+            self.files += 1
+            if entry.kind is not Kind.FILE:
+                continue
+            self.size_bytes += entry.size_bytes
+            for segment in entry.segments:
+                place = hash(segment[:2])
+                if place not in self._seen:
+                    self._seen.add(place)
+                    self.distinct_bytes += segment.size_bytes
+
+
+class _Sorted(NamedTuple):
+    """Files that are to be fetched; how many others are whole here (or empty), and their bytes."""
+
+    wishes: list[Wish]
+    files: int
+    size_bytes: int
+
+
+class WarmRun:
+    """The run of one job."""
+
+    def __init__(self, means: Means, job: Job, patience: Patience) -> None:
+        self._means = means
+        self._job = job
+        self._patience = patience
+        self._pin_id = pin_id_of(job) if job.pinned_until_s is not None else b""
+        self.made_pin: bytes | None = None  # a pin that was not there before this job
+
+    async def run(self) -> None:
+        """Brings everything. What does not come is told to the job; raises what stops all of it:
+        NotFound where nothing matches, NoSpace, Denied, Unavailable."""
+        job = self._job
+        size_bytes = await self._measure()
+        await self._put_pin(size_bytes, is_complete=False)
+        job.state = "fetching"
+        try:
+            async with asyncio.TaskGroup() as group, aclosing(self._batches()) as batches:
+                async for batch in batches:
+                    await self._bring_all(batch, group)
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        if not job.errors_total:
+            await self._put_pin(job.bytes_total or 0, is_complete=True)
+
+    # --- what it comes to
+
+    async def _measure(self) -> int:
+        """Sets the job's totals; bytes. Asks the store for as few directories as it can: for none
+        before the first fetch where all of a snapshot is wanted and fits."""
+        job, snapshot = self._job, self._job.snapshot
+        room = await self._means.pools.disk.run(self._means.room_bytes, self._pin_id)
+        tally = _Tally(snapshot.files, snapshot.size_bytes, snapshot.size_bytes)
+        if not job.selection.is_everything or tally.size_bytes > room:
+            tally = await self._count()
+        if tally.distinct_bytes > room:
+            raise NoSpace(self._too_much(tally.distinct_bytes, room))
+        job.files_total, job.bytes_total = tally.files, tally.size_bytes
+        return tally.size_bytes
+
+    async def _count(self) -> _Tally:
+        tally = _Tally()
+        async with aclosing(self._listing().files()) as groups:
+            async for found in groups:
+                await self._means.pools.disk.run(tally.add, found)
+        missing = self._job.selection.unmatched()
+        if missing:
+            named = ", ".join(
+                one.decode("utf-8", "backslashreplace") for one in missing[:UNMATCHED_MAX]
+            )
+            more = f" and {len(missing) - UNMATCHED_MAX:,} more" * (len(missing) > UNMATCHED_MAX)
+            raise NotFound(f"nothing in {self._name} matches {named}{more}")
+        return tally
+
+    def _too_much(self, size_bytes: int, room_bytes: int) -> str:
+        limit = self._means.cache.settings.size_bytes_max
+        pinned = self._means.pins.pinned_bytes(but=self._pin_id)
+        return (
+            f"{self._name}: {size_bytes:,} bytes are wanted and the cache has room for "
+            f"{max(room_bytes, 0):,} (its limit is {limit:,}, and {pinned:,} are pinned): name "
+            "a part of it, remove pins with `lodefs evict`, or raise cache_size_bytes_max"
+        )
+
+    @property
+    def _name(self) -> str:
+        return f"{self._job.snapshot.repo}@{self._job.snapshot.commit[:12]}"
+
+    # --- pins
+
+    async def _put_pin(self, size_bytes: int, *, is_complete: bool) -> None:
+        job = self._job
+        if job.pinned_until_s is None:
+            return
+        patterns = job.selection.patterns
+        what = b" ".join(patterns[:8])
+        if len(patterns) > 8 or len(what) > WHAT_BYTES_MAX:
+            what = what[:WHAT_BYTES_MAX] + b" ..."
+        row = PinRow(
+            job.snapshot.repo,
+            job.snapshot.commit,
+            await self._means.pools.disk.run(common_directory, patterns),
+            what,
+            job.pinned_until_s,
+            size_bytes,
+            is_complete,
+            {job.request.owner: job.pinned_until_s} if job.request.owner else {},
+        )
+        if await self._means.pools.disk.run(self._means.pins.put, self._pin_id, row):
+            self.made_pin = self._pin_id
+
+    def _hold(self, loaded: Loaded, unit: Unit) -> bool:
+        """Has the pin hold all that a unit wants. False where some of it is not here. Blocking."""
+        ids = loaded.index.ids
+        keys = [
+            key for part in unit.parts for key in layout.chunk_keys(ids, part.first, part.count)
+        ]
+        files: set[CacheFile] = set()
+        for place in self._means.cache.find(keys):
+            if place is None:
+                return False
+            files.add(place.file)
+        return self._means.pins.hold(self._pin_id, files)
+
+    # --- fetching
+
+    def _listing(self) -> Listing:
+        means, job = self._means, self._job
+        return Listing(
+            means.namespace, means.pools, job.snapshot, job.selection, repeat=self._patience
+        )
+
+    async def _batches(self) -> AsyncGenerator[_Sorted, None]:
+        """All files, sorted, some ten thousand at a time; the next are listed meanwhile."""
+        groups = self._grouped()
+
+        async def following() -> list[Found] | None:
+            return await anext(groups, None)
+
+        ahead = asyncio.create_task(following())
+        try:
+            while (found := await ahead) is not None:
+                ahead = asyncio.create_task(following())
+                yield await self._means.pools.disk.run(self._sort, found)
+        finally:
+            ahead.cancel()
+            await asyncio.gather(ahead, return_exceptions=True)
+            await groups.aclose()
+
+    async def _grouped(self) -> AsyncGenerator[list[Found], None]:
+        listing = self._listing()
+        batch: list[Found] = []
+        async with aclosing(listing.files()) as groups:
+            async for found in groups:
+                batch += found
+                while len(batch) >= FILES_TOGETHER_MAX:
+                    yield batch[:FILES_TOGETHER_MAX]
+                    del batch[:FILES_TOGETHER_MAX]
+        for path, error in listing.errors:
+            self._job.lacks(error, path)
+        if batch:
+            yield batch
+
+    def _sort(self, found: Sequence[Found]) -> _Sorted:
+        """Blocking."""
+        whole = self._whole(found)
+        wishes: list[Wish] = []
+        files = size_bytes = 0
+        for path, entry in found:
+            if entry.segments and path not in whole:
+                wishes.append(Wish(path, entry))
+                continue
+            files += 1
+            size_bytes += entry.size_bytes * (entry.kind is Kind.FILE)
+        return _Sorted(wishes, files, size_bytes)
+
+    def _whole(self, found: Sequence[Found]) -> dict[bytes, CacheFile]:
+        """Large files with a complete flat file, by path; held if the job pins, or none."""
+        cache, now_s = self._means.cache, int(self._means.cache.now_s())
+        flats: dict[bytes, CacheFile] = {}
+        for path, entry in found:
+            if entry.kind is Kind.FILE and entry.size_bytes >= layout.FLAT_SIZE_BYTES_MIN:
+                flat = cache.complete_flat(content_id(entry))
+                if flat is not None:
+                    flat.last_use_s = now_s
+                    flats[path] = flat
+        if self._pin_id and not self._means.pins.hold(self._pin_id, list(flats.values())):
+            return {}  # one was just evicted: looked at chunk by chunk, all of them are found
+        return flats
+
+    async def _bring_all(self, batch: _Sorted, group: asyncio.TaskGroup) -> None:
+        """Starts all fetches of a batch, as the window lets them."""
+        self._job.came(batch.size_bytes, files=batch.files)
+        runs = await self._means.pools.disk.run(runs_by_pack, batch.wishes)
+        async with aclosing(self._loaded(self._means.order(runs))) as indexes:
+            async for pack, loaded in indexes:
+                try:
+                    found = await self._means.pools.disk.run(errands, loaded.index, runs[pack])
+                except Corrupt as error:
+                    self._job.lacks(error, runs[pack][0].what.wish.path)
+                    continue
+                for errand in found:
+                    await self._means.window.enter(errand.size_bytes)
+                    task = group.create_task(self._bring(loaded, errand))
+                    task.add_done_callback(partial(self._left, errand.size_bytes))
+
+    async def _loaded(self, packs: Iterable[PackId]) -> AsyncGenerator[tuple[PackId, Loaded], None]:
+        """Packs with their indexes, which are read some packs ahead."""
+        ahead: deque[tuple[PackId, asyncio.Task[Loaded]]] = deque()
+        rest = iter(packs)
+        try:
+            while True:
+                while len(ahead) < INDEXES_AHEAD and (pack := next(rest, None)) is not None:
+                    ahead.append((pack, asyncio.create_task(self._index(pack))))
+                if not ahead:
+                    return
+                pack, task = ahead[0]
+                try:
+                    loaded = await task
+                except SOME_LOST as error:
+                    self._job.lacks(error)
+                else:
+                    yield pack, loaded
+                ahead.popleft()
+        finally:
+            for _, task in ahead:
+                task.cancel()
+            await asyncio.gather(*(task for _, task in ahead), return_exceptions=True)
+
+    async def _index(self, pack: PackId) -> Loaded:
+        return await self._patience(lambda: self._means.indexes.get(pack))
+
+    def _left(self, size_bytes: int, _task: asyncio.Task[None]) -> None:
+        self._means.window.leave(size_bytes)
+
+    async def _bring(self, loaded: Loaded, errand: Errand) -> None:
+        """Brings one unit."""
+        job = self._job
+        try:
+            fetched_bytes = await self._patience(lambda: self._fetch(loaded, errand))
+        except SOME_LOST as error:
+            job.lacks(error, errand.brings[0][0].path)
+            return
+        size_bytes = files = 0
+        for wish, came_bytes in errand.brings:
+            wish.left_bytes -= came_bytes
+            size_bytes += came_bytes
+            files += not wish.left_bytes
+        job.came(size_bytes, fetched_bytes, files=files)
+
+    async def _fetch(self, loaded: Loaded, errand: Errand) -> int:
+        """Has a unit in the cache on return, held where the job pins; how many bytes were not here
+        before. NoSpace where the cache does not keep it."""
+        unit = errand.unit
+        brought_bytes = 0
+        for is_last in (False, True):
+            flights = self._means.fetcher.bulk(loaded, unit)
+            landed = await asyncio.gather(*[flight.landed() for flight in flights])
+            brought_bytes += sum(filled.brought_bytes for filled in landed)
+            if not _is_kept(unit, landed):
+                if is_last:
+                    raise NoSpace(
+                        f"{self._name}: the cache did not keep what came: it, or its disk, is full"
+                    )
+            elif not self._pin_id or await self._means.pools.disk.run(self._hold, loaded, unit):
+                return min(brought_bytes, errand.size_bytes)
+        raise Unavailable(f"{self._name}: chunks were evicted as soon as they came")
+
+
+def _is_kept(unit: Unit, landed: Iterable[Filled]) -> bool:
+    return not any(unit.first <= chunk < unit.end for filled in landed for chunk in filled.kept)
+
+
+def pin_id_of(job: Job) -> bytes:
+    """The id of a job's pin: the same for the same files, whoever asks, so that it is renewed, and
+    counts once."""
+    request, snapshot = job.request, job.snapshot
+    what = [snapshot.repo, snapshot.commit, sorted(request.paths), sorted(request.globs)]
+    return digest_of(json.dumps(what).encode())[: layout.PIN_ID_BYTES]

@@ -1,0 +1,160 @@
+"""Warming: jobs that bring the files of a snapshot into the cache, in the background.
+
+What is here is not fetched, so that a job that was interrupted is repeated cheaply: jobs end with
+the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+
+from lodefs.chunkstore.errors import LodefsError, NotFound, Unavailable
+from lodefs.chunkstore.format.names import check_ref_name, check_repo
+from lodefs.chunkstore.nodeapi.cache_control import WarmRequest, decoded
+from lodefs.proxy.cache.chunk_cache import Cache
+from lodefs.proxy.cache.pins import Pins
+from lodefs.proxy.fetch.pack_indexes import PackIndexes
+from lodefs.proxy.fetch.single_flight import Fetcher
+from lodefs.proxy.read.namespace import Namespace
+from lodefs.proxy.runtime.backoff import Patience
+from lodefs.proxy.runtime.thread_pools import Pools
+from lodefs.proxy.warm.admission import Window
+from lodefs.proxy.warm.fetch_plan import Order, shuffled
+from lodefs.proxy.warm.job import Job
+from lodefs.proxy.warm.job_run import Means, WarmRun
+from lodefs.proxy.warm.path_patterns import Selection
+
+log = logging.getLogger("lodefs.cache")
+
+JOBS_MAX = 8  # at a time
+JOBS_KEPT = 64  # of those that are over
+
+
+class Warmer:
+    """The warm jobs of one node. Used from the event loop alone."""
+
+    def __init__(
+        self,
+        cache: Cache,
+        namespace: Namespace,
+        fetcher: Fetcher,
+        indexes: PackIndexes,
+        pins: Pins,
+        pools: Pools,
+        *,
+        order: Order | None = None,
+        patience: Callable[[], Patience] = Patience,
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``order`` is that in which packs are read; by default it is another on each node."""
+        self._means = Means(
+            cache,
+            namespace,
+            fetcher,
+            indexes,
+            pins,
+            pools,
+            order or shuffled(secrets.token_bytes(16)),
+            Window(lambda: fetcher.in_flight_bytes > fetcher.bulk_bytes),
+        )
+        self._patience = patience
+        self._clock_s = clock_s
+        self._jobs: OrderedDict[str, Job] = OrderedDict()
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._selecting = asyncio.Lock()  # it is computing alone: two at once would be no faster
+
+    async def start(self, request: WarmRequest, job_id: str | None = None) -> Job:
+        """A new job, or the one with this id if there is one: whoever did not hear that it began
+        may ask again. NotFound, InvalidInput; Unavailable if too many run."""
+        check_repo(request.repo)
+        check_ref_name(request.rev)
+        async with self._selecting:
+            selection = await self._means.pools.jobs.run(_selection_of, request)
+        snapshot = await self._means.namespace.snapshot(request.repo, request.rev)
+        if job_id is not None and job_id in self._jobs:
+            return self._jobs[job_id]
+        if self.running >= JOBS_MAX:
+            raise Unavailable(f"{JOBS_MAX} warm jobs run already: wait for one, or cancel it")
+        until_s = int(self._means.cache.now_s()) + request.pin_s if request.pin_s else None
+        job = Job(
+            request,
+            snapshot,
+            selection,
+            job_id=job_id,
+            pinned_until_s=until_s,
+            clock_s=self._clock_s,
+        )
+        self._jobs[job.id] = job
+        over = [one.id for one in self._jobs.values() if not one.is_running]
+        for job_id in over[: max(0, len(over) - JOBS_KEPT)]:
+            del self._jobs[job_id]
+        task = self._tasks[job.id] = asyncio.create_task(self._run(job))
+        task.add_done_callback(lambda _: self._tasks.pop(job.id, None))
+        return job
+
+    def job(self, job_id: str) -> Job:
+        """NotFound also for one that a process before this one had."""
+        found = self._jobs.get(job_id)
+        if found is None:
+            raise NotFound(f"there is no warm job {job_id}: jobs end with their proxy; ask again")
+        return found
+
+    @property
+    def jobs(self) -> list[Job]:
+        """The newest first."""
+        return list(reversed(self._jobs.values()))
+
+    @property
+    def running(self) -> int:
+        """How many run."""
+        return sum(job.is_running for job in self._jobs.values())
+
+    async def cancel(self, job_id: str) -> Job:
+        """Ends a job. What came stays in the cache; a pin that the job made goes. NotFound."""
+        job = self.job(job_id)
+        task = self._tasks.get(job_id)
+        if job.is_running and task is not None:
+            job.end("cancelled")
+            task.cancel()
+            await asyncio.wait([task])
+        return job
+
+    async def close(self) -> None:
+        """Ends all jobs; their pins stay, for who asks for the same again."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _run(self, job: Job) -> None:
+        run = WarmRun(self._means, job, self._patience())
+        try:
+            await run.run()
+        except asyncio.CancelledError:
+            if not job.is_running and run.made_pin is not None:  # asked for, and not the end of all
+                release = self._means.pins.release
+                await self._means.pools.disk.run(release, [run.made_pin], job.request.owner)
+            job.end("cancelled")
+        except LodefsError as error:
+            job.lacks(error)
+        except Exception:
+            log.exception("a warm job failed")
+            job.lacks(LodefsError("an error inside the proxy; its log says more"))
+        job.end("failed" if job.errors_total else "done")
+        log.info(
+            "warming %s@%s: %s",
+            job.snapshot.repo,
+            job.snapshot.commit[:12],
+            job.state,
+            extra={"files": job.files_done, "bytes": job.bytes_done, "errors": job.errors_total},
+        )
+
+
+def _selection_of(request: WarmRequest) -> Selection:
+    """What a request names. InvalidInput."""
+    return Selection([*map(decoded, request.paths)], [*map(decoded, request.globs)])

@@ -1,0 +1,163 @@
+"""Which entries of a snapshot are meant: paths and glob patterns, matched name by name on the way
+down, so that only directories that can hold something are looked into.
+
+Pure. In a pattern ``*`` stands for any run of bytes in one name, ``?`` for one byte, ``[ab]`` and
+``[!ab]`` for one of a set, and ``**`` as a whole name for any number of directories, none too.
+Names that begin with a dot are like all others. A directory stands for all that is below it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from fnmatch import translate
+from typing import NamedTuple
+
+from lodefs.chunkstore.errors import InvalidInput
+from lodefs.chunkstore.format.names import split_path
+
+PATTERNS_MAX = 200_000
+GLOBS_MAX = 1000  # each is tried on every name of the directories that it can be in
+GLOBS_BYTES_MAX = 65536  # of all together: a name with a wildcard takes 0.1 ms to be made ready
+_GLOB_BYTES = frozenset(b"*?[")
+_DEEP = b"**"
+
+
+def is_glob(path: bytes) -> bool:
+    """Whether a path has bytes that make it a pattern."""
+    return not _GLOB_BYTES.isdisjoint(path)
+
+
+class _Spot:
+    """A place in the patterns: where the names that match lead to."""
+
+    __slots__ = ("below", "deep", "ends", "globs", "is_deep")
+
+    def __init__(self, *, is_deep: bool = False) -> None:
+        self.below: dict[bytes, _Spot] = {}
+        self.globs: dict[bytes, tuple[re.Pattern[bytes], _Spot]] = {}
+        self.deep: _Spot | None = None  # where a ``**`` that begins here leads
+        self.ends: list[int] = []  # patterns that end here
+        self.is_deep = is_deep  # any name leads back to here
+
+
+class State(NamedTuple):
+    """How far the patterns have come at a directory. ``is_whole``: all below it is meant."""
+
+    spots: tuple[_Spot, ...]
+    is_whole: bool
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing at or below is meant."""
+        return not (self.spots or self.is_whole)
+
+
+class Selection:
+    """What paths and globs mean; with neither, everything. InvalidInput for malformed ones, and
+    for more than can be asked for at once. Not for an event loop: many take a second.
+
+    ``unmatched`` gives those that no entry matched so far.
+    """
+
+    def __init__(self, paths: Sequence[bytes] = (), globs: Sequence[bytes] = ()) -> None:
+        if len(paths) > PATTERNS_MAX or len(globs) > GLOBS_MAX:
+            raise InvalidInput(
+                f"at most {PATTERNS_MAX:,} paths and {GLOBS_MAX:,} patterns can be asked for at "
+                "once: name a directory, or ask several times"
+            )
+        if sum(map(len, globs)) > GLOBS_BYTES_MAX:
+            raise InvalidInput(
+                f"all patterns of one request have at most {GLOBS_BYTES_MAX:,} bytes together: "
+                "ask for several jobs, or give a list of paths"
+            )
+        self._patterns: list[bytes] = []
+        self._root = _Spot()
+        self._matched: set[int] = set()
+        for path in paths:
+            self._add(path, split_path(path), globs=False)
+        for glob in globs:
+            self._add(glob, split_path(glob), globs=True)
+
+    @property
+    def is_everything(self) -> bool:
+        """Whether the whole snapshot is meant, and nothing can be missing."""
+        return self.start().is_whole and not self.unmatched()
+
+    @property
+    def patterns(self) -> Sequence[bytes]:
+        """All paths and globs, as they were given."""
+        return self._patterns
+
+    def unmatched(self) -> list[bytes]:
+        """Paths and globs that no entry matched."""
+        return [one for n, one in enumerate(self._patterns) if n not in self._matched]
+
+    def start(self) -> State:
+        """The state at the root."""
+        return self._state([self._root], is_whole=not self._patterns)
+
+    def step(self, state: State, name: bytes) -> State:
+        """The state at an entry of a directory; the entry is meant where that ``is_whole``."""
+        found: list[_Spot] = []
+        for spot in state.spots:
+            if spot.is_deep:
+                found.append(spot)
+            below = spot.below.get(name)
+            if below is not None:
+                found.append(below)
+            found += [to for pattern, to in spot.globs.values() if pattern.match(name)]
+        return self._state(found, is_whole=state.is_whole)
+
+    def _state(self, found: list[_Spot], *, is_whole: bool) -> State:
+        spots: dict[int, _Spot] = {}
+        while found:
+            spot = found.pop()
+            if id(spot) not in spots:
+                spots[id(spot)] = spot
+                self._matched.update(spot.ends)
+                is_whole = is_whole or bool(spot.ends)
+                if spot.deep is not None:
+                    found.append(spot.deep)
+        return State(tuple(spots.values()), is_whole)
+
+    def _add(self, pattern: bytes, names: list[bytes], *, globs: bool) -> None:
+        spot = self._root
+        for name in names:
+            spot = _way(spot, name, globs=globs)
+        spot.ends.append(len(self._patterns))
+        self._patterns.append(pattern)
+
+
+def _way(spot: _Spot, name: bytes, *, globs: bool) -> _Spot:
+    """Where a name of a pattern leads from a spot; made where it is missing."""
+    if not (globs and is_glob(name)):
+        return spot.below.setdefault(name, _Spot())
+    if name == _DEEP:
+        if spot.is_deep:
+            return spot
+        spot.deep = spot.deep or _Spot(is_deep=True)
+        return spot.deep
+    if name not in spot.globs:
+        pattern = translate(name.decode("latin-1")).encode("latin-1")
+        spot.globs[name] = re.compile(pattern, re.DOTALL), _Spot()
+    return spot.globs[name][1]
+
+
+def common_directory(patterns: Iterable[bytes]) -> bytes:
+    """The deepest path that all patterns lie at or below; b"" for the root."""
+    common: list[bytes] | None = None
+    for pattern in patterns:
+        names: list[bytes] = []
+        for name in split_path(pattern):
+            if is_glob(name):
+                break
+            names.append(name)
+        if common is None:
+            common = names
+        else:
+            same = 0
+            while same < min(len(common), len(names)) and common[same] == names[same]:
+                same += 1
+            common = common[:same]
+    return b"/".join(common or [])

@@ -1,0 +1,106 @@
+"""The bytes of every format, pinned: what was written once stays readable, and is written again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lodefs.chunkstore.errors import Corrupt, LodefsError, UnknownFormat
+from lodefs.chunkstore.format.commit import decode_commit
+from lodefs.chunkstore.format.envelope import unseal
+from lodefs.chunkstore.format.index_shard import decode_shard
+from lodefs.chunkstore.format.pack import PackIndex, unpack
+from lodefs.chunkstore.format.tree import decode_tree
+from lodefs.chunkstore.repo.store import decode_settings
+from tests.support.chunkstore import golden
+
+GOLDEN = Path(__file__).parents[2] / "golden"
+EXAMPLES = golden.examples()
+
+
+def read(name: str) -> bytes:
+    return (GOLDEN / name).read_bytes()
+
+
+@pytest.mark.parametrize("name", sorted(set(EXAMPLES) - {"cuts"}))
+def test_writes_the_same_bytes(name: str) -> None:
+    """Encoding the example gives the golden file. If not: a new format version is needed."""
+    assert EXAMPLES[name] == read(name)
+
+
+def test_cuts_are_pinned() -> None:
+    """FastCDC cuts where it always did. If not, the fastcdc package changed its cuts: stay with
+    the version before it, or every file that is pushed again is stored again."""
+    assert EXAMPLES["cuts"] == read("cuts"), "the fastcdc package cuts differently than before"
+
+
+def test_no_example_is_missing() -> None:
+    """Every golden file has its example, and the other way round."""
+    assert {path.name for path in GOLDEN.iterdir()} >= set(EXAMPLES)
+
+
+def test_reads_a_golden_pack() -> None:
+    """Index and chunks come out of the golden pack."""
+    data = read("pack")
+    index = PackIndex.decode(golden.pack().pack_id, data)
+    places = index.places(0, len(index))
+    stored = [data[place.offset : place.offset + place.stored_size_bytes] for place in places]
+    raws = [unpack(place, part) for place, part in zip(places, stored, strict=True)]
+    assert raws == list(golden.PACK_CHUNKS)
+
+
+def test_reads_a_golden_shard() -> None:
+    """The golden shard lists the chunks of the golden pack."""
+    [pack] = decode_shard(read("shard"))
+    index = golden.pack().index
+    assert pack == (index.pack_id, index.ids, index.raw_sizes)
+
+
+def test_reads_golden_documents() -> None:
+    """Tree, commit, ref and store.json say what their examples say."""
+    assert decode_tree(read("tree"), bytes(32)) == golden.tree()
+    assert decode_commit(read("commit")) == golden.commit()
+    assert decode_commit(read("commit-2")) == golden.new_commit()
+    assert decode_settings(read("store.json")) == golden.settings()
+    assert unseal("ref", {1: dict}, read("ref"), "ref") == {
+        "repo": "vision/flickr30k",
+        "kind": "branches",
+        "name": "main",
+        "sequence": 1,
+        "commit": golden.commit().parents[0].hex(),
+        "time_s": 1_700_000_000,
+    }
+
+
+READERS = {
+    "pack": lambda data: PackIndex.decode(golden.pack().pack_id, data),
+    "shard": decode_shard,
+    "commit": decode_commit,
+    "commit-2": decode_commit,
+    "ref": lambda data: unseal("ref", {1: dict}, data, "ref"),
+    "store.json": decode_settings,
+}
+PAYLOAD_BYTES = {"pack": golden.pack().index.offsets[-1]}  # unpack checks these
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_any_flipped_bit_is_noticed(name: str) -> None:
+    """No bit of an index, trailer, shard, commit, ref or store.json changes unseen."""
+    good = read(name)
+    READERS[name](good)
+    for bit in range(8 * PAYLOAD_BYTES.get(name, 0), 8 * len(good)):
+        bad = bytearray(good)
+        bad[bit // 8] ^= 1 << bit % 8
+        with pytest.raises((Corrupt, UnknownFormat)):
+            READERS[name](bytes(bad))
+
+
+@pytest.mark.parametrize("name", [*READERS, "tree"])
+def test_any_cut_is_noticed(name: str) -> None:
+    """No end of a format can be missing unseen."""
+    good = read(name)
+    reader = READERS.get(name, lambda data: decode_tree(data, bytes(32)))
+    for size in range(len(good)):
+        with pytest.raises(LodefsError):
+            reader(good[:size])

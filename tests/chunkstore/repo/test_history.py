@@ -1,0 +1,157 @@
+"""history.py: commits, directories, differences."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from lodefs.chunkstore.errors import InvalidInput, NotADirectory, NotFound
+from lodefs.chunkstore.format import keys
+from lodefs.chunkstore.format.names import Spec
+from lodefs.chunkstore.format.tree import Kind, symlink
+from lodefs.chunkstore.objects.memory import MemoryObjects
+from lodefs.chunkstore.repo.history import Change, What, diff, find, listing, log
+from lodefs.chunkstore.repo.store import Store
+from tests.support.chunkstore.handmade import Files, Handmade, Link, Program, memory_store
+
+OLD: Files = {
+    b"same/deep/file": b"1",
+    b"same/other": b"2",
+    b"gone/a": b"3",
+    b"gone/b/c": b"4",
+    b"changed": b"old",
+    b"made-executable": b"5",
+    b"file-then-directory": b"6",
+    b"directory-then-link/x": b"7",
+    b"link": Link(b"one"),
+}
+NEW: Files = {
+    b"same/deep/file": b"1",
+    b"same/other": b"2",
+    b"changed": b"newer",
+    b"made-executable": Program(b"5"),
+    b"file-then-directory/y": b"6",
+    b"directory-then-link": Link(b"same"),
+    b"link": Link(b"two"),
+    b"new": b"",
+}
+
+
+@pytest.fixture
+def store() -> Store:
+    """Two commits of the repository r: OLD, tagged old, and NEW, the branch main."""
+    store = memory_store()
+    made = Handmade(store, pack_chunks=1)  # so that every tree lies in an object of its own
+    old = made.commit("r", OLD, message="old")
+    store.refs("r").advance("tags", "old", old, expected_sequence=None)
+    made.commit("r", NEW, message="new")
+    return store
+
+
+def changes(store: Store, before: Spec, after: Spec) -> list[Change]:
+    """The differences of two places."""
+    return list(diff(store, find(store, before), find(store, after)))
+
+
+def test_log_is_newest_first(store: Store) -> None:
+    """log goes from the newest commit to the first."""
+    assert [commit.message for _, commit in log(store, "r", "main")] == ["new", "old"]
+    assert [commit.message for _, commit in log(store, "r", "old")] == ["old"]
+    with pytest.raises(NotFound):
+        next(log(store, "r", "none"))
+
+
+def test_find(store: Store) -> None:
+    """find gives the entry at a path, however the path is written."""
+    assert find(store, Spec("r")).kind is Kind.DIRECTORY
+    assert find(store, Spec("r", path=b"same/deep")).name == b"deep"
+    assert find(store, Spec("r", path=b"same//./deep/file")).size_bytes == 1
+    assert find(store, Spec("r", path=b"link")).target == b"two"
+
+
+def test_find_says_which_part_is_missing(store: Store) -> None:
+    """Errors name the first part of the path that does not exist or is no directory."""
+    with pytest.raises(NotFound, match="r@main:same/none does not exist"):
+        find(store, Spec("r", path=b"same/none/x"))
+    with pytest.raises(NotADirectory, match="r@main:changed is a file, not a directory"):
+        find(store, Spec("r", path=b"changed/x"))
+    with pytest.raises(NotADirectory, match="r@main:link is a symlink"):
+        find(store, Spec("r", path=b"link/x"))
+
+
+@pytest.mark.parametrize("path", [b"..", b"same/../../x", b"a\0b", b"n" * 256])
+def test_find_refuses_what_is_no_path(store: Store, path: bytes) -> None:
+    """Paths that leave the snapshot or cannot be names are malformed."""
+    with pytest.raises(InvalidInput):
+        find(store, Spec("r", path=path))
+
+
+def test_listing(store: Store) -> None:
+    """listing gives children by name, all that lies below with paths, or a file alone."""
+    names = [path for path, _ in listing(store, Spec("r", path=b"same"))]
+    assert names == [b"deep", b"other"]
+    below = [path for path, _ in listing(store, Spec("r", path=b"same"), recursive=True)]
+    assert below == [b"deep", b"deep/file", b"other"]
+    assert [path for path, _ in listing(store, Spec("r", path=b"same/other"))] == [b"other"]
+
+
+def test_diff_tells_every_kind_of_change(store: Store) -> None:
+    """Added, removed and changed entries and changes of type come by path."""
+    found = [(c.what, c.path) for c in changes(store, Spec("r", "old"), Spec("r"))]
+    assert found == [
+        (What.CHANGED, b"changed"),
+        (What.TYPE_CHANGED, b"directory-then-link"),
+        (What.REMOVED, b"directory-then-link/x"),
+        (What.TYPE_CHANGED, b"file-then-directory"),
+        (What.ADDED, b"file-then-directory/y"),
+        (What.REMOVED, b"gone"),
+        (What.REMOVED, b"gone/a"),
+        (What.REMOVED, b"gone/b"),
+        (What.REMOVED, b"gone/b/c"),
+        (What.CHANGED, b"link"),
+        (What.CHANGED, b"made-executable"),
+        (What.ADDED, b"new"),
+    ]
+
+
+def test_diff_has_both_entries(store: Store) -> None:
+    """A change holds what was there and what is there."""
+    first = changes(store, Spec("r", "old"), Spec("r"))[0]
+    assert first.before is not None
+    assert first.after is not None
+    assert (first.before.size_bytes, first.after.size_bytes) == (3, 5)
+
+
+def test_diff_of_equals(store: Store) -> None:
+    """A revision does not differ from itself, nor two places with the same content."""
+    assert changes(store, Spec("r"), Spec("r")) == []
+    assert changes(store, Spec("r", "old", b"same"), Spec("r", path=b"same")) == []
+
+
+def test_diff_of_two_files(store: Store) -> None:
+    """Two files differ as one change."""
+    found = changes(store, Spec("r", "old", b"changed"), Spec("r", path=b"changed"))
+    assert [c.what for c in found] == [What.CHANGED]
+
+
+def test_diff_does_not_read_equal_directories(store: Store) -> None:
+    """Trees that both sides have are not read: they may be missing."""
+    objects = store.objects
+    assert isinstance(objects, MemoryObjects)
+    same = find(store, Spec("r", path=b"same"))
+    for segment in same.segments:
+        del objects.objects[keys.pack(segment.pack)]
+    assert len(changes(store, Spec("r", "old"), Spec("r"))) == 12
+
+
+def test_diff_of_a_deep_tree() -> None:
+    """A tree deeper than Python's stack differs without an error."""
+    store = memory_store()
+    made = Handmade(store, pack_chunks=5000)
+    for branch in ("a", "b"):
+        entry = symlink(b"link", branch.encode())
+        for _ in range(1500):
+            entry = made.tree(b"d", [entry])
+        made.commit_root("deep", replace(entry, name=b""), branch=branch)
+    found = changes(store, Spec("deep", "a"), Spec("deep", "b"))
+    assert [c.path for c in found] == [b"d/" * 1499 + b"link"]

@@ -1,0 +1,346 @@
+"""Stores: created after a probe, opened, and asked for repositories, revisions, commits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lodefs.chunkstore.errors import (
+    AlreadyExists,
+    Corrupt,
+    Denied,
+    InvalidInput,
+    NotFound,
+    Unavailable,
+    UnknownFormat,
+    Unsupported,
+)
+from lodefs.chunkstore.format import keys
+from lodefs.chunkstore.format.chunking import ChunkingParams
+from lodefs.chunkstore.format.envelope import seal
+from lodefs.chunkstore.format.names import CommitId
+from lodefs.chunkstore.objects.memory import MemoryObjects
+from lodefs.chunkstore.objects.open_url import open_objects
+from lodefs.chunkstore.repo.refs import BRANCHES, TAGS
+from lodefs.chunkstore.repo.store import Store, create_store, open_store, probe
+from lodefs.chunkstore.types import Buffer
+from tests.support.chunkstore import golden
+from tests.support.chunkstore.object_store_suite import MUCH
+
+
+class Ignorant(MemoryObjects):
+    """Ignores the condition of a put, as ``rclone serve s3`` does."""
+
+    def put(self, key: str, data: Sequence[Buffer], *, if_absent: bool = False) -> str:
+        return super().put(key, data)
+
+
+class NoDeletes(MemoryObjects):
+    """Credentials that may write and not delete."""
+
+    def delete(self, key: str) -> None:
+        raise Denied(f"{key} may not be deleted")
+
+
+class Counted(MemoryObjects):
+    """Counts writes."""
+
+    puts = 0
+
+    def put(self, key: str, data: Sequence[Buffer], *, if_absent: bool = False) -> str:
+        self.puts += 1
+        return super().put(key, data, if_absent=if_absent)
+
+
+@pytest.fixture
+def store() -> Store:
+    return create_store(MemoryObjects())
+
+
+def commits(store: Store, repo: str, count: int) -> list[CommitId]:
+    return [store.put_commit(repo, replace(golden.commit(), time_s=n)) for n in range(count)]
+
+
+def test_create_and_open() -> None:
+    """A created store opens with the same settings, and holds nothing but store.json."""
+    objects = MemoryObjects()
+    created = create_store(objects, ChunkingParams(1024, 4096, 16_384))
+    assert list(objects.objects) == ["store.json"]
+    assert open_store(objects).settings == created.settings
+    assert len(created.settings.store_id) == 32
+    assert created.url == "memory:"
+
+
+def test_every_store_has_its_id() -> None:
+    """Two stores have different ids."""
+    ids = {create_store(MemoryObjects()).settings.store_id for _ in range(2)}
+    assert len(ids) == 2
+
+
+def test_create_twice() -> None:
+    """A store is not created over another, and nothing in it changes."""
+    objects = MemoryObjects()
+    create_store(objects)
+    before = dict(objects.objects)
+    with pytest.raises(AlreadyExists, match="memory: is a lodefs store already"):
+        create_store(objects)
+    assert objects.objects == before
+
+
+def test_create_at_the_same_time() -> None:
+    """Of two that create a store at once, the later is told, and does not overwrite."""
+    objects = MemoryObjects()
+
+    class Late(MemoryObjects):
+        def delete(self, key: str) -> None:  # the probe's end: now somebody else is quicker
+            super().delete(key)
+            create_store(objects)
+            self.objects.update(objects.objects)
+
+    late = Late()
+    with pytest.raises(AlreadyExists, match="already"):
+        create_store(late)
+    assert late.objects == objects.objects
+
+
+@pytest.mark.parametrize("objects_type", [MemoryObjects, NoDeletes])
+def test_no_condition_no_store(objects_type: type[MemoryObjects]) -> None:
+    """A store that ignores If-None-Match is refused with its name; others are not."""
+    probe(objects_type())
+    ignorant = Ignorant("s3://bucket/prefix")
+    with pytest.raises(Unsupported, match=r"^s3://bucket/prefix ignores If-None-Match"):
+        create_store(ignorant)
+    assert ignorant.objects == {}
+
+
+def test_first_write_probes_once() -> None:
+    """A store that was made elsewhere is probed before the first write, and only then."""
+    objects = Counted()
+    store = create_store(objects)
+    made = objects.puts
+    for _ in range(3):
+        store.ensure_writable()
+    assert objects.puts == made
+    again = open_store(objects)
+    for _ in range(3):
+        again.ensure_writable()
+    assert objects.puts == made + 2
+
+
+def test_first_write_where_the_store_is_gone(tmp_path: Path) -> None:
+    """Nothing is written to the empty directory that an unmounted file system leaves."""
+    create_store(open_objects(str(tmp_path / "store")))
+    store = open_store(open_objects(str(tmp_path / "store")))
+    (tmp_path / "store").rename(tmp_path / "elsewhere")
+    (tmp_path / "store").mkdir()
+    with pytest.raises(Unavailable, match="not there at present"):
+        store.ensure_writable()
+    assert list((tmp_path / "store").iterdir()) == []
+
+
+def test_nothing_is_unknown_where_the_store_is_gone(tmp_path: Path) -> None:
+    """A branch or repository of a store that is gone is unavailable: it may be there again."""
+    create_store(open_objects(str(tmp_path / "store")))
+    store = open_store(open_objects(str(tmp_path / "store")))
+    with pytest.raises(NotFound):
+        store.resolve("cats", "main")
+    (tmp_path / "store").rename(tmp_path / "elsewhere")
+    with pytest.raises(Unavailable, match="not there at present"):
+        store.resolve("cats", "main")
+
+
+def test_first_write_to_an_ignorant_store() -> None:
+    """A store copied to where conditions are ignored opens, but is not written to."""
+    objects = MemoryObjects()
+    create_store(objects)
+    copy = Ignorant("s3://copy")
+    copy.objects.update(objects.objects)
+    with pytest.raises(Unsupported, match="s3://copy ignores"):
+        open_store(copy).ensure_writable()
+
+
+def test_not_a_store() -> None:
+    """Where no store is, the message says how to create one."""
+    with pytest.raises(
+        NotFound, match="memory: is not a lodefs store: create it with `lodefs init"
+    ):
+        open_store(MemoryObjects())
+
+
+CHUNKING = {
+    "algorithm": "fastcdc-2016",
+    "size_bytes_min": 16384,
+    "size_bytes_average": 65536,
+    "size_bytes_max": 262144,
+}
+
+
+@pytest.mark.parametrize(
+    ("document", "error", "words"),
+    [
+        (b"", Corrupt, "store.json of memory:"),
+        (b"<html>", Corrupt, "store.json of memory:"),
+        (seal("commit", 1, {}), Corrupt, "is a 'commit'"),
+        (seal("store", 2, {"anything": 1}), UnknownFormat, "version 2.*newer lodefs is needed"),
+        (
+            seal("store", 1, {"store_id": "", "chunking": CHUNKING | {"algorithm": "x"}}),
+            UnknownFormat,
+            "algorithm 'x'",
+        ),
+        (
+            seal("store", 1, {"store_id": "", "chunking": CHUNKING | {"size_bytes_max": 2**40}}),
+            Corrupt,
+            "do not make sense",
+        ),
+    ],
+)
+def test_spoiled_settings(document: bytes, error: type[Exception], words: str) -> None:
+    """A store.json that is spoiled or newer is named."""
+    objects = MemoryObjects()
+    objects.put(keys.STORE, [document])
+    with pytest.raises(error, match=words):
+        open_store(objects)
+
+
+repo_parts = st.sampled_from(["a", "b", "commit", "d", "refs-", "s", "commits0", "z", "0"])
+repo_names = st.lists(repo_parts, min_size=1, max_size=3).map("/".join)
+
+
+@pytest.mark.slow
+@given(st.sets(repo_names, max_size=8), st.sets(repo_names, max_size=3))
+def test_repos(pushed: set[str], unfinished: set[str]) -> None:
+    """All repositories with refs are listed, whatever lies below whose name, and no others."""
+    store = create_store(MemoryObjects())
+    for repo in pushed | unfinished:
+        found = commits(store, repo, 2)
+        if repo in pushed:
+            refs = store.refs(repo)
+            refs.advance(BRANCHES, "main", found[0], expected_sequence=None)
+            refs.advance(BRANCHES, "main", found[1], expected_sequence=0)
+            refs.advance(TAGS, "v1", found[1], expected_sequence=None)
+    assert sorted(store.repos()) == sorted(pushed)
+
+
+def test_repos_among_foreign_objects(store: Store) -> None:
+    """Objects of others under repos/ are passed over."""
+    store.objects.put("repos/readme.txt", [b"hello"])
+    store.refs("z").advance(BRANCHES, "main", commits(store, "z", 1)[0], expected_sequence=None)
+    assert list(store.repos()) == ["z"]
+
+
+def test_commits(store: Store) -> None:
+    """A commit comes back by its id; written twice it is there once."""
+    [commit_id] = commits(store, "repo", 1)
+    assert commits(store, "repo", 1) == [commit_id]
+    assert store.commit("repo", commit_id) == replace(golden.commit(), time_s=0)
+    with pytest.raises(NotFound):
+        store.commit("other", commit_id)
+
+
+def test_a_commit_of_another_id(store: Store) -> None:
+    """A commit under another one's key is Corrupt, as are spoiled bytes."""
+    one, two = commits(store, "repo", 2)
+    store.objects.put(
+        keys.commit("repo", one), [store.objects.get(keys.commit("repo", two), size=MUCH).data]
+    )
+    with pytest.raises(Corrupt, match=one.hex()):
+        store.commit("repo", one)
+
+
+def test_resolve(store: Store) -> None:
+    """A revision is a branch, else a tag, else a commit id or its beginning."""
+    one, two, three = commits(store, "repo", 3)
+    refs = store.refs("repo")
+    refs.advance(BRANCHES, "main", one, expected_sequence=None)
+    refs.advance(TAGS, "main", two, expected_sequence=None)
+    refs.advance(TAGS, "v1", two, expected_sequence=None)
+    assert store.resolve("repo", "main") == one
+    assert store.resolve("repo", "v1") == two
+    assert store.resolve("repo", three.hex()) == three
+    assert store.resolve("repo", three.hex()[:6]) == three
+    refs.advance(BRANCHES, three.hex()[:6], one, expected_sequence=None)
+    assert store.resolve("repo", three.hex()[:6]) == one
+    refs.advance(BRANCHES, "main", None, expected_sequence=0)
+    assert store.resolve("repo", "main") == two
+
+
+def test_resolve_an_ambiguous_prefix(store: Store) -> None:
+    """A prefix of several commits is refused with their names."""
+    for tail in ("1", "2"):
+        store.objects.put(f"{keys.commits('repo')}abcdef{tail * 58}", [b""])
+    with pytest.raises(InvalidInput, match="abcdef111111, abcdef222222"):
+        store.resolve("repo", "abcdef")
+
+
+def test_resolve_what_is_not_there(store: Store) -> None:
+    """What is unknown is named, with what there is instead."""
+    with pytest.raises(NotFound, match="has no repository repo; it has none yet"):
+        store.resolve("repo", "main")
+    [commit_id] = commits(store, "vision/birds", 1)
+    refs = store.refs("vision/birds")
+    refs.advance(BRANCHES, "main", commit_id, expected_sequence=None)
+    refs.advance(BRANCHES, "dev", commit_id, expected_sequence=None)
+    with pytest.raises(NotFound, match="has no repository repo; it has vision/birds"):
+        store.resolve("repo", "main")
+    for rev in ("v9", "abcdef", "00" * 32):
+        with pytest.raises(NotFound, match=f"commit {rev}; its branches: dev, main"):
+            store.resolve("vision/birds", rev)
+
+
+@pytest.mark.parametrize(("repo", "rev"), [("../x", "main"), ("", "main"), ("a", ".."), ("a", "")])
+def test_resolve_malformed_names(store: Store, repo: str, rev: str) -> None:
+    """Names that cannot be are refused before they become keys."""
+    with pytest.raises(InvalidInput):
+        store.resolve(repo, rev)
+
+
+@pytest.mark.parametrize(("kind", "other"), [(BRANCHES, TAGS), (TAGS, BRANCHES)])
+def test_new_refs_take_no_names(store: Store, kind: str, other: str) -> None:
+    """A new ref may have no name of the other kind, nor be the beginning of a commit; deleted
+    refs and other repositories' do not count. HEAD, and what looks like a whole id, is none."""
+    [commit_id] = commits(store, "repo", 1)
+    refs = store.refs("repo")
+    refs.advance(other, "v1", commit_id, expected_sequence=None)
+    with pytest.raises(InvalidInput, match=r"repo has a (tag|branch) v1: a (branch|tag) v1 would"):
+        store.check_new_ref("repo", kind, "v1")
+    for name in (commit_id.hex()[:6], commit_id.hex()):
+        with pytest.raises(InvalidInput, match=f"{name} is the beginning of commit"):
+            store.check_new_ref("repo", kind, name)
+    store.check_new_ref("other", kind, commit_id.hex()[:6])
+    for repo in ("repo", "other"):
+        for name in ("HEAD", "ab" * 32):
+            with pytest.raises(InvalidInput, match=f"^{name} .*take another name"):
+                store.check_new_ref(repo, kind, name)
+    store.check_new_ref("repo", kind, commit_id.hex()[:5])
+    store.check_new_ref("repo", other, "v1")
+    refs.advance(other, "v1", None, expected_sequence=0)
+    store.check_new_ref("repo", kind, "v1")
+
+
+def test_resolve_names_what_exists(store: Store) -> None:
+    """What is unknown is told with branches and tags that exist, without deleted ones; short
+    beginnings of commits with how long they must be."""
+    [commit_id] = commits(store, "repo", 1)
+    refs = store.refs("repo")
+    for kind, name in ((BRANCHES, "dev"), (BRANCHES, "main"), (TAGS, "v1"), (TAGS, "v2")):
+        refs.advance(kind, name, commit_id, expected_sequence=None)
+    refs.advance(BRANCHES, "dev", None, expected_sequence=0)
+    refs.advance(TAGS, "v1", None, expected_sequence=0)
+    with pytest.raises(NotFound, match=r"commit nope; its branches: main; its tags: v2$"):
+        store.resolve("repo", "nope")
+    with pytest.raises(NotFound, match=r"at least 6 digits are needed\)"):
+        store.resolve("repo", commit_id.hex()[:5])
+
+
+def test_resolve_a_repository_that_others_lie_below(store: Store) -> None:
+    """The first part of repositories' names is no repository; those below are named first."""
+    [commit_id] = commits(store, "vision/py", 1)
+    for repo in ("vision/py", "audio"):
+        store.refs(repo).advance(BRANCHES, "main", commit_id, expected_sequence=None)
+    with pytest.raises(NotFound, match=r"has no repository vision; it has vision/py, audio$"):
+        store.resolve("vision", "main")

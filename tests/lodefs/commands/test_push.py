@@ -1,0 +1,196 @@
+"""push on the command line, into a real store in a directory."""
+
+from __future__ import annotations
+
+import gc
+import io
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lodefs.chunkstore.objects.memory import MemoryObjects
+from tests.support.lodefs.command_line import Lodefs
+
+TIMEOUT_S = 120
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A directory to push."""
+    source = tmp_path / "source"
+    (source / "d").mkdir(parents=True)
+    (source / "a.txt").write_text("hello\n")
+    (source / "d" / "b").write_bytes(os.urandom(300_000))
+    return source
+
+
+@pytest.fixture(autouse=True)
+def created(lodefs: Lodefs) -> None:
+    """The store exists."""
+    assert lodefs("init", "memory:").code == 0
+
+
+def test_push_prints_what_it_did(lodefs: Lodefs, source: Path) -> None:
+    """Files, bytes, new bytes, stored bytes and the commit are printed."""
+    ran = lodefs("push", str(source), "vision/cats", "-m", "first")
+    assert ran.code == 0, ran.err
+    names = [line.split()[0] for line in ran.out.splitlines()]
+    what = ["added", "changed", "removed"]
+    assert names == ["files", "bytes", *what, "new", "stored", "created", "commit"]
+    assert lodefs("log", "--json", "vision/cats").json["message"] == "first"
+    assert lodefs("cat", "vision/cats:a.txt").out == "hello\n"
+
+
+def test_push_leaves_the_collector_on(lodefs: Lodefs, source: Path) -> None:
+    """Cycles are not looked for during a push only."""
+    assert lodefs("push", str(source), "r").code == 0
+    assert gc.isenabled()
+
+
+def test_push_of_the_same_again(lodefs: Lodefs, source: Path) -> None:
+    """Without a change there is no commit, and the output says so."""
+    first = lodefs("push", "--json", str(source), "r@dev").json
+    assert first["unchanged"] is False
+    again = lodefs("push", str(source), "r@dev")
+    assert again.code == 0
+    assert f"nothing changed: r@dev stays at {first['commit']}" in again.out
+    assert len(lodefs("log", "--json", "r@dev").json_lines) == 1
+
+
+@pytest.mark.parametrize(
+    ("directory", "repo", "code"),
+    [
+        ("none", "r", 3),
+        ("a.txt", "r", 3),
+        (".", "r:path", 2),
+        (".", "../r", 2),
+        (".", "r@a/b", 2),
+    ],
+)
+def test_push_bad_input(lodefs: Lodefs, source: Path, directory: str, repo: str, code: int) -> None:
+    """A source that is no directory and a malformed target are one line each."""
+    ran = lodefs("push", str(source / directory), repo)
+    assert ran.code == code
+    assert ran.err.startswith("lodefs: error: ")
+    assert ran.err.count("\n") == 1
+
+
+def test_skipped_are_named(lodefs: Lodefs, source: Path) -> None:
+    """Pipes and sockets are named on standard error, and the rest is pushed."""
+    os.mkfifo(source / "pipe\n\x1b")
+    ran = lodefs("push", str(source), "r")
+    assert ran.code == 0
+    assert "lodefs: skipped: " in ran.err
+    assert "left out of the commit: 1 path" in ran.err
+    assert "\x1b" not in ran.err
+    assert len(lodefs("push", "--json", str(source), "r").json["skipped"]) == 1
+
+
+def test_push_and_pull_count_alike(lodefs: Lodefs, source: Path, tmp_path: Path) -> None:
+    """Files are regular files in both, and symlinks are told as such."""
+    os.symlink("nowhere", source / "link")
+    assert ", 1 symlink" in lodefs("push", str(source), "r").out
+    assert ", 1 symlink" in lodefs("pull", "r", str(tmp_path / "t")).out
+    pushed = lodefs("push", "--json", str(source), "r").json
+    pulled = lodefs("pull", "--json", "r", str(tmp_path / "u")).json
+    for what in ("files", "symlinks", "directories"):
+        assert pushed[what] == pulled[what]
+
+
+@pytest.mark.slow
+def test_the_program_itself(tmp_path: Path, source: Path) -> None:
+    """init, push, ls, cat, pull and verify as a user types them, each in a process of its own."""
+    environment = {
+        **os.environ,
+        "HOME": str(tmp_path),
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+        "LODEFS_STORE": str(tmp_path / "store"),
+        "LODEFS_CONFIG": os.devnull,
+    }
+
+    def lodefs(*arguments: str) -> str:
+        return subprocess.run(
+            [sys.executable, "-m", "lodefs.main", *arguments],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=True,
+        ).stdout
+
+    lodefs("init", str(tmp_path / "store"))
+    lodefs("push", str(source), "r")
+    (source / "a.txt").write_text("changed\n")
+    lodefs("push", str(source), "r")
+    assert lodefs("ls", "r") == "a.txt\nd/\n"
+    assert lodefs("cat", "r:a.txt") == "changed\n"
+    lodefs("pull", "r", str(tmp_path / "copy"))
+    assert (tmp_path / "copy" / "d" / "b").read_bytes() == (source / "d" / "b").read_bytes()
+    assert "all is well" in lodefs("verify", "--data")
+
+
+def test_push_tells_of_a_new_branch(lodefs: Lodefs, source: Path) -> None:
+    """The first push to a branch says that it created it; the next ones do not."""
+    assert "created branch neuer-zweig\n" in lodefs("push", str(source), "r@neuer-zweig").out
+    (source / "a.txt").write_text("changed\n")
+    assert "created" not in lodefs("push", str(source), "r@neuer-zweig").out
+    assert lodefs("push", "--json", str(source), "r@two").json["created_branch"] is True
+
+
+def test_push_says_what_it_changes(lodefs: Lodefs, source: Path) -> None:
+    """Added, changed and removed files with their bytes, for people and for scripts, also where
+    nothing changed."""
+    assert (
+        "added   2 files, 293.0 KiB\nchanged 0 files, 0 B\n" in lodefs("push", str(source), "r").out
+    )
+    (source / "a.txt").write_text("changed\n")
+    (source / "d" / "c").write_text("new")
+    out = lodefs("push", str(source), "r").out
+    assert "added   1 file, 3 B\nchanged 1 file, 8 B\nremoved 0 files, 0 B\n" in out
+    assert "removed 0 files, 0 B\n" in lodefs("push", str(source), "r").out
+    (source / "d" / "b").unlink()
+    told = lodefs("push", "--json", str(source), "r").json
+    assert (told["removed_files"], told["removed_bytes"], told["changed_files"]) == (1, 300_000, 0)
+
+
+def test_most_of_a_branch_is_not_removed_unasked(lodefs: Lodefs, source: Path) -> None:
+    """Scripts get an exit code and no commit; --allow-removals says that it is meant."""
+    before = lodefs("push", "--json", str(source), "r").json["commit"]
+    ran = lodefs("push", str(source / "d"), "r")
+    assert (ran.code, ran.out) == (14, "")
+    assert "would remove 2 of the 2 files of r@main" in ran.err
+    assert "--allow-removals" in ran.err
+    assert lodefs("log", "--json", "r").json["commit"] == before
+    assert lodefs("push", "--allow-removals", str(source / "d"), "r").code == 0
+    assert lodefs("ls", "r").out == "b\n"
+
+
+@pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("n\n", 14), ("\n", 14)])
+def test_a_terminal_is_asked(
+    lodefs: Lodefs, source: Path, monkeypatch: pytest.MonkeyPatch, answer: str, code: int
+) -> None:
+    """On a terminal the question stands on standard error, and no answer means no."""
+    lodefs("push", str(source), "r")
+    monkeypatch.setattr("sys.stdin", io.StringIO(answer))
+    monkeypatch.setattr("lodefs.commands.push._has_terminal", lambda: True)
+    ran = lodefs("push", "--json", str(source / "d"), "r")
+    assert ran.code == code, ran.err
+    assert "This removes 2 of the 2 files of r@main" in ran.err
+    assert bool(ran.out) == (code == 0)
+
+
+def test_a_checked_push_tells_what_was_lost(
+    lodefs: Lodefs, source: Path, objects: MemoryObjects
+) -> None:
+    """--check stores again what the store has lost, and says so, once."""
+    lodefs("push", str(source), "r")
+    for info in list(objects.list("packs/")):
+        objects.delete(info.key)
+    ran = lodefs("push", "--check", str(source), "r")
+    assert ran.code == 0, ran.err
+    assert "pack: missing in the store, and stored again\n" in ran.out.replace("packs", "pack")
+    assert lodefs("cat", "r:a.txt").out == "hello\n"
+    assert lodefs("push", "--check", "--json", str(source), "r").json["lost_packs"] == 0

@@ -1,0 +1,196 @@
+"""What goes over a mount's socket, and what may not."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Thread
+
+import msgspec
+import pytest
+
+from lodefs.chunkstore.errors import InUse, Unavailable, UnknownFormat
+from lodefs.mount.kernel.session import Session
+from lodefs.mount.lifecycle import control_socket, handover, resources
+from lodefs.mount.lifecycle.handover import Door, Grip, Passport, grip_of, state_of, take
+from lodefs.mount.mount_spec import Job
+from lodefs.mount.options import MountOptions
+from tests.support.mount.mounts import SAMPLE
+
+SESSION = Session(minor=44, no_open=True, no_opendir=True, resend=True, epochs=True)
+JOB = Job(
+    MountOptions(repo="demo", mountpoint="/m", proxy="unix:/p", token="very-secret", path=b"\xff"),
+    SAMPLE.snapshot,
+    SAMPLE.snapshot.root,
+)
+
+
+class Mount:
+    """A grip whose descriptors are memory files, and a door to it."""
+
+    def __init__(self, folder: Path) -> None:
+        listener, self.place = control_socket.listen("0:1", [folder / "m"])
+        self.fds = [self._file(name) for name in (b"device", b"one", b"two", b"opens")]
+        device, one, two, opens = self.fds
+        self.grip = Grip(
+            JOB, SESSION, device, (one, two), {"opens": opens}, listener.detach(), self.place
+        )
+        self.door = Door(self.grip, supervised=True)
+
+    @staticmethod
+    def _file(content: bytes) -> int:
+        fd = os.memfd_create(content.decode())
+        os.write(fd, content)
+        return fd
+
+    def serve(self, times: int = 1, *, busy: bool = False) -> Thread:
+        """Answer so many in another thread."""
+
+        def run() -> None:
+            for _ in range(times):
+                client = None
+                while not self.asked():
+                    pass
+                client = self.door.answer(busy=busy)
+                if client is not None:
+                    client.close()
+
+        thread = Thread(target=run)
+        thread.start()
+        return thread
+
+    def asked(self) -> bool:
+        import select
+
+        return bool(select.select([self.door], [], [], 60)[0])
+
+    def close(self) -> None:
+        self.door.close()
+        self.grip.close()
+        self.place.remove()
+
+
+@pytest.fixture
+def mount(tmp_path: Path) -> Iterator[Mount]:
+    made = Mount(tmp_path)
+    yield made
+    made.close()
+
+
+def test_all_that_holds_a_mount_goes_over(mount: Mount) -> None:
+    """Job, session, descriptors and memories by name arrive, as the receiver's own."""
+    thread = mount.serve()
+    taken = take(mount.place)
+    thread.join(60)
+    grip = taken.grip
+    assert (grip.job, grip.session, grip.place) == (JOB, SESSION, mount.place)
+    assert taken.giver == handover.State(os.getpid(), supervised=True, proxy="unix:/p")
+    fds = [grip.device, *grip.clones, grip.memories["opens"]]
+    assert [os.pread(fd, 99, 0) for fd in fds] == [b"device", b"one", b"two", b"opens"]
+    assert not set(fds) & set(mount.fds)
+    assert not any(os.get_inheritable(fd) for fd in fds)
+    taken.confirm()
+    taken.unlock()
+    grip.close()
+
+
+def test_a_mount_of_an_older_lodefs() -> None:
+    """What older mounts do not say (a mode, what was read) is as it was for them."""
+    papers = msgspec.msgpack.decode(handover.Grip(JOB, SESSION, 3).passport())
+    del papers["job"]["options"]["mode"]
+    grip = handover.grip_of(msgspec.msgpack.encode(papers), [(handover.DEVICE, 3)])
+    assert grip.job == JOB
+    assert resources.traffic(grip) is None
+    state = msgspec.msgpack.encode({"pid": 7, "supervised": True})
+    told = msgspec.msgpack.decode(state, type=handover.State)
+    assert told == handover.State(7, supervised=True)
+    assert told.ready
+
+
+def test_state(mount: Mount) -> None:
+    """Who answers is told without anything else."""
+    thread = mount.serve()
+    assert state_of(mount.place) == handover.State(os.getpid(), supervised=True, proxy="unix:/p")
+    thread.join(60)
+
+
+def test_busy(mount: Mount) -> None:
+    """While somebody who has the descriptors has not said that it goes on, nobody gets them."""
+    thread = mount.serve(2, busy=True)
+    with pytest.raises(InUse, match="under way"):
+        take(mount.place)
+    assert state_of(mount.place).supervised
+    thread.join(60)
+
+
+@pytest.mark.parametrize("asked", [b"", b"nonsense", b"x" * 500])
+def test_bad_questions(mount: Mount, asked: bytes) -> None:
+    """They are not answered, and others are, afterwards."""
+    thread = mount.serve(2)
+    with control_socket.connect(mount.place, 60) as client:
+        client.send(asked or b"?")
+        assert client.recv(10) == b""
+    assert state_of(mount.place).supervised
+    thread.join(60)
+
+
+def test_who_says_nothing_is_not_waited_for_forever(
+    mount: Mount, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody who connects and is silent delays others, but not for long."""
+    monkeypatch.setattr(handover, "SERVE_TIMEOUT_S", 0.01)
+    thread = mount.serve(2)
+    with control_socket.connect(mount.place, 60):
+        assert state_of(mount.place).supervised
+    thread.join(60)
+
+
+@pytest.mark.parametrize("answer", [b"nonsense", msgspec.msgpack.encode({"state": 5})])
+def test_bad_answers(tmp_path: Path, answer: bytes) -> None:
+    """What cannot be understood is an error that says so, and leaves the lock free."""
+    listener, place = control_socket.listen("0:1", [tmp_path / "m"])
+    listener.settimeout(60)
+
+    def run() -> None:
+        for _ in range(2):
+            client, _ = listener.accept()
+            with client:
+                client.recv(100)
+                client.send(answer)
+
+    thread = Thread(target=run)
+    thread.start()
+    for _ in range(2):
+        with pytest.raises(UnknownFormat):
+            take(place)
+    thread.join(60)
+    listener.close()
+
+
+def test_other_versions() -> None:
+    """A passport of another version, or that is none, is refused with the way out."""
+    papers = msgspec.msgpack.encode(Passport(2, JOB, SESSION))
+    with pytest.raises(UnknownFormat, match="unmount"):
+        grip_of(papers, [("device", 5)])
+    with pytest.raises(UnknownFormat):
+        grip_of(b"\xc1", [("device", 5)])
+
+
+def test_without_a_device() -> None:
+    """Nothing can be held without the connection's descriptor."""
+    papers = msgspec.msgpack.encode(Passport(1, JOB, SESSION))
+    with pytest.raises(Unavailable, match="device"):
+        grip_of(papers, [("clone", 5)])
+
+
+def test_nobody_there(tmp_path: Path) -> None:
+    """A socket without a process behind it is Unavailable, for everybody."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as dead:
+        dead.bind(str(tmp_path / "s.sock"))
+    place = control_socket.Place(tmp_path / "s.sock")
+    with pytest.raises(Unavailable):
+        state_of(place)
+    with pytest.raises(Unavailable):
+        take(place)

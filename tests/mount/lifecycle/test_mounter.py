@@ -1,0 +1,312 @@
+"""Mounting and unmounting through the real kernel."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import lodefs
+from lodefs.chunkstore.errors import InUse, InvalidInput, NotFound, Unavailable
+from lodefs.mount.kernel import device, mount_syscalls, mount_table
+from lodefs.mount.lifecycle import daemon, mounter
+from lodefs.mount.mount_spec import Report
+from tests.support.mount.fake_proxy import FakeProxy
+from tests.support.mount.mounts import (
+    BIG,
+    SAMPLE,
+    WAIT_S,
+    Mounts,
+    hold_reads,
+    in_child,
+    until,
+    workers_of,
+)
+
+pytestmark = [pytest.mark.fuse, pytest.mark.slow]
+
+
+def test_table_and_unmount(mounts: Mounts) -> None:
+    """A mount is listed with what it is of and its process, which ends when it is unmounted."""
+    mounted = mounts.mount()
+    assert mounted in mounter.list_mounts()
+    assert mounted.commit == SAMPLE.snapshot.commit
+    assert not mounter.unmount(str(mounts.place)).lazy
+    mounts.wait_for_end()
+    assert mounted not in mounter.list_mounts()
+    assert os.listdir(mounts.place) == []
+    with pytest.raises(InvalidInput, match="no lodefs mount"):
+        mounter.unmount(str(mounts.place))
+    with pytest.raises(InvalidInput, match="no lodefs mount"):
+        mounter.unmount("/")
+
+
+def test_unmount_while_in_use(mounts: Mounts) -> None:
+    """A mount that is in use goes out of sight, and its user can read on until the end."""
+    mounts.mount()
+    fd = os.open(mounts.place / "big", os.O_RDONLY)
+    assert mounter.unmount(str(mounts.place)).lazy
+    assert os.listdir(mounts.place) == []
+    assert os.pread(fd, 1000, 4_000_000) == BIG[4_000_000:4_001_000]
+    os.close(fd)
+    mounts.wait_for_end()
+
+
+def test_unmount_while_another_namespace_has_it(
+    mounts: Mounts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mount that another mount namespace has, too, is unmounted here at once; it can be read
+    there until that namespace ends."""
+    monkeypatch.setattr(mounter, "LOOK_S", 0.1)
+    mounts.mount()
+    command = "echo ready; read go; cat " + str(mounts.place / "a")
+    with subprocess.Popen(
+        ["unshare", "--mount", "--propagation", "private", "sh", "-c", command],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as other:
+        assert other.stdin is not None
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"ready\n"
+        assert mounter.unmount(str(mounts.place), timeout_s=0).lazy
+        assert os.listdir(mounts.place) == []
+        other.stdin.write(b"go\n")
+        other.stdin.close()
+        assert other.stdout.read() == b"hello"
+    mounts.wait_for_end()
+
+
+def test_unmount_while_somebody_looks(mounts: Mounts, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who uses a mount only while it is taken away, as df does, is no user that it waits for."""
+    mounts.mount()
+    fd = os.open(mounts.place, os.O_RDONLY)
+    detach = mount_syscalls.detach
+
+    def look_away(place: str, *, lazy: bool) -> None:
+        detach(place, lazy=lazy)
+        if lazy:
+            os.close(fd)
+
+    monkeypatch.setattr(mount_syscalls, "detach", look_away)
+    monkeypatch.setattr(mounter, "LOOK_S", WAIT_S)
+    assert not mounter.unmount(str(mounts.place)).lazy
+    mounts.wait_for_end()
+
+
+def test_token_is_in_no_argument(mounts: Mounts) -> None:
+    """A token is sent to the proxy, and neither arguments, environment nor log show it."""
+    with FakeProxy(SAMPLE, token="very-secret") as proxy:
+        mounted = mounts.mount(proxy=proxy.address, token="very-secret")
+        assert (mounts.place / "a").read_bytes() == b"hello"
+        for pid in [mounted.pid, *workers_of(mounted.pid)]:
+            for name in ("cmdline", "environ"):
+                assert b"very-secret" not in Path(f"/proc/{pid}/{name}").read_bytes()
+        assert "very-secret" not in mounts.log.read_text()
+        assert "very-secret" not in repr(mounts.options(token="very-secret"))
+        mounter.unmount(str(mounts.place))
+
+
+def test_in_the_foreground(mounts: Mounts) -> None:
+    """A process can answer for a mount itself, and says when it is ready."""
+    script = (
+        "import sys; from lodefs.mount.lifecycle.mounter import mount_here; "
+        "from lodefs.mount.options import MountOptions\n"
+        "o = MountOptions(repo='demo', mountpoint=sys.argv[1], proxy=sys.argv[2])\n"
+        "mount_here(o, lambda m: print(m.commit, flush=True))\n"
+        "print('ended')"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script, str(mounts.place), mounts.options().proxy],
+        env=os.environ | {"PYTHONPATH": str(Path(lodefs.__file__).parents[1])},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().strip() == SAMPLE.snapshot.commit
+        assert (mounts.place / "a").read_bytes() == b"hello"
+        process.send_signal(signal.SIGINT)
+        assert process.stdout.readline().strip() == "ended"
+        assert process.wait(WAIT_S) == 0
+    assert mount_table.on_top(str(mounts.place)) is None
+
+
+def test_in_a_user_namespace(mounts: Mounts) -> None:
+    """The root of a user namespace can mount, read and unmount."""
+    script = (
+        "import os, sys; from lodefs.mount.lifecycle import mounter; "
+        "from lodefs.mount.options import MountOptions\n"
+        "at, proxy, log = sys.argv[1:]\n"
+        "mounter.mount(MountOptions(repo='demo', mountpoint=at, proxy=proxy, log_path=log))\n"
+        "print(open(at + '/a').read(), len(os.listdir(at + '/many')))\n"
+        "print(mounter.unmount(at).lazy, at in [m.mountpoint for m in mounter.list_mounts()])\n"
+    )
+    prefix = ("unshare", "--user", "--map-root-user", "--mount")
+    printed = in_child(
+        script, str(mounts.place), mounts.options().proxy, str(mounts.log), prefix=prefix
+    )
+    assert printed.splitlines() == ["hello 5000", "False False"]
+
+
+def test_through_the_helper(mounts: Mounts) -> None:
+    """fusermount3 mounts with the same type and source, passes the descriptor, and unmounts."""
+    source = mount_table.source_of("demo", "ab" * 32, b"with,comma and \\")
+    fd = mount_syscalls.attach_by_helper(str(mounts.place), source, allow_other=True)
+    try:
+        assert device.handshake(fd).minor >= 31
+        found = mount_table.on_top(str(mounts.place))
+        assert found is not None
+        assert (found.is_lodefs, found.source) == (True, source)
+    finally:
+        os.close(fd)
+        mount_syscalls.detach_by_helper(str(mounts.place), lazy=False)
+    assert mount_table.on_top(str(mounts.place)) is None
+
+
+@pytest.mark.parametrize(
+    ("script", "timeout_s", "text"),
+    [("exec sleep 600", 0.1, "did not end"), ("exit 0", 60.0, "gave no descriptor")],
+)
+def test_a_helper_that_does_not_help(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, timeout_s: float, text: str
+) -> None:
+    """A fusermount3 that hangs, or sends nothing, is Unavailable."""
+    helper = tmp_path / "fusermount3"
+    helper.write_text(f"#!/bin/sh\n{script}\n")
+    helper.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(mount_syscalls, "FUSERMOUNT_TIMEOUT_S", timeout_s)
+    with pytest.raises(Unavailable, match=text):
+        mount_syscalls.attach_by_helper(str(tmp_path), b"source", allow_other=False)
+
+
+def test_mount_points_that_are_refused(mounts: Mounts, tmp_path: Path) -> None:
+    """A mount point that is missing, full, in use or no directory is named with the way out."""
+    with pytest.raises(InvalidInput, match="mkdir -p"):
+        mounts.mount(mountpoint=str(tmp_path / "missing"))
+    with pytest.raises(InvalidInput, match="not a directory"):
+        mounts.mount(mountpoint=str(mounts.log.parent / "proxy.sock"))
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/file").touch()
+    with pytest.raises(InvalidInput, match="not empty"):
+        mounts.mount(mountpoint=str(tmp_path / "full"))
+    mounts.mount()
+    with pytest.raises(InUse, match="demo@"):
+        mounts.mount()
+    os.symlink(mounts.place, tmp_path / "link")
+    with pytest.raises(InUse, match="demo@"):
+        mounts.mount(mountpoint=str(tmp_path / "link"))
+
+
+def test_what_is_not_there(mounts: Mounts) -> None:
+    """Unknown repositories, revisions and paths fail before anything is mounted."""
+    for more in ({"repo": "other"}, {"rev": "nobranch"}, {"path": b"deep/none"}):
+        with pytest.raises(NotFound):
+            mounts.mount(**more)
+    with pytest.raises(InvalidInput, match="directories"):
+        mounts.mount(path=b"a")
+    with pytest.raises(InvalidInput, match=r"\.\."):
+        mounts.mount(path=b"deep/../a")
+    with pytest.raises(Unavailable):
+        mounts.mount(proxy="unix:/nonexistent/proxy.sock", read_timeout_s=0.1)
+    assert mount_table.on_top(str(mounts.place)) is None
+
+
+def test_a_mount_that_cannot_be_read_is_no_success(mounts: Mounts, proxy: FakeProxy) -> None:
+    """A root that cannot be read is an error, and nothing stays mounted."""
+    body = b'{"error":"Corrupt","message":"bad tree"}'
+    answer = b"HTTP/1.1 500 No\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+    proxy.hook = lambda path: answer if "/children" in path else None
+    with pytest.raises(Unavailable, match="root cannot be read"):
+        mounts.mount()
+    assert mount_table.on_top(str(mounts.place)) is None
+    assert "bad tree" in mounts.log.read_text()
+
+
+def test_mount_into_nowhere_is_an_error(mounts: Mounts, tmp_path: Path) -> None:
+    """A daemon that cannot even begin is reported."""
+    with pytest.raises(InvalidInput, match="no log can be written"):
+        mounts.mount(log_path=str(tmp_path / "no/such/folder/log"))
+    assert mount_table.on_top(str(mounts.place)) is None
+
+
+def test_mounting_that_is_broken_off(mounts: Mounts, proxy: FakeProxy) -> None:
+    """A mount whose caller was interrupted or killed before it was ready does not stay."""
+    script = (
+        "import sys; from lodefs.mount.lifecycle import mounter; "
+        "from lodefs.mount.options import MountOptions\n"
+        "at, proxy = sys.argv[1:]\n"
+        "mounter.mount(MountOptions(repo='demo', mountpoint=at, proxy=proxy))"
+    )
+    for number in (signal.SIGINT, signal.SIGKILL):
+        came, go = hold_reads(proxy, reads=100, where="/children")
+        with subprocess.Popen(
+            [sys.executable, "-c", script, str(mounts.place), mounts.options().proxy],
+            env=os.environ | {"PYTHONPATH": str(Path(lodefs.__file__).parents[1])},
+            stderr=subprocess.DEVNULL,
+        ) as process:
+            assert came.wait(WAIT_S)
+            process.send_signal(number)
+            assert process.wait(WAIT_S) != 0
+        go.set()
+        until(lambda: mount_table.on_top(str(mounts.place)) is None)
+
+
+def test_who_loses_the_race_leaves_the_winner_alone(
+    mounts: Mounts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mount that does not get ready in time takes no other away, though it is of the same."""
+    start = mounter.start
+
+    def lose(*_words: object, **_more: object) -> Report:
+        monkeypatch.setattr(mounter, "start", start)
+        mounts.mount()
+        raise Unavailable("it did not get ready in time")
+
+    monkeypatch.setattr(mounter, "start", lose)
+    with pytest.raises(Unavailable, match="in time"):
+        mounter.mount(mounts.options())
+    assert (mounts.place / "a").read_bytes() == b"hello"
+
+
+@pytest.mark.parametrize("fork", ["", "fork"])
+def test_a_report_that_nobody_reads(mounts: Mounts, fork: str) -> None:
+    """A mount that gets ready just when whoever asked for it is interrupted does not stay."""
+    script = (
+        "import select, sys; from lodefs.mount.lifecycle import mounter, spawn as starting; "
+        "from lodefs.mount.kernel import mount_table as mounttable\n"
+        "from lodefs.mount.options import MountOptions\n"
+        "at, proxy, log, fork = sys.argv[1:]\n"
+        "def interrupt(read_fd, *_):\n"
+        "    select.select([read_fd], [], [])\n"
+        "    print(mounttable.on_top(at).repo)\n"
+        "    raise KeyboardInterrupt\n"
+        "starting._receive = interrupt\n"
+        "options = MountOptions(repo='demo', mountpoint=at, proxy=proxy, log_path=log)\n"
+        "try:\n"
+        "    mounter.mount(options, fork=bool(fork))\n"
+        "except KeyboardInterrupt:\n"
+        "    print(mounttable.on_top(at))\n"
+    )
+    printed = in_child(script, str(mounts.place), mounts.options().proxy, str(mounts.log), fork)
+    assert printed.splitlines() == ["demo", "None"]
+
+
+def test_an_error_right_after_mounting_leaves_nothing(
+    mounts: Mounts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who cannot look at what was just mounted takes it away."""
+    job = mounter.resolve(mounts.options())
+
+    def short_of_descriptors(_mountpoint: str) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(mount_table, "on_top", short_of_descriptors)
+        with pytest.raises(OSError, match="Too many"):
+            daemon.serve(job, print, lambda: None)
+    assert mount_table.on_top(str(mounts.place)) is None

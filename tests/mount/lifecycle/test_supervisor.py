@@ -1,0 +1,169 @@
+"""The supervisor on a device without a kernel; with one: test_survival.py."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.mount.mounts import in_child
+
+# A supervisor forks, so it gets a process of its own. The device is a socket, which cannot be
+# cloned: the workers share it.
+BEGIN = """
+import os, socket, sys
+from lodefs.mount.kernel.session import Session
+from lodefs.mount.lifecycle.supervisor import Supervisor
+kernel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+said = []
+def run(work, ready, on_ready, say=said.append, resend=True, timeout_s=60.0):
+    session = Session(minor=44, no_open=True, no_opendir=True, resend=resend, epochs=True)
+    made = Supervisor(theirs.fileno(), session, work, workers=1, threads=1, hang_s=60.0, say=say)
+    made.run(ready, on_ready, timeout_s)
+    theirs.detach()
+"""
+
+pytestmark = pytest.mark.slow
+
+
+def test_a_worker_that_always_dies_is_replaced_until_the_connection_ends() -> None:
+    """Every death is followed by another worker and a RESEND, and the end of the mount by none."""
+    script = """
+def say(text):
+    said.append(text)
+    if sum("another takes its place" in line for line in said) == 4:
+        kernel.close()
+seen = []
+def work(post):
+    pass
+run(work, lambda: 0, lambda code: True, say)
+print(sum("status 0" in line for line in said))
+"""
+    assert in_child(BEGIN + script) == "4"
+
+
+def test_a_worker_whose_end_could_not_be_seen_is_no_worker() -> None:
+    """Where the process has no descriptor to spare, the new worker is ended, and another one is
+    started once there is."""
+    script = """
+import errno, lodefs.mount.lifecycle.supervisor
+from contextlib import suppress
+lodefs.mount.lifecycle.supervisor.RESTART_PAUSE_S_MAX = 0.01
+pidfd_open, started = os.pidfd_open, []
+def none_left(pid):
+    if len(started) == 1:
+        started.append(pid)
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+    if pid != os.getpid():
+        started.append(pid)
+    return pidfd_open(pid)
+os.pidfd_open = none_left
+def work(post):
+    os._exit(3)
+def say(text):
+    said.append(text)
+    if sum("status 3" in line for line in said) == 2:
+        kernel.close()
+run(work, None, lambda code: True, say)
+print(any("no worker can be started" in line for line in said), len(started))
+with suppress(ProcessLookupError):
+    os.kill(started[1], 0)
+    print("it lives")
+"""
+    assert in_child(BEGIN + script) == "True 4"
+
+
+def test_resend_follows_a_new_worker() -> None:
+    """The notification is written to the device after a worker was replaced, not before."""
+    script = """
+def work(post):
+    os._exit(3)
+def say(text):
+    if "status 3" in text:
+        said.append(text)
+        if len(said) == 2:
+            print(kernel.recv(100).hex())
+            kernel.close()
+run(work, lambda: 0, lambda code: True, say)
+"""
+    assert in_child(BEGIN + script) == "10000000070000000000000000000000"
+
+
+def test_without_resend_a_shared_descriptor_is_given_up() -> None:
+    """Where a dead worker's requests can be neither sent again nor failed, the mount ends."""
+    script = """
+run(lambda post: os._exit(3), lambda: 0, lambda code: True, resend=False)
+print(said[-1])
+"""
+    assert in_child(BEGIN + script).endswith("giving up")
+
+
+def test_a_process_that_is_called_starts_when_somebody_calls() -> None:
+    """It is started when its descriptor gets readable and not before, once for a call, again when
+    it has ended and another call comes; no request is sent again for it."""
+    script = """
+import select
+called, call = os.pipe()
+told, tell = os.pipe()
+def work(post):
+    kernel.close()
+    if post.index == 0:
+        os.write(tell, b"w")
+        os.read(post.fd, 1)  # until the connection ends
+        return
+    os.read(called, 1)
+    os.write(tell, b"c")
+    os._exit(4)
+def say(text):
+    if "status 4" in text:
+        said.append(text)
+        if len(said) == 2:
+            if select.select([kernel], [], [], 0)[0]:
+                notified.append(kernel.recv(100))
+            kernel.close()
+        else:
+            os.write(call, b"2")
+notified = []
+def on_ready(code):
+    print(os.read(told, 9).decode(), select.select([told], [], [], 0)[0])
+    os.write(call, b"1")
+    return True
+session = Session(minor=44, no_open=True, no_opendir=True, resend=True, epochs=True)
+clones = [os.dup(theirs.fileno()) for _ in range(2)]
+made = Supervisor(theirs.fileno(), session, work, workers=1, threads=1, hang_s=60.0, say=say,
+                  clones=clones, call_fd=called)
+made.run(None, on_ready, 60.0)
+print(os.read(told, 9).decode(), len(said), notified)
+"""
+    assert in_child(BEGIN + script) == "w []\ncc 2 []"
+
+
+def test_what_the_probe_says_decides() -> None:
+    """A probe that fails ends the mount, with its errno; so does one that does not end in time."""
+    script = """
+import signal
+codes = []
+def on_ready(code):
+    codes.append(code)
+    return code == 0
+run(lambda post: signal.pause(), lambda: 5, on_ready)
+kernel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+run(lambda post: signal.pause(), signal.pause, on_ready, timeout_s=0.0)
+print(codes)
+"""
+    assert in_child(BEGIN + script) == "[5, -1]"
+
+
+def test_an_error_in_a_worker_is_said_and_does_not_spread() -> None:
+    """A worker that raises ends with status 1; the supervisor's own code never runs in it."""
+    script = """
+def work(post):
+    raise ValueError("broken")
+def say(text):
+    sys.stdout.write(text.split(": ", 1)[-1] + "\\n")
+    sys.stdout.flush()
+    if "status 1" in text:
+        kernel.close()
+run(work, lambda: 0, lambda code: True, say)
+"""
+    lines = in_child(BEGIN + script).splitlines()
+    assert "ValueError: broken" in lines
+    assert sum("status 1" in line for line in lines) == 1

@@ -1,0 +1,578 @@
+"""Direct reads: what the proxy has on the node is read without it, and never wrongly."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lodefs.chunkstore.errors import LodefsError, NotADirectory, NotFound, Unavailable
+from lodefs.chunkstore.format.inodes import ROOT_INO, child_ino
+from lodefs.chunkstore.nodeapi.connection import parse_address
+from lodefs.chunkstore.nodeapi.read_client import Client
+from lodefs.chunkstore.nodeapi.wire import CachePlace, Node, Snapshot
+from lodefs.chunkstore.nodecache import layout as layout
+from lodefs.chunkstore.nodecache.layout import FileKind
+from lodefs.chunkstore.nodecache.view import CacheView, open_view, remove_leftovers
+from lodefs.chunkstore.system.lru import Lru
+from lodefs.mount.fs.filesystem import NODES_MAX
+from lodefs.mount.read import memory_fit
+from lodefs.mount.read.cache_monitor import RETRY_S, Nearby
+from lodefs.mount.read.cached_reader import DirectReader
+from lodefs.proxy.service.store_node import StoreNode
+from tests.support.proxy.fake_node import RunningProxy
+from tests.support.proxy.rig import MIB, REPO, Rig, serve_rig
+
+pytestmark = pytest.mark.slow
+
+_random = random.Random(9)
+BIG = _random.randbytes(3 * MIB + 777)
+FILES = {
+    b"one": b"a chunk",
+    b"two": _random.randbytes(1900),
+    b"middle": _random.randbytes(300_000),
+    b"empty": b"",
+    b"big": BIG,
+    # the middle is cut where other chunks are: what it shares lies in the flat file of big
+    b"same": BIG[: 1 * MIB // 1000 * 1000] + _random.randbytes(500_000),
+    b"d/x": b"below",
+    **{b"many/%04d" % n: b"%d" % n for n in range(700)},
+}
+DATA = "data"
+
+
+class Clock:
+    """Time that passes only when a test says so."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+
+
+class Place:
+    """A proxy with a cache, and a direct reader on it."""
+
+    def __init__(self, rig: Rig, proxy: RunningProxy, node: StoreNode) -> None:
+        self.rig = rig
+        self.proxy = proxy
+        self.node = node
+        self.clock = Clock()
+        self.lines: list[str] = []
+        self.cache = rig.directory / "cache"
+        self.clients = [self._client(), self._client()]
+        self.snapshot = self.clients[0].snapshot(REPO, "main")
+        self.nearby = Nearby(
+            self.clients[1], self.snapshot, self.lines.append, opener=self.open, clock=self.clock
+        )
+        self.remembered: Lru[int, Node] = Lru(NODES_MAX)
+        client = self.clients[0].mounted(self.snapshot)
+        self.reader = DirectReader(client, self.nearby, self.remembered)
+
+    def _client(self) -> Client:
+        clock = Clock()  # waiting for a proxy that is gone takes no time
+        address = parse_address(self.proxy.address)
+        return Client(address, timeout_s=60.0, clock=clock, sleep=clock.sleep)
+
+    def open(self, place: CachePlace, snapshot: Snapshot) -> CacheView:
+        return open_view(place, snapshot, clock=self.clock)
+
+    @property
+    def view(self) -> CacheView:
+        assert self.nearby.view is not None
+        return self.nearby.view
+
+    def turn(self, seconds: float = 100.0) -> None:
+        """Some time later, the thread beside the readers does its work."""
+        self.clock.now_s += seconds
+        self.nearby.turn()
+
+    def ino(self, path: bytes) -> int:
+        ino = ROOT_INO
+        for name in path.split(b"/"):
+            ino = child_ino(ino, name)
+        return ino
+
+    def look_up(self, path: bytes) -> int:
+        """The number of a path whose directories are loaded now."""
+        ino = ROOT_INO
+        for name in path.split(b"/"):
+            ino = self.reader.lookup(ino, name).ino
+        return ino
+
+    def read(self, path: bytes, first: int = 0, size_bytes: int | None = None) -> bytes:
+        """As the kernel reads: in pieces of at most 1 MiB."""
+        ino = self.look_up(path)
+        end = len(FILES[path]) if size_bytes is None else first + size_bytes
+        pieces = []
+        while first < end:
+            piece = bytes(self.reader.read(ino, first, min(MIB, end - first)))
+            if not piece:
+                break
+            pieces.append(piece)
+            first += len(piece)
+        return b"".join(pieces)
+
+    def warm(self, *paths: bytes) -> None:
+        """Everything is in the cache, and the view knows it."""
+        for path in paths or FILES:
+            assert self.read(path) == FILES[path]
+        self.turn()
+        self.turn()
+
+    @contextmanager
+    def asked(self, route: str, times: int | None = 0) -> Iterator[None]:
+        """Inside, the proxy answers so many requests of a route; None: at least one."""
+        before = self.proxy.requests(route)
+        yield
+        count = self.proxy.requests(route) - before
+        assert count == times if times is not None else count > 0
+
+    def close(self) -> None:
+        self.nearby.close()
+        for client in self.clients:
+            client.close()
+
+
+@contextmanager
+def place_on(folder: Path, *, size_bytes_max: int = 64 * MIB) -> Iterator[Place]:
+    rig = Rig(folder, FILES)
+    with serve_rig(rig, rig.settings(size_bytes_max)) as (proxy, node):
+        place = Place(rig, proxy, node)
+        try:
+            yield place
+        finally:
+            place.close()
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    with place_on(tmp_path) as made:
+        made.turn()
+        yield made
+
+
+def test_warm_reads_ask_nobody(place: Place) -> None:
+    """Files of one chunk, of some, large ones and empty ones: bytes and names without a request."""
+    assert place.lines == []
+    place.warm()
+    with place.asked(DATA), place.asked("lookup"), place.asked("node"), place.asked("children"):
+        for path, data in FILES.items():
+            assert place.read(path) == data, path
+            assert place.reader.node(place.ino(path)).size_bytes == len(data)
+        names = [node.name for node in place.reader.children(place.ino(b"many"), b"", 4096).nodes]
+        assert names == [b"%04d" % n for n in range(700)]
+    assert place.lines == []
+
+
+def test_ranges(place: Place) -> None:
+    """Ranges inside, over the end and behind it."""
+    place.warm()
+    with place.asked(DATA):
+        for path in (b"one", b"two", b"middle", b"big", b"same"):
+            data = FILES[path]
+            ino = place.look_up(path)
+            for first in (0, 1, 999, 1000, len(data) // 2, len(data) - 1, len(data), len(data) + 5):
+                for size in (1, 1001, 70_000):
+                    found = bytes(place.reader.read(ino, first, size))
+                    assert found == data[first : first + size], (path, first, size)
+
+
+def test_a_part_of_a_large_file(place: Place) -> None:
+    """What is there of an incomplete flat file is read directly; the rest is asked for."""
+    ino = place.look_up(b"big")
+    assert bytes(place.reader.read(ino, 0, 1000)) == BIG[:1000]
+    place.turn()
+    with place.asked(DATA):
+        assert bytes(place.reader.read(ino, 10, 900)) == BIG[10:910]
+    assert place.reader.complete_flat(ino) is None
+    with place.asked(DATA, None):
+        assert bytes(place.reader.read(ino, len(BIG) - 5, 5)) == BIG[-5:]
+
+
+def test_an_old_view_asks_and_then_knows(place: Place) -> None:
+    """A miss is answered by the proxy, without waiting for news of the index, and has these looked
+    for; not more often than every now and then."""
+    ino = place.look_up(b"middle")
+    with place.asked(DATA, 2):
+        for _ in range(2):
+            assert bytes(place.reader.read(ino, 0, 4096)) == FILES[b"middle"][:4096]
+            place.nearby.see_news()  # what the thread does when it is woken; no time has passed
+    assert place.nearby.is_woken
+    place.clock.now_s += 60
+    place.nearby.see_news()
+    with place.asked(DATA):
+        assert bytes(place.reader.read(ino, 0, 4096)) == FILES[b"middle"][:4096]
+
+
+def test_names_are_sure_only_where_a_directory_is_loaded(place: Place) -> None:
+    """A missing name is asked for once; then the index says so itself. Pages go on after names."""
+    with place.asked("lookup", None), pytest.raises(NotFound):
+        place.reader.lookup(ROOT_INO, b"none")
+    place.turn()
+    with place.asked("lookup", 0):
+        with pytest.raises(NotFound):
+            place.reader.lookup(ROOT_INO, b"none")
+        assert place.reader.lookup(ROOT_INO, b"many").name == b"many"
+    many = place.ino(b"many")
+    with place.asked("children", 1):
+        place.reader.children(many, b"", 10)
+    place.turn()
+    with place.asked("children"):
+        page = place.reader.children(many, b"0300", 300)
+        assert [node.name for node in page.nodes] == [b"%04d" % n for n in range(301, 601)]
+        assert page.more
+        assert not place.reader.children(many, b"0600", 300).more
+        assert place.reader.children(many, b"0699", 300).nodes == []
+    with pytest.raises(NotADirectory):
+        place.reader.lookup(place.ino(b"one"), b"x")
+    with pytest.raises(NotFound):
+        place.reader.node(12345)
+
+
+@pytest.mark.parametrize(("available_bytes", "expected"), [(1 << 40, 1), (0, 0)])
+def test_neighbours_come_from_the_disk_together(
+    place: Place, monkeypatch: pytest.MonkeyPatch, available_bytes: int, expected: int
+) -> None:
+    """A small file that is not in memory brings what lies around it in its slab, where the dataset
+    fits into memory; a large one brings nothing, since the kernel reads ahead in its own file."""
+    preadv = os.preadv
+    brought: list[tuple[int, int]] = []
+
+    def on_disk(fd: int, buffers: tuple[memoryview, ...], offset: int, flags: int = 0) -> int:
+        if flags & os.RWF_NOWAIT:
+            raise BlockingIOError
+        return preadv(fd, buffers, offset)
+
+    def advise(_fd: int, offset: int, size_bytes: int, advice: int) -> None:
+        assert advice == os.POSIX_FADV_WILLNEED
+        brought.append((offset, size_bytes))
+
+    monkeypatch.setattr(memory_fit, "available_bytes", lambda: available_bytes)
+    place.warm()
+    monkeypatch.setattr(os, "preadv", on_disk)
+    monkeypatch.setattr(os, "posix_fadvise", advise)
+    assert place.read(b"two") == FILES[b"two"]
+    size_bytes = memory_fit.NEIGHBOURS_SIZE_BYTES
+    assert [(offset % size_bytes, size) for offset, size in brought] == [(0, size_bytes)] * expected
+    assert place.read(b"big", 0, 4096) == BIG[:4096]
+    assert len(brought) == expected
+
+
+def test_evicted_files_are_asked_for_and_let_go(place: Place) -> None:
+    """After an eviction nothing wrong is read, and no descriptor keeps the space."""
+    place.warm()
+    place.warm()  # directly
+    for file in list(place.node._cache.files.values()):
+        assert place.node._evictor.evict(file)
+    assert any("(deleted)" in target for target in open_targets(place.cache))
+    with place.asked(DATA):  # what is open has the right bytes yet
+        assert place.read(b"big", 5, 100) == BIG[5:105]
+    place.turn()
+    assert not any(".sst" not in t and "(deleted)" in t for t in open_targets(place.cache))
+    with place.asked(DATA, None):
+        for path, data in FILES.items():
+            assert place.read(path) == data
+
+
+def open_targets(below: Path) -> list[str]:
+    """What this process has open of a cache's slabs and flat files."""
+    found = []
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            target = os.readlink(f"/proc/self/fd/{fd}")
+        except OSError:
+            continue
+        if target.startswith((str(below / layout.SLABS_DIR), str(below / layout.FLAT_DIR))):
+            found.append(target)
+    return found
+
+
+def cache_files(cache: Path, kind: FileKind) -> list[Path]:
+    folder = layout.FLAT_DIR if kind is FileKind.FLAT else layout.SLABS_DIR
+    return [path for path in (cache / folder).rglob("*") if path.is_file()]
+
+
+def cut(path: Path) -> None:
+    os.chmod(path, 0o644)
+    os.truncate(path, 100)
+
+
+@pytest.mark.parametrize("harm", [os.unlink, cut], ids=["deleted", "truncated"])
+def test_a_harmed_cache_file_is_asked_for(place: Place, harm: Callable[[Path], None]) -> None:
+    """A file that somebody deletes or cuts gives right bytes, before and after it is opened."""
+    place.warm()
+    place.warm()
+    for _ in range(2):
+        for kind in FileKind:
+            for path in cache_files(place.cache, kind):
+                harm(path)
+        for path, data in FILES.items():
+            assert place.read(path) == data, path
+        place.turn()
+        place.turn()
+    place.warm()
+    if harm is cut:  # the proxy saw it, and dropped the file
+        with place.asked(DATA):
+            for path, data in FILES.items():
+                assert place.read(path) == data, path
+    assert len(place.lines) <= 4
+    assert all("has not the bytes" in line for line in place.lines)
+
+
+def test_files_of_before_a_power_cut_are_not_trusted(place: Place) -> None:
+    """Rows that name another boot send the reader to the proxy, which checks the bytes."""
+    place.warm()
+    kv = place.node._cache.kv
+    for number, file in place.node._cache.files.items():
+        row = file.row._replace(boot=b"another boot 123")
+        kv.write([(layout.file_key(number), layout.encode_file_row(row))])
+    place.nearby.view = None
+    place.turn()
+    with place.asked(DATA, None):
+        assert place.read(b"big", 0, 5000) == BIG[:5000]
+        assert place.read(b"one") == FILES[b"one"]
+    assert place.reader.complete_flat(place.ino(b"big")) is None
+
+
+def test_a_new_index_at_the_same_place(place: Place, tmp_path: Path) -> None:
+    """Somebody removed the index: files that are opened then may have any bytes, and are not
+    read; the view is given up."""
+    place.warm()
+    view = place.view
+    node = place.reader.node(place.ino(b"one"))
+    view._files = Lru(4)  # nothing is open
+    assert view.find(node, 0, 3) is not None
+    view._files = Lru(4)
+    os.rename(place.cache / layout.INDEX_DIR, tmp_path / "elsewhere")
+    (place.cache / layout.INDEX_DIR).mkdir()
+    assert view.find(node, 0, 3) is None
+    place.nearby.turn()
+    assert place.nearby.view is None
+    assert place.read(b"one") == FILES[b"one"]
+    shutil.rmtree(place.cache / layout.INDEX_DIR)
+    os.rename(tmp_path / "elsewhere", place.cache / layout.INDEX_DIR)
+
+
+def test_reports(place: Place) -> None:
+    """The proxy hears which files were read, how often and how much: hits stay true."""
+    place.warm()
+    counts = place.node.counts.values
+    before = {name: counts[name] for name in ("hits_reads", "direct_reads", "direct_bytes")}
+    for file in place.node._cache.files.values():
+        file.last_use_s = 0
+    place.read(b"big")
+    place.read(b"one")
+    place.turn()
+    assert counts["direct_reads"] - before["direct_reads"] == 5  # of at most 1 MiB
+    assert counts["direct_bytes"] - before["direct_bytes"] == len(BIG) + len(FILES[b"one"])
+    assert counts["hits_reads"] - before["hits_reads"] == 5
+    used = {file.kind for file in place.node._cache.files.values() if file.last_use_s}
+    assert used == {FileKind.FLAT, FileKind.SLAB}
+    with place.asked("cache-used"):
+        place.turn()  # nothing new to tell
+
+
+def test_the_whole_flat_file(place: Place) -> None:
+    """A complete large file is given as a descriptor of all its bytes; no other file is."""
+    place.warm()
+    fd = place.reader.complete_flat(place.ino(b"big"))
+    assert fd is not None
+    assert os.pread(fd, len(BIG) + 1, 0) == BIG
+    for path in (b"one", b"middle", b"same", b"d", b"nothing"):
+        assert place.reader.complete_flat(place.ino(path)) is None
+    for path in cache_files(place.cache, FileKind.FLAT):
+        cut(path)
+    assert place.reader.complete_flat(place.ino(b"big")) is None
+
+
+@pytest.mark.parametrize("change", ["layout", "version", "gone", "index"])
+def test_a_cache_that_cannot_be_read_is_left_alone(place: Place, change: str) -> None:
+    """Another layout, no such directory here (a container), a broken index: one line in the log,
+    and everything is asked of the proxy."""
+    place.nearby.view = None
+
+    def changed(found: CachePlace, snapshot: Snapshot) -> CacheView:
+        match change:
+            case "layout":
+                found = CachePlace(found.directory, layout.VERSION + 1)
+            case "gone":
+                found = CachePlace(found.directory + b"-not-here", layout.VERSION)
+            case _:
+                other = place.rig.directory / "other"
+                other.mkdir(exist_ok=True)
+                text = "lodefs-cache 9\n" if change == "version" else layout.VERSION_TEXT
+                (other / layout.VERSION_FILE).write_text(text)
+                found = CachePlace(os.fsencode(other), layout.VERSION)
+        return open_view(found, snapshot)
+
+    place.nearby._opener = changed
+    for _ in range(3):
+        place.turn()
+    assert place.nearby.view is None
+    assert len(place.lines) == 1
+    assert "not read directly" in place.lines[0]
+    with place.asked(DATA, None):
+        assert place.read(b"one") == FILES[b"one"]
+
+
+def test_a_failing_index_is_opened_anew(place: Place) -> None:
+    """An error of the index costs nothing but a request, and one line; it is tried again later."""
+    place.warm()
+    place.view._kv.close()
+    with place.asked(DATA, None):
+        for path in (b"middle", b"two"):
+            assert place.read(path) == FILES[path]
+    assert len(place.lines) == 1
+    place.nearby.turn()
+    assert place.nearby.view is None
+    place.turn(RETRY_S)
+    with place.asked(DATA):
+        assert place.read(b"middle") == FILES[b"middle"]
+
+
+def test_reads_go_on_without_the_proxy(tmp_path: Path) -> None:
+    """A stopped proxy is not needed for what is here; a new one on the same cache is used."""
+    rig = Rig(tmp_path, FILES)
+    socket_path = tmp_path / "proxy.sock"
+    with serve_rig(rig, socket_path=socket_path) as (proxy, node):
+        place = Place(rig, proxy, node)
+        place.turn()
+        place.warm(b"middle", b"one")
+    for path in (b"middle", b"one"):
+        assert place.read(path) == FILES[path]
+    place.turn()
+    with serve_rig(rig, socket_path=socket_path):
+        place.turn()
+        assert place.read(b"big") == BIG
+        place.turn()
+        assert place.read(b"big") == BIG
+    place.close()
+    assert place.lines == []
+
+
+def test_another_cache_of_the_proxy_is_found(place: Place) -> None:
+    """Where the proxy has another cache directory now, that one is opened."""
+    first = place.view
+    place.turn()
+    assert place.view is first
+    moved = place.rig.directory / "moved"
+    moved.symlink_to(place.cache)
+    place.clients[1].cache_place = (  # type: ignore[method-assign]
+        lambda: CachePlace(os.fsencode(moved), layout.VERSION)
+    )
+    place.turn()
+    place.turn()
+    assert place.view.directory == moved
+
+
+def test_a_proxy_that_shares_nothing(place: Place) -> None:
+    """One that does not tell where its cache lies is asked for everything, after one line."""
+    place.nearby.view = None
+
+    def refuse() -> CachePlace:
+        raise NotFound("no such path")
+
+    place.clients[1].cache_place = refuse  # type: ignore[method-assign]
+    for _ in range(3):
+        place.turn()
+    assert len(place.lines) == 1
+    assert "shares no cache" in place.lines[0]
+
+
+def test_lost_reports_are_sent_later(place: Place) -> None:
+    """Figures that the proxy did not hear come with the next report."""
+    place.warm()
+    report = place.clients[1].report
+    place.read(b"one")
+
+    def fail(_used: object) -> None:
+        raise Unavailable("no proxy")
+
+    place.clients[1].report = fail  # type: ignore[method-assign]
+    place.turn()
+    place.clients[1].report = report  # type: ignore[method-assign]
+    before = place.node.counts.values["direct_reads"]
+    place.turn()
+    assert place.node.counts.values["direct_reads"] == before + 1
+
+
+ACTIONS = st.one_of(
+    st.tuples(
+        st.just("read"),
+        st.sampled_from([b"one", b"two", b"middle", b"big", b"same", b"many/0007"]),
+        st.floats(0, 1),
+        st.sampled_from([1, 4096, 70_000, MIB]),
+    ),
+    st.tuples(st.sampled_from(["evict", "delete", "cut"]), st.integers(0, 20)),
+    st.tuples(st.just("turn")),
+    st.tuples(st.just("wait")),
+)
+
+
+@settings(max_examples=25)
+@given(actions=st.lists(ACTIONS, min_size=5, max_size=40))
+def test_bytes_are_always_right(
+    actions: list[tuple[object, ...]], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Whatever is read, filled, evicted or harmed in between: the bytes are the file's."""
+    with place_on(tmp_path_factory.mktemp("place"), size_bytes_max=4 * MIB) as place:
+        place.turn()
+        for action in actions:
+            act(place, *action)
+        for path in (b"one", b"middle", b"big"):
+            assert place.read(path) == FILES[path]
+
+
+def act(place: Place, what: object, *how: object) -> None:
+    """One step of the test above."""
+    files = list(place.node._cache.files.values())
+    match what, how:
+        case "read", (bytes(path), float(part), int(size)):
+            first = int(part * len(FILES[path]))
+            found = bytes(place.reader.read(place.look_up(path), first, size))
+            assert found == FILES[path][first : first + size]
+        case "turn", _:
+            place.turn()
+        case "wait", _:
+            place.clock.now_s += 60
+        case _, (int(n),) if files:
+            file = files[n % len(files)]
+            if what == "evict":
+                place.node._evictor.evict(file)
+            elif file.path.exists():
+                (os.unlink if what == "delete" else cut)(file.path)
+
+
+def test_leftovers_of_killed_workers_are_removed(tmp_path: Path) -> None:
+    """Directories of processes that are gone; not of those that live, nor other ones."""
+    with subprocess.Popen([sys.executable, "-c", ""]) as child:
+        child.wait(60)
+    names = [f"lodefs-index-{child.pid}-x", f"lodefs-index-{os.getpid()}-x", "lodefs-index-a-b"]
+    for name in names:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "LOG").touch()
+    remove_leftovers(tmp_path)
+    assert sorted(os.listdir(tmp_path)) == sorted(names[1:])
+
+
+def test_index_errors_are_of_this_library(place: Place) -> None:
+    """A closed index raises nothing foreign through a view."""
+    view = place.view
+    view._kv.close()
+    with pytest.raises(LodefsError):
+        view.node(ROOT_INO)
+    place.nearby.view = None

@@ -1,0 +1,131 @@
+"""Files of the cache that somebody cut or removed while the proxy writes to them."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from lodefs.chunkstore.format.names import digest_of
+from lodefs.chunkstore.nodecache import layout as layout
+from lodefs.proxy.cache.cache_file import CacheFile
+from lodefs.proxy.cache.chunk_cache import Cache, CacheSettings, Flat, NewChunk
+from lodefs.proxy.cache.eviction import Evictor
+from lodefs.proxy.runtime.counters import Counter, Counts
+from tests.support.proxy.rig import MIB
+
+HARMS: dict[str, Callable[[Path], None]] = {
+    "cut": lambda path: os.truncate(path, 7),
+    "emptied": lambda path: os.truncate(path, 0),
+    "removed": lambda path: path.unlink(),
+}
+WHOLE = random.Random(4).randbytes(2 * MIB)
+FLAT = Flat(digest_of(WHOLE), len(WHOLE))
+
+
+@pytest.fixture
+def counts() -> Counts:
+    return Counts()
+
+
+@pytest.fixture
+def cache(tmp_path: Path, counts: Counts) -> Iterator[Cache]:
+    made = Cache(CacheSettings(tmp_path / "cache", 64 * MIB, free_size_bytes_min=0), counts)
+    Evictor(made)
+    yield made
+    made.close()
+
+
+def new(seed: int) -> list[NewChunk]:
+    raw = random.Random(seed).randbytes(50_000)
+    return [NewChunk(digest_of(raw), raw, 0)]
+
+
+def part(first: int) -> list[NewChunk]:
+    raw = WHOLE[first : first + 100_000]
+    return [NewChunk(digest_of(raw), raw, first)]
+
+
+def check(cache: Cache, chunks: list[NewChunk], *, found: bool) -> None:
+    """What is found of chunks is right."""
+    for chunk in chunks:
+        (place,) = cache.find([layout.chunk_key(chunk.id)])
+        assert (place is not None) == found
+        if place is not None:
+            with place.file.in_use() as fd:
+                assert os.pread(fd, place.size_bytes, place.offset) == chunk.raw
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+@pytest.mark.parametrize("harm", HARMS)
+def test_a_slab_that_was_harmed_is_not_written_to(
+    cache: Cache, counts: Counts, harm: str, is_open: bool
+) -> None:
+    """Nothing is written behind the end of a slab that was cut: it is dropped, and the next chunks
+    go to another."""
+    assert cache.store(new(1), None)
+    (slab,) = cache.files.values()
+    if not is_open:
+        assert slab.close_if_idle()
+    HARMS[harm](slab.path)
+    assert not cache.store(new(2), None)
+    assert counts.values[Counter.CACHE_CORRUPT] == 1
+    assert cache.store(new(3), None)
+    check(cache, new(1) + new(2), found=False)
+    check(cache, new(3), found=True)
+    assert cache.used_bytes == 50_000
+
+
+@pytest.mark.parametrize("harm", HARMS)
+def test_a_flat_file_that_was_harmed_is_not_written_to(cache: Cache, harm: str) -> None:
+    """The same with a flat file, which would look complete and hold zeros."""
+    assert cache.store(part(0), FLAT)
+    (flat,) = cache.files.values()
+    HARMS[harm](flat.path)
+    assert not cache.store(part(100_000), FLAT)
+    assert cache.store(part(200_000), FLAT)
+    check(cache, part(0) + part(100_000), found=False)
+    check(cache, part(200_000), found=True)
+
+
+def test_a_file_that_is_dropped_while_it_is_written(cache: Cache) -> None:
+    """Chunks whose file is dropped before their rows are written get no rows."""
+    assert cache.store(new(1), None)
+    (slab,) = cache.files.values()
+
+    def step(name: str) -> None:
+        if name == "data":
+            cache.drop(slab, "a test wants it")
+
+    cache.step = step
+    assert not cache.store(new(2), None)
+    cache.step = lambda _name: None
+    check(cache, new(1) + new(2), found=False)
+    assert cache.used_bytes == 0
+    assert cache.store(new(3), None)
+    check(cache, new(3), found=True)
+
+
+def test_a_file_that_grew_is_no_harm(cache: Cache) -> None:
+    """Bytes behind the last indexed one, left by a kill, do no harm."""
+    assert cache.store(new(1), None)
+    (slab,) = cache.files.values()
+    with slab.path.open("ab") as file:
+        file.write(b"left by a killed process")
+    assert cache.store(new(2), None)
+    check(cache, new(1) + new(2), found=True)
+
+
+def test_harm_is_named(cache: Cache) -> None:
+    """What is told says what happened."""
+    assert cache.store(new(1), None)
+    (slab,) = cache.files.values()
+    assert isinstance(slab, CacheFile)
+    assert slab.harm() == ""
+    os.truncate(slab.path, 3)
+    assert slab.harm() == "it was cut to 3 bytes"
+    slab.path.unlink()
+    assert slab.harm() == "it was removed"

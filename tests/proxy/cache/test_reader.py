@@ -1,0 +1,153 @@
+"""Reads of the cache's files that fail: what is damage, and what says nothing about the file."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import random
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from lodefs.chunkstore.errors import Unavailable
+from lodefs.chunkstore.format.names import digest_of
+from lodefs.chunkstore.nodecache import layout as layout
+from lodefs.proxy.cache.cache_file import CacheFile
+from lodefs.proxy.cache.reader import CacheReads
+from lodefs.proxy.runtime.counters import Counter
+from lodefs.proxy.service.store_node import StoreNode
+from tests.support.proxy.rig import MIB, Rig, read_path, until
+
+BIG = random.Random(1).randbytes(2 * MIB)
+SMALL = random.Random(2).randbytes(50_000)
+PATHS = {b"big": BIG, b"small": SMALL}
+
+
+@contextmanager
+def no_descriptors() -> Iterator[None]:
+    """Nothing more can be opened; what is open can be used."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+async def close_files(node: StoreNode) -> None:
+    """As if the files had not been used for long."""
+    for file in list(node._cache.files.values()):
+        await until(file.close_if_idle)
+
+
+async def check_nothing_was_lost(rig: Rig, node: StoreNode, numbers: set[int]) -> None:
+    """All files are there and right, none was counted as damaged, the store is not asked."""
+    rig.reset()
+    assert set(node._cache.files) == numbers
+    assert node.counts.values[Counter.CACHE_CORRUPT] == 0
+    for path, content in PATHS.items():
+        assert await read_path(node, path) == content
+    assert rig.objects.ranges == []
+
+
+def test_no_descriptors_left_costs_no_cache(tmp_path: Path) -> None:
+    """While no file can be opened (EMFILE, really), reads are Unavailable and no file is dropped;
+    afterwards all is read from the cache."""
+    rig = Rig(tmp_path, PATHS, chunk_size_bytes=20_000)
+
+    async def run() -> None:
+        async with rig.node() as node:
+            for path, content in PATHS.items():
+                assert await read_path(node, path) == content
+            numbers = set(node._cache.files)
+            await close_files(node)
+            for path in PATHS:
+                with no_descriptors(), pytest.raises(Unavailable, match="Too many open files"):
+                    await read_path(node, path)
+            await check_nothing_was_lost(rig, node, numbers)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EACCES])
+def test_what_says_nothing_about_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """Chunks that are to be checked before their use, and cannot be read now, are not damaged."""
+    rig = Rig(tmp_path, PATHS, chunk_size_bytes=20_000)
+
+    def refuse(_file: CacheFile) -> int:
+        raise OSError(number, "refused")
+
+    async def run() -> None:
+        async with rig.node() as node:
+            for path in PATHS:
+                await read_path(node, path)
+            numbers = set(node._cache.files)
+            node._contents._contents.clear()  # nothing is known of where bytes lie
+            for file in node._cache.files.values():
+                file.is_stale = True
+            with monkeypatch.context() as patched:
+                patched.setattr(CacheFile, "open", refuse)
+                for path in PATHS:
+                    with pytest.raises(Unavailable, match="cannot be read now: refused"):
+                        await read_path(node, path)
+            await check_nothing_was_lost(rig, node, numbers)
+
+    asyncio.run(run())
+
+
+def test_chunks_are_checked_up_to_the_first_wrong_one(tmp_path: Path) -> None:
+    """Of a run of chunks of a file that was not checked for long, those before the wrong one can
+    be used, and the file goes."""
+    rig = Rig(tmp_path, PATHS, chunk_size_bytes=20_000)
+
+    async def run() -> None:
+        async with rig.node() as node:
+            await read_path(node, b"small")
+            (file,) = node._cache.files.values()
+            starts = range(0, 60_000, 20_000)
+            ids = [digest_of(SMALL[start : start + 20_000]) for start in starts]
+            places = node._cache.find([layout.chunk_key(chunk_id) for chunk_id in ids])
+            chunks = [(place, one) for place, one in zip(places, ids, strict=True) if place]
+            assert len(chunks) == 3
+            reads = CacheReads(node._cache, node._evictor, node._pools)
+            with file.path.open("r+b") as damaged:
+                damaged.seek(chunks[1][0].offset)
+                damaged.write(b"\0\0\0\0")
+            assert await reads.good(chunks) == 3  # not looked at
+            file.is_stale = True
+            assert await reads.good(chunks[:1]) == 1
+            assert file.is_alive
+            assert await reads.good(chunks) == 1
+            assert not file.is_alive
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("number", [errno.ENOENT, errno.EIO, errno.ESTALE, errno.EUCLEAN])
+def test_what_is_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """A file that has gone, or that the disk cannot read, is dropped, and fetched again."""
+    rig = Rig(tmp_path, PATHS, chunk_size_bytes=20_000)
+    broken: set[int] = set()
+    opened = CacheFile.open
+
+    def fail(file: CacheFile) -> int:
+        if file.number in broken:
+            raise OSError(number, "broken")
+        return opened(file)
+
+    async def run() -> None:
+        async with rig.node() as node:
+            await read_path(node, b"big")
+            await close_files(node)
+            broken.update(node._cache.files)
+            monkeypatch.setattr(CacheFile, "open", fail)
+            assert await read_path(node, b"big") == BIG
+            assert node.counts.values[Counter.CACHE_CORRUPT] == len(broken) == 1
+            assert not broken & set(node._cache.files)
+
+    asyncio.run(run())

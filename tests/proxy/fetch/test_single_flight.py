@@ -1,0 +1,407 @@
+"""Flights: one fetch for all who miss the same, cancelled by none, ended by its deadline."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lodefs.chunkstore.errors import DeadlineExceeded
+from lodefs.chunkstore.format.names import PackId
+from lodefs.chunkstore.nodeapi.wire import Origin
+from lodefs.chunkstore.objects.interface import Part
+from lodefs.chunkstore.repo.pack_reader import read_index
+from lodefs.proxy.fetch.cache_fill import Filled, Unit
+from lodefs.proxy.fetch.pack_source import Loaded
+from lodefs.proxy.fetch.single_flight import Fetcher
+from lodefs.proxy.runtime.counters import Counter, Counts
+from lodefs.proxy.runtime.origin import Begun
+from lodefs.proxy.runtime.thread_pools import LARGE_SIZE_BYTES_MIN, LARGE_THREADS, Pools
+from tests.support.proxy.rig import MIB, REPO, Rig, read_path, until
+
+BIG = random.Random(1).randbytes(2 * MIB)
+
+
+class Gate:
+    """Holds all ranged reads of chunks until it is opened; says when one has arrived."""
+
+    def __init__(self, rig: Rig) -> None:
+        self._rig = rig
+        self.arrived = threading.Event()
+        self.opened = threading.Event()
+        rig.objects.answer = self._answer
+
+    def _answer(self, key: str, part: Part) -> Part:
+        if self._rig.objects.ranges:
+            self.arrived.set()
+            assert self.opened.wait(60)
+        return part
+
+    async def someone(self) -> None:
+        """Returns when a read has arrived."""
+        assert await asyncio.to_thread(self.arrived.wait, 60)
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Rig:
+    return Rig(tmp_path, {b"big": BIG}, chunk_size_bytes=10_000, pack_chunks=300)
+
+
+async def _know(rig: Rig, node: object) -> None:
+    """Everything but the chunks is in memory."""
+    await read_path(node, b"big", MIB, 1)  # type: ignore[arg-type]
+    rig.reset()
+
+
+def test_a_cancelled_reader_does_not_stop_the_others(rig: Rig) -> None:
+    """The first reader starts the flight and leaves; the second one still gets its bytes, from
+    one request."""
+
+    async def run() -> None:
+        async with rig.node() as node:
+            await _know(rig, node)
+            gate = Gate(rig)
+            first = asyncio.create_task(read_path(node, b"big", 0, 100))
+            await gate.someone()
+            second = asyncio.create_task(read_path(node, b"big", 0, 100))
+            turned = asyncio.Event()  # set in the loop's next turn, after the second has begun
+            asyncio.get_running_loop().call_soon(turned.set)
+            await turned.wait()
+            first.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await first
+            gate.opened.set()
+            assert await second == BIG[:100]
+            assert len(rig.objects.ranges) == 1
+
+    asyncio.run(run())
+
+
+def test_a_flight_without_readers_still_fills_the_cache(rig: Rig) -> None:
+    """Bytes that were asked for are kept even where nobody waits any more."""
+
+    async def run() -> None:
+        async with rig.node() as node:
+            await _know(rig, node)
+            gate = Gate(rig)
+            reader = asyncio.create_task(read_path(node, b"big", 0, 100))
+            await gate.someone()
+            reader.cancel()
+            gate.opened.set()
+            await until(lambda: not node.status()["in_flight_bytes"])
+            assert await read_path(node, b"big", 0, 100) == BIG[:100]
+            assert len(rig.objects.ranges) == 1
+
+    asyncio.run(run())
+
+
+def test_a_stuck_store_costs_the_deadline(rig: Rig) -> None:
+    """A read that the store never answers ends with DeadlineExceeded for all who wait, and the
+    place can be read when the store answers again."""
+
+    async def run() -> None:
+        async with rig.node() as node:
+            snapshot = await node.snapshot(REPO, "main")
+            await node.entry(snapshot, b"big")
+            rig.reset()
+            gate = Gate(rig)
+            node._fetcher._deadline_s = 0.01  # for chunks alone: all before has time
+            readers = [asyncio.create_task(read_path(node, b"big", 0, 100)) for _ in range(3)]
+            for outcome in await asyncio.gather(*readers, return_exceptions=True):
+                assert isinstance(outcome, DeadlineExceeded)
+            assert node.counts.values[Counter.DEADLINES] >= 1
+            gate.opened.set()
+        rig.objects.answer = lambda _key, part: part
+        async with rig.node() as node:
+            assert await read_path(node, b"big", 0, 100) == BIG[:100]
+
+    asyncio.run(run())
+
+
+def test_overlapping_readers_fetch_every_byte_once(rig: Rig) -> None:
+    """Readers at different places of one cold file share what is under way: no byte of the pack
+    is sent twice."""
+
+    async def run() -> None:
+        async with rig.node() as node:
+            await node.entry(await node.snapshot(REPO, "main"), b"big")
+            rig.reset()
+            starts = [0, 5_000, 300_000, 299_999, MIB, 0]
+            answers = await asyncio.gather(*(read_path(node, b"big", s) for s in starts))
+            assert list(answers) == [BIG[start:] for start in starts]
+            sent = sum(size for _, _, size in rig.objects.ranges)
+            assert sent == len(BIG)
+
+    asyncio.run(run())
+
+
+def test_a_closing_node_ends_its_readers(rig: Rig) -> None:
+    """Closing does not hang on readers that wait; they get an error."""
+
+    async def run() -> None:
+        async with rig.node() as node:
+            await _know(rig, node)
+            gate = Gate(rig)
+            reader = asyncio.create_task(read_path(node, b"big", 0, 100))
+            await gate.someone()
+            closing = asyncio.create_task(node._fetcher.close())
+            with pytest.raises(Exception, match="shutting down"):
+                await reader
+            gate.opened.set()
+            await closing
+
+    asyncio.run(run())
+
+
+class Fills:
+    """A filler whose fills end when they are told to."""
+
+    def __init__(self) -> None:
+        self.begun: list[Unit] = []
+        self.begin_to_come: list[Begun] = []  # of each of them
+        self._may_end = threading.Semaphore(0)
+
+    def fill(self, _loaded: Loaded, unit: Unit, begun: Begun) -> Filled:
+        self.begun.append(unit)
+        self.begin_to_come.append(begun)
+        assert self._may_end.acquire(timeout=60)
+        return Filled()
+
+    def waits_for_peers(self, unit: Unit) -> bool:
+        return not unit.from_origin
+
+    def end(self, count: int = 1) -> None:
+        self._may_end.release(count)
+
+    @property
+    def firsts(self) -> list[int]:
+        """The first chunks of what was begun."""
+        return [unit.first for unit in self.begun]
+
+
+@asynccontextmanager
+async def fetching(
+    rig: Rig, *, threads: int = 32
+) -> AsyncIterator[tuple[Fetcher, Fills, Loaded, Counts]]:
+    """A fetcher that lets chunks of 10,000 bytes run by two, and the index of BIG's pack."""
+    entry = rig.maker.entry(b"big", BIG)
+    index, etag = read_index(rig.objects, entry.segments[0].pack)
+    fills, pools, counts = Fills(), Pools(fetch=threads), Counts()
+    fetcher = Fetcher(
+        fills,  # type: ignore[arg-type]
+        pools,
+        counts,
+        deadline_s=60,
+        ahead_size_bytes_max=100_000,
+        running_size_bytes_max=25_000,
+    )
+    try:
+        yield fetcher, fills, Loaded(index, etag), counts
+    finally:
+        fills.end(100)
+        await fetcher.close()
+        for pool in (pools.fetch, pools.large, pools.disk):
+            await pool.close()
+
+
+def unit_of(loaded: Loaded, first: int, count: int = 1) -> Unit:
+    return Unit(loaded.index.pack_id, first, count)
+
+
+def test_what_is_read_ahead_takes_turns(rig: Rig) -> None:
+    """So much at a time as is allowed to run, in the order in which it was asked for."""
+
+    async def run() -> None:
+        async with fetching(rig) as (fetcher, fills, loaded, counts):
+            for first in range(10):
+                assert fetcher.ahead(loaded, unit_of(loaded, first))
+            assert not fetcher.ahead(loaded, unit_of(loaded, 10))  # 100,000 bytes are in flight
+            await until(lambda: len(fills.begun) == 2)
+            for done in range(1, 9):
+                fills.end()
+                await until(lambda: len(fills.begun) == 2 + done)  # noqa: B023
+            assert sorted(fills.firsts) == list(range(10))
+            assert fills.firsts[:2] in ([0, 1], [1, 0])
+            fills.end(2)
+            await until(lambda: not fetcher.in_flight_bytes)
+            assert counts.values[Counter.AHEAD_UNITS] == 10
+            assert counts.values[Counter.AHEAD_REFUSED] == 1
+
+    asyncio.run(run())
+
+
+def test_what_somebody_waits_for_starts_at_once(rig: Rig) -> None:
+    """However much runs: what is new, and what was waiting for its turn and is needed now."""
+
+    async def run() -> None:
+        async with fetching(rig) as (fetcher, fills, loaded, counts):
+            for first in range(6):
+                fetcher.ahead(loaded, unit_of(loaded, first))
+            await until(lambda: len(fills.begun) == 2)
+            new = fetcher.demand(loaded, unit_of(loaded, 50), 50)
+            needed = fetcher.join(loaded.index.pack_id, 5)
+            assert needed is not None
+            await until(lambda: len(fills.begun) == 4)
+            assert set(fills.firsts) == {0, 1, 50, 5}
+            assert counts.values[Counter.JOINED] == 1
+            assert fetcher.join(loaded.index.pack_id, 60) is None
+            assert counts.values[Counter.JOINED] == 1
+            fills.end(100)
+            assert (await new.wait(), await needed.wait()) == ({}, {})
+            await until(lambda: not fetcher.in_flight_bytes)
+            assert sorted(fills.firsts) == [0, 1, 2, 3, 4, 5, 50]
+            assert fetcher._running_bytes == 0
+
+    asyncio.run(run())
+
+
+def test_a_unit_larger_than_what_may_run_still_runs(rig: Rig) -> None:
+    """Alone."""
+
+    async def run() -> None:
+        async with fetching(rig) as (fetcher, fills, loaded, _):
+            fetcher.ahead(loaded, unit_of(loaded, 0, 9))
+            fetcher.ahead(loaded, unit_of(loaded, 9))
+            await until(lambda: len(fills.begun) == 1)
+            fills.end(2)
+            await until(lambda: not fetcher.in_flight_bytes)
+            assert fills.firsts == [0, 9]
+
+    asyncio.run(run())
+
+
+def test_closing_ends_what_waits_for_its_turn(rig: Rig) -> None:
+    """It is never begun, and nobody hangs on it."""
+
+    async def run() -> None:
+        async with fetching(rig) as (fetcher, fills, loaded, _):
+            for first in range(6):
+                fetcher.ahead(loaded, unit_of(loaded, first))
+            await until(lambda: len(fills.begun) == 2)
+            fills.end(2)
+            await fetcher.close()
+            assert fetcher.in_flight_bytes == 0
+
+    asyncio.run(run())
+
+
+def test_many_small_fetches_run_at_once(rig: Rig) -> None:
+    """As many as there are threads: random readers of a store that is far away wait together."""
+
+    async def run() -> None:
+        async with fetching(rig, threads=20) as (fetcher, fills, loaded, _):
+            for first in range(0, 60, 2):
+                fetcher.demand(loaded, unit_of(loaded, first), first)
+            await until(lambda: len(fills.begun) == 20)
+            fills.end(30)
+            await until(lambda: not fetcher.in_flight_bytes)
+            assert len(fills.begun) == 30
+
+    asyncio.run(run())
+
+
+def test_large_fetches_leave_room_for_small_ones(rig: Rig) -> None:
+    """However many large ones are demanded: few run, and a small one beside them."""
+
+    async def run() -> None:
+        async with fetching(rig) as (fetcher, fills, loaded, _):
+            count = LARGE_SIZE_BYTES_MIN // 10_000 + 1
+            small = fetcher.demand(loaded, unit_of(loaded, 200), 200)
+            large = [fetcher.demand(loaded, unit_of(loaded, 0, count), 0)]
+            large += [
+                fetcher.demand(loaded, replace(unit_of(loaded, 0, count), pack=pack), 0)
+                for pack in (PackId(bytes([n]) * 32) for n in range(20))
+            ]
+            await until(lambda: len(fills.begun) == LARGE_THREADS + 1)
+            assert 200 in fills.firsts
+            fills.end(22)
+            for flight in (small, *large):
+                await flight.wait()
+
+    asyncio.run(run())
+
+
+def test_the_setting_is_the_number_of_threads(rig: Rig) -> None:
+    """A node talks to its store with so many threads as its settings say."""
+
+    async def run() -> None:
+        async with rig.node(rig.settings(fetch_threads=3)) as node:
+            assert node._pools.fetch.threads_max == 3
+            assert await read_path(node, b"big") == BIG
+
+    asyncio.run(run())
+
+
+def test_bulk_flights_cover_a_unit_between_others(rig: Rig) -> None:
+    """What is under way is joined, what lies between is begun, no chunk twice; what a reader may
+    have read ahead is not less for it."""
+
+    async def run() -> None:
+        async with fetching(rig) as (fetcher, fills, loaded, _):
+            fetcher.demand(loaded, unit_of(loaded, 3, 2), 3)
+            fetcher.demand(loaded, unit_of(loaded, 8), 8)
+            flights = fetcher.bulk(loaded, unit_of(loaded, 0, 10))
+            assert [(flight.first, flight.end) for flight in flights] == [
+                *((0, 3), (3, 5), (5, 8), (8, 9), (9, 10)),
+            ]
+            assert fetcher.bulk_bytes == 70_000
+            assert fetcher.ahead(loaded, unit_of(loaded, 20, 7))
+            await until(lambda: len(fills.begun) == 5)
+            fills.end(6)
+            for flight in flights:
+                await flight.landed()
+            await until(lambda: not fetcher.in_flight_bytes)
+            assert (fetcher.bulk_bytes, fetcher._running_bytes) == (0, 0)
+
+    asyncio.run(run())
+
+
+def test_bulk_flights_bring_nothing_but_parts(rig: Rig) -> None:
+    """Between others, a stretch in which nothing is wanted is not begun."""
+
+    async def run() -> None:
+        async with fetching(rig) as (fetcher, fills, loaded, _):
+            fetcher.demand(loaded, unit_of(loaded, 4), 4)
+            parts = (unit_of(loaded, 0, 2), unit_of(loaded, 4, 1))
+            unit = replace(unit_of(loaded, 0, 10), parts=parts)
+            flights = fetcher.bulk(loaded, unit)
+            assert [(flight.first, flight.end) for flight in flights] == [(0, 4), (4, 5)]
+            await until(lambda: len(fills.begun) == 2)
+            assert fills.begun[1].parts == (unit_of(loaded, 0, 2),)
+            fills.end(2)
+            await until(lambda: not fetcher.in_flight_bytes)
+
+    asyncio.run(run())
+
+
+def test_a_peer_waits_for_no_flight_that_waits_for_peers(rig: Rig) -> None:
+    """What this node waits for peers for is not promised to a peer, and is read from the origin for
+    it; once its bytes come, and where it comes from the origin, a peer may wait for it."""
+
+    async def run() -> None:
+        async with fetching(rig) as (fetcher, fills, loaded, _):
+            pack = loaded.index.pack_id
+            ours = fetcher.demand(loaded, Unit(pack, 0, 4), 0)
+            await until(lambda: len(fills.begun) == 1)
+            assert fetcher.join(pack, 1) is ours
+            assert fetcher.join(pack, 1, for_peer=True) is None
+            assert not fetcher.is_coming(pack, 1)
+            theirs = fetcher.demand(loaded, Unit(pack, 1, 2, from_origin=True), 1)
+            assert (theirs.first, theirs.end) == (1, 3)
+            assert fetcher.join(pack, 1, for_peer=True) is theirs
+            assert fetcher.is_coming(pack, 1)
+            assert not fetcher.is_coming(pack, 0)
+            fills.begin_to_come[0](Origin.PEERS)
+            assert fetcher.is_coming(pack, 0)
+            assert fetcher.join(pack, 0, for_peer=True) is ours
+            fills.end(2)
+            await ours.wait()
+            await theirs.wait()
+
+    asyncio.run(run())

@@ -1,0 +1,233 @@
+"""Namespace: trees become rows once, and rows answer without the store."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from lodefs.chunkstore.errors import Corrupt, NotFound, Unavailable
+from lodefs.chunkstore.format import inodes
+from lodefs.chunkstore.format.names import CommitId
+from lodefs.chunkstore.objects.interface import Part
+from lodefs.proxy.fetch.known_damage import KEPT_FOR_S
+from lodefs.proxy.read import namespace as module
+from lodefs.proxy.runtime.counters import Counter
+from lodefs.proxy.service.store_node import StoreNode
+from tests.support.chunkstore.handmade import Files, Link, Program
+from tests.support.proxy.rig import REPO, Rig, until
+
+AWKWARD = {
+    b"new\nline": b"1",
+    b"\xff\xfe not utf-8": b"2",
+    b"x" * 255: b"3",
+    b"dir/\x01": b"4",
+    b"dir/run": Program(b"#!"),
+    b"dir/link": Link(b"../../outside"),
+    b"hollow": None,
+}
+
+
+def names(page: object) -> list[bytes]:
+    return [node.name for node in page.nodes]  # type: ignore[attr-defined]
+
+
+def test_awkward_names_and_kinds(tmp_path: Path) -> None:
+    """Names are bytes; links are kept as they are; empty directories are empty."""
+    rig = Rig(tmp_path, AWKWARD)
+
+    async def run() -> None:
+        async with rig.node() as node:
+            snapshot = await node.snapshot(REPO, "main")
+            page = await node.children(snapshot, 1, limit=100)
+            assert names(page) == sorted([b"new\nline", b"\xff\xfe not utf-8", b"x" * 255, b"dir", b"hollow"])  # fmt: skip # noqa: E501
+            for child in page.nodes:
+                assert await node.lookup(snapshot, 1, child.name) == child
+                assert await node.by_ino(snapshot, child.ino) == child
+            assert (await node.entry(snapshot, b"dir/run")).executable
+            assert (await node.entry(snapshot, b"dir/link")).target == b"../../outside"
+            hollow = await node.entry(snapshot, b"hollow")
+            assert await node.children(snapshot, hollow.ino, limit=5) == type(page)([], more=False)
+
+    asyncio.run(run())
+
+
+def test_pages_of_a_big_directory(tmp_path: Path) -> None:
+    """Any limit and any starting name give the same children in order, none twice."""
+    files: Files = {b"n%04d" % n: b"" for n in range(1000)}
+    rig = Rig(tmp_path, files)
+
+    async def run() -> None:
+        async with rig.node() as node:
+            snapshot = await node.snapshot(REPO, "main")
+            for limit in (1, 7, 255, 256, 257, 999, 1000, 5000):
+                found: list[bytes] = []
+                more = True
+                while more and (limit > 1 or len(found) < 300):
+                    page = await node.children(
+                        snapshot, 1, after=found[-1] if found else b"", limit=limit
+                    )
+                    assert len(page.nodes) <= limit
+                    found += names(page)
+                    more = page.more
+                assert found == sorted(files)[: len(found)]
+                assert limit == 1 or len(found) == 1000
+            page = await node.children(snapshot, 1, after=b"n0500x", limit=2)
+            assert names(page) == [b"n0501", b"n0502"]
+            assert names(await node.children(snapshot, 1, after=b"z", limit=2)) == []
+
+    asyncio.run(run())
+
+
+def test_a_directory_is_loaded_once_by_many(tmp_path: Path) -> None:
+    """Many who look into a directory at once, and later, cost one load of its tree."""
+    rig = Rig(tmp_path, {b"a/%d" % n: b"%d" % n for n in range(50)})
+
+    async def run() -> None:
+        async with rig.node() as node:
+            snapshot = await node.snapshot(REPO, "main")
+            await asyncio.gather(*(node.entry(snapshot, b"a/%d" % n) for n in range(50)))
+            with pytest.raises(NotFound):
+                await node.entry(snapshot, b"a/nothing")
+            assert node.counts.values[Counter.TREES_LOADED] == 2
+
+    asyncio.run(run())
+
+
+def test_a_branch_moves_and_a_commit_does_not(tmp_path: Path) -> None:
+    """A branch is asked for again after a second; a known commit never."""
+    rig = Rig(tmp_path, {b"f": b"one"})
+    now = [0.0]
+
+    async def run() -> None:
+        node = StoreNode(rig.store, rig.settings(), clock_s=lambda: now[0])
+        first = await node.snapshot(REPO, "main")
+        second_id: CommitId = rig.maker.commit(REPO, {b"f": b"two"})
+        assert (await node.snapshot(REPO, "main")) == first
+        now[0] += module.RESOLVED_FOR_S
+        second = await node.snapshot(REPO, "main")
+        assert second.commit == second_id.hex()
+        assert second.root != first.root
+        rig.reset()
+        assert await node.snapshot(REPO, first.commit) == first
+        assert rig.objects.gets == 0
+        assert await node.snapshot(REPO, first.commit[:10]) == first
+        await node.close()
+
+    asyncio.run(run())
+
+
+def test_a_commit_of_another_repository_is_not_found(tmp_path: Path) -> None:
+    """A commit that the node knows through one repository is no commit of another."""
+    rig = Rig(tmp_path, {b"f": b"one"})
+
+    async def run() -> None:
+        async with rig.node() as node:
+            snapshot = await node.snapshot(REPO, "main")
+            with pytest.raises(NotFound):
+                await node.snapshot("other", snapshot.commit)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("same_directory", [True, False])
+def test_colliding_inode_numbers_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, same_directory: bool
+) -> None:
+    """Two entries of a snapshot with one number: the second directory that is loaded is refused,
+    and the error names both paths."""
+    one, two = (b"d/one", b"d/two") if same_directory else (b"d/one", b"e/two")
+    rig = Rig(tmp_path, {one: b"1", two: b"2"})
+
+    def child_ino(parent: int, name: bytes) -> int:
+        return 4711 if name in (b"one", b"two") else inodes.child_ino(parent, name)
+
+    monkeypatch.setattr(module, "child_ino", child_ino)
+
+    async def run() -> None:
+        async with rig.node() as node:
+            snapshot = await node.snapshot(REPO, "main")
+            if not same_directory:
+                await node.entry(snapshot, one)
+            with pytest.raises(Corrupt, match=rf"{one.decode()}.*{two.decode()}.*4711"):
+                await node.entry(snapshot, two)
+
+    asyncio.run(run())
+
+
+def test_a_spoiled_tree_is_corrupt(tmp_path: Path) -> None:
+    """A directory whose tree has wrong bytes in the store is refused, for a few seconds without
+    asking the store again, and works when it is back and these are over."""
+    rig = Rig(tmp_path, {b"d/f": b"1"})
+    now_s = 1000.0
+
+    def answer(key: str, part: Part) -> Part:
+        if key.startswith("packs/"):
+            return Part(bytes(len(part.data)), part.object_size_bytes, part.etag)
+        return part
+
+    async def run() -> None:
+        nonlocal now_s
+        rig.clock_s = lambda: now_s
+        async with rig.node() as node:
+            snapshot = await node.snapshot(REPO, "main")
+            rig.objects.answer = answer
+            with pytest.raises(Corrupt):
+                await node.entry(snapshot, b"d/f")
+            rig.objects.answer = lambda _key, part: part
+            gets = rig.objects.gets
+            with pytest.raises(Corrupt, match="found a moment ago"):
+                await node.entry(snapshot, b"d/f")
+            assert rig.objects.gets == gets
+            now_s += KEPT_FOR_S
+            assert (await node.entry(snapshot, b"d/f")).size_bytes == 1
+
+    asyncio.run(run())
+
+
+def test_a_full_disk_does_not_hide_directories(tmp_path: Path) -> None:
+    """Where rows cannot be written they are kept in memory; looking still works."""
+    rig = Rig(tmp_path, {b"d/f%d" % n: b"1" for n in range(10)})
+
+    async def run() -> None:
+        async with rig.node() as node:
+            kv = node._cache.kv
+            write = kv.write
+
+            def full(rows: object, *, durable: bool = False) -> None:
+                raise Unavailable("the index is full")
+
+            kv.write = full  # type: ignore[method-assign]
+            snapshot = await node.snapshot(REPO, "main")
+            entry = await node.entry(snapshot, b"d/f3")
+            assert await node.by_ino(snapshot, entry.ino) == entry
+            page = await node.children(snapshot, entry.parent, after=b"f3", limit=4)
+            assert names(page) == [b"f4", b"f5", b"f6", b"f7"]
+            kv.write = write  # type: ignore[method-assign]
+            rig.maker.commit(REPO, {b"g": b""}, branch="other")
+            await node.snapshot(REPO, "other")
+        async with rig.node() as node:
+            assert await node.by_ino(snapshot, entry.ino) == entry
+
+    asyncio.run(run())
+
+
+def test_a_walk_finds_the_next_directory_loaded(tmp_path: Path) -> None:
+    """After two neighbours were listed, the third is loaded before anybody asks; no further one."""
+    rig = Rig(tmp_path, {b"%d/f" % n: b"x" for n in range(5)})
+
+    async def run() -> None:
+        async with rig.node() as node:
+            snapshot = await node.snapshot(REPO, "main")
+            page = await node.children(snapshot, 1, limit=100)
+            for child in page.nodes[:2]:
+                await node.children(snapshot, child.ino, limit=100)
+            loaded = node.counts.values
+            await until(lambda: loaded[Counter.TREES_LOADED] == 4)  # the root and three more
+            await until(lambda: not node._namespace._loading)
+            rig.reset()
+            assert names(await node.children(snapshot, page.nodes[2].ino, limit=100)) == [b"f"]
+            await until(lambda: loaded[Counter.TREES_LOADED] == 5)
+
+    asyncio.run(run())

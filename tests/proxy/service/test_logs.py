@@ -1,0 +1,67 @@
+"""Where a service's log goes: the journal, or lines on standard error."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.chunkstore.child_process import Child
+
+ROOT = Path(__file__).parents[3]
+SCRIPT = """
+import logging, os, sys
+from pathlib import Path
+from lodefs.chunkstore.system import journald as journal
+from lodefs.chunkstore.errors import Unavailable
+from lodefs.proxy.service.logs import configure_logs
+journal.SOCKET = Path(sys.argv[2])
+if len(sys.argv) > 3:
+    found = os.fstat(2)
+    os.environ["JOURNAL_STREAM"] = f"{found.st_dev}:{found.st_ino}"
+try:
+    configure_logs("info", sys.argv[1], identifier="lodefs-try")
+except Unavailable as error:
+    sys.exit(str(error))
+logging.getLogger("lodefs.try").warning("hello %s", "you", extra={"pack": "ab"})
+"""
+
+
+def said(form: str, path: Path, *more: str) -> str:
+    with Child([sys.executable, "-c", SCRIPT, form, str(path), *more], cwd=ROOT) as child:
+        child.wait()
+        return child.output
+
+
+@pytest.mark.parametrize(("form", "more"), [("journald", []), ("auto", ["stream"])])
+def test_to_the_journal(tmp_path: Path, form: str, more: list[str]) -> None:
+    """Asked for, or where standard error is the journal, lines go there, and only there."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as journald:
+        journald.bind(str(tmp_path / "journal"))
+        journald.settimeout(60)
+        assert said(form, tmp_path / "journal", *more) == ""
+        line = journald.recv(65536).decode().splitlines()
+    assert {"MESSAGE=hello you", "PRIORITY=4", "SYSLOG_IDENTIFIER=lodefs-try",
+            "LODEFS_PACK=ab"} <= set(line)  # fmt: skip
+
+
+@pytest.mark.parametrize(("form", "more"), [("json", ["stream"]), ("auto", []), ("auto", ["s"])])
+def test_as_json(tmp_path: Path, form: str, more: list[str]) -> None:
+    """One object a line otherwise, also where the journal's socket is not there."""
+    line = json.loads(said(form, tmp_path / "none", *more))
+    assert (line["event"], line["level"], line["pack"]) == ("hello you", "warning", "ab")
+
+
+def test_for_people(tmp_path: Path) -> None:
+    """Lines for a console name the level and the event."""
+    assert "hello you" in said("console", tmp_path / "none")
+
+
+def test_a_journal_that_is_asked_for_must_be_there(tmp_path: Path) -> None:
+    """Without one, the setting is named."""
+    assert "log_format journald: no journal here" in said("journald", tmp_path / "none")
+    assert os.listdir(tmp_path) == []

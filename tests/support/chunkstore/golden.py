@@ -1,0 +1,146 @@
+"""One example of every byte format, as the format's own code makes it.
+
+``tests/golden/`` holds what these gave when a format was fixed. ``python -m
+tests.support.chunkstore.golden DIR`` writes the files that are not there; it never changes one.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from blake3 import blake3
+
+from lodefs.chunkstore.format import keys
+from lodefs.chunkstore.format.chunking import ChunkingParams, cut
+from lodefs.chunkstore.format.commit import Commit, Large, encode_commit
+from lodefs.chunkstore.format.compression import RAW, ZSTD
+from lodefs.chunkstore.format.index_shard import encode_shard
+from lodefs.chunkstore.format.names import ChunkId, CommitId, Digest, PackId, digest_of
+from lodefs.chunkstore.format.tree import (
+    EMPTY_DIGEST,
+    SAME_PACK,
+    Entry,
+    Kind,
+    Segment,
+    encode_tree,
+    symlink,
+)
+from lodefs.chunkstore.objects.memory import MemoryObjects
+from lodefs.chunkstore.repo.refs import BRANCHES, Refs
+from lodefs.chunkstore.repo.store import Settings, encode_settings
+from tests.support.chunkstore.packs import FinishedPack, PackBuilder
+
+TEXT = b"All work and no play makes Jack a dull boy.\n" * 20
+# zstd's own output may change with its version; what it gave once must stay readable
+TEXT_FRAME = bytes.fromhex(
+    "28b52ffd0000ad0100c402416c6c20776f726b20616e64206e6f20706c6179206d616b6573204a61636b20612064"
+    "756c6c20626f792e0a01000cfa2a5506"
+)
+PACK_CHUNKS = (b"one", TEXT, bytes(range(256)))
+OTHER_PACK = PackId(bytes(range(32)))
+
+
+def pack() -> FinishedPack:
+    """A pack of three chunks, one of them a zstd frame."""
+    builder = PackBuilder()
+    for raw in PACK_CHUNKS:
+        codec, stored = (ZSTD, TEXT_FRAME) if raw is TEXT else (RAW, raw)
+        builder.add(ChunkId(digest_of(raw)), codec, stored, len(raw))
+    return builder.finish()
+
+
+def tree() -> list[Entry]:
+    """A directory of every kind of entry, with awkward names."""
+    digest = Digest(bytes(range(32, 64)))
+    one = (Segment(OTHER_PACK, 0, 1, 3),)
+    three = (Segment(OTHER_PACK, 41, 3, 5),)
+    many = (Segment(OTHER_PACK, 1, 40, 2**40 - 9), Segment(SAME_PACK, 7, 1, 9))
+    subtree = (Segment(SAME_PACK, 300, 2, 90_000),)
+    return [
+        Entry(b"\n", Kind.FILE, digest=EMPTY_DIGEST),
+        Entry(b"a", Kind.FILE, executable=True, size_bytes=3, digest=digest, segments=one),
+        Entry(b"b", Kind.FILE, size_bytes=2**40, digest=digest, segments=many),
+        Entry(b"c", Kind.DIRECTORY, size_bytes=90_000, digest=digest, segments=subtree),
+        symlink(b"d", b"../over there"),
+        Entry(b"\xff not UTF-8", Kind.FILE, size_bytes=5, digest=digest, segments=three),
+    ]
+
+
+def commit() -> Commit:
+    """A commit of version 1, with a parent and text beyond ASCII."""
+    root = Entry(
+        name=b"",
+        kind=Kind.DIRECTORY,
+        size_bytes=77,
+        digest=Digest(bytes(range(64, 96))),
+        segments=(Segment(OTHER_PACK, 5, 1, 70), Segment(OTHER_PACK, 2, 1, 7)),
+    )
+    parents = (CommitId(bytes(range(96, 128))),)
+    text = ("Ada Lövelace", 1_700_000_000, "first\nlight")
+    return Commit(root, parents, *text, 10, 3, 12_345, large=None)
+
+
+def new_commit() -> Commit:
+    """The same, as version 2 has it."""
+    return replace(commit(), large=Large(2, 9_876))
+
+
+def ref() -> bytes:
+    """The second entry of a branch."""
+    objects = MemoryObjects()
+    refs = Refs(objects, "vision/flickr30k", clock=lambda: 1_700_000_000.9)
+    for sequence in (None, 0):
+        refs.advance(BRANCHES, "main", CommitId(bytes(range(96, 128))), expected_sequence=sequence)
+    return objects.objects[keys.ref_entry("vision/flickr30k", BRANCHES, "main", 1)]
+
+
+def settings() -> Settings:
+    """What store.json says in a new store."""
+    return Settings("000102030405060708090a0b0c0d0e0f", ChunkingParams())
+
+
+def cut_inputs() -> dict[str, bytes]:
+    """What is cut for the golden vectors: random bytes, zeros, text."""
+    text = "".join(f"line {n} of a text, {n * n % 977}\n" for n in range(60_000))
+    return {
+        "random": blake3(b"lodefs").digest(length=3_000_000),
+        "zeros": bytes(1_000_000),
+        "text": text.encode(),
+        "short": b"short",
+    }
+
+
+def cuts() -> str:
+    """The ends of the chunks of cut_inputs, one input in a line."""
+    lines = [
+        f"{name} {' '.join(map(str, cut(data, ChunkingParams())))}\n"
+        for name, data in cut_inputs().items()
+    ]
+    return "".join(lines)
+
+
+def examples() -> dict[str, bytes]:
+    """File name in ``tests/golden`` and the bytes that belong there."""
+    return {
+        "pack": b"".join(pack().buffers),
+        "shard": encode_shard([pack().index]),
+        "tree": encode_tree(tree()),
+        "commit": encode_commit(commit()),
+        "commit-2": encode_commit(new_commit()),
+        "ref": ref(),
+        "store.json": encode_settings(settings()),
+        "cuts": cuts().encode(),
+    }
+
+
+def main(directory: Path) -> None:
+    """Writes the examples that ``directory`` does not have."""
+    for name, data in examples().items():
+        if not (directory / name).exists():
+            (directory / name).write_bytes(data)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,193 @@
+"""A plugin over mounts in memory, whose process can die and start again, and a dockerd for it."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from lodefs.chunkstore.system import sockets
+from lodefs.mount.docker.deadline_calls import Calls
+from lodefs.mount.docker.http_server import Limits, Server
+from lodefs.mount.docker.plugin import answering
+from lodefs.mount.docker.reconciler import Upkeep
+from lodefs.mount.docker.volume import key_of
+from lodefs.mount.docker.volume_files import Records
+from lodefs.mount.docker.volume_table import Clock, Table
+from lodefs.mount.docker.volumes import Volumes
+from lodefs.mount.node.interface import NodeMounts
+from tests.support.docker.memory_mounts import MemoryMounts, Repo
+
+WAIT_S = 60.0
+OLD, NEW = "c1" * 32, "c2" * 32
+DIRECTORIES = frozenset({b"", b"train"})
+
+
+def memory_mounts() -> MemoryMounts:
+    """A node with repositories ``vision/cats`` (branch main, tag v1) and ``secret``."""
+    return MemoryMounts(
+        {
+            "vision/cats": Repo({"main": OLD, "v1": OLD}, DIRECTORIES),
+            "secret": Repo({"main": OLD}, token="right-token"),
+        }
+    )
+
+
+def split_url(url: str) -> tuple[str, str]:
+    """``s3://BUCKET/REPO``."""
+    store, _, repo = url.rpartition("/")
+    return store, repo
+
+
+class Hands:
+    """A clock that a test sets."""
+
+    def __init__(self) -> None:
+        self.now_s = 1_700_000_000.0
+        self.uptime_s = 1000.0
+        self.boot = "boot-1"
+
+    def forward(self, seconds: float) -> None:
+        """Let time pass."""
+        self.now_s += seconds
+        self.uptime_s += seconds
+
+    def reboot(self) -> None:
+        """Another start of the machine."""
+        self.boot += "+"
+        self.uptime_s = 10.0
+
+    def clock(self) -> Clock:
+        """As the plugin reads it; a plugin sees one boot."""
+        return Clock(lambda: self.now_s, lambda: self.uptime_s, self.boot)
+
+
+class Rig:
+    """A plugin without its server. Rounds of upkeep are made by hand."""
+
+    def __init__(
+        self,
+        state: Path,
+        node: NodeMounts,
+        hands: Hands | None = None,
+        *,
+        answer_timeout_s: float = WAIT_S,
+        records: Records | None = None,
+    ) -> None:
+        self.hands = hands or Hands()
+        self.node = node
+        self.records = records or Records(state)
+        self.table = Table(self.records, self.hands.clock())
+        self.calls, self.chores = Calls(), Calls()
+        self.volumes = Volumes(
+            self.table, node, self.calls, split_url, answer_timeout_s=answer_timeout_s
+        )
+        self.upkeep = Upkeep(self.table, node, self.volumes, self.chores, threading.Event())
+
+    def round(self, times: int = 1) -> None:
+        """Look and do, to the end."""
+        for _ in range(times):
+            self.upkeep.round()
+            assert self.chores.wait_idle(WAIT_S)
+
+    def settle(self) -> None:
+        """Enough rounds, and time between them, for everything to be as it should be."""
+        for _ in range(4):
+            self.round()
+            self.hands.forward(20)
+
+    def place(self, name: str) -> str:
+        """Where a volume is mounted, if it is."""
+        return self.records.place(key_of(name))
+
+    def close(self) -> None:
+        """The process ends."""
+        self.records.close()
+
+
+class Dockerd:
+    """Speaks to a plugin's socket as dockerd does. ``server``, if it is of this process."""
+
+    def __init__(self, path: Path, server: Server | None = None) -> None:
+        self._path = path
+        self._server = server
+
+    @property
+    def busy_connections(self) -> int:
+        """Those that are at a request."""
+        assert self._server is not None
+        return len(self._server._open) - len(self._server._idle)
+
+    def connect(self) -> socket.socket:
+        """A new connection."""
+        connection = socket.socket(socket.AF_UNIX)
+        connection.settimeout(WAIT_S)
+        connection.connect(str(self._path))
+        return connection
+
+    def call(self, method: str, **fields: Any) -> dict[str, Any]:
+        """The answer to a call on a connection of its own."""
+        status, answer = self.post(f"/{method}", json.dumps(fields).encode())
+        assert status == 200, answer
+        return answer
+
+    def post(self, path: str, body: bytes, *headers: str) -> tuple[int, dict[str, Any]]:
+        """Status and answer of one POST."""
+        with self.connect() as connection:
+            return self.ask(connection, request(path, body, *headers))
+
+    def ask(self, connection: socket.socket, data: bytes) -> tuple[int, dict[str, Any]]:
+        """Send bytes, and read one answer; what does not fit into the socket is sent no more."""
+        with suppress(OSError):
+            connection.sendall(data)
+        return answer_of(connection)
+
+
+def request(path: str, body: bytes, *headers: str) -> bytes:
+    """The bytes of a POST, as Go's client writes them; more headers may be given."""
+    lines = [
+        f"POST {path} HTTP/1.1",
+        "Host: plugin.moby.localhost",
+        "User-Agent: Go-http-client/1.1",
+        f"Content-Length: {len(body)}",
+        "Accept: application/vnd.docker.plugins.v1.2+json",
+        *headers,
+    ]
+    return "\r\n".join([*lines, "", ""]).encode() + body
+
+
+def answer_of(connection: socket.socket) -> tuple[int, dict[str, Any]]:
+    """Status and JSON of the next answer."""
+    data = b""
+    while b"\r\n\r\n" not in data:
+        data += _more(connection)
+    head, _, body = data.partition(b"\r\n\r\n")
+    lines = head.decode().split("\r\n")
+    headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
+    while len(body) < int(headers["content-length"]):
+        body += _more(connection)
+    answer = json.loads(body)
+    assert isinstance(answer, dict)
+    return int(lines[0].split()[1]), answer
+
+
+def _more(connection: socket.socket) -> bytes:
+    data = connection.recv(65536)
+    assert data, "the connection ended without an answer"
+    return data
+
+
+@contextmanager
+def served(rig: Rig, path: Path, limits: Limits | None = None) -> Iterator[Dockerd]:
+    """The rig's volumes behind a socket."""
+    with sockets.listen_unix(path, mode=0o600) as listener:
+        server = Server(listener, answering(rig.volumes), limits)
+        server.start()
+        try:
+            yield Dockerd(path, server)
+        finally:
+            server.stop(WAIT_S)

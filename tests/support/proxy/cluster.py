@@ -1,0 +1,114 @@
+"""Nodes of one cluster in one event loop, over one store, for tests."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+
+from lodefs.chunkstore.system.sockets import listen_tcp
+from lodefs.proxy.cache.chunk_cache import Cache, CacheSettings
+from lodefs.proxy.http.endpoint import Door
+from lodefs.proxy.http.server import ProxyServer
+from lodefs.proxy.peers.client.connection_pool import Connections
+from lodefs.proxy.peers.membership.addresses import Addresses
+from lodefs.proxy.peers.membership.members import StaticMembers
+from lodefs.proxy.peers.membership.peer import Peer
+from lodefs.proxy.peers.membership.prober import Prober
+from lodefs.proxy.peers.membership.readiness import probe
+from lodefs.proxy.peers.peering import Limits, Peering
+from lodefs.proxy.peers.security.request_signing import HmacAuthenticator
+from lodefs.proxy.peers.security.tls import PeerTls
+from lodefs.proxy.runtime.counters import Counter, Counts
+from lodefs.proxy.service.store_node import NodeSettings, StoreNode
+from tests.support.proxy.rig import MIB, Rig
+
+SECRET = b"the secret of the tests"
+
+
+def slow_clock_s() -> float:
+    """A clock by which a machine that stalls for half a minute has not stalled at all."""
+    return time.monotonic() / 20
+
+
+@dataclass(slots=True)
+class Member:
+    """One node and the server of its peer door."""
+
+    address: str
+    node: StoreNode
+    server: ProxyServer
+    peering: Peering
+
+    def count(self, counter: Counter) -> int:
+        """One of the node's figures."""
+        return self.node.counts.values[counter]
+
+    async def stop(self) -> None:
+        """Ends the peer door; the node itself goes on."""
+        await self.server.stop(0)
+
+
+@asynccontextmanager
+async def cluster_of(
+    rig: Rig,
+    count: int,
+    *,
+    others: Sequence[Peer] = (),
+    limits: Limits | None = None,
+    tls: Sequence[PeerTls] = (),
+    seen: Callable[[tuple[Peer, ...]], Callable[[], tuple[Peer, ...]]] | None = None,
+    cache_size_bytes_max: int = 64 * MIB,
+    secrets: Sequence[bytes] = (),
+    clock_s: Callable[[], float] = time.monotonic,
+) -> AsyncIterator[list[Member]]:
+    """So many nodes over the rig's store, all of them members of one cluster; ``others`` are
+    members that the test runs itself. ``tls``, ``secrets``: of each node, if any. ``seen``: makes
+    of the members what nodes see of them. ``clock_s``: by which they lose patience."""
+    async with AsyncExitStack() as stack:
+        listeners = [listen_tcp("127.0.0.1", 0) for _ in range(count)]
+        addresses = [f"127.0.0.1:{one.getsockname()[1]}" for one in listeners]
+        membership = StaticMembers([*map(Peer, addresses), *others])
+        members_now = seen(membership.members()) if seen else membership.members
+        addresses_of = Addresses(time.monotonic)
+        stack.push_async_callback(addresses_of.close)
+        members: list[Member] = []
+        for number, (listener, address) in enumerate(zip(listeners, addresses, strict=True)):
+            own_tls = tls[number] if tls else None
+            connections = Connections(addresses_of.of, own_tls.client if own_tls else lambda: None)
+            own = partial(tuple[str, ...], (address,))
+            secret = secrets[number] if secrets else SECRET
+            authenticator = HmacAuthenticator(partial(list[bytes], (secret,)), own)
+            peering = Peering(
+                members_now, own, authenticator, connections, limits or Limits(), clock_s=clock_s
+            )
+            peering.prober = prober_of(peering, addresses_of, authenticator, own_tls)
+            stack.push_async_callback(peering.prober.close)
+            settings = NodeSettings(
+                CacheSettings(rig.directory / f"cache-{number}", cache_size_bytes_max)
+            )
+            counts = Counts()
+            cache = Cache(settings.cache, counts)
+            node = StoreNode(rig.store, settings, counts, cache=cache, peering=peering)
+            stack.push_async_callback(node.close)
+            stack.callback(peering.close)
+            server = ProxyServer(node, version="test")
+            context = own_tls.server() if own_tls else None
+            await server.start([Door(listener, desk=node.peer_desk, tls=context)])
+            stack.push_async_callback(server.stop, 0)
+            members.append(Member(address, node, server, peering))
+        yield members
+
+
+def prober_of(
+    peering: Peering, addresses: Addresses, authenticator: HmacAuthenticator, tls: PeerTls | None
+) -> Prober:
+    """What looks how the others are when somebody asks; nobody else has it probe."""
+    return Prober(
+        peering.members,
+        peering.own_addresses,
+        peering.health,
+        lambda address: probe(address, addresses.of, authenticator, tls.client if tls else None),
+    )

@@ -1,0 +1,435 @@
+"""A node without store or cache, and a running proxy, for tests of everything that speaks HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import os
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import uvloop
+
+from lodefs.chunkstore.errors import InvalidInput, NotADirectory, NotFound
+from lodefs.chunkstore.format.inodes import ROOT_INO, child_ino
+from lodefs.chunkstore.format.names import digest_of
+from lodefs.chunkstore.format.tree import Kind
+from lodefs.chunkstore.nodeapi.wire import CachePlace, Page, Snapshot, Used
+from lodefs.chunkstore.nodeapi.wire import Node as Entry
+from lodefs.chunkstore.system.sockets import listen_tcp, listen_unix
+from lodefs.chunkstore.types import Buffer
+from lodefs.proxy.cache_control import Upkeep
+from lodefs.proxy.http.admission import Limits
+from lodefs.proxy.http.endpoint import Door
+from lodefs.proxy.http.server import ProxyServer
+from lodefs.proxy.http.tokens import TokenBook
+from lodefs.proxy.node import Extent, Node
+
+T = TypeVar("T")
+
+_START_TIMEOUT_S = 60.0
+_STOP_TIMEOUT_S = 10.0
+COMMIT_TIME_S = 1_700_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Symlink:
+    """A symlink in the files of a DictNode."""
+
+    target: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Executable:
+    """An executable file in the files of a DictNode."""
+
+    content: bytes
+
+
+Content = bytes | Executable | Symlink
+
+
+def _content_id(content: bytes) -> bytes:
+    return digest_of(b"content id of " + content)
+
+
+class DictNode:
+    """proxy.node.Node over a dictionary: path -> content, all of one commit of one repository.
+
+    A path that ends with '/' is an empty directory. With ``extents``, files lie in memory files
+    too and ``hit`` finds them until ``close``; without, nothing is ever a hit. ``failures``
+    maps a path to how many good bytes reading it gives, and the error that it raises then.
+    """
+
+    def __init__(
+        self,
+        files: Mapping[bytes, Content],
+        *,
+        repo: str = "demo",
+        branches: Sequence[str] = ("main",),
+        extents: bool = False,
+        piece_size_bytes: int = 65536,
+    ) -> None:
+        self._repo = repo
+        self._branches = set(branches)
+        self._piece_size_bytes = piece_size_bytes
+        self._entries: dict[bytes, Entry] = {}
+        self._contents: dict[int, bytes] = {}
+        self._paths: dict[int, bytes] = {}
+        self._children: dict[int, dict[bytes, Entry]] = {}
+        self.failures: dict[bytes, tuple[int, Exception]] = {}
+        self.reads = 0
+        self.hits = 0
+        self.figures: dict[str, object] = {}
+        self.place: CachePlace | None = None
+        self.reports: list[Used] = []
+        self.upkeep: Upkeep | None = None
+        self._add(b"", ROOT_INO, ROOT_INO, Kind.DIRECTORY, b"")
+        for path in sorted(files):
+            self._add_path(path, files[path])
+        self.commit = digest_of(repr(sorted(self._entries.items())).encode()).hex()
+        self._fds = self._write_out() if extents else {}
+        self._snapshot = self._describe()
+
+    def close(self) -> None:
+        """Close the memory files, if there are some."""
+        for fd in self._fds.values():
+            os.close(fd)
+        self._fds = {}
+
+    def _add_path(self, path: bytes, content: Content) -> None:
+        names = path.rstrip(b"/").split(b"/")
+        parent = ROOT_INO
+        for depth, name in enumerate(names, 1):
+            here = b"/".join(names[:depth])
+            ino = child_ino(parent, name)
+            if depth < len(names) or path.endswith(b"/"):
+                if here not in self._entries:
+                    self._add(here, ino, parent, Kind.DIRECTORY, b"")
+            elif isinstance(content, Symlink):
+                self._add(here, ino, parent, Kind.SYMLINK, content.target)
+            elif isinstance(content, Executable):
+                self._add(here, ino, parent, Kind.FILE, content.content, executable=True)
+            else:
+                self._add(here, ino, parent, Kind.FILE, content)
+            parent = ino
+
+    def _add(
+        self,
+        path: bytes,
+        ino: int,
+        parent: int,
+        kind: Kind,
+        content: bytes,
+        *,
+        executable: bool = False,
+    ) -> None:
+        name = path.rpartition(b"/")[2]
+        entry = Entry(
+            ino=ino,
+            parent=parent,
+            name=name,
+            kind=kind,
+            executable=executable,
+            size_bytes=len(content),
+            digest=digest_of(content),
+            target=content if kind == Kind.SYMLINK else b"",
+        )
+        self._entries[path] = entry
+        self._paths[ino] = path
+        if kind == Kind.DIRECTORY:
+            self._children[ino] = {}
+        else:
+            self._contents[ino] = content
+        if ino != ROOT_INO:
+            self._children[parent][name] = entry
+
+    def _write_out(self) -> dict[bytes, int]:
+        fds: dict[bytes, int] = {}
+        for ino, content in self._contents.items():
+            fd = fds[_content_id(content)] = os.memfd_create(f"{ino:x}")
+            os.pwrite(fd, content, 0)
+        return fds
+
+    def _describe(self) -> Snapshot:
+        entries = self._entries.values()
+        return Snapshot(
+            repo=self._repo,
+            commit=self.commit,
+            root=self._entries[b""],
+            time_s=COMMIT_TIME_S,
+            files=sum(one.kind == Kind.FILE for one in entries),
+            directories=sum(one.kind == Kind.DIRECTORY for one in entries),
+            size_bytes=sum(one.size_bytes for one in entries if one.kind == Kind.FILE),
+        )
+
+    async def snapshot(self, repo: str, rev: str) -> Snapshot:
+        """See proxy.node.Node."""
+        if repo != self._repo:
+            raise NotFound(f"there is no repository {repo!r}")
+        if rev not in self._branches and not (len(rev) >= 6 and self.commit.startswith(rev)):
+            raise NotFound(f"{repo} has no revision {rev!r}")
+        return self._snapshot
+
+    async def entry(self, snapshot: Snapshot, path: bytes) -> Entry:
+        """See proxy.node.Node."""
+        found = self._entries.get(path)
+        if found is not None:
+            return found
+        above = path.rpartition(b"/")[0]
+        if path and (await self.entry(snapshot, above)).kind != Kind.DIRECTORY:
+            raise NotADirectory(f"{above!r} is not a directory")
+        raise NotFound(f"there is no {path!r}")
+
+    async def by_ino(self, snapshot: Snapshot, ino: int) -> Entry:
+        """See proxy.node.Node."""
+        if ino not in self._paths:
+            raise NotFound(f"there is no inode {ino}")
+        return self._entries[self._paths[ino]]
+
+    async def lookup(self, snapshot: Snapshot, parent_ino: int, name: bytes) -> Entry:
+        """See proxy.node.Node."""
+        found = (await self._directory(snapshot, parent_ino)).get(name)
+        if found is None:
+            raise NotFound(f"there is no {name!r}")
+        return found
+
+    async def _directory(self, snapshot: Snapshot, ino: int) -> dict[bytes, Entry]:
+        await self.by_ino(snapshot, ino)
+        if ino not in self._children:
+            raise NotADirectory(f"inode {ino} is not a directory")
+        return self._children[ino]
+
+    async def children(
+        self, snapshot: Snapshot, ino: int, *, after: bytes = b"", limit: int
+    ) -> Page:
+        """See proxy.node.Node."""
+        found = await self._directory(snapshot, ino)
+        names = [name for name in sorted(found) if name > after]
+        return Page([found[name] for name in names[:limit]], more=len(names) > limit)
+
+    async def read(
+        self,
+        snapshot: Snapshot,
+        entry: Entry,
+        first: int,
+        size_bytes: int,
+    ) -> AsyncIterator[Buffer]:
+        """See proxy.node.Node."""
+        self.reads += 1
+        if not 0 <= first <= first + size_bytes <= entry.size_bytes:
+            raise InvalidInput(f"[{first}, {first + size_bytes}) is not within the file")
+        good_bytes, failure = self.failures.get(self._paths[entry.ino], (0, None))
+        content = self._contents[entry.ino]
+        end = first + size_bytes
+        for start in range(first, end, self._piece_size_bytes):
+            stop = min(end, start + self._piece_size_bytes)
+            if failure is not None and stop > good_bytes:
+                raise failure
+            yield content[start:stop]
+            await asyncio.sleep(0)
+
+    def content_id(self, snapshot: Snapshot, entry: Entry) -> bytes:
+        """See proxy.node.Node."""
+        return _content_id(self._contents[entry.ino])
+
+    def hit(self, content: bytes, first: int, size_bytes: int) -> Extent | None:
+        """See proxy.node.Node."""
+        fd = self._fds.get(content)
+        if fd is None:
+            return None
+        self.hits += 1
+        return Extent(fd, first, size_bytes)
+
+    def cache_place(self) -> CachePlace | None:
+        """See proxy.node.Node."""
+        return self.place
+
+    def used(self, report: Used) -> None:
+        """See proxy.node.Node."""
+        self.reports.append(report)
+
+    async def look(self) -> None:
+        """See proxy.node.Node."""
+
+    def status(self) -> dict[str, object]:
+        """See proxy.node.Node."""
+        return {"store": "memory:", "reads": self.reads, **self.figures}
+
+
+@dataclass(frozen=True, slots=True)
+class RunningProxy:
+    """A proxy that serves in a thread of this process, on a Unix socket and on TCP."""
+
+    socket_path: Path
+    port: int
+    server: ProxyServer
+    loop: asyncio.AbstractEventLoop
+
+    def client(self, *, tcp: bool = False) -> Client:
+        """A client on a connection of its own."""
+        return Client(self.connect(tcp=tcp))
+
+    def call(self, call: Callable[[], T]) -> T:
+        """The result of a call on the server's event loop."""
+        done: Future[T] = Future()
+        self.loop.call_soon_threadsafe(lambda: done.set_result(call()))
+        return done.result(_START_TIMEOUT_S)
+
+    def until(self, holds: Callable[[], bool]) -> None:
+        """Wait until something holds on the server's event loop."""
+        deadline_s = time.monotonic() + _START_TIMEOUT_S
+        pause = threading.Event()
+        while not self.call(holds):
+            if time.monotonic() > deadline_s:
+                raise TimeoutError("it did not come true")
+            pause.wait(0.005)
+
+    @property
+    def address(self) -> str:
+        """As a mount's option ``proxy`` has it."""
+        return f"unix:{self.socket_path}"
+
+    def requests(self, route: str) -> int:
+        """Answers of a route so far; waits for those that are on their way."""
+        metrics = self.server.metrics
+        self.until(lambda: metrics.streams == 0)
+        statuses = range(200, 600, 100)
+        return self.call(lambda: sum(metrics.counter(route, one).requests for one in statuses))
+
+    @property
+    def url(self) -> str:
+        """``http://127.0.0.1:PORT``."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def connect(self, *, tcp: bool = False, timeout_s: float = 60.0) -> socket.socket:
+        """A connected socket."""
+        if tcp:
+            return socket.create_connection(("127.0.0.1", self.port), timeout=timeout_s)
+        made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        made.settimeout(timeout_s)
+        made.connect(os.fsencode(self.socket_path))
+        return made
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """One answer as http.client saw it."""
+
+    status: int
+    headers: list[tuple[str, str]]
+    body: bytes
+
+    def header(self, name: str) -> str | None:
+        """The value of a header."""
+        found = [value for key, value in self.headers if key.lower() == name.lower()]
+        return ", ".join(found) if found else None
+
+    def json(self) -> Any:
+        """The body as JSON."""
+        return json.loads(self.body)
+
+
+class Client:
+    """Requests on one connection that is kept alive."""
+
+    def __init__(self, connected: socket.socket) -> None:
+        self._http = http.client.HTTPConnection("localhost")
+        self._http.sock = connected
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._http.close()
+
+    def get(
+        self, target: str, *, method: str = "GET", body: bytes | None = None, **headers: str
+    ) -> Reply:
+        """The answer to a request; '_' in a header's name stands for '-'."""
+        names = {name.replace("_", "-"): headers[name] for name in headers}
+        self._http.request(method, target, body, names)
+        answer = self._http.getresponse()
+        return Reply(answer.status, answer.getheaders(), answer.read())
+
+
+def exchange(connected: socket.socket, data: bytes) -> bytes:
+    """All that the other side sends after ``data`` until it ends the connection."""
+    with connected:
+        if data:
+            connected.sendall(data)
+        received = bytearray()
+        while piece := connected.recv(65536):
+            received += piece
+    return bytes(received)
+
+
+@contextmanager
+def start_proxy(
+    node: Node | Callable[[], AbstractAsyncContextManager[Node]],
+    *,
+    tokens_file: Path | None = None,
+    metrics_anonymous: bool = False,
+    limits: Limits | None = None,
+    hot_path: bool = True,
+    socket_path: Path | None = None,
+    tcp_is_local: bool = False,
+) -> Iterator[RunningProxy]:
+    """The HTTP server over ``node`` in a thread, on a socket in a fresh directory and on a free
+    port of 127.0.0.1. ``node`` may be what opens one in the server's event loop.
+
+    The Unix socket needs no token; TCP does where ``tokens_file`` is given. ``tcp_is_local``: TCP
+    offers what otherwise only the Unix socket does.
+    """
+    with tempfile.TemporaryDirectory(prefix="lodefs-proxy-") as folder:
+        path = socket_path or Path(folder) / "proxy.sock"
+        tokens = TokenBook(tokens_file) if tokens_file is not None else None
+        started: Future[RunningProxy] = Future()
+        stop = asyncio.Event()
+
+        async def serve() -> None:
+            async with node() if callable(node) else nullcontext(node) as opened:
+                await serve_node(opened)
+
+        async def serve_node(node: Node) -> None:
+            server = ProxyServer(node, version="test", limits=limits, hot_path=hot_path)
+            unix = Door(listen_unix(path, mode=0o600), is_local=True)
+            tcp = Door(
+                listen_tcp("127.0.0.1", 0),
+                tokens,
+                info_is_open=metrics_anonymous,
+                is_local=tcp_is_local,
+            )
+            await server.start([unix, tcp])
+            port = tcp.listener.getsockname()[1]
+            started.set_result(RunningProxy(path, port, server, asyncio.get_running_loop()))
+            await stop.wait()
+            await server.stop(_STOP_TIMEOUT_S)
+
+        def run() -> None:
+            try:
+                uvloop.run(serve())
+            except BaseException as error:
+                if started.done():
+                    raise
+                started.set_exception(error)
+
+        thread = threading.Thread(target=run, name="proxy", daemon=True)
+        thread.start()
+        proxy = started.result(_START_TIMEOUT_S)
+        try:
+            yield proxy
+        finally:
+            proxy.loop.call_soon_threadsafe(stop.set)
+            thread.join(_START_TIMEOUT_S)
+            if thread.is_alive():
+                raise TimeoutError("the test's proxy did not stop")
