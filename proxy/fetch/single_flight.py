@@ -59,6 +59,10 @@ class Flight:
         self.is_begun = True
         self.origin = origin
 
+    def has_failed(self) -> bool:
+        """Whether it has ended and brought nothing."""
+        return self.task.done() and (self.task.cancelled() or self.task.exception() is not None)
+
     async def wait(self) -> Kept:
         """When it has landed: the chunks that found no space in the cache. Raises as it did."""
         return (await self.landed()).kept
@@ -135,9 +139,11 @@ class Fetcher:
         return any(flight.first <= chunk < flight.end for flight in flights)
 
     def _of(self, pack: PackId, *, for_peer: bool) -> list[Flight]:
-        """The flights of a pack. A peer may wait for those alone that wait for no peer themselves:
-        else two nodes could wait for each other."""
-        flights = self._flights.get(pack, [])
+        """The flights of a pack, but for those that have failed and are about to be forgotten: a
+        reader who joined one would fail without a turn of the loop, as often as he tries. A peer
+        may wait for those alone that wait for no peer themselves: else two nodes could wait for
+        each other."""
+        flights = [one for one in self._flights.get(pack, ()) if not one.has_failed()]
         return [one for one in flights if one.is_begun] if for_peer else flights
 
     def demand(self, loaded: Loaded, unit: Unit, wanted: int) -> Flight:
@@ -166,7 +172,8 @@ class Fetcher:
                 self._start(flights[-1])
 
         at = unit.first
-        for flight in sorted(self._flights.get(unit.pack, ()), key=lambda flight: flight.first):
+        flights_now = self._of(unit.pack, for_peer=False)
+        for flight in sorted(flights_now, key=lambda flight: flight.first):
             if at < flight.end and flight.first < unit.end:
                 if at < flight.first:
                     fill_up(flight.first)

@@ -18,7 +18,7 @@ from lodefs.chunkstore.nodeapi.wire import Origin
 from lodefs.chunkstore.objects.interface import Part
 from lodefs.chunkstore.repo.pack_reader import read_index
 from lodefs.proxy.fetch.cache_fill import Filled, Unit
-from lodefs.proxy.fetch.pack_source import Loaded
+from lodefs.proxy.fetch.pack_source import Loaded, WrongChunk
 from lodefs.proxy.fetch.single_flight import Fetcher
 from lodefs.proxy.runtime.counters import Counter, Counts
 from lodefs.proxy.runtime.origin import Begun
@@ -165,12 +165,15 @@ class Fills:
     def __init__(self) -> None:
         self.begun: list[Unit] = []
         self.begin_to_come: list[Begun] = []  # of each of them
+        self.error: Exception | None = None  # that each ends with
         self._may_end = threading.Semaphore(0)
 
     def fill(self, _loaded: Loaded, unit: Unit, begun: Begun) -> Filled:
         self.begun.append(unit)
         self.begin_to_come.append(begun)
         assert self._may_end.acquire(timeout=60)
+        if self.error is not None:
+            raise self.error
         return Filled()
 
     def waits_for_peers(self, unit: Unit) -> bool:
@@ -403,5 +406,31 @@ def test_a_peer_waits_for_no_flight_that_waits_for_peers(rig: Rig) -> None:
             fills.end(2)
             await ours.wait()
             await theirs.wait()
+
+    asyncio.run(run())
+
+
+def test_nobody_joins_a_flight_that_has_failed(rig: Rig) -> None:
+    """Whoever comes in the turn of the loop in which a flight fails starts a new one: the failed
+    one would fail him again, as often as he asks."""
+
+    async def run() -> None:
+        async with fetching(rig) as (fetcher, fills, loaded, _):
+            pack = loaded.index.pack_id
+            fills.error = WrongChunk("bad bytes", 2)
+            failed = fetcher.demand(loaded, Unit(pack, 0, 4), 0)
+            fills.end()
+            while not failed.task.done():
+                await asyncio.sleep(0)
+            assert fetcher._flights[pack] == [failed]  # the turn in question
+            assert fetcher.join(pack, 0) is None
+            assert not fetcher.is_coming(pack, 0)
+            fills.error = None
+            again = fetcher.demand(loaded, Unit(pack, 0, 4), 0)
+            assert (again.first, again.end) == (0, 4)
+            (bulk,) = fetcher.bulk(loaded, Unit(pack, 0, 4))
+            assert bulk is again
+            fills.end()
+            await again.wait()
 
     asyncio.run(run())
