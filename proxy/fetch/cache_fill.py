@@ -110,6 +110,11 @@ class Filler:
         """Whether other nodes are asked for the unit before the store is."""
         return not unit.from_origin and self._packs.waits_for_peers(unit.pack)
 
+    def known_damage(self, unit: Unit) -> tuple[int, int] | None:
+        """Chunks [first, end) of the unit that the store was just found to have damaged."""
+        known = self._spoilt.find(unit.pack, unit.first, unit.end)
+        return None if known is None else (known.first, known.end)
+
     def _use(self, places: list[Place | None]) -> None:
         """What is here already counts as used: whoever asks for its neighbours wants it, too."""
         now_s = int(self._cache.now_s())

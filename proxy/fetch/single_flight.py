@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
 
@@ -59,6 +59,10 @@ class Flight:
         self.is_begun = True
         self.origin = origin
 
+    def brings(self, chunk: int) -> bool:
+        """Whether a chunk is among its own."""
+        return self.first <= chunk < self.end
+
     def has_failed(self) -> bool:
         """Whether it has ended and brought nothing."""
         return self.task.done() and (self.task.cancelled() or self.task.exception() is not None)
@@ -104,10 +108,13 @@ class Fetcher:
         self.in_flight_bytes = 0  # running and waiting, bulk flights too
         self.bulk_bytes = 0
 
-    def join(self, pack: PackId, chunk: int, *, for_peer: bool = False) -> Flight | None:
-        """The flight that brings a chunk somebody waits for, if there is one."""
+    def join(
+        self, pack: PackId, chunk: int, *, for_peer: bool = False, without: Collection[int] = ()
+    ) -> Flight | None:
+        """The flight that brings a chunk somebody waits for, if there is one that brings none of
+        the chunks ``without``."""
         for flight in self._of(pack, for_peer=for_peer):
-            if flight.first <= chunk < flight.end:
+            if flight.brings(chunk) and not any(map(flight.brings, without)):
                 self._meter.add(Counter.JOINED)
                 self._start(flight)
                 return flight
@@ -118,7 +125,8 @@ class Fetcher:
     ) -> Flight:
         """The flight when it has landed, or one that brought less: where chunks are wrong that
         only came along, the wanted one is brought without them. Raises as the last flight did."""
-        for around in (_around, *[_alone] * JOINED_MAX):
+        bad: set[int] = set()
+        for n, around in enumerate((_around, *[_alone] * JOINED_MAX)):
             try:
                 await flight.wait()
                 return flight
@@ -127,8 +135,12 @@ class Fetcher:
                 if not others and (flight.bad == wanted or flight.unit.count == 1):
                     raise
                 part = part_of(flight.unit, loaded, *around(flight, wanted))
+            if flight.bad is not None and flight.bad != wanted:
+                bad.add(flight.bad)
             unit = replace(part, from_origin=for_peer)
-            joined = self.join(unit.pack, wanted, for_peer=for_peer)
+            joined = None
+            if n < JOINED_MAX:  # at last it goes alone, whatever is on its way
+                joined = self.join(unit.pack, wanted, for_peer=for_peer, without=bad)
             flight = joined or self.demand(loaded, unit, wanted)
         await flight.wait()
         return flight
@@ -136,7 +148,7 @@ class Fetcher:
     def is_coming(self, pack: PackId, chunk: int) -> bool:
         """Whether a peer may wait for the flight that brings a chunk."""
         flights = self._of(pack, for_peer=True)
-        return any(flight.first <= chunk < flight.end for flight in flights)
+        return any(flight.brings(chunk) for flight in flights)
 
     def _of(self, pack: PackId, *, for_peer: bool) -> list[Flight]:
         """The flights of a pack, but for those that have failed and are about to be forgotten: a
@@ -147,14 +159,17 @@ class Fetcher:
         return [one for one in flights if one.is_begun] if for_peer else flights
 
     def demand(self, loaded: Loaded, unit: Unit, wanted: int) -> Flight:
-        """A new flight for the chunk ``wanted``, which is not under way, and that part of its
-        unit around it that no other flight brings."""
+        """A new flight for the chunk ``wanted``, and that part of its unit around it that no other
+        flight brings, and that is not known to be damaged."""
         first, end = unit.first, unit.first + unit.count
-        for flight in self._of(unit.pack, for_peer=unit.from_origin):
-            if flight.end <= wanted:
-                first = max(first, flight.end)
-            else:
-                end = min(end, flight.first)
+        taken = [(one.first, one.end) for one in self._of(unit.pack, for_peer=unit.from_origin)]
+        if (damaged := self._filler.known_damage(unit)) is not None:
+            taken.append(damaged)
+        for taken_first, taken_end in taken:
+            if taken_end <= wanted:
+                first = max(first, taken_end)
+            elif wanted < taken_first:
+                end = min(end, taken_first)
         flight = self._add(loaded, part_of(unit, loaded, first, end))
         self._start(flight)
         return flight

@@ -166,6 +166,7 @@ class Fills:
         self.begun: list[Unit] = []
         self.begin_to_come: list[Begun] = []  # of each of them
         self.error: Exception | None = None  # that each ends with
+        self.damaged: tuple[int, int] | None = None  # what is known to be bad in the store
         self._may_end = threading.Semaphore(0)
 
     def fill(self, _loaded: Loaded, unit: Unit, begun: Begun) -> Filled:
@@ -178,6 +179,9 @@ class Fills:
 
     def waits_for_peers(self, unit: Unit) -> bool:
         return not unit.from_origin
+
+    def known_damage(self, _unit: Unit) -> tuple[int, int] | None:
+        return self.damaged
 
     def end(self, count: int = 1) -> None:
         self._may_end.release(count)
@@ -420,7 +424,7 @@ def test_nobody_joins_a_flight_that_has_failed(rig: Rig) -> None:
             fills.error = WrongChunk("bad bytes", 2)
             failed = fetcher.demand(loaded, Unit(pack, 0, 4), 0)
             fills.end()
-            while not failed.task.done():
+            while not failed.task.done():  # noqa: ASYNC110: each turn of the loop is looked at
                 await asyncio.sleep(0)
             assert fetcher._flights[pack] == [failed]  # the turn in question
             assert fetcher.join(pack, 0) is None
@@ -432,5 +436,30 @@ def test_nobody_joins_a_flight_that_has_failed(rig: Rig) -> None:
             assert bulk is again
             fills.end()
             await again.wait()
+
+    asyncio.run(run())
+
+
+def test_a_reader_whose_flight_failed_joins_none_with_the_bad_chunk(rig: Rig) -> None:
+    """A flight that will fail by the chunk that failed the first one is not waited for, and a new
+    flight brings nothing that is known to be damaged."""
+
+    async def run() -> None:
+        async with fetching(rig) as (fetcher, fills, loaded, _):
+            pack = loaded.index.pack_id
+            fills.error = WrongChunk("bad bytes", 2)
+            first = fetcher.demand(loaded, Unit(pack, 0, 6), 0)
+            reader = asyncio.create_task(fetcher.arrived(loaded, first, 0))
+            await until(lambda: len(fills.begun) == 1)
+            fetcher.demand(loaded, Unit(pack, 0, 8), 0)  # that has the chunk, too
+            await until(lambda: len(fills.begun) == 2)
+            fills.end(2)
+            await until(lambda: len(fills.begun) == 3)
+            assert (fills.begun[2].first, fills.begun[2].end) == (0, 2)
+            fills.error, fills.damaged = None, (2, 3)
+            later = fetcher.demand(loaded, Unit(pack, 0, 6), 4)
+            assert (later.first, later.end) == (3, 6)
+            fills.end(3)
+            assert (await reader).unit.end == 2
 
     asyncio.run(run())
