@@ -424,7 +424,7 @@ def test_nobody_joins_a_flight_that_has_failed(rig: Rig) -> None:
             fills.error = WrongChunk("bad bytes", 2)
             failed = fetcher.demand(loaded, Unit(pack, 0, 4), 0)
             fills.end()
-            while not failed.task.done():  # noqa: ASYNC110: each turn of the loop is looked at
+            while not failed.task.done():  # noqa: ASYNC110
                 await asyncio.sleep(0)
             assert fetcher._flights[pack] == [failed]  # the turn in question
             assert fetcher.join(pack, 0) is None
