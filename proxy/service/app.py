@@ -218,7 +218,7 @@ def version() -> str:
         return "0+unknown"
 
 
-def shares_of(config: Config) -> fd_limit.Shares:
+def shares_of(config: Config) -> fd_limit.DescriptorShares:
     """What the proxy may open of what this process may."""
     return fd_limit.shares(
         fd_limit.limit(), fetches_max=config.fetch_concurrency, in_cluster=config.in_cluster

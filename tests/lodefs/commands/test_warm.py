@@ -12,7 +12,7 @@ import pytest
 
 from lodefs.chunkstore.errors import InvalidInput, NotFound, Unavailable
 from lodefs.chunkstore.nodeapi.cache_control import PinView, WarmRequest, WarmStatus
-from lodefs.chunkstore.nodeapi.control_client import NodeCalls
+from lodefs.chunkstore.nodeapi.control_client import ControlClient
 from lodefs.chunkstore.system.durations import parse_duration
 from lodefs.chunkstore.system.progress import Progress
 from lodefs.commands.evict import pin_line
@@ -273,7 +273,7 @@ def test_a_proxy_that_speaks_otherwise(tmp_path: Path) -> None:
     """What is no answer to this is Unavailable, with a hint."""
     rig = Rig(tmp_path, FILES)
     with serve_rig(rig) as (proxy, _):
-        calls = NodeCalls(proxy.address)
+        calls = ControlClient(proxy.address)
         with pytest.raises(Unavailable, match="older proxy"):
             calls.call(WarmStatus, "GET", "/healthz")
         calls.close()
