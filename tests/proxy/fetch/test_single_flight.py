@@ -424,8 +424,7 @@ def test_nobody_joins_a_flight_that_has_failed(rig: Rig) -> None:
             fills.error = WrongChunk("bad bytes", 2)
             failed = fetcher.demand(loaded, Unit(pack, 0, 4), 0)
             fills.end()
-            while not failed.task.done():  # noqa: ASYNC110
-                await asyncio.sleep(0)
+            await until(failed.task.done, poll_s=0)
             assert fetcher._flights[pack] == [failed]  # the turn in question
             assert fetcher.join(pack, 0) is None
             assert not fetcher.is_coming(pack, 0)
