@@ -18,8 +18,9 @@ from lodefs.chunkstore.format.names import PackId, digest_of
 from lodefs.chunkstore.format.pack import PackIndex
 from lodefs.chunkstore.nodeapi import wire
 from lodefs.chunkstore.nodecache import layout as layout
+from lodefs.chunkstore.repo.pack_reader import PackIndexVersion
 from lodefs.chunkstore.types import Buffer
-from lodefs.proxy.fetch.pack_source import PackIndexVersion, PackSource
+from lodefs.proxy.fetch.pack_source import PackSource
 from lodefs.proxy.peers.client.hedge_budget import Budgets
 from lodefs.proxy.peers.client.hedged_request import Means, Question, Race, T
 from lodefs.proxy.peers.client.request_plan import Plan

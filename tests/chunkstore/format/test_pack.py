@@ -172,9 +172,9 @@ def test_read_index(raws: list[bytes], gets: int) -> None:
     """One read brings the index of a small pack, two that of one with many chunks."""
     objects = Counted()
     pack_id = stored_in(objects, raws)
-    index, etag = read_index(objects, pack_id)
-    assert len(index) == len(raws)
-    assert etag == objects.head(keys.pack(pack_id)).etag
+    found = read_index(objects, pack_id)
+    assert len(found.index) == len(raws)
+    assert found.etag == objects.head(keys.pack(pack_id)).etag
     assert objects.gets == gets
 
 

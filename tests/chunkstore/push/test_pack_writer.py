@@ -61,7 +61,7 @@ def test_every_chunk_is_in_a_pack_where_segments_say() -> None:
     packing_.finish()
     found = []
     for segment in packing_.packer.segments(0, 50):
-        index, _ = read_index(packing_.objects, segment.pack)
+        index = read_index(packing_.objects, segment.pack).index
         for place in index.places(segment.first, segment.count):
             part = packing_.objects.get(
                 keys.pack(segment.pack), offset=place.offset, size=place.stored_size_bytes
