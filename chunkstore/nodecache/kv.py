@@ -25,7 +25,7 @@ class KeyValues(Protocol):
     def write(self, rows: Sequence[Row], *, durable: bool = False) -> None:
         """Puts and deletes all rows or none; later rows win. ``durable``: on disk on return.
 
-        Corrupt, NoSpace, Unavailable.
+        Raises: Corrupt, NoSpace, Unavailable.
         """
         ...
 

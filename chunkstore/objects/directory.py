@@ -35,7 +35,7 @@ TEMPORARY = ".put"  # no key begins with a dot
 TEMPORARY_AGE_S_MAX = 24 * 3600
 _KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a FIFO"}
 _DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-# not blocking: opening a FIFO waits for a writer otherwise, for ever where none comes
+# non-blocking: opening a FIFO waits for a writer otherwise
 _FILE_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -213,7 +213,7 @@ def _open_below(name: str, folder: int, *, create: bool) -> int:
     except FileNotFoundError:
         if not create:
             raise
-    with suppress(FileExistsError):  # somebody else was first
+    with suppress(FileExistsError):  # another process was first
         os.mkdir(name, dir_fd=folder)
     os.fsync(folder)
     return os.open(name, _DIRECTORY_FLAGS, dir_fd=folder)

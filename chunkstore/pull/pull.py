@@ -110,14 +110,14 @@ def pull(
 
     The target must be missing, empty, or left by an interrupted pull of the same commit and path,
     which then goes on: whole files are kept after their bytes are checked, and of the others
-    the chunks that are there. One that is filled is only looked at: it is fine where it is just
-    what ``spec`` names, byte by byte, and refused where anything differs. A file or symlink comes
+    the chunks that are there. One that is filled is only looked at: it is fine if it is just
+    what ``spec`` names, byte by byte, and refused if anything differs. A file or symlink comes
     under its own name. Modification times are not part of a dataset: files get the time of the
     pull. With ``sync`` everything is on disk on return (syncfs once, at the end). Memory: about
     ``workers`` times 32 MiB.
 
-    NotFound, InvalidInput, InUse, NoSpace, Denied, Corrupt, Unavailable. After an error the target
-    keeps what came, and its state, so that it does not look complete.
+    Raises: NotFound, InvalidInput, InUse, NoSpace, Denied, Corrupt, Unavailable. After an error the
+    target keeps what came, and its state, so that it does not look complete.
     """
     progress = progress or Progress()
     commit_id = store.resolve(spec.repo, spec.rev)
@@ -163,7 +163,7 @@ def _result(commit_id: CommitId, counts: _Counts, *, unchanged: bool) -> PullRes
 def _look(
     store: Store, spec: Spec, root: Entry, target: Path, progress: Progress, workers: int
 ) -> _Counts:
-    """What a pull into a directory that is filled comes to. InvalidInput where it differs."""
+    """Compares a directory that is filled. Raises: InvalidInput if it differs."""
     progress.phase = "comparing"
     counts = _Counts()
     if root.kind is Kind.DIRECTORY:
@@ -371,7 +371,7 @@ class _Pull:
 
 
 def _check_run(index: PackIndex, part: _Part) -> None:
-    """Corrupt where a pack does not hold what a file's segment says."""
+    """Raises: Corrupt if a pack does not hold what a file's segment says."""
     try:
         index.check_run(*part.segment[1:])
     except Corrupt as error:

@@ -42,7 +42,7 @@ class DiskKeySet:
             table.close()
 
     def add(self, key: bytes) -> bool:
-        """Adds a key; whether it is new. NoSpace, Denied, Unavailable."""
+        """Adds a key; whether it is new. Raises: NoSpace, Denied, Unavailable."""
         tables = self._tables
         if any(table.has(key) for table in tables):
             return False

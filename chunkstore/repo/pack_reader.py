@@ -1,4 +1,4 @@
-"""Reads what packs hold: chunks, trees, files. Everything is verified before it is handed out."""
+"""Reads chunks, trees and files from packs. Everything is verified before it is returned."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from lodefs.chunkstore.objects.interface import ObjectStore
 from lodefs.chunkstore.system.single_flight import SingleFlightCache
 from lodefs.chunkstore.types import Buffer
 
-INDEXES_MAX = 256  # about 0.3 MB each where files are small
+INDEXES_MAX = 256  # about 0.3 MB each if files are small
 INDEX_CHUNKS_MAX = 1024 * 1024  # of all of them together; some 60 bytes each
 WINDOWS_MAX = 32
 WINDOW_SIZE_BYTES = 1024 * 1024  # trees lie together, so a read of one brings its neighbours
@@ -41,7 +41,7 @@ class PackIndexVersion:
 
 
 class WrongChunk(Corrupt):
-    """Chunks of a pack are not what their ids say. ``number``: of the first one, if known."""
+    """Chunks of a pack do not match their ids. ``number``: of the first one, if known."""
 
     def __init__(self, message: str, number: int | None) -> None:
         super().__init__(message)
@@ -70,18 +70,19 @@ class PackReader:
         )
 
     def index(self, pack_id: PackId) -> PackIndex:
-        """What is in a pack. NotFound, Corrupt, UnknownFormat."""
+        """The index of a pack. Raises: NotFound, Corrupt, UnknownFormat."""
         return self._version(pack_id).index
 
     def read(self, pack_id: PackId, first: int, count: int) -> list[Buffer]:
         """The raw bytes of consecutive chunks, by one ranged GET: bound ``count`` accordingly.
 
-        Corrupt where the bytes do not match the chunks' ids, also when they are read again.
+        Raises: Corrupt if the bytes do not match the chunks' ids, also when they are read again.
         """
         return self._with_retry(pack_id, lambda: self._read(pack_id, first, count))
 
     def read_tree(self, entry: Entry) -> list[Entry]:
-        """The entries of a directory, by name. Corrupt where they are not what its digest says."""
+        """The entries of a directory, by name. Raises: Corrupt if they are not what its digest
+        says."""
         check_tree(entry)
         runs = (run for segment in entry.segments for run in self.runs(segment))
         return tree_of(entry, (chunk for run in runs for chunk in self._tree_chunks(run)))
@@ -89,7 +90,7 @@ class PackReader:
     def read_file(self, entry: Entry) -> Iterator[Buffer]:
         """The bytes of a file, chunk after chunk, at most 8 MiB of them read ahead.
 
-        Corrupt; what was handed out until then is right, but the file may not be whole.
+        Raises: Corrupt; what was handed out until then is right, but the file may not be whole.
         """
         if entry.kind is not Kind.FILE:
             raise Corrupt(f"{entry.name!r} is not a file")
@@ -105,7 +106,8 @@ class PackReader:
             raise Corrupt(f"file {entry.name!r} does not match its size and digest")
 
     def runs(self, segment: Segment, size_bytes_max: int = RUN_SIZE_BYTES_MAX) -> list[Segment]:
-        """A segment in parts of at most ``size_bytes_max`` raw bytes, or one chunk. Corrupt."""
+        """A segment in parts of at most ``size_bytes_max`` raw bytes, or one chunk. Raises:
+        Corrupt."""
         index = self.index(segment.pack)
         index.check_run(*segment[1:])
         raw, end = index.raw_offsets, segment.first + segment.count
@@ -241,7 +243,7 @@ def unpack_chunks(
 
 
 def check_tree(entry: Entry) -> None:
-    """Corrupt, TooLarge where an entry is no directory whose tree can be read."""
+    """Raises: Corrupt, TooLarge if an entry is no directory whose tree can be read."""
     what = f"directory {entry.name!r}"
     if entry.kind is not Kind.DIRECTORY or not entry.segments:
         raise Corrupt(f"{what} has no tree")
@@ -255,7 +257,8 @@ def check_tree(entry: Entry) -> None:
 
 
 def tree_of(entry: Entry, pieces: Iterable[Buffer]) -> list[Entry]:
-    """The entries of a directory, from the bytes of its segments. Corrupt, UnknownFormat."""
+    """The entries of a directory, from the bytes of its segments. Raises: Corrupt,
+    UnknownFormat."""
     what = f"directory {entry.name!r}"
     data = _joined(pieces)
     packs = {segment.pack for segment in entry.segments}

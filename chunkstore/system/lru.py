@@ -24,7 +24,7 @@ class Lru(Generic[K, V]):
         return len(self._entries)
 
     def get(self, key: K) -> V | None:
-        """The value, which is now the newest; None where there is none."""
+        """The value, which is now the newest; None if there is none."""
         with self._lock:
             value = self._entries.get(key)
             if value is not None:
@@ -40,7 +40,7 @@ class Lru(Generic[K, V]):
                 self._entries.popitem(last=False)
 
     def pop(self, key: K) -> V | None:
-        """Forget an entry; its value, or None where there was none."""
+        """Forget an entry; its value, or None if there was none."""
         with self._lock:
             return self._entries.pop(key, None)
 
