@@ -12,7 +12,6 @@ from lodefs.chunkstore.errors import InvalidInput
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.objects.directory import TEMPORARY, DirectoryObjects
 from lodefs.chunkstore.objects.interface import ObjectStore
-from lodefs.chunkstore.objects.memory import MemoryObjects
 from lodefs.chunkstore.objects.s3 import S3Objects
 from lodefs.chunkstore.objects.s3_boto import S3Options
 from lodefs.chunkstore.objects.wrappers import Limited, Observation, Observed, RetryBudget, Retrying
@@ -44,11 +43,14 @@ def open_objects(url: str, options: StoreOptions | None = None) -> ObjectStore:
     """The store at ``url``, with retries, limits and, if asked for, observation.
 
     ``s3://bucket/prefix`` (``?endpoint_url=...&region=...`` wins over the options),
-    ``file:///path`` or a path (a '?' in which is a character as any other), ``memory:`` (a new,
-    empty one, for tests). Connects to nothing yet. Raises: InvalidInput.
+    ``file:///path`` or a path (a '?' in which is a character as any other). Connects to nothing
+    yet. Raises: InvalidInput.
     """
     options = options or StoreOptions()
-    objects: ObjectStore = _open(url, options)
+    objects: ObjectStore
+    objects = (
+        _open_s3(url, options) if url.startswith("s3:") else DirectoryObjects(_directory_of(url))
+    )
     budget = RetryBudget(
         options.attempts_max, options.retry_time_s_max, first_time_s_max=options.first_time_s_max
     )
@@ -56,17 +58,9 @@ def open_objects(url: str, options: StoreOptions | None = None) -> ObjectStore:
     return Observed(objects, options.observe) if options.observe else objects
 
 
-def _open(url: str, options: StoreOptions) -> ObjectStore:
-    if url == "memory:":
-        return MemoryObjects()
-    if url.startswith("s3:"):
-        return _open_s3(url, options)
-    return DirectoryObjects(_directory_of(url))
-
-
 def check_empty(url: str) -> None:
     """Raises: InvalidInput if a new store at ``url`` would lie among other files of a directory."""
-    if url.startswith(("s3:", "memory:")):
+    if url.startswith("s3:"):
         return
     path = _directory_of(url)
     try:

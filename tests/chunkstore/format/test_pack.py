@@ -15,8 +15,8 @@ from lodefs.chunkstore.format.compression import RAW, ZSTD
 from lodefs.chunkstore.format.names import ChunkId, PackId, digest_of
 from lodefs.chunkstore.format.pack import TAIL_SIZE_BYTES, ChunkPlace, PackIndex, pack_id_of, unpack
 from lodefs.chunkstore.objects.interface import Part
-from lodefs.chunkstore.objects.memory import MemoryObjects
 from lodefs.chunkstore.repo.pack_reader import read_index
+from tests.support.chunkstore.memory_objects import MemoryObjects
 from tests.support.chunkstore.packs import PackBuilder
 from tests.support.chunkstore.strategies import chunk_lists, pack_of
 

@@ -13,12 +13,12 @@ from lodefs.chunkstore.format.names import PackId, digest_of
 from lodefs.chunkstore.format.pack import PackIndex, unpack
 from lodefs.chunkstore.format.tree import SAME_PACK, Segment
 from lodefs.chunkstore.objects.interface import ObjectStore
-from lodefs.chunkstore.objects.memory import MemoryObjects
 from lodefs.chunkstore.push import pack_writer
 from lodefs.chunkstore.push.pack_writer import PackWriter, Uploader
 from lodefs.chunkstore.repo.pack_reader import read_index
 from lodefs.chunkstore.system.progress import Progress
 from tests.support.chunkstore.faulty_store import FaultyObjects, block_until, fail
+from tests.support.chunkstore.memory_objects import MemoryObjects
 
 SIZES = (3000, 6000)
 

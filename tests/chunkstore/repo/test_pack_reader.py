@@ -23,9 +23,9 @@ from lodefs.chunkstore.format.tree import (
     tree_digest,
 )
 from lodefs.chunkstore.objects.interface import Part
-from lodefs.chunkstore.objects.memory import MemoryObjects
 from lodefs.chunkstore.repo import pack_reader
 from lodefs.chunkstore.repo.pack_reader import PackReader
+from tests.support.chunkstore.memory_objects import MemoryObjects
 from tests.support.chunkstore.packs import FinishedPack, PackBuilder
 from tests.support.chunkstore.strategies import chunk_lists, pack_of
 
