@@ -328,7 +328,7 @@ def test_missing_nodes_are_told_at_once_and_skipped(
 
 
 class Gone:
-    """proxy.warm.cluster_jobs.PeerJobs of a cluster whose other node is not there."""
+    """A PeerJobClient of a cluster whose other node is not there."""
 
     ADDRESS = "10.0.0.9:7441"
 
