@@ -19,13 +19,7 @@ from lodefs.chunkstore.nodeapi import wire
 from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.chunkstore.repo.pack_reader import PackIndexVersion
 from lodefs.chunkstore.types import Buffer
-<<<<<<< HEAD
 from lodefs.proxy.fetch.pack_source import PackSource
-from lodefs.proxy.peers.client.hedge_budget import Budgets
-from lodefs.proxy.peers.client.hedged_request import Means, Question, Race, T
-from lodefs.proxy.peers.client.request_plan import Plan
-=======
-from lodefs.proxy.fetch.pack_source import PackIndexVersion, PackSource
 from lodefs.proxy.peers.client.context import PeerContext
 from lodefs.proxy.peers.client.hedge_budget import HedgeBudget
 from lodefs.proxy.peers.client.hedged_request import (
@@ -34,7 +28,6 @@ from lodefs.proxy.peers.client.hedged_request import (
     T,
 )
 from lodefs.proxy.peers.client.request_plan import RequestPlan
->>>>>>> main
 from lodefs.proxy.peers.membership.peer import Peer
 from lodefs.proxy.peers.membership.rendezvous import Owners
 from lodefs.proxy.runtime.counters import Meter

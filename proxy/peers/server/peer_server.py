@@ -23,13 +23,7 @@ from lodefs.chunkstore.types import Buffer
 from lodefs.proxy.api.responses import OCTETS, Answer
 from lodefs.proxy.api.routes import parse_query
 from lodefs.proxy.fetch.pack_chunks import Packs
-<<<<<<< HEAD
-from lodefs.proxy.peers.client.peer_health import Health
-from lodefs.proxy.peers.client.rate_limit import Bandwidth
-=======
-from lodefs.proxy.fetch.pack_source import PackIndexVersion
 from lodefs.proxy.peers.client.context import PeerContext
->>>>>>> main
 from lodefs.proxy.peers.membership.peer import Peer
 from lodefs.proxy.peers.security.request_signing import claimed
 from lodefs.proxy.peers.server.job_server import PeerJobServer, is_job_target
