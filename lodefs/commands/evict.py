@@ -17,7 +17,7 @@ from lodefs.chunkstore.nodeapi.cache_control import (
     decoded,
     encoded,
 )
-from lodefs.chunkstore.nodeapi.control_client import NodeCalls
+from lodefs.chunkstore.nodeapi.control_client import ControlClient
 from lodefs.cli import text
 from lodefs.cli.options import (
     examples,
@@ -63,7 +63,7 @@ def evict(
     if everything == (spec is not None):
         raise click.UsageError("give REPO[@REV][:PATH], or --all")
     request = _request(spec, everything=everything, pins_only=pins_only, dry_run=dry_run)
-    calls = NodeCalls(running_proxy(session), session.environment.get("LODEFS_TOKEN"))
+    calls = ControlClient(running_proxy(session), session.environment.get("LODEFS_TOKEN"))
     view = calls.call(EvictView, "POST", EVICT, request, timeout_s=EVICT_TIMEOUT_S)
     if as_json:
         write_json(msgspec.to_builtins(view))
@@ -115,7 +115,7 @@ def lines_of(view: EvictView, what: str, *, pins_only: bool) -> list[str]:
 @session_command(store=True, proxy=True)
 def pins(session: Session, as_json: bool) -> None:
     """List the pins in the cache of the node's proxy, sorted by their end."""
-    calls = NodeCalls(running_proxy(session), session.environment.get("LODEFS_TOKEN"))
+    calls = ControlClient(running_proxy(session), session.environment.get("LODEFS_TOKEN"))
     view = calls.call(PinsView, "GET", PINS)
     if as_json:
         write_json(msgspec.to_builtins(view))

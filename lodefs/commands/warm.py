@@ -23,7 +23,7 @@ from lodefs.chunkstore.nodeapi.cache_control import (
     decoded,
     encoded,
 )
-from lodefs.chunkstore.nodeapi.control_client import NodeCalls
+from lodefs.chunkstore.nodeapi.control_client import ControlClient
 from lodefs.cli import exit_codes, text
 from lodefs.cli.duration_type import DURATION
 from lodefs.cli.options import (
@@ -103,7 +103,7 @@ def warm(
 
     request = request_of(spec, _paths(listed, null=null), pin_s=pin_s or 0, all_nodes=all_nodes)
     request = msgspec.structs.replace(request, skip_missing=skip_missing)
-    calls = NodeCalls(proxy_url(session), session.environment.get("LODEFS_TOKEN"))
+    calls = ControlClient(proxy_url(session), session.environment.get("LODEFS_TOKEN"))
     follower = Follower(calls, request, warn=_warn)
     status = follower.start()
     if detach:
@@ -169,7 +169,7 @@ def _of_jobs(
 ) -> None:
     from lodefs.proxies.own_proxy import running_proxy
 
-    calls = NodeCalls(running_proxy(session), session.environment.get("LODEFS_TOKEN"))
+    calls = ControlClient(running_proxy(session), session.environment.get("LODEFS_TOKEN"))
     follower = Follower(calls, None, warn=_warn)
     if attached is not None:
         with show_progress() as progress:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from lodefs.chunkstore.errors import NotFound, Unavailable
 from lodefs.chunkstore.nodeapi.cache_control import RUNNING, WARM, WarmRequest, WarmStatus
-from lodefs.chunkstore.nodeapi.control_client import NodeCalls
+from lodefs.chunkstore.nodeapi.control_client import ControlClient
 from lodefs.chunkstore.system.progress import Progress
 
 POLL_S_MIN, POLL_S_MAX = 0.02, 0.1
@@ -21,7 +21,7 @@ class Follower:
 
     def __init__(
         self,
-        calls: NodeCalls,
+        calls: ControlClient,
         request: WarmRequest | None,
         *,
         clock_s: Callable[[], float] = time.monotonic,

@@ -165,7 +165,7 @@ async def ended(node: StoreNode, job: WarmStatus) -> WarmStatus:
     """A warm job of a node when it is over. TimeoutError."""
     async with asyncio.timeout(60):
         # nobody could set an event here
-        while (status := await node.upkeep.warm_status(job.id)).state in RUNNING:  # noqa: ASYNC110
+        while (status := await node.cache_control.warm_status(job.id)).state in RUNNING:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
     return status
 
