@@ -26,9 +26,9 @@ from lodefs.chunkstore.errors import (
     Unavailable,
     Unsupported,
 )
+from lodefs.chunkstore.objects.direct_io import DIRECT_SIZE_BYTES_MIN, DirectWriter
 from lodefs.chunkstore.objects.interface import ObjectInfo, Part, check_key, check_prefix
 from lodefs.chunkstore.system.batched_writes import write_at
-from lodefs.chunkstore.system.direct_io import DIRECT_SIZE_BYTES_MIN, DirectWriter
 from lodefs.chunkstore.types import Buffer
 
 TEMPORARY = ".put"  # no key begins with a dot

@@ -1,53 +1,97 @@
-"""A set of very many short keys that takes little memory: a temporary SQLite table on disk."""
+"""A set of very many short keys that takes next to no memory: it lies in temporary files.
+
+Each file is a table of slots with open addressing, four times as large as the one before. The
+files are mapped, so that the kernel keeps of them what there is room for.
+"""
 
 from __future__ import annotations
 
-import sqlite3
+import mmap
+import os
 import tempfile
 
-from lodefs.chunkstore.errors import NoSpace, Unavailable
 from lodefs.chunkstore.system.os_errors import kind_of
 
 KEY_BYTES = 16
-CACHE_KIB = 16 * 1024
+SLOTS_MIN = 1 << 16
+GROWTH = 4
+LOAD_MAX = 0.5
+_EMPTY = bytes(KEY_BYTES)
 
 
 class DiskKeySet:
     """Keys of KEY_BYTES random bytes, such as digests. For one thread; closed at the end of its
-    block. The table lies in the directory for temporary files (TMPDIR)."""
+    block. 10 million take 357 MB in the directory for temporary files (TMPDIR)."""
 
-    def __init__(self) -> None:
-        self._db: sqlite3.Connection | None = None
+    def __init__(self, slots_min: int = SLOTS_MIN) -> None:
+        """``slots_min``: of the first table, a power of two."""
+        self._slots_next = slots_min
+        self._tables: list[_Table] = []
 
     def __enter__(self) -> DiskKeySet:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._db is not None:
-            self._db.close()
+        for table in self._tables:
+            table.close()
 
     def add(self, key: bytes) -> bool:
         """Adds a key. Returns whether it is new. Raises: NoSpace, Denied, Unavailable."""
+        tables = self._tables
+        if any(table.has(key) for table in tables):
+            return False
+        if not tables or tables[-1].is_full:
+            tables.append(_Table(self._slots_next))
+            self._slots_next *= GROWTH
+        tables[-1].put(key)
+        return True
+
+
+class _Table:
+    """One file of slots."""
+
+    def __init__(self, slots: int) -> None:
+        self._mask = slots - 1
+        self._room = int(slots * LOAD_MAX)
+        size_bytes = slots * KEY_BYTES
         try:
-            self._db = self._db or _new_table()
-            return self._db.execute("INSERT OR IGNORE INTO keys VALUES (?)", (key,)).rowcount == 1
-        except (OSError, sqlite3.Error) as error:
-            is_full = getattr(error, "sqlite_errorname", "") == "SQLITE_FULL"
-            other = NoSpace if is_full else Unavailable
-            kind = kind_of(error) if isinstance(error, OSError) else other
-            raise kind(
-                f"a temporary file in {tempfile.gettempdir()} cannot be written ({error}): set "
-                "TMPDIR to a directory with more room"
+            with tempfile.TemporaryFile(prefix="lodefs-") as file:
+                # a hole that finds no room when it is written to would end the process
+                os.posix_fallocate(file.fileno(), 0, size_bytes)
+                self._slots = mmap.mmap(file.fileno(), size_bytes)
+        except OSError as error:
+            raise kind_of(error)(
+                f"no temporary file of {size_bytes} bytes can be made in {tempfile.gettempdir()} "
+                f"({error.strerror}): set TMPDIR to a directory with more room"
             ) from error
 
+    @property
+    def is_full(self) -> bool:
+        """Whether it takes no more keys."""
+        return self._room <= 0
 
-def _new_table() -> sqlite3.Connection:
-    """An empty table in a file without a name, which goes with the connection."""
-    with tempfile.NamedTemporaryFile(prefix="lodefs-") as file:
-        db = sqlite3.connect(file.name, isolation_level=None)
-        db.execute("PRAGMA journal_mode=OFF")
-        db.execute("PRAGMA synchronous=OFF")
-        db.execute(f"PRAGMA cache_size=-{CACHE_KIB}")
-        db.execute("CREATE TABLE keys (key BLOB PRIMARY KEY) WITHOUT ROWID")
-    db.execute("BEGIN")
-    return db
+    def has(self, key: bytes) -> bool:
+        """Whether a key was put."""
+        at = self._find(key)
+        return self._slots[at : at + KEY_BYTES] == key
+
+    def put(self, key: bytes) -> None:
+        """Adds a key that is not there."""
+        at = self._find(key)
+        self._slots[at : at + KEY_BYTES] = key
+        self._room -= 1
+
+    def close(self) -> None:
+        """Frees the file."""
+        self._slots.close()
+
+    def _find(self, key: bytes) -> int:
+        """The offset of the slot that has the key, or would have it."""
+        slots, mask = self._slots, self._mask
+        slot = int.from_bytes(key[:8], "little") & mask
+        while True:
+            at = slot * KEY_BYTES
+            found = slots[at : at + KEY_BYTES]
+            if found in (key, _EMPTY):
+                return at
+            slot = (slot + 1) & mask

@@ -22,7 +22,7 @@ from lodefs.chunkstore.format.pack import (
 from lodefs.chunkstore.format.tree import SIZE_BYTES_MAX as TREE_SIZE_BYTES_MAX
 from lodefs.chunkstore.format.tree import Entry, Kind, Segment, decode_tree, tree_digest
 from lodefs.chunkstore.objects.interface import ObjectStore
-from lodefs.chunkstore.system.single_flight import SingleFlightCache
+from lodefs.chunkstore.system.lru import SingleFlightCache
 from lodefs.chunkstore.types import Buffer
 
 INDEXES_MAX = 256  # about 0.3 MB each if files are small

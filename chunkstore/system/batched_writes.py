@@ -1,9 +1,9 @@
 """Writes buffers one after the other into a file, through the page cache.
 
 In batches of at most a MiB: the kernel takes memory in pieces as large as one write lets it (large
-folios), and the largest free blocks are those unused for longest. In virtual
-machines that give free memory back to their host, these have to be fetched first: a GiB took up to
-2.4 s in writes of 8 MiB, and 0.2 s in writes of 1 MiB (docs/decisions/0020-written-by-the-mib.md).
+folios), and the largest free blocks are those unused for longest. In virtual machines that give
+free memory back to their host, these have to be fetched first: a GiB took up to 2.4 s in writes of
+8 MiB, and 0.2 s in writes of 1 MiB (docs/decisions/0020-written-by-the-mib.md).
 """
 
 from __future__ import annotations

@@ -13,13 +13,13 @@ from lodefs.chunkstore.repo.disk_key_set import KEY_BYTES, DiskKeySet
 
 
 def test_each_key_is_new_once() -> None:
-    """As a set would say, also of keys that begin alike."""
+    """As a set would say, over several tables, with keys that fall on the same slot."""
     rng = random.Random(1)
     keys = [rng.randbytes(KEY_BYTES) for _ in range(3000)]
     keys += [keys[0][:8] + rng.randbytes(KEY_BYTES - 8) for _ in range(50)]
     rng.shuffle(asked := keys + rng.choices(keys, k=3000))
     known: set[bytes] = set()
-    with DiskKeySet() as seen:
+    with DiskKeySet(slots_min=16) as seen:
         for key in asked:
             assert seen.add(key) is (key not in known)
             known.add(key)
