@@ -6,7 +6,6 @@ that a peer sent is believed: an index is checked by the pack's id, a chunk by i
 
 from __future__ import annotations
 
-import random
 import re
 import threading
 from collections import OrderedDict
@@ -26,7 +25,7 @@ from lodefs.proxy.peers.client.hedged_request import (
     PeerRequest,
     T,
 )
-from lodefs.proxy.peers.client.request_plan import RequestPlan
+from lodefs.proxy.peers.client.request_plan import PlanContext, RequestPlan
 from lodefs.proxy.peers.membership.peer import Peer
 from lodefs.proxy.peers.membership.rendezvous import Owners
 from lodefs.proxy.runtime.counters import Meter
@@ -44,7 +43,7 @@ class PeerPacks:
         self._origin = origin
         self._context = context
         self._meter = meter
-        self._budgets = HedgeBudget()
+        self._plan_context = PlanContext(context.health, HedgeBudget())
         self._owners = Owners()
         self._lock = threading.Lock()  # guards the map
         self._senders: OrderedDict[PackId, Peer] = OrderedDict()
@@ -89,7 +88,7 @@ class PeerPacks:
         )
         found = self._from_peers(index.pack_id, request)
         if found is not None:
-            self._budgets.got(size_bytes)
+            self._plan_context.budget.got(size_bytes)
             return found
         clock_s = self._context.clock_s
         begin_s = clock_s()
@@ -108,16 +107,14 @@ class PeerPacks:
     def _from_peers(self, pack_id: PackId, request: PeerRequest[T]) -> T | None:
         """What a peer answers, checked; None where the store is to be asked."""
         context, own = self._context, self._context.own_addresses()
-        self._budgets.resize(len(context.members()))
+        self._plan_context.budget.resize(len(context.members()))
         owners = self._owners_of(pack_id)
         plan = RequestPlan(
+            self._plan_context,
             owners,
             self_address=own[0] if own else "",
             size_bytes=request.size_bytes,
-            health=context.health,
-            budgets=self._budgets,
             now_s=context.clock_s(),
-            jitter=random.random,
             known=self._known(pack_id),
         )
         found = HedgedRequest(plan, request, context, self._meter).run()
