@@ -29,7 +29,7 @@ from lodefs.proxy.cache.overflow_rows import Unwritten
 from lodefs.proxy.read.tree_budget import TreeRoom
 from lodefs.proxy.read.tree_source import Outcome, Trees
 from lodefs.proxy.read.walk_prefetch import Walks
-from lodefs.proxy.runtime.counters import Counter, Meter
+from lodefs.proxy.runtime.counters import Counter, Counts
 from lodefs.proxy.runtime.thread_pools import Pools
 
 K = TypeVar("K", bound=Hashable)
@@ -51,7 +51,7 @@ class Namespace:
         trees: Trees,
         kv: KeyValues,
         pools: Pools,
-        meter: Meter,
+        meter: Counts,
         *,
         deadline_s: float,
         clock_s: Callable[[], float] = time.monotonic,

@@ -28,7 +28,7 @@ from lodefs.proxy.peers.client.hedged_request import (
 from lodefs.proxy.peers.client.request_plan import PlanContext, RequestPlan
 from lodefs.proxy.peers.membership.peer import Peer
 from lodefs.proxy.peers.membership.rendezvous import Owners
-from lodefs.proxy.runtime.counters import Meter
+from lodefs.proxy.runtime.counters import Counts
 from lodefs.proxy.runtime.origin import OnTransferStarted
 
 SENDERS_MAX = 1024
@@ -39,10 +39,10 @@ INDEX_SIZE_BYTES_USUAL = 64 * 1024
 class PeerPacks:
     """A PackSource before another, the origin. For any thread."""
 
-    def __init__(self, origin: PackSource, context: PeerContext, meter: Meter) -> None:
+    def __init__(self, origin: PackSource, context: PeerContext, counts: Counts) -> None:
         self._origin = origin
         self._context = context
-        self._meter = meter
+        self._counts = counts
         self._plan_context = PlanContext(context.health, HedgeBudget())
         self._owners = Owners()
         self._lock = threading.Lock()  # guards the map
@@ -117,7 +117,7 @@ class PeerPacks:
             now_s=context.clock_s(),
             known=self._known(pack_id),
         )
-        found = HedgedRequest(plan, request, context, self._meter).run()
+        found = HedgedRequest(plan, request, context, self._counts).run()
         if found is None:
             return None
         if found[1] not in owners:
