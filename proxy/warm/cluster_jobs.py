@@ -137,7 +137,10 @@ class ClusterWarmer:
         """Begins a job, or finds the one with this id. Errors as of Warmer; InvalidInput if there
         are no other nodes to ask."""
         if request.all_nodes and self._peers is None:
-            raise InvalidInput("this proxy belongs to no cluster: only its own cache can be warmed")
+            raise InvalidInput(
+                "this proxy is not in a cluster: leave out --all-nodes (all_nodes) to warm its own "
+                "cache, or name the nodes in `[serve] peers`"
+            )
         job = await self._warmer.start(request, job_id)
         known = {one.id for one in self._warmer.jobs}
         self._spreads = {one: spread for one, spread in self._spreads.items() if one in known}

@@ -182,8 +182,8 @@ def test_interrupted_it_ends_the_job(
 ) -> None:
     """Ctrl-C ends the job on the node, says so, and the exit code is a shell's."""
     proxy, node = served
-    upkeep = MemoryCacheControl()
-    monkeypatch.setattr(node, "_upkeep", upkeep)
+    control = MemoryCacheControl()
+    monkeypatch.setattr(node, "_cache_control", control)
 
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
@@ -191,8 +191,8 @@ def test_interrupted_it_ends_the_job(
     monkeypatch.setattr(Follower, "follow", interrupted)
     ran = lodefs("warm", REPO, LODEFS_PROXY=proxy.address)
     assert ran.code == 130
-    assert "repeat the command to go on" in ran.err
-    assert [status.state for status in upkeep.statuses.values()] == ["cancelled"]
+    assert "what was fetched stays: repeat the command" in ran.err
+    assert [status.state for status in control.statuses.values()] == ["cancelled"]
 
 
 class Calls:
