@@ -51,7 +51,9 @@ def run_script(folder: Path, script: str) -> str:
         "XDG_CACHE_HOME": str(folder / "cache"),
         "LODEFS_CONFIG": os.devnull,
     }
-    return run(["bash", "-c", f"set -eo pipefail\ncd {folder}\n{script}"], env=environment, timeout_s=300)
+    return run(
+        ["bash", "-c", f"set -eo pipefail\ncd {folder}\n{script}"], env=environment, timeout_s=300
+    )
 
 
 def test_cookbook(folder: Path) -> None:
