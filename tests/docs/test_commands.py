@@ -69,3 +69,11 @@ def test_cookbook(folder: Path) -> None:
 
 
 _GETFATTR = 'python3 -c \'import os; print(os.getxattr("./mnt", "user.lodefs.commit").decode())\''
+
+
+def test_five_minutes(folder: Path) -> None:
+    """The five minutes of README.md run as they stand, in any directory."""
+    out = run_script(folder, commands("README.md", "Five minutes"))
+    assert "nothing changed: vision/flickr30k@main stays at" in out
+    assert "A  images/2.txt" in out
+    assert out.rstrip().endswith("all is well")
