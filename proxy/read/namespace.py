@@ -26,6 +26,7 @@ from lodefs.chunkstore.nodecache.name_rows import EntryRow
 from lodefs.chunkstore.repo.pack_reader import check_tree
 from lodefs.chunkstore.repo.store import Store
 from lodefs.proxy.cache.overflow_rows import Unwritten
+from lodefs.proxy.node import SnapshotFile
 from lodefs.proxy.read.tree_budget import TreeRoom
 from lodefs.proxy.read.tree_source import Outcome, Trees
 from lodefs.proxy.read.walk_prefetch import Walks
@@ -67,8 +68,6 @@ class Namespace:
         self._snapshots: OrderedDict[tuple[str, str], Snapshot] = OrderedDict()
         self._resolving: dict[tuple[str, str], asyncio.Task[Snapshot]] = {}
         self._walks = Walks()
-        # one request asks for the same row several times, and rows never change
-        self._last_row: tuple[bytes, EntryRow | None] = (b"", None)
         self._loading: dict[tuple[str, int], asyncio.Task[None]] = {}
         self._room = TreeRoom(deadline_s=deadline_s)
 
@@ -145,32 +144,37 @@ class Namespace:
     # --- entries
 
     def row(self, snapshot: Snapshot, ino: int) -> EntryRow:
-        """The row of an entry, segments included. NotFound where the node has not seen it."""
-        key = name_rows.entry_key(_key(snapshot), ino)
-        last_key, last = self._last_row
-        if last is not None and last_key == key:
-            return last
-        value = self._kv.get(key)
+        """The row of an entry, segments included. Raises: NotFound (never looked up here)."""
+        value = self._kv.get(name_rows.entry_key(_key(snapshot), ino))
         if value is None:
             raise NotFound(
                 f"inode {ino} of {snapshot.repo}@{snapshot.commit} was never looked up here"
             )
-        row = name_rows.decode_entry_row(value)
-        self._last_row = (key, row)
-        return row
+        return name_rows.decode_entry_row(value)
+
+    async def file(self, snapshot: Snapshot, path: bytes) -> Node | SnapshotFile:
+        """The file at a path, or an entry that is none. Raises: NotFound, NotADirectory,
+        InvalidInput."""
+        found = self._row_at(snapshot, path)
+        if found is None:
+            node = await self.entry(snapshot, path)
+            return node if node.kind != Kind.FILE else await self.file_by_ino(snapshot, node.ino)
+        return _file_or_node(snapshot, *found)
+
+    async def file_by_ino(self, snapshot: Snapshot, ino: int) -> Node | SnapshotFile:
+        """The file with an inode number, or an entry that is none. Raises: NotFound."""
+        if ino == ROOT_INO:
+            return snapshot.root
+        return _file_or_node(snapshot, ino, self.row(snapshot, ino))
 
     async def entry(self, snapshot: Snapshot, path: bytes) -> Node:
-        """The entry at a path. NotFound, NotADirectory, InvalidInput."""
-        inos = [ROOT_INO]
-        names = split_path(path)
-        for name in names:
-            inos.append(child_ino(inos[-1], name))
-        node = snapshot.root
-        if not names:
-            return node
-        found = self._child(snapshot, inos[-1], inos[-2], names[-1])
+        """The entry at a path. Raises: NotFound, NotADirectory, InvalidInput."""
+        found = self._row_at(snapshot, path)
         if found is not None:
-            return found
+            ino, row = found
+            return name_rows.node_of(ino, row.parent, row)
+        names = split_path(path)
+        node = snapshot.root
         for at, name in enumerate(names):
             try:
                 node = await self.lookup(snapshot, node.ino, name)
@@ -182,16 +186,23 @@ class Namespace:
                 raise NotFound(f"{spec} does not exist") from error
         return node
 
-    def by_ino(self, snapshot: Snapshot, ino: int) -> Node:
-        """The entry with an inode number. NotFound where the node has not seen it."""
+    def _row_at(self, snapshot: Snapshot, path: bytes) -> tuple[int, EntryRow] | None:
+        """The number and row of the entry at a path, if its directory is loaded."""
+        names = split_path(path)
+        if not names:
+            return None
+        parent, ino = ROOT_INO, ROOT_INO
+        for name in names:
+            parent, ino = ino, child_ino(ino, name)
+        row = self._child_row(snapshot, ino, parent, names[-1])
+        return None if row is None else (ino, row)
+
+    async def by_ino(self, snapshot: Snapshot, ino: int) -> Node:
+        """The entry with an inode number. Raises: NotFound (never looked up here)."""
         if ino == ROOT_INO:
             return snapshot.root
         row = self.row(snapshot, ino)
         return name_rows.node_of(ino, row.parent, row)
-
-    def content_id(self, snapshot: Snapshot, node: Node) -> bytes:
-        """What names the bytes of a file. NotFound where the node has not seen it."""
-        return node.content or name_rows.content_id(self.row(snapshot, node.ino))
 
     async def lookup(self, snapshot: Snapshot, parent: int, name: bytes) -> Node:
         """A directory's child: one look at the index once the directory is loaded."""
@@ -204,14 +215,18 @@ class Namespace:
         return found
 
     def _child(self, snapshot: Snapshot, ino: int, parent: int, name: bytes) -> Node | None:
-        """What has the number, unless that is another child, which loading finds out."""
+        row = self._child_row(snapshot, ino, parent, name)
+        return None if row is None else name_rows.node_of(ino, row.parent, row)
+
+    def _child_row(self, snapshot: Snapshot, ino: int, parent: int, name: bytes) -> EntryRow | None:
+        """The row with the number, unless it is another child's, which loading finds out."""
         value = self._kv.get(name_rows.entry_key(_key(snapshot), ino))
         row = None if value is None else name_rows.decode_entry_row(value)
-        if row is None or row.name != name or row.parent != parent:
-            return None
-        return name_rows.node_of(ino, row.parent, row)
+        return None if row is None or row.name != name or row.parent != parent else row
 
-    async def children(self, snapshot: Snapshot, ino: int, *, after: bytes, limit: int) -> Page:
+    async def children(
+        self, snapshot: Snapshot, ino: int, *, after: bytes = b"", limit: int
+    ) -> Page:
         """Children by name, after a name, at most ``limit``. NotADirectory, NotFound."""
         await self._ensure_loaded(snapshot, ino)
         page = await self._pools.disk.run(self._page, snapshot, ino, after, limit)
@@ -412,6 +427,13 @@ class Namespace:
             f"{paths[0]!r} and {paths[1]!r} of {_name(snapshot)} have the same inode number "
             f"{ino}: rename one of them and push again"
         )
+
+
+def _file_or_node(snapshot: Snapshot, ino: int, row: EntryRow) -> Node | SnapshotFile:
+    node = name_rows.node_of(ino, row.parent, row)
+    if node.kind != Kind.FILE:
+        return node
+    return SnapshotFile(snapshot, node, node.content or name_rows.content_id(row), row)
 
 
 def _key(snapshot: Snapshot) -> bytes:

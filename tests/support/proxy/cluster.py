@@ -18,7 +18,7 @@ from lodefs.proxy.peers.membership.members import StaticMembers
 from lodefs.proxy.peers.membership.peer import Peer
 from lodefs.proxy.peers.membership.prober import Prober
 from lodefs.proxy.peers.membership.readiness import probe
-from lodefs.proxy.peers.peering import ClientLimits, Peering
+from lodefs.proxy.peers.peering import Limits, Peering
 from lodefs.proxy.peers.security.request_signing import HmacAuthenticator
 from lodefs.proxy.peers.security.tls import PeerTls
 from lodefs.proxy.runtime.counters import Counter, Counts
@@ -57,7 +57,7 @@ async def cluster_of(
     count: int,
     *,
     others: Sequence[Peer] = (),
-    limits: ClientLimits | None = None,
+    limits: Limits | None = None,
     tls: Sequence[PeerTls] = (),
     seen: Callable[[tuple[Peer, ...]], Callable[[], tuple[Peer, ...]]] | None = None,
     cache_size_bytes_max: int = 64 * MIB,
@@ -86,7 +86,7 @@ async def cluster_of(
                 own,
                 authenticator,
                 connections,
-                limits or ClientLimits(),
+                limits or Limits(),
                 clock_s=clock_s,
             )
             peering.prober = prober_of(peering, addresses_of, authenticator, own_tls)
