@@ -60,7 +60,7 @@ class _Chunking(msgspec.Struct, forbid_unknown_fields=True):
     size_bytes_max: int
 
 
-class _Body(msgspec.Struct, forbid_unknown_fields=True):
+class _SettingsBody(msgspec.Struct, forbid_unknown_fields=True):
     store_id: str
     chunking: _Chunking
 
@@ -72,12 +72,12 @@ def encode_settings(settings: Settings) -> bytes:
     """The bytes of store.json."""
     params = settings.chunking
     sizes = (params.size_bytes_min, params.size_bytes_average, params.size_bytes_max)
-    return seal(_KIND, VERSION, _Body(settings.store_id, _Chunking(_ALGORITHM, *sizes)))
+    return seal(_KIND, VERSION, _SettingsBody(settings.store_id, _Chunking(_ALGORITHM, *sizes)))
 
 
 def decode_settings(data: Buffer, what: str = keys.STORE) -> Settings:
     """Settings from the bytes of store.json. Corrupt, UnknownFormat."""
-    body = unseal(_KIND, {VERSION: _Body}, data, what)
+    body = unseal(_KIND, {VERSION: _SettingsBody}, data, what)
     chunking = body.chunking
     if chunking.algorithm != _ALGORITHM:
         raise UnknownFormat(
@@ -147,7 +147,17 @@ class Store:
         require_there(self.objects)
         there = list(islice(chain(self.repos(f"{repo}/"), self.repos()), _NAMED_MAX))
         known = ", ".join(dict.fromkeys(there))
-        raise NotFound(f"{self.url} has no repository {repo}; it has {known or 'none yet'}")
+        hint = self._path_hint(repo)
+        raise NotFound(f"{self.url} has no repository {repo}; it has {known or 'none yet'}{hint}")
+
+    def _path_hint(self, repo: str) -> str:
+        """How to write REPO/PATH, if there is a repository REPO; else ""."""
+        parts = repo.split("/")
+        for cut in range(len(parts) - 1, 0, -1):
+            parent = "/".join(parts[:cut])
+            if self._has(keys.commits(parent)):
+                return f"; a path follows a colon: {parent}:{'/'.join(parts[cut:])}"
+        return ""
 
     def resolve(self, repo: str, rev: str) -> CommitId:
         """The commit that ``rev`` is now: a branch, else a tag, else a commit id or the beginning

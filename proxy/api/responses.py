@@ -19,7 +19,7 @@ from lodefs.proxy.api.fast_path import Target
 from lodefs.proxy.api.ranges import ByteRange, Unsatisfiable
 from lodefs.proxy.api.request import Request
 from lodefs.proxy.node import Files, Pieces, SnapshotFile
-from lodefs.proxy.runtime.metrics import Counter
+from lodefs.proxy.runtime.metrics import RequestCounter
 
 SERVER = ("Server", "lodefs")
 OCTETS = "application/octet-stream"
@@ -87,7 +87,7 @@ def _etag(file: SnapshotFile) -> str:
     return f'"{file.content_id.hex()}"'
 
 
-def fast_path_target(file: SnapshotFile, headers: Headers, counter: Counter) -> Target:
+def fast_path_target(file: SnapshotFile, headers: Headers, counter: RequestCounter) -> Target:
     """What the fast path needs to answer for a file as ``file_answer`` would."""
     size_bytes = file.entry.size_bytes
     return Target(

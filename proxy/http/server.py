@@ -41,7 +41,7 @@ from lodefs.proxy.http.http_request import asked_headers, body_of, is_plain
 from lodefs.proxy.http.token_watch import TokenWatch
 from lodefs.proxy.http.usage import Use
 from lodefs.proxy.node import Node
-from lodefs.proxy.peers.server.peer_server import PEERS, PeerDesk
+from lodefs.proxy.peers.server.peer_server import PEERS, PeerServer
 from lodefs.proxy.runtime.metrics import Metrics, StoreCalls
 from lodefs.proxy.runtime.thread_pools import is_remote
 
@@ -478,9 +478,9 @@ class ProxyServer:
             if not route.is_health and served.streams > self.limits.streams_max:
                 served.figures.streams_refused += 1
                 raise Unavailable("the proxy answers too many requests at once")
-            if endpoint.desk is not None and not route.is_health:
+            if endpoint.peer_server is not None and not route.is_health:
                 label = PEERS
-                return label, await self._of_peer(endpoint.desk, connection, request, route)
+                return label, await self._of_peer(endpoint.peer_server, connection, request, route)
             if route.error is not None:
                 raise route.error
             label = route.kind
@@ -504,7 +504,7 @@ class ProxyServer:
 
     async def _of_peer(
         self,
-        desk: PeerDesk,
+        peer_server: PeerServer,
         connection: Connection,
         request: web.BaseRequest,
         route: Route,
@@ -513,7 +513,7 @@ class ProxyServer:
         if self.stopping:
             raise Unavailable("the proxy is stopping")
         try:
-            answer = await desk.answer(
+            answer = await peer_server.answer(
                 request.method,
                 request.raw_path,
                 request.headers,

@@ -12,7 +12,7 @@ import pytest
 
 from lodefs.chunkstore.errors import InvalidInput, NotFound, Unavailable
 from lodefs.chunkstore.nodeapi.cache_control import PinView, WarmRequest, WarmStatus
-from lodefs.chunkstore.nodeapi.control_client import NodeCalls
+from lodefs.chunkstore.nodeapi.control_client import ControlClient
 from lodefs.chunkstore.system.durations import parse_duration
 from lodefs.chunkstore.system.progress import Progress
 from lodefs.commands.evict import pin_line
@@ -182,8 +182,8 @@ def test_interrupted_it_ends_the_job(
 ) -> None:
     """Ctrl-C ends the job on the node, says so, and the exit code is a shell's."""
     proxy, node = served
-    upkeep = MemoryCacheControl()
-    monkeypatch.setattr(node, "_upkeep", upkeep)
+    control = MemoryCacheControl()
+    monkeypatch.setattr(node, "_cache_control", control)
 
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
@@ -191,8 +191,8 @@ def test_interrupted_it_ends_the_job(
     monkeypatch.setattr(Follower, "follow", interrupted)
     ran = lodefs("warm", REPO, LODEFS_PROXY=proxy.address)
     assert ran.code == 130
-    assert "repeat the command to go on" in ran.err
-    assert [status.state for status in upkeep.statuses.values()] == ["cancelled"]
+    assert "what was fetched stays: repeat the command" in ran.err
+    assert [status.state for status in control.statuses.values()] == ["cancelled"]
 
 
 class Calls:
@@ -273,7 +273,7 @@ def test_a_proxy_that_speaks_otherwise(tmp_path: Path) -> None:
     """What is no answer to this is Unavailable, with a hint."""
     rig = Rig(tmp_path, FILES)
     with serve_rig(rig) as (proxy, _):
-        calls = NodeCalls(proxy.address)
+        calls = ControlClient(proxy.address)
         with pytest.raises(Unavailable, match="older proxy"):
             calls.call(WarmStatus, "GET", "/healthz")
         calls.close()
@@ -328,7 +328,7 @@ def test_missing_nodes_are_told_at_once_and_skipped(
 
 
 class Gone:
-    """proxy.warm.cluster_jobs.PeerJobs of a cluster whose other node is not there."""
+    """A PeerJobClient of a cluster whose other node is not there."""
 
     ADDRESS = "10.0.0.9:7441"
 
