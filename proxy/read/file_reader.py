@@ -18,6 +18,7 @@ from lodefs.chunkstore.format.tree import Segment
 from lodefs.chunkstore.nodeapi.wire import Origin
 from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.chunkstore.nodecache import name_rows
+from lodefs.chunkstore.repo.pack_reader import PackIndexVersion
 from lodefs.chunkstore.types import Buffer
 from lodefs.proxy.cache.cache_file import CacheFile
 from lodefs.proxy.cache.chunk_cache import Cache, Flat
@@ -25,7 +26,6 @@ from lodefs.proxy.cache.extents import Extents, PackExtents, Run
 from lodefs.proxy.cache.reader import CacheReader
 from lodefs.proxy.fetch.cache_fill import RawChunks, Unit, cut_units
 from lodefs.proxy.fetch.pack_indexes import PackIndexes
-from lodefs.proxy.fetch.pack_source import PackIndexVersion
 from lodefs.proxy.fetch.readahead_policy import (
     MIB,
     UNIT_SIZE_BYTES_MAX,
