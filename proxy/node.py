@@ -128,7 +128,7 @@ class Node(Protocol):
         """Where programs of this machine find the cache's files; None where there are none."""
         ...
 
-    def used(self, report: Used) -> None:
+    async def used(self, report: Used) -> None:
         """What a program of this machine read from the cache's files by itself."""
         ...
 

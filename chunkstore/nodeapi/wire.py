@@ -36,6 +36,7 @@ PAGE_BYTES_MAX = 256 * 1024  # of their names and targets, but for the first ent
 BUSY_ADDRESSES_MAX = 16
 PEER_INDEX_SIZE_BYTES_MAX = 4 * 1024 * 1024  # larger ones, which no push makes, are the store's
 USED_NUMBERS_MAX = 4096  # in one report
+SCATTERED_MAX = 64  # in one report
 USED_BYTES_MAX = 32768  # of one report, encoded
 SOCKET_DEFAULT = "/run/lodefs/proxy.sock"
 PORT_DEFAULT = 7440
@@ -49,6 +50,7 @@ class Origin(StrEnum):
 
 
 _Number = Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]
+_Ino = Annotated[int, msgspec.Meta(ge=0, lt=1 << 63)]
 _Amount = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
 
 
@@ -102,11 +104,16 @@ class Used(msgspec.Struct, array_like=True, frozen=True):
     """What a program read from the cache's files by itself since its last report.
 
     ``numbers``: the files; ``reads`` and ``read_bytes``: how many reads of them, and their bytes.
+    ``scattered``: inode numbers of large files of ``commit`` in ``repo`` that were read by chunks,
+    since they have no complete flat file.
     """
 
     numbers: Annotated[list[_Number], msgspec.Meta(max_length=USED_NUMBERS_MAX)]
     reads: _Amount
     read_bytes: _Amount
+    repo: str = ""
+    commit: str = ""
+    scattered: Annotated[list[_Ino], msgspec.Meta(max_length=SCATTERED_MAX)] = []
 
 
 class Busy(msgspec.Struct, array_like=True, frozen=True):

@@ -110,6 +110,7 @@ class CacheView:
     ) -> None:
         self.directory = directory
         self.used: set[int] = set()  # numbers of files that were read; the reporter empties it
+        self.scattered: set[int] = set()  # large dataset files read by chunks; emptied as well
         self._kv = kv
         self._snapshot = name_rows.snapshot_key(bytes.fromhex(snapshot.commit))
         self._boot = boot
@@ -232,6 +233,7 @@ class CacheView:
             file = self.complete_flat(node) or self._flat(node)
             if file is not None and (file.is_complete or self._covers(file, first, size_bytes)):
                 return [(file, first, size_bytes)]
+            self.scattered.add(node.ino)
         else:  # of one chunk, perhaps: its id is then the digest, or the commit lies
             whole = self._chunk(node, self._kv.get(layout.chunk_key(node.digest)))
             if whole is not None:

@@ -215,6 +215,7 @@ class Nearby:
         """Tells the proxy what was read, so that it evicts other files, and its figures are
         true."""
         numbers, view.used = view.used, set()
+        scattered, view.scattered = view.scattered, set()
         reads = sum(tally.reads for tally in self.tallies)
         read_bytes = sum(tally.read_bytes for tally in self.tallies)
         if not numbers and reads == self._told.reads:
@@ -223,6 +224,9 @@ class Nearby:
             list(islice(numbers, wire.USED_NUMBERS_MAX)),
             reads - self._told.reads,
             read_bytes - self._told.read_bytes,
+            self._snapshot.repo,
+            self._snapshot.commit,
+            list(islice(scattered, wire.SCATTERED_MAX)),
         )
         try:
             self._client.report(used)

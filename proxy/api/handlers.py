@@ -175,7 +175,7 @@ class Handlers:
             report = from_msgpack(request.body, wire.Used)
         except InvalidInput as error:
             raise InvalidInput(f"the body is no report of what was used: {error}") from error
-        self._node.used(report)
+        await self._node.used(report)
         return Answer(204, [])
 
     async def _document(self, _route: Route, _request: Request) -> Answer:

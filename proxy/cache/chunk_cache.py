@@ -248,6 +248,33 @@ class Cache:
             return None
         return file if file.is_trusted(self.boot) else None
 
+    def gaps(self, flat: Flat) -> list[tuple[int, int]]:
+        """Parts [first, end) of a dataset file that its flat file lacks; none if that is complete,
+        or cannot be used before it was checked."""
+        file = self.flats.get(flat.content)
+        if file is None:
+            return [(0, flat.size_bytes)]
+        if file.state is not FileState.OPEN or not file.is_trusted(self.boot):
+            return []
+        gaps: list[tuple[int, int]] = []
+        at = 0
+        for key, value in self.kv.scan(layout.run_prefix(file.number)):
+            first = layout.run_offset(key)
+            if first > at:
+                gaps.append((at, first))
+            at = max(at, first + layout.run_size(value))
+        return [*gaps, (at, flat.size_bytes)] if at < flat.size_bytes else gaps
+
+    def is_half_there(self, flat: Flat) -> bool:
+        """Whether the flat file of a dataset file has about half of its bytes, or more."""
+        file = self.flats.get(flat.content)
+        return file is not None and file.present_bytes * 2 >= flat.size_bytes
+
+    def has_room(self, size_bytes: int) -> bool:
+        """Whether so many bytes more would evict nothing."""
+        fits = self._would_use(size_bytes) <= self.settings.size_bytes_max * self.settings.low
+        return fits and self._shortage(size_bytes) <= 0
+
     # --- storing
 
     def store(self, chunks: Sequence[NewChunk], flat: Flat | None) -> list[StoredRun]:

@@ -7,22 +7,22 @@ import logging
 import time
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from itertools import accumulate
-from typing import NamedTuple
 
-from lodefs.chunkstore.errors import Corrupt, InvalidInput
+from lodefs.chunkstore.errors import Corrupt, InvalidInput, LodefsError
 from lodefs.chunkstore.format.names import Spec
 from lodefs.chunkstore.format.tree import Segment
 from lodefs.chunkstore.nodeapi.wire import Origin
 from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.chunkstore.nodecache import name_rows
+from lodefs.chunkstore.nodecache.layout import FileKind
 from lodefs.chunkstore.repo.pack_reader import PackIndexVersion
 from lodefs.chunkstore.types import Buffer
 from lodefs.proxy.cache.cache_file import CacheFile
-from lodefs.proxy.cache.chunk_cache import Cache, Flat
-from lodefs.proxy.cache.extents import Extents, PackExtents, Run
+from lodefs.proxy.cache.chunk_cache import Cache
+from lodefs.proxy.cache.extents import PackExtents, Run
 from lodefs.proxy.cache.reader import CacheReader
 from lodefs.proxy.fetch.cache_fill import RawChunks, Unit, cut_units
 from lodefs.proxy.fetch.pack_indexes import PackIndexes
@@ -30,12 +30,12 @@ from lodefs.proxy.fetch.readahead_policy import (
     MIB,
     UNIT_SIZE_BYTES_MAX,
     Range,
-    ReadAhead,
-    Regions,
     SmallFiles,
 )
 from lodefs.proxy.fetch.single_flight import Fetcher
 from lodefs.proxy.node import Extent, SnapshotFile
+from lodefs.proxy.read.dataset_file import ChunkPosition, DatasetFile, position_of
+from lodefs.proxy.read.flat_completion import FlatCompletion
 from lodefs.proxy.read.namespace import Namespace
 from lodefs.proxy.runtime.counters import Counter
 from lodefs.proxy.runtime.thread_pools import Pools
@@ -52,45 +52,6 @@ TRIES = 2  # through the cache, before the reader is served past it
 UNCACHED_S = 5.0  # after there was no space, units stay small so long
 AHEAD_TASKS_MAX = 64
 LOOP_SEGMENTS_BYTES_MAX = 64 * 1024  # of a file; more of them are decoded in a thread
-
-
-class DatasetFile:
-    """What is known of one dataset file: where it lies in the store and in the cache."""
-
-    __slots__ = ("ahead", "extents", "flat", "regions", "segments", "size_bytes", "starts")
-
-    def __init__(self, content_id: bytes, size_bytes: int, segments: tuple[Segment, ...]) -> None:
-        self.size_bytes = size_bytes
-        self.segments = segments
-        sizes = (segment.size_bytes for segment in segments)
-        self.starts = list(accumulate(sizes, initial=0))  # of the segments; at last the end
-        self.extents = Extents()
-        big = size_bytes >= layout.FLAT_SIZE_BYTES_MIN
-        self.flat = Flat(content_id, size_bytes) if big else None
-        self.ahead = ReadAhead(size_bytes) if big else None
-        self.regions = Regions(size_bytes) if big else None
-
-    def segment_at(self, at: int) -> int:
-        """The number of the segment that holds a byte. Raises: Corrupt."""
-        if at >= self.starts[-1]:
-            raise Corrupt(f"its segments hold {self.starts[-1]} bytes: {at} is beyond")
-        return bisect_right(self.starts, at) - 1
-
-
-class ChunkPosition(NamedTuple):
-    """A place in a file as a chunk in a pack. ``start``: of the chunk, in the file; its segment
-    has the chunks [segment_first, segment_end)."""
-
-    loaded: PackIndexVersion
-    chunk: int
-    start: int
-    segment_first: int
-    segment_end: int
-
-    @property
-    def shift(self) -> int:
-        """From a raw offset in the pack to an offset in the file."""
-        return self.start - self.loaded.index.raw_offsets[self.chunk]
 
 
 class FileStream:
@@ -159,6 +120,7 @@ class FileReader:
         self._small = SmallFiles()
         self._uncached_until_s = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
+        self._completion = FlatCompletion(cache, reads, indexes, pools)
 
     # --- hits
 
@@ -278,6 +240,8 @@ class FileReader:
                 known.extents.clear()
             elif not stream.tries:  # else it was just fetched
                 self._meter.hit(len(data))
+        if at + len(data) == known.size_bytes:
+            self._completion.note(known)
         return data
 
     def _begin_wanted_ahead(self, stream: FileStream) -> None:
@@ -321,7 +285,7 @@ class FileReader:
 
     async def _lookup(self, known: DatasetFile, at: int, end: int) -> bool:
         """Looks up in the index where the chunks from ``at`` on lie; whether the first is here."""
-        position = await self._position_of(known, at)
+        position = await position_of(self._indexes, known, at)
         index = position.loaded.index
         last = min(
             bisect_right(index.raw_offsets, end - 1 - position.shift, position.chunk),
@@ -330,6 +294,8 @@ class FileReader:
         )
         places = await self._reads.find(index, position.chunk, last - position.chunk)
         here = [(n, place) for n, place in enumerate(places, position.chunk) if place is not None]
+        if here and here[0][1].file.kind is FileKind.SLAB:
+            self._completion.note(known, tries=1)
         good = await self._reads.good([(place, index.chunk_id(n)) for n, place in here])
         offsets = index.raw_offsets
         self._pack_extents.add(
@@ -338,19 +304,6 @@ class FileReader:
         )
         return self._extent(known, at) is not None
 
-    async def _position_of(self, known: DatasetFile, at: int) -> ChunkPosition:
-        """The chunk that holds a byte. Corrupt if the segments hold fewer bytes, or their pack
-        holds others. Only the index of that one pack is needed."""
-        n = known.segment_at(at)
-        segment = known.segments[n]
-        loaded = await self._indexes.get(segment.pack)
-        index = loaded.index
-        index.check_run(*segment[1:])
-        shift = known.starts[n] - index.raw_offsets[segment.first]
-        chunk = bisect_right(index.raw_offsets, at - shift) - 1
-        start = shift + index.raw_offsets[chunk]
-        return ChunkPosition(loaded, chunk, start, segment.first, segment.first + segment.count)
-
     # --- fetching
 
     async def _fetch(self, stream: FileStream, step: Range, piece_end: int) -> bytes:
@@ -358,7 +311,7 @@ class FileReader:
         wants with it. Gives bytes from there on, up to ``piece_end``, that are in memory anyhow."""
         self._meter.add(Counter.MISSES)
         known = stream.known
-        position = await self._position_of(known, step.first)
+        position = await position_of(self._indexes, known, step.first)
         loaded, chunk = position.loaded, position.chunk
         if stream.tries >= TRIES:
             chunks = await self._fetcher.direct(loaded, self._unit(known, position, step))
@@ -374,6 +327,8 @@ class FileReader:
         filled = await flight.landed()
         if flight.origin is not None:
             stream.origin = flight.origin
+        if known.flat is not None and self._cache.is_half_there(known.flat):
+            self._completion.note(known)  # it may be the last part that was missing
         if filled.uncached_chunks:
             self._uncached_until_s = self._clock_s() + UNCACHED_S
         chunks = filled.uncached_chunks or filled.held_chunks
@@ -430,7 +385,7 @@ class FileReader:
     async def _bring_ahead(self, known: DatasetFile, wanted: Range, unit_bytes: int) -> None:
         at = wanted.first
         while at < wanted.end:
-            position = await self._position_of(known, at)
+            position = await position_of(self._indexes, known, at)
             whole = self._ahead_unit(known, position, Range(at, wanted.end), unit_bytes)
             for unit in cut_units(whole, position.loaded, unit_bytes or UNIT_SIZE_BYTES_MAX):
                 if not self._fetcher.ahead(position.loaded, unit):
@@ -464,8 +419,22 @@ class FileReader:
             if not self._fetcher.ahead(loaded, unit):
                 return
 
+    async def complete(self, repo: str, commit: str, inos: Sequence[int]) -> None:
+        """Programs read these files by chunks, which lie anywhere in the cache: their flat files
+        are completed if that needs no fetching."""
+        snapshot = self._names.known_snapshot(repo, commit) if inos else None
+        if snapshot is None:
+            return
+        for ino in inos:
+            with suppress(LodefsError):  # a reader of the file is told
+                file = await self._names.file_by_ino(snapshot, ino)
+                if isinstance(file, SnapshotFile):
+                    known = self.known(file.content_id) or await self._add_file(file)
+                    self._completion.note(known, tries=1)
+
     async def close(self) -> None:
         """Stops reading ahead."""
+        await self._completion.close()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

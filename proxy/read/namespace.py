@@ -96,6 +96,10 @@ class Namespace:
         self._resolved.put((repo, rev), (self._clock_s(), snapshot))
         return snapshot
 
+    def known_snapshot(self, repo: str, commit: str) -> Snapshot | None:
+        """A commit that this node has met, by its full id."""
+        return self._known(repo, commit) if _is_commit_id(commit) else None
+
     def _known(self, repo: str, commit: str) -> Snapshot | None:
         found = self._snapshots.get((repo, commit))
         if found is None:

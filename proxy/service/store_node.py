@@ -136,7 +136,7 @@ class StoreNode:
         directory = self._cache.settings.path.absolute()
         return CachePlace(os.fsencode(directory), layout.VERSION)
 
-    def used(self, report: Used) -> None:
+    async def used(self, report: Used) -> None:
         """As of Node."""
         files, now_s = self._cache.files, int(self._cache.now_s())
         for number in report.numbers:
@@ -144,6 +144,7 @@ class StoreNode:
             if file is not None:
                 file.last_use_s = now_s
         self.counts.direct(report.reads, report.read_bytes)
+        await self.files.complete(report.repo, report.commit, report.scattered)
 
     @property
     def cache_control(self) -> CacheControl:

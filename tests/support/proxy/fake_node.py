@@ -302,7 +302,7 @@ class DictNode:
         """See proxy.node.Node."""
         return self.place
 
-    def used(self, report: Used) -> None:
+    async def used(self, report: Used) -> None:
         """See proxy.node.Node."""
         self.reports.append(report)
 

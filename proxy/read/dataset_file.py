@@ -1,0 +1,69 @@
+"""One dataset file as reads know it: its segments, where they lie in it, and what is read ahead."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from itertools import accumulate
+from typing import NamedTuple
+
+from lodefs.chunkstore.errors import Corrupt
+from lodefs.chunkstore.format.tree import Segment
+from lodefs.chunkstore.nodecache import layout as layout
+from lodefs.chunkstore.repo.pack_reader import PackIndexVersion
+from lodefs.proxy.cache.chunk_cache import Flat
+from lodefs.proxy.cache.extents import Extents
+from lodefs.proxy.fetch.pack_indexes import PackIndexes
+from lodefs.proxy.fetch.readahead_policy import ReadAhead, Regions
+
+
+class DatasetFile:
+    """What is known of one dataset file: where it lies in the store and in the cache."""
+
+    __slots__ = ("ahead", "extents", "flat", "regions", "segments", "size_bytes", "starts")
+
+    def __init__(self, content_id: bytes, size_bytes: int, segments: tuple[Segment, ...]) -> None:
+        self.size_bytes = size_bytes
+        self.segments = segments
+        sizes = (segment.size_bytes for segment in segments)
+        self.starts = list(accumulate(sizes, initial=0))  # of the segments; at last the end
+        self.extents = Extents()
+        big = size_bytes >= layout.FLAT_SIZE_BYTES_MIN
+        self.flat = Flat(content_id, size_bytes) if big else None
+        self.ahead = ReadAhead(size_bytes) if big else None
+        self.regions = Regions(size_bytes) if big else None
+
+    def segment_at(self, at: int) -> int:
+        """The number of the segment that holds a byte. Raises: Corrupt."""
+        if at >= self.starts[-1]:
+            raise Corrupt(f"its segments hold {self.starts[-1]} bytes: {at} is beyond")
+        return bisect_right(self.starts, at) - 1
+
+
+class ChunkPosition(NamedTuple):
+    """A place in a file as a chunk in a pack. ``start``: of the chunk, in the file; its segment
+    has the chunks [segment_first, segment_end)."""
+
+    loaded: PackIndexVersion
+    chunk: int
+    start: int
+    segment_first: int
+    segment_end: int
+
+    @property
+    def shift(self) -> int:
+        """From a raw offset in the pack to an offset in the file."""
+        return self.start - self.loaded.index.raw_offsets[self.chunk]
+
+
+async def position_of(indexes: PackIndexes, known: DatasetFile, at: int) -> ChunkPosition:
+    """The chunk that holds a byte. Corrupt if the segments hold fewer bytes, or their pack
+    holds others. Only the index of that one pack is needed."""
+    n = known.segment_at(at)
+    segment = known.segments[n]
+    loaded = await indexes.get(segment.pack)
+    index = loaded.index
+    index.check_run(*segment[1:])
+    shift = known.starts[n] - index.raw_offsets[segment.first]
+    chunk = bisect_right(index.raw_offsets, at - shift) - 1
+    start = shift + index.raw_offsets[chunk]
+    return ChunkPosition(loaded, chunk, start, segment.first, segment.first + segment.count)

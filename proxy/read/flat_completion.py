@@ -1,0 +1,128 @@
+"""Flat files become whole: chunks of a large file that lie elsewhere in the cache are copied to it.
+
+Chunks of a large file come to lie in slabs if they were fetched with small files beside them, and
+in another version's flat file if versions share them. Until its own flat file is whole, reads of
+the file look each chunk up, and the kernel cannot read it by itself. So a file that is read, and
+whose missing chunks are all in the cache, is made whole from there; nothing is fetched for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from bisect import bisect_left
+from collections.abc import AsyncIterator, Sequence
+
+from lodefs.chunkstore.errors import LodefsError
+from lodefs.chunkstore.format.names import digest_of
+from lodefs.proxy.cache.chunk_cache import Cache, Flat, NewChunk, Place
+from lodefs.proxy.cache.reader import CacheReader
+from lodefs.proxy.fetch.pack_indexes import PackIndexes
+from lodefs.proxy.read.dataset_file import DatasetFile, position_of
+from lodefs.proxy.runtime.thread_pools import Pools
+
+PAUSE_S = 0.5  # what lands meanwhile is done in one go
+NOTED_MAX = 256
+TRIES = 20  # while chunks of the file are missing, since they may be on their way
+BATCH_CHUNKS = 64  # copied in one go: some 4 MiB
+
+log = logging.getLogger("lodefs.cache")
+
+_Copy = tuple[Place, bytes, int]  # a chunk in the cache, its id, its offset in the dataset file
+
+
+class FlatCompletion:
+    """Completes flat files of one cache. Used from the event loop alone."""
+
+    def __init__(
+        self, cache: Cache, reads: CacheReader, indexes: PackIndexes, pools: Pools
+    ) -> None:
+        self._cache = cache
+        self._reads = reads
+        self._indexes = indexes
+        self._pools = pools
+        self._noted: dict[bytes, tuple[DatasetFile, int]] = {}  # and how often to try
+        self._task: asyncio.Task[None] | None = None
+
+    def note(self, known: DatasetFile, tries: int = TRIES) -> None:
+        """A large file is read, and may be whole in the cache, though not in its flat file."""
+        flat = known.flat
+        if flat is None or self._cache.complete_flat(flat.content) is not None:
+            return
+        if len(self._noted) < NOTED_MAX:
+            self._noted.setdefault(flat.content, (known, tries))
+            if self._task is None:
+                self._task = asyncio.create_task(self._run())
+
+    async def _run(self) -> None:
+        try:
+            while self._noted:
+                await asyncio.sleep(PAUSE_S)
+                noted, self._noted = self._noted, {}
+                for known, tries in noted.values():
+                    if not await self._try(known) and tries > 1:
+                        self.note(known, tries - 1)
+        finally:
+            self._task = None
+
+    async def _try(self, known: DatasetFile) -> bool:
+        """Whether there is nothing more to do for a file."""
+        flat = known.flat
+        assert flat is not None
+        try:
+            gaps = await self._pools.disk.run(self._cache.gaps, flat)
+            size_bytes = sum(end - first for first, end in gaps)
+            if not gaps or not self._cache.has_room(size_bytes):
+                return True
+            async for copies in self._copies(known, gaps):
+                if copies is None:
+                    return False
+            async for copies in self._copies(known, gaps):
+                if not copies or not await self._pools.disk.run(self._copy, flat, copies):
+                    return True
+        except LodefsError as error:
+            log.info("a flat file is not completed: %s", error)
+        return True
+
+    async def _copies(
+        self, known: DatasetFile, gaps: Sequence[tuple[int, int]]
+    ) -> AsyncIterator[list[_Copy] | None]:
+        """The chunks of all gaps, some at a time; None at the first that the cache lacks."""
+        for first, end in gaps:
+            at = first
+            while at < end:
+                position = await position_of(self._indexes, known, at)
+                index, chunk, shift = position.loaded.index, position.chunk, position.shift
+                last = bisect_left(index.raw_offsets, end - shift, chunk)
+                last = min(max(last, chunk + 1), position.segment_end, chunk + BATCH_CHUNKS)
+                copies: list[_Copy] = []
+                places = await self._reads.find(index, chunk, last - chunk)
+                for n, place in enumerate(places, chunk):
+                    if place is None:
+                        yield None
+                        return
+                    copies.append((place, index.chunk_id(n), shift + index.raw_offsets[n]))
+                yield copies
+                at = shift + index.raw_offsets[last]
+
+    def _copy(self, flat: Flat, copies: list[_Copy]) -> bool:
+        """Verifies the chunks and stores them in the flat file; False if that does not work: who
+        reads the file finds out why."""
+        chunks: list[NewChunk] = []
+        for place, chunk_id, offset in copies:
+            try:
+                with place.file.in_use() as fd:
+                    raw = os.pread(fd, place.size_bytes, place.offset)
+            except OSError:
+                return False
+            if digest_of(raw) != chunk_id:
+                return False
+            chunks.append(NewChunk(chunk_id, raw, offset))
+        return bool(self._cache.store(chunks, flat))
+
+    async def close(self) -> None:
+        """Stops completing files."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)

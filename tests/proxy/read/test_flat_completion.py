@@ -1,0 +1,155 @@
+"""Large files become whole in the cache, whatever was read before; nothing is fetched for it."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from lodefs.chunkstore.nodeapi.wire import Used
+from lodefs.proxy.cache.chunk_cache import CacheSettings
+from lodefs.proxy.read import flat_completion
+from lodefs.proxy.service.store_node import StoreNode
+from tests.support.proxy.rig import MIB, REPO, Rig, file_of, read_path, run, until
+
+BIG = random.Random(1).randbytes(2 * MIB)
+REPEATED = BIG[: MIB // 2] * 4
+CHUNK_SIZE_BYTES = 1 << 14
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Completion does not wait for more to come."""
+    monkeypatch.setattr(flat_completion, "PAUSE_S", 0.001)
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Rig:
+    files = {b"big": BIG, b"repeated": REPEATED}
+    return Rig(tmp_path, files, chunk_size_bytes=CHUNK_SIZE_BYTES, pack_chunks=1000)
+
+
+async def is_complete(node: StoreNode, path: bytes) -> bool:
+    """Whether the cache has the file whole, when all work for it is done."""
+    await until(lambda: not node.status()["in_flight_bytes"])
+    await until(lambda: node.files._completion._task is None)
+    file = await file_of(node, path)
+    return node._cache.complete_flat(file.content_id) is not None
+
+
+async def scatter(node: StoreNode, path: bytes, first: int = 0, count: int | None = None) -> None:
+    """Has chunks of a file lie in slabs."""
+    file = await file_of(node, path)
+    known = await node.files._add_file(file)
+    for segment in known.segments:
+        loaded = await node.packs.index(segment.pack, cached=False, from_origin=False)
+        at, wanted = segment.first + first, segment.count - first if count is None else count
+        async for _ in node.packs.chunks(loaded, at, wanted, from_origin=False):
+            pass
+
+
+async def report(node: StoreNode, path: bytes) -> None:
+    """A mount tells that it read a file by chunks."""
+    file = await file_of(node, path)
+    commit = file.snapshot.commit
+    await node.used(Used([], 1, 1, REPO, commit, [file.entry.ino]))
+
+
+def test_a_file_read_whole_becomes_whole(rig: Rig) -> None:
+    """Though parts of it lie in slabs, since they came with other files."""
+
+    async def work(node: StoreNode) -> None:
+        await scatter(node, b"big", 10, 20)
+        await scatter(node, b"big", 100, 3)
+        assert await read_path(node, b"big", 50_000, 10) == BIG[50_000:50_010]
+        assert await read_path(node, b"big") == BIG
+        assert await is_complete(node, b"big")
+        assert await read_path(node, b"big") == BIG
+
+    run(rig, work)
+
+
+def test_a_file_that_lies_in_slabs_becomes_whole_when_it_is_read(rig: Rig) -> None:
+    """A mount that reads it by chunks tells the proxy, which copies it without asking the store."""
+
+    async def work(node: StoreNode) -> None:
+        await scatter(node, b"big")
+        assert not await is_complete(node, b"big")
+        rig.reset()
+        await report(node, b"big")
+        assert await is_complete(node, b"big")
+        assert not rig.objects.ranges
+        assert await read_path(node, b"big") == BIG
+
+    run(rig, work)
+
+
+def test_a_file_of_repeated_chunks_becomes_whole(rig: Rig) -> None:
+    """A chunk that stands in a file several times is written to all its places."""
+
+    async def work(node: StoreNode) -> None:
+        assert await read_path(node, b"repeated") == REPEATED
+        assert await is_complete(node, b"repeated")
+        assert await read_path(node, b"repeated") == REPEATED
+
+    run(rig, work)
+
+
+def test_nothing_is_fetched_to_complete_a_file(rig: Rig) -> None:
+    """A file of which the cache lacks a chunk stays as it is."""
+
+    async def work(node: StoreNode) -> None:
+        await scatter(node, b"big", 0, 100)
+        rig.reset()
+        await report(node, b"big")
+        assert not await is_complete(node, b"big")
+        assert not rig.objects.ranges
+
+    run(rig, work)
+
+
+def test_nothing_is_evicted_to_complete_a_file(rig: Rig) -> None:
+    """A cache that is full enough keeps what it has."""
+
+    async def work(node: StoreNode) -> None:
+        await scatter(node, b"big")
+        node._cache.settings = CacheSettings(node._cache.settings.path, 3 * MIB)
+        await report(node, b"big")
+        assert not await is_complete(node, b"big")
+        assert not node._cache.flats
+
+    run(rig, work)
+
+
+def test_wrong_bytes_are_not_copied(rig: Rig) -> None:
+    """A slab that somebody wrote to completes no file; reads still give the right bytes."""
+
+    async def work(node: StoreNode) -> None:
+        await scatter(node, b"big")
+        (slab,) = node._cache.files.values()
+        with slab.path.open("r+b") as file:
+            file.seek(MIB)
+            file.write(os.urandom(100))
+        await report(node, b"big")
+        assert not await is_complete(node, b"big")
+
+    run(rig, work)
+
+
+def test_reports_of_nonsense_are_harmless(rig: Rig) -> None:
+    """Unknown repositories, commits and numbers complete nothing."""
+
+    async def work(node: StoreNode) -> None:
+        file = await file_of(node, b"big")
+        for repo, commit, ino in (
+            ("no/such", file.snapshot.commit, 1),
+            (REPO, "zz", 1),
+            (REPO, file.snapshot.commit, 1),
+            (REPO, file.snapshot.commit, 4711),
+        ):
+            await node.used(Used([], 0, 0, repo, commit, [ino]))
+        assert not node._cache.files
+
+    run(rig, work)
