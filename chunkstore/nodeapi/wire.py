@@ -50,7 +50,7 @@ class Origin(StrEnum):
 
 
 _Number = Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]
-_Ino = Annotated[int, msgspec.Meta(ge=0, lt=1 << 63)]
+_Ino = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 _Amount = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
 
 
