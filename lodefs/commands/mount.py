@@ -21,9 +21,9 @@ from lodefs.cli import exit_codes, text
 from lodefs.cli.options import SPEC, json_option, refuse, session_command, write_json, write_line
 from lodefs.mount.kernel import features
 from lodefs.mount.lifecycle.handover import State
+from lodefs.mount.lifecycle.mount_target import check_mountpoint
 from lodefs.mount.lifecycle.mounter import (
     Mounted,
-    check_mountpoint,
     list_mounts,
     mount_here,
     state_of,

@@ -134,7 +134,7 @@ class _Answer(msgspec.Struct, frozen=True):
 
 class Door:
     """Answers those who come to a mount's socket. ``supervised``: by the mount's supervisor.
-    ``traffic`` tells what was read, ``is_ready`` whether the mount counts as made."""
+    ``traffic`` tells what was read."""
 
     def __init__(
         self,
@@ -142,12 +142,10 @@ class Door:
         *,
         supervised: bool,
         traffic: Callable[[], Traffic] | None = None,
-        is_ready: Callable[[], bool] = lambda: True,
     ) -> None:
         self._grip = grip
         self._supervised = supervised
         self._traffic = traffic
-        self._is_ready = is_ready
         self._listener = socket.socket(fileno=os.dup(grip.listener))
 
     def fileno(self) -> int:
@@ -158,10 +156,11 @@ class Door:
         """Answer no more."""
         self._listener.close()
 
-    def answer(self, *, busy: bool = False) -> socket.socket | None:
+    def answer(self, *, busy: bool = False, ready: bool = True) -> socket.socket | None:
         """Answer one. What it returns is to be closed; TAKEN comes over it when all has arrived.
 
-        ``busy``: nothing is handed over now. Whoever behaves badly is just not answered.
+        ``busy``: nothing is handed over now. ``ready``: the mount counts as made. Whoever behaves
+        badly is just not answered.
         """
         try:
             client, _ = self._listener.accept()
@@ -171,39 +170,41 @@ class Door:
             client.settimeout(SERVE_TIMEOUT_S)
             if _peer_uid(client) in (os.geteuid(), 0):
                 asked = client.recv(ASK_BYTES_MAX)
-                refusal = self._refusal(busy=busy) if asked == TAKE_OVER else None
+                refusal = self._refusal(busy=busy, ready=ready) if asked == TAKE_OVER else None
                 if asked == TAKE_OVER and refusal is None:
                     self._hand_over(client)
                     return client
                 if asked in (STATE, TAKE_OVER):
-                    self._say(client, refusal)
+                    self._say(client, refusal, ready=ready)
         except OSError:
             pass
         client.close()
         return None
 
-    def _refusal(self, *, busy: bool) -> Failure | None:
+    def _refusal(self, *, busy: bool, ready: bool) -> Failure | None:
         """Why the mount is not handed over now."""
         if not self._grip.session.resend:
             return Failure("Unavailable", "the kernel cannot hand this mount over (before Linux "
                            "6.9): unmount it and mount it again")  # fmt: skip
+        if not ready:
+            return Failure("InUse", "the mount is still being made")
         if busy:
             return Failure("InUse", "another take-over of this mount is under way")
         return None
 
-    def _say(self, client: socket.socket, failure: Failure | None) -> None:
-        client.send(msgspec.msgpack.encode(_Answer(self._state(), failure)))
+    def _say(self, client: socket.socket, failure: Failure | None, *, ready: bool) -> None:
+        client.send(msgspec.msgpack.encode(_Answer(self._state(ready=ready), failure)))
 
     def _hand_over(self, client: socket.socket) -> None:
         named = self._grip.named_fds()
         names = tuple(name for name, _ in named)
-        answer = _Answer(self._state(), None, self._grip.passport(), names)
+        answer = _Answer(self._state(ready=True), None, self._grip.passport(), names)
         socket.send_fds(client, [msgspec.msgpack.encode(answer)], [fd for _, fd in named])
 
-    def _state(self) -> State:
+    def _state(self, *, ready: bool) -> State:
         traffic = self._traffic() if self._traffic is not None else None
         proxy = self._grip.job.options.proxy
-        return State(os.getpid(), self._supervised, traffic, self._is_ready(), proxy)
+        return State(os.getpid(), self._supervised, traffic, ready, proxy)
 
 
 class Taken(msgspec.Struct, frozen=True):

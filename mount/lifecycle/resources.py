@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -134,20 +134,9 @@ def traffic(grip: Grip) -> Table | None:
     return None if fd is None else Table(fd)
 
 
-def maker(mounted: mount_table.Mount) -> int:
-    """The process that made a mount; 0 where that is not known. Device numbers are given again as
-    soon as they are free, but then the socket is another one."""
-    place = control_socket.find(mounted.device, folders())
-    if place is not None:
-        with suppress(Unavailable):
-            return control_socket.maker(place)
-    return 0
-
-
-def door(grip: Grip, *, supervised: bool, is_ready: Callable[[], bool]) -> Door | None:
+def door(grip: Grip, *, supervised: bool) -> Door | None:
     """Where others ask for the mount; None where they cannot."""
     if grip.listener < 0:
         return None
     table = traffic(grip)
-    total = table.total if table is not None else None
-    return Door(grip, supervised=supervised, traffic=total, is_ready=is_ready)
+    return Door(grip, supervised=supervised, traffic=table.total if table is not None else None)

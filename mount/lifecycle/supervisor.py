@@ -27,7 +27,9 @@ import msgspec
 from lodefs.chunkstore.errors import LodefsError, Unavailable
 from lodefs.mount.kernel import device, fuse_abi
 from lodefs.mount.kernel.session import Session
+from lodefs.mount.lifecycle import startup
 from lodefs.mount.lifecycle.handover import TAKEN, Door
+from lodefs.mount.lifecycle.startup import Requester
 from lodefs.mount.shm.process_table import Roster
 
 CHECK_S = 1.0  # how often workers are looked at
@@ -44,8 +46,8 @@ class Post(msgspec.Struct, frozen=True):
     """What a worker is given. ``supervisor_fd`` is a pidfd; ``marks`` are of its threads; ``slot``
     is of the roster, -1 without one.
 
-    ``serving`` is to be called once it serves: where it can live without its supervisor, it
-    does from then on.
+    ``serving`` is to be called once it serves, in the main thread, and again when ``made_fd`` gets
+    readable: where it can live without its supervisor, it does from then on.
     """
 
     index: int
@@ -53,6 +55,7 @@ class Post(msgspec.Struct, frozen=True):
     marks: memoryview[float]
     supervisor_fd: int
     serving: Callable[[], None]
+    made_fd: int
     slot: int = -1
 
 
@@ -85,9 +88,10 @@ class Supervisor:
     nobody, and nobody waits for it. With a ``roster``
     workers outlive the supervisor; ``door`` is where others ask for the mount. When one has
     taken it, ``left`` is true. ``settled``: its workers serve, and others do not any more.
-    ``over``: the connection had ended when this did. ``kept``: the descriptors are also kept
-    elsewhere, so that the mount lives on without any process. Must be called in a process without
-    threads.
+    ``requester``: who is to acknowledge that the mount is ready; ``made``: that has happened, or
+    there is none. ``over``: the connection had ended when this did. ``kept``: the descriptors are
+    also kept elsewhere, so that the mount lives on without any process. Must be called in a process
+    without threads.
     """
 
     def __init__(
@@ -105,8 +109,12 @@ class Supervisor:
         roster: Roster | None = None,
         door: Door | None = None,
         kept: bool = False,
+        requester: Requester | None = None,
     ) -> None:
         self.left = False
+        self.made = requester is None
+        self._requester = requester
+        self._made_fd = startup.new_done_fd(done=True) if requester is None else requester.done_fd
         self._may_leave = kept or roster is not None
         self.settled = False
         self.over = False
@@ -144,7 +152,8 @@ class Supervisor:
         confirm: Callable[[], None] = lambda: None,
     ) -> None:
         """Return when the connection has ended, the mount was taken over, ``on_ready`` said
-        False, or a signal came: SIGTERM, SIGINT, SIGHUP to end, SIGUSR2 to leave it.
+        False, the requester has gone or was too slow before the mount was made, or a signal came:
+        SIGTERM, SIGINT, SIGHUP to end, SIGUSR2 to leave it.
 
         ``ready`` is run in a child process; what that exits with is given to ``on_ready``. None:
         that is called with 0 at once.
@@ -163,7 +172,10 @@ class Supervisor:
             deadline_s = time.monotonic() + ready_timeout_s
             if ready is not None:
                 self._start_probe(ready)
-            self._succeed(confirm)
+            if self._requester is not None:
+                self._poll.register(self._requester, select.POLLIN)
+            else:
+                self._succeed(confirm)
             if self._door is not None:
                 self._poll.register(self._door, select.POLLIN)
             if ready is None and not on_ready(0):
@@ -179,28 +191,41 @@ class Supervisor:
     def _turn(self, on_ready: Callable[[int], bool], deadline_s: float) -> bool:
         """Wait for something to happen and deal with it; False at the end."""
         for fd, _ in self._poll.poll(self._pause_s() * 1000):
-            if fd == self._probe[1] and not on_ready(self._reap_probe()):
+            if not self._react(fd, on_ready):
                 return False
-            for place in self._places:
-                if fd == place.pid_fd and not self._reap(place):
-                    return False
-                if place.listening and fd == place.call_fd:
-                    self._hear_call(place)
-            if self._door is not None and fd == self._door.fileno():
-                self._answer_door(self._door)
-            if self._taker is not None and fd == self._taker.fileno():
-                self._hear(self._taker)
         now_s = time.monotonic()
         if self._probe[0] and now_s > deadline_s:
             os.kill(self._probe[0], signal.SIGKILL)
             return on_ready(-1)
+        if not self.made and now_s > deadline_s:
+            return False
         for place in self._places:
-            if not place.pid and not place.listening and now_s >= place.start_at_s:
+            may_start = self.made or place.call_fd < 0
+            if may_start and not place.pid and not place.listening and now_s >= place.start_at_s:
                 self._restart(place)
             elif place.pid and any(0 < mark < now_s - self._hang_s for mark in place.marks):
                 self._say(f"worker {place.pid} hangs; it is killed and replaced")
                 os.kill(place.pid, signal.SIGKILL)
                 _clear(place.marks)
+        return True
+
+    def _react(self, fd: int, on_ready: Callable[[int], bool]) -> bool:
+        """Deal with a descriptor that is readable; False at the end."""
+        if self._requester is not None and fd == self._requester.fileno():
+            if not self._requester.acknowledged():
+                return False
+            self._settle(self._requester)
+        if fd == self._probe[1] and not on_ready(self._reap_probe()):
+            return False
+        for place in self._places:
+            if fd == place.pid_fd and not self._reap(place):
+                return False
+            if place.listening and fd == place.call_fd:
+                self._hear_call(place)
+        if self._door is not None and fd == self._door.fileno():
+            self._answer_door(self._door)
+        if self._taker is not None and fd == self._taker.fileno():
+            self._hear(self._taker)
         return True
 
     def _pause_s(self) -> float:
@@ -215,10 +240,10 @@ class Supervisor:
 
     def _on_signal(self, number: int, _frame: object) -> None:
         self._stop = True
-        self.left = self.left or (number == signal.SIGUSR2 and self._may_leave)
+        self.left = self.left or (number == signal.SIGUSR2 and self._may_leave and self.made)
 
     def _answer_door(self, door: Door) -> None:
-        taker = door.answer(busy=self._taker is not None)
+        taker = door.answer(busy=self._taker is not None, ready=self.made)
         if taker is not None:
             self._taker = taker
             self._poll.register(taker, select.POLLIN)
@@ -235,6 +260,15 @@ class Supervisor:
             return
         self._taker = None
         taker.close()
+
+    def _settle(self, requester: Requester) -> None:
+        """The requester has acknowledged the mount: from now on its workers live without us."""
+        self._poll.unregister(requester)
+        self._requester = None
+        self.made = True
+        requester.done()
+        self._succeed(lambda: None)
+        requester.settle()
 
     def _succeed(self, confirm: Callable[[], None]) -> None:
         """Wait until all own workers serve; then end those that others left, one by one.
@@ -289,6 +323,7 @@ class Supervisor:
                 place.marks,
                 self._me,
                 lambda: self._serving(place.slot),
+                self._made_fd,
                 place.slot,
             )
             # Who answers nobody must not keep the requests of others alive.
@@ -349,11 +384,11 @@ class Supervisor:
         return pid_fd
 
     def _serving(self, slot: int) -> None:
-        """In a worker: it is written down, so that any supervisor can find it, and lives on its
-        own then."""
-        if self._roster is not None:
-            self._roster.enter(slot)
+        """In a worker, when the mount is made: it is written down, so that any supervisor can find
+        it, and lives on its own then."""
+        if self._roster is not None and startup.is_done(self._made_fd):
             _die_with_parent(None)
+            self._roster.enter(slot)
 
     def _fds(self) -> set[int]:
         return {self._fd, *self._more, *(place.fd for place in self._places)}
@@ -373,8 +408,9 @@ class Supervisor:
             _die_with_parent(supervisor)
             for fd in self._fds() - keep:
                 os.close(fd)
-            if self._taker is not None:
-                self._taker.close()
+            for other in (self._taker, self._requester):
+                if other is not None:
+                    other.close()
             status = main() or 0
         except BaseException as error:  # noqa: BLE001 - no child may go on as its parent
             self._say(f"child {os.getpid()}: {type(error).__name__}: {error}")

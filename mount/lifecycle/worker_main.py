@@ -64,14 +64,20 @@ class Attendant:
         self.alone = False  # whether the supervisor is gone
         self._poll = select.poll()
         self._poll.register(lines.fileno(self._index), select.POLLIN)
+        self._made_fd = post.made_fd
+        self._serving = post.serving
         if roster is not None:
             self._poll.register(self._supervisor_fd, select.POLLIN)
+            self._poll.register(self._made_fd, select.POLLIN)
 
     def run(self, ended: Event) -> None:
         """Return when the connection is over."""
         next_s = 0.0
         while not ended.is_set():
             fds = {fd for fd, _ in self._poll.poll(self._pause_s() * 1000)}
+            if self._made_fd in fds:
+                self._poll.unregister(self._made_fd)
+                self._serving()
             if self._supervisor_fd in fds:
                 self._lose_supervisor()
             if self._door is not None and self._door.fileno() in fds:

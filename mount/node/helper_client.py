@@ -22,11 +22,11 @@ import msgspec
 
 from lodefs.chunkstore.errors import DeadlineExceeded, Unavailable
 from lodefs.chunkstore.nodeapi.wire import error_of
-from lodefs.mount.lifecycle import spawn
+from lodefs.mount.lifecycle import spawn, startup
+from lodefs.mount.mount_spec import MountRequest, Reply
 from lodefs.mount.node.helper_process import Ticket
-from lodefs.mount.node.helper_requests import Answer, Order
+from lodefs.mount.node.helper_requests import Order
 
-ANSWER_BYTES_MAX = 65536
 MARGIN_S = 1.0  # for an answer to come after the time limit, before the nursery counts as hanging
 END_TIMEOUT_S = 5.0
 
@@ -90,7 +90,7 @@ class Nursery:
         if process is not None:
             process.end(END_TIMEOUT_S)
 
-    def run(self, order: Order, timeout_s: float) -> Answer:
+    def run(self, order: Order, timeout_s: float) -> Reply:
         """Have an order done. Its errors; DeadlineExceeded; Unavailable where that fails twice."""
         ticket = Ticket(order, time.monotonic() + timeout_s)
         answer = self._try(ticket) or self._try(ticket)
@@ -100,7 +100,7 @@ class Nursery:
             raise error_of(answer.failure)
         return answer
 
-    def _try(self, ticket: Ticket) -> Answer | None:
+    def _try(self, ticket: Ticket) -> Reply | None:
         """None where the order was lost, with the nursery or with its child."""
         try:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -111,11 +111,14 @@ class Nursery:
                 process = self._send(ticket, theirs.fileno())
             ours.settimeout(_left_s(ticket) + MARGIN_S)
             try:
-                data = ours.recv(ANSWER_BYTES_MAX)
+                data = ours.recv(startup.REPLY_BYTES_MAX)
             except TimeoutError as error:
                 self._drop(process)  # it did not even say that the time is up
                 raise DeadlineExceeded("not done in time: the process that mounts hangs") from error
-        return msgspec.msgpack.decode(data, type=Answer) if data else None
+            reply = msgspec.msgpack.decode(data, type=Reply) if data else None
+            if reply is not None and reply.failure is None:
+                _acknowledge(ticket, ours)
+        return reply
 
     def _send(self, ticket: Ticket, fd: int) -> _Process:
         """Give an order to the nursery, to a new one where it is gone. Unavailable,
@@ -151,6 +154,18 @@ class Nursery:
                 return
             self._process = None
         process.end(0)
+
+
+def _acknowledge(ticket: Ticket, channel: socket.socket) -> None:
+    """A mount that is ready stays when it is acknowledged in time; other orders need nothing."""
+    if not isinstance(ticket.order, MountRequest):
+        return
+    with contextlib.suppress(TimeoutError):
+        if startup.acknowledge(channel):
+            return
+    if not _left_s(ticket):
+        raise DeadlineExceeded("not done in time")
+    raise Unavailable("the mount's process was killed; try again")
 
 
 def _send_in_time(control: socket.socket, data: bytes, fd: int, ticket: Ticket) -> None:

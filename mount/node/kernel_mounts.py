@@ -20,7 +20,15 @@ from lodefs.chunkstore.nodeapi.cache_control import (
 )
 from lodefs.chunkstore.nodeapi.control_client import NodeCalls
 from lodefs.mount.kernel import mount_table
-from lodefs.mount.lifecycle import control_socket, handover, mounter, process_scan, resources
+from lodefs.mount.lifecycle import (
+    control_socket,
+    handover,
+    mount_target,
+    mounter,
+    process_scan,
+    resources,
+)
+from lodefs.mount.mount_spec import MountRequest, TakeOver
 from lodefs.mount.node import helper_requests
 from lodefs.mount.node.helper_client import Nursery
 from lodefs.mount.node.interface import Found, Source, Standing, Traffic
@@ -60,7 +68,7 @@ class KernelMounts:
         deadline_s = time.monotonic() + timeout_s
         options = self._options(source, rev, "", timeout_s)
         with _told(options.proxy, timeout_s):
-            snapshot = mounter.resolve(options, _left_s(deadline_s)).snapshot
+            snapshot = mount_target.resolve(options, _left_s(deadline_s)).snapshot
         return Found(snapshot.commit, snapshot.files, snapshot.size_bytes)
 
     def mount(self, source: Source, commit: str, place: str, timeout_s: float) -> None:
@@ -68,7 +76,7 @@ class KernelMounts:
         deadline_s = time.monotonic() + timeout_s
         options = self._options(source, commit, place, timeout_s)
         with _told(options.proxy, timeout_s):
-            self._nursery.run(helper_requests.Mount(options), _left_s(deadline_s))
+            self._nursery.run(MountRequest(options), _left_s(deadline_s))
 
     def unmount(self, place: str, timeout_s: float) -> None:
         """See NodeMounts."""
@@ -108,7 +116,7 @@ class KernelMounts:
 
     def revive(self, place: str, timeout_s: float) -> None:
         """See NodeMounts."""
-        self._nursery.run(helper_requests.Revive(place, self._log_path), timeout_s)
+        self._nursery.run(TakeOver(place, self._log_path), timeout_s)
 
     def traffic(self, place: str, timeout_s: float) -> Traffic | None:
         """See NodeMounts."""

@@ -23,9 +23,11 @@ import lodefs
 from lodefs.chunkstore.errors import DeadlineExceeded, InUse, LodefsError, Unavailable
 from lodefs.mount.kernel import mount_syscalls, mount_table
 from lodefs.mount.lifecycle import control_socket, handover, mounter, process_scan, resources, spawn
+from lodefs.mount.mount_spec import MountRequest, TakeOver
 from lodefs.mount.node import helper_client as nurseries
 from lodefs.mount.node import helper_requests
 from lodefs.mount.node.helper_client import Nursery
+from lodefs.mount.node.helper_process import Ticket
 from lodefs.mount.options import MountOptions
 from lodefs.mount.shm.traffic_counters import Traffic
 from tests.support.mount.fake_proxy import FakeProxy
@@ -62,9 +64,9 @@ class Places:
         path.mkdir()
         return str(path)
 
-    def mount(self, place: str) -> helper_requests.Mount:
+    def mount(self, place: str) -> MountRequest:
         """The order to mount the sample there."""
-        return helper_requests.Mount(
+        return MountRequest(
             MountOptions(
                 repo="demo",
                 rev=SAMPLE.snapshot.commit,
@@ -161,6 +163,95 @@ def test_a_late_order_is_taken_back(nursery: Nursery, places: Places, proxy: Fak
     assert (Path(place) / "a").read_bytes() == b"hello"
 
 
+@pytest.mark.parametrize("stopped", ["supervisor", "workers", "all"])
+def test_a_mount_that_is_stopped_while_it_is_made(
+    nursery: Nursery, places: Places, proxy: FakeProxy, stopped: str
+) -> None:
+    """The order fails in time, and leaves no mount and no process."""
+    place = places.new("place")
+    came, go = hold_reads(proxy, reads=100, where="/children")
+    with ThreadPoolExecutor(1) as pool:
+        late = pool.submit(nursery.run, places.mount(place), 3.0)
+        assert came.wait(WAIT_S)
+        [supervisor] = workers_of(nursery.pid)
+        workers = workers_of(supervisor)
+        assert places.mounted()
+        chosen = {"supervisor": [supervisor], "workers": workers, "all": [supervisor, *workers]}
+        for pid in chosen[stopped]:
+            os.kill(pid, signal.SIGSTOP)
+        with pytest.raises(DeadlineExceeded):
+            late.result(WAIT_S)
+    until(lambda: not places.mounted())
+    until(lambda: not any(map(alive, [supervisor, *workers])))
+    go.set()
+    nursery.run(places.mount(place), WAIT_S)
+    assert (Path(place) / "a").read_bytes() == b"hello"
+
+
+@pytest.mark.parametrize("killed", ["supervisor", "workers", "all"])
+def test_a_mount_that_is_killed_while_it_is_made(
+    nursery: Nursery, places: Places, proxy: FakeProxy, killed: str
+) -> None:
+    """The order fails with an error of ours and leaves nothing; workers alone are replaced."""
+    place = places.new("place")
+    came, go = hold_reads(proxy, reads=100, where="/children")
+    with ThreadPoolExecutor(1) as pool:
+        order = pool.submit(nursery.run, places.mount(place), WAIT_S)
+        assert came.wait(WAIT_S)
+        [supervisor] = workers_of(nursery.pid)
+        workers = workers_of(supervisor)[:2]  # the third one reads the root
+        chosen = {"supervisor": [supervisor], "workers": workers, "all": [supervisor, *workers]}
+        for pid in chosen[killed]:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        go.set()
+        if killed == "workers":
+            order.result(WAIT_S)
+            assert (Path(place) / "a").read_bytes() == b"hello"
+            return
+        with pytest.raises(Unavailable):
+            order.result(WAIT_S)
+    assert not places.mounted()
+    until(lambda: not any(map(alive, [supervisor, *workers])))
+
+
+def test_a_plugin_that_is_killed_leaves_no_mount(
+    nursery: Nursery, places: Places, proxy: FakeProxy
+) -> None:
+    """Whenever it is killed before it has acknowledged the mount, also when that is ready."""
+    for reads in (0, 100):
+        place = places.new(f"place{reads}")
+        came, go = hold_reads(proxy, reads=reads, where="/children")
+        plugin, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with plugin:
+            with theirs:
+                ticket = Ticket(places.mount(place), time.monotonic() + WAIT_S)
+                nursery._send(ticket, theirs.fileno())
+            if reads:
+                assert came.wait(WAIT_S)
+            else:
+                assert select.select([plugin], [], [], WAIT_S)[0]  # the answer is there
+            assert places.mounted()
+            [supervisor] = workers_of(nursery.pid)
+        until(lambda: not places.mounted())
+        until(lambda pid=supervisor: not alive(pid))
+        go.set()
+
+
+def test_the_workers_of_a_new_mount_live_without_their_supervisor(
+    nursery: Nursery, places: Places
+) -> None:
+    """As soon as the mount was answered for."""
+    for n in range(MANY):
+        place = places.new(str(n))
+        nursery.run(places.mount(place), WAIT_S)
+        [supervisor] = [pid for pid in workers_of(nursery.pid) if alive(pid)]
+        os.kill(supervisor, signal.SIGKILL)
+        assert (Path(place) / "a").read_bytes() == b"hello"
+        nursery.run(helper_requests.Unmount(place), WAIT_S)
+        until(lambda: not workers_of(nursery.pid))
+
+
 def test_a_late_order_touches_no_mount_of_others(
     nursery: Nursery, places: Places, proxy: FakeProxy
 ) -> None:
@@ -211,9 +302,8 @@ def test_a_child_that_cannot_be_killed(nursery: Nursery, places: Places, proxy: 
             late.result(WAIT_S)
     nursery.run(places.mount(place), WAIT_S)
     assert nursery.pid == pid
-    os.kill(child, signal.SIGCONT)
+    until(lambda: not alive(child))  # although it is stopped
     go.set()
-    until(lambda: not alive(child))
     assert (Path(place) / "a").read_bytes() == b"hello"
 
 
@@ -384,11 +474,12 @@ from lodefs.mount.node import helper_process as forkserver, helper_requests as o
 forkserver.main()
 """
 SLOW_TAKE_BACK = """
-take_back = orders.take_back
-def slow(order, stage):
-    time.sleep(2)
-    take_back(order, stage)
-orders.take_back = slow
+from lodefs.mount.lifecycle import daemon
+take_away = daemon._take_away
+def slow(*given, **more):
+    time.sleep(1)
+    take_away(*given, **more)
+daemon._take_away = slow
 """
 
 
@@ -418,7 +509,8 @@ def test_the_next_mount_where_one_is_taken_back(
         nursery.run(helper_requests.Look(other), WAIT_S)
         go.set()
         nursery.run(places.mount(place), WAIT_S)
-        until(lambda: not workers_of(nursery.pid))
+        [found] = places.mounted()
+        until(lambda: workers_of(nursery.pid) == processes_of(found)[:1])
         assert (Path(place) / "a").read_bytes() == b"hello"
 
 
@@ -459,12 +551,13 @@ def test_nobody_waits_for_a_mount_that_is_held(nursery: Nursery, places: Places)
     """After an unmount, the end of a mount that somebody holds is waited for once."""
     place = places.new("place")
     nursery.run(places.mount(place), WAIT_S)
-    places.mounted()
+    [found] = places.mounted()
+    supervisor, *_ = processes_of(found)
     file = os.open(f"{place}/a", os.O_RDONLY)
     begun_s = time.monotonic()
     try:
         nursery.run(helper_requests.Unmount(place, 2.0), WAIT_S)
-        until(lambda: not workers_of(nursery.pid))
+        until(lambda: workers_of(nursery.pid) == [supervisor])
         assert time.monotonic() - begun_s < 4.0
     finally:
         os.close(file)
@@ -485,7 +578,7 @@ def test_before_linux_6_9(monkeypatch: pytest.MonkeyPatch, places: Places) -> No
         os.kill(workers[0], signal.SIGKILL)
         until(lambda: len(set(workers_of(supervisor)) - {workers[0]}) == len(workers))
         with pytest.raises(Unavailable, match=r"before Linux 6\.9"):
-            nursery.run(helper_requests.Revive(place), WAIT_S)
+            nursery.run(TakeOver(place), WAIT_S)
         assert (Path(place) / "deep/er/est/f").read_bytes() == b"bottom"
         assert mounter.traffic_of(place) == Traffic(cache_bytes=11)
         nursery.run(helper_requests.Unmount(place), WAIT_S)

@@ -20,7 +20,7 @@ from lodefs.chunkstore.nodeapi.cache_control import decoded
 from lodefs.chunkstore.nodeapi.wire import Origin
 from lodefs.mount.kernel import mount_syscalls, mount_table
 from lodefs.mount.lifecycle import control_socket, handover, resources
-from lodefs.mount.node import helper_requests
+from lodefs.mount.mount_spec import MountRequest
 from lodefs.mount.node.helper_client import Nursery
 from lodefs.mount.node.helper_process import Ticket
 from lodefs.mount.node.interface import Source, Traffic
@@ -213,14 +213,6 @@ def test_pins_reach_the_proxy(node: KernelMounts, proxy: FakeProxy) -> None:
     assert proxy.pins == {}
 
 
-def lose_caller(nursery: Nursery, order: helper_requests.Order) -> None:
-    """Give an order for a caller that is killed at once."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with ours, theirs:
-        ticket = Ticket(order, time.monotonic() + WAIT_S)
-        nursery._send(ticket, theirs.fileno())
-
-
 def test_a_mount_that_a_killed_plugin_left_half_made(
     nursery: Nursery, node: KernelMounts, tmp_path: Path, proxy: FakeProxy
 ) -> None:
@@ -231,19 +223,23 @@ def test_a_mount_that_a_killed_plugin_left_half_made(
     [slot] = rig.table.slots()
     place = rig.records.make_place(slot.key)
     came, go = hold_reads(proxy, reads=100, where="/children")
-    lose_caller(nursery, helper_requests.Mount(node._options(SOURCE, COMMIT, place, WAIT_S)))
-    assert came.wait(WAIT_S)
-    [left] = [one for one in node.standing(WAIT_S) if one.place == place]
-    assert not left.ready
-    first = mount_table.on_top(place)
-    assert first is not None
-    maker = resources.maker(first)
-    makers = [os.pidfd_open(pid) for pid in (maker, *workers_of(nursery.pid))]
+    order = MountRequest(node._options(SOURCE, COMMIT, place, WAIT_S))
+    plugin, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with plugin:
+        with theirs:
+            nursery._send(Ticket(order, time.monotonic() + WAIT_S), theirs.fileno())
+        assert came.wait(WAIT_S)
+        [left] = [one for one in node.standing(WAIT_S) if one.place == place]
+        assert not left.ready
+        first = mount_table.on_top(place)
+        [supervisor] = workers_of(nursery.pid)
+        makers = [os.pidfd_open(pid) for pid in (supervisor, *workers_of(supervisor))]
 
     def is_replaced() -> bool:
         found = mount_table.on_top(place)
-        return found is not None and resources.maker(found) not in (0, maker)
+        return found is not None and workers_of(nursery.pid) not in ([], [supervisor])
 
+    assert first is not None
     with ThreadPoolExecutor(1) as pool:
         mounting = pool.submit(rig.volumes.mount, "a", "b" * 64)
         until(is_replaced)
