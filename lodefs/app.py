@@ -15,7 +15,7 @@ import click
 from lodefs.chunkstore.errors import LodefsError
 from lodefs.cli import exit_codes
 from lodefs.cli.options import output_error, write_line
-from lodefs.cli.text import shown
+from lodefs.cli.text import escaped
 from lodefs.settings.session import Session
 
 # Each command, the module of lodefs.commands that holds it, and its line in the help. Modules are
@@ -57,11 +57,17 @@ Completion for bash (zsh, fish: the same with their names):
 
 
 class OutputClosedError(Exception):
-    """Whoever read our output is gone. click would take a BrokenPipeError for itself."""
+    """The reader of our output is gone. click handles BrokenPipeError in a way of its own."""
 
 
 class LazyCommands(click.Group):
     """A group whose commands are imported when they are used."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """`lodefs help COMMAND` means `lodefs COMMAND --help`."""
+        if args[:1] == ["help"]:
+            args = [*args[1:], "--help"]
+        return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> object:
         try:
@@ -82,8 +88,8 @@ class LazyCommands(click.Group):
             near = get_close_matches(args[0], COMMANDS, n=1)
             if not near:
                 raise
-            told = f"{error.message} Did you mean {near[0]}?"
-            raise click.UsageError(told, error.ctx) from None
+            message = f"{error.message} Did you mean {near[0]}?"
+            raise click.UsageError(message, error.ctx) from None
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return list(COMMANDS)
@@ -117,6 +123,7 @@ def _show_version(ctx: click.Context, param: click.Parameter, asked: bool) -> No
 @click.option("--store", metavar="URL", help="s3://BUCKET/PREFIX or a directory [LODEFS_STORE].")
 @click.option("--proxy", metavar="URL", help="unix:/PATH or http://HOST:PORT [LODEFS_PROXY].")
 @click.option(
+    "-v",
     "--version",
     is_flag=True,
     is_eager=True,
@@ -129,14 +136,14 @@ def cli(ctx: click.Context, store: str | None, proxy: str | None) -> None:
     """Versioned datasets on S3: pushed once, cached once per node, mounted in a second."""
     if not isinstance(ctx.obj, Session):
         ctx.obj = Session(dict(os.environ))
-    ctx.obj.use(store=store, proxy=proxy)
-    if not gc.isenabled():  # lodefs.main: until here all is imported, and stays
+    ctx.obj.apply_options(store=store, proxy=proxy)
+    if not gc.isenabled():  # lodefs.main: what is imported by now stays
         gc.freeze()
         gc.enable()
 
 
 def run(arguments: Sequence[str] | None, session: Session) -> int:
-    """One command line; the exit code. Errors are one line on standard error."""
+    """Runs one command line and returns its exit code. An error is one line on standard error."""
     _prepare_output()
     try:
         cli.main(arguments, prog_name="lodefs", standalone_mode=False, obj=session)
@@ -156,17 +163,18 @@ def run(arguments: Sequence[str] | None, session: Session) -> int:
     except LodefsError as error:
         if session.debug:
             raise
-        return _failed(shown(str(error)), exit_codes.code_of(error))
+        hints = getattr(error, "__notes__", [])
+        return _failed(escaped("; ".join([str(error), *hints])), exit_codes.code_of(error))
     except OSError as error:  # the local file system, at the edge: a full disk, a missing file
         if session.debug:
             raise
-        return _failed(shown(str(error)), exit_codes.code_of_os(error))
-    except Exception as error:  # a mistake of ours: still one line, and how to see more
+        return _failed(escaped(str(error)), exit_codes.code_of_os(error))
+    except Exception as error:  # a bug of lodefs: still one line, and how to see more
         if session.debug:
             raise
-        told = f"{type(error).__name__}: {shown(str(error))}"
+        message = f"{type(error).__name__}: {escaped(str(error))}"
         return _failed(
-            f"{told} (a fault of lodefs; LODEFS_DEBUG=1 shows where)", exit_codes.FAILURE
+            f"{message} (a fault of lodefs; LODEFS_DEBUG=1 shows where)", exit_codes.FAILURE
         )
     finally:
         session.close()
@@ -180,8 +188,8 @@ def _flush_output() -> None:
 
 
 def _prepare_output() -> None:
-    """A character that the terminal's encoding lacks is escaped, and no error. Where standard
-    output was closed (``>&-``), each write fails, as it does in C."""
+    """Escapes characters that the terminal's encoding lacks. If standard output was closed
+    (``>&-``), each write fails, as in C."""
     if sys.stdout is None:
         sys.stdout = os.fdopen(os.open(os.devnull, os.O_RDONLY), "w")
     for stream in (sys.stdout, sys.stderr):
@@ -190,26 +198,26 @@ def _prepare_output() -> None:
 
 
 def _with_where_to_look(error: click.ClickException) -> str:
-    message = shown(error.format_message())
+    message = escaped(error.format_message())
     context = error.ctx if isinstance(error, click.UsageError) else None
     if context is None:
         return message
-    end = "" if message.endswith((".", "?")) else "."  # click's own end so, ours do not
+    end = "" if message.endswith((".", "?")) else "."  # click's messages end with one
     return f"{message}{end} See `{context.command_path} --help`."
 
 
 def _failed(message: str, code: int) -> int:
     from lodefs.chunkstore.system import journald  # here: most commands do not fail
 
-    told = f"lodefs: error: {message}"
+    message = f"lodefs: error: {message}"
     if journald.is_stderr(os.environ):
-        told = journald.marked(told, journald.ERROR)
-    click.echo(told, err=True)
+        message = journald.marked(message, journald.ERROR)
+    click.echo(message, err=True)
     return code
 
 
 def _quiet_pipe() -> int:
-    """The reader of our output is gone (``| head``): end as a program killed by SIGPIPE does."""
+    """Ends as a program that SIGPIPE killed: the reader of our output is gone (``| head``)."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, sys.stdout.fileno())  # else Python complains when it flushes at exit
     os.close(null)

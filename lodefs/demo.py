@@ -193,7 +193,7 @@ def _compare(source: Path, place: Path, say: Say) -> int:
         f"again in {again_s - first_s:.2f} s"
     )
     for path in different[:DIFFERENCES_SHOWN_MAX]:
-        say(f"          differs: {text.shown(path)}")
+        say(f"          differs: {text.escaped(path)}")
     return len(different)
 
 

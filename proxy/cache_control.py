@@ -1,6 +1,6 @@
 """What the HTTP side asks of a node's cache beyond reads: warm, pin, evict.
 
-Implementations: cache_control.py (a cache), testing_upkeep.py (in memory).
+Implementations: cache_control.py (a cache), tests/support (in memory).
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from lodefs.chunkstore.nodeapi.cache_control import (
 )
 
 
-class Upkeep(Protocol):
-    """Upkeep of one node's cache. Methods raise errors.py's classes."""
+class CacheControl(Protocol):
+    """Control of one node's cache. Methods raise errors.py's classes."""
 
     @property
     def is_busy(self) -> bool:

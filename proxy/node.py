@@ -13,7 +13,7 @@ from typing import Protocol
 from lodefs.chunkstore.nodeapi.wire import CachePlace, Page, Snapshot, Used
 from lodefs.chunkstore.nodeapi.wire import Node as Entry
 from lodefs.chunkstore.types import Buffer
-from lodefs.proxy.cache_control import Upkeep
+from lodefs.proxy.cache_control import CacheControl
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Node(Protocol):
         ...
 
     @property
-    def upkeep(self) -> Upkeep | None:
+    def cache_control(self) -> CacheControl | None:
         """Warming, pins and eviction; None where there is no cache to look after."""
         ...
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -44,69 +45,81 @@ def relative(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-def imports(tree: ast.AST) -> Iterator[str]:
-    for node in ast.walk(tree):
+def imports(path: Path) -> Iterator[str]:
+    for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import):
             yield from (name.name for name in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
             yield node.module
 
 
-ALL = list(sources(*PACKAGES, "tests", "loadtests"))
+@cache
+def tree(path: Path) -> ast.Module:
+    """The syntax tree of a file."""
+    return ast.parse(path.read_text())
 
 
-@pytest.mark.parametrize("path", ALL, ids=relative)
-def test_file_length(path: Path) -> None:
+def functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+PRODUCT = list(sources(*PACKAGES))
+TESTS = list(sources("tests"))
+ALL = [*PRODUCT, *TESTS, *sources("loadtests")]
+
+
+def test_file_length() -> None:
     """No file is longer than the limit."""
-    assert len(path.read_text().splitlines()) <= FILE_LINES_MAX
+    lines = {relative(path): len(path.read_text().splitlines()) for path in ALL}
+    assert not {path: count for path, count in lines.items() if count > FILE_LINES_MAX}
 
 
-@pytest.mark.parametrize("path", ALL, ids=relative)
-def test_function_length(path: Path) -> None:
+def test_function_length() -> None:
     """No function is longer than the limit."""
-    long = [
-        f"{node.name} ({node.end_lineno - node.lineno + 1} lines)"
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        and node.end_lineno is not None
-        and node.end_lineno - node.lineno + 1 > FUNCTION_LINES_MAX
-    ]
-    assert not long
+    lines = {
+        f"{relative(path)}:{node.lineno} {node.name}": node.end_lineno - node.lineno + 1
+        for path in ALL
+        for node in functions(path)
+        if node.end_lineno is not None
+    }
+    assert not {name: count for name, count in lines.items() if count > FUNCTION_LINES_MAX}
 
 
-@pytest.mark.parametrize("path", list(sources(*PACKAGES)), ids=relative)
-def test_module_says_what_it_owns(path: Path) -> None:
+def test_modules_say_what_they_own() -> None:
     """Every module has a docstring, and none a name that fits anything."""
-    assert ast.get_docstring(ast.parse(path.read_text()))
-    assert path.stem not in VAGUE_NAMES
+    assert not [relative(path) for path in PRODUCT if not ast.get_docstring(tree(path))]
+    assert not [relative(path) for path in PRODUCT if path.stem in VAGUE_NAMES]
 
 
 def test_folders_can_be_overlooked() -> None:
     """No folder of the product has more modules than a reader takes in, and none is for tests."""
-    modules = Counter(path.parent for path in sources(*PACKAGES) if path.name != "__init__.py")
+    modules = Counter(path.parent for path in PRODUCT if path.name != "__init__.py")
     large = {relative(folder): n for folder, n in modules.items() if n > FOLDER_MODULES_MAX}
     assert set(large) <= {"lodefs/commands"}
-    assert not [path for path in sources(*PACKAGES) if "testing" in relative(path)]
+    assert not [path for path in PRODUCT if "testing" in relative(path)]
 
 
-@pytest.mark.parametrize("path", list(sources("tests")), ids=relative)
-def test_tests_state_their_claim_and_never_sleep(path: Path) -> None:
-    """Every test has a docstring, and no test sleeps. What tests stand on (tests/support) may look
-    at something again and again until it has come true."""
-    tree = ast.parse(path.read_text())
+def test_tests_state_their_claim() -> None:
+    """Every test has a docstring."""
     silent = [
-        node.name
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        and node.name.startswith("test_")
-        and not ast.get_docstring(node)
+        f"{relative(path)}:{node.lineno} {node.name}"
+        for path in TESTS
+        for node in functions(path)
+        if node.name.startswith("test_") and not ast.get_docstring(node)
     ]
     assert not silent
+
+
+def test_tests_never_sleep() -> None:
+    """No test sleeps. Test support (tests/support) may poll until a condition is true."""
     sleeps = [
-        node.lineno
-        for node in ast.walk(tree)
+        f"{relative(path)}:{node.lineno}"
+        for path in TESTS
         if not relative(path).startswith("tests/support/")
-        and isinstance(node, ast.Call)
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Attribute)
         and node.func.attr == "sleep"
     ]
@@ -120,7 +133,7 @@ def test_foreign_library_has_one_importer(package: str, library: str) -> None:
     importers = [
         relative(path)
         for path in sources(package)
-        if library in {name.partition(".")[0] for name in imports(ast.parse(path.read_text()))}
+        if library in {name.partition(".")[0] for name in imports(path)}
     ]
     assert len(importers) <= 1
 

@@ -47,7 +47,7 @@ class _Root(msgspec.Struct, forbid_unknown_fields=True):
     segments: list[tuple[str, int, int, int]]  # as of Segment
 
 
-class _Body(msgspec.Struct, forbid_unknown_fields=True):
+class _CommitBody(msgspec.Struct, forbid_unknown_fields=True):
     root: _Root
     parents: list[str]
     author: str
@@ -58,11 +58,11 @@ class _Body(msgspec.Struct, forbid_unknown_fields=True):
     size_bytes: int
 
 
-class _Body2(_Body, forbid_unknown_fields=True):
+class _CommitBodyLarge(_CommitBody, forbid_unknown_fields=True):
     large: tuple[int, int]
 
 
-_BODIES: dict[int, type[_Body]] = {1: _Body, 2: _Body2}
+_BODIES: dict[int, type[_CommitBody]] = {1: _CommitBody, 2: _CommitBodyLarge}
 
 
 def commit_id_of(encoded: Buffer) -> CommitId:
@@ -79,7 +79,7 @@ def encode_commit(commit: Commit) -> bytes:
                 f"author and message must be Unicode text of at most {TEXT_CHARS_MAX} characters"
             )
     root = commit.root
-    body = _Body(
+    body = _CommitBody(
         root=_Root(
             root.digest.hex(),
             root.size_bytes,
@@ -96,7 +96,7 @@ def encode_commit(commit: Commit) -> bytes:
     if commit.large is None:
         data = seal(_KIND, 1, body)
     else:
-        data = seal(_KIND, 2, _Body2(**msgspec.structs.asdict(body), large=commit.large))
+        data = seal(_KIND, 2, _CommitBodyLarge(**msgspec.structs.asdict(body), large=commit.large))
     if len(data) > SIZE_BYTES_MAX:
         raise InvalidInput(
             f"a commit of {len(data)} bytes is too large: {SIZE_BYTES_MAX} at most, with "
@@ -108,7 +108,7 @@ def encode_commit(commit: Commit) -> bytes:
 def decode_commit(data: Buffer, what: str = "commit") -> Commit:
     """The commit. Corrupt, UnknownFormat; ``what`` names it in these."""
     body = unseal(_KIND, _BODIES, data, what)
-    large = Large(*body.large) if isinstance(body, _Body2) else None
+    large = Large(*body.large) if isinstance(body, _CommitBodyLarge) else None
     counts = (body.files, body.directories, body.size_bytes, body.root.size_bytes, *(large or ()))
     numbers = [n for _, first, count, _ in body.root.segments for n in (first, count)]
     if min((*counts, *numbers)) < 0 or max((0, *numbers)) > CHUNKS_LIMIT:

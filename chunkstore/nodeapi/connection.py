@@ -55,7 +55,7 @@ def parse_address(text: str) -> Address:
     raise InvalidInput(f"{text!r} is not a proxy's address: write unix:/PATH or http://HOST:PORT")
 
 
-class Answer(NamedTuple):
+class Response(NamedTuple):
     """``head`` is in lower case; ``body`` is good until the connection's next request."""
 
     status: int
@@ -103,7 +103,7 @@ class Connection:
 
     def ask(
         self, request: bytes, deadline_s: float, on_slow: Callable[[], None], body_bytes: int = 0
-    ) -> Answer:
+    ) -> Response:
         """Send a request and receive its answer. ``body_bytes``: how large a body is expected.
 
         ``on_slow`` is called (perhaps more than once) before waiting for longer than GRACE_S, and
@@ -185,7 +185,7 @@ class Connection:
 
     def _receive(
         self, sock: socket.socket, deadline_s: float, on_slow: Callable[[], None], body_bytes: int
-    ) -> Answer:
+    ) -> Response:
         if len(self._buffer) < body_bytes + HEAD_BYTES_MAX:
             self._buffer = bytearray(body_bytes + HEAD_BYTES_MAX)
         buffer = self._buffer
@@ -217,7 +217,7 @@ class Connection:
         self.used = True
         if b"\r\nconnection: close" in head:
             self.close()
-        return Answer(status, head, view[start : start + length])
+        return Response(status, head, view[start : start + length])
 
     def _parse(self, head: bytes) -> tuple[int, int]:
         """Status and length of the body; Unavailable where it is no answer of a proxy."""

@@ -17,7 +17,7 @@ T = TypeVar("T")
 TIMEOUT_S = 30.0
 
 
-class NodeCalls:
+class ControlClient:
     """Calls to one proxy, on a connection that is kept."""
 
     def __init__(self, url: str, token: str | None = None) -> None:

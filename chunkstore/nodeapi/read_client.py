@@ -20,7 +20,7 @@ from lodefs.chunkstore.errors import (
 )
 from lodefs.chunkstore.format.decoding import from_json, from_msgpack
 from lodefs.chunkstore.nodeapi import wire
-from lodefs.chunkstore.nodeapi.connection import Address, Answer, Connection, header
+from lodefs.chunkstore.nodeapi.connection import Address, Connection, Response, header
 from lodefs.chunkstore.types import Buffer
 
 PAUSE_S_MIN = 0.01  # between attempts; doubles
@@ -172,7 +172,7 @@ class Client:
             return b""
         raise _unexpected(answer)
 
-    def _checked(self, answer: Answer, first: int, size_bytes: int) -> memoryview:
+    def _checked(self, answer: Response, first: int, size_bytes: int) -> memoryview:
         """The body, if it is the range that was asked for, or the file's end of it."""
         unit, _, rest = header(answer.head, b"content-range").partition(b" ")
         span, _, whole = rest.partition(b"/")
@@ -188,7 +188,7 @@ class Client:
 
     def _ask(
         self, line: bytes, headers: bytes = b"", body_bytes: int = 0, *, body: bytes = b""
-    ) -> Answer:
+    ) -> Response:
         """The answer to a request; statuses that mean "later" and lost connections are repeated.
         ``body_bytes``: how large a body is expected."""
         request = b"%b%b%b\r\n%b" % (line, self._tail, headers, body)
@@ -228,7 +228,7 @@ _COMMIT_HEADER = wire.COMMIT_HEADER.lower().encode()
 _ORIGIN_HEADER = wire.ORIGIN_HEADER.lower().encode()
 
 
-def _decode(answer: Answer, kind: type[T]) -> T:
+def _decode(answer: Response, kind: type[T]) -> T:
     if answer.status != 200:
         raise _unexpected(answer)
     try:
@@ -237,7 +237,7 @@ def _decode(answer: Answer, kind: type[T]) -> T:
         raise Unavailable(f"the proxy's answer is no {kind.__name__}: {error}") from error
 
 
-def _unexpected(answer: Answer) -> LodefsError:
+def _unexpected(answer: Response) -> LodefsError:
     return (
         _failure(answer)
         if answer.status >= 400
@@ -245,7 +245,7 @@ def _unexpected(answer: Answer) -> LodefsError:
     )
 
 
-def _failure(answer: Answer) -> LodefsError:
+def _failure(answer: Response) -> LodefsError:
     """What an answer of 400 or more means."""
     try:
         return wire.error_of(from_json(answer.body, wire.Failure))

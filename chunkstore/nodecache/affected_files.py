@@ -25,7 +25,7 @@ DEPTH_MAX = 4096
 _INO_BYTES = 8
 
 
-class Named(NamedTuple):
+class AffectedFile(NamedTuple):
     """A dataset file: repository, commit (64 hex digits), path."""
 
     repo: str
@@ -38,13 +38,13 @@ class Named(NamedTuple):
 
 def dataset_files(
     kv: KeyValues, chunks: Collection[bytes], contents: Collection[bytes]
-) -> dict[bytes, list[Named]]:
+) -> dict[bytes, list[AffectedFile]]:
     """The dataset files that hold a chunk or have a content id, by that, as far as the index knows
     them."""
     wanted = frozenset(contents)
     places = _places(kv, frozenset(chunks))
     repos = _repositories(kv)
-    found: dict[bytes, list[Named]] = defaultdict(list)
+    found: dict[bytes, list[AffectedFile]] = defaultdict(list)
     for key, value in kv.scan(layout.ENTRIES):
         row = name_rows.decode_entry_row(value)
         if row.kind != Kind.FILE:
@@ -54,7 +54,7 @@ def dataset_files(
             if len(found[hit]) < NAMES_MAX:
                 snapshot = key[1:-_INO_BYTES]
                 repo, commit = repos.get(snapshot, ("?", snapshot.hex()))
-                found[hit].append(Named(repo, commit, _path(kv, snapshot, row)))
+                found[hit].append(AffectedFile(repo, commit, _path(kv, snapshot, row)))
     return found
 
 

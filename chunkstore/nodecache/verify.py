@@ -20,7 +20,7 @@ from pathlib import Path
 from lodefs.chunkstore.errors import Denied, NotFound
 from lodefs.chunkstore.format.names import ChunkId, digest_of
 from lodefs.chunkstore.nodecache import layout as layout
-from lodefs.chunkstore.nodecache.affected_files import Named, dataset_files
+from lodefs.chunkstore.nodecache.affected_files import AffectedFile, dataset_files
 from lodefs.chunkstore.nodecache.flat_chunks import Segments, chunks_of, segments_by_content
 from lodefs.chunkstore.nodecache.kv import KeyValues
 from lodefs.chunkstore.nodecache.kv_rocks import RocksSecondary
@@ -47,7 +47,7 @@ class Damage:
     size_bytes: int
     chunk: ChunkId | None
     what: str
-    names: tuple[Named, ...] = ()
+    names: tuple[AffectedFile, ...] = ()
 
 
 @dataclass(slots=True)

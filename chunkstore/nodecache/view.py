@@ -80,7 +80,7 @@ class OpenFile(Descriptor):
 Extent = tuple[OpenFile, int, int]
 
 
-class Part(NamedTuple):
+class CachedPart(NamedTuple):
     """A row of a directory's children."""
 
     key: bytes
@@ -194,14 +194,14 @@ class CacheView:
         rows = self._kv.scan(prefix, after=prefix + after)
         return name_rows.page_of((value for _, value in rows), after, limit)
 
-    def part(self, node: Node) -> Part | None:
+    def part(self, node: Node) -> CachedPart | None:
         """The siblings of an entry that stand in one row with it."""
         prefix = name_rows.children_prefix(self._snapshot, node.parent)
         key = prefix + node.name
         value = self._kv.get(key)  # it may be the last of its row
         if value is not None:
-            return Part(key, value)
-        return next((Part(*row) for row in self._kv.scan(prefix, after=key)), None)
+            return CachedPart(key, value)
+        return next((CachedPart(*row) for row in self._kv.scan(prefix, after=key)), None)
 
     def _is_loaded(self, ino: int) -> bool:
         return self._kv.get(name_rows.loaded_key(self._snapshot, ino)) is not None

@@ -34,7 +34,12 @@ from lodefs.chunkstore.objects.s3_boto import (
     translated,
 )
 from lodefs.chunkstore.objects.s3_errors import NoSuchKey, PastTheEnd, refusal_of
-from lodefs.chunkstore.objects.s3_range_reader import SIZE_BYTES_MAX, Answer, NotPlain, RangedReads
+from lodefs.chunkstore.objects.s3_range_reader import (
+    SIZE_BYTES_MAX,
+    RangeReader,
+    RangeResponse,
+    UnsupportedResponse,
+)
 from lodefs.chunkstore.system.watchdog import Transfer, Watchdog
 from lodefs.chunkstore.types import Buffer
 
@@ -55,7 +60,7 @@ class S3Objects:
         self._client = open_client(options, self._current)
         self._options = options
         self._is_reached = False  # True once anything answers, be it with an error
-        self._quick: RangedReads | None = None
+        self._quick: RangeReader | None = None
         self._is_quick_fit = True  # until boto3 succeeds where it could not
         self._learning = threading.Lock()  # of the two
 
@@ -79,7 +84,7 @@ class S3Objects:
         return part
 
     def _get_quickly(
-        self, quick: RangedReads, key: str, offset: int, size_bytes: int, if_match: str | None
+        self, quick: RangeReader, key: str, offset: int, size_bytes: int, if_match: str | None
     ) -> Part | None:
         """A part without boto3; None where it has to be asked."""
         wanted = _range(offset, size_bytes)
@@ -94,7 +99,7 @@ class S3Objects:
                     transfer=transfer,
                     closer=closer,
                 )
-            except NotPlain:
+            except UnsupportedResponse:
                 return None
             if answer.status != 206:
                 refusal = refusal_of(answer.status, answer.headers, answer.data, what, self._bucket)
@@ -109,7 +114,7 @@ class S3Objects:
             if self._quick is None and self._is_quick_fit:
                 self._quick = quick_reads(self._client, self._current, key, self._options)
 
-    def _unlearn(self, quick: RangedReads) -> None:
+    def _unlearn(self, quick: RangeReader) -> None:
         with self._learning:
             self._is_quick_fit, self._quick = False, None
         quick.close()
@@ -139,7 +144,7 @@ class S3Objects:
         return self._head(key, None)
 
     def put(self, key: str, data: Sequence[Buffer], *, if_absent: bool = False) -> str:
-        body = _Body(data)
+        body = _UploadBody(data)
         request = {**self._named(key), "Body": body, "ContentLength": len(body)}
         if if_absent:
             request["IfNoneMatch"] = "*"
@@ -231,7 +236,7 @@ class S3Objects:
         return failed
 
 
-class _Body:
+class _UploadBody:
     """Buffers as one file that can be read again from its beginning, without joining them."""
 
     def __init__(self, buffers: Sequence[Buffer]) -> None:
@@ -282,7 +287,7 @@ def _object_size_bytes(answer: Mapping[str, Any], received_bytes: int) -> int:
     return int(total) if total.isdigit() else received_bytes
 
 
-def _part_of(answer: Answer, key: str, offset: int, if_match: str | None) -> Part:
+def _part_of(answer: RangeResponse, key: str, offset: int, if_match: str | None) -> Part:
     """The part of a 206. Unavailable where it is another range, Changed."""
     span, _, total = answer.headers.get("content-range", "").partition("/")
     etag = answer.headers.get("etag", "")

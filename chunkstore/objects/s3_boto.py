@@ -15,7 +15,7 @@ from typing import Any
 
 from lodefs.chunkstore.errors import DeadlineExceeded, Denied, InvalidInput, Unavailable
 from lodefs.chunkstore.objects.s3_errors import error_of
-from lodefs.chunkstore.objects.s3_range_reader import RangedReads, model_of
+from lodefs.chunkstore.objects.s3_range_reader import RangeReader, request_template
 from lodefs.chunkstore.objects.sigv4 import Credentials
 from lodefs.chunkstore.system.watchdog import Transfer
 
@@ -206,10 +206,10 @@ def translated(error: Exception, what: str, bucket: str) -> Exception:
     return error
 
 
-def quick_reads(client: Any, current: InThread, key: str, options: S3Options) -> RangedReads | None:
+def quick_reads(client: Any, current: InThread, key: str, options: S3Options) -> RangeReader | None:
     """Reads like the one that boto3 has just made for ``key``, if they can be made so."""
     url, headers = current.request
-    model = model_of(url, headers, key)
+    model = request_template(url, headers, key)
     try:
         session = client._endpoint.http_session
         if model is None or session._proxy_config.proxy_url_for(url):
@@ -227,7 +227,7 @@ def quick_reads(client: Any, current: InThread, key: str, options: S3Options) ->
     def credentials() -> Credentials:
         return Credentials(*keys.get_frozen_credentials()[:3])
 
-    return RangedReads(
+    return RangeReader(
         model,
         connect,
         credentials,

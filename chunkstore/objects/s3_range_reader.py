@@ -32,7 +32,7 @@ _LENGTH = re.compile(r"[0-9]{1,18}")
 _FORM = re.compile(r"[!-~]+")  # what may stand in a request line
 
 
-class Model(NamedTuple):
+class RequestTemplate(NamedTuple):
     """What is learned from a request of boto3's."""
 
     url: str  # of the endpoint, without path
@@ -41,7 +41,7 @@ class Model(NamedTuple):
     region: str
 
 
-class Answer(NamedTuple):
+class RangeResponse(NamedTuple):
     """``headers`` by lower-case name."""
 
     status: int
@@ -49,18 +49,18 @@ class Answer(NamedTuple):
     data: Buffer
 
 
-class Connection(NamedTuple):
+class S3Connection(NamedTuple):
     """A connection. ``owner`` made it and is kept as long as it is used."""
 
     owner: Any
     sock: socket.socket
 
 
-class NotPlain(Exception):
+class UnsupportedResponse(Exception):
     """The answer cannot be read here: ask in another way."""
 
 
-def model_of(url: str, headers: Mapping[str, str], key: str) -> Model | None:
+def request_template(url: str, headers: Mapping[str, str], key: str) -> RequestTemplate | None:
     """What a signed GET of ``key`` says of all others; None where it is not of the plain kind."""
     parts = urlsplit(url)
     signed = _SIGNED.match(headers.get("authorization", ""))
@@ -74,15 +74,15 @@ def model_of(url: str, headers: Mapping[str, str], key: str) -> Model | None:
         return None
     host = parts.netloc.rpartition("@")[2]
     path = parts.path.removesuffix(key)
-    return Model(f"{parts.scheme}://{parts.netloc}", host, path, signed.group(1))
+    return RequestTemplate(f"{parts.scheme}://{parts.netloc}", host, path, signed.group(1))
 
 
-class RangedReads:
+class RangeReader:
     """GETs of ranges of the objects of one bucket. Safe for many threads."""
 
     def __init__(
         self,
-        model: Model,
+        model: RequestTemplate,
         connect: Callable[[], Any],
         credentials: Callable[[], Credentials],
         *,
@@ -100,7 +100,7 @@ class RangedReads:
         self._connections_max = connections_max
         self._clock = clock
         self._lock = threading.Lock()  # guards the list
-        self._idle: list[Connection] = []
+        self._idle: list[S3Connection] = []
         self._closed = False
 
     def get(
@@ -112,7 +112,7 @@ class RangedReads:
         if_match: str | None,
         transfer: Transfer,
         closer: Callable[[socket.socket], Callable[[], None]],
-    ) -> Answer:
+    ) -> RangeResponse:
         """The answer to a GET of ``wanted``, a Range header of at most ``size_bytes``.
 
         NotPlain, OSError (also where the connection ends within the answer). ``closer`` makes what
@@ -156,7 +156,7 @@ class RangedReads:
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         return f"GET {path} HTTP/1.1\r\n{lines}\r\n".encode("latin-1")
 
-    def _take(self) -> tuple[Connection, bool]:
+    def _take(self) -> tuple[S3Connection, bool]:
         with self._lock:
             if self._idle:
                 return self._idle.pop(), False
@@ -171,9 +171,9 @@ class RangedReads:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
         else:
             sock.settimeout(self._read_timeout_s)
-        return Connection(owner, sock), True
+        return S3Connection(owner, sock), True
 
-    def _give_back(self, connection: Connection, *, kept: bool) -> None:
+    def _give_back(self, connection: S3Connection, *, kept: bool) -> None:
         if kept:
             with self._lock:
                 if not self._closed and len(self._idle) < self._connections_max:
@@ -205,10 +205,12 @@ def _receive_head(sock: socket.socket) -> tuple[bytes, bytes]:
         if end >= 0:
             end += len(_END)
             return head[:end], head[end:]
-    raise NotPlain("the answer's head has no end")
+    raise UnsupportedResponse("the answer's head has no end")
 
 
-def _receive(sock: socket.socket, head: bytes, rest: bytes, size_bytes: int) -> tuple[Answer, bool]:
+def _receive(
+    sock: socket.socket, head: bytes, rest: bytes, size_bytes: int
+) -> tuple[RangeResponse, bool]:
     """The answer, and whether the connection can be used again."""
     line, *lines = head.decode("latin-1").removesuffix("\r\n\r\n").split("\r\n")
     version, _, status_text = line.partition(" ")
@@ -225,12 +227,14 @@ def _receive(sock: socket.socket, head: bytes, rest: bytes, size_bytes: int) -> 
         and "transfer-encoding" not in headers
         and headers.get("content-encoding", "identity") == "identity"
     ):
-        raise NotPlain(f"the answer is of another form: {line[:100]!r}")
+        raise UnsupportedResponse(f"the answer is of another form: {line[:100]!r}")
     left = int(length) - len(rest)
     if int(length) > (size_bytes if status == "206" else ERROR_SIZE_BYTES_MAX) or left < 0:
-        raise NotPlain(f"{length} bytes are more than were asked for")
+        raise UnsupportedResponse(f"{length} bytes are more than were asked for")
     data = _receive_body(sock, rest, left)
-    return Answer(int(status), headers, data), headers.get("connection", "").lower() != "close"
+    return RangeResponse(int(status), headers, data), headers.get(
+        "connection", ""
+    ).lower() != "close"
 
 
 def _receive_body(sock: socket.socket, rest: bytes, left: int) -> Buffer:

@@ -9,7 +9,7 @@ from concurrent.futures import Executor
 from pathlib import Path
 
 from lodefs.chunkstore.format.tree import Entry, Kind
-from lodefs.chunkstore.pull.target import STATE_DIR, Handles, holds, translated
+from lodefs.chunkstore.pull.target import STATE_DIR, DirectoryHandles, holds, translated
 from lodefs.chunkstore.repo.pack_reader import PackReader
 from lodefs.chunkstore.repo.tree_walk import Directory, join, scan
 
@@ -53,7 +53,7 @@ def _first_difference(
 ) -> bytes | None:
     is_one = root.kind is not Kind.DIRECTORY  # it lies in the directory, under its own name
     directories = [Directory(b"", root, [root])] if is_one else scan(packs, root, executor)
-    with Handles(fd) as handles:
+    with DirectoryHandles(fd) as handles:
         for directory in directories:
             found = _of_directory(directory, fd, handles, executor)
             if found is not None:
@@ -64,7 +64,7 @@ def _first_difference(
 
 
 def _of_directory(
-    directory: Directory, fd: int, handles: Handles, executor: Executor
+    directory: Directory, fd: int, handles: DirectoryHandles, executor: Executor
 ) -> bytes | None:
     path, children = directory.path, directory.children
     try:
@@ -81,7 +81,7 @@ def _of_directory(
 
 
 def _of_share(path: bytes, children: Sequence[Entry], fd: int) -> bytes | None:
-    with Handles(fd) as handles:
+    with DirectoryHandles(fd) as handles:
         for child in children:
             place = join(path, child.name)
             try:
@@ -92,7 +92,7 @@ def _of_share(path: bytes, children: Sequence[Entry], fd: int) -> bytes | None:
     return None
 
 
-def _is_alike(place: bytes, entry: Entry, handles: Handles) -> bool:
+def _is_alike(place: bytes, entry: Entry, handles: DirectoryHandles) -> bool:
     if entry.kind is Kind.FILE:
         return holds(place, entry, handles)
     parent, _, name = place.rpartition(b"/")

@@ -24,7 +24,14 @@ from lodefs.chunkstore.format.names import CommitId, PackId, Spec
 from lodefs.chunkstore.format.pack import PackIndex
 from lodefs.chunkstore.format.tree import Entry, Kind, Segment
 from lodefs.chunkstore.pull.compare import first_difference, is_filled
-from lodefs.chunkstore.pull.target import STATE_DIR, Handles, Target, holds, open_target, translated
+from lodefs.chunkstore.pull.target import (
+    STATE_DIR,
+    DirectoryHandles,
+    PullTarget,
+    holds,
+    open_target,
+    translated,
+)
 from lodefs.chunkstore.repo.history import find_in
 from lodefs.chunkstore.repo.pack_reader import PackReader
 from lodefs.chunkstore.repo.range_planner import Unit, Wanted, units
@@ -185,7 +192,7 @@ class _Pull:
     def __init__(
         self,
         packs: PackReader,
-        target: Target,
+        target: PullTarget,
         executor: ThreadPoolExecutor,
         workers: int,
         progress: Progress,
@@ -210,7 +217,7 @@ class _Pull:
 
     def _prepare(self, root: Entry) -> Iterator[_File]:
         """Makes directories and symlinks as they are found, and gives the files."""
-        with Handles(self._target.fd) as handles:
+        with DirectoryHandles(self._target.fd) as handles:
             for path, entry in self._entries(root):
                 if path == STATE_DIR.encode():
                     raise InvalidInput(
@@ -245,7 +252,7 @@ class _Pull:
 
     def _missing_of(self, files: Sequence[_File]) -> list[_File]:
         missing = []
-        with Handles(self._target.fd) as handles:
+        with DirectoryHandles(self._target.fd) as handles:
             for file in files:
                 if holds(file.path, file.entry, handles):
                     self._count(file.left_bytes, 0, 1)
@@ -301,14 +308,14 @@ class _Pull:
     def _do(self, job: Job | list[_File]) -> None:
         if self._failed.is_set():
             return
-        with Handles(self._target.fd) as handles:
+        with DirectoryHandles(self._target.fd) as handles:
             if isinstance(job, list):
                 for file in job:
                     self._complete(file, handles)
             else:
                 self._fetch(*job, handles)
 
-    def _fetch(self, pack: PackId, unit: Unit[_Part], handles: Handles) -> None:
+    def _fetch(self, pack: PackId, unit: Unit[_Part], handles: DirectoryHandles) -> None:
         """Reads a unit, unless all of it is there, and writes it into the files it belongs to."""
         if not (self._target.resumed and self._is_there(pack, unit)):
             chunks = self._packs.read(pack, unit.first, unit.count)
@@ -351,7 +358,7 @@ class _Pull:
                 os.close(fd)
         return True
 
-    def _complete(self, file: _File, handles: Handles) -> None:
+    def _complete(self, file: _File, handles: DirectoryHandles) -> None:
         self._target.complete(file.path, file.entry, handles)
         self._count(0, 0, 1)
 

@@ -40,7 +40,7 @@ READ_SIZE_BYTES = 1 << 20
 _DIRECTORY = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-class Target:
+class PullTarget:
     """The target of one pull, locked by it. Its methods may be called by many threads."""
 
     def __init__(self, path: Path, fd: int, state_fd: int, *, resumed: bool) -> None:
@@ -72,7 +72,7 @@ class Target:
         finally:
             os.close(fd)
 
-    def complete(self, path: bytes, entry: Entry, handles: Handles) -> None:
+    def complete(self, path: bytes, entry: Entry, handles: DirectoryHandles) -> None:
         """Gives the part file of ``path``, which is whole now, its name."""
         if self.resumed or not entry.size_bytes:
             fd = self._open_part(path, os.O_WRONLY | os.O_CREAT, executable=entry.executable)
@@ -92,13 +92,13 @@ class Target:
         except FileNotFoundError:
             return None
 
-    def make_directory(self, path: bytes, handles: Handles) -> None:
+    def make_directory(self, path: bytes, handles: DirectoryHandles) -> None:
         """Makes one directory, whose parent is there."""
         parent, _, name = path.rpartition(b"/")
         with suppress(FileExistsError):  # opening things in it fails where it is something else
             os.mkdir(name, dir_fd=handles.directory(parent))
 
-    def make_symlink(self, path: bytes, target: bytes, handles: Handles) -> None:
+    def make_symlink(self, path: bytes, target: bytes, handles: DirectoryHandles) -> None:
         """Makes one symlink, whose parent is there. Its target is not looked at."""
         parent, _, name = path.rpartition(b"/")
         directory = handles.directory(parent)
@@ -114,14 +114,14 @@ class Target:
         return os.open(part_name(path), flags, mode, dir_fd=self._state_fd)
 
 
-class Handles:
+class DirectoryHandles:
     """Open directories of a target, the last used few. One thread; close it in the end."""
 
     def __init__(self, root_fd: int) -> None:
         self._root_fd = root_fd
         self._open: OrderedDict[bytes, int] = OrderedDict()
 
-    def __enter__(self) -> Handles:
+    def __enter__(self) -> DirectoryHandles:
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -165,7 +165,7 @@ class Handles:
         return fd
 
 
-def holds(path: bytes, entry: Entry, handles: Handles) -> bool:
+def holds(path: bytes, entry: Entry, handles: DirectoryHandles) -> bool:
     """Whether a file is in its place, with these very bytes (all are read)."""
     parent, _, name = path.rpartition(b"/")
     try:
@@ -191,7 +191,7 @@ def part_name(path: bytes) -> str:
 
 
 @contextmanager
-def open_target(path: Path, identity: dict[str, str]) -> Iterator[Target]:
+def open_target(path: Path, identity: dict[str, str]) -> Iterator[PullTarget]:
     """The target, ready to be filled with what ``identity`` names.
 
     It must be missing, empty, or left by an interrupted pull of the same. InvalidInput, InUse,
@@ -212,7 +212,7 @@ def open_target(path: Path, identity: dict[str, str]) -> Iterator[Target]:
             os.close(each)
 
 
-def _claim(path: Path, fd: int, identity: dict[str, str], opened: list[int]) -> Target:
+def _claim(path: Path, fd: int, identity: dict[str, str], opened: list[int]) -> PullTarget:
     names = os.listdir(fd)
     resumed = STATE_DIR in names
     if names and not resumed:
@@ -239,7 +239,7 @@ def _claim(path: Path, fd: int, identity: dict[str, str], opened: list[int]) -> 
             f"{path} holds an interrupted pull of {_told(found)}: repeat that one, or delete the "
             "directory"
         )
-    return Target(path, fd, state_fd, resumed=resumed)
+    return PullTarget(path, fd, state_fd, resumed=resumed)
 
 
 def _told(state: bytes) -> str:

@@ -14,8 +14,8 @@ from lodefs.chunkstore.errors import Changed, Corrupt, NotFound, TooManyRemovals
 from lodefs.chunkstore.format.commit import Commit
 from lodefs.chunkstore.format.names import CommitId
 from lodefs.chunkstore.format.tree import SAME_PACK, Entry, Kind, decode_tree
-from lodefs.chunkstore.push.directories import Child, Totals, contents_of, key_of
-from lodefs.chunkstore.push.push_index import SourceMemory
+from lodefs.chunkstore.push.directories import HashedDirectory, Totals, contents_of, key_of
+from lodefs.chunkstore.push.push_index import StatCache
 from lodefs.chunkstore.repo.pack_reader import PackReader
 
 
@@ -55,7 +55,7 @@ def allow_all(removals: Removals) -> bool:  # noqa: ARG001
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class PushTarget:
     """The branch (REPO@BRANCH) that is pushed to, and who says whether most of it may go."""
 
     name: str
@@ -81,7 +81,7 @@ class _Count:
 
 
 def changes_between(
-    packs: PackReader, head: Commit | None, root: Child, totals: Totals, memory: SourceMemory
+    packs: PackReader, head: Commit | None, root: HashedDirectory, totals: Totals, memory: StatCache
 ) -> Changes | None:
     """What ``root``, the directory that is pushed, changes in a branch at ``head``; None where the
     trees of the head cannot be read. IndexBroken, Unavailable, Denied."""
@@ -104,7 +104,7 @@ def changes_between(
 
 
 def check_changes(
-    target: Target, head: CommitId, commit: Commit, changes: Changes | None, totals: Totals
+    target: PushTarget, head: CommitId, commit: Commit, changes: Changes | None, totals: Totals
 ) -> None:
     """TooManyRemovals if a push would remove more than half of the files of ``commit``, the head,
     and that is not allowed. Of changes that are not known, what it removes at least counts."""
@@ -115,7 +115,7 @@ def check_changes(
 
 
 def check_names(
-    packs: PackReader, target: Target, head: CommitId, commit: Commit, names: Iterable[bytes]
+    packs: PackReader, target: PushTarget, head: CommitId, commit: Commit, names: Iterable[bytes]
 ) -> None:
     """The same, when no more is known than the ``names`` at the top of the directory that is
     pushed: if none of those in the head is among them, all its files would go. What cannot be read
@@ -128,9 +128,9 @@ def check_names(
         target.check(Removals(head, commit.files, commit.files))
 
 
-def _count(packs: PackReader, head: Entry, root: Child, memory: SourceMemory) -> _Count:
+def _count(packs: PackReader, head: Entry, root: HashedDirectory, memory: StatCache) -> _Count:
     count = _Count()
-    stack: list[tuple[Child, bytes, Entry | None]] = [(root, b"", head)]
+    stack: list[tuple[HashedDirectory, bytes, Entry | None]] = [(root, b"", head)]
     while stack:
         child, key, before = stack.pop()
         if before is not None and before.digest == child.digest:

@@ -1,14 +1,12 @@
-"""What becomes of the chunks that lanes cut: which of them are stored, and where each file lies."""
+"""Decides which of the chunks that the workers cut are stored, and where each file lies."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from lodefs.chunkstore.format.names import ID_BYTES
-from lodefs.chunkstore.format.pack import PackIndex
-from lodefs.chunkstore.format.tree import Segment
 from lodefs.chunkstore.push.chunk_places import begins_pack
+from lodefs.chunkstore.push.directories import PushTree
 from lodefs.chunkstore.push.fragmentation import (
     UNKNOWN,
     Layout,
@@ -18,61 +16,35 @@ from lodefs.chunkstore.push.fragmentation import (
     join_runs,
     place_all,
 )
-from lodefs.chunkstore.push.pack_writer import Packer, Uploader
-from lodefs.chunkstore.push.push_index import PushIndex
+from lodefs.chunkstore.push.pack_writer import FRESH, Placement
 from lodefs.chunkstore.push.workers.window_join import CutChunk, CutFile, CutUnit
 from lodefs.chunkstore.system.progress import Progress
 from lodefs.chunkstore.types import Buffer
 
-_FRESH = 1 << 63  # places from here on are serials of the packer; see pack_writer.py
-
-FileDone = Callable[[CutFile, list[Run], int], None]
-
-
 _NOTHING: tuple[Layout, list[Run]] = (Layout(), [])  # of a file that begins
 
 
-class Intake:
-    """The lanes' sink, and the ledger of where data lies. One thread.
+class Deduplicator:
+    """The sink of the workers. One thread.
 
-    ``file_done`` is called with each file that is read, its runs, and a serial that is above those
-    of all new chunks in them. ``stored`` is called when chunks went into packs.
+    Reports each file that was read to ``tree``, and that new chunks went into packs.
     """
 
-    def __init__(self, index: PushIndex, uploader: Uploader, progress: Progress) -> None:
-        self.file_done: FileDone = _nobody
-        self.stored: Callable[[], None] = lambda: None
-        self._index = index
+    def __init__(self, placement: Placement, tree: PushTree, progress: Progress) -> None:
+        self._tree = tree
         self._progress = progress
-        self._packer = Packer(uploader, self._pack_stored)
-        # Chunks that the index does not know yet: their places by id. Bounded by the packs and
-        # units that are under way
-        self._fresh: dict[bytes, int] = {}
-        self._promised = _FRESH  # the place of the next chunk that is wanted
+        self._index = placement.index
+        self._packer = placement.packer
+        self._fresh = placement.fresh
+        self._promised = FRESH  # the place of the next chunk that is wanted
         self._wanted: deque[list[CutChunk]] = deque()  # of units whose bytes have not come
         self._partial: dict[int, tuple[Layout, list[Run]]] = {}  # files in several parts, by token
         self.files_read = 0
         self.new_bytes = 0
 
-    @property
-    def sealed(self) -> int:
-        """New chunks below this serial are in packs with an id."""
-        return self._packer.sealed
-
-    @property
-    def uploaded(self) -> int:
-        """New chunks below this serial are in the store."""
-        return self._packer.uploaded
-
     def seal(self) -> None:
         """Ends the last pack."""
         self._packer.seal()
-
-    def segments(self, run: Run) -> list[Segment]:
-        """The segments of a run of places; new ones must be sealed."""
-        if run.place >= _FRESH:
-            return self._packer.segments(run.place - _FRESH, run.chunks)
-        return [self._index.segment(run)]
 
     def wanted(self, unit: CutUnit) -> Sequence[bool]:
         """Decides for each chunk whether it is stored."""
@@ -99,7 +71,7 @@ class Intake:
             self._wanted.popleft(), stored, strict=True
         ):
             add(chunk_id, codec, data, raw_size_bytes)
-        self.stored()
+        self._tree.settle()
 
     def _decide_one(self, file: CutFile, known: dict[bytes, int], new: list[CutChunk]) -> bool:
         """As _decide, of a beginning that is one chunk."""
@@ -168,25 +140,11 @@ class Intake:
         else:
             progress.files_done += 1
             self.files_read += 1
-            self.file_done(file, runs, _highest(runs))
-
-    def _pack_stored(self, pack: PackIndex) -> None:
-        """A pack is in the store: from now on the index knows its chunks."""
-        self._index.add_packs([pack])
-        fresh, below = self._fresh, _FRESH + self._packer.uploaded
-        ids = pack.ids
-        for at in range(0, len(ids), ID_BYTES):
-            chunk_id = ids[at : at + ID_BYTES]
-            if fresh.get(chunk_id, below) < below:
-                del fresh[chunk_id]
+            self._tree.done(file, runs, _highest(runs))
 
 
 def _highest(runs: list[Run]) -> int:
     """A serial above those of all new chunks in ``runs``."""
     if len(runs) == 1:
-        return runs[0].end - _FRESH
-    return max([run.end - _FRESH for run in runs], default=0)
-
-
-def _nobody(file: CutFile, runs: list[Run], serial: int) -> None:
-    """Stands in until the push says who wants to know."""
+        return runs[0].end - FRESH
+    return max([run.end - FRESH for run in runs], default=0)

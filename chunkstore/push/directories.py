@@ -12,7 +12,6 @@ from array import array
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from lodefs.chunkstore.errors import LodefsError
 from lodefs.chunkstore.format.commit import LARGE_SIZE_BYTES_MIN
@@ -24,7 +23,6 @@ from lodefs.chunkstore.format.tree import (
     SAME_PACK,
     Entry,
     Kind,
-    Segment,
     decode_tree,
     encode_tree,
     files_digest,
@@ -32,8 +30,15 @@ from lodefs.chunkstore.format.tree import (
     tree_digest,
 )
 from lodefs.chunkstore.push.fragmentation import Run, join
-from lodefs.chunkstore.push.push_index import Details, IndexBroken, Remembered, SourceMemory, State
-from lodefs.chunkstore.push.scanner import EXECUTABLE, SYMLINK, Columns, Directory, Skipped
+from lodefs.chunkstore.push.pack_writer import Placement
+from lodefs.chunkstore.push.push_index import (
+    DirectoryDetails,
+    DirectoryRow,
+    DirectoryState,
+    IndexBroken,
+    StatCache,
+)
+from lodefs.chunkstore.push.scanner import EXECUTABLE, SYMLINK, Columns, ScannedDirectory, Skipped
 from lodefs.chunkstore.push.workers.source_files import SourceFile
 from lodefs.chunkstore.push.workers.window_join import CutFile
 
@@ -48,18 +53,18 @@ ROWS_BYTES_MAX = 16 << 20
 _UNTRUSTED = -1  # the ctime that is remembered of a file that must be read next time
 
 
-class Child:
+class HashedDirectory:
     """A directory inside another one, done. ``node`` is None where nothing in it changed."""
 
     __slots__ = ("digest", "name", "node")
 
-    def __init__(self, name: bytes, digest: Digest, node: Node | None) -> None:
+    def __init__(self, name: bytes, digest: Digest, node: DirectoryNode | None) -> None:
         self.name = name
         self.digest = digest
         self.node = node
 
 
-class Node:
+class DirectoryNode:
     """One directory of a push."""
 
     __slots__ = (
@@ -81,7 +86,9 @@ class Node:
         "waiting",
     )
 
-    def __init__(self, directory: Directory, key: bytes, parent: Node | None) -> None:
+    def __init__(
+        self, directory: ScannedDirectory, key: bytes, parent: DirectoryNode | None
+    ) -> None:
         self.key = key
         self.path = directory.path
         self.name = key.rpartition(b"\0")[2]
@@ -90,10 +97,10 @@ class Node:
         self.subdirectories = directory.subdirectories
         self.scanned_ns = directory.scanned_ns
         self.signature = b""
-        self.state: State | None = None  # what was remembered, where its own files are unchanged
+        self.state: DirectoryState | None = None  # as remembered, if its files are unchanged
         self.old: _OldFiles | None = None  # some of its files are unchanged
         self.read: _ReadFiles | None = None  # some of its files are read
-        self.children: list[Child] = []  # those that are done
+        self.children: list[HashedDirectory] = []  # those that are done
         self.waiting = 1  # for files, directories, and the scan to go past it
         self.serial = 0  # all its new chunks are below
         self.trusted = True
@@ -105,13 +112,13 @@ class _OldFiles:
 
     __slots__ = ("details", "entries", "numbers")
 
-    def __init__(self, columns: Columns, details: Details) -> None:
+    def __init__(self, columns: Columns, details: DirectoryDetails) -> None:
         self.details = details
         self.entries = decode_tree(details.files, SAME_PACK)
         self.numbers = array("q", [-1]) * len(columns.names)
 
     @classmethod
-    def match(cls, columns: Columns, details: Details) -> _OldFiles:
+    def match(cls, columns: Columns, details: DirectoryDetails) -> _OldFiles:
         """Which of the scanned files are as they were."""
         old = cls(columns, details)
         rows = len(old.entries)
@@ -162,21 +169,6 @@ class _ReadFiles:
         return (Run(self.places[n], self.counts[n], size_bytes),) if self.counts[n] else ()
 
 
-class Ledger(Protocol):
-    """Where chunks lie."""
-
-    @property
-    def sealed(self) -> int:
-        """New chunks below this serial are in packs with an id."""
-
-    @property
-    def uploaded(self) -> int:
-        """New chunks below this serial are in the store."""
-
-    def segments(self, run: Run) -> list[Segment]:
-        """The segments of a run of places, all of them sealed."""
-
-
 @dataclass(slots=True)
 class Totals:
     """What is in the commit."""
@@ -193,28 +185,28 @@ class Totals:
 class PushTree:
     """All directories of one push. One thread."""
 
-    memory: SourceMemory
-    ledger: Ledger
+    memory: StatCache
+    placement: Placement
     read_link: Callable[[bytes], bytes]
     skip_unreadable: bool
     skipped: list[Skipped]
     totals: Totals = field(default_factory=Totals)
-    root: Child | None = None  # when all is done
-    _open: list[Node] = field(default_factory=list)  # from the root to where the scan is
-    _tokens: dict[int, tuple[Node, int]] = field(default_factory=dict)
+    root: HashedDirectory | None = None  # when all is done
+    _open: list[DirectoryNode] = field(default_factory=list)  # from the root to where the scan is
+    _tokens: dict[int, tuple[DirectoryNode, int]] = field(default_factory=dict)
     _token: int = 0
-    _unsealed: list[Node] = field(default_factory=list)
-    _sealed: deque[Node] = field(default_factory=deque)  # wait for ``work`` only
+    _unsealed: list[DirectoryNode] = field(default_factory=list)
+    _sealed: deque[DirectoryNode] = field(default_factory=deque)  # wait for ``work`` only
     _sealed_names: int = 0  # of them and their files
-    _rows: list[tuple[int, Remembered]] = field(default_factory=list)
-    _stored: list[Remembered] = field(default_factory=list)  # wait for ``remember`` only
+    _rows: list[tuple[int, DirectoryRow]] = field(default_factory=list)
+    _stored: list[DirectoryRow] = field(default_factory=list)  # wait for ``remember`` only
     _stored_bytes: int = 0
     # of new trees, by their digest: their files, and the serial that is above their chunks
     _files: dict[Digest, tuple[bytes, int]] = field(default_factory=dict)
     _settled: int = 0
     _uploaded: int = 0
 
-    def files(self, scan: Iterator[Directory]) -> Iterator[SourceFile]:
+    def files(self, scan: Iterator[ScannedDirectory]) -> Iterator[SourceFile]:
         """Goes through a scan; gives the files that have to be read."""
         for directory in scan:
             node = self._enter(directory)
@@ -243,7 +235,7 @@ class PushTree:
 
     def settle(self) -> None:
         """Chunks went into packs, or packs into the store: looks for what can go on."""
-        sealed, uploaded = self.ledger.sealed, self.ledger.uploaded
+        sealed, uploaded = self.placement.sealed, self.placement.uploaded
         if sealed > self._settled:
             self._settled = sealed
             unsealed, self._unsealed = self._unsealed, []
@@ -281,14 +273,14 @@ class PushTree:
             self._stored_bytes -= sum(map(_size_of, rows))
             self.memory.remember(rows)
 
-    def _enter(self, directory: Directory) -> Node:
+    def _enter(self, directory: ScannedDirectory) -> DirectoryNode:
         """The scan came to a directory: the node of it, linked to its parent."""
         opened = self._open
         if len(opened) > directory.depth:
             self._leave(directory.depth)
         parent = opened[-1] if opened else None
         key = directory.path.replace(b"/", b"\0")
-        node = Node(directory, key, parent)
+        node = DirectoryNode(directory, key, parent)
         if parent is not None:
             parent.waiting += 1
         opened.append(node)
@@ -309,7 +301,7 @@ class PushTree:
         while len(self._open) > depth:
             self._release(self._open.pop())
 
-    def _files_of(self, node: Node) -> Iterator[SourceFile]:
+    def _files_of(self, node: DirectoryNode) -> Iterator[SourceFile]:
         columns = node.columns
         numbers = None if node.old is None else node.old.numbers
         todo = [
@@ -328,7 +320,7 @@ class PushTree:
             self._tokens[self._token] = (node, n)
             yield SourceFile(prefix + columns.names[n], columns.sizes[n], self._token)
 
-    def _release(self, node: Node) -> None:
+    def _release(self, node: DirectoryNode) -> None:
         node.waiting -= 1
         if node.waiting:
             return
@@ -337,9 +329,9 @@ class PushTree:
         else:
             self._wait(node)
 
-    def _wait(self, node: Node) -> None:
+    def _wait(self, node: DirectoryNode) -> None:
         """A directory's files were read: it goes on later, workers come first."""
-        if node.serial > self.ledger.sealed:
+        if node.serial > self.placement.sealed:
             self._unsealed.append(node)
             return
         self._sealed.append(node)
@@ -352,10 +344,10 @@ class PushTree:
         self._sealed_names -= 1 + len(node.columns.names)
         self._complete(node)
 
-    def _complete(self, node: Node | None) -> None:
+    def _complete(self, node: DirectoryNode | None) -> None:
         """Finishes a directory, and its parents as far as they waited for it only."""
         while node is not None:
-            if node.serial > self.ledger.sealed:
+            if node.serial > self.placement.sealed:
                 self._unsealed.append(node)
                 return
             child, parent = self._finish(node), node.parent
@@ -367,7 +359,7 @@ class PushTree:
             parent.waiting -= 1
             node = None if parent.waiting else parent
 
-    def _finish(self, node: Node) -> Child:
+    def _finish(self, node: DirectoryNode) -> HashedDirectory:
         """Finds the digest of a directory."""
         children = node.children
         if len(children) > 1:
@@ -377,7 +369,7 @@ class PushTree:
         is_known = all(child.node is None for child in children)  # else its row may be another one
         if state is not None and state.children == digests and is_known:
             self._count(columns)
-            return Child(node.name, state.digest, None)
+            return HashedDirectory(node.name, state.digest, None)
         serial = node.serial
         if state is not None:
             stats, files = self._remembered(node)
@@ -398,12 +390,16 @@ class PushTree:
         self._count(columns)
         names = b"\0".join([child.name for child in children])
         signature = node.signature if node.trusted else b""
-        row = Remembered(node.key, State(signature, digest, digests), Details(stats, files, names))
+        row = DirectoryRow(
+            node.key,
+            DirectoryState(signature, digest, digests),
+            DirectoryDetails(stats, files, names),
+        )
         self._keep(serial, row)
         node.columns, node.old, node.read, node.subdirectories = _NO_COLUMNS, None, None, []
-        return Child(node.name, digest, node)
+        return HashedDirectory(node.name, digest, node)
 
-    def _keep(self, serial: int, row: Remembered) -> None:
+    def _keep(self, serial: int, row: DirectoryRow) -> None:
         """Keeps a row until it is written, which may be when all below ``serial`` is stored."""
         if serial > self._uploaded:
             self._rows.append((serial, row))
@@ -413,7 +409,7 @@ class PushTree:
             if self._stored_bytes >= ROWS_BYTES_MAX:
                 self.remember(ROWS_MAX)
 
-    def _digest(self, node: Node) -> tuple[list[Entry] | None, Digest]:
+    def _digest(self, node: DirectoryNode) -> tuple[list[Entry] | None, Digest]:
         """The digest of a directory, and its files where they had to be looked at one by one."""
         columns, read = node.columns, node.read
         entries = None
@@ -431,14 +427,14 @@ class PushTree:
             node.trusted = False
         return entries, digest
 
-    def _remembered(self, node: Node) -> tuple[bytes, bytes]:
+    def _remembered(self, node: DirectoryNode) -> tuple[bytes, bytes]:
         """Stats and tree of the files of a directory whose own files did not change."""
         details = self.memory.details(node.key)
         if details is None:
             raise IndexBroken("the push index has lost the files of a directory")
         return details.stats, details.files
 
-    def _entries(self, node: Node) -> list[Entry]:
+    def _entries(self, node: DirectoryNode) -> list[Entry]:
         """The files and symlinks of a directory; those that cannot be had are left out."""
         columns = node.columns
         entries: dict[int, Entry] = {}
@@ -451,7 +447,7 @@ class PushTree:
             columns.take(list(entries))
         return list(entries.values())
 
-    def _entry(self, node: Node, n: int) -> Entry | None:
+    def _entry(self, node: DirectoryNode, n: int) -> Entry | None:
         """One file or symlink; None where it is left out."""
         if node.old is not None and node.old.numbers[n] >= 0:
             return node.old.entries[node.old.numbers[n]]
@@ -471,10 +467,12 @@ class PushTree:
         if not size:
             return Entry(name, Kind.FILE, mode == EXECUTABLE, digest=EMPTY_DIGEST)
         digest = Digest(bytes(read.digests[n * ID_BYTES : (n + 1) * ID_BYTES]))
-        segments = [segment for run in read.runs(n, size) for segment in self.ledger.segments(run)]
+        segments = [
+            segment for run in read.runs(n, size) for segment in self.placement.segments(run)
+        ]
         return Entry(name, Kind.FILE, mode == EXECUTABLE, size, digest, join(segments))
 
-    def _fail(self, node: Node, n: int, error: LodefsError) -> None:
+    def _fail(self, node: DirectoryNode, n: int, error: LodefsError) -> None:
         self._skip(_path(node, node.columns.names[n]), error)
         assert node.read is not None
         node.read.failed.add(n)
@@ -528,7 +526,9 @@ def distrust_racy(columns: Columns, scanned_ns: int) -> bool:
     return racy
 
 
-def contents_of(child: Child, key: bytes, memory: SourceMemory) -> tuple[bytes, list[Child]]:
+def contents_of(
+    child: HashedDirectory, key: bytes, memory: StatCache
+) -> tuple[bytes, list[HashedDirectory]]:
     """The tree of the files of a directory that is done, and its directories by name; what did not
     change is remembered. IndexBroken where that is lost."""
     node = child.node
@@ -540,7 +540,8 @@ def contents_of(child: Child, key: bytes, memory: SourceMemory) -> tuple[bytes, 
     names = details.subdirectories.split(b"\0") if details.subdirectories else []
     digests = [state.children[at : at + ID_BYTES] for at in range(0, len(state.children), ID_BYTES)]
     return details.files, [
-        Child(name, Digest(digest), None) for name, digest in zip(names, digests, strict=True)
+        HashedDirectory(name, Digest(digest), None)
+        for name, digest in zip(names, digests, strict=True)
     ]
 
 
@@ -549,9 +550,9 @@ def key_of(above: bytes, name: bytes) -> bytes:
     return above + b"\0" + name if above else name
 
 
-def _path(node: Node, name: bytes) -> bytes:
+def _path(node: DirectoryNode, name: bytes) -> bytes:
     return node.path + b"/" + name if node.path else name
 
 
-def _size_of(row: Remembered) -> int:
+def _size_of(row: DirectoryRow) -> int:
     return row.details.size_bytes() + len(row.key) + 200

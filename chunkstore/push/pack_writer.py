@@ -19,17 +19,20 @@ from typing import NoReturn
 
 from lodefs.chunkstore.errors import AlreadyExists
 from lodefs.chunkstore.format import keys
-from lodefs.chunkstore.format.names import PackId
+from lodefs.chunkstore.format.names import ID_BYTES, PackId
 from lodefs.chunkstore.format.pack import PACK_CHUNKS_MAX, PackIndex
 from lodefs.chunkstore.format.tree import SAME_PACK, Segment
 from lodefs.chunkstore.objects.interface import ObjectStore
+from lodefs.chunkstore.push.fragmentation import Run
 from lodefs.chunkstore.push.pack_check import is_whole
+from lodefs.chunkstore.push.push_index import PushIndex
 from lodefs.chunkstore.system.progress import Progress
 from lodefs.chunkstore.types import Buffer
 
 # The first packs are small, so that the network has work soon
 DATA_PACK_SIZES_BYTES = (8 << 20, 16 << 20, 32 << 20)
 TREE_PACK_SIZES_BYTES = (32 << 20,)
+FRESH = 1 << 63  # places from here on are serials of new chunks
 UPLOADS_MAX = 3  # packs under way; one more is being filled
 _BODY_SIZE_BYTES = max(DATA_PACK_SIZES_BYTES + TREE_PACK_SIZES_BYTES)
 
@@ -173,7 +176,7 @@ class _OpenPack:
         self.raw_sizes = array("I")
 
 
-class Packer:
+class PackWriter:
     """Fills packs of one kind (data or trees). One thread.
 
     ``confirmed`` is told of every pack that is in the store.
@@ -264,3 +267,49 @@ class Packer:
             serial = stop
             number += 1
         return found
+
+
+class Placement:
+    """Where chunks lie: those of the push index, and new ones by their serial. One thread.
+
+    ``fresh`` holds the places of new chunks, by id, until the index knows them. It is bounded by
+    the packs and units that are under way.
+    """
+
+    def __init__(
+        self,
+        index: PushIndex,
+        uploader: Uploader,
+        sizes_bytes: Sequence[int] = DATA_PACK_SIZES_BYTES,
+    ) -> None:
+        self.index = index
+        self.packer = PackWriter(uploader, self._confirmed, sizes_bytes)
+        self.fresh: dict[bytes, int] = {}
+
+    @property
+    def sealed(self) -> int:
+        """New chunks below this serial are in packs with an id."""
+        return self.packer.sealed
+
+    @property
+    def uploaded(self) -> int:
+        """New chunks below this serial are in the store."""
+        return self.packer.uploaded
+
+    def segments(self, run: Run) -> list[Segment]:
+        """The segments of a run of places. Those in the pack that is still open: SAME_PACK."""
+        if run.place >= FRESH:
+            return self.packer.segments(run.place - FRESH, run.chunks)
+        return [self.index.segment(run)]
+
+    def _confirmed(self, pack: PackIndex) -> None:
+        """A pack is in the store: from now on the index knows its chunks."""
+        self.index.add_packs([pack])
+        fresh = self.fresh
+        if not fresh:
+            return
+        below, ids = FRESH + self.packer.uploaded, pack.ids
+        for at in range(0, len(ids), ID_BYTES):
+            chunk_id = ids[at : at + ID_BYTES]
+            if fresh.get(chunk_id, below) < below:
+                del fresh[chunk_id]

@@ -17,7 +17,7 @@ from lodefs.chunkstore.format.tree import Entry, Kind, Segment
 from lodefs.chunkstore.repo.pack_reader import PackReader
 
 
-def leads_alike(packs: PackReader, own: Entry, claimed: Entry) -> bool:
+def has_same_chunks(packs: PackReader, own: Entry, claimed: Entry) -> bool:
     """Whether the directory ``claimed`` leads to the same chunks as ``own``, all the way down.
 
     Only trees and indexes of packs that differ are read. False also where those of ``claimed``

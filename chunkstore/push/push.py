@@ -30,17 +30,17 @@ from lodefs.chunkstore.format.tree import Entry
 from lodefs.chunkstore.push.changes import (
     AllowRemovals,
     Changes,
-    Target,
+    PushTarget,
     allow_all,
     changes_between,
     check_changes,
     check_names,
 )
-from lodefs.chunkstore.push.deduplicator import Intake
-from lodefs.chunkstore.push.directories import Child, PushTree
+from lodefs.chunkstore.push.deduplicator import Deduplicator
+from lodefs.chunkstore.push.directories import HashedDirectory, PushTree
 from lodefs.chunkstore.push.pack_check import PacksLost, absent, lost_below
-from lodefs.chunkstore.push.pack_writer import TREE_PACK_SIZES_BYTES, Packer, Uploader
-from lodefs.chunkstore.push.proof import leads_alike
+from lodefs.chunkstore.push.pack_writer import TREE_PACK_SIZES_BYTES, Placement, Uploader
+from lodefs.chunkstore.push.proof import has_same_chunks
 from lodefs.chunkstore.push.push_index import IndexBroken, PushIndex, TreePlace
 from lodefs.chunkstore.push.scanner import Scan, Skipped, open_root, read_link
 from lodefs.chunkstore.push.tree_writer import TreeWriter
@@ -111,6 +111,24 @@ class _Head:
         return None if self.commit is None else self.commit.root
 
 
+@dataclass(frozen=True, slots=True)
+class _PushJob:
+    """What is pushed, and where to."""
+
+    store: Store
+    root: bytes
+    repo: str
+    branch: str
+    head: _Head
+    options: PushOptions
+    progress: Progress
+
+    @property
+    def target(self) -> PushTarget:
+        """The branch, for questions and messages."""
+        return PushTarget(f"{self.repo}@{self.branch}", self.options.allow_removals)
+
+
 def push(
     store: Store,
     source: Path,
@@ -135,13 +153,13 @@ def push(
     _check_apart(root, store.url, "the store")
     _check_apart(root, os.path.abspath(options.index_dir), "the push index")
     head = _read_head(store, repo, branch)
-    progress = progress or Progress()
-    sent_before_bytes = progress.bytes_sent
+    job = _PushJob(store, root, repo, branch, head, options, progress or Progress())
+    sent_before_bytes = job.progress.bytes_sent
     lost: set[PackId] = set()
     is_broken = False
     while True:
         try:
-            result = _try(store, root, repo, branch, head, options, progress, lost)
+            result = _try(job, lost)
         except IndexBroken as error:
             if is_broken:
                 raise
@@ -152,37 +170,28 @@ def push(
                 raise
             lost |= error.packs
         else:
-            result.stored_bytes = progress.bytes_sent - sent_before_bytes  # of all tries
+            result.stored_bytes = job.progress.bytes_sent - sent_before_bytes  # of all tries
             result.lost_packs = len(lost)
             return result
 
 
-def _try(
-    store: Store,
-    root: bytes,
-    repo: str,
-    branch: str,
-    head: _Head,
-    options: PushOptions,
-    progress: Progress,
-    lost: Collection[PackId],
-) -> PushResult:
-    index = PushIndex(options.index_dir, store.settings.store_id)
-    root_fd = open_root(root)
-    target = Target(f"{repo}@{branch}", options.allow_removals)
+def _try(job: _PushJob, lost: Collection[PackId]) -> PushResult:
+    store, head = job.store, job.head
+    index = PushIndex(job.options.index_dir, store.settings.store_id)
+    root_fd = open_root(job.root)
 
     def prepare() -> None:
         store.ensure_writable()
         if head.commit is not None and head.id is not None:
             names = map(os.fsencode, os.listdir(root_fd))
-            check_names(store.packs, target, head.id, head.commit, names)
+            check_names(store.packs, job.target, head.id, head.commit, names)
 
-    uploader = Uploader(store.objects, progress, prepare, spoilt=lost)
+    uploader = Uploader(store.objects, job.progress, prepare, spoilt=lost)
     try:
         if lost:
             index.learn(store.objects)  # of a new index too: shards still list what is lost
             index.forget_packs(lost)
-        run = _Push(store, root, root_fd, repo, branch, head, options, progress, index, uploader)
+        run = _Push(job, root_fd, index, uploader)
         try:
             return run.run()
         except BaseException:
@@ -197,39 +206,24 @@ def _try(
 class _Push:
     """One push, from the scan to the ref."""
 
-    def __init__(
-        self,
-        store: Store,
-        root: bytes,
-        root_fd: int,
-        repo: str,
-        branch: str,
-        head: _Head,
-        options: PushOptions,
-        progress: Progress,
-        index: PushIndex,
-        uploader: Uploader,
-    ) -> None:
-        self._store = store
-        self._root = root
-        self._repo = repo
-        self._branch = branch
-        self._head = head
-        self._options = options
-        self._progress = progress
+    def __init__(self, job: _PushJob, root_fd: int, index: PushIndex, uploader: Uploader) -> None:
+        self._job = job
+        self._store = job.store
+        self._head = job.head
+        self._options = options = job.options
+        self._progress = job.progress
         self._index = index
         self._uploader = uploader
-        self._scan = Scan(root, options.skip_unreadable, options.clock_ns)
-        self._intake = Intake(index, uploader, progress)
+        self._scan = Scan(job.root, options.skip_unreadable, options.clock_ns)
+        placement = Placement(index, uploader)
         self._tree = PushTree(
-            memory=index.source(root),
-            ledger=self._intake,
+            memory=index.source(job.root),
+            placement=placement,
             read_link=lambda path: read_link(root_fd, path),
             skip_unreadable=options.skip_unreadable,
             skipped=self._scan.skipped,
         )
-        self._intake.file_done = self._tree.done
-        self._intake.stored = self._tree.settle
+        self._deduplicator = Deduplicator(placement, self._tree, job.progress)
         self._changes: Changes | None = Changes()
         self._seconds: dict[str, float] = {}
         self._other_bytes = 0  # of shard and commit
@@ -275,9 +269,9 @@ class _Push:
                 break
         else:
             if first:
-                self._run_lanes(first, is_small=True)
+                self._run_workers(first, is_small=True)
             return
-        self._run_lanes(chain(first, files), is_small=False)
+        self._run_workers(chain(first, files), is_small=False)
 
     def _counted(self, files: Iterable[SourceFile]) -> Iterator[SourceFile]:
         progress = self._progress
@@ -286,22 +280,20 @@ class _Push:
             progress.bytes_total += file.size_bytes
             yield file
 
-    def _run_lanes(self, files: Iterable[SourceFile], *, is_small: bool) -> None:
+    def _run_workers(self, files: Iterable[SourceFile], *, is_small: bool) -> None:
         from lodefs.chunkstore.push.workers import pool
 
         params, workers = self._store.settings.chunking, self._options.workers
         self._learn()
-        running: pool.Lanes
+        running: pool.Workers
         if is_small or workers == 0:
-            running = pool.InlineLanes(params)
+            running = pool.InlineWorkers(params)
         else:
             count = None if workers is None else min(workers, pool.WORKERS_MAX)
-            running = pool.ProcessLanes(params, workers=count)
-        try:
-            running.run(self._root, files, self._intake, self._tree.work)
-        finally:
-            running.close()
-        self._intake.seal()
+            running = pool.WorkerPool(params, workers=count)
+        with running:
+            running.run(self._job.root, files, self._deduplicator, self._tree.work)
+        self._deduplicator.seal()
         self._tree.finish()
 
     def _learn(self) -> None:
@@ -311,18 +303,11 @@ class _Push:
             self._index.learn(self._store.objects)
             self._has_learned = True
 
-    def _store_trees(self, root: Child) -> Entry:
+    def _store_trees(self, root: HashedDirectory) -> Entry:
         """Stores the trees that the store does not have. All packs are in the store then."""
         self._learn()
-        packer = Packer(
-            self._uploader, lambda pack: self._index.add_packs([pack]), TREE_PACK_SIZES_BYTES
-        )
-        writer = TreeWriter(
-            packer=packer,
-            params=self._store.settings.chunking,
-            index=self._index,
-            memory=self._tree.memory,
-        )
+        placement = Placement(self._index, self._uploader, TREE_PACK_SIZES_BYTES)
+        writer = TreeWriter(placement, self._store.settings.chunking, self._tree.memory)
         entry = writer.store(root)
         self._tree.remember()  # what it can, while the last packs are under way
         self._uploader.finish()
@@ -330,17 +315,16 @@ class _Push:
         self._index.add_trees(writer.new_places())
         return entry
 
-    def _compare(self, root: Child) -> None:
+    def _compare(self, root: HashedDirectory) -> None:
         """Finds what this push changes. TooManyRemovals."""
         head, totals = self._head, self._tree.totals
         packs, memory = self._store.packs, self._tree.memory
         self._changes = changes_between(packs, head.commit, root, totals, memory)
         if head.commit is not None:
             assert head.id is not None
-            target = Target(f"{self._repo}@{self._branch}", self._options.allow_removals)
-            check_changes(target, head.id, head.commit, self._changes, totals)
+            check_changes(self._job.target, head.id, head.commit, self._changes, totals)
 
-    def _is_at(self, root: Child) -> bool:
+    def _is_at(self, root: HashedDirectory) -> bool:
         """Whether the head is the directory that was scanned, with a tree that this machine has
         stored or compared. An equal digest alone is what somebody claims."""
         head = self._head.root
@@ -352,7 +336,7 @@ class _Push:
         """Whether the head has the same content, in the very chunks that this push has found or
         stored. It may lie elsewhere, as another machine stored it; then that is remembered."""
         head = self._head.root
-        if head is None or not leads_alike(self._store.packs, entry, head):
+        if head is None or not has_same_chunks(self._store.packs, entry, head):
             return False
         self._index.add_trees([(head.digest, _place_of(head))])
         return True
@@ -397,12 +381,12 @@ class _Push:
             size_bytes=totals.size_bytes,
             large=Large(totals.large_files, totals.large_size_bytes),
         )
-        commit_id = self._store.put_commit(self._repo, commit)
+        commit_id = self._store.put_commit(self._job.repo, commit)
         self._sent(len(encode_commit(commit)))
         sequence = None if head.ref is None else head.ref.sequence
-        refs = self._store.refs(self._repo)
+        refs = self._store.refs(self._job.repo)
         try:
-            refs.advance(BRANCHES, self._branch, commit_id, expected_sequence=sequence)
+            refs.advance(BRANCHES, self._job.branch, commit_id, expected_sequence=sequence)
         except Conflict as error:
             raise Conflict(f"{error}. {_REPEATED}") from None
         return commit_id
@@ -421,8 +405,8 @@ class _Push:
             directories=totals.directories,
             symlinks=totals.symlinks,
             size_bytes=totals.size_bytes,
-            files_read=self._intake.files_read,
-            new_bytes=self._intake.new_bytes,
+            files_read=self._deduplicator.files_read,
+            new_bytes=self._deduplicator.new_bytes,
             stored_bytes=stored_bytes,
             created_branch=self._head.id is None,
             lost_packs=0,

@@ -90,7 +90,7 @@ class TreePlace(NamedTuple):
     segments: tuple[Segment, ...]
 
 
-class State(NamedTuple):
+class DirectoryState(NamedTuple):
     """How a directory was when it was pushed. ``signature`` is b"" where it is not to be trusted;
     ``children`` are the joined digests of the directories in it, by name."""
 
@@ -99,7 +99,7 @@ class State(NamedTuple):
     children: bytes
 
 
-class Details(NamedTuple):
+class DirectoryDetails(NamedTuple):
     """What is in a directory: columns of the files' stats, the tree that holds only files, and the
     names of the directories, joined by NUL."""
 
@@ -116,12 +116,12 @@ class Details(NamedTuple):
         return len(self.stats) + len(self.files) + len(self.subdirectories)
 
 
-class Remembered(NamedTuple):
+class DirectoryRow(NamedTuple):
     """All that is kept of one directory; ``key`` is its path with NUL for '/'."""
 
     key: bytes
-    state: State
-    details: Details
+    state: DirectoryState
+    details: DirectoryDetails
 
 
 class PushIndex:
@@ -286,7 +286,7 @@ class PushIndex:
         ):
             for source, key, *columns, checksum in rows:
                 with _spoiled(self.path, "a directory"):
-                    details = Details(*columns)
+                    details = DirectoryDetails(*columns)
                     if details.checksum(key) != checksum or (source, key) <= last:
                         raise ValueError
                 last = source, key
@@ -372,12 +372,12 @@ class PushIndex:
 
     # sources
 
-    def source(self, path: bytes) -> SourceMemory:
+    def source(self, path: bytes) -> StatCache:
         """What is remembered of the directory at the absolute ``path``."""
         with self.writing() as db:
             db.execute("INSERT OR IGNORE INTO sources (path) VALUES (?)", (path,))
         number = self.select("SELECT number FROM sources WHERE path = ?", (path,))[0][0]
-        return SourceMemory(self, number)
+        return StatCache(self, number)
 
     def select(self, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         try:
@@ -398,7 +398,7 @@ class PushIndex:
                 raise
 
 
-class SourceMemory:
+class StatCache:
     """The rows of one source directory. ``state`` is asked in the order of a scan."""
 
     def __init__(self, index: PushIndex, number: int) -> None:
@@ -409,7 +409,7 @@ class SourceMemory:
         self._gone: list[bytes] = []
         self._fill(">=")
 
-    def state(self, key: bytes) -> State | None:
+    def state(self, key: bytes) -> DirectoryState | None:
         """The state of a directory. Keys must ascend; rows in between are of directories that are
         no longer there."""
         row = self._row
@@ -426,7 +426,7 @@ class SourceMemory:
         self._step()
         return self._decode(key, row[1])
 
-    def _decode(self, key: bytes, state: bytes) -> State:
+    def _decode(self, key: bytes, state: bytes) -> DirectoryState:
         try:  # not a context: this is done once for each directory
             is_whole = int.from_bytes(state[:4], "little") == crc32(state[4:], crc32(key))
         except TypeError:
@@ -434,16 +434,16 @@ class SourceMemory:
         if not is_whole:
             with _spoiled(self._index.path, "a directory"):
                 raise ValueError
-        return State(state[4:20], Digest(state[20:52]), state[52:])
+        return DirectoryState(state[4:20], Digest(state[20:52]), state[52:])
 
-    def lookup(self, key: bytes) -> State | None:
+    def lookup(self, key: bytes) -> DirectoryState | None:
         """The state of any directory."""
         rows = self._index.select(
             "SELECT state FROM directories WHERE source = ? AND key = ?", (self._number, key)
         )
         return self._decode(key, rows[0][0]) if rows else None
 
-    def details(self, key: bytes) -> Details | None:
+    def details(self, key: bytes) -> DirectoryDetails | None:
         """The files of a directory whose state is known."""
         rows = self._index.select(
             "SELECT stats, files, subdirectories, sum FROM directories "
@@ -453,12 +453,12 @@ class SourceMemory:
         if not rows:
             return None
         with _spoiled(self._index.path, "a directory"):
-            details = Details(*rows[0][:3])
+            details = DirectoryDetails(*rows[0][:3])
             if details.checksum(key) != rows[0][3]:
                 raise ValueError
         return details
 
-    def remember(self, rows: Sequence[Remembered]) -> None:
+    def remember(self, rows: Sequence[DirectoryRow]) -> None:
         """Writes rows, in place of what was known of these directories."""
         number = self._number
         kept = [row for row in rows if row.details.size_bytes() <= DETAILS_SIZE_BYTES_MAX]
@@ -519,7 +519,7 @@ class SourceMemory:
         self._row = next(self._rows, None)
 
 
-def _encode_state(key: bytes, state: State) -> bytes:
+def _encode_state(key: bytes, state: DirectoryState) -> bytes:
     body = b"".join((state.signature or bytes(_SIGNATURE_BYTES), state.digest, state.children))
     return crc32(body, crc32(key)).to_bytes(4, "little") + body
 

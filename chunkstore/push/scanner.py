@@ -101,7 +101,7 @@ class Columns:
 
 
 @dataclass(slots=True)
-class Directory:
+class ScannedDirectory:
     """One directory as it was found. ``path`` is relative to the root, which has b""."""
 
     path: bytes
@@ -121,7 +121,7 @@ class Scan:
     clock_ns: Callable[[], int] = time.time_ns
     skipped: list[Skipped] = field(default_factory=list)
 
-    def __iter__(self) -> Iterator[Directory]:
+    def __iter__(self) -> Iterator[ScannedDirectory]:
         """Directories, each before those in it, and these in the order of their names: the byte
         order of paths whose '/' is NUL. As deep as it may be.
 
@@ -133,7 +133,7 @@ class Scan:
         finally:
             os.close(root_fd)
 
-    def _walk(self, root_fd: int) -> Iterator[Directory]:
+    def _walk(self, root_fd: int) -> Iterator[ScannedDirectory]:
         levels: list[tuple[bytes, list[bytes]]] = []  # a path, and names in it still to visit
         path = b""
         while True:
@@ -149,7 +149,7 @@ class Scan:
             name = names.pop()
             path = parent + b"/" + name if parent else name
 
-    def _visit(self, root_fd: int, path: bytes, depth: int) -> Directory | None:
+    def _visit(self, root_fd: int, path: bytes, depth: int) -> ScannedDirectory | None:
         try:
             return self._read(root_fd, path, depth)
         except OSError as error:
@@ -159,7 +159,7 @@ class Scan:
             self.skipped.append(Skipped(path, str(found)))
             return None
 
-    def _read(self, root_fd: int, path: bytes, depth: int) -> Directory:
+    def _read(self, root_fd: int, path: bytes, depth: int) -> ScannedDirectory:
         """One directory. A name that vanishes while it is read counts as never there."""
         rows: list[Row] = []
         subdirectories: list[bytes] = []
@@ -185,7 +185,7 @@ class Scan:
         finally:
             os.close(fd)
         subdirectories.sort()
-        return Directory(path, depth, Columns(rows), subdirectories, scanned_ns)
+        return ScannedDirectory(path, depth, Columns(rows), subdirectories, scanned_ns)
 
     def _keep_other(self, path: bytes, name: bytes, seen: os.stat_result, rows: list[Row]) -> None:
         if stat.S_ISLNK(seen.st_mode):

@@ -19,7 +19,7 @@ from lodefs.chunkstore.format.chunking import ChunkingParams, cut
 from lodefs.chunkstore.format.compression import RAW, compress
 from lodefs.chunkstore.format.names import Digest, PackId, digest_of
 from lodefs.chunkstore.format.tree import SAME_PACK, Entry, Kind, Segment, decode_tree, encode_tree
-from lodefs.chunkstore.push.directories import Child, contents_of, key_of
+from lodefs.chunkstore.push.directories import HashedDirectory, contents_of, key_of
 from lodefs.chunkstore.push.fragmentation import (
     UNKNOWN,
     Layout,
@@ -29,8 +29,8 @@ from lodefs.chunkstore.push.fragmentation import (
     join,
     place_all,
 )
-from lodefs.chunkstore.push.pack_writer import Packer
-from lodefs.chunkstore.push.push_index import PushIndex, SourceMemory, TreePlace
+from lodefs.chunkstore.push.pack_writer import FRESH, Placement
+from lodefs.chunkstore.push.push_index import StatCache, TreePlace
 from lodefs.chunkstore.types import Buffer
 
 # Larger trees say the pack of everything, so that chunks of them can be used again elsewhere
@@ -38,11 +38,10 @@ WHOLE_SIZE_BYTES_MAX = 1 << 20
 _ENTRY_SIZE_BYTES = 80  # about what an entry takes, besides its name
 COMPRESSED_SIZE_BYTES_MIN = 256  # smaller trees are mostly digests, and do not shrink
 CANDIDATES_MAX = 8  # packs in which a tree that names its own pack is looked for
-_FRESH = 1 << 63  # places from here on are serials of the packer: see pack_writer.py
 
 
 class _Placed(NamedTuple):
-    """Where a tree lies: runs of places (serials of new chunks from _FRESH on)."""
+    """Where a tree lies: runs of places (serials of new chunks from FRESH on)."""
 
     size_bytes: int
     runs: tuple[Run, ...] = ()
@@ -56,7 +55,7 @@ class _Frame:
     name: bytes
     digest: Digest
     files: bytes
-    children: list[Child]
+    children: list[HashedDirectory]
     key: bytes
     is_new: bool  # it names chunks that this push stored, so the store cannot have its tree
     placed: dict[bytes, _Placed]  # of its directories, by name
@@ -65,23 +64,22 @@ class _Frame:
 
 @dataclass(slots=True)
 class TreeWriter:
-    """Puts trees into the packs of ``packer``, which has nothing but trees."""
+    """Puts trees into packs that hold nothing but trees."""
 
-    packer: Packer
+    placement: Placement
     params: ChunkingParams
-    index: PushIndex
-    memory: SourceMemory
+    memory: StatCache
     stored: int = 0  # trees
     raw_bytes: int = 0  # of new chunks
     _new: dict[bytes, _Placed] = field(default_factory=dict)  # trees of this push, by digest
 
-    def store(self, root: Child) -> Entry:
+    def store(self, root: HashedDirectory) -> Entry:
         """Stores what is missing; gives the root's entry. All packs are sealed then.
 
         Raises what the store does; IndexBroken.
         """
         placed = self._known([root]).get(root.name) or self._store_below(root)
-        self.packer.seal()
+        self.placement.packer.seal()
         return self._directory(b"", root.digest, placed)
 
     def new_places(self) -> list[tuple[bytes, TreePlace]]:
@@ -91,7 +89,7 @@ class TreeWriter:
             for digest, placed in self._new.items()
         ]
 
-    def _store_below(self, root: Child) -> _Placed:
+    def _store_below(self, root: HashedDirectory) -> _Placed:
         """Stores a tree after all trees below it that are missing. No recursion: trees may be
         deeper than Python's stack."""
         frames = [self._frame(root, b"")]
@@ -113,15 +111,15 @@ class TreeWriter:
                 return placed
             frames[-1].placed[frame.name] = placed
 
-    def _frame(self, child: Child, key: bytes) -> _Frame:
+    def _frame(self, child: HashedDirectory, key: bytes) -> _Frame:
         files, children = contents_of(child, key, self.memory)
         is_new = child.node is not None and child.node.serial > 0
         known = self._known(children)
         return _Frame(child.name, child.digest, files, children, key, is_new, known)
 
-    def _known(self, children: Sequence[Child]) -> dict[bytes, _Placed]:
+    def _known(self, children: Sequence[HashedDirectory]) -> dict[bytes, _Placed]:
         """Those of the directories whose trees the index knows to be in the store, by name."""
-        places = self.index.find_trees([child.digest for child in children])
+        places = self.placement.index.find_trees([child.digest for child in children])
         return {
             child.name: _Placed(place.size_bytes, (), place.segments)
             for child in children
@@ -174,19 +172,19 @@ class TreeWriter:
         """Where the store has a tree's bytes, by their chunks: wholly in ``pack``, if one is given,
         else in any. None also if they would lie in too many runs."""
         ids, pieces = self._cut(data)
-        known = self.index.find_all(ids)
+        known = self.placement.index.find_all(ids)
         if len(known) < len(set(ids)):
             return None
         options = [known[chunk_id] for chunk_id in ids]
         if pack is not None:
-            segment = self.index.segment
+            segment = self.placement.index.segment
             options = [{p for p in few if segment(Run(p, 1, 1)).pack == pack} for few in options]
         places = follow(options, Layout())
-        if UNKNOWN in places or any(choose(places, Layout(), _FRESH)):
+        if UNKNOWN in places or any(choose(places, Layout(), FRESH)):
             return None
         sizes, none = [len(piece) for piece in pieces], [False] * len(pieces)
-        runs, _ = place_all(places, sizes, none, _FRESH, Layout())
-        return _Placed(len(data), (), join([self.index.segment(run) for run in runs]))
+        runs, _ = place_all(places, sizes, none, FRESH, Layout())
+        return _Placed(len(data), (), join([self.placement.index.segment(run) for run in runs]))
 
     def _remember(self, digest: Digest, placed: _Placed) -> _Placed:
         self._new[digest] = placed
@@ -199,8 +197,8 @@ class TreeWriter:
     def _make_room(self, size_bytes: int, frame: _Frame) -> bool:
         """Sees to it that a tree that may name the pack it lies in lies wholly in that pack.
         Whether it does name it."""
-        packer = self.packer
-        open_from = _FRESH + packer.sealed
+        packer = self.placement.packer
+        open_from = FRESH + packer.sealed
         names_open = any(
             run.place >= open_from for placed in frame.placed.values() for run in placed.runs
         )
@@ -216,19 +214,19 @@ class TreeWriter:
         it must lie ``whole`` in the open pack."""
         if len(data) <= self.params.size_bytes_min:  # nearly all are: no need to look
             stored = (RAW, data) if len(data) < COMPRESSED_SIZE_BYTES_MIN else compress(data)
-            serial = self.packer.add(digest_of(data), *stored, len(data))
+            serial = self.placement.packer.add(digest_of(data), *stored, len(data))
             self.raw_bytes += len(data)
-            return _Placed(len(data), (Run(_FRESH + serial, 1, len(data)),))
+            return _Placed(len(data), (Run(FRESH + serial, 1, len(data)),))
         ids, pieces = self._cut(data)
         places = [UNKNOWN] * len(ids)
         if len(ids) > 1 and not whole:
-            known = self.index.find(ids)
+            known = self.placement.index.find(ids)
             places = [known.get(chunk_id, UNKNOWN) for chunk_id in ids]
-        fresh = _FRESH + self.packer.serial
+        fresh = FRESH + self.placement.packer.serial
         wanted = choose(places, Layout(), fresh)
         for piece, chunk_id, is_wanted in zip(pieces, ids, wanted, strict=True):
             if is_wanted:
-                self.packer.add(chunk_id, *compress(piece), len(piece))
+                self.placement.packer.add(chunk_id, *compress(piece), len(piece))
                 self.raw_bytes += len(piece)
         sizes = [len(piece) for piece in pieces]
         runs, _ = place_all(places, sizes, wanted, fresh, Layout())
@@ -254,16 +252,10 @@ class TreeWriter:
     def _segments(self, placed: _Placed) -> tuple[Segment, ...]:
         if placed.segments:
             return placed.segments
-        found: list[Segment] = []
-        for run in placed.runs:
-            if run.place >= _FRESH:
-                found += self.packer.segments(run.place - _FRESH, run.chunks)
-            else:
-                found.append(self.index.segment(run))
-        return join(found)
+        return join([found for run in placed.runs for found in self.placement.segments(run)])
 
 
-def _next_missing(frame: _Frame, new: dict[bytes, _Placed]) -> Child | None:
+def _next_missing(frame: _Frame, new: dict[bytes, _Placed]) -> HashedDirectory | None:
     """The next directory in ``frame`` whose tree has no place yet."""
     while frame.next < len(frame.children):
         child = frame.children[frame.next]

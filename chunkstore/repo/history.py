@@ -16,7 +16,7 @@ from lodefs.chunkstore.repo.store import Store
 from lodefs.chunkstore.repo.tree_walk import join
 
 
-class What(Enum):
+class ChangeKind(Enum):
     """How an entry differs."""
 
     ADDED = "added"
@@ -29,13 +29,13 @@ class What(Enum):
 class Change:
     """One path that differs: what was there and what is there now (None: nothing)."""
 
-    what: What
+    what: ChangeKind
     path: bytes
     before: Entry | None
     after: Entry | None
 
 
-class Move(Enum):
+class RefMoveKind(Enum):
     """What happened to a branch or tag."""
 
     CREATED = "created"
@@ -50,7 +50,7 @@ class RefMove:
     """One move of a branch or tag. ``author``: of the commit that was pushed; else not known."""
 
     time_s: int  # Unix
-    move: Move
+    move: RefMoveKind
     before: CommitId | None  # None: it was not there
     after: CommitId | None
     author: str | None
@@ -66,22 +66,24 @@ def reflog(store: Store, repo: str, kind: str, name: str) -> Iterator[RefMove]:
         at, before = entry.commit, None if older is None else older.commit
         deleted_at = None if older is None or oldest is None else oldest.commit
         move, author = _move_of(before, at, deleted_at), None
-        if move is Move.MOVED and at is not None:
+        if move is RefMoveKind.MOVED and at is not None:
             with contextlib.suppress(NotFound, Corrupt, UnknownFormat):  # it may be gone since
                 commit = store.commit(repo, at)
                 if before in commit.parents:
-                    move, author = Move.PUSHED, commit.author
+                    move, author = RefMoveKind.PUSHED, commit.author
         yield RefMove(entry.time_s, move, before, at, author)
         entry, older = older, oldest
 
 
-def _move_of(before: CommitId | None, at: CommitId | None, deleted_at: CommitId | None) -> Move:
+def _move_of(
+    before: CommitId | None, at: CommitId | None, deleted_at: CommitId | None
+) -> RefMoveKind:
     """What a move was, as far as refs tell. ``deleted_at``: where the ref was before ``before``."""
     if at is None:
-        return Move.DELETED
+        return RefMoveKind.DELETED
     if before is not None:
-        return Move.MOVED
-    return Move.RESTORED if at == deleted_at else Move.CREATED
+        return RefMoveKind.MOVED
+    return RefMoveKind.RESTORED if at == deleted_at else RefMoveKind.CREATED
 
 
 def log(store: Store, repo: str, rev: str) -> Iterator[tuple[CommitId, Commit]]:
@@ -187,11 +189,11 @@ def _equal(a: Entry | None, b: Entry | None) -> bool:
 def _change(path: bytes, before: Entry | None, after: Entry | None) -> Change | None:
     """The change of an entry itself; None where it is equal, or a directory in both."""
     if before is None:
-        return Change(What.ADDED, path, before, after)
+        return Change(ChangeKind.ADDED, path, before, after)
     if after is None:
-        return Change(What.REMOVED, path, before, after)
+        return Change(ChangeKind.REMOVED, path, before, after)
     if before.kind is not after.kind:
-        return Change(What.TYPE_CHANGED, path, before, after)
+        return Change(ChangeKind.TYPE_CHANGED, path, before, after)
     if before.kind is Kind.DIRECTORY or _equal(before, after):
         return None
-    return Change(What.CHANGED, path, before, after)
+    return Change(ChangeKind.CHANGED, path, before, after)

@@ -32,7 +32,7 @@ class RefEntry:
     time_s: int  # Unix
 
 
-class _Body(msgspec.Struct, forbid_unknown_fields=True):
+class _RefBody(msgspec.Struct, forbid_unknown_fields=True):
     repo: str
     kind: str
     name: str
@@ -122,7 +122,7 @@ class Refs:
             # Otherwise a wrong expectation could skip numbers, and an older entry come to count
             self._check_stands_at(kind, name, sequence - 1)
         entry = RefEntry(commit_id, sequence, int(self._clock()))
-        body = _Body(
+        body = _RefBody(
             repo=self._repo,
             kind=kind,
             name=name,
@@ -169,7 +169,7 @@ class Refs:
 
     def _entry(self, kind: str, name: str, info: ObjectInfo) -> RefEntry:
         data = read_whole(self._objects, info.key, SIZE_BYTES_MAX).data
-        body = unseal(_KIND, {VERSION: _Body}, data, info.key)
+        body = unseal(_KIND, {VERSION: _RefBody}, data, info.key)
         told = (body.repo, body.kind, body.name)
         if (
             told != (self._repo, kind, name)

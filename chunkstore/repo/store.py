@@ -60,7 +60,7 @@ class _Chunking(msgspec.Struct, forbid_unknown_fields=True):
     size_bytes_max: int
 
 
-class _Body(msgspec.Struct, forbid_unknown_fields=True):
+class _SettingsBody(msgspec.Struct, forbid_unknown_fields=True):
     store_id: str
     chunking: _Chunking
 
@@ -72,12 +72,12 @@ def encode_settings(settings: Settings) -> bytes:
     """The bytes of store.json."""
     params = settings.chunking
     sizes = (params.size_bytes_min, params.size_bytes_average, params.size_bytes_max)
-    return seal(_KIND, VERSION, _Body(settings.store_id, _Chunking(_ALGORITHM, *sizes)))
+    return seal(_KIND, VERSION, _SettingsBody(settings.store_id, _Chunking(_ALGORITHM, *sizes)))
 
 
 def decode_settings(data: Buffer, what: str = keys.STORE) -> Settings:
     """Settings from the bytes of store.json. Corrupt, UnknownFormat."""
-    body = unseal(_KIND, {VERSION: _Body}, data, what)
+    body = unseal(_KIND, {VERSION: _SettingsBody}, data, what)
     chunking = body.chunking
     if chunking.algorithm != _ALGORITHM:
         raise UnknownFormat(

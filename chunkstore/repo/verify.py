@@ -24,7 +24,7 @@ from lodefs.chunkstore.format.commit import Commit
 from lodefs.chunkstore.format.names import CommitId, PackId, Spec
 from lodefs.chunkstore.format.pack import PackIndex
 from lodefs.chunkstore.format.tree import Entry, Kind, Segment
-from lodefs.chunkstore.repo.checked_keys import KEY_BYTES, SeenKeys
+from lodefs.chunkstore.repo.disk_key_set import KEY_BYTES, DiskKeySet
 from lodefs.chunkstore.repo.range_planner import Unit, Wanted, units
 from lodefs.chunkstore.repo.refs import BRANCHES, TAGS
 from lodefs.chunkstore.repo.shard_reader import read_shard
@@ -81,7 +81,7 @@ def verify(
     """
     executor = ThreadPoolExecutor(workers, thread_name_prefix="verify")
     try:
-        with SeenKeys() as seen:
+        with DiskKeySet() as seen:
             work = _Verify(
                 store, executor, seen, progress or Progress(), data=data, ahead=AHEAD * workers
             )
@@ -103,7 +103,7 @@ class _Verify:
         self,
         store: Store,
         executor: ThreadPoolExecutor,
-        seen: SeenKeys,
+        seen: DiskKeySet,
         progress: Progress,
         *,
         data: bool,

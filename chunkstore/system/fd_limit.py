@@ -15,7 +15,7 @@ PEER_SOCKETS_MAX = 400  # of a node in a cluster: kept connections to the others
 OTHERS_MIN = 64  # logs, listeners, pipes, files being made
 
 
-class Shares(NamedTuple):
+class DescriptorShares(NamedTuple):
     """How many descriptors a proxy uses for what, at most."""
 
     connections: int  # of clients and nodes that ask, at all doors
@@ -24,7 +24,7 @@ class Shares(NamedTuple):
     peer_sockets: int  # besides those of fetches
 
 
-def shares(limit: int, *, fetches_max: int, in_cluster: bool = False) -> Shares:
+def shares(limit: int, *, fetches_max: int, in_cluster: bool = False) -> DescriptorShares:
     """A proxy's shares of a limit of open files, which together stay below it.
 
     Each fetch has a connection to the store and perhaps one to another node. Where the limit is
@@ -36,7 +36,7 @@ def shares(limit: int, *, fetches_max: int, in_cluster: bool = False) -> Shares:
     index_files = min(INDEX_FILES_MAX, rest // 4)
     peer_sockets = min(PEER_SOCKETS_MAX, rest // 4) if in_cluster else 0
     connections = rest - cache_files - index_files - peer_sockets
-    return Shares(connections, cache_files, index_files, peer_sockets)
+    return DescriptorShares(connections, cache_files, index_files, peer_sockets)
 
 
 def limit() -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping
 from functools import wraps
@@ -10,16 +11,18 @@ from typing import Any, TypeVar
 
 import click
 
-from lodefs.chunkstore.format.names import Spec, parse_spec
+from lodefs.chunkstore.errors import InvalidInput, NotFound
+from lodefs.chunkstore.format.names import DEFAULT_BRANCH, Spec, parse_spec
 from lodefs.settings.session import Session
 
 F = TypeVar("F", bound=Callable[..., Any])
+_REVISION = re.compile(rb"v?\d[\w.-]*\Z|[0-9a-f]{6,64}\Z|main\Z|master\Z|HEAD\Z")  # v2, 1.0
 STORE, PROXY = "The store [LODEFS_STORE].", "The proxy [LODEFS_PROXY]."
 
 
 def session_command(*, store: bool = False, proxy: bool = False) -> Callable[[F], F]:
-    """Passes the Session first, and lets ``--store`` and ``--proxy`` stand after a command that
-    uses them. Before the command they are for whichever comes, as in an alias of a shell."""
+    """Passes the Session first, and accepts ``--store`` and ``--proxy`` after a command that uses
+    them. Before the command they are accepted for any, as in an alias of a shell."""
 
     def decorate(function: F) -> F:
         @click.pass_obj
@@ -32,9 +35,15 @@ def session_command(*, store: bool = False, proxy: bool = False) -> Callable[[F]
             proxy_url: str | None = None,
             **more: Any,
         ) -> Any:
-            session.said = {"--store": store_url, "--proxy": proxy_url}
-            session.use(store=store_url, proxy=proxy_url)
-            return function(session, *args, **more)
+            session.command_options = {"--store": store_url, "--proxy": proxy_url}
+            session.apply_options(store=store_url, proxy=proxy_url)
+            try:
+                return function(session, *args, **more)
+            except NotFound as error:
+                spec = more.get("spec")
+                if isinstance(spec, Spec) and (hint := not_found_hint(spec)):
+                    error.add_note(hint)
+                raise
 
         command: Any = with_session
         if proxy:
@@ -46,8 +55,9 @@ def session_command(*, store: bool = False, proxy: bool = False) -> Callable[[F]
     return decorate
 
 
-def refuse(given: Mapping[str, object], why: str) -> None:
-    """UsageError where an option was given that would do nothing. None and False: not given."""
+def reject(given: Mapping[str, object], why: str) -> None:
+    """Raises UsageError for an option that was given and would do nothing. None, False and ""
+    mean that it was not given."""
     for name, value in given.items():
         if value is not None and value is not False and value != "":
             raise click.UsageError(f"{name} {why}")
@@ -64,10 +74,34 @@ class SpecType(click.ParamType[Spec]):
         param: click.Parameter | None,  # noqa: ARG002
         ctx: click.Context | None,  # noqa: ARG002
     ) -> Spec:
-        return value if isinstance(value, Spec) else parse_spec(os.fsencode(value))
+        return value if isinstance(value, Spec) else spec_from(value)
 
 
 SPEC = SpecType()
+
+
+def spec_from(words: str) -> Spec:
+    """REPO[@REV][:PATH] of the command line. Raises: InvalidInput, with a hint if the colon before
+    PATH is missing."""
+    try:
+        return parse_spec(os.fsencode(words))
+    except InvalidInput as error:
+        repo, at, rev = words.partition("@")
+        if at and "/" in rev and ":" not in words:
+            error.add_note(f"a path follows a colon: {repo}@{rev.replace('/', ':', 1)}")
+        raise
+
+
+def not_found_hint(spec: Spec) -> str:
+    """The hint for a path that may be meant as a revision (REPO:v2); "" for any other."""
+    if spec.rev != DEFAULT_BRANCH or not _REVISION.match(spec.path):
+        return ""
+    return f"a revision is written with @: {spec.repo}@{spec.path.decode()}"
+
+
+def examples(*commands: str) -> str:
+    """The last part of a command's help: commands to copy."""
+    return "\n".join(["\b", "Examples:", *(f"  {command}" for command in commands)])
 
 
 def json_option(function: F) -> F:

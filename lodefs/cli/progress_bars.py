@@ -27,7 +27,7 @@ ORDER = ("files", "amount", "sent", "rate", "left")
 
 
 @contextmanager
-def metered(*, enabled: bool | None = None) -> Iterator[Progress]:
+def show_progress(*, enabled: bool | None = None) -> Iterator[Progress]:
     """Counters for a long operation, shown on standard error where that is a terminal."""
     progress = Progress()
     if enabled is None:
@@ -51,7 +51,7 @@ def _show(progress: Progress, done: threading.Event) -> None:
     from rich.console import Console  # here: slow to import, and most commands are short
 
     with bars(Console(stderr=True)) as bar:
-        task = bar.add_task("", total=None, told="")
+        task = bar.add_task("", total=None, words="")
         while not done.wait(EVERY_S):
             _update(bar, task, progress)
 
@@ -65,7 +65,7 @@ def bars(console: Console) -> Bar:
         SpinnerColumn(),
         TextColumn("{task.description}", markup=False),
         BarColumn(BAR_CHARS),
-        TextColumn("{task.fields[told]}", markup=False),
+        TextColumn("{task.fields[words]}", markup=False),
     )
     return Bars(*columns, console=console, transient=True)
 
@@ -75,11 +75,13 @@ def _update(bar: Bar, task: TaskID, progress: Progress) -> None:
     now = bar.tasks[task]
     room_chars = bar.console.width - BAR_CHARS - BLANKS_CHARS
     phase = progress.phase[:room_chars]
-    words = told(progress, now.speed, now.time_remaining, room_chars - len(phase))
-    bar.update(task, description=phase, told=words)
+    words = progress_text(progress, now.speed, now.time_remaining, room_chars - len(phase))
+    bar.update(task, description=phase, words=words)
 
 
-def told(progress: Progress, rate: float | None, left_s: float | None, room_chars: int) -> str:
+def progress_text(
+    progress: Progress, rate: float | None, left_s: float | None, room_chars: int
+) -> str:
     """``1,024/17,614 files  12.0 MiB/300.0 MiB  8.0 MiB/s  left 0:00:36``, of which as much as
     there is room for, and only what is known. ``rate``: bytes a second."""
     by_weight = {

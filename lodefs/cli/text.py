@@ -11,7 +11,7 @@ _UNSAFE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}  # controls, bidi marks, li
 _UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
 
 
-def shown(name: bytes | str) -> str:
+def escaped(name: bytes | str) -> str:
     """A name or a text as it is safe on a terminal, on one line.
 
     Bytes that are not UTF-8 become ``\\xNN``; control and formatting characters (which could
@@ -20,10 +20,10 @@ def shown(name: bytes | str) -> str:
     text = name.decode("utf-8", "surrogateescape") if isinstance(name, bytes) else name
     if text.isascii() and text.isprintable() and "\\" not in text:
         return text
-    return "".join(_shown_character(character) for character in text)
+    return "".join(_escaped_character(character) for character in text)
 
 
-def _shown_character(character: str) -> str:
+def _escaped_character(character: str) -> str:
     if character in _ESCAPES:
         return _ESCAPES[character]
     number = ord(character)
@@ -36,9 +36,9 @@ def _shown_character(character: str) -> str:
     return f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
 
 
-def shown_lines(text: str) -> list[str]:
+def escaped_lines(text: str) -> list[str]:
     """The lines of a longer text (a commit's message), each safe on a terminal."""
-    return [shown(line) for line in text.splitlines()]
+    return [escaped(line) for line in text.splitlines()]
 
 
 def percent_encoded(path: bytes) -> str:

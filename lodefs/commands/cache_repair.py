@@ -64,11 +64,11 @@ def repair(
 def _settle(directory: Path) -> None:
     from lodefs.proxy.cache.chunk_cache import Cache, CacheSettings
     from lodefs.proxy.cache.damage_check import settle_all
-    from lodefs.proxy.cache.eviction import Evictor
+    from lodefs.proxy.cache.eviction import Eviction
     from lodefs.proxy.runtime.counters import NoMeter
 
     cache = Cache(CacheSettings(directory, size_bytes_max=1 << 62), NoMeter())
     try:
-        settle_all(cache, Evictor(cache), stopping=lambda: False)
+        settle_all(cache, Eviction(cache), stopping=lambda: False)
     finally:
         cache.close()

@@ -10,7 +10,7 @@ from lodefs.chunkstore.errors import InvalidInput
 from lodefs.chunkstore.format.names import Spec
 from lodefs.chunkstore.format.tree import Kind
 from lodefs.cli.options import SPEC, output_error, session_command
-from lodefs.cli.text import shown
+from lodefs.cli.text import escaped
 from lodefs.settings.session import Session
 
 
@@ -24,7 +24,7 @@ def cat(session: Session, spec: Spec) -> None:
     entry = find(session.store, spec)
     if entry.kind is not Kind.FILE:
         kind = entry.kind.name.lower()
-        what = f"; it points to {shown(entry.target)}" if entry.kind is Kind.SYMLINK else ""
+        what = f"; it points to {escaped(entry.target)}" if entry.kind is Kind.SYMLINK else ""
         raise InvalidInput(f"{spec} is a {kind}, not a file{what}")
     out = sys.stdout.buffer
     for piece in session.store.packs.read_file(entry):

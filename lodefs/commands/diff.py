@@ -41,10 +41,10 @@ def diff(session: Session, before: Spec, after: Spec, exit_code: bool, as_json: 
             )
         else:
             sizes = f"{_size(change.before)} -> {_size(change.after)}"
-            write_line(f"{_MARKS[change.what.value]}  {text.shown(change.path)}  ({sizes})")
+            write_line(f"{_MARKS[change.what.value]}  {text.escaped(change.path)}  ({sizes})")
     if not as_json:
-        told = ", ".join(f"{n:,} {what}" for what, n in counts.items() if n)
-        write_line(told or "no difference")
+        message = ", ".join(f"{n:,} {what}" for what, n in counts.items() if n)
+        write_line(message or "no difference")
     if exit_code and any(counts.values()):
         session.exit_code = 1
 

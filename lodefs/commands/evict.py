@@ -19,7 +19,7 @@ from lodefs.chunkstore.nodeapi.cache_control import (
     decoded,
     encoded,
 )
-from lodefs.chunkstore.nodeapi.control_client import NodeCalls
+from lodefs.chunkstore.nodeapi.control_client import ControlClient
 from lodefs.cli import text
 from lodefs.cli.options import json_option, session_command, write_json, write_line
 from lodefs.proxies.own_proxy import running_proxy
@@ -59,7 +59,7 @@ def evict(
     if everything == (spec is not None):
         raise click.UsageError("what is to go: REPO[@REV][:PATH], or --all")
     request = _request(spec, everything=everything, pins_only=pins_only, dry_run=dry_run)
-    calls = NodeCalls(running_proxy(session), session.environment.get("LODEFS_TOKEN"))
+    calls = ControlClient(running_proxy(session), session.environment.get("LODEFS_TOKEN"))
     view = calls.call(EvictView, "POST", EVICT, request, timeout_s=EVICT_TIMEOUT_S)
     if as_json:
         write_json(msgspec.to_builtins(view))
@@ -87,7 +87,7 @@ def lines_of(view: EvictView, what: str, *, pins_only: bool) -> list[str]:
     removed = "would remove" if view.dry_run else "removed"
     lines = [f"{removed} the pin {pin_line(pin)}" for pin in view.pins]
     if pins_only:
-        none = f"no pin is of {text.shown(what)} alone" if what else "there are no pins"
+        none = f"no pin is of {text.escaped(what)} alone" if what else "there are no pins"
         return lines or [none]
     if view.cache_files:
         other = view.freed_bytes - view.wanted_bytes
@@ -96,7 +96,7 @@ def lines_of(view: EvictView, what: str, *, pins_only: bool) -> list[str]:
         files = text.count(view.cache_files, "cache file")
         lines.append(f"{freed} {text.size(view.freed_bytes)} in {files}{shared}")
     elif not view.kept_cache_files:
-        of = f" of {text.shown(what)}" if what else ""
+        of = f" of {text.escaped(what)}" if what else ""
         lines.append(f"nothing{of} is in the cache")
     if view.kept_cache_files:
         files = text.count(view.kept_cache_files, "cache file")
@@ -111,7 +111,7 @@ def lines_of(view: EvictView, what: str, *, pins_only: bool) -> list[str]:
 @session_command(store=True, proxy=True)
 def pins(session: Session, as_json: bool) -> None:
     """List what is pinned in the cache of the node's proxy, those that end first at the top."""
-    calls = NodeCalls(running_proxy(session), session.environment.get("LODEFS_TOKEN"))
+    calls = ControlClient(running_proxy(session), session.environment.get("LODEFS_TOKEN"))
     view = calls.call(PinsView, "GET", PINS)
     if as_json:
         write_json(msgspec.to_builtins(view))
@@ -131,10 +131,10 @@ def _show(found: Sequence[PinView]) -> None:
 
 def pin_line(pin: PinView) -> str:
     """A pin in one line."""
-    what = f":{text.shown(decoded(pin.what))}" if pin.what else ""
+    what = f":{text.escaped(decoded(pin.what))}" if pin.what else ""
     state = "" if pin.is_complete else ", not complete"
-    state += f", for {text.shown(', '.join(pin.owners))}" if pin.owners else ""
-    of = f"{text.shown(pin.repo)}@{pin.commit[:12]}{what}"
+    state += f", for {text.escaped(', '.join(pin.owners))}" if pin.owners else ""
+    of = f"{text.escaped(pin.repo)}@{pin.commit[:12]}{what}"
     return (
         f"{pin.id}  {of}  until {text.time(pin.pinned_until_s)}, {text.size(pin.size_bytes)}{state}"
     )

@@ -53,10 +53,10 @@ def _json_of(commit_id: CommitId, commit: Commit) -> dict[str, object]:
 def _shown(commit_id: CommitId, commit: Commit) -> str:
     lines = [
         f"commit {commit_id.hex()}",
-        f"author {text.shown(commit.author)}",
+        f"author {text.escaped(commit.author)}",
         f"time   {text.time(commit.time_s)}",
         f"holds  {text.count(commit.files, 'file')}, {text.size(commit.size_bytes)}",
         "",
-        *(f"    {line}" for line in text.shown_lines(commit.message)),
+        *(f"    {line}" for line in text.escaped_lines(commit.message)),
     ]
     return "\n".join(lines) + ("\n" if commit.message else "")

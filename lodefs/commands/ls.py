@@ -8,7 +8,7 @@ from lodefs.chunkstore.errors import InvalidInput
 from lodefs.chunkstore.format.names import Spec
 from lodefs.chunkstore.format.tree import Entry, Kind
 from lodefs.cli import text
-from lodefs.cli.options import SPEC, json_option, refuse, session_command, write_json, write_line
+from lodefs.cli.options import SPEC, json_option, reject, session_command, write_json, write_line
 from lodefs.settings.session import Session
 
 _MARKS = {Kind.FILE: "-", Kind.DIRECTORY: "d", Kind.SYMLINK: "l"}
@@ -27,7 +27,7 @@ def ls(session: Session, spec: Spec | None, long: bool, recursive: bool, as_json
     """
     from lodefs.chunkstore.repo.history import listing
 
-    refuse({"-l": long and as_json}, "does nothing with --json, which tells all of an entry")
+    reject({"-l": long and as_json}, "does nothing with --json, which tells all of an entry")
 
     if spec is None:
         if long or recursive:
@@ -40,7 +40,7 @@ def ls(session: Session, spec: Spec | None, long: bool, recursive: bool, as_json
         elif long:
             write_line(long_line(path, entry))
         else:
-            write_line(text.shown(path) + ("/" if entry.kind is Kind.DIRECTORY else ""))
+            write_line(text.escaped(path) + ("/" if entry.kind is Kind.DIRECTORY else ""))
 
 
 def _list_repos(session: Session, *, as_json: bool) -> None:
@@ -69,9 +69,9 @@ def long_line(path: bytes, entry: Entry) -> str:
     """``-x   1234  0123456789ab  name``."""
     mark = _MARKS[entry.kind] + ("x" if entry.executable else "-")
     amount = str(entry.size_bytes) if entry.kind is Kind.FILE else "-"
-    name = text.shown(path)
+    name = text.escaped(path)
     if entry.kind is Kind.DIRECTORY:
         name += "/"
     elif entry.kind is Kind.SYMLINK:
-        name += f" -> {text.shown(entry.target)}"
+        name += f" -> {text.escaped(entry.target)}"
     return f"{mark} {amount:>14}  {entry.digest.hex()[:12]}  {name}"

@@ -18,7 +18,7 @@ from lodefs.chunkstore.errors import InvalidInput, LodefsError
 from lodefs.chunkstore.format.names import Spec
 from lodefs.chunkstore.nodeapi.wire import SOCKET_DEFAULT
 from lodefs.cli import exit_codes, text
-from lodefs.cli.options import SPEC, json_option, refuse, session_command, write_json, write_line
+from lodefs.cli.options import SPEC, json_option, reject, session_command, write_json, write_line
 from lodefs.mount.kernel import features
 from lodefs.mount.lifecycle.handover import State
 from lodefs.mount.lifecycle.mount_target import check_mountpoint
@@ -171,9 +171,9 @@ def _check_take_over(session: Session, said: Mapping[str, object], log_path: str
     options: dict[str, object] = {
         f"--{names.get(name, name)}": value for name, value in said.items()
     }
-    options |= session.said
-    refuse(options, "does nothing with --take-over: the mount stays as it was made")
-    refuse({"--log": log_path}, "does nothing with --take-over --foreground")
+    options |= session.command_options
+    reject(options, "does nothing with --take-over: the mount stays as it was made")
+    reject({"--log": log_path}, "does nothing with --take-over --foreground")
 
 
 def _asked(
@@ -184,8 +184,9 @@ def _asked(
     if file is not None:
         if spec is not None:
             raise click.UsageError("--from FILE says what to mount and where; name nothing else")
-        refuse(
-            {"--store": session.said["--store"]}, "does nothing with --from, which names a proxy"
+        reject(
+            {"--store": session.command_options["--store"]},
+            "does nothing with --from, which names a proxy",
         )
         found = mount_file.read(file)
         return msgspec.structs.replace(found, proxy=found.proxy or session.proxy_url or NODE_PROXY)
@@ -199,7 +200,7 @@ def _options(session: Session, asked: MountFile, log_path: str) -> MountOptions:
     from lodefs.proxies.own_proxy import proxy_url
 
     without = features.parse(session.environment.get(features.VARIABLE, ""))
-    session.use(proxy=session.proxy_option or asked.proxy)
+    session.apply_options(proxy=session.proxy_option or asked.proxy)
     return MountOptions(
         repo=asked.spec.repo,
         rev=asked.spec.rev,
@@ -229,7 +230,7 @@ def _start_proxy_of(session: Session, directory: str) -> None:
     try:
         start_again(session, state.proxy)
     except LodefsError as error:  # the mount's processes can be replaced all the same
-        click.echo(f"lodefs: {text.shown(str(error))}", err=True)
+        click.echo(f"lodefs: {text.escaped(str(error))}", err=True)
 
 
 def _create(directory: str) -> None:
@@ -251,11 +252,11 @@ def unmount(session: Session, directories: tuple[str, ...]) -> None:
             done = take_away(directory)
         except LodefsError as error:  # the others are none the worse for it
             session.exit_code = exit_codes.code_of(error)
-            click.echo(f"lodefs: error: {text.shown(str(error))}", err=True)
+            click.echo(f"lodefs: error: {text.escaped(str(error))}", err=True)
             continue
         if done.lazy:
             click.echo(
-                f"lodefs: {text.shown(directory)} is still in use by somebody (an open file, or "
+                f"lodefs: {text.escaped(directory)} is still in use by somebody (an open file, or "
                 "another mount namespace); it ends with its last user",
                 err=True,
             )
@@ -266,14 +267,14 @@ def unmount(session: Session, directories: tuple[str, ...]) -> None:
 @session_command()
 def mounts(session: Session, as_json: bool) -> None:
     """List the mounts of this machine that this process sees, and whether their proxies answer."""
-    for one in listed():
+    for one in mount_listings():
         if as_json:
             write_json(one.as_json())
         else:
             write_line(one.line(session))
 
 
-class Listed(NamedTuple):
+class MountListing(NamedTuple):
     """A mount of this machine and what its process says of it. ``proxy_answers``: None where no
     proxy is known."""
 
@@ -299,7 +300,7 @@ class Listed(NamedTuple):
         }
 
 
-def listed() -> list[Listed]:
+def mount_listings() -> list[MountListing]:
     """The mounts that this process sees, and whether their proxies answer: each is asked once."""
     from lodefs.proxies.own_proxy import ready
 
@@ -308,7 +309,7 @@ def listed() -> list[Listed]:
     for mounted in list_mounts():
         state = _state(mounted)
         proxy = state.proxy if state is not None else ""
-        found.append(Listed(mounted, state, answers(proxy) if proxy else None))
+        found.append(MountListing(mounted, state, answers(proxy) if proxy else None))
     return found
 
 
@@ -325,9 +326,9 @@ def _gone(session: Session, mounted: Mounted, proxy: str) -> str:
     from lodefs.proxies.own_proxy import is_own
 
     if is_own(session, proxy):
-        place = text.shown(shlex.quote(mounted.mountpoint))
+        place = text.escaped(shlex.quote(mounted.mountpoint))
         return f"its proxy does not answer: `lodefs mount --take-over {place}` starts it again"
-    return f"its proxy {text.shown(proxy)} does not answer: start it again (`lodefs serve`)"
+    return f"its proxy {text.escaped(proxy)} does not answer: start it again (`lodefs serve`)"
 
 
 def _show(mounted: Mounted, *, as_json: bool) -> None:
@@ -345,7 +346,7 @@ def line_of(mounted: Mounted) -> str:
         state += f"  passthrough {mounted.passthrough}"
     if not mounted.supervised:
         state += ", without a supervisor: lodefs mount --take-over starts one"
-    return f"{text.shown(mounted.mountpoint)}  {text.shown(str(spec))}  {state}"
+    return f"{text.escaped(mounted.mountpoint)}  {text.escaped(str(spec))}  {state}"
 
 
 def json_of(mounted: Mounted) -> dict[str, object]:

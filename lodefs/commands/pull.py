@@ -9,7 +9,7 @@ import click
 from lodefs.chunkstore.format.names import Spec
 from lodefs.cli import text
 from lodefs.cli.options import SPEC, json_option, session_command, write_json, write_line
-from lodefs.cli.progress_bars import metered
+from lodefs.cli.progress_bars import show_progress
 from lodefs.settings.session import Session
 
 
@@ -31,7 +31,7 @@ def pull(
     """
     from lodefs.chunkstore.pull.pull import pull as pull_into
 
-    with metered() as progress:
+    with show_progress() as progress:
         result = pull_into(
             session.store, spec, directory, workers=workers, progress=progress, sync=not no_sync
         )
@@ -51,10 +51,10 @@ def pull(
     links = f"{text.count(result.symlinks, 'symlink')}, " if result.symlinks else ""
     what = f"{text.count(result.files, 'file')}, {links}{text.size(result.size_bytes)}"
     if result.unchanged:
-        place = text.shown(str(directory))
-        write_line(f"nothing to pull: {place} is {text.shown(str(spec))} already: {what}")
+        place = text.escaped(str(directory))
+        write_line(f"nothing to pull: {place} is {text.escaped(str(spec))} already: {what}")
         return
-    write_line(f"pulled {text.shown(str(spec))} ({result.commit.hex()[:12]}): {what}")
+    write_line(f"pulled {text.escaped(str(spec))} ({result.commit.hex()[:12]}): {what}")
     if result.fetched_bytes < result.size_bytes:
         kept = result.size_bytes - result.fetched_bytes
         write_line(f"{text.size(kept)} of it were not fetched: there already, or shared")

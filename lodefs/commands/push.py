@@ -15,7 +15,7 @@ from lodefs.chunkstore.errors import InvalidInput, TooManyRemovals
 from lodefs.chunkstore.format.names import CommitId, Spec, parse_spec
 from lodefs.cli import text
 from lodefs.cli.options import json_option, session_command, write_json, write_line
-from lodefs.cli.progress_bars import metered
+from lodefs.cli.progress_bars import show_progress
 from lodefs.settings.session import Session
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def push(
         )
 
         def push_once() -> PushResult:
-            with metered() as progress:
+            with show_progress() as progress:
                 return push_directory(
                     session.store, directory, spec.repo, spec.rev, options, progress
                 )
@@ -181,7 +181,7 @@ def _changes_of(result: PushResult) -> dict[str, int | None]:
 
 def _show(result: PushResult, spec: Spec) -> None:
     for item in result.skipped:
-        click.echo(f"lodefs: skipped: {text.shown(str(item))}", err=True)
+        click.echo(f"lodefs: skipped: {text.escaped(str(item))}", err=True)
     if result.skipped:
         count = text.count(len(result.skipped), "path")
         click.echo(

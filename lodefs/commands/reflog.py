@@ -60,7 +60,7 @@ def _json_of(move: RefMove) -> dict[str, object]:
 
 
 def _shown(move: RefMove) -> str:
-    author = "" if move.author is None else f"  {text.shown(move.author)}"
+    author = "" if move.author is None else f"  {text.escaped(move.author)}"
     path = f"{_short(move.before)} -> {_short(move.after)}"
     return f"{text.time(move.time_s)}  {path}  {move.move.value}{author}"
 

@@ -10,7 +10,7 @@ from lodefs.chunkstore.errors import AlreadyExists, InvalidInput
 from lodefs.chunkstore.format.names import Spec, check_ref_name
 from lodefs.chunkstore.repo.refs import BRANCHES, TAGS, singular
 from lodefs.cli import text
-from lodefs.cli.options import SPEC, json_option, refuse, session_command, write_json, write_line
+from lodefs.cli.options import SPEC, json_option, reject, session_command, write_json, write_line
 from lodefs.commands.log import no_path
 from lodefs.settings.session import Session
 
@@ -41,8 +41,8 @@ def branch(
     lodefs branch --force vision/flickr30k@v1.0 main    # back to v1.0
     lodefs branch --undelete vision/flickr30k dev
     """
-    wish = Wish(delete=delete, undelete=undelete, force=force)
-    _run(session, BRANCHES, spec, name, wish, as_json=as_json)
+    action = RefAction(delete=delete, undelete=undelete, force=force)
+    _run(session, BRANCHES, spec, name, action, as_json=as_json)
 
 
 @click.command()
@@ -70,12 +70,12 @@ def tag(
     lodefs tag vision/flickr30k v1.0                    # the head of main
     lodefs tag --undelete vision/flickr30k v1.0
     """
-    wish = Wish(delete=delete, undelete=undelete, force=force)
-    _run(session, TAGS, spec, name, wish, as_json=as_json)
+    action = RefAction(delete=delete, undelete=undelete, force=force)
+    _run(session, TAGS, spec, name, action, as_json=as_json)
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class RefAction:
     """What is to be done with NAME; nothing of these: create it."""
 
     delete: bool
@@ -84,24 +84,24 @@ class Wish:
 
 
 def _run(
-    session: Session, kind: str, spec: Spec, name: str | None, wish: Wish, *, as_json: bool
+    session: Session, kind: str, spec: Spec, name: str | None, action: RefAction, *, as_json: bool
 ) -> None:
     no_path(spec)
-    refuse({"--force": wish.delete and wish.force}, "does nothing with --delete")
-    others = {"--force": wish.force, "--delete": wish.delete}
-    refuse(others if wish.undelete else {}, "does nothing with --undelete")
+    reject({"--force": action.delete and action.force}, "does nothing with --delete")
+    others = {"--force": action.force, "--delete": action.delete}
+    reject(others if action.undelete else {}, "does nothing with --undelete")
     if name is not None:
         check_ref_name(name)
-    elif wish.delete or wish.force or wish.undelete:
+    elif action.delete or action.force or action.undelete:
         raise InvalidInput("which one? NAME is missing")
     if name is None:
         _list(session, kind, spec.repo, as_json=as_json)
-    elif wish.delete:
+    elif action.delete:
         _delete(session, kind, spec.repo, name, as_json=as_json)
-    elif wish.undelete:
+    elif action.undelete:
         _undelete(session, kind, spec.repo, name, as_json=as_json)
     else:
-        _create(session, kind, spec, name, force=wish.force, as_json=as_json)
+        _create(session, kind, spec, name, force=action.force, as_json=as_json)
 
 
 def _list(session: Session, kind: str, repo: str, *, as_json: bool) -> None:

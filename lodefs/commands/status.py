@@ -9,7 +9,7 @@ import click
 from lodefs.chunkstore.errors import Unavailable
 from lodefs.cli import text
 from lodefs.cli.options import json_option, session_command, write_json, write_line
-from lodefs.commands.mount import listed
+from lodefs.commands.mount import mount_listings
 from lodefs.settings.session import Session
 
 NODES_SHOWN_MAX = 16
@@ -31,13 +31,13 @@ def status(session: Session, as_json: bool) -> None:
         answer = ask(url, "/status", session.environment.get("LODEFS_TOKEN"))
     except Unavailable as error:
         failure = error  # the mounts are shown all the same: they may have lost this very proxy
-    mounts = listed()
+    mounts = mount_listings()
     if as_json:
         write_json({"proxy": url, **answer, "mounts": [one.as_json() for one in mounts]})
     else:
         if failure is None:
             for name, value in [("proxy", str(url)), *figures(answer), *cluster(answer)]:
-                write_line(f"{name:<9} {text.shown(value)}")
+                write_line(f"{name:<9} {text.escaped(value)}")
         if mounts:
             what = text.count(len(mounts), "mount")
             write_line(f"mounts    {what} on this machine, of all users and proxies")

@@ -59,8 +59,8 @@ def list_(session: Session, as_json: bool) -> None:
         if as_json:
             write_json({"name": one.name, "patterns": one.patterns, "time_s": one.created_s})
         else:
-            patterns = text.shown(" ".join(one.patterns))
-            write_line(f"{text.shown(one.name):<24} {text.time(one.created_s)}  {patterns}")
+            patterns = text.escaped(" ".join(one.patterns))
+            write_line(f"{text.escaped(one.name):<24} {text.time(one.created_s)}  {patterns}")
 
 
 @token.command()
@@ -71,4 +71,4 @@ def delete(session: Session, name: str) -> None:
     from lodefs.proxy.http.tokens import delete_token
 
     delete_token(_file(session), name)
-    write_line(f"deleted the token {text.shown(name)}")
+    write_line(f"deleted the token {text.escaped(name)}")

@@ -11,8 +11,8 @@ import click
 from lodefs.chunkstore.errors import InvalidInput
 from lodefs.chunkstore.format.names import Spec
 from lodefs.cli import exit_codes, text
-from lodefs.cli.options import SPEC, json_option, refuse, session_command, write_json, write_line
-from lodefs.cli.progress_bars import metered
+from lodefs.cli.options import SPEC, json_option, reject, session_command, write_json, write_line
+from lodefs.cli.progress_bars import show_progress
 from lodefs.commands.log import no_path
 from lodefs.settings.session import Session
 
@@ -48,12 +48,12 @@ def verify(
         if spec is not None or data:
             raise InvalidInput("--cache checks all of a node's cache: no REPO, no --data with it")
         if cache_dir is not None:
-            refuse(session.said, "does nothing with --cache-dir")
+            reject(session.command_options, "does nothing with --cache-dir")
         _verify_cache(session, cache_dir, repair=repair, workers=workers, as_json=as_json)
     elif cache_dir is not None or repair:
         raise InvalidInput("--cache-dir and --repair need --cache")
     else:
-        refuse({"--proxy": session.said["--proxy"]}, "does nothing without --cache")
+        reject({"--proxy": session.command_options["--proxy"]}, "does nothing without --cache")
         _verify_store(session, spec, data=data, workers=workers, as_json=as_json)
 
 
@@ -64,7 +64,7 @@ def _verify_store(
 
     if spec is not None:
         no_path(spec)
-    with metered() as progress:
+    with show_progress() as progress:
         result = check(session.store, spec, data=data, workers=workers, progress=progress)
     if as_json:
         write_json(
@@ -78,7 +78,7 @@ def _verify_store(
         )
     else:
         for problem in result.problems:
-            write_line(text.shown(problem))
+            write_line(text.escaped(problem))
         read = f", {text.size(result.data_bytes)} read" if data else ""
         write_line(
             f"{text.count(result.commits, 'commit')}, {text.count(result.files, 'file')}{read}: "
@@ -95,7 +95,7 @@ def _verify_cache(
     from lodefs.commands import cache_repair
 
     directory = Path(cache_dir) if cache_dir else cache_repair.cache_dir(session)
-    with metered() as progress:
+    with show_progress() as progress:
         result = verify_cache(directory, workers=workers, progress=progress)
         repaired = False
         if repair and result.damages:
@@ -105,7 +105,7 @@ def _verify_cache(
         write_json(_cache_json(directory, result, repaired=repaired))
     else:
         for damage in result.damages:
-            write_line(text.shown(line_of(damage)))
+            write_line(text.escaped(line_of(damage)))
         write_line(_summary(directory, result, repair=repair, repaired=repaired))
     if result.damages:
         session.exit_code = exit_codes.FAILURE
@@ -121,7 +121,7 @@ def line_of(damage: Damage) -> str:
 
 def _summary(directory: Path, result: CacheCheck, *, repair: bool, repaired: bool) -> str:
     looked = (
-        f"{text.shown(os.fsencode(directory))}: {text.count(result.files, 'file')}, "
+        f"{text.escaped(os.fsencode(directory))}: {text.count(result.files, 'file')}, "
         f"{text.count(result.chunks, 'chunk')}, {text.size(result.size_bytes)} read: "
     )
     if not result.damages:

@@ -23,11 +23,11 @@ from lodefs.chunkstore.nodeapi.cache_control import (
     decoded,
     encoded,
 )
-from lodefs.chunkstore.nodeapi.control_client import NodeCalls
+from lodefs.chunkstore.nodeapi.control_client import ControlClient
 from lodefs.cli import exit_codes, text
 from lodefs.cli.duration_type import DURATION
-from lodefs.cli.options import SPEC, json_option, refuse, session_command, write_json, write_line
-from lodefs.cli.progress_bars import metered
+from lodefs.cli.options import SPEC, json_option, reject, session_command, write_json, write_line
+from lodefs.cli.progress_bars import show_progress
 from lodefs.commands.warm_follow import Follower
 from lodefs.settings.session import Session
 
@@ -78,25 +78,25 @@ def warm(
     """
     if sum([spec is not None, attached is not None, cancelled is not None, of_jobs]) != 1:
         raise click.UsageError("what is to be warmed: REPO[@REV][:PATH]; or a job, or --jobs")
-    refuse({"--null": null and listed is None}, "does nothing without --from")
-    refuse({"--skip-missing": skip_missing and not all_nodes}, "does nothing without --all-nodes")
+    reject({"--null": null and listed is None}, "does nothing without --from")
+    reject({"--skip-missing": skip_missing and not all_nodes}, "does nothing without --all-nodes")
     if spec is None:
         begins = {"--from": listed, "--pin": pin_s, "--all-nodes": all_nodes, "--detach": detach}
-        refuse(begins, "is of a job that begins")
+        reject(begins, "is of a job that begins")
         _of_jobs(session, attached, cancelled, as_json=as_json)
         return
     from lodefs.proxies.own_proxy import proxy_url
 
     request = request_of(spec, _paths(listed, null=null), pin_s=pin_s or 0, all_nodes=all_nodes)
     request = msgspec.structs.replace(request, skip_missing=skip_missing)
-    calls = NodeCalls(proxy_url(session), session.environment.get("LODEFS_TOKEN"))
-    follower = Follower(calls, request, tell=_warn)
+    calls = ControlClient(proxy_url(session), session.environment.get("LODEFS_TOKEN"))
+    follower = Follower(calls, request, warn=_warn)
     status = follower.start()
     if detach:
         _write(status, as_json=as_json) if as_json else write_line(status.id)
         return
     try:
-        with metered() as progress:
+        with show_progress() as progress:
             status = follower.follow(status.id, progress)
     except KeyboardInterrupt:
         with suppress(LodefsError):
@@ -155,10 +155,10 @@ def _of_jobs(
 ) -> None:
     from lodefs.proxies.own_proxy import running_proxy
 
-    calls = NodeCalls(running_proxy(session), session.environment.get("LODEFS_TOKEN"))
-    follower = Follower(calls, None, tell=_warn)
+    calls = ControlClient(running_proxy(session), session.environment.get("LODEFS_TOKEN"))
+    follower = Follower(calls, None, warn=_warn)
     if attached is not None:
-        with metered() as progress:
+        with show_progress() as progress:
             status = follower.follow(attached, progress)
         _end(session, status, as_json=as_json)
     elif cancelled is not None:
@@ -178,7 +178,7 @@ def _end(session: Session, status: WarmStatus, *, as_json: bool) -> None:
         return
     session.exit_code = exit_codes.FAILURE
     for error in status.errors:
-        click.echo(f"lodefs: error: {_told(error)}", err=True)
+        click.echo(f"lodefs: error: {_error_text(error)}", err=True)
         if session.exit_code == exit_codes.FAILURE:
             session.exit_code = _code_of(error)
     if status.errors_total > len(status.errors):
@@ -187,12 +187,12 @@ def _end(session: Session, status: WarmStatus, *, as_json: bool) -> None:
 
 
 def _warn(line: str) -> None:
-    click.echo(f"lodefs: warning: {text.shown(line)}", err=True)
+    click.echo(f"lodefs: warning: {text.escaped(line)}", err=True)
 
 
-def _told(error: WarmError) -> str:
-    path = f"{text.shown(decoded(error.path))}: " if error.path else ""
-    return path + text.shown(error.message)
+def _error_text(error: WarmError) -> str:
+    path = f"{text.escaped(decoded(error.path))}: " if error.path else ""
+    return path + text.escaped(error.message)
 
 
 def _code_of(error: WarmError) -> int:
@@ -208,14 +208,14 @@ def _write(status: WarmStatus, *, as_json: bool) -> None:
     else:
         write_line(line_of(status))
         for node in status.nodes:
-            why = f": {text.shown(node.error)}" if node.error else ""
+            why = f": {text.escaped(node.error)}" if node.error else ""
             size = text.size(node.bytes_done)
             write_line(f"  {node.address or 'this node'}  {node.state}  {size}{why}")
 
 
 def line_of(status: WarmStatus) -> str:
     """A job for people, in one line."""
-    what = text.shown(f"{status.repo}@{status.commit[:12]}")
+    what = text.escaped(f"{status.repo}@{status.commit[:12]}")
     files = text.count(status.files_done, "file")
     amount = f"{files}, {text.size(status.bytes_done)}, {text.size(status.fetched_bytes)} of it new"
     if status.state == "done":

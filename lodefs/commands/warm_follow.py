@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from lodefs.chunkstore.errors import NotFound, Unavailable
 from lodefs.chunkstore.nodeapi.cache_control import RUNNING, WARM, WarmRequest, WarmStatus
-from lodefs.chunkstore.nodeapi.control_client import NodeCalls
+from lodefs.chunkstore.nodeapi.control_client import ControlClient
 from lodefs.chunkstore.system.progress import Progress
 
 POLL_S_MIN, POLL_S_MAX = 0.02, 0.1
@@ -21,21 +21,21 @@ class Follower:
 
     def __init__(
         self,
-        calls: NodeCalls,
+        calls: ControlClient,
         request: WarmRequest | None,
         *,
         clock_s: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
-        tell: Callable[[str], None] = lambda _line: None,
+        warn: Callable[[str], None] = lambda _line: None,
     ) -> None:
-        """``request``: what to ask for; None for a job of others. ``tell`` hears at once, and once,
-        of each node that cannot be asked."""
+        """``request``: what to ask for; None for a job of others. ``warn`` is called once for
+        each node that cannot be asked."""
         self._calls = calls
         self._request = request
         self._clock_s = clock_s
         self._sleep = sleep
-        self._tell = tell
-        self._told: set[str] = set()
+        self._warn = warn
+        self._warned: set[str] = set()
         self.job_id = ""
         self._starts = 0
 
@@ -61,17 +61,17 @@ class Follower:
             else:
                 heard_s = self._clock_s()
                 show(status, progress)
-                self._tell_of(status)
+                self._warn_of_waiting(status)
                 if status.state not in RUNNING:
                     return status
             self._sleep(pause_s)
             pause_s = min(2 * pause_s, POLL_S_MAX)
 
-    def _tell_of(self, status: WarmStatus) -> None:
+    def _warn_of_waiting(self, status: WarmStatus) -> None:
         for node in status.nodes:
-            if node.state in RUNNING and node.error and node.address not in self._told:
-                self._told.add(node.address)
-                self._tell(f"waiting for {node.address}: {node.error}")
+            if node.state in RUNNING and node.error and node.address not in self._warned:
+                self._warned.add(node.address)
+                self._warn(f"waiting for {node.address}: {node.error}")
 
     def _look(self) -> WarmStatus:
         try:

@@ -78,9 +78,9 @@ def home(environment: Mapping[str, str]) -> str:
 
 def parse(text: str, path: str = "lodefs.toml", base: Config | None = None) -> Config:
     """``base`` with the settings of one file's text; InvalidInput names all mistakes together."""
-    values, mistakes = _read(toml_file.document(text, path))
+    values, mistakes = _read(toml_file.parse_document(text, path))
     if mistakes:
-        raise toml_file.complaint(text, path, mistakes)
+        raise toml_file.error_for(text, path, mistakes)
     config = base or Config()
     top = {key: value for key, value in values.items() if "." not in key}
     s3, serve = (
@@ -107,12 +107,12 @@ def _merged(config: Config, path: Path, *, required: bool) -> Config:
 
 def _read(document: Mapping[str, object]) -> tuple[dict[str, Any], list[tuple[str, str]]]:
     """The valid settings by dotted key, and (key, what is wrong) for the others."""
-    found, mistakes = toml_file.values(document, _TOP_READERS)
+    found, mistakes = toml_file.read_values(document, _TOP_READERS)
     for table in _TABLES:
         inner = found.pop(table, None)
         if inner is not None:
             readers = _serve_readers() if table == "serve" else _S3_READERS
-            more, wrong = toml_file.values(inner, readers, f"{table}.")
+            more, wrong = toml_file.read_values(inner, readers, f"{table}.")
             found |= more
             mistakes += wrong
     return found, mistakes

@@ -61,18 +61,18 @@ def read(path: Path) -> MountFile:
 
 def parse(text: str, path: str) -> MountFile:
     """The mount of a file's text; InvalidInput names all mistakes together."""
-    document = toml_file.document(text, path)
-    values, mistakes = toml_file.values(document, _READERS)
-    mistakes += _misfits(document)
+    document = toml_file.parse_document(text, path)
+    values, mistakes = toml_file.read_values(document, _READERS)
+    mistakes += _inconsistent_keys(document)
     if mistakes:
-        raise toml_file.complaint(text, path, mistakes)
+        raise toml_file.error_for(text, path, mistakes)
     spec = values.pop("spec", None) or Spec(
         **{name: values.pop(name) for name in _PARTS if name in values}
     )
     return MountFile(spec=spec, directory=values.pop("dir"), **values)
 
 
-def _misfits(document: Mapping[str, object]) -> list[tuple[str, str]]:
+def _inconsistent_keys(document: Mapping[str, object]) -> list[tuple[str, str]]:
     """What is wrong with the keys together."""
     found = []
     parts = [name for name in _PARTS if name in document]

@@ -21,24 +21,28 @@ FIRST_TIMEOUT_S = 8.0
 FIRST_TIME_S_MAX = 10.0  # until the beginning of the last attempt
 ATTEMPTS_MAX = 10  # of a call to a store that has answered before: about 20 s
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+_NO_COLON = re.compile(r"(s3|file|https?)//[^/]", re.IGNORECASE)  # s3//bucket
 NO_STORE = "no store is given: use --store URL, LODEFS_STORE or `store` in the config file"
+PROXY_IS_NOT_ENOUGH = "; this command reads the store itself, so --proxy is not enough"
 
 
 class Session:
-    """What commands share. Made once by the entry point; the store is opened when first used."""
+    """What commands share. The entry point makes one; the store is opened on first use."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self.environment = environment
         self.debug = bool(environment.get("LODEFS_DEBUG"))
         self.exit_code = 0
-        self.said: Mapping[str, str | None] = {}  # --store and --proxy of the command itself
+        self.command_options: Mapping[
+            str, str | None
+        ] = {}  # --store and --proxy of the command itself
         self._store_option: str | None = None
         self._proxy_option: str | None = None
         self._objects: ObjectStore | None = None
         self._kept_fds: list[int] = []
 
-    def use(self, *, store: str | None = None, proxy: str | None = None) -> None:
-        """Takes options of the command line, which stand above all other settings."""
+    def apply_options(self, *, store: str | None = None, proxy: str | None = None) -> None:
+        """Applies options of the command line, which override all other settings."""
         self._store_option = store or self._store_option
         self._proxy_option = proxy or self._proxy_option
 
@@ -49,15 +53,16 @@ class Session:
 
     @property
     def store_url(self) -> str:
-        """Where the store is, a directory as an absolute path. InvalidInput: nothing says it."""
+        """Where the store is; a directory as an absolute path. Raises: InvalidInput if none is
+        configured."""
         url = self._store_option or self.config.store
         if not url:
-            raise InvalidInput(NO_STORE)
+            raise InvalidInput(NO_STORE + (PROXY_IS_NOT_ENOUGH if self._proxy_option else ""))
         return absolute(url)
 
     @property
     def has_store(self) -> bool:
-        """Whether something says where the store is."""
+        """Whether a store is configured."""
         return bool(self._store_option or self.config.store)
 
     @property
@@ -67,7 +72,7 @@ class Session:
 
     @property
     def proxy_url(self) -> str | None:
-        """The proxy that the user asks for; None: the node's, or the user's own."""
+        """The proxy that options or settings name; None: the node's, or the user's own."""
         return self._proxy_option or self.config.proxy
 
     @cached_property
@@ -100,16 +105,16 @@ class Session:
         return self._objects
 
     def home_cache(self) -> Path:
-        """``~/.cache/lodefs``: the pusher's index, and the proxy that is started for a user."""
+        """``~/.cache/lodefs``: the push index, and the proxy that is started for a user."""
         base = self.environment.get("XDG_CACHE_HOME")
         return Path(base or os.path.join(config.home(self.environment), ".cache")) / "lodefs"
 
-    def keep(self, fd: int) -> None:
+    def keep_open(self, fd: int) -> None:
         """Keeps a descriptor open until the session is closed."""
         self._kept_fds.append(fd)
 
     def close(self) -> None:
-        """Frees what was opened."""
+        """Closes the store and all descriptors."""
         while self._kept_fds:
             os.close(self._kept_fds.pop())
         if self._objects is not None:
@@ -118,17 +123,24 @@ class Session:
 
 
 def absolute(url: str) -> str:
-    """A store's URL that means the same from any working directory. InvalidInput: it is empty."""
+    """A store's URL that means the same from any working directory.
+
+    Raises: InvalidInput if it is empty, or is a URL whose colon is missing.
+    """
     if not url:
         raise InvalidInput("the store's URL is empty: is a variable not set?")
     if _SCHEME.match(url):
         return url
+    if _NO_COLON.match(url):
+        scheme, _, rest = url.partition("//")
+        meant = f"{scheme}:///{rest}" if scheme.lower() == "file" else f"{scheme}://{rest}"
+        raise InvalidInput(f"{url} lacks a colon: {meant} (for a directory of that name: ./{url})")
     return str(Path(url).expanduser().absolute())
 
 
 def split_settings(url: str) -> tuple[str, str]:
-    """A store's URL without the settings in it, and these with their '?'. A path has none: a '?'
-    is a character of it as any other."""
+    """A store's URL without its settings, and these with their '?'. A path has no settings: there
+    '?' is an ordinary character."""
     if not _SCHEME.match(url):
         return url, ""
     head, mark, settings = url.partition("?")

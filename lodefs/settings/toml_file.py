@@ -1,7 +1,7 @@
-"""TOML files of settings: read, their values checked, and their mistakes told with file and line.
+"""Reads TOML files of settings, checks their values, and reports mistakes with file and line.
 
-What a value must be is said once for each setting, by a Reader; here it is decided what becomes of
-one that is something else. TOML has types: "7" is no number, and "yes" no truth value.
+Each setting has one Reader, which checks its value. TOML has types: "7" is not a number, and "yes"
+is not a truth value.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from lodefs.chunkstore.errors import Denied, InvalidInput, NotFound
 
 
 def read_text(path: Path) -> str:
-    """The text of a file. NotFound, Denied, InvalidInput name it."""
+    """The text of a file. Raises: NotFound, Denied, InvalidInput, with its name."""
     try:
         return path.read_bytes().decode()
     except (FileNotFoundError, NotADirectoryError):
@@ -28,26 +28,40 @@ def read_text(path: Path) -> str:
         raise InvalidInput(f"{path}: {error.strerror}") from None
 
 
-def document(text: str, path: str) -> dict[str, object]:
-    """The tables and values of a text. InvalidInput."""
-    import tomllib  # here, because most machines that run a command have no file
+def parse_document(text: str, path: str) -> dict[str, object]:
+    """The tables and values of a text. Raises: InvalidInput."""
+    import tomllib  # here: most machines that run a command have no file
 
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise InvalidInput(f"{path}: {error}") from None
+        raise InvalidInput(f"{path}: {error}{_quoting_hint(text, str(error))}") from None
     except RecursionError:
-        raise InvalidInput(f"{path}: it is nested too deeply") from None
+        raise InvalidInput(f"{path}: the file is nested too deeply") from None
 
 
-Reader = Callable[[object], object]  # a value, from what stands in a file; InvalidInput
-SHOWN_CHARS_MAX = 60
+def _quoting_hint(text: str, error: str) -> str:
+    """How to write the value of a line that tomllib cannot read because its quotes are missing."""
+    place = re.search(r"at line (\d+)", error)
+    if place is None:
+        return ""
+    line = text.splitlines()[int(place[1]) - 1]
+    found = _UNQUOTED.match(line)
+    if found is None:
+        return ""
+    key, value = found.groups()
+    return f"; texts need quotes: {key} = {formatted(value)}"
 
 
-def values(
+Reader = Callable[[object], object]  # checks a value of a file; raises InvalidInput
+FORMATTED_CHARS_MAX = 60
+_UNQUOTED = re.compile(r"\s*([\w.-]+)\s*=\s*([^\s\"'\[{#][^\"'#]*?)\s*(?:#.*)?$")
+
+
+def read_values(
     table: Mapping[str, object], readers: Mapping[str, Reader], prefix: str = ""
 ) -> tuple[dict[str, Any], list[tuple[str, str]]]:
-    """The settings of a table, and (key, what is wrong) of those that are none. Keys with
+    """The valid settings of a table, and (key, what is wrong) of the others. Keys have
     ``prefix``."""
     found: dict[str, Any] = {}
     mistakes: list[tuple[str, str]] = []
@@ -55,26 +69,26 @@ def values(
         key = f"{prefix}{name}"
         reader = readers.get(name)
         if reader is None:
-            mistakes.append((key, f"there is no such setting{_meant(name, readers)}"))
+            mistakes.append((key, f"there is no such setting{_did_you_mean(name, readers)}"))
             continue
         try:
             found[key] = reader(value)
         except InvalidInput as error:
-            told = str(error)
-            given = f", not {shown(value)}" if told.startswith("must ") else ""
-            mistakes.append((key, told + given))
+            message = str(error)
+            given = f", not {formatted(value)}" if message.startswith("must ") else ""
+            mistakes.append((key, message + given))
     return found, mistakes
 
 
-def shown(value: object) -> str:
-    """A value as it stands in a file, not too long."""
+def formatted(value: object) -> str:
+    """A value as a file has it, shortened."""
     import json
 
-    told = json.dumps(value, ensure_ascii=False, default=str)
-    return told if len(told) <= SHOWN_CHARS_MAX else f"{told[:SHOWN_CHARS_MAX]}…"
+    message = json.dumps(value, ensure_ascii=False, default=str)
+    return message if len(message) <= FORMATTED_CHARS_MAX else f"{message[:FORMATTED_CHARS_MAX]}…"
 
 
-def _meant(name: str, readers: Iterable[str]) -> str:
+def _did_you_mean(name: str, readers: Iterable[str]) -> str:
     from difflib import get_close_matches
 
     near = get_close_matches(name, readers, n=1)
@@ -107,14 +121,14 @@ def seconds(least: float, most: float) -> Callable[[object], float]:
     return read
 
 
-def complaint(text: str, path: str, mistakes: Iterable[tuple[str, str]]) -> InvalidInput:
-    """All mistakes, each a key and what is wrong with it, as one error."""
+def error_for(text: str, path: str, mistakes: Iterable[tuple[str, str]]) -> InvalidInput:
+    """One error for all mistakes, each a key and what is wrong with it."""
     places = [f"{path}:{line_of(text, key)}: {key}: {what}" for key, what in mistakes]
     return InvalidInput("; ".join(places))
 
 
 def line_of(text: str, key: str) -> int:
-    """The line, from 1, on which a key or table of a TOML text stands; 1 where it is not found."""
+    """The line, from 1, of a key or table in a TOML text; 1 if it is not found."""
     table, dot, name = key.rpartition(".")
     inside = not dot
     for number, line in enumerate(text.splitlines(), 1):

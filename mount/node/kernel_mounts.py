@@ -18,7 +18,7 @@ from lodefs.chunkstore.nodeapi.cache_control import (
     WarmStatus,
     encoded,
 )
-from lodefs.chunkstore.nodeapi.control_client import NodeCalls
+from lodefs.chunkstore.nodeapi.control_client import ControlClient
 from lodefs.mount.kernel import mount_table
 from lodefs.mount.lifecycle import (
     control_socket,
@@ -160,11 +160,11 @@ class KernelMounts:
         )
 
     @contextmanager
-    def _calls(self, source: Source, timeout_s: float) -> Iterator[tuple[NodeCalls, float]]:
+    def _calls(self, source: Source, timeout_s: float) -> Iterator[tuple[ControlClient, float]]:
         """Calls to the proxy of a source, and how long they may take."""
         deadline_s = time.monotonic() + timeout_s
         proxy = self._proxy_for(source.store, timeout_s)
-        calls = NodeCalls(proxy, read_token(source, self._environ, self._say))
+        calls = ControlClient(proxy, read_token(source, self._environ, self._say))
         try:
             with _told(proxy, timeout_s):
                 yield calls, _left_s(deadline_s)

@@ -1,4 +1,4 @@
-"""Handlers of warming, pins and eviction. They know only the node's Upkeep."""
+"""Handlers of warming, pins and eviction. They know only the CacheControl of the node."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from lodefs.proxy.api import routes
 from lodefs.proxy.api.request import Request
 from lodefs.proxy.api.responses import Answer, json_answer
 from lodefs.proxy.api.routes import Route
-from lodefs.proxy.cache_control import Upkeep
+from lodefs.proxy.cache_control import CacheControl
 from lodefs.proxy.node import Node
 
 T = TypeVar("T")
 
 
-class UpkeepHandlers:
+class CacheControlHandlers:
     """Answers for one node. ``of`` has them by the kind of route."""
 
     def __init__(self, node: Node) -> None:
@@ -31,29 +31,29 @@ class UpkeepHandlers:
         }
 
     @property
-    def _upkeep(self) -> Upkeep:
-        found = self._node.upkeep
+    def _cache_control(self) -> CacheControl:
+        found = self._node.cache_control
         if found is None:
             raise NotFound("this proxy has no cache to look after")
         return found
 
     async def _warm(self, _route: Route, request: Request) -> Answer:
         if request.method != "POST":
-            return json_answer(await self._upkeep.warm_jobs())
-        job = await self._upkeep.warm(parsed(request.body, WarmRequest))
+            return json_answer(await self._cache_control.warm_jobs())
+        job = await self._cache_control.warm(parsed(request.body, WarmRequest))
         return json_answer(job, status=202, headers=[("Location", f"/warm/{job.id}")])
 
     async def _warm_job(self, route: Route, request: Request) -> Answer:
         job_id = route.path.decode()
         if request.method == "DELETE":
-            return json_answer(await self._upkeep.cancel_warm(job_id))
-        return json_answer(await self._upkeep.warm_status(job_id))
+            return json_answer(await self._cache_control.cancel_warm(job_id))
+        return json_answer(await self._cache_control.warm_status(job_id))
 
     async def _pins(self, _route: Route, _request: Request) -> Answer:
-        return json_answer(await self._upkeep.pins())
+        return json_answer(await self._cache_control.pins())
 
     async def _evict(self, _route: Route, request: Request) -> Answer:
-        return json_answer(await self._upkeep.evict(parsed(request.body, EvictRequest)))
+        return json_answer(await self._cache_control.evict(parsed(request.body, EvictRequest)))
 
 
 def parsed(body: bytes, kind: type[T]) -> T:

@@ -1,4 +1,4 @@
-"""The hot path: plain range reads of cached bytes, answered with as little Python as possible.
+"""The fast path: plain range reads of cached bytes, answered with as little Python as possible.
 
 The bytes at a commit never change, so two requests that differ only in their range differ only in
 the range of their answers. The ordinary path (server.py) answers the first one of a kind with all
@@ -36,7 +36,7 @@ _RANGE_LOWER = b"\r\nrange: bytes="
 _NUMBER_CHARS_MAX = 16
 
 
-class Question(NamedTuple):
+class PlainGet(NamedTuple):
     """A plain GET as bytes: the target, all headers but the range, and the range's two numbers.
 
     ``first`` is -1 where there is no Range header: the whole file is wanted.
@@ -59,7 +59,7 @@ class Target(NamedTuple):
     counter: Counter
 
 
-def parse_question(data: bytes) -> Question | None:
+def parse_plain_get(data: bytes) -> PlainGet | None:
     """``data`` as one complete plain GET of HTTP/1.1; None where it is anything else.
 
     Nothing is unescaped or checked here: what the ordinary path refuses is never learned.
@@ -75,16 +75,16 @@ def parse_question(data: bytes) -> Question | None:
     if start < 0:
         start = data.find(_RANGE_LOWER, line_end)
         if start < 0:
-            return Question(target, data[line_end:], -1, -1)
+            return PlainGet(target, data[line_end:], -1, -1)
     value_end = data.find(b"\r\n", start + len(_RANGE))
     first, _, last = data[start + len(_RANGE) : value_end].partition(b"-")
     if not (first.isdigit() and last.isdigit() and len(first) + len(last) <= 2 * _NUMBER_CHARS_MAX):
         return None
-    return Question(target, data[line_end:start] + data[value_end:], int(first), int(last))
+    return PlainGet(target, data[line_end:start] + data[value_end:], int(first), int(last))
 
 
-class HeaderBlocks:
-    """For one door: which repositories a block of request headers was found good for.
+class KnownHeaders:
+    """For one endpoint: which repositories a block of request headers was found good for.
 
     ``generation`` counts how often all was forgotten: what was found before counts no more.
     """
@@ -112,7 +112,7 @@ class HeaderBlocks:
         self.generation += 1
 
 
-class HotPath:
+class FastPath:
     """The table of known targets, and the answering of requests from it. One per server."""
 
     def __init__(self, node: Node, *, closing: Callable[[], bytes], enabled: bool = True) -> None:
@@ -127,16 +127,16 @@ class HotPath:
         self.unsent_connections = 0  # kept by server.py: answers that wait for their readers
         self.answered = 0
 
-    def learn(self, question: Question, target: Target) -> None:
+    def learn(self, plain_get: PlainGet, target: Target) -> None:
         """Remember a target that the ordinary path answered; the oldest unused one is dropped."""
         if not self._enabled or len(target.part_head) > HEAD_SIZE_BYTES_MAX - 256:
             return
-        self._targets[question.target] = target
+        self._targets[plain_get.target] = target
         if len(self._targets) > TARGETS_MAX:
             self._targets.popitem(last=False)
 
     def answer(
-        self, question: Question, blocks: HeaderBlocks, transport: asyncio.Transport, fd: int
+        self, plain_get: PlainGet, blocks: KnownHeaders, transport: asyncio.Transport, fd: int
     ) -> bool:
         """Answer on the socket ``fd`` of ``transport``; False, with nothing sent, where it cannot.
 
@@ -144,11 +144,11 @@ class HotPath:
         and left to the transport.
         """
         started = perf_counter()
-        target = self._targets.get(question.target)
-        if target is None or not blocks.allow(question.headers, target.repo):
+        target = self._targets.get(plain_get.target)
+        if target is None or not blocks.allow(plain_get.headers, target.repo):
             return False
-        self._targets.move_to_end(question.target)
-        first, size = _range_of(question, target.size_bytes)
+        self._targets.move_to_end(plain_get.target)
+        first, size = _range_of(plain_get, target.size_bytes)
         if not 0 < size <= ANSWER_SIZE_BYTES_MAX or (
             size > BUFFERED_SIZE_BYTES_MAX and self.unsent_connections >= UNSENT_CONNECTIONS_MAX
         ):
@@ -157,7 +157,7 @@ class HotPath:
         if extent is None:
             return False
         buffered = size if size <= BUFFERED_SIZE_BYTES_MAX else FIRST_PIECE_SIZE_BYTES
-        head_size = self._put_head(question, target, first, size)
+        head_size = self._put_head(plain_get, target, first, size)
         end = head_size + buffered
         if not self._read(extent.fd, extent.offset, self._buffer[head_size:end]) or (
             buffered < size and not self._is_in_memory(extent, buffered, size)
@@ -174,9 +174,9 @@ class HotPath:
         counter.buckets[bisect_left(LATENCY_BOUNDS_S, elapsed_s)] += 1
         return True
 
-    def _put_head(self, question: Question, target: Target, first: int, size: int) -> int:
+    def _put_head(self, plain_get: PlainGet, target: Target, first: int, size: int) -> int:
         """Put the head of an answer into the buffer; its size."""
-        if question.first < 0:
+        if plain_get.first < 0:
             head = target.whole_head + self._closing()
         else:
             head = b"%bContent-Length: %d\r\nContent-Range: bytes %d-%d/%d\r\n%b" % (
@@ -231,9 +231,9 @@ class HotPath:
         return True
 
 
-def _range_of(question: Question, total: int) -> tuple[int, int]:
+def _range_of(plain_get: PlainGet, total: int) -> tuple[int, int]:
     """First byte and size of what is wanted; the size is not positive where nothing is."""
-    _, _, first, last = question
+    _, _, first, last = plain_get
     return (0, total) if first < 0 else (first, min(last + 1, total) - first)
 
 

@@ -9,7 +9,7 @@ from lodefs.chunkstore.format.decoding import from_msgpack
 from lodefs.chunkstore.format.tree import Kind
 from lodefs.chunkstore.nodeapi import wire
 from lodefs.proxy.api import openapi, responses, routes, views
-from lodefs.proxy.api.control_handlers import UpkeepHandlers
+from lodefs.proxy.api.control_handlers import CacheControlHandlers
 from lodefs.proxy.api.error_responses import failure_answer
 from lodefs.proxy.api.request import Request
 from lodefs.proxy.api.responses import Answer, json_answer, msgpack_answer
@@ -55,7 +55,7 @@ class Handlers:
             routes.OPENAPI: self._document,
             routes.CACHE: self._cache,
             routes.CACHE_USED: self._cache_used,
-            **UpkeepHandlers(node).of,
+            **CacheControlHandlers(node).of,
         }
 
     async def answer(self, route: Route, request: Request) -> Answer:
@@ -91,7 +91,7 @@ class Handlers:
         hot = None
         if learn and request.method == "GET":
             counter = self._metrics.counter(label, 200)
-            hot = responses.hot_target(file, counter)
+            hot = responses.fast_path_target(file, counter)
         return responses.file_answer(self._node, file, request, hot)
 
     async def _stat(self, route: Route, _request: Request) -> Answer:

@@ -50,7 +50,7 @@ def document(version: str) -> Json:
             "description": "Versioned files of a node's cache. docs/protocol.md says more.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
-        "paths": {**_tree_paths(), **_node_paths(), **_own_paths(), **_upkeep_paths()},
+        "paths": {**_tree_paths(), **_node_paths(), **_own_paths(), **_cache_control_paths()},
         "components": {
             "schemas": schemas,
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
@@ -156,7 +156,7 @@ def _own_paths() -> Json:
     }
 
 
-def _upkeep_paths() -> Json:
+def _cache_control_paths() -> Json:
     """On the Unix socket only."""
     job = _in_path("id", "The id of a job", {"type": "string", "pattern": "^[0-9a-f]{16}$"})
     status = _ok(_json_of("WarmStatus"))

@@ -35,7 +35,7 @@ Headers = list[tuple[str, str]]
 class Answer:
     """One answer. The body is ``body``, or ``pieces`` of ``size_bytes`` in all where given.
 
-    ``hot`` is what the hot path may answer by itself from now on, for the same target.
+    ``hot`` is what the fast path may answer by itself from now on, for the same target.
     """
 
     status: int
@@ -96,8 +96,8 @@ def _etag(content: bytes) -> str:
     return f'"{content.hex()}"'
 
 
-def hot_target(file: Representation, counter: Counter) -> Target:
-    """What the hot path needs to answer for a file as ``file_answer`` would."""
+def fast_path_target(file: Representation, counter: Counter) -> Target:
+    """What the fast path needs to answer for a file as ``file_answer`` would."""
     snapshot, entry, _, headers = file
     length = ("Content-Length", str(entry.size_bytes))
     return Target(

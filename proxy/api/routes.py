@@ -84,7 +84,7 @@ def body_bytes_max(raw_target: str) -> int:
 
 
 def is_health(raw_target: str) -> bool:
-    """Whether a request target is one that every door answers."""
+    """Whether a request target is one that every endpoint answers."""
     return _PLAIN.get(raw_target.partition("?")[0]) in (HEALTHZ, READYZ)
 
 

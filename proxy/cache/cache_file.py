@@ -131,7 +131,7 @@ class CacheFile:
                 self.on_open(self)
             return self.fd
 
-    def harm(self) -> str:
+    def damage(self) -> str:
         """What somebody did to the file behind our back, seen from outside; "" for nothing.
 
         Bytes written behind the end of a file that was cut would leave zeros before them, which

@@ -255,8 +255,8 @@ class Cache:
                 return None
             try:
                 with self._target(flat, size_bytes) as (file, runs):
-                    if harm := file.harm():
-                        self.drop(file, harm)
+                    if damage := file.damage():
+                        self.drop(file, damage)
                         return None
                     self._write(file, runs(chunks))
             except (OSError, LodefsError) as error:

@@ -9,7 +9,7 @@ from lodefs.chunkstore.errors import LodefsError
 from lodefs.chunkstore.nodecache.damage_reports import settle, suspects
 from lodefs.chunkstore.nodecache.verify import check_file, segments_of_files
 from lodefs.proxy.cache.chunk_cache import Cache
-from lodefs.proxy.cache.eviction import Evictor
+from lodefs.proxy.cache.eviction import Eviction
 
 log = logging.getLogger("lodefs.cache")
 
@@ -18,7 +18,7 @@ class _Stopped(Exception):
     """The node ends."""
 
 
-def settle_all(cache: Cache, evictor: Evictor, *, stopping: Callable[[], bool]) -> list[int]:
+def settle_all(cache: Cache, evictor: Eviction, *, stopping: Callable[[], bool]) -> list[int]:
     """Checks every file that is suspected, and drops those that are damaged; their numbers.
 
     Their bytes are fetched again when they are wanted. ``stopping`` is asked at each chunk: a file

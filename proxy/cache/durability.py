@@ -18,12 +18,12 @@ from lodefs.chunkstore.nodecache.kv import Row
 from lodefs.chunkstore.system.os_errors import DAMAGED, FULL
 from lodefs.proxy.cache.cache_file import CacheFile
 from lodefs.proxy.cache.chunk_cache import Cache, Place
-from lodefs.proxy.cache.eviction import Evictor
+from lodefs.proxy.cache.eviction import Eviction
 
 USE_RESOLUTION_S = 60
 
 
-def sync(cache: Cache, evictor: Evictor) -> None:
+def sync(cache: Cache, evictor: Eviction) -> None:
     """Puts on disk what was written since this boot, and notes that. NoSpace, Unavailable: these
     after all files that could be put there are."""
     failed: LodefsError | None = None
@@ -68,7 +68,9 @@ def is_right(place: Place, chunk_id: bytes) -> bool:
     return digest_of(data) == chunk_id
 
 
-def check(cache: Cache, evictor: Evictor, file: CacheFile, *, stopping: Callable[[], bool]) -> None:
+def check(
+    cache: Cache, evictor: Eviction, file: CacheFile, *, stopping: Callable[[], bool]
+) -> None:
     """Checks every chunk of a file that is not trusted; then it is, or it is dropped.
 
     NoSpace; Unavailable where it cannot be read now.
@@ -92,7 +94,7 @@ def _chunks(cache: Cache, file: CacheFile) -> Iterator[tuple[Place, bytes]]:
             offset += size_bytes
 
 
-def _sync_file(cache: Cache, evictor: Evictor, file: CacheFile, *, trusted: bool) -> None:
+def _sync_file(cache: Cache, evictor: Eviction, file: CacheFile, *, trusted: bool) -> None:
     """``trusted``: what is indexed by now is right, so that a sync makes it durable. Otherwise
     chunks were added while the older ones were checked: these are right too, but not yet synced.
 
@@ -153,7 +155,7 @@ def _write_row(cache: Cache, file: CacheFile) -> None:
                 raise
 
 
-def close(cache: Cache, evictor: Evictor) -> str:
+def close(cache: Cache, evictor: Eviction) -> str:
     """Before a clean end: everything on disk. Gives what went wrong, "" where nothing did."""
     problem = ""
     try:

@@ -49,7 +49,7 @@ def victims(candidates: Iterable[Candidate], bytes_to_free: int) -> list[int]:
     return chosen
 
 
-class Evictor:
+class Eviction:
     """Evicts from one cache. Blocking; one eviction at a time. Becomes the cache's ``free`` and
     ``drop``."""
 

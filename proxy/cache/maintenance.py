@@ -17,7 +17,7 @@ from lodefs.chunkstore.errors import LodefsError, NoSpace
 from lodefs.chunkstore.system.progress import Progress
 from lodefs.proxy.cache import damage_check, durability, recovery
 from lodefs.proxy.cache.chunk_cache import Cache
-from lodefs.proxy.cache.eviction import Evictor
+from lodefs.proxy.cache.eviction import Eviction
 from lodefs.proxy.cache.pins import Pins
 from lodefs.proxy.cache.scrub import Scrub
 from lodefs.proxy.runtime.counters import Counter
@@ -36,7 +36,7 @@ class Maintenance:
     def __init__(
         self,
         cache: Cache,
-        evictor: Evictor,
+        evictor: Eviction,
         pins: Pins,
         scrub: Scrub,
         pools: Pools,

@@ -14,14 +14,14 @@ from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.proxy.cache import durability
 from lodefs.proxy.cache.cache_file import CacheFile
 from lodefs.proxy.cache.chunk_cache import Cache, Place
-from lodefs.proxy.cache.eviction import Evictor
+from lodefs.proxy.cache.eviction import Eviction
 from lodefs.proxy.runtime.thread_pools import Pools
 
 
-class CacheReads:
+class CacheReader:
     """Reads of one cache. Used from the event loop alone."""
 
-    def __init__(self, cache: Cache, evictor: Evictor, pools: Pools) -> None:
+    def __init__(self, cache: Cache, evictor: Eviction, pools: Pools) -> None:
         self._cache = cache
         self._evictor = evictor
         self._pools = pools

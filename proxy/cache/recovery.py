@@ -12,14 +12,14 @@ from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.chunkstore.system.progress import Progress
 from lodefs.proxy.cache import durability
 from lodefs.proxy.cache.chunk_cache import Cache
-from lodefs.proxy.cache.eviction import Evictor
+from lodefs.proxy.cache.eviction import Eviction
 
 log = logging.getLogger("lodefs.cache")
 
 
 def clean(
     cache: Cache,
-    evictor: Evictor,
+    evictor: Eviction,
     *,
     stopping: Callable[[], bool],
     progress: Progress | None = None,

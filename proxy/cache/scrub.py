@@ -24,7 +24,7 @@ from lodefs.chunkstore.nodecache.kv import Row
 from lodefs.chunkstore.nodecache.verify import WINDOW_SIZE_BYTES, check_file
 from lodefs.proxy.cache.cache_file import CacheFile
 from lodefs.proxy.cache.chunk_cache import Cache
-from lodefs.proxy.cache.eviction import Evictor
+from lodefs.proxy.cache.eviction import Eviction
 from lodefs.proxy.config import SCRUB_BYTES_PER_S, SCRUB_DAYS
 from lodefs.proxy.runtime.counters import Counter
 
@@ -111,7 +111,7 @@ class Scrub:
     def __init__(
         self,
         cache: Cache,
-        evictor: Evictor,
+        evictor: Eviction,
         settings: ScrubSettings,
         load: Load,
         *,

@@ -17,12 +17,12 @@ from lodefs.chunkstore.nodecache.layout import FileKind
 from lodefs.chunkstore.types import Buffer
 from lodefs.proxy.cache.cache_file import CacheFile
 from lodefs.proxy.cache.chunk_cache import Cache, Flat, NewChunk, Place
-from lodefs.proxy.fetch.known_damage import Spoilt
+from lodefs.proxy.fetch.known_damage import DamagedChunks
 from lodefs.proxy.fetch.pack_indexes import PackIndexes
-from lodefs.proxy.fetch.pack_source import Loaded, PackSource, WrongChunk
+from lodefs.proxy.fetch.pack_source import PackIndexVersion, PackSource, WrongChunk
 from lodefs.proxy.fetch.readahead_policy import missing_runs
 from lodefs.proxy.runtime.counters import Counter
-from lodefs.proxy.runtime.origin import Begun
+from lodefs.proxy.runtime.origin import OnTransferStarted
 
 log = logging.getLogger("lodefs.cache")
 
@@ -48,7 +48,7 @@ class Unit:
         return self.first + self.count
 
 
-Kept = dict[int, Buffer]  # raw bytes by the chunk's number in the pack
+RawChunks = dict[int, Buffer]  # raw bytes by the chunk's number in the pack
 
 
 @dataclass(slots=True)
@@ -56,12 +56,12 @@ class Filled:
     """A unit that has come: chunks that found no space, runs (offset, size) of a dataset file's
     bytes that lie at their own places in its flat file now, and the raw bytes that were new."""
 
-    kept: Kept = field(default_factory=dict)
+    kept: RawChunks = field(default_factory=dict)
     runs: list[tuple[CacheFile, int, int]] = field(default_factory=list)
     brought_bytes: int = 0
 
 
-class Filler:
+class CacheFill:
     """Brings units into one cache. For any thread."""
 
     def __init__(
@@ -70,7 +70,7 @@ class Filler:
         indexes: PackIndexes,
         packs: PackSource,
         origin: PackSource,
-        spoilt: Spoilt,
+        spoilt: DamagedChunks,
     ) -> None:
         """``origin`` is asked instead of ``packs`` where a unit says so, and where what these
         sent was wrong. ``spoilt``: the memory that ``origin`` looks at before it reads."""
@@ -81,7 +81,9 @@ class Filler:
         self._origin = origin
         self._meter = cache.meter
 
-    def fill(self, loaded: Loaded, unit: Unit, begun: Begun = lambda _origin: None) -> Filled:
+    def fill(
+        self, loaded: PackIndexVersion, unit: Unit, begun: OnTransferStarted = lambda _origin: None
+    ) -> Filled:
         """Brings what is missing of the unit. ``begun``: as of PackSource.
 
         WrongChunk (what was wrong was read twice), Corrupt, Unavailable, Denied, DeadlineExceeded.
@@ -124,7 +126,7 @@ class Filler:
 
     def _keep(
         self,
-        loaded: Loaded,
+        loaded: PackIndexVersion,
         part: Unit,
         first: int,
         raws: list[Buffer],
@@ -146,10 +148,10 @@ class Filler:
 
     def read(
         self,
-        loaded: Loaded,
+        loaded: PackIndexVersion,
         first: int,
         count: int,
-        begun: Begun = lambda _origin: None,
+        begun: OnTransferStarted = lambda _origin: None,
         *,
         from_origin: bool = False,
     ) -> list[Buffer]:
@@ -178,7 +180,7 @@ class Filler:
 
 
 def _new_chunks(
-    loaded: Loaded, unit: Unit, first: int, raws: list[Buffer], present: list[bool]
+    loaded: PackIndexVersion, unit: Unit, first: int, raws: list[Buffer], present: list[bool]
 ) -> list[NewChunk]:
     """Those of the chunks from ``first`` on that are not in the cache, each once."""
     index = loaded.index
@@ -217,7 +219,7 @@ def _but_for_parts(unit: Unit, settled: list[bool]) -> list[bool]:
     return found
 
 
-def part_of(unit: Unit, loaded: Loaded, first: int, end: int) -> Unit:
+def part_of(unit: Unit, loaded: PackIndexVersion, first: int, end: int) -> Unit:
     """The chunks [first, end) of a unit, and of its parts what is in there."""
     raw_offsets = loaded.index.raw_offsets
     offset = unit.offset + raw_offsets[first] - raw_offsets[unit.first]
@@ -229,7 +231,7 @@ def part_of(unit: Unit, loaded: Loaded, first: int, end: int) -> Unit:
     return replace(unit, first=first, count=end - first, offset=offset, parts=parts)
 
 
-def cut_units(unit: Unit, loaded: Loaded, size_bytes: int) -> list[Unit]:
+def cut_units(unit: Unit, loaded: PackIndexVersion, size_bytes: int) -> list[Unit]:
     """A unit in even parts of about ``size_bytes`` raw bytes (an eighth more at most, and a
     chunk), or one chunk. Even, since a small rest costs a request as dear as the others."""
     raw_offsets = loaded.index.raw_offsets

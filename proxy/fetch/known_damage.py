@@ -28,7 +28,7 @@ class Known(NamedTuple):
     why: str
 
 
-class Spoilt:
+class DamagedChunks:
     """Things by any key: a part [first, end) of each, and why it is spoilt. For any thread."""
 
     def __init__(

@@ -14,10 +14,10 @@ from lodefs.chunkstore.errors import Corrupt, NotFound
 from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.types import Buffer
 from lodefs.proxy.cache.chunk_cache import Place
-from lodefs.proxy.cache.reader import CacheReads
-from lodefs.proxy.fetch.cache_fill import Kept, Unit, cut_units
+from lodefs.proxy.cache.reader import CacheReader
+from lodefs.proxy.fetch.cache_fill import RawChunks, Unit, cut_units
 from lodefs.proxy.fetch.pack_indexes import PackIndexes
-from lodefs.proxy.fetch.pack_source import Loaded
+from lodefs.proxy.fetch.pack_source import PackIndexVersion
 from lodefs.proxy.fetch.readahead_policy import MIB
 from lodefs.proxy.fetch.single_flight import Fetcher
 
@@ -31,7 +31,7 @@ class Packs:
 
     def __init__(
         self,
-        reads: CacheReads,
+        reads: CacheReader,
         fetcher: Fetcher,
         indexes: PackIndexes,
     ) -> None:
@@ -39,7 +39,7 @@ class Packs:
         self._fetcher = fetcher
         self._indexes = indexes
 
-    async def index(self, pack: PackId, *, cached: bool, from_origin: bool) -> Loaded:
+    async def index(self, pack: PackId, *, cached: bool, from_origin: bool) -> PackIndexVersion:
         """A pack's index. With ``cached`` only what this node has: NotFound. ``from_origin``: from
         the store where it lacks, without asking peers. Errors of fetching."""
         if not cached:
@@ -49,7 +49,7 @@ class Packs:
             raise NotFound(f"this node does not know pack {pack.hex()}")
         return found
 
-    async def is_here(self, loaded: Loaded, first: int, count: int) -> bool:
+    async def is_here(self, loaded: PackIndexVersion, first: int, count: int) -> bool:
         """Whether all these chunks are in the cache or on their way to it."""
         pack = loaded.index.pack_id
         coming = [self._fetcher.is_coming(pack, n) for n in range(first, first + count)]
@@ -59,7 +59,13 @@ class Packs:
         return all(place is not None or comes for place, comes in zip(places, coming, strict=True))
 
     async def chunks(
-        self, loaded: Loaded, first: int, count: int, *, from_origin: bool, more_bytes: int = 0
+        self,
+        loaded: PackIndexVersion,
+        first: int,
+        count: int,
+        *,
+        from_origin: bool,
+        more_bytes: int = 0,
     ) -> AsyncGenerator[Buffer, None]:
         """The raw bytes of chunks [first, first + count), verified, in pieces of at most a MiB.
         Where they are brought, so are the chunks after them, ``more_bytes`` of them about.
@@ -84,7 +90,7 @@ class Packs:
                 at += len(run)
                 tries = 0
 
-    async def _run(self, loaded: Loaded, at: int, end: int) -> list[Place]:
+    async def _run(self, loaded: PackIndexVersion, at: int, end: int) -> list[Place]:
         """The chunks from ``at`` on that lie together in one file, up to a piece of them."""
         raw_offsets = loaded.index.raw_offsets
         limit = raw_offsets[at] + PIECE_SIZE_BYTES
@@ -101,12 +107,14 @@ class Packs:
         ids = map(loaded.index.chunk_id, range(at, at + len(run)))
         return run[: await self._reads.good(list(zip(run, ids, strict=True)))]
 
-    def _wanted(self, loaded: Loaded, at: int, end: int, more_bytes: int) -> int:
+    def _wanted(self, loaded: PackIndexVersion, at: int, end: int, more_bytes: int) -> int:
         """Where to stop bringing chunks that somebody wants [at, end) of."""
         raw_offsets = loaded.index.raw_offsets
         return max(end, bisect_right(raw_offsets, raw_offsets[at] + more_bytes) - 1)
 
-    async def _bring(self, loaded: Loaded, at: int, end: int, *, from_origin: bool) -> Kept:
+    async def _bring(
+        self, loaded: PackIndexVersion, at: int, end: int, *, from_origin: bool
+    ) -> RawChunks:
         """Has the chunk ``at`` brought, and begins with the missing ones after it. Gives chunks
         that found no space in the cache."""
         pack = loaded.index.pack_id

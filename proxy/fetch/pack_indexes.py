@@ -12,7 +12,7 @@ from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.format.pack import PackIndex
 from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.chunkstore.nodecache.kv import KeyValues, Row
-from lodefs.proxy.fetch.pack_source import Loaded, PackSource
+from lodefs.proxy.fetch.pack_source import PackIndexVersion, PackSource
 from lodefs.proxy.runtime.thread_pools import Pools
 
 log = logging.getLogger("lodefs.cache")
@@ -44,16 +44,16 @@ class PackIndexes:
         self._chunks_max = chunks_max
         self._rows_size_bytes_max = rows_size_bytes_max
         self._lock = threading.Lock()  # guards the fields below
-        self._loaded: OrderedDict[PackId, Loaded] = OrderedDict()
+        self._loaded: OrderedDict[PackId, PackIndexVersion] = OrderedDict()
         self._chunks = 0
         self._rows_size_bytes = int.from_bytes(kv.get(_ROWS_SIZE_BYTES) or b"", "little")
-        self._loads: dict[PackId, asyncio.Task[Loaded]] = {}  # event loop only
+        self._loads: dict[PackId, asyncio.Task[PackIndexVersion]] = {}  # event loop only
 
-    def in_memory(self, pack_id: PackId) -> Loaded | None:
+    def in_memory(self, pack_id: PackId) -> PackIndexVersion | None:
         """The index, if that needs no waiting."""
         return self._loaded.get(pack_id)
 
-    async def get(self, pack_id: PackId, *, from_origin: bool = False) -> Loaded:
+    async def get(self, pack_id: PackId, *, from_origin: bool = False) -> PackIndexVersion:
         """The index, from wherever it is; many callers load it once. Its loading has a deadline.
         ``from_origin``: no peer is asked for it.
 
@@ -70,11 +70,11 @@ class PackIndexes:
             load.add_done_callback(lambda task: self._ended(pack_id, task))
         return await asyncio.shield(load)
 
-    async def known(self, pack_id: PackId) -> Loaded | None:
+    async def known(self, pack_id: PackId) -> PackIndexVersion | None:
         """The index, if this node has it."""
         return self.in_memory(pack_id) or await self._pools.disk.run(self._from_rows, pack_id)
 
-    async def _load(self, pack_id: PackId, *, from_origin: bool) -> Loaded:
+    async def _load(self, pack_id: PackId, *, from_origin: bool) -> PackIndexVersion:
         found = await self._pools.disk.run(self._from_rows, pack_id)
         if found is not None:
             return found
@@ -84,35 +84,35 @@ class PackIndexes:
             what, self._deadline_s, lambda: self._kept(source.index(pack_id))
         )
 
-    def _ended(self, pack_id: PackId, task: asyncio.Task[Loaded]) -> None:
+    def _ended(self, pack_id: PackId, task: asyncio.Task[PackIndexVersion]) -> None:
         self._loads.pop(pack_id, None)
         if not task.cancelled():
             task.exception()  # seen, also where nobody waits any more
 
-    def reload(self, pack_id: PackId) -> Loaded:
+    def reload(self, pack_id: PackId) -> PackIndexVersion:
         """The index as it is in the store now. Blocking. Errors as of ``get``."""
         return self._kept(self._origin.index(pack_id))
 
-    def _kept(self, loaded: Loaded) -> Loaded:
+    def _kept(self, loaded: PackIndexVersion) -> PackIndexVersion:
         pack_id = loaded.index.pack_id
         self._keep(pack_id, loaded)
         self._write(pack_id, loaded)
         return loaded
 
-    def _from_rows(self, pack_id: PackId) -> Loaded | None:
+    def _from_rows(self, pack_id: PackId) -> PackIndexVersion | None:
         value = self._kv.get(layout.pack_key(pack_id))
         if value is None:
             return None
         etag, data = layout.decode_pack_row(value)
         try:
-            loaded = Loaded(PackIndex.decode(pack_id, data), etag)
+            loaded = PackIndexVersion(PackIndex.decode(pack_id, data), etag)
         except LodefsError as error:
             log.warning("a pack's index in the node's index is read again: %s", error)
             return None
         self._keep(pack_id, loaded)
         return loaded
 
-    def _keep(self, pack_id: PackId, loaded: Loaded) -> None:
+    def _keep(self, pack_id: PackId, loaded: PackIndexVersion) -> None:
         with self._lock:
             before = self._loaded.pop(pack_id, None)
             self._chunks += len(loaded.index) - (len(before.index) if before else 0)
@@ -121,7 +121,7 @@ class PackIndexes:
                 _, oldest = self._loaded.popitem(last=False)
                 self._chunks -= len(oldest.index)
 
-    def _write(self, pack_id: PackId, loaded: Loaded) -> None:
+    def _write(self, pack_id: PackId, loaded: PackIndexVersion) -> None:
         """Keeps the row; ids are hashes, so that the rows after this one's key are any others."""
         key = layout.pack_key(pack_id)
         value = layout.encode_pack_row(loaded.etag, loaded.index.encode())

@@ -18,15 +18,15 @@ from lodefs.chunkstore.objects.interface import ObjectStore
 from lodefs.chunkstore.repo.pack_reader import read_index
 from lodefs.chunkstore.repo.store import require_there
 from lodefs.chunkstore.types import Buffer
-from lodefs.proxy.fetch.known_damage import Spoilt
+from lodefs.proxy.fetch.known_damage import DamagedChunks
 from lodefs.proxy.runtime.counters import Counter, Meter
-from lodefs.proxy.runtime.origin import Begun
+from lodefs.proxy.runtime.origin import OnTransferStarted
 
 log = logging.getLogger("lodefs.cache")
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class PackIndexVersion:
     """A pack's index, and the ETag of the object that it was read from."""
 
     index: PackIndex
@@ -59,12 +59,14 @@ class PackSource(Protocol):
         """Whether other nodes are asked for the pack before the store is."""
         ...
 
-    def index(self, pack_id: PackId) -> Loaded:
+    def index(self, pack_id: PackId) -> PackIndexVersion:
         """The index as it is now. Corrupt (also where there is no such pack), UnknownFormat,
         Unavailable, DeadlineExceeded, Denied."""
         ...
 
-    def read(self, loaded: Loaded, first: int, count: int, begun: Begun = _ignored) -> list[Buffer]:
+    def read(
+        self, loaded: PackIndexVersion, first: int, count: int, begun: OnTransferStarted = _ignored
+    ) -> list[Buffer]:
         """The raw bytes of consecutive chunks; ``begun`` is called when nothing but their transfer
         is waited for, at last with where they really came from. Changed where the pack was written
         again and its index is to be read anew; else as ``index``."""
@@ -85,7 +87,7 @@ class StorePacks:
     """The store. What is known to be spoilt there is not read, and fails at once: here, so that
     peers, who may have it whole, are asked before."""
 
-    def __init__(self, objects: ObjectStore, meter: Meter, spoilt: Spoilt) -> None:
+    def __init__(self, objects: ObjectStore, meter: Meter, spoilt: DamagedChunks) -> None:
         self._objects = objects
         self._meter = meter
         self._spoilt = spoilt
@@ -97,7 +99,7 @@ class StorePacks:
     def waits_for_peers(self, pack_id: PackId) -> bool:  # noqa: ARG002
         return False
 
-    def index(self, pack_id: PackId) -> Loaded:
+    def index(self, pack_id: PackId) -> PackIndexVersion:
         """What is wrong is read once more, and then not for a while."""
         key = ("index", pack_id)
         self._spoilt.check(key)
@@ -107,7 +109,7 @@ class StorePacks:
             self._spoilt.note(key, error)
             raise
 
-    def _index_twice(self, pack_id: PackId) -> Loaded:
+    def _index_twice(self, pack_id: PackId) -> PackIndexVersion:
         try:
             return self._index(pack_id)
         except Corrupt as error:
@@ -117,11 +119,13 @@ class StorePacks:
             raise lacking(self._objects, error) from error
         return self._index(pack_id)
 
-    def _index(self, pack_id: PackId) -> Loaded:
+    def _index(self, pack_id: PackId) -> PackIndexVersion:
         self._meter.add(Counter.INDEXES_READ)
-        return Loaded(*read_index(self._objects, pack_id))
+        return PackIndexVersion(*read_index(self._objects, pack_id))
 
-    def read(self, loaded: Loaded, first: int, count: int, begun: Begun = _ignored) -> list[Buffer]:
+    def read(
+        self, loaded: PackIndexVersion, first: int, count: int, begun: OnTransferStarted = _ignored
+    ) -> list[Buffer]:
         """One ranged GET. WrongChunk."""
         index = loaded.index
         known = self._spoilt.find(index.pack_id, first, first + count)

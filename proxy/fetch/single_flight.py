@@ -17,8 +17,8 @@ from functools import partial
 from lodefs.chunkstore.errors import Corrupt, DeadlineExceeded, Unavailable
 from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.nodeapi.wire import Origin
-from lodefs.proxy.fetch.cache_fill import Filled, Filler, Kept, Unit, part_of
-from lodefs.proxy.fetch.pack_source import Loaded, WrongChunk
+from lodefs.proxy.fetch.cache_fill import CacheFill, Filled, RawChunks, Unit, part_of
+from lodefs.proxy.fetch.pack_source import PackIndexVersion, WrongChunk
 from lodefs.proxy.fetch.readahead_policy import UNIT_SIZE_BYTES_MAX
 from lodefs.proxy.runtime.counters import Counter, Meter
 from lodefs.proxy.runtime.thread_pools import Pools
@@ -36,8 +36,16 @@ class Flight:
     """Chunks [first, end) of a pack on their way."""
 
     __slots__ = (
-        "bad", "end", "first", "is_begun", "is_bulk", "origin",
-        "size_bytes", "started", "task", "unit",
+        "bad",
+        "end",
+        "first",
+        "is_bulk",
+        "origin",
+        "size_bytes",
+        "started",
+        "task",
+        "transferring",
+        "unit",
     )  # fmt: skip
 
     def __init__(
@@ -48,7 +56,7 @@ class Flight:
         self.end = unit.end
         self.size_bytes = size_bytes
         self.is_bulk = is_bulk
-        self.is_begun = not waits_for_peers  # else: bytes have begun to come
+        self.transferring = not waits_for_peers  # else: bytes have begun to come
         self.origin: Origin | None = None  # where bytes came from, so far
         self.bad: int | None = None  # a chunk that it failed by
         self.started = asyncio.Event()
@@ -56,7 +64,7 @@ class Flight:
 
     def begun(self, origin: Origin) -> None:
         """Its bytes have begun to come. For any thread."""
-        self.is_begun = True
+        self.transferring = True
         self.origin = origin
 
     def brings(self, chunk: int) -> bool:
@@ -67,7 +75,7 @@ class Flight:
         """Whether it has ended and brought nothing."""
         return self.task.done() and (self.task.cancelled() or self.task.exception() is not None)
 
-    async def wait(self) -> Kept:
+    async def wait(self) -> RawChunks:
         """When it has landed: the chunks that found no space in the cache. Raises as it did."""
         return (await self.landed()).kept
 
@@ -87,7 +95,7 @@ class Fetcher:
 
     def __init__(
         self,
-        filler: Filler,
+        filler: CacheFill,
         pools: Pools,
         meter: Meter,
         *,
@@ -121,7 +129,7 @@ class Fetcher:
         return None
 
     async def arrived(
-        self, loaded: Loaded, flight: Flight, wanted: int, *, for_peer: bool = False
+        self, loaded: PackIndexVersion, flight: Flight, wanted: int, *, for_peer: bool = False
     ) -> Flight:
         """The flight when it has landed, or one that brought less: where chunks are wrong that
         only came along, the wanted one is brought without them. Raises as the last flight did."""
@@ -156,9 +164,9 @@ class Fetcher:
         may wait for those alone that wait for no peer themselves: else two nodes could wait for
         each other."""
         flights = [one for one in self._flights.get(pack, ()) if not one.has_failed()]
-        return [one for one in flights if one.is_begun] if for_peer else flights
+        return [one for one in flights if one.transferring] if for_peer else flights
 
-    def demand(self, loaded: Loaded, unit: Unit, wanted: int) -> Flight:
+    def demand(self, loaded: PackIndexVersion, unit: Unit, wanted: int) -> Flight:
         """A new flight for the chunk ``wanted``, and that part of its unit around it that no other
         flight brings, and that is not known to be damaged."""
         first, end = unit.first, unit.first + unit.count
@@ -174,7 +182,7 @@ class Fetcher:
         self._start(flight)
         return flight
 
-    def bulk(self, loaded: Loaded, unit: Unit) -> list[Flight]:
+    def bulk(self, loaded: PackIndexVersion, unit: Unit) -> list[Flight]:
         """Flights that together bring all of a unit: those under way, and new ones for the rest.
         New ones start at once and take nothing from what may be read ahead: who asks bounds them.
         """
@@ -199,7 +207,7 @@ class Fetcher:
             fill_up(unit.end)
         return flights
 
-    def ahead(self, loaded: Loaded, unit: Unit) -> bool:
+    def ahead(self, loaded: PackIndexVersion, unit: Unit) -> bool:
         """Starts to bring those parts of the unit that are not under way; False, with nothing
         started, where too much is in flight already."""
         first, end = unit.first, unit.first + unit.count
@@ -221,7 +229,7 @@ class Fetcher:
         self._start_waiting()
         return True
 
-    async def direct(self, loaded: Loaded, unit: Unit) -> Kept:
+    async def direct(self, loaded: PackIndexVersion, unit: Unit) -> RawChunks:
         """All chunks of a small unit from the store, past the cache."""
         raws = await self._pools.fetch.bounded(
             _name(unit),
@@ -231,7 +239,7 @@ class Fetcher:
         self._meter.add(Counter.UNCACHED_BYTES, sum(map(len, raws)))
         return dict(enumerate(raws, unit.first))
 
-    def _add(self, loaded: Loaded, unit: Unit, *, is_bulk: bool = False) -> Flight:
+    def _add(self, loaded: PackIndexVersion, unit: Unit, *, is_bulk: bool = False) -> Flight:
         flight = Flight(
             unit,
             _size(loaded, unit),
@@ -261,7 +269,7 @@ class Fetcher:
             waiting.popleft()
             self._start(flight)
 
-    async def _fly(self, flight: Flight, loaded: Loaded, unit: Unit) -> Filled:
+    async def _fly(self, flight: Flight, loaded: PackIndexVersion, unit: Unit) -> Filled:
         await flight.started.wait()
         try:
             pool = self._pools.fetching(flight.size_bytes, from_origin=unit.from_origin)
@@ -310,7 +318,7 @@ def _alone(_flight: Flight, wanted: int) -> tuple[int, int]:
     return wanted, wanted + 1
 
 
-def _size(loaded: Loaded, unit: Unit) -> int:
+def _size(loaded: PackIndexVersion, unit: Unit) -> int:
     raw_offsets = loaded.index.raw_offsets
     return raw_offsets[unit.first + unit.count] - raw_offsets[unit.first]
 

@@ -1,7 +1,7 @@
-"""Who may stay connected at a door: how many clients, and which of them goes when all is taken.
+"""Admission of clients to an endpoint: how many may be connected, and which is cut when it is full.
 
-Each door has room of its own, so that what comes through one never takes it from another. A client
-that showed no right yet to anything is the first to go.
+Each endpoint has a limit of its own, so that the clients of one never displace those of another. A
+client without any authorized request yet is the first to be cut.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Generic, Protocol, TypeVar
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """What the clients of each door may take. ``first_timeout_s``: how long a client that is not
-    on this machine may be idle before its first request that is allowed. ``sockets_max``: how many
-    descriptors the connections of all doors may take together; None is no limit."""
+class ClientLimits:
+    """Limits of the clients of each endpoint. ``first_timeout_s``: how long a client that is not
+    on this machine may be idle before its first authorized request. ``sockets_max``: how many
+    descriptors the connections of all endpoints may take together; None is no limit."""
 
     connections_max: int = 4096
     streams_max: int = 512
@@ -31,7 +31,7 @@ class Client(Protocol):
 
     @property
     def may_go(self) -> bool:
-        """Whether nothing that it asked for is under way."""
+        """Whether none of its requests is in progress."""
         ...
 
     def give_way(self) -> None:
@@ -43,29 +43,29 @@ C = TypeVar("C", bound=Client)
 
 
 class Admission(Generic[C]):
-    """The connections of one door, each group in the order in which they were used last."""
+    """The connections of one endpoint, each group in the order in which they were used last."""
 
     def __init__(self, connections_max: int) -> None:
         self.connections_max = connections_max
-        self._strangers: OrderedDict[C, None] = OrderedDict()
-        self._known: OrderedDict[C, None] = OrderedDict()  # had a request that was allowed
+        self._unauthorized: OrderedDict[C, None] = OrderedDict()
+        self._authorized: OrderedDict[C, None] = OrderedDict()  # had a request that was allowed
 
     def __len__(self) -> int:
-        return len(self._strangers) + len(self._known)
+        return len(self._unauthorized) + len(self._authorized)
 
     def __contains__(self, client: object) -> bool:
-        return client in self._known or client in self._strangers
+        return client in self._authorized or client in self._unauthorized
 
     def __iter__(self) -> Iterator[C]:
         """All of them, as they are now."""
-        return iter([*self._strangers, *self._known])
+        return iter([*self._unauthorized, *self._authorized])
 
     def make_room(self) -> bool:
-        """Whether one more may come. Where all is taken, the one that is idle for longest is cut:
-        one that is not known where there is one."""
+        """Whether one more may connect. If not, the client idle for longest is cut,
+        unauthorized ones first."""
         if len(self) < self.connections_max:
             return True
-        for group in (self._strangers, self._known):
+        for group in (self._unauthorized, self._authorized):
             for client in group:
                 if client.may_go:
                     del group[client]
@@ -75,35 +75,35 @@ class Admission(Generic[C]):
 
     def add(self, client: C) -> None:
         """A new connection."""
-        self._strangers[client] = None
+        self._unauthorized[client] = None
 
-    def know(self, client: C) -> None:
-        """It asked for something that it may have."""
-        if client in self._strangers:
-            del self._strangers[client]
-            self._known[client] = None
+    def authorize(self, client: C) -> None:
+        """A request of it was authorized."""
+        if client in self._unauthorized:
+            del self._unauthorized[client]
+            self._authorized[client] = None
 
-    def is_known(self, client: C) -> bool:
-        """Whether ``know`` was called for it."""
-        return client in self._known
+    def is_authorized(self, client: C) -> bool:
+        """Whether ``authorize`` was called for it."""
+        return client in self._authorized
 
     def used(self, client: C) -> None:
         """A request of it was answered."""
-        group = self._known if client in self._known else self._strangers
+        group = self._authorized if client in self._authorized else self._unauthorized
         if client in group:
             group.move_to_end(client)
 
     def forget(self, client: C) -> None:
         """It has ended."""
-        self._strangers.pop(client, None)
-        self._known.pop(client, None)
+        self._unauthorized.pop(client, None)
+        self._authorized.pop(client, None)
 
 
-def connections_by_door(
+def connections_by_endpoint(
     connections_max: int, are_local: list[bool], sockets_max: int | None
 ) -> list[int]:
-    """How many connections each door may have, at most ``sockets_max`` in all (None is no limit);
-    if these are few, half of them are for local doors."""
+    """How many connections each endpoint may have, at most ``sockets_max`` in all (None is no
+    limit); if these are few, half of them are for local endpoints."""
     if sockets_max is None:
         return [connections_max] * len(are_local)
     room = sockets_max

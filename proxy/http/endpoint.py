@@ -1,4 +1,4 @@
-"""Doors: the sockets that clients come through, and what each asks of them."""
+"""Endpoints: the sockets that clients come through, and what each asks of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from lodefs.chunkstore.errors import Denied, NotFound
 from lodefs.proxy.api import error_responses, routes
-from lodefs.proxy.api.fast_path import HeaderBlocks
+from lodefs.proxy.api.fast_path import KnownHeaders
 from lodefs.proxy.api.request import Request
 from lodefs.proxy.api.responses import Answer
 from lodefs.proxy.api.routes import Route
@@ -26,13 +26,13 @@ _INFO_ROUTES = frozenset({routes.METRICS, routes.STATUS, routes.OPENAPI})
 
 
 @dataclass(slots=True)
-class Door:
-    """One listening socket. ``blocks`` are the request headers that the hot path knows here."""
+class Endpoint:
+    """One listening socket. ``blocks`` are the request headers that the fast path knows here."""
 
     listener: socket.socket
     tokens: TokenBook | None = None  # None: whoever can connect may read
     info_is_open: bool = True  # /metrics, /status and /openapi.json without a token
-    blocks: HeaderBlocks = field(default_factory=HeaderBlocks)
+    blocks: KnownHeaders = field(default_factory=KnownHeaders)
     name: str = ""
     is_local: bool = False  # whether its clients are on this machine: a Unix socket
     desk: PeerDesk | None = None  # for other nodes alone: it answers them
@@ -55,27 +55,27 @@ class Door:
         )
 
 
-def needs_token(door: Door, route: Route) -> bool:
-    """Whether only those may ask for this who may read something, at a door with tokens."""
+def needs_token(endpoint: Endpoint, route: Route) -> bool:
+    """Whether only those may ask for this who may read something, at an endpoint with tokens."""
     if route.kind in _INFO_ROUTES:
-        return not door.info_is_open
+        return not endpoint.info_is_open
     return route.kind not in _OPEN_ROUTES
 
 
-def refusal(door: Door, route: Route, asked: Request) -> Answer | None:
-    """The answer to a client of this door that has no good token; None where it may pass.
+def refusal(endpoint: Endpoint, route: Route, asked: Request) -> Answer | None:
+    """The answer to a client of this endpoint that has no good token; None where it may pass.
 
     Denied where the token is good, but not for this repository; NotFound for what only programs of
     this machine may ask.
     """
-    if route.kind in _LOCAL_ROUTES and not door.is_local:
+    if route.kind in _LOCAL_ROUTES and not endpoint.is_local:
         raise NotFound("this is answered on the proxy's Unix socket alone")
-    if door.tokens is None or not needs_token(door, route):
+    if endpoint.tokens is None or not needs_token(endpoint, route):
         return None
     token = bearer_of(asked.headers.get("Authorization"))
     if token is None:
         return error_responses.unauthorized("a token is needed: send 'Authorization: Bearer TOKEN'")
-    verdict = door.tokens.check(token, route.repo or None)
+    verdict = endpoint.tokens.check(token, route.repo or None)
     if verdict is Verdict.UNKNOWN:
         challenge = 'Bearer error="invalid_token"'
         return error_responses.unauthorized("this token is not known here", challenge=challenge)

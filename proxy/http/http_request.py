@@ -7,7 +7,7 @@ import asyncio
 from aiohttp import web
 
 from lodefs.chunkstore.errors import InvalidInput
-from lodefs.proxy.api.fast_path import Question
+from lodefs.proxy.api.fast_path import PlainGet
 from lodefs.proxy.api.handlers import HEADERS
 from lodefs.proxy.api.responses import Answer
 
@@ -43,12 +43,12 @@ def asked_headers(request: web.BaseRequest) -> dict[str, str]:
     return found
 
 
-def is_plain(request: web.BaseRequest, answer: Answer, question: Question) -> bool:
+def is_plain(request: web.BaseRequest, answer: Answer, plain_get: PlainGet) -> bool:
     """Whether the same headers with another range will always be answered in the same way."""
     conditional = any(name in request.headers for name in ("If-Match", "If-None-Match", "If-Range"))
     # A Range in an uncommon spelling is one of the headers for fast_path.py, which would not heed
     # it.
     ranges = len(request.headers.getall("Range", ()))
-    if conditional or ranges != (question.first >= 0):
+    if conditional or ranges != (plain_get.first >= 0):
         return False
     return answer.status in (200, 206) and bool(request.keep_alive)

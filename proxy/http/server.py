@@ -30,13 +30,13 @@ from lodefs.chunkstore.errors import (
 from lodefs.chunkstore.nodeapi.wire import ORIGIN_HEADER
 from lodefs.chunkstore.types import Buffer
 from lodefs.proxy.api import error_responses, routes
-from lodefs.proxy.api.fast_path import HotPath, Question, parse_question
+from lodefs.proxy.api.fast_path import FastPath, PlainGet, parse_plain_get
 from lodefs.proxy.api.handlers import Handlers
 from lodefs.proxy.api.request import Request
 from lodefs.proxy.api.responses import SERVER, Answer
 from lodefs.proxy.http.acceptor import Acceptor, last_answer
-from lodefs.proxy.http.admission import Admission, Limits, connections_by_door
-from lodefs.proxy.http.endpoint import Door, needs_token, refusal
+from lodefs.proxy.http.admission import Admission, ClientLimits, connections_by_endpoint
+from lodefs.proxy.http.endpoint import Endpoint, needs_token, refusal
 from lodefs.proxy.http.http_request import asked_headers, body_of, is_plain
 from lodefs.proxy.http.token_watch import TokenWatch
 from lodefs.proxy.http.usage import Use
@@ -57,12 +57,12 @@ _log = logging.getLogger("lodefs.proxy")
 
 
 class Connection(web.RequestHandler):
-    """One client's connection: aiohttp's, with the hot path before it and limits around it."""
+    """One client's connection: aiohttp's, with the fast path before it and limits around it."""
 
     __slots__ = (
         "_asked",
         "_body",
-        "_door",
+        "_endpoint",
         "_fd",
         "_half_read",
         "_head_bytes",
@@ -73,7 +73,7 @@ class Connection(web.RequestHandler):
         "paused_tick",
     )
 
-    def __init__(self, manager: _DoorServer, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, manager: _EndpointServer, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(
             manager,
             loop=loop,
@@ -85,7 +85,7 @@ class Connection(web.RequestHandler):
             max_headers=HEADERS_MAX,
         )
         self._server = manager.server
-        self._door = manager
+        self._endpoint = manager
         self.opening: asyncio.Task[None] | None = None  # until the connection is made
         self._wire: asyncio.Transport | None = None  # stays while aiohttp's is closing
         self._fd = -1
@@ -94,7 +94,7 @@ class Connection(web.RequestHandler):
         self._head_bytes = 0  # of a head that has not come whole
         self._last_tick = self._server.tick  # when a request was last begun or answered
         self.paused_tick = -1  # since when the client does not read; -1 while it does
-        self._asked: tuple[object, Question] | None = None  # the last plain message, as it came
+        self._asked: tuple[object, PlainGet] | None = None  # the last plain message, as it came
 
     @property
     def protocol(self) -> Connection:
@@ -102,9 +102,9 @@ class Connection(web.RequestHandler):
         return self
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the client in, whom the door has room for."""
+        """Accept the client, which the endpoint has room for."""
         transport = cast("asyncio.Transport", transport)
-        if self._server.stopping or self not in self._door.admission:
+        if self._server.stopping or self not in self._endpoint.admission:
             transport.abort()
             self._force_close = True
             return
@@ -114,11 +114,11 @@ class Connection(web.RequestHandler):
 
     def failed(self) -> None:
         """The connection did not open."""
-        self._server.forget(self._door, self)
+        self._server.forget(self._endpoint, self)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """Forget the client."""
-        self._server.forget(self._door, self)
+        self._server.forget(self._endpoint, self)
         self._wire = self._body = None
         if self.paused_tick >= 0:
             self.paused_tick = -1
@@ -149,23 +149,25 @@ class Connection(web.RequestHandler):
     def data_received(self, data: bytes) -> None:
         """Answer a plain hit here and now; give everything else to aiohttp."""
         transport = self.transport
-        question = None
+        plain_get = None
         if not (self._half_read or self._messages or self._close):
-            question = parse_question(data)
+            plain_get = parse_plain_get(data)
             if (
-                question is not None
+                plain_get is not None
                 and self.idle
                 and transport is not None
                 and not transport.get_write_buffer_size()
-                and self._server.hot.answer(question, self._door.door.blocks, transport, self._fd)
+                and self._server.hot.answer(
+                    plain_get, self._endpoint.endpoint.blocks, transport, self._fd
+                )
             ):
                 self.answered()
                 return
         if data:  # aiohttp calls this with b"" to have what it holds parsed
             self._half_read = not data.endswith(b"\r\n\r\n")
         self._parse(data)
-        if question is not None and len(self._messages) == 1:
-            self._asked = (self._messages[0][0], question)
+        if plain_get is not None and len(self._messages) == 1:
+            self._asked = (self._messages[0][0], plain_get)
 
     def _parse(self, data: bytes) -> None:
         """Give bytes to aiohttp, which bounds each header and how many they are, but not a head.
@@ -187,8 +189,8 @@ class Connection(web.RequestHandler):
                 self._wire.write(_TOO_LONG)
             self._wire.close()
 
-    def question_of(self, request: web.BaseRequest) -> Question | None:
-        """The question whose bytes this very request came as, if the hot path may learn it."""
+    def plain_get_of(self, request: web.BaseRequest) -> PlainGet | None:
+        """The question whose bytes this very request came as, if the fast path may learn it."""
         asked = self._asked
         return asked[1] if asked is not None and asked[0] is request._message else None
 
@@ -239,22 +241,22 @@ class Connection(web.RequestHandler):
         if self.paused_tick >= 0:
             return tick - self.paused_tick > limits.write_timeout_s / SWEEP_INTERVAL_S
         idle_timeout_s = limits.idle_timeout_s
-        if not (self._door.door.is_local or self._door.admission.is_known(self)):
+        if not (self._endpoint.endpoint.is_local or self._endpoint.admission.is_authorized(self)):
             idle_timeout_s = min(idle_timeout_s, limits.first_timeout_s)
         return self.quiet_ticks > idle_timeout_s / SWEEP_INTERVAL_S
 
     def allowed(self) -> None:
         """The client asked for something that it may have."""
-        self._door.admission.know(self)
+        self._endpoint.admission.authorize(self)
 
     def answered(self) -> None:
         """A request has been answered."""
         self._last_tick = self._server.tick
-        self._door.admission.used(self)
+        self._endpoint.admission.used(self)
 
     def give_way(self) -> None:
         """End the connection, which was idle or read too slowly."""
-        self._door.figures.connections_cut += 1
+        self._endpoint.figures.connections_cut += 1
         self.cut()
 
     def cut(self) -> None:
@@ -273,18 +275,18 @@ def _whole(answer: Answer) -> web.Response:
     return response
 
 
-class _DoorServer(web.Server):
-    """One door as it is served: aiohttp's server of it, and its room and figures."""
+class _EndpointServer(web.Server):
+    """One endpoint as it is served: aiohttp's server of it, and its room and figures."""
 
-    def __init__(self, server: ProxyServer, door: Door, connections_max: int) -> None:
+    def __init__(self, server: ProxyServer, endpoint: Endpoint, connections_max: int) -> None:
         self.server = server
-        self.door = door
+        self.endpoint = endpoint
         self.admission: Admission[Connection] = Admission(connections_max)
-        self.figures = server.metrics.door(door.kind)
+        self.figures = server.metrics.door(endpoint.kind)
         self.figures.connected.append(self.admission)
         self.streams = 0
         super().__init__(lambda request: server.handle(self, request))
-        self.acceptor = Acceptor(door.listener, self._take, refusal=_FULL, tls=door.tls)
+        self.acceptor = Acceptor(endpoint.listener, self._take, refusal=_FULL, tls=endpoint.tls)
 
     def __call__(self) -> Connection:
         return Connection(self, self._loop)
@@ -300,7 +302,7 @@ class _DoorServer(web.Server):
 
 
 class ProxyServer:
-    """Serves a Node on its doors, from start to stop."""
+    """Serves a Node on its endpoints, from start to stop."""
 
     def __init__(
         self,
@@ -309,15 +311,15 @@ class ProxyServer:
         version: str,
         store: str = "",
         store_calls: StoreCalls | None = None,
-        limits: Limits | None = None,
+        limits: ClientLimits | None = None,
         hot_path: bool = True,
         on_sweep: Callable[[], None] = lambda: None,
     ) -> None:
         """``store`` is the URL that /status names. ``on_sweep`` is called about once a second (a
         watchdog's sign of life)."""
-        self.limits = limits or Limits()
+        self.limits = limits or ClientLimits()
         self.metrics = Metrics(version, node.status, store_calls)
-        self.hot = HotPath(node, closing=lambda: self._closing_lines, enabled=hot_path)
+        self.hot = FastPath(node, closing=lambda: self._closing_lines, enabled=hot_path)
         self.metrics.hot_answers = lambda: self.hot.answered
         self.tick = 0  # counts the sweeps
         self.stopping = False
@@ -334,41 +336,41 @@ class ProxyServer:
             status=self._figures,
             stopping=lambda: self.stopping,
         )
-        self._doors: list[_DoorServer] = []
+        self._endpoints: list[_EndpointServer] = []
         self._all_gone = asyncio.Event()
         self._sweeper: asyncio.Task[None] | None = None
         self.tokens = TokenWatch(())
 
-    async def start(self, doors: list[Door]) -> None:
+    async def start(self, endpoints: list[Endpoint]) -> None:
         """Begin to serve on sockets that listen already."""
         loop = asyncio.get_running_loop()
         limits = self.limits
-        are_local = [door.is_local for door in doors]
-        room = connections_by_door(limits.connections_max, are_local, limits.sockets_max)
-        for door, connections_max in zip(doors, room, strict=True):
+        are_local = [endpoint.is_local for endpoint in endpoints]
+        room = connections_by_endpoint(limits.connections_max, are_local, limits.sockets_max)
+        for endpoint, connections_max in zip(endpoints, room, strict=True):
             if connections_max < limits.connections_max:
                 _log.warning(
                     "%s takes %d connections, not %d (connections_max): too few files may be "
                     "open (ulimit -n)",
-                    door, connections_max, limits.connections_max,
+                    endpoint, connections_max, limits.connections_max,
                 )  # fmt: skip
-            self._doors.append(_DoorServer(self, door, connections_max))
-        for served in self._doors:
+            self._endpoints.append(_EndpointServer(self, endpoint, connections_max))
+        for served in self._endpoints:
             served.acceptor.start()
-        self.tokens = TokenWatch(doors)
+        self.tokens = TokenWatch(endpoints)
         self.tokens.start()
         self._sweeper = loop.create_task(self._sweep_forever())
 
-    async def stop(self, timeout_s: float, *, close_doors: bool = True) -> None:
-        """Accept no more, let running answers end within ``timeout_s``, then close all; the doors'
-        sockets only with ``close_doors``: else another server goes on there."""
+    async def stop(self, timeout_s: float, *, close_endpoints: bool = True) -> None:
+        """Stop accepting, let running answers end within ``timeout_s``, then close all; the
+        listening sockets only with ``close_endpoints``: else another server uses them."""
         self.stopping = True
         ends_s = monotonic() + timeout_s
-        for served in self._doors:
-            served.acceptor.stop(close=close_doors)
+        for served in self._endpoints:
+            served.acceptor.stop(close=close_endpoints)
             served.pre_shutdown()
         # aiohttp waits as long as it is told to for an answer, and then once more
-        await asyncio.gather(*(served.shutdown(timeout_s / 2) for served in self._doors))
+        await asyncio.gather(*(served.shutdown(timeout_s / 2) for served in self._endpoints))
         if self.connections:  # bytes of finished answers may still be on their way
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._all_gone.wait(), max(0.0, ends_s - monotonic()))
@@ -382,19 +384,19 @@ class ProxyServer:
     @property
     def use(self) -> Use:
         """What was asked so far, and whether something is under way."""
-        upkeep = self._node.upkeep
-        busy = self.metrics.streams > 0 or (upkeep is not None and upkeep.is_busy)
+        cache_control = self._node.cache_control
+        busy = self.metrics.streams > 0 or (cache_control is not None and cache_control.is_busy)
         return Use(self.metrics.requests(), busy)
 
     @property
     def connections(self) -> list[Connection]:
-        """Those of all doors."""
-        return [connection for served in self._doors for connection in served.admission]
+        """Those of all endpoints."""
+        return [connection for served in self._endpoints for connection in served.admission]
 
-    def forget(self, served: _DoorServer, connection: Connection) -> None:
-        """A connection of a door has ended."""
+    def forget(self, served: _EndpointServer, connection: Connection) -> None:
+        """A connection of an endpoint has ended."""
         served.admission.forget(connection)
-        if self.stopping and not any(len(one.admission) for one in self._doors):
+        if self.stopping and not any(len(one.admission) for one in self._endpoints):
             self._all_gone.set()
 
     async def _sweep_forever(self) -> None:
@@ -426,21 +428,21 @@ class ProxyServer:
             "hot_answers": self.hot.answered,
         }
 
-    async def handle(self, served: _DoorServer, request: web.BaseRequest) -> web.StreamResponse:
+    async def handle(self, served: _EndpointServer, request: web.BaseRequest) -> web.StreamResponse:
         """Answer one request that aiohttp parsed."""
         connection = request.protocol
         assert isinstance(connection, Connection)
-        question = connection.question_of(request)
+        plain_get = connection.plain_get_of(request)
         started = perf_counter()
         served.streams += 1
         served.figures.streams += 1
-        blocks = served.door.blocks
+        blocks = served.endpoint.blocks
         generation = blocks.generation  # tokens may change while the answer is made
         try:
             label, answer, first = await self._answer(served, connection, request)
-            if answer.hot and question and is_plain(request, answer, question):
-                self.hot.learn(question, answer.hot)
-                blocks.add(question.headers, answer.hot.repo, generation)
+            if answer.hot and plain_get and is_plain(request, answer, plain_get):
+                self.hot.learn(plain_get, answer.hot)
+                blocks.add(plain_get.headers, answer.hot.repo, generation)
             response = await self._send(request, answer, first)
         finally:
             served.streams -= 1
@@ -459,12 +461,12 @@ class ProxyServer:
         return response
 
     async def _answer(
-        self, served: _DoorServer, connection: Connection, request: web.BaseRequest
+        self, served: _EndpointServer, connection: Connection, request: web.BaseRequest
     ) -> tuple[str, Answer, Buffer | None]:
         """The route's label, the answer and its first piece: errors until then have a status."""
-        label, door = routes.OTHER, served.door
+        label, endpoint = routes.OTHER, served.endpoint
         origin.begin()
-        is_remote.set(not door.is_local)
+        is_remote.set(not endpoint.is_local)
         try:
             methods = routes.methods_of(request.raw_path)
             body_bytes_max = routes.body_bytes_max(request.raw_path)
@@ -480,16 +482,16 @@ class ProxyServer:
             if not routes.is_health(request.raw_path) and served.streams > self.limits.streams_max:
                 served.figures.streams_refused += 1
                 raise Unavailable("the proxy answers too many requests at once")
-            if door.desk is not None and not routes.is_health(request.raw_path):
+            if endpoint.desk is not None and not routes.is_health(request.raw_path):
                 label = PEERS
-                told = await self._of_peer(door.desk, connection, request, body_bytes_max)
+                told = await self._of_peer(endpoint.desk, connection, request, body_bytes_max)
                 return label, told, await anext(told.pieces) if told.pieces else None
             route = routes.parse_route(request.raw_path)
             label = route.kind
             asked = Request(request.method, asked_headers(request))
-            answer = refusal(door, route, asked)
+            answer = refusal(endpoint, route, asked)
             if answer is None:
-                if needs_token(door, route):
+                if needs_token(endpoint, route):
                     connection.allowed()
                 if request.method == "POST":
                     asked = replace(asked, body=await body_of(request, body_bytes_max))

@@ -1,4 +1,4 @@
-"""The tokens of all doors, read again when their files change; never on the event loop, which a
+"""The tokens of all endpoints, read again when their files change; never on the event loop, which a
 file on a slow disk would hold up."""
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ import logging
 from collections.abc import Sequence
 
 from lodefs.chunkstore.errors import LodefsError
-from lodefs.proxy.http.endpoint import Door
+from lodefs.proxy.http.endpoint import Endpoint
 from lodefs.proxy.http.tokens import TokenBook
 from lodefs.proxy.runtime.thread_pools import Pool
 
@@ -17,19 +17,19 @@ _log = logging.getLogger("lodefs.proxy")
 
 
 class TokenWatch:
-    """Looks after the doors' token files, from ``start`` to ``close``."""
+    """Looks after the endpoints' token files, from ``start`` to ``close``."""
 
-    def __init__(self, doors: Sequence[Door]) -> None:
-        self._doors: dict[TokenBook, list[Door]] = {}
-        for door in doors:
-            if door.tokens is not None:
-                self._doors.setdefault(door.tokens, []).append(door)
+    def __init__(self, endpoints: Sequence[Endpoint]) -> None:
+        self._endpoints: dict[TokenBook, list[Endpoint]] = {}
+        for endpoint in endpoints:
+            if endpoint.tokens is not None:
+                self._endpoints.setdefault(endpoint.tokens, []).append(endpoint)
         self._pool = Pool("tokens", threads=1)
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Begin to look, once a second."""
-        if self._doors:
+        if self._endpoints:
             self._task = asyncio.create_task(self._run())
 
     async def close(self) -> None:
@@ -40,16 +40,16 @@ class TokenWatch:
         await self._pool.close(0)
 
     async def look(self) -> None:
-        """Read what has changed. What the hot path learnt by then holds no more."""
-        for book, doors in self._doors.items():
+        """Read what has changed. What the fast path learnt by then holds no more."""
+        for book, endpoints in self._endpoints.items():
             try:
                 changed = await self._pool.run(book.reload)
             except LodefsError as error:
                 _log.error("the tokens stay as they were: %s", error)
                 continue
             if changed:
-                for door in doors:
-                    door.blocks.clear()
+                for endpoint in endpoints:
+                    endpoint.blocks.clear()
 
     async def _run(self) -> None:
         while True:

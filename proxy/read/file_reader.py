@@ -19,10 +19,10 @@ from lodefs.chunkstore.nodeapi.wire import Origin
 from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.chunkstore.types import Buffer
 from lodefs.proxy.cache.chunk_cache import Cache, Flat
-from lodefs.proxy.cache.reader import CacheReads
-from lodefs.proxy.fetch.cache_fill import Filled, Kept, Unit, cut_units
+from lodefs.proxy.cache.reader import CacheReader
+from lodefs.proxy.fetch.cache_fill import Filled, RawChunks, Unit, cut_units
 from lodefs.proxy.fetch.pack_indexes import PackIndexes
-from lodefs.proxy.fetch.pack_source import Loaded
+from lodefs.proxy.fetch.pack_source import PackIndexVersion
 from lodefs.proxy.fetch.readahead_policy import (
     MIB,
     UNIT_SIZE_BYTES_MAX,
@@ -50,7 +50,7 @@ UNCACHED_S = 5.0  # after there was no space, units stay small so long
 AHEAD_TASKS_MAX = 64
 
 
-class Content:
+class DatasetFile:
     """What is known of one dataset file: where it lies in the store and in the cache."""
 
     __slots__ = ("ahead", "extents", "flat", "regions", "segments", "size_bytes", "starts")
@@ -67,11 +67,11 @@ class Content:
         self.regions = Regions(size_bytes) if big else None
 
 
-class _Spot(NamedTuple):
+class ChunkPosition(NamedTuple):
     """A place in a file as a chunk in a pack. ``start``: of the chunk, in the file; its segment
     has the chunks [segment_first, segment_end)."""
 
-    loaded: Loaded
+    loaded: PackIndexVersion
     chunk: int
     start: int
     segment_first: int
@@ -83,13 +83,13 @@ class _Spot(NamedTuple):
         return self.start - self.loaded.index.raw_offsets[self.chunk]
 
 
-class Contents:
+class FileReader:
     """Reads dataset files by content id. Used from the event loop alone."""
 
     def __init__(
         self,
         cache: Cache,
-        reads: CacheReads,
+        reads: CacheReader,
         fetcher: Fetcher,
         indexes: PackIndexes,
         *,
@@ -101,7 +101,7 @@ class Contents:
         self._indexes = indexes
         self._meter = cache.meter
         self._clock_s = clock_s
-        self._contents: OrderedDict[bytes, Content] = OrderedDict()
+        self._contents: OrderedDict[bytes, DatasetFile] = OrderedDict()
         self._segments = 0  # of all of them
         self._readers = 0
         self._small = SmallFiles()
@@ -136,18 +136,18 @@ class Contents:
 
     # --- reads
 
-    def known(self, name: bytes) -> Content | None:
+    def known(self, name: bytes) -> DatasetFile | None:
         """What is known of the file with a content id."""
         content = self._contents.get(name)
         if content is not None:
             self._contents.move_to_end(name)
         return content
 
-    def content(self, name: bytes, size_bytes: int, segments: tuple[Segment, ...]) -> Content:
+    def content(self, name: bytes, size_bytes: int, segments: tuple[Segment, ...]) -> DatasetFile:
         """The same, learned now if it is nothing yet."""
         content = self.known(name)
         if content is None:
-            content = Content(name, size_bytes, segments)
+            content = DatasetFile(name, size_bytes, segments)
             self._contents[name] = content
             self._segments += len(segments)
             while len(self._contents) > CONTENTS_MAX or (
@@ -161,7 +161,7 @@ class Contents:
         return content
 
     async def read(
-        self, content: Content, first: int, size_bytes: int
+        self, content: DatasetFile, first: int, size_bytes: int
     ) -> AsyncGenerator[Buffer, None]:
         """The bytes [first, first + size_bytes) in pieces of at most 1 MiB. Errors of fetching."""
         self._readers += 1
@@ -173,7 +173,7 @@ class Contents:
             self._readers -= 1
 
     async def _read(
-        self, content: Content, first: int, size_bytes: int
+        self, content: DatasetFile, first: int, size_bytes: int
     ) -> AsyncGenerator[Buffer, None]:
         at, end = first, first + size_bytes
         stepped = tries = 0
@@ -213,25 +213,25 @@ class Contents:
 
     # --- finding
 
-    async def _locate(self, content: Content, at: int, end: int) -> bool:
+    async def _locate(self, content: DatasetFile, at: int, end: int) -> bool:
         """Learns from the index where the chunks from ``at`` on lie; whether the first is here."""
-        spot = await self._spot(content, at)
-        index = spot.loaded.index
-        shift = spot.shift
+        position = await self._position_of(content, at)
+        index = position.loaded.index
+        shift = position.shift
         last = min(
-            bisect_right(index.raw_offsets, end - 1 - shift, spot.chunk),
-            spot.segment_end,
-            spot.chunk + LOCATE_CHUNKS_MAX,
+            bisect_right(index.raw_offsets, end - 1 - shift, position.chunk),
+            position.segment_end,
+            position.chunk + LOCATE_CHUNKS_MAX,
         )
-        places = await self._reads.find(index, spot.chunk, last - spot.chunk)
-        here = [(n, place) for n, place in enumerate(places, spot.chunk) if place is not None]
+        places = await self._reads.find(index, position.chunk, last - position.chunk)
+        here = [(n, place) for n, place in enumerate(places, position.chunk) if place is not None]
         good = await self._reads.good([(place, index.chunk_id(n)) for n, place in here])
         for n, place in here[:good]:
             start = shift + index.raw_offsets[n]
             content.extents.add(start, place.size_bytes, place.file, place.offset)
         return content.extents.find(at) is not None
 
-    async def _spot(self, content: Content, at: int) -> _Spot:
+    async def _position_of(self, content: DatasetFile, at: int) -> ChunkPosition:
         """The chunk that holds a byte. Corrupt where the segments hold fewer bytes, or their pack
         holds others. The index of that one pack is needed, whatever lies before it."""
         if at >= content.starts[-1]:
@@ -244,62 +244,64 @@ class Contents:
         shift = content.starts[n] - index.raw_offsets[segment.first]
         chunk = bisect_right(index.raw_offsets, at - shift) - 1
         start = shift + index.raw_offsets[chunk]
-        return _Spot(loaded, chunk, start, segment.first, segment.first + segment.count)
+        return ChunkPosition(loaded, chunk, start, segment.first, segment.first + segment.count)
 
     # --- fetching
 
     async def _bring(
-        self, content: Content, step: Range, ahead: tuple[Range | None, int], tries: int
+        self, content: DatasetFile, step: Range, ahead: tuple[Range | None, int], tries: int
     ) -> list[Buffer]:
         """Has the chunk at the beginning of a step brought to the cache, and what the policy wants
         with it. Gives bytes from there on where they found no space, or do not stay."""
         self._meter.add(Counter.MISSES)
-        spot = await self._spot(content, step.first)
+        position = await self._position_of(content, step.first)
         if tries >= TRIES:
-            kept = await self._fetcher.direct(spot.loaded, self._unit(content, spot, step))
+            kept = await self._fetcher.direct(position.loaded, self._unit(content, position, step))
             origin.note(Origin.STORE)
-            return _pieces(kept, spot, step)
-        flight = self._fetcher.join(spot.loaded.index.pack_id, spot.chunk)
+            return _pieces(kept, position, step)
+        flight = self._fetcher.join(position.loaded.index.pack_id, position.chunk)
         if flight is None:
-            unit = self._wanted(content, spot, step, ahead[1])
-            flight = self._fetcher.demand(spot.loaded, unit, spot.chunk)
+            unit = self._wanted(content, position, step, ahead[1])
+            flight = self._fetcher.demand(position.loaded, unit, position.chunk)
         if ahead[0] is not None:
             self._begin_ahead(content, ahead[0], ahead[1])
-        flight = await self._fetcher.arrived(spot.loaded, flight, spot.chunk)
+        flight = await self._fetcher.arrived(position.loaded, flight, position.chunk)
         kept = await flight.wait()
         if flight.origin is not None:
             origin.note(flight.origin)
         if kept:
             self._uncached_until_s = self._clock_s() + UNCACHED_S
-        return _pieces(kept, spot, step)
+        return _pieces(kept, position, step)
 
-    def _wanted(self, content: Content, spot: _Spot, step: Range, unit_bytes: int) -> Unit:
+    def _wanted(
+        self, content: DatasetFile, position: ChunkPosition, step: Range, unit_bytes: int
+    ) -> Unit:
         if self._clock_s() < self._uncached_until_s:
-            return self._unit(content, spot, step)
+            return self._unit(content, position, step)
         if content.regions is None:
-            return self._small_unit(content, spot, step)
+            return self._small_unit(content, position, step)
         if unit_bytes:
             end = min(max(step.end, step.first + unit_bytes), content.size_bytes)
-            return self._unit(content, spot, Range(step.first, end))
-        return self._unit(content, spot, content.regions.miss(*step))
+            return self._unit(content, position, Range(step.first, end))
+        return self._unit(content, position, content.regions.miss(*step))
 
-    def _unit(self, content: Content, spot: _Spot, wanted: Range) -> Unit:
+    def _unit(self, content: DatasetFile, position: ChunkPosition, wanted: Range) -> Unit:
         """The chunks of a range around the spot, as far as they lie in its segment."""
-        raw_offsets, shift = spot.loaded.index.raw_offsets, spot.shift
+        raw_offsets, shift = position.loaded.index.raw_offsets, position.shift
         first = bisect_right(raw_offsets, max(wanted.first - shift, 0)) - 1
-        first = min(max(first, spot.segment_first), spot.chunk)
+        first = min(max(first, position.segment_first), position.chunk)
         end = bisect_right(raw_offsets, wanted.end - 1 - shift)
-        end = max(min(end, spot.segment_end), spot.chunk + 1)
-        pack = spot.loaded.index.pack_id
+        end = max(min(end, position.segment_end), position.chunk + 1)
+        pack = position.loaded.index.pack_id
         return Unit(pack, first, end - first, content.flat, shift + raw_offsets[first])
 
-    def _small_unit(self, content: Content, spot: _Spot, step: Range) -> Unit:
+    def _small_unit(self, content: DatasetFile, position: ChunkPosition, step: Range) -> Unit:
         """Chunks around a small file's, whosever they are."""
-        index = spot.loaded.index
+        index = position.loaded.index
         window, whole = self._small.miss(index.pack_id, self._clock_s())
-        own = self._unit(content, spot, step)
+        own = self._unit(content, position, step)
         if whole:
-            self._begin_pack(spot.loaded, own.first)
+            self._begin_pack(position.loaded, own.first)
         low = index.raw_offsets[own.first] - window // 4
         first = bisect_right(index.raw_offsets, max(low, 0)) - 1
         end = bisect_right(index.raw_offsets, max(low, 0) + window) - 1
@@ -313,7 +315,7 @@ class Contents:
             if content is not None:
                 content.extents.add(offset, size_bytes, file, offset)
 
-    def _begin_ahead(self, content: Content, wanted: Range, unit_bytes: int) -> None:
+    def _begin_ahead(self, content: DatasetFile, wanted: Range, unit_bytes: int) -> None:
         if len(self._tasks) >= AHEAD_TASKS_MAX or self._clock_s() < self._uncached_until_s:
             self._refuse(content, wanted.first)
             return
@@ -326,34 +328,36 @@ class Contents:
         if not task.cancelled() and (error := task.exception()) is not None:
             log.info("reading ahead stopped: %s", error)
 
-    async def _bring_ahead(self, content: Content, wanted: Range, unit_bytes: int) -> None:
+    async def _bring_ahead(self, content: DatasetFile, wanted: Range, unit_bytes: int) -> None:
         at = wanted.first
         while at < wanted.end:
-            spot = await self._spot(content, at)
-            whole = self._ahead_unit(content, spot, Range(at, wanted.end), unit_bytes)
-            for unit in cut_units(whole, spot.loaded, unit_bytes or UNIT_SIZE_BYTES_MAX):
-                if not self._fetcher.ahead(spot.loaded, unit):
+            position = await self._position_of(content, at)
+            whole = self._ahead_unit(content, position, Range(at, wanted.end), unit_bytes)
+            for unit in cut_units(whole, position.loaded, unit_bytes or UNIT_SIZE_BYTES_MAX):
+                if not self._fetcher.ahead(position.loaded, unit):
                     self._refuse(content, unit.offset)
                     return
-            raw_offsets = spot.loaded.index.raw_offsets
+            raw_offsets = position.loaded.index.raw_offsets
             at = whole.offset + raw_offsets[whole.first + whole.count] - raw_offsets[whole.first]
         if content.ahead is not None:
             content.ahead.extended(wanted.end, at)
 
-    def _ahead_unit(self, content: Content, spot: _Spot, wanted: Range, unit_bytes: int) -> Unit:
+    def _ahead_unit(
+        self, content: DatasetFile, position: ChunkPosition, wanted: Range, unit_bytes: int
+    ) -> Unit:
         """What of a range lies in the spot's segment, and the rest of that where it is little."""
-        unit = self._unit(content, spot, wanted)
-        raw_offsets = spot.loaded.index.raw_offsets
-        rest = raw_offsets[spot.segment_end] - raw_offsets[unit.first + unit.count]
+        unit = self._unit(content, position, wanted)
+        raw_offsets = position.loaded.index.raw_offsets
+        rest = raw_offsets[position.segment_end] - raw_offsets[unit.first + unit.count]
         if rest < min(unit_bytes, UNIT_SIZE_BYTES_MAX):
-            unit = replace(unit, count=spot.segment_end - unit.first)
+            unit = replace(unit, count=position.segment_end - unit.first)
         return unit
 
-    def _refuse(self, content: Content, at: int) -> None:
+    def _refuse(self, content: DatasetFile, at: int) -> None:
         if content.ahead is not None:
             content.ahead.refused(at)
 
-    def _begin_pack(self, loaded: Loaded, first: int) -> None:
+    def _begin_pack(self, loaded: PackIndexVersion, first: int) -> None:
         """Begins with the rest of a pack, and what stands before the chunk ``first`` after it."""
         whole = Unit(loaded.index.pack_id, 0, len(loaded.index))
         units = cut_units(whole, loaded, UNIT_SIZE_BYTES_MAX)
@@ -368,11 +372,13 @@ class Contents:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
-def _pieces(kept: Kept, spot: _Spot, step: Range) -> list[Buffer]:
+def _pieces(kept: RawChunks, position: ChunkPosition, step: Range) -> list[Buffer]:
     """The bytes of a step from its beginning on, as far as its chunks were kept in memory."""
     pieces: list[Buffer] = []
-    chunk, start = spot.chunk, spot.start
-    while start < step.end and chunk < spot.segment_end and (raw := kept.get(chunk)) is not None:
+    chunk, start = position.chunk, position.start
+    while (
+        start < step.end and chunk < position.segment_end and (raw := kept.get(chunk)) is not None
+    ):
         pieces.append(memoryview(raw)[max(step.first - start, 0) : step.end - start])
         start += len(raw)
         chunk += 1

@@ -11,7 +11,7 @@ from lodefs.chunkstore.errors import Corrupt, LodefsError, NotFound, UnknownForm
 from lodefs.chunkstore.format.tree import Entry
 from lodefs.chunkstore.objects.interface import ObjectStore
 from lodefs.chunkstore.repo.pack_reader import WINDOW_SIZE_BYTES, PackReader, check_tree, tree_of
-from lodefs.proxy.fetch.known_damage import Spoilt
+from lodefs.proxy.fetch.known_damage import DamagedChunks
 from lodefs.proxy.fetch.pack_chunks import Packs
 from lodefs.proxy.fetch.pack_source import lacking
 from lodefs.proxy.runtime.thread_pools import Pools
@@ -39,7 +39,7 @@ class StoreTrees:
     for a while."""
 
     def __init__(
-        self, objects: ObjectStore, reader: PackReader, pools: Pools, spoilt: Spoilt
+        self, objects: ObjectStore, reader: PackReader, pools: Pools, spoilt: DamagedChunks
     ) -> None:
         self._objects = objects
         self._reader = reader

@@ -7,7 +7,7 @@ from contextvars import ContextVar
 
 from lodefs.chunkstore.nodeapi.wire import Origin
 
-Begun = Callable[[Origin], None]  # called when nothing but a transfer is waited for
+OnTransferStarted = Callable[[Origin], None]  # called when nothing but a transfer is waited for
 
 _noted: ContextVar[Origin | None] = ContextVar("origin", default=None)
 

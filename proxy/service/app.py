@@ -28,8 +28,8 @@ from lodefs.chunkstore.system.systemd_notify import READY, STOPPING, SystemdNoti
 from lodefs.proxy.cache.chunk_cache import Cache, CacheSettings
 from lodefs.proxy.cache.scrub import ScrubSettings
 from lodefs.proxy.config import Config, cache_size_bytes
-from lodefs.proxy.http.admission import Limits
-from lodefs.proxy.http.endpoint import Door
+from lodefs.proxy.http.admission import ClientLimits
+from lodefs.proxy.http.endpoint import Endpoint
 from lodefs.proxy.http.server import ProxyServer
 from lodefs.proxy.http.tokens import TokenBook
 from lodefs.proxy.node import Node
@@ -130,23 +130,23 @@ async def serve(
     calls = StoreCalls()
     with (
         open_listeners(config, environ, systemd) as listeners,
-        open_doors(config, listeners) as doors,
+        open_doors(config, listeners) as endpoints,
         ExitStack() as more,
     ):
         unused: UnusedEnd | None = None
-        peers: Door | None = None
+        peers: Endpoint | None = None
         while not stop.is_set():
             begun_s = time.monotonic()
             systemd.tell(f"Opening {config.store} and the cache {config.cache_dir}")
             async with open_node(config, calls) as opened:
                 if peers is None and opened.desk is not None and config.peer_listen is not None:
                     peers = more.enter_context(peer_door(config, listeners))
-                    doors.append(peers)
+                    endpoints.append(peers)
                 if peers is not None:
                     peers.desk, peers.tls = opened.desk, opened.peer_tls
                 unused = unused or UnusedEnd(config, stop.set)
                 serving = _Serving(config, opened, systemd, unused, calls)
-                await serving.run(doors, stop, begun_s)
+                await serving.run(endpoints, stop, begun_s)
     _log.info("stopped")
 
 
@@ -176,14 +176,14 @@ class _Serving:
             on_sweep=self._look,
         )
 
-    async def run(self, doors: list[Door], stop: asyncio.Event, begun_s: float) -> None:
+    async def run(self, endpoints: list[Endpoint], stop: asyncio.Event, begun_s: float) -> None:
         """Serve until ``stop`` is set or the node is lost; then end all answers."""
         server, systemd, store = self._server, self._systemd, self._config.store
-        await server.start(doors)
+        await server.start(endpoints)
         told = asyncio.create_task(stop.wait())
         told.add_done_callback(lambda _: self._ended.set())
         try:
-            where = ", ".join(str(door) for door in doors)
+            where = ", ".join(str(door) for door in endpoints)
             startup_s = round(time.monotonic() - begun_s, 3)
             extra = {"pid": os.getpid(), "startup_s": startup_s}
             _log.info("ready: %s on %s", store, where, extra=extra)
@@ -197,7 +197,7 @@ class _Serving:
                 systemd.send(STOPPING)
             systemd.tell("Waiting for answers that run")
             _log.info("stopping")
-            await server.stop(self._config.shutdown_timeout_s, close_doors=is_end)
+            await server.stop(self._config.shutdown_timeout_s, close_endpoints=is_end)
 
     def _look(self) -> None:
         """Once a second."""
@@ -218,16 +218,16 @@ def version() -> str:
         return "0+unknown"
 
 
-def shares_of(config: Config) -> fd_limit.Shares:
+def shares_of(config: Config) -> fd_limit.DescriptorShares:
     """What the proxy may open of what this process may."""
     return fd_limit.shares(
         fd_limit.limit(), fetches_max=config.fetch_concurrency, in_cluster=config.in_cluster
     )
 
 
-def limits_of(config: Config) -> Limits:
+def limits_of(config: Config) -> ClientLimits:
     """The server's part of the settings."""
-    return Limits(
+    return ClientLimits(
         connections_max=config.connections_max,
         streams_max=config.streams_max,
         idle_timeout_s=config.idle_timeout_s,
@@ -249,49 +249,49 @@ def open_listeners(
 
 
 @contextmanager
-def peer_door(config: Config, listeners: Listeners) -> Iterator[Door]:
+def peer_door(config: Config, listeners: Listeners) -> Iterator[Endpoint]:
     """The door of other nodes, listening. What answers them is given to it later."""
     assert config.peer_listen is not None
     listener = listeners.tcp(PEERS, config.peer_listen)
     try:
-        yield Door(listener)
+        yield Endpoint(listener)
     finally:
         listener.close()
 
 
 @contextmanager
-def open_doors(config: Config, listeners: Listeners) -> Iterator[list[Door]]:
+def open_doors(config: Config, listeners: Listeners) -> Iterator[list[Endpoint]]:
     """All doors, listening; at the end they are closed and the Unix socket's file is removed.
 
     Sockets that units of systemd hand over are taken instead of those that the settings name.
     """
     tokens = TokenBook(config.tokens_file) if config.tokens_file is not None else None
     info_is_open = config.metrics_anonymous or tokens is None
-    doors: list[Door] = []
+    endpoints: list[Endpoint] = []
     own_path = config.socket_path
     inode = 0
     try:
         given = listeners.given
         for listener in given:
             if sockets.is_unix(listener):
-                doors.append(Door(listener, is_local=True))
+                endpoints.append(Endpoint(listener, is_local=True))
             elif tokens is None and not config.allow_anonymous:
                 listener.close()
                 raise InvalidInput("systemd's TCP socket needs tokens_file or allow_anonymous")
             else:
-                doors.append(Door(listener, tokens, info_is_open=info_is_open))
+                endpoints.append(Endpoint(listener, tokens, info_is_open=info_is_open))
         if own_path is not None and not any(map(sockets.is_unix, given)):
             listener = sockets.listen_unix(
                 own_path, mode=config.socket_mode, group=config.socket_group
             )
             inode = own_path.lstat().st_ino
-            doors.append(Door(listener, name=f"unix:{own_path}", is_local=True))
+            endpoints.append(Endpoint(listener, name=f"unix:{own_path}", is_local=True))
         if config.listen is not None and all(map(sockets.is_unix, given)):
             listener = listeners.tcp(CLIENTS, config.listen)
-            doors.append(Door(listener, tokens, info_is_open=info_is_open))
-        yield doors
+            endpoints.append(Endpoint(listener, tokens, info_is_open=info_is_open))
+        yield endpoints
     finally:
         if own_path is not None and inode:
             sockets.remove_unix(own_path, inode)
-        for door in doors:
+        for door in endpoints:
             door.listener.close()

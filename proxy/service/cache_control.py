@@ -1,4 +1,4 @@
-"""Upkeep of a node's cache: puts warming, pins and dropping together."""
+"""Control of a node's cache: puts warming, pins and dropping together."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from lodefs.proxy.warm.cluster_jobs import ClusterWarmer
 from lodefs.proxy.warm.dataset_eviction import Dropper, views
 
 
-class NodeUpkeep:
-    """proxy.cache_control.Upkeep of a StoreNode's cache. Used from the event loop."""
+class NodeCacheControl:
+    """proxy.cache_control.CacheControl of a StoreNode's cache. Used from the event loop."""
 
     def __init__(
         self, cache: Cache, pins: Pins, pools: Pools, warmer: ClusterWarmer, dropper: Dropper

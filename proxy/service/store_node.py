@@ -22,14 +22,14 @@ from lodefs.chunkstore.types import Buffer
 from lodefs.proxy.cache import durability
 from lodefs.proxy.cache.chunk_cache import Cache, CacheSettings
 from lodefs.proxy.cache.disk_load import DiskLoad
-from lodefs.proxy.cache.eviction import Evictor
+from lodefs.proxy.cache.eviction import Eviction
 from lodefs.proxy.cache.maintenance import Maintenance
 from lodefs.proxy.cache.pins import Pins
-from lodefs.proxy.cache.reader import CacheReads
+from lodefs.proxy.cache.reader import CacheReader
 from lodefs.proxy.cache.scrub import Scrub, ScrubSettings
-from lodefs.proxy.cache_control import Upkeep
-from lodefs.proxy.fetch.cache_fill import Filler
-from lodefs.proxy.fetch.known_damage import Spoilt
+from lodefs.proxy.cache_control import CacheControl
+from lodefs.proxy.fetch.cache_fill import CacheFill
+from lodefs.proxy.fetch.known_damage import DamagedChunks
 from lodefs.proxy.fetch.pack_chunks import Packs
 from lodefs.proxy.fetch.pack_indexes import PackIndexes
 from lodefs.proxy.fetch.pack_source import StorePacks
@@ -37,12 +37,12 @@ from lodefs.proxy.fetch.single_flight import Fetcher
 from lodefs.proxy.node import Extent
 from lodefs.proxy.peers.peering import Peering
 from lodefs.proxy.peers.server.job_server import JobDesk
-from lodefs.proxy.read.file_reader import Content, Contents
+from lodefs.proxy.read.file_reader import DatasetFile, FileReader
 from lodefs.proxy.read.namespace import Namespace
 from lodefs.proxy.read.tree_source import CachedTrees, StoreTrees, Trees
 from lodefs.proxy.runtime.counters import Counter, Counts
 from lodefs.proxy.runtime.thread_pools import FETCH_THREADS, Pools
-from lodefs.proxy.service.cache_control import NodeUpkeep
+from lodefs.proxy.service.cache_control import NodeCacheControl
 from lodefs.proxy.warm.cluster_jobs import ClusterWarmer
 from lodefs.proxy.warm.dataset_eviction import Dropper
 from lodefs.proxy.warm.jobs import Warmer
@@ -89,18 +89,18 @@ class StoreNode:
         self._settings = settings
         self._loop = asyncio.get_running_loop()
         self._cache = cache or Cache(settings.cache, self.counts)
-        self._evictor = Evictor(self._cache)
+        self._evictor = Eviction(self._cache)
         self._cache.on_idle = self._on_idle
         self._pools = Pools(fetch=settings.fetch_threads)
         deadline_s = settings.fetch_deadline_s
         kv, pools = self._cache.kv, self._pools
-        spoilt = Spoilt(clock_s=clock_s)
+        spoilt = DamagedChunks(clock_s=clock_s)
         origin = StorePacks(store.objects, self.counts, spoilt)
         packs = peering.packs(origin, self.counts) if peering is not None else origin
         indexes = PackIndexes(packs, origin, kv, pools, deadline_s=deadline_s)
-        filler = Filler(self._cache, indexes, packs, origin, spoilt)
+        filler = CacheFill(self._cache, indexes, packs, origin, spoilt)
         self._fetcher = Fetcher(filler, pools, self.counts, deadline_s=deadline_s)
-        reads = CacheReads(self._cache, self._evictor, pools)
+        reads = CacheReader(self._cache, self._evictor, pools)
         self.packs = Packs(reads, self._fetcher, indexes)
         trees: Trees = StoreTrees(store.objects, store.packs, pools, spoilt)
         if peering is not None:
@@ -108,7 +108,7 @@ class StoreNode:
         self._namespace = Namespace(
             store, trees, kv, pools, self.counts, deadline_s=deadline_s, clock_s=clock_s
         )
-        self._contents = Contents(self._cache, reads, self._fetcher, indexes, clock_s=clock_s)
+        self._contents = FileReader(self._cache, reads, self._fetcher, indexes, clock_s=clock_s)
         self._peering = peering
         self.peer_desk = peering.desk(self.packs, self.counts) if peering is not None else None
         self._pins = Pins(self._cache)
@@ -117,7 +117,9 @@ class StoreNode:
         if self.peer_desk is not None:
             self.peer_desk.jobs = JobDesk(self._warmer)
         dropper = Dropper(self._cache, self._evictor, self._namespace, indexes, self._pins, pools)
-        self._upkeep = NodeUpkeep(self._cache, self._pins, pools, self._warmer, dropper)
+        self._cache_control = NodeCacheControl(
+            self._cache, self._pins, pools, self._warmer, dropper
+        )
         self._closing = False
         load = DiskLoad(self._cache.settings.path, self._work)
         scrub = Scrub(self._cache, self._evictor, settings.scrub, load)
@@ -176,7 +178,7 @@ class StoreNode:
             log.error("%s cannot be read: %s", what, error)  # noqa: TRY400 - the edge has it too
             raise Corrupt(f"{what}: {error}") from error
 
-    async def _content(self, snapshot: Snapshot, entry: Entry) -> Content:
+    async def _content(self, snapshot: Snapshot, entry: Entry) -> DatasetFile:
         name = self.content_id(snapshot, entry)
         known = self._contents.known(name)
         if known is not None:
@@ -211,9 +213,9 @@ class StoreNode:
         self.counts.direct(report.reads, report.read_bytes)
 
     @property
-    def upkeep(self) -> Upkeep:
+    def cache_control(self) -> CacheControl:
         """As of Node."""
-        return self._upkeep
+        return self._cache_control
 
     async def look(self) -> None:
         """As of Node."""

@@ -22,10 +22,10 @@ from lodefs.chunkstore.nodeapi.cache_control import (
 from lodefs.chunkstore.nodeapi.wire import Snapshot
 from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.proxy.cache.chunk_cache import Cache
-from lodefs.proxy.cache.eviction import Evictor
+from lodefs.proxy.cache.eviction import Eviction
 from lodefs.proxy.cache.pins import Pin, Pins, owners_of
 from lodefs.proxy.fetch.pack_indexes import PackIndexes
-from lodefs.proxy.fetch.pack_source import Loaded
+from lodefs.proxy.fetch.pack_source import PackIndexVersion
 from lodefs.proxy.read.namespace import Namespace
 from lodefs.proxy.runtime.thread_pools import Pools
 from lodefs.proxy.warm.file_listing import Found, Listing
@@ -43,7 +43,7 @@ class Dropper:
     def __init__(
         self,
         cache: Cache,
-        evictor: Evictor,
+        evictor: Eviction,
         namespace: Namespace,
         indexes: PackIndexes,
         pins: Pins,
@@ -119,7 +119,9 @@ class Dropper:
             await self._pools.disk.run(self._find, loaded, of_pack, wanted)
         return wanted
 
-    def _find(self, loaded: Loaded, runs: Collection[tuple[int, int]], wanted: Wanted) -> None:
+    def _find(
+        self, loaded: PackIndexVersion, runs: Collection[tuple[int, int]], wanted: Wanted
+    ) -> None:
         """Blocking."""
         numbers = sorted({n for first, count in runs for n in range(first, first + count)})
         ids = loaded.index.ids

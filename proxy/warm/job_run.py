@@ -26,7 +26,7 @@ from lodefs.proxy.cache.chunk_cache import Cache
 from lodefs.proxy.cache.pins import Pins
 from lodefs.proxy.fetch.cache_fill import Filled, Unit
 from lodefs.proxy.fetch.pack_indexes import PackIndexes
-from lodefs.proxy.fetch.pack_source import Loaded
+from lodefs.proxy.fetch.pack_source import PackIndexVersion
 from lodefs.proxy.fetch.single_flight import Fetcher
 from lodefs.proxy.read.namespace import Namespace
 from lodefs.proxy.runtime.backoff import Patience
@@ -184,7 +184,7 @@ class WarmRun:
         if await self._means.pools.disk.run(self._means.pins.put, self._pin_id, row):
             self.made_pin = self._pin_id
 
-    def _hold(self, loaded: Loaded, unit: Unit) -> bool:
+    def _hold(self, loaded: PackIndexVersion, unit: Unit) -> bool:
         """Has the pin hold all that a unit wants. False where some of it is not here. Blocking."""
         ids = loaded.index.ids
         keys = [
@@ -279,9 +279,11 @@ class WarmRun:
                     task = group.create_task(self._bring(loaded, errand))
                     task.add_done_callback(partial(self._left, errand.size_bytes))
 
-    async def _loaded(self, packs: Iterable[PackId]) -> AsyncGenerator[tuple[PackId, Loaded], None]:
+    async def _loaded(
+        self, packs: Iterable[PackId]
+    ) -> AsyncGenerator[tuple[PackId, PackIndexVersion], None]:
         """Packs with their indexes, which are read some packs ahead."""
-        ahead: deque[tuple[PackId, asyncio.Task[Loaded]]] = deque()
+        ahead: deque[tuple[PackId, asyncio.Task[PackIndexVersion]]] = deque()
         rest = iter(packs)
         try:
             while True:
@@ -302,13 +304,13 @@ class WarmRun:
                 task.cancel()
             await asyncio.gather(*(task for _, task in ahead), return_exceptions=True)
 
-    async def _index(self, pack: PackId) -> Loaded:
+    async def _index(self, pack: PackId) -> PackIndexVersion:
         return await self._patience(lambda: self._means.indexes.get(pack))
 
     def _left(self, size_bytes: int, _task: asyncio.Task[None]) -> None:
         self._means.window.leave(size_bytes)
 
-    async def _bring(self, loaded: Loaded, errand: Errand) -> None:
+    async def _bring(self, loaded: PackIndexVersion, errand: Errand) -> None:
         """Brings one unit."""
         job = self._job
         try:
@@ -323,7 +325,7 @@ class WarmRun:
             files += not wish.left_bytes
         job.came(size_bytes, fetched_bytes, files=files)
 
-    async def _fetch(self, loaded: Loaded, errand: Errand) -> int:
+    async def _fetch(self, loaded: PackIndexVersion, errand: Errand) -> int:
         """Has a unit in the cache on return, held where the job pins; how many bytes were not here
         before. NoSpace where the cache does not keep it."""
         unit = errand.unit

@@ -8,7 +8,7 @@ import pytest
 
 from lodefs.app import run
 from lodefs.chunkstore.objects.memory import MemoryObjects
-from tests.support.lodefs.command_line import Lodefs, MemorySession, Ran
+from tests.support.lodefs.command_line import CommandResult, Lodefs, MemorySession
 
 
 @pytest.fixture
@@ -23,10 +23,10 @@ def lodefs(
 ) -> Lodefs:
     """Runs ``lodefs ARGUMENTS...``; ``environment`` is added to an empty one."""
 
-    def go(*arguments: str, **environment: str) -> Ran:
+    def go(*arguments: str, **environment: str) -> CommandResult:
         known = {"HOME": str(tmp_path / "home"), "LODEFS_STORE": "memory:", **environment}
         code = run(list(arguments), MemorySession(known, objects))
         out, err = capfdbinary.readouterr()
-        return Ran(code, out.decode(), err.decode())
+        return CommandResult(code, out.decode(), err.decode())
 
     return go

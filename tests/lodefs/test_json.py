@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from lodefs.chunkstore.nodeapi.cache_control import EvictView, PinsView, PinView
-from lodefs.commands.mount import Listed
+from lodefs.commands.mount import MountListing
 from lodefs.mount.lifecycle.handover import State
 from lodefs.mount.lifecycle.mounter import Mounted
 from tests.support.lodefs.command_line import Lodefs
@@ -90,7 +90,7 @@ def test_keys_of_mounts() -> None:
     """mounts, and status for each mount, write these, whatever is known."""
     mounted = Mounted("/m", "r", "ab" * 32, b"", 7)
     for state in (None, State(7, supervised=True)):
-        assert set(Listed(mounted, state, None).as_json()) == KEYS["mounts"]
+        assert set(MountListing(mounted, state, None).as_json()) == KEYS["mounts"]
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ def test_serve_settings(tmp_path: Path) -> None:
         '[serve]\ncache_dir = "/cache"\nlog_level = "error"\n'
     )
     session = Session({"LODEFS_CONFIG": str(config)})
-    session.use(store="s3://b/p")
+    session.apply_options(store="s3://b/p")
     found = Config.from_mapping(settings(session, {"cache_dir": "/option", "listen": None}))
     assert found.store == "s3://b/p"
     assert found.cache_dir == Path("/option")
@@ -198,7 +198,7 @@ def test_mounts_have_a_heading(lodefs: Lodefs, monkeypatch: pytest.MonkeyPatch) 
         def line(self, _session: Session) -> str:
             return "data/set@main on /mnt"
 
-    monkeypatch.setattr("lodefs.commands.status.listed", lambda: [One(), One()])
+    monkeypatch.setattr("lodefs.commands.status.mount_listings", lambda: [One(), One()])
     lines = lodefs("status").out.splitlines()
     assert lines == [
         "mounts    2 mounts on this machine, of all users and proxies",

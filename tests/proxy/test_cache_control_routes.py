@@ -14,7 +14,7 @@ from lodefs.chunkstore.nodeapi.cache_control import (
     EvictRequest,
     WarmRequest,
 )
-from tests.support.proxy.fake_cache_control import MemoryUpkeep
+from tests.support.proxy.fake_cache_control import MemoryCacheControl
 from tests.support.proxy.fake_node import Client, DictNode, RunningProxy, exchange, start_proxy
 from tests.support.proxy.rig import REPO, Rig, serve_rig
 
@@ -22,14 +22,14 @@ JOB = "0123456789abcdef"
 
 
 @pytest.fixture
-def upkeep() -> MemoryUpkeep:
-    return MemoryUpkeep()
+def cache_control() -> MemoryCacheControl:
+    return MemoryCacheControl()
 
 
 @pytest.fixture
-def proxy(upkeep: MemoryUpkeep) -> Iterator[RunningProxy]:
+def proxy(cache_control: MemoryCacheControl) -> Iterator[RunningProxy]:
     node = DictNode({b"a": b"x"})
-    node.upkeep = upkeep
+    node.cache_control = cache_control
     with start_proxy(node) as running:
         yield running
 
@@ -40,7 +40,7 @@ def post(client: Client, path: str, value: object) -> tuple[int, object]:
     return reply.status, reply.json()
 
 
-def test_a_job_over_http(proxy: RunningProxy, upkeep: MemoryUpkeep) -> None:
+def test_a_job_over_http(proxy: RunningProxy, cache_control: MemoryCacheControl) -> None:
     """202 with an id and a place; the place tells how far it is, and a DELETE ends it."""
     with proxy.client() as client:
         body = json.dumps({"repo": "demo", "globs": ["*.jpg"], "pin_s": 60}).encode()
@@ -48,20 +48,20 @@ def test_a_job_over_http(proxy: RunningProxy, upkeep: MemoryUpkeep) -> None:
         assert begun.status == 202
         place = begun.header("Location")
         assert place == f"/warm/{begun.json()['id']}"
-        assert upkeep.requests == [WarmRequest("demo", globs=["*.jpg"], pin_s=60)]
+        assert cache_control.requests == [WarmRequest("demo", globs=["*.jpg"], pin_s=60)]
         assert client.get(place).json()["state"] == "fetching"
         assert [job["id"] for job in client.get("/warm").json()["jobs"]] == [begun.json()["id"]]
         assert client.get(place, method="DELETE").json()["state"] == "cancelled"
         assert client.get(place).json()["state"] == "cancelled"
 
 
-def test_pins_and_evict_over_http(proxy: RunningProxy, upkeep: MemoryUpkeep) -> None:
+def test_pins_and_evict_over_http(proxy: RunningProxy, cache_control: MemoryCacheControl) -> None:
     """Lists are read, requests are posted."""
     with proxy.client() as client:
         assert client.get("/pins").json()["pins"] == []
         status, view = post(client, "/evict", {"repo": "demo", "dry_run": True})
         assert (status, view["dry_run"]) == (200, True)  # type: ignore[index]
-        assert upkeep.requests == [EvictRequest("demo", dry_run=True)]
+        assert cache_control.requests == [EvictRequest("demo", dry_run=True)]
 
 
 @pytest.mark.parametrize(
@@ -121,13 +121,13 @@ def test_bodies_are_bounded(proxy: RunningProxy) -> None:
         assert answer.startswith(b"HTTP/1.1 400 ")
 
 
-def test_long_lists_are_taken(proxy: RunningProxy, upkeep: MemoryUpkeep) -> None:
+def test_long_lists_are_taken(proxy: RunningProxy, cache_control: MemoryCacheControl) -> None:
     """A list of paths may have several MiB."""
     paths = [f"{n:0100}" for n in range(30_000)]
     with proxy.client() as client:
         status, _ = post(client, "/warm", {"repo": "demo", "paths": paths})
     assert status == 202
-    assert upkeep.requests == [WarmRequest("demo", paths=paths)]
+    assert cache_control.requests == [WarmRequest("demo", paths=paths)]
 
 
 def test_encoded_bodies_are_refused(proxy: RunningProxy) -> None:

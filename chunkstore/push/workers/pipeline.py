@@ -1,6 +1,6 @@
 """The order of a push: which task is next, what comes of replies, when the sink is asked.
 
-Lanes finish in any order; the sink sees units in source order. No processes here: pool.py moves
+Workers finish in any order; the sink sees units in source order. No processes here: pool.py moves
 the tasks.
 """
 
@@ -31,7 +31,7 @@ from lodefs.chunkstore.push.workers.work_units import (
 from lodefs.chunkstore.push.workers.worker import CHANGED, Compress, Prepare, Prepared, Reply, Task
 from lodefs.chunkstore.types import Buffer
 
-_PLANNED_MAX = 64  # units planned ahead of the lanes: at most some 30,000 small files
+_PLANNED_MAX = 64  # units planned ahead of the workers: at most some 30,000 small files
 
 _VANISHED = (errno.ENOENT, errno.ENOTDIR, errno.ESTALE)
 
@@ -71,14 +71,14 @@ class Pipeline:
         self._params = params
         self._sink = sink
         self._free = list(reversed(slots))
-        self._planned: deque[Unit] = deque()  # that no lane has yet
+        self._planned: deque[Unit] = deque()  # that no worker has yet
         self._flights: dict[int, _Flight] = {}  # by slot number
         self._uncut: deque[_Flight] = deque()  # in source order, until the sink has decided
         self._unplaced: deque[_Flight] = deque()  # in source order, until the sink has them
         self._compress: deque[tuple[Slot, Compress]] = deque()
 
     def next_task(self, root: bytes, run: int) -> tuple[Slot, Task] | None:
-        """What a lane can do now; None when all is done or under way, or no slot is free."""
+        """What a worker can do now; None when all is done or under way, or no slot is free."""
         if self._compress:
             return self._compress.popleft()
         if not self._free:
@@ -92,7 +92,7 @@ class Pipeline:
         return slot, Prepare(run, root, unit.reads)
 
     def plan_ahead(self) -> bool:
-        """Plans one more unit, while the lanes are busy; False where that is enough."""
+        """Plans one more unit, while the workers are busy; False where that is enough."""
         if len(self._planned) >= _PLANNED_MAX:
             return False
         unit = self._planner.next()

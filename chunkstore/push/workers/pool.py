@@ -1,7 +1,7 @@
-"""Lanes: files become chunks, in this process or in several.
+"""Workers: files become chunks, in this process or in several.
 
-A push gives source files in order and a sink (pipeline.py); the lanes read, cut, hash, and
-compress what the sink wants. Both kinds of lanes give the sink the same units.
+A push passes source files in order and a sink (pipeline.py). The workers read, cut and hash the
+files, and compress the chunks that the sink wants.
 """
 
 from __future__ import annotations
@@ -9,29 +9,16 @@ from __future__ import annotations
 import os
 import selectors
 from collections.abc import Callable, Iterable
-from typing import Protocol, Self
+from typing import Self
 
 from lodefs.chunkstore.errors import InvalidInput
 from lodefs.chunkstore.format.chunking import ChunkingParams
 from lodefs.chunkstore.push.workers.pipeline import Pipeline, Sink
-from lodefs.chunkstore.push.workers.process import LaneProcess
-from lodefs.chunkstore.push.workers.shared_slots import Arena
+from lodefs.chunkstore.push.workers.process import WorkerProcess
+from lodefs.chunkstore.push.workers.shared_slots import SharedSlots
 from lodefs.chunkstore.push.workers.source_files import Source, SourceFile
-from lodefs.chunkstore.push.workers.window_join import CutChunk, CutFile, CutUnit
 from lodefs.chunkstore.push.workers.work_units import FILES_MAX, Planner, UnitLimits
-from lodefs.chunkstore.push.workers.worker import LaneWorker
-
-__all__ = [
-    "CutChunk",
-    "CutFile",
-    "CutUnit",
-    "InlineLanes",
-    "Lanes",
-    "ProcessLanes",
-    "Sink",
-    "SourceFile",
-    "default_workers",
-]
+from lodefs.chunkstore.push.workers.worker import Worker
 
 UNIT_BYTES = 4 << 20
 WORKERS_MAX = 16
@@ -46,44 +33,33 @@ def _nothing() -> bool:
     return False
 
 
-class Lanes(Protocol):
-    """Where files are read, cut, hashed and compressed."""
-
-    def run(
-        self, root: Root, files: Iterable[SourceFile], sink: Sink, meanwhile: Work = _nothing
-    ) -> None:
-        """Takes all ``files`` below the directory ``root`` through the sink, in their order.
-
-        A file that cannot be read is told to the sink, in its CutFile. One that changed comes
-        again behind files that were read meanwhile. While the workers are busy ``meanwhile`` is
-        called: it does a bit of other work, and says whether there was some. Raises NotFound or
-        Denied for ``root``, Unavailable when a worker died, and what ``files`` and the sink raise;
-        after an error the lanes are closed.
-        """
-        ...
-
-    def close(self) -> None:
-        """Ends the workers, if any, and frees the memory. May be called twice."""
-        ...
-
-
-class _Lanes:
-    """What both kinds of lanes share: the arena, the limits, the order of a run."""
+class Workers:
+    """Read, cut, hash and compress files, in this process (InlineWorkers) or others (WorkerPool).
+    Both give the sink the same units."""
 
     def __init__(self, limits: UnitLimits, slots: int) -> None:
         if limits.unit_bytes < limits.params.size_bytes_max:
             raise InvalidInput(f"a unit of {limits.unit_bytes} bytes cannot hold every chunk")
         self._limits = limits
-        self._arena = Arena(slots, limits.slot_data_bytes, limits.slot_messages_bytes)
+        self._arena = SharedSlots(slots, limits.slot_data_bytes, limits.slot_messages_bytes)
         self._runs = 0
 
     def run(
         self, root: Root, files: Iterable[SourceFile], sink: Sink, meanwhile: Work = _nothing
     ) -> None:
+        """Passes all ``files`` below the directory ``root`` through the sink, in their order.
+
+        The sink gets the error of a file that cannot be read in its CutFile. A file that changed
+        comes again, behind files that were read meanwhile. While the workers are busy,
+        ``meanwhile`` is called: it does a bit of other work, and returns whether there was some.
+
+        Raises: NotFound or Denied for ``root``, Unavailable when a worker died, and what ``files``
+        and the sink raise. After an error the workers are closed.
+        """
         if not self._arena.slots:
-            raise InvalidInput("these lanes are closed: make new ones")
+            raise InvalidInput("these workers are closed: make new ones")
         absolute = os.path.join(os.getcwdb(), os.fsencode(root))
-        Source(absolute).close()  # a root that cannot be opened is told here, not by a dead worker
+        Source(absolute).close()  # a root that cannot be opened fails here, not in a worker
         self._runs += 1
         planner = Planner(files, self._limits)
         pipeline = Pipeline(planner, self._arena.slots, self._limits.params, sink)
@@ -94,6 +70,7 @@ class _Lanes:
             raise
 
     def close(self) -> None:
+        """Ends the workers, if any, and frees the memory. May be called twice."""
         self._arena.close()
 
     def __enter__(self) -> Self:
@@ -106,7 +83,7 @@ class _Lanes:
         raise NotImplementedError
 
 
-class InlineLanes(_Lanes):
+class InlineWorkers(Workers):
     """All in this process, one task after the other: the reference, for tests and tiny pushes."""
 
     def __init__(
@@ -118,7 +95,7 @@ class InlineLanes(_Lanes):
     ) -> None:
         limits = UnitLimits(params or ChunkingParams(), unit_bytes, files_max)
         super().__init__(limits, slots=1)
-        self._worker = LaneWorker(limits.params)
+        self._worker = Worker(limits.params)
 
     def close(self) -> None:
         self._worker.close()
@@ -131,7 +108,7 @@ class InlineLanes(_Lanes):
             pass
 
 
-class ProcessLanes(_Lanes):
+class WorkerPool(Workers):
     """Worker processes, forked when this is made, with slots in memory that all share.
 
     Make it before threads are started. ``workers``: how many; one more than the cores by default.
@@ -150,10 +127,10 @@ class ProcessLanes(_Lanes):
             raise InvalidInput(f"{count} workers: there can be 1 to {WORKERS_MAX}")
         limits = UnitLimits(params or ChunkingParams(), unit_bytes, files_max)
         super().__init__(limits, slots=count * _SLOTS_PER_WORKER)
-        self._workers: list[LaneProcess] = []
+        self._workers: list[WorkerProcess] = []
         try:
             for _ in range(count):
-                self._workers.append(LaneProcess.start(self._arena, limits.params))
+                self._workers.append(WorkerProcess.start(self._arena, limits.params))
         except BaseException:
             self.close()
             raise
@@ -184,7 +161,7 @@ class ProcessLanes(_Lanes):
                 while not events and (pipeline.plan_ahead() or meanwhile()):
                     events = selector.select(0)
                 for key, _ in events or selector.select():
-                    ready: LaneProcess = key.data
+                    ready: WorkerProcess = key.data
                     pipeline.done(*ready.receive())
 
     def _dispatch(self, pipeline: Pipeline, root: bytes) -> None:

@@ -1,4 +1,4 @@
-"""A lane in a process of its own: its birth, its life, its end, and the parent's side of it.
+"""A worker in a process of its own, and the parent's side of it.
 
 Messages are slot numbers; what they are about lies in the slots, so that no send ever waits for a
 reader, and two processes that send to each other cannot block.
@@ -20,18 +20,18 @@ import msgspec
 
 from lodefs.chunkstore.errors import Unavailable
 from lodefs.chunkstore.format.chunking import ChunkingParams
-from lodefs.chunkstore.push.workers.shared_slots import Arena, Slot
-from lodefs.chunkstore.push.workers.worker import LaneWorker, Reply, Task
+from lodefs.chunkstore.push.workers.shared_slots import SharedSlots, Slot
+from lodefs.chunkstore.push.workers.worker import Reply, Task, Worker
 
 _NUMBER_BYTES = 4
 _END_TIMEOUT_S = 10.0
 _NICE = 5  # the parent decides for all of them: where processors are short, it comes first
 
 
-class LaneProcess:
+class WorkerProcess:
     """The parent's side of a worker process. ``start`` forks it."""
 
-    def __init__(self, pid: int, sock: socket.socket, arena: Arena) -> None:
+    def __init__(self, pid: int, sock: socket.socket, arena: SharedSlots) -> None:
         self.pid = pid
         self.socket = sock
         self.tasks = 0  # given and not answered
@@ -40,7 +40,7 @@ class LaneProcess:
         self._decoder = msgspec.msgpack.Decoder(Reply)
 
     @classmethod
-    def start(cls, arena: Arena, params: ChunkingParams) -> LaneProcess:
+    def start(cls, arena: SharedSlots, params: ChunkingParams) -> WorkerProcess:
         """Forks a worker. SEQPACKET keeps messages apart, and tells of the other side's end."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
@@ -96,7 +96,7 @@ class LaneProcess:
         )
 
 
-def _be_worker(sock: socket.socket, arena: Arena, params: ChunkingParams) -> NoReturn:
+def _be_worker(sock: socket.socket, arena: SharedSlots, params: ChunkingParams) -> NoReturn:
     """The whole life of a worker. It ends when the parent does: that closes the socket."""
     status = 1
     try:
@@ -108,7 +108,7 @@ def _be_worker(sock: socket.socket, arena: Arena, params: ChunkingParams) -> NoR
             signal.signal(number, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
         _close_inherited(sock.fileno())
-        _serve(sock, arena, LaneWorker(params))
+        _serve(sock, arena, Worker(params))
         status = 0
     except BaseException:  # noqa: BLE001 - a fork must never return into its parent's frames
         traceback.print_exc()
@@ -126,7 +126,7 @@ def _close_inherited(kept_fd: int) -> None:
                 os.close(fd)
 
 
-def _serve(sock: socket.socket, arena: Arena, worker: LaneWorker) -> None:
+def _serve(sock: socket.socket, arena: SharedSlots, worker: Worker) -> None:
     encoder = msgspec.msgpack.Encoder()
     decoder = msgspec.msgpack.Decoder(Task)
     with contextlib.suppress(ConnectionError):  # the parent is gone

@@ -35,7 +35,7 @@ class Slot:
         return self._messages[_LENGTH_BYTES : _LENGTH_BYTES + size]
 
 
-class Arena:
+class SharedSlots:
     """``count`` slots in one anonymous mapping that forked processes share."""
 
     def __init__(self, count: int, data_bytes: int, messages_bytes: int) -> None:

@@ -1,6 +1,6 @@
-"""Units of work for the lanes: runs of small files, and windows of large ones. Pure.
+"""Units of work for the workers: runs of small files, and windows of large ones. Pure.
 
-A unit fits one slot of the arena. Large files are cut in windows, so that several lanes work on
+A unit fits one slot of the arena. Large files are cut in windows, so that several workers work on
 one file at once; each window is read with some bytes before it, because its first chunk begins
 there (window_join.py).
 """

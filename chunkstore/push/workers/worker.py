@@ -1,7 +1,7 @@
-"""What a lane does with a slot: reads, cuts and hashes files into it, and compresses in it.
+"""What a worker does with a slot: reads, cuts and hashes files into it, and compresses in it.
 
-Tasks and their replies are plain messages. A lane keeps nothing between two tasks but the open
-root directory, so any lane may do any task.
+Tasks and their replies are plain messages. A worker keeps nothing between two tasks but the open
+root directory, so any worker may do any task.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ Task = Prepare | Compress
 Reply = Prepared | Compressed
 
 
-class LaneWorker:
+class Worker:
     """Does the tasks, in this process."""
 
     def __init__(self, params: ChunkingParams) -> None:

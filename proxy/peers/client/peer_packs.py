@@ -19,13 +19,13 @@ from lodefs.chunkstore.format.pack import PackIndex
 from lodefs.chunkstore.nodeapi import wire
 from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.chunkstore.types import Buffer
-from lodefs.proxy.fetch.pack_source import Loaded, PackSource
+from lodefs.proxy.fetch.pack_source import PackIndexVersion, PackSource
 from lodefs.proxy.peers.client.hedge_budget import Budgets
 from lodefs.proxy.peers.client.hedged_request import Means, Question, Race, T
 from lodefs.proxy.peers.client.request_plan import Plan
 from lodefs.proxy.peers.membership.peer import Peer
 from lodefs.proxy.peers.membership.rendezvous import Owners
-from lodefs.proxy.runtime.origin import Begun
+from lodefs.proxy.runtime.origin import OnTransferStarted
 
 SENDERS_MAX = 1024
 _ETAG = re.compile(r"[!-~]{0,256}")  # it goes into a header of requests to S3
@@ -59,12 +59,12 @@ class PeerPacks:
         owners = self._owners_of(pack_id)
         return bool(owners) and owners[0].address not in self._own_addresses()
 
-    def index(self, pack_id: PackId) -> Loaded:
-        def checked(body: Buffer) -> Loaded:
+    def index(self, pack_id: PackId) -> PackIndexVersion:
+        def checked(body: Buffer) -> PackIndexVersion:
             etag, data = layout.decode_pack_row(bytes(body))
             if not _ETAG.fullmatch(etag):
                 raise Corrupt(f"the index of pack {pack_id.hex()} comes with a malformed ETag")
-            return Loaded(PackIndex.decode(pack_id, data), etag)
+            return PackIndexVersion(PackIndex.decode(pack_id, data), etag)
 
         target = wire.peer_index(pack_id.hex())
         question = Question(target, INDEX_SIZE_BYTES_USUAL, wire.PEER_INDEX_SIZE_BYTES_MAX, checked)
@@ -72,7 +72,11 @@ class PeerPacks:
         return self._origin.index(pack_id) if found is None else found
 
     def read(
-        self, loaded: Loaded, first: int, count: int, begun: Begun = lambda _origin: None
+        self,
+        loaded: PackIndexVersion,
+        first: int,
+        count: int,
+        begun: OnTransferStarted = lambda _origin: None,
     ) -> list[Buffer]:
         index = loaded.index
         size_bytes = index.raw_offsets[first + count] - index.raw_offsets[first]

@@ -22,7 +22,7 @@ from lodefs.chunkstore.types import Buffer
 from lodefs.proxy.api.responses import OCTETS, Answer
 from lodefs.proxy.api.routes import parse_query
 from lodefs.proxy.fetch.pack_chunks import Packs
-from lodefs.proxy.fetch.pack_source import Loaded
+from lodefs.proxy.fetch.pack_source import PackIndexVersion
 from lodefs.proxy.peers.client.peer_health import Health
 from lodefs.proxy.peers.client.rate_limit import Bandwidth
 from lodefs.proxy.peers.membership.peer import Peer
@@ -180,7 +180,7 @@ class PeerDesk:
         return peer in self._addresses
 
     async def _pieces(
-        self, loaded: Loaded, asked: Question, size_bytes: int, peer: str
+        self, loaded: PackIndexVersion, asked: Question, size_bytes: int, peer: str
     ) -> AsyncGenerator[Buffer, None]:
         begin_s = self._clock_s()
         try:

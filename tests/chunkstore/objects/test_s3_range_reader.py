@@ -19,7 +19,7 @@ from lodefs.chunkstore.errors import (
 )
 from lodefs.chunkstore.objects.s3 import S3Objects
 from lodefs.chunkstore.objects.s3_boto import S3Options
-from lodefs.chunkstore.objects.s3_range_reader import Model, model_of
+from lodefs.chunkstore.objects.s3_range_reader import RequestTemplate, request_template
 from tests.support.chunkstore.bad_server import Answer, BadServer, Request
 from tests.support.chunkstore.certificates import certificate
 from tests.support.chunkstore.object_store_suite import MUCH
@@ -252,10 +252,12 @@ def test_models() -> None:
     """Learned from plain signed requests alone."""
     url = "https://bucket.s3.example:9000/pre%20fix/packs/00"
     headers = {"authorization": SIGNED}
-    model = Model("https://bucket.s3.example:9000", "bucket.s3.example:9000", "/pre%20fix/", "eu-1")
-    assert model_of(url, headers, "packs/00") == model
-    assert model_of(url, {}, "packs/00") is None
-    assert model_of(url, {"authorization": "AWS key:signature"}, "packs/00") is None
-    assert model_of(url, headers, "packs/01") is None
-    assert model_of(f"{url}?versionId=1", headers, "packs/00") is None
-    assert model_of(url, {**headers, "x-amz-s3session-token": "t"}, "packs/00") is None
+    model = RequestTemplate(
+        "https://bucket.s3.example:9000", "bucket.s3.example:9000", "/pre%20fix/", "eu-1"
+    )
+    assert request_template(url, headers, "packs/00") == model
+    assert request_template(url, {}, "packs/00") is None
+    assert request_template(url, {"authorization": "AWS key:signature"}, "packs/00") is None
+    assert request_template(url, headers, "packs/01") is None
+    assert request_template(f"{url}?versionId=1", headers, "packs/00") is None
+    assert request_template(url, {**headers, "x-amz-s3session-token": "t"}, "packs/00") is None

@@ -16,7 +16,7 @@ from lodefs.chunkstore.format.tree import Entry, Kind
 from lodefs.chunkstore.objects.memory import MemoryObjects
 from lodefs.chunkstore.push.changes import Changes, Removals, allow_all
 from lodefs.chunkstore.push.push import PushOptions, PushResult, push
-from lodefs.chunkstore.repo.history import What, diff
+from lodefs.chunkstore.repo.history import ChangeKind, diff
 from lodefs.chunkstore.repo.pack_reader import PackReader
 from lodefs.chunkstore.repo.store import Store, create_store
 from tests.support.chunkstore.directories import random_files, write_files
@@ -57,8 +57,8 @@ class Machine:
         before = self.store.commit("r", after.parents[0])
         found = dict.fromkeys(("added", "changed", "removed"), (0, 0))
         for change in diff(self.store, before.root, after.root):
-            what = "changed" if change.what is What.TYPE_CHANGED else change.what.value
-            entry = change.before if change.what is What.REMOVED else change.after
+            what = "changed" if change.what is ChangeKind.TYPE_CHANGED else change.what.value
+            entry = change.before if change.what is ChangeKind.REMOVED else change.after
             assert entry is not None
             if entry.kind is not Kind.DIRECTORY:
                 files, size_bytes = found[what]

@@ -15,7 +15,7 @@ from lodefs.chunkstore.format.tree import SAME_PACK, Segment
 from lodefs.chunkstore.objects.interface import ObjectStore
 from lodefs.chunkstore.objects.memory import MemoryObjects
 from lodefs.chunkstore.push import pack_writer
-from lodefs.chunkstore.push.pack_writer import Packer, Uploader
+from lodefs.chunkstore.push.pack_writer import PackWriter, Uploader
 from lodefs.chunkstore.repo.pack_reader import read_index
 from lodefs.chunkstore.system.progress import Progress
 from tests.support.chunkstore.faulty_store import FaultyObjects, block_until, fail
@@ -32,7 +32,7 @@ class Packing:
         self.confirmed: list[PackIndex] = []
         self.progress = Progress()
         self.uploader = Uploader(objects, self.progress, self.prepare, uploads_max)
-        self.packer = Packer(self.uploader, self.confirmed.append, SIZES)
+        self.packer = PackWriter(self.uploader, self.confirmed.append, SIZES)
 
     def prepare(self) -> None:
         self.prepared += 1
@@ -214,7 +214,7 @@ def test_a_store_that_cannot_be_written_is_told_before_any_pack() -> None:
         raise Unavailable("no probe")
 
     uploader = Uploader(objects, Progress(), refuse)
-    packer = Packer(uploader, lambda _: None, SIZES)
+    packer = PackWriter(uploader, lambda _: None, SIZES)
     packer.add(digest_of(b"x"), RAW, b"x", 1)
     with pytest.raises(Unavailable, match="no probe"):
         packer.seal()

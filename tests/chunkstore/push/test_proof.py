@@ -10,7 +10,7 @@ import pytest
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.tree import Entry
 from lodefs.chunkstore.objects.memory import MemoryObjects
-from lodefs.chunkstore.push.proof import leads_alike
+from lodefs.chunkstore.push.proof import has_same_chunks
 from lodefs.chunkstore.push.push import PushOptions, PushResult, push
 from lodefs.chunkstore.repo.store import Store, create_store
 from tests.adversary.hostile_repo import Claims, FileClaim, TreeClaim, lying_commit
@@ -37,8 +37,8 @@ def test_the_same_chunks_in_other_packs() -> None:
     own = root_of(store, Handmade(store), FILES)
     theirs = root_of(store, Handmade(store, pack_chunks=3), FILES)
     assert own.segments != theirs.segments
-    assert leads_alike(store.packs, own, theirs)
-    assert leads_alike(store.packs, own, own)
+    assert has_same_chunks(store.packs, own, theirs)
+    assert has_same_chunks(store.packs, own, own)
 
 
 @pytest.mark.parametrize(
@@ -56,10 +56,10 @@ def test_other_chunks_are_told(claims: Claims) -> None:
     store = memory_store()
     own = root_of(store, Handmade(store, chunk_size_bytes=60_000), FILES)
     honest = store.commit("x", lying_commit(store, "x", FILES, {})).root
-    assert leads_alike(store.packs, own, honest)
+    assert has_same_chunks(store.packs, own, honest)
     lying = store.commit("x", lying_commit(store, "x", FILES, claims)).root
     assert lying.digest == own.digest
-    assert not leads_alike(store.packs, own, lying)
+    assert not has_same_chunks(store.packs, own, lying)
 
 
 def test_a_tree_that_cannot_be_read_is_no_proof() -> None:
@@ -68,7 +68,7 @@ def test_a_tree_that_cannot_be_read_is_no_proof() -> None:
     own = root_of(store, Handmade(store), FILES)
     theirs = root_of(store, Handmade(store, pack_chunks=3), FILES)
     store.objects.delete(keys.pack(theirs.segments[0].pack))
-    assert not leads_alike(store.packs, own, theirs)
+    assert not has_same_chunks(store.packs, own, theirs)
 
 
 def test_two_machines_that_store_apart_do_not_outdo_each_other(tmp_path: Path) -> None:

@@ -26,12 +26,12 @@ from lodefs.chunkstore.objects.memory import MemoryObjects
 from lodefs.chunkstore.push import push_index
 from lodefs.chunkstore.push.fragmentation import Run
 from lodefs.chunkstore.push.push_index import (
-    Details,
+    DirectoryDetails,
+    DirectoryRow,
+    DirectoryState,
     IndexBroken,
     PushIndex,
-    Remembered,
-    SourceMemory,
-    State,
+    StatCache,
     TreePlace,
 )
 from lodefs.chunkstore.repo import shard_reader
@@ -58,9 +58,11 @@ def segment_of(index: PushIndex, name: str) -> Segment:
     return index.segment(Run(index.find([chunk(name)])[chunk(name)], 1, 7))
 
 
-def remembered(key: bytes, *, signature: bytes = b"s" * 16, files: bytes = b"files") -> Remembered:
-    state = State(signature, Digest(digest_of(key)), b"c" * 64)
-    return Remembered(key, state, Details(b"stats", files, b"a\0b"))
+def remembered(
+    key: bytes, *, signature: bytes = b"s" * 16, files: bytes = b"files"
+) -> DirectoryRow:
+    state = DirectoryState(signature, Digest(digest_of(key)), b"c" * 64)
+    return DirectoryRow(key, state, DirectoryDetails(b"stats", files, b"a\0b"))
 
 
 def test_chunks_are_found_where_their_pack_has_them(tmp_path: Path) -> None:
@@ -195,7 +197,7 @@ def test_a_key_of_a_wrong_type_is_a_broken_index(
     """A flipped bit in SQLite's own headers can make NULL of a key: that is told as spoiled."""
     with index_in(tmp_path) as index:
         monkeypatch.setattr(index, "select", lambda *_: [(None, b"state")])
-        memory = push_index.SourceMemory(index, 1)
+        memory = push_index.StatCache(index, 1)
         with pytest.raises(IndexBroken, match="key is spoiled"):
             memory.state(b"key")
 
@@ -276,7 +278,7 @@ def test_lost_packs_are_forgotten_with_all_that_names_them(tmp_path: Path) -> No
     and directories of other packs stay."""
     lost, kept = pack_of("a", "b"), pack_of("c")
 
-    def in_pack(key: bytes, pack: PackId) -> Remembered:
+    def in_pack(key: bytes, pack: PackId) -> DirectoryRow:
         segment = Segment(pack, 0, 1, 1)
         entry = Entry(b"f", Kind.FILE, False, 1, digest_of(b"f"), (segment,))
         return remembered(key, files=encode_tree([entry]))
@@ -339,7 +341,7 @@ def check(
     index: PushIndex,
     right: dict[str, Segment],
     tree: tuple[bytes, TreePlace],
-    row: Remembered,
+    row: DirectoryRow,
 ) -> None:
     """Every answer is the right one or none."""
     found = index.find([chunk(name) for name in right])
@@ -347,7 +349,7 @@ def check(
         if chunk(name) in found:
             assert index.segment(Run(found[chunk(name)], 1, 7)) == segment
     assert index.find_trees([tree[0]]).get(tree[0], tree[1]) == tree[1]
-    memory: SourceMemory = index.source(b"/x")
+    memory: StatCache = index.source(b"/x")
     assert memory.state(row.key) in (None, row.state)
     assert memory.details(row.key) in (None, row.details)
     for pack in index.unpublished():
@@ -368,9 +370,9 @@ def test_rows_out_of_order_end_a_scan(keys: list[object], monkeypatch: pytest.Mo
     index.path = Path("index.sqlite")
     monkeypatch.setattr(index, "select", lambda *_: [(key, b"") for key in keys])
     with pytest.raises(IndexBroken):
-        SourceMemory(index, 1).state(b"z")
+        StatCache(index, 1).state(b"z")
     with pytest.raises(IndexBroken):
-        SourceMemory(index, 1).forget_gone()
+        StatCache(index, 1).forget_gone()
 
 
 class Slow(MemoryObjects):

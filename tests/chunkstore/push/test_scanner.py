@@ -12,15 +12,15 @@ from lodefs.chunkstore.push.scanner import (
     EXECUTABLE,
     FILE,
     SYMLINK,
-    Directory,
     Scan,
+    ScannedDirectory,
     open_root,
     read_link,
 )
 from tests.support.chunkstore.directories import as_nobody, awkward, deep, open_directory, special
 
 
-def scan(root: Path, *, skip_unreadable: bool = False) -> tuple[list[Directory], Scan]:
+def scan(root: Path, *, skip_unreadable: bool = False) -> tuple[list[ScannedDirectory], Scan]:
     found = Scan(os.fsencode(root), skip_unreadable)
     return list(found), found
 

@@ -10,7 +10,7 @@ from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.names import Spec
 from lodefs.chunkstore.format.tree import Kind, symlink
 from lodefs.chunkstore.objects.memory import MemoryObjects
-from lodefs.chunkstore.repo.history import Change, What, diff, find, listing, log
+from lodefs.chunkstore.repo.history import Change, ChangeKind, diff, find, listing, log
 from lodefs.chunkstore.repo.store import Store
 from tests.support.chunkstore.handmade import Files, Handmade, Link, Program, memory_store
 
@@ -99,18 +99,18 @@ def test_diff_tells_every_kind_of_change(store: Store) -> None:
     """Added, removed and changed entries and changes of type come by path."""
     found = [(c.what, c.path) for c in changes(store, Spec("r", "old"), Spec("r"))]
     assert found == [
-        (What.CHANGED, b"changed"),
-        (What.TYPE_CHANGED, b"directory-then-link"),
-        (What.REMOVED, b"directory-then-link/x"),
-        (What.TYPE_CHANGED, b"file-then-directory"),
-        (What.ADDED, b"file-then-directory/y"),
-        (What.REMOVED, b"gone"),
-        (What.REMOVED, b"gone/a"),
-        (What.REMOVED, b"gone/b"),
-        (What.REMOVED, b"gone/b/c"),
-        (What.CHANGED, b"link"),
-        (What.CHANGED, b"made-executable"),
-        (What.ADDED, b"new"),
+        (ChangeKind.CHANGED, b"changed"),
+        (ChangeKind.TYPE_CHANGED, b"directory-then-link"),
+        (ChangeKind.REMOVED, b"directory-then-link/x"),
+        (ChangeKind.TYPE_CHANGED, b"file-then-directory"),
+        (ChangeKind.ADDED, b"file-then-directory/y"),
+        (ChangeKind.REMOVED, b"gone"),
+        (ChangeKind.REMOVED, b"gone/a"),
+        (ChangeKind.REMOVED, b"gone/b"),
+        (ChangeKind.REMOVED, b"gone/b/c"),
+        (ChangeKind.CHANGED, b"link"),
+        (ChangeKind.CHANGED, b"made-executable"),
+        (ChangeKind.ADDED, b"new"),
     ]
 
 
@@ -131,7 +131,7 @@ def test_diff_of_equals(store: Store) -> None:
 def test_diff_of_two_files(store: Store) -> None:
     """Two files differ as one change."""
     found = changes(store, Spec("r", "old", b"changed"), Spec("r", path=b"changed"))
-    assert [c.what for c in found] == [What.CHANGED]
+    assert [c.what for c in found] == [ChangeKind.CHANGED]
 
 
 def test_diff_does_not_read_equal_directories(store: Store) -> None:

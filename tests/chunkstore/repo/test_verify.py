@@ -14,7 +14,7 @@ from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.names import Spec
 from lodefs.chunkstore.format.tree import Entry
 from lodefs.chunkstore.objects.memory import MemoryObjects
-from lodefs.chunkstore.repo.checked_keys import SeenKeys
+from lodefs.chunkstore.repo.disk_key_set import DiskKeySet
 from lodefs.chunkstore.repo.history import find
 from lodefs.chunkstore.repo.store import Store, create_store, open_store
 from lodefs.chunkstore.repo.verify import VerifyResult, _Verify, verify
@@ -204,7 +204,7 @@ def test_what_is_read_ahead_is_bounded() -> None:
     """Of many trees only a few are read before the first was looked at, and of files already seen
     the interpreter holds nothing: a store of any size can be verified."""
     store = Damaged().store()
-    with ThreadPoolExecutor(2) as executor, SeenKeys() as seen:
+    with ThreadPoolExecutor(2) as executor, DiskKeySet() as seen:
         work = _Verify(store, executor, seen, Progress(), data=False, ahead=5)
         begun: list[int] = []
         results = work._map(lambda number: begun.append(number) or number, list(range(100)))

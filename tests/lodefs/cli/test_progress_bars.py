@@ -11,17 +11,19 @@ from rich.console import Console
 
 from lodefs.chunkstore.system.progress import Progress
 from lodefs.cli import progress_bars
-from lodefs.cli.progress_bars import metered, told
+from lodefs.cli.progress_bars import progress_text, show_progress
 
 FULL = Progress("", 4081, 7734, 1 << 30, 2 << 30, 3 << 20)
 
 
 def test_told() -> None:
     """Figures are shown where they are known, and none that are not."""
-    assert told(Progress(), None, None, 80) == ""
-    assert told(Progress(files_done=3, bytes_done=2048), None, None, 80) == "3 files  2.0 KiB"
-    assert told(Progress(bytes_done=2048), 1024.0, None, 80) == "2.0 KiB  1.0 KiB/s"
-    assert told(FULL, 3e9, 0.4, 100) == (
+    assert progress_text(Progress(), None, None, 80) == ""
+    assert (
+        progress_text(Progress(files_done=3, bytes_done=2048), None, None, 80) == "3 files  2.0 KiB"
+    )
+    assert progress_text(Progress(bytes_done=2048), 1024.0, None, 80) == "2.0 KiB  1.0 KiB/s"
+    assert progress_text(FULL, 3e9, 0.4, 100) == (
         "4,081/7,734 files  1.0 GiB/2.0 GiB  3.0 MiB transferred  2.8 GiB/s  left 0:00:01"
     )
 
@@ -37,14 +39,14 @@ def test_told() -> None:
 )
 def test_told_in_little_room(room_chars: int, words: str) -> None:
     """On a narrow terminal figures are left out whole, the least important ones first."""
-    assert told(FULL, 3e9, 1.0, room_chars) == words
+    assert progress_text(FULL, 3e9, 1.0, room_chars) == words
 
 
 def test_eighty_columns() -> None:
     """A line of a long operation fits into 80 columns: nothing in it is cut."""
     console = Console(width=80, file=io.StringIO(), force_terminal=True)
     with progress_bars.bars(console) as bar:
-        task = bar.add_task("", total=None, told="")
+        task = bar.add_task("", total=None, words="")
         progress_bars._update(
             bar, task, dataclasses.replace(FULL, phase="checking vision/flickr30k")
         )
@@ -57,14 +59,14 @@ def test_eighty_columns() -> None:
 @pytest.mark.parametrize("enabled", [None, False, True])
 def test_short_work_shows_nothing(capfd: pytest.CaptureFixture[str], enabled: bool | None) -> None:
     """Work that ends at once writes nothing, on a terminal or not."""
-    with metered(enabled=enabled) as progress:
+    with show_progress(enabled=enabled) as progress:
         progress.files_done += 1
     assert capfd.readouterr() == ("", "")
 
 
 def test_an_error_passes_through() -> None:
     """The display ends with the work, also where that fails."""
-    with pytest.raises(KeyError), metered(enabled=True):
+    with pytest.raises(KeyError), show_progress(enabled=True):
         raise KeyError("x")
 
 
@@ -76,7 +78,7 @@ def test_long_work_goes_to_standard_error(
     original = progress_bars._update
     done = threading.Event()
     monkeypatch.setattr(progress_bars, "_update", lambda *a: (original(*a), done.set()))
-    with metered(enabled=True) as progress:
+    with show_progress(enabled=True) as progress:
         progress.phase = "pushing"
         assert done.wait(60)
     assert capfd.readouterr().out == ""

@@ -24,13 +24,13 @@ from lodefs.cli import text
 )
 def test_names_are_safe_on_a_terminal(name: bytes, expected: str) -> None:
     """Controls, bidirectional marks and bytes that are not UTF-8 are escaped."""
-    assert text.shown(name) == expected
+    assert text.escaped(name) == expected
 
 
 @given(st.binary(max_size=60))
 def test_shown_is_one_printable_line(name: bytes) -> None:
     """Whatever the bytes are, the text has no control character and is valid Unicode."""
-    shown = text.shown(name)
+    shown = text.escaped(name)
     assert shown.encode().decode() == shown
     assert shown.splitlines() in ([shown], [])
     assert not any(ord(c) < 32 or 127 <= ord(c) < 160 for c in shown)
@@ -39,7 +39,7 @@ def test_shown_is_one_printable_line(name: bytes) -> None:
 @given(st.binary(max_size=20), st.binary(max_size=20))
 def test_shown_tells_names_apart(a: bytes, b: bytes) -> None:
     """Two names never look the same because of the escapes."""
-    assert (text.shown(a) == text.shown(b)) == (a == b)
+    assert (text.escaped(a) == text.escaped(b)) == (a == b)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 
 from lodefs.chunkstore.errors import InvalidInput, NotFound, Unavailable
 from lodefs.chunkstore.nodeapi.cache_control import PinView, WarmRequest, WarmStatus
-from lodefs.chunkstore.nodeapi.control_client import NodeCalls
+from lodefs.chunkstore.nodeapi.control_client import ControlClient
 from lodefs.chunkstore.system.durations import parse_duration
 from lodefs.chunkstore.system.progress import Progress
 from lodefs.commands.evict import pin_line
@@ -20,7 +20,7 @@ from lodefs.commands.warm_follow import GONE_S_MAX, STARTS_MAX, Follower
 from lodefs.proxy.service.store_node import StoreNode
 from lodefs.proxy.warm import cluster_jobs
 from tests.support.lodefs.command_line import Lodefs
-from tests.support.proxy.fake_cache_control import MemoryUpkeep
+from tests.support.proxy.fake_cache_control import MemoryCacheControl
 from tests.support.proxy.fake_node import RunningProxy
 from tests.support.proxy.rig import MIB, REPO, Rig, serve_rig
 
@@ -182,7 +182,7 @@ def test_interrupted_it_ends_the_job(
 ) -> None:
     """Ctrl-C ends the job on the node, says so, and the exit code is a shell's."""
     proxy, node = served
-    upkeep = MemoryUpkeep()
+    upkeep = MemoryCacheControl()
     monkeypatch.setattr(node, "_upkeep", upkeep)
 
     def interrupted(*_: object) -> None:
@@ -230,7 +230,7 @@ class Follow:
 
 def status(job_id: str, state: str) -> WarmStatus:
     """A job in a state."""
-    return MemoryUpkeep().put(job_id, WarmRequest(REPO), state=state)
+    return MemoryCacheControl().put(job_id, WarmRequest(REPO), state=state)
 
 
 def test_a_restarted_proxy_is_given_the_job_again() -> None:
@@ -273,7 +273,7 @@ def test_a_proxy_that_speaks_otherwise(tmp_path: Path) -> None:
     """What is no answer to this is Unavailable, with a hint."""
     rig = Rig(tmp_path, FILES)
     with serve_rig(rig) as (proxy, _):
-        calls = NodeCalls(proxy.address)
+        calls = ControlClient(proxy.address)
         with pytest.raises(Unavailable, match="older proxy"):
             calls.call(WarmStatus, "GET", "/healthz")
         calls.close()

@@ -15,7 +15,7 @@ import pytest
 
 from lodefs.chunkstore.errors import LodefsError
 from lodefs.chunkstore.nodeapi.cache_control import RUNNING, WARM, PinsView, WarmJobs, WarmStatus
-from lodefs.chunkstore.nodeapi.control_client import NodeCalls
+from lodefs.chunkstore.nodeapi.control_client import ControlClient
 from lodefs.chunkstore.nodeapi.wire import FILES, file_path
 from tests.support.chunkstore.child_process import TIMEOUT_S, Child, private_directory
 from tests.support.proxy.fake_node import Client
@@ -41,7 +41,7 @@ def source(tmp_path: Path) -> Path:
 
 def jobs(node: NodeProcess) -> list[WarmStatus]:
     """The jobs of a proxy; none while it is away."""
-    calls = NodeCalls(node.address)
+    calls = ControlClient(node.address)
     try:
         return calls.call(WarmJobs, "GET", WARM).jobs
     except LodefsError:
@@ -67,7 +67,7 @@ def test_a_killed_proxy_goes_on_where_it_was(source: Path) -> None:
             status = json.loads(child.output)
         assert (status["state"], status["files_done"]) == ("done", SMALL + 1)
         assert status["bytes_done"] == LARGE_BYTES + SMALL * 5000
-        calls = NodeCalls(node.address)
+        calls = ControlClient(node.address)
         (pin,) = calls.call(PinsView, "GET", "/pins").pins
         assert pin.is_complete
         shutil.rmtree(node.store / "packs")

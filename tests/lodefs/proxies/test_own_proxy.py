@@ -187,7 +187,7 @@ def test_the_proxy_that_is_asked_for(tmp_path: Path) -> None:
     """--proxy and LODEFS_PROXY are taken as they are; without proxy and store there is an error."""
     assert proxy_url(Session({"LODEFS_PROXY": "http://node:7440"})) == "http://node:7440"
     session = Session({"LODEFS_PROXY": "http://node:7440"})
-    session.use(proxy="unix:/other")
+    session.apply_options(proxy="unix:/other")
     assert proxy_url(session) == "unix:/other"
     with pytest.raises(InvalidInput, match="LODEFS_PROXY"):
         proxy_url(Session({"HOME": str(tmp_path)}))
@@ -199,7 +199,7 @@ def test_no_running_proxy(tmp_path: Path) -> None:
     session = Session({"HOME": str(tmp_path), "LODEFS_CONFIG": os.devnull})
     with pytest.raises(Unavailable, match="no store is given: use --store"):
         running_proxy(session)
-    session.use(store="/srv/s")
+    session.apply_options(store="/srv/s")
     with pytest.raises(Unavailable, match="no proxy for /srv/s runs here"):
         running_proxy(session)
     with pytest.raises(Unavailable, match=r"No such file or directory; .*`lodefs serve` starts"):

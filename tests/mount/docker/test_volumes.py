@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -346,15 +346,13 @@ def until(holds: Callable[[], bool]) -> None:
 class TestLate:
     """Answers come in time, whatever the node does."""
 
-    @pytest.fixture
-    def rig(self, tmp_path: Path, memory: MemoryMounts) -> Iterator[Rig]:
-        made = Rig(tmp_path / "state", memory, answer_timeout_s=0.05)
-        yield made
-        made.close()
-
     def test_a_late_create_goes_on(self, rig: Rig, memory: MemoryMounts) -> None:
         """It is answered in time, and the volume is there when it is done."""
-        with memory.hold("resolve"), pytest.raises(DeadlineExceeded, match="creating volume 'a'"):
+        with (
+            memory.hold("resolve") as gate,
+            rig.late_at(gate),
+            pytest.raises(DeadlineExceeded, match="creating volume 'a'"),
+        ):
             rig.volumes.create("a", CATS)
         assert rig.calls.wait_idle(WAIT_S)
         assert volume(rig).commit == OLD
@@ -362,7 +360,11 @@ class TestLate:
     def test_a_late_mount_has_no_reference(self, rig: Rig, memory: MemoryMounts) -> None:
         """Nobody will unmount it: upkeep does, after a while."""
         rig.volumes.create("a", CATS)
-        with memory.hold("mount"), pytest.raises(DeadlineExceeded, match="mounting volume 'a'"):
+        with (
+            memory.hold("mount") as gate,
+            rig.late_at(gate),
+            pytest.raises(DeadlineExceeded, match="mounting volume 'a'"),
+        ):
             rig.volumes.mount("a", "one")
         assert rig.calls.wait_idle(WAIT_S)
         assert references(rig) == 0
@@ -375,14 +377,14 @@ class TestLate:
     def test_who_is_late_is_told_why(self, rig: Rig, memory: MemoryMounts) -> None:
         """It is the node when the node is asked, also by somebody else; else it is the plugin."""
         rig.volumes.create("a", CATS)
-        with memory.hold("mount") as gate:
+        with memory.hold("mount") as gate, rig.late_at(gate):
             for name in ("one", "two"):
                 with pytest.raises(DeadlineExceeded, match="proxy or its store is slow"):
                     rig.volumes.mount("a", name)
-            assert gate.reached.is_set()
         assert rig.calls.wait_idle(WAIT_S)
         with (
             rig.table.find("a").lock,
+            rig.late_at(),
             pytest.raises(DeadlineExceeded, match="the plugin, or the disk of its state") as late,
         ):
             rig.volumes.mount("a", "three")
@@ -393,10 +395,9 @@ class TestLate:
     def test_the_same_mount_again(self, rig: Rig, memory: MemoryMounts) -> None:
         """A second try that waits for the first one's work has its result, and one reference."""
         rig.volumes.create("a", CATS)
-        with memory.hold("mount"):
-            with pytest.raises(DeadlineExceeded):
+        with memory.hold("mount") as gate:
+            with rig.late_at(gate), pytest.raises(DeadlineExceeded):
                 rig.volumes.mount("a", "one")
-            rig.volumes._answer_timeout_s = WAIT_S
             answers: list[str] = []
             second = threading.Thread(
                 target=lambda: answers.append(rig.volumes.mount("a", "one")), daemon=True
@@ -418,7 +419,7 @@ class TestLate:
         """An error that nobody waits for any more can be found."""
         rig.volumes.create("a", CATS)
         memory.fail("mount", Unavailable("no disk"))
-        with memory.hold("mount"), pytest.raises(DeadlineExceeded):
+        with memory.hold("mount") as gate, rig.late_at(gate), pytest.raises(DeadlineExceeded):
             rig.volumes.mount("a", "one")
         assert rig.calls.wait_idle(WAIT_S)
         [line] = [one for one in caplog.records if one.levelname == "WARNING"]
@@ -429,7 +430,11 @@ class TestLate:
         """Its reference is gone at once, and the mount when the node can."""
         rig.volumes.create("a", CATS)
         rig.volumes.mount("a", "one")
-        with memory.hold("unmount"), pytest.raises(DeadlineExceeded, match="unmounting"):
+        with (
+            memory.hold("unmount") as gate,
+            rig.late_at(gate),
+            pytest.raises(DeadlineExceeded, match="unmounting"),
+        ):
             rig.volumes.unmount("a", "one")
         assert rig.calls.wait_idle(WAIT_S)
         assert references(rig) == 0
@@ -443,14 +448,14 @@ class TestLate:
         rig.volumes.mount("a", "one")
         memory.mounts[rig.place("a")].traffic = Traffic(cache_bytes=5)
         assert rig.volumes.get("a").traffic.cache_bytes == 5
-        with memory.hold("traffic"), memory.hold("unmount"), memory.hold("resolve"):
-            with pytest.raises(DeadlineExceeded):
+        with memory.hold("traffic"), memory.hold("unmount") as gate, memory.hold("resolve"):
+            with rig.late_at(gate), pytest.raises(DeadlineExceeded):
                 rig.volumes.unmount("a", "one")
             assert rig.volumes.get("a").traffic.cache_bytes == 5
             assert rig.volumes.path("a") == rig.place("a")
             assert len(rig.volumes.list()) == 3
             rig.volumes.mount("b", "one")
-            with pytest.raises(DeadlineExceeded):
+            with rig.late_at(gate), pytest.raises(DeadlineExceeded):
                 rig.volumes.mount("a", "two")
         assert rig.calls.wait_idle(WAIT_S)
 
@@ -458,7 +463,7 @@ class TestLate:
         """There are not more threads than allowed, and the refusal is an answer too."""
         rig.calls._calls_max = 4
         rig.volumes.create("a", CATS)
-        with memory.hold("mount"):
+        with memory.hold("mount") as gate, rig.late_at(gate):
             for number in range(4):
                 with pytest.raises(DeadlineExceeded):
                     rig.volumes.mount("a", f"id-{number}")

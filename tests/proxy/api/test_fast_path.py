@@ -11,9 +11,9 @@ from lodefs.chunkstore.format.inodes import ROOT_INO, child_ino
 from lodefs.proxy.api.fast_path import (
     ANSWER_SIZE_BYTES_MAX,
     HEADER_BLOCKS_MAX,
-    HeaderBlocks,
-    Question,
-    parse_question,
+    KnownHeaders,
+    PlainGet,
+    parse_plain_get,
 )
 from lodefs.proxy.node import Extent
 from tests.support.proxy.fake_node import Client, DictNode, RunningProxy, start_proxy
@@ -258,13 +258,13 @@ def test_a_request_in_pieces_is_put_together(proxy: RunningProxy) -> None:
     [
         (
             b"GET /x HTTP/1.1\r\nHost: h\r\nRange: bytes=1-2\r\nA: b\r\n\r\n",
-            Question(b"/x", b"\r\nHost: h\r\nA: b\r\n\r\n", 1, 2),
+            PlainGet(b"/x", b"\r\nHost: h\r\nA: b\r\n\r\n", 1, 2),
         ),
         (
             b"GET /x HTTP/1.1\r\nrange: bytes=10-20\r\n\r\n",
-            Question(b"/x", b"\r\n\r\n", 10, 20),
+            PlainGet(b"/x", b"\r\n\r\n", 10, 20),
         ),
-        (b"GET /x HTTP/1.1\r\nHost: h\r\n\r\n", Question(b"/x", b"\r\nHost: h\r\n\r\n", -1, -1)),
+        (b"GET /x HTTP/1.1\r\nHost: h\r\n\r\n", PlainGet(b"/x", b"\r\nHost: h\r\n\r\n", -1, -1)),
         (b"GET /x HTTP/1.1\r\nRange: bytes=1-\r\n\r\n", None),
         (b"GET /x HTTP/1.1\r\nRange: bytes=-1\r\n\r\n", None),
         (b"GET /x HTTP/1.1\r\nRange: bytes=1-2,3-4\r\n\r\n", None),
@@ -280,14 +280,14 @@ def test_a_request_in_pieces_is_put_together(proxy: RunningProxy) -> None:
         (b"", None),
     ],
 )
-def test_parse_question(data: bytes, expected: Question | None) -> None:
+def test_parse_question(data: bytes, expected: PlainGet | None) -> None:
     """Only one complete plain GET in the common form is a question."""
-    assert parse_question(data) == expected
+    assert parse_plain_get(data) == expected
 
 
 def test_header_blocks_are_bounded_and_can_be_forgotten() -> None:
     """Clients with ever new headers do not fill the memory, and changed tokens count at once."""
-    blocks = HeaderBlocks()
+    blocks = KnownHeaders()
     for number in range(HEADER_BLOCKS_MAX + 1):
         blocks.add(b"%d" % number, "demo", 0)
     assert not blocks.allow(b"0", "demo")

@@ -22,7 +22,7 @@ from lodefs.chunkstore.format.inodes import ROOT_INO, child_ino
 from lodefs.chunkstore.nodeapi import cache_control, wire
 from lodefs.chunkstore.nodeapi.cache_control import WarmRequest
 from lodefs.proxy.api import openapi, routes
-from tests.support.proxy.fake_cache_control import MemoryUpkeep
+from tests.support.proxy.fake_cache_control import MemoryCacheControl
 from tests.support.proxy.fake_node import DictNode, RunningProxy, Symlink, start_proxy
 
 NODE = DictNode(
@@ -54,9 +54,9 @@ CHECKS = [
 
 
 NODE.place = wire.CachePlace(b"/cache", 1)
-NODE.upkeep = UPKEEP = MemoryUpkeep()
+NODE.cache_control = CACHE_CONTROL = MemoryCacheControl()
 JOB = "0123456789abcdef"
-UPKEEP.put(JOB, WarmRequest("demo"))
+CACHE_CONTROL.put(JOB, WarmRequest("demo"))
 BODIES = {
     wire.CACHE_USED: ([[1, 2], 3, 4096], wire.MSGPACK),
     cache_control.WARM: ({"repo": "demo", "globs": ["**/*.jpg"], "pin_s": 60}, "application/json"),

@@ -23,7 +23,7 @@ from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.chunkstore.nodecache.layout import FileKind, FileState
 from lodefs.proxy.cache import durability, recovery
 from lodefs.proxy.cache.chunk_cache import Cache, CacheSettings, Flat, NewChunk, covered_bytes
-from lodefs.proxy.cache.eviction import Evictor
+from lodefs.proxy.cache.eviction import Eviction
 from lodefs.proxy.runtime.counters import Counter, Counts
 
 MIB = 1024 * 1024
@@ -52,7 +52,7 @@ class Opened:
         self.counts = Counts()
         settings = CacheSettings(path, size_bytes_max, free_size_bytes_min=free_size_bytes_min)
         self.cache = Cache(settings, self.counts, boot=boot, step=step, now_s=lambda: 1000.0)
-        self.evictor = Evictor(self.cache)
+        self.evictor = Eviction(self.cache)
         self.cache.on_idle = self.cache.trim
 
     def clean(self) -> None:

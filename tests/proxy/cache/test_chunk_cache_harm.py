@@ -13,7 +13,7 @@ from lodefs.chunkstore.format.names import digest_of
 from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.proxy.cache.cache_file import CacheFile
 from lodefs.proxy.cache.chunk_cache import Cache, CacheSettings, Flat, NewChunk
-from lodefs.proxy.cache.eviction import Evictor
+from lodefs.proxy.cache.eviction import Eviction
 from lodefs.proxy.runtime.counters import Counter, Counts
 from tests.support.proxy.rig import MIB
 
@@ -34,7 +34,7 @@ def counts() -> Counts:
 @pytest.fixture
 def cache(tmp_path: Path, counts: Counts) -> Iterator[Cache]:
     made = Cache(CacheSettings(tmp_path / "cache", 64 * MIB, free_size_bytes_min=0), counts)
-    Evictor(made)
+    Eviction(made)
     yield made
     made.close()
 
@@ -124,8 +124,8 @@ def test_harm_is_named(cache: Cache) -> None:
     assert cache.store(new(1), None)
     (slab,) = cache.files.values()
     assert isinstance(slab, CacheFile)
-    assert slab.harm() == ""
+    assert slab.damage() == ""
     os.truncate(slab.path, 3)
-    assert slab.harm() == "it was cut to 3 bytes"
+    assert slab.damage() == "it was cut to 3 bytes"
     slab.path.unlink()
-    assert slab.harm() == "it was removed"
+    assert slab.damage() == "it was removed"

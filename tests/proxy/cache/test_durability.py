@@ -17,7 +17,7 @@ from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.proxy.cache import durability, recovery
 from lodefs.proxy.cache.cache_file import CacheFile
 from lodefs.proxy.cache.chunk_cache import Cache, CacheSettings, Flat, NewChunk
-from lodefs.proxy.cache.eviction import Evictor
+from lodefs.proxy.cache.eviction import Eviction
 from lodefs.proxy.runtime.counters import Counter, Counts
 from tests.support.proxy.rig import MIB
 
@@ -32,7 +32,7 @@ class Opened(Cache):
         settings = CacheSettings(path, 64 * MIB, free_size_bytes_min=0)
         self.counts = Counts()
         super().__init__(settings, self.counts, boot=boot, now_s=lambda: 1000.0)
-        self.evictor = Evictor(self)
+        self.evictor = Eviction(self)
         if not self.files:
             for raw in RAWS:
                 digest = digest_of(raw)

@@ -15,7 +15,7 @@ from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.chunkstore.nodecache.kv import KeyValues
 from lodefs.chunkstore.nodecache.kv_rocks import RocksSecondary
 from lodefs.proxy.cache.chunk_cache import Cache, CacheSettings, Flat, NewChunk
-from lodefs.proxy.cache.eviction import Evictor
+from lodefs.proxy.cache.eviction import Eviction
 from lodefs.proxy.runtime.counters import Counter, Counts
 
 MIB = 1024 * 1024
@@ -67,7 +67,7 @@ def test_a_reader_with_an_old_view_finds_right_bytes_or_none(
 ) -> None:
     """Evicted and stored again behind its back: an old view never leads to other bytes."""
     cache = Cache(settings, Counts())
-    evictor = Evictor(cache)
+    evictor = Eviction(cache)
     cache.on_idle = cache.trim
     fill(cache)
     old = Reader(settings.path, tmp_path / "old")
@@ -86,7 +86,7 @@ def test_no_rows_stay_behind(settings: CacheSettings) -> None:
     """After everything was evicted the index holds no trace of it."""
     counts = Counts()
     cache = Cache(settings, counts)
-    evictor = Evictor(cache)
+    evictor = Eviction(cache)
     cache.on_idle = cache.trim
     fill(cache)
     evictor.free(100 * MIB)
@@ -101,7 +101,7 @@ def test_no_rows_stay_behind(settings: CacheSettings) -> None:
 def test_a_chunk_that_moved_keeps_its_row(settings: CacheSettings) -> None:
     """A chunk that was stored in two files stays known where only the older of them goes."""
     cache = Cache(settings, Counts())
-    evictor = Evictor(cache)
+    evictor = Eviction(cache)
     cache.on_idle = cache.trim
     chunk = NewChunk(digest_of(BIG), BIG, 0)
     cache.store([chunk], Flat(digest_of(BIG), len(BIG)))
@@ -134,7 +134,7 @@ def test_a_file_that_cannot_be_removed_now_goes_later(
 ) -> None:
     """A disk that refuses to remove a file does not end an eviction; it is tried again."""
     cache = Cache(settings, Counts())
-    evictor = Evictor(cache)
+    evictor = Eviction(cache)
     fill(cache)
     (slab,) = (file.path for file in cache.files.values() if not any(file.content))
 
@@ -156,7 +156,7 @@ def test_a_full_index_does_not_stop_eviction(settings: CacheSettings) -> None:
     """Where even deletions find no space, the bytes go all the same, which makes space; the rows
     go later."""
     cache = Cache(settings, Counts())
-    evictor = Evictor(cache)
+    evictor = Eviction(cache)
     cache.on_idle = cache.trim
     fill(cache)
     cache.kv = full = _Full(cache.kv)

@@ -15,7 +15,7 @@ from lodefs.chunkstore.nodecache.damage_reports import suspect, suspects
 from lodefs.proxy.cache import damage_check, durability, recovery
 from lodefs.proxy.cache.cache_file import CacheFile
 from lodefs.proxy.cache.chunk_cache import Cache, CacheSettings
-from lodefs.proxy.cache.eviction import Evictor
+from lodefs.proxy.cache.eviction import Eviction
 from lodefs.proxy.cache.scrub import ScrubSettings
 from lodefs.proxy.runtime.counters import Counts
 from lodefs.proxy.runtime.thread_pools import Pool
@@ -56,7 +56,7 @@ def test_recovery_holds_nothing_up(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     check = durability.check
 
     def wait(
-        cache: Cache, evictor: Evictor, file: CacheFile, *, stopping: Callable[[], bool]
+        cache: Cache, evictor: Eviction, file: CacheFile, *, stopping: Callable[[], bool]
     ) -> None:
         assert go_on.wait(60)
         check(cache, evictor, file, stopping=stopping)
@@ -124,7 +124,7 @@ def test_a_failure_does_not_end_the_upkeep(
         failures += 1
         raise error
 
-    def fail_of(_cache: Cache, _evictor: Evictor) -> None:
+    def fail_of(_cache: Cache, _evictor: Eviction) -> None:
         fail()
 
     async def run() -> None:
@@ -181,7 +181,9 @@ def test_nothing_goes_on_after_the_end(
     begun, closed = threading.Event(), threading.Event()
     found: list[bool] = []
 
-    def slow(_cache: Cache, _evictor: Evictor, *, stopping: Callable[[], bool], **_: object) -> int:
+    def slow(
+        _cache: Cache, _evictor: Eviction, *, stopping: Callable[[], bool], **_: object
+    ) -> int:
         begun.set()
         while not stopping():
             closed.wait(0.001)

@@ -26,7 +26,7 @@ from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.chunkstore.nodecache.layout import PinRow
 from lodefs.proxy.cache.cache_file import CacheFile
 from lodefs.proxy.cache.chunk_cache import Cache, CacheSettings, Flat, NewChunk
-from lodefs.proxy.cache.eviction import Evictor
+from lodefs.proxy.cache.eviction import Eviction
 from lodefs.proxy.cache.pins import Pins
 from lodefs.proxy.runtime.counters import Counter, Counts
 
@@ -53,7 +53,7 @@ class Rig:
         """The next process."""
         self.cache = Cache(self.settings, self.counts, now_s=lambda: self.now_s)
         self.cache.on_idle = self.cache.trim
-        self.evictor = Evictor(self.cache)
+        self.evictor = Eviction(self.cache)
         self.pins = Pins(self.cache)
 
     def restart(self) -> None:

@@ -16,7 +16,7 @@ from lodefs.chunkstore.errors import Unavailable
 from lodefs.chunkstore.format.names import digest_of
 from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.proxy.cache.cache_file import CacheFile
-from lodefs.proxy.cache.reader import CacheReads
+from lodefs.proxy.cache.reader import CacheReader
 from lodefs.proxy.runtime.counters import Counter
 from lodefs.proxy.service.store_node import StoreNode
 from tests.support.proxy.rig import MIB, Rig, read_path, until
@@ -114,7 +114,7 @@ def test_chunks_are_checked_up_to_the_first_wrong_one(tmp_path: Path) -> None:
             places = node._cache.find([layout.chunk_key(chunk_id) for chunk_id in ids])
             chunks = [(place, one) for place, one in zip(places, ids, strict=True) if place]
             assert len(chunks) == 3
-            reads = CacheReads(node._cache, node._evictor, node._pools)
+            reads = CacheReader(node._cache, node._evictor, node._pools)
             with file.path.open("r+b") as damaged:
                 damaged.seek(chunks[1][0].offset)
                 damaged.write(b"\0\0\0\0")

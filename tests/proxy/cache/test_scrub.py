@@ -19,7 +19,7 @@ from lodefs.chunkstore.nodecache.layout import FileKind, FileRow, FileState
 from lodefs.proxy.cache import scrub as scrubbing
 from lodefs.proxy.cache.cache_file import CacheFile
 from lodefs.proxy.cache.chunk_cache import Cache, CacheSettings, Flat, NewChunk
-from lodefs.proxy.cache.eviction import Evictor
+from lodefs.proxy.cache.eviction import Eviction
 from lodefs.proxy.cache.scrub import DAY_S, Coverage, Scrub, ScrubSettings, coverage, due
 from lodefs.proxy.runtime.counters import Counter, Counts
 from lodefs.proxy.service.store_node import NodeSettings
@@ -54,7 +54,7 @@ class Life:
         self.counts = Counts()
         settings = CacheSettings(path, 64 * MIB, free_size_bytes_min=0)
         self.cache = Cache(settings, self.counts, now_s=lambda: self.now_s)
-        self.evictor = Evictor(self.cache)
+        self.evictor = Eviction(self.cache)
         if not self.cache.files:
             for content in CONTENTS:
                 parts = [

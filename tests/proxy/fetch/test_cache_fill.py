@@ -16,12 +16,12 @@ from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.objects.interface import ObjectStore, Part
 from lodefs.chunkstore.types import Buffer
 from lodefs.proxy.cache.chunk_cache import Cache
-from lodefs.proxy.fetch.cache_fill import Filler
-from lodefs.proxy.fetch.known_damage import Spoilt
+from lodefs.proxy.fetch.cache_fill import CacheFill
+from lodefs.proxy.fetch.known_damage import DamagedChunks
 from lodefs.proxy.fetch.pack_indexes import PackIndexes
-from lodefs.proxy.fetch.pack_source import Loaded, StorePacks
+from lodefs.proxy.fetch.pack_source import PackIndexVersion, StorePacks
 from lodefs.proxy.runtime.counters import Counts
-from lodefs.proxy.runtime.origin import Begun
+from lodefs.proxy.runtime.origin import OnTransferStarted
 from lodefs.proxy.runtime.thread_pools import Pools
 from lodefs.proxy.service.store_node import StoreNode
 from tests.support.proxy.rig import MIB, Rig, read_path
@@ -132,7 +132,7 @@ class GoodPeers:
     """Other nodes that have what the store has spoilt, and answer unless they are away."""
 
     def __init__(self, objects: ObjectStore, origin: StorePacks) -> None:
-        self._whole = StorePacks(objects, Counts(), Spoilt())
+        self._whole = StorePacks(objects, Counts(), DamagedChunks())
         self._origin = origin
         self.is_away = False
         self.url = origin.url
@@ -144,27 +144,31 @@ class GoodPeers:
         """As of PackSource."""
         return True
 
-    def index(self, pack_id: PackId) -> Loaded:
+    def index(self, pack_id: PackId) -> PackIndexVersion:
         """As of PackSource."""
         return self._source().index(pack_id)
 
     def read(
-        self, loaded: Loaded, first: int, count: int, begun: Begun = lambda _origin: None
+        self,
+        loaded: PackIndexVersion,
+        first: int,
+        count: int,
+        begun: OnTransferStarted = lambda _origin: None,
     ) -> list[Buffer]:
         """As of PackSource."""
         return self._source().read(loaded, first, count, begun)
 
 
 @asynccontextmanager
-async def owner(rig: Rig) -> AsyncIterator[tuple[Filler, PackIndexes, GoodPeers]]:
+async def owner(rig: Rig) -> AsyncIterator[tuple[CacheFill, PackIndexes, GoodPeers]]:
     """The fetching parts of a node that is a pack's owner, over the store of a rig."""
-    counts, spoilt, pools = Counts(), Spoilt(), Pools()
+    counts, spoilt, pools = Counts(), DamagedChunks(), Pools()
     cache = Cache(rig.settings().cache, counts)
     origin = StorePacks(rig.objects, counts, spoilt)
     peers = GoodPeers(rig.objects.below, origin)
     indexes = PackIndexes(peers, origin, cache.kv, pools, deadline_s=60.0)
     try:
-        yield Filler(cache, indexes, peers, origin, spoilt), indexes, peers
+        yield CacheFill(cache, indexes, peers, origin, spoilt), indexes, peers
     finally:
         await pools.close()
         cache.close()

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from lodefs.chunkstore.errors import Corrupt
-from lodefs.proxy.fetch.known_damage import Spoilt
+from lodefs.proxy.fetch.known_damage import DamagedChunks
 
 
-def is_known(spoilt: Spoilt, key: str, first: int = 0, end: int = 1) -> bool:
+def is_known(spoilt: DamagedChunks, key: str, first: int = 0, end: int = 1) -> bool:
     try:
         spoilt.check(key, first, end)
     except Corrupt:
@@ -18,7 +18,7 @@ def is_known(spoilt: Spoilt, key: str, first: int = 0, end: int = 1) -> bool:
 
 def test_what_holds_a_spoilt_part_fails() -> None:
     """A read that holds all of a spoilt part cannot succeed; one that holds less of it may."""
-    spoilt = Spoilt()
+    spoilt = DamagedChunks()
     spoilt.note("a", Corrupt("bad"), 10, 12)
     found = [is_known(spoilt, "a", *part) for part in [(0, 10), (10, 11), (10, 12), (0, 99)]]
     assert found == [False, False, True, True]
@@ -30,7 +30,7 @@ def test_what_holds_a_spoilt_part_fails() -> None:
 def test_it_is_forgotten_soon() -> None:
     """After its time a spoilt thing is read again, and if it still is spoilt, known anew."""
     now_s = 0.0
-    spoilt = Spoilt(kept_for_s=5.0, clock_s=lambda: now_s)
+    spoilt = DamagedChunks(kept_for_s=5.0, clock_s=lambda: now_s)
     for _ in range(2):
         spoilt.note("a", Corrupt("bad"))
         now_s += 4.9
@@ -41,7 +41,7 @@ def test_it_is_forgotten_soon() -> None:
 
 def test_it_is_bounded() -> None:
     """Of too many spoilt things the oldest are forgotten."""
-    spoilt = Spoilt(entries_max=3)
+    spoilt = DamagedChunks(entries_max=3)
     for key in "abcad":
         spoilt.note(key, Corrupt("bad"))
     assert [key for key in "abcd" if is_known(spoilt, key)] == ["a", "c", "d"]

@@ -18,10 +18,10 @@ from lodefs.chunkstore.nodeapi.wire import Origin
 from lodefs.chunkstore.objects.interface import Part
 from lodefs.chunkstore.repo.pack_reader import read_index
 from lodefs.proxy.fetch.cache_fill import Filled, Unit
-from lodefs.proxy.fetch.pack_source import Loaded, WrongChunk
+from lodefs.proxy.fetch.pack_source import PackIndexVersion, WrongChunk
 from lodefs.proxy.fetch.single_flight import Fetcher
 from lodefs.proxy.runtime.counters import Counter, Counts
-from lodefs.proxy.runtime.origin import Begun
+from lodefs.proxy.runtime.origin import OnTransferStarted
 from lodefs.proxy.runtime.thread_pools import LARGE_SIZE_BYTES_MIN, LARGE_THREADS, Pools
 from tests.support.proxy.rig import MIB, REPO, Rig, read_path, until
 
@@ -164,12 +164,12 @@ class Fills:
 
     def __init__(self) -> None:
         self.begun: list[Unit] = []
-        self.begin_to_come: list[Begun] = []  # of each of them
+        self.begin_to_come: list[OnTransferStarted] = []  # of each of them
         self.error: Exception | None = None  # that each ends with
         self.damaged: tuple[int, int] | None = None  # what is known to be bad in the store
         self._may_end = threading.Semaphore(0)
 
-    def fill(self, _loaded: Loaded, unit: Unit, begun: Begun) -> Filled:
+    def fill(self, _loaded: PackIndexVersion, unit: Unit, begun: OnTransferStarted) -> Filled:
         self.begun.append(unit)
         self.begin_to_come.append(begun)
         assert self._may_end.acquire(timeout=60)
@@ -195,7 +195,7 @@ class Fills:
 @asynccontextmanager
 async def fetching(
     rig: Rig, *, threads: int = 32
-) -> AsyncIterator[tuple[Fetcher, Fills, Loaded, Counts]]:
+) -> AsyncIterator[tuple[Fetcher, Fills, PackIndexVersion, Counts]]:
     """A fetcher that lets chunks of 10,000 bytes run by two, and the index of BIG's pack."""
     entry = rig.maker.entry(b"big", BIG)
     index, etag = read_index(rig.objects, entry.segments[0].pack)
@@ -209,7 +209,7 @@ async def fetching(
         running_size_bytes_max=25_000,
     )
     try:
-        yield fetcher, fills, Loaded(index, etag), counts
+        yield fetcher, fills, PackIndexVersion(index, etag), counts
     finally:
         fills.end(100)
         await fetcher.close()
@@ -217,7 +217,7 @@ async def fetching(
             await pool.close()
 
 
-def unit_of(loaded: Loaded, first: int, count: int = 1) -> Unit:
+def unit_of(loaded: PackIndexVersion, first: int, count: int = 1) -> Unit:
     return Unit(loaded.index.pack_id, first, count)
 
 
@@ -424,8 +424,7 @@ def test_nobody_joins_a_flight_that_has_failed(rig: Rig) -> None:
             fills.error = WrongChunk("bad bytes", 2)
             failed = fetcher.demand(loaded, Unit(pack, 0, 4), 0)
             fills.end()
-            while not failed.task.done():  # noqa: ASYNC110
-                await asyncio.sleep(0)
+            await until(failed.task.done, poll_s=0)
             assert fetcher._flights[pack] == [failed]  # the turn in question
             assert fetcher.join(pack, 0) is None
             assert not fetcher.is_coming(pack, 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lodefs.proxy.http.admission import Admission, connections_by_door
+from lodefs.proxy.http.admission import Admission, connections_by_endpoint
 
 
 class Visitor:
@@ -26,7 +26,7 @@ def test_the_longest_idle_goes_and_strangers_first() -> None:
     door: Admission[Visitor] = Admission(4)
     for visitor in (busy, known, older, newer):
         door.add(visitor)
-    door.know(known)
+    door.authorize(known)
     door.used(older)
     for expected in (newer, older, known):
         assert door.make_room()
@@ -45,7 +45,7 @@ def test_the_longest_idle_goes_and_strangers_first() -> None:
 def test_doors_leave_descriptors(sockets_max: int | None, are_local: list[bool]) -> None:
     """However few descriptors there are: doors take no more together, a local door has no less than
     another, and none has more than was set."""
-    shares = connections_by_door(4096, are_local, sockets_max)
+    shares = connections_by_endpoint(4096, are_local, sockets_max)
     if sockets_max is None:
         assert shares == [4096] * len(are_local)
         return
@@ -56,5 +56,5 @@ def test_doors_leave_descriptors(sockets_max: int | None, are_local: list[bool])
 
 def test_settings_that_fit_are_kept() -> None:
     """Where there are descriptors enough, each door has what was set."""
-    assert connections_by_door(4096, [True, False, False], 20_000) == [4096] * 3
-    assert connections_by_door(100, [True, False], 1024) == [100, 100]
+    assert connections_by_endpoint(4096, [True, False, False], 20_000) == [4096] * 3
+    assert connections_by_endpoint(100, [True, False], 1024) == [100, 100]

@@ -13,7 +13,7 @@ import pytest
 from lodefs.chunkstore.nodeapi.wire import Node as Entry
 from lodefs.chunkstore.nodeapi.wire import Snapshot
 from lodefs.chunkstore.types import Buffer
-from lodefs.proxy.http.admission import Limits
+from lodefs.proxy.http.admission import ClientLimits
 from lodefs.proxy.http.tokens import create_token
 from tests.support.proxy.fake_node import DictNode, RunningProxy, exchange, start_proxy
 
@@ -47,7 +47,7 @@ def test_too_many_connections_are_told() -> None:
     is room again."""
     node = GatedNode()
     with (
-        start_proxy(node, limits=Limits(connections_max=1)) as proxy,
+        start_proxy(node, limits=ClientLimits(connections_max=1)) as proxy,
         ThreadPoolExecutor(1) as pool,
     ):
         with proxy.client() as first:
@@ -73,7 +73,7 @@ def test_a_full_door_lets_the_longest_idle_client_go(tmp_path: Path) -> None:
     token = {"Authorization": f"Bearer {create_token(tokens_file, 'one', ['*'], now_s=1)}"}
     with (
         start_proxy(
-            DictNode(FILES), limits=Limits(connections_max=3), tokens_file=tokens_file
+            DictNode(FILES), limits=ClientLimits(connections_max=3), tokens_file=tokens_file
         ) as proxy,
         proxy.client(tcp=True) as known,
         proxy.client(tcp=True) as older,
@@ -95,7 +95,7 @@ def test_a_door_takes_no_room_from_another() -> None:
     """While TCP has all connections and requests that it may have, the Unix socket answers."""
     node = GatedNode()
     with (
-        start_proxy(node, limits=Limits(connections_max=2, streams_max=1)) as proxy,
+        start_proxy(node, limits=ClientLimits(connections_max=2, streams_max=1)) as proxy,
         ThreadPoolExecutor(2) as pool,
         proxy.client(tcp=True) as first,
         proxy.client(tcp=True) as second,
@@ -118,7 +118,7 @@ def test_too_many_requests_at_once_are_told() -> None:
     """Beyond the limit of streams the answer is 503, but the proxy still says that it lives."""
     node = GatedNode()
     with (
-        start_proxy(node, limits=Limits(streams_max=1)) as proxy,
+        start_proxy(node, limits=ClientLimits(streams_max=1)) as proxy,
         ThreadPoolExecutor(1) as pool,
         proxy.client() as slow,
         proxy.client() as other,
@@ -137,7 +137,7 @@ def test_too_many_requests_at_once_are_told() -> None:
 def test_an_idle_client_is_cut() -> None:
     """A connection on which nothing is asked is ended, and so is one that sends half a request
     and then a byte now and then."""
-    limits = Limits(idle_timeout_s=100)
+    limits = ClientLimits(idle_timeout_s=100)
     with (
         start_proxy(DictNode(FILES), limits=limits) as proxy,
         proxy.connect() as silent,
@@ -161,7 +161,7 @@ def test_a_client_without_a_token_is_cut_early(tmp_path: Path) -> None:
     socket everybody has the whole time."""
     tokens_file = tmp_path / "tokens.json"
     token = {"Authorization": f"Bearer {create_token(tokens_file, 'one', ['*'], now_s=1)}"}
-    limits = Limits(idle_timeout_s=100, first_timeout_s=10)
+    limits = ClientLimits(idle_timeout_s=100, first_timeout_s=10)
     with (
         start_proxy(DictNode(FILES), limits=limits, tokens_file=tokens_file) as proxy,
         proxy.connect(tcp=True) as silent,
@@ -212,7 +212,7 @@ def test_a_request_being_answered_is_not_idle() -> None:
     """However long the store takes, its reader is not cut as idle."""
     node = GatedNode()
     with (
-        start_proxy(node, limits=Limits(idle_timeout_s=10)) as proxy,
+        start_proxy(node, limits=ClientLimits(idle_timeout_s=10)) as proxy,
         ThreadPoolExecutor(1) as pool,
         proxy.client() as client,
     ):
@@ -229,7 +229,7 @@ def test_a_client_that_does_not_read_is_cut(hot: bool) -> None:
     that the body is not complete."""
     node = DictNode(FILES, extents=hot)
     try:
-        with start_proxy(node, limits=Limits(write_timeout_s=100)) as proxy:
+        with start_proxy(node, limits=ClientLimits(write_timeout_s=100)) as proxy:
             with proxy.connect() as connected:
                 asked = b"GET /files/demo@%b/big HTTP/1.1\r\nHost: x\r\n" % node.commit.encode()
                 if hot:
@@ -264,7 +264,7 @@ def test_a_listing_that_is_not_read_counts_as_a_stream() -> None:
     more is refused, and when they have been read there is room again."""
     node = DictNode({b"%03d" % n + b"n" * 250: b"" for n in range(900)})
     target = "/list/demo@main?limit=4096"
-    with start_proxy(node, limits=Limits(streams_max=2)) as proxy:
+    with start_proxy(node, limits=ClientLimits(streams_max=2)) as proxy:
         slow = [proxy.connect(), proxy.connect()]
         for connected in slow:
             connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)

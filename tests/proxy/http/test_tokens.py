@@ -23,7 +23,7 @@ from lodefs.chunkstore.errors import (
 from lodefs.chunkstore.nodeapi.wire import Node as Entry
 from lodefs.chunkstore.nodeapi.wire import Snapshot
 from lodefs.proxy.http import tokens
-from lodefs.proxy.http.endpoint import Door
+from lodefs.proxy.http.endpoint import Endpoint
 from lodefs.proxy.http.token_watch import TokenWatch
 from lodefs.proxy.http.tokens import (
     TOKEN_PREFIX,
@@ -235,7 +235,7 @@ def test_doors_with_the_same_tokens(path: Path) -> None:
         create_token(path, "good", ["demo"], now_s=NOW_S)
         book = TokenBook(path)
         with socket.socket() as one, socket.socket() as two:
-            doors = [Door(one, book), Door(two, book)]
+            doors = [Endpoint(one, book), Endpoint(two, book)]
             for door in doors:
                 door.blocks.add(b"headers", "demo", door.blocks.generation)
             watch = TokenWatch(doors)

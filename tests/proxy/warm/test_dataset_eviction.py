@@ -30,9 +30,9 @@ def rig(tmp_path: Path) -> Rig:
 
 async def warm(node: StoreNode, request: WarmRequest) -> None:
     """A whole job that succeeds."""
-    job = await node.upkeep.warm(request)
+    job = await node.cache_control.warm(request)
     await until(lambda: not node._warmer._warmer.job(job.id).is_running)
-    assert (await node.upkeep.warm_status(job.id)).state == "done"
+    assert (await node.cache_control.warm_status(job.id)).state == "done"
 
 
 def test_a_dataset_goes_whole(rig: Rig) -> None:
@@ -41,15 +41,15 @@ def test_a_dataset_goes_whole(rig: Rig) -> None:
     async def work(node: StoreNode) -> None:
         await warm(node, WarmRequest(REPO))
         used = node.status()["cache_used_bytes"]
-        foretold = await node.upkeep.evict(EvictRequest(REPO, dry_run=True))
+        foretold = await node.cache_control.evict(EvictRequest(REPO, dry_run=True))
         assert node.status()["cache_used_bytes"] == used
-        view = await node.upkeep.evict(EvictRequest(REPO))
+        view = await node.cache_control.evict(EvictRequest(REPO))
         assert view.freed_bytes == view.wanted_bytes == used == foretold.freed_bytes
         assert view.cache_files == foretold.cache_files == 3
         assert (view.kept_cache_files, view.pins, view.held_by) == (0, [], [])
         assert node.status()["cache_used_bytes"] == 0
         assert await read_path(node, b"a/big") == BIG
-        again = await node.upkeep.evict(EvictRequest(REPO, rev="main", path="small"))
+        again = await node.cache_control.evict(EvictRequest(REPO, rev="main", path="small"))
         assert again.cache_files == 0
 
     run(rig, work)
@@ -60,7 +60,7 @@ def test_a_part_goes_and_the_rest_stays(rig: Rig) -> None:
 
     async def work(node: StoreNode) -> None:
         await warm(node, WarmRequest(REPO))
-        view = await node.upkeep.evict(EvictRequest(REPO, rev="main", path="b"))
+        view = await node.cache_control.evict(EvictRequest(REPO, rev="main", path="b"))
         assert (view.cache_files, view.freed_bytes) == (1, MIB)
         rig.reset()
         assert await read_path(node, b"a/big") == BIG
@@ -75,7 +75,7 @@ def test_data_of_others_that_goes_along_is_told(rig: Rig) -> None:
     async def work(node: StoreNode) -> None:
         await warm(node, WarmRequest(REPO, paths=["small"]))
         await warm(node, WarmRequest(OTHER, paths=["x"]))
-        view = await node.upkeep.evict(EvictRequest(OTHER))
+        view = await node.cache_control.evict(EvictRequest(OTHER))
         assert (view.cache_files, view.wanted_bytes, view.freed_bytes) == (1, 7000, 107_000)
 
     run(rig, work)
@@ -87,15 +87,15 @@ def test_pins_within_go_and_others_hold(rig: Rig) -> None:
     async def work(node: StoreNode) -> None:
         await warm(node, WarmRequest(REPO, pin_s=600))
         await warm(node, WarmRequest(REPO, paths=["a/big"], pin_s=700))
-        view = await node.upkeep.evict(EvictRequest(REPO, rev="main", path="a"))
+        view = await node.cache_control.evict(EvictRequest(REPO, rev="main", path="a"))
         assert [pin.path for pin in view.pins] == ["a/big"]
         assert (view.cache_files, view.kept_cache_files, view.kept_bytes) == (0, 1, 2 * MIB)
         assert [pin.path for pin in view.held_by] == [""]
-        view = await node.upkeep.evict(EvictRequest(REPO))
+        view = await node.cache_control.evict(EvictRequest(REPO))
         assert (len(view.pins), view.cache_files) == (1, 3)
         await warm(node, WarmRequest(OTHER, pin_s=600))
         await warm(node, WarmRequest(REPO, pin_s=600))
-        view = await node.upkeep.evict(EvictRequest(REPO))
+        view = await node.cache_control.evict(EvictRequest(REPO))
         assert [pin.repo for pin in view.pins] == [REPO]
         assert {pin.repo for pin in view.held_by} == {OTHER}
         rig.reset()
@@ -115,21 +115,21 @@ def test_an_owner_lets_go_of_its_own_alone(rig: Rig) -> None:
         let_go = EvictRequest(REPO, pins_only=True, owner="docker")
         await warm(node, WarmRequest(REPO, pin_s=600))
         await warm(node, WarmRequest(REPO, pin_s=900, owner="docker"))
-        (pin,) = (await node.upkeep.pins()).pins
+        (pin,) = (await node.cache_control.pins()).pins
         assert pin.owners == ["docker"]
-        view = await node.upkeep.evict(msgspec.structs.replace(let_go, dry_run=True))
+        view = await node.cache_control.evict(msgspec.structs.replace(let_go, dry_run=True))
         assert view.pins == []
-        assert (await node.upkeep.pins()).pins == [pin]
+        assert (await node.cache_control.pins()).pins == [pin]
         for _ in range(2):
-            assert (await node.upkeep.evict(let_go)).pins == []
-        (left,) = (await node.upkeep.pins()).pins
+            assert (await node.cache_control.evict(let_go)).pins == []
+        (left,) = (await node.cache_control.pins()).pins
         assert (left.id, left.owners) == (pin.id, [])
         assert left.pinned_until_s < pin.pinned_until_s - 200
         await warm(node, WarmRequest(REPO, pin_s=900, owner="docker"))
-        assert len((await node.upkeep.evict(EvictRequest(REPO, pins_only=True))).pins) == 1
+        assert len((await node.cache_control.evict(EvictRequest(REPO, pins_only=True))).pins) == 1
         await warm(node, WarmRequest(REPO, pin_s=900, owner="docker"))
-        assert len((await node.upkeep.evict(let_go)).pins) == 1
-        assert (await node.upkeep.pins()).pins == []
+        assert len((await node.cache_control.evict(let_go)).pins) == 1
+        assert (await node.cache_control.pins()).pins == []
 
     run(rig, work)
 
@@ -140,10 +140,10 @@ def test_pins_only(rig: Rig) -> None:
     async def work(node: StoreNode) -> None:
         await warm(node, WarmRequest(REPO, pin_s=600))
         used = node.status()["cache_used_bytes"]
-        view = await node.upkeep.evict(EvictRequest(REPO, rev="main", pins_only=True))
+        view = await node.cache_control.evict(EvictRequest(REPO, rev="main", pins_only=True))
         assert (len(view.pins), view.cache_files) == (1, 0)
         assert node.status()["cache_used_bytes"] == used
-        assert (await node.upkeep.pins()).pins == []
+        assert (await node.cache_control.pins()).pins == []
         node._evictor.free(100 * MIB)
         assert node.status()["cache_used_bytes"] == 0
 
@@ -156,7 +156,7 @@ def test_everything(rig: Rig) -> None:
     async def work(node: StoreNode) -> None:
         await warm(node, WarmRequest(REPO, pin_s=600))
         await warm(node, WarmRequest(OTHER))
-        view = await node.upkeep.evict(EvictRequest(everything=True))
+        view = await node.cache_control.evict(EvictRequest(everything=True))
         assert len(view.pins) == 1
         assert node.status()["cache_used_bytes"] == 0
         assert view.freed_bytes > 0
@@ -172,10 +172,10 @@ def test_commits_are_told_apart(rig: Rig) -> None:
     async def work(node: StoreNode) -> None:
         for rev in (first, "main"):
             await warm(node, WarmRequest(REPO, rev=rev, pin_s=600))
-        view = await node.upkeep.evict(EvictRequest(REPO, rev="main"))
+        view = await node.cache_control.evict(EvictRequest(REPO, rev="main"))
         assert (len(view.pins), view.freed_bytes) == (1, MIB)
-        assert [pin.commit for pin in (await node.upkeep.pins()).pins] == [first]
-        view = await node.upkeep.evict(EvictRequest(REPO))
+        assert [pin.commit for pin in (await node.cache_control.pins()).pins] == [first]
+        view = await node.cache_control.evict(EvictRequest(REPO))
         assert (len(view.pins), view.cache_files) == (1, 3)
 
     run(rig, work)
@@ -189,7 +189,7 @@ def test_open_readers_go_on(rig: Rig) -> None:
         (path,) = [one for one in (rig.directory / "cache/flat").rglob("*") if one.is_file()]
         with path.open("rb") as reader:
             half = os.pread(reader.fileno(), MIB, 0)
-            await node.upkeep.evict(EvictRequest(REPO))
+            await node.cache_control.evict(EvictRequest(REPO))
             assert not path.exists()
             assert half + os.pread(reader.fileno(), MIB, MIB) == BIG
 
@@ -212,8 +212,8 @@ def test_bad_requests(rig: Rig) -> None:
             (EvictRequest(REPO, rev="v9"), NotFound),
         ):
             with pytest.raises(kind):
-                await node.upkeep.evict(request)
-        view = await node.upkeep.evict(EvictRequest("never/seen"))
+                await node.cache_control.evict(request)
+        view = await node.cache_control.evict(EvictRequest("never/seen"))
         assert (view.cache_files, view.pins) == (0, [])
         assert node.status()["cache_used_bytes"] == used
 

@@ -50,7 +50,7 @@ def rig(tmp_path: Path) -> Rig:
 
 async def warm(node: StoreNode, request: WarmRequest | None = None) -> WarmStatus:
     """A whole job."""
-    return await ended(node, await node.upkeep.warm(request or WarmRequest(REPO)))
+    return await ended(node, await node.cache_control.warm(request or WarmRequest(REPO)))
 
 
 async def check_all_here(rig: Rig, node: StoreNode, paths: list[bytes] | None = None) -> None:
@@ -176,10 +176,10 @@ def test_bad_requests_are_refused_at_once(rig: Rig) -> None:
             (WarmRequest(REPO, all_nodes=True), InvalidInput),
         ):
             with pytest.raises(kind):
-                await node.upkeep.warm(request)
-        assert (await node.upkeep.warm_jobs()).jobs == []
+                await node.cache_control.warm(request)
+        assert (await node.cache_control.warm_jobs()).jobs == []
         with pytest.raises(NotFound):
-            await node.upkeep.warm_status("0" * 16)
+            await node.cache_control.warm_status("0" * 16)
 
     run(rig, work)
 
@@ -199,7 +199,7 @@ def test_pinned_data_survives_eviction_and_restart(rig: Rig) -> None:
 
     async def next_process(node: StoreNode) -> None:
         node._evictor.free(1000 * MIB)
-        (pin,) = (await node.upkeep.pins()).pins
+        (pin,) = (await node.cache_control.pins()).pins
         assert (pin.path, pin.is_complete) == ("small", True)
         await check_all_here(rig, node, list(SMALL))
 
@@ -225,7 +225,7 @@ def test_asking_again_renews_the_pin(rig: Rig) -> None:
     async def work(node: StoreNode) -> None:
         for pin_s, paths in ((3600, ["small", "big"]), (7200, ["big", "small"])):
             await warm(node, WarmRequest(REPO, paths=paths, pin_s=pin_s))
-        (pin,) = (await node.upkeep.pins()).pins
+        (pin,) = (await node.cache_control.pins()).pins
         assert pin.pinned_until_s > node._cache.now_s() + 7000
 
     run(rig, work)
@@ -290,15 +290,15 @@ def test_a_cancelled_job_ends_and_its_pin_goes(rig: Rig) -> None:
 
     async def work(node: StoreNode) -> None:
         await warm(node, WarmRequest(REPO, paths=["empty"], pin_s=60))
-        before = (await node.upkeep.pins()).pins
+        before = (await node.cache_control.pins()).pins
         gate = Gate(rig)
-        job = await node.upkeep.warm(WarmRequest(REPO, paths=["big"], pin_s=60))
+        job = await node.cache_control.warm(WarmRequest(REPO, paths=["big"], pin_s=60))
         await until(lambda: gate.held > 0)
-        status = await node.upkeep.cancel_warm(job.id)
+        status = await node.cache_control.cancel_warm(job.id)
         assert status.state == "cancelled"
         gate.open()
-        assert (await node.upkeep.warm_status(job.id)).state == "cancelled"
-        assert (await node.upkeep.pins()).pins == before
+        assert (await node.cache_control.warm_status(job.id)).state == "cancelled"
+        assert (await node.cache_control.pins()).pins == before
         assert (await warm(node)).state == "done"
 
     run(rig, work)
@@ -312,7 +312,7 @@ def test_readers_share_the_fetches_of_a_job(rig: Rig) -> None:
         await read_path(node, b"one/two/three")
         gate = Gate(rig)
         rig.reset()
-        job = await node.upkeep.warm(WarmRequest(REPO, paths=["big"]))
+        job = await node.cache_control.warm(WarmRequest(REPO, paths=["big"]))
         await until(lambda: node._fetcher.bulk_bytes > 0 or gate.held > 3)
         reading = asyncio.create_task(read_path(node, b"big"))
         gate.open()
@@ -426,14 +426,14 @@ def test_jobs_are_bounded(rig: Rig) -> None:
     async def work(node: StoreNode) -> None:
         await node.snapshot(REPO, "main")
         gate = Gate(rig)
-        jobs = [await node.upkeep.warm(WarmRequest(REPO)) for _ in range(JOBS_MAX)]
+        jobs = [await node.cache_control.warm(WarmRequest(REPO)) for _ in range(JOBS_MAX)]
         with pytest.raises(Unavailable, match="run already"):
-            await node.upkeep.warm(WarmRequest(REPO))
+            await node.cache_control.warm(WarmRequest(REPO))
         gate.open()
         for job in jobs:
             assert (await ended(node, job)).state == "done"
         assert (await warm(node)).state == "done"
-        listed = [job.id for job in (await node.upkeep.warm_jobs()).jobs]
+        listed = [job.id for job in (await node.cache_control.warm_jobs()).jobs]
         assert listed[1:] == [job.id for job in reversed(jobs)]
 
     run(rig, work)
@@ -447,7 +447,7 @@ def test_closing_ends_jobs_and_keeps_their_pins(rig: Rig) -> None:
             await node.snapshot(REPO, "main")
             await warm(node, WarmRequest(REPO, paths=["small"], pin_s=600))
             gate = Gate(rig)
-            await node.upkeep.warm(WarmRequest(REPO, pin_s=600))
+            await node.cache_control.warm(WarmRequest(REPO, pin_s=600))
             await until(lambda: gate.held > 0)
             gate.open()
 
@@ -455,10 +455,10 @@ def test_closing_ends_jobs_and_keeps_their_pins(rig: Rig) -> None:
     rig.objects.answer = lambda _key, part: part
 
     async def next_process(node: StoreNode) -> None:
-        states = {pin.path: pin.is_complete for pin in (await node.upkeep.pins()).pins}
+        states = {pin.path: pin.is_complete for pin in (await node.cache_control.pins()).pins}
         assert states == {"small": True, "": False}
         assert (await warm(node, WarmRequest(REPO, pin_s=600))).state == "done"
-        assert all(pin.is_complete for pin in (await node.upkeep.pins()).pins)
+        assert all(pin.is_complete for pin in (await node.cache_control.pins()).pins)
 
     run(rig, next_process)
 
@@ -508,7 +508,7 @@ def test_figures_of_the_node(rig: Rig) -> None:
     async def work(node: StoreNode) -> None:
         await warm(node, WarmRequest(REPO, pin_s=60))
         assert node.status()["warm_jobs"] == 0
-        assert (await node.upkeep.pins()).pinned_bytes == node.status()["cache_used_bytes"]
+        assert (await node.cache_control.pins()).pinned_bytes == node.status()["cache_used_bytes"]
 
     run(rig, work)
     assert Counts().values[Counter.PINNED_FULL] == 0

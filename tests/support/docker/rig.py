@@ -20,9 +20,10 @@ from lodefs.mount.docker.volume_files import Records
 from lodefs.mount.docker.volume_table import Clock, Table
 from lodefs.mount.docker.volumes import Volumes
 from lodefs.mount.node.interface import NodeMounts
-from tests.support.docker.memory_mounts import MemoryMounts, Repo
+from tests.support.docker.memory_mounts import Gate, MemoryMounts, Repo
 
 WAIT_S = 60.0
+LATE_S = 0.05
 OLD, NEW = "c1" * 32, "c2" * 32
 DIRECTORIES = frozenset({b"", b"train"})
 
@@ -66,6 +67,18 @@ class Hands:
         return Clock(lambda: self.now_s, lambda: self.uptime_s, self.boot)
 
 
+class GatedCalls(Calls):
+    """Work whose callers begin to wait when it has reached ``gate``, if that is set: a test that
+    makes them late does not depend on how soon a thread starts."""
+
+    gate: Gate | None = None
+
+    def _join(self, *arguments: Any, **more: Any) -> Any:
+        call = super()._join(*arguments, **more)
+        assert self.gate is None or self.gate.reached.wait(WAIT_S)
+        return call
+
+
 class Rig:
     """A plugin without its server. Rounds of upkeep are made by hand."""
 
@@ -82,11 +95,22 @@ class Rig:
         self.node = node
         self.records = records or Records(state)
         self.table = Table(self.records, self.hands.clock())
-        self.calls, self.chores = Calls(), Calls()
+        self.calls, self.chores = GatedCalls(), Calls()
         self.volumes = Volumes(
             self.table, node, self.calls, split_url, answer_timeout_s=answer_timeout_s
         )
         self.upkeep = Upkeep(self.table, node, self.volumes, self.chores, threading.Event())
+
+    @contextmanager
+    def late_at(self, gate: Gate | None = None) -> Iterator[None]:
+        """Inside the block a caller's time is over soon after his work has reached the gate."""
+        answer_timeout_s, self.volumes._answer_timeout_s = self.volumes._answer_timeout_s, LATE_S
+        self.calls.gate = gate
+        try:
+            yield
+        finally:
+            self.volumes._answer_timeout_s = answer_timeout_s
+            self.calls.gate = None
 
     def round(self, times: int = 1) -> None:
         """Look and do, to the end."""

@@ -12,7 +12,7 @@ from lodefs.settings.session import Session
 
 
 @dataclass(frozen=True)
-class Ran:
+class CommandResult:
     """What one command did."""
 
     code: int
@@ -42,4 +42,4 @@ class MemorySession(Session):
         return self._memory
 
 
-Lodefs = Callable[..., Ran]  # of arguments; keywords are the environment
+Lodefs = Callable[..., CommandResult]  # of arguments; keywords are the environment

@@ -10,7 +10,7 @@ from functools import partial
 
 from lodefs.chunkstore.system.sockets import listen_tcp
 from lodefs.proxy.cache.chunk_cache import Cache, CacheSettings
-from lodefs.proxy.http.endpoint import Door
+from lodefs.proxy.http.endpoint import Endpoint
 from lodefs.proxy.http.server import ProxyServer
 from lodefs.proxy.peers.client.connection_pool import Connections
 from lodefs.proxy.peers.membership.addresses import Addresses
@@ -18,7 +18,7 @@ from lodefs.proxy.peers.membership.members import StaticMembers
 from lodefs.proxy.peers.membership.peer import Peer
 from lodefs.proxy.peers.membership.prober import Prober
 from lodefs.proxy.peers.membership.readiness import probe
-from lodefs.proxy.peers.peering import Limits, Peering
+from lodefs.proxy.peers.peering import ClientLimits, Peering
 from lodefs.proxy.peers.security.request_signing import HmacAuthenticator
 from lodefs.proxy.peers.security.tls import PeerTls
 from lodefs.proxy.runtime.counters import Counter, Counts
@@ -57,7 +57,7 @@ async def cluster_of(
     count: int,
     *,
     others: Sequence[Peer] = (),
-    limits: Limits | None = None,
+    limits: ClientLimits | None = None,
     tls: Sequence[PeerTls] = (),
     seen: Callable[[tuple[Peer, ...]], Callable[[], tuple[Peer, ...]]] | None = None,
     cache_size_bytes_max: int = 64 * MIB,
@@ -82,7 +82,12 @@ async def cluster_of(
             secret = secrets[number] if secrets else SECRET
             authenticator = HmacAuthenticator(partial(list[bytes], (secret,)), own)
             peering = Peering(
-                members_now, own, authenticator, connections, limits or Limits(), clock_s=clock_s
+                members_now,
+                own,
+                authenticator,
+                connections,
+                limits or ClientLimits(),
+                clock_s=clock_s,
             )
             peering.prober = prober_of(peering, addresses_of, authenticator, own_tls)
             stack.push_async_callback(peering.prober.close)
@@ -96,7 +101,7 @@ async def cluster_of(
             stack.callback(peering.close)
             server = ProxyServer(node, version="test")
             context = own_tls.server() if own_tls else None
-            await server.start([Door(listener, desk=node.peer_desk, tls=context)])
+            await server.start([Endpoint(listener, desk=node.peer_desk, tls=context)])
             stack.push_async_callback(server.stop, 0)
             members.append(Member(address, node, server, peering))
         yield members

@@ -13,13 +13,13 @@ from lodefs.chunkstore.nodeapi.cache_control import (
     WarmRequest,
     WarmStatus,
 )
-from lodefs.proxy.cache_control import Upkeep
+from lodefs.proxy.cache_control import CacheControl
 from lodefs.proxy.warm.path_patterns import Selection
 
 COMMIT = "ab" * 32
 
 
-class MemoryUpkeep(Upkeep):
+class MemoryCacheControl(CacheControl):
     """Takes note of what it is asked. ``statuses`` are its jobs, which a test may change."""
 
     def __init__(self) -> None:

@@ -27,9 +27,9 @@ from lodefs.chunkstore.nodeapi.wire import CachePlace, Page, Snapshot, Used
 from lodefs.chunkstore.nodeapi.wire import Node as Entry
 from lodefs.chunkstore.system.sockets import listen_tcp, listen_unix
 from lodefs.chunkstore.types import Buffer
-from lodefs.proxy.cache_control import Upkeep
-from lodefs.proxy.http.admission import Limits
-from lodefs.proxy.http.endpoint import Door
+from lodefs.proxy.cache_control import CacheControl
+from lodefs.proxy.http.admission import ClientLimits
+from lodefs.proxy.http.endpoint import Endpoint
 from lodefs.proxy.http.server import ProxyServer
 from lodefs.proxy.http.tokens import TokenBook
 from lodefs.proxy.node import Extent, Node
@@ -92,7 +92,7 @@ class DictNode:
         self.figures: dict[str, object] = {}
         self.place: CachePlace | None = None
         self.reports: list[Used] = []
-        self.upkeep: Upkeep | None = None
+        self.cache_control: CacheControl | None = None
         self._add(b"", ROOT_INO, ROOT_INO, Kind.DIRECTORY, b"")
         for path in sorted(files):
             self._add_path(path, files[path])
@@ -379,7 +379,7 @@ def start_proxy(
     *,
     tokens_file: Path | None = None,
     metrics_anonymous: bool = False,
-    limits: Limits | None = None,
+    limits: ClientLimits | None = None,
     hot_path: bool = True,
     socket_path: Path | None = None,
     tcp_is_local: bool = False,
@@ -402,8 +402,8 @@ def start_proxy(
 
         async def serve_node(node: Node) -> None:
             server = ProxyServer(node, version="test", limits=limits, hot_path=hot_path)
-            unix = Door(listen_unix(path, mode=0o600), is_local=True)
-            tcp = Door(
+            unix = Endpoint(listen_unix(path, mode=0o600), is_local=True)
+            tcp = Endpoint(
                 listen_tcp("127.0.0.1", 0),
                 tokens,
                 info_is_open=metrics_anonymous,

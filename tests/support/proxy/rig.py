@@ -165,13 +165,16 @@ async def ended(node: StoreNode, job: WarmStatus) -> WarmStatus:
     """A warm job of a node when it is over. TimeoutError."""
     async with asyncio.timeout(60):
         # nobody could set an event here
-        while (status := await node.upkeep.warm_status(job.id)).state in RUNNING:  # noqa: ASYNC110
+        while (status := await node.cache_control.warm_status(job.id)).state in RUNNING:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
     return status
 
 
-async def until(condition: Callable[[], bool], *, timeout_s: float = 60.0) -> None:
-    """Returns when a condition of the event loop's own has come true; TimeoutError."""
+async def until(
+    condition: Callable[[], bool], *, poll_s: float = 0.001, timeout_s: float = 60.0
+) -> None:
+    """Returns when a condition of the event loop's own is true; ``poll_s`` 0 checks at each turn
+    of the loop. Raises: TimeoutError."""
     async with asyncio.timeout(timeout_s):
         while not condition():  # noqa: ASYNC110 - nobody could set an event here
-            await asyncio.sleep(0.001)
+            await asyncio.sleep(poll_s)

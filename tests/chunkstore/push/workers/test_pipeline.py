@@ -1,4 +1,4 @@
-"""The order of a push: units that are planned before a lane is free."""
+"""The order of a push: units that are planned before a worker is free."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from lodefs.chunkstore.format.chunking import ChunkingParams
 from lodefs.chunkstore.push.workers.pipeline import Pipeline
-from lodefs.chunkstore.push.workers.shared_slots import Arena
+from lodefs.chunkstore.push.workers.shared_slots import SharedSlots
 from lodefs.chunkstore.push.workers.source_files import SourceFile
 from lodefs.chunkstore.push.workers.window_join import CutUnit
 from lodefs.chunkstore.push.workers.work_units import Planner, UnitLimits
@@ -28,8 +28,8 @@ class Nothing:
 
 
 def test_planning_ahead_is_bounded_and_keeps_the_order() -> None:
-    """Only so much of a scan is gone through early, and lanes get it in the order of the files."""
-    arena = Arena(len(FILES), LIMITS.slot_data_bytes, LIMITS.slot_messages_bytes)
+    """Only so much of a scan is gone through early, and in the order of the files."""
+    arena = SharedSlots(len(FILES), LIMITS.slot_data_bytes, LIMITS.slot_messages_bytes)
     scan = iter(FILES)
     pipeline = Pipeline(Planner(scan, LIMITS), arena.slots, LIMITS.params, Nothing())
     while pipeline.plan_ahead():

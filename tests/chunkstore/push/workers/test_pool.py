@@ -1,4 +1,4 @@
-"""Lanes of both kinds: what the sink sees is what the files hold."""
+"""Workers of both kinds: what the sink sees is what the files hold."""
 
 from __future__ import annotations
 
@@ -16,31 +16,32 @@ from lodefs.chunkstore.format.chunking import ChunkingParams, cut
 from lodefs.chunkstore.format.compression import decompress
 from lodefs.chunkstore.format.names import digest_of
 from lodefs.chunkstore.push.workers import worker
-from lodefs.chunkstore.push.workers.pool import CutUnit, InlineLanes, Lanes, ProcessLanes
+from lodefs.chunkstore.push.workers.pool import InlineWorkers, WorkerPool, Workers
 from lodefs.chunkstore.push.workers.source_files import FileStat, SourceFile
+from lodefs.chunkstore.push.workers.window_join import CutUnit
 from lodefs.chunkstore.types import Buffer
 
 PARAMS = ChunkingParams(64, 256, 1024)
-Make = Callable[[], InlineLanes | ProcessLanes]
+Make = Callable[[], InlineWorkers | WorkerPool]
 
 
-def inline() -> InlineLanes:
-    return InlineLanes(PARAMS, unit_bytes=4096, files_max=7)
+def inline() -> InlineWorkers:
+    return InlineWorkers(PARAMS, unit_bytes=4096, files_max=7)
 
 
-def processes() -> ProcessLanes:
-    return ProcessLanes(PARAMS, unit_bytes=4096, files_max=7, workers=2)
+def processes() -> WorkerPool:
+    return WorkerPool(PARAMS, unit_bytes=4096, files_max=7, workers=2)
 
 
 @pytest.fixture(params=[inline, processes], ids=["inline", "processes"])
 def make(request: pytest.FixtureRequest) -> Make:
-    """Makes lanes of one kind; tests that patch the reading do so before."""
+    """Makes workers of one kind; tests that patch the reading do so before."""
     made: Make = request.param
     return made
 
 
 @pytest.fixture
-def lanes(make: Make) -> Iterator[Lanes]:
+def workers(make: Make) -> Iterator[Workers]:
     with make() as made:
         yield made
 
@@ -141,12 +142,12 @@ def read(root: Path, file: SourceFile) -> bytes:
         return opened.read()
 
 
-def test_every_file_is_told_truly(lanes: Lanes, tmp_path: Path) -> None:
+def test_every_file_is_told_truly(workers: Workers, tmp_path: Path) -> None:
     """Chunks are the sequential cuts, digests are right, and stored bytes give the content."""
     make_tree(tmp_path)
     files = scan(tmp_path)
     sink = Collector()
-    lanes.run(tmp_path, files, sink)
+    workers.run(tmp_path, files, sink)
     assert not sink.errors
     for file in files:
         content = read(tmp_path, file)
@@ -166,18 +167,18 @@ def test_both_kinds_tell_the_same(tmp_path: Path) -> None:
     make_tree(tmp_path)
     told = []
     for make in (inline, processes):
-        with make() as lanes:
+        with make() as workers:
             sink = Collector()
-            lanes.run(tmp_path, scan(tmp_path), sink)
+            workers.run(tmp_path, scan(tmp_path), sink)
             told.append(sink.units)
     assert told[0] == told[1]
 
 
-def test_calls_come_in_source_order(lanes: Lanes, tmp_path: Path) -> None:
+def test_calls_come_in_source_order(workers: Workers, tmp_path: Path) -> None:
     """wanted and store are each called once per unit, in order, and store after wanted."""
     make_tree(tmp_path)
     sink = Collector()
-    lanes.run(tmp_path, scan(tmp_path), sink)
+    workers.run(tmp_path, scan(tmp_path), sink)
     numbers = list(range(len(sink.units)))
     assert [number for name, number in sink.calls if name == "wanted"] == numbers
     assert [number for name, number in sink.calls if name == "store"] == numbers
@@ -187,42 +188,42 @@ def test_calls_come_in_source_order(lanes: Lanes, tmp_path: Path) -> None:
     assert tokens == sorted(tokens)
 
 
-def test_nothing_wanted(lanes: Lanes, tmp_path: Path) -> None:
+def test_nothing_wanted(workers: Workers, tmp_path: Path) -> None:
     """A sink that wants nothing gets nothing to store, and is told all the same."""
     make_tree(tmp_path)
     files = scan(tmp_path)
     sink = Collector(wants=False)
-    lanes.run(tmp_path, files, sink)
+    workers.run(tmp_path, files, sink)
     assert not sink.raw
     for file in files:
         check_file(sink, file, read(tmp_path, file))
 
 
-def test_no_files(lanes: Lanes, tmp_path: Path) -> None:
+def test_no_files(workers: Workers, tmp_path: Path) -> None:
     """A run without files asks the sink nothing."""
     sink = Collector()
-    lanes.run(tmp_path, [], sink)
+    workers.run(tmp_path, [], sink)
     assert not sink.calls
 
 
-def test_runs_follow_each_other(lanes: Lanes, tmp_path: Path) -> None:
-    """The same lanes serve several runs, on different roots."""
+def test_runs_follow_each_other(workers: Workers, tmp_path: Path) -> None:
+    """The same workers serve several runs, on different roots."""
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "a").write_text(name * 3000)
     for name in ("one", "two", "one"):
         sink = Collector()
-        lanes.run(os.fsencode(tmp_path / name), scan(tmp_path / name), sink)
+        workers.run(os.fsencode(tmp_path / name), scan(tmp_path / name), sink)
         assert sink.content(0) == name.encode() * 3000
 
 
-def test_relative_root(lanes: Lanes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_root(workers: Workers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A relative root is below the present directory, also when that changed since the start."""
     (tmp_path / "here").mkdir()
     (tmp_path / "here" / "a").write_text("content")
     monkeypatch.chdir(tmp_path)
     sink = Collector()
-    lanes.run("here", scan(tmp_path / "here"), sink)
+    workers.run("here", scan(tmp_path / "here"), sink)
     assert sink.content(0) == b"content"
 
 
@@ -230,14 +231,14 @@ def test_many_files_with_long_paths(tmp_path: Path) -> None:
     """Messages about many files with long paths, all of them gone, find their room."""
     names = [b"/".join([b"\xff" * 255] * 15 + [b"%03d" % n]) for n in range(100)]
     files = [SourceFile(name, 0, token) for token, name in enumerate(names)]
-    with ProcessLanes(workers=1) as lanes:
+    with WorkerPool(workers=1) as workers:
         sink = Collector()
-        lanes.run(tmp_path, files, sink)
+        workers.run(tmp_path, files, sink)
     assert len(sink.errors) == 100
     assert all(isinstance(error, NotFound) for error in sink.errors.values())
 
 
-def test_files_that_cannot_be_read_are_named(lanes: Lanes, tmp_path: Path) -> None:
+def test_files_that_cannot_be_read_are_named(workers: Workers, tmp_path: Path) -> None:
     """What vanished or is no longer a file is told by name; the other files come all the same."""
     names = [b"a", b"gone", b"now a link", b"now a fifo", b"now a folder", b"large gone", b"z"]
     for name in names:
@@ -250,7 +251,7 @@ def test_files_that_cannot_be_read_are_named(lanes: Lanes, tmp_path: Path) -> No
     os.mkfifo(tmp_path / "now a fifo")
     (tmp_path / "now a folder").mkdir()
     sink = Collector()
-    lanes.run(tmp_path, files, sink)
+    workers.run(tmp_path, files, sink)
     kinds = {token: type(error) for token, error in sink.errors.items()}
     assert kinds == {
         1: NotFound,
@@ -277,9 +278,9 @@ def test_unreadable_file_is_denied(make: Make) -> None:
         if user == 0:
             os.seteuid(65534)
         try:
-            with make() as lanes:
+            with make() as workers:
                 sink = Collector()
-                lanes.run(root, scan(root), sink)
+                workers.run(root, scan(root), sink)
         finally:
             os.seteuid(user)
     assert isinstance(sink.errors[0], Denied)
@@ -289,7 +290,7 @@ def test_unreadable_file_is_denied(make: Make) -> None:
 @pytest.mark.parametrize(
     ("before", "after"), [(10, 200), (10, 30_000), (30_000, 10), (30_000, 41_000), (10, 0)]
 )
-def test_stale_scan(lanes: Lanes, tmp_path: Path, before: int, after: int) -> None:
+def test_stale_scan(workers: Workers, tmp_path: Path, before: int, after: int) -> None:
     """A file of another size than the scan saw is taken as it is now."""
     for name in ("a", "b", "c"):
         (tmp_path / name).write_bytes(Random(name).randbytes(before))
@@ -297,7 +298,7 @@ def test_stale_scan(lanes: Lanes, tmp_path: Path, before: int, after: int) -> No
     for name in ("a", "b"):
         (tmp_path / name).write_bytes(Random(name).randbytes(after))
     sink = Collector()
-    lanes.run(tmp_path, files, sink)
+    workers.run(tmp_path, files, sink)
     assert not sink.errors
     for file in files:
         check_file(sink, file, read(tmp_path, file))
@@ -338,8 +339,8 @@ def test_file_that_changes_once_is_read_again(
     files = scan(tmp_path)
     monkeypatch.setattr(worker, "read_full", Disturber(tmp_path / "b", 1, after))
     sink = Collector()
-    with inline() as lanes:
-        lanes.run(tmp_path, files, sink)
+    with inline() as workers:
+        workers.run(tmp_path, files, sink)
     assert not sink.errors
     for file in files:
         check_file(sink, file, read(tmp_path, file))
@@ -356,8 +357,8 @@ def test_file_that_keeps_changing_is_named(
     files = scan(tmp_path)
     monkeypatch.setattr(worker, "read_full", Disturber(tmp_path / "b", 1000))
     sink = Collector()
-    with make() as lanes:
-        lanes.run(tmp_path, files, sink)
+    with make() as workers:
+        workers.run(tmp_path, files, sink)
     assert list(sink.errors) == [1]
     assert isinstance(sink.errors[1], SourceChanged)
     assert not sink.ids[1]
@@ -365,15 +366,15 @@ def test_file_that_keeps_changing_is_named(
         assert sink.content(file.token) == read(tmp_path, file)
 
 
-def test_missing_root(lanes: Lanes, tmp_path: Path) -> None:
-    """A root that is not there is NotFound, and the lanes serve on."""
+def test_missing_root(workers: Workers, tmp_path: Path) -> None:
+    """A root that is not there is NotFound, and the workers serve on."""
     with pytest.raises(NotFound):
-        lanes.run(tmp_path / "nowhere", [], Collector())
-    lanes.run(tmp_path, [], Collector())
+        workers.run(tmp_path / "nowhere", [], Collector())
+    workers.run(tmp_path, [], Collector())
 
 
-def test_error_of_the_sink_ends_the_run(lanes: Lanes, tmp_path: Path) -> None:
-    """What the sink raises comes out of run, and the lanes are closed then."""
+def test_error_of_the_sink_ends_the_run(workers: Workers, tmp_path: Path) -> None:
+    """What the sink raises comes out of run, and the workers are closed then."""
     make_tree(tmp_path)
 
     class Full(Collector):
@@ -381,12 +382,12 @@ def test_error_of_the_sink_ends_the_run(lanes: Lanes, tmp_path: Path) -> None:
             raise Denied("no space for this")
 
     with pytest.raises(Denied, match="no space"):
-        lanes.run(tmp_path, scan(tmp_path), Full())
+        workers.run(tmp_path, scan(tmp_path), Full())
     with pytest.raises(InvalidInput, match="closed"):
-        lanes.run(tmp_path, scan(tmp_path), Collector())
+        workers.run(tmp_path, scan(tmp_path), Collector())
 
 
-def test_error_of_the_scan_ends_the_run(lanes: Lanes, tmp_path: Path) -> None:
+def test_error_of_the_scan_ends_the_run(workers: Workers, tmp_path: Path) -> None:
     """What the files raise as they are asked for comes out of run."""
     make_tree(tmp_path)
 
@@ -395,10 +396,10 @@ def test_error_of_the_scan_ends_the_run(lanes: Lanes, tmp_path: Path) -> None:
         raise Denied("a folder")
 
     with pytest.raises(Denied, match="a folder"):
-        lanes.run(tmp_path, files(), Collector())
+        workers.run(tmp_path, files(), Collector())
 
 
-def test_buffers_are_valid_during_the_call_only(lanes: Lanes, tmp_path: Path) -> None:
+def test_buffers_are_valid_during_the_call_only(workers: Workers, tmp_path: Path) -> None:
     """A sink that keeps a buffer cannot read somebody else's bytes from it later."""
     (tmp_path / "a").write_bytes(b"content")
     kept: list[Buffer] = []
@@ -407,22 +408,22 @@ def test_buffers_are_valid_during_the_call_only(lanes: Lanes, tmp_path: Path) ->
         def store(self, unit: CutUnit, stored: Sequence[tuple[int, Buffer]]) -> None:
             kept.extend(data for _, data in stored)
 
-    lanes.run(tmp_path, scan(tmp_path), Keeper())
+    workers.run(tmp_path, scan(tmp_path), Keeper())
     assert len(kept) == 1
     with pytest.raises(ValueError, match="released"):
         bytes(kept[0])
 
 
 def test_closed_twice(make: Make) -> None:
-    """Closing closed lanes does nothing."""
-    lanes = make()
-    lanes.close()
-    lanes.close()
+    """Closing closed workers does nothing."""
+    workers = make()
+    workers.close()
+    workers.close()
 
 
 def test_unit_must_hold_a_chunk() -> None:
     """A unit smaller than the largest chunk is refused, and so are no workers."""
     with pytest.raises(InvalidInput):
-        InlineLanes(PARAMS, unit_bytes=1023)
+        InlineWorkers(PARAMS, unit_bytes=1023)
     with pytest.raises(InvalidInput):
-        ProcessLanes(workers=0)
+        WorkerPool(workers=0)

@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from lodefs.chunkstore.errors import Unavailable
-from lodefs.chunkstore.push.workers.pool import CutUnit, ProcessLanes
+from lodefs.chunkstore.push.workers.pool import WorkerPool
 from lodefs.chunkstore.push.workers.source_files import SourceFile
+from lodefs.chunkstore.push.workers.window_join import CutUnit
 from lodefs.chunkstore.types import Buffer
 
 TIMEOUT_MS = 60_000
@@ -53,9 +54,9 @@ def ended(pidfd: int) -> bool:
 
 def test_close_leaves_no_process() -> None:
     """After close the workers are gone and reaped."""
-    lanes = ProcessLanes(workers=3)
-    pids = lanes.pids
-    lanes.close()
+    workers = WorkerPool(workers=3)
+    pids = workers.pids
+    workers.close()
     assert len(pids) == 3
     for pid in pids:
         with pytest.raises(ChildProcessError):
@@ -64,8 +65,8 @@ def test_close_leaves_no_process() -> None:
 
 def test_killed_workers_end_the_run(tmp_path: Path) -> None:
     """When workers are killed in a run, it ends with Unavailable, which names one."""
-    lanes = ProcessLanes(workers=2, files_max=4)
-    pids = lanes.pids
+    workers = WorkerPool(workers=2, files_max=4)
+    pids = workers.pids
 
     class Killer(Taker):
         def wanted(self, unit: CutUnit) -> Sequence[bool]:
@@ -74,31 +75,31 @@ def test_killed_workers_end_the_run(tmp_path: Path) -> None:
             return super().wanted(unit)
 
     with pytest.raises(Unavailable, match="worker process") as caught:
-        lanes.run(tmp_path, make_files(tmp_path, 60), Killer())
+        workers.run(tmp_path, make_files(tmp_path, 60), Killer())
     assert any(str(pid) in str(caught.value) for pid in pids)
-    assert lanes.pids == []
+    assert workers.pids == []
 
 
 def test_killed_between_runs(tmp_path: Path) -> None:
     """A worker that died before the run is noticed in it."""
-    lanes = ProcessLanes(workers=1)
-    pidfd = os.pidfd_open(lanes.pids[0])
-    os.kill(lanes.pids[0], signal.SIGKILL)
+    workers = WorkerPool(workers=1)
+    pidfd = os.pidfd_open(workers.pids[0])
+    os.kill(workers.pids[0], signal.SIGKILL)
     assert ended(pidfd)
     os.close(pidfd)
     with pytest.raises(Unavailable, match="died"):
-        lanes.run(tmp_path, make_files(tmp_path, 1), Taker())
+        workers.run(tmp_path, make_files(tmp_path, 1), Taker())
 
 
 def test_interrupt_is_the_parents_to_answer(tmp_path: Path) -> None:
     """SIGINT, which a terminal sends to all, does not end a worker."""
-    with ProcessLanes(workers=2, files_max=1) as lanes:
+    with WorkerPool(workers=2, files_max=1) as workers:
         sink = Taker()
-        lanes.run(tmp_path, make_files(tmp_path, 10), sink)  # each worker had something to do
-        for pid in lanes.pids:
+        workers.run(tmp_path, make_files(tmp_path, 10), sink)  # each worker had something to do
+        for pid in workers.pids:
             assert ignores_interrupt(pid)
             os.kill(pid, signal.SIGINT)
-        lanes.run(tmp_path, make_files(tmp_path, 10), sink)
+        workers.run(tmp_path, make_files(tmp_path, 10), sink)
         assert sink.tokens == list(range(10)) * 2
 
 
@@ -111,10 +112,10 @@ def ignores_interrupt(pid: int) -> bool:
 
 def test_workers_keep_no_descriptor_of_the_parent(tmp_path: Path) -> None:
     """A worker holds its socket and the root: no lock or socket of the parent outlives it there."""
-    with (tmp_path / "lock").open("w") as lock, ProcessLanes(workers=1) as lanes:
+    with (tmp_path / "lock").open("w") as lock, WorkerPool(workers=1) as workers:
         assert not lock.closed
-        lanes.run(tmp_path, make_files(tmp_path, 3), Taker())
-        folder = Path(f"/proc/{lanes.pids[0]}/fd")
+        workers.run(tmp_path, make_files(tmp_path, 3), Taker())
+        folder = Path(f"/proc/{workers.pids[0]}/fd")
         targets = [os.readlink(fd) for fd in folder.iterdir() if int(fd.name) > 2]
         assert len(targets) == 2
         assert str(tmp_path) in targets
@@ -122,13 +123,13 @@ def test_workers_keep_no_descriptor_of_the_parent(tmp_path: Path) -> None:
 
 
 def test_made_in_a_thread(tmp_path: Path) -> None:
-    """Lanes can be made and used by a thread that is not the main one."""
+    """Workers can be made and used by a thread that is not the main one."""
     files = make_files(tmp_path, 10)
     sink = Taker()
 
     def work() -> None:
-        with ProcessLanes(workers=2) as lanes:
-            lanes.run(tmp_path, files, sink)
+        with WorkerPool(workers=2) as workers:
+            workers.run(tmp_path, files, sink)
 
     thread = threading.Thread(target=work)
     thread.start()
@@ -138,9 +139,9 @@ def test_made_in_a_thread(tmp_path: Path) -> None:
 
 PARENT = """
 import os, signal, sys
-from lodefs.chunkstore.push.workers.pool import ProcessLanes
-lanes = ProcessLanes(workers=2)
-print(*lanes.pids, flush=True)
+from lodefs.chunkstore.push.workers.pool import WorkerPool
+workers = WorkerPool(workers=2)
+print(*workers.pids, flush=True)
 sys.stdin.readline()
 os.kill(os.getpid(), signal.SIGKILL)
 """

@@ -1,4 +1,4 @@
-"""What a lane does with a slot."""
+"""What a worker does with a slot."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ import pytest
 from lodefs.chunkstore.format.chunking import ChunkingParams, cut
 from lodefs.chunkstore.format.compression import RAW, ZSTD, decompress
 from lodefs.chunkstore.format.names import digest_of
-from lodefs.chunkstore.push.workers import worker
-from lodefs.chunkstore.push.workers.shared_slots import Arena, Slot
+from lodefs.chunkstore.push.workers import worker as worker_module
+from lodefs.chunkstore.push.workers.shared_slots import SharedSlots, Slot
 from lodefs.chunkstore.push.workers.worker import (
     CHANGED,
     RESIZED,
     Compress,
     Compressed,
-    LaneWorker,
     Prepare,
     Prepared,
     Read,
+    Worker,
 )
 
 PARAMS = ChunkingParams(64, 256, 1024)
@@ -32,20 +32,20 @@ PARAMS = ChunkingParams(64, 256, 1024)
 
 @pytest.fixture
 def slot() -> Iterator[Slot]:
-    arena = Arena(1, 8192, 1024)
+    arena = SharedSlots(1, 8192, 1024)
     yield arena.slots[0]
     arena.close()
 
 
 @pytest.fixture
-def lane() -> Iterator[LaneWorker]:
-    made = LaneWorker(PARAMS)
+def worker() -> Iterator[Worker]:
+    made = Worker(PARAMS)
     yield made
     made.close()
 
 
-def prepare(lane: LaneWorker, slot: Slot, root: Path, *reads: Read, run: int = 1) -> Prepared:
-    reply = lane.perform(slot, Prepare(run, os.fsencode(root), list(reads)))
+def prepare(worker: Worker, slot: Slot, root: Path, *reads: Read, run: int = 1) -> Prepared:
+    reply = worker.perform(slot, Prepare(run, os.fsencode(root), list(reads)))
     assert isinstance(reply, Prepared)
     return reply
 
@@ -54,13 +54,13 @@ def whole(path: bytes, size_bytes: int) -> Read:
     return Read(path, size_bytes, 0, size_bytes)
 
 
-def test_whole_files_lie_one_behind_the_other(lane: LaneWorker, slot: Slot, tmp_path: Path) -> None:
+def test_whole_files_lie_one_behind_the_other(worker: Worker, slot: Slot, tmp_path: Path) -> None:
     """Files are read, cut and hashed, each from its own start; a missing one takes no room."""
     data = {b"a": Random(1).randbytes(3000), b"b": b"", b"c": b"short", b"d": bytes(1500)}
     for name, content in data.items():
         (tmp_path / os.fsdecode(name)).write_bytes(content)
     names = [b"a", b"b", b"missing", b"c", b"d"]
-    reply = prepare(lane, slot, tmp_path, *(whole(n, len(data.get(n, b""))) for n in names))
+    reply = prepare(worker, slot, tmp_path, *(whole(n, len(data.get(n, b""))) for n in names))
     assert [read.problem for read in reply.reads] == [0, 0, errno.ENOENT, 0, 0]
     joined = b"".join(data.values())
     assert bytes(slot.data[: len(joined)]) == joined
@@ -75,11 +75,11 @@ def test_whole_files_lie_one_behind_the_other(lane: LaneWorker, slot: Slot, tmp_
     assert digests == [digest_of(data[b"a"]), digest_of(b""), None, None, digest_of(data[b"d"])]
 
 
-def test_window_begins_with_its_overlap(lane: LaneWorker, slot: Slot, tmp_path: Path) -> None:
+def test_window_begins_with_its_overlap(worker: Worker, slot: Slot, tmp_path: Path) -> None:
     """A window is read with the bytes before it, and its last chunk is left to the next one."""
     data = Random(2).randbytes(12_000)
     (tmp_path / "a").write_bytes(data)
-    reply = prepare(lane, slot, tmp_path, Read(b"a", 12_000, 4096, 4096, overlap=1024))
+    reply = prepare(worker, slot, tmp_path, Read(b"a", 12_000, 4096, 4096, overlap=1024))
     window = data[3072:8192]
     assert bytes(slot.data[: len(window)]) == window
     expected = cut(window, PARAMS, final=False)
@@ -88,12 +88,12 @@ def test_window_begins_with_its_overlap(lane: LaneWorker, slot: Slot, tmp_path: 
 
 
 def test_file_of_another_size_is_taken_where_it_fits(
-    lane: LaneWorker, slot: Slot, tmp_path: Path
+    worker: Worker, slot: Slot, tmp_path: Path
 ) -> None:
     """A whole file that grew or shrank since it was planned is read as it is, if it has room."""
     (tmp_path / "a").write_bytes(b"x" * 50)
     (tmp_path / "b").write_bytes(b"y" * 9000)
-    reply = prepare(lane, slot, tmp_path, whole(b"a", 10), whole(b"b", 20), whole(b"a", 100))
+    reply = prepare(worker, slot, tmp_path, whole(b"a", 10), whole(b"b", 20), whole(b"a", 100))
     assert [read.problem for read in reply.reads] == [0, RESIZED, 0]
     assert [sum(read.sizes) for read in reply.reads] == [50, 0, 50]
     stat = reply.reads[1].stat
@@ -101,17 +101,17 @@ def test_file_of_another_size_is_taken_where_it_fits(
 
 
 def test_window_of_a_file_of_another_size_is_not_read(
-    lane: LaneWorker, slot: Slot, tmp_path: Path
+    worker: Worker, slot: Slot, tmp_path: Path
 ) -> None:
     """A window of a file that is no longer of the planned size makes no sense."""
     (tmp_path / "a").write_bytes(bytes(9001))
-    reply = prepare(lane, slot, tmp_path, Read(b"a", 9000, 4096, 4096, overlap=1024))
+    reply = prepare(worker, slot, tmp_path, Read(b"a", 9000, 4096, 4096, overlap=1024))
     assert reply.reads[0].problem == RESIZED
 
 
 @pytest.mark.parametrize("change", ["append", "truncate", "rewrite"])
 def test_change_while_reading_is_seen(
-    lane: LaneWorker,
+    worker: Worker,
     slot: Slot,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -120,7 +120,7 @@ def test_change_while_reading_is_seen(
     """A file that is written to between its first and its last byte is not taken."""
     path = tmp_path / "a"
     path.write_bytes(bytes(1000))
-    real = worker.read_full
+    real = worker_module.read_full
 
     def read_and_change(fd: int, buffer: memoryview, offset: int, enough: int) -> int:
         if change == "truncate":
@@ -134,31 +134,31 @@ def test_change_while_reading_is_seen(
             os.utime(path, ns=(1, 1))
         return got
 
-    monkeypatch.setattr(worker, "read_full", read_and_change)
-    assert prepare(lane, slot, tmp_path, whole(b"a", 1000)).reads[0].problem == CHANGED
+    monkeypatch.setattr(worker_module, "read_full", read_and_change)
+    assert prepare(worker, slot, tmp_path, whole(b"a", 1000)).reads[0].problem == CHANGED
 
 
-def test_a_new_run_opens_the_root_anew(lane: LaneWorker, slot: Slot, tmp_path: Path) -> None:
+def test_a_new_run_opens_the_root_anew(worker: Worker, slot: Slot, tmp_path: Path) -> None:
     """A root that was replaced between two runs is seen by the second."""
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "a").write_text(name)
     root = tmp_path / "one"
-    prepare(lane, slot, root, whole(b"a", 3))
+    prepare(worker, slot, root, whole(b"a", 3))
     root.rename(tmp_path / "old")
     (tmp_path / "two").rename(root)
-    prepare(lane, slot, root, whole(b"a", 3), run=1)
+    prepare(worker, slot, root, whole(b"a", 3), run=1)
     assert bytes(slot.data[:3]) == b"one"
-    prepare(lane, slot, root, whole(b"a", 3), run=2)
+    prepare(worker, slot, root, whole(b"a", 3), run=2)
     assert bytes(slot.data[:3]) == b"two"
 
 
-def test_chunks_are_compressed_in_place(lane: LaneWorker, slot: Slot) -> None:
+def test_chunks_are_compressed_in_place(worker: Worker, slot: Slot) -> None:
     """What shrinks lies compressed where it lay raw; the rest is as it was."""
     noise = Random(3).randbytes(1000)
     slot.data[:2000] = b"text " * 400
     slot.data[2000:3000] = noise
-    reply = lane.perform(slot, Compress([[(0, 1500)], [(1500, 500), (2000, 1000)]]))
+    reply = worker.perform(slot, Compress([[(0, 1500)], [(1500, 500), (2000, 1000)]]))
     assert isinstance(reply, Compressed)
     assert [codec for codec, _ in reply.stored] == [ZSTD, ZSTD, RAW]
     first, second, third = (size for _, size in reply.stored)

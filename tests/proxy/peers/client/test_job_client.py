@@ -34,7 +34,7 @@ async def over(member: Member, status: WarmStatus) -> WarmStatus:
     """A job when it has ended on all nodes."""
     async with asyncio.timeout(60):
         while status.state in RUNNING:
-            status = await member.node.upkeep.warm_status(status.id)
+            status = await member.node.cache_control.warm_status(status.id)
             turn = asyncio.get_running_loop().create_future()
             asyncio.get_running_loop().call_later(0.002, turn.set_result, None)
             await turn
@@ -44,7 +44,7 @@ async def over(member: Member, status: WarmStatus) -> WarmStatus:
 async def warm_all(member: Member, **more: object) -> WarmStatus:
     """A whole job for all nodes."""
     request = WarmRequest(REPO, all_nodes=True, **more)  # type: ignore[arg-type]
-    return await over(member, await member.node.upkeep.warm(request))
+    return await over(member, await member.node.cache_control.warm(request))
 
 
 def test_all_nodes_have_it_and_the_store_sent_it_once(rig: Rig) -> None:
@@ -64,7 +64,7 @@ def test_all_nodes_have_it_and_the_store_sent_it_once(rig: Rig) -> None:
             assert sum(size for _, _, size in rig.objects.ranges) <= 1.05 * stored
             rig.reset()
             for member in members:
-                assert len((await member.node.upkeep.pins()).pins) == 1
+                assert len((await member.node.cache_control.pins()).pins) == 1
                 for path, content in FILES.items():
                     assert await read_path(member.node, path, rev=rig.commit.hex()) == content
             assert rig.objects.ranges == []
@@ -116,7 +116,7 @@ def test_a_job_has_the_id_that_it_was_given(rig: Rig) -> None:
             job_id = "0123456789abcdef"
             for _ in range(2):
                 assert await peers.start(address, WarmRequest(REPO), job_id) == job_id
-            (job,) = (await members[1].node.upkeep.warm_jobs()).jobs
+            (job,) = (await members[1].node.cache_control.warm_jobs()).jobs
             assert (await over(members[1], job)).state == "done"
             with pytest.raises(InvalidInput, match="16 hex"):
                 await peers.start(address, WarmRequest(REPO), "../evil")
@@ -130,10 +130,10 @@ def test_cancelling_reaches_the_others(rig: Rig) -> None:
     async def run() -> None:
         async with cluster_of(rig, 3) as members:
             request = WarmRequest(REPO, all_nodes=True)
-            status = await members[0].node.upkeep.warm(request)
-            await members[0].node.upkeep.cancel_warm(status.id)
+            status = await members[0].node.cache_control.warm(request)
+            await members[0].node.cache_control.cancel_warm(status.id)
             for member in members:
-                for job in (await member.node.upkeep.warm_jobs()).jobs:
+                for job in (await member.node.cache_control.warm_jobs()).jobs:
                     assert (await over(member, job)).state in ("cancelled", "done")
 
     asyncio.run(run())
@@ -192,7 +192,7 @@ def test_a_job_that_was_passed_on_is_not_passed_on_again(rig: Rig) -> None:
             answer = await desk.jobs.answer("POST", target, body_of(data))
             status = msgspec.json.decode(answer.body, type=WarmStatus)
             assert (await over(members[0], status)).nodes == []
-            assert (await members[1].node.upkeep.warm_jobs()).jobs == []
+            assert (await members[1].node.cache_control.warm_jobs()).jobs == []
 
     asyncio.run(run())
 

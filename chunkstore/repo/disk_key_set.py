@@ -20,7 +20,7 @@ LOAD_MAX = 0.5
 _EMPTY = bytes(KEY_BYTES)
 
 
-class SeenKeys:
+class DiskKeySet:
     """Keys of KEY_BYTES random bytes, such as digests. For one thread; closed at the end of its
     block. 10 million take 357 MB in the directory for temporary files (TMPDIR)."""
 
@@ -29,7 +29,7 @@ class SeenKeys:
         self._slots_next = slots_min
         self._tables: list[_Table] = []
 
-    def __enter__(self) -> SeenKeys:
+    def __enter__(self) -> DiskKeySet:
         return self
 
     def __exit__(

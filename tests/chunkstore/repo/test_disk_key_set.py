@@ -1,4 +1,4 @@
-"""checked_keys.py: a set that lies in files."""
+"""disk_key_set.py: a set that lies in files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lodefs.chunkstore.errors import LodefsError
-from lodefs.chunkstore.repo.checked_keys import KEY_BYTES, SeenKeys
+from lodefs.chunkstore.repo.disk_key_set import KEY_BYTES, DiskKeySet
 
 
 def test_each_key_is_new_once() -> None:
@@ -19,7 +19,7 @@ def test_each_key_is_new_once() -> None:
     keys += [keys[0][:8] + rng.randbytes(KEY_BYTES - 8) for _ in range(50)]
     rng.shuffle(asked := keys + rng.choices(keys, k=3000))
     known: set[bytes] = set()
-    with SeenKeys(slots_min=16) as seen:
+    with DiskKeySet(slots_min=16) as seen:
         for key in asked:
             assert seen.add(key) is (key not in known)
             known.add(key)
@@ -29,7 +29,7 @@ def test_each_key_is_new_once() -> None:
 def test_keys_take_no_memory() -> None:
     """The interpreter holds nothing for a key."""
     rng = random.Random(2)
-    with SeenKeys() as seen:
+    with DiskKeySet() as seen:
         seen.add(rng.randbytes(KEY_BYTES))
         tracemalloc.start()
         try:
@@ -45,5 +45,5 @@ def test_no_room_is_an_error_that_says_the_way_out(
 ) -> None:
     """Where no file can be made, nothing is half added."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "none"))
-    with SeenKeys() as seen, pytest.raises(LodefsError, match="TMPDIR"):
+    with DiskKeySet() as seen, pytest.raises(LodefsError, match="TMPDIR"):
         seen.add(bytes(range(KEY_BYTES)))
