@@ -33,9 +33,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "reflog": ("reflog", "Show where a branch or tag was, and when."),
     "verify": ("verify", "Check a store, a revision, or this node's cache."),
     "mount": ("mount", "Mount a revision, read-only."),
-    "unmount": ("mount", "Take a mount away."),
-    "mounts": ("mount", "List the mounts of this machine."),
-    "warm": ("warm", "Bring a revision into the node's cache ahead of its use."),
+    "unmount": ("mounts", "Unmount a directory."),
+    "mounts": ("mounts", "List the mounts of this machine."),
+    "warm": ("warm", "Bring a revision into the node's cache before it is used."),
     "pins": ("evict", "List what is pinned in the node's cache."),
     "evict": ("evict", "Remove pins and cached data of a dataset."),
     "serve": ("serve", "Run the node's proxy."),
@@ -155,16 +155,17 @@ def run(arguments: Sequence[str] | None, session: Session) -> int:
         return exit_codes.USAGE
     except click.ClickException as error:
         return _failed(_with_where_to_look(error), exit_codes.USAGE)
-    except (KeyboardInterrupt, click.Abort):
-        click.echo("lodefs: interrupted", err=True)
+    except (KeyboardInterrupt, click.Abort) as error:
+        interrupt = error.__cause__ or error  # click raises Abort from KeyboardInterrupt
+        click.echo("; ".join(["lodefs: interrupted", *_notes_of(interrupt)]), err=True)
         return exit_codes.INTERRUPTED
     except OutputClosedError:
         return _quiet_pipe()
     except LodefsError as error:
         if session.debug:
             raise
-        hints = getattr(error, "__notes__", [])
-        return _failed(escaped("; ".join([str(error), *hints])), exit_codes.code_of(error))
+        message = "; ".join([str(error), *_notes_of(error)])
+        return _failed(escaped(message), exit_codes.code_of(error))
     except OSError as error:  # the local file system, at the edge: a full disk, a missing file
         if session.debug:
             raise
@@ -178,6 +179,11 @@ def run(arguments: Sequence[str] | None, session: Session) -> int:
         )
     finally:
         session.close()
+
+
+def _notes_of(error: BaseException) -> list[str]:
+    """Hints that a command added to an error."""
+    return getattr(error, "__notes__", [])
 
 
 def _flush_output() -> None:

@@ -147,7 +147,17 @@ class Store:
         require_there(self.objects)
         there = list(islice(chain(self.repos(f"{repo}/"), self.repos()), _NAMED_MAX))
         known = ", ".join(dict.fromkeys(there))
-        raise NotFound(f"{self.url} has no repository {repo}; it has {known or 'none yet'}")
+        hint = self._path_hint(repo)
+        raise NotFound(f"{self.url} has no repository {repo}; it has {known or 'none yet'}{hint}")
+
+    def _path_hint(self, repo: str) -> str:
+        """How to write REPO/PATH, if there is a repository REPO; else ""."""
+        parts = repo.split("/")
+        for cut in range(len(parts) - 1, 0, -1):
+            parent = "/".join(parts[:cut])
+            if self._has(keys.commits(parent)):
+                return f"; a path follows a colon: {parent}:{'/'.join(parts[cut:])}"
+        return ""
 
     def resolve(self, repo: str, rev: str) -> CommitId:
         """The commit that ``rev`` is now: a branch, else a tag, else a commit id or the beginning

@@ -6,7 +6,13 @@ from typing import TYPE_CHECKING
 
 from loadtests.simulation.network import Flow
 from loadtests.simulation.store import Get
-from lodefs.proxy.peers.client.request_plan import DEADLINE_S_MAX, Ask, AskStore, GiveUp, Plan
+from lodefs.proxy.peers.client.request_plan import (
+    DEADLINE_S_MAX,
+    AskPeer,
+    AskStore,
+    GiveUp,
+    RequestPlan,
+)
 from lodefs.proxy.peers.membership.peer import Peer
 
 if TYPE_CHECKING:
@@ -25,7 +31,7 @@ class Fetch:
         self.arriving = False  # bytes come, or have been asked of S3: others may follow it
         self.followers: dict[Stream, None] = {}
         self.ended = False
-        self._plan: Plan | None = None
+        self._plan: RequestPlan | None = None
         self._streams: dict[str, Stream] = {}
         self._get: Get | None = None
         self._wake_s = NEVER_S
@@ -37,7 +43,7 @@ class Fetch:
     def plan_and_step(self) -> None:
         """Fetches it as a reader's miss is fetched."""
         node, cluster = self.node, self.cluster
-        self._plan = Plan(
+        self._plan = RequestPlan(
             cluster.owners(self.unit),
             self_address=node.address,
             size_bytes=cluster.settings.unit_bytes,
@@ -60,7 +66,7 @@ class Fetch:
                 plan.received(address, stream.received_bytes(), now_s)
         while True:
             action = plan.next(now_s)
-            if isinstance(action, Ask):
+            if isinstance(action, AskPeer):
                 self._ask(action)
             elif isinstance(action, GiveUp):
                 self.cluster.counts["given_up"] += 1
@@ -82,7 +88,7 @@ class Fetch:
             self._wake_s = NEVER_S
             self.step()
 
-    def _ask(self, ask: Ask) -> None:
+    def _ask(self, ask: AskPeer) -> None:
         counts = self.cluster.counts
         counts["asks"] += 1
         counts["asks_cached"] += ask.cached

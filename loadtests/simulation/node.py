@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from loadtests.simulation.fetch import Fetch, Stream
 from loadtests.simulation.network import Port
-from lodefs.proxy.peers.client.hedge_budget import Budgets
-from lodefs.proxy.peers.client.peer_health import Health
-from lodefs.proxy.peers.client.rate_limit import Bandwidth
+from lodefs.proxy.peers.client.hedge_budget import HedgeBudget
+from lodefs.proxy.peers.client.rate_limit import RateLimiter
 from lodefs.proxy.peers.membership.peer import Peer
-from lodefs.proxy.peers.server.recipients import Load, Sources
+from lodefs.proxy.peers.membership.peer_health import PeerHealth
+from lodefs.proxy.peers.server.recipients import Recipients, SendingLoad
 
 if TYPE_CHECKING:
     from loadtests.simulation.cluster import Cluster
@@ -52,12 +52,14 @@ class Node:
     def _forget(self) -> None:
         """What a restarted process does not know any more."""
         settings = self.cluster.settings
-        self.health = Health(peers_max=HEALTH_PEERS_MAX)
-        self.budgets = Budgets(nodes=len(self.cluster.members))
-        self.sources = Sources(packs_max=SOURCES_PACKS_MAX)
+        self.health = PeerHealth(peers_max=HEALTH_PEERS_MAX)
+        self.budgets = HedgeBudget(nodes=len(self.cluster.members))
+        self.sources = Recipients(packs_max=SOURCES_PACKS_MAX)
         unit_bytes = settings.unit_bytes
-        self.load = Load(settings.soft_units_max * unit_bytes, settings.hard_units_max * unit_bytes)
-        self.upload = Bandwidth(settings.upload_bytes_per_s_max)
+        self.load = SendingLoad(
+            settings.soft_units_max * unit_bytes, settings.hard_units_max * unit_bytes
+        )
+        self.upload = RateLimiter(settings.upload_bytes_per_s_max)
 
     # Reading
 

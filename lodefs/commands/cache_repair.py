@@ -1,7 +1,7 @@
 """``lodefs verify --cache``: which cache to check, and how a damaged file leaves it.
 
-Where a proxy owns the cache, it is asked to drop the files; where none does, this process owns
-the cache for as long as that takes.
+If a proxy owns the cache, it is asked to drop the files; otherwise this process owns the cache
+meanwhile.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ POLL_S = 0.2
 
 
 def cache_dir(session: Session) -> Path:
-    """The cache of the proxy that runs, else of the settings, else of the user's own proxy."""
+    """The cache of the running proxy, else of the settings, else of the user's own proxy."""
     from lodefs.proxies.own_proxy import ask, own_proxy, running_proxy
     from lodefs.proxy.config import CACHE_DIR_DEFAULT
 
@@ -29,7 +29,7 @@ def cache_dir(session: Session) -> Path:
         if isinstance(figures, dict) and isinstance(figures.get("cache"), str):
             return Path(figures["cache"])
     except LodefsError:
-        pass  # none runs: it need not
+        pass  # no proxy runs, and none is needed
     configured = Path(str(session.config.serve.get("cache_dir", CACHE_DIR_DEFAULT)))
     if not configured.exists() and session.has_store:
         own = own_proxy(session.home_cache(), session.store_url).directory / "cache"
@@ -45,9 +45,9 @@ def repair(
     clock_s: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> bool:
-    """Has damaged files dropped; False where the proxy did not come to it in SETTLE_TIMEOUT_S.
+    """Has damaged files dropped; False if the proxy did not do so within SETTLE_TIMEOUT_S.
 
-    Denied, NoSpace, Corrupt.
+    Raises: Denied, NoSpace, Corrupt.
     """
     damage_reports.suspect(directory, numbers)
     deadline_s = clock_s() + SETTLE_TIMEOUT_S

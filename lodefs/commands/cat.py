@@ -9,12 +9,12 @@ import click
 from lodefs.chunkstore.errors import InvalidInput
 from lodefs.chunkstore.format.names import Spec
 from lodefs.chunkstore.format.tree import Kind
-from lodefs.cli.options import SPEC, output_error, session_command
+from lodefs.cli.options import SPEC, examples, output_error, session_command
 from lodefs.cli.text import escaped
 from lodefs.settings.session import Session
 
 
-@click.command()
+@click.command(epilog=examples("lodefs cat vision/flickr30k@v1.0:captions.csv | head"))
 @click.argument("spec", metavar="REPO[@REV]:PATH", type=SPEC)
 @session_command(store=True)
 def cat(session: Session, spec: Spec) -> None:

@@ -10,12 +10,12 @@ import click
 
 from lodefs.chunkstore.errors import Unsupported
 from lodefs.cli import exit_codes
-from lodefs.cli.options import session_command
+from lodefs.cli.options import examples, session_command
 from lodefs.proxies.own_proxy import python_path
 from lodefs.settings.session import Session
 
 
-@click.command()
+@click.command(epilog=examples("lodefs demo"))
 @session_command()
 def demo(session: Session) -> None:
     """Push two versions of Python's standard library into a temporary store, mount both, and

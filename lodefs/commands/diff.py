@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import click
 
+from lodefs.chunkstore.errors import NotFound
 from lodefs.chunkstore.format.names import Spec
 from lodefs.chunkstore.format.tree import Entry, Kind
 from lodefs.cli import text
-from lodefs.cli.options import SPEC, json_option, session_command, write_json, write_line
+from lodefs.cli.options import SPEC, examples, json_option, session_command, write_json, write_line
 from lodefs.settings.session import Session
 
 _MARKS = {"added": "A", "removed": "D", "changed": "M", "type changed": "T"}
 
 
-@click.command()
+EPILOG = examples(
+    "lodefs diff vision/flickr30k@v1.0 vision/flickr30k@main",
+    "lodefs diff vision/flickr30k@v1.0:captions.csv vision/flickr30k:captions.csv",
+)
+
+
+@click.command(epilog=EPILOG)
 @click.argument("before", metavar="REPO@A[:PATH]", type=SPEC)
 @click.argument("after", metavar="REPO@B[:PATH]", type=SPEC)
-@click.option("--exit-code", is_flag=True, help="Exit with 1 where anything differs.")
+@click.option("--exit-code", is_flag=True, help="Exit with 1 if anything differs.")
 @json_option
 @session_command(store=True)
 def diff(session: Session, before: Spec, after: Spec, exit_code: bool, as_json: bool) -> None:
@@ -28,7 +35,14 @@ def diff(session: Session, before: Spec, after: Spec, exit_code: bool, as_json: 
 
     store = session.store
     counts = dict.fromkeys(_MARKS, 0)
-    for change in changes(store, find(store, before), find(store, after)):
+    first = find(store, before)
+    try:
+        second = find(store, after)
+    except NotFound as error:
+        if after.repo != before.repo and "/" not in after.repo and not after.path:
+            error.add_note(f"a revision of the same repository is {before.repo}@{after.repo}")
+        raise
+    for change in changes(store, first, second):
         counts[change.what.value] += 1
         if as_json:
             write_json(
@@ -40,13 +54,21 @@ def diff(session: Session, before: Spec, after: Spec, exit_code: bool, as_json: 
                 }
             )
         else:
-            sizes = f"{_size(change.before)} -> {_size(change.after)}"
+            sizes = _sizes(change.before, change.after)
             write_line(f"{_MARKS[change.what.value]}  {text.escaped(change.path)}  ({sizes})")
     if not as_json:
-        message = ", ".join(f"{n:,} {what}" for what, n in counts.items() if n)
-        write_line(message or "no difference")
+        summary = ", ".join(f"{n:,} {what}" for what, n in counts.items() if n)
+        write_line(summary or "no difference")
     if exit_code and any(counts.values()):
         session.exit_code = 1
+
+
+def _sizes(before: Entry | None, after: Entry | None) -> str:
+    """Both sizes; in bytes if they would look equal and are not."""
+    sizes = _size(before), _size(after)
+    if sizes[0] == sizes[1] and before and after and before.size_bytes != after.size_bytes:
+        sizes = f"{before.size_bytes:,} B", f"{after.size_bytes:,} B"
+    return " -> ".join(sizes)
 
 
 def _size(entry: Entry | None) -> str:

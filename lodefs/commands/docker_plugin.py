@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from lodefs.cli.options import session_command
+from lodefs.cli.options import examples, session_command
 from lodefs.settings.session import Session
 
 if TYPE_CHECKING:
@@ -22,7 +22,14 @@ _LEVELS = ("debug", "info", "warning", "error")
 _log = logging.getLogger("lodefs.docker")
 
 
-@click.command("docker-plugin")
+EPILOG = examples(
+    "lodefs docker-plugin",
+    "docker volume create --driver lodefs -o repo=vision/flickr30k -o commit=v1.0 flickr30k",
+    "docker run --rm -v flickr30k:/data IMAGE ls /data",
+)
+
+
+@click.command("docker-plugin", epilog=EPILOG)
 @click.option(
     "--socket",
     metavar="PATH",
@@ -45,13 +52,9 @@ _log = logging.getLogger("lodefs.docker")
 @click.option("--log-level", type=click.Choice(_LEVELS), default="info", help="[info]")
 @session_command(proxy=True)
 def docker_plugin(session: Session, log_level: str, **options: object) -> None:
-    """Serve volumes to Docker until told to end (SIGTERM, SIGINT); mounts stay then.
+    """Serve volumes to Docker until SIGTERM or SIGINT; mounts stay then.
 
-    \b
-      docker volume create --driver lodefs -o repo=flickr30k -o commit=main flickr30k
-      docker run -v flickr30k:/data IMAGE
-
-    Started by systemd, it takes systemd's socket. A state directory is one plugin's alone.
+    Started by systemd, it uses systemd's socket. Each plugin needs a state directory of its own.
     """
     from lodefs.mount.docker.plugin import Settings, run
     from lodefs.proxy.service.logs import configure_logs

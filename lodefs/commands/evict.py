@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
 import click
 import msgspec
 
-from lodefs.chunkstore.format.names import parse_spec
 from lodefs.chunkstore.nodeapi.cache_control import (
     EVICT,
     PINS,
@@ -21,26 +19,32 @@ from lodefs.chunkstore.nodeapi.cache_control import (
 )
 from lodefs.chunkstore.nodeapi.control_client import ControlClient
 from lodefs.cli import text
-from lodefs.cli.options import json_option, session_command, write_json, write_line
+from lodefs.cli.options import (
+    examples,
+    json_option,
+    session_command,
+    spec_from,
+    write_json,
+    write_line,
+)
 from lodefs.proxies.own_proxy import running_proxy
 from lodefs.settings.session import Session
 
 EVICT_TIMEOUT_S = 3600.0  # a file system may take long to remove a terabyte
 
-EPILOG = """\b
-Examples:
-  lodefs evict vision/flickr30k                     all its commits, and their pins
-  lodefs evict vision/flickr30k@v1.0:images --dry-run
-  lodefs evict vision/flickr30k@v1.0 --pins-only    it may be evicted; it is not yet
-  lodefs evict --all
-"""
+EPILOG = examples(
+    "lodefs evict vision/flickr30k                     # all its commits, and their pins",
+    "lodefs evict vision/flickr30k@v1.0:images --dry-run",
+    "lodefs evict vision/flickr30k@v1.0 --pins-only    # the data stays until space is needed",
+    "lodefs evict --all",
+)
 
 
 @click.command(epilog=EPILOG)
 @click.argument("spec", metavar="[REPO[@REV][:PATH]]", required=False)
 @click.option("--all", "everything", is_flag=True, help="All pins and all cached data.")
-@click.option("--pins-only", is_flag=True, help="Remove pins; drop no data.")
-@click.option("--dry-run", is_flag=True, help="Only say what would go.")
+@click.option("--pins-only", is_flag=True, help="Remove pins; keep the data.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
 @json_option
 @session_command(store=True, proxy=True)
 def evict(
@@ -53,11 +57,11 @@ def evict(
 ) -> None:
     """Remove the pins and drop the cached data of a dataset from the node's proxy.
 
-    Without @REV: of all commits that this node knows. Only whole files of the cache can go, with
-    whatever else lies in them; what is wanted again is fetched again. Who reads meanwhile goes on.
+    Without @REV: of all commits that this node knows. Only whole files of the cache are removed,
+    with everything in them; it is fetched again when it is needed. Readers are not disturbed.
     """
     if everything == (spec is not None):
-        raise click.UsageError("what is to go: REPO[@REV][:PATH], or --all")
+        raise click.UsageError("give REPO[@REV][:PATH], or --all")
     request = _request(spec, everything=everything, pins_only=pins_only, dry_run=dry_run)
     calls = ControlClient(running_proxy(session), session.environment.get("LODEFS_TOKEN"))
     view = calls.call(EvictView, "POST", EVICT, request, timeout_s=EVICT_TIMEOUT_S)
@@ -71,7 +75,7 @@ def evict(
 def _request(spec: str | None, *, everything: bool, pins_only: bool, dry_run: bool) -> EvictRequest:
     if spec is None:
         return EvictRequest(everything=everything, pins_only=pins_only, dry_run=dry_run)
-    parsed = parse_spec(os.fsencode(spec))
+    parsed = spec_from(spec)
     has_rev = "@" in spec.partition(":")[0]
     return EvictRequest(
         repo=parsed.repo,
@@ -83,7 +87,7 @@ def _request(spec: str | None, *, everything: bool, pins_only: bool, dry_run: bo
 
 
 def lines_of(view: EvictView, what: str, *, pins_only: bool) -> list[str]:
-    """What happened, for people. ``what`` was to go; "": everything."""
+    """The result, for people. ``what`` was to be removed; "": everything."""
     removed = "would remove" if view.dry_run else "removed"
     lines = [f"{removed} the pin {pin_line(pin)}" for pin in view.pins]
     if pins_only:
@@ -106,11 +110,11 @@ def lines_of(view: EvictView, what: str, *, pins_only: bool) -> list[str]:
     return lines
 
 
-@click.command()
+@click.command(epilog=examples("lodefs pins"))
 @json_option
 @session_command(store=True, proxy=True)
 def pins(session: Session, as_json: bool) -> None:
-    """List what is pinned in the cache of the node's proxy, those that end first at the top."""
+    """List the pins in the cache of the node's proxy, sorted by their end."""
     calls = ControlClient(running_proxy(session), session.environment.get("LODEFS_TOKEN"))
     view = calls.call(PinsView, "GET", PINS)
     if as_json:

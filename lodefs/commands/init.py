@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import click
 
-from lodefs.cli.options import json_option, session_command, write_json, write_line
+from lodefs.cli.options import examples, json_option, session_command, write_json, write_line
 from lodefs.settings.session import Session, absolute
 
 
-@click.command()
+@click.command(epilog=examples("lodefs init s3://bucket/datasets", "lodefs init /srv/lodefs"))
 @click.argument("store", metavar="STORE")
 @json_option
 @session_command()

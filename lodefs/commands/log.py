@@ -10,11 +10,11 @@ from lodefs.chunkstore.errors import InvalidInput
 from lodefs.chunkstore.format.commit import Commit
 from lodefs.chunkstore.format.names import CommitId, Spec
 from lodefs.cli import text
-from lodefs.cli.options import SPEC, json_option, session_command, write_json, write_line
+from lodefs.cli.options import SPEC, examples, json_option, session_command, write_json, write_line
 from lodefs.settings.session import Session
 
 
-@click.command()
+@click.command(epilog=examples("lodefs log -n 10 vision/flickr30k"))
 @click.argument("spec", metavar="REPO[@REV]", type=SPEC)
 @click.option("-n", "limit", type=click.IntRange(1), help="At most this many commits.")
 @json_option
@@ -32,7 +32,7 @@ def log(session: Session, spec: Spec, limit: int | None, as_json: bool) -> None:
 
 
 def no_path(spec: Spec) -> None:
-    """InvalidInput where a command for whole revisions was given a path."""
+    """Raises InvalidInput if a command for whole revisions was given a path."""
     if spec.path:
         raise InvalidInput(f"{spec}: this command takes REPO[@REV], without a path")
 

@@ -8,26 +8,40 @@ from lodefs.chunkstore.errors import InvalidInput
 from lodefs.chunkstore.format.names import Spec
 from lodefs.chunkstore.format.tree import Entry, Kind
 from lodefs.cli import text
-from lodefs.cli.options import SPEC, json_option, reject, session_command, write_json, write_line
+from lodefs.cli.options import (
+    SPEC,
+    examples,
+    json_option,
+    reject,
+    session_command,
+    write_json,
+    write_line,
+)
 from lodefs.settings.session import Session
 
 _MARKS = {Kind.FILE: "-", Kind.DIRECTORY: "d", Kind.SYMLINK: "l"}
 
 
-@click.command()
+EPILOG = examples(
+    "lodefs ls                                     # the repositories of the store",
+    "lodefs ls -l vision/flickr30k@v1.0:images",
+)
+
+
+@click.command(epilog=EPILOG)
 @click.argument("spec", metavar="[REPO[@REV][:PATH]]", type=SPEC, required=False)
-@click.option("-l", "long", is_flag=True, help="Kind, size, digest and name.")
-@click.option("-R", "recursive", is_flag=True, help="All that lies below, with paths.")
+@click.option("-l", "long", is_flag=True, help="Show kind, size and digest too.")
+@click.option("-R", "recursive", is_flag=True, help="List all directories below, with paths.")
 @json_option
 @session_command(store=True)
 def ls(session: Session, spec: Spec | None, long: bool, recursive: bool, as_json: bool) -> None:
     """List the repositories of the store, or a directory of a revision; a file is listed alone.
 
-    With --json one object a line; the path in it is percent-encoded.
+    With --json: one object a line, with percent-encoded paths.
     """
     from lodefs.chunkstore.repo.history import listing
 
-    reject({"-l": long and as_json}, "does nothing with --json, which tells all of an entry")
+    reject({"-l": long and as_json}, "does nothing with --json, which shows all of an entry")
 
     if spec is None:
         if long or recursive:

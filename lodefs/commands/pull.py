@@ -8,12 +8,18 @@ import click
 
 from lodefs.chunkstore.format.names import Spec
 from lodefs.cli import text
-from lodefs.cli.options import SPEC, json_option, session_command, write_json, write_line
+from lodefs.cli.options import SPEC, examples, json_option, session_command, write_json, write_line
 from lodefs.cli.progress_bars import show_progress
 from lodefs.settings.session import Session
 
+EPILOG = examples(
+    "lodefs pull vision/flickr30k@v1.0 ./flickr30k",
+    "lodefs pull vision/flickr30k:images ./images",
+    "lodefs cat vision/flickr30k:images/1.jpg > 1.jpg      # a single file",
+)
 
-@click.command()
+
+@click.command(epilog=EPILOG)
 @click.argument("spec", metavar="REPO[@REV][:PATH]", type=SPEC)
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
 @click.option("--workers", type=click.IntRange(1, 256), default=8, help="Parallel reads [8].")
@@ -25,16 +31,20 @@ def pull(
 ) -> None:
     """Copy a revision, or what is at PATH in it, into the directory DIR.
 
-    DIR must be missing or empty. Where an earlier pull of the same was interrupted, repeating it
-    goes on where it stopped; where it was finished, DIR is compared with the revision, and nothing
-    in it is changed. Every byte is verified.
+    DIR must be missing or empty. After an interruption, repeat the command: it goes on where it
+    stopped. If DIR is a finished copy, it is compared with the revision and not changed. Every
+    byte is verified.
     """
     from lodefs.chunkstore.pull.pull import pull as pull_into
 
-    with show_progress() as progress:
-        result = pull_into(
-            session.store, spec, directory, workers=workers, progress=progress, sync=not no_sync
-        )
+    try:
+        with show_progress() as progress:
+            result = pull_into(
+                session.store, spec, directory, workers=workers, progress=progress, sync=not no_sync
+            )
+    except KeyboardInterrupt as interrupt:
+        interrupt.add_note("repeat the command to go on")
+        raise
     if as_json:
         write_json(
             {

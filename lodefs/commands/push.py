@@ -11,10 +11,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from lodefs.chunkstore.errors import InvalidInput, TooManyRemovals
-from lodefs.chunkstore.format.names import CommitId, Spec, parse_spec
+from lodefs.chunkstore.errors import InvalidInput, NotADirectory, TooManyRemovals
+from lodefs.chunkstore.format.names import CommitId, Spec, is_commit_prefix
 from lodefs.cli import text
-from lodefs.cli.options import json_option, session_command, write_json, write_line
+from lodefs.cli.options import (
+    examples,
+    json_option,
+    session_command,
+    spec_from,
+    write_json,
+    write_line,
+)
 from lodefs.cli.progress_bars import show_progress
 from lodefs.settings.session import Session
 
@@ -23,7 +30,13 @@ if TYPE_CHECKING:
     from lodefs.chunkstore.push.push import PushResult
 
 
-@click.command()
+EPILOG = examples(
+    'lodefs push ./flickr30k vision/flickr30k -m "corrected captions"',
+    "lodefs push ./flickr30k vision/flickr30k@experiment",
+)
+
+
+@click.command(epilog=EPILOG)
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
 @click.argument("repo", metavar="REPO[@BRANCH]")
 @click.option("-m", "--message", default="", help="The commit's message.")
@@ -61,19 +74,20 @@ def push(
     """Commit the directory DIR to a branch of REPO (default: main).
 
     Reads only what changed since the last push from here, and sends only what the store does not
-    have. The commit holds what DIR holds: files that are not there are removed from the branch.
-
-    \b
-    lodefs push ./flickr30k vision/flickr30k -m "corrected captions"
+    have. DIR becomes the whole content of the branch: files that are not in DIR are removed from
+    it. A push commits all or nothing; after Ctrl-C, repeat it: what was sent stays.
     """
+    _check_order(directory, repo)
     gc.disable()  # millions of objects and no cycles: looking for some takes a tenth of the time
     try:
         from lodefs.chunkstore.push.push import PushOptions
         from lodefs.chunkstore.push.push import push as push_directory
 
-        spec = parse_spec(repo)
+        spec = spec_from(repo)
         if spec.path:
-            raise InvalidInput(f"{spec}: push takes REPO[@BRANCH], without a path")
+            raise InvalidInput(
+                f"{spec}: push takes REPO[@BRANCH], without a path: DIR becomes the whole branch"
+            )
         consent = _Consent(spec, is_given=allow_removals)
         options = PushOptions(
             message=message,
@@ -98,6 +112,9 @@ def push(
             if not consent.ask():
                 raise
             result = push_once()  # what was sent or read is not sent or read again
+    except KeyboardInterrupt as interrupt:
+        interrupt.add_note("what was sent stays: repeat the command to go on")
+        raise
     finally:
         gc.freeze()  # what is left is not looked through before the end
         gc.enable()
@@ -107,8 +124,18 @@ def push(
         _show(result, spec)
 
 
+def _check_order(directory: Path, repo: str) -> None:
+    """Raises UsageError if DIR and REPO were swapped, or DIR is a file."""
+    if directory.is_dir():
+        return
+    if Path(repo).is_dir():
+        raise click.UsageError(f"DIR comes first: lodefs push {repo} {directory}")
+    if directory.is_file():
+        raise NotADirectory(f"{directory} is a file: push takes the directory that it is in")
+
+
 class _Consent:
-    """Whether a push may remove most of a branch: as an option says, or whoever is asked."""
+    """Whether a push may remove most of a branch: an option or the answer to a question."""
 
     def __init__(self, spec: Spec, *, is_given: bool) -> None:
         self._spec = spec
@@ -117,7 +144,7 @@ class _Consent:
         self._head: CommitId | None = None  # of which most may be removed
 
     def allows(self, removals: Removals) -> bool:
-        """Without a question: while a push runs its meter has the terminal."""
+        """Answers without a question: during a push the progress bar has the terminal."""
         self._refused = removals
         return self._is_given or removals.head == self._head
 
@@ -142,7 +169,7 @@ def _has_terminal() -> bool:
 
 
 def user_name() -> str:
-    """Who pushes; "unknown" for a user id without a name."""
+    """The user's name; "unknown" for a user id without one."""
     try:
         return getpass.getuser()
     except (KeyError, OSError, ImportError):
@@ -195,10 +222,10 @@ def _show(result: PushResult, spec: Spec) -> None:
     changes = _changes_of(result)
     for what in ("added", "changed", "removed"):
         files, size_bytes = changes[f"{what}_files"], changes[f"{what}_bytes"]
-        told = "unknown: the branch's trees cannot be read"
+        amount = "unknown: the branch's trees cannot be read"
         if files is not None and size_bytes is not None:
-            told = f"{text.count(files, 'file')}, {text.size(size_bytes)}"
-        write_line(f"{what:<8}{told}")
+            amount = f"{text.count(files, 'file')}, {text.size(size_bytes)}"
+        write_line(f"{what:<8}{amount}")
     write_line(f"new     {text.size(result.new_bytes)}")
     write_line(f"stored  {text.size(result.stored_bytes)}")
     if result.lost_packs:
@@ -209,4 +236,19 @@ def _show(result: PushResult, spec: Spec) -> None:
     else:
         if result.created_branch:
             write_line(f"created branch {spec.rev}")
+            if _looks_like_a_commit(spec.rev):
+                click.echo(
+                    f"lodefs: note: {_BRANCH_NOT_COMMIT.format(spec.rev, spec.repo)}", err=True
+                )
         write_line(f"commit  {result.commit}")
+
+
+_BRANCH_NOT_COMMIT = (
+    "{0} is the name of a new branch, though it looks like a commit; to remove it: "
+    "lodefs branch --delete {1} {0}"
+)
+
+
+def _looks_like_a_commit(name: str) -> bool:
+    """Whether a reader would take a branch's name for a commit: hex digits, but not a date."""
+    return is_commit_prefix(name) and not name.isdigit() and not name.isalpha()

@@ -11,24 +11,27 @@ from lodefs.chunkstore.format.names import CommitId, Spec
 from lodefs.chunkstore.repo.history import RefMove
 from lodefs.chunkstore.repo.refs import BRANCHES, TAGS
 from lodefs.cli import text
-from lodefs.cli.options import SPEC, json_option, session_command, write_json, write_line
+from lodefs.cli.options import SPEC, examples, json_option, session_command, write_json, write_line
 from lodefs.commands.log import no_path
 from lodefs.settings.session import Session
 
+EPILOG = examples(
+    "lodefs reflog vision/flickr30k",
+    "lodefs branch --force vision/flickr30k@9c2f01ab77de main     # back to one of these",
+)
 
-@click.command()
+
+@click.command(epilog=EPILOG)
 @click.argument("spec", metavar="REPO[@NAME]", type=SPEC)
 @click.option("-n", "limit", type=click.IntRange(1), help="At most this many moves.")
-@click.option("--tag", "only_tag", is_flag=True, help="Of the tag NAME, if a branch had that name.")
+@click.option(
+    "--tag", "only_tag", is_flag=True, help="Show the tag NAME, even if a branch had that name."
+)
 @json_option
 @session_command(store=True)
 def reflog(session: Session, spec: Spec, limit: int | None, only_tag: bool, as_json: bool) -> None:
     """Show where a branch or tag of REPO was (default: main), newest first, deleted ones too:
     when it moved, from which commit to which, and who pushed.
-
-    \b
-    lodefs reflog vision/flickr30k
-    lodefs branch --force vision/flickr30k@9c2f01ab77de main     # back to one of these
     """
     from lodefs.chunkstore.repo.history import reflog as moves
 

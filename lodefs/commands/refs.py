@@ -10,12 +10,30 @@ from lodefs.chunkstore.errors import AlreadyExists, InvalidInput
 from lodefs.chunkstore.format.names import Spec, check_ref_name
 from lodefs.chunkstore.repo.refs import BRANCHES, TAGS, singular
 from lodefs.cli import text
-from lodefs.cli.options import SPEC, json_option, reject, session_command, write_json, write_line
+from lodefs.cli.options import (
+    SPEC,
+    examples,
+    json_option,
+    reject,
+    session_command,
+    write_json,
+    write_line,
+)
 from lodefs.commands.log import no_path
 from lodefs.settings.session import Session
 
+BRANCH_EPILOG = examples(
+    "lodefs branch vision/flickr30k@v1.0 dev             # a new branch dev at v1.0",
+    "lodefs branch --force vision/flickr30k@v1.0 main    # main goes back to v1.0",
+    "lodefs branch --undelete vision/flickr30k dev",
+)
+TAG_EPILOG = examples(
+    "lodefs tag vision/flickr30k v1.0                    # a tag of main's latest commit",
+    "lodefs tag --undelete vision/flickr30k v1.0",
+)
 
-@click.command()
+
+@click.command(epilog=BRANCH_EPILOG)
 @click.argument("spec", metavar="REPO[@REV]", type=SPEC)
 @click.argument("name", metavar="[NAME]", required=False)
 @click.option("-d", "--delete", is_flag=True, help="Delete the branch NAME.")
@@ -34,18 +52,13 @@ def branch(
 ) -> None:
     """List the branches of REPO, or with NAME: create that branch at REV (default: main).
 
-    Where a branch was before it moved or was deleted is shown by `lodefs reflog`.
-
-    \b
-    lodefs branch vision/flickr30k@v1.0 dev             # a branch dev at v1.0
-    lodefs branch --force vision/flickr30k@v1.0 main    # back to v1.0
-    lodefs branch --undelete vision/flickr30k dev
+    `lodefs reflog` shows where a branch was before it moved or was deleted.
     """
     action = RefAction(delete=delete, undelete=undelete, force=force)
     _run(session, BRANCHES, spec, name, action, as_json=as_json)
 
 
-@click.command()
+@click.command(epilog=TAG_EPILOG)
 @click.argument("spec", metavar="REPO[@REV]", type=SPEC)
 @click.argument("name", metavar="[NAME]", required=False)
 @click.option("-d", "--delete", is_flag=True, help="Delete the tag NAME.")
@@ -64,11 +77,7 @@ def tag(
 ) -> None:
     """List the tags of REPO, or with NAME: create that tag at REV (default: main).
 
-    Where a tag was before it moved or was deleted is shown by `lodefs reflog`.
-
-    \b
-    lodefs tag vision/flickr30k v1.0                    # the head of main
-    lodefs tag --undelete vision/flickr30k v1.0
+    `lodefs reflog` shows where a tag was before it moved or was deleted.
     """
     action = RefAction(delete=delete, undelete=undelete, force=force)
     _run(session, TAGS, spec, name, action, as_json=as_json)
@@ -76,7 +85,7 @@ def tag(
 
 @dataclass(frozen=True, slots=True)
 class RefAction:
-    """What is to be done with NAME; nothing of these: create it."""
+    """The action on NAME; none of these: create it."""
 
     delete: bool
     undelete: bool
@@ -93,7 +102,7 @@ def _run(
     if name is not None:
         check_ref_name(name)
     elif action.delete or action.force or action.undelete:
-        raise InvalidInput("which one? NAME is missing")
+        raise InvalidInput("NAME is missing")
     if name is None:
         _list(session, kind, spec.repo, as_json=as_json)
     elif action.delete:
@@ -121,7 +130,7 @@ def _create(
 ) -> None:
     store = session.store
     commit_id = store.resolve(spec.repo, spec.rev)
-    store.commit(spec.repo, commit_id)  # a ref never points to what is not there
+    store.commit(spec.repo, commit_id)  # a ref never points to a missing commit
     refs = store.refs(spec.repo)
     latest = refs.latest(kind, name)
     now = latest.commit if latest else None

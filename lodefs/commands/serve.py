@@ -4,30 +4,39 @@ from __future__ import annotations
 
 import click
 
-from lodefs.cli.options import session_command
+from lodefs.cli.options import examples, session_command
 from lodefs.settings.session import Session
 
+EPILOG = examples(
+    "lodefs serve --store s3://bucket/datasets --cache /var/cache/lodefs --cache-size 500GiB",
+)
 
-@click.command()
+
+@click.command(epilog=EPILOG)
 @click.option("--socket", "socket_path", metavar="PATH", help="Unix socket; '' for none.")
 @click.option("--listen", metavar="HOST:PORT", help="TCP address; needs tokens.")
 @click.option("--cache", "cache_dir", metavar="DIR", help="Directory of the cache.")
-@click.option("--cache-size", "cache_size_bytes_max", metavar="SIZE", help="Limit, as 100GiB.")
+@click.option(
+    "--cache-size",
+    "cache_size_bytes_max",
+    metavar="SIZE",
+    help="Limit, such as 100GiB [80 % of the free space].",
+)
 @click.option("--tokens", "tokens_file", metavar="FILE", help="Tokens for TCP.")
 @click.option("--allow-anonymous", is_flag=True, default=None, help="TCP without tokens.")
 @click.option(
     "--unused-timeout",
     "unused_timeout_s",
     metavar="S",
-    help="End when no mount and no request used it for that many seconds; 0: never [0].",
+    help="End after S seconds without a mount or a request; 0: never [0].",
 )
 @click.option("--log-level", help="debug, info, warning or error.")
 @click.option("--log-format", help="auto, journald, json or console.")
 @session_command(store=True)
 def serve(session: Session, **options: object) -> None:
-    """Run the node's proxy until it is told to end (SIGTERM, SIGINT).
+    """Run the node's proxy until SIGTERM or SIGINT.
 
-    All settings can stand in the table [serve] of the config file; options win.
+    The table [serve] of the config file takes all settings; options win.
     """
     from lodefs.proxy.config import Config
     from lodefs.proxy.service.main import main
@@ -36,7 +45,7 @@ def serve(session: Session, **options: object) -> None:
 
 
 def settings(session: Session, options: dict[str, object]) -> dict[str, object]:
-    """The proxy's settings: of the config file, then those that the options say."""
+    """The proxy's settings: of the config file, overridden by options."""
     s3 = session.config.s3
     found: dict[str, object] = {
         **session.config.serve,

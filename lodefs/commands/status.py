@@ -8,14 +8,14 @@ import click
 
 from lodefs.chunkstore.errors import Unavailable
 from lodefs.cli import text
-from lodefs.cli.options import json_option, session_command, write_json, write_line
-from lodefs.commands.mount import mount_listings
+from lodefs.cli.options import examples, json_option, session_command, write_json, write_line
+from lodefs.commands.mounts import mount_listings
 from lodefs.settings.session import Session
 
 NODES_SHOWN_MAX = 16
 
 
-@click.command()
+@click.command(epilog=examples("lodefs status", "lodefs status --json | jq .node.store"))
 @json_option
 @session_command(store=True, proxy=True)
 def status(session: Session, as_json: bool) -> None:
@@ -48,7 +48,7 @@ def status(session: Session, as_json: bool) -> None:
 
 
 def figures(answer: Mapping[str, object]) -> list[tuple[str, str]]:
-    """What people want to know of /status. Figures that the proxy does not give are left out."""
+    """The figures of /status that people want to see. Missing ones are left out."""
     known = _node_of(answer)
     found = [(name, str(known[name])) for name in ("store", "cache") if name in known]
     found.insert(0, ("version", str(answer.get("version", "unknown"))))
@@ -77,7 +77,7 @@ def figures(answer: Mapping[str, object]) -> list[tuple[str, str]]:
 
 
 def _recovery(known: Mapping[str, object]) -> list[tuple[str, str]]:
-    """How far the check after a power cut is, until it is done."""
+    """The progress of the check after a power cut, until it is done."""
     total, done = known.get("recovery_bytes"), known.get("recovery_bytes_done")
     if not isinstance(total, int) or not isinstance(done, int) or done >= total:
         return []
@@ -107,8 +107,8 @@ def _scrub(known: Mapping[str, object]) -> list[tuple[str, str]]:
 
 
 def cluster(answer: Mapping[str, object]) -> list[tuple[str, str]]:
-    """The cluster's nodes in /status: how many there are and how many are well, and then each of
-    them; of many only those that are not well. Nothing if there is no cluster."""
+    """The cluster's nodes in /status: how many there are and how many are well, then each of them;
+    if there are many, only those that are not well. Nothing without a cluster."""
     peers = _node_of(answer).get("peers")
     nodes = [one for one in peers if isinstance(one, dict)] if isinstance(peers, list) else []
     if not nodes:
@@ -118,10 +118,10 @@ def cluster(answer: Mapping[str, object]) -> list[tuple[str, str]]:
     well = "all well" if not bad else f"{len(nodes) - len(bad):,} well"
     place = f"this node is {own[0]}" if own else "this node is none of them"
     found = [("cluster", f"{text.count(len(nodes), 'node')}, {well}; {place}")]
-    told = nodes if len(nodes) <= NODES_SHOWN_MAX else bad
-    found += [("node", _node_line(one)) for one in told[:NODES_SHOWN_MAX]]
-    if len(told) > NODES_SHOWN_MAX:
-        found.append(("node", f"… and {len(told) - NODES_SHOWN_MAX:,} more that are not well"))
+    listed = nodes if len(nodes) <= NODES_SHOWN_MAX else bad
+    found += [("node", _node_line(one)) for one in listed[:NODES_SHOWN_MAX]]
+    if len(listed) > NODES_SHOWN_MAX:
+        found.append(("node", f"… and {len(listed) - NODES_SHOWN_MAX:,} more that are not well"))
     return found
 
 
@@ -137,7 +137,7 @@ def _node_line(node: Mapping[str, object]) -> str:
 
 
 def _reason(node: Mapping[str, object]) -> str:
-    """What is the matter; of a node that is well, what was."""
+    """Why a node is not well; the last error of one that is well again."""
     if not _is_well(node):
         return f" ({node['reason']})" if node.get("reason") else ""
     ago_s = node.get("error_ago_s")
@@ -147,7 +147,7 @@ def _reason(node: Mapping[str, object]) -> str:
 
 
 def _traffic(node: Mapping[str, object]) -> str:
-    """When it was heard of, how fast it answers, what came from it and went to it."""
+    """When a node was seen, how fast it answers, how much was received and sent."""
     if node.get("self") or "seen_ago_s" not in node:
         return ""
     seen_s, latency_s = node.get("seen_ago_s"), node.get("latency_s")

@@ -9,15 +9,21 @@ import click
 
 from lodefs.chunkstore.errors import InvalidInput
 from lodefs.cli import text
-from lodefs.cli.options import json_option, session_command, write_json, write_line
+from lodefs.cli.options import examples, json_option, session_command, write_json, write_line
 from lodefs.settings.session import Session
 
 
-@click.group()
-@click.option("--file", "path", type=click.Path(path_type=Path), help="The proxy's tokens file.")
+@click.group(epilog=examples("lodefs token --file /etc/lodefs/tokens create team-a 'vision/*'"))
+@click.option(
+    "--file",
+    "path",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="The proxy's tokens file.",
+)
 @click.pass_context
 def token(ctx: click.Context, path: Path | None) -> None:
-    """Tokens for the proxy's TCP side. The file is `tokens_file` of [serve] unless --file."""
+    """Tokens for clients of the proxy over TCP. The default FILE is `tokens_file` of [serve]."""
     ctx.meta["lodefs.tokens_file"] = path
 
 
@@ -25,19 +31,21 @@ def _file(session: Session) -> Path:
     given = click.get_current_context().meta.get("lodefs.tokens_file")
     named = given or session.config.serve.get("tokens_file")
     if not named:
-        raise InvalidInput("which tokens file? use --file, or `tokens_file` in the table [serve]")
+        raise InvalidInput(
+            "no tokens file is given: use --file, or `tokens_file` in the table [serve]"
+        )
     return Path(str(named))
 
 
-@token.command()
+@token.command(epilog=examples("lodefs token create team-a 'vision/*' audio"))
 @click.argument("name")
 @click.argument("patterns", metavar="PATTERN...", nargs=-1, required=True)
 @json_option
 @session_command()
 def create(session: Session, name: str, patterns: tuple[str, ...], as_json: bool) -> None:
-    """Create a token that may read the repositories that fit a PATTERN (vision/*, *).
+    """Create a token for reading the repositories that match a PATTERN (vision/*, *).
 
-    It is printed once and stored nowhere.
+    The token is printed once and not stored.
     """
     from lodefs.proxy.http.tokens import create_token
 
@@ -48,11 +56,11 @@ def create(session: Session, name: str, patterns: tuple[str, ...], as_json: bool
         write_line(secret)
 
 
-@token.command("list")
+@token.command("list", epilog=examples("lodefs token list"))
 @json_option
 @session_command()
 def list_(session: Session, as_json: bool) -> None:
-    """List tokens: name, patterns, time. The tokens themselves are not known."""
+    """List tokens: name, patterns, time. The tokens themselves are not stored."""
     from lodefs.proxy.http.tokens import list_tokens
 
     for one in list_tokens(_file(session)):
@@ -63,7 +71,7 @@ def list_(session: Session, as_json: bool) -> None:
             write_line(f"{text.escaped(one.name):<24} {text.time(one.created_s)}  {patterns}")
 
 
-@token.command()
+@token.command(epilog=examples("lodefs token delete team-a"))
 @click.argument("name")
 @session_command()
 def delete(session: Session, name: str) -> None:

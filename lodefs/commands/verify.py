@@ -11,7 +11,15 @@ import click
 from lodefs.chunkstore.errors import InvalidInput
 from lodefs.chunkstore.format.names import Spec
 from lodefs.cli import exit_codes, text
-from lodefs.cli.options import SPEC, json_option, reject, session_command, write_json, write_line
+from lodefs.cli.options import (
+    SPEC,
+    examples,
+    json_option,
+    reject,
+    session_command,
+    write_json,
+    write_line,
+)
 from lodefs.cli.progress_bars import show_progress
 from lodefs.commands.log import no_path
 from lodefs.settings.session import Session
@@ -20,7 +28,13 @@ if TYPE_CHECKING:
     from lodefs.chunkstore.nodecache.verify import CacheCheck, Damage
 
 
-@click.command()
+EPILOG = examples(
+    "lodefs verify --data vision/flickr30k@v1.0          # every byte of a revision",
+    "lodefs verify --cache --repair                      # this node's cache",
+)
+
+
+@click.command(epilog=EPILOG)
 @click.argument("spec", metavar="[REPO[@REV]]", type=SPEC, required=False)
 @click.option("--data", is_flag=True, help="Read and check every byte too.")
 @click.option("--cache", "of_cache", is_flag=True, help="Check this node's cache instead.")
@@ -42,7 +56,7 @@ def verify(
     """Check that every reference of the store, or of one revision, resolves.
 
     With --cache: check every chunk in this node's cache, also while its proxy runs. Lists all
-    problems and exits with 1 where there are any.
+    problems, and exits with 1 if there are any.
     """
     if of_cache:
         if spec is not None or data:
@@ -99,7 +113,7 @@ def _verify_cache(
         result = verify_cache(directory, workers=workers, progress=progress)
         repaired = False
         if repair and result.damages:
-            progress.phase = "waiting for the proxy to drop what is damaged"
+            progress.phase = "waiting for the proxy to drop damaged files"
             repaired = cache_repair.repair(directory, result.numbers)
     if as_json:
         write_json(_cache_json(directory, result, repaired=repaired))
@@ -112,7 +126,7 @@ def _verify_cache(
 
 
 def line_of(damage: Damage) -> str:
-    """A damage for people: cache file, place, chunk, what is wrong, dataset files."""
+    """One damage, for people: cache file, place, chunk, problem, dataset files."""
     where = f"{damage.path}: {damage.size_bytes} bytes at {damage.offset}"
     chunk = f", chunk {damage.chunk.hex()}" if damage.chunk else ""
     of = "; of " + ", ".join(map(str, damage.names)) if damage.names else ""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import click
 
-from lodefs.cli.options import json_option, session_command, write_json, write_line
+from lodefs.cli.options import examples, json_option, session_command, write_json, write_line
 from lodefs.settings.session import Session
 
 
-@click.command()
+@click.command(epilog=examples("lodefs version --json"))
 @json_option
 @session_command()
 def version(session: Session, as_json: bool) -> None:  # noqa: ARG001
@@ -20,7 +20,7 @@ def version(session: Session, as_json: bool) -> None:  # noqa: ARG001
 
 
 def number() -> str:
-    """The version that is installed; "unknown" for a checkout that was not."""
+    """The installed version; "unknown" in a checkout that is not installed."""
     from importlib.metadata import PackageNotFoundError
     from importlib.metadata import version as installed
 

@@ -26,31 +26,45 @@ from lodefs.chunkstore.nodeapi.cache_control import (
 from lodefs.chunkstore.nodeapi.control_client import ControlClient
 from lodefs.cli import exit_codes, text
 from lodefs.cli.duration_type import DURATION
-from lodefs.cli.options import SPEC, json_option, reject, session_command, write_json, write_line
+from lodefs.cli.options import (
+    SPEC,
+    examples,
+    json_option,
+    reject,
+    session_command,
+    write_json,
+    write_line,
+)
 from lodefs.cli.progress_bars import show_progress
 from lodefs.commands.warm_follow import Follower
 from lodefs.settings.session import Session
 
-EPILOG = """\b
-Examples:
-  lodefs warm vision/flickr30k@v1.0                       all of it
-  lodefs warm vision/flickr30k@v1.0:images --pin 7d       a directory, kept for a week
-  lodefs warm 'vision/flickr30k:images/**/*.jpg'          what a pattern matches
-  head -1000 order.txt | lodefs warm vision/flickr30k --from -
-  lodefs warm vision/flickr30k@v1.0 --all-nodes --detach
-"""
+EPILOG = examples(
+    "lodefs warm vision/flickr30k@v1.0                       # all of it",
+    "lodefs warm vision/flickr30k@v1.0:images --pin 7d       # a directory, kept for a week",
+    "lodefs warm 'vision/flickr30k:images/**/*.jpg'          # the files that match a pattern",
+    "head -1000 order.txt | lodefs warm vision/flickr30k --from -",
+    "lodefs warm vision/flickr30k@v1.0 --all-nodes --detach  # on each node of the cluster",
+)
 
 
 @click.command(epilog=EPILOG)
 @click.argument("spec", metavar="REPO[@REV][:PATH]", type=SPEC, required=False)
-@click.option("--from", "listed", metavar="FILE", help="Paths below PATH, one a line; - is stdin.")
-@click.option("-0", "--null", is_flag=True, help="With --from: paths end with NUL, not newline.")
-@click.option("--pin", "pin_s", type=DURATION, help="Keep it from eviction so long (12h, 7d, 2w).")
-@click.option("--all-nodes", is_flag=True, help="On all nodes of the cluster.")
 @click.option(
-    "--skip-missing", is_flag=True, help="With --all-nodes: go on without those that are away."
+    "--from",
+    "listed",
+    metavar="FILE",
+    help="Read paths below PATH from FILE, one a line; - is stdin.",
 )
-@click.option("--detach", is_flag=True, help="Do not wait: print the job's id.")
+@click.option("-0", "--null", is_flag=True, help="With --from: paths end with NUL, not newline.")
+@click.option(
+    "--pin", "pin_s", type=DURATION, help="Protect it from eviction for so long (12h, 7d, 2w)."
+)
+@click.option("--all-nodes", is_flag=True, help="Warm all nodes of the cluster, not only this one.")
+@click.option(
+    "--skip-missing", is_flag=True, help="With --all-nodes: go on without nodes that do not answer."
+)
+@click.option("--detach", is_flag=True, help="Do not wait; print the job's id.")
 @click.option("--attach", "attached", metavar="ID", help="Wait for a job that was detached.")
 @click.option("--cancel", "cancelled", metavar="ID", help="End a job.")
 @click.option("--jobs", "of_jobs", is_flag=True, help="List the jobs of the proxy.")
@@ -70,19 +84,19 @@ def warm(
     of_jobs: bool,
     as_json: bool,
 ) -> None:
-    """Bring a revision, or what is at PATH in it, into the cache of the node's proxy.
+    """Bring a revision, or PATH in it, into the cache of the node's proxy.
 
     PATH may be a pattern: * and ? stand for bytes of one name, [ab] for one of a set, ** for any
-    number of directories. What is in the cache is not fetched again, so that an interrupted
-    command is just repeated. Ctrl-C ends the job; with --detach or --attach it goes on.
+    number of directories. Cached data is not fetched again, so repeat an interrupted command.
+    Ctrl-C ends the job; with --detach or --attach it goes on.
     """
     if sum([spec is not None, attached is not None, cancelled is not None, of_jobs]) != 1:
-        raise click.UsageError("what is to be warmed: REPO[@REV][:PATH]; or a job, or --jobs")
+        raise click.UsageError("give REPO[@REV][:PATH], or a job, or --jobs")
     reject({"--null": null and listed is None}, "does nothing without --from")
     reject({"--skip-missing": skip_missing and not all_nodes}, "does nothing without --all-nodes")
     if spec is None:
         begins = {"--from": listed, "--pin": pin_s, "--all-nodes": all_nodes, "--detach": detach}
-        reject(begins, "is of a job that begins")
+        reject(begins, "is only for a new job")
         _of_jobs(session, attached, cancelled, as_json=as_json)
         return
     from lodefs.proxies.own_proxy import proxy_url
@@ -98,10 +112,10 @@ def warm(
     try:
         with show_progress() as progress:
             status = follower.follow(status.id, progress)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
         with suppress(LodefsError):
             follower.cancel()
-        click.echo("lodefs: cancelled; what came stays: repeat the command to go on", err=True)
+        interrupt.add_note("the job was cancelled; what was fetched stays: repeat the command")
         raise
     _end(session, status, as_json=as_json)
 
@@ -109,7 +123,7 @@ def warm(
 def request_of(
     spec: Spec, paths: Sequence[bytes] | None, *, pin_s: int, all_nodes: bool
 ) -> WarmRequest:
-    """What the proxy is asked. InvalidInput where a list is below a pattern, or empty."""
+    """The request to the proxy. Raises: InvalidInput for an empty list or one below a pattern."""
     from lodefs.proxy.warm.path_patterns import is_glob
 
     if pin_s > PIN_S_MAX:

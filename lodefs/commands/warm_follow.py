@@ -1,4 +1,4 @@
-"""Following a warm job of a proxy to its end, also over the proxy's own end."""
+"""Follows a warm job of a proxy to its end, also across a restart of the proxy."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from lodefs.chunkstore.nodeapi.control_client import ControlClient
 from lodefs.chunkstore.system.progress import Progress
 
 POLL_S_MIN, POLL_S_MAX = 0.02, 0.1
-GONE_S_MAX = 60.0  # how long a proxy may be away
+GONE_S_MAX = 60.0  # how long a proxy may be unreachable
 STARTS_MAX = 10
 
 
 class Follower:
-    """One job, asked about until it is over. Where its proxy was started anew, the job is, too:
-    it goes on where it was."""
+    """Polls one job until it is over. If its proxy was restarted, starts the job again, which goes
+    on where it was."""
 
     def __init__(
         self,
@@ -40,26 +40,26 @@ class Follower:
         self._starts = 0
 
     def start(self) -> WarmStatus:
-        """Begins the job. Errors of the proxy."""
+        """Starts the job. Raises: errors of the proxy."""
         self._starts += 1
         status = self._calls.call(WarmStatus, "POST", WARM, self._request)
         self.job_id = status.id
         return status
 
     def follow(self, job_id: str, progress: Progress) -> WarmStatus:
-        """How it ended. NotFound, Unavailable."""
+        """The job's last status. Raises: NotFound, Unavailable."""
         self.job_id = job_id
         pause_s = POLL_S_MIN
-        heard_s = self._clock_s()
+        answered_s = self._clock_s()
         while True:
             try:
-                status = self._look()
+                status = self._status_or_restart()
             except Unavailable:
-                if self._clock_s() - heard_s > GONE_S_MAX:
+                if self._clock_s() - answered_s > GONE_S_MAX:
                     raise
                 progress.phase = "waiting for the proxy"
             else:
-                heard_s = self._clock_s()
+                answered_s = self._clock_s()
                 show(status, progress)
                 self._warn_of_waiting(status)
                 if status.state not in RUNNING:
@@ -73,7 +73,7 @@ class Follower:
                 self._warned.add(node.address)
                 self._warn(f"waiting for {node.address}: {node.error}")
 
-    def _look(self) -> WarmStatus:
+    def _status_or_restart(self) -> WarmStatus:
         try:
             return self.status()
         except NotFound:
@@ -82,16 +82,16 @@ class Follower:
             return self.start()
 
     def status(self) -> WarmStatus:
-        """How far it is. NotFound, Unavailable."""
+        """The job's status. Raises: NotFound, Unavailable."""
         return self._calls.call(WarmStatus, "GET", f"{WARM}/{self.job_id}")
 
     def cancel(self) -> WarmStatus:
-        """Ends it. NotFound, Unavailable."""
+        """Cancels the job. Raises: NotFound, Unavailable."""
         return self._calls.call(WarmStatus, "DELETE", f"{WARM}/{self.job_id}")
 
 
 def show(status: WarmStatus, progress: Progress) -> None:
-    """A status as the meter shows it."""
+    """Copies a status into the progress bar's counters."""
     progress.phase = {"listing": "listing", "fetching": "warming"}.get(status.state, status.state)
     if status.nodes:
         done = sum(node.state == "done" for node in status.nodes)

@@ -153,7 +153,7 @@ class _Parser:
             self._problems.append("option repo is missing: repo=NAME, or repo=URL of it in a store")
             return store, ""
         if "://" not in value and not value.startswith("/"):
-            return store, self._take("repo", check_repo) or ""
+            return store, self._take("repo", _repo_name) or ""
         if store:
             self._problems.append("option repo is a URL and names the store: leave out store")
         return self._take("repo", lambda url: self._split_url(_url(url))) or ("", "")
@@ -174,6 +174,22 @@ class _Parser:
 def _named(key: str) -> str:
     """An option's name as it may stand in a message."""
     return repr(key[:60])
+
+
+def _repo_name(text: str) -> str:
+    """A repository's name alone. REPO@REV:PATH is refused with the options to use."""
+    try:
+        return check_repo(text)
+    except InvalidInput:
+        repo, at, rev = text.partition(":")[0].partition("@")
+        path = text.partition(":")[2]
+        if not at and not path:
+            raise
+        wanted = [f"repo={repo}", *([f"commit={rev}"] if at else [])]
+        wanted += [f"path={path}"] if path else []
+        raise InvalidInput(
+            f"{text!r} is more than a name: give {' and '.join(f'-o {one}' for one in wanted)}"
+        ) from None
 
 
 def _url(text: str) -> str:

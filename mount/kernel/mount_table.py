@@ -18,6 +18,7 @@ ANSWER_TIMEOUT_S = 2.0
 SOURCE_BYTES_MAX = 3000  # a mount's source must fit into a page
 _DEAD = frozenset({errno.ENOTCONN, errno.ECONNABORTED})
 _OCTAL = re.compile(rb"\\([0-7]{3})")
+_OWNER = re.compile(rb"[ ,]user_id=(\d+)")
 _TABLE = Path("/proc/self/mountinfo")
 
 
@@ -29,6 +30,7 @@ class Mount(NamedTuple):
     fs_type: str
     source: bytes
     device: str  # MAJOR:MINOR
+    owner: int | None = None  # the user who made it; FUSE tells
 
     @property
     def is_lodefs(self) -> bool:
@@ -68,7 +70,10 @@ def parse(table: bytes) -> list[Mount]:
         fields, tail = left.split(b" "), right.split(b" ")
         if dash and len(fields) >= 5 and len(tail) >= 2:
             mountpoint = os.fsdecode(_plain(fields[4]))
-            mounts.append(Mount(mountpoint, tail[0].decode(), _plain(tail[1]), fields[2].decode()))
+            kind, source, device = tail[0].decode(), _plain(tail[1]), fields[2].decode()
+            owner = _OWNER.search(right)
+            uid = int(owner[1]) if owner else None
+            mounts.append(Mount(mountpoint, kind, source, device, uid))
     return mounts
 
 

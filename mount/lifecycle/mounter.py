@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import os
 import select
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
 import msgspec
 
-from lodefs.chunkstore.errors import InvalidInput, LodefsError, NotFound, Unavailable
+from lodefs.chunkstore.errors import Denied, InvalidInput, LodefsError, NotFound, Unavailable
 from lodefs.chunkstore.nodeapi.wire import error_of
 from lodefs.mount.kernel import mount_syscalls, mount_table
-from lodefs.mount.lifecycle import control_socket, handover, resources
+from lodefs.mount.lifecycle import control_socket, handover, process_scan, resources
 from lodefs.mount.lifecycle.daemon import go_on, ready_timeout_s, serve
 from lodefs.mount.lifecycle.handover import Grip, State
 from lodefs.mount.lifecycle.mount_log import say_in_foreground
 from lodefs.mount.lifecycle.mount_target import canonical, prepare, request_handover, state_of_mount
+from lodefs.mount.lifecycle.process_scan import MountUser
 from lodefs.mount.lifecycle.spawn import start
 from lodefs.mount.lifecycle.systemd_fdstore import FdStore
 from lodefs.mount.mount_spec import Job, MountRequest, Reply, TakeOver
@@ -48,10 +49,12 @@ class Mounted(NamedTuple):
 
 
 class Unmounted(NamedTuple):
-    """``lazy``: it is out of sight, but somebody still uses it; it ends with its last user."""
+    """``lazy``: it is out of sight but still in use, by ``users`` as far as they can be seen; it
+    ends with its last user."""
 
     mountpoint: str
     lazy: bool
+    users: Sequence[MountUser] = ()
 
 
 def mount(options: MountOptions, *, fork: bool = False) -> Mounted:
@@ -190,13 +193,16 @@ def unmount(mountpoint: str, *, timeout_s: float = END_TIMEOUT_S) -> Unmounted:
     found = mount_table.on_top(place)
     if found is None or not found.is_lodefs:
         raise InvalidInput(f"{mountpoint}: there is no lodefs mount here; see 'lodefs mounts'")
+    if os.geteuid() not in (0, found.owner):
+        raise Denied(f"{mountpoint} belongs to {_user_name(found.owner)}: unmount it as that user")
     pid_fd = _open_pid(state_of_mount(found).pid)
     try:
         try:
             mount_syscalls.detach(place, lazy=False)
         except BlockingIOError:
+            users = process_scan.processes_using(place)
             mount_syscalls.detach(place, lazy=True)
-            return Unmounted(place, lazy=pid_fd < 0 or not _ends(pid_fd, LOOK_S))
+            return Unmounted(place, pid_fd < 0 or not _ends(pid_fd, LOOK_S), users)
         if pid_fd >= 0 and not _ends(pid_fd, LOOK_S):
             if _answers(found):  # another mount namespace has it, too
                 return Unmounted(place, lazy=True)
@@ -206,6 +212,15 @@ def unmount(mountpoint: str, *, timeout_s: float = END_TIMEOUT_S) -> Unmounted:
         if pid_fd >= 0:
             os.close(pid_fd)
     return Unmounted(place, lazy=False)
+
+
+def _user_name(uid: int | None) -> str:
+    import pwd  # here: needed for this message alone
+
+    try:
+        return pwd.getpwuid(-1 if uid is None else uid).pw_name
+    except (KeyError, OverflowError):
+        return f"user {uid}"
 
 
 def _answers(found: mount_table.Mount) -> bool:

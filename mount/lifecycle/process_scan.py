@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from lodefs.mount.kernel import mount_table
 from lodefs.mount.lifecycle.supervisor import ended
@@ -41,6 +42,42 @@ def sees_all(proc: Path = PROC) -> bool:
         return os.stat(proc / "self/ns/pid").st_ino == _INITIAL_PID_NAMESPACE
     except OSError:
         return False
+
+
+class MountUser(NamedTuple):
+    """A process that has a directory or a file of a mount open."""
+
+    pid: int
+    name: str  # as ps(1) shows it
+
+
+def processes_using(place: str, proc: Path = PROC) -> list[MountUser]:
+    """The processes of this mount namespace that use what lies at or below ``place``, as far as
+    this process may see them. It reads links alone, so that a dead mount cannot block it."""
+    found = []
+    for process in _processes(proc):
+        if _uses(process, place):
+            with suppress(OSError):
+                name = (process / "comm").read_bytes().decode("utf-8", "replace").strip()
+                found.append(MountUser(int(process.name), name))
+    return sorted(found)
+
+
+def _uses(process: Path, place: str) -> bool:
+    for folder in ("fd", "map_files"):
+        with suppress(OSError):
+            for link in os.listdir(process / folder):
+                if _leads_below(process / folder / link, place):
+                    return True
+    return any(_leads_below(process / link, place) for link in ("cwd", "root", "exe"))
+
+
+def _leads_below(link: Path, place: str) -> bool:
+    try:
+        target = os.readlink(link)
+    except OSError:
+        return False
+    return target == place or target.startswith(f"{place}/")
 
 
 def holders(device: str, proc: Path = PROC) -> list[int]:

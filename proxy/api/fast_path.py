@@ -20,7 +20,7 @@ from time import perf_counter
 from typing import NamedTuple
 
 from lodefs.proxy.node import Extent, Node
-from lodefs.proxy.runtime.metrics import LATENCY_BOUNDS_S, Counter
+from lodefs.proxy.runtime.metrics import LATENCY_BOUNDS_S, RequestCounter
 
 ANSWER_SIZE_BYTES_MAX = 1 << 20  # longer answers are streamed by the ordinary path
 BUFFERED_SIZE_BYTES_MAX = 128 << 10  # longer ones are a first piece and a sendfile
@@ -56,7 +56,7 @@ class Target(NamedTuple):
     size_bytes: int
     whole_head: bytes
     part_head: bytes
-    counter: Counter
+    counter: RequestCounter
 
 
 def parse_plain_get(data: bytes) -> PlainGet | None:

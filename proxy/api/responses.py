@@ -19,7 +19,7 @@ from lodefs.proxy.api.fast_path import Target
 from lodefs.proxy.api.ranges import ByteRange, Unsatisfiable
 from lodefs.proxy.api.request import Request
 from lodefs.proxy.node import Node
-from lodefs.proxy.runtime.metrics import Counter
+from lodefs.proxy.runtime.metrics import RequestCounter
 
 SERVER = ("Server", "lodefs")
 OCTETS = "application/octet-stream"
@@ -96,7 +96,7 @@ def _etag(content: bytes) -> str:
     return f'"{content.hex()}"'
 
 
-def fast_path_target(file: Representation, counter: Counter) -> Target:
+def fast_path_target(file: Representation, counter: RequestCounter) -> Target:
     """What the fast path needs to answer for a file as ``file_answer`` would."""
     snapshot, entry, _, headers = file
     length = ("Content-Length", str(entry.size_bytes))

@@ -13,7 +13,7 @@ from lodefs.proxy.api.request import Request
 from lodefs.proxy.api.responses import Answer
 from lodefs.proxy.api.routes import Route
 from lodefs.proxy.http.tokens import TokenBook, Verdict, bearer_of
-from lodefs.proxy.peers.server.peer_server import PeerDesk
+from lodefs.proxy.peers.server.peer_server import PeerServer
 
 _OPEN_ROUTES = frozenset({routes.HEALTHZ, routes.READYZ})
 _LOCAL_ROUTES = frozenset(
@@ -35,13 +35,13 @@ class Endpoint:
     blocks: KnownHeaders = field(default_factory=KnownHeaders)
     name: str = ""
     is_local: bool = False  # whether its clients are on this machine: a Unix socket
-    desk: PeerDesk | None = None  # for other nodes alone: it answers them
+    peer_server: PeerServer | None = None  # for other nodes alone: it answers them
     tls: ssl.SSLContext | None = None
 
     @property
     def kind(self) -> str:
         """What sort of clients come through it, as metrics tell."""
-        if self.desk is not None:
+        if self.peer_server is not None:
             return "peers"
         return "unix" if self.listener.family == socket.AF_UNIX else "tcp"
 
@@ -49,7 +49,7 @@ class Endpoint:
         if self.name:
             return self.name
         address = self.listener.getsockname()
-        kind = "http" if self.desk is None else "peers"
+        kind = "http" if self.peer_server is None else "peers"
         return (
             f"unix:{address}" if isinstance(address, str) else f"{kind}://{address[0]}:{address[1]}"
         )

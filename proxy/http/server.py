@@ -41,7 +41,7 @@ from lodefs.proxy.http.http_request import asked_headers, body_of, is_plain
 from lodefs.proxy.http.token_watch import TokenWatch
 from lodefs.proxy.http.usage import Use
 from lodefs.proxy.node import Node
-from lodefs.proxy.peers.server.peer_server import PEERS, PeerDesk
+from lodefs.proxy.peers.server.peer_server import PEERS, PeerServer
 from lodefs.proxy.runtime import origin
 from lodefs.proxy.runtime.metrics import Metrics, StoreCalls
 from lodefs.proxy.runtime.thread_pools import is_remote
@@ -482,9 +482,11 @@ class ProxyServer:
             if not routes.is_health(request.raw_path) and served.streams > self.limits.streams_max:
                 served.figures.streams_refused += 1
                 raise Unavailable("the proxy answers too many requests at once")
-            if endpoint.desk is not None and not routes.is_health(request.raw_path):
+            if endpoint.peer_server is not None and not routes.is_health(request.raw_path):
                 label = PEERS
-                told = await self._of_peer(endpoint.desk, connection, request, body_bytes_max)
+                told = await self._of_peer(
+                    endpoint.peer_server, connection, request, body_bytes_max
+                )
                 return label, told, await anext(told.pieces) if told.pieces else None
             route = routes.parse_route(request.raw_path)
             label = route.kind
@@ -508,7 +510,7 @@ class ProxyServer:
 
     async def _of_peer(
         self,
-        desk: PeerDesk,
+        peer_server: PeerServer,
         connection: Connection,
         request: web.BaseRequest,
         body_bytes_max: int,
@@ -517,7 +519,7 @@ class ProxyServer:
         if self.stopping:
             raise Unavailable("the proxy is stopping")
         try:
-            answer = await desk.answer(
+            answer = await peer_server.answer(
                 request.method,
                 request.raw_path,
                 request.headers,

@@ -10,15 +10,17 @@ from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 from lodefs.proxy.config import Config
-from lodefs.proxy.peers.client.connection_pool import IDLE_MAX, Connections
+from lodefs.proxy.peers.client.connection_pool import IDLE_MAX, ConnectionPool
+from lodefs.proxy.peers.client.context import PeerContext
+from lodefs.proxy.peers.client.rate_limit import RateLimiter
 from lodefs.proxy.peers.membership.addresses import Addresses
 from lodefs.proxy.peers.membership.cluster import Cluster, membership
 from lodefs.proxy.peers.membership.members import follow
 from lodefs.proxy.peers.membership.prober import CONCURRENCY, LOOK_MAX, Prober
 from lodefs.proxy.peers.membership.readiness import probe
-from lodefs.proxy.peers.membership.self_detection import Oneself
-from lodefs.proxy.peers.peering import Limits, Peering
-from lodefs.proxy.peers.security.credentials import Trust
+from lodefs.proxy.peers.membership.self_detection import SelfDetector
+from lodefs.proxy.peers.peering import Peering
+from lodefs.proxy.peers.security.credentials import Credentials
 from lodefs.proxy.peers.security.tls import TlsFiles
 from lodefs.proxy.runtime.thread_pools import Pool
 
@@ -40,7 +42,7 @@ def sockets_of(count: int) -> Sockets:
     return Sockets(min(IDLE_MAX, count - looks - probes), looks, probes)
 
 
-class Part(NamedTuple):
+class ClusterPart(NamedTuple):
     """A node's part in a cluster: its exchange of packs, and TLS for its peer door."""
 
     peering: Peering
@@ -48,7 +50,7 @@ class Part(NamedTuple):
 
 
 @asynccontextmanager
-async def open_part(config: Config, sockets_max: int) -> AsyncIterator[Part | None]:
+async def join_cluster(config: Config, sockets_max: int) -> AsyncIterator[ClusterPart | None]:
     """The part that ``config`` names; None where this node is alone. ``sockets_max``: to other
     nodes, besides those of fetches. InvalidInput."""
     if not config.in_cluster:
@@ -63,17 +65,17 @@ async def open_part(config: Config, sockets_max: int) -> AsyncIterator[Part | No
 
 
 @asynccontextmanager
-async def _opened(config: Config, disk: Pool, sockets: Sockets) -> AsyncIterator[Part]:
+async def _opened(config: Config, disk: Pool, sockets: Sockets) -> AsyncIterator[ClusterPart]:
     host, port = config.peer_listen or ("", None)
     cluster = Cluster(
         membership(
             disk, peers=config.peers, peers_file=config.peers_file, peers_dns=config.peers_dns
         ),
         Addresses(time.monotonic),
-        Oneself(port, config.peer_address, host=host),
+        SelfDetector(port, config.peer_address, host=host),
         disk,
     )
-    trust = Trust(
+    trust = Credentials(
         cluster.own_addresses,
         disk,
         secret_file=config.peer_secret_file,
@@ -81,28 +83,30 @@ async def _opened(config: Config, disk: Pool, sockets: Sockets) -> AsyncIterator
         allow_anonymous=config.peer_allow_anonymous,
     )
     tls = trust.tls
-    limits = Limits(config.peer_upload_bytes_per_s_max, config.peer_download_bytes_per_s_max)
-    connections = Connections(
-        cluster.endpoints, lambda: tls.client() if tls else None, idle_max=sockets.idle
-    )
-    peering = Peering(
-        cluster.members, cluster.own_addresses, trust.authenticator, connections, limits
-    )
-    prober = Prober(
+    context = PeerContext(
         cluster.members,
         cluster.own_addresses,
-        peering.health,
+        trust.authenticator,
+        ConnectionPool(
+            cluster.endpoints, lambda: tls.client() if tls else None, idle_max=sockets.idle
+        ),
+        upload=RateLimiter(config.peer_upload_bytes_per_s_max),
+        download=RateLimiter(config.peer_download_bytes_per_s_max),
+    )
+    prober = Prober(
+        context.others,
+        context.health,
         lambda address: probe(
             address, cluster.endpoints, trust.authenticator, tls.client if tls else None
         ),
         probes_max=sockets.probes,
         looks_max=sockets.looks,
     )
-    peering.prober = prober
+    peering = Peering(context, prober)
     await cluster.start()
     tasks = [asyncio.create_task(follow(look)) for look in (trust.refresh, prober.refresh)]
     try:
-        yield Part(peering, tls.server() if tls else None)
+        yield ClusterPart(peering, tls.server() if tls else None)
     finally:
         for task in tasks:
             task.cancel()

@@ -17,7 +17,7 @@ TRIES_MAX = 20  # of one call, while others get on
 PAUSE_S, PAUSE_S_MAX = 0.25, 15.0
 
 
-class Patience:
+class Backoff:
     """Of one piece of work with many calls. It gets on as long as some of them succeed."""
 
     def __init__(

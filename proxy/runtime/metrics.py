@@ -22,7 +22,7 @@ from prometheus_client.core import (
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
-from lodefs.proxy.runtime.counters import Counter as Figure
+from lodefs.proxy.runtime.counters import Counter
 
 LATENCY_BOUNDS_S = (
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5,
@@ -30,7 +30,7 @@ LATENCY_BOUNDS_S = (
 )  # fmt: skip
 
 
-DOOR_KINDS = ("unix", "tcp", "peers")
+ENDPOINT_KINDS = ("unix", "tcp", "peers")
 
 
 class NodeMetric(NamedTuple):
@@ -60,43 +60,43 @@ NODE_METRICS = (
     NodeMetric("scrub_bytes_per_s", "gauge", "Rate of the scrub, of the last half minute"),
     NodeMetric("warm_jobs", "gauge", "Warm jobs that run"),
     NodeMetric("in_flight_bytes", "gauge", "Bytes being fetched from the store"),
-    NodeMetric(Figure.HITS, "counter", "Pieces answered from the cache"),
-    NodeMetric(Figure.HIT_BYTES, "counter", "Bytes answered from the cache"),
-    NodeMetric(Figure.DIRECT, "counter", "Of these, pieces that mounts read themselves"),
-    NodeMetric(Figure.DIRECT_BYTES, "counter", "Bytes of these"),
-    NodeMetric(Figure.MISSES, "counter", "Pieces that had to be fetched first"),
-    NodeMetric(Figure.JOINED, "counter", "Of these, pieces that were on their way already"),
-    NodeMetric(Figure.FETCHES, "counter", "Ranged reads sent to the store"),
-    NodeMetric(Figure.FETCHED_BYTES, "counter", "Bytes fetched, as stored"),
-    NodeMetric(Figure.FILLED_BYTES, "counter", "Bytes written to the cache"),
-    NodeMetric(Figure.UNCACHED_BYTES, "counter", "Bytes served but not kept, for lack of space"),
-    NodeMetric(Figure.AHEAD_UNITS, "counter", "Units read ahead"),
-    NodeMetric(Figure.AHEAD_REFUSED, "counter", "Units not read ahead: too much in flight"),
-    NodeMetric(Figure.STORE_CORRUPT, "counter", "Chunks from the store with a wrong digest"),
-    NodeMetric(Figure.CACHE_CORRUPT, "counter", "Cache files with wrong bytes"),
-    NodeMetric(Figure.SCRUBBED_BYTES, "counter", "Bytes of cache files that the scrub checked"),
-    NodeMetric(Figure.DEADLINES, "counter", "Fetches that took too long"),
-    NodeMetric(Figure.EVICTED_FILES, "counter", "Cache files evicted"),
-    NodeMetric(Figure.EVICTED_BYTES, "counter", "Bytes evicted"),
-    NodeMetric(Figure.NO_SPACE, "counter", "Writes that found no space"),
-    NodeMetric(Figure.PINNED_FULL, "counter", "Writes not kept: all that could go is pinned"),
-    NodeMetric(Figure.PEER_REQUESTS, "counter", "Requests sent to other nodes"),
-    NodeMetric(Figure.PEER_FETCHED_BYTES, "counter", "Bytes that came from other nodes"),
-    NodeMetric(Figure.PEER_BUSY, "counter", "Requests that other nodes were too busy for"),
-    NodeMetric(Figure.PEER_FAILED, "counter", "Requests to other nodes refused, broken, too slow"),
-    NodeMetric(Figure.PEER_DENIED, "counter", "Of these, refused for lack of trust"),
-    NodeMetric(Figure.PEER_CORRUPT, "counter", "Answers of other nodes with wrong bytes"),
-    NodeMetric(Figure.PEER_FALLBACKS, "counter", "Fetches from the store after asking others"),
-    NodeMetric(Figure.PEER_SENT_BYTES, "counter", "Bytes sent to other nodes"),
-    NodeMetric(Figure.PEER_REFUSED, "counter", "Other nodes' requests refused: too busy"),
-    NodeMetric(Figure.PEER_UNTRUSTED, "counter", "Other nodes' requests refused: no trust"),
+    NodeMetric(Counter.HITS, "counter", "Pieces answered from the cache"),
+    NodeMetric(Counter.HIT_BYTES, "counter", "Bytes answered from the cache"),
+    NodeMetric(Counter.DIRECT, "counter", "Of these, pieces that mounts read themselves"),
+    NodeMetric(Counter.DIRECT_BYTES, "counter", "Bytes of these"),
+    NodeMetric(Counter.MISSES, "counter", "Pieces that had to be fetched first"),
+    NodeMetric(Counter.JOINED, "counter", "Of these, pieces that were on their way already"),
+    NodeMetric(Counter.FETCHES, "counter", "Ranged reads sent to the store"),
+    NodeMetric(Counter.FETCHED_BYTES, "counter", "Bytes fetched, as stored"),
+    NodeMetric(Counter.FILLED_BYTES, "counter", "Bytes written to the cache"),
+    NodeMetric(Counter.UNCACHED_BYTES, "counter", "Bytes served but not kept, for lack of space"),
+    NodeMetric(Counter.AHEAD_UNITS, "counter", "Units read ahead"),
+    NodeMetric(Counter.AHEAD_REFUSED, "counter", "Units not read ahead: too much in flight"),
+    NodeMetric(Counter.STORE_CORRUPT, "counter", "Chunks from the store with a wrong digest"),
+    NodeMetric(Counter.CACHE_CORRUPT, "counter", "Cache files with wrong bytes"),
+    NodeMetric(Counter.SCRUBBED_BYTES, "counter", "Bytes of cache files that the scrub checked"),
+    NodeMetric(Counter.DEADLINES, "counter", "Fetches that took too long"),
+    NodeMetric(Counter.EVICTED_FILES, "counter", "Cache files evicted"),
+    NodeMetric(Counter.EVICTED_BYTES, "counter", "Bytes evicted"),
+    NodeMetric(Counter.NO_SPACE, "counter", "Writes that found no space"),
+    NodeMetric(Counter.PINNED_FULL, "counter", "Writes not kept: all that could go is pinned"),
+    NodeMetric(Counter.PEER_REQUESTS, "counter", "Requests sent to other nodes"),
+    NodeMetric(Counter.PEER_FETCHED_BYTES, "counter", "Bytes that came from other nodes"),
+    NodeMetric(Counter.PEER_BUSY, "counter", "Requests that other nodes were too busy for"),
+    NodeMetric(Counter.PEER_FAILED, "counter", "Requests to other nodes refused, broken, too slow"),
+    NodeMetric(Counter.PEER_DENIED, "counter", "Of these, refused for lack of trust"),
+    NodeMetric(Counter.PEER_CORRUPT, "counter", "Answers of other nodes with wrong bytes"),
+    NodeMetric(Counter.PEER_FALLBACKS, "counter", "Fetches from the store after asking others"),
+    NodeMetric(Counter.PEER_SENT_BYTES, "counter", "Bytes sent to other nodes"),
+    NodeMetric(Counter.PEER_REFUSED, "counter", "Other nodes' requests refused: too busy"),
+    NodeMetric(Counter.PEER_UNTRUSTED, "counter", "Other nodes' requests refused: no trust"),
     NodeMetric("peers_nodes", "gauge", "Other nodes of the cluster"),
     NodeMetric("peers_unwell_nodes", "gauge", "Of these, nodes with a fault, whatever it is"),
     NodeMetric("peers_refusing_nodes", "gauge", "Of these, nodes that do not trust this one"),
     NodeMetric("peers_refused_nodes", "gauge", "Of these, nodes that this one does not trust"),
     NodeMetric("peers_wrong_nodes", "gauge", "Of these, nodes that sent wrong bytes"),
-    NodeMetric(Figure.TREES_LOADED, "counter", "Directories loaded from the store"),
-    NodeMetric(Figure.INDEXES_READ, "counter", "Pack indexes read from the store"),
+    NodeMetric(Counter.TREES_LOADED, "counter", "Directories loaded from the store"),
+    NodeMetric(Counter.INDEXES_READ, "counter", "Pack indexes read from the store"),
 )
 
 
@@ -132,7 +132,7 @@ class StoreCalls:
         yield from (calls, sizes, times)
 
 
-class Counter:
+class RequestCounter:
     """Requests of one route and status class: how many, how long, how many bytes."""
 
     __slots__ = ("buckets", "elapsed_s", "requests", "sent_bytes")
@@ -152,7 +152,7 @@ class Counter:
 
 
 @dataclass(slots=True)
-class DoorFigures:
+class EndpointCounts:
     """What the doors of one kind have, and had so far. ``connected``: their open connections."""
 
     connected: list[Sized] = field(default_factory=list)
@@ -179,23 +179,23 @@ class Metrics(Collector):
         self._version = version
         self._store_calls = store_calls or StoreCalls()
         self._node_status = node_status
-        self._counters: dict[tuple[str, str], Counter] = {}
-        self._doors = {kind: DoorFigures() for kind in DOOR_KINDS}
+        self._counters: dict[tuple[str, str], RequestCounter] = {}
+        self._doors = {kind: EndpointCounts() for kind in ENDPOINT_KINDS}
         self.broken_bodies = 0
         self.hot_answers: Callable[[], int] = int
         self._registry = CollectorRegistry()
         self._registry.register(self)
         ProcessCollector(registry=self._registry)
 
-    def counter(self, route: str, status: int) -> Counter:
+    def counter(self, route: str, status: int) -> RequestCounter:
         """The counter of a route ("files", "stat", ...) and a status's class ("2xx")."""
         key = (route, f"{status // 100}xx")
         found = self._counters.get(key)
         if found is None:
-            found = self._counters[key] = Counter()
+            found = self._counters[key] = RequestCounter()
         return found
 
-    def door(self, kind: str) -> DoorFigures:
+    def door(self, kind: str) -> EndpointCounts:
         """The figures of the doors of a kind, one of DOOR_KINDS."""
         return self._doors[kind]
 

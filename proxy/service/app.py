@@ -33,32 +33,32 @@ from lodefs.proxy.http.endpoint import Endpoint
 from lodefs.proxy.http.server import ProxyServer
 from lodefs.proxy.http.tokens import TokenBook
 from lodefs.proxy.node import Node
-from lodefs.proxy.peers.assembly import open_part
+from lodefs.proxy.peers.assembly import join_cluster
 from lodefs.proxy.peers.peering import Peering
-from lodefs.proxy.peers.server.peer_server import PeerDesk
+from lodefs.proxy.peers.server.peer_server import PeerServer
 from lodefs.proxy.runtime.counters import Counts
 from lodefs.proxy.runtime.metrics import StoreCalls
-from lodefs.proxy.service.idle_exit import UnusedEnd
+from lodefs.proxy.service.idle_exit import IdleExit
 from lodefs.proxy.service.kept_sockets import CLIENTS, PEERS, Listeners
 from lodefs.proxy.service.store_node import NodeSettings, StoreNode
 
 
-class Opened(NamedTuple):
+class OpenedNode(NamedTuple):
     """A node, and what answers other nodes where it is not alone. ``is_lost``: whether it can go
     on only as a new one."""
 
     node: Node
-    desk: PeerDesk | None = None
+    peer_server: PeerServer | None = None
     peer_tls: ssl.SSLContext | None = None
     is_lost: Callable[[], bool] = lambda: False
 
 
-NodeOpener = Callable[[Config, StoreCalls], AbstractAsyncContextManager[Opened]]
+NodeOpener = Callable[[Config, StoreCalls], AbstractAsyncContextManager[OpenedNode]]
 _log = logging.getLogger("lodefs.proxy")
 
 
 @asynccontextmanager
-async def open_store_node(config: Config, calls: StoreCalls) -> AsyncIterator[Opened]:
+async def open_store_node(config: Config, calls: StoreCalls) -> AsyncIterator[OpenedNode]:
     """The node over the store, the cache and the cluster that ``config`` names; closed at the
     end."""
 
@@ -77,11 +77,11 @@ async def open_store_node(config: Config, calls: StoreCalls) -> AsyncIterator[Op
     objects = open_objects(config.store, options)
     try:
         store = await asyncio.to_thread(open_store, objects)
-        async with open_part(config, shares_of(config).peer_sockets) as part:
+        async with join_cluster(config, shares_of(config).peer_sockets) as part:
             node = _open_node(store, config, part.peering if part else None)
             try:
                 tls = part.tls if part else None
-                yield Opened(node, node.peer_desk, tls, node.is_cache_lost)
+                yield OpenedNode(node, node.peer_server, tls, node.is_cache_lost)
             finally:
                 await node.close()
     finally:
@@ -130,21 +130,25 @@ async def serve(
     calls = StoreCalls()
     with (
         open_listeners(config, environ, systemd) as listeners,
-        open_doors(config, listeners) as endpoints,
+        open_endpoints(config, listeners) as endpoints,
         ExitStack() as more,
     ):
-        unused: UnusedEnd | None = None
+        unused: IdleExit | None = None
         peers: Endpoint | None = None
         while not stop.is_set():
             begun_s = time.monotonic()
             systemd.tell(f"Opening {config.store} and the cache {config.cache_dir}")
             async with open_node(config, calls) as opened:
-                if peers is None and opened.desk is not None and config.peer_listen is not None:
-                    peers = more.enter_context(peer_door(config, listeners))
+                if (
+                    peers is None
+                    and opened.peer_server is not None
+                    and config.peer_listen is not None
+                ):
+                    peers = more.enter_context(peer_endpoint(config, listeners))
                     endpoints.append(peers)
                 if peers is not None:
-                    peers.desk, peers.tls = opened.desk, opened.peer_tls
-                unused = unused or UnusedEnd(config, stop.set)
+                    peers.peer_server, peers.tls = opened.peer_server, opened.peer_tls
+                unused = unused or IdleExit(config, stop.set)
                 serving = _Serving(config, opened, systemd, unused, calls)
                 await serving.run(endpoints, stop, begun_s)
     _log.info("stopped")
@@ -156,9 +160,9 @@ class _Serving:
     def __init__(
         self,
         config: Config,
-        opened: Opened,
+        opened: OpenedNode,
         systemd: SystemdNotifier,
-        unused: UnusedEnd,
+        unused: IdleExit,
         calls: StoreCalls,
     ) -> None:
         self._config = config
@@ -249,7 +253,7 @@ def open_listeners(
 
 
 @contextmanager
-def peer_door(config: Config, listeners: Listeners) -> Iterator[Endpoint]:
+def peer_endpoint(config: Config, listeners: Listeners) -> Iterator[Endpoint]:
     """The door of other nodes, listening. What answers them is given to it later."""
     assert config.peer_listen is not None
     listener = listeners.tcp(PEERS, config.peer_listen)
@@ -260,7 +264,7 @@ def peer_door(config: Config, listeners: Listeners) -> Iterator[Endpoint]:
 
 
 @contextmanager
-def open_doors(config: Config, listeners: Listeners) -> Iterator[list[Endpoint]]:
+def open_endpoints(config: Config, listeners: Listeners) -> Iterator[list[Endpoint]]:
     """All doors, listening; at the end they are closed and the Unix socket's file is removed.
 
     Sockets that units of systemd hand over are taken instead of those that the settings name.

@@ -14,14 +14,19 @@ from lodefs.proxy.cache.chunk_cache import Cache
 from lodefs.proxy.cache.pins import Pins
 from lodefs.proxy.runtime.thread_pools import Pools
 from lodefs.proxy.warm.cluster_jobs import ClusterWarmer
-from lodefs.proxy.warm.dataset_eviction import Dropper, views
+from lodefs.proxy.warm.dataset_eviction import DatasetEviction, views
 
 
 class NodeCacheControl:
     """proxy.cache_control.CacheControl of a StoreNode's cache. Used from the event loop."""
 
     def __init__(
-        self, cache: Cache, pins: Pins, pools: Pools, warmer: ClusterWarmer, dropper: Dropper
+        self,
+        cache: Cache,
+        pins: Pins,
+        pools: Pools,
+        warmer: ClusterWarmer,
+        dropper: DatasetEviction,
     ) -> None:
         self._cache = cache
         self._pins = pins

@@ -1,6 +1,6 @@
 """The end of a proxy that nobody uses, where its settings ask for one.
 
-Idleness decides, from figures and a clock that are given; UnusedEnd asks it once a second, and
+IdleTimer decides, from figures and a clock that are given; IdleExit asks it once a second, and
 looks whether a mount has a lease. A proxy whose socket's file is gone ends soon: nobody can come
 to it, or see that it is there.
 """
@@ -22,7 +22,7 @@ _log = logging.getLogger("lodefs.proxy")
 GONE_S = 5.0  # without the socket's file
 
 
-class Idleness:
+class IdleTimer:
     """Since when nobody has used a proxy. It is over when that is ``timeout_s`` ago."""
 
     def __init__(self, timeout_s: float, now_s: float) -> None:
@@ -42,7 +42,7 @@ class Idleness:
         self._since_s = now_s
 
 
-class UnusedEnd:
+class IdleExit:
     """Calls ``end`` once nobody has used the proxy for ``unused_timeout_s``, and no mount has a
     lease. From then on no mount gets one until this process is gone."""
 
@@ -53,7 +53,7 @@ class UnusedEnd:
         self.alone_fd: int | None = None  # the lock that keeps mounts away
         self._end = end
         self._clock_s = clock_s
-        self._idleness = Idleness(config.unused_timeout_s, clock_s())
+        self._idleness = IdleTimer(config.unused_timeout_s, clock_s())
         self._socket_path = config.socket_path if config.unused_timeout_s else None
         self._gone_since_s: float | None = None
         if self._socket_path is not None:

@@ -36,7 +36,6 @@ from lodefs.proxy.fetch.pack_source import StorePacks
 from lodefs.proxy.fetch.single_flight import Fetcher
 from lodefs.proxy.node import Extent
 from lodefs.proxy.peers.peering import Peering
-from lodefs.proxy.peers.server.job_server import JobDesk
 from lodefs.proxy.read.file_reader import DatasetFile, FileReader
 from lodefs.proxy.read.namespace import Namespace
 from lodefs.proxy.read.tree_source import CachedTrees, StoreTrees, Trees
@@ -44,7 +43,8 @@ from lodefs.proxy.runtime.counters import Counter, Counts
 from lodefs.proxy.runtime.thread_pools import FETCH_THREADS, Pools
 from lodefs.proxy.service.cache_control import NodeCacheControl
 from lodefs.proxy.warm.cluster_jobs import ClusterWarmer
-from lodefs.proxy.warm.dataset_eviction import Dropper
+from lodefs.proxy.warm.dataset_eviction import DatasetEviction
+from lodefs.proxy.warm.job_run import WarmContext
 from lodefs.proxy.warm.jobs import Warmer
 
 log = logging.getLogger("lodefs.cache")
@@ -110,13 +110,17 @@ class StoreNode:
         )
         self._contents = FileReader(self._cache, reads, self._fetcher, indexes, clock_s=clock_s)
         self._peering = peering
-        self.peer_desk = peering.desk(self.packs, self.counts) if peering is not None else None
         self._pins = Pins(self._cache)
-        warmer = Warmer(self._cache, self._namespace, self._fetcher, indexes, self._pins, pools)
-        self._warmer = ClusterWarmer(warmer, peering.jobs(pools.jobs) if peering else None)
-        if self.peer_desk is not None:
-            self.peer_desk.jobs = JobDesk(self._warmer)
-        dropper = Dropper(self._cache, self._evictor, self._namespace, indexes, self._pins, pools)
+        context = WarmContext(
+            self._cache, self._namespace, self._fetcher, indexes, self._pins, pools
+        )
+        self._warmer = ClusterWarmer(Warmer(context), peering.jobs(pools.jobs) if peering else None)
+        self.peer_server = (
+            peering.server(self.packs, self._warmer, self.counts) if peering is not None else None
+        )
+        dropper = DatasetEviction(
+            self._cache, self._evictor, self._namespace, indexes, self._pins, pools
+        )
         self._cache_control = NodeCacheControl(
             self._cache, self._pins, pools, self._warmer, dropper
         )

@@ -12,18 +12,18 @@ from typing import NamedTuple
 MIB = 1024 * 1024
 
 
-class Width(NamedTuple):
+class WindowSize(NamedTuple):
     """Units and raw bytes that may be on their way together; one unit always may."""
 
     units: int
     size_bytes: int
 
 
-ALONE = Width(24, 64 * MIB)  # eight whole units: as many as pull reads at a time
-BESIDE_READERS = Width(6, 24 * MIB)
+ALONE = WindowSize(24, 64 * MIB)  # eight whole units: as many as pull reads at a time
+BESIDE_READERS = WindowSize(6, 24 * MIB)
 
 
-class Window:
+class AdmissionWindow:
     """Admits units, in the order in which they ask. Used from the event loop alone."""
 
     def __init__(self, has_readers: Callable[[], bool]) -> None:

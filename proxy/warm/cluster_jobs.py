@@ -15,7 +15,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -35,6 +35,7 @@ from lodefs.chunkstore.nodeapi.cache_control import (
     WarmRequest,
     WarmStatus,
 )
+from lodefs.proxy.peers.client.job_client import PeerJobClient
 from lodefs.proxy.warm.jobs import Warmer
 
 T = TypeVar("T")
@@ -52,30 +53,8 @@ BUSY_S_MAX = 3600.0  # it answers that it has too much to do
 STARTS_MAX = 5  # of one node's share, answered and then forgotten
 
 
-class PeerJobs(Protocol):
-    """The other nodes of a cluster and their jobs. Methods but the first raise errors.py's
-    classes: those of the node's own answer, Unavailable where there is none."""
-
-    def members(self) -> Sequence[str]:
-        """Addresses of all nodes but this one."""
-        ...
-
-    async def start(self, address: str, request: WarmRequest, job_id: str) -> str:
-        """Begins a job with this id there, or finds it begun; its id there. Unavailable with a
-        ``retry_after_s`` if the node answers that it cannot now."""
-        ...
-
-    async def progress(self, address: str, job_id: str) -> WarmStatus:
-        """How far it is. NotFound."""
-        ...
-
-    async def cancel(self, address: str, job_id: str) -> None:
-        """Ends it. NotFound."""
-        ...
-
-
 @dataclass(slots=True)
-class _Share:
+class _NodeJob:
     """What one other node does of a job."""
 
     address: str
@@ -122,12 +101,12 @@ class _Share:
 
 
 @dataclass(slots=True)
-class _Spread:
+class _ClusterJob:
     """A job that runs on all nodes. ``request`` is what the others were asked."""
 
     request: WarmRequest
     skip_missing: bool
-    shares: list[_Share] = field(default_factory=list)
+    shares: list[_NodeJob] = field(default_factory=list)
 
 
 class ClusterWarmer:
@@ -136,7 +115,7 @@ class ClusterWarmer:
     def __init__(
         self,
         warmer: Warmer,
-        peers: PeerJobs | None = None,
+        peers: PeerJobClient | None = None,
         *,
         clock_s: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -145,7 +124,7 @@ class ClusterWarmer:
         self._peers = peers
         self._clock_s = clock_s
         self._sleep = sleep
-        self._spreads: dict[str, _Spread] = {}
+        self._spreads: dict[str, _ClusterJob] = {}
         self._slots = asyncio.Semaphore(ASKED_MAX)
         self._attending: set[asyncio.Task[None]] = set()
 
@@ -158,7 +137,10 @@ class ClusterWarmer:
         """Begins a job, or finds the one with this id. Errors as of Warmer; InvalidInput if there
         are no other nodes to ask."""
         if request.all_nodes and self._peers is None:
-            raise InvalidInput("this proxy belongs to no cluster: only its own cache can be warmed")
+            raise InvalidInput(
+                "this proxy is not in a cluster: leave out --all-nodes (all_nodes) to warm its own "
+                "cache, or name the nodes in `[serve] peers`"
+            )
         job = await self._warmer.start(request, job_id)
         known = {one.id for one in self._warmer.jobs}
         self._spreads = {one: spread for one, spread in self._spreads.items() if one in known}
@@ -168,9 +150,9 @@ class ClusterWarmer:
             )
             now_s = self._clock_s()
             shares = [
-                _Share(address, secrets.token_hex(8), now_s) for address in self._peers.members()
+                _NodeJob(address, secrets.token_hex(8), now_s) for address in self._peers.members()
             ]
-            spread = self._spreads[job.id] = _Spread(passed_on, request.skip_missing, shares)
+            spread = self._spreads[job.id] = _ClusterJob(passed_on, request.skip_missing, shares)
             for share in shares:
                 task = asyncio.create_task(self._attend(self._peers, spread, share))
                 self._attending.add(task)
@@ -214,7 +196,7 @@ class ClusterWarmer:
         await asyncio.gather(*attending, return_exceptions=True)
         await self._warmer.close()
 
-    async def _attend(self, peers: PeerJobs, spread: _Spread, share: _Share) -> None:
+    async def _attend(self, peers: PeerJobClient, spread: _ClusterJob, share: _NodeJob) -> None:
         """Sees one other node through its share."""
         ask_every_s = max(ASK_EVERY_S, len(spread.shares) / ASKS_PER_S_MAX)
         while share.state in RUNNING:
@@ -236,7 +218,7 @@ class ClusterWarmer:
             with suppress(LodefsError):
                 await _within_time(peers.cancel(share.address, share.job_id))
 
-    async def _learn(self, peers: PeerJobs, request: WarmRequest, share: _Share) -> None:
+    async def _learn(self, peers: PeerJobClient, request: WarmRequest, share: _NodeJob) -> None:
         if not share.begun:
             share.asked = True
             share.job_id = await _within_time(peers.start(share.address, request, share.job_id))
@@ -244,7 +226,7 @@ class ClusterWarmer:
             share.starts += 1
         share.status = await _within_time(peers.progress(share.address, share.job_id))
 
-    def _failed(self, spread: _Spread, share: _Share, error: LodefsError) -> None:
+    def _failed(self, spread: _ClusterJob, share: _NodeJob, error: LodefsError) -> None:
         """Whether the node may be asked again."""
         was_told = str(share.error) == str(error)
         share.error = error
@@ -271,7 +253,7 @@ async def _within_time(call: Awaitable[T]) -> T:
         raise DeadlineExceeded(f"no answer within {ASK_TIMEOUT_S:g} s") from error
 
 
-def together(own: WarmStatus, shares: Sequence[_Share]) -> WarmStatus:
+def together(own: WarmStatus, shares: Sequence[_NodeJob]) -> WarmStatus:
     """The sums over all nodes. It runs while one of them does, and is done when all are."""
     seen = [own, *(one.status for one in shares if one.status and one.end != "skipped")]
     states = [own.state, *(share.state for share in shares if share.end != "skipped")]
@@ -303,7 +285,7 @@ def _state(states: Sequence[State]) -> State:
     return "done"
 
 
-def _errors(share: _Share) -> list[WarmError]:
+def _errors(share: _NodeJob) -> list[WarmError]:
     found = list(share.status.errors) if share.status is not None else []
     if share.is_lost and share.error is not None:
         found.append(WarmError(type(share.error).__name__, share.why))
@@ -311,7 +293,7 @@ def _errors(share: _Share) -> list[WarmError]:
     return [WarmError(one.error, where + one.message, one.path) for one in found]
 
 
-def _seen(share: _Share) -> NodeShare:
+def _seen(share: _NodeJob) -> NodeShare:
     if share.status is None:
         return NodeShare(share.address, share.state, error=share.why)
     return _view(share.address, share.status, share.state, share.why)

@@ -28,7 +28,7 @@ from lodefs.proxy.fetch.pack_indexes import PackIndexes
 from lodefs.proxy.fetch.pack_source import PackIndexVersion
 from lodefs.proxy.read.namespace import Namespace
 from lodefs.proxy.runtime.thread_pools import Pools
-from lodefs.proxy.warm.file_listing import Found, Listing
+from lodefs.proxy.warm.file_listing import ListedEntry, Listing
 from lodefs.proxy.warm.path_patterns import Selection
 
 FIND_CHUNKS = 4096  # at a time
@@ -37,7 +37,7 @@ Runs = dict[PackId, set[tuple[int, int]]]  # first chunk and number of chunks
 Wanted = dict[int, int]  # how many bytes of what is dropped are in which file
 
 
-class Dropper:
+class DatasetEviction:
     """Drops datasets from one cache. Used from the event loop."""
 
     def __init__(
@@ -194,7 +194,7 @@ def views(pins: dict[bytes, Pin]) -> list[PinView]:
     return sorted(found, key=lambda view: (view.pinned_until_s, view.id))
 
 
-def _add_runs(runs: Runs, found: Iterable[Found]) -> None:
+def _add_runs(runs: Runs, found: Iterable[ListedEntry]) -> None:
     """Blocking: a group may be a directory of a million files."""
     for _, entry in found:
         for segment in entry.segments:

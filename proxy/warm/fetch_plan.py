@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from lodefs.chunkstore.format.names import PackId, digest_of
@@ -23,31 +24,29 @@ from lodefs.proxy.fetch.cache_fill import Unit
 Order = Callable[[Iterable[PackId]], list[PackId]]
 
 
-class Wish:
+@dataclass(slots=True, eq=False)
+class PendingFile:
     """A file that is wanted, and how many of its bytes are not here yet."""
 
-    __slots__ = ("entry", "left_bytes", "path")
-
-    def __init__(self, path: bytes, entry: Entry) -> None:
-        self.path = path
-        self.entry = entry
-        self.left_bytes = entry.size_bytes
+    path: bytes
+    entry: Entry
+    left_bytes: int
 
 
-class Share(NamedTuple):
+class WantedSegment(NamedTuple):
     """A segment of a wanted file, and where in the file it begins."""
 
-    wish: Wish
+    file: PendingFile
     segment: Segment
     offset: int
 
 
-class Errand(NamedTuple):
+class PlannedFetch(NamedTuple):
     """A unit to fetch, its raw bytes, and how many bytes of which files come with it."""
 
     unit: Unit
     size_bytes: int
-    brings: list[tuple[Wish, int]]
+    gains: list[tuple[PendingFile, int]]
 
 
 def shuffled(seed: bytes) -> Order:
@@ -56,47 +55,51 @@ def shuffled(seed: bytes) -> Order:
     return lambda packs: sorted(packs, key=lambda pack: digest_of(seed + pack))
 
 
-def runs_by_pack(wishes: Iterable[Wish]) -> dict[PackId, list[range_planner.Wanted[Share]]]:
+def segments_by_pack(
+    files: Iterable[PendingFile],
+) -> dict[PackId, list[range_planner.Wanted[WantedSegment]]]:
     """The runs of chunks that the files want, by pack."""
-    wanted: dict[PackId, list[range_planner.Wanted[Share]]] = defaultdict(list)
-    for wish in wishes:
+    runs: dict[PackId, list[range_planner.Wanted[WantedSegment]]] = defaultdict(list)
+    for file in files:
         offset = 0
-        for segment in wish.entry.segments:
-            share = Share(wish, segment, offset)
-            wanted[segment.pack].append(range_planner.Wanted(segment.first, segment.count, share))
+        for segment in file.entry.segments:
+            wanted = WantedSegment(file, segment, offset)
+            runs[segment.pack].append(range_planner.Wanted(segment.first, segment.count, wanted))
             offset += segment.size_bytes
-    return wanted
+    return runs
 
 
-def errands(index: PackIndex, runs: Sequence[range_planner.Wanted[Share]]) -> list[Errand]:
+def plan_fetches(
+    index: PackIndex, runs: Sequence[range_planner.Wanted[WantedSegment]]
+) -> list[PlannedFetch]:
     """The fetches that bring all runs of one pack, in its order.
 
     Corrupt where the pack does not hold what a file's segment says.
     """
     for run in runs:
         index.check_run(*run.what.segment[1:])
-    return [_errand(index, found) for found in range_planner.units(index, runs)]
+    return [_planned(index, found) for found in range_planner.units(index, runs)]
 
 
-def _errand(index: PackIndex, found: range_planner.Unit[Share]) -> Errand:
+def _planned(index: PackIndex, found: range_planner.Unit[WantedSegment]) -> PlannedFetch:
     raw_offsets = index.raw_offsets
-    brings = [
-        (share.wish, raw_offsets[first + count] - raw_offsets[first])
-        for first, count, share, _ in found.parts
+    gains = [
+        (wanted.file, raw_offsets[first + count] - raw_offsets[first])
+        for first, count, wanted, _ in found.parts
     ]
     unit = Unit(index.pack_id, found.first, found.count, parts=_parts(index, found))
-    return Errand(unit, raw_offsets[unit.end] - raw_offsets[unit.first], brings)
+    return PlannedFetch(unit, raw_offsets[unit.end] - raw_offsets[unit.first], gains)
 
 
-def _parts(index: PackIndex, found: range_planner.Unit[Share]) -> tuple[Unit, ...]:
+def _parts(index: PackIndex, found: range_planner.Unit[WantedSegment]) -> tuple[Unit, ...]:
     """Where the chunks of a unit belong; small files that lie together make one part."""
     parts: list[Unit] = []
     first = end = -1  # of small files that lie together
-    for at, count, share, before in found.parts:
-        entry = share.wish.entry
+    for at, count, wanted, before in found.parts:
+        entry = wanted.file.entry
         if entry.size_bytes >= FLAT_SIZE_BYTES_MIN:
             flat = Flat(content_id(entry), entry.size_bytes)
-            parts.append(Unit(index.pack_id, at, count, flat, share.offset + before))
+            parts.append(Unit(index.pack_id, at, count, flat, wanted.offset + before))
         elif first <= at <= end:
             end = max(end, at + count)
         else:

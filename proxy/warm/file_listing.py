@@ -20,28 +20,30 @@ from lodefs.chunkstore.repo.tree_walk import join
 from lodefs.proxy.read.namespace import Namespace
 from lodefs.proxy.read.tree_source import Outcome
 from lodefs.proxy.runtime.thread_pools import Pools
-from lodefs.proxy.warm.path_patterns import Selection, State
+from lodefs.proxy.warm.path_patterns import MatchState, Selection
 
 DIRECTORIES_TOGETHER = 32  # loaded at a time, and then read from the index in one go
 TOGETHER_SIZE_BYTES_MAX = 4 * 1024 * 1024  # of their trees: some fifty thousand entries
 GROUPS_AHEAD = 2
 
-Found = tuple[bytes, Entry]  # the path of a file or symlink, and what its directory says of it
+ListedEntry = tuple[
+    bytes, Entry
+]  # the path of a file or symlink, and what its directory says of it
 Call = Callable[[], Awaitable[list[Outcome]]]
 
 
 class _Directory(NamedTuple):
     ino: int
     path: bytes
-    state: State
+    state: MatchState
     size_bytes: int  # of its tree, as its parent claims
 
 
 @dataclass(slots=True)
-class _Group:
+class _ListedGroup:
     """What some directories hold."""
 
-    files: list[Found] = field(default_factory=list)
+    files: list[ListedEntry] = field(default_factory=list)
     directories: list[_Directory] = field(default_factory=list)
     errors: list[tuple[bytes, LodefsError]] = field(default_factory=list)
 
@@ -85,11 +87,11 @@ class Listing:
         self._repeat = repeat
         self.errors: list[tuple[bytes, LodefsError]] = []
 
-    async def files(self) -> AsyncGenerator[list[Found], None]:
+    async def files(self) -> AsyncGenerator[list[ListedEntry], None]:
         """Files and symlinks, as they come. Errors of the store: Unavailable, Denied."""
         root = self._snapshot.root
         waiting = deque([_Directory(ROOT_INO, b"", self._selection.start(), root.size_bytes)])
-        reading: deque[asyncio.Task[_Group]] = deque()
+        reading: deque[asyncio.Task[_ListedGroup]] = deque()
         try:
             while waiting or reading:
                 while waiting and len(reading) < GROUPS_AHEAD:
@@ -105,16 +107,16 @@ class Listing:
                 task.cancel()
             await asyncio.gather(*reading, return_exceptions=True)
 
-    async def _read(self, group: Sequence[_Directory]) -> _Group:
+    async def _read(self, group: Sequence[_Directory]) -> _ListedGroup:
         inos = [directory.ino for directory in group]
         outcomes = await self._repeat(
             lambda: self._namespace.directories(self._snapshot, inos, from_store=self._from_store)
         )
         return await self._pools.disk.run(self._gather, group, outcomes)
 
-    def _gather(self, group: Sequence[_Directory], outcomes: Sequence[Outcome]) -> _Group:
+    def _gather(self, group: Sequence[_Directory], outcomes: Sequence[Outcome]) -> _ListedGroup:
         """Blocking."""
-        found = _Group()
+        found = _ListedGroup()
         for directory, outcome in zip(group, outcomes, strict=True):
             if isinstance(outcome, LodefsError):
                 found.errors.append((directory.path, outcome))
@@ -123,7 +125,7 @@ class Listing:
                 self._sort_in(directory, entry, found)
         return found
 
-    def _sort_in(self, directory: _Directory, entry: Entry, found: _Group) -> None:
+    def _sort_in(self, directory: _Directory, entry: Entry, found: _ListedGroup) -> None:
         state = directory.state
         if state.spots:
             state = self._selection.step(state, entry.name)

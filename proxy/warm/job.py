@@ -80,14 +80,14 @@ class Job:
         """Whether it goes on."""
         return self.state in RUNNING
 
-    def came(self, size_bytes: int, fetched_bytes: int = 0, *, files: int = 0) -> None:
+    def add_progress(self, size_bytes: int, fetched_bytes: int = 0, *, files: int = 0) -> None:
         """So many bytes of files are here now; ``fetched_bytes`` were not before."""
         self._rate.see(self._clock_s(), self.bytes_done)
         self.bytes_done += size_bytes
         self.fetched_bytes += fetched_bytes
         self.files_done += files
 
-    def lacks(self, error: LodefsError, path: bytes = b"") -> None:
+    def add_error(self, error: LodefsError, path: bytes = b"") -> None:
         """Something did not come; the rest may."""
         self.errors_total += 1
         if len(self.errors) < ERRORS_MAX:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import secrets
 from collections import deque
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
@@ -29,11 +30,18 @@ from lodefs.proxy.fetch.pack_indexes import PackIndexes
 from lodefs.proxy.fetch.pack_source import PackIndexVersion
 from lodefs.proxy.fetch.single_flight import Fetcher
 from lodefs.proxy.read.namespace import Namespace
-from lodefs.proxy.runtime.backoff import Patience
+from lodefs.proxy.runtime.backoff import Backoff
 from lodefs.proxy.runtime.thread_pools import Pools
-from lodefs.proxy.warm.admission import Window
-from lodefs.proxy.warm.fetch_plan import Errand, Order, Wish, errands, runs_by_pack
-from lodefs.proxy.warm.file_listing import Found, Listing
+from lodefs.proxy.warm.admission import AdmissionWindow
+from lodefs.proxy.warm.fetch_plan import (
+    Order,
+    PendingFile,
+    PlannedFetch,
+    plan_fetches,
+    segments_by_pack,
+    shuffled,
+)
+from lodefs.proxy.warm.file_listing import ListedEntry, Listing
 from lodefs.proxy.warm.job import Job
 from lodefs.proxy.warm.path_patterns import common_directory
 
@@ -44,8 +52,10 @@ UNMATCHED_MAX = 5  # that an error names
 SOME_LOST = (Corrupt, NotFound, UnknownFormat)  # the rest of the files may well come
 
 
-class Means(NamedTuple):
-    """What all jobs of a node work with."""
+@dataclass(frozen=True, slots=True)
+class WarmContext:
+    """What all warm jobs of a node work with. ``order`` is that in which packs are read; by default
+    it is another on each node."""
 
     cache: Cache
     namespace: Namespace
@@ -53,8 +63,7 @@ class Means(NamedTuple):
     indexes: PackIndexes
     pins: Pins
     pools: Pools
-    order: Order
-    window: Window
+    order: Order = field(default_factory=lambda: shuffled(secrets.token_bytes(16)))
 
     def room_bytes(self, pin_id: bytes) -> int:
         """How much the cache takes of one pin, or of what has none: what it keeps when it makes
@@ -72,7 +81,7 @@ class _Tally:
     distinct_bytes: int = 0
     _seen: set[int] = field(default_factory=set)
 
-    def add(self, found: Iterable[Found]) -> None:
+    def add(self, found: Iterable[ListedEntry]) -> None:
         for _, entry in found:
             self.files += 1
             if entry.kind is not Kind.FILE:
@@ -88,7 +97,7 @@ class _Tally:
 class _Sorted(NamedTuple):
     """Files that are to be fetched; how many others are whole here (or empty), and their bytes."""
 
-    wishes: list[Wish]
+    pending: list[PendingFile]
     files: int
     size_bytes: int
 
@@ -96,10 +105,13 @@ class _Sorted(NamedTuple):
 class WarmRun:
     """The run of one job."""
 
-    def __init__(self, means: Means, job: Job, patience: Patience) -> None:
-        self._means = means
+    def __init__(
+        self, context: WarmContext, window: AdmissionWindow, job: Job, backoff: Backoff
+    ) -> None:
+        self._context = context
+        self._window = window
         self._job = job
-        self._patience = patience
+        self._backoff = backoff
         self._pin_id = pin_id_of(job) if job.pinned_until_s is not None else b""
         self.made_pin: bytes | None = None  # a pin that was not there before this job
 
@@ -125,7 +137,7 @@ class WarmRun:
         """Sets the job's totals; bytes. Asks the store for as few directories as it can: for none
         before the first fetch where all of a snapshot is wanted and fits."""
         job, snapshot = self._job, self._job.snapshot
-        room = await self._means.pools.disk.run(self._means.room_bytes, self._pin_id)
+        room = await self._context.pools.disk.run(self._context.room_bytes, self._pin_id)
         tally = _Tally(snapshot.files, snapshot.size_bytes, snapshot.size_bytes)
         if not job.selection.is_everything or tally.size_bytes > room:
             tally = await self._count()
@@ -138,7 +150,7 @@ class WarmRun:
         tally = _Tally()
         async with aclosing(self._listing().files()) as groups:
             async for found in groups:
-                await self._means.pools.disk.run(tally.add, found)
+                await self._context.pools.disk.run(tally.add, found)
         missing = self._job.selection.unmatched()
         if missing:
             named = ", ".join(
@@ -149,8 +161,8 @@ class WarmRun:
         return tally
 
     def _too_much(self, size_bytes: int, room_bytes: int) -> str:
-        limit = self._means.cache.settings.size_bytes_max
-        pinned = self._means.pins.pinned_bytes(but=self._pin_id)
+        limit = self._context.cache.settings.size_bytes_max
+        pinned = self._context.pins.pinned_bytes(but=self._pin_id)
         return (
             f"{self._name}: {size_bytes:,} bytes are wanted and the cache has room for "
             f"{max(room_bytes, 0):,} (its limit is {limit:,}, and {pinned:,} are pinned): name "
@@ -174,14 +186,14 @@ class WarmRun:
         row = PinRow(
             job.snapshot.repo,
             job.snapshot.commit,
-            await self._means.pools.disk.run(common_directory, patterns),
+            await self._context.pools.disk.run(common_directory, patterns),
             what,
             job.pinned_until_s,
             size_bytes,
             is_complete,
             {job.request.owner: job.pinned_until_s} if job.request.owner else {},
         )
-        if await self._means.pools.disk.run(self._means.pins.put, self._pin_id, row):
+        if await self._context.pools.disk.run(self._context.pins.put, self._pin_id, row):
             self.made_pin = self._pin_id
 
     def _hold(self, loaded: PackIndexVersion, unit: Unit) -> bool:
@@ -191,40 +203,40 @@ class WarmRun:
             key for part in unit.parts for key in layout.chunk_keys(ids, part.first, part.count)
         ]
         files: set[CacheFile] = set()
-        for place in self._means.cache.find(keys):
+        for place in self._context.cache.find(keys):
             if place is None:
                 return False
             files.add(place.file)
-        return self._means.pins.hold(self._pin_id, files)
+        return self._context.pins.hold(self._pin_id, files)
 
     # --- fetching
 
     def _listing(self) -> Listing:
-        means, job = self._means, self._job
+        means, job = self._context, self._job
         return Listing(
-            means.namespace, means.pools, job.snapshot, job.selection, repeat=self._patience
+            means.namespace, means.pools, job.snapshot, job.selection, repeat=self._backoff
         )
 
     async def _batches(self) -> AsyncGenerator[_Sorted, None]:
         """All files, sorted, some ten thousand at a time; the next are listed meanwhile."""
         groups = self._grouped()
 
-        async def following() -> list[Found] | None:
+        async def following() -> list[ListedEntry] | None:
             return await anext(groups, None)
 
         ahead = asyncio.create_task(following())
         try:
             while (found := await ahead) is not None:
                 ahead = asyncio.create_task(following())
-                yield await self._means.pools.disk.run(self._sort, found)
+                yield await self._context.pools.disk.run(self._sort, found)
         finally:
             ahead.cancel()
             await asyncio.gather(ahead, return_exceptions=True)
             await groups.aclose()
 
-    async def _grouped(self) -> AsyncGenerator[list[Found], None]:
+    async def _grouped(self) -> AsyncGenerator[list[ListedEntry], None]:
         listing = self._listing()
-        batch: list[Found] = []
+        batch: list[ListedEntry] = []
         async with aclosing(listing.files()) as groups:
             async for found in groups:
                 batch += found
@@ -232,26 +244,26 @@ class WarmRun:
                     yield batch[:FILES_TOGETHER_MAX]
                     del batch[:FILES_TOGETHER_MAX]
         for path, error in listing.errors:
-            self._job.lacks(error, path)
+            self._job.add_error(error, path)
         if batch:
             yield batch
 
-    def _sort(self, found: Sequence[Found]) -> _Sorted:
+    def _sort(self, found: Sequence[ListedEntry]) -> _Sorted:
         """Blocking."""
         whole = self._whole(found)
-        wishes: list[Wish] = []
+        pending: list[PendingFile] = []
         files = size_bytes = 0
         for path, entry in found:
             if entry.segments and path not in whole:
-                wishes.append(Wish(path, entry))
+                pending.append(PendingFile(path, entry, entry.size_bytes))
                 continue
             files += 1
             size_bytes += entry.size_bytes * (entry.kind is Kind.FILE)
-        return _Sorted(wishes, files, size_bytes)
+        return _Sorted(pending, files, size_bytes)
 
-    def _whole(self, found: Sequence[Found]) -> dict[bytes, CacheFile]:
+    def _whole(self, found: Sequence[ListedEntry]) -> dict[bytes, CacheFile]:
         """Large files with a complete flat file, by path; held if the job pins, or none."""
-        cache, now_s = self._means.cache, int(self._means.cache.now_s())
+        cache, now_s = self._context.cache, int(self._context.cache.now_s())
         flats: dict[bytes, CacheFile] = {}
         for path, entry in found:
             if entry.kind is Kind.FILE and entry.size_bytes >= layout.FLAT_SIZE_BYTES_MIN:
@@ -259,25 +271,27 @@ class WarmRun:
                 if flat is not None:
                     flat.last_use_s = now_s
                     flats[path] = flat
-        if self._pin_id and not self._means.pins.hold(self._pin_id, list(flats.values())):
+        if self._pin_id and not self._context.pins.hold(self._pin_id, list(flats.values())):
             return {}  # one was just evicted: looked at chunk by chunk, all of them are found
         return flats
 
     async def _bring_all(self, batch: _Sorted, group: asyncio.TaskGroup) -> None:
         """Starts all fetches of a batch, as the window lets them."""
-        self._job.came(batch.size_bytes, files=batch.files)
-        runs = await self._means.pools.disk.run(runs_by_pack, batch.wishes)
-        async with aclosing(self._loaded(self._means.order(runs))) as indexes:
+        self._job.add_progress(batch.size_bytes, files=batch.files)
+        runs = await self._context.pools.disk.run(segments_by_pack, batch.pending)
+        async with aclosing(self._loaded(self._context.order(runs))) as indexes:
             async for pack, loaded in indexes:
                 try:
-                    found = await self._means.pools.disk.run(errands, loaded.index, runs[pack])
+                    found = await self._context.pools.disk.run(
+                        plan_fetches, loaded.index, runs[pack]
+                    )
                 except Corrupt as error:
-                    self._job.lacks(error, runs[pack][0].what.wish.path)
+                    self._job.add_error(error, runs[pack][0].what.file.path)
                     continue
-                for errand in found:
-                    await self._means.window.enter(errand.size_bytes)
-                    task = group.create_task(self._bring(loaded, errand))
-                    task.add_done_callback(partial(self._left, errand.size_bytes))
+                for fetch in found:
+                    await self._window.enter(fetch.size_bytes)
+                    task = group.create_task(self._bring(loaded, fetch))
+                    task.add_done_callback(partial(self._left, fetch.size_bytes))
 
     async def _loaded(
         self, packs: Iterable[PackId]
@@ -295,7 +309,7 @@ class WarmRun:
                 try:
                     loaded = await task
                 except SOME_LOST as error:
-                    self._job.lacks(error)
+                    self._job.add_error(error)
                 else:
                     yield pack, loaded
                 ahead.popleft()
@@ -305,33 +319,33 @@ class WarmRun:
             await asyncio.gather(*(task for _, task in ahead), return_exceptions=True)
 
     async def _index(self, pack: PackId) -> PackIndexVersion:
-        return await self._patience(lambda: self._means.indexes.get(pack))
+        return await self._backoff(lambda: self._context.indexes.get(pack))
 
     def _left(self, size_bytes: int, _task: asyncio.Task[None]) -> None:
-        self._means.window.leave(size_bytes)
+        self._window.leave(size_bytes)
 
-    async def _bring(self, loaded: PackIndexVersion, errand: Errand) -> None:
+    async def _bring(self, loaded: PackIndexVersion, fetch: PlannedFetch) -> None:
         """Brings one unit."""
         job = self._job
         try:
-            fetched_bytes = await self._patience(lambda: self._fetch(loaded, errand))
+            fetched_bytes = await self._backoff(lambda: self._fetch(loaded, fetch))
         except SOME_LOST as error:
-            job.lacks(error, errand.brings[0][0].path)
+            job.add_error(error, fetch.gains[0][0].path)
             return
         size_bytes = files = 0
-        for wish, came_bytes in errand.brings:
-            wish.left_bytes -= came_bytes
+        for file, came_bytes in fetch.gains:
+            file.left_bytes -= came_bytes
             size_bytes += came_bytes
-            files += not wish.left_bytes
-        job.came(size_bytes, fetched_bytes, files=files)
+            files += not file.left_bytes
+        job.add_progress(size_bytes, fetched_bytes, files=files)
 
-    async def _fetch(self, loaded: PackIndexVersion, errand: Errand) -> int:
+    async def _fetch(self, loaded: PackIndexVersion, fetch: PlannedFetch) -> int:
         """Has a unit in the cache on return, held where the job pins; how many bytes were not here
         before. NoSpace where the cache does not keep it."""
-        unit = errand.unit
+        unit = fetch.unit
         brought_bytes = 0
         for is_last in (False, True):
-            flights = self._means.fetcher.bulk(loaded, unit)
+            flights = self._context.fetcher.bulk(loaded, unit)
             landed = await asyncio.gather(*[flight.landed() for flight in flights])
             brought_bytes += sum(filled.brought_bytes for filled in landed)
             if not _is_kept(unit, landed):
@@ -339,8 +353,8 @@ class WarmRun:
                     raise NoSpace(
                         f"{self._name}: the cache did not keep what came: it, or its disk, is full"
                     )
-            elif not self._pin_id or await self._means.pools.disk.run(self._hold, loaded, unit):
-                return min(brought_bytes, errand.size_bytes)
+            elif not self._pin_id or await self._context.pools.disk.run(self._hold, loaded, unit):
+                return min(brought_bytes, fetch.size_bytes)
         raise Unavailable(f"{self._name}: chunks were evicted as soon as they came")
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Callable
@@ -16,17 +15,10 @@ from collections.abc import Callable
 from lodefs.chunkstore.errors import LodefsError, NotFound, Unavailable
 from lodefs.chunkstore.format.names import check_ref_name, check_repo
 from lodefs.chunkstore.nodeapi.cache_control import WarmRequest, decoded
-from lodefs.proxy.cache.chunk_cache import Cache
-from lodefs.proxy.cache.pins import Pins
-from lodefs.proxy.fetch.pack_indexes import PackIndexes
-from lodefs.proxy.fetch.single_flight import Fetcher
-from lodefs.proxy.read.namespace import Namespace
-from lodefs.proxy.runtime.backoff import Patience
-from lodefs.proxy.runtime.thread_pools import Pools
-from lodefs.proxy.warm.admission import Window
-from lodefs.proxy.warm.fetch_plan import Order, shuffled
+from lodefs.proxy.runtime.backoff import Backoff
+from lodefs.proxy.warm.admission import AdmissionWindow
 from lodefs.proxy.warm.job import Job
-from lodefs.proxy.warm.job_run import Means, WarmRun
+from lodefs.proxy.warm.job_run import WarmContext, WarmRun
 from lodefs.proxy.warm.path_patterns import Selection
 
 log = logging.getLogger("lodefs.cache")
@@ -40,29 +32,15 @@ class Warmer:
 
     def __init__(
         self,
-        cache: Cache,
-        namespace: Namespace,
-        fetcher: Fetcher,
-        indexes: PackIndexes,
-        pins: Pins,
-        pools: Pools,
+        context: WarmContext,
         *,
-        order: Order | None = None,
-        patience: Callable[[], Patience] = Patience,
+        backoff: Callable[[], Backoff] = Backoff,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``order`` is that in which packs are read; by default it is another on each node."""
-        self._means = Means(
-            cache,
-            namespace,
-            fetcher,
-            indexes,
-            pins,
-            pools,
-            order or shuffled(secrets.token_bytes(16)),
-            Window(lambda: fetcher.in_flight_bytes > fetcher.bulk_bytes),
-        )
-        self._patience = patience
+        fetcher = context.fetcher
+        self._context = context
+        self._window = AdmissionWindow(lambda: fetcher.in_flight_bytes > fetcher.bulk_bytes)
+        self._backoff = backoff
         self._clock_s = clock_s
         self._jobs: OrderedDict[str, Job] = OrderedDict()
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -74,13 +52,13 @@ class Warmer:
         check_repo(request.repo)
         check_ref_name(request.rev)
         async with self._selecting:
-            selection = await self._means.pools.jobs.run(_selection_of, request)
-        snapshot = await self._means.namespace.snapshot(request.repo, request.rev)
+            selection = await self._context.pools.jobs.run(_selection_of, request)
+        snapshot = await self._context.namespace.snapshot(request.repo, request.rev)
         if job_id is not None and job_id in self._jobs:
             return self._jobs[job_id]
         if self.running >= JOBS_MAX:
             raise Unavailable(f"{JOBS_MAX} warm jobs run already: wait for one, or cancel it")
-        until_s = int(self._means.cache.now_s()) + request.pin_s if request.pin_s else None
+        until_s = int(self._context.cache.now_s()) + request.pin_s if request.pin_s else None
         job = Job(
             request,
             snapshot,
@@ -132,19 +110,19 @@ class Warmer:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _run(self, job: Job) -> None:
-        run = WarmRun(self._means, job, self._patience())
+        run = WarmRun(self._context, self._window, job, self._backoff())
         try:
             await run.run()
         except asyncio.CancelledError:
             if not job.is_running and run.made_pin is not None:  # asked for, and not the end of all
-                release = self._means.pins.release
-                await self._means.pools.disk.run(release, [run.made_pin], job.request.owner)
+                release = self._context.pins.release
+                await self._context.pools.disk.run(release, [run.made_pin], job.request.owner)
             job.end("cancelled")
         except LodefsError as error:
-            job.lacks(error)
+            job.add_error(error)
         except Exception:
             log.exception("a warm job failed")
-            job.lacks(LodefsError("an error inside the proxy; its log says more"))
+            job.add_error(LodefsError("an error inside the proxy; its log says more"))
         job.end("failed" if job.errors_total else "done")
         log.info(
             "warming %s@%s: %s",

@@ -28,23 +28,23 @@ def is_glob(path: bytes) -> bool:
     return not _GLOB_BYTES.isdisjoint(path)
 
 
-class _Spot:
+class _PatternNode:
     """A place in the patterns: where the names that match lead to."""
 
     __slots__ = ("below", "deep", "ends", "globs", "is_deep")
 
     def __init__(self, *, is_deep: bool = False) -> None:
-        self.below: dict[bytes, _Spot] = {}
-        self.globs: dict[bytes, tuple[re.Pattern[bytes], _Spot]] = {}
-        self.deep: _Spot | None = None  # where a ``**`` that begins here leads
+        self.below: dict[bytes, _PatternNode] = {}
+        self.globs: dict[bytes, tuple[re.Pattern[bytes], _PatternNode]] = {}
+        self.deep: _PatternNode | None = None  # where a ``**`` that begins here leads
         self.ends: list[int] = []  # patterns that end here
         self.is_deep = is_deep  # any name leads back to here
 
 
-class State(NamedTuple):
+class MatchState(NamedTuple):
     """How far the patterns have come at a directory. ``is_whole``: all below it is meant."""
 
-    spots: tuple[_Spot, ...]
+    spots: tuple[_PatternNode, ...]
     is_whole: bool
 
     @property
@@ -72,7 +72,7 @@ class Selection:
                 "ask for several jobs, or give a list of paths"
             )
         self._patterns: list[bytes] = []
-        self._root = _Spot()
+        self._root = _PatternNode()
         self._matched: set[int] = set()
         for path in paths:
             self._add(path, split_path(path), globs=False)
@@ -93,13 +93,13 @@ class Selection:
         """Paths and globs that no entry matched."""
         return [one for n, one in enumerate(self._patterns) if n not in self._matched]
 
-    def start(self) -> State:
+    def start(self) -> MatchState:
         """The state at the root."""
         return self._state([self._root], is_whole=not self._patterns)
 
-    def step(self, state: State, name: bytes) -> State:
+    def step(self, state: MatchState, name: bytes) -> MatchState:
         """The state at an entry of a directory; the entry is meant where that ``is_whole``."""
-        found: list[_Spot] = []
+        found: list[_PatternNode] = []
         for spot in state.spots:
             if spot.is_deep:
                 found.append(spot)
@@ -109,8 +109,8 @@ class Selection:
             found += [to for pattern, to in spot.globs.values() if pattern.match(name)]
         return self._state(found, is_whole=state.is_whole)
 
-    def _state(self, found: list[_Spot], *, is_whole: bool) -> State:
-        spots: dict[int, _Spot] = {}
+    def _state(self, found: list[_PatternNode], *, is_whole: bool) -> MatchState:
+        spots: dict[int, _PatternNode] = {}
         while found:
             spot = found.pop()
             if id(spot) not in spots:
@@ -119,7 +119,7 @@ class Selection:
                 is_whole = is_whole or bool(spot.ends)
                 if spot.deep is not None:
                     found.append(spot.deep)
-        return State(tuple(spots.values()), is_whole)
+        return MatchState(tuple(spots.values()), is_whole)
 
     def _add(self, pattern: bytes, names: list[bytes], *, globs: bool) -> None:
         spot = self._root
@@ -129,18 +129,18 @@ class Selection:
         self._patterns.append(pattern)
 
 
-def _way(spot: _Spot, name: bytes, *, globs: bool) -> _Spot:
+def _way(spot: _PatternNode, name: bytes, *, globs: bool) -> _PatternNode:
     """Where a name of a pattern leads from a spot; made where it is missing."""
     if not (globs and is_glob(name)):
-        return spot.below.setdefault(name, _Spot())
+        return spot.below.setdefault(name, _PatternNode())
     if name == _DEEP:
         if spot.is_deep:
             return spot
-        spot.deep = spot.deep or _Spot(is_deep=True)
+        spot.deep = spot.deep or _PatternNode(is_deep=True)
         return spot.deep
     if name not in spot.globs:
         pattern = translate(name.decode("latin-1")).encode("latin-1")
-        spot.globs[name] = re.compile(pattern, re.DOTALL), _Spot()
+        spot.globs[name] = re.compile(pattern, re.DOTALL), _PatternNode()
     return spot.globs[name][1]
 
 

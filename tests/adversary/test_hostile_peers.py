@@ -83,7 +83,7 @@ def test_a_hostile_peer_costs_a_moment_once(
             assert first_s < LIMIT_S
             assert then_s < LIMIT_S
             assert member.count(Counter.PEER_REQUESTS) > 0
-            standing = member.peering.health.standing(bad.address, clock_s())
+            standing = member.peering.context.health.standing(bad.address, clock_s())
             assert standing.state == fault
             assert standing.reason
 
@@ -107,7 +107,9 @@ def test_dead_nodes_cost_a_moment_together(
             record_property("seconds", round(time.monotonic() - begin_s, 2))
             requests = member.count(Counter.PEER_REQUESTS)
             assert 0 < requests <= 3 * member.count(Counter.PEER_FALLBACKS)  # one more as a hedge
-            states = [member.peering.health.standing(one.address, 0.0).state for one in dead]
+            states = [
+                member.peering.context.health.standing(one.address, 0.0).state for one in dead
+            ]
             assert F.LATE in states
 
     with hostile.dead_peers(12) as addresses:
@@ -124,7 +126,10 @@ def test_a_handshake_that_hangs_costs_a_moment(rig: Rig, tmp_path: Path) -> None
             begin_s = time.monotonic()
             assert await read_path(member.node, b"first") == FILES[b"first"]
             assert time.monotonic() - begin_s < LIMIT_S
-            assert member.peering.health.standing(bad.address, time.monotonic()).state == F.LATE
+            assert (
+                member.peering.context.health.standing(bad.address, time.monotonic()).state
+                == F.LATE
+            )
 
     with hostile.hostile_peer(None) as peer:
         asyncio.run(run(Peer(peer.address, weight=1e6)))

@@ -65,7 +65,7 @@ def test_interrupted_pull_can_be_repeated(
         assert run(command, session) == 130
     finally:
         signal.signal(signal.SIGINT, before)
-    assert capfd.readouterr().err.strip() == "lodefs: interrupted"
+    assert capfd.readouterr().err.strip() == "lodefs: interrupted; repeat the command to go on"
     assert STATE_DIR in os.listdir(tmp_path / "t")
     assert run(command, MemorySession({"LODEFS_STORE": "memory:"}, objects)) == 0
     assert os.listdir(tmp_path / "t") == ["d"]

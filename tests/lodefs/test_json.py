@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from lodefs.chunkstore.nodeapi.cache_control import EvictView, PinsView, PinView
-from lodefs.commands.mount import MountListing
+from lodefs.commands.mounts import MountListing
 from lodefs.mount.lifecycle.handover import State
 from lodefs.mount.lifecycle.mounter import Mounted
 from tests.support.lodefs.command_line import Lodefs

@@ -286,7 +286,7 @@ def test_mount_through_a_proxy_that_is_not_there(lodefs: Lodefs, tmp_path: Path)
         str(tmp_path / "m"),
     )  # fmt: skip
     assert ran.code == 7
-    assert "does not answer; it is waited for, 0.2 s at most" in ran.err
+    assert "does not answer yet; waiting for it, 0.2 s at most" in ran.err
     assert (tmp_path / "m").stat().st_dev == tmp_path.stat().st_dev
 
 

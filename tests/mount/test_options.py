@@ -217,3 +217,16 @@ def test_any_options_are_understood_or_refused(options: dict[str, str]) -> None:
     """Whatever is given, the result is options or InvalidInput."""
     with contextlib.suppress(InvalidInput):
         assert parse_options(options, split_url).source.repo
+
+
+@pytest.mark.parametrize(
+    ("value", "wanted"),
+    [
+        ("vision/cats@v2", "give -o repo=vision/cats and -o commit=v2"),
+        ("cats:train", "give -o repo=cats and -o path=train"),
+        ("cats@v2:train/a", "give -o repo=cats and -o commit=v2 and -o path=train/a"),
+    ],
+)
+def test_a_revision_in_the_name(value: str, wanted: str) -> None:
+    """REPO@REV:PATH, as commands take it, is refused with the options to use."""
+    assert wanted in refusal(repo=value)

@@ -11,21 +11,21 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
 from lodefs.chunkstore.errors import Unavailable
-from lodefs.proxy.peers.client.http_attempt import Attempt
-from lodefs.proxy.peers.membership.addresses import Endpoint
+from lodefs.proxy.peers.client.http_attempt import HttpAttempt
+from lodefs.proxy.peers.membership.addresses import SocketAddress
 
 IDLE_MAX = 256  # of all peers together
 IDLE_OF_PEER_MAX = 8
 _IN_PROGRESS = (errno.EINPROGRESS, errno.EWOULDBLOCK)
 
 
-class Connections:
+class ConnectionPool:
     """Begins requests to peers. ``endpoints`` says where a peer is, ``tls`` gives the context of
     new connections, None for plain ones."""
 
     def __init__(
         self,
-        endpoints: Callable[[str], Sequence[Endpoint]],
+        endpoints: Callable[[str], Sequence[SocketAddress]],
         tls: Callable[[], ssl.SSLContext | None] = lambda: None,
         *,
         idle_max: int = IDLE_MAX,
@@ -46,7 +46,7 @@ class Connections:
         body_size_bytes_max: int,
         *,
         fresh: bool = False,
-    ) -> Attempt:
+    ) -> HttpAttempt:
         """A request to a peer, to be advanced, on a kept connection unless ``fresh``. Unavailable
         if the peer is nowhere.
 
@@ -54,7 +54,7 @@ class Connections:
         """
         sock = None if fresh else self._take(address)
         reused = sock is not None
-        return Attempt(
+        return HttpAttempt(
             address,
             sock or _connect(address, self._endpoints(address)),
             request(),
@@ -63,7 +63,7 @@ class Connections:
             tls=None if reused else self._tls(),
         )
 
-    def end(self, attempt: Attempt) -> None:
+    def end(self, attempt: HttpAttempt) -> None:
         """Keeps the connection of an attempt that was answered, closes any other."""
         if attempt.is_reusable:
             with self._lock:
@@ -101,7 +101,7 @@ class Connections:
                 sock.close()
 
 
-def _connect(address: str, endpoints: Sequence[Endpoint]) -> socket.socket:
+def _connect(address: str, endpoints: Sequence[SocketAddress]) -> socket.socket:
     """A socket that is being connected, to the first of the addresses that can be. Unavailable."""
     why = "its name has no address"
     for family, host, port in endpoints:

@@ -16,7 +16,7 @@ STORE_SHARE = 0.02  # of the bytes that came from peers, all nodes together
 STORE_BURST_BYTES = 128 * MIB  # all nodes together; it is earned first
 
 
-class Budgets:
+class HedgeBudget:
     """Two token buckets, in bytes. For any thread. ``nodes``: of the cluster, this one too."""
 
     def __init__(self, *, nodes: int = 1) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import select
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Generic, TypeVar
@@ -14,15 +14,12 @@ from lodefs.chunkstore.errors import InvalidInput, LodefsError, Unavailable
 from lodefs.chunkstore.format.decoding import from_json, from_msgpack
 from lodefs.chunkstore.nodeapi import wire
 from lodefs.chunkstore.types import Buffer
-from lodefs.proxy.peers.client.connection_pool import Connections
-from lodefs.proxy.peers.client.http_attempt import Attempt, PeerAnswer
-from lodefs.proxy.peers.client.peer_health import Health
-from lodefs.proxy.peers.client.phases import PhaseClock
-from lodefs.proxy.peers.client.rate_limit import Bandwidth
-from lodefs.proxy.peers.client.request_plan import Ask, AskStore, GiveUp, Plan
+from lodefs.proxy.peers.client.context import PeerContext
+from lodefs.proxy.peers.client.http_attempt import HttpAttempt, PeerAnswer
+from lodefs.proxy.peers.client.phases import PhaseTimer
+from lodefs.proxy.peers.client.request_plan import AskPeer, AskStore, GiveUp, RequestPlan
 from lodefs.proxy.peers.membership.peer import Peer
 from lodefs.proxy.peers.membership.peer_standing import Fault
-from lodefs.proxy.peers.security.request_signing import Authenticator
 from lodefs.proxy.runtime.counters import Counter, Meter
 
 T = TypeVar("T")
@@ -32,20 +29,7 @@ ANSWER_SIZE_BYTES_MIN = 64 * 1024  # of what is taken: refusals have bodies too
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
-    """What all races of a node share."""
-
-    health: Health
-    connections: Connections
-    authenticator: Authenticator
-    download: Bandwidth
-    meter: Meter
-    members: Callable[[], Sequence[Peer]]
-    clock_s: Callable[[], float] = time.monotonic
-
-
-@dataclass(frozen=True, slots=True)
-class Question(Generic[T]):
+class PeerRequest(Generic[T]):
     """What is asked. ``checked`` makes the result of a body, or raises Corrupt."""
 
     target: str  # path and query
@@ -57,10 +41,10 @@ class Question(Generic[T]):
 
 @dataclass(slots=True)
 class _Running:
-    attempt: Attempt
-    action: Ask
+    attempt: HttpAttempt
+    action: AskPeer
     begin_s: float
-    phases: PhaseClock
+    phases: PhaseTimer
     told: bool = False  # the plan knows that its body began
 
     @property
@@ -68,13 +52,16 @@ class _Running:
         return self.action.peer
 
 
-class Race(Generic[T]):
+class HedgedRequest(Generic[T]):
     """The peers that are asked one question, from the first to the first right answer."""
 
-    def __init__(self, plan: Plan, question: Question[T], means: Means) -> None:
+    def __init__(
+        self, plan: RequestPlan, request: PeerRequest[T], context: PeerContext, meter: Meter
+    ) -> None:
         self._plan = plan
-        self._question = question
-        self._means = means
+        self._request = request
+        self._context = context
+        self._meter = meter
         self._running: dict[int, _Running] = {}
         self._poll = select.poll()
         self._asked = False
@@ -82,15 +69,15 @@ class Race(Generic[T]):
     def run(self) -> tuple[T, Peer] | None:
         """The answer and who gave it; None where the store is to be asked. Whoever is slower is
         left alone."""
-        clock_s = self._means.clock_s
+        clock_s = self._context.clock_s
         try:
             while True:
                 action = self._plan.next(clock_s())
                 if isinstance(action, AskStore):
                     if self._asked:
-                        self._means.meter.add(Counter.PEER_FALLBACKS)
+                        self._meter.add(Counter.PEER_FALLBACKS)
                     return None
-                if isinstance(action, Ask):
+                if isinstance(action, AskPeer):
                     self._ask(action)
                     continue
                 if isinstance(action, GiveUp):
@@ -105,29 +92,29 @@ class Race(Generic[T]):
             for fd, running in list(self._running.items()):
                 self._drop(fd, running.attempt)
 
-    def _ask(self, action: Ask) -> None:
-        self._means.meter.add(Counter.PEER_REQUESTS)
+    def _ask(self, action: AskPeer) -> None:
+        self._meter.add(Counter.PEER_REQUESTS)
         self._asked = True
         self._begin(action, fresh=False)
 
-    def _begin(self, action: Ask, *, fresh: bool) -> None:
-        peer, now_s = action.peer, self._means.clock_s()
-        limit = max(self._question.size_bytes_max, ANSWER_SIZE_BYTES_MIN)
-        request = partial(self._request, action)
+    def _begin(self, action: AskPeer, *, fresh: bool) -> None:
+        peer, now_s = action.peer, self._context.clock_s()
+        limit = max(self._request.size_bytes_max, ANSWER_SIZE_BYTES_MIN)
+        encoded = partial(self._encoded, action)
         try:
-            attempt = self._means.connections.begin(peer.address, request, limit, fresh=fresh)
+            attempt = self._context.connections.begin(peer.address, encoded, limit, fresh=fresh)
         except Unavailable as error:
             self._failed(peer, Fault.UNREACHABLE, error)
             return
-        phases = PhaseClock(attempt.phase, now_s)
+        phases = PhaseTimer(attempt.phase, now_s)
         self._running[attempt.fileno()] = _Running(attempt, action, now_s, phases)
         self._poll.register(attempt.fileno(), attempt.events)
 
-    def _request(self, action: Ask) -> bytes:
-        target, address = self._question.target, action.peer.address
+    def _encoded(self, action: AskPeer) -> bytes:
+        target, address = self._request.target, action.peer.address
         if action.cached:
             target += f"{'&' if '?' in target else '?'}cached=1"
-        signed = self._means.authenticator.sign("GET", target, to=address)
+        signed = self._context.authenticator.sign("GET", target, to=address)
         lines = "".join(f"{name}: {value}\r\n" for name, value in [("Host", address), *signed])
         return f"GET {target} HTTP/1.1\r\n{lines}\r\n".encode("latin-1")
 
@@ -156,7 +143,7 @@ class Race(Generic[T]):
 
     def _advance(self, running: _Running) -> T | None:
         """Goes on with one; the result where it has come."""
-        attempt, clock_s = running.attempt, self._means.clock_s
+        attempt, clock_s = running.attempt, self._context.clock_s
         fd = attempt.fileno()
         try:
             if attempt.answer is None:
@@ -172,9 +159,9 @@ class Race(Generic[T]):
         is_data = attempt.status == 200  # of anything else only the end counts
         if is_data and (attempt.got_bytes or attempt.answer is not None) and not running.told:
             running.told = True
-            self._question.begun()
+            self._request.begun()
             self._plan.began(attempt.address, clock_s())
-            self._means.health.began(attempt.address, clock_s() - running.begin_s)
+            self._context.health.began(attempt.address, clock_s() - running.begin_s)
         if attempt.answer is None:
             if is_data and attempt.got_bytes:
                 self._plan.received(attempt.address, attempt.got_bytes, clock_s())
@@ -184,12 +171,12 @@ class Race(Generic[T]):
         return self._answered(running, attempt.answer)
 
     def _answered(self, running: _Running, answer: PeerAnswer) -> T | None:
-        means, address, now_s = self._means, running.peer.address, self._means.clock_s()
+        context, address, now_s = self._context, running.peer.address, self._context.clock_s()
         busy = _busy(answer)
         if busy is not None:
-            members = {peer.address: peer for peer in means.members()}
+            members = {peer.address: peer for peer in context.members()}
             named = [members[one] for one in busy.addresses if one in members]
-            means.meter.add(Counter.PEER_BUSY)
+            self._meter.add(Counter.PEER_BUSY)
             self._plan.busy(address, named, max(busy.retry_after_s, 0.0), now_s)
             return None
         if answer.status == 404:
@@ -201,31 +188,31 @@ class Race(Generic[T]):
             self._failed(running.peer, fault, Unavailable(said(answer)))
             return None
         try:
-            found = self._question.checked(answer.body)
+            found = self._request.checked(answer.body)
         except LodefsError as error:
             self._failed(running.peer, Fault.WRONG, error)
             return None
         size_bytes = len(answer.body)
-        means.health.served(address, size_bytes, now_s - running.begin_s, now_s)
+        context.health.served(address, size_bytes, now_s - running.begin_s, now_s)
         self._plan.won(address, now_s)
-        means.meter.add(Counter.PEER_FETCHED_BYTES, size_bytes)
-        wait_s = means.download.reserve(size_bytes, now_s)
+        self._meter.add(Counter.PEER_FETCHED_BYTES, size_bytes)
+        wait_s = context.download.reserve(size_bytes, now_s)
         if wait_s > 0:
             time.sleep(wait_s)  # this thread asks for no more until then
         return found
 
     def _failed(self, peer: Peer, fault: Fault, error: LodefsError) -> None:
-        means, address, now_s = self._means, peer.address, self._means.clock_s()
+        context, address, now_s = self._context, peer.address, self._context.clock_s()
         why = str(error).removeprefix(f"peer {address}: ")
-        log.debug("peer %s, asked for %s: %s", address, self._question.target, why)
+        log.debug("peer %s, asked for %s: %s", address, self._request.target, why)
         if fault is Fault.WRONG:
-            means.meter.add(Counter.PEER_CORRUPT)
-            means.health.wrong(address, now_s, why)
+            self._meter.add(Counter.PEER_CORRUPT)
+            context.health.wrong(address, now_s, why)
         else:
-            means.meter.add(Counter.PEER_FAILED)
+            self._meter.add(Counter.PEER_FAILED)
             if fault is Fault.REFUSING:
-                means.meter.add(Counter.PEER_DENIED)
-            means.health.failed(address, now_s, fault, why)
+                self._meter.add(Counter.PEER_DENIED)
+            context.health.failed(address, now_s, fault, why)
         self._plan.failed(address, now_s)
 
     def _give_up(self, action: GiveUp) -> None:
@@ -234,18 +221,18 @@ class Race(Generic[T]):
         address = action.address
         for fd, running in list(self._running.items()):
             if running.peer.address == address:
-                now_s, attempt = self._means.clock_s(), running.attempt
+                now_s, attempt = self._context.clock_s(), running.attempt
                 why = f"{attempt.got_bytes} bytes came in {now_s - running.begin_s:.2f} s"
-                log.debug("peer %s is too slow for %s: %s", address, self._question.target, why)
-                self._means.meter.add(Counter.PEER_FAILED)
+                log.debug("peer %s is too slow for %s: %s", address, self._request.target, why)
+                self._meter.add(Counter.PEER_FAILED)
                 if action.to_blame:
-                    self._means.health.failed(address, now_s, Fault.LATE, why)
+                    self._context.health.failed(address, now_s, Fault.LATE, why)
                 self._drop(fd, running.attempt)
 
-    def _drop(self, fd: int, attempt: Attempt) -> None:
+    def _drop(self, fd: int, attempt: HttpAttempt) -> None:
         self._poll.unregister(fd)
         del self._running[fd]
-        self._means.connections.end(attempt)
+        self._context.connections.end(attempt)
 
 
 def said(answer: PeerAnswer) -> str:

@@ -33,7 +33,7 @@ class PeerAnswer(NamedTuple):
     body: Buffer
 
 
-class Attempt:
+class HttpAttempt:
     """A request under way on a connection. ``advance`` whenever ``fileno`` is ready for
     ``events``, until there is an ``answer``.
 

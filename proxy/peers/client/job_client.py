@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import select
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -13,11 +12,10 @@ from lodefs.chunkstore.format.decoding import from_json
 from lodefs.chunkstore.format.names import digest_of
 from lodefs.chunkstore.nodeapi import wire
 from lodefs.chunkstore.nodeapi.cache_control import WarmRequest, WarmStatus
-from lodefs.proxy.peers.client.connection_pool import Connections
+from lodefs.proxy.peers.client.context import PeerContext
 from lodefs.proxy.peers.client.http_attempt import PeerAnswer
-from lodefs.proxy.peers.client.phases import PhaseClock
+from lodefs.proxy.peers.client.phases import PhaseTimer
 from lodefs.proxy.peers.membership.peer_standing import Fault
-from lodefs.proxy.peers.security.request_signing import Authenticator
 from lodefs.proxy.runtime.thread_pools import Pool
 
 TIMEOUT_S = 8.0  # for one call; cluster_jobs.py gives it 10 s
@@ -25,42 +23,32 @@ RETRY_S = 5.0
 ANSWER_SIZE_BYTES_MAX = 1024 * 1024
 
 
-class HttpPeerJobs:
-    """proxy.warm.cluster_jobs.PeerJobs over HTTP. ``others`` gives the addresses of the other
-    nodes."""
+class PeerJobClient:
+    """Warm jobs of the other nodes. Methods but the first raise errors.py's classes: those of the
+    node's own answer, Unavailable if there is none."""
 
-    def __init__(
-        self,
-        others: Callable[[], Sequence[str]],
-        connections: Connections,
-        authenticator: Authenticator,
-        pool: Pool,
-        *,
-        clock_s: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, context: PeerContext, pool: Pool) -> None:
         """``pool`` runs what waits for a node."""
-        self._others = others
-        self._connections = connections
-        self._authenticator = authenticator
+        self._context = context
         self._pool = pool
-        self._clock_s = clock_s
 
     def members(self) -> Sequence[str]:
-        """As of PeerJobs."""
-        return self._others()
+        """Addresses of all nodes but this one."""
+        return self._context.others()
 
     async def start(self, address: str, request: WarmRequest, job_id: str) -> str:
-        """As of PeerJobs."""
+        """Begins a job with this id there, or finds it begun; its id there. Unavailable with a
+        ``retry_after_s`` if the node answers that it cannot now."""
         body = msgspec.json.encode(request)
         target = f"{wire.PEER_WARM}?digest={digest_of(body).hex()}&job={job_id}"
         return (await self._pool.run(self._status, "POST", address, target, body)).id
 
     async def progress(self, address: str, job_id: str) -> WarmStatus:
-        """As of PeerJobs."""
+        """How far it is. NotFound."""
         return await self._pool.run(self._status, "GET", address, f"{wire.PEER_WARM}/{job_id}")
 
     async def cancel(self, address: str, job_id: str) -> None:
-        """As of PeerJobs."""
+        """Ends it. NotFound."""
         await self._pool.run(self._status, "DELETE", address, f"{wire.PEER_WARM}/{job_id}")
 
     def _status(self, method: str, address: str, target: str, body: bytes = b"") -> WarmStatus:
@@ -81,17 +69,18 @@ class HttpPeerJobs:
         """On a connection of its own: what may have been taken must not be sent twice."""
 
         def request() -> bytes:
-            signed = self._authenticator.sign(method, target, to=address)
+            signed = self._context.authenticator.sign(method, target, to=address)
             headers = [("Host", address), ("Content-Length", str(len(body))), *signed]
             lines = "".join(f"{name}: {value}\r\n" for name, value in headers)
             return f"{method} {target} HTTP/1.1\r\n{lines}\r\n".encode("latin-1") + body
 
-        deadline_s = self._clock_s() + TIMEOUT_S
-        attempt = self._connections.begin(address, request, ANSWER_SIZE_BYTES_MAX, fresh=True)
-        phases = PhaseClock(attempt.phase, self._clock_s())
+        deadline_s = self._context.clock_s() + TIMEOUT_S
+        connections = self._context.connections
+        attempt = connections.begin(address, request, ANSWER_SIZE_BYTES_MAX, fresh=True)
+        phases = PhaseTimer(attempt.phase, self._context.clock_s())
         try:
             while attempt.answer is None:
-                now_s = self._clock_s()
+                now_s = self._context.clock_s()
                 phases.see(attempt.phase, now_s)
                 why = phases.late(now_s) or (
                     f"did not answer within {TIMEOUT_S:g} s" if now_s >= deadline_s else ""
@@ -108,4 +97,4 @@ class HttpPeerJobs:
                 raise Denied(str(error)) from error
             raise
         finally:
-            self._connections.end(attempt)
+            connections.end(attempt)

@@ -10,7 +10,6 @@ import random
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from lodefs.chunkstore.errors import Corrupt
@@ -20,11 +19,17 @@ from lodefs.chunkstore.nodeapi import wire
 from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.chunkstore.types import Buffer
 from lodefs.proxy.fetch.pack_source import PackIndexVersion, PackSource
-from lodefs.proxy.peers.client.hedge_budget import Budgets
-from lodefs.proxy.peers.client.hedged_request import Means, Question, Race, T
-from lodefs.proxy.peers.client.request_plan import Plan
+from lodefs.proxy.peers.client.context import PeerContext
+from lodefs.proxy.peers.client.hedge_budget import HedgeBudget
+from lodefs.proxy.peers.client.hedged_request import (
+    HedgedRequest,
+    PeerRequest,
+    T,
+)
+from lodefs.proxy.peers.client.request_plan import RequestPlan
 from lodefs.proxy.peers.membership.peer import Peer
 from lodefs.proxy.peers.membership.rendezvous import Owners
+from lodefs.proxy.runtime.counters import Meter
 from lodefs.proxy.runtime.origin import OnTransferStarted
 
 SENDERS_MAX = 1024
@@ -35,18 +40,11 @@ INDEX_SIZE_BYTES_USUAL = 64 * 1024
 class PeerPacks:
     """A PackSource before another, the origin. For any thread."""
 
-    def __init__(
-        self,
-        origin: PackSource,
-        means: Means,
-        budgets: Budgets,
-        own_addresses: Callable[[], Sequence[str]],
-    ) -> None:
-        """``own_addresses``: by which this node is a member."""
+    def __init__(self, origin: PackSource, context: PeerContext, meter: Meter) -> None:
         self._origin = origin
-        self._means = means
-        self._budgets = budgets
-        self._own_addresses = own_addresses
+        self._context = context
+        self._meter = meter
+        self._budgets = HedgeBudget()
         self._owners = Owners()
         self._lock = threading.Lock()  # guards the map
         self._senders: OrderedDict[PackId, Peer] = OrderedDict()
@@ -57,7 +55,7 @@ class PeerPacks:
 
     def waits_for_peers(self, pack_id: PackId) -> bool:
         owners = self._owners_of(pack_id)
-        return bool(owners) and owners[0].address not in self._own_addresses()
+        return bool(owners) and owners[0].address not in self._context.own_addresses()
 
     def index(self, pack_id: PackId) -> PackIndexVersion:
         def checked(body: Buffer) -> PackIndexVersion:
@@ -67,8 +65,10 @@ class PeerPacks:
             return PackIndexVersion(PackIndex.decode(pack_id, data), etag)
 
         target = wire.peer_index(pack_id.hex())
-        question = Question(target, INDEX_SIZE_BYTES_USUAL, wire.PEER_INDEX_SIZE_BYTES_MAX, checked)
-        found = self._from_peers(pack_id, question)
+        request = PeerRequest(
+            target, INDEX_SIZE_BYTES_USUAL, wire.PEER_INDEX_SIZE_BYTES_MAX, checked
+        )
+        found = self._from_peers(pack_id, request)
         return self._origin.index(pack_id) if found is None else found
 
     def read(
@@ -80,47 +80,47 @@ class PeerPacks:
     ) -> list[Buffer]:
         index = loaded.index
         size_bytes = index.raw_offsets[first + count] - index.raw_offsets[first]
-        question = Question(
+        request = PeerRequest(
             wire.peer_chunks(index.pack_id.hex(), first, count),
             size_bytes,
             size_bytes,
             lambda body: checked_chunks(index, first, count, body),
             lambda: begun(wire.Origin.PEERS),
         )
-        found = self._from_peers(index.pack_id, question)
+        found = self._from_peers(index.pack_id, request)
         if found is not None:
             self._budgets.got(size_bytes)
             return found
-        clock_s = self._means.clock_s
+        clock_s = self._context.clock_s
         begin_s = clock_s()
         raws = self._origin.read(loaded, first, count, begun)
-        self._means.health.store_served(size_bytes, clock_s() - begin_s)
+        self._context.health.store_served(size_bytes, clock_s() - begin_s)
         return raws
 
     def _owners_of(self, pack_id: PackId) -> list[Peer]:
         """The owners of a pack, best first; this node by its first name, whichever is ranked."""
-        own = self._own_addresses()
+        own = self._context.own_addresses()
         return [
             replace(peer, address=own[0]) if peer.address in own else peer
-            for peer in self._owners.of(self._means.members(), pack_id)
+            for peer in self._owners.of(self._context.members(), pack_id)
         ]
 
-    def _from_peers(self, pack_id: PackId, question: Question[T]) -> T | None:
+    def _from_peers(self, pack_id: PackId, request: PeerRequest[T]) -> T | None:
         """What a peer answers, checked; None where the store is to be asked."""
-        means, own = self._means, self._own_addresses()
-        self._budgets.resize(len(means.members()))
+        context, own = self._context, self._context.own_addresses()
+        self._budgets.resize(len(context.members()))
         owners = self._owners_of(pack_id)
-        plan = Plan(
+        plan = RequestPlan(
             owners,
             self_address=own[0] if own else "",
-            size_bytes=question.size_bytes,
-            health=means.health,
+            size_bytes=request.size_bytes,
+            health=context.health,
             budgets=self._budgets,
-            now_s=means.clock_s(),
+            now_s=context.clock_s(),
             jitter=random.random,
             known=self._known(pack_id),
         )
-        found = Race(plan, question, means).run()
+        found = HedgedRequest(plan, request, context, self._meter).run()
         if found is None:
             return None
         if found[1] not in owners:

@@ -23,7 +23,7 @@ class Phase(StrEnum):
 LIMIT_S = {Phase.CONNECT: 0.75, Phase.TLS: 0.75, Phase.SEND: 0.5, Phase.HEAD: 0.5}
 
 
-class PhaseClock:
+class PhaseTimer:
     """How long one request has been in its phase. The clock is the caller's."""
 
     def __init__(self, phase: Phase, now_s: float) -> None:

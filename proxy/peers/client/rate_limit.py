@@ -8,14 +8,14 @@ import threading
 BURST_S = 0.1  # this much of the rate may go at once
 
 
-class Bandwidth:
+class RateLimiter:
     """At most ``bytes_per_s_max`` bytes a second, after a burst; None is no limit. Any thread.
 
     Whoever is about to move bytes reserves them and waits first. Reservations are granted in the
     order in which they come, so that waits add up and the rate holds however many ask.
     """
 
-    def __init__(self, bytes_per_s_max: float | None, *, burst_s: float = BURST_S) -> None:
+    def __init__(self, bytes_per_s_max: float | None = None, *, burst_s: float = BURST_S) -> None:
         self._rate = math.inf if bytes_per_s_max is None else bytes_per_s_max
         self._burst_s = burst_s
         self._free_s = -math.inf  # when all that was reserved so far has gone

@@ -25,9 +25,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from lodefs.proxy.peers.client.hedge_budget import Budgets
-from lodefs.proxy.peers.client.peer_health import Health
+from lodefs.proxy.peers.client.hedge_budget import HedgeBudget
 from lodefs.proxy.peers.membership.peer import Peer
+from lodefs.proxy.peers.membership.peer_health import PeerHealth
 from lodefs.proxy.peers.membership.peer_standing import Fault
 
 NEVER_S = float("inf")
@@ -52,7 +52,7 @@ DEADLINE_FACTOR, DEADLINE_S_MIN = 20.0, 15.0  # turning to S3 at last
 DEADLINE_S_MAX = 15.0  # half of what a mount waits: S3 needs the rest
 
 
-class Ask(NamedTuple):
+class AskPeer(NamedTuple):
     """Ask the peer; with ``cached`` only for what it has or is getting already."""
 
     peer: Peer
@@ -77,11 +77,11 @@ class Wait(NamedTuple):
     until_s: float
 
 
-Action = Ask | GiveUp | AskStore | Wait
+Action = AskPeer | GiveUp | AskStore | Wait
 
 
 @dataclass(slots=True)
-class Attempt:
+class PeerAttempt:
     """A peer that was asked and has not ended, and the times at which it becomes suspicious."""
 
     cached: bool
@@ -97,7 +97,7 @@ class Attempt:
     spared: bool = False  # it was not hedged because it was nearly there
 
 
-class Plan:
+class RequestPlan:
     """One unit's way. Ask ``next`` what to do, do it, tell what came of it, ask again.
 
     ``owners``: as ``ownership.rank`` gives them. ``known``: peers that sent other parts of this
@@ -111,8 +111,8 @@ class Plan:
         *,
         self_address: str,
         size_bytes: int,
-        health: Health,
-        budgets: Budgets,
+        health: PeerHealth,
+        budgets: HedgeBudget,
         now_s: float,
         jitter: Callable[[], float],
         known: Sequence[Peer] = (),
@@ -130,7 +130,7 @@ class Plan:
         deadline_s = max(DEADLINE_S_MIN, DEADLINE_FACTOR * usual_s)
         self._deadline_s = now_s + min(deadline_s, deadline_s_max)
         self._halfway_s = (now_s + self._deadline_s) / 2  # an owner that is busy still is passed by
-        self._attempts: dict[str, Attempt] = {}
+        self._attempts: dict[str, PeerAttempt] = {}
         self._sources: list[Peer] = list(known)[::-1]  # to be tried with cached=1, last one first
         self._tried: set[str] = {self_address}  # sources, in this round
         self._failed: set[str] = set()  # not asked again for this unit
@@ -221,7 +221,7 @@ class Plan:
             self._rounds += 1
             self._busy = address
 
-    def _ended(self, address: str, now_s: float) -> Attempt | None:
+    def _ended(self, address: str, now_s: float) -> PeerAttempt | None:
         ended = self._attempts.pop(address, None)
         if ended is not None and now_s - ended.asked_s >= LATE_S:
             self._late += 1
@@ -231,7 +231,7 @@ class Plan:
                 attempt.look_s = min(attempt.look_s, now_s + self._silence_s(attempt))
         return ended
 
-    def _refused(self, address: str, now_s: float) -> Attempt | None:
+    def _refused(self, address: str, now_s: float) -> PeerAttempt | None:
         attempt = self._ended(address, now_s)
         if attempt is None:
             return None
@@ -240,7 +240,7 @@ class Plan:
         self._tell(address, attempt, now_s)
         return attempt
 
-    def _tell(self, address: str, attempt: Attempt, now_s: float) -> None:
+    def _tell(self, address: str, attempt: PeerAttempt, now_s: float) -> None:
         """Health hears of an answer without data: such a one may take S3's latency at most."""
         store_s = 0.0 if attempt.cached else self._health.store_expected_s(0)
         took_s = now_s - attempt.asked_s
@@ -315,7 +315,7 @@ class Plan:
 
     def _ask(self, peer: Peer, now_s: float, *, cached: bool) -> Action:
         usual_s = self._usual_s(peer.address, cached=cached)
-        attempt = Attempt(
+        attempt = PeerAttempt(
             cached,
             now_s,
             usual_s,
@@ -328,7 +328,7 @@ class Plan:
         self._health.asked(peer.address, now_s)
         if cached:
             self._tried.add(peer.address)
-        return Ask(peer, cached)
+        return AskPeer(peer, cached)
 
     def _next_source(self, now_s: float) -> Peer | None:
         while self._sources:
@@ -357,7 +357,7 @@ class Plan:
         peer_s = self._health.expected_s(address, self._size_bytes)
         return peer_s if cached else peer_s + self._store_s
 
-    def _hopeless(self, attempt: Attempt, now_s: float) -> bool:
+    def _hopeless(self, attempt: PeerAttempt, now_s: float) -> bool:
         """Whether it was time to look at the attempt, and it will not end in time."""
         if now_s < attempt.look_s:
             return False
@@ -368,7 +368,7 @@ class Plan:
         attempt.look_s = now_s + self._silence_s(attempt)
         return False
 
-    def _rest_s(self, attempt: Attempt, now_s: float) -> float:
+    def _rest_s(self, attempt: PeerAttempt, now_s: float) -> float:
         """How long it will take if it goes on as it did so far."""
         if not attempt.received_bytes:
             return NEVER_S
@@ -382,7 +382,7 @@ class Plan:
         peer_s = min(latency_s, LATENCY_S_MAX) + min(sending_s, SENDING_S_MAX)
         return SILENCE_S + SILENCE_FACTOR * (peer_s if cached else peer_s + self._store_s)
 
-    def _silence_s(self, attempt: Attempt) -> float:
+    def _silence_s(self, attempt: PeerAttempt) -> float:
         """How long it may say nothing."""
         if not self._late:
             return attempt.silence_s

@@ -22,7 +22,7 @@ LOOKUPS_PER_S_MAX = 20  # once all names are known: 10,000 nodes must not wear a
 TICK_S = 5.0
 
 
-class Endpoint(NamedTuple):
+class SocketAddress(NamedTuple):
     """An address to connect to: for ``socket.socket(family)`` and ``connect((host, port))``."""
 
     family: socket.AddressFamily
@@ -55,7 +55,7 @@ class Addresses:
         self._asked_s: dict[str, float] = {}
         self._lacking: frozenset[str] = frozenset()
 
-    def of(self, address: str) -> tuple[Endpoint, ...]:
+    def of(self, address: str) -> tuple[SocketAddress, ...]:
         """Where the member at ``address`` (HOST:PORT) is; () while its name has no address.
 
         For any thread; never blocks. InvalidInput for what is no address of a node.
@@ -113,11 +113,11 @@ def _is_ip(host: str) -> bool:
     return ":" in host or host.replace(".", "").isdigit()
 
 
-def _endpoint(ip: str, port: int) -> Endpoint:
-    return Endpoint(socket.AF_INET6 if ":" in ip else socket.AF_INET, ip, port)
+def _endpoint(ip: str, port: int) -> SocketAddress:
+    return SocketAddress(socket.AF_INET6 if ":" in ip else socket.AF_INET, ip, port)
 
 
-def is_local(endpoint: Endpoint) -> bool:
+def is_local(endpoint: SocketAddress) -> bool:
     """Whether an IP address is one of this machine's: then a socket can be bound to it."""
     if ipaddress.ip_address(endpoint.host.partition("%")[0]).is_unspecified:
         return False

@@ -8,13 +8,13 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from lodefs.proxy.peers.membership.addresses import Addresses, Endpoint
+from lodefs.proxy.peers.membership.addresses import Addresses, SocketAddress
 from lodefs.proxy.peers.membership.dns_members import DnsMembers
 from lodefs.proxy.peers.membership.dns_name import DnsName
 from lodefs.proxy.peers.membership.file_members import FileMembers
 from lodefs.proxy.peers.membership.members import Membership, StaticMembers, follow, look
 from lodefs.proxy.peers.membership.peer import Peer
-from lodefs.proxy.peers.membership.self_detection import Oneself
+from lodefs.proxy.peers.membership.self_detection import SelfDetector
 from lodefs.proxy.runtime.thread_pools import Pool
 
 log = logging.getLogger("lodefs.peers")
@@ -44,7 +44,7 @@ class Cluster:
     awaitable ones, which belong to the event loop."""
 
     def __init__(
-        self, membership: Membership, addresses: Addresses, oneself: Oneself, disk: Pool
+        self, membership: Membership, addresses: Addresses, oneself: SelfDetector, disk: Pool
     ) -> None:
         """Takes ``addresses`` over, and closes them. ``disk`` runs what blocks a little."""
         self._membership = membership
@@ -59,7 +59,7 @@ class Cluster:
         """As of Membership."""
         return self._membership.members()
 
-    def endpoints(self, address: str) -> tuple[Endpoint, ...]:
+    def endpoints(self, address: str) -> tuple[SocketAddress, ...]:
         """Where the member at ``address`` is; () while its name has no address. InvalidInput for
         what is no address of a node."""
         return self._addresses.of(address)

@@ -23,7 +23,7 @@ REFRESH_S = 2.0
 FILE_BYTES_MAX = 16 << 20
 
 
-class _Group(msgspec.Struct):
+class _TargetGroup(msgspec.Struct):
     targets: list[str]
     labels: dict[str, str] = {}
 
@@ -59,12 +59,12 @@ def read_members(path: Path) -> tuple[Peer, ...]:
     if len(data) > FILE_BYTES_MAX:
         raise InvalidInput(f"peers_file {path}: is larger than {FILE_BYTES_MAX >> 20} MiB")
     try:
-        return distinct(_peers(from_json(data, list[_Group])))
+        return distinct(_peers(from_json(data, list[_TargetGroup])))
     except InvalidInput as error:
         raise InvalidInput(f"peers_file {path}: {error}") from error
 
 
-def _peers(groups: list[_Group]) -> Iterator[Peer]:
+def _peers(groups: list[_TargetGroup]) -> Iterator[Peer]:
     for group in groups:
         label = group.labels.get("weight")
         for target in group.targets:

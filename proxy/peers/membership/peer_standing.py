@@ -43,7 +43,7 @@ def log_change(address: str, state: str, reason: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class PeerStatus:
     """One peer at one time. Times are seconds before it; None: never."""
 
     state: str  # a Fault, or one of the words above

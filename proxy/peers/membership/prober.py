@@ -11,11 +11,10 @@ import logging
 import random
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable
-from typing import Protocol
 
-from lodefs.proxy.peers.membership.peer import Peer
+from lodefs.proxy.peers.membership.peer_health import PeerHealth
 from lodefs.proxy.peers.membership.peer_standing import Fault
-from lodefs.proxy.peers.membership.readiness import Found
+from lodefs.proxy.peers.membership.readiness import ProbeResult
 
 log = logging.getLogger("lodefs.peers")
 
@@ -29,29 +28,6 @@ LOOK_AFTER_S = 1.0  # somebody wants to know: those not heard of for so long are
 LOOK_TIMEOUT_S = 1.0
 LOOK_MAX = 128  # members at once; of more, those not heard of for longest
 ANXIOUS_S, ANXIOUS_S_MAX = 3.0, 60.0  # between probes of one that is not; doubles
-
-
-class HealthBook(Protocol):
-    """What probing needs of Health."""
-
-    def usable(self, address: str, now_s: float) -> bool:
-        """Whether this member may be asked for bytes."""
-        ...
-
-    def probed(
-        self,
-        address: str,
-        ok: bool,  # noqa: FBT001
-        now_s: float,
-        fault: Fault = Fault.UNREACHABLE,
-        why: str = "",
-    ) -> None:
-        """A probe was answered well, or not, and why."""
-        ...
-
-    def seen_s(self, address: str) -> float:
-        """When the member was heard of last; -inf: never."""
-        ...
 
 
 class ProbeSchedule:
@@ -99,25 +75,23 @@ class ProbeSchedule:
 
 
 class Prober:
-    """Probes members as the schedule says, and tells Health."""
+    """Probes members as the schedule says, and reports to PeerHealth."""
 
     def __init__(
         self,
-        members: Callable[[], Iterable[Peer]],
-        own_addresses: Callable[[], Collection[str]],
-        health: HealthBook,
-        probe: Callable[[str], Awaitable[Found]],
+        others: Callable[[], Collection[str]],
+        health: PeerHealth,
+        probe: Callable[[str], Awaitable[ProbeResult]],
         *,
         clock_s: Callable[[], float] = time.monotonic,
         jitter: Callable[[], float] = random.random,
         probes_max: int = CONCURRENCY,
         looks_max: int = LOOK_MAX,
     ) -> None:
-        """``probe``: how the member at an address is; it may take its time.
-        ``clock_s``: the clock that Health is told, too. ``probes_max``: at once, of those that are
-        due; ``looks_max``: of a look besides."""
-        self._members = members
-        self._own_addresses = own_addresses
+        """``others``: the addresses of all members but this node. ``probe``: how the member at an
+        address is; it may take its time. ``clock_s``: the clock of ``health``. ``probes_max``: at
+        once, of those that are due; ``looks_max``: of a look besides."""
+        self._others = others
         self._health = health
         self._probe = probe
         self._clock_s = clock_s
@@ -170,10 +144,6 @@ class Prober:
         if not ok and time.monotonic() - begin_s < LOOK_TIMEOUT_S / 2:
             await self._probed(address, LOOK_TIMEOUT_S / 2)
 
-    def _others(self) -> list[str]:
-        own = self._own_addresses()
-        return [peer.address for peer in self._members() if peer.address not in own]
-
     async def _one(self, address: str) -> None:
         async with self._slots:
             await self._probed(address, TIMEOUT_S)
@@ -184,7 +154,7 @@ class Prober:
             async with asyncio.timeout(timeout_s):
                 found = await self._probe(address)
         except TimeoutError:
-            found = Found(Fault.UNREACHABLE, f"no answer to a probe within {timeout_s:g} s")
+            found = ProbeResult(Fault.UNREACHABLE, f"no answer to a probe within {timeout_s:g} s")
         except Exception:  # this node's own: nothing is known of the member
             log.exception("probing peer %s failed", address)
             return True

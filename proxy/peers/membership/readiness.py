@@ -14,7 +14,7 @@ from typing import NamedTuple
 from lodefs.chunkstore.errors import InvalidInput
 from lodefs.chunkstore.format.decoding import from_json
 from lodefs.chunkstore.nodeapi import wire
-from lodefs.proxy.peers.membership.addresses import Endpoint
+from lodefs.proxy.peers.membership.addresses import SocketAddress
 from lodefs.proxy.peers.membership.peer_standing import Fault
 from lodefs.proxy.peers.security.request_signing import Authenticator
 
@@ -22,7 +22,7 @@ READY = "/readyz"
 ANSWER_SIZE_BYTES_MAX = 4096
 
 
-class Found(NamedTuple):
+class ProbeResult(NamedTuple):
     """What a probe found: ``fault`` is None for a member that is well."""
 
     fault: Fault | None
@@ -31,12 +31,12 @@ class Found(NamedTuple):
 
 async def probe(
     address: str,
-    endpoints: Callable[[str], Sequence[Endpoint]],
+    endpoints: Callable[[str], Sequence[SocketAddress]],
     authenticator: Authenticator,
     tls: Callable[[], ssl.SSLContext] | None = None,
-) -> Found:
+) -> ProbeResult:
     """How the member at ``address`` is. Sets no time limit of its own."""
-    found = Found(Fault.UNREACHABLE, "its name has no address")
+    found = ProbeResult(Fault.UNREACHABLE, "its name has no address")
     for endpoint in endpoints(address):
         for target in (READY, wire.PEER_HELLO):
             signed = authenticator.sign("GET", target, to=address) if target != READY else []
@@ -49,12 +49,12 @@ async def probe(
 
 
 async def _asked(
-    endpoint: Endpoint,
+    endpoint: SocketAddress,
     address: str,
     target: str,
     headers: Sequence[tuple[str, str]],
     context: ssl.SSLContext | None,
-) -> Found:
+) -> ProbeResult:
     try:
         reader, writer = await asyncio.open_connection(
             endpoint.host, endpoint.port, ssl=context, limit=ANSWER_SIZE_BYTES_MAX
@@ -67,19 +67,21 @@ async def _asked(
             status = line.split(b" ", 2)[1:2]
             # a node from before /peers/hello says 404 to those that it trusts, 403 to others
             if status == [b"200"] or (target != READY and status in ([b"204"], [b"404"])):
-                return Found(None)
+                return ProbeResult(None)
             refused = status in ([b"401"], [b"403"])
-            return Found(Fault.REFUSING if refused else Fault.FAILING, await _said(line, reader))
+            return ProbeResult(
+                Fault.REFUSING if refused else Fault.FAILING, await _said(line, reader)
+            )
         finally:
             writer.transport.abort()
     except asyncio.LimitOverrunError:
-        return Found(Fault.FAILING, "what it answers is no HTTP")
+        return ProbeResult(Fault.FAILING, "what it answers is no HTTP")
     except EOFError:
-        return Found(Fault.UNREACHABLE, "the connection ended before the answer")
+        return ProbeResult(Fault.UNREACHABLE, "the connection ended before the answer")
     except OSError as error:
         is_cut = isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError)
         refused = isinstance(error, ssl.SSLError) and not is_cut
-        return Found(Fault.REFUSING if refused else Fault.UNREACHABLE, _words(error))
+        return ProbeResult(Fault.REFUSING if refused else Fault.UNREACHABLE, _words(error))
 
 
 def _words(error: OSError) -> str:

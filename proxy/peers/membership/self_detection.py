@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
-from lodefs.proxy.peers.membership.addresses import Endpoint, is_local
+from lodefs.proxy.peers.membership.addresses import SocketAddress, is_local
 from lodefs.proxy.peers.membership.members import named
 from lodefs.proxy.peers.membership.peer import Peer
 
 log = logging.getLogger("lodefs.peers")
 
 
-class Oneself:
+class SelfDetector:
     """This node's addresses among the members, as found last."""
 
     def __init__(
@@ -21,7 +21,7 @@ class Oneself:
         address: str | None,
         *,
         host: str = "",
-        is_local: Callable[[Endpoint], bool] = is_local,
+        is_local: Callable[[SocketAddress], bool] = is_local,
     ) -> None:
         """``port``: of the peer door; None where there is none, and then this node is no member.
         ``host``: where the door listens. ``address``: what the setting peer_address says."""
@@ -37,7 +37,9 @@ class Oneself:
         them is to be asked. () where it is not known. For any thread; never blocks."""
         return self._addresses
 
-    def look(self, members: Sequence[Peer], endpoints: Callable[[str], Sequence[Endpoint]]) -> None:
+    def look(
+        self, members: Sequence[Peer], endpoints: Callable[[str], Sequence[SocketAddress]]
+    ) -> None:
         """Look for oneself among the members; ``endpoints`` says where each of them is. Blocks a
         little (a socket for each member).
 
@@ -53,10 +55,10 @@ class Oneself:
         self._addresses = tuple(dict.fromkeys(first + found))
         self._say(self._complaint([peer.address for peer in members]))
 
-    def _is_the_door(self, endpoint: Endpoint) -> bool:
+    def _is_the_door(self, endpoint: SocketAddress) -> bool:
         return (endpoint.host, endpoint.port) == (self._host, self._port)
 
-    def _leads_here(self, endpoint: Endpoint) -> bool:
+    def _leads_here(self, endpoint: SocketAddress) -> bool:
         return endpoint.port == self._port and self._is_local(endpoint)
 
     def _complaint(self, members: Sequence[str]) -> str:

@@ -18,7 +18,7 @@ from lodefs.proxy.runtime.thread_pools import Pool
 REFRESH_S = 2.0
 
 
-class Trust:
+class Credentials:
     """A shared secret, certificates, or both; neither only where that is asked for."""
 
     def __init__(

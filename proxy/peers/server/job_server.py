@@ -24,13 +24,13 @@ _ID = re.compile(r"[0-9a-f]{16}\Z")
 _JOB = re.compile(rf"{wire.PEER_WARM}/([0-9a-f]{{16}})\Z")
 
 
-def is_job(target: str) -> bool:
+def is_job_target(target: str) -> bool:
     """Whether a request target is one of a job."""
     path = target.partition("?")[0]
     return path == wire.PEER_WARM or path.startswith(f"{wire.PEER_WARM}/")
 
 
-class JobDesk:
+class PeerJobServer:
     """Answers other nodes that authenticated themselves. Used from the event loop alone."""
 
     def __init__(self, warmer: ClusterWarmer) -> None:

@@ -23,18 +23,17 @@ from lodefs.proxy.api.responses import OCTETS, Answer
 from lodefs.proxy.api.routes import parse_query
 from lodefs.proxy.fetch.pack_chunks import Packs
 from lodefs.proxy.fetch.pack_source import PackIndexVersion
-from lodefs.proxy.peers.client.peer_health import Health
-from lodefs.proxy.peers.client.rate_limit import Bandwidth
+from lodefs.proxy.peers.client.context import PeerContext
 from lodefs.proxy.peers.membership.peer import Peer
-from lodefs.proxy.peers.security.request_signing import Authenticator, claimed
-from lodefs.proxy.peers.server.job_server import JobDesk, is_job
-from lodefs.proxy.peers.server.recipients import Load, Sources
+from lodefs.proxy.peers.security.request_signing import claimed
+from lodefs.proxy.peers.server.job_server import PeerJobServer, is_job_target
+from lodefs.proxy.peers.server.recipients import Recipients, SendingLoad
 from lodefs.proxy.runtime.counters import Counter, Meter
 from lodefs.proxy.runtime.thread_pools import paused
 
 log = logging.getLogger("lodefs.peers")
 
-STRANGERS_TOLD_EVERY_S = 60.0
+STRANGERS_LOGGED_EVERY_S = 60.0
 PEERS = "peers"  # the label of its requests
 CHUNKS_SIZE_BYTES_MAX = 64 << 20  # in one answer
 _TARGET = re.compile(rf"{wire.PEER_PACKS}([0-9a-f]{{64}})/(index|chunks)\Z")
@@ -42,7 +41,7 @@ _NUMBER = re.compile(rb"[0-9]{1,9}\Z")
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class ChunkRequest:
     """What is asked for: a pack's index, or with ``count`` some of its chunks. ``cached``: only
     what is here or on its way here."""
 
@@ -52,7 +51,7 @@ class Question:
     count: int = 0
 
 
-def parse_question(target: str) -> Question:
+def parse_request(target: str) -> ChunkRequest:
     """The question of a request target. NotFound where there is no such path, InvalidInput."""
     path, _, raw_query = target.partition("?")
     match = _TARGET.match(path)
@@ -62,47 +61,33 @@ def parse_question(target: str) -> Question:
     query = parse_query(raw_query)
     cached = query.get("cached") == b"1"
     if match[2] == "index":
-        return Question(pack, cached)
+        return ChunkRequest(pack, cached)
     first, count = (_number(query, name) for name in ("first", "count"))
     if count == 0:
         raise InvalidInput("count must be at least 1")
-    return Question(pack, cached, first, count)
+    return ChunkRequest(pack, cached, first, count)
 
 
 async def _no_body() -> bytes:
     return b""
 
 
-class PeerDesk:
+class PeerServer:
     """Answers other nodes. Used from the event loop alone."""
 
     def __init__(
-        self,
-        packs: Packs,
-        authenticator: Authenticator,
-        load: Load,
-        sources: Sources,
-        upload: Bandwidth,
-        meter: Meter,
-        members: Callable[[], Sequence[Peer]],
-        health: Health,
-        *,
-        clock_s: Callable[[], float],
+        self, context: PeerContext, packs: Packs, jobs: PeerJobServer, meter: Meter
     ) -> None:
-        """``health`` hears of who asks, and of whose requests are refused."""
+        """``jobs`` answers requests for warm jobs."""
+        self._context = context
         self._packs = packs
-        self._authenticator = authenticator
-        self._load = load
-        self._sources = sources
-        self._upload = upload
+        self._jobs = jobs
         self._meter = meter
-        self._members = members
-        self._health = health
-        self._strangers_told_s = float("-inf")
-        self._seen: Sequence[Peer] = ()
+        self._load = SendingLoad()
+        self._recipients = Recipients()
+        self._stranger_logged_s = float("-inf")
+        self._members: Sequence[Peer] = ()
         self._addresses: set[str] = set()
-        self._clock_s = clock_s
-        self.jobs: JobDesk | None = None  # what answers about warm jobs
 
     async def answer(
         self,
@@ -115,51 +100,51 @@ class PeerDesk:
 
         ``body`` reads the request's; nobody else's is read."""
         try:
-            peer = self._authenticator.check(method, target, headers)
+            peer = self._context.authenticator.check(method, target, headers)
         except Denied as error:
             self._refuse(claimed(headers), error)
             raise
         if self._is_member(peer):
-            self._health.asks(peer, self._clock_s())
+            self._context.health.asks(peer, self._context.clock_s())
         if target == wire.PEER_HELLO:
             return Answer(204, [])
-        if self.jobs is not None and is_job(target):
-            return await self.jobs.answer(method, target, body)
-        asked = parse_question(target)
-        if not asked.count:
-            loaded = await self._packs.index(asked.pack, cached=asked.cached, from_origin=True)
+        if is_job_target(target):
+            return await self._jobs.answer(method, target, body)
+        request = parse_request(target)
+        if not request.count:
+            loaded = await self._packs.index(request.pack, cached=request.cached, from_origin=True)
             row = layout.encode_pack_row(loaded.etag, loaded.index.encode())
             if len(row) > wire.PEER_INDEX_SIZE_BYTES_MAX:
-                raise NotFound(f"the index of pack {asked.pack.hex()} is too large for nodes")
+                raise NotFound(f"the index of pack {request.pack.hex()} is too large for nodes")
             return Answer(200, [("Content-Type", OCTETS)], row)
-        return await self._chunks(asked, peer)
+        return await self._chunks(request, peer)
 
     def _refuse(self, name: str, error: Denied) -> None:
         """Remembers who is not trusted; whoever is no member is told of once a minute."""
         self._meter.add(Counter.PEER_UNTRUSTED)
-        now_s = self._clock_s()
+        now_s = self._context.clock_s()
         if self._is_member(name):
-            self._health.refused(name, str(error), now_s)
-        elif now_s - self._strangers_told_s >= STRANGERS_TOLD_EVERY_S:
-            self._strangers_told_s = now_s
+            self._context.health.refused(name, str(error), now_s)
+        elif now_s - self._stranger_logged_s >= STRANGERS_LOGGED_EVERY_S:
+            self._stranger_logged_s = now_s
             log.warning("a request of %s, which is no member, is refused: %s", name, error)
 
-    async def _chunks(self, asked: Question, peer: str) -> Answer:
-        loaded = await self._packs.index(asked.pack, cached=asked.cached, from_origin=True)
+    async def _chunks(self, request: ChunkRequest, peer: str) -> Answer:
+        loaded = await self._packs.index(request.pack, cached=request.cached, from_origin=True)
         index = loaded.index
-        first, end = asked.first, asked.first + asked.count
+        first, end = request.first, request.first + request.count
         if end > len(index):
-            raise InvalidInput(f"pack {asked.pack.hex()} has {len(index)} chunks")
+            raise InvalidInput(f"pack {request.pack.hex()} has {len(index)} chunks")
         size_bytes = index.raw_offsets[end] - index.raw_offsets[first]
         if size_bytes > CHUNKS_SIZE_BYTES_MAX:
             raise InvalidInput(f"{size_bytes} bytes are more than {CHUNKS_SIZE_BYTES_MAX} at once")
         # before the load is looked at: nothing is awaited between that and what adds to it
-        if asked.cached and not await self._packs.is_here(loaded, first, asked.count):
-            raise NotFound(f"not all of these chunks of pack {asked.pack.hex()} are here")
-        now_s = self._clock_s()
+        if request.cached and not await self._packs.is_here(loaded, first, request.count):
+            raise NotFound(f"not all of these chunks of pack {request.pack.hex()} are here")
+        now_s = self._context.clock_s()
         chunks = range(first, end)
-        others = self._sources.others(asked.pack, peer, wire.BUSY_ADDRESSES_MAX, now_s, chunks)
-        backlog_s = self._upload.backlog_s(now_s)
+        others = self._recipients.others(request.pack, peer, wire.BUSY_ADDRESSES_MAX, now_s, chunks)
+        backlog_s = self._context.upload.backlog_s(now_s)
         if self._load.overloaded(
             alternatives=len(others), backlog_s=backlog_s, size_bytes=size_bytes
         ):
@@ -167,33 +152,33 @@ class PeerDesk:
             return _busy(max(self._load.retry_after_s(), backlog_s), others)
         is_member = self._is_member(peer)
         if is_member:  # others can be sent there
-            self._sources.sent(asked.pack, peer, now_s, chunks)
+            self._recipients.sent(request.pack, peer, now_s, chunks)
         headers = [("Content-Type", OCTETS), ("Content-Length", str(size_bytes))]
         self._load.began(size_bytes)
-        pieces = self._pieces(loaded, asked, size_bytes, peer if is_member else "")
+        pieces = self._pieces(loaded, request, size_bytes, peer if is_member else "")
         return Answer(200, headers, b"", pieces, size_bytes)
 
     def _is_member(self, peer: str) -> bool:
-        members = self._members()
-        if members is not self._seen:
-            self._seen, self._addresses = members, {member.address for member in members}
+        members = self._context.members()
+        if members is not self._members:
+            self._members, self._addresses = members, {member.address for member in members}
         return peer in self._addresses
 
     async def _pieces(
-        self, loaded: PackIndexVersion, asked: Question, size_bytes: int, peer: str
+        self, loaded: PackIndexVersion, request: ChunkRequest, size_bytes: int, peer: str
     ) -> AsyncGenerator[Buffer, None]:
-        begin_s = self._clock_s()
+        begin_s = self._context.clock_s()
         try:
-            pieces = self._packs.chunks(loaded, asked.first, asked.count, from_origin=True)
+            pieces = self._packs.chunks(loaded, request.first, request.count, from_origin=True)
             async with aclosing(pieces):
                 async for piece in pieces:
-                    await paused(self._upload.reserve(len(piece), self._clock_s()))
+                    await paused(self._context.upload.reserve(len(piece), self._context.clock_s()))
                     self._meter.add(Counter.PEER_SENT_BYTES, len(piece))
                     if peer:
-                        self._health.sent(peer, len(piece))
+                        self._context.health.sent(peer, len(piece))
                     yield piece
         finally:
-            self._load.ended(self._clock_s() - begin_s, size_bytes)
+            self._load.ended(self._context.clock_s() - begin_s, size_bytes)
 
 
 def _busy(retry_after_s: float, addresses: list[str]) -> Answer:

@@ -27,7 +27,7 @@ ALL = range(PACK_CHUNKS_LIMIT)  # chunks, if the caller does not say which: all 
 
 
 @dataclass(slots=True)
-class Sources:
+class Recipients:
     """Which peers were sent which chunks of which pack. From one thread.
 
     Bounded: packs in least recently used order, the oldest sources of a pack.
@@ -35,7 +35,7 @@ class Sources:
 
     packs_max: int = PACKS_MAX
     sources_max: int = SOURCES_MAX
-    _packs: OrderedDict[bytes, OrderedDict[str, Source]] = field(default_factory=OrderedDict)
+    _packs: OrderedDict[bytes, OrderedDict[str, Recipient]] = field(default_factory=OrderedDict)
 
     def sent(self, pack: bytes, address: str, now_s: float, chunks: range = ALL) -> None:
         """These chunks of the pack have been sent, or are being sent, to this peer."""
@@ -49,7 +49,7 @@ class Sources:
         if source is None:
             if len(sources) >= self.sources_max:
                 sources.popitem(last=False)
-            source = sources[address] = Source(0, now_s)
+            source = sources[address] = Recipient(0, now_s)
         source.chunks |= _bits(chunks)
         source.sent_s = now_s
 
@@ -77,7 +77,7 @@ class Sources:
 
 
 @dataclass(slots=True)
-class Source:
+class Recipient:
     """One peer's part of one pack: ``chunks`` is a bit for each."""
 
     chunks: int
@@ -89,7 +89,7 @@ def _bits(chunks: range) -> int:
 
 
 @dataclass(slots=True)
-class Load:
+class SendingLoad:
     """How much this node is sending to its peers, and whether it takes on more. From one thread.
 
     ``soft_bytes_max``: beyond, those who can get it elsewhere are sent there, so that all nodes

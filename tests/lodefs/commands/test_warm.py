@@ -191,7 +191,7 @@ def test_interrupted_it_ends_the_job(
     monkeypatch.setattr(Follower, "follow", interrupted)
     ran = lodefs("warm", REPO, LODEFS_PROXY=proxy.address)
     assert ran.code == 130
-    assert "repeat the command to go on" in ran.err
+    assert "what was fetched stays: repeat the command" in ran.err
     assert [status.state for status in upkeep.statuses.values()] == ["cancelled"]
 
 
@@ -328,7 +328,7 @@ def test_missing_nodes_are_told_at_once_and_skipped(
 
 
 class Gone:
-    """proxy.warm.cluster_jobs.PeerJobs of a cluster whose other node is not there."""
+    """A PeerJobClient of a cluster whose other node is not there."""
 
     ADDRESS = "10.0.0.9:7441"
 

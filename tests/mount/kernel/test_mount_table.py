@@ -26,6 +26,7 @@ def test_lines() -> None:
     assert one.device == "0:61"
     assert (two.repo, two.commit, two.path, two.is_lodefs) == ("", "", b"", True)
     assert not other.is_lodefs
+    assert (one.owner, two.owner) == (None, 0)
 
 
 def test_mount_points_that_are_not_utf8() -> None:

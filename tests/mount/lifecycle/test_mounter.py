@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import lodefs
-from lodefs.chunkstore.errors import InUse, InvalidInput, NotFound, Unavailable
+from lodefs.chunkstore.errors import Denied, InUse, InvalidInput, NotFound, Unavailable
 from lodefs.mount.kernel import device, mount_syscalls, mount_table
 from lodefs.mount.lifecycle import daemon, mount_target, mounter, process_scan
 from lodefs.mount.mount_spec import Reply
@@ -51,7 +51,9 @@ def test_unmount_while_in_use(mounts: Mounts) -> None:
     """A mount that is in use goes out of sight, and its user can read on until the end."""
     mounts.mount()
     fd = os.open(mounts.place / "big", os.O_RDONLY)
-    assert mounter.unmount(str(mounts.place)).lazy
+    done = mounter.unmount(str(mounts.place))
+    assert done.lazy
+    assert os.getpid() in [user.pid for user in done.users]
     assert os.listdir(mounts.place) == []
     assert os.pread(fd, 1000, 4_000_000) == BIG[4_000_000:4_001_000]
     os.close(fd)
@@ -351,3 +353,16 @@ def test_an_error_right_after_mounting_leaves_nothing(
         with pytest.raises(OSError, match="Too many"):
             daemon.serve(job, print, lambda: None)
     assert mount_table.on_top(str(mounts.place)) is None
+
+
+def test_unmount_of_a_mount_of_another_user(
+    mounts: Mounts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user is told whose mount it is, and the mount stays."""
+    mounts.mount()
+    monkeypatch.setattr(os, "geteuid", lambda: 65534)
+    with pytest.raises(Denied, match="belongs to root: unmount it as that user"):
+        mounter.unmount(str(mounts.place))
+    monkeypatch.undo()
+    assert mounts.place.stat().st_dev != mounts.place.parent.stat().st_dev
+    mounter.unmount(str(mounts.place))

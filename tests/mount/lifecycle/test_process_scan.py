@@ -48,3 +48,20 @@ def test_a_process_namespace_of_our_own(proc: Path, monkeypatch: pytest.MonkeyPa
     """There nothing is known."""
     monkeypatch.setattr(process_scan, "sees_all", lambda _proc: False)
     assert process_scan.users(DEVICE, PLACE, proc) is None
+
+
+def test_processes_that_use_a_mount(proc: Path) -> None:
+    """They have a file open, mapped, or as their directory, at or below the mount's place."""
+    links = {
+        "10": ("fd/3", f"{PLACE}/a"),
+        "11": ("cwd", PLACE),
+        "12": ("map_files/1-2", f"{PLACE}/d/b"),
+        "13": ("fd/3", f"{PLACE}-other/a"),
+        "14": ("cwd", "/"),
+    }
+    for pid, (link, target) in links.items():
+        (proc / pid / link).parent.mkdir(parents=True)
+        (proc / pid / link).symlink_to(target)
+        (proc / pid / "comm").write_text(f"p{pid}\n")
+    found = process_scan.processes_using(PLACE, proc)
+    assert found == [(10, "p10"), (11, "p11"), (12, "p12")]

@@ -22,18 +22,17 @@ from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.chunkstore.objects.interface import Part
 from lodefs.chunkstore.repo.pack_reader import read_index
 from lodefs.proxy.fetch import pack_chunks
-from lodefs.proxy.peers import peering
 from lodefs.proxy.peers.client.rate_limit import BURST_S
-from lodefs.proxy.peers.client.request_plan import Plan
+from lodefs.proxy.peers.client.request_plan import RequestPlan
 from lodefs.proxy.peers.membership.addresses import Addresses
 from lodefs.proxy.peers.membership.peer import Peer
 from lodefs.proxy.peers.membership.peer_standing import DOWN, REFUSED, WELL, Fault
 from lodefs.proxy.peers.membership.readiness import probe
 from lodefs.proxy.peers.membership.rendezvous import rank
-from lodefs.proxy.peers.peering import Limits
 from lodefs.proxy.peers.security.request_signing import HmacAuthenticator
 from lodefs.proxy.peers.security.tls import PeerTls
-from lodefs.proxy.peers.server.recipients import Load
+from lodefs.proxy.peers.server import peer_server
+from lodefs.proxy.peers.server.recipients import SendingLoad
 from lodefs.proxy.runtime import origin
 from lodefs.proxy.runtime.counters import Counter
 from tests.proxy.peers.certificates import Authority
@@ -94,7 +93,7 @@ def test_one_node_after_the_other(rig: Rig) -> None:
 def test_plans_hear_who_won(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each right answer of a peer ends its plan, which then judges those that were asked too."""
     won: list[str] = []
-    monkeypatch.setattr(Plan, "won", lambda _plan, address, _now_s: won.append(address))
+    monkeypatch.setattr(RequestPlan, "won", lambda _plan, address, _now_s: won.append(address))
 
     async def run() -> None:
         async with cluster_of(rig, 2, clock_s=slow_clock_s) as members:
@@ -247,7 +246,7 @@ def test_owners_share_the_packs(rig: Rig) -> None:
         async with cluster_of(rig, 2, clock_s=slow_clock_s) as members:
             await asyncio.gather(*map(read_all, members))
             owed = dict.fromkeys((member.address for member in members), 0)
-            peers = members[0].peering.members()
+            peers = members[0].peering.context.members()
             for key, _, size_bytes in rig.objects.ranges:
                 pack = bytes.fromhex(key.rpartition("/")[2])
                 owed[rank(peers, pack, 1)[0].address] += size_bytes
@@ -282,8 +281,7 @@ def test_an_upload_limit_holds(rig: Rig) -> None:
     rate = 4 * MIB
 
     async def run() -> None:
-        limits = Limits(upload_bytes_per_s_max=rate)
-        async with cluster_of(rig, 2, limits=limits, clock_s=slow_clock_s) as members:
+        async with cluster_of(rig, 2, upload_bytes_per_s_max=rate, clock_s=slow_clock_s) as members:
             await read_all(members[0])
             loop = asyncio.get_running_loop()
             begin_s, before = loop.time(), members[0].count(Counter.PEER_SENT_BYTES)
@@ -298,7 +296,7 @@ def test_an_upload_limit_holds(rig: Rig) -> None:
 def test_an_overloaded_owner_names_others(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """An owner that sends as much as it wants names who was sent the pack: the reads are right, the
     store is not read again, and the bytes came from those."""
-    monkeypatch.setattr(peering, "Load", partial(Load, soft_bytes_max=0))
+    monkeypatch.setattr(peer_server, "SendingLoad", partial(SendingLoad, soft_bytes_max=0))
 
     async def run() -> None:
         async with cluster_of(rig, 4, clock_s=slow_clock_s) as members:
@@ -334,7 +332,7 @@ def test_members_that_come_and_go(rig: Rig) -> None:
     async def run() -> None:
         async with cluster_of(rig, 3, seen=flapping) as members:
             await asyncio.gather(*map(read_all, members))
-            assert members[0].peering.members() != members[0].peering.members()
+            assert members[0].peering.context.members() != members[0].peering.context.members()
 
     def flapping(known: tuple[Peer, ...]) -> Callable[[], tuple[Peer, ...]]:
         return partial(next, cycle([known, known[:1], (), known[1:]]))
@@ -485,7 +483,9 @@ def test_a_node_that_died_a_moment_ago_is_seen(rig: Rig) -> None:
             await read_all(one)
             assert states(one)[other.address] == (WELL, "")
             await other.stop()
-            one.peering.health._record(other.address).seen_s = None  # it was not heard of lately
+            one.peering.context.health._record(
+                other.address
+            ).seen_s = None  # it was not heard of lately
             await one.node.look()
             assert states(one)[other.address][0] == DOWN
             (seen,) = (peer for peer in one.peering.status()["peers"] if not peer["self"])  # type: ignore[attr-defined]

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from lodefs.chunkstore.errors import Corrupt, Unavailable
-from lodefs.proxy.runtime.backoff import PAUSE_S_MAX, TRIES_MAX, Patience
+from lodefs.proxy.runtime.backoff import PAUSE_S_MAX, TRIES_MAX, Backoff
 
 
 class Outage:
@@ -29,8 +29,8 @@ class Outage:
             raise Unavailable("away")
         return "here"
 
-    def patience(self, patience_s: float = 300.0) -> Patience:
-        return Patience(
+    def patience(self, patience_s: float = 300.0) -> Backoff:
+        return Backoff(
             patience_s=patience_s, clock_s=lambda: self.now_s, sleep=self.sleep, jitter=lambda: 0.5
         )
 

@@ -23,7 +23,7 @@ from lodefs.chunkstore.system.systemd_notify import SystemdNotifier
 from lodefs.proxy.config import Config
 from lodefs.proxy.http.tokens import create_token
 from lodefs.proxy.runtime.metrics import StoreCalls
-from lodefs.proxy.service.app import Opened, limits_of, open_doors, serve, shares_of
+from lodefs.proxy.service.app import OpenedNode, limits_of, open_endpoints, serve, shares_of
 from lodefs.proxy.service.kept_sockets import Listeners
 from tests.support.chunkstore.child_process import Child, private_directory
 from tests.support.chunkstore.handmade import Handmade
@@ -184,8 +184,8 @@ def test_serve_with_every_door(folder: Path, caplog: pytest.LogCaptureFixture) -
             stop = asyncio.Event()
 
             @asynccontextmanager
-            async def opener(config: Config, calls: StoreCalls) -> AsyncIterator[Opened]:
-                yield Opened(DictNode(FILES))
+            async def opener(config: Config, calls: StoreCalls) -> AsyncIterator[OpenedNode]:
+                yield OpenedNode(DictNode(FILES))
 
             environ = {"NOTIFY_SOCKET": str(folder / "notify")}
             task = asyncio.create_task(serve(config, stop, environ=environ, open_node=opener))
@@ -213,7 +213,7 @@ def test_sockets_of_systemd_come_first(folder: Path) -> None:
     script = (
         "import os, socket, sys\n"
         "from lodefs.chunkstore.system.systemd_notify import SystemdNotifier\n"
-        "from lodefs.proxy.service.app import open_doors, open_listeners; "
+        "from lodefs.proxy.service.app import open_endpoints, open_listeners; "
         "from lodefs.proxy.config import Config\n"
         "config = Config.from_mapping({'store': 'x', 'socket_path': sys.argv[1]})\n"
         "environ = {'LISTEN_FDS': sys.argv[2], 'LISTEN_PID': str(os.getpid())}\n"
@@ -222,7 +222,7 @@ def test_sockets_of_systemd_come_first(folder: Path) -> None:
         "os.dup2(fds[0], 3); os.dup2(fds[1], 4)\n"
         "systemd = SystemdNotifier({})\n"
         "with open_listeners(config, environ, systemd) as listeners, \\\n"
-        "        open_doors(config, listeners) as doors:\n"
+        "        open_endpoints(config, listeners) as doors:\n"
         "    print(len(doors), doors[0].listener.fileno(), os.path.exists(sys.argv[1]))\n"
     )
     path = str(folder / "sock")
@@ -242,12 +242,12 @@ def test_doors_are_closed_when_one_cannot_be_opened(folder: Path) -> None:
         taken.listen()
         listen = f"127.0.0.1:{taken.getsockname()[1]}"
         config = Config.from_mapping(settings(folder, listen=listen, allow_anonymous=True))
-        with pytest.raises(InUse), open_doors(config, none):
+        with pytest.raises(InUse), open_endpoints(config, none):
             raise AssertionError("it opened")
     assert not (folder / "sock").exists()
     (folder / "precious").touch()
     bad = Config.from_mapping(settings(folder, socket_path=str(folder / "precious")))
-    with pytest.raises(InvalidInput, match="precious"), open_doors(bad, none):
+    with pytest.raises(InvalidInput, match="precious"), open_endpoints(bad, none):
         raise AssertionError("it opened")
 
 

@@ -11,12 +11,12 @@ from lodefs.chunkstore.errors import Unavailable
 from lodefs.chunkstore.nodeapi import lease
 from lodefs.proxy.config import Config
 from lodefs.proxy.http.usage import Use
-from lodefs.proxy.service.idle_exit import Idleness, UnusedEnd
+from lodefs.proxy.service.idle_exit import IdleExit, IdleTimer
 
 
 def test_unused_for_the_whole_time() -> None:
     """The time counts from the last request or job, not from the proxy's start."""
-    idleness = Idleness(600, now_s=0)
+    idleness = IdleTimer(600, now_s=0)
     assert not idleness.is_over(Use(0, busy=False), 599)
     assert not idleness.is_over(Use(1, busy=False), 599.5)
     assert not idleness.is_over(Use(1, busy=False), 1199)
@@ -25,7 +25,7 @@ def test_unused_for_the_whole_time() -> None:
 
 def test_a_request_or_job_that_takes_long_is_use() -> None:
     """While something is under way the proxy is used, however long that takes."""
-    idleness = Idleness(600, now_s=0)
+    idleness = IdleTimer(600, now_s=0)
     for now_s in range(0, 10_000, 500):
         assert not idleness.is_over(Use(0, busy=True), now_s)
     assert not idleness.is_over(Use(0, busy=False), 10_099)
@@ -34,7 +34,7 @@ def test_a_request_or_job_that_takes_long_is_use() -> None:
 
 def test_put_off() -> None:
     """Where a mount was seen the whole time begins again."""
-    idleness = Idleness(600, now_s=0)
+    idleness = IdleTimer(600, now_s=0)
     assert idleness.is_over(Use(0, busy=False), 600)
     idleness.begin_again(600)
     assert not idleness.is_over(Use(0, busy=False), 1199)
@@ -50,7 +50,7 @@ class Rig:
         self.now_s = 0.0
         self.ends = 0
         config = Config(store="s", socket_path=self.socket, unused_timeout_s=timeout_s)
-        self.unused = UnusedEnd(config, self._end, lambda: self.now_s)
+        self.unused = IdleExit(config, self._end, lambda: self.now_s)
 
     def _end(self) -> None:
         self.ends += 1

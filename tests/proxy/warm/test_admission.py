@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from lodefs.proxy.warm.admission import ALONE, BESIDE_READERS, MIB, Window
+from lodefs.proxy.warm.admission import ALONE, BESIDE_READERS, MIB, AdmissionWindow
 
 
 async def settled() -> None:
@@ -20,7 +20,7 @@ def test_bytes_and_units_are_bounded() -> None:
     """No more than the width is admitted, and each that leaves lets the next in, in order."""
 
     async def run() -> None:
-        window = Window(lambda: False)
+        window = AdmissionWindow(lambda: False)
         admitted: list[int] = []
 
         async def one(number: int, size_bytes: int) -> None:
@@ -44,7 +44,7 @@ def test_small_units_are_bounded_by_number() -> None:
     """Many tiny units do not take all threads."""
 
     async def run() -> None:
-        window = Window(lambda: False)
+        window = AdmissionWindow(lambda: False)
         tasks = [asyncio.create_task(window.enter(1)) for _ in range(100)]
         await settled()
         assert sum(task.done() for task in tasks) == ALONE.units
@@ -59,7 +59,7 @@ def test_readers_get_room() -> None:
     """While others are fetched for, less is admitted; one unit always is, whatever its size."""
 
     async def run() -> None:
-        window = Window(lambda: True)
+        window = AdmissionWindow(lambda: True)
         await window.enter(1 << 40)
         tasks = [asyncio.create_task(window.enter(8 * MIB)) for _ in range(8)]
         await settled()
@@ -78,7 +78,7 @@ def test_who_leaves_the_queue_takes_no_room() -> None:
     """A waiter that was cancelled, before or after its turn came, leaves no trace."""
 
     async def run() -> None:
-        window = Window(lambda: False)
+        window = AdmissionWindow(lambda: False)
         await window.enter(ALONE.size_bytes)
         first, second, third = (asyncio.create_task(window.enter(10)) for _ in range(3))
         await settled()

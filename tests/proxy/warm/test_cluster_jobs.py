@@ -27,7 +27,7 @@ REQUEST = WarmRequest(REPO, all_nodes=True)
 
 
 class MemoryPeers:
-    """proxy.warm.cluster_jobs.PeerJobs over the warmers of other nodes in this process.
+    """A PeerJobClient over the warmers of other nodes in this process.
 
     ``failing`` maps addresses to what every call to them raises.
     """

@@ -14,7 +14,7 @@ from lodefs.chunkstore.format.tree import Entry, Kind, Segment
 from lodefs.chunkstore.nodecache.layout import FLAT_SIZE_BYTES_MIN
 from lodefs.chunkstore.nodecache.name_rows import content_id
 from lodefs.chunkstore.repo.range_planner import UNIT_STORED_BYTES_MAX
-from lodefs.proxy.warm.fetch_plan import Wish, errands, runs_by_pack, shuffled
+from lodefs.proxy.warm.fetch_plan import PendingFile, plan_fetches, segments_by_pack, shuffled
 
 CHUNK_BYTES = 100_000
 CHUNKS = 300
@@ -30,12 +30,13 @@ def index_of(seed: int = 0) -> PackIndex:
 INDEX = index_of()
 
 
-def wish(first: int, count: int) -> Wish:
+def pending_file(first: int, count: int) -> PendingFile:
     """A file that is a run of the pack's chunks."""
     size_bytes = count * CHUNK_BYTES
     digest = Digest(digest_of(b"%d %d" % (first, count)))
     segment = Segment(INDEX.pack_id, first, count, size_bytes)
-    return Wish(b"f", Entry(b"f", Kind.FILE, False, size_bytes, digest, (segment,)))
+    entry = Entry(b"f", Kind.FILE, False, size_bytes, digest, (segment,))
+    return PendingFile(b"f", entry, size_bytes)
 
 
 runs = st.tuples(st.integers(0, CHUNKS - 1), st.integers(1, 40)).map(
@@ -47,31 +48,31 @@ runs = st.tuples(st.integers(0, CHUNKS - 1), st.integers(1, 40)).map(
 def test_every_file_comes_whole(wanted: list[tuple[int, int]]) -> None:
     """The parts of all units hold just the chunks that files have; each file gets all its bytes,
     its own chunks at their own offsets; units are in the pack's order, apart, and not too large."""
-    wishes = [wish(*run) for run in wanted]
-    found = list(errands(INDEX, runs_by_pack(wishes)[INDEX.pack_id]))
+    pending = [pending_file(*run) for run in wanted]
+    found = list(plan_fetches(INDEX, segments_by_pack(pending)[INDEX.pack_id]))
     covered: set[int] = set()
     end = 0
-    for errand in found:
-        unit = errand.unit
+    for fetch in found:
+        unit = fetch.unit
         assert unit.first >= end
         end = unit.end
-        assert errand.size_bytes == unit.count * CHUNK_BYTES <= UNIT_STORED_BYTES_MAX
+        assert fetch.size_bytes == unit.count * CHUNK_BYTES <= UNIT_STORED_BYTES_MAX
         for part in unit.parts:
             assert unit.first <= part.first < part.end <= unit.end
             covered.update(range(part.first, part.end))
             if part.flat is not None:
                 assert part.flat.size_bytes >= FLAT_SIZE_BYTES_MIN
-        for one, size_bytes in errand.brings:
+        for one, size_bytes in fetch.gains:
             one.left_bytes -= size_bytes
     assert covered == {n for first, count in wanted for n in range(first, first + count)}
-    assert all(one.left_bytes == 0 for one in wishes)
-    for one in wishes:
+    assert all(one.left_bytes == 0 for one in pending)
+    for one in pending:
         if one.entry.size_bytes >= FLAT_SIZE_BYTES_MIN:
             (segment,) = one.entry.segments
             mine = {
                 (part.first + n, part.offset + n * CHUNK_BYTES)
-                for errand in found
-                for part in errand.unit.parts
+                for fetch in found
+                for part in fetch.unit.parts
                 if part.flat is not None and part.flat.content == content_id(one.entry)
                 for n in range(part.count)
             }
@@ -81,9 +82,11 @@ def test_every_file_comes_whole(wanted: list[tuple[int, int]]) -> None:
 
 def test_small_files_that_touch_are_one_part() -> None:
     """However many they are, they are stored together."""
-    (errand,) = errands(INDEX, runs_by_pack([wish(n, 1) for n in range(50)])[INDEX.pack_id])
-    assert [(part.first, part.count, part.flat) for part in errand.unit.parts] == [(0, 50, None)]
-    assert len(errand.brings) == 50
+    (fetch,) = plan_fetches(
+        INDEX, segments_by_pack([pending_file(n, 1) for n in range(50)])[INDEX.pack_id]
+    )
+    assert [(part.first, part.count, part.flat) for part in fetch.unit.parts] == [(0, 50, None)]
+    assert len(fetch.gains) == 50
 
 
 def test_nodes_begin_with_different_packs() -> None:

@@ -35,7 +35,7 @@ def test_errors_are_bounded_and_counted() -> None:
     """Of many errors some are told, and the number of all."""
     job = Job(WarmRequest("data/set"), SNAPSHOT, Selection())
     for n in range(100):
-        job.lacks(Corrupt(f"bad {n}"), b"\xff/%d" % n)
+        job.add_error(Corrupt(f"bad {n}"), b"\xff/%d" % n)
     status = job.status()
     assert (len(status.errors), status.errors_total) == (ERRORS_MAX, 100)
     assert (status.errors[3].error, status.errors[3].path) == ("Corrupt", "%FF/3")
@@ -46,7 +46,7 @@ def test_the_first_end_counts() -> None:
     now_s = 10.0
     job = Job(WarmRequest("data/set"), SNAPSHOT, Selection(), clock_s=lambda: now_s)
     now_s = 12.0
-    job.came(3000, 1000, files=3)
+    job.add_progress(3000, 1000, files=3)
     job.end("cancelled")
     now_s = 99.0
     job.end("done")

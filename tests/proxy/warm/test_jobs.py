@@ -18,7 +18,7 @@ from lodefs.chunkstore.nodeapi.cache_control import WarmRequest, WarmStatus, enc
 from lodefs.chunkstore.objects.interface import Part
 from lodefs.proxy.cache.chunk_cache import Cache
 from lodefs.proxy.fetch.known_damage import KEPT_FOR_S
-from lodefs.proxy.runtime.backoff import Patience
+from lodefs.proxy.runtime.backoff import Backoff
 from lodefs.proxy.runtime.counters import Counter, Counts
 from lodefs.proxy.service.store_node import StoreNode
 from lodefs.proxy.warm import job_run, jobs
@@ -407,8 +407,7 @@ def test_an_outage_is_sat_out(rig: Rig) -> None:
         await turn
 
     async def work(node: StoreNode) -> None:
-        means = node._warmer._warmer._means
-        warmer = Warmer(*means[:6], patience=lambda: Patience(sleep=pause))
+        warmer = Warmer(node._warmer._warmer._context, backoff=lambda: Backoff(sleep=pause))
         await node.snapshot(REPO, "main")
         rig.objects.answer = flaky
         job = await warmer.start(WarmRequest(REPO))

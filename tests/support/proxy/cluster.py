@@ -12,13 +12,15 @@ from lodefs.chunkstore.system.sockets import listen_tcp
 from lodefs.proxy.cache.chunk_cache import Cache, CacheSettings
 from lodefs.proxy.http.endpoint import Endpoint
 from lodefs.proxy.http.server import ProxyServer
-from lodefs.proxy.peers.client.connection_pool import Connections
+from lodefs.proxy.peers.client.connection_pool import ConnectionPool
+from lodefs.proxy.peers.client.context import PeerContext
+from lodefs.proxy.peers.client.rate_limit import RateLimiter
 from lodefs.proxy.peers.membership.addresses import Addresses
 from lodefs.proxy.peers.membership.members import StaticMembers
 from lodefs.proxy.peers.membership.peer import Peer
 from lodefs.proxy.peers.membership.prober import Prober
 from lodefs.proxy.peers.membership.readiness import probe
-from lodefs.proxy.peers.peering import ClientLimits, Peering
+from lodefs.proxy.peers.peering import Peering
 from lodefs.proxy.peers.security.request_signing import HmacAuthenticator
 from lodefs.proxy.peers.security.tls import PeerTls
 from lodefs.proxy.runtime.counters import Counter, Counts
@@ -57,7 +59,7 @@ async def cluster_of(
     count: int,
     *,
     others: Sequence[Peer] = (),
-    limits: ClientLimits | None = None,
+    upload_bytes_per_s_max: float | None = None,
     tls: Sequence[PeerTls] = (),
     seen: Callable[[tuple[Peer, ...]], Callable[[], tuple[Peer, ...]]] | None = None,
     cache_size_bytes_max: int = 64 * MIB,
@@ -77,20 +79,23 @@ async def cluster_of(
         members: list[Member] = []
         for number, (listener, address) in enumerate(zip(listeners, addresses, strict=True)):
             own_tls = tls[number] if tls else None
-            connections = Connections(addresses_of.of, own_tls.client if own_tls else lambda: None)
+            connections = ConnectionPool(
+                addresses_of.of, own_tls.client if own_tls else lambda: None
+            )
             own = partial(tuple[str, ...], (address,))
             secret = secrets[number] if secrets else SECRET
             authenticator = HmacAuthenticator(partial(list[bytes], (secret,)), own)
-            peering = Peering(
+            context = PeerContext(
                 members_now,
                 own,
                 authenticator,
                 connections,
-                limits or ClientLimits(),
+                upload=RateLimiter(upload_bytes_per_s_max),
                 clock_s=clock_s,
             )
-            peering.prober = prober_of(peering, addresses_of, authenticator, own_tls)
-            stack.push_async_callback(peering.prober.close)
+            prober = prober_of(context, addresses_of, own_tls)
+            stack.push_async_callback(prober.close)
+            peering = Peering(context, prober)
             settings = NodeSettings(
                 CacheSettings(rig.directory / f"cache-{number}", cache_size_bytes_max)
             )
@@ -100,20 +105,20 @@ async def cluster_of(
             stack.push_async_callback(node.close)
             stack.callback(peering.close)
             server = ProxyServer(node, version="test")
-            context = own_tls.server() if own_tls else None
-            await server.start([Endpoint(listener, desk=node.peer_desk, tls=context)])
+            server_tls = own_tls.server() if own_tls else None
+            endpoint = Endpoint(listener, peer_server=node.peer_server, tls=server_tls)
+            await server.start([endpoint])
             stack.push_async_callback(server.stop, 0)
             members.append(Member(address, node, server, peering))
         yield members
 
 
-def prober_of(
-    peering: Peering, addresses: Addresses, authenticator: HmacAuthenticator, tls: PeerTls | None
-) -> Prober:
+def prober_of(context: PeerContext, addresses: Addresses, tls: PeerTls | None) -> Prober:
     """What looks how the others are when somebody asks; nobody else has it probe."""
     return Prober(
-        peering.members,
-        peering.own_addresses,
-        peering.health,
-        lambda address: probe(address, addresses.of, authenticator, tls.client if tls else None),
+        context.others,
+        context.health,
+        lambda address: probe(
+            address, addresses.of, context.authenticator, tls.client if tls else None
+        ),
     )

@@ -10,7 +10,7 @@ from lodefs.proxy.peers.client.hedge_budget import (
     HEDGE_SHARE,
     STORE_BURST_BYTES,
     STORE_SHARE,
-    Budgets,
+    HedgeBudget,
 )
 
 MIB = 1 << 20
@@ -23,7 +23,7 @@ steps = st.lists(
 def test_never_more_than_burst_and_share(nodes: int, history: list[tuple[str, int]]) -> None:
     """Whatever the order, all nodes together turn to S3 for no more than the burst and the share
     of what one node got, and hedges have their own limit."""
-    budgets, got, hedged, stored = Budgets(nodes=nodes), 0, 0, 0
+    budgets, got, hedged, stored = HedgeBudget(nodes=nodes), 0, 0, 0
     for what, size_bytes in history:
         if what == "got":
             budgets.got(size_bytes)
@@ -40,20 +40,20 @@ def test_turning_to_the_store_is_earned() -> None:
     """A unit may be read early after 50 times as much came from peers, in a cluster of 8 after 400
     times as much, and in one of 1,000 never."""
     for nodes, times in ((1, 50), (8, 400)):
-        budgets = Budgets(nodes=nodes)
+        budgets = HedgeBudget(nodes=nodes)
         assert not budgets.store(8 * MIB)
         budgets.got(times * 8 * MIB - MIB)
         assert not budgets.store(8 * MIB)
         budgets.got(2 * MIB)
         assert budgets.store(8 * MIB)
-    large = Budgets(nodes=1000)
+    large = HedgeBudget(nodes=1000)
     large.got(1 << 40)
     assert not large.store(8 * MIB)
 
 
 def test_a_refused_hedge_costs_nothing() -> None:
     """What was spent on a peer that sent nothing comes back."""
-    budgets = Budgets()
+    budgets = HedgeBudget()
     for _ in range(100):
         assert budgets.hedge(HEDGE_BURST_BYTES)
         assert not budgets.hedge(1)

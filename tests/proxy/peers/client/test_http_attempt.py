@@ -11,10 +11,10 @@ from contextlib import contextmanager
 import pytest
 
 from lodefs.chunkstore.errors import Unavailable
-from lodefs.proxy.peers.client.connection_pool import Connections
-from lodefs.proxy.peers.client.http_attempt import Attempt, PeerAnswer
+from lodefs.proxy.peers.client.connection_pool import ConnectionPool
+from lodefs.proxy.peers.client.http_attempt import HttpAttempt, PeerAnswer
 from lodefs.proxy.peers.client.phases import Phase
-from lodefs.proxy.peers.membership.addresses import Endpoint
+from lodefs.proxy.peers.membership.addresses import SocketAddress
 
 
 def request() -> bytes:
@@ -43,17 +43,17 @@ def server(*connections: Sequence[bytes]) -> Iterator[str]:
         assert not thread.is_alive()
 
 
-def connections_to(idle_max: int = 256) -> Connections:
+def connections_to(idle_max: int = 256) -> ConnectionPool:
     """Connections to addresses whose host is an IP address."""
 
-    def endpoints(address: str) -> list[Endpoint]:
+    def endpoints(address: str) -> list[SocketAddress]:
         host, _, port = address.rpartition(":")
-        return [Endpoint(socket.AF_INET, host, int(port))] if host == "127.0.0.1" else []
+        return [SocketAddress(socket.AF_INET, host, int(port))] if host == "127.0.0.1" else []
 
-    return Connections(endpoints, idle_max=idle_max)
+    return ConnectionPool(endpoints, idle_max=idle_max)
 
 
-def finish(attempt: Attempt) -> PeerAnswer:
+def finish(attempt: HttpAttempt) -> PeerAnswer:
     """Polls until the answer is there."""
     while attempt.answer is None:
         poll = select.poll()

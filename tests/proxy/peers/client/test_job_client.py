@@ -153,28 +153,27 @@ def test_a_body_must_be_the_one_that_was_signed(rig: Rig) -> None:
 
     async def run() -> None:
         async with cluster_of(rig, 2) as members:
-            desk = members[0].node.peer_desk
-            assert desk is not None
-            assert desk.jobs is not None
+            peer_server = members[0].node.peer_server
+            assert peer_server is not None
             good = msgspec.json.encode(WarmRequest(REPO))
             target = f"{wire.PEER_WARM}?digest={digest_of(good).hex()}"
             with pytest.raises(Denied, match="signed for"):
-                await desk.jobs.answer(
+                await peer_server._jobs.answer(
                     "POST", target, body_of(good.replace(REPO.encode(), b"evil"))
                 )
             with pytest.raises(Denied):
-                await desk.jobs.answer("POST", wire.PEER_WARM, body_of(good))
+                await peer_server._jobs.answer("POST", wire.PEER_WARM, body_of(good))
             rubbish = b"{"
             with pytest.raises(InvalidInput):
-                await desk.jobs.answer(
+                await peer_server._jobs.answer(
                     "POST",
                     f"{wire.PEER_WARM}?digest={digest_of(rubbish).hex()}",
                     body_of(rubbish),
                 )
             for path in (f"{wire.PEER_WARM}/xyz", f"{wire.PEER_WARM}/{'0' * 16}"):
                 with pytest.raises(NotFound):
-                    await desk.jobs.answer("GET", path, body_of(b""))
-            assert (await desk.jobs.answer("POST", target, body_of(good))).status == 202
+                    await peer_server._jobs.answer("GET", path, body_of(b""))
+            assert (await peer_server._jobs.answer("POST", target, body_of(good))).status == 202
 
     asyncio.run(run())
 
@@ -184,12 +183,11 @@ def test_a_job_that_was_passed_on_is_not_passed_on_again(rig: Rig) -> None:
 
     async def run() -> None:
         async with cluster_of(rig, 2) as members:
-            desk = members[0].node.peer_desk
-            assert desk is not None
-            assert desk.jobs is not None
+            peer_server = members[0].node.peer_server
+            assert peer_server is not None
             data = msgspec.json.encode(WarmRequest(REPO, all_nodes=True))
             target = f"{wire.PEER_WARM}?digest={digest_of(data).hex()}"
-            answer = await desk.jobs.answer("POST", target, body_of(data))
+            answer = await peer_server._jobs.answer("POST", target, body_of(data))
             status = msgspec.json.decode(answer.body, type=WarmStatus)
             assert (await over(members[0], status)).nodes == []
             assert (await members[1].node.cache_control.warm_jobs()).jobs == []

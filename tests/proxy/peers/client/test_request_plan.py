@@ -9,20 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lodefs.proxy.peers.client.hedge_budget import Budgets
-from lodefs.proxy.peers.client.peer_health import OUTRUN, Health
+from lodefs.proxy.peers.client.hedge_budget import HedgeBudget
 from lodefs.proxy.peers.client.phases import LIMIT_S, Phase
 from lodefs.proxy.peers.client.request_plan import (
     DEADLINE_S_MAX,
     LEAST_BYTES_PER_S,
     Action,
-    Ask,
+    AskPeer,
     AskStore,
     GiveUp,
-    Plan,
+    RequestPlan,
     Wait,
 )
 from lodefs.proxy.peers.membership.peer import Peer
+from lodefs.proxy.peers.membership.peer_health import OUTRUN, PeerHealth
 from lodefs.proxy.peers.membership.peer_standing import Fault
 
 MIB = 1 << 20
@@ -39,14 +39,14 @@ class Way:
     nodes: int = 1000
     known: Sequence[Peer] = ()
     size_bytes: int = UNIT
-    health: Health = field(default_factory=Health)
+    health: PeerHealth = field(default_factory=PeerHealth)
     got_bytes: int = 0  # from peers, before
     begin_s: float = 0.0
 
     def __post_init__(self) -> None:
-        self.budgets = Budgets(nodes=self.nodes)
+        self.budgets = HedgeBudget(nodes=self.nodes)
         self.budgets.got(self.got_bytes)
-        self.plan = Plan(
+        self.plan = RequestPlan(
             self.owners,
             self_address=ME.address,
             size_bytes=self.size_bytes,
@@ -88,7 +88,7 @@ def test_what_is_ones_own_comes_from_the_store(owners: Sequence[Peer]) -> None:
 def test_the_first_owner_is_asked() -> None:
     """A miss elsewhere asks the first owner, once, and waits."""
     way = Way()
-    assert way.next(0.0) == Ask(A, cached=False)
+    assert way.next(0.0) == AskPeer(A, cached=False)
     assert way.waits(0.0) > 0.2
     way.plan.began(A.address, 0.1)
     way.plan.received(A.address, MIB, 0.1)
@@ -98,13 +98,13 @@ def test_the_first_owner_is_asked() -> None:
 def test_refused_goes_to_the_next_owner_at_once() -> None:
     """First owner gone: the second and the third for what they have, then to fetch it, then S3."""
     way = Way()
-    assert way.next(0.0) == Ask(A, cached=False)
+    assert way.next(0.0) == AskPeer(A, cached=False)
     way.fails(A, 0.0)
     for owner in (B, C):
-        assert way.next(0.0) == Ask(owner, cached=True)
+        assert way.next(0.0) == AskPeer(owner, cached=True)
         way.plan.lacking(owner.address, 0.0)
     for owner in (B, C):
-        assert way.next(0.0) == Ask(owner, cached=False)
+        assert way.next(0.0) == AskPeer(owner, cached=False)
         way.fails(owner, 0.0)
     assert way.next(0.0) == STORE
 
@@ -113,7 +113,7 @@ def test_all_gone_is_the_store_at_once() -> None:
     """Nobody is asked twice who refused."""
     way = Way()
     for owner, cached in ((A, False), (B, True), (C, True)):
-        assert way.next(0.0) == Ask(owner, cached=cached)
+        assert way.next(0.0) == AskPeer(owner, cached=cached)
         way.fails(owner, 0.0)
     assert way.next(0.0) == STORE
 
@@ -124,16 +124,16 @@ def test_a_dead_first_owner_makes_the_second_fetch() -> None:
     way = Way()
     way.next(0.0)
     way.fails(A, 0.0)
-    assert Way(health=way.health).next(0.1) == Ask(B, cached=True)
+    assert Way(health=way.health).next(0.1) == AskPeer(B, cached=True)
     second = Way((A, ME, B), health=way.health)
-    assert second.next(0.1) == Ask(B, cached=True)
+    assert second.next(0.1) == AskPeer(B, cached=True)
     second.plan.lacking(B.address, 0.1)
     assert second.next(0.1) == STORE
 
 
 def test_all_owners_avoided_is_the_store() -> None:
     """Where nobody may be asked, S3 is."""
-    health = Health()
+    health = PeerHealth()
     for owner in (A, B, C):
         health.wrong(owner.address, 0.0)
     assert Way(health=health).next(1.0) == STORE
@@ -142,11 +142,11 @@ def test_all_owners_avoided_is_the_store() -> None:
 def test_known_sources_come_first() -> None:
     """Who sent another part of the pack is asked for this one, and the owner where it lacks it."""
     way = Way(known=[X, Y])
-    assert way.next(0.0) == Ask(X, cached=True)
+    assert way.next(0.0) == AskPeer(X, cached=True)
     way.plan.lacking(X.address, 0.0)
-    assert way.next(0.0) == Ask(Y, cached=True)
+    assert way.next(0.0) == AskPeer(Y, cached=True)
     way.fails(Y, 0.0)
-    assert way.next(0.0) == Ask(A, cached=False)
+    assert way.next(0.0) == AskPeer(A, cached=False)
 
 
 def test_busy_goes_to_its_alternatives_and_back() -> None:
@@ -157,14 +157,14 @@ def test_busy_goes_to_its_alternatives_and_back() -> None:
     asked = []
     for _ in range(2):
         action = way.next(0.0)
-        assert isinstance(action, Ask) and action.cached
+        assert isinstance(action, AskPeer) and action.cached
         asked.append(action.peer)
         way.plan.lacking(action.peer.address, 0.0)
     assert sorted(asked) == [X, Y]
     assert way.waits(0.0) == pytest.approx(0.2)  # half of it, without jitter
-    assert way.next(0.2) == Ask(A, cached=False)
+    assert way.next(0.2) == AskPeer(A, cached=False)
     way.plan.busy(A.address, [X], 0.4, 0.2)
-    assert way.next(0.2) == Ask(X, cached=True)
+    assert way.next(0.2) == AskPeer(X, cached=True)
     way.plan.lacking(X.address, 0.2)
     assert way.waits(0.2) == pytest.approx(0.2 + 0.4)  # doubled
 
@@ -174,16 +174,16 @@ def test_a_busy_source_leads_to_others() -> None:
     way = Way()
     way.next(0.0)
     way.plan.busy(A.address, [X], 0.4, 0.0)
-    assert way.next(0.0) == Ask(X, cached=True)
+    assert way.next(0.0) == AskPeer(X, cached=True)
     way.plan.busy(X.address, [Y, A], 0.4, 0.0)
-    assert way.next(0.0) == Ask(Y, cached=True)
+    assert way.next(0.0) == AskPeer(Y, cached=True)
 
 
 def test_an_owner_that_stays_busy_is_passed_by() -> None:
     """After half of the time the next owner is asked for this unit, and nobody counts as failed."""
     way, now_s = Way(), 0.0
-    while (action := way.next(now_s)) != Ask(B, cached=False):
-        if isinstance(action, Ask):
+    while (action := way.next(now_s)) != AskPeer(B, cached=False):
+        if isinstance(action, AskPeer):
             way.plan.busy(action.peer.address, [], 0.4, now_s)
         else:
             assert isinstance(action, Wait)
@@ -198,27 +198,27 @@ def test_slow_is_hedged_to_the_second_owners_cache() -> None:
     way.next(0.0)
     now_s = way.waits(0.0)
     assert now_s == pytest.approx(0.871, abs=0.01)  # twice what peer and store are thought to take
-    assert way.next(now_s) == Ask(B, cached=True)
+    assert way.next(now_s) == AskPeer(B, cached=True)
     way.plan.lacking(B.address, now_s)
     assert way.waits(now_s) > now_s
 
 
-def beaten(health: Health, begin_s: float, told_bytes: int = 0) -> None:
+def beaten(health: PeerHealth, begin_s: float, told_bytes: int = 0) -> None:
     """A unit of which the first owner sends so much, and a hedge everything."""
     way = Way(health=health, begin_s=begin_s)
-    assert way.next(begin_s) == Ask(A, cached=False)
+    assert way.next(begin_s) == AskPeer(A, cached=False)
     if told_bytes:
         way.plan.received(A.address, told_bytes, begin_s + 0.5)
         health.began(A.address, 0.5)
     now_s = way.waits(begin_s)
-    assert isinstance(way.next(now_s), Ask)
+    assert isinstance(way.next(now_s), AskPeer)
     way.plan.won(B.address, now_s + 0.05)
 
 
 def test_who_hangs_and_is_hedged_is_asked_later() -> None:
     """An owner that never says a word, and is beaten each time before it is given up, is avoided
     after a few units; one that began is not, and neither is a hedge that had no time yet."""
-    health = Health()
+    health = PeerHealth()
     for n in range(OUTRUN - 1):
         beaten(health, 10.0 * n)
     beaten(health, 100.0, told_bytes=1)
@@ -226,11 +226,11 @@ def test_who_hangs_and_is_hedged_is_asked_later() -> None:
         beaten(health, 200.0 + 10.0 * n)
     over_s = 200.0 + 10.0 * OUTRUN - 9.0
     assert not health.usable(A.address, over_s)
-    assert Way(health=health, begin_s=over_s).next(over_s) == Ask(B, cached=True)
+    assert Way(health=health, begin_s=over_s).next(over_s) == AskPeer(B, cached=True)
     way = Way()
     way.next(0.0)
     now_s = way.waits(0.0)
-    assert way.next(now_s) == Ask(B, cached=True)
+    assert way.next(now_s) == AskPeer(B, cached=True)
     for n in range(OUTRUN):
         way.plan.won(A.address, now_s + 0.1 * n)
     assert way.health.usable(B.address, now_s + 1)
@@ -240,7 +240,7 @@ def test_slow_is_hedged_to_the_second_owner() -> None:
     """In a small cluster that exchanged much the second owner may be made to fetch it."""
     way = Way(nodes=2, got_bytes=1 << 40)
     way.next(0.0)
-    assert way.next(way.waits(0.0)) == Ask(B, cached=False)
+    assert way.next(way.waits(0.0)) == AskPeer(B, cached=False)
 
 
 def test_what_is_nearly_there_is_not_hedged() -> None:
@@ -250,7 +250,7 @@ def test_what_is_nearly_there_is_not_hedged() -> None:
     now_s = way.waits(0.0)
     way.plan.received(A.address, UNIT * 9 // 10, now_s)
     later_s = way.waits(now_s)
-    assert isinstance(way.next(later_s), Ask)
+    assert isinstance(way.next(later_s), AskPeer)
 
 
 def run(way: Way, told: dict[str, float], *, begin_s: float = 0.0) -> list[tuple[float, Action]]:
@@ -264,7 +264,7 @@ def run(way: Way, told: dict[str, float], *, begin_s: float = 0.0) -> list[tuple
         action = way.next(now_s)
         actions.append((now_s, action))
         match action:
-            case Ask(peer, _):
+            case AskPeer(peer, _):
                 asked_s[peer.address] = now_s
             case GiveUp(address, _):
                 del asked_s[address]
@@ -285,7 +285,7 @@ def test_who_accepts_and_never_answers_is_given_up() -> None:
     way = Way()
     gone = given_up(run(way, {}))
     assert 1.5 < gone[A.address] < 2.0
-    assert Way(health=way.health).next(gone[A.address]) != Ask(A, cached=False)
+    assert Way(health=way.health).next(gone[A.address]) != AskPeer(A, cached=False)
 
 
 def test_one_byte_a_second_is_given_up() -> None:
@@ -295,9 +295,9 @@ def test_one_byte_a_second_is_given_up() -> None:
     assert 1.5 < gone[A.address] < 2.0
 
 
-def known_well() -> Health:
+def known_well() -> PeerHealth:
     """Of a node that exchanged much: peers of 1 ms and 1 GB/s, a store of 50 ms and 100 MB/s."""
-    health = Health()
+    health = PeerHealth()
     for _ in range(100):
         health.began(A.address, 0.001)
         health.served(A.address, UNIT, 0.001 + UNIT / 1e9, 0.0)
@@ -320,7 +320,7 @@ def test_less_than_the_least_rate_is_given_up() -> None:
     is not, but after the time for all of it is over a few times it counts as failed."""
     gone = given_up(run(Way(), {A.address: LEAST_BYTES_PER_S / 2}))
     assert gone[A.address] < 2.0
-    health = Health()
+    health = PeerHealth()
     for n in range(OUTRUN):
         way = Way((A,), health=health, begin_s=100.0 * n)
         assert health.usable(A.address, 100.0 * n)
@@ -334,7 +334,7 @@ def test_a_slow_peer_that_gets_on_is_kept() -> None:
     """A tenth of the usual speed is hedged, and not given up."""
     actions = run(Way(), {A.address: 1e6})
     assert A.address not in given_up(actions)
-    assert Ask(B, cached=True) in [action for _, action in actions]
+    assert AskPeer(B, cached=True) in [action for _, action in actions]
 
 
 def test_a_source_that_stalls_is_not_blamed() -> None:
@@ -344,7 +344,7 @@ def test_a_source_that_stalls_is_not_blamed() -> None:
     way.plan.received(X.address, MIB, 0.1)
     now_s = 0.1
     while not isinstance(action := way.next(now_s), GiveUp):
-        if isinstance(action, Ask):
+        if isinstance(action, AskPeer):
             way.plan.lacking(action.peer.address, now_s)
         else:
             assert isinstance(action, Wait)
@@ -364,10 +364,10 @@ def test_a_large_cluster_waits_for_the_deadline() -> None:
     assert actions[-1] == (15.0, STORE)
 
 
-def lacks(health: Health, begin_s: float, after_s: float, *, busy: bool = False) -> None:
+def lacks(health: PeerHealth, begin_s: float, after_s: float, *, busy: bool = False) -> None:
     """The first owner of a small unit says after so long that it has nothing to give."""
     way = Way(size_bytes=1000, health=health, begin_s=begin_s)
-    assert way.next(begin_s) == Ask(A, cached=False)
+    assert way.next(begin_s) == AskPeer(A, cached=False)
     if busy:
         way.plan.busy(A.address, [], 0.1, begin_s + after_s)
     else:
@@ -378,19 +378,19 @@ def lacks(health: Health, begin_s: float, after_s: float, *, busy: bool = False)
 def test_an_answer_without_data_that_is_late_is_blamed(busy: bool) -> None:
     """Half a second over what S3 takes: late at once, for longer each time; a quarter: late
     after a few times; in time: nothing is thought of it."""
-    health, now_s = Health(), 0.0
+    health, now_s = PeerHealth(), 0.0
     for backoff_s in (1.0, 2.0, 4.0):
         lacks(health, now_s, 0.7, busy=busy)
         assert health.standing(A.address, now_s + 0.7).state == Fault.LATE
         assert not health.usable(A.address, now_s + 0.65 + backoff_s)
         assert health.usable(A.address, now_s + 0.75 + backoff_s)
         now_s += 0.75 + backoff_s
-    health = Health()
+    health = PeerHealth()
     for n in range(OUTRUN):
         assert health.usable(A.address, 10.0 * n)
         lacks(health, 10.0 * n, 0.3, busy=busy)
     assert not health.usable(A.address, 10.0 * n + 1.0)
-    health = Health()
+    health = PeerHealth()
     for n in range(10):
         lacks(health, 10.0 * n, 0.2, busy=busy)
         assert health.usable(A.address, 10.0 * n + 0.2)
@@ -398,7 +398,7 @@ def test_an_answer_without_data_that_is_late_is_blamed(busy: bool) -> None:
 
 def test_a_slow_peer_earns_no_patience() -> None:
     """One that answers later each time, up to a minute, is then given up after seconds."""
-    health = Health()
+    health = PeerHealth()
     for n in range(200):
         health.began(A.address, min(60.0, 0.3 * 1.12**n))
         health.served(A.address, 1000, 60.0, 0.0)
@@ -413,13 +413,13 @@ CONNECT_S = LIMIT_S[Phase.CONNECT]
 MANY = [Peer(f"dead{n}:1") for n in range(20)]
 
 
-def all_dead(health: Health, connect_s: float, known: Sequence[Peer] = ()) -> float:
+def all_dead(health: PeerHealth, connect_s: float, known: Sequence[Peer] = ()) -> float:
     """How long a small unit waits, if no owner answers and a driver ends each after so long."""
     way = Way(MANY, known=known, size_bytes=64 * 1024, health=health)
     now_s, asked_s = 0.0, dict[str, float]()
     while (action := way.next(now_s)) != STORE:
         match action:
-            case Ask(peer, _):
+            case AskPeer(peer, _):
                 asked_s[peer.address] = now_s
             case GiveUp(address, _):
                 del asked_s[address]
@@ -435,7 +435,7 @@ def all_dead(health: Health, connect_s: float, known: Sequence[Peer] = ()) -> fl
 @pytest.mark.parametrize("known", [(), MANY[:4]], ids=["owners", "sources"])
 def test_dead_nodes_cost_a_moment_together(connect_s: float, known: Sequence[Peer]) -> None:
     """Of twenty owners that show nothing two are waited for, and the second one shortly."""
-    assert all_dead(Health(), connect_s, known) < 1.5
+    assert all_dead(PeerHealth(), connect_s, known) < 1.5
 
 
 def test_after_one_that_was_late_others_get_on() -> None:
@@ -445,10 +445,10 @@ def test_after_one_that_was_late_others_get_on() -> None:
     way.next(0.0)
     way.fails(A, CONNECT_S)
     for owner in (B, C):
-        assert way.next(CONNECT_S) == Ask(owner, cached=True)
+        assert way.next(CONNECT_S) == AskPeer(owner, cached=True)
         way.plan.lacking(owner.address, CONNECT_S + 0.01)
     begin_s = CONNECT_S + 0.01
-    assert way.next(begin_s) == Ask(B, cached=False)
+    assert way.next(begin_s) == AskPeer(B, cached=False)
     began_s = begin_s + 2 * way.health.store_expected_s(UNIT)
     for now_s in (way.waits(begin_s), began_s):
         assert not isinstance(way.next(now_s), GiveUp | AskStore)
@@ -485,7 +485,7 @@ def test_every_plan_ends(
             case GiveUp(address, _):
                 running.remove(address)
                 continue
-            case Ask(peer, _):
+            case AskPeer(peer, _):
                 assert peer != ME and peer.address not in running
                 running.add(peer.address)
                 assert len(running) <= 2

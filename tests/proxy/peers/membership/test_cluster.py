@@ -11,14 +11,14 @@ import pytest
 
 from lodefs.chunkstore.errors import Unavailable
 from lodefs.proxy.peers.membership import cluster as clusters
-from lodefs.proxy.peers.membership.addresses import Addresses, Endpoint, is_local, look_up
+from lodefs.proxy.peers.membership.addresses import Addresses, SocketAddress, is_local, look_up
 from lodefs.proxy.peers.membership.cluster import Cluster
 from lodefs.proxy.peers.membership.dns_members import DnsMembers
 from lodefs.proxy.peers.membership.dns_name import parse_dns_name
 from lodefs.proxy.peers.membership.file_members import FileMembers
 from lodefs.proxy.peers.membership.members import StaticMembers
 from lodefs.proxy.peers.membership.peer import Peer, parse_peer
-from lodefs.proxy.peers.membership.self_detection import Oneself
+from lodefs.proxy.peers.membership.self_detection import SelfDetector
 from lodefs.proxy.runtime.thread_pools import Pool
 
 HERE = "10.0.0.1"
@@ -54,8 +54,8 @@ def test_addresses_need_no_lookup() -> None:
     """An IP address is where it says, from the beginning."""
     names = Names()
     addresses = names.addresses()
-    assert addresses.of("10.0.0.1:7") == (Endpoint(socket.AF_INET, "10.0.0.1", 7),)
-    assert addresses.of("[fd00::1]:7") == (Endpoint(socket.AF_INET6, "fd00::1", 7),)
+    assert addresses.of("10.0.0.1:7") == (SocketAddress(socket.AF_INET, "10.0.0.1", 7),)
+    assert addresses.of("[fd00::1]:7") == (SocketAddress(socket.AF_INET6, "fd00::1", 7),)
     refresh(addresses, "10.0.0.1:7", "[fd00::1]:7")
     assert names.asked == []
 
@@ -118,13 +118,13 @@ def test_the_systems_resolver() -> None:
 def test_addresses_of_this_machine(host: str, here: bool) -> None:
     """An address is local where a socket can be bound to it; the wildcard is nobody's."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    assert is_local(Endpoint(family, host, 7441)) is here
+    assert is_local(SocketAddress(family, host, 7441)) is here
 
 
 def oneself(
     members: Sequence[str], *, port: int | None = 7441, setting: str | None = None
-) -> Oneself:
-    found = Oneself(port, setting, is_local=lambda endpoint: endpoint.host == HERE)
+) -> SelfDetector:
+    found = SelfDetector(port, setting, is_local=lambda endpoint: endpoint.host == HERE)
     names = Names(me=HERE, other="10.0.0.2")
     addresses = names.addresses()
     peers = [parse_peer(text) for text in members]
@@ -182,7 +182,7 @@ def test_the_doors_own_address_wins(host: str, members: list[str], expected: lis
     peers = [parse_peer(text) for text in members]
     addresses = Addresses(lambda: 0.0)
     asyncio.run(addresses.refresh(peers))
-    found = Oneself(7441, None, host=host)
+    found = SelfDetector(7441, None, host=host)
     found.look(peers, addresses.of)
     assert list(found.addresses()) == expected
 
@@ -195,13 +195,13 @@ def test_a_cluster_looks_and_goes_on_looking(disk: Pool) -> None:
         cluster = Cluster(
             StaticMembers([Peer("10.9.9.9:7441"), Peer("me:7441")]),
             names.addresses(),
-            Oneself(7441, None),
+            SelfDetector(7441, None),
             disk,
         )
         await cluster.start()
         assert [peer.address for peer in cluster.members()] == ["10.9.9.9:7441", "me:7441"]
         assert cluster.own_addresses() == ("me:7441",)
-        assert cluster.endpoints("me:7441") == (Endpoint(socket.AF_INET, "127.0.0.1", 7441),)
+        assert cluster.endpoints("me:7441") == (SocketAddress(socket.AF_INET, "127.0.0.1", 7441),)
         await cluster.close()
 
     asyncio.run(scenario())
@@ -216,7 +216,7 @@ def test_a_cluster_starts_without_its_members(disk: Pool, caplog: pytest.LogCapt
             return 0.0
 
     async def scenario() -> None:
-        cluster = Cluster(Hanging([]), Names().addresses(), Oneself(7441, None), disk)
+        cluster = Cluster(Hanging([]), Names().addresses(), SelfDetector(7441, None), disk)
         await cluster.start(timeout_s=0.01)
         assert cluster.members() == ()
         await cluster.close()

@@ -12,7 +12,6 @@ from itertools import pairwise
 import pytest
 
 from lodefs.proxy.peers.membership.addresses import Addresses
-from lodefs.proxy.peers.membership.peer import Peer
 from lodefs.proxy.peers.membership.peer_standing import Fault
 from lodefs.proxy.peers.membership.prober import (
     CONCURRENCY,
@@ -21,7 +20,7 @@ from lodefs.proxy.peers.membership.prober import (
     Prober,
     ProbeSchedule,
 )
-from lodefs.proxy.peers.membership.readiness import Found, probe
+from lodefs.proxy.peers.membership.readiness import ProbeResult, probe
 from lodefs.proxy.peers.security.request_signing import HmacAuthenticator
 
 
@@ -109,14 +108,12 @@ def test_members_that_left_are_forgotten() -> None:
 def prober(
     health: FakeHealth, probe: Callable[[str], Awaitable[bool]], *addresses: str, now_s: float = 0.0
 ) -> Prober:
-    peers = [Peer(address) for address in addresses]
+    others = [address for address in addresses if address != "me:1"]
 
-    async def found(address: str) -> Found:
-        return Found(None if await probe(address) else Fault.UNREACHABLE)
+    async def found(address: str) -> ProbeResult:
+        return ProbeResult(None if await probe(address) else Fault.UNREACHABLE)
 
-    return Prober(
-        lambda: peers, lambda: ("me:1",), health, found, clock_s=lambda: now_s, jitter=lambda: 0.0
-    )
+    return Prober(lambda: others, health, found, clock_s=lambda: now_s, jitter=lambda: 0.0)
 
 
 def test_health_is_told() -> None:
@@ -206,7 +203,7 @@ def test_few_descriptors_mean_few_probes_at_once(monkeypatch: pytest.MonkeyPatch
     async def work(turn: int) -> None:
         running = 0
 
-        async def probe(_address: str) -> Found:
+        async def probe(_address: str) -> ProbeResult:
             nonlocal running
             running += 1
             most[turn] = max(most[turn], running)
@@ -214,11 +211,11 @@ def test_few_descriptors_mean_few_probes_at_once(monkeypatch: pytest.MonkeyPatch
                 await asyncio.Event().wait()
             finally:
                 running -= 1
-            return Found(None)
+            return ProbeResult(None)
 
-        peers = [Peer(f"n{n}:1") for n in range(40)]
+        others = [f"n{n}:1" for n in range(40)]
         limited = Prober(
-            lambda: peers, tuple, FakeHealth(), probe, jitter=lambda: 0.0, probes_max=3, looks_max=5
+            lambda: others, FakeHealth(), probe, jitter=lambda: 0.0, probes_max=3, looks_max=5
         )
         await (limited.look() if turn else limited.refresh())
 
@@ -264,10 +261,10 @@ READYZ, HELLO = b"GET /readyz HTTP/1.1\r\n", b"GET /peers/hello HTTP/1.1\r\n"
 OK, REFUSAL = b"HTTP/1.1 200 OK\r\n\r\n", b'{"error":"Denied","message":"another secret"}'
 
 
-def probed(readyz: bytes, hello: bytes = OK) -> Found:
+def probed(readyz: bytes, hello: bytes = OK) -> ProbeResult:
     """What a probe finds of a server that answers so."""
 
-    async def scenario() -> Found:
+    async def scenario() -> ProbeResult:
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             head = await reader.readuntil(b"\r\n\r\n")
             assert b"\r\nHost: 127.0.0.1:" in head
@@ -325,7 +322,7 @@ def test_nobody_there() -> None:
     """A member without an address, or without a listener, is not ready, and the reason is told."""
     addresses = Addresses(lambda: 0.0)
     nowhere = asyncio.run(probe("nowhere:1", addresses.of, SIGNING))
-    assert nowhere == Found(Fault.UNREACHABLE, "its name has no address")
+    assert nowhere == ProbeResult(Fault.UNREACHABLE, "its name has no address")
     refused = asyncio.run(probe("127.0.0.1:1", addresses.of, SIGNING))
     assert refused.fault is Fault.UNREACHABLE
     assert refused.why == "Connection refused"

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from lodefs.chunkstore.errors import InvalidInput, NotFound
 from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.nodeapi import wire
-from lodefs.proxy.peers.server.peer_server import Question, parse_plain_get
+from lodefs.proxy.peers.server.peer_server import ChunkRequest, parse_request
 
 PACK = "ab" * 32
 IDS = st.binary(min_size=32, max_size=32)
@@ -19,10 +19,10 @@ NUMBERS = st.integers(0, 10**9 - 1)
 @given(IDS, NUMBERS, st.integers(1, 10**9 - 1))
 def test_targets_of_wire_are_understood(pack: bytes, first: int, count: int) -> None:
     """What this side asks for is what the other side understands."""
-    asked = parse_plain_get(wire.peer_chunks(pack.hex(), first, count))
-    assert asked == Question(PackId(pack), cached=False, first=first, count=count)
-    assert parse_plain_get(wire.peer_index(pack.hex())) == Question(PackId(pack), cached=False)
-    assert parse_plain_get(wire.peer_index(pack.hex()) + "?cached=1").cached
+    asked = parse_request(wire.peer_chunks(pack.hex(), first, count))
+    assert asked == ChunkRequest(PackId(pack), cached=False, first=first, count=count)
+    assert parse_request(wire.peer_index(pack.hex())) == ChunkRequest(PackId(pack), cached=False)
+    assert parse_request(wire.peer_index(pack.hex()) + "?cached=1").cached
 
 
 @pytest.mark.parametrize(
@@ -48,14 +48,14 @@ def test_targets_of_wire_are_understood(pack: bytes, first: int, count: int) -> 
 def test_other_targets_are_refused(target: str, error: type[Exception]) -> None:
     """What is no question is NotFound or InvalidInput."""
     with pytest.raises(error):
-        parse_plain_get(target)
+        parse_request(target)
 
 
 @given(st.text(max_size=200))
-def test_no_text_breaks_the_desk(text: str) -> None:
+def test_no_text_breaks_the_peer_server(text: str) -> None:
     """Any target is a question or refused."""
     try:
-        parse_plain_get(text)
+        parse_request(text)
     except (NotFound, InvalidInput):
         return
     assert text.startswith(wire.PEER_PACKS)

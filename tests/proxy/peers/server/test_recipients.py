@@ -15,8 +15,8 @@ from lodefs.proxy.peers.server.recipients import (
     SOFT_BYTES_MAX,
     SOURCE_S,
     STREAMS_MAX,
-    Load,
-    Sources,
+    Recipients,
+    SendingLoad,
 )
 
 P, Q = b"p" * 32, b"q" * 32
@@ -25,7 +25,7 @@ MIB = 1 << 20
 
 def test_only_those_that_have_it_are_named() -> None:
     """A source has all the chunks that are asked for, and is not the one that asks."""
-    sources = Sources()
+    sources = Recipients()
     sources.sent(P, "a", 0.0, range(8))
     sources.sent(P, "a", 0.0, range(8, 12))
     sources.sent(P, "b", 0.0, range(4))
@@ -37,7 +37,7 @@ def test_only_those_that_have_it_are_named() -> None:
 
 def test_all_sources_are_named_as_often() -> None:
     """Ten sources share what a hundred nodes are told."""
-    sources = Sources()
+    sources = Recipients()
     for n in range(10):
         sources.sent(P, f"n{n}", 0.0)
     named = Counter(name for n in range(100) for name in sources.others(P, f"n{n % 10}", 2, 1.0))
@@ -46,7 +46,7 @@ def test_all_sources_are_named_as_often() -> None:
 
 def test_old_sources_are_forgotten() -> None:
     """What was sent long ago may be gone."""
-    sources = Sources()
+    sources = Recipients()
     sources.sent(P, "a", 0.0)
     assert sources.others(P, "b", 9, SOURCE_S) == ["a"]
     assert "a" not in sources.others(P, "c", 9, SOURCE_S + 1)
@@ -55,7 +55,7 @@ def test_old_sources_are_forgotten() -> None:
 @given(st.lists(st.tuples(st.sampled_from([P, Q, b"r" * 32]), st.integers(0, 20))))
 def test_memory_is_bounded(history: list[tuple[bytes, int]]) -> None:
     """However much is sent, two packs and five sources of each are remembered."""
-    sources = Sources(packs_max=2, sources_max=5)
+    sources = Recipients(packs_max=2, sources_max=5)
     for now_s, (pack, number) in enumerate(history):
         sources.sent(pack, f"n{number}", now_s)
     named = [sources.others(pack, "x", 99, len(history)) for pack in (P, Q, b"r" * 32)]
@@ -83,7 +83,7 @@ def test_who_is_sent_away(
 ) -> None:
     """Beyond the soft limit those go that can go elsewhere, unless it is little that they want;
     beyond the hard one all."""
-    load = Load()
+    load = SendingLoad()
     for each in taken:
         load.began(each)
     asked = load.overloaded(alternatives=alternatives, size_bytes=size_bytes, backlog_s=backlog_s)
@@ -95,7 +95,7 @@ def test_who_is_sent_away(
 
 def test_retry_after_is_when_one_of_the_streams_ends() -> None:
     """Ten streams of a second each: one ends about every 0.1 s."""
-    load = Load()
+    load = SendingLoad()
     for _ in range(200):
         load.began()
         load.ended(1.0)
@@ -106,7 +106,7 @@ def test_retry_after_is_when_one_of_the_streams_ends() -> None:
 
 def test_who_was_sent_all_has_the_last_chunk_too() -> None:
     """Also of a pack with as many chunks as a pack may have."""
-    sources = Sources()
+    sources = Recipients()
     sources.sent(b"pack", "a:1", 0.0)
     last = range(PACK_CHUNKS_LIMIT - 1, PACK_CHUNKS_LIMIT)
     assert sources.others(b"pack", "b:1", 5, 1.0, last) == ["a:1"]

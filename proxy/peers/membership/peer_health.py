@@ -18,7 +18,7 @@ from lodefs.proxy.peers.membership.peer_standing import (
     REFUSED_S,
     WELL,
     Fault,
-    Standing,
+    PeerStatus,
 )
 
 PEERS_MAX = 16 * 1024  # of whom something is remembered
@@ -61,7 +61,7 @@ class Speed:
 
 
 @dataclass(slots=True)
-class Record:
+class PeerRecord:
     """What is known of one peer."""
 
     speed: Speed
@@ -118,14 +118,14 @@ def _nobody_is_told(_address: str, _state: str, _why: str) -> None:
 
 
 @dataclass(slots=True)
-class Health:
+class PeerHealth:
     """For any thread. Remembers ``peers_max`` peers; those not heard of for longest are forgotten
     (and thus thought well of). ``on_change`` hears of an address whenever its state is another,
     with the reason; it is called by whichever thread learnt that."""
 
     peers_max: int = PEERS_MAX
     on_change: Callable[[str, str, str], None] = _nobody_is_told
-    _peers: OrderedDict[str, Record] = field(default_factory=OrderedDict)
+    _peers: OrderedDict[str, PeerRecord] = field(default_factory=OrderedDict)
     _peer: Speed = field(default_factory=Speed)  # of all peers: what a new one is thought to do
     _store: Speed = field(default_factory=Speed)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -255,10 +255,10 @@ class Health:
             record = self._peers.get(address)
             return float("-inf") if record is None or record.seen_s is None else record.seen_s
 
-    def standing(self, address: str, now_s: float) -> Standing:
+    def standing(self, address: str, now_s: float) -> PeerStatus:
         """How things are between it and this node."""
         with self._lock:
-            record = self._peers.get(address) or Record(self._peer)
+            record = self._peers.get(address) or PeerRecord(self._peer)
             is_refused = record.refused and now_s - record.refused_s < REFUSED_S
             state, reason = WELL, ""
             if record.fault is not None:
@@ -266,7 +266,7 @@ class Health:
                 state, reason = DOWN if is_down else record.fault, record.error
             elif is_refused:
                 state, reason = REFUSED, record.refused
-            return Standing(
+            return PeerStatus(
                 state=state,
                 reason=reason,
                 usable=now_s >= record.avoided and not record.down,
@@ -294,7 +294,7 @@ class Health:
         with self._lock:
             return self._store.expected_s(size_bytes)
 
-    def _failed(self, record: Record, now_s: float) -> None:
+    def _failed(self, record: PeerRecord, now_s: float) -> None:
         if now_s >= record.avoided_until_s or record.on_trial:
             record.on_trial = False
             record.failures += 1
@@ -302,7 +302,7 @@ class Health:
             record.avoided_until_s = now_s + min(backoff_s, BACKOFF_S_MAX)
 
     @contextmanager
-    def _changing(self, address: str) -> Iterator[Record]:
+    def _changing(self, address: str) -> Iterator[PeerRecord]:
         """A record that may come to another state; ``on_change`` hears of that afterwards."""
         with self._lock:
             record = self._record(address)
@@ -312,11 +312,11 @@ class Health:
         if after[0] != before[0]:
             self.on_change(address, *after)
 
-    def _record(self, address: str) -> Record:
+    def _record(self, address: str) -> PeerRecord:
         record = self._peers.get(address)
         if record is None:
             speed = Speed(self._peer.latency_s, self._peer.byte_s)
-            record = self._peers[address] = Record(speed)
+            record = self._peers[address] = PeerRecord(speed)
             if len(self._peers) > self.peers_max:
                 self._peers.popitem(last=False)
         self._peers.move_to_end(address)

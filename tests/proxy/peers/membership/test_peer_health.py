@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lodefs.proxy.peers.client.peer_health import (
+from lodefs.proxy.peers.membership.peer_health import (
     BACKOFF_S_MAX,
     BACKOFF_S_MIN,
     OUTRUN,
     PROBES_FAILED,
     QUARANTINE_S,
     TRIAL_S,
-    Health,
+    PeerHealth,
 )
 from lodefs.proxy.peers.membership.peer_standing import (
     DOWN,
@@ -27,7 +27,7 @@ MIB = 1 << 20
 A, B = "a:1", "b:1"
 
 
-def avoided_s(health: Health, now_s: float) -> float:
+def avoided_s(health: PeerHealth, now_s: float) -> float:
     """How long A is avoided from now on."""
     low, high = 0.0, 10_000.0
     while high - low > 1e-3:
@@ -38,12 +38,12 @@ def avoided_s(health: Health, now_s: float) -> float:
 
 def test_unknown_peers_are_usable() -> None:
     """Whoever is not known is thought well of."""
-    assert Health().usable(A, 0.0)
+    assert PeerHealth().usable(A, 0.0)
 
 
 def test_backoff_doubles_to_about_a_minute() -> None:
     """Each failure after a backoff doubles it, up to the limit."""
-    health, now_s, seen = Health(), 100.0, []
+    health, now_s, seen = PeerHealth(), 100.0, []
     for _ in range(9):
         health.failed(A, now_s)
         seen.append(avoided_s(health, now_s))
@@ -55,7 +55,7 @@ def test_backoff_doubles_to_about_a_minute() -> None:
 
 def test_what_fails_together_counts_once() -> None:
     """Thirty threads that lose the same peer at once avoid it for one backoff."""
-    health = Health()
+    health = PeerHealth()
     for n in range(30):
         health.failed(A, 100.0 + n / 100)
     assert avoided_s(health, 100.0) == pytest.approx(BACKOFF_S_MIN, abs=0.01)
@@ -63,7 +63,7 @@ def test_what_fails_together_counts_once() -> None:
 
 def test_one_attempt_is_the_trial() -> None:
     """After a backoff one asks, and the others wait for what it learns, or a while."""
-    health = Health()
+    health = PeerHealth()
     health.failed(A, 0.0)
     assert health.usable(A, 1.0)
     health.asked(A, 1.0)
@@ -77,7 +77,7 @@ def test_one_attempt_is_the_trial() -> None:
 def test_an_answer_without_bytes_ends_the_trial(fault: Fault) -> None:
     """A peer that failed once and then says "busy" or 404 is asked on by everybody; one that fails
     after that is avoided for twice as long as before, and is not excused by older answers."""
-    health = Health()
+    health = PeerHealth()
     health.failed(A, 0.0, fault)
     for now_s in (2.0, 2.5, 3.0):
         assert health.usable(A, now_s)
@@ -93,7 +93,7 @@ def test_an_answer_without_bytes_ends_the_trial(fault: Fault) -> None:
 
 def test_asking_a_good_peer_changes_nothing() -> None:
     """Only a peer that failed is on trial."""
-    health = Health()
+    health = PeerHealth()
     health.served(A, MIB, 0.1, 0.5)
     health.asked(A, 1.0)
     assert health.usable(A, 1.0)
@@ -102,7 +102,7 @@ def test_asking_a_good_peer_changes_nothing() -> None:
 def test_who_is_always_outrun_fails() -> None:
     """A few times in a row without a byte are a failure; a byte in between ends the row, and what
     was asked together counts once."""
-    health = Health()
+    health = PeerHealth()
     for n in range(1, OUTRUN):
         for _ in range(30):
             health.was_outrun(A, float(n), n + 0.5)
@@ -117,7 +117,7 @@ def test_who_is_always_outrun_fails() -> None:
 
 def test_to_be_outrun_on_trial_is_a_failure() -> None:
     """Who failed is not given a few more chances to hang."""
-    health = Health()
+    health = PeerHealth()
     health.failed(A, 0.0)
     health.asked(A, 1.0)
     health.was_outrun(A, 1.0, 2.0)
@@ -126,7 +126,7 @@ def test_to_be_outrun_on_trial_is_a_failure() -> None:
 
 def test_success_ends_the_backoff_and_flapping_does_not() -> None:
     """A served unit makes the peer usable at once; who failed often is avoided for longer again."""
-    health, now_s = Health(), 0.0
+    health, now_s = PeerHealth(), 0.0
     for _ in range(6):
         health.failed(A, now_s)
         now_s += avoided_s(health, now_s)
@@ -138,7 +138,7 @@ def test_success_ends_the_backoff_and_flapping_does_not() -> None:
 
 def test_wrong_bytes_are_not_forgiven_soon() -> None:
     """Quarantine lasts for minutes, whatever else the peer does, and doubles."""
-    health = Health()
+    health = PeerHealth()
     health.wrong(A, 0.0)
     health.wrong(A, 1.0)
     health.served(A, MIB, 0.1, 1.5)
@@ -151,7 +151,7 @@ def test_wrong_bytes_are_not_forgiven_soon() -> None:
 
 def test_probes_take_a_peer_down_and_up() -> None:
     """Probes that fail in a row take it down until one succeeds, which ends backoffs, too."""
-    health = Health()
+    health = PeerHealth()
     for n in range(PROBES_FAILED):
         assert health.usable(A, n)
         health.probed(A, False, n)
@@ -163,7 +163,7 @@ def test_probes_take_a_peer_down_and_up() -> None:
 
 def test_probes_that_succeed_do_not_excuse_failures() -> None:
     """Who answers probes and no requests stays avoided."""
-    health = Health()
+    health = PeerHealth()
     health.failed(A, 0.0)
     health.probed(A, True, 0.1)
     assert not health.usable(A, 0.2)
@@ -171,7 +171,7 @@ def test_probes_that_succeed_do_not_excuse_failures() -> None:
 
 def test_use_is_believed_before_probes() -> None:
     """Probes that fail now and then do not add up under a load that is served."""
-    health = Health()
+    health = PeerHealth()
     for n in range(10):
         health.probed(A, False, n)
         health.served(A, MIB, 0.1, n)
@@ -181,7 +181,7 @@ def test_use_is_believed_before_probes() -> None:
 def test_expected_times_follow_what_is_seen() -> None:
     """A peer of 10 ms and 100 MB/s, and a store of 50 ms and 80 MB/s, are known after a while;
     another peer is thought to be like those that are known."""
-    health = Health()
+    health = PeerHealth()
     for _ in range(100):
         health.began(A, 0.01)
         health.served(A, 8 * MIB, 0.01 + 8 * MIB / 100e6, 1.0)
@@ -196,7 +196,7 @@ def test_expected_times_follow_what_is_seen() -> None:
 def test_a_change_is_told_once() -> None:
     """Whoever wants to know hears of a state when it begins, and not of each failure in it."""
     told: list[tuple[str, str, str]] = []
-    health = Health(on_change=lambda *what: told.append(what))
+    health = PeerHealth(on_change=lambda *what: told.append(what))
     for n in range(5):
         health.failed(A, n, Fault.LATE, f"silent for {n} s")
     health.served(A, MIB, 0.1, 5.0)
@@ -219,7 +219,7 @@ def test_nobody_in_quarantine_is_told_as_well() -> None:
     """Answers that were under way when wrong bytes came, later failures and probes change nothing
     of what is told, until the quarantine is over and the peer shows that it is well."""
     told: list[tuple[str, str, str]] = []
-    health = Health(on_change=lambda *what: told.append(what))
+    health = PeerHealth(on_change=lambda *what: told.append(what))
     health.wrong(A, 0.0, "lies")
     health.served(A, MIB, 0.1, 1.0)
     health.failed(A, 2.0, Fault.UNREACHABLE, "reset")
@@ -238,7 +238,7 @@ def test_nobody_in_quarantine_is_told_as_well() -> None:
 def test_a_fault_is_told_as_long_as_the_peer_is_avoided() -> None:
     """A peer that answers probes and fails in use is not told as well while nobody asks it; one
     that answers a signed probe refuses no more, and is asked at once."""
-    health = Health()
+    health = PeerHealth()
     health.failed(A, 0.0, Fault.UNREACHABLE, "reset")
     health.probed(A, True, 0.5)
     assert health.standing(A, 0.5).state == Fault.UNREACHABLE
@@ -252,7 +252,7 @@ def test_a_fault_is_told_as_long_as_the_peer_is_avoided() -> None:
 
 def test_how_things_stand() -> None:
     """State, reason, when it was heard of, what came and went, and the last error also later."""
-    health = Health()
+    health = PeerHealth()
     assert health.standing(A, 0.0).state == WELL
     assert health.standing(A, 0.0).seen_ago_s is None
     health.served(A, 1000, 0.1, 10.0)
@@ -274,7 +274,7 @@ def test_who_refuses_is_well_when_it_answers() -> None:
     """Any answer to a signed request shows that the peer trusts this node; it does not excuse a
     peer that was late."""
     for fault, state in ((Fault.REFUSING, WELL), (Fault.LATE, Fault.LATE)):
-        health = Health()
+        health = PeerHealth()
         health.failed(A, 0.0, fault, "why")
         health.answered(A, 0.5)
         assert health.standing(A, 0.5).state == state
@@ -282,7 +282,7 @@ def test_who_refuses_is_well_when_it_answers() -> None:
 
 def test_memory_is_bounded() -> None:
     """Of more peers than fit, those heard of last are remembered."""
-    health = Health(peers_max=10)
+    health = PeerHealth(peers_max=10)
     for n in range(100):
         health.failed(f"{n}:1", 0.0)
     assert [n for n in range(100) if not health.usable(f"{n}:1", 0.5)] == list(range(90, 100))
@@ -297,7 +297,7 @@ def test_who_is_told_as_well_is_asked(history: list[tuple[str, Fault, bool, floa
     """Whatever happened in whatever order: a peer that is told as well may be asked, or is on
     trial; and what the log said last is what the status shows."""
     told = [WELL]
-    health, now_s = Health(on_change=lambda _address, state, _why: told.append(state)), 1.0
+    health, now_s = PeerHealth(on_change=lambda _address, state, _why: told.append(state)), 1.0
     for event, fault, ok, wait_s in history:
         now_s += wait_s
         match event:
@@ -327,7 +327,7 @@ events = st.sampled_from(["failed", "asked", "served", "up", "down"])
 @given(st.lists(st.tuples(events, st.floats(0.0, 100.0)), max_size=40))
 def test_nobody_is_avoided_forever(history: list[tuple[str, float]]) -> None:
     """Whatever happened, a peer whose probes succeed is usable within the longest backoff."""
-    health, now_s = Health(), 0.0
+    health, now_s = PeerHealth(), 0.0
     for event, wait_s in history:
         now_s += wait_s
         match event:

@@ -1,0 +1,155 @@
+"""``lodefs mounts`` and ``lodefs unmount``."""
+
+from __future__ import annotations
+
+import functools
+import os
+import shlex
+from contextlib import suppress
+from typing import NamedTuple
+
+import click
+import msgspec
+
+from lodefs.chunkstore.errors import LodefsError
+from lodefs.chunkstore.format.names import Spec
+from lodefs.cli import exit_codes, text
+from lodefs.cli.options import examples, json_option, session_command, write_json, write_line
+from lodefs.mount.lifecycle.handover import State
+from lodefs.mount.lifecycle.mounter import Mounted, Unmounted, list_mounts, state_of
+from lodefs.mount.lifecycle.mounter import unmount as unmount_directory
+from lodefs.settings.session import Session
+
+PROXY_TIMEOUT_S = 2.0  # for the proxy of a mount that is listed
+USERS_SHOWN_MAX = 5
+
+
+@click.command(epilog=examples("lodefs unmount /mnt/flickr30k"))
+@click.argument("directories", metavar="DIR...", type=click.Path(), nargs=-1, required=True)
+@session_command()
+def unmount(session: Session, directories: tuple[str, ...]) -> None:
+    """Unmount directories. A mount in use goes out of sight, and ends with its last user."""
+    for directory in directories:
+        try:
+            done = unmount_directory(directory)
+        except LodefsError as error:  # go on with the others
+            session.exit_code = exit_codes.code_of(error)
+            click.echo(f"lodefs: error: {text.escaped(str(error))}", err=True)
+            continue
+        if done.lazy:
+            click.echo(
+                f"lodefs: {text.escaped(directory)} is still in use{_users(done)}; it is out of "
+                "sight, and ends with its last user",
+                err=True,
+            )
+
+
+def _users(done: Unmounted) -> str:
+    """The processes that use a mount, as far as this user may see them."""
+    if not done.users:
+        return " (by a process that this user cannot see, or in another mount namespace)"
+    shown = [f"{text.escaped(user.name)} (process {user.pid})" for user in done.users]
+    more = len(shown) - USERS_SHOWN_MAX
+    rest = f" and {text.count(more, 'more process')}" if more > 0 else ""
+    return f" by {', '.join(shown[:USERS_SHOWN_MAX])}{rest}"
+
+
+@click.command(epilog=examples("lodefs mounts", "lodefs mounts --json | jq -r .mountpoint"))
+@json_option
+@session_command()
+def mounts(session: Session, as_json: bool) -> None:
+    """List the mounts of this machine that this process sees, and whether their proxies answer."""
+    for one in mount_listings():
+        if as_json:
+            write_json(one.as_json())
+        else:
+            write_line(one.line(session))
+
+
+class MountListing(NamedTuple):
+    """A mount of this machine and the state that its process reports. ``proxy_answers``: None if no
+    proxy is known."""
+
+    mounted: Mounted
+    state: State | None
+    proxy_answers: bool | None
+
+    def line(self, session: Session) -> str:
+        """For people."""
+        if self.state is None or self.proxy_answers is not False:
+            return line_of(self.mounted)
+        return f"{line_of(self.mounted)}, {_proxy_gone(session, self.mounted, self.state.proxy)}"
+
+    def as_json(self) -> dict[str, object]:
+        """For scripts."""
+        state = self.state
+        traffic = None if state is None else state.traffic
+        return {
+            **json_of(self.mounted),
+            "proxy": None if state is None else state.proxy or None,
+            "proxy_answers": self.proxy_answers,
+            "traffic": None if traffic is None else msgspec.structs.asdict(traffic),
+        }
+
+
+def mount_listings() -> list[MountListing]:
+    """The mounts that this process sees, and whether their proxies answer: each is asked once."""
+    from lodefs.proxies.own_proxy import ready
+
+    answers = functools.cache(lambda url: ready(url, PROXY_TIMEOUT_S))
+    found = []
+    for mounted in list_mounts():
+        state = _state(mounted)
+        proxy = state.proxy if state is not None else ""
+        found.append(MountListing(mounted, state, answers(proxy) if proxy else None))
+    return found
+
+
+def _state(mounted: Mounted) -> State | None:
+    """The state that a mount's process reports; None if none does."""
+    if mounted.pid:
+        with suppress(LodefsError):
+            return state_of(mounted.mountpoint)
+    return None
+
+
+def _proxy_gone(session: Session, mounted: Mounted, proxy: str) -> str:
+    """The words for a mount whose proxy does not answer, with the way out."""
+    from lodefs.proxies.own_proxy import is_own
+
+    if is_own(session, proxy):
+        place = text.escaped(shlex.quote(mounted.mountpoint))
+        return f"its proxy does not answer: `lodefs mount --take-over {place}` starts it again"
+    return f"its proxy {text.escaped(proxy)} does not answer: start it again (`lodefs serve`)"
+
+
+def line_of(mounted: Mounted) -> str:
+    """A mount for people."""
+    spec = Spec(mounted.repo, mounted.commit[:12], mounted.path)
+    state = f"process {mounted.pid}" if mounted.pid else "does not answer"
+    if mounted.passthrough:
+        state += f"  {_read_path(mounted.passthrough)}"
+    if not mounted.supervised:
+        state += ", without a supervisor: lodefs mount --take-over starts one"
+    return f"{text.escaped(mounted.mountpoint)}  {text.escaped(str(spec))}  {state}"
+
+
+def _read_path(passthrough: str) -> str:
+    """Who reads large files of a mount: the kernel, or lodefs, and why."""
+    state, _, reason = passthrough.partition(": ")
+    if state == "on":
+        return "the kernel reads large files itself (passthrough)"
+    return f"read through lodefs (no passthrough: {reason})"
+
+
+def json_of(mounted: Mounted) -> dict[str, object]:
+    """A mount for scripts."""
+    return {
+        "mountpoint": text.percent_encoded(os.fsencode(mounted.mountpoint)),
+        "repo": mounted.repo,
+        "commit": mounted.commit,
+        "path": text.percent_encoded(mounted.path),
+        "pid": mounted.pid,
+        "passthrough": mounted.passthrough or None,
+        "supervised": mounted.supervised,
+    }

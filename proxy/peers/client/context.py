@@ -1,0 +1,38 @@
+"""What asking other nodes and answering them share: made once for a node, and passed on whole."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from lodefs.proxy.peers.client.connection_pool import ConnectionPool
+from lodefs.proxy.peers.client.rate_limit import RateLimiter
+from lodefs.proxy.peers.membership.peer import Peer
+from lodefs.proxy.peers.membership.peer_health import PeerHealth
+from lodefs.proxy.peers.membership.peer_standing import log_change
+from lodefs.proxy.peers.security.request_signing import Authenticator
+
+
+def _logged_health() -> PeerHealth:
+    return PeerHealth(on_change=log_change)
+
+
+@dataclass(frozen=True, slots=True)
+class PeerContext:
+    """For any thread. ``members`` and ``own_addresses``: as of Cluster. ``upload`` and
+    ``download`` limit the bytes to peers and from them."""
+
+    members: Callable[[], Sequence[Peer]]
+    own_addresses: Callable[[], Sequence[str]]
+    authenticator: Authenticator
+    connections: ConnectionPool
+    health: PeerHealth = field(default_factory=_logged_health)
+    upload: RateLimiter = field(default_factory=RateLimiter)
+    download: RateLimiter = field(default_factory=RateLimiter)
+    clock_s: Callable[[], float] = time.monotonic
+
+    def others(self) -> list[str]:
+        """The addresses of all members but this node."""
+        own = self.own_addresses()
+        return [peer.address for peer in self.members() if peer.address not in own]
