@@ -78,7 +78,7 @@ class DirectReader:
 
     def children(self, ino: int, after: bytes, limit: int) -> Page:
         """As of Reader."""
-        found = self._ask(lambda view: view.children(ino, after, limit))
+        found = self._ask(lambda view: view.children(ino, after, limit), eager=True)
         return self._client.children(ino, after, limit) if found is None else found
 
     def read(self, ino: int, first: int, size_bytes: int) -> Buffer:
@@ -97,8 +97,8 @@ class DirectReader:
         nothing.
 
         ``eager``: have news looked for where it did not know; they come too late for this
-        question, since after a walk they are many. Names need none: the kernel remembers what the
-        proxy says of them, while bytes may be asked for often.
+        question, but for the next ones: bytes are asked for often, and directories are loaded ahead
+        of a walk. Single names need none: the kernel remembers what the proxy says of them.
         """
         view = self._nearby.view
         if view is None:

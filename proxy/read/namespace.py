@@ -1,7 +1,7 @@
-"""Snapshots and their entries: from the node's index, loaded from the store a directory at a time.
+"""Snapshots and their entries: from the node's index, loaded from the store when they are needed.
 
-All rows of a directory's children are written before the mark that it is loaded. What the node
-knows needs no store, also after a restart. Inode numbers are derived from paths (inodes.py).
+What the node knows needs no store, also after a restart. Inode numbers are derived from paths
+(inodes.py).
 """
 
 from __future__ import annotations
@@ -9,37 +9,27 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Hashable, Sequence
-from itertools import islice
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
 
-from lodefs.chunkstore.errors import Corrupt, DeadlineExceeded, LodefsError, NotADirectory, NotFound
+from lodefs.chunkstore.errors import NotADirectory, NotFound
 from lodefs.chunkstore.format.inodes import ROOT_INO, child_ino
 from lodefs.chunkstore.format.names import ID_BYTES, CommitId, Spec, is_commit_prefix, split_path
-from lodefs.chunkstore.format.tree import Entry as TreeEntry
-from lodefs.chunkstore.format.tree import Kind
 from lodefs.chunkstore.nodeapi.wire import Node, Page, Snapshot
 from lodefs.chunkstore.nodecache import name_rows
-from lodefs.chunkstore.nodecache.kv import KeyValues, Row
+from lodefs.chunkstore.nodecache.kv import KeyValues
 from lodefs.chunkstore.nodecache.layout import SNAPSHOTS
 from lodefs.chunkstore.nodecache.name_rows import EntryRow
-from lodefs.chunkstore.repo.pack_reader import check_tree
 from lodefs.chunkstore.repo.store import Store
 from lodefs.proxy.cache.overflow_rows import Unwritten
-from lodefs.proxy.read.tree_budget import TreeRoom
+from lodefs.proxy.read.directory_loader import DirectoryLoader
+from lodefs.proxy.read.directory_rows import DirectoryRows, name_of
 from lodefs.proxy.read.tree_source import Outcome, Trees
-from lodefs.proxy.read.walk_prefetch import Walks
-from lodefs.proxy.runtime.counters import Counter, Meter
+from lodefs.proxy.runtime.counters import Meter
 from lodefs.proxy.runtime.thread_pools import Pools
-
-K = TypeVar("K", bound=Hashable)
-T = TypeVar("T")
 
 RESOLVED_FOR_S = 1.0  # how old the answer for a branch may be
 RESOLVED_MAX = 1024
 SNAPSHOTS_MAX = 1024  # in memory
-ROWS_MAX = 4096  # in one write
-WALK_ROWS_MAX = 16  # of children that are looked at for a walk: 4,096 entries
 
 
 class Namespace:
@@ -57,20 +47,15 @@ class Namespace:
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
-        self._trees = trees
         self._kv = Unwritten(kv)
+        self._rows = DirectoryRows(self._kv)
+        self._loader = DirectoryLoader(self._rows, trees, pools, meter, deadline_s=deadline_s)
         self._pools = pools
-        self._meter = meter
         self._deadline_s = deadline_s
         self._clock_s = clock_s
         self._resolved: OrderedDict[tuple[str, str], tuple[float, Snapshot]] = OrderedDict()
         self._snapshots: OrderedDict[tuple[str, str], Snapshot] = OrderedDict()
         self._resolving: dict[tuple[str, str], asyncio.Task[Snapshot]] = {}
-        self._walks = Walks()
-        # one request asks for the same row several times, and rows never change
-        self._last_row: tuple[bytes, EntryRow | None] = (b"", None)
-        self._loading: dict[tuple[str, int], asyncio.Task[None]] = {}
-        self._room = TreeRoom(deadline_s=deadline_s)
 
     # --- snapshots
 
@@ -84,7 +69,16 @@ class Namespace:
         found = self._resolved.get(key)
         if found is not None and self._clock_s() - found[0] < RESOLVED_FOR_S:
             return found[1]
-        return await _shared(self._resolving, key, lambda: self._resolve(repo, rev))
+        task = self._resolving.get(key)
+        if task is None:
+            task = self._resolving[key] = asyncio.create_task(self._resolve(repo, rev))
+            task.add_done_callback(lambda task: self._resolved_once(key, task))
+        return await asyncio.shield(task)
+
+    def _resolved_once(self, key: tuple[str, str], task: asyncio.Task[Snapshot]) -> None:
+        del self._resolving[key]
+        if not task.cancelled():
+            task.exception()  # seen, also if nobody waits any more
 
     async def _resolve(self, repo: str, rev: str) -> Snapshot:
         what = f"revision {rev} of {repo}"
@@ -145,19 +139,8 @@ class Namespace:
     # --- entries
 
     def row(self, snapshot: Snapshot, ino: int) -> EntryRow:
-        """The row of an entry, segments included. NotFound where the node has not seen it."""
-        key = name_rows.entry_key(_key(snapshot), ino)
-        last_key, last = self._last_row
-        if last is not None and last_key == key:
-            return last
-        value = self._kv.get(key)
-        if value is None:
-            raise NotFound(
-                f"inode {ino} of {snapshot.repo}@{snapshot.commit} was never looked up here"
-            )
-        row = name_rows.decode_entry_row(value)
-        self._last_row = (key, row)
-        return row
+        """The row of an entry, segments included. NotFound if the node has not seen it."""
+        return self._rows.row(snapshot, ino)
 
     async def entry(self, snapshot: Snapshot, path: bytes) -> Node:
         """The entry at a path. NotFound, NotADirectory, InvalidInput."""
@@ -197,128 +180,33 @@ class Namespace:
         """A directory's child: one look at the index once the directory is loaded."""
         ino = child_ino(parent, name)
         found = self._child(snapshot, ino, parent, name)
-        if found is None and await self._ensure_loaded(snapshot, parent):
+        if found is None and await self._loader.ensure(snapshot, parent):
             found = self._child(snapshot, ino, parent, name)
         if found is None:
-            raise NotFound(f"{name!r} is not in directory {parent} of {_name(snapshot)}")
+            raise NotFound(f"{name!r} is not in directory {parent} of {name_of(snapshot)}")
         return found
 
     def _child(self, snapshot: Snapshot, ino: int, parent: int, name: bytes) -> Node | None:
         """What has the number, unless that is another child, which loading finds out."""
-        value = self._kv.get(name_rows.entry_key(_key(snapshot), ino))
-        row = None if value is None else name_rows.decode_entry_row(value)
+        row = self._rows.find(snapshot, ino)
         if row is None or row.name != name or row.parent != parent:
             return None
         return name_rows.node_of(ino, row.parent, row)
 
     async def children(self, snapshot: Snapshot, ino: int, *, after: bytes, limit: int) -> Page:
         """Children by name, after a name, at most ``limit``. NotADirectory, NotFound."""
-        await self._ensure_loaded(snapshot, ino)
-        page = await self._pools.disk.run(self._page, snapshot, ino, after, limit)
-        if not page.more and ino != ROOT_INO:
-            await self._walked(snapshot, ino)
-        return page
-
-    def _page(self, snapshot: Snapshot, ino: int, after: bytes, limit: int) -> Page:
-        prefix = name_rows.children_prefix(_key(snapshot), ino)
-        rows = self._kv.scan(prefix, after=prefix + after)
-        return name_rows.page_of((value for _, value in rows), after, limit)
-
-    async def _walked(self, snapshot: Snapshot, ino: int) -> None:
-        """A directory was listed to its end. If somebody walks, the next one is loaded while they
-        look at this one."""
-        parent = self.row(snapshot, ino).parent
-        key = (snapshot.commit, parent)
-        if not self._walks.knows(key):
-            among = await self._pools.disk.run(self._directories, snapshot, parent)
-            self._walks.begin(key, among)
-        following = self._walks.listed(key, ino)
-        if following is not None:
-            self._load_ahead(snapshot, following)
-
-    def _directories(self, snapshot: Snapshot, ino: int) -> list[int]:
-        """The directories among the first children of a directory."""
-        rows = islice(self._kv.scan(name_rows.children_prefix(_key(snapshot), ino)), WALK_ROWS_MAX)
-        pages = (name_rows.decode_page(value) for _, value in rows)
-        return [node.ino for page in pages for node in page if node.kind == Kind.DIRECTORY]
-
-    def _load_ahead(self, snapshot: Snapshot, ino: int) -> None:
-        if self._kv.get(name_rows.loaded_key(_key(snapshot), ino)) is None:
-            row = self.row(snapshot, ino)
-            _begun(self._loading, (snapshot.commit, ino), lambda: self._load(snapshot, ino, row))
+        await self._loader.ensure(snapshot, ino)
+        return await self._pools.disk.run(self._rows.page, snapshot, ino, after, limit)
 
     def path(self, snapshot: Snapshot, node: Node) -> bytes:
         """The path of an entry, for messages; as much of it as the node knows."""
-        names = [node.name] if node.ino != ROOT_INO else []
-        parent = node.parent
-        while parent != ROOT_INO and names:
-            try:
-                row = self.row(snapshot, parent)
-            except LodefsError:
-                return b".../" + b"/".join(reversed(names))
-            names.append(row.name)
-            parent = row.parent
-        return b"/".join(reversed(names))
-
-    # --- whole directories
+        return self._rows.path(snapshot, node.ino, node.name, node.parent)
 
     async def directories(
         self, snapshot: Snapshot, inos: Sequence[int], *, from_store: bool = True
     ) -> list[Outcome]:
-        """All entries of many directories, segments included, in their order; of those that cannot
-        be read, why. What was not loaded is (or, where not ``from_store``, counts as empty).
-        Unavailable, DeadlineExceeded, Denied."""
-        found = await self._pools.disk.run(self._known_entries, snapshot, inos)
-        missing = [n for n, entries in enumerate(found) if entries is None]
-        if missing and from_store:
-            self._meter.add(Counter.TREES_LOADED, len(missing))
-            entries = [name_rows.entry_of(self.row(snapshot, inos[n])) for n in missing]
-            what = f"{len(missing)} directories of {_name(snapshot)}"
-            async with self._room.of(sum(entry.size_bytes for entry in entries), what):
-                try:
-                    async with asyncio.timeout(self._deadline_s):
-                        read = await self._trees.read_all(entries)
-                except TimeoutError as error:
-                    late = f"{what} did not come within {self._deadline_s:g} s"
-                    raise DeadlineExceeded(late) from error
-                loaded = [(inos[n], outcome) for n, outcome in zip(missing, read, strict=True)]
-                kept = await self._pools.disk.run(self._keep_all, snapshot, loaded)
-            for n, outcome in zip(missing, kept, strict=True):
-                found[n] = outcome
-        return [[] if outcome is None else outcome for outcome in found]
-
-    def _known_entries(self, snapshot: Snapshot, inos: Sequence[int]) -> list[Outcome | None]:
-        found: list[Outcome | None] = []
-        for ino in inos:
-            try:
-                found.append(self._loaded_entries(snapshot, ino))
-            except Corrupt as error:
-                found.append(error)
-        return found
-
-    def _keep_all(self, snapshot: Snapshot, loaded: Sequence[tuple[int, Outcome]]) -> list[Outcome]:
-        kept: list[Outcome] = []
-        for ino, outcome in loaded:
-            try:
-                if not isinstance(outcome, LodefsError):
-                    self._keep_children(snapshot, ino, outcome)
-                kept.append(outcome)
-            except Corrupt as error:
-                kept.append(error)
-        return kept
-
-    def _loaded_entries(self, snapshot: Snapshot, ino: int) -> list[TreeEntry] | None:
-        """None where it was not loaded yet. Corrupt."""
-        key = _key(snapshot)
-        if self._kv.get(name_rows.loaded_key(key, ino)) is None:
-            return None
-        pages = self._kv.scan(name_rows.children_prefix(key, ino))
-        inos = [node.ino for _, page in pages for node in name_rows.decode_page(page)]
-        values = self._kv.get_many(name_rows.entry_keys(key, inos))
-        if None in values:
-            raise Corrupt(f"directory {ino} of {_name(snapshot)} lacks rows in the cache's index")
-        decode, entry_of = name_rows.decode_entry_row, name_rows.entry_of
-        return [entry_of(decode(value)) for value in values if value is not None]
+        """As of DirectoryLoader.read_all."""
+        return await self._loader.read_all(snapshot, inos, from_store=from_store)
 
     def known(self, repo: str) -> list[Snapshot]:
         """The snapshots of a repository that this node has met. For any thread."""
@@ -326,125 +214,6 @@ class Namespace:
         snapshots = (name_rows.decode_snapshot(value) for _, value in rows)
         return [snapshot for snapshot in snapshots if snapshot.repo == repo]
 
-    # --- loading
-
-    async def _ensure_loaded(self, snapshot: Snapshot, ino: int) -> bool:
-        """Loads a directory's children; False where that was done before."""
-        if self._kv.get(name_rows.loaded_key(_key(snapshot), ino)) is not None:
-            return False
-        row = self.row(snapshot, ino)
-        if row.kind != Kind.DIRECTORY:
-            raise NotADirectory(f"inode {ino} of {_name(snapshot)} is not a directory")
-        key = (snapshot.commit, ino)
-        await _shared(self._loading, key, lambda: self._load(snapshot, ino, row))
-        return True
-
-    async def _load(self, snapshot: Snapshot, ino: int, row: EntryRow) -> None:
-        self._meter.add(Counter.TREES_LOADED)
-        what = f"directory {row.name!r} of {_name(snapshot)}"
-        entry = name_rows.entry_of(row)
-        check_tree(entry)
-        async with self._room.of(entry.size_bytes, what):
-            try:
-                async with asyncio.timeout(self._deadline_s):
-                    entries = await self._trees.read(entry)
-            except TimeoutError as error:
-                late = f"{what} did not come within {self._deadline_s:g} s"
-                raise DeadlineExceeded(late) from error
-            except NotFound as error:
-                raise Corrupt(f"{_name(snapshot)}: {error}") from error
-            await self._pools.disk.run(self._keep_children, snapshot, ino, entries)
-
-    def _keep_children(self, snapshot: Snapshot, ino: int, entries: list[TreeEntry]) -> None:
-        """Writes the rows of a directory's children, then that they are all there."""
-        inos = [child_ino(ino, entry.name) for entry in entries]
-        key = _key(snapshot)
-        keys = name_rows.entry_keys(key, inos)
-        self._check_collisions(snapshot, ino, entries, inos, keys)
-        prefix = name_rows.children_prefix(key, ino)
-        rows: list[Row] = []
-        encode, node_of = name_rows.encode_entry_row, name_rows.node_of
-        for first in range(0, len(entries), name_rows.PAGE_NODES):
-            end = first + name_rows.PAGE_NODES
-            part = entries[first:end]
-            rows += zip(keys[first:end], [encode(ino, entry) for entry in part], strict=True)
-            nodes = [
-                node_of(child, ino, entry)
-                for child, entry in zip(inos[first:end], part, strict=True)
-            ]
-            rows.append((prefix + nodes[-1].name, name_rows.encode_page(nodes)))
-            if len(rows) >= ROWS_MAX:
-                self._kv.write(rows)
-                rows = []
-        self._kv.write([*rows, (name_rows.loaded_key(key, ino), b"")])
-
-    def _check_collisions(
-        self,
-        snapshot: Snapshot,
-        parent: int,
-        entries: list[TreeEntry],
-        inos: list[int],
-        keys: list[bytes],
-    ) -> None:
-        """Two entries of one snapshot with one number: Corrupt, with both paths."""
-        seen: dict[int, bytes] = {ROOT_INO: b""}
-        for ino, entry in zip(inos, entries, strict=True):
-            if ino in seen:
-                self._collision(snapshot, ino, (parent, seen[ino]), (parent, entry.name))
-            seen[ino] = entry.name
-        for first in range(0, len(inos), ROWS_MAX):
-            values = self._kv.get_many(keys[first : first + ROWS_MAX])
-            for ino, value in zip(inos[first : first + ROWS_MAX], values, strict=True):
-                if value is None:
-                    continue
-                row = name_rows.decode_entry_row(value)
-                if (row.parent, row.name) != (parent, seen[ino]):
-                    self._collision(snapshot, ino, (row.parent, row.name), (parent, seen[ino]))
-
-    def _collision(
-        self, snapshot: Snapshot, ino: int, one: tuple[int, bytes], two: tuple[int, bytes]
-    ) -> None:
-        paths = [
-            self.path(snapshot, Node(0, parent, name, 0, False, 0, b"", b""))  # noqa: FBT003
-            for parent, name in (one, two)
-        ]
-        raise Corrupt(
-            f"{paths[0]!r} and {paths[1]!r} of {_name(snapshot)} have the same inode number "
-            f"{ino}: rename one of them and push again"
-        )
-
-
-def _key(snapshot: Snapshot) -> bytes:
-    return name_rows.snapshot_key(bytes.fromhex(snapshot.commit))
-
-
-def _name(snapshot: Snapshot) -> str:
-    return f"{snapshot.repo}@{snapshot.commit[:12]}"
-
 
 def _is_commit_id(rev: str) -> bool:
     return len(rev) == 2 * ID_BYTES and is_commit_prefix(rev)
-
-
-async def _shared(
-    tasks: dict[K, asyncio.Task[T]], key: K, begin: Callable[[], Coroutine[Any, Any, T]]
-) -> T:
-    """The outcome of one task for all who want the same; none of them can cancel it."""
-    return await asyncio.shield(_begun(tasks, key, begin))
-
-
-def _begun(
-    tasks: dict[K, asyncio.Task[T]], key: K, begin: Callable[[], Coroutine[Any, Any, T]]
-) -> asyncio.Task[T]:
-    """The task that runs for ``key``, begun now where there is none."""
-    task = tasks.get(key)
-    if task is None:
-        task = tasks[key] = asyncio.create_task(begin())
-
-        def ended(task: asyncio.Task[T]) -> None:
-            tasks.pop(key, None)
-            if not task.cancelled():
-                task.exception()  # seen, also where nobody waits any more
-
-        task.add_done_callback(ended)
-    return task

@@ -24,10 +24,6 @@ Outcome = list[Entry] | LodefsError
 class Trees(Protocol):
     """Reads directories. Used from the event loop."""
 
-    async def read(self, entry: Entry) -> list[Entry]:
-        """The entries of a directory, by name. Corrupt, NotFound, Unavailable, Denied."""
-        ...
-
     async def read_all(self, entries: Sequence[Entry]) -> list[Outcome]:
         """The entries of many directories, in their order; of those that cannot be read, why.
         Unavailable, Denied."""
@@ -45,9 +41,6 @@ class StoreTrees:
         self._reader = reader
         self._pools = pools
         self._spoilt = spoilt
-
-    async def read(self, entry: Entry) -> list[Entry]:
-        return await self._pools.fetching(entry.size_bytes).run(self._read, entry)
 
     def _read(self, entry: Entry) -> list[Entry]:
         key = (entry.digest, entry.segments)
@@ -91,7 +84,7 @@ class CachedTrees:
         self._packs = packs
         self._pools = pools
 
-    async def read(self, entry: Entry) -> list[Entry]:
+    async def _read(self, entry: Entry) -> list[Entry]:
         check_tree(entry)
         data = bytearray()
         for segment in entry.segments:
@@ -115,6 +108,6 @@ class CachedTrees:
 
     async def _read_if_good(self, entry: Entry) -> Outcome:
         try:
-            return await self.read(entry)
+            return await self._read(entry)
         except UNREADABLE as error:
             return error

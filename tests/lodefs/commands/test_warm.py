@@ -182,8 +182,8 @@ def test_interrupted_it_ends_the_job(
 ) -> None:
     """Ctrl-C ends the job on the node, says so, and the exit code is a shell's."""
     proxy, node = served
-    upkeep = MemoryCacheControl()
-    monkeypatch.setattr(node, "_upkeep", upkeep)
+    control = MemoryCacheControl()
+    monkeypatch.setattr(node, "_cache_control", control)
 
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
@@ -192,7 +192,7 @@ def test_interrupted_it_ends_the_job(
     ran = lodefs("warm", REPO, LODEFS_PROXY=proxy.address)
     assert ran.code == 130
     assert "what was fetched stays: repeat the command" in ran.err
-    assert [status.state for status in upkeep.statuses.values()] == ["cancelled"]
+    assert [status.state for status in control.statuses.values()] == ["cancelled"]
 
 
 class Calls:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import random
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -10,9 +12,11 @@ import pytest
 from lodefs.chunkstore.errors import Corrupt, NotFound, Unavailable
 from lodefs.chunkstore.format import inodes
 from lodefs.chunkstore.format.names import CommitId
+from lodefs.chunkstore.format.tree import Entry, Kind
 from lodefs.chunkstore.objects.interface import Part
 from lodefs.proxy.fetch.known_damage import KEPT_FOR_S
-from lodefs.proxy.read import namespace as module
+from lodefs.proxy.read import directory_loader, directory_rows, namespace
+from lodefs.proxy.read.tree_source import Outcome
 from lodefs.proxy.runtime.counters import Counter
 from lodefs.proxy.service.store_node import StoreNode
 from tests.support.chunkstore.handmade import Files, Link, Program
@@ -105,7 +109,7 @@ def test_a_branch_moves_and_a_commit_does_not(tmp_path: Path) -> None:
         first = await node.snapshot(REPO, "main")
         second_id: CommitId = rig.maker.commit(REPO, {b"f": b"two"})
         assert (await node.snapshot(REPO, "main")) == first
-        now[0] += module.RESOLVED_FOR_S
+        now[0] += namespace.RESOLVED_FOR_S
         second = await node.snapshot(REPO, "main")
         assert second.commit == second_id.hex()
         assert second.root != first.root
@@ -143,7 +147,8 @@ def test_colliding_inode_numbers_are_found(
     def child_ino(parent: int, name: bytes) -> int:
         return 4711 if name in (b"one", b"two") else inodes.child_ino(parent, name)
 
-    monkeypatch.setattr(module, "child_ino", child_ino)
+    for module in (namespace, directory_rows, directory_loader):
+        monkeypatch.setattr(module, "child_ino", child_ino)
 
     async def run() -> None:
         async with rig.node() as node:
@@ -213,9 +218,41 @@ def test_a_full_disk_does_not_hide_directories(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_a_walk_finds_the_next_directory_loaded(tmp_path: Path) -> None:
-    """After two neighbours were listed, the third is loaded before anybody asks; no further one."""
-    rig = Rig(tmp_path, {b"%d/f" % n: b"x" for n in range(5)})
+async def at_rest(node: StoreNode) -> None:
+    """Returns when nothing is loaded ahead any more."""
+    await until(lambda: all(one.task is None for one in node._namespace._loader._ahead.values()))
+
+
+def test_a_walk_finds_directories_loaded(tmp_path: Path) -> None:
+    """After the second listing further ones are loaded before anybody asks, four times as many
+    with each miss; the store is read once for all of them."""
+    rig = Rig(tmp_path, {b"%02d/%d/f" % (n, m): b"x" for n in range(20) for m in range(3)})
+
+    async def run() -> None:
+        async with rig.node() as node:
+            snapshot = await node.snapshot(REPO, "main")
+            loaded = node.counts.values
+            page = await node.children(snapshot, 1, limit=100)
+            await node.children(snapshot, page.nodes[0].ino, limit=100)
+            await at_rest(node)
+            assert loaded[Counter.TREES_LOADED] == 2  # down a path is no walk
+            rig.reset()
+            await node.children(snapshot, page.nodes[1].ino, limit=100)
+            await at_rest(node)
+            assert loaded[Counter.TREES_LOADED] == 6
+            for child in page.nodes:
+                for below in (await node.children(snapshot, child.ino, limit=100)).nodes:
+                    assert names(await node.children(snapshot, below.ino, limit=9)) == [b"f"]
+                    await at_rest(node)
+            assert loaded[Counter.TREES_LOADED] == 81
+            assert rig.objects.gets <= 3
+
+    asyncio.run(run())
+
+
+def test_a_walk_goes_on_after_a_restart(tmp_path: Path) -> None:
+    """What was loaded in an earlier life is passed over; the rest is loaded ahead as ever."""
+    rig = Rig(tmp_path, {b"%02d/f" % n: b"x" for n in range(40)})
 
     async def run() -> None:
         async with rig.node() as node:
@@ -223,11 +260,65 @@ def test_a_walk_finds_the_next_directory_loaded(tmp_path: Path) -> None:
             page = await node.children(snapshot, 1, limit=100)
             for child in page.nodes[:2]:
                 await node.children(snapshot, child.ino, limit=100)
-            loaded = node.counts.values
-            await until(lambda: loaded[Counter.TREES_LOADED] == 4)  # the root and three more
-            await until(lambda: not node._namespace._loading)
-            rig.reset()
-            assert names(await node.children(snapshot, page.nodes[2].ino, limit=100)) == [b"f"]
-            await until(lambda: loaded[Counter.TREES_LOADED] == 5)
+            await at_rest(node)
+            assert node.counts.values[Counter.TREES_LOADED] == 6
+        async with rig.node() as node:
+            for child in page.nodes[10:14]:
+                await node.children(snapshot, child.ino, limit=100)
+                await at_rest(node)
+            for child in page.nodes:
+                assert names(await node.children(snapshot, child.ino, limit=9)) == [b"f"]
+                await at_rest(node)
+            assert node.counts.values[Counter.TREES_LOADED] == 40 - 5
+
+    asyncio.run(run())
+
+
+def test_a_spoiled_directory_is_no_harm_to_those_beside_it(tmp_path: Path) -> None:
+    """Of directories that are loaded together, one whose tree is wrong is refused when somebody
+    asks for it, and the others are there."""
+    rig = Rig(tmp_path, {b"%d/f" % n: b"x%d" % n for n in range(6)})
+
+    async def run() -> None:
+        async with rig.node() as node:
+            snapshot = await node.snapshot(REPO, "main")
+            page = await node.children(snapshot, 1, limit=100)
+            trees = node._namespace._loader._trees
+            read_all = trees.read_all
+
+            async def spoiled(entries: Sequence[Entry]) -> list[Outcome]:
+                found = await read_all(entries)
+                bad = Corrupt("zeros")
+                return [bad if e.name == b"3" else f for e, f in zip(entries, found, strict=True)]
+
+            trees.read_all = spoiled  # type: ignore[method-assign]
+            for child in page.nodes:
+                if child.name == b"3":
+                    with pytest.raises(Corrupt, match="zeros"):
+                        await node.children(snapshot, child.ino, limit=9)
+                else:
+                    assert names(await node.children(snapshot, child.ino, limit=9)) == [b"f"]
+                await at_rest(node)
+
+    asyncio.run(run())
+
+
+def test_many_walkers_load_each_directory_once(tmp_path: Path) -> None:
+    """Walks side by side, in different orders, read every directory's tree once."""
+    files: Files = {b"%02d/%d/%d/f" % (n, m, k): b"x" for n in range(9) for m in range(4) for k in range(3)}  # fmt: skip # noqa: E501
+    rig = Rig(tmp_path, files)
+
+    async def walk(node: StoreNode, ino: int, seed: int) -> int:
+        snapshot = await node.snapshot(REPO, "main")
+        children = list((await node.children(snapshot, ino, limit=100)).nodes)
+        random.Random(seed).shuffle(children)
+        below = [await walk(node, c.ino, seed) for c in children if c.kind == Kind.DIRECTORY]
+        return len(children) + sum(below)
+
+    async def run() -> None:
+        async with rig.node() as node:
+            found = await asyncio.gather(*(walk(node, 1, seed) for seed in range(8)))
+            assert set(found) == {9 + 36 + 108 + 108}
+            assert node.counts.values[Counter.TREES_LOADED] == 1 + 9 + 36 + 108
 
     asyncio.run(run())

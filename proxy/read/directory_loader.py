@@ -1,0 +1,237 @@
+"""Loading directories from the store into the node's index, once for all who want them.
+
+A directory that somebody asks for is loaded at once. If that was a step of a walk, the directories
+to which the walk will come are loaded behind it, many in one go (walk_policy.py): trees of a commit
+lie together in their packs, so that one read of the store brings hundreds of them, and mounts find
+their rows in the index without asking the proxy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from lodefs.chunkstore.errors import Corrupt, DeadlineExceeded, LodefsError, NotADirectory, NotFound
+from lodefs.chunkstore.format.inodes import ROOT_INO, child_ino
+from lodefs.chunkstore.format.tree import Entry as TreeEntry
+from lodefs.chunkstore.format.tree import Kind
+from lodefs.chunkstore.nodeapi.wire import Snapshot
+from lodefs.chunkstore.nodecache import name_rows
+from lodefs.chunkstore.nodecache.name_rows import EntryRow
+from lodefs.chunkstore.repo.pack_reader import check_tree
+from lodefs.proxy.read.directory_rows import DirectoryRows, name_of
+from lodefs.proxy.read.tree_budget import TreeRoom
+from lodefs.proxy.read.tree_source import Outcome, Trees
+from lodefs.proxy.read.walk_policy import Walk
+from lodefs.proxy.runtime.counters import Counter, Meter
+from lodefs.proxy.runtime.thread_pools import Pools
+
+WALKS_MAX = 64  # snapshots that are walked through at once
+ROUND_DIRECTORIES_MAX = 256  # loaded ahead in one go
+ROUND_SIZE_BYTES_MAX = 512 * 1024  # of their trees; a larger one comes when it is asked for
+
+log = logging.getLogger("lodefs.cache")
+
+
+class _Ahead:
+    """What is loaded ahead of the walk through one snapshot."""
+
+    def __init__(self) -> None:
+        self.walk = Walk()
+        self.left = 0  # directories that are still to be loaded
+        self.task: asyncio.Task[None] | None = None
+
+
+class DirectoryLoader:
+    """Loads directories of one store. Used from the event loop alone."""
+
+    def __init__(
+        self, rows: DirectoryRows, trees: Trees, pools: Pools, meter: Meter, *, deadline_s: float
+    ) -> None:
+        self._rows = rows
+        self._trees = trees
+        self._pools = pools
+        self._meter = meter
+        self._deadline_s = deadline_s
+        self._room = TreeRoom(deadline_s=deadline_s)
+        self._loading: dict[tuple[str, int], asyncio.Task[None]] = {}
+        self._ahead: OrderedDict[str, _Ahead] = OrderedDict()  # by commit
+
+    async def ensure(self, snapshot: Snapshot, ino: int) -> bool:
+        """Loads a directory's children; False if that was done before.
+
+        Raises: NotADirectory, NotFound (the node has not seen the number), Corrupt, Unavailable,
+        Denied, DeadlineExceeded.
+        """
+        if self._rows.is_loaded(snapshot, ino):
+            return False
+        row = self._rows.row(snapshot, ino)
+        if row.kind != Kind.DIRECTORY:
+            raise NotADirectory(f"inode {ino} of {name_of(snapshot)} is not a directory")
+        key = (snapshot.commit, ino)
+        coming = self._loading.get(key)
+        if coming is not None:
+            await asyncio.shield(coming)  # alone, or with others that are loaded ahead
+            if self._rows.is_loaded(snapshot, ino):
+                return True
+        task = self._loading.get(key)
+        if task is None:
+            task = asyncio.create_task(self._load(snapshot, ino, row))
+            self._register(snapshot, [ino], task)
+        await asyncio.shield(task)
+        return True
+
+    async def read_all(
+        self, snapshot: Snapshot, inos: Sequence[int], *, from_store: bool = True
+    ) -> list[Outcome]:
+        """All entries of many directories, segments included, in their order; of those that cannot
+        be read, why. What was not loaded is (or, unless ``from_store``, counts as empty).
+
+        Raises: Unavailable, DeadlineExceeded, Denied.
+        """
+        found = await self._pools.disk.run(self._known_entries, snapshot, inos)
+        missing = [n for n, entries in enumerate(found) if entries is None]
+        if missing and from_store:
+            entries = [name_rows.entry_of(self._rows.row(snapshot, inos[n])) for n in missing]
+            what = f"{len(missing)} directories of {name_of(snapshot)}"
+            async with self._room.of(sum(entry.size_bytes for entry in entries), what):
+                read = await self._read(entries, what)
+                loaded = [(inos[n], outcome) for n, outcome in zip(missing, read, strict=True)]
+                kept = await self._pools.disk.run(self._keep_each, snapshot, loaded)
+            for n, outcome in zip(missing, kept, strict=True):
+                found[n] = outcome
+        return [[] if outcome is None else outcome for outcome in found]
+
+    def _known_entries(self, snapshot: Snapshot, inos: Sequence[int]) -> list[Outcome | None]:
+        found: list[Outcome | None] = []
+        for ino in inos:
+            try:
+                found.append(self._rows.entries(snapshot, ino))
+            except Corrupt as error:
+                found.append(error)
+        return found
+
+    def _keep_each(
+        self, snapshot: Snapshot, loaded: Sequence[tuple[int, Outcome]]
+    ) -> list[Outcome]:
+        kept: list[Outcome] = []
+        for ino, outcome in loaded:
+            try:
+                if not isinstance(outcome, LodefsError):
+                    self._rows.write(snapshot, [(ino, outcome)])
+                kept.append(outcome)
+            except Corrupt as error:
+                kept.append(error)
+        return kept
+
+    # --- one directory
+
+    async def _load(self, snapshot: Snapshot, ino: int, row: EntryRow) -> None:
+        entry = name_rows.entry_of(row)
+        what = f"directory {entry.name!r} of {name_of(snapshot)}"
+        check_tree(entry)
+        ahead = self._ahead_of(snapshot)
+        is_known = ino in ahead.walk or ino == ROOT_INO
+        count = ahead.walk.miss(ino, row.parent)
+        if not is_known:  # it was seen in another life of the proxy
+            siblings = await self._pools.disk.run(self._rows.directories_from, snapshot, ino)
+            ahead.walk.put_first(siblings)
+        async with self._room.of(entry.size_bytes, what):
+            (outcome,) = await self._read([entry], what)
+            if isinstance(outcome, NotFound):
+                raise Corrupt(f"{name_of(snapshot)}: {outcome}") from outcome
+            if isinstance(outcome, LodefsError):
+                raise outcome
+            await self._pools.disk.run(self._rows.write, snapshot, [(ino, outcome)])
+        ahead.walk.loaded(ino, _directories(ino, outcome))
+        self._load_ahead(snapshot, ahead, count - 1)
+
+    async def _read(self, entries: Sequence[TreeEntry], what: str) -> list[Outcome]:
+        self._meter.add(Counter.TREES_LOADED, len(entries))
+        try:
+            async with asyncio.timeout(self._deadline_s):
+                return await self._trees.read_all(entries)
+        except TimeoutError as error:
+            late = f"{what} did not come within {self._deadline_s:g} s"
+            raise DeadlineExceeded(late) from error
+
+    def _register(self, snapshot: Snapshot, inos: Sequence[int], task: asyncio.Task[None]) -> None:
+        """Has those who want one of the directories wait for the task."""
+        keys = [(snapshot.commit, ino) for ino in inos]
+        self._loading |= dict.fromkeys(keys, task)
+
+        def ended(task: asyncio.Task[None]) -> None:
+            for key in keys:
+                del self._loading[key]
+            if not task.cancelled():
+                task.exception()  # seen, also if nobody waits any more
+
+        task.add_done_callback(ended)
+
+    # --- ahead of a walk
+
+    def _ahead_of(self, snapshot: Snapshot) -> _Ahead:
+        ahead = self._ahead.setdefault(snapshot.commit, _Ahead())
+        self._ahead.move_to_end(snapshot.commit)
+        if len(self._ahead) > WALKS_MAX:
+            self._ahead.popitem(last=False)
+        return ahead
+
+    def _load_ahead(self, snapshot: Snapshot, ahead: _Ahead, count: int) -> None:
+        """Loads ``count`` directories of the frontier. If that goes on already, it goes on with
+        those that the last miss has put first."""
+        if ahead.task is None and count:
+            ahead.left = count
+            ahead.task = asyncio.create_task(self._run_ahead(snapshot, ahead))
+
+    async def _run_ahead(self, snapshot: Snapshot, ahead: _Ahead) -> None:
+        try:
+            while ahead.left > 0:
+                inos = ahead.walk.take(min(ahead.left, ROUND_DIRECTORIES_MAX))
+                inos = [ino for ino in inos if (snapshot.commit, ino) not in self._loading]
+                if not inos:
+                    break
+                ahead.left -= len(inos)
+                task = asyncio.create_task(self._load_round(snapshot, ahead.walk, inos))
+                self._register(snapshot, inos, task)
+                await task
+        except LodefsError as error:
+            log.info("directories are not loaded ahead: %s", error)
+        finally:
+            ahead.task = None
+
+    async def _load_round(self, snapshot: Snapshot, walk: Walk, inos: list[int]) -> None:
+        missing, there = await self._pools.disk.run(self._rows.unloaded, snapshot, inos)
+        fit = _fitting([entry.size_bytes for _, entry in missing])
+        walk.put_first(ino for ino, _ in missing[fit:])
+        missing = [one for one in missing[:fit] if one[1].size_bytes <= ROUND_SIZE_BYTES_MAX]
+        entries = [entry for _, entry in missing]
+        what = f"{len(missing)} directories of {name_of(snapshot)}"
+        async with self._room.of(sum(entry.size_bytes for entry in entries), what):
+            read = await self._read(entries, what)
+            good = [
+                (ino, outcome)
+                for (ino, _), outcome in zip(missing, read, strict=True)
+                if not isinstance(outcome, LodefsError)
+            ]
+            await self._pools.disk.run(self._rows.write, snapshot, good)
+        below = [*there, *((ino, _directories(ino, children)) for ino, children in good)]
+        for ino, directories in reversed(below):
+            walk.loaded(ino, directories)
+
+
+def _fitting(sizes_bytes: Sequence[int]) -> int:
+    """How many of the first trees are loaded in one round: one at least."""
+    total_bytes = 0
+    for n, size_bytes in enumerate(sizes_bytes):
+        total_bytes += size_bytes
+        if n and total_bytes > ROUND_SIZE_BYTES_MAX:
+            return n
+    return len(sizes_bytes)
+
+
+def _directories(ino: int, entries: Sequence[TreeEntry]) -> list[int]:
+    """The numbers of the directories among a directory's children."""
+    return [child_ino(ino, entry.name) for entry in entries if entry.kind is Kind.DIRECTORY]
