@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import select
 import signal
 import socket
 import subprocess
@@ -21,97 +20,20 @@ import pytest
 
 import lodefs
 from lodefs.chunkstore.errors import DeadlineExceeded, InUse, LodefsError, Unavailable
-from lodefs.mount.kernel import mount_syscalls, mount_table
-from lodefs.mount.lifecycle import control_socket, handover, mounter, process_scan, resources, spawn
-from lodefs.mount.mount_spec import MountRequest, TakeOver
+from lodefs.mount.lifecycle import control_socket, mounter, process_scan, resources, spawn
+from lodefs.mount.mount_spec import TakeOver
 from lodefs.mount.node import helper_client as nurseries
 from lodefs.mount.node import helper_requests
 from lodefs.mount.node.helper_client import Nursery
-from lodefs.mount.node.helper_process import Ticket
-from lodefs.mount.options import MountOptions
 from lodefs.mount.shm.traffic_counters import Traffic
 from tests.support.mount.fake_proxy import FakeProxy
-from tests.support.mount.mounts import SAMPLE, WAIT_S, alive, hold_reads, until, workers_of
+from tests.support.mount.mounts import WAIT_S, alive, hold_reads, until, workers_of
+from tests.support.mount.places import Places, processes_of
 
 pytestmark = [pytest.mark.fuse, pytest.mark.slow]
 
 MANY = 16
 END_TIMEOUT_S = 0.2  # for the processes of a mount that is gone
-
-
-def processes_of(mounted: mount_table.Mount) -> list[int]:
-    """The supervisor of a mount, and its workers; none where nobody answers."""
-    place = control_socket.find(mounted.device, resources.folders())
-    try:
-        assert place is not None
-        supervisor = handover.state_of(place).pid
-    except (AssertionError, LodefsError):
-        return []
-    return [supervisor, *workers_of(supervisor)]
-
-
-class Places:
-    """Directories to mount on, and what orders name them."""
-
-    def __init__(self, folder: Path, proxy: FakeProxy) -> None:
-        self._folder = folder
-        self._proxy = proxy
-        self._pid_fds: dict[str, list[int]] = {}  # of processes, by their mount's place
-
-    def new(self, name: str) -> str:
-        """An empty directory."""
-        path = self._folder / name
-        path.mkdir()
-        return str(path)
-
-    def mount(self, place: str) -> MountRequest:
-        """The order to mount the sample there."""
-        return MountRequest(
-            MountOptions(
-                repo="demo",
-                rev=SAMPLE.snapshot.commit,
-                mountpoint=place,
-                proxy=self._proxy.address,
-                log_path=str(self._folder / "mount.log"),
-                workers=2,
-                threads=4,
-            )
-        )
-
-    def mounted(self) -> list[mount_table.Mount]:
-        """What is mounted in the folder."""
-        found = [m for m in mount_table.read_table() if m.mountpoint.startswith(str(self._folder))]
-        for one in found:
-            if one.mountpoint not in self._pid_fds:
-                self._pid_fds[one.mountpoint] = list(map(os.pidfd_open, processes_of(one)))
-        return found
-
-    def processes(self) -> int:
-        """How many processes of mounts that were seen have not ended."""
-        pid_fds = [fd for fds in self._pid_fds.values() for fd in fds]
-        return len(pid_fds) - len(select.select(pid_fds, [], [], 0)[0])
-
-    def close(self) -> None:
-        """Leave nothing behind."""
-        for found in self.mounted():
-            mount_syscalls.detach(found.mountpoint, lazy=True, abort=True)
-        until(lambda: not self.processes())
-        for pid_fds in self._pid_fds.values():
-            for pid_fd in pid_fds:
-                os.close(pid_fd)
-
-
-@pytest.fixture
-def nursery() -> Iterator[Nursery]:
-    with Nursery() as made:
-        yield made
-
-
-@pytest.fixture
-def places(tmp_path: Path, proxy: FakeProxy) -> Iterator[Places]:
-    made = Places(tmp_path, proxy)
-    yield made
-    made.close()
 
 
 def children() -> set[int]:
@@ -161,95 +83,6 @@ def test_a_late_order_is_taken_back(nursery: Nursery, places: Places, proxy: Fak
     go.set()
     nursery.run(places.mount(place), WAIT_S)
     assert (Path(place) / "a").read_bytes() == b"hello"
-
-
-@pytest.mark.parametrize("stopped", ["supervisor", "workers", "all"])
-def test_a_mount_that_is_stopped_while_it_is_made(
-    nursery: Nursery, places: Places, proxy: FakeProxy, stopped: str
-) -> None:
-    """The order fails in time, and leaves no mount and no process."""
-    place = places.new("place")
-    came, go = hold_reads(proxy, reads=100, where="/children")
-    with ThreadPoolExecutor(1) as pool:
-        late = pool.submit(nursery.run, places.mount(place), 3.0)
-        assert came.wait(WAIT_S)
-        [supervisor] = workers_of(nursery.pid)
-        workers = workers_of(supervisor)
-        assert places.mounted()
-        chosen = {"supervisor": [supervisor], "workers": workers, "all": [supervisor, *workers]}
-        for pid in chosen[stopped]:
-            os.kill(pid, signal.SIGSTOP)
-        with pytest.raises(DeadlineExceeded):
-            late.result(WAIT_S)
-    until(lambda: not places.mounted())
-    until(lambda: not any(map(alive, [supervisor, *workers])))
-    go.set()
-    nursery.run(places.mount(place), WAIT_S)
-    assert (Path(place) / "a").read_bytes() == b"hello"
-
-
-@pytest.mark.parametrize("killed", ["supervisor", "workers", "all"])
-def test_a_mount_that_is_killed_while_it_is_made(
-    nursery: Nursery, places: Places, proxy: FakeProxy, killed: str
-) -> None:
-    """The order fails with an error of ours and leaves nothing; workers alone are replaced."""
-    place = places.new("place")
-    came, go = hold_reads(proxy, reads=100, where="/children")
-    with ThreadPoolExecutor(1) as pool:
-        order = pool.submit(nursery.run, places.mount(place), WAIT_S)
-        assert came.wait(WAIT_S)
-        [supervisor] = workers_of(nursery.pid)
-        workers = workers_of(supervisor)[:2]  # the third one reads the root
-        chosen = {"supervisor": [supervisor], "workers": workers, "all": [supervisor, *workers]}
-        for pid in chosen[killed]:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        go.set()
-        if killed == "workers":
-            order.result(WAIT_S)
-            assert (Path(place) / "a").read_bytes() == b"hello"
-            return
-        with pytest.raises(Unavailable):
-            order.result(WAIT_S)
-    assert not places.mounted()
-    until(lambda: not any(map(alive, [supervisor, *workers])))
-
-
-def test_a_plugin_that_is_killed_leaves_no_mount(
-    nursery: Nursery, places: Places, proxy: FakeProxy
-) -> None:
-    """Whenever it is killed before it has acknowledged the mount, also when that is ready."""
-    for reads in (0, 100):
-        place = places.new(f"place{reads}")
-        came, go = hold_reads(proxy, reads=reads, where="/children")
-        plugin, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with plugin:
-            with theirs:
-                ticket = Ticket(places.mount(place), time.monotonic() + WAIT_S)
-                nursery._send(ticket, theirs.fileno())
-            if reads:
-                assert came.wait(WAIT_S)
-            else:
-                assert select.select([plugin], [], [], WAIT_S)[0]  # the answer is there
-            assert places.mounted()
-            [supervisor] = workers_of(nursery.pid)
-        until(lambda: not places.mounted())
-        until(lambda pid=supervisor: not alive(pid))
-        go.set()
-
-
-def test_the_workers_of_a_new_mount_live_without_their_supervisor(
-    nursery: Nursery, places: Places
-) -> None:
-    """As soon as the mount was answered for."""
-    for n in range(MANY):
-        place = places.new(str(n))
-        nursery.run(places.mount(place), WAIT_S)
-        [supervisor] = [pid for pid in workers_of(nursery.pid) if alive(pid)]
-        os.kill(supervisor, signal.SIGKILL)
-        assert (Path(place) / "a").read_bytes() == b"hello"
-        nursery.run(helper_requests.Unmount(place), WAIT_S)
-        until(lambda: not workers_of(nursery.pid))
 
 
 def test_a_late_order_touches_no_mount_of_others(
