@@ -61,7 +61,7 @@ class Client:
         token: str | None = None,
         timeout_s: float,
         outage: Outage | None = None,
-        on_slow: Callable[[], None] = lambda: None,
+        before_blocking: Callable[[], None] = lambda: None,
         count: Callable[[bytes, int], None] = lambda _origin, _size_bytes: None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
@@ -69,7 +69,7 @@ class Client:
         self._connection = Connection(address, clock=clock)
         self._timeout_s = timeout_s
         self._outage = outage or Outage()
-        self._on_slow = on_slow
+        self._on_slow = before_blocking
         self._count = count
         self._clock = clock
         self._sleep = sleep

@@ -35,7 +35,7 @@ LEAVE_TIMEOUT_S = 10.0  # for a supervisor that was relieved to end
 DEVICE, CLONE, LISTENER, MEMORY = "device", "clone", "listener", "memory."
 
 
-class Passport(msgspec.Struct, frozen=True):
+class HandoverState(msgspec.Struct, frozen=True):
     """What a supervisor has to know besides the descriptors."""
 
     version: int
@@ -44,7 +44,7 @@ class Passport(msgspec.Struct, frozen=True):
     number: str = ""
 
 
-class Grip(msgspec.Struct, frozen=True):
+class MountResources(msgspec.Struct, frozen=True):
     """What holds a mount: whoever has it can answer for the mount.
 
     ``device`` is the connection's first descriptor, ``clones`` are those that workers read.
@@ -62,9 +62,9 @@ class Grip(msgspec.Struct, frozen=True):
     place: control_socket.Place | None = None
     number: str = ""
 
-    def passport(self) -> bytes:
+    def handover_state(self) -> bytes:
         """The part that is no descriptor."""
-        return msgspec.msgpack.encode(Passport(VERSION, self.job, self.session, self.number))
+        return msgspec.msgpack.encode(HandoverState(VERSION, self.job, self.session, self.number))
 
     def named_fds(self) -> list[tuple[str, int]]:
         """The other part."""
@@ -78,25 +78,27 @@ class Grip(msgspec.Struct, frozen=True):
             os.close(fd)
 
 
-def grip_of(
-    passport: bytes, named_fds: Iterable[tuple[str, int]], place: control_socket.Place | None = None
-) -> Grip:
+def resources_of(
+    handover_state: bytes,
+    named_fds: Iterable[tuple[str, int]],
+    place: control_socket.Place | None = None,
+) -> MountResources:
     """Put the two parts together. UnknownFormat, Unavailable where the device is not among them."""
     try:
-        version = from_msgpack(passport, _Versioned).version
+        version = from_msgpack(handover_state, _Versioned).version
         if version != VERSION:
             raise UnknownFormat(
                 f"the mount is served by another version of lodefs (hand-over {version}, this one "
                 f"speaks {VERSION}): unmount it and mount it again"
             )
-        papers = from_msgpack(passport, Passport)
+        papers = from_msgpack(handover_state, HandoverState)
     except InvalidInput as error:
         raise UnknownFormat(f"what the mount handed over cannot be read: {error}") from error
     fds = list(named_fds)
     device = next((fd for name, fd in fds if name == DEVICE), -1)
     if device < 0:
         raise Unavailable("the mount handed over no device")
-    return Grip(
+    return MountResources(
         papers.job,
         papers.session,
         device,
@@ -128,25 +130,25 @@ class State(msgspec.Struct, frozen=True):
 class _Answer(msgspec.Struct, frozen=True):
     state: State
     failure: Failure | None = None
-    passport: bytes = b""
+    handover_state: bytes = b""
     names: tuple[str, ...] = ()
 
 
-class Door:
+class ControlServer:
     """Answers those who come to a mount's socket. ``supervised``: by the mount's supervisor.
     ``traffic`` tells what was read."""
 
     def __init__(
         self,
-        grip: Grip,
+        resources: MountResources,
         *,
         supervised: bool,
         traffic: Callable[[], Traffic] | None = None,
     ) -> None:
-        self._grip = grip
+        self._grip = resources
         self._supervised = supervised
         self._traffic = traffic
-        self._listener = socket.socket(fileno=os.dup(grip.listener))
+        self._listener = socket.socket(fileno=os.dup(resources.listener))
 
     def fileno(self) -> int:
         """Readable when somebody comes."""
@@ -175,7 +177,7 @@ class Door:
                     self._hand_over(client)
                     return client
                 if asked in (STATE, TAKE_OVER):
-                    self._say(client, refusal, ready=ready)
+                    self._log(client, refusal, ready=ready)
         except OSError:
             pass
         client.close()
@@ -192,13 +194,13 @@ class Door:
             return Failure("InUse", "another take-over of this mount is under way")
         return None
 
-    def _say(self, client: socket.socket, failure: Failure | None, *, ready: bool) -> None:
+    def _log(self, client: socket.socket, failure: Failure | None, *, ready: bool) -> None:
         client.send(msgspec.msgpack.encode(_Answer(self._state(ready=ready), failure)))
 
     def _hand_over(self, client: socket.socket) -> None:
         named = self._grip.named_fds()
         names = tuple(name for name, _ in named)
-        answer = _Answer(self._state(ready=True), None, self._grip.passport(), names)
+        answer = _Answer(self._state(ready=True), None, self._grip.handover_state(), names)
         socket.send_fds(client, [msgspec.msgpack.encode(answer)], [fd for _, fd in named])
 
     def _state(self, *, ready: bool) -> State:
@@ -210,7 +212,7 @@ class Door:
 class Taken(msgspec.Struct, frozen=True):
     """What came over the socket, and who gave it."""
 
-    grip: Grip
+    resources: MountResources
     giver: State
     connection: socket.socket
     lock: int
@@ -250,7 +252,9 @@ def take(place: control_socket.Place) -> Taken:
             if len(fds) != len(answer.names):
                 raise Unavailable(f"{place.path}: not all descriptors came; is the limit on open "
                                   "files too low?")  # fmt: skip
-            grip = grip_of(answer.passport, zip(answer.names, fds, strict=True), place)
+            resources = resources_of(
+                answer.handover_state, zip(answer.names, fds, strict=True), place
+            )
         except BaseException:
             client.close()
             raise
@@ -258,7 +262,7 @@ def take(place: control_socket.Place) -> Taken:
         for fd in (lock, *fds):
             os.close(fd)
         raise
-    return Taken(grip, answer.state, client, lock)
+    return Taken(resources, answer.state, client, lock)
 
 
 def _ask(

@@ -13,7 +13,7 @@ from lodefs.chunkstore.errors import InvalidInput
 
 IDENTIFIER = "lodefs-mount"  # of lines in the journal
 
-Say = Callable[[str], None]
+Log = Callable[[str], None]
 
 
 class Logs:
@@ -21,14 +21,14 @@ class Logs:
     requester is told the error then."""
 
     def __init__(self) -> None:
-        self.say: Say = lambda _text: None
+        self.log: Log = lambda _text: None
 
     def redirect(self, log_path: str) -> None:
         """Turn standard input and output to nowhere, and errors to the log file.
 
         Raises: InvalidInput.
         """
-        self.say = _redirect(log_path)
+        self.log = _redirect(log_path)
 
 
 def say_to_stderr(text: str) -> None:
@@ -38,7 +38,7 @@ def say_to_stderr(text: str) -> None:
     sys.stderr.flush()
 
 
-def say_in_foreground(mountpoint: str) -> Say:
+def say_in_foreground(mountpoint: str) -> Log:
     """How a process of a service, or on a terminal, logs: to the journal, where standard error
     goes there."""
     from lodefs.chunkstore.system import journald  # here: mounts in the background need none of it
@@ -55,7 +55,7 @@ def _say_to_syslog(text: str) -> None:
     syslog.syslog(syslog.LOG_WARNING, text)
 
 
-def _redirect(log_path: str) -> Say:
+def _redirect(log_path: str) -> Log:
     null = os.open(os.devnull, os.O_RDWR)
     if log_path:
         try:

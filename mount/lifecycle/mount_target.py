@@ -14,7 +14,7 @@ from lodefs.chunkstore.format.tree import Kind
 from lodefs.chunkstore.nodeapi.connection import parse_address
 from lodefs.chunkstore.nodeapi.read_client import Client
 from lodefs.mount.kernel import mount_syscalls, mount_table
-from lodefs.mount.lifecycle import control_socket, handover, resources
+from lodefs.mount.lifecycle import control_socket, handover, mount_resources
 from lodefs.mount.lifecycle.handover import State, Taken
 from lodefs.mount.mount_spec import Job
 from lodefs.mount.options import MountOptions, check_mode
@@ -104,7 +104,7 @@ def request_handover(mountpoint: str) -> Taken:
     found = mount_table.on_top(canonical(mountpoint))
     if found is None or not found.is_lodefs:
         raise InvalidInput(f"{mountpoint}: there is no lodefs mount here; see 'lodefs mounts'")
-    place = control_socket.find(found.device, resources.folders())
+    place = control_socket.find(found.device, mount_resources.folders())
     if place is not None:
         try:
             return handover.take(place)
@@ -127,7 +127,7 @@ def state_of_mount(found: mount_table.Mount) -> State:
 
     Asked at its socket: what is asked through the kernel may have to wait behind reads.
     """
-    place = control_socket.find(found.device, resources.folders())
+    place = control_socket.find(found.device, mount_resources.folders())
     if place is not None:
         with suppress(LodefsError):
             return handover.state_of(place)

@@ -13,9 +13,9 @@ import msgspec
 from lodefs.chunkstore.errors import Denied, InvalidInput, LodefsError, NotFound, Unavailable
 from lodefs.chunkstore.nodeapi.wire import error_of
 from lodefs.mount.kernel import mount_syscalls, mount_table
-from lodefs.mount.lifecycle import control_socket, handover, process_scan, resources
+from lodefs.mount.lifecycle import control_socket, handover, mount_resources, process_scan
 from lodefs.mount.lifecycle.daemon import go_on, ready_timeout_s, serve
-from lodefs.mount.lifecycle.handover import Grip, State
+from lodefs.mount.lifecycle.handover import MountResources, State
 from lodefs.mount.lifecycle.mount_log import say_in_foreground
 from lodefs.mount.lifecycle.mount_target import canonical, prepare, request_handover, state_of_mount
 from lodefs.mount.lifecycle.process_scan import MountUser
@@ -92,7 +92,7 @@ def mount_here(options: MountOptions, on_ready: Callable[[Mounted], None]) -> No
         store.ready()
         on_ready(_here(job))
 
-    shown = resources.mounted(kept) if kept is not None else None
+    shown = mount_resources.mounted(kept) if kept is not None else None
     if kept is not None and shown is not None and same_mount(kept.job.options, options):
         left = _go_on_here(kept, options, ready)
     else:
@@ -102,13 +102,13 @@ def mount_here(options: MountOptions, on_ready: Callable[[Mounted], None]) -> No
             finally:
                 store.forget()
         job = prepare(options)
-        say = say_in_foreground(job.options.mountpoint)
-        left = serve(job, say, lambda: ready(job), store.keep)
+        log = say_in_foreground(job.options.mountpoint)
+        left = serve(job, log, lambda: ready(job), store.keep)
     if not left:
         store.forget()
 
 
-def _let_go(kept: Grip, shown: mount_table.Mount | None) -> None:
+def _let_go(kept: MountResources, shown: mount_table.Mount | None) -> None:
     """Of a mount that is not wanted: another is asked for, or somebody took it off its directory,
     where those who have files open in it are served on by its workers, if there are any."""
     try:
@@ -126,25 +126,27 @@ def same_mount(kept: MountOptions, wanted: MountOptions) -> bool:
     )  # fmt: skip
 
 
-def _go_on_here(kept: Grip, options: MountOptions, on_ready: Callable[[Job], None]) -> bool:
+def _go_on_here(
+    kept: MountResources, options: MountOptions, on_ready: Callable[[Job], None]
+) -> bool:
     """With the limits, proxy and token of now, and the snapshot of then."""
     job = msgspec.structs.replace(
         kept.job, options=msgspec.structs.replace(options, mountpoint=kept.job.options.mountpoint)
     )
-    grip = msgspec.structs.replace(kept, job=job)
+    resources = msgspec.structs.replace(kept, job=job)
     taken = None
-    roster = resources.roster(grip)
-    if grip.place is not None and roster is not None and roster.has_supervisor():
-        taken = handover.take(grip.place)  # somebody took the mount over meanwhile
-        taken.grip.close()  # the same as what was kept
+    process_table = mount_resources.process_table(resources)
+    if resources.place is not None and process_table is not None and process_table.has_supervisor():
+        taken = handover.take(resources.place)  # somebody took the mount over meanwhile
+        taken.resources.close()  # the same as what was kept
 
     def confirm() -> None:
         if taken is not None:
             taken.confirm()
             taken.unlock()
 
-    say = say_in_foreground(job.options.mountpoint)
-    return go_on(grip, say, lambda: on_ready(job), confirm, kept=True)
+    log = say_in_foreground(job.options.mountpoint)
+    return go_on(resources, log, lambda: on_ready(job), confirm, kept=True)
 
 
 def take_over(mountpoint: str, *, log_path: str = "", fork: bool = False) -> Mounted:
@@ -163,16 +165,16 @@ def take_over_here(mountpoint: str, on_ready: Callable[[Mounted], None]) -> None
     """The same in this process, as mount_here."""
     store = FdStore(os.environ)
     taken = request_handover(mountpoint)
-    job = taken.grip.job
+    job = taken.resources.job
 
     def ready() -> None:
         taken.unlock()
-        store.keep(taken.grip)
+        store.keep(taken.resources)
         store.ready()
         on_ready(_here(job))
 
-    say = say_in_foreground(job.options.mountpoint)
-    if not go_on(taken.grip, say, ready, taken.confirm):
+    log = say_in_foreground(job.options.mountpoint)
+    if not go_on(taken.resources, log, ready, taken.confirm):
         store.forget()
 
 
@@ -225,7 +227,7 @@ def _user_name(uid: int | None) -> str:
 
 def _answers(found: mount_table.Mount) -> bool:
     """Whether somebody serves a mount, which is not in this mount namespace any more."""
-    place = control_socket.find(found.device, resources.folders())
+    place = control_socket.find(found.device, mount_resources.folders())
     with suppress(LodefsError):
         return place is not None and handover.state_of(place).pid != 0
     return False
@@ -265,7 +267,7 @@ def state_of(mountpoint: str, timeout_s: float = control_socket.CONNECT_TIMEOUT_
     found = mount_table.on_top(mount_table.plain(mountpoint))
     if found is None or not found.is_lodefs:
         raise NotFound(f"{mountpoint}: there is no lodefs mount here")
-    place = control_socket.find(found.device, resources.folders())
+    place = control_socket.find(found.device, mount_resources.folders())
     return handover.state_of(place, timeout_s) if place is not None else None
 
 

@@ -32,7 +32,7 @@ from lodefs.mount.lifecycle import spawn, startup
 from lodefs.mount.lifecycle.startup import Requester
 from lodefs.mount.mount_spec import MountRequest, Reply, TakeOver
 from lodefs.mount.node import helper_requests
-from lodefs.mount.node.helper_requests import Order
+from lodefs.mount.node.helper_requests import Operation
 
 CHILDREN_MAX = 32  # at work at a time; further orders wait
 WAITING_MAX = 256  # further ones stay in the socket
@@ -47,19 +47,19 @@ PAUSE_S_MAX = 3600.0  # poll(2) takes no more than 2^31 ms
 _DEFAULT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM)
 
 
-class Ticket(msgspec.Struct, frozen=True):
+class HelperRequest(msgspec.Struct, frozen=True):
     """An order, and until when it may be worked on (time.monotonic)."""
 
-    order: Order
+    operation: Operation
     deadline_s: float
 
     @property
     def place(self) -> str:
         """The directory that it is about."""
-        order = self.order
-        if isinstance(order, MountRequest):
-            return order.options.mountpoint
-        return order.mountpoint if isinstance(order, TakeOver) else order.place
+        operation = self.operation
+        if isinstance(operation, MountRequest):
+            return operation.options.mountpoint
+        return operation.mountpoint if isinstance(operation, TakeOver) else operation.place
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class _Child:
     what the requester hears then."""
 
     pid_fd: int
-    ticket: Ticket
+    request: HelperRequest
     answer_fd: int
     done_fd: int
     verdict: Reply | None = None
@@ -80,7 +80,7 @@ class _Child:
             os.close(fd)
 
 
-class ForkServer:
+class HelperProcess:
     """Serves ``control`` until the owner has closed its end. Children that are at work then go
     on."""
 
@@ -88,7 +88,7 @@ class ForkServer:
         self._control = control
         self._children: dict[int, _Child] = {}  # by pidfd and by done_fd
         self._late: set[int] = set()  # pidfds of those whose requester was told so already
-        self._waiting: list[tuple[Ticket, int]] = []  # orders, and their requesters' sockets
+        self._waiting: list[tuple[HelperRequest, int]] = []  # orders, and their requesters' sockets
         self._poll = select.poll()
         self._listening = False
 
@@ -99,10 +99,10 @@ class ForkServer:
             for fd, _ in self._poll.poll(self._pause_s() * 1000):
                 child = self._children.get(fd)
                 if child is not None:
-                    self._forget(child, ended=fd == child.pid_fd)
+                    self._finish(child, ended=fd == child.pid_fd)
                 elif fd == self._control.fileno() and not self._take():
                     return
-            self._mind_late()
+            self._end_late()
             self._start_waiting()
 
     def _listen(self) -> None:
@@ -123,20 +123,20 @@ class ForkServer:
         if self._waiting:
             return CROWDED_PAUSE_S
         ends_s = [
-            child.ticket.deadline_s + (KILL_S if child.pid_fd in self._late else GRACE_S)
+            child.request.deadline_s + (KILL_S if child.pid_fd in self._late else GRACE_S)
             for child in self._at_work()
         ]
         left_s = min(ends_s, default=math.inf) - time.monotonic()
         return min(max(left_s, CROWDED_PAUSE_S), PAUSE_S_MAX)
 
-    def _mind_late(self) -> None:
+    def _end_late(self) -> None:
         """Children whose time is up have ended by now, unless they are stopped, or the kernel does
         not let them go: their requesters are told, and they are killed."""
         hangs = _failed(
             "not done in time: it is being undone, or the kernel hangs", "DeadlineExceeded"
         )
         for child in self._at_work():
-            late_s = time.monotonic() - child.ticket.deadline_s
+            late_s = time.monotonic() - child.request.deadline_s
             if late_s > GRACE_S and child.pid_fd not in self._late:
                 self._late.add(child.pid_fd)
                 _answer(child.answer_fd, child.verdict or hangs)
@@ -154,7 +154,7 @@ class ForkServer:
             return False
         for fd in fds[:1]:
             fcntl.fcntl(fd, fcntl.F_SETFD, fcntl.FD_CLOEXEC)
-            self._waiting.append((msgspec.msgpack.decode(data, type=Ticket), fd))
+            self._waiting.append((msgspec.msgpack.decode(data, type=HelperRequest), fd))
         return True
 
     def _start_waiting(self) -> None:
@@ -163,15 +163,15 @@ class ForkServer:
         While an earlier mount on the same directory is being undone, no other is made there.
         """
         at_work = len(self._at_work()) - len(self._late)
-        undone = {child.ticket.place for child in self._at_work() if self._is_undone(child)}
+        undone = {child.request.place for child in self._at_work() if self._is_undone(child)}
         waiting, self._waiting = self._waiting, []
-        for ticket, fd in waiting:
-            is_barred = isinstance(ticket.order, MountRequest) and ticket.place in undone
+        for request, fd in waiting:
+            is_barred = isinstance(request.operation, MountRequest) and request.place in undone
             if at_work < CHILDREN_MAX and not is_barred:
-                self._start(ticket, fd)
+                self._start(request, fd)
                 at_work += 1
-            elif time.monotonic() < ticket.deadline_s:
-                self._waiting.append((ticket, fd))
+            elif time.monotonic() < request.deadline_s:
+                self._waiting.append((request, fd))
             else:
                 why = (
                     "an earlier mount there is being taken back" if is_barred else "too much to do"
@@ -180,12 +180,12 @@ class ForkServer:
                 os.close(fd)
 
     def _is_undone(self, child: _Child) -> bool:
-        is_mount = isinstance(child.ticket.order, MountRequest)
+        is_mount = isinstance(child.request.operation, MountRequest)
         return child.verdict is not None or (
-            is_mount and time.monotonic() > child.ticket.deadline_s
+            is_mount and time.monotonic() > child.request.deadline_s
         )
 
-    def _start(self, ticket: Ticket, answer_fd: int, verdict: Reply | None = None) -> None:
+    def _start(self, request: HelperRequest, answer_fd: int, verdict: Reply | None = None) -> None:
         """A child for an order, or one that cleans up after another, of which ``verdict`` says how
         it failed."""
         done_fd = startup.new_done_fd()
@@ -193,8 +193,8 @@ class ForkServer:
             pid = os.fork()
             if not pid:
                 if verdict is None:
-                    _become(partial(_work, ticket, answer_fd, done_fd), answer_fd, done_fd)
-                _become(partial(_clean_up, ticket.place))
+                    _become(partial(_work, request, answer_fd, done_fd), answer_fd, done_fd)
+                _become(partial(_clean_up, request.place))
             pid_fd = os.pidfd_open(pid)
         except OSError as error:
             why = _failed(f"no process can be started: {error.strerror}")
@@ -202,12 +202,12 @@ class ForkServer:
             os.close(answer_fd)
             os.close(done_fd)
             return
-        child = _Child(pid_fd, ticket, answer_fd, done_fd, verdict)
+        child = _Child(pid_fd, request, answer_fd, done_fd, verdict)
         for fd in (pid_fd, done_fd):
             self._children[fd] = child
             self._poll.register(fd, select.POLLIN)
 
-    def _forget(self, child: _Child, *, ended: bool) -> None:
+    def _finish(self, child: _Child, *, ended: bool) -> None:
         """A child has answered, or has ended: without an answer the requester is told so, when
         what the child may have mounted is away."""
         for fd in (child.pid_fd, child.done_fd):
@@ -217,11 +217,11 @@ class ForkServer:
         if child.verdict is not None:
             _answer(child.answer_fd, child.verdict)
         elif ended and not startup.is_done(child.done_fd):
-            late = time.monotonic() >= child.ticket.deadline_s
+            late = time.monotonic() >= child.request.deadline_s
             text = "not done in time" if late else "its process ended without an answer"
             verdict = _failed(text, "DeadlineExceeded" if late else "Unavailable")
-            if isinstance(child.ticket.order, MountRequest):
-                self._start(child.ticket, os.dup(child.answer_fd), verdict)
+            if isinstance(child.request.operation, MountRequest):
+                self._start(child.request, os.dup(child.answer_fd), verdict)
             else:
                 _answer(child.answer_fd, verdict)
         child.close()
@@ -236,14 +236,14 @@ def _answer(fd: int, reply: Reply) -> None:
         channel.send(msgspec.msgpack.encode(reply), socket.MSG_DONTWAIT)
 
 
-def _work(ticket: Ticket, answer_fd: int, done_fd: int) -> None:
+def _work(request: HelperRequest, answer_fd: int, done_fd: int) -> None:
     """What a child does; one that mounts becomes the mount process."""
     requester = Requester(socket.socket(fileno=answer_fd), done_fd)
     try:
-        left_s = ticket.deadline_s - time.monotonic()
+        left_s = request.deadline_s - time.monotonic()
         if left_s <= 0:
             raise DeadlineExceeded("not begun in time")
-        helper_requests.perform(ticket.order, requester, left_s)
+        helper_requests.perform(request.operation, requester, left_s)
     except Exception as error:  # noqa: BLE001 - whatever it was, the requester must hear of it
         requester.fail(error)
 
@@ -290,7 +290,7 @@ def main() -> None:
     _load()
     gc.collect()
     gc.freeze()  # children need no copies of what is theirs only to be read
-    ForkServer(socket.socket(fileno=int(sys.argv[1]))).run()
+    HelperProcess(socket.socket(fileno=int(sys.argv[1]))).run()
 
 
 if __name__ == "__main__":

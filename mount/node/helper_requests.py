@@ -17,7 +17,7 @@ import msgspec
 
 from lodefs.chunkstore.errors import InUse, InvalidInput, LodefsError
 from lodefs.mount.kernel import mount_syscalls, mount_table
-from lodefs.mount.lifecycle import control_socket, daemon, handover, process_scan, resources
+from lodefs.mount.lifecycle import control_socket, daemon, handover, mount_resources, process_scan
 from lodefs.mount.lifecycle.startup import Requester
 from lodefs.mount.mount_spec import MountRequest, Reply, TakeOver
 
@@ -43,10 +43,10 @@ class Look(msgspec.Struct, frozen=True, tag="look"):
     place: str
 
 
-Order = MountRequest | TakeOver | Unmount | Look
+Operation = MountRequest | TakeOver | Unmount | Look
 
 
-def perform(order: Order, requester: Requester, left_s: float) -> None:
+def perform(operation: Operation, requester: Requester, left_s: float) -> None:
     """Do it, in a process without threads, and answer the requester; returns when nothing is left
     to do: of a mount, when that has ended.
 
@@ -54,18 +54,18 @@ def perform(order: Order, requester: Requester, left_s: float) -> None:
     Raises: errors of errors.py, which the requester is to be told.
     """
     signal.setitimer(signal.ITIMER_REAL, left_s)
-    if isinstance(order, MountRequest):
-        _check_place(order.options.mountpoint)
-        daemon.run(order, requester, left_s)
-    elif isinstance(order, TakeOver):
-        daemon.run(order, requester)
-    elif isinstance(order, Unmount):
-        left = _unmount(order)
+    if isinstance(operation, MountRequest):
+        _check_place(operation.options.mountpoint)
+        daemon.run(operation, requester, left_s)
+    elif isinstance(operation, TakeOver):
+        daemon.run(operation, requester)
+    elif isinstance(operation, Unmount):
+        left = _unmount(operation)
         signal.setitimer(signal.ITIMER_REAL, 0)
         requester.finish(Reply())
-        _see_off(left, order.end_timeout_s)
+        _await_end(left, operation.end_timeout_s)
     else:
-        requester.finish(Reply(is_dead=mount_table.is_dead(order.place)))
+        requester.finish(Reply(is_dead=mount_table.is_dead(operation.place)))
 
 
 def _check_place(place: str) -> None:
@@ -75,9 +75,9 @@ def _check_place(place: str) -> None:
             raise InvalidInput(f"{place} is a symlink, and no directory to mount on; remove it")
 
 
-def _unmount(order: Unmount) -> list[tuple[mount_table.Mount, int]]:
+def _unmount(operation: Unmount) -> list[tuple[mount_table.Mount, int]]:
     """The mounts that were taken away, and a pidfd of each one's supervisor."""
-    place = order.place
+    place = operation.place
     path = mount_table.plain(place)
     left: list[tuple[mount_table.Mount, int]] = []
     for _ in range(STACKED_MAX):
@@ -100,14 +100,14 @@ def _unmount(order: Unmount) -> list[tuple[mount_table.Mount, int]]:
 
 def _open_pid(found: mount_table.Mount) -> int:
     """A pidfd of who answers for a mount; -1 where nobody says so at once."""
-    place = control_socket.find(found.device, resources.folders())
+    place = control_socket.find(found.device, mount_resources.folders())
     with suppress(LodefsError, OSError):
         if place is not None:
             return os.pidfd_open(handover.state_of(place, STATE_TIMEOUT_S).pid)
     return -1
 
 
-def _see_off(left: list[tuple[mount_table.Mount, int]], end_timeout_s: float) -> None:
+def _await_end(left: list[tuple[mount_table.Mount, int]], end_timeout_s: float) -> None:
     """See to it that the processes of mounts that are gone end, also where they are stopped.
 
     Where others still use a mount, its connection is not over, and they stay: nobody waits for
@@ -121,10 +121,12 @@ def _see_off(left: list[tuple[mount_table.Mount, int]], end_timeout_s: float) ->
     for _ in range(END_TRIES):
         if _wait(waited, time.monotonic() + end_timeout_s):
             return
-        relics = [relic for found, _ in left for relic in process_scan.relics(found.device)]
-        if not relics:
+        orphaned_processes = [
+            relic for found, _ in left for relic in process_scan.orphaned_processes(found.device)
+        ]
+        if not orphaned_processes:
             return
-        for relic in relics:
+        for relic in orphaned_processes:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(relic, signal.SIGKILL)
             os.close(relic)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from lodefs.chunkstore.errors import LodefsError
 from lodefs.mount.kernel import mount_syscalls, mount_table
-from lodefs.mount.lifecycle import control_socket, handover, resources
+from lodefs.mount.lifecycle import control_socket, handover, mount_resources
 from lodefs.mount.mount_spec import MountRequest
 from lodefs.mount.options import MountOptions
 from tests.support.mount.fake_proxy import FakeProxy
@@ -17,7 +17,7 @@ from tests.support.mount.mounts import SAMPLE, until, workers_of
 
 def processes_of(mounted: mount_table.Mount) -> list[int]:
     """The supervisor of a mount, and its workers; none where nobody answers."""
-    place = control_socket.find(mounted.device, resources.folders())
+    place = control_socket.find(mounted.device, mount_resources.folders())
     try:
         assert place is not None
         supervisor = handover.state_of(place).pid
