@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.support.chunkstore import leftovers
@@ -15,9 +16,10 @@ settings.register_profile(
 )
 settings.load_profile("lodefs")
 
-pytest_plugins = ["tests.services"]
+pytest_plugins = ["tests.services", "tests.workers"]
 
 
-def pytest_sessionstart() -> None:
+def pytest_sessionstart(session: pytest.Session) -> None:
     """What runs that were killed left goes."""
-    leftovers.clear()
+    if not hasattr(session.config, "workerinput"):
+        leftovers.clear()

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from lodefs.proxy.config import Config
 from lodefs.proxy.runtime.metrics import StoreCalls
-from lodefs.proxy.service.app import Opened
+from lodefs.proxy.service.app import OpenedNode
 from tests.support.chunkstore.child_process import Child
 
 REPO = "data/set"
@@ -93,7 +93,7 @@ def _push(store_dir: Path, source: Path, index_dir: Path) -> str:
 
 
 @asynccontextmanager
-async def _small_node(config: Config, _: StoreCalls) -> AsyncIterator[Opened]:
+async def _small_node(config: Config, _: StoreCalls) -> AsyncIterator[OpenedNode]:
     from lodefs.chunkstore.objects.directory import DirectoryObjects
     from lodefs.chunkstore.repo.store import open_store
     from lodefs.proxy.cache.chunk_cache import CacheSettings
@@ -103,7 +103,7 @@ async def _small_node(config: Config, _: StoreCalls) -> AsyncIterator[Opened]:
     cache = CacheSettings(config.cache_dir, config.cache_size_bytes_max or 0, free_size_bytes_min=0)
     node = StoreNode(store, NodeSettings(cache, keep_every_s=KEEP_EVERY_S))
     try:
-        yield Opened(node)
+        yield OpenedNode(node)
     finally:
         await node.close()
 

@@ -1,0 +1,50 @@
+"""How tests are spread over processes when pytest-xdist is told to (``-n``)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from xdist.scheduler import LoadScopeScheduling
+
+# Tests that share what is slow to make (packages, a booted machine, servers) or what a machine has
+# once stay in one process. The longest come first, else a process ends with them alone.
+TOGETHER = (
+    ("tests/deploy/",),
+    ("tests/mount/docker/containers/", "tests/loadtests/test_docker"),  # dockerd
+    ("tests/chunkstore/objects/test_interface", "tests/chunkstore/repo/test_store_probe"),  # RGW
+    ("tests/loadtests/cluster/",),  # network namespaces
+)
+
+
+def group(nodeid: str) -> str:
+    """The tests that one process runs one after the other: a file, or files that share."""
+    path = nodeid.partition("::")[0]
+    return next((each[0] for each in TOGETHER if path.startswith(each)), path)
+
+
+class GroupScheduling(LoadScopeScheduling):
+    """Gives each process a group at a time, in the order of collection."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return group(nodeid)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> GroupScheduling:
+    """Takes the place of ``--dist``."""
+    config.option.loadscopereorder = False  # by the number of tests
+    return GroupScheduling(config, log)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Slow groups first, if there are several processes."""
+    if not hasattr(config, "workerinput"):
+        return
+    ranks = {each[0]: rank for rank, each in enumerate(TOGETHER)}
+    slow = {group(item.nodeid) for item in items if item.get_closest_marker("slow")}
+
+    def rank(item: pytest.Item) -> tuple[int, bool]:
+        name = group(item.nodeid)
+        return ranks.get(name, len(ranks)), name not in slow
+
+    items.sort(key=rank)
