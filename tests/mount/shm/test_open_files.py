@@ -336,8 +336,8 @@ def test_processes_share_it_and_a_killed_one_gives_the_lock_up() -> None:
     """Children see each other's rows; one that is killed inside holds nobody up."""
     script = """
 import os, signal
-from lodefs.mount.shm.open_files import Handles
-handles = Handles.create(rows_max=64)
+from lodefs.mount.shm.open_files import OpenFileTable
+handles = OpenFileTable.create(rows_max=64)
 def child(main):
     pid = os.fork()
     if not pid:
