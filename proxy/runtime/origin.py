@@ -1,4 +1,4 @@
-"""Where the bytes of an answer came from, noted on the way for whoever writes its head."""
+"""Where the bytes of an answer came from, noted on the way for the one who writes its head."""
 
 from __future__ import annotations
 
