@@ -25,12 +25,12 @@ from lodefs.chunkstore.errors import (
 from lodefs.chunkstore.objects.interface import ObjectInfo, Part, check_key, check_prefix
 from lodefs.chunkstore.objects.s3_boto import (
     CHECK,
-    InThread,
     S3Options,
+    ThreadTransfer,
     closer,
     is_answer,
     open_client,
-    quick_reads,
+    range_reader_of,
     translated,
 )
 from lodefs.chunkstore.objects.s3_errors import NoSuchKey, PastTheEnd, refusal_of
@@ -50,33 +50,33 @@ class S3Objects:
     """Objects below ``prefix`` in a bucket. Credentials come from AWS's usual places."""
 
     def __init__(self, bucket: str, prefix: str = "", options: S3Options | None = None) -> None:
-        """Opens no connection. InvalidInput for an endpoint or region that is none."""
+        """Opens no connection. Raises: InvalidInput for an endpoint or region that is none."""
         options = options or S3Options()
         self.url = f"s3://{bucket}/{prefix}".rstrip("/")
         self._bucket = bucket
         self._base = f"{prefix}/" if prefix else ""
         self._watchdog = Watchdog(options.transfer_timeout_s)
-        self._current = InThread()
+        self._current = ThreadTransfer()
         self._client = open_client(options, self._current)
         self._options = options
         self._is_reached = False  # True once anything answers, be it with an error
-        self._quick: RangeReader | None = None
-        self._is_quick_fit = True  # until boto3 succeeds where it could not
+        self._range_reader: RangeReader | None = None
+        self._is_range_reader_fit = True  # until boto3 succeeds after a range read failed
         self._learning = threading.Lock()  # of the two
 
     def get(self, key: str, *, offset: int = 0, size: int, if_match: str | None = None) -> Part:
         if size == 0:
             return self._nothing_of(key, if_match)
         size_bytes = -offset if offset < 0 else size
-        quick = self._quick
-        if quick is not None and size_bytes <= SIZE_BYTES_MAX:
+        reader = self._range_reader
+        if reader is not None and size_bytes <= SIZE_BYTES_MAX:
             try:
-                part = self._get_quickly(quick, key, offset, size_bytes, if_match)
+                part = self._get_quickly(reader, key, offset, size_bytes, if_match)
             except PastTheEnd:
                 return self._nothing_of(key, if_match)
             if part is None:
                 part = self._get(key, offset, size_bytes, if_match)
-                self._unlearn(quick)
+                self._drop_range_reader(reader)
         else:
             part = self._get(key, offset, size_bytes, if_match)
         if len(part.data) > size:
@@ -84,14 +84,14 @@ class S3Objects:
         return part
 
     def _get_quickly(
-        self, quick: RangeReader, key: str, offset: int, size_bytes: int, if_match: str | None
+        self, reader: RangeReader, key: str, offset: int, size_bytes: int, if_match: str | None
     ) -> Part | None:
-        """A part without boto3; None where it has to be asked."""
+        """A part without boto3; None if it has to be asked."""
         wanted = _range(offset, size_bytes)
         with self._operation("read", key) as transfer:
             what = f"cannot read {key} in {self.url}"
             try:
-                answer = quick.get(
+                answer = reader.get(
                     check_key(key),
                     wanted,
                     size_bytes,
@@ -109,15 +109,17 @@ class S3Objects:
             return _part_of(answer, key, offset, if_match)
 
     def _learn(self, key: str) -> None:
-        """Ranged reads go without boto3 from now on, where that can be: as it has read ``key``."""
+        """Makes ranged reads bypass boto3 from now on, if possible, as it has read ``key``."""
         with self._learning:
-            if self._quick is None and self._is_quick_fit:
-                self._quick = quick_reads(self._client, self._current, key, self._options)
+            if self._range_reader is None and self._is_range_reader_fit:
+                self._range_reader = range_reader_of(
+                    self._client, self._current, key, self._options
+                )
 
-    def _unlearn(self, quick: RangeReader) -> None:
+    def _drop_range_reader(self, reader: RangeReader) -> None:
         with self._learning:
-            self._is_quick_fit, self._quick = False, None
-        quick.close()
+            self._is_range_reader_fit, self._range_reader = False, None
+        reader.close()
 
     def _get(self, key: str, offset: int, size_bytes: int, if_match: str | None) -> Part:
         """A part through boto3: of an answer with more than ``size_bytes`` no more is read."""
@@ -131,10 +133,10 @@ class S3Objects:
                 answer = self._client.get_object(**request)
                 with closing(answer["Body"]) as body:
                     _check_size(what, answer, answer.get("ContentLength", 0), size_bytes, wanted)
-                    data = body.read(size_bytes + 1)  # one more tells of too much
+                    data = body.read(size_bytes + 1)  # one more shows excess
                 part = Part(data, _object_size_bytes(answer, len(data)), answer["ETag"])
                 _check_part(part, what, answer, size_bytes, wanted=wanted, if_match=if_match)
-                if _is_partial(answer) and self._quick is None:
+                if _is_partial(answer) and self._range_reader is None:
                     self._learn(key)
         except PastTheEnd:
             return self._nothing_of(key, if_match)
@@ -166,8 +168,8 @@ class S3Objects:
             self._client.delete_object(**self._named(key))
 
     def close(self) -> None:
-        if self._quick is not None:
-            self._quick.close()
+        if self._range_reader is not None:
+            self._range_reader.close()
         self._client.close()
         self._watchdog.close()
 
@@ -224,7 +226,7 @@ class S3Objects:
                 self._current.transfer = None
 
     def _failure(self, error: Exception, what: str, *, is_late: bool) -> Exception:
-        """The error of lodefs for a request that failed; it says where nothing ever answered."""
+        """The error of lodefs for a request that failed; marked if nothing ever answered."""
         if is_late:
             why = "the server's answer was not complete in time"
             failed: Exception = DeadlineExceeded(f"{what}: {why}; {CHECK}")
@@ -266,7 +268,7 @@ class _UploadBody:
         return self._position
 
     def seek(self, position: int, whence: int = 0) -> int:
-        """To the beginning, or (to be measured) to the end: nobody needs more."""
+        """To the beginning, or (to be measured) to the end."""
         at_end = whence == 2
         if position != 0 or whence not in (0, 2):
             raise InvalidInput("a request's body can be repeated only from its beginning")
@@ -277,7 +279,7 @@ class _UploadBody:
 
 
 def _range(offset: int, size_bytes: int) -> str:
-    """The Range header (RFC 9110, 14.2); the last ``size_bytes`` where ``offset`` is negative."""
+    """The Range header (RFC 9110, 14.2); the last ``size_bytes`` if ``offset`` is negative."""
     return f"bytes={offset}" if offset < 0 else f"bytes={offset}-{offset + size_bytes - 1}"
 
 
@@ -288,7 +290,7 @@ def _object_size_bytes(answer: Mapping[str, Any], received_bytes: int) -> int:
 
 
 def _part_of(answer: RangeResponse, key: str, offset: int, if_match: str | None) -> Part:
-    """The part of a 206. Unavailable where it is another range, Changed."""
+    """The part of a 206. Raises: Unavailable if it is another range, Changed."""
     span, _, total = answer.headers.get("content-range", "").partition("/")
     etag = answer.headers.get("etag", "")
     size = int(total) if total.isdigit() else -1

@@ -21,12 +21,12 @@ from lodefs.chunkstore.system.watchdog import Transfer
 
 CHECK = "check the endpoint (AWS_ENDPOINT_URL, or endpoint_url in the settings) and the network"
 ANSWER_SIZE_BYTES_MAX = 4 * 1024 * 1024  # a listing of 1000 keys of 1024 bytes, twice escaped
-REGION = "us-east-1"  # where nothing names one; servers other than AWS do not care
+REGION = "us-east-1"  # the default; servers other than AWS ignore it
 
 
 @dataclass(frozen=True, slots=True)
 class S3Options:
-    """How S3 is reached. None: what AWS's own settings and environment say."""
+    """How S3 is reached. None: taken from AWS's own settings and environment."""
 
     endpoint_url: str | None = None
     region: str | None = None
@@ -37,17 +37,17 @@ class S3Options:
     first_timeout_s: float | None = None  # the same, until anything answers; None: the same
 
 
-class InThread(threading.local):
+class ThreadTransfer(threading.local):
     """What one thread asks S3 just now."""
 
     def __init__(self) -> None:
-        self.transfer: Transfer | None = None  # told how the request's connection is closed
+        self.transfer: Transfer | None = None  # learns how to close the request's connection
         self.request: tuple[str, Mapping[str, str]] = ("", {})  # URL and headers of the last GET
 
 
-def open_client(options: S3Options, current: InThread) -> Any:
-    """A client of boto3 that repeats nothing. InvalidInput for an endpoint or region that is
-    none."""
+def open_client(options: S3Options, current: ThreadTransfer) -> Any:
+    """A client of boto3 that repeats nothing. Raises: InvalidInput for an endpoint or region that
+    is none."""
     import boto3
     from botocore.config import Config
     from botocore.exceptions import BotoCoreError
@@ -94,7 +94,7 @@ def _text(value: str | bytes) -> str:
     return value if isinstance(value, str) else value.decode("latin-1")
 
 
-def _watch_connections(client: Any, current: InThread) -> None:
+def _watch_connections(client: Any, current: ThreadTransfer) -> None:
     """Lets a thread's transfer close the connection it uses, from the moment it sends on it."""
     from botocore.awsrequest import (
         AWSHTTPConnection,
@@ -206,7 +206,9 @@ def translated(error: Exception, what: str, bucket: str) -> Exception:
     return error
 
 
-def quick_reads(client: Any, current: InThread, key: str, options: S3Options) -> RangeReader | None:
+def range_reader_of(
+    client: Any, current: ThreadTransfer, key: str, options: S3Options
+) -> RangeReader | None:
     """Reads like the one that boto3 has just made for ``key``, if they can be made so."""
     url, headers = current.request
     model = request_template(url, headers, key)

@@ -1,6 +1,6 @@
 """Which chunks of a file are stored again although the store has them: dedup must not shred files.
 
-The rule of Xet (xet-core, "fragmentation prevention"): where old chunks would leave a file in runs
+The rule of Xet (xet-core, "fragmentation prevention"): if old chunks would leave a file in runs
 shorter than about 8 chunks on average, the new bytes are stored again. Pure.
 
 A place is a number; the chunk that follows in the same pack has the next one.
@@ -38,8 +38,10 @@ class Layout(NamedTuple):
     end: int = UNKNOWN  # the place that would follow the last chunk
 
 
-def choose(places: Sequence[int], layout: Layout, fresh: int, breaks_free: int = 0) -> list[bool]:
-    """Which chunks of a file's next part to store: True where it is new, or stored again.
+def chunks_to_store(
+    places: Sequence[int], layout: Layout, fresh: int, breaks_free: int = 0
+) -> list[bool]:
+    """Which chunks of a file's next part to store: True if it is new, or stored again.
 
     ``places``: where each chunk is, or UNKNOWN. ``fresh``: the place of the first chunk that would
     be stored. At most one break for 8 chunks of the file stays: the shortest runs of old chunks go
@@ -63,7 +65,7 @@ def choose(places: Sequence[int], layout: Layout, fresh: int, breaks_free: int =
                 wanted[first : first + length] = [True] * length
 
 
-def follow(options: Sequence[Collection[int]], layout: Layout) -> list[int]:
+def longest_runs(options: Sequence[Collection[int]], layout: Layout) -> list[int]:
     """Of the places that each chunk of a file's next part has, those that make the fewest runs;
     UNKNOWN for a chunk without any."""
     ahead: dict[int, int] = {}  # how many chunks lie in a row from that place on
@@ -98,7 +100,7 @@ def place_all(
 
 
 def join_runs(runs: list[Run], more: list[Run]) -> list[Run]:
-    """``runs`` and behind them ``more``; the two that meet become one where they can."""
+    """``runs`` and behind them ``more``; the two that meet become one if possible."""
     if runs and more and runs[-1].end == more[0].place:
         place, chunks, size_bytes = runs[-1]
         middle = Run(place, chunks + more[0].chunks, size_bytes + more[0].size_bytes)

@@ -12,7 +12,6 @@ import pytest
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.names import PackId, Spec
 from lodefs.chunkstore.objects.interface import ObjectStore
-from lodefs.chunkstore.objects.memory import MemoryObjects
 from lodefs.chunkstore.push import push as push_module
 from lodefs.chunkstore.push.pack_check import PacksLost
 from lodefs.chunkstore.push.push import PushOptions, PushResult, push
@@ -22,6 +21,7 @@ from lodefs.chunkstore.system.progress import Progress
 from tests.adversary.hostile_repo import phantom_shard
 from tests.support.chunkstore.directories import in_commit, in_directory, random_files, write_files
 from tests.support.chunkstore.faulty_store import FaultyObjects
+from tests.support.chunkstore.memory_objects import MemoryObjects
 
 
 class Machine:
@@ -212,7 +212,7 @@ def test_a_pack_that_stays_lost_ends_the_push(
         asked.append(len(packs))
         return {PackId(b"p" * 32)}
 
-    monkeypatch.setattr(push_module, "absent", absent)
+    monkeypatch.setattr(push_module, "missing_packs", absent)
     write_files(machine.source, {"one/new": b"new"})
     with pytest.raises(PacksLost, match="such as packs/70/7070"):
         machine.push(index="new")

@@ -20,7 +20,7 @@ from lodefs.proxy.peers.client.phases import PhaseTimer
 from lodefs.proxy.peers.client.request_plan import AskPeer, AskStore, GiveUp, RequestPlan
 from lodefs.proxy.peers.membership.peer import Peer
 from lodefs.proxy.peers.membership.peer_standing import Fault
-from lodefs.proxy.runtime.counters import Counter, Meter
+from lodefs.proxy.runtime.counters import Counter, Counts
 
 T = TypeVar("T")
 log = logging.getLogger("lodefs.peers")
@@ -45,7 +45,7 @@ class _Running:
     action: AskPeer
     begin_s: float
     phases: PhaseTimer
-    told: bool = False  # the plan knows that its body began
+    reported: bool = False  # the plan knows that its body began
 
     @property
     def peer(self) -> Peer:
@@ -56,18 +56,18 @@ class HedgedRequest(Generic[T]):
     """The peers that are asked one question, from the first to the first right answer."""
 
     def __init__(
-        self, plan: RequestPlan, request: PeerRequest[T], context: PeerContext, meter: Meter
+        self, plan: RequestPlan, request: PeerRequest[T], context: PeerContext, counts: Counts
     ) -> None:
         self._plan = plan
         self._request = request
         self._context = context
-        self._meter = meter
+        self._counts = counts
         self._running: dict[int, _Running] = {}
         self._poll = select.poll()
         self._asked = False
 
     def run(self) -> tuple[T, Peer] | None:
-        """The answer and who gave it; None where the store is to be asked. Whoever is slower is
+        """The answer and who gave it; None if the store is to be asked. Slower ones are
         left alone."""
         clock_s = self._context.clock_s
         try:
@@ -75,7 +75,7 @@ class HedgedRequest(Generic[T]):
                 action = self._plan.next(clock_s())
                 if isinstance(action, AskStore):
                     if self._asked:
-                        self._meter.add(Counter.PEER_FALLBACKS)
+                        self._counts.add(Counter.PEER_FALLBACKS)
                     return None
                 if isinstance(action, AskPeer):
                     self._ask(action)
@@ -93,7 +93,7 @@ class HedgedRequest(Generic[T]):
                 self._drop(fd, running.attempt)
 
     def _ask(self, action: AskPeer) -> None:
-        self._meter.add(Counter.PEER_REQUESTS)
+        self._counts.add(Counter.PEER_REQUESTS)
         self._asked = True
         self._begin(action, fresh=False)
 
@@ -142,7 +142,7 @@ class HedgedRequest(Generic[T]):
                 self._failed(running.peer, Fault.LATE, Unavailable(why))
 
     def _advance(self, running: _Running) -> T | None:
-        """Goes on with one; the result where it has come."""
+        """Goes on with one; the result if it has come."""
         attempt, clock_s = running.attempt, self._context.clock_s
         fd = attempt.fileno()
         try:
@@ -157,8 +157,8 @@ class HedgedRequest(Generic[T]):
             return None
         running.phases.see(attempt.phase, clock_s())
         is_data = attempt.status == 200  # of anything else only the end counts
-        if is_data and (attempt.got_bytes or attempt.answer is not None) and not running.told:
-            running.told = True
+        if is_data and (attempt.got_bytes or attempt.answer is not None) and not running.reported:
+            running.reported = True
             self._request.begun()
             self._plan.began(attempt.address, clock_s())
             self._context.health.began(attempt.address, clock_s() - running.begin_s)
@@ -176,7 +176,7 @@ class HedgedRequest(Generic[T]):
         if busy is not None:
             members = {peer.address: peer for peer in context.members()}
             named = [members[one] for one in busy.addresses if one in members]
-            self._meter.add(Counter.PEER_BUSY)
+            self._counts.add(Counter.PEER_BUSY)
             self._plan.busy(address, named, max(busy.retry_after_s, 0.0), now_s)
             return None
         if answer.status == 404:
@@ -185,7 +185,7 @@ class HedgedRequest(Generic[T]):
         if answer.status != 200:
             is_refused = answer.status in (401, 403)
             fault = Fault.REFUSING if is_refused else Fault.FAILING
-            self._failed(running.peer, fault, Unavailable(said(answer)))
+            self._failed(running.peer, fault, Unavailable(format_refusal(answer)))
             return None
         try:
             found = self._request.checked(answer.body)
@@ -195,7 +195,7 @@ class HedgedRequest(Generic[T]):
         size_bytes = len(answer.body)
         context.health.served(address, size_bytes, now_s - running.begin_s, now_s)
         self._plan.won(address, now_s)
-        self._meter.add(Counter.PEER_FETCHED_BYTES, size_bytes)
+        self._counts.add(Counter.PEER_FETCHED_BYTES, size_bytes)
         wait_s = context.download.reserve(size_bytes, now_s)
         if wait_s > 0:
             time.sleep(wait_s)  # this thread asks for no more until then
@@ -206,17 +206,17 @@ class HedgedRequest(Generic[T]):
         why = str(error).removeprefix(f"peer {address}: ")
         log.debug("peer %s, asked for %s: %s", address, self._request.target, why)
         if fault is Fault.WRONG:
-            self._meter.add(Counter.PEER_CORRUPT)
+            self._counts.add(Counter.PEER_CORRUPT)
             context.health.wrong(address, now_s, why)
         else:
-            self._meter.add(Counter.PEER_FAILED)
+            self._counts.add(Counter.PEER_FAILED)
             if fault is Fault.REFUSING:
-                self._meter.add(Counter.PEER_DENIED)
+                self._counts.add(Counter.PEER_DENIED)
             context.health.failed(address, now_s, fault, why)
         self._plan.failed(address, now_s)
 
     def _give_up(self, action: GiveUp) -> None:
-        """One that is too slow: its connection is closed, and where it is to blame it counts as
+        """One that is too slow: its connection is closed, and if it is to blame it counts as
         failed."""
         address = action.address
         for fd, running in list(self._running.items()):
@@ -224,7 +224,7 @@ class HedgedRequest(Generic[T]):
                 now_s, attempt = self._context.clock_s(), running.attempt
                 why = f"{attempt.got_bytes} bytes came in {now_s - running.begin_s:.2f} s"
                 log.debug("peer %s is too slow for %s: %s", address, self._request.target, why)
-                self._meter.add(Counter.PEER_FAILED)
+                self._counts.add(Counter.PEER_FAILED)
                 if action.to_blame:
                     self._context.health.failed(address, now_s, Fault.LATE, why)
                 self._drop(fd, running.attempt)
@@ -235,13 +235,13 @@ class HedgedRequest(Generic[T]):
         self._context.connections.end(attempt)
 
 
-def said(answer: PeerAnswer) -> str:
+def format_refusal(answer: PeerAnswer) -> str:
     """What an answer of 400 and more says, in words."""
     try:
-        told = from_json(answer.body, wire.Failure).message
+        message = from_json(answer.body, wire.Failure).message
     except InvalidInput:
-        told = bytes(answer.body[:200]).decode("utf-8", "backslashreplace")
-    return f"{answer.status}: {told[:500]}"
+        message = bytes(answer.body[:200]).decode("utf-8", "backslashreplace")
+    return f"{answer.status}: {message[:500]}"
 
 
 def _busy(answer: PeerAnswer) -> wire.Busy | None:

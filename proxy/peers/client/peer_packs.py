@@ -1,4 +1,4 @@
-"""Packs from the cluster: a pack's owner is asked, others where it does not do, then the store.
+"""Packs from the cluster: a pack's owner is asked, others if it cannot serve, then the store.
 
 Whom to ask and how long to wait is decided by request_plan.py; hedged_request.py does it. Nothing
 that a peer sent is believed: an index is checked by the pack's id, a chunk by its own.
@@ -6,10 +6,7 @@ that a peer sent is believed: an index is checked by the pack's id, a chunk by i
 
 from __future__ import annotations
 
-import random
 import re
-import threading
-from collections import OrderedDict
 from dataclasses import replace
 
 from lodefs.chunkstore.errors import Corrupt
@@ -17,8 +14,10 @@ from lodefs.chunkstore.format.names import PackId, digest_of
 from lodefs.chunkstore.format.pack import PackIndex
 from lodefs.chunkstore.nodeapi import wire
 from lodefs.chunkstore.nodecache import layout as layout
+from lodefs.chunkstore.repo.pack_reader import PackIndexVersion
+from lodefs.chunkstore.system.lru import Lru
 from lodefs.chunkstore.types import Buffer
-from lodefs.proxy.fetch.pack_source import PackIndexVersion, PackSource
+from lodefs.proxy.fetch.pack_source import PackSource
 from lodefs.proxy.peers.client.context import PeerContext
 from lodefs.proxy.peers.client.hedge_budget import HedgeBudget
 from lodefs.proxy.peers.client.hedged_request import (
@@ -26,10 +25,10 @@ from lodefs.proxy.peers.client.hedged_request import (
     PeerRequest,
     T,
 )
-from lodefs.proxy.peers.client.request_plan import RequestPlan
+from lodefs.proxy.peers.client.request_plan import PlanContext, RequestPlan
 from lodefs.proxy.peers.membership.peer import Peer
 from lodefs.proxy.peers.membership.rendezvous import Owners
-from lodefs.proxy.runtime.counters import Meter
+from lodefs.proxy.runtime.counters import Counts
 from lodefs.proxy.runtime.origin import OnTransferStarted
 
 SENDERS_MAX = 1024
@@ -40,14 +39,13 @@ INDEX_SIZE_BYTES_USUAL = 64 * 1024
 class PeerPacks:
     """A PackSource before another, the origin. For any thread."""
 
-    def __init__(self, origin: PackSource, context: PeerContext, meter: Meter) -> None:
+    def __init__(self, origin: PackSource, context: PeerContext, counts: Counts) -> None:
         self._origin = origin
         self._context = context
-        self._meter = meter
-        self._budgets = HedgeBudget()
+        self._counts = counts
+        self._plan_context = PlanContext(context.health, HedgeBudget())
         self._owners = Owners()
-        self._lock = threading.Lock()  # guards the map
-        self._senders: OrderedDict[PackId, Peer] = OrderedDict()
+        self._senders: Lru[PackId, Peer] = Lru(SENDERS_MAX)
 
     @property
     def url(self) -> str:
@@ -89,7 +87,7 @@ class PeerPacks:
         )
         found = self._from_peers(index.pack_id, request)
         if found is not None:
-            self._budgets.got(size_bytes)
+            self._plan_context.budget.got(size_bytes)
             return found
         clock_s = self._context.clock_s
         begin_s = clock_s()
@@ -106,44 +104,34 @@ class PeerPacks:
         ]
 
     def _from_peers(self, pack_id: PackId, request: PeerRequest[T]) -> T | None:
-        """What a peer answers, checked; None where the store is to be asked."""
+        """What a peer answers, checked; None if the store is to be asked."""
         context, own = self._context, self._context.own_addresses()
-        self._budgets.resize(len(context.members()))
+        self._plan_context.budget.resize(len(context.members()))
         owners = self._owners_of(pack_id)
         plan = RequestPlan(
+            self._plan_context,
             owners,
             self_address=own[0] if own else "",
             size_bytes=request.size_bytes,
-            health=context.health,
-            budgets=self._budgets,
             now_s=context.clock_s(),
-            jitter=random.random,
             known=self._known(pack_id),
         )
-        found = HedgedRequest(plan, request, context, self._meter).run()
+        found = HedgedRequest(plan, request, context, self._counts).run()
         if found is None:
             return None
         if found[1] not in owners:
-            self._remember(pack_id, found[1])
+            self._senders.put(pack_id, found[1])
         return found[0]
 
     def _known(self, pack_id: PackId) -> list[Peer]:
         """Who, not being an owner, sent a part of the pack lately."""
-        with self._lock:
-            peer = self._senders.get(pack_id)
-            return [] if peer is None else [peer]
-
-    def _remember(self, pack_id: PackId, peer: Peer) -> None:
-        with self._lock:
-            self._senders[pack_id] = peer
-            self._senders.move_to_end(pack_id)
-            if len(self._senders) > SENDERS_MAX:
-                self._senders.popitem(last=False)
+        peer = self._senders.get(pack_id)
+        return [] if peer is None else [peer]
 
 
 def checked_chunks(index: PackIndex, first: int, count: int, body: Buffer) -> list[Buffer]:
-    """Chunks [first, first + count) out of their bytes one after the other. Corrupt where one is
-    not what its id says."""
+    """Chunks [first, first + count) out of their bytes one after the other. Raises: Corrupt if one
+    is not what its id says."""
     view, base = memoryview(body), index.raw_offsets[first]
     what = f"chunks {first} to {first + count - 1} of pack {index.pack_id.hex()}"
     if len(view) != index.raw_offsets[first + count] - base:

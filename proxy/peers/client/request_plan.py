@@ -7,20 +7,21 @@ The rules, in the order in which they are looked at:
   that has not failed this unit; else, after all of them said that they are busy, a pause.
 - The first owner is gone: others may have what it sent them. A few of the next owners are asked
   with ``cached`` before one of them is made to read it from S3 again.
-- The attempt takes much longer than usual: a second one, at a source or the next owner, where the
+- The attempt takes much longer than usual: a second one, at a source or the next owner, if the
   budget of hedges allows it; one that may make the next owner read from S3 costs both budgets.
 - No byte of the body comes, or fewer than the least rate: the attempt is given up, and counts as
   failed. What comes of the answer's head does not count.
 - Another one gives the answer, and the attempt had long enough to begin and did not: Health hears.
 - It says late that it has nothing: Health hears that, too.
 - One took long and gave nothing: the others have a moment, and S3's time. Two did: S3.
-- All of it takes longer than S3 would have taken: S3, where the budget of early turns allows it.
+- All of it takes longer than S3 would have taken: S3, if the budget of early turns allows it.
 - An owner is busy until half of the time is over: it is passed by for this unit.
 - The deadline: S3, always.
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -36,7 +37,7 @@ SURVEYED_MAX = 3  # of the next owners, for what the first one may have sent the
 HEDGES_MAX = 16  # of one unit, those included that were refused
 PAUSE_S_MIN, PAUSE_S_MAX = 0.02, 5.0
 
-# Times are multiples of the usual one: what the peer takes, and S3 before it where the peer may
+# Times are multiples of the usual one: what the peer takes, and S3 before it if the peer may
 # have to ask it. The least ones are for peers that are busy with more than us.
 HEDGE_FACTOR, HEDGE_S_MIN = 2.0, 0.25  # another is asked besides
 SILENCE_S, SILENCE_FACTOR = 0.65, 3.0  # no byte came, or too few: given up
@@ -60,7 +61,7 @@ class AskPeer(NamedTuple):
 
 
 class GiveUp(NamedTuple):
-    """End the attempt at this address; where it is to blame, tell Health that it failed. A source
+    """End the attempt at this address; if it is to blame, tell PeerHealth that it failed. A source
     that stops halfway may itself wait for another, and is not."""
 
     address: str
@@ -97,38 +98,45 @@ class PeerAttempt:
     spared: bool = False  # it was not hedged because it was nearly there
 
 
+@dataclass(frozen=True, slots=True)
+class PlanContext:
+    """What all plans of a node share. ``jitter`` gives numbers in [0, 1)."""
+
+    health: PeerHealth
+    budget: HedgeBudget
+    jitter: Callable[[], float] = random.random
+    deadline_s_max: float = DEADLINE_S_MAX
+
+
 class RequestPlan:
     """One unit's way. Ask ``next`` what to do, do it, tell what came of it, ask again.
 
     ``owners``: as ``ownership.rank`` gives them. ``known``: peers that sent other parts of this
-    pack lately; they are tried first. ``jitter`` gives numbers in [0, 1). At most two peers are
+    pack lately; they are tried first. At most two peers are
     asked at once. After AskStore every further answer is AskStore.
     """
 
     def __init__(
         self,
+        context: PlanContext,
         owners: Sequence[Peer],
         *,
         self_address: str,
         size_bytes: int,
-        health: PeerHealth,
-        budgets: HedgeBudget,
         now_s: float,
-        jitter: Callable[[], float],
         known: Sequence[Peer] = (),
-        deadline_s_max: float = DEADLINE_S_MAX,
     ) -> None:
         self._owners = owners
         self._self_address = self_address
         self._size_bytes = size_bytes
-        self._health = health
-        self._budgets = budgets
-        self._jitter = jitter
+        self._health = health = context.health
+        self._budget = context.budget
+        self._jitter = context.jitter
         self._store_s = health.store_expected_s(size_bytes)
         self._patience_s = now_s + max(PATIENCE_S_MIN, PATIENCE_FACTOR * self._store_s)
         usual_s = self._usual_s(owners[0].address if owners else self_address, cached=False)
         deadline_s = max(DEADLINE_S_MIN, DEADLINE_FACTOR * usual_s)
-        self._deadline_s = now_s + min(deadline_s, deadline_s_max)
+        self._deadline_s = now_s + min(deadline_s, context.deadline_s_max)
         self._halfway_s = (now_s + self._deadline_s) / 2  # an owner that is busy still is passed by
         self._attempts: dict[str, PeerAttempt] = {}
         self._sources: list[Peer] = list(known)[::-1]  # to be tried with cached=1, last one first
@@ -158,7 +166,7 @@ class RequestPlan:
             return action
         if now_s >= self._patience_s:
             rest_s = min((self._rest_s(a, now_s) for a in self._attempts.values()), default=NEVER_S)
-            if rest_s > self._store_s and self._budgets.store(self._size_bytes):
+            if rest_s > self._store_s and self._budget.store(self._size_bytes):
                 return self._turn_to_store()
             self._patience_s = now_s + max(self._store_s, PAUSE_S_MIN)
         looks_s = (attempt.look_s for attempt in self._attempts.values())
@@ -236,7 +244,7 @@ class RequestPlan:
         if attempt is None:
             return None
         if attempt.is_hedge:
-            self._budgets.hedge_refused(self._size_bytes)
+            self._budget.hedge_refused(self._size_bytes)
         self._tell(address, attempt, now_s)
         return attempt
 
@@ -291,22 +299,22 @@ class RequestPlan:
             return Wait(attempt.hedge_s)
         attempt.hedge_s = self._deadline_s  # decided once
         self._hedges += 1
-        if not self._budgets.hedge(self._size_bytes):
+        if not self._budget.hedge(self._size_bytes):
             return Wait(self._deadline_s)
         action = self._ask_second(now_s)
         if action is None:
-            self._budgets.hedge_refused(self._size_bytes)
+            self._budget.hedge_refused(self._size_bytes)
         return action or Wait(self._deadline_s)
 
     def _ask_second(self, now_s: float) -> Action | None:
-        """Somebody besides the one that is slow; None where there is nobody."""
+        """Somebody besides the one that is slow; None if there is nobody."""
         source = self._next_source(now_s)
         if source is not None:
             return self._ask(source, now_s, cached=True)
         owner = self._next_owner(now_s)
         if owner is None:
             return None
-        if self._budgets.store(self._size_bytes):
+        if self._budget.store(self._size_bytes):
             if owner.address == self._self_address:
                 return self._turn_to_store()
             return self._ask(owner, now_s, cached=False)
@@ -353,7 +361,7 @@ class RequestPlan:
         return not (address in self._tried or address in self._failed or address in self._attempts)
 
     def _usual_s(self, address: str, *, cached: bool) -> float:
-        """What the peer takes, and S3 before it where it may have to be asked."""
+        """What the peer takes, and S3 before it if it may have to be asked."""
         peer_s = self._health.expected_s(address, self._size_bytes)
         return peer_s if cached else peer_s + self._store_s
 

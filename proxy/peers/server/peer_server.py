@@ -18,17 +18,17 @@ from lodefs.chunkstore.format import names
 from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.nodeapi import wire
 from lodefs.chunkstore.nodecache import layout as layout
+from lodefs.chunkstore.repo.pack_reader import PackIndexVersion
 from lodefs.chunkstore.types import Buffer
 from lodefs.proxy.api.responses import OCTETS, Answer
 from lodefs.proxy.api.routes import parse_query
 from lodefs.proxy.fetch.pack_chunks import Packs
-from lodefs.proxy.fetch.pack_source import PackIndexVersion
 from lodefs.proxy.peers.client.context import PeerContext
 from lodefs.proxy.peers.membership.peer import Peer
 from lodefs.proxy.peers.security.request_signing import claimed
 from lodefs.proxy.peers.server.job_server import PeerJobServer, is_job_target
 from lodefs.proxy.peers.server.recipients import Recipients, SendingLoad
-from lodefs.proxy.runtime.counters import Counter, Meter
+from lodefs.proxy.runtime.counters import Counter, Counts
 from lodefs.proxy.runtime.thread_pools import paused
 
 log = logging.getLogger("lodefs.peers")
@@ -52,7 +52,7 @@ class ChunkRequest:
 
 
 def parse_request(target: str) -> ChunkRequest:
-    """The question of a request target. NotFound where there is no such path, InvalidInput."""
+    """The question of a request target. Raises: NotFound if there is no such path, InvalidInput."""
     path, _, raw_query = target.partition("?")
     match = _TARGET.match(path)
     if match is None:
@@ -76,13 +76,13 @@ class PeerServer:
     """Answers other nodes. Used from the event loop alone."""
 
     def __init__(
-        self, context: PeerContext, packs: Packs, jobs: PeerJobServer, meter: Meter
+        self, context: PeerContext, packs: Packs, jobs: PeerJobServer, counts: Counts
     ) -> None:
         """``jobs`` answers requests for warm jobs."""
         self._context = context
         self._packs = packs
         self._jobs = jobs
-        self._meter = meter
+        self._counts = counts
         self._load = SendingLoad()
         self._recipients = Recipients()
         self._stranger_logged_s = float("-inf")
@@ -96,7 +96,7 @@ class PeerServer:
         headers: Mapping[str, str],
         body: Callable[[], Awaitable[bytes]] = _no_body,
     ) -> Answer:
-        """The answer to a node. Denied where it is none of the cluster; errors of fetching.
+        """The answer to a node. Raises: Denied if it is none of the cluster; errors of fetching.
 
         ``body`` reads the request's; nobody else's is read."""
         try:
@@ -120,8 +120,8 @@ class PeerServer:
         return await self._chunks(request, peer)
 
     def _refuse(self, name: str, error: Denied) -> None:
-        """Remembers who is not trusted; whoever is no member is told of once a minute."""
-        self._meter.add(Counter.PEER_UNTRUSTED)
+        """Records a refused request. Refusals of non-members are logged at most once a minute."""
+        self._counts.add(Counter.PEER_UNTRUSTED)
         now_s = self._context.clock_s()
         if self._is_member(name):
             self._context.health.refused(name, str(error), now_s)
@@ -148,7 +148,7 @@ class PeerServer:
         if self._load.overloaded(
             alternatives=len(others), backlog_s=backlog_s, size_bytes=size_bytes
         ):
-            self._meter.add(Counter.PEER_REFUSED)
+            self._counts.add(Counter.PEER_REFUSED)
             return _busy(max(self._load.retry_after_s(), backlog_s), others)
         is_member = self._is_member(peer)
         if is_member:  # others can be sent there
@@ -173,7 +173,7 @@ class PeerServer:
             async with aclosing(pieces):
                 async for piece in pieces:
                     await paused(self._context.upload.reserve(len(piece), self._context.clock_s()))
-                    self._meter.add(Counter.PEER_SENT_BYTES, len(piece))
+                    self._counts.add(Counter.PEER_SENT_BYTES, len(piece))
                     if peer:
                         self._context.health.sent(peer, len(piece))
                     yield piece

@@ -22,7 +22,6 @@ from lodefs.chunkstore.format.names import Digest, PackId, digest_of
 from lodefs.chunkstore.format.pack import pack_id_of_columns
 from lodefs.chunkstore.format.tree import Entry, Kind, Segment, encode_tree
 from lodefs.chunkstore.objects.interface import Part
-from lodefs.chunkstore.objects.memory import MemoryObjects
 from lodefs.chunkstore.push import push_index
 from lodefs.chunkstore.push.fragmentation import Run
 from lodefs.chunkstore.push.push_index import (
@@ -35,6 +34,7 @@ from lodefs.chunkstore.push.push_index import (
     TreePlace,
 )
 from lodefs.chunkstore.repo import shard_reader
+from tests.support.chunkstore.memory_objects import MemoryObjects
 from tests.support.chunkstore.strategies import segments
 
 STORE = "0" * 32
@@ -147,13 +147,13 @@ def test_shards_are_learned_once(tmp_path: Path) -> None:
     objects.put(keys.shard("1"), [encode_shard([first])])
     objects.put(keys.shard("2"), [encode_shard([pack_of("x")])[:-1]])
     with index_in(tmp_path) as index:
-        index.learn(objects)
+        index.load_shards(objects)
         assert segment_of(index, "a").pack == first.pack_id
         assert index.find([chunk("x")]) == {}
         objects.put(keys.shard("3"), [encode_shard([second])])
         del objects.objects[keys.shard("1")]
         objects.put(keys.shard("1"), [b"never read again"])
-        index.learn(objects)
+        index.load_shards(objects)
         assert segment_of(index, "b").pack == second.pack_id
         assert index.unpublished() == []
 
@@ -194,11 +194,11 @@ def test_directories_are_asked_in_order(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_key_of_a_wrong_type_is_a_broken_index(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A flipped bit in SQLite's own headers can make NULL of a key: that is told as spoiled."""
+    """A flipped bit in SQLite's own headers can make NULL of a key: that is reported as damage."""
     with index_in(tmp_path) as index:
         monkeypatch.setattr(index, "select", lambda *_: [(None, b"state")])
         memory = push_index.StatCache(index, 1)
-        with pytest.raises(IndexBroken, match="key is spoiled"):
+        with pytest.raises(IndexBroken, match="key is damaged"):
             memory.state(b"key")
 
 
@@ -243,7 +243,7 @@ def test_a_broken_file_is_put_aside(
     with pytest.raises(IndexBroken) as broken:
         PushIndex(tmp_path, STORE)
     with caplog.at_level(logging.WARNING):
-        PushIndex.put_aside(tmp_path, STORE, broken.value)
+        PushIndex.set_aside(tmp_path, STORE, broken.value)
     assert f"{broken.value}. It is {tmp_path / STORE}.broken now" in caplog.text
     assert (tmp_path / f"{STORE}.broken").read_bytes() == content
     with index_in(tmp_path) as index:
@@ -402,5 +402,5 @@ def test_a_large_shard_is_read_before_the_index_is_locked(
     with index_in(tmp_path) as index:
         store = Slow(write)
         store.put("index/large", [encode_shard(packs)])
-        index.learn(store, threads=1)
+        index.load_shards(store, threads=1)
         assert index.find([packs[0].ids[:32]])

@@ -14,12 +14,13 @@ from lodefs.chunkstore.errors import Corrupt
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.objects.interface import ObjectStore, Part
+from lodefs.chunkstore.repo.pack_reader import PackIndexVersion
 from lodefs.chunkstore.types import Buffer
 from lodefs.proxy.cache.chunk_cache import Cache
 from lodefs.proxy.fetch.cache_fill import CacheFill
 from lodefs.proxy.fetch.known_damage import DamagedChunks
 from lodefs.proxy.fetch.pack_indexes import PackIndexes
-from lodefs.proxy.fetch.pack_source import PackIndexVersion, StorePacks
+from lodefs.proxy.fetch.pack_source import StorePacks
 from lodefs.proxy.runtime.counters import Counts
 from lodefs.proxy.runtime.origin import OnTransferStarted
 from lodefs.proxy.runtime.thread_pools import Pools
@@ -82,7 +83,7 @@ def test_damage_costs_no_readers_who_wait_together(tmp_path: Path) -> None:
 
     async def run() -> None:
         async with rig.node() as node:
-            await node.entry(await node.snapshot("data/set", "main"), b"000")
+            await node.names.entry(await node.names.snapshot("data/set", "main"), b"000")
             rig.reset()
             found = await asyncio.gather(*(outcomes(node, [name]) for name in files))
             assert [one for (one,) in found] == [

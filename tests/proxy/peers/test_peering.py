@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from itertools import cycle
 from pathlib import Path
@@ -33,11 +34,10 @@ from lodefs.proxy.peers.security.request_signing import HmacAuthenticator
 from lodefs.proxy.peers.security.tls import PeerTls
 from lodefs.proxy.peers.server import peer_server
 from lodefs.proxy.peers.server.recipients import SendingLoad
-from lodefs.proxy.runtime import origin
 from lodefs.proxy.runtime.counters import Counter
 from tests.proxy.peers.certificates import Authority
 from tests.support.proxy.cluster import SECRET, Member, cluster_of, slow_clock_s
-from tests.support.proxy.rig import MIB, Rig, read_path
+from tests.support.proxy.rig import MIB, Rig, file_of, read_file, read_path
 
 BIG = random.Random(1).randbytes(6 * MIB + 123)
 SMALL = {b"small/%03d" % n: random.Random(n).randbytes(500 + n * 37) for n in range(200)}
@@ -381,13 +381,13 @@ def test_an_owner_without_space_serves_all_the_same(
 def test_an_etag_that_is_none_is_not_taken(rig: Rig, etag: str) -> None:
     """An index whose ETag could not stand in a header is wrong, whatever else it says."""
     segment = rig.maker.entry(b"big", BIG).segments[0]
-    index, right = read_index(rig.objects, segment.pack)
-    row = layout.encode_pack_row(etag, index.encode())
+    right = read_index(rig.objects, segment.pack)
+    row = layout.encode_pack_row(etag, right.index.encode())
 
     async def run(bad: Peer) -> None:
         async with cluster_of(rig, 1, others=[bad]) as members:
             found = await members[0].node.packs.index(segment.pack, cached=False, from_origin=False)
-            assert found.etag == right
+            assert found.etag == right.etag
             assert members[0].count(Counter.PEER_CORRUPT) == 1
 
     head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(row)
@@ -398,18 +398,23 @@ def test_an_etag_that_is_none_is_not_taken(rig: Rig, etag: str) -> None:
 def test_where_bytes_came_from(rig: Rig) -> None:
     """A read notes whether it waited for the store, for other nodes, or for nothing."""
 
+    def first_owns_all(members: tuple[Peer, ...]) -> Callable[[], tuple[Peer, ...]]:
+        owner, *others = members
+        heavy = (replace(owner, weight=1e6), *(replace(one, weight=1e-3) for one in others))
+        return lambda: heavy
+
     async def run() -> None:
-        async with cluster_of(rig, 2, clock_s=slow_clock_s) as members:
+        async with cluster_of(rig, 2, seen=first_owns_all, clock_s=slow_clock_s) as members:
+            owner, other = sorted(members, key=lambda member: member.address)
             noted: list[set[Origin | None]] = []
-            for member in (*members, members[1]):
+            for member in (owner, other, other):
                 noted.append(set())
                 for path, content in FILES.items():
-                    origin.begin()
-                    assert await read_path(member.node, path) == content
-                    noted[-1].add(origin.noted())
-            assert Origin.STORE in noted[0]
-            assert noted[1] == {Origin.PEERS, None}
-            assert noted[2] == {None}
+                    file = await file_of(member.node, path)
+                    data, origin = await read_file(member.node, file)
+                    assert data == content
+                    noted[-1].add(origin)
+            assert noted == [{Origin.STORE, None}, {Origin.PEERS, None}, {None}]
 
     asyncio.run(run())
 
