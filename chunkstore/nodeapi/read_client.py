@@ -58,7 +58,7 @@ class Client:
     """Requests of one thread. All methods raise errors.py's classes, and end by the deadline.
 
     ``timeout_s`` bounds each request, repetitions included; after ``begin``, all requests until
-    the next ``begin``. ``before_blocking`` is called before anything that may take long, ``count`` with
+    the next ``begin``. ``before_blocking`` is called before what may take long, ``count`` with
     the bytes of files that came.
     """
 
