@@ -111,7 +111,7 @@ class PlanContext:
 class RequestPlan:
     """One unit's way. Ask ``next`` what to do, do it, tell what came of it, ask again.
 
-    ``owners``: as ``ownership.rank`` gives them. ``known``: peers that sent other parts of this
+    ``owners``: as ``rendezvous.rank`` gives them. ``known``: peers that sent other parts of this
     pack lately; they are tried first. At most two peers are
     asked at once. After AskStore every further answer is AskStore.
     """
