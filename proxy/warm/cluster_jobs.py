@@ -47,7 +47,7 @@ ASK_TIMEOUT_S = 10.0
 ASKED_MAX = 8  # at a time
 RETRY_S_MIN, RETRY_S_MAX = 0.5, 8.0  # after a failure; doubles
 SILENT_S_MAX = 30.0
-SKIP_S_MAX = 5.0  # likewise, if nodes may be skipped and it was never heard of
+SKIP_S_MAX = 5.0  # likewise, if nodes may be skipped and it never answered
 BUSY_S_MAX = 3600.0  # it answers that it has too much to do
 STARTS_MAX = 5  # of one node's share, answered and then forgotten
 
