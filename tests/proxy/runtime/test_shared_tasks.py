@@ -27,7 +27,9 @@ def test_callers_share_a_task_that_none_of_them_cancels() -> None:
 
         callers = [asyncio.create_task(tasks.run("a", work)) for _ in range(3)]
         other = asyncio.create_task(tasks.run("b", work))
-        await asyncio.sleep(0)  # all of them have begun
+        begun = asyncio.Event()
+        asyncio.get_running_loop().call_soon(begun.set)
+        await begun.wait()  # all of them have begun
         callers[0].cancel()
         gate.set()
         assert await asyncio.gather(*callers[1:]) == [1, 1]
