@@ -11,8 +11,8 @@ The rules, in the order in which they are looked at:
   budget of hedges allows it; one that may make the next owner read from S3 costs both budgets.
 - No byte of the body comes, or fewer than the least rate: the attempt is given up, and counts as
   failed. What comes of the answer's head does not count.
-- Another one gives the answer, and the attempt had long enough to begin and did not: PeerHealth records
-  it.
+- Another one gives the answer, and the attempt had long enough to begin and did not: PeerHealth
+  records it.
 - It says late that it has nothing: PeerHealth records that, too.
 - One took long and gave nothing: the others have a moment, and S3's time. Two did: S3.
 - All of it takes longer than S3 would have taken: S3, if the budget of early turns allows it.
