@@ -110,7 +110,7 @@ class Connection:
     ) -> Response:
         """Send a request and receive its answer. ``body_bytes``: how large a body is expected.
 
-        ``before_blocking`` is called (perhaps more than once) before waiting longer than GRACE_S, and
+        ``before_blocking`` is called (also twice) before waiting longer than GRACE_S, and
         before any wait if the last answer took longer.
         """
         try:
