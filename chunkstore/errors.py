@@ -1,6 +1,6 @@
-"""The one tree of errors. Edges (HTTP, errno, exit code) map it; nobody below them does.
+"""The tree of errors. Only the edges map it to HTTP statuses, errno and exit codes.
 
-Every message names the thing (key, path, repository) and, where there is one, the way out.
+Every message names the thing (key, path, repository) and the remedy, if there is one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class AlreadyExists(LodefsError):
 
 
 class Conflict(LodefsError):
-    """Somebody else moved the ref first; nothing is lost, and the caller can repeat."""
+    """Another writer moved the ref first. Nothing is lost, and the caller can retry."""
 
 
 class Changed(LodefsError):
@@ -35,7 +35,7 @@ class Corrupt(LodefsError):
 
 
 class TooLarge(Corrupt):
-    """An object has, or claims, more bytes than its format allows; none of them is held."""
+    """An object has, or claims, more bytes than its format allows. They are not kept in memory."""
 
 
 class UnknownFormat(LodefsError):
@@ -43,7 +43,7 @@ class UnknownFormat(LodefsError):
 
 
 class Unavailable(LodefsError):
-    """A store, peer or proxy did not answer, or asked to come again later. May be retried."""
+    """A store, peer or proxy did not answer, or asked for a retry later. May be retried."""
 
     def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
         super().__init__(message)
@@ -64,7 +64,7 @@ class NoSpace(LodefsError):
 
 
 class InvalidInput(LodefsError):
-    """What the caller gave is malformed: a name, an option, a range, a setting."""
+    """An input is malformed: a name, an option, a range, a setting."""
 
 
 class Unsupported(LodefsError):
@@ -76,7 +76,7 @@ class SourceChanged(LodefsError):
 
 
 class TooManyRemovals(LodefsError):
-    """A push would remove most of a branch, and nobody said that this is meant."""
+    """A push would remove most of a branch, and this was not allowed explicitly."""
 
 
 class InUse(LodefsError):

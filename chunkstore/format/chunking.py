@@ -20,7 +20,7 @@ CHUNK_SIZE_BYTES_LEAST = 64  # what the fastcdc package takes at least
 
 @dataclass(frozen=True, slots=True)
 class ChunkingParams:
-    """Sizes of chunks. They belong to a store and never change in it. InvalidInput."""
+    """Sizes of chunks. They belong to a store and never change in it. Raises: InvalidInput."""
 
     size_bytes_min: int = 16 * 1024
     size_bytes_average: int = 64 * 1024

@@ -71,8 +71,8 @@ def commit_id_of(encoded: Buffer) -> CommitId:
 
 
 def encode_commit(commit: Commit) -> bytes:
-    """The sealed document. InvalidInput for texts over the limit or not Unicode, and for what
-    makes a document that no reader would take."""
+    """The sealed document. Raises: InvalidInput for texts over the limit or not Unicode, and for
+    what makes a document that no reader would take."""
     for text in (commit.author, commit.message):
         if len(text) > TEXT_CHARS_MAX or _has_surrogates(text):
             raise InvalidInput(
@@ -106,7 +106,7 @@ def encode_commit(commit: Commit) -> bytes:
 
 
 def decode_commit(data: Buffer, what: str = "commit") -> Commit:
-    """The commit. Corrupt, UnknownFormat; ``what`` names it in these."""
+    """The commit. Raises: Corrupt, UnknownFormat; ``what`` names it in these."""
     body = unseal(_KIND, _BODIES, data, what)
     large = Large(*body.large) if isinstance(body, _CommitBodyLarge) else None
     counts = (body.files, body.directories, body.size_bytes, body.root.size_bytes, *(large or ()))

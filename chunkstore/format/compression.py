@@ -37,7 +37,8 @@ def compress(raw: Buffer, level: int = LEVEL) -> tuple[int, Buffer]:
 
 
 def decompress(codec: int, stored: Buffer, raw_size_bytes: int) -> Buffer:
-    """The raw bytes, exactly ``raw_size_bytes`` of them. Corrupt; allocates no more than that."""
+    """The raw bytes, exactly ``raw_size_bytes`` of them. Raises: Corrupt; allocates no more than
+    that."""
     if codec == ZSTD:
         try:
             raw: Buffer = _decompressor().decompress(stored, max_output_size=raw_size_bytes)
@@ -53,7 +54,7 @@ def decompress(codec: int, stored: Buffer, raw_size_bytes: int) -> Buffer:
 
 
 class RawStreak:
-    """Compresses the chunks of one file in order, and stops trying where nothing is gained.
+    """Compresses the chunks of one file in order, and stops trying when nothing is gained.
 
     After some raw chunks in a row only every 2nd, 4th, ... 16th chunk is tried, until one shrinks.
     What happens to a chunk depends on the chunks before it alone. One thread.

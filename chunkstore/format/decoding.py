@@ -15,13 +15,13 @@ T = TypeVar("T")
 
 
 def from_json(data: Buffer | str | msgspec.Raw, kind: type[T]) -> T:
-    """What a JSON text says. InvalidInput says what is wrong where, and names no more."""
+    """Decodes a JSON text. Raises: InvalidInput, which says what is wrong and where."""
     with _translated():
         return msgspec.json.decode(data, type=kind)
 
 
 def from_msgpack(data: Buffer, kind: type[T]) -> T:
-    """What bytes of MessagePack say. InvalidInput says what is wrong where, and names no more."""
+    """Decodes MessagePack. Raises: InvalidInput, which says what is wrong and where."""
     with _translated():
         return msgspec.msgpack.decode(data, type=kind)
 

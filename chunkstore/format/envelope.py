@@ -39,7 +39,7 @@ def seal(kind: str, version: int, body: object) -> bytes:
 def unseal(kind: str, bodies: Mapping[int, type[T]], data: Buffer, what: str) -> T:
     """The body of a document. ``bodies``: its type by version; ``what`` names it in errors.
 
-    Corrupt; UnknownFormat for another version.
+    Raises: Corrupt; UnknownFormat for another version.
     """
     document = bytes(data)
     head, tail = document[:-_SEAL_SIZE_BYTES], document[-_SEAL_SIZE_BYTES:]

@@ -1,6 +1,6 @@
 """Index shards: which chunks one push added, and in which packs. docs/format.md has the table.
 
-A shard says what the packs' own indexes say, in one object for a whole push: it can be rebuilt.
+A shard repeats the packs' own indexes in one object for a whole push, so it can be rebuilt.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def encode_shard(packs: Sequence[PackChunks]) -> bytes:
 
 
 def decode_shard(data: Buffer, what: str = "index shard") -> list[ShardPack]:
-    """The packs of a shard, each checked against its id. Corrupt, UnknownFormat."""
+    """The packs of a shard, each checked against its id. Raises: Corrupt, UnknownFormat."""
     if len(data) < HEAD.size + ID_BYTES or bytes(data[: len(MAGIC)]) != MAGIC:
         raise Corrupt(f"{what} is not an index shard")
     body, checksum = memoryview(data)[:-ID_BYTES], memoryview(data)[-ID_BYTES:]
@@ -80,7 +80,7 @@ def decode_shard(data: Buffer, what: str = "index shard") -> list[ShardPack]:
 
 
 def decode_head(body: memoryview, what: str) -> int:
-    """How many packs a shard says it has. UnknownFormat."""
+    """The number of packs in a shard. Raises: UnknownFormat."""
     _, version, flags, packs = HEAD.unpack_from(body)
     if version != VERSION or flags:
         raise UnknownFormat(
@@ -91,7 +91,7 @@ def decode_head(body: memoryview, what: str) -> int:
 
 
 def decode_pack(body: memoryview, offset: int, what: str) -> tuple[ShardPack, int]:
-    """The pack at an offset of a shard, and where the next one begins. Corrupt."""
+    """The pack at an offset of a shard, and where the next one begins. Raises: Corrupt."""
     ids_at = offset + PACK_HEAD.size
     if ids_at > len(body):
         raise Corrupt(f"{what} is cut off")

@@ -92,7 +92,7 @@ def is_commit_prefix(rev: str) -> bool:
 
 
 class Spec(msgspec.Struct, frozen=True):
-    """What ``REPO[@REV][:PATH]`` says. ``path`` is bytes, without leading or trailing '/'."""
+    """A parsed ``REPO[@REV][:PATH]``. ``path`` is bytes, without leading or trailing '/'."""
 
     repo: str
     rev: str = DEFAULT_BRANCH
@@ -116,7 +116,7 @@ def split_path(path: bytes) -> list[bytes]:
 
 
 def parse_spec(text: str | bytes) -> Spec:
-    """``REPO[@REV][:PATH]`` as a Spec; InvalidInput where a part of it is malformed.
+    """``REPO[@REV][:PATH]`` as a Spec. Raises: InvalidInput if a part of it is malformed.
 
     Text that came from the command line may hold surrogate escapes for bytes that are not UTF-8.
     """

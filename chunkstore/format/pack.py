@@ -46,7 +46,7 @@ class ChunkPlace(NamedTuple):
 
 
 class PackIndex:
-    """What is in a pack: columns over its chunks, in order. Never changes."""
+    """The contents of a pack: columns over its chunks, in order. Immutable."""
 
     __slots__ = (
         "_codecs",
@@ -78,11 +78,11 @@ class PackIndex:
         return ChunkId(self.ids[n * ID_BYTES : (n + 1) * ID_BYTES])
 
     def place(self, n: int) -> ChunkPlace:
-        """Where chunk ``n`` lies. Corrupt where the pack has fewer."""
+        """Where chunk ``n`` lies. Raises: Corrupt if the pack has fewer."""
         return self.places(n, 1)[0]
 
     def places(self, first: int, count: int) -> list[ChunkPlace]:
-        """Where ``count`` chunks from ``first`` lie. Corrupt where the pack has fewer."""
+        """Where ``count`` chunks from ``first`` lie. Raises: Corrupt if the pack has fewer."""
         end = self._end(first, count)
         ids = self.ids
         cuts = range(first * ID_BYTES, end * ID_BYTES, ID_BYTES)
@@ -98,8 +98,8 @@ class PackIndex:
         )
 
     def check_run(self, first: int, count: int, size_bytes: int) -> None:
-        """Corrupt where the pack does not have ``count`` chunks from ``first`` on, or they have not
-        ``size_bytes`` raw bytes together: of what a tree says of a pack."""
+        """Raises: Corrupt if the pack does not have ``count`` chunks from ``first`` on, or they
+        have not ``size_bytes`` raw bytes together: of what a tree says of a pack."""
         found = self.raw_offsets[self._end(first, count)] - self.raw_offsets[first]
         if found != size_bytes:
             raise Corrupt(
@@ -126,7 +126,8 @@ class PackIndex:
 
     @classmethod
     def decode(cls, pack_id: PackId, data: Buffer) -> PackIndex:
-        """The index from the end of a pack (or what encode gave). Corrupt, UnknownFormat."""
+        """The index from the end of a pack (or what encode gave). Raises: Corrupt,
+        UnknownFormat."""
         trailer = Trailer.decode(pack_id, data)
         what = f"pack {pack_id.hex()}"
         begin = len(data) - TRAILER_SIZE_BYTES - trailer.index_size_bytes
@@ -146,7 +147,7 @@ class PackIndex:
         return index
 
     def _check(self, payload_size_bytes: int) -> None:
-        """Sizes and codecs that cannot be. Corrupt."""
+        """Sizes and codecs that cannot be. Raises: Corrupt."""
         what = f"pack {self.pack_id.hex()}"
         if self._codecs.translate(None, CODECS):
             raise Corrupt(f"{what}: its index names a codec that is not known")
@@ -160,7 +161,7 @@ class PackIndex:
 
 
 def columns_of(pack_id: PackId, data: Buffer) -> tuple[memoryview, array[int]]:
-    """Joined chunk ids and raw sizes of an encoded index that was checked before. Corrupt,
+    """Joined chunk ids and raw sizes of an encoded index that was checked before. Raises: Corrupt,
     UnknownFormat."""
     chunks = Trailer.decode(pack_id, data).chunks
     begin = len(data) - TRAILER_SIZE_BYTES - chunks * ROW_SIZE_BYTES
@@ -180,7 +181,7 @@ class Trailer(NamedTuple):
 
     @classmethod
     def decode(cls, pack_id: PackId, data: Buffer) -> Trailer:
-        """The trailer at the end of ``data``. Corrupt, UnknownFormat.
+        """The trailer at the end of ``data``. Raises: Corrupt, UnknownFormat.
 
         Its checksum covers the index too, so it is checked by PackIndex.decode.
         """
@@ -220,7 +221,7 @@ def pack_id_of_columns(ids: bytes, raw_sizes: array[int]) -> PackId:
 
 
 def unpack(place: ChunkPlace, stored: Buffer) -> Buffer:
-    """A chunk's raw bytes, checked against its id. Corrupt."""
+    """A chunk's raw bytes, checked against its id. Raises: Corrupt."""
     raw = decompress(place.codec, stored, place.raw_size_bytes)
     if blake3(raw).digest() != place.id:
         raise Corrupt(f"bytes do not match chunk {place.id.hex()}")

@@ -66,7 +66,7 @@ class Segment(NamedTuple):
 
     pack: PackId
     first: int
-    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody misses
+    count: int  # type: ignore[assignment]  # hides tuple.count
     size_bytes: int  # of the chunks, raw: where a byte of a file lies is known without any pack
 
 
@@ -174,7 +174,7 @@ def encode_tree(entries: Sequence[Entry], *, own_pack: PackId | None = None) -> 
     pack that holds this tree": all chunks of the form must then lie in that pack. Segments that
     follow each other in one pack become one.
 
-    InvalidInput for entries that a directory cannot hold, and for more than readers take.
+    Raises: InvalidInput for entries that a directory cannot hold, and for more than readers take.
     """
     if not entries:
         return _EMPTY_TREE
@@ -210,8 +210,8 @@ def _too_large(entries: Sequence[Entry], why: str) -> InvalidInput:
 
 
 def decode_tree(data: Buffer, own_pack: PackId | None) -> list[Entry]:
-    """The entries of a stored form that lies in ``own_pack``, by name. Corrupt, UnknownFormat,
-    TooLarge for more entries, or a larger group, than a tree may have.
+    """The entries of a stored form that lies in ``own_pack``, by name. Raises: Corrupt,
+    UnknownFormat, TooLarge for more entries, or a larger group, than a tree may have.
 
     ``own_pack`` is None for a form whose chunks lie in several packs: it must name packs by id.
     """
@@ -250,7 +250,7 @@ def decode_tree(data: Buffer, own_pack: PackId | None) -> list[Entry]:
 
 
 def _groups(ordered: list[Entry]) -> Iterator[list[Entry]]:
-    """Cuts before names whose CRC-32 says so: an added entry moves no other border."""
+    """Cuts before names chosen by their CRC-32, so an added entry moves no other border."""
     first = segments = 0
     for n, entry in enumerate(ordered):
         full = n - first >= _GROUP_ENTRIES_MAX or segments >= _GROUP_SEGMENTS_MAX
@@ -300,7 +300,7 @@ def _encode_group(entries: list[Entry], own_pack: PackId | None) -> bytes:
 
 
 def _join_names(entries: list[Entry]) -> bytes:
-    """The column of names. InvalidInput where one of them is none."""
+    """The column of names. Raises: InvalidInput if one of them is none."""
     names = [entry.name for entry in entries]
     joined = b"\0".join(names)
     good = b"/" not in joined and joined.count(b"\0") == len(names) - 1
@@ -310,7 +310,8 @@ def _join_names(entries: list[Entry]) -> bytes:
 
 
 def _check_content(entry: Entry) -> None:
-    """What would not come back from decoding a file or directory as it was. InvalidInput."""
+    """What would not come back from decoding a file or directory as it was. Raises:
+    InvalidInput."""
     size = entry.size_bytes
     good = size <= SIZE_BYTES_LIMIT and len(entry.digest) == ID_BYTES and not entry.target
     good = good and fill(entry.segments, size)
@@ -398,7 +399,7 @@ class _Decoding:
         self._targets = iter(group.targets)
 
     def into(self, entries: list[Entry]) -> None:
-        """Appends the group's entries. Corrupt."""
+        """Appends the group's entries. Raises: Corrupt."""
         before = entries[-1].name if entries else b""
         try:
             self._append(entries, before)
@@ -449,8 +450,8 @@ class _RunReader:
         self._left = 0  # chunks of the run from there
 
     def take(self, chunks: int, size_bytes: int) -> tuple[Segment, ...]:
-        """The segments of the next ``chunks`` chunks, which have ``size_bytes``. Corrupt;
-        StopIteration where a column is too short."""
+        """The segments of the next ``chunks`` chunks, which have ``size_bytes``. Raises: Corrupt;
+        StopIteration if a column is too short."""
         first = self._next
         if self._left >= chunks:  # nearly always
             self._left -= chunks
@@ -480,7 +481,7 @@ class _RunReader:
 
 
 def _absolute(packs: list[PackId], flat: list[int]) -> Iterator[tuple[PackId, int, int]]:
-    """The runs of a flat column: pack, first chunk, chunks. Corrupt."""
+    """The runs of a flat column: pack, first chunk, chunks. Raises: Corrupt."""
     if len(flat) % 3:
         raise Corrupt("a tree's column of runs is cut off")
     ends: dict[int, int] = {}

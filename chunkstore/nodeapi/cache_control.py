@@ -17,7 +17,7 @@ EVICT = "/evict"  # POST
 WARM_BYTES_MAX = 16 * 1024 * 1024  # of one request's body: some 200,000 paths
 EVICT_BYTES_MAX = 128 * 1024
 PIN_S_MAX = 10 * 366 * 86400
-ERRORS_MAX = 20  # told of one job
+ERRORS_MAX = 20  # reported of one job
 
 # "skipped" is a node's share alone: it did not answer, and the request said to go on without it
 State = Literal["listing", "fetching", "done", "failed", "cancelled", "skipped"]
@@ -32,7 +32,7 @@ class WarmRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
 
     ``pin_s``: for how long they are not evicted; 0: as all others. ``all_nodes``: on the other
     nodes of the cluster, too; with ``skip_missing`` those that do not answer are no error.
-    ``owner``: who pins; another owner's letting go leaves it be.
+    ``owner``: the holder of the pin. Releasing another owner's pin does not affect it.
     """
 
     repo: str
@@ -67,10 +67,10 @@ class NodeShare(msgspec.Struct, frozen=True):
 
 
 class WarmStatus(msgspec.Struct, frozen=True):
-    """How far a job is: on this node, or of all ``nodes`` together where there are some.
+    """How far a job is: on this node, or of all ``nodes`` together if there are some.
 
     Totals are None until they are known. ``fetched_bytes``: what was not here before. ``eta_s``:
-    None where it cannot be told.
+    None if that is unknown.
     """
 
     id: str
@@ -124,7 +124,7 @@ class PinsView(msgspec.Struct, frozen=True):
 class EvictRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """What to drop from the cache: ``path`` of ``repo`` (at ``rev``; at every commit that the node
     knows where that is None), or ``everything``. ``pins_only``: nothing but the pins. ``owner``: of
-    pins this owner's alone (None: whose ever); those that others have too stay for them."""
+    pins this owner's alone (None: any owner's). Pins that other owners have too stay."""
 
     repo: str | None = None
     rev: str | None = None
@@ -140,7 +140,7 @@ class EvictView(msgspec.Struct, frozen=True):
 
     ``freed_bytes``: of these files; ``wanted_bytes``: of what was named, in them; the difference
     is other datasets' data that shared a file with it. ``kept_*``: files that hold some of it and
-    stay: other pins hold them (``held_by``), or somebody reads from them just now.
+    stay: other pins hold them (``held_by``), or they are being read.
     """
 
     pins: list[PinView]

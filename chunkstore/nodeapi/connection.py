@@ -28,7 +28,7 @@ SMALL_REQUEST_BYTES = 4096  # a socket takes it at once, if all before it was an
 GRACE_S = 0.002  # how long an answer may take before the request counts as slow
 _TIMEVAL = struct.Struct("@ll")
 _END = b"\r\n\r\n"
-_NOBODY = (errno.ENOENT, errno.ECONNREFUSED)  # nobody listens there
+_NOT_LISTENING = (errno.ENOENT, errno.ECONNREFUSED)
 
 
 class Address(msgspec.Struct, frozen=True):
@@ -66,8 +66,8 @@ class Response(NamedTuple):
 class Connection:
     """A keep-alive connection, opened when it is first needed and again after any failure.
 
-    ``ask`` raises Unavailable when the other side is gone or talks nonsense (the connection is
-    closed then, and the request may be repeated), DeadlineExceeded when the time is up.
+    ``ask`` raises Unavailable if the other side is gone or its answer is malformed (the connection
+    is closed then, and the request may be repeated), DeadlineExceeded when the time is up.
     ``clock`` counts seconds.
     """
 
@@ -78,7 +78,7 @@ class Connection:
         self._buffer = bytearray(BUFFER_BYTES)
         self._patient = False  # whether the socket waits longer than the grace now
         self._asked_s = 0.0  # when the last request was sent
-        self._was_slow = False  # the last answer; where one was, the next one will be, mostly
+        self._was_slow = False  # the last answer; then the next one mostly is too
         self.used = False  # whether an answer came over this connection already
 
     def close(self) -> None:
@@ -95,7 +95,7 @@ class Connection:
         return memoryview(self._buffer)[:size_bytes]
 
     def cancel(self) -> None:
-        """Called from another thread: what is waited for now fails."""
+        """Fails the request under way. Safe to call from any thread."""
         sock = self._socket
         if sock is not None:
             with contextlib.suppress(OSError):
@@ -107,7 +107,7 @@ class Connection:
         """Send a request and receive its answer. ``body_bytes``: how large a body is expected.
 
         ``on_slow`` is called (perhaps more than once) before waiting for longer than GRACE_S, and
-        before waiting at all where the last answer took longer.
+        before any wait if the last answer took longer.
         """
         try:
             sock = self._socket or self._connect(deadline_s, on_slow)
@@ -122,10 +122,10 @@ class Connection:
             self.close()
             if self._clock() >= deadline_s:
                 raise DeadlineExceeded(f"{self._address}: no answer in time") from error
-            told = f"{self._address}: {error.strerror or error}"
-            if error.errno in _NOBODY:
-                told += "; does the proxy run? `lodefs serve` starts one"
-            raise Unavailable(told) from error
+            message = f"{self._address}: {error.strerror or error}"
+            if error.errno in _NOT_LISTENING:
+                message += "; does the proxy run? `lodefs serve` starts one"
+            raise Unavailable(message) from error
         except BaseException:
             self.close()
             raise
@@ -220,19 +220,19 @@ class Connection:
         return Response(status, head, view[start : start + length])
 
     def _parse(self, head: bytes) -> tuple[int, int]:
-        """Status and length of the body; Unavailable where it is no answer of a proxy."""
+        """Status and length of the body. Raises: Unavailable if it is no answer of a proxy."""
         length = header(head, b"content-length")
         if not (head.startswith(b"http/1.1 ") and head[9:12].isdigit()):
             raise Unavailable(f"{self._address}: what answered does not speak HTTP/1.1")
         if head.startswith(b"http/1.1 204"):
-            return 204, 0  # it has no body, and does not say so
+            return 204, 0  # it has no body, and no Content-Length
         if not length.isdigit() or int(length) > BODY_BYTES_MAX:
             raise Unavailable(f"{self._address}: an answer without a fitting Content-Length")
         return int(head[9:12]), int(length)
 
 
 def header(head: bytes, name: bytes) -> bytes:
-    """The value of a header in a lower-case head; b"" where it is missing."""
+    """The value of a header in a lower-case head; b"" if it is missing."""
     start = head.find(b"\r\n" + name + b":")
     if start < 0:
         return b""

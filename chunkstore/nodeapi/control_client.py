@@ -1,4 +1,4 @@
-"""Calls to the upkeep of a node's proxy: JSON there and back, over its Unix socket."""
+"""Calls to the cache control of a node's proxy: JSON requests over its Unix socket."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class ControlClient:
         *,
         timeout_s: float = TIMEOUT_S,
     ) -> T:
-        """The answer as a structure. The error that the proxy tells; Unavailable,
+        """The answer as a structure. Raises: the error in the proxy's answer, Unavailable,
         DeadlineExceeded."""
         body = b"" if request is None else msgspec.json.encode(request)
         lines = [f"{method} {path} HTTP/1.1", "Host: lodefs", f"Content-Length: {len(body)}"]
@@ -55,7 +55,7 @@ class ControlClient:
             failure = from_json(answer.body, Failure)
         except InvalidInput as error:
             raise Unavailable(
-                f"{self.url} answers {answer.status} to {path}, in words that are not known: does "
+                f"{self.url} answers {answer.status} to {path}, in an unknown form: does "
                 f"an older proxy run there? ({error})"
             ) from error
         raise error_of(failure)

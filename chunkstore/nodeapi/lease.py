@@ -1,4 +1,4 @@
-"""Leases: how a proxy that ends when nobody uses it knows that a mount lives.
+"""Leases: how a proxy that exits when unused knows that a mount lives.
 
 A lease is a shared lock (flock(2)) on a file beside the proxy's socket. The kernel drops it with
 the last process of the mount, however that ends, and keeps it for one that is stopped. A proxy
@@ -26,11 +26,11 @@ def path_of(socket_path: Path) -> Path:
 
 
 def offer(socket_path: Path) -> None:
-    """Make the file, for those who may open the socket. OSError."""
+    """Creates the file, for users that may open the socket. Raises: OSError."""
     fd = os.open(path_of(socket_path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         allowed = socket_path.stat()
-        with suppress(PermissionError):  # who cannot open it has no lease, but is seen to ask
+        with suppress(PermissionError):  # without access there is no lease, but requests are seen
             os.fchown(fd, -1, allowed.st_gid)
             os.fchmod(fd, allowed.st_mode & 0o666)
     finally:
@@ -40,8 +40,8 @@ def offer(socket_path: Path) -> None:
 def take(socket_path: Path, timeout_s: float = 0.0, *, create: bool = False) -> int:
     """A lease: a descriptor, which holds it until it and its copies in children are closed.
 
-    ``create``: before the proxy runs. NotFound where the proxy offers none, Denied, Unavailable
-    where it is ending for longer than ``timeout_s``.
+    ``create``: before the proxy runs. Raises: NotFound if the proxy offers none, Denied,
+    Unavailable if it is ending for longer than ``timeout_s``.
     """
     flags = os.O_RDWR | os.O_CREAT if create else os.O_RDONLY
     path = path_of(socket_path)
@@ -55,13 +55,13 @@ def take(socket_path: Path, timeout_s: float = 0.0, *, create: bool = False) -> 
     while not _shared(fd):
         if time.monotonic() >= deadline_s:
             os.close(fd)
-            raise Unavailable(f"the proxy at {socket_path} is ending, since nobody used it")
+            raise Unavailable(f"the proxy at {socket_path} is ending, since it was unused")
         time.sleep(POLL_S)
     return fd
 
 
 def revoke(socket_path: Path) -> int | None:
-    """The lock alone, as a descriptor; None where a lease is held, or that cannot be known."""
+    """The lock alone, as a descriptor; None if a lease is held, or that cannot be known."""
     try:
         fd = os.open(path_of(socket_path), os.O_RDWR | os.O_CLOEXEC)
     except OSError:
@@ -75,7 +75,7 @@ def revoke(socket_path: Path) -> int | None:
 
 
 def _shared(fd: int) -> bool:
-    with suppress(OSError):  # without locks nobody can have it alone either
+    with suppress(OSError):  # without locks there is no exclusive holder either
         try:
             fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -1,10 +1,10 @@
-"""The proxy as a mount sees it: entries and bytes of one snapshot, retried up to a deadline."""
+"""Reads entries and bytes of one snapshot from the proxy, retrying up to a deadline."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Protocol, TypeVar
 from urllib.parse import quote, quote_from_bytes
 
 import msgspec
@@ -27,6 +27,14 @@ PAUSE_S_MIN = 0.01  # between attempts; doubles
 PAUSE_S_MAX = 0.2
 
 T = TypeVar("T")
+
+
+class Clock(Protocol):
+    """Measures time and waits: the module ``time``, or a clock of tests."""
+
+    def monotonic(self) -> float: ...
+
+    def sleep(self, seconds: float, /) -> None: ...
 
 
 class Outage:
@@ -63,16 +71,15 @@ class Client:
         outage: Outage | None = None,
         on_slow: Callable[[], None] = lambda: None,
         count: Callable[[bytes, int], None] = lambda _origin, _size_bytes: None,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
+        clock: Clock = time,
     ) -> None:
-        self._connection = Connection(address, clock=clock)
+        self._connection = Connection(address, clock=clock.monotonic)
         self._timeout_s = timeout_s
         self._outage = outage or Outage()
         self._on_slow = on_slow
         self._count = count
-        self._clock = clock
-        self._sleep = sleep
+        self._clock = clock.monotonic
+        self._sleep = clock.sleep
         self._deadline_s: float | None = None
         self._cancelled = False
         self._tail = b" HTTP/1.1\r\nHost: lodefs\r\n"
@@ -93,7 +100,7 @@ class Client:
         self._cancelled = False
 
     def cancel(self) -> None:
-        """Called from another thread: nobody waits any more for what was begun. It ends soon."""
+        """Ends the current requests soon: their caller has left. Safe to call from any thread."""
         self._cancelled = True
         self._connection.cancel()
 
@@ -107,12 +114,12 @@ class Client:
         return self._connection.scratch(size_bytes)
 
     def cache_place(self) -> wire.CachePlace:
-        """Where the node's cache lies. NotFound where the proxy does not tell."""
+        """Where the node's cache lies. Raises: NotFound if the proxy does not say."""
         return self._get(b"GET %b" % wire.CACHE.encode(), wire.CachePlace)
 
     def report(self, used: wire.Used) -> None:
-        """Tell the proxy what was read from its cache. Sent again after a lost answer: figures
-        may count twice then."""
+        """Reports to the proxy what was read from its cache. The report is sent again after a lost
+        answer, and may then count twice."""
         body = msgspec.msgpack.encode(used)
         headers = b"Content-Type: %b\r\nContent-Length: %d\r\n" % (wire.MSGPACK.encode(), len(body))
         answer = self._ask(b"POST %b" % wire.CACHE_USED.encode(), headers, body=body)
@@ -120,17 +127,17 @@ class Client:
             raise _unexpected(answer)
 
     def snapshot(self, repo: str, rev: str) -> wire.Snapshot:
-        """The commit that a branch, tag, commit or prefix is now. NotFound."""
+        """The commit that a branch, tag, commit or prefix is now. Raises: NotFound."""
         path = f"{wire.SNAPSHOTS}{quote(wire.target(repo, rev), safe='/@')}"
         accept = b"Accept: %b\r\n" % wire.MSGPACK.encode()  # people get JSON on this path
         return _decode(self._ask(b"GET " + path.encode(), accept), wire.Snapshot)
 
     def node(self, ino: int) -> wire.Node:
-        """The entry with an inode number. NotFound where the proxy does not know it."""
+        """The entry with an inode number. Raises: NotFound if the proxy does not know it."""
         return self._get(b"%b%d" % (self._nodes, ino), wire.Node)
 
     def lookup(self, parent_ino: int, name: bytes) -> wire.Node:
-        """The child of a directory. NotFound only where the directory surely has none;
+        """The child of a directory. Raises: NotFound only if the directory surely has none;
         NotADirectory.
 
         A proxy that does not know the snapshot any more answers 404 too, and the kernel would
@@ -151,7 +158,7 @@ class Client:
         return _decode(answer, wire.Node)
 
     def children(self, ino: int, after: bytes, limit: int) -> wire.Page:
-        """Children whose names sort after ``after``, at most ``limit``. NotADirectory."""
+        """Children whose names sort after ``after``, at most ``limit``. Raises: NotADirectory."""
         quoted = quote_from_bytes(after, safe="").encode()
         request = b"%b%d/children?after=%b&limit=%d" % (self._nodes, ino, quoted, limit)
         return self._get(request, wire.Page)
@@ -200,7 +207,7 @@ class Client:
             reused = connection.used
             try:
                 if self._cancelled:
-                    raise DeadlineExceeded("nobody waits for this any more")
+                    raise DeadlineExceeded("the request was cancelled")
                 answer = connection.ask(request, deadline_s, self._on_slow, body_bytes)
                 self._outage.since_s = None
                 if answer.status not in (429, 502, 503):

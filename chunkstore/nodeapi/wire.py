@@ -1,4 +1,4 @@
-"""What clients and the node's proxy say to each other over HTTP: paths, headers, structures.
+"""The HTTP interface between clients and the node's proxy: paths, headers, structures.
 
 docs/protocol.md describes it. No input or output here. Structures travel as MessagePack
 (``application/msgpack``) on the paths that mounts use, because names are bytes there.
@@ -29,7 +29,7 @@ PEER_PACKS = "/peers/packs/"  # GET, among nodes: /peers/packs/PACK/index, /chun
 
 COMMIT_HEADER = "X-Lodefs-Commit"
 DIGEST_HEADER = "X-Lodefs-Digest"
-ORIGIN_HEADER = "X-Lodefs-Origin"  # an Origin; missing where nothing had to be fetched
+ORIGIN_HEADER = "X-Lodefs-Origin"  # an Origin; missing if nothing had to be fetched
 MSGPACK = "application/msgpack"
 CHILDREN_MAX = 4096  # entries in one page of a directory
 PAGE_BYTES_MAX = 256 * 1024  # of their names and targets, but for the first entry's
@@ -55,8 +55,8 @@ _Amount = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
 class Node(msgspec.Struct, array_like=True, frozen=True):
     """One entry of a snapshot, as mounts see it. ``target`` is a symlink's; b"" otherwise.
 
-    ``digest`` is what the commit says; nobody has compared it with the bytes. ``content`` names
-    the bytes of a file by what is verified (``namerows.content_id``); it is given for files of
+    ``digest`` is the commit's claim, not compared with the bytes. ``content`` names
+    the bytes of a file by what is verified (``name_rows.content_id``); it is given for files of
     1 MiB and more, since it names their flat file in the cache, and b"" otherwise.
     """
 
@@ -147,7 +147,8 @@ def peer_chunks(pack: str, first: int, count: int) -> str:
 def split_target(raw_tail: str) -> tuple[str, str, bytes]:
     """Repository, revision and path of what follows FILES, STAT, LIST, NODES or SNAPSHOTS.
 
-    ``raw_tail`` is percent-encoded. The names are not checked here. InvalidInput without '@'.
+    ``raw_tail`` is percent-encoded. The names are not checked here. Raises: InvalidInput without
+    '@'.
     """
     raw = unquote_to_bytes(raw_tail)
     repo, at, tail = raw.partition(b"@")

@@ -99,7 +99,7 @@ def _repositories(kv: KeyValues) -> dict[bytes, tuple[str, str]]:
 
 
 def _path(kv: KeyValues, snapshot: bytes, row: EntryRow) -> bytes:
-    """The path of an entry, up to where the index knows it."""
+    """The path of an entry, as far as the index knows it."""
     names = [row.name]
     while row.parent != ROOT_INO and len(names) < DEPTH_MAX:
         value = kv.get(name_rows.entry_key(snapshot, row.parent))

@@ -34,7 +34,7 @@ def encode(checked_s: int) -> bytes:
 
 
 def decode(value: bytes) -> int:
-    """Unix seconds. Corrupt."""
+    """Unix seconds. Raises: Corrupt."""
     try:
         (checked_s,) = _VALUE.unpack(value)
     except struct.error as error:

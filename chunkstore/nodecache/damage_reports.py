@@ -1,7 +1,7 @@
-"""Files of a node's cache that somebody found damaged, for the proxy to look at.
+"""Reports of damaged files in a node's cache, for the proxy to check.
 
 Only the proxy may drop a file of its cache. Whoever finds one damaged names it here; the proxy
-checks it itself, and drops it where that is true (proxy/cache/damage_check.py). A wrong word costs
+checks it itself, and drops it if that is true (proxy/cache/damage_check.py). A wrong word costs
 a read.
 """
 
@@ -16,7 +16,7 @@ from lodefs.chunkstore.nodecache import layout as layout
 
 
 def suspect(cache_dir: Path, numbers: Iterable[int]) -> None:
-    """Asks the proxy of a cache, running or not, to look at files. Denied."""
+    """Asks the proxy of a cache, running or not, to look at files. Raises: Denied."""
     folder = cache_dir / layout.SUSPECTS_DIR
     try:
         folder.mkdir(exist_ok=True)

@@ -45,10 +45,10 @@ SCAN_ROWS_MIN, SCAN_ROWS_MAX = 8, 512  # rows that a scan holds at once; the mor
 
 
 class RocksKeyValues:
-    """KeyValues in a RocksDB directory, made where it is missing. One process at a time.
+    """KeyValues in a RocksDB directory, made if it is missing. One process at a time.
 
     RocksDB takes no more writes once its disk was full; it is opened anew for the next write that
-    finds ``space_size_bytes`` free. Denied, NoSpace, InUse, Corrupt, Unavailable.
+    finds ``space_size_bytes`` free. Raises: Denied, NoSpace, InUse, Corrupt, Unavailable.
     """
 
     def __init__(

@@ -6,7 +6,7 @@
     slabs/ab/N          raw chunks of small files, one after the other; N: the file's number, hex
     flat/ab/CONTENT-N   one file of a dataset, of 1 MiB or more, each chunk at its own offset;
                         CONTENT: its content id (namerows.content_id), hex
-    suspects/N          empty: somebody found this file damaged, the proxy is to look at it
+    suspects/N          empty: this file was found damaged, the proxy is to check it
 
 Rows. Numbers in keys are big-endian, so that rows sort by them; in values little-endian.
 
@@ -123,11 +123,11 @@ class PinRow(msgspec.Struct, array_like=True, frozen=True):
     until_s: int  # Unix; of all owners the latest
     size_bytes: int  # of its files; 0 until they are known
     is_complete: bool
-    owners: dict[str, int] = {}  # until when each wants it; not stored where only "" does
+    owners: dict[str, int] = {}  # until when each wants it; not stored if only "" does
 
 
 def check_version(where: Path, text: str) -> None:
-    """``text`` is what the VERSION file says; UnknownFormat where it is of another layout."""
+    """``text`` is what the VERSION file says. Raises: UnknownFormat if it is of another layout."""
     if text != VERSION_TEXT:
         raise UnknownFormat(
             f"{where} says {text.strip()!r}; this lodefs knows {VERSION_TEXT.strip()!r}: "
@@ -190,7 +190,7 @@ def encode_chunk_row(number: int, offset: int, size_bytes: int) -> bytes:
 
 
 def decode_chunk_row(value: bytes) -> ChunkRow:
-    """Corrupt."""
+    """Raises: Corrupt."""
     try:
         return ChunkRow._make(_CHUNK_ROW.unpack(value))
     except struct.error as error:
@@ -213,7 +213,7 @@ def encode_file_row(row: FileRow) -> bytes:
 
 
 def decode_file_row(value: bytes) -> FileRow:
-    """Corrupt."""
+    """Raises: Corrupt."""
     try:
         kind, state, *rest = _FILE_ROW.unpack(value)
         return FileRow(FileKind(kind), FileState(state), *rest)
@@ -243,7 +243,7 @@ def encode_run_row(chunks: Sequence[tuple[bytes, int]]) -> bytes:
 
 
 def decode_run_row(value: bytes) -> RunRow:
-    """Corrupt."""
+    """Raises: Corrupt."""
     try:
         (total,) = _RUN_HEAD.unpack_from(value)
         chunks = list(_RUN_CHUNK.iter_unpack(memoryview(value)[_RUN_HEAD.size :]))
@@ -316,7 +316,7 @@ def encode_pin_row(row: PinRow) -> bytes:
 
 
 def decode_pin_row(value: bytes) -> PinRow:
-    """Corrupt."""
+    """Raises: Corrupt."""
     try:
         return _pin_decoder.decode(value)
     except msgspec.MsgspecError as error:

@@ -118,7 +118,7 @@ def content_id(entry: Entry | EntryRow) -> bytes:
     """What names the bytes of a file by what is verified: BLAKE3 of its size and segments.
 
     A pack's id names its chunks, a chunk's id its bytes: two files with one content id have the
-    same bytes, in any repository. A digest says so only if its pusher told the truth.
+    same bytes, in any repository. A digest proves it only if its pusher was honest.
     """
     segments = entry.segments
     if not isinstance(segments, bytes):
@@ -127,7 +127,7 @@ def content_id(entry: Entry | EntryRow) -> bytes:
 
 
 def decode_entry_row(value: bytes) -> EntryRow:
-    """Corrupt."""
+    """Raises: Corrupt."""
     return _decoded(_entry_decoder, value, "an entry's row")
 
 
@@ -163,7 +163,7 @@ def entry_of(row: EntryRow) -> Entry:
 
 
 def segments_of(row: EntryRow) -> tuple[Segment, ...]:
-    """Where the content lies in the store: together ``size_bytes`` of the row. Corrupt."""
+    """Where the content lies in the store: together ``size_bytes`` of the row. Raises: Corrupt."""
     data = row.segments
     if not data and not row.size_bytes:
         return ()
@@ -179,13 +179,13 @@ def segments_of(row: EntryRow) -> tuple[Segment, ...]:
 
 
 def encode_snapshot(snapshot: Snapshot) -> bytes:
-    """A snapshot's row. It ends before ``large_size_bytes`` where that is not known."""
+    """A snapshot's row. It ends before ``large_size_bytes`` if that is unknown."""
     fields = msgspec.structs.astuple(snapshot)
     return _encoder.encode(fields if fields[-1] is not None else fields[:-1])
 
 
 def decode_snapshot(value: bytes) -> Snapshot:
-    """Corrupt."""
+    """Raises: Corrupt."""
     return _decoded(_snapshot_decoder, value, "a snapshot's row")
 
 
@@ -195,13 +195,13 @@ def encode_page(nodes: Iterable[Node]) -> bytes:
 
 
 def decode_page(value: bytes) -> list[Node]:
-    """Corrupt."""
+    """Raises: Corrupt."""
     return _decoded(_nodes_decoder, value, "a page of children")
 
 
 def page_of(values: Iterable[bytes], after: bytes, limit: int) -> Page:
     """Children after a name, from a directory's rows in their order: at most ``limit``, with
-    names and targets of PAGE_BYTES_MAX or a single child. Corrupt.
+    names and targets of PAGE_BYTES_MAX or a single child. Raises: Corrupt.
 
     A row's key ends in its last name: the first row past ``after`` may hold names up to it.
     """

@@ -1,8 +1,8 @@
-"""Checking a node's cache: every chunk in its slabs and flat files against the chunk's id.
+"""Checks a node's cache: every chunk in its slabs and flat files against the chunk's id.
 
 Reads only, also while a proxy writes: through a secondary of the index, and past the kernel's page
-cache where the file system can (O_DIRECT), so that it is the disk that is checked, and what the
-kernel holds for readers stays there. Nothing is mended here; see damage_reports.py.
+cache if the file system can (O_DIRECT), so that it is the disk that is checked, and what the
+kernel holds for readers stays there. Nothing is repaired here; see damage_reports.py.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from lodefs.chunkstore.system.progress import Progress
 
 WINDOW_SIZE_BYTES = 4 * 1024 * 1024  # each worker's buffer
 BLOCK_SIZE_BYTES = 4096  # what direct reads begin and end at
-DAMAGES_MAX = 100  # told of one file
+DAMAGES_MAX = 100  # reported of one file
 
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Bytes of a cache file that are not what the index says.
+    """Bytes of a cache file that differ from the index.
 
-    ``chunk`` is None where the whole file is meant; ``names``: dataset files that it is of, as far
+    ``chunk`` is None if the whole file is meant; ``names``: dataset files that it is of, as far
     as the node knows them.
     """
 
@@ -68,7 +68,7 @@ class CacheCheck:
 def verify_cache(cache_dir: Path, *, workers: int, progress: Progress | None = None) -> CacheCheck:
     """Checks all files of a cache directory, ``workers`` at a time.
 
-    NotFound where there is no cache, UnknownFormat, Denied, Corrupt (the index is damaged).
+    Raises: NotFound if there is no cache, UnknownFormat, Denied, Corrupt (the index is damaged).
     """
     progress = progress or Progress()
     with opened_index(cache_dir) as kv:
@@ -120,11 +120,11 @@ def check_file(
     window: mmap.mmap | None = None,
     pace: Callable[[int], None] = lambda _size_bytes: None,
 ) -> CacheCheck:
-    """Checks what the index says of one file. A file that is missing is damage too.
+    """Checks one file against the index. A file that is missing is damage too.
 
-    ``segments``: from ``segments_of_files``. ``window``: WINDOW_SIZE_BYTES of memory to read
-    into, which may be used again. ``pace`` is told of each chunk's size when it was checked; it
-    may wait, or raise to end the check. Denied, Unavailable: the file cannot be read, which says
+    ``segments``: from ``segments_of_files``. ``window``: WINDOW_SIZE_BYTES of memory to read into,
+    which may be used again. ``pace`` is told of each chunk's size when it was checked; it may wait,
+    or raise to end the check. Raises: Denied, Unavailable: the file cannot be read, which says
     nothing about its bytes.
     """
     path = layout.file_path(cache_dir, number, row)
@@ -198,7 +198,7 @@ class _Reader:
         os.close(self._fd)
 
     def read(self, offset: int, size_bytes: int) -> memoryview:
-        """The bytes, fewer at the file's end; good until the next call. OSError."""
+        """The bytes, fewer at the file's end; good until the next call. Raises: OSError."""
         if not self._start <= offset <= offset + size_bytes <= self._end:
             self._start = offset - offset % BLOCK_SIZE_BYTES
             if offset + size_bytes - self._start > len(self._window):
@@ -265,7 +265,7 @@ def _named(kv: KeyValues, damages: Sequence[Damage]) -> list[Damage]:
 
 @contextmanager
 def opened_index(cache_dir: Path) -> Iterator[KeyValues]:
-    """A reader's view of the index of a cache. NotFound, UnknownFormat, Denied, Corrupt."""
+    """A reader's view of the index of a cache. Raises: NotFound, UnknownFormat, Denied, Corrupt."""
     try:
         version = (cache_dir / layout.VERSION_FILE).read_text("ascii", "replace")
     except (FileNotFoundError, NotADirectoryError):

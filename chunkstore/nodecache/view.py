@@ -1,4 +1,4 @@
-"""The node's cache as a reader of its files sees it: where bytes of a snapshot lie, and metadata.
+"""A reader's view of the node's cache: where the bytes of a snapshot lie, and its metadata.
 
 The proxy writes the cache, this only looks (chunkstore/nodecache/layout.py). Its view of the index
 is old until it catches up, and may be wrong in one way only: it names files that are gone. A file's
@@ -31,6 +31,7 @@ from lodefs.chunkstore.nodecache import name_rows
 from lodefs.chunkstore.nodecache.kv import KeyValues
 from lodefs.chunkstore.nodecache.layout import FileKind, FileRow, FileState
 from lodefs.chunkstore.nodecache.name_rows import EntryRow
+from lodefs.chunkstore.system import libc
 from lodefs.chunkstore.system.lru import Lru
 
 BLOCK_CACHE_SIZE_BYTES = 8 * 1024 * 1024
@@ -44,7 +45,7 @@ _M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8  # malloc.h
 
 
 class Descriptor:
-    """A descriptor that is open for as long as somebody holds this object: a thread that reads
+    """A descriptor that stays open while this object is referenced: a thread that reads
     needs no lock against another one that forgets the file."""
 
     __slots__ = ("fd",)
@@ -87,15 +88,15 @@ class CachedPart(NamedTuple):
     value: bytes
 
     def nodes(self) -> list[Node]:
-        """By name. Corrupt."""
+        """By name. Raises: Corrupt."""
         return name_rows.decode_page(self.value)
 
 
 class CacheView:
     """A reader's view of one cache, for one snapshot. Shared by the threads of a process.
 
-    Whatever it does not know is None: the proxy knows more. Unavailable, Corrupt where the index
-    cannot be read.
+    Everything that it does not know is None: the proxy may know it. Raises: Unavailable, Corrupt if
+    the index cannot be read.
     """
 
     def __init__(
@@ -108,7 +109,7 @@ class CacheView:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.directory = directory
-        self.used: set[int] = set()  # numbers of files that were read; whoever reports it, empties
+        self.used: set[int] = set()  # numbers of files that were read; the reporter empties it
         self._kv = kv
         self._snapshot = name_rows.snapshot_key(bytes.fromhex(snapshot.commit))
         self._boot = boot
@@ -122,7 +123,7 @@ class CacheView:
     # --- keeping up
 
     def catch_up(self) -> bool:
-        """See what the proxy has written by now; False where that was just done."""
+        """See what the proxy has written by now; False if that was just done."""
         if self._clock() < self._next_catch_up_s or not self._catching_up.acquire(blocking=False):
             return False
         try:
@@ -153,7 +154,7 @@ class CacheView:
                 self._flats.pop(ino)
 
     def forget(self, file: OpenFile) -> None:
-        """Opens a file anew for the next read: it is not what the index says."""
+        """Opens a file anew for the next read: it differs from the index."""
         self._files.pop(file.number)
         for ino, other in self._flats.items():
             if other is file:
@@ -172,7 +173,7 @@ class CacheView:
         return None if row is None else name_rows.node_of(ino, row.parent, row)
 
     def lookup(self, parent: int, name: bytes) -> Node | None:
-        """The child of a directory. NotFound where it surely has none of that name."""
+        """The child of a directory. Raises: NotFound if it surely has none of that name."""
         ino = child_ino(parent, name)
         row = self.row(ino)
         if row is None:
@@ -350,9 +351,9 @@ def open_view(
 ) -> CacheView:
     """The cache that a proxy names, if this process can read it and knows its layout.
 
-    UnknownFormat, Denied, Unavailable.
+    Raises: UnknownFormat, Denied, Unavailable.
     """
-    # RocksDB is loaded here and not with the module: in the worker, and only where it is used.
+    # RocksDB is loaded here and not with the module: in the worker, and only if it is used.
     from lodefs.chunkstore.nodecache.kv_rocks import RocksSecondary
 
     directory = Path(os.fsdecode(place.directory))
@@ -392,12 +393,9 @@ def _give_memory_back() -> None:
     What the index keeps of recent writes comes and goes in blocks of 2 MiB, which would otherwise
     leave holes: a third of a worker's memory.
     """
-    import ctypes
-
     with suppress(AttributeError, OSError):  # not glibc
-        libc = ctypes.CDLL(None)
-        libc.mallopt(_M_MMAP_THRESHOLD, 1024 * 1024)
-        libc.mallopt(_M_ARENA_MAX, 2)
+        libc.call("mallopt", _M_MMAP_THRESHOLD, 1024 * 1024)
+        libc.call("mallopt", _M_ARENA_MAX, 2)
 
 
 def _joined(extents: list[Extent]) -> list[Extent]:

@@ -26,16 +26,16 @@ from lodefs.chunkstore.errors import (
     Unavailable,
     Unsupported,
 )
+from lodefs.chunkstore.objects.direct_io import DIRECT_SIZE_BYTES_MIN, DirectWriter
 from lodefs.chunkstore.objects.interface import ObjectInfo, Part, check_key, check_prefix
 from lodefs.chunkstore.system.batched_writes import write_at
-from lodefs.chunkstore.system.direct_io import DIRECT_SIZE_BYTES_MIN, DirectWriter
 from lodefs.chunkstore.types import Buffer
 
 TEMPORARY = ".put"  # no key begins with a dot
 TEMPORARY_AGE_S_MAX = 24 * 3600
 _KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a FIFO"}
 _DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-# not blocking: opening a FIFO waits for a writer otherwise, for ever where none comes
+# non-blocking: opening a FIFO waits for a writer otherwise
 _FILE_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -213,7 +213,7 @@ def _open_below(name: str, folder: int, *, create: bool) -> int:
     except FileNotFoundError:
         if not create:
             raise
-    with suppress(FileExistsError):  # somebody else was first
+    with suppress(FileExistsError):  # another process was first
         os.mkdir(name, dir_fd=folder)
     os.fsync(folder)
     return os.open(name, _DIRECTORY_FLAGS, dir_fd=folder)

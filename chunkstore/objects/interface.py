@@ -46,7 +46,7 @@ class ObjectInfo(msgspec.Struct, frozen=True):
 
 
 class Part(msgspec.Struct, frozen=True):
-    """Bytes of an object, and what is known of the whole: its size and its ETag."""
+    """Bytes of an object, and the size and ETag of the whole."""
 
     data: Buffer
     object_size_bytes: int
@@ -72,19 +72,19 @@ class ObjectStore(Protocol):
         offset at or past it. However large the object is, no more than ``size`` bytes of it are
         held: see read_whole for objects that are read as a whole.
 
-        NotFound; Changed where ``if_match`` is given and is not the object's ETag now.
+        Raises: NotFound; Changed if ``if_match`` is given and is not the object's ETag now.
         """
         ...
 
     def head(self, key: str) -> ObjectInfo:
-        """Size and ETag. NotFound."""
+        """Size and ETag. Raises: NotFound."""
         ...
 
     def put(self, key: str, data: Sequence[Buffer], *, if_absent: bool = False) -> str:
         """Writes the joined buffers as one object and gives its ETag; on return it is durable.
 
-        AlreadyExists where ``if_absent`` is set and the key is taken: of many at once, one wins.
-        The buffers are not kept after the call.
+        Raises: AlreadyExists if ``if_absent`` is set and the key is taken: of many at once, one
+        wins. The buffers are not kept after the call.
         """
         ...
 
@@ -96,7 +96,7 @@ class ObjectStore(Protocol):
         ...
 
     def delete(self, key: str) -> None:
-        """Removes the object; nothing happens where there is none."""
+        """Removes the object; nothing happens if there is none."""
         ...
 
     def close(self) -> None:
@@ -116,7 +116,7 @@ def read_whole(objects: ObjectStore, key: str, size_bytes_max: int) -> Part:
 
 
 def check_size(key: str, size_bytes: int, size_bytes_max: int) -> None:
-    """TooLarge if an object has more bytes than its format allows."""
+    """Raises: TooLarge if an object has more bytes than its format allows."""
     if size_bytes > size_bytes_max:
         raise TooLarge(
             f"{key} has {size_bytes} bytes; no object of its kind has more than {size_bytes_max}: "

@@ -12,7 +12,6 @@ from lodefs.chunkstore.errors import InvalidInput
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.objects.directory import TEMPORARY, DirectoryObjects
 from lodefs.chunkstore.objects.interface import ObjectStore
-from lodefs.chunkstore.objects.memory import MemoryObjects
 from lodefs.chunkstore.objects.s3 import S3Objects
 from lodefs.chunkstore.objects.s3_boto import S3Options
 from lodefs.chunkstore.objects.wrappers import Limited, Observation, Observed, RetryBudget, Retrying
@@ -34,21 +33,24 @@ class StoreOptions(S3Options):
 
     attempts_max: int = 5  # of one call
     retry_time_s_max: float = 180.0  # of one call, until the beginning of its last attempt
-    first_time_s_max: float | None = None  # the same, where nothing has ever answered
+    first_time_s_max: float | None = None  # the same, if nothing has ever answered
     calls_max: int = 32  # at once
     wait_s_max: float = 120.0  # of a call for its turn
-    observe: Callable[[Observation], None] | None = None  # told of every call
+    observe: Callable[[Observation], None] | None = None  # called for every call
 
 
 def open_objects(url: str, options: StoreOptions | None = None) -> ObjectStore:
-    """The store at ``url``, with retries, limits and, where asked for, observation.
+    """The store at ``url``, with retries, limits and, if asked for, observation.
 
-    ``s3://bucket/prefix`` (``?endpoint_url=...&region=...`` wins over the options), ``file:///path``
-    or a path (a '?' in which is a character as any other), ``memory:`` (a new, empty one, for
-    tests). Connects to nothing yet. InvalidInput.
+    ``s3://bucket/prefix`` (``?endpoint_url=...&region=...`` wins over the options),
+    ``file:///path`` or a path (a '?' in which is a character as any other). Connects to nothing
+    yet. Raises: InvalidInput.
     """
     options = options or StoreOptions()
-    objects: ObjectStore = _open(url, options)
+    objects: ObjectStore
+    objects = (
+        _open_s3(url, options) if url.startswith("s3:") else DirectoryObjects(_directory_of(url))
+    )
     budget = RetryBudget(
         options.attempts_max, options.retry_time_s_max, first_time_s_max=options.first_time_s_max
     )
@@ -56,23 +58,15 @@ def open_objects(url: str, options: StoreOptions | None = None) -> ObjectStore:
     return Observed(objects, options.observe) if options.observe else objects
 
 
-def _open(url: str, options: StoreOptions) -> ObjectStore:
-    if url == "memory:":
-        return MemoryObjects()
-    if url.startswith("s3:"):
-        return _open_s3(url, options)
-    return DirectoryObjects(_directory_of(url))
-
-
 def check_empty(url: str) -> None:
-    """InvalidInput where a new store at ``url`` would lie among other files of a directory."""
-    if url.startswith(("s3:", "memory:")):
+    """Raises: InvalidInput if a new store at ``url`` would lie among other files of a directory."""
+    if url.startswith("s3:"):
         return
     path = _directory_of(url)
     try:
         there = sorted(os.listdir(path))
     except OSError:
-        return  # there is none yet; or creating the store says what is wrong
+        return  # there is none yet; or creating the store raises the error
     others = [name for name in there if name not in _HARMLESS]
     if others and keys.STORE not in there:
         named = ", ".join(others[:_NAMED_MAX]) + (", ..." if len(others) > _NAMED_MAX else "")

@@ -50,7 +50,7 @@ class S3Objects:
     """Objects below ``prefix`` in a bucket. Credentials come from AWS's usual places."""
 
     def __init__(self, bucket: str, prefix: str = "", options: S3Options | None = None) -> None:
-        """Opens no connection. InvalidInput for an endpoint or region that is none."""
+        """Opens no connection. Raises: InvalidInput for an endpoint or region that is none."""
         options = options or S3Options()
         self.url = f"s3://{bucket}/{prefix}".rstrip("/")
         self._bucket = bucket
@@ -61,7 +61,7 @@ class S3Objects:
         self._options = options
         self._is_reached = False  # True once anything answers, be it with an error
         self._quick: RangeReader | None = None
-        self._is_quick_fit = True  # until boto3 succeeds where it could not
+        self._is_quick_fit = True  # until boto3 succeeds after a quick read failed
         self._learning = threading.Lock()  # of the two
 
     def get(self, key: str, *, offset: int = 0, size: int, if_match: str | None = None) -> Part:
@@ -86,7 +86,7 @@ class S3Objects:
     def _get_quickly(
         self, quick: RangeReader, key: str, offset: int, size_bytes: int, if_match: str | None
     ) -> Part | None:
-        """A part without boto3; None where it has to be asked."""
+        """A part without boto3; None if it has to be asked."""
         wanted = _range(offset, size_bytes)
         with self._operation("read", key) as transfer:
             what = f"cannot read {key} in {self.url}"
@@ -109,7 +109,7 @@ class S3Objects:
             return _part_of(answer, key, offset, if_match)
 
     def _learn(self, key: str) -> None:
-        """Ranged reads go without boto3 from now on, where that can be: as it has read ``key``."""
+        """Makes ranged reads bypass boto3 from now on, if possible, as it has read ``key``."""
         with self._learning:
             if self._quick is None and self._is_quick_fit:
                 self._quick = quick_reads(self._client, self._current, key, self._options)
@@ -131,7 +131,7 @@ class S3Objects:
                 answer = self._client.get_object(**request)
                 with closing(answer["Body"]) as body:
                     _check_size(what, answer, answer.get("ContentLength", 0), size_bytes, wanted)
-                    data = body.read(size_bytes + 1)  # one more tells of too much
+                    data = body.read(size_bytes + 1)  # one more shows excess
                 part = Part(data, _object_size_bytes(answer, len(data)), answer["ETag"])
                 _check_part(part, what, answer, size_bytes, wanted=wanted, if_match=if_match)
                 if _is_partial(answer) and self._quick is None:
@@ -224,7 +224,7 @@ class S3Objects:
                 self._current.transfer = None
 
     def _failure(self, error: Exception, what: str, *, is_late: bool) -> Exception:
-        """The error of lodefs for a request that failed; it says where nothing ever answered."""
+        """The error of lodefs for a request that failed; marked if nothing ever answered."""
         if is_late:
             why = "the server's answer was not complete in time"
             failed: Exception = DeadlineExceeded(f"{what}: {why}; {CHECK}")
@@ -266,7 +266,7 @@ class _UploadBody:
         return self._position
 
     def seek(self, position: int, whence: int = 0) -> int:
-        """To the beginning, or (to be measured) to the end: nobody needs more."""
+        """To the beginning, or (to be measured) to the end."""
         at_end = whence == 2
         if position != 0 or whence not in (0, 2):
             raise InvalidInput("a request's body can be repeated only from its beginning")
@@ -277,7 +277,7 @@ class _UploadBody:
 
 
 def _range(offset: int, size_bytes: int) -> str:
-    """The Range header (RFC 9110, 14.2); the last ``size_bytes`` where ``offset`` is negative."""
+    """The Range header (RFC 9110, 14.2); the last ``size_bytes`` if ``offset`` is negative."""
     return f"bytes={offset}" if offset < 0 else f"bytes={offset}-{offset + size_bytes - 1}"
 
 
@@ -288,7 +288,7 @@ def _object_size_bytes(answer: Mapping[str, Any], received_bytes: int) -> int:
 
 
 def _part_of(answer: RangeResponse, key: str, offset: int, if_match: str | None) -> Part:
-    """The part of a 206. Unavailable where it is another range, Changed."""
+    """The part of a 206. Raises: Unavailable if it is another range, Changed."""
     span, _, total = answer.headers.get("content-range", "").partition("/")
     etag = answer.headers.get("etag", "")
     size = int(total) if total.isdigit() else -1

@@ -21,12 +21,12 @@ from lodefs.chunkstore.system.watchdog import Transfer
 
 CHECK = "check the endpoint (AWS_ENDPOINT_URL, or endpoint_url in the settings) and the network"
 ANSWER_SIZE_BYTES_MAX = 4 * 1024 * 1024  # a listing of 1000 keys of 1024 bytes, twice escaped
-REGION = "us-east-1"  # where nothing names one; servers other than AWS do not care
+REGION = "us-east-1"  # the default; servers other than AWS ignore it
 
 
 @dataclass(frozen=True, slots=True)
 class S3Options:
-    """How S3 is reached. None: what AWS's own settings and environment say."""
+    """How S3 is reached. None: taken from AWS's own settings and environment."""
 
     endpoint_url: str | None = None
     region: str | None = None
@@ -41,13 +41,13 @@ class InThread(threading.local):
     """What one thread asks S3 just now."""
 
     def __init__(self) -> None:
-        self.transfer: Transfer | None = None  # told how the request's connection is closed
+        self.transfer: Transfer | None = None  # learns how to close the request's connection
         self.request: tuple[str, Mapping[str, str]] = ("", {})  # URL and headers of the last GET
 
 
 def open_client(options: S3Options, current: InThread) -> Any:
-    """A client of boto3 that repeats nothing. InvalidInput for an endpoint or region that is
-    none."""
+    """A client of boto3 that repeats nothing. Raises: InvalidInput for an endpoint or region that
+    is none."""
     import boto3
     from botocore.config import Config
     from botocore.exceptions import BotoCoreError

@@ -79,7 +79,7 @@ def error_of(answer: Mapping[str, Any], what: str, bucket: str) -> LodefsError:
 def refusal_of(
     status: int, headers: Mapping[str, str], body: Buffer, what: str, bucket: str
 ) -> LodefsError | None:
-    """The error for an answer that boto3 has not seen; None where boto3 might fare better, as it
+    """The error for an answer that boto3 has not seen; None if boto3 might fare better, as it
     follows a bucket to its region and knows more ways to sign."""
     if status not in (404, 412, 416) and not _may_pass(status):
         return None

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+from lodefs.chunkstore.nodeapi.http_head import END, parse_head
 from lodefs.chunkstore.objects.sigv4 import Credentials, Signer
 from lodefs.chunkstore.system.watchdog import Transfer
 from lodefs.chunkstore.types import Buffer
@@ -26,14 +27,12 @@ SIZE_BYTES_MAX = 64 * 1024 * 1024  # of a body
 HEAD_SIZE_BYTES_MAX = 64 * 1024
 ERROR_SIZE_BYTES_MAX = 64 * 1024
 _PEEK_SIZE_BYTES = 4096
-_END = b"\r\n\r\n"
 _SIGNED = re.compile(r"AWS4-HMAC-SHA256 Credential=[^,]+/\d{8}/([^/,]+)/s3/aws4_request,")
-_LENGTH = re.compile(r"[0-9]{1,18}")
 _FORM = re.compile(r"[!-~]+")  # what may stand in a request line
 
 
 class RequestTemplate(NamedTuple):
-    """What is learned from a request of boto3's."""
+    """The constant parts of a request, learned from one of boto3's."""
 
     url: str  # of the endpoint, without path
     host: str  # as in the Host header
@@ -61,7 +60,7 @@ class UnsupportedResponse(Exception):
 
 
 def request_template(url: str, headers: Mapping[str, str], key: str) -> RequestTemplate | None:
-    """What a signed GET of ``key`` says of all others; None where it is not of the plain kind."""
+    """What all GETs share with this signed one of ``key``; None if it has unknown parts."""
     parts = urlsplit(url)
     signed = _SIGNED.match(headers.get("authorization", ""))
     if (
@@ -115,8 +114,8 @@ class RangeReader:
     ) -> RangeResponse:
         """The answer to a GET of ``wanted``, a Range header of at most ``size_bytes``.
 
-        NotPlain, OSError (also where the connection ends within the answer). ``closer`` makes what
-        ends the ``transfer`` on a socket from outside.
+        Raises: UnsupportedResponse, OSError (also if the connection ends within the answer).
+        ``closer`` makes a function that ends the ``transfer`` on a socket from outside.
         """
         request = self._request(key, wanted, if_match)
         while True:
@@ -140,7 +139,7 @@ class RangeReader:
                 self._give_back(connection, kept=kept and not transfer.expired)
 
     def close(self) -> None:
-        """Closes what is idle, and what becomes so."""
+        """Closes the idle connections now, and the others when they become idle."""
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []
@@ -188,22 +187,22 @@ def _is_plain(sock: socket.socket) -> bool:
 
 
 def _receive_head(sock: socket.socket) -> tuple[bytes, bytes]:
-    """An answer's head with its end, and what came with it of the body. ConnectionError."""
+    """An answer's head with its end, and what came with it of the body. Raises: ConnectionError."""
     head = b""
     while len(head) < HEAD_SIZE_BYTES_MAX:
         if _is_plain(sock):  # looked at first, so that the body can be received in one piece
             seen = sock.recv(_PEEK_SIZE_BYTES, socket.MSG_PEEK)
-            end = (head + seen).find(_END)
-            taken = len(seen) if end < 0 else end + len(_END) - len(head)
+            end = (head + seen).find(END)
+            taken = len(seen) if end < 0 else end + len(END) - len(head)
             piece = sock.recv(taken) if taken else b""
         else:
             piece = sock.recv(_PEEK_SIZE_BYTES)
         if not piece:
             raise ConnectionResetError("the connection ended before the answer")
         head += piece
-        end = head.find(_END)
+        end = head.find(END)
         if end >= 0:
-            end += len(_END)
+            end += len(END)
             return head[:end], head[end:]
     raise UnsupportedResponse("the answer's head has no end")
 
@@ -212,29 +211,18 @@ def _receive(
     sock: socket.socket, head: bytes, rest: bytes, size_bytes: int
 ) -> tuple[RangeResponse, bool]:
     """The answer, and whether the connection can be used again."""
-    line, *lines = head.decode("latin-1").removesuffix("\r\n\r\n").split("\r\n")
-    version, _, status_text = line.partition(" ")
-    headers: dict[str, str] = {}
-    for text in lines:
-        name, _, value = text.partition(":")
-        headers[name.lower()] = value.strip()
-    length = headers.get("content-length", "")
-    status = status_text[:3]
-    if not (
-        version == "HTTP/1.1"
-        and status.isdigit()
-        and _LENGTH.fullmatch(length)
-        and "transfer-encoding" not in headers
-        and headers.get("content-encoding", "identity") == "identity"
-    ):
-        raise UnsupportedResponse(f"the answer is of another form: {line[:100]!r}")
-    left = int(length) - len(rest)
-    if int(length) > (size_bytes if status == "206" else ERROR_SIZE_BYTES_MAX) or left < 0:
+    try:
+        parsed = parse_head(head.removesuffix(END))
+    except ValueError as error:
+        raise UnsupportedResponse(str(error)) from error
+    status, headers, length = parsed
+    if "transfer-encoding" in headers or headers.get("content-encoding", "identity") != "identity":
+        raise UnsupportedResponse("the answer's body is encoded")
+    left = length - len(rest)
+    if length > (size_bytes if status == 206 else ERROR_SIZE_BYTES_MAX) or left < 0:
         raise UnsupportedResponse(f"{length} bytes are more than were asked for")
     data = _receive_body(sock, rest, left)
-    return RangeResponse(int(status), headers, data), headers.get(
-        "connection", ""
-    ).lower() != "close"
+    return RangeResponse(status, headers, data), parsed.keeps_connection
 
 
 def _receive_body(sock: socket.socket, rest: bytes, left: int) -> Buffer:

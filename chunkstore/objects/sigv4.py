@@ -14,7 +14,7 @@ _ALGORITHM = "AWS4-HMAC-SHA256"
 
 
 class Credentials(NamedTuple):
-    """Of one user; ``token`` is there where they are temporary."""
+    """Of one user; ``token`` is set if they are temporary."""
 
     access_key: str
     secret_key: str
@@ -34,7 +34,7 @@ class Signer:
         self._keys: tuple[str, Credentials, bytes] | None = None  # of the last day and user
 
     def headers(self, path: str, credentials: Credentials, now_s: float) -> dict[str, str]:
-        """The headers that prove who asks for ``path`` (as it stands in the request line)."""
+        """The headers that authenticate a GET of ``path`` (as it stands in the request line)."""
         import hashlib  # here: OpenSSL takes milliseconds to load, and most stores need none
         import hmac
 

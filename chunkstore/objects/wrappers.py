@@ -25,7 +25,7 @@ class RetryBudget:
     time_s_max: float = 180.0  # from the first attempt to the beginning of the last
     pause_s_first: float = 0.1
     pause_s_max: float = 10.0
-    first_time_s_max: float | None = None  # as time_s_max, where nothing has ever answered
+    first_time_s_max: float | None = None  # as time_s_max, if nothing has ever answered
 
 
 class Retrying:
@@ -114,7 +114,7 @@ class Retrying:
 
 
 class _Attempts:
-    """What is left of one call's budget."""
+    """The rest of one call's budget."""
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ class _Attempts:
         self._failed = 0
 
     def pause_or_raise(self, error: Unavailable) -> None:
-        """Waits before the next attempt, or raises ``error`` where there is none."""
+        """Waits before the next attempt, or raises ``error`` if there is none."""
         self._failed += 1
         pause_s = pause_before(self._failed, self._random(), error.retry_after_s, self._budget)
         ends_at = self._begun_at + time_for(error, self._budget)
@@ -219,10 +219,10 @@ class Limited:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """One call that ended. ``error`` is None where it succeeded."""
+    """One call that ended. ``error`` is None if it succeeded."""
 
     operation: str  # get, head, put, list, delete
-    size_bytes: int  # received or sent; 0 where it failed
+    size_bytes: int  # received or sent; 0 if it failed
     seconds: float
     error: type[LodefsError] | None
 

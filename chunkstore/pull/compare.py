@@ -18,7 +18,7 @@ _NOT_ALIKE = (errno.ELOOP, errno.ENOTDIR, errno.EINVAL, errno.ENOENT, errno.EISD
 
 
 def is_filled(path: Path) -> bool:
-    """Whether something is in the directory, and no pull that has not ended. Denied."""
+    """Whether something is in the directory, and no pull that has not ended. Raises: Denied."""
     with translated(path):
         try:
             names = os.listdir(path)
@@ -35,10 +35,10 @@ def first_difference(
     alike: Callable[[Entry], None],
 ) -> bytes | None:
     """The path, in the directory, of something that differs from ``root`` or that only one of
-    them has; None where they are alike: names, kinds, contents, executable bits, symlinks.
+    them has; None if they are alike: names, kinds, contents, executable bits, symlinks.
 
     Looks at names from the top down, so that another directory is known at once. ``alike`` is
-    told of each entry below ``root`` that is the same. Denied.
+    called with each entry below ``root`` that is the same. Raises: Denied.
     """
     with translated(path):
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -103,7 +103,7 @@ def _is_alike(place: bytes, entry: Entry, handles: DirectoryHandles) -> bool:
 
 
 def _differs(error: OSError, place: bytes) -> bytes:
-    """``place``, where the error says that something of another kind is there; else the error."""
+    """``place`` if the error means that something of another kind is there; else raises it."""
     if error.errno not in _NOT_ALIKE:
         raise error
     return place

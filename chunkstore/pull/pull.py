@@ -44,18 +44,28 @@ WORKERS = 8
 FILES_TOGETHER_MAX = 32_768  # planned at once; bounds memory, whatever the size of the dataset
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PullResult:
     """What a pull did. Bytes are of files' contents; ``fetched_bytes`` is without what an
     interrupted pull had brought before."""
 
     commit: CommitId
-    files: int  # regular ones
-    symlinks: int
-    directories: int
-    size_bytes: int
-    fetched_bytes: int
+    files: int = 0  # regular ones
+    symlinks: int = 0
+    directories: int = 0
+    size_bytes: int = 0
+    fetched_bytes: int = 0
     unchanged: bool = False  # all of it was there already, and nothing else
+
+    def add(self, entry: Entry) -> None:
+        """Counts one more entry."""
+        if entry.kind is Kind.DIRECTORY:
+            self.directories += 1
+        elif entry.kind is Kind.SYMLINK:
+            self.symlinks += 1
+        else:
+            self.files += 1
+            self.size_bytes += entry.size_bytes
 
 
 @dataclass(slots=True, eq=False)
@@ -75,25 +85,6 @@ class _Part(NamedTuple):
     offset: int
 
 
-@dataclass(slots=True)
-class _Counts:
-    files: int = 0
-    symlinks: int = 0
-    directories: int = 0
-    size_bytes: int = 0
-    fetched_bytes: int = 0
-
-    def add(self, entry: Entry) -> None:
-        """One more entry below the root."""
-        if entry.kind is Kind.DIRECTORY:
-            self.directories += 1
-        elif entry.kind is Kind.SYMLINK:
-            self.symlinks += 1
-        else:
-            self.files += 1
-            self.size_bytes += entry.size_bytes
-
-
 Job = tuple[PackId, Unit[_Part]]
 
 
@@ -110,14 +101,14 @@ def pull(
 
     The target must be missing, empty, or left by an interrupted pull of the same commit and path,
     which then goes on: whole files are kept after their bytes are checked, and of the others
-    the chunks that are there. One that is filled is only looked at: it is fine where it is just
-    what ``spec`` names, byte by byte, and refused where anything differs. A file or symlink comes
+    the chunks that are there. One that is filled is only looked at: it is fine if it is just
+    what ``spec`` names, byte by byte, and refused if anything differs. A file or symlink comes
     under its own name. Modification times are not part of a dataset: files get the time of the
     pull. With ``sync`` everything is on disk on return (syncfs once, at the end). Memory: about
     ``workers`` times 32 MiB.
 
-    NotFound, InvalidInput, InUse, NoSpace, Denied, Corrupt, Unavailable. After an error the target
-    keeps what came, and its state, so that it does not look complete.
+    Raises: NotFound, InvalidInput, InUse, NoSpace, Denied, Corrupt, Unavailable. After an error the
+    target keeps what came, and its state, so that it does not look complete.
     """
     progress = progress or Progress()
     commit_id = store.resolve(spec.repo, spec.rev)
@@ -131,46 +122,39 @@ def pull(
         "commit": commit_id.hex(),
         "path": spec.path.hex(),
     }
+    result = PullResult(commit_id)
     if is_filled(target):
-        counts = _look(store, spec, root, target, progress, workers)
-        return _result(commit_id, counts, unchanged=True)
+        _compare(store, spec, root, target, result, progress, workers)
+        return result
     with open_target(target, identity) as place, translated(target):
         executor = ThreadPoolExecutor(workers, thread_name_prefix="pull")
         try:
-            work = _Pull(store.packs, place, executor, workers, progress)
-            work.run(root)
+            _Pull(store.packs, place, executor, workers, result, progress).run(root)
         finally:
             executor.shutdown(cancel_futures=True)
         if sync:
             progress.phase = "writing to disk"
             place.sync()
         place.finish()
-    return _result(commit_id, work.counts, unchanged=False)
+    return result
 
 
-def _result(commit_id: CommitId, counts: _Counts, *, unchanged: bool) -> PullResult:
-    return PullResult(
-        commit_id,
-        counts.files,
-        counts.symlinks,
-        counts.directories,
-        counts.size_bytes,
-        counts.fetched_bytes,
-        unchanged,
-    )
-
-
-def _look(
-    store: Store, spec: Spec, root: Entry, target: Path, progress: Progress, workers: int
-) -> _Counts:
-    """What a pull into a directory that is filled comes to. InvalidInput where it differs."""
+def _compare(
+    store: Store,
+    spec: Spec,
+    root: Entry,
+    target: Path,
+    result: PullResult,
+    progress: Progress,
+    workers: int,
+) -> None:
+    """Compares a directory that is filled. Raises: InvalidInput if it differs."""
     progress.phase = "comparing"
-    counts = _Counts()
     if root.kind is Kind.DIRECTORY:
-        counts.directories = 1
+        result.add(root)
 
     def alike(entry: Entry) -> None:
-        counts.add(entry)
+        result.add(entry)
         if entry.kind is not Kind.DIRECTORY:
             progress.files_done += 1
             progress.bytes_done += entry.size_bytes if entry.kind is Kind.FILE else 0
@@ -183,7 +167,7 @@ def _look(
             f"{target} is not empty, and is not {spec} as it is pulled: {shown} differs. What is "
             "there stays as it is: pull into a directory that is empty or does not exist"
         )
-    return counts
+    result.unchanged = True
 
 
 class _Pull:
@@ -195,6 +179,7 @@ class _Pull:
         target: PullTarget,
         executor: ThreadPoolExecutor,
         workers: int,
+        result: PullResult,
         progress: Progress,
     ) -> None:
         self._packs = packs
@@ -202,9 +187,9 @@ class _Pull:
         self._executor = executor
         self._jobs_max = 2 * workers
         self._progress = progress
-        self._lock = threading.Lock()  # guards counts, progress and files' left_bytes
+        self._lock = threading.Lock()  # guards the result, progress and files' left_bytes
         self._failed = threading.Event()
-        self.counts = _Counts()
+        self._result = result
 
     def run(self, root: Entry) -> None:
         """Everything at and below ``root``."""
@@ -224,7 +209,7 @@ class _Pull:
                         f"the dataset has an entry {STATE_DIR} at its top, which is where pull "
                         "keeps its state: pull the other entries one by one"
                     )
-                self.counts.add(entry)
+                self._result.add(entry)
                 if entry.kind is Kind.DIRECTORY:
                     self._target.make_directory(path, handles)
                     continue
@@ -239,7 +224,7 @@ class _Pull:
         if root.kind is not Kind.DIRECTORY:
             yield root.name, root
             return
-        self.counts.directories += 1  # the root itself
+        self._result.add(root)
         for directory in scan(self._packs, root, self._executor):
             for child in directory.children:
                 yield join(directory.path, child.name), child
@@ -367,11 +352,11 @@ class _Pull:
             self._progress.bytes_done += done_bytes
             self._progress.bytes_sent += fetched_bytes
             self._progress.files_done += files
-            self.counts.fetched_bytes += fetched_bytes
+            self._result.fetched_bytes += fetched_bytes
 
 
 def _check_run(index: PackIndex, part: _Part) -> None:
-    """Corrupt where a pack does not hold what a file's segment says."""
+    """Raises: Corrupt if a pack does not hold what a file's segment says."""
     try:
         index.check_run(*part.segment[1:])
     except Corrupt as error:

@@ -10,7 +10,6 @@ parent's descriptor with O_NOFOLLOW.
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import fcntl
 import json
@@ -28,6 +27,7 @@ from lodefs.chunkstore.errors import InUse, InvalidInput, LodefsError, NoSpace
 from lodefs.chunkstore.format.decoding import from_json
 from lodefs.chunkstore.format.names import PULL_STATE_DIR, Spec, digest_of
 from lodefs.chunkstore.format.tree import Entry
+from lodefs.chunkstore.system import libc
 from lodefs.chunkstore.system.batched_writes import write_at
 from lodefs.chunkstore.system.os_errors import kind_of
 from lodefs.chunkstore.types import Buffer
@@ -51,10 +51,7 @@ class PullTarget:
 
     def sync(self) -> None:
         """All files of the target's file system are on disk on return."""
-        libc = ctypes.CDLL(None, use_errno=True)
-        if libc.syncfs(self.fd) != 0:
-            number = ctypes.get_errno()
-            raise OSError(number, os.strerror(number), str(self.path))
+        libc.call("syncfs", self.fd)
 
     def finish(self) -> None:
         """Removes the state: from now on the target is a directory like any other."""
@@ -86,7 +83,7 @@ class PullTarget:
         )
 
     def part(self, path: bytes) -> int | None:
-        """A descriptor to read the part file of ``path``; None where there is none."""
+        """A descriptor to read the part file of ``path``; None if there is none."""
         try:
             return self._open_part(path, os.O_RDONLY, executable=False)
         except FileNotFoundError:
@@ -95,7 +92,7 @@ class PullTarget:
     def make_directory(self, path: bytes, handles: DirectoryHandles) -> None:
         """Makes one directory, whose parent is there."""
         parent, _, name = path.rpartition(b"/")
-        with suppress(FileExistsError):  # opening things in it fails where it is something else
+        with suppress(FileExistsError):  # opening things in it fails if it is something else
             os.mkdir(name, dir_fd=handles.directory(parent))
 
     def make_symlink(self, path: bytes, target: bytes, handles: DirectoryHandles) -> None:
@@ -132,7 +129,7 @@ class DirectoryHandles:
     def directory(self, path: bytes) -> int:
         """A descriptor of the directory ``path``, good until the next call.
 
-        OSError (ELOOP, ENOTDIR) where any part of the path is a symlink or a file.
+        Raises: OSError (ELOOP, ENOTDIR) if any part of the path is a symlink or a file.
         """
         if not path:
             return self._root_fd
@@ -194,8 +191,8 @@ def part_name(path: bytes) -> str:
 def open_target(path: Path, identity: dict[str, str]) -> Iterator[PullTarget]:
     """The target, ready to be filled with what ``identity`` names.
 
-    It must be missing, empty, or left by an interrupted pull of the same. InvalidInput, InUse,
-    Denied, NoSpace.
+    It must be missing, empty, or left by an interrupted pull of the same. Raises: InvalidInput,
+    InUse, Denied, NoSpace.
     """
     with translated(path):
         if os.path.lexists(path) and not path.is_dir():
@@ -236,13 +233,13 @@ def _claim(path: Path, fd: int, identity: dict[str, str], opened: list[int]) -> 
         os.pwrite(lock_fd, encoded, 0)
     elif found != encoded:
         raise InvalidInput(
-            f"{path} holds an interrupted pull of {_told(found)}: repeat that one, or delete the "
-            "directory"
+            f"{path} holds an interrupted pull of {_describe(found)}: repeat that one, or delete "
+            "the directory"
         )
     return PullTarget(path, fd, state_fd, resumed=resumed)
 
 
-def _told(state: bytes) -> str:
+def _describe(state: bytes) -> str:
     try:
         identity = from_json(state, dict[str, str])
         return f"{identity['repo']}, commit {identity['commit'][:12]}"

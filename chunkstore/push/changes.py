@@ -1,7 +1,7 @@
 """What a push changes in a branch: how many files it adds, changes and removes, and their bytes.
 
-A file is known by its path: one that moved is removed and added, since whoever reads it by its path
-does not find it. Directories of equal digest are not looked at. What was removed is not read, but
+A file is known by its path: one that moved is removed and added, since readers do not find it
+by its old path. Directories of equal digest are not looked at. What was removed is not read, but
 follows from the totals of both commits.
 """
 
@@ -50,19 +50,19 @@ AllowRemovals = Callable[[Removals], bool]
 
 
 def allow_all(removals: Removals) -> bool:  # noqa: ARG001
-    """An AllowRemovals for those who know what they do."""
+    """An AllowRemovals that allows everything."""
     return True
 
 
 @dataclass(frozen=True, slots=True)
 class PushTarget:
-    """The branch (REPO@BRANCH) that is pushed to, and who says whether most of it may go."""
+    """The branch (REPO@BRANCH) that is pushed to, and whether most of it may be removed."""
 
     name: str
     allow: AllowRemovals
 
     def check(self, removals: Removals) -> None:
-        """TooManyRemovals."""
+        """Raises: TooManyRemovals."""
         if removals.are_most and not self.allow(removals):
             raise TooManyRemovals(
                 f"this push would remove {removals.removed_files:,} of the {removals.files:,} "
@@ -83,8 +83,8 @@ class _Count:
 def changes_between(
     packs: PackReader, head: Commit | None, root: HashedDirectory, totals: Totals, memory: StatCache
 ) -> Changes | None:
-    """What ``root``, the directory that is pushed, changes in a branch at ``head``; None where the
-    trees of the head cannot be read. IndexBroken, Unavailable, Denied."""
+    """What ``root``, the directory that is pushed, changes in a branch at ``head``; None if the
+    trees of the head cannot be read. Raises: IndexBroken, Unavailable, Denied."""
     files = totals.files + totals.symlinks
     if head is None:
         return Changes(added_files=files, added_bytes=totals.size_bytes)
@@ -106,8 +106,9 @@ def changes_between(
 def check_changes(
     target: PushTarget, head: CommitId, commit: Commit, changes: Changes | None, totals: Totals
 ) -> None:
-    """TooManyRemovals if a push would remove more than half of the files of ``commit``, the head,
-    and that is not allowed. Of changes that are not known, what it removes at least counts."""
+    """Raises: TooManyRemovals if a push would remove more than half of the files of ``commit``, the
+    head, and that is not allowed. Of changes that are not known, what it removes at least
+    counts."""
     removed = commit.files - totals.files - totals.symlinks
     if changes is not None:
         removed = changes.removed_files
@@ -119,7 +120,7 @@ def check_names(
 ) -> None:
     """The same, when no more is known than the ``names`` at the top of the directory that is
     pushed: if none of those in the head is among them, all its files would go. What cannot be read
-    says nothing."""
+    is ignored."""
     try:
         there = {entry.name for entry in packs.read_tree(commit.root)}
     except (Corrupt, NotFound, UnknownFormat, Changed):

@@ -123,7 +123,7 @@ class Deduplicator:
     ) -> list[int]:
         """The best places of a part, of all that its chunks have. They may have been stored again
         before, for this very file, which another machine pushed; it then lies in long runs, but
-        for where it goes on in the next pack."""
+        for its continuation in the next pack."""
         known = self._index.find_all([chunk.id for chunk in chunks])
         options = [
             {*known.get(chunk.id, ()), *([] if place == UNKNOWN else [place])}

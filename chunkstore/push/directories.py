@@ -1,7 +1,7 @@
 """The directories of a push, from the scan on until the digest of each is known.
 
 A directory is done when its files are, and those are in packs that have ids, and all directories in
-it are done. What is kept of it then is small: its digest, and the tree of its files (a stored form
+it are done. Then little of it is kept: its digest, and the tree of its files (a stored form
 without directories). Where nothing changed only the digest is kept.
 """
 
@@ -54,7 +54,7 @@ _UNTRUSTED = -1  # the ctime that is remembered of a file that must be read next
 
 
 class HashedDirectory:
-    """A directory inside another one, done. ``node`` is None where nothing in it changed."""
+    """A directory inside another one, done. ``node`` is None if nothing in it changed."""
 
     __slots__ = ("digest", "name", "node")
 
@@ -249,7 +249,7 @@ class PushTree:
 
     def work(self) -> bool:
         """Goes on with some directories, or remembers some of those whose chunks are in the store,
-        while nobody waits for that; False where there is nothing to do."""
+        while nothing waits for that; False if there is nothing to do."""
         if self._sealed:
             for _ in range(min(STEP_DIRECTORIES_MAX, len(self._sealed))):
                 self._go_on()
@@ -410,7 +410,7 @@ class PushTree:
                 self.remember(ROWS_MAX)
 
     def _digest(self, node: DirectoryNode) -> tuple[list[Entry] | None, Digest]:
-        """The digest of a directory, and its files where they had to be looked at one by one."""
+        """The digest of a directory, and its files if they had to be looked at one by one."""
         columns, read = node.columns, node.read
         entries = None
         is_plain = node.old is None and SYMLINK not in columns.modes
@@ -435,7 +435,7 @@ class PushTree:
         return details.stats, details.files
 
     def _entries(self, node: DirectoryNode) -> list[Entry]:
-        """The files and symlinks of a directory; those that cannot be had are left out."""
+        """The files and symlinks of a directory; unreadable ones are left out."""
         columns = node.columns
         entries: dict[int, Entry] = {}
         for n in range(len(columns.names)):
@@ -448,7 +448,7 @@ class PushTree:
         return list(entries.values())
 
     def _entry(self, node: DirectoryNode, n: int) -> Entry | None:
-        """One file or symlink; None where it is left out."""
+        """One file or symlink; None if it is left out."""
         if node.old is not None and node.old.numbers[n] >= 0:
             return node.old.entries[node.old.numbers[n]]
         columns = node.columns
@@ -530,7 +530,7 @@ def contents_of(
     child: HashedDirectory, key: bytes, memory: StatCache
 ) -> tuple[bytes, list[HashedDirectory]]:
     """The tree of the files of a directory that is done, and its directories by name; what did not
-    change is remembered. IndexBroken where that is lost."""
+    change is remembered. Raises: IndexBroken if that is lost."""
     node = child.node
     if node is not None:
         return node.files, node.children

@@ -1,6 +1,6 @@
 """Which chunks of a file are stored again although the store has them: dedup must not shred files.
 
-The rule of Xet (xet-core, "fragmentation prevention"): where old chunks would leave a file in runs
+The rule of Xet (xet-core, "fragmentation prevention"): if old chunks would leave a file in runs
 shorter than about 8 chunks on average, the new bytes are stored again. Pure.
 
 A place is a number; the chunk that follows in the same pack has the next one.
@@ -39,7 +39,7 @@ class Layout(NamedTuple):
 
 
 def choose(places: Sequence[int], layout: Layout, fresh: int, breaks_free: int = 0) -> list[bool]:
-    """Which chunks of a file's next part to store: True where it is new, or stored again.
+    """Which chunks of a file's next part to store: True if it is new, or stored again.
 
     ``places``: where each chunk is, or UNKNOWN. ``fresh``: the place of the first chunk that would
     be stored. At most one break for 8 chunks of the file stays: the shortest runs of old chunks go
@@ -98,7 +98,7 @@ def place_all(
 
 
 def join_runs(runs: list[Run], more: list[Run]) -> list[Run]:
-    """``runs`` and behind them ``more``; the two that meet become one where they can."""
+    """``runs`` and behind them ``more``; the two that meet become one if possible."""
     if runs and more and runs[-1].end == more[0].place:
         place, chunks, size_bytes = runs[-1]
         middle = Run(place, chunks + more[0].chunks, size_bytes + more[0].size_bytes)

@@ -47,8 +47,8 @@ class _Upload:
 class Uploader:
     """Puts packs into the store, ``uploads_max`` at once, from memory that is used again.
 
-    ``prepare`` is called before the first one. Packs in ``spoilt`` are put whatever is there under
-    their names. After an error nothing more is put, and every call raises it.
+    ``prepare`` is called before the first one. Packs in ``lost`` are put even if objects with
+    their names exist. After an error nothing more is put, and every call raises it.
     """
 
     def __init__(
@@ -57,13 +57,13 @@ class Uploader:
         progress: Progress,
         prepare: Callable[[], None],
         uploads_max: int = UPLOADS_MAX,
-        spoilt: Collection[PackId] = (),
+        lost: Collection[PackId] = (),
     ) -> None:
         self._objects = objects
         self._prepare = prepare
         self._progress = progress
         self._uploads_max = uploads_max
-        self._spoilt = spoilt
+        self._lost = lost
         self._executor: ThreadPoolExecutor | None = None  # worker processes are forked before
         self._under_way: deque[_Upload] = deque()
         self._bodies: list[memoryview] = []  # free ones
@@ -129,7 +129,7 @@ class Uploader:
         self.stop()
 
     def _put(self, pack_id: PackId, buffers: Sequence[Buffer]) -> int | None:
-        """The bytes that were written; None where nothing was done."""
+        """The bytes that were written; None if nothing was done."""
         if self._stopped.is_set():
             return None
         try:
@@ -137,7 +137,7 @@ class Uploader:
                 self._objects.put(keys.pack(pack_id), buffers, if_absent=True)
             except AlreadyExists:
                 # the same chunks, which is all that a pack's name says
-                if pack_id not in self._spoilt and is_whole(self._objects, pack_id):
+                if pack_id not in self._lost and is_whole(self._objects, pack_id):
                     return 0
                 self._objects.put(keys.pack(pack_id), buffers)
         except BaseException:
@@ -179,7 +179,7 @@ class _OpenPack:
 class PackWriter:
     """Fills packs of one kind (data or trees). One thread.
 
-    ``confirmed`` is told of every pack that is in the store.
+    ``confirmed`` is called with every pack that is in the store.
     """
 
     def __init__(
@@ -193,7 +193,7 @@ class PackWriter:
         self._sizes_bytes = sizes_bytes
         self._starts: list[int] = [0]  # the first serial of each pack, the open one too
         self._pack_ids: list[PackId] = []  # of the sealed ones
-        # of all chunks, since files that end late say where they lie: 64 MiB for a TiB of new bytes
+        # of all chunks, for the segments of files that end late: 64 MiB for a TiB of new bytes
         self._raw_sizes = array("I")
         self._limit = sizes_bytes[0]
         self._open = _OpenPack()
@@ -234,7 +234,7 @@ class PackWriter:
         return serial
 
     def seal(self) -> None:
-        """Gives the open pack its id and starts to put it; nothing where it is empty."""
+        """Gives the open pack its id and starts to put it; nothing if it is empty."""
         pack, serial = self._open, self.serial
         if not pack.ids:
             return

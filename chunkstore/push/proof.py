@@ -1,7 +1,7 @@
-"""Whether somebody else's tree leads to the very chunks that an own one does.
+"""Compares a tree of another writer with an own one: whether both lead to the same chunks.
 
-A tree's digest covers the digests of its files, and not where they lie: for that, what the tree
-says is a claim. Chunk ids are proof, and a pack's index lists the right ones, or its pack has
+A tree's digest covers the digests of its files, and not where they lie: for that, a tree
+is a mere claim. Chunk ids are proof, and a pack's index lists the right ones, or its pack has
 another id.
 """
 
@@ -20,8 +20,8 @@ from lodefs.chunkstore.repo.pack_reader import PackReader
 def has_same_chunks(packs: PackReader, own: Entry, claimed: Entry) -> bool:
     """Whether the directory ``claimed`` leads to the same chunks as ``own``, all the way down.
 
-    Only trees and indexes of packs that differ are read. False also where those of ``claimed``
-    cannot be read. Raises Unavailable, Denied.
+    Only trees and indexes of packs that differ are read. False also if those of ``claimed``
+    cannot be read. Raises: Unavailable, Denied.
     """
     stack = [(own, claimed)]
     try:
@@ -42,8 +42,8 @@ def has_same_chunks(packs: PackReader, own: Entry, claimed: Entry) -> bool:
 
 
 def _chunks_of(packs: PackReader, segments: Sequence[Segment]) -> bytes:
-    """A digest of the ids and sizes of the chunks in ``segments``. Corrupt where a pack has not
-    what a segment says."""
+    """A digest of the ids and sizes of the chunks in ``segments``. Raises: Corrupt if a pack has
+    not what a segment says."""
     ids, sizes = blake3(), blake3()
     for pack, first, count, size_bytes in segments:
         index = packs.index(pack)

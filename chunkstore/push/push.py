@@ -137,11 +137,11 @@ def push(
     options: PushOptions,
     progress: Progress | None = None,
 ) -> PushResult:
-    """Commits the directory ``source`` to a branch; no commit where nothing changed.
+    """Commits the directory ``source`` to a branch; no commit if nothing changed.
 
-    NotFound, NotADirectory, InvalidInput for the source; InvalidInput for a new branch that has
-    the name of a tag or commit; Denied, SourceChanged, Unavailable for files (named), unless they
-    are skipped; TooManyRemovals if ``allow_removals`` says no; Conflict when the branch moved
+    Raises: NotFound, NotADirectory, InvalidInput for the source; InvalidInput for a new branch that
+    has the name of a tag or commit; Denied, SourceChanged, Unavailable for files (named), unless
+    they are skipped; TooManyRemovals if ``allow_removals`` says no; Conflict when the branch moved
     meanwhile; Unsupported for a store without conditional writes; what the store raises. After an
     error nothing is committed, and the push can be repeated.
     """
@@ -186,7 +186,7 @@ def _try(job: _PushJob, lost: Collection[PackId]) -> PushResult:
             names = map(os.fsencode, os.listdir(root_fd))
             check_names(store.packs, job.target, head.id, head.commit, names)
 
-    uploader = Uploader(store.objects, job.progress, prepare, spoilt=lost)
+    uploader = Uploader(store.objects, job.progress, prepare, lost=lost)
     try:
         if lost:
             index.learn(store.objects)  # of a new index too: shards still list what is lost
@@ -253,7 +253,7 @@ class _Push:
 
     def abandon(self) -> None:
         """After an error: remembers what is in the store already."""
-        with contextlib.suppress(LodefsError):  # the first error is the one to tell
+        with contextlib.suppress(LodefsError):  # the first error is the one to report
             self._uploader.stop()
             self._tree.remember()
 
@@ -297,8 +297,8 @@ class _Push:
         self._tree.finish()
 
     def _learn(self) -> None:
-        """Before anything is built on what the index says of the store: what others pushed, and
-        that the store is not an older one, back from a backup."""
+        """Brings the index up to date before it is relied on: what others pushed, and that the
+        store is not an older one, restored from a backup."""
         if not self._has_learned:
             self._index.learn(self._store.objects)
             self._has_learned = True
@@ -316,7 +316,7 @@ class _Push:
         return entry
 
     def _compare(self, root: HashedDirectory) -> None:
-        """Finds what this push changes. TooManyRemovals."""
+        """Finds what this push changes. Raises: TooManyRemovals."""
         head, totals = self._head, self._tree.totals
         packs, memory = self._store.packs, self._tree.memory
         self._changes = changes_between(packs, head.commit, root, totals, memory)
@@ -326,7 +326,7 @@ class _Push:
 
     def _is_at(self, root: HashedDirectory) -> bool:
         """Whether the head is the directory that was scanned, with a tree that this machine has
-        stored or compared. An equal digest alone is what somebody claims."""
+        stored or compared. An equal digest alone is a mere claim."""
         head = self._head.root
         if head is None or head.digest != root.digest:
             return False
@@ -342,7 +342,7 @@ class _Push:
         return True
 
     def _check_packs(self, root: Entry) -> None:
-        """PacksLost where the store lacks packs of the commit that this push did not write: of
+        """Raises: PacksLost if the store lacks packs of the commit that this push did not write: of
         those whose chunks it has just decided to use again, or of all that are named."""
         index, objects = self._index, self._store.objects
         if self._options.check_packs:
@@ -438,9 +438,9 @@ def _read_head(store: Store, repo: str, branch: str) -> _Head:
 
 
 def _check_filled(root: bytes) -> None:
-    """InvalidInput where the source is a directory that a pull has not filled to the end."""
+    """Raises: InvalidInput if the source is a directory that a pull has not filled to the end."""
     if os.path.lexists(os.path.join(root, os.fsencode(PULL_STATE_DIR))):
-        from lodefs.chunkstore.pull.target import command_to_end  # here: ctypes is slow to import
+        from lodefs.chunkstore.pull.target import command_to_end
 
         raise InvalidInput(
             f"a pull into {show_path(root)} has not ended, so it is not complete: first repeat "
@@ -449,7 +449,7 @@ def _check_filled(root: bytes) -> None:
 
 
 def _check_apart(root: bytes, place: str, what: str) -> None:
-    """InvalidInput where ``place`` (a path, or the URL of something else) is in the source."""
+    """Raises: InvalidInput if ``place`` (a path, or the URL of something else) is in the source."""
     place = place.removeprefix("file://")
     if not place.startswith("/"):
         return

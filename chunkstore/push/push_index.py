@@ -1,7 +1,7 @@
-"""What a machine remembers of a store between its pushes: where chunks and trees lie, and how the
+"""A machine's record of a store between its pushes: where chunks and trees lie, and how the
 files of a source directory looked when they were pushed.
 
-One SQLite file for each store. All of it can be had again (from index shards, by reading files), so
+One SQLite file for each store. All of it can be rebuilt (from index shards, by reading files), so
 a broken file is put aside. SQLite does not notice flipped bits, so every row has a checksum. The
 only importer of sqlite3.
 """
@@ -91,7 +91,7 @@ class TreePlace(NamedTuple):
 
 
 class DirectoryState(NamedTuple):
-    """How a directory was when it was pushed. ``signature`` is b"" where it is not to be trusted;
+    """How a directory was when it was pushed. ``signature`` is b"" if it is not to be trusted;
     ``children`` are the joined digests of the directories in it, by name."""
 
     signature: bytes
@@ -207,7 +207,7 @@ class PushIndex:
             marks = ",".join("?" * size)
             part += part[-1:] * (size - len(part))
             rows = self.select(f"SELECT id, place, sum FROM {table} WHERE id IN ({marks})", part)
-            with _spoiled(self.path, "a chunk's place"):
+            with _checked_row(self.path, "a chunk's place"):
                 for chunk_id, place, checksum in rows:
                     if checksum != chunk_sum(chunk_id, place):
                         raise ValueError
@@ -219,7 +219,7 @@ class PushIndex:
         pack_id = self._pack_ids.get(number)
         if pack_id is None:
             rows = self.select("SELECT id, sum FROM packs WHERE number = ?", (number,))
-            with _spoiled(self.path, "a pack's id"):
+            with _checked_row(self.path, "a pack's id"):
                 if crc32(rows[0][0], number & 0xFFFFFFFF) != rows[0][1]:
                     raise ValueError
             pack_id = self._pack_ids[number] = PackId(rows[0][0])
@@ -285,7 +285,7 @@ class PushIndex:
             (*last, DETAILS_AHEAD),
         ):
             for source, key, *columns, checksum in rows:
-                with _spoiled(self.path, "a directory"):
+                with _checked_row(self.path, "a directory"):
                     details = DirectoryDetails(*columns)
                     if details.checksum(key) != checksum or (source, key) <= last:
                         raise ValueError
@@ -297,7 +297,7 @@ class PushIndex:
         rows = self.select(
             "SELECT id, ids, sizes FROM unpublished JOIN packs ON number = unpublished.pack"
         )
-        with _spoiled(self.path, "a pack's chunks"):
+        with _checked_row(self.path, "a pack's chunks"):
             found = [ShardPack(PackId(row[0]), row[1], array("I", row[2])) for row in rows]
             if any(pack_id_of_columns(*pack[1:]) != pack.pack_id for pack in found):
                 raise ValueError
@@ -313,8 +313,8 @@ class PushIndex:
     def learn(self, objects: ObjectStore, *, threads: int = 8) -> None:
         """Reads the index shards of the store that are not known yet, several at once.
 
-        A spoiled shard is left out, which costs only space: its chunks may be stored again.
-        IndexBroken where the store lacks a shard that is known: it is an older copy of the store
+        A damaged shard is left out, which costs only space: its chunks may be stored again.
+        IndexBroken if the store lacks a shard that is known: it is an older copy of the store
         that was pushed to, and may lack what the index says it has.
         """
         from concurrent.futures import ThreadPoolExecutor
@@ -361,7 +361,7 @@ class PushIndex:
         self._any_trees = True
 
     def _decode_place(self, digest: bytes, place: bytes) -> TreePlace:
-        with _spoiled(self.path, "a tree's place"):
+        with _checked_row(self.path, "a tree's place"):
             checksum, size_bytes = _PLACE_HEAD.unpack_from(place)
             if crc32(place[4:], crc32(digest)) != checksum:
                 raise ValueError
@@ -419,7 +419,7 @@ class StatCache:
                 row = self._step()
         except TypeError as error:
             raise IndexBroken(
-                f"the push index {self._index.path} is broken: a directory's key is spoiled"
+                f"the push index {self._index.path} is broken: a directory's key is damaged"
             ) from error
         if row is None or row[0] != key:
             return None
@@ -432,7 +432,7 @@ class StatCache:
         except TypeError:
             is_whole = False
         if not is_whole:
-            with _spoiled(self._index.path, "a directory"):
+            with _checked_row(self._index.path, "a directory"):
                 raise ValueError
         return DirectoryState(state[4:20], Digest(state[20:52]), state[52:])
 
@@ -452,7 +452,7 @@ class StatCache:
         )
         if not rows:
             return None
-        with _spoiled(self._index.path, "a directory"):
+        with _checked_row(self._index.path, "a directory"):
             details = DirectoryDetails(*rows[0][:3])
             if details.checksum(key) != rows[0][3]:
                 raise ValueError
@@ -545,7 +545,7 @@ def _add_chunks(db: sqlite3.Connection, rows: list[tuple[bytes, int, int]]) -> N
 
 
 def _load_shard(objects: ObjectStore, name: str) -> Iterator[ShardPack] | None:
-    """The packs of a shard; None of one that is spoiled."""
+    """The packs of a shard; None of one that is damaged."""
     try:
         return read_shard(objects, keys.shard(name))
     except _SPOILED as error:
@@ -567,17 +567,17 @@ def _translated(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _spoiled(path: Path, what: str) -> Iterator[None]:
-    """A row that does not match its checksum, or is not even of the right types."""
+def _checked_row(path: Path, what: str) -> Iterator[None]:
+    """Raises: IndexBroken for a row that does not match its checksum, or has wrong types."""
     try:
         yield
     except (ValueError, TypeError, IndexError, OverflowError, struct.error) as error:
-        raise IndexBroken(f"the push index {path} is broken: {what} is spoiled") from error
+        raise IndexBroken(f"the push index {path} is broken: {what} is damaged") from error
 
 
 def _error(error: sqlite3.Error | OSError | UnicodeError, path: Path) -> LodefsError:
-    """What went wrong with the file. What is none of the known troubles of disks and locks counts
-    as a broken file: so does a message of SQLite that quotes spoiled text."""
+    """Maps an error of the file. All but the known errors of disks and locks count as a broken
+    file, also a message of SQLite that quotes damaged text."""
     if isinstance(error, OSError):
         kind = NoSpace if error.errno in (errno.ENOSPC, errno.EDQUOT) else Denied
         return kind(f"the push index {path} cannot be written: {error.strerror}")

@@ -1,4 +1,4 @@
-"""What is in a source directory: one directory after the other, parents first, names sorted.
+"""Scans a source directory: one directory after the other, parents first, names sorted.
 
 Symlinks are never followed. Nothing but regular files, directories and symlinks is kept.
 """
@@ -27,14 +27,13 @@ from lodefs.chunkstore.errors import (
     Unavailable,
 )
 from lodefs.chunkstore.push.workers.source_files import show_path, signed
+from lodefs.chunkstore.system.safe_open import PATH_BYTES_MAX, open_below
 
 FILE, EXECUTABLE, SYMLINK = 0, 1, 2  # what ``modes`` holds, one byte for each name
-PATH_BYTES_MAX = 4095  # PATH_MAX of Linux, less its NUL
 
 _GONE = frozenset((errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ESTALE))
 _DENIED = frozenset((errno.EACCES, errno.EPERM))
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-_STEP = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _OTHER_KINDS = {
     stat.S_IFSOCK: "a socket",
     stat.S_IFIFO: "a FIFO",
@@ -125,7 +124,7 @@ class Scan:
         """Directories, each before those in it, and these in the order of their names: the byte
         order of paths whose '/' is NUL. As deep as it may be.
 
-        NotFound, NotADirectory, Denied for the root; Denied, SourceChanged, Unavailable.
+        Raises: NotFound, NotADirectory, Denied for the root; Denied, SourceChanged, Unavailable.
         """
         root_fd = open_root(self.root)
         try:
@@ -165,7 +164,7 @@ class Scan:
         subdirectories: list[bytes] = []
         coding, errors = _FS_ENCODING  # os.fsencode, but for what is known to be text
         scanned_ns = self.clock_ns()
-        fd = _open_directory(root_fd, path)
+        fd = open_below(root_fd, path or b".", _OPEN)
         try:
             with os.scandir(fd) as entries:
                 for entry in entries:
@@ -212,7 +211,7 @@ def _taken(column: array[int], order: list[int]) -> array[int]:
 
 
 def open_root(root: bytes) -> int:
-    """A descriptor of the directory to push. NotFound, NotADirectory, Denied."""
+    """A descriptor of the directory to push. Raises: NotFound, NotADirectory, Denied."""
     try:
         return os.open(root, _OPEN)
     except OSError as error:
@@ -227,37 +226,18 @@ def open_root(root: bytes) -> int:
 
 
 def read_link(root_fd: int, path: bytes) -> bytes:
-    """The target of a symlink below the root. SourceChanged, Denied, Unavailable."""
+    """The target of a symlink below the root. Raises: SourceChanged, Denied, Unavailable."""
     try:
         if len(path) <= PATH_BYTES_MAX:
             return os.readlink(path, dir_fd=root_fd)
         directory, _, name = path.rpartition(b"/")
-        fd = _open_directory(root_fd, directory)
+        fd = open_below(root_fd, directory, _OPEN)
         try:
             return os.readlink(name, dir_fd=fd)
         finally:
             os.close(fd)
     except OSError as error:
         raise _error(error, path) from error
-
-
-def _open_directory(root_fd: int, path: bytes) -> int:
-    """A descriptor of a directory below the root; in steps where its path is too long for one."""
-    if len(path) <= PATH_BYTES_MAX:
-        return os.open(path or b".", _OPEN | os.O_NOFOLLOW, dir_fd=root_fd)
-    base_fd = root_fd
-    try:
-        while len(path) > PATH_BYTES_MAX:
-            cut = path.rindex(b"/", 0, PATH_BYTES_MAX + 1)
-            step_fd = os.open(path[:cut], _STEP, dir_fd=base_fd)
-            if base_fd != root_fd:
-                os.close(base_fd)
-            base_fd = step_fd
-            path = path[cut + 1 :]
-        return os.open(path, _OPEN | os.O_NOFOLLOW, dir_fd=base_fd)
-    finally:
-        if base_fd != root_fd:
-            os.close(base_fd)
 
 
 def _error(error: OSError, path: bytes) -> LodefsError:

@@ -33,7 +33,7 @@ from lodefs.chunkstore.push.pack_writer import FRESH, Placement
 from lodefs.chunkstore.push.push_index import StatCache, TreePlace
 from lodefs.chunkstore.types import Buffer
 
-# Larger trees say the pack of everything, so that chunks of them can be used again elsewhere
+# Larger trees name all packs, so that chunks of them can be used again elsewhere
 WHOLE_SIZE_BYTES_MAX = 1 << 20
 _ENTRY_SIZE_BYTES = 80  # about what an entry takes, besides its name
 COMPRESSED_SIZE_BYTES_MIN = 256  # smaller trees are mostly digests, and do not shrink

@@ -9,7 +9,6 @@ from __future__ import annotations
 import mmap
 import os
 import tempfile
-from types import TracebackType
 
 from lodefs.chunkstore.system.os_errors import kind_of
 
@@ -32,17 +31,12 @@ class DiskKeySet:
     def __enter__(self) -> DiskKeySet:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for table in self._tables:
             table.close()
 
     def add(self, key: bytes) -> bool:
-        """Adds a key; whether it is new. NoSpace, Denied, Unavailable."""
+        """Adds a key. Returns whether it is new. Raises: NoSpace, Denied, Unavailable."""
         tables = self._tables
         if any(table.has(key) for table in tables):
             return False
@@ -88,7 +82,7 @@ class _Table:
         self._room -= 1
 
     def close(self) -> None:
-        """Gives the file up."""
+        """Frees the file."""
         self._slots.close()
 
     def _find(self, key: bytes) -> int:

@@ -58,7 +58,7 @@ class RefMove:
 
 def reflog(store: Store, repo: str, kind: str, name: str) -> Iterator[RefMove]:
     """All moves of a branch or tag (``kind`` as of refs.py), newest first, read as they are asked
-    for; none for one that never was. Deleted ones too. Corrupt."""
+    for; none for one that never was. Deleted ones too. Raises: Corrupt."""
     entries = store.refs(repo).history(kind, name)
     entry, older = next(entries, None), next(entries, None)
     while entry is not None:
@@ -78,7 +78,7 @@ def reflog(store: Store, repo: str, kind: str, name: str) -> Iterator[RefMove]:
 def _move_of(
     before: CommitId | None, at: CommitId | None, deleted_at: CommitId | None
 ) -> RefMoveKind:
-    """What a move was, as far as refs tell. ``deleted_at``: where the ref was before ``before``."""
+    """Classifies a move by its refs. ``deleted_at``: where the ref was before ``before``."""
     if at is None:
         return RefMoveKind.DELETED
     if before is not None:
@@ -89,7 +89,7 @@ def _move_of(
 def log(store: Store, repo: str, rev: str) -> Iterator[tuple[CommitId, Commit]]:
     """The commits from ``rev`` back along first parents, newest first, read as they are asked for.
 
-    NotFound, Corrupt.
+    Raises: NotFound, Corrupt.
     """
     commit_id: CommitId | None = store.resolve(repo, rev)
     while commit_id is not None:
@@ -99,9 +99,9 @@ def log(store: Store, repo: str, rev: str) -> Iterator[tuple[CommitId, Commit]]:
 
 
 def find(store: Store, spec: Spec) -> Entry:
-    """The entry at REPO@REV:PATH; the root of the commit where there is no path.
+    """The entry at REPO@REV:PATH; the root of the commit if there is no path.
 
-    NotFound; NotADirectory names the part of the path that is a file or a symlink.
+    Raises: NotFound; NotADirectory names the part of the path that is a file or a symlink.
     """
     commit_id = store.resolve(spec.repo, spec.rev)
     return find_in(store.packs, store.commit(spec.repo, commit_id).root, spec)
@@ -140,7 +140,7 @@ def listing(store: Store, spec: Spec, *, recursive: bool = False) -> Iterator[tu
 def diff(store: Store, before: Entry, after: Entry) -> Iterator[Change]:
     """What differs between two directories (or files), by path.
 
-    Equal directories are told by their digests and not read. A directory that was added or
+    Directories with equal digests are not read. A directory that was added or
     removed comes with all that is in it; one that changed is not listed itself.
     """
     packs = store.packs
@@ -187,7 +187,7 @@ def _equal(a: Entry | None, b: Entry | None) -> bool:
 
 
 def _change(path: bytes, before: Entry | None, after: Entry | None) -> Change | None:
-    """The change of an entry itself; None where it is equal, or a directory in both."""
+    """The change of an entry itself; None if it is equal, or a directory in both."""
     if before is None:
         return Change(ChangeKind.ADDED, path, before, after)
     if after is None:

@@ -1,14 +1,11 @@
-"""Reads what packs hold: chunks, trees, files. Everything is verified before it is handed out."""
+"""Reads chunks, trees and files from packs. Everything is verified before it is returned."""
 
 from __future__ import annotations
 
-import threading
 from bisect import bisect_right
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Iterator
-from concurrent.futures import Future
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Generic, TypeVar
 
 from blake3 import blake3
 
@@ -18,7 +15,6 @@ from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.format.pack import (
     TAIL_SIZE_BYTES,
     TRAILER_SIZE_BYTES,
-    ChunkPlace,
     PackIndex,
     Trailer,
     unpack,
@@ -26,72 +22,30 @@ from lodefs.chunkstore.format.pack import (
 from lodefs.chunkstore.format.tree import SIZE_BYTES_MAX as TREE_SIZE_BYTES_MAX
 from lodefs.chunkstore.format.tree import Entry, Kind, Segment, decode_tree, tree_digest
 from lodefs.chunkstore.objects.interface import ObjectStore
+from lodefs.chunkstore.system.lru import SingleFlightCache
 from lodefs.chunkstore.types import Buffer
 
-INDEXES_MAX = 256  # about 0.3 MB each where files are small
+INDEXES_MAX = 256  # about 0.3 MB each if files are small
 INDEX_CHUNKS_MAX = 1024 * 1024  # of all of them together; some 60 bytes each
 WINDOWS_MAX = 32
 WINDOW_SIZE_BYTES = 1024 * 1024  # trees lie together, so a read of one brings its neighbours
 RUN_SIZE_BYTES_MAX = 8 * 1024 * 1024
 
-K = TypeVar("K", bound=Hashable)
-V = TypeVar("V")
+
+@dataclass(frozen=True, slots=True)
+class PackIndexVersion:
+    """A pack's index, and the ETag of the object that it was read from."""
+
+    index: PackIndex
+    etag: str
 
 
-class Loads(Generic[K, V]):
-    """A bounded map of what was loaded last; many threads that want one key load it once.
+class WrongChunk(Corrupt):
+    """Chunks of a pack do not match their ids. ``number``: of the first one, if known."""
 
-    Bounded are the number of entries and, with ``weigh``, the sum of what it says of them.
-    """
-
-    def __init__(
-        self, entries_max: int, *, weigh: Callable[[V], int] = lambda _: 0, weight_max: int = 0
-    ) -> None:
-        self._entries_max = entries_max
-        self._weigh = weigh
-        self._weight_max = weight_max
-        self._lock = threading.Lock()  # guards the maps; never held while something loads
-        self._futures: OrderedDict[K, Future[V]] = OrderedDict()
-        self._weights: dict[K, int] = {}  # of those that have come
-
-    def get(self, key: K, load: Callable[[], V]) -> V:
-        """The value of a key, from ``load`` where it is not known; its errors are not kept."""
-        with self._lock:
-            future = self._futures.get(key)
-            mine = future is None
-            if future is None:
-                future = self._futures[key] = Future()
-                if len(self._futures) > self._entries_max:
-                    self._drop(next(iter(self._futures)))
-            else:
-                self._futures.move_to_end(key)
-        if mine:
-            try:
-                value = load()
-                future.set_result(value)
-                self._keep(key, future, self._weigh(value))
-            except BaseException as error:
-                self.forget(key)
-                future.set_exception(error)
-                raise
-        return future.result()
-
-    def forget(self, key: K) -> None:
-        """The next get loads again."""
-        with self._lock:
-            self._drop(key)
-
-    def _keep(self, key: K, future: Future[V], weight: int) -> None:
-        with self._lock:
-            if self._futures.get(key) is not future:
-                return  # dropped or forgotten meanwhile
-            self._weights[key] = weight
-            while sum(self._weights.values()) > self._weight_max and len(self._weights) > 1:
-                self._drop(next(iter(self._futures)))
-
-    def _drop(self, key: K) -> None:
-        self._futures.pop(key, None)
-        self._weights.pop(key, None)
+    def __init__(self, message: str, number: int | None) -> None:
+        super().__init__(message)
+        self.number = number
 
 
 class PackReader:
@@ -108,24 +62,27 @@ class PackReader:
         windows_max: int = WINDOWS_MAX,
     ) -> None:
         self._objects = objects
-        self._indexes: Loads[PackId, tuple[PackIndex, str]] = Loads(
-            indexes_max, weigh=lambda found: len(found[0]), weight_max=INDEX_CHUNKS_MAX
+        self._indexes: SingleFlightCache[PackId, PackIndexVersion] = SingleFlightCache(
+            indexes_max, weigh=lambda found: len(found.index), weight_max=INDEX_CHUNKS_MAX
         )
-        self._windows: Loads[tuple[PackId, str, int], Buffer] = Loads(windows_max)
+        self._windows: SingleFlightCache[tuple[PackId, str, int], Buffer] = SingleFlightCache(
+            windows_max
+        )
 
     def index(self, pack_id: PackId) -> PackIndex:
-        """What is in a pack. NotFound, Corrupt, UnknownFormat."""
-        return self._index(pack_id)[0]
+        """The index of a pack. Raises: NotFound, Corrupt, UnknownFormat."""
+        return self._version(pack_id).index
 
     def read(self, pack_id: PackId, first: int, count: int) -> list[Buffer]:
         """The raw bytes of consecutive chunks, by one ranged GET: bound ``count`` accordingly.
 
-        Corrupt where the bytes do not match the chunks' ids, also when they are read again.
+        Raises: Corrupt if the bytes do not match the chunks' ids, also when they are read again.
         """
-        return self._twice(pack_id, lambda: self._read(pack_id, first, count))
+        return self._with_retry(pack_id, lambda: self._read(pack_id, first, count))
 
     def read_tree(self, entry: Entry) -> list[Entry]:
-        """The entries of a directory, by name. Corrupt where they are not what its digest says."""
+        """The entries of a directory, by name. Raises: Corrupt if they are not what its digest
+        says."""
         check_tree(entry)
         runs = (run for segment in entry.segments for run in self.runs(segment))
         return tree_of(entry, (chunk for run in runs for chunk in self._tree_chunks(run)))
@@ -133,7 +90,7 @@ class PackReader:
     def read_file(self, entry: Entry) -> Iterator[Buffer]:
         """The bytes of a file, chunk after chunk, at most 8 MiB of them read ahead.
 
-        Corrupt; what was handed out until then is right, but the file may not be whole.
+        Raises: Corrupt; what was handed out until then is right, but the file may not be whole.
         """
         if entry.kind is not Kind.FILE:
             raise Corrupt(f"{entry.name!r} is not a file")
@@ -149,7 +106,8 @@ class PackReader:
             raise Corrupt(f"file {entry.name!r} does not match its size and digest")
 
     def runs(self, segment: Segment, size_bytes_max: int = RUN_SIZE_BYTES_MAX) -> list[Segment]:
-        """A segment in parts of at most ``size_bytes_max`` raw bytes, or one chunk. Corrupt."""
+        """A segment in parts of at most ``size_bytes_max`` raw bytes, or one chunk. Raises:
+        Corrupt."""
         index = self.index(segment.pack)
         index.check_run(*segment[1:])
         raw, end = index.raw_offsets, segment.first + segment.count
@@ -176,17 +134,17 @@ class PackReader:
         head = path + b"/" if path else b""
         return ((head + child.name, child) for child in self.read_tree(entry))
 
-    def _index(self, pack_id: PackId) -> tuple[PackIndex, str]:
+    def _version(self, pack_id: PackId) -> PackIndexVersion:
         return self._indexes.get(pack_id, lambda: self._load_index(pack_id))
 
-    def _load_index(self, pack_id: PackId) -> tuple[PackIndex, str]:
+    def _load_index(self, pack_id: PackId) -> PackIndexVersion:
         try:
             return read_index(self._objects, pack_id)
         except NotFound as error:
             raise NotFound(f"pack {pack_id.hex()} is missing: {error}") from error
 
-    def _twice(self, pack_id: PackId, read: Callable[[], list[Buffer]]) -> list[Buffer]:
-        """Reads again, from the index on, where the pack was rewritten or bytes were wrong."""
+    def _with_retry(self, pack_id: PackId, read: Callable[[], list[Buffer]]) -> list[Buffer]:
+        """Reads again, from the index on, if the pack was rewritten or its bytes were wrong."""
         try:
             return read()
         except (Changed, Corrupt):
@@ -194,22 +152,22 @@ class PackReader:
             return read()
 
     def _read(self, pack_id: PackId, first: int, count: int) -> list[Buffer]:
-        index, etag = self._index(pack_id)
-        places = index.places(first, count)
-        if not places:
+        version = self._version(pack_id)
+        version.index.places(first, count)
+        if not count:
             return []
-        offset = places[0].offset
-        size_bytes = places[-1].offset + places[-1].stored_size_bytes - offset
-        data = self._get(index, etag, offset, size_bytes)
-        return _unpack_all(index, first, places, data, offset)
+        return unpack_chunks(
+            version.index, first, count, read_stored(self._objects, version, first, count)
+        )
 
     def _tree_chunks(self, segment: Segment) -> list[Buffer]:
-        return self._twice(segment.pack, lambda: self._read_windows(segment))
+        return self._with_retry(segment.pack, lambda: self._read_windows(segment))
 
     def _read_windows(self, segment: Segment) -> list[Buffer]:
         """Chunks of a segment through the cache of windows: chunks that begin in one MiB. Those
         that are larger than a window are read alone, and not kept."""
-        index, etag = self._index(segment.pack)
+        version = self._version(segment.pack)
+        index, etag = version.index, version.etag
         index.check_run(*segment[1:])
         chunks: list[Buffer] = []
         places = index.places(segment.first, segment.count)
@@ -222,27 +180,20 @@ class PackReader:
             key = (segment.pack, etag, window)
             data = self._windows.get(
                 key,
-                lambda: self._get(index, etag, begin, end - begin),  # noqa: B023
+                lambda: _read_range(self._objects, version, begin, end - begin),  # noqa: B023
             )
             try:
-                chunks += _unpack_all(index, n, [place], data, begin)
+                chunks += unpack_chunks(index, n, 1, data, begin)
             except Corrupt:
                 self._windows.forget(key)
                 raise
         return chunks
 
-    def _get(self, index: PackIndex, etag: str, offset: int, size_bytes: int) -> Buffer:
-        key = keys.pack(index.pack_id)
-        part = self._objects.get(key, offset=offset, size=size_bytes, if_match=etag)
-        if len(part.data) != size_bytes:
-            raise Corrupt(f"{key} is cut off: {size_bytes} bytes at {offset} are not there")
-        return part.data
 
+def read_index(objects: ObjectStore, pack_id: PackId) -> PackIndexVersion:
+    """Reads a pack's index: one GET, or two if the index is over 64 KiB.
 
-def read_index(objects: ObjectStore, pack_id: PackId) -> tuple[PackIndex, str]:
-    """A pack's index and the object's ETag: one read, or two where the index is over 64 KiB.
-
-    NotFound, Corrupt, UnknownFormat; Changed where the object was written again in between.
+    Raises: NotFound, Corrupt, UnknownFormat; Changed if the object was rewritten in between.
     """
     key = keys.pack(pack_id)
     part = objects.get(key, offset=-TAIL_SIZE_BYTES, size=TAIL_SIZE_BYTES)
@@ -252,11 +203,47 @@ def read_index(objects: ObjectStore, pack_id: PackId) -> tuple[PackIndex, str]:
         raise Corrupt(f"{key} has {part.object_size_bytes} bytes, which is not what it says")
     if size_bytes > len(part.data):
         part = objects.get(key, offset=trailer.index_offset, size=size_bytes, if_match=part.etag)
-    return PackIndex.decode(pack_id, part.data), part.etag
+    return PackIndexVersion(PackIndex.decode(pack_id, part.data), part.etag)
+
+
+def read_stored(objects: ObjectStore, version: PackIndexVersion, first: int, count: int) -> Buffer:
+    """Reads the stored bytes of consecutive chunks, by one ranged GET. They are not verified.
+
+    Raises: NotFound, Corrupt; Changed if the object is not the one of this version any more.
+    """
+    offsets = version.index.offsets
+    return _read_range(objects, version, offsets[first], offsets[first + count] - offsets[first])
+
+
+def _read_range(
+    objects: ObjectStore, version: PackIndexVersion, offset: int, size_bytes: int
+) -> Buffer:
+    key = keys.pack(version.index.pack_id)
+    part = objects.get(key, offset=offset, size=size_bytes, if_match=version.etag)
+    if len(part.data) != size_bytes:
+        raise Corrupt(f"{key} is cut off: {size_bytes} bytes at {offset} are not there")
+    return part.data
+
+
+def unpack_chunks(
+    index: PackIndex, first: int, count: int, data: Buffer, data_offset: int | None = None
+) -> list[Buffer]:
+    """The raw bytes of consecutive chunks, verified. ``data`` is what the pack holds from
+    ``data_offset`` on, or from the first of these chunks on. Raises: WrongChunk."""
+    start = index.offsets[first] if data_offset is None else data_offset
+    view = memoryview(data)
+    chunks: list[Buffer] = []
+    for n, place in enumerate(index.places(first, count), first):
+        at = place.offset - start
+        try:
+            chunks.append(unpack(place, view[at : at + place.stored_size_bytes]))
+        except Corrupt as error:
+            raise WrongChunk(f"chunk {n} of {keys.pack(index.pack_id)}: {error}", n) from error
+    return chunks
 
 
 def check_tree(entry: Entry) -> None:
-    """Corrupt, TooLarge where an entry is no directory whose tree can be read."""
+    """Raises: Corrupt, TooLarge if an entry is no directory whose tree can be read."""
     what = f"directory {entry.name!r}"
     if entry.kind is not Kind.DIRECTORY or not entry.segments:
         raise Corrupt(f"{what} has no tree")
@@ -270,7 +257,8 @@ def check_tree(entry: Entry) -> None:
 
 
 def tree_of(entry: Entry, pieces: Iterable[Buffer]) -> list[Entry]:
-    """The entries of a directory, from the bytes of its segments. Corrupt, UnknownFormat."""
+    """The entries of a directory, from the bytes of its segments. Raises: Corrupt,
+    UnknownFormat."""
     what = f"directory {entry.name!r}"
     data = _joined(pieces)
     packs = {segment.pack for segment in entry.segments}
@@ -307,21 +295,6 @@ def _window(index: PackIndex, window: int) -> tuple[int, int]:
     if offsets[high] - offsets[high - 1] > WINDOW_SIZE_BYTES:
         high -= 1
     return offsets[low], offsets[high]
-
-
-def _unpack_all(
-    index: PackIndex, first: int, places: list[ChunkPlace], data: Buffer, data_offset: int
-) -> list[Buffer]:
-    view = memoryview(data)
-    chunks: list[Buffer] = []
-    for n, place in enumerate(places, first):
-        at = place.offset - data_offset
-        try:
-            chunks.append(unpack(place, view[at : at + place.stored_size_bytes]))
-        except Corrupt as error:
-            key = keys.pack(index.pack_id)
-            raise Corrupt(f"chunk {n} of {key}: {error}") from error
-    return chunks
 
 
 def _where(segment: Segment) -> str:

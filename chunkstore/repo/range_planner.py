@@ -8,27 +8,16 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from lodefs.chunkstore.errors import Corrupt
+from lodefs.chunkstore.format.pack import PackIndex
 
 UNIT_STORED_BYTES_MAX = 8 << 20
 UNIT_RAW_BYTES_MAX = 16 << 20  # bounds the memory of a unit whose chunks compress well
 GAP_STORED_BYTES_MAX = 256 << 10  # reading this much for nothing is cheaper than another GET
 
 T = TypeVar("T")
-
-
-class Index(Protocol):
-    """Of pack.py's PackIndex, what is asked here."""
-
-    @property
-    def offsets(self) -> Sequence[int]:
-        """Where each chunk's stored bytes begin; at last, where they all end."""
-
-    @property
-    def raw_offsets(self) -> Sequence[int]:
-        """The same for raw bytes."""
 
 
 class Wanted(NamedTuple, Generic[T]):
@@ -50,12 +39,12 @@ class Unit(NamedTuple, Generic[T]):
     parts: list[tuple[int, int, T, int]]
 
 
-def units(index: Index, wanted: Iterable[Wanted[T]]) -> Iterator[Unit[T]]:
+def units(index: PackIndex, wanted: Iterable[Wanted[T]]) -> Iterator[Unit[T]]:
     """The units that together hold all wanted runs of one pack, in the order of the pack.
 
     Runs may overlap (files that share chunks): a chunk is in one unit only. A run that is longer
-    than a unit is cut; its parts say where in the run they start. Corrupt where the pack has no
-    such chunks.
+    than a unit is cut; its parts say where in the run they start. Raises: Corrupt if the pack has
+    no such chunks.
     """
     ordered = sorted(wanted, key=lambda run: run[:2])
     chunks = len(index.offsets) - 1
@@ -80,7 +69,7 @@ def units(index: Index, wanted: Iterable[Wanted[T]]) -> Iterator[Unit[T]]:
         yield Unit(first, end - first, parts)
 
 
-def _spans(index: Index, ordered: Sequence[Wanted[T]]) -> Iterator[tuple[int, int]]:
+def _spans(index: PackIndex, ordered: Sequence[Wanted[T]]) -> Iterator[tuple[int, int]]:
     """[first, end) of each unit for runs that are sorted."""
     if not ordered:
         return
@@ -93,7 +82,7 @@ def _spans(index: Index, ordered: Sequence[Wanted[T]]) -> Iterator[tuple[int, in
     yield from _cut(index, first, end)
 
 
-def _cut(index: Index, first: int, end: int) -> Iterator[tuple[int, int]]:
+def _cut(index: PackIndex, first: int, end: int) -> Iterator[tuple[int, int]]:
     """[first, end) in pieces within both limits, of one chunk at least."""
     while first < end:
         stored = _fit(index.offsets, first, end, UNIT_STORED_BYTES_MAX)

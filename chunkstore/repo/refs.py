@@ -25,7 +25,7 @@ _NAMED_MAX = 8  # refs that an error lists
 
 @dataclass(frozen=True, slots=True)
 class RefEntry:
-    """One move of a ref. ``commit`` is None where the ref was deleted. Sequences count from 0."""
+    """One move of a ref. ``commit`` is None if the ref was deleted. Sequences count from 0."""
 
     commit: CommitId | None
     sequence: int
@@ -52,13 +52,13 @@ class Refs:
         self._clock = clock
 
     def latest(self, kind: str, name: str) -> RefEntry | None:
-        """The newest entry, also where it says that the ref was deleted; None without any."""
+        """The newest entry, also a deletion; None without any."""
         log = keys.ref(self._repo, _check_kind(kind), check_ref_name(name))
         newest = next(iter(self._objects.list(log, limit=1)), None)
         return None if newest is None else self._entry(kind, name, newest)
 
     def read(self, kind: str, name: str) -> RefEntry:
-        """Where a ref is now. NotFound; Corrupt, UnknownFormat."""
+        """Where a ref is now. Raises: NotFound; Corrupt, UnknownFormat."""
         entry = self.latest(kind, name)
         if entry is None or entry.commit is None:
             raise NotFound(f"{self._repo} has no {singular(kind)} {name}")
@@ -87,7 +87,7 @@ class Refs:
     def before_deletion(self, kind: str, name: str) -> tuple[RefEntry, CommitId]:
         """The newest entry of a ref that is deleted, and the commit that it was at before.
 
-        AlreadyExists if it is not deleted; NotFound if it never was, with names that are.
+        Raises: AlreadyExists if it is not deleted; NotFound if it never was, with names that are.
         """
         entries = self.history(kind, name)
         newest = next(entries, None)
@@ -111,7 +111,7 @@ class Refs:
         """Moves a ref that stands at ``expected_sequence`` (None: that has no entry yet).
 
         With ``commit_id`` None the ref is deleted. The entry counts, with all that it refers to,
-        from the moment this returns. Conflict where somebody else moved it first.
+        from the moment this returns. Raises: Conflict if another writer moved it first.
         """
         _check_kind(kind)
         check_ref_name(name)
@@ -153,7 +153,7 @@ class Refs:
             at = "deleted" if latest.commit is None else f"at {latest.commit.hex()[:12]}"
             now = f"it is {at} now"
         return Conflict(
-            f"{singular(kind)} {name} of {self._repo} was moved by somebody else: {now}. "
+            f"{singular(kind)} {name} of {self._repo} was moved by another writer: {now}. "
             "Nothing is lost: repeat the command to go on from there"
         )
 
@@ -170,13 +170,13 @@ class Refs:
     def _entry(self, kind: str, name: str, info: ObjectInfo) -> RefEntry:
         data = read_whole(self._objects, info.key, SIZE_BYTES_MAX).data
         body = unseal(_KIND, {VERSION: _RefBody}, data, info.key)
-        told = (body.repo, body.kind, body.name)
+        found = (body.repo, body.kind, body.name)
         if (
-            told != (self._repo, kind, name)
+            found != (self._repo, kind, name)
             or body.sequence < 0
             or info.key != keys.ref_entry(self._repo, kind, name, body.sequence)
         ):
-            raise Corrupt(f"{info.key} is an entry of another ref: {told}, {body.sequence}")
+            raise Corrupt(f"{info.key} is an entry of another ref: {found}, {body.sequence}")
         try:
             commit = None if body.commit is None else CommitId(parse_id(body.commit, "commit id"))
         except InvalidInput as error:

@@ -34,8 +34,8 @@ def read_shard(
     a window at a time, and decoded from there: iterating it waits for no store. Errors of
     decoding come on the way: its packs count when all have come.
 
-    Corrupt, TooLarge, UnknownFormat, NotFound; Changed if it was written again meanwhile; NoSpace,
-    Unavailable if there can be no temporary file.
+    Raises: Corrupt, TooLarge, UnknownFormat, NotFound; Changed if it was written again meanwhile;
+    NoSpace, Unavailable if there can be no temporary file.
     """
     part = objects.get(key, size=window_size_bytes)
     check_size(key, part.object_size_bytes, SIZE_BYTES_MAX)
@@ -51,8 +51,8 @@ def read_shard(
 
 
 def _copied(objects: ObjectStore, key: str, first: Part, window_size_bytes: int) -> BinaryIO:
-    """A temporary file with the whole object. OSError, and errors of reading it."""
-    copy = TemporaryFile()  # noqa: SIM115 - it is closed by who reads it
+    """A temporary file with the whole object. Raises: OSError, and errors of reading it."""
+    copy = TemporaryFile()  # noqa: SIM115 - its reader closes it
     try:
         copy.write(first.data)
         while left_bytes := first.object_size_bytes - copy.tell():

@@ -47,7 +47,7 @@ _NAMED_MAX = 8  # candidates that an error lists
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What is fixed when a store is created."""
+    """The settings that are fixed when a store is created."""
 
     store_id: str  # 32 hex characters, random
     chunking: ChunkingParams
@@ -76,7 +76,7 @@ def encode_settings(settings: Settings) -> bytes:
 
 
 def decode_settings(data: Buffer, what: str = keys.STORE) -> Settings:
-    """Settings from the bytes of store.json. Corrupt, UnknownFormat."""
+    """Settings from the bytes of store.json. Raises: Corrupt, UnknownFormat."""
     body = unseal(_KIND, {VERSION: _SettingsBody}, data, what)
     chunking = body.chunking
     if chunking.algorithm != _ALGORITHM:
@@ -109,7 +109,7 @@ class Store:
         return self.objects.url
 
     def ensure_writable(self) -> None:
-        """Probes the store before the first write through this object. Unavailable where it is
+        """Probes the store before the first write through this object. Raises: Unavailable if it is
         gone; Unsupported, Denied."""
         with self._probe_lock:
             if not self._probed:
@@ -136,11 +136,11 @@ class Store:
             after = "/".join(parts[: cut + 1]) + "0"
 
     def refs(self, repo: str) -> Refs:
-        """The branches and tags of a repository. InvalidInput for a malformed name."""
+        """The branches and tags of a repository. Raises: InvalidInput for a malformed name."""
         return Refs(self.objects, repo)
 
     def require_repo(self, repo: str) -> None:
-        """NotFound, with what there is, where a repository has neither commits nor refs."""
+        """Raises: NotFound, with what there is, where a repository has neither commits nor refs."""
         check_repo(repo)
         if self._has(keys.commits(repo)) or self._has(f"{keys.REPOS}{repo}/refs/"):
             return
@@ -161,7 +161,7 @@ class Store:
 
     def resolve(self, repo: str, rev: str) -> CommitId:
         """The commit that ``rev`` is now: a branch, else a tag, else a commit id or the beginning
-        of one. NotFound names what there is; InvalidInput where a prefix fits many commits."""
+        of one. NotFound names what there is. Raises: InvalidInput if a prefix fits many commits."""
         check_repo(repo)
         check_ref_name(rev)
         refs = self.refs(repo)
@@ -178,9 +178,9 @@ class Store:
         raise self._unknown(repo, rev)
 
     def check_new_ref(self, repo: str, kind: str, name: str) -> None:
-        """InvalidInput where a new branch or tag would take its name from something else, so
+        """Raises: InvalidInput if a new branch or tag would take its name from something else, so
         that ``resolve`` would find another commit than before, or would seem to be something
-        else. Of two who create a branch and a tag of one name at once, neither is told."""
+        else. Two writers that create a branch and a tag of one name at once both succeed."""
         other = TAGS if kind == BRANCHES else BRANCHES
         latest = self.refs(repo).latest(other, name)
         if latest is not None and latest.commit is not None:
@@ -196,11 +196,11 @@ class Store:
         check_new_ref_name(name)
 
     def commit(self, repo: str, commit_id: CommitId) -> Commit:
-        """A commit of a repository. NotFound, Corrupt, UnknownFormat."""
+        """A commit of a repository. Raises: NotFound, Corrupt, UnknownFormat."""
         key = keys.commit(repo, commit_id)
         data = read_whole(self.objects, key, COMMIT_SIZE_BYTES_MAX).data
         if commit_id_of(data) != commit_id:
-            raise Corrupt(f"{key} holds bytes of another commit, or spoiled ones")
+            raise Corrupt(f"{key} holds bytes of another commit, or damaged ones")
         return decode_commit(data, key)
 
     def put_commit(self, repo: str, commit: Commit) -> CommitId:
@@ -230,13 +230,13 @@ class Store:
             return error
         require_there(self.objects)
         refs = self.refs(repo)
-        told = f"{repo} has no branch, tag or commit {rev}"
+        message = f"{repo} has no branch, tag or commit {rev}"
         if is_hex(rev) and len(rev) < ID_HEX_CHARS_MIN:
-            told += f" (of a commit at least {ID_HEX_CHARS_MIN} digits are needed)"
+            message += f" (of a commit at least {ID_HEX_CHARS_MIN} digits are needed)"
         for kind, kinds in ((BRANCHES, "branches"), (TAGS, "tags")):
             names = [name for name, _ in islice(refs.living(kind), _NAMED_MAX)]
-            told += f"; its {kinds}: {', '.join(names)}" if names else ""
-        return NotFound(told)
+            message += f"; its {kinds}: {', '.join(names)}" if names else ""
+        return NotFound(message)
 
     def _has(self, prefix: str) -> bool:
         return next(iter(self.objects.list(prefix, limit=1)), None) is not None
@@ -245,7 +245,7 @@ class Store:
 def create_store(objects: ObjectStore, chunking: ChunkingParams | None = None) -> Store:
     """Makes an empty store after probing for what lodefs needs.
 
-    AlreadyExists; Unsupported where conditional writes do not work; Denied.
+    Raises: AlreadyExists; Unsupported if conditional writes do not work; Denied.
     """
     if next(iter(objects.list(keys.STORE, limit=1)), None) is not None:
         raise AlreadyExists(f"{objects.url} is a lodefs store already")
@@ -259,7 +259,7 @@ def create_store(objects: ObjectStore, chunking: ChunkingParams | None = None) -
 
 
 def open_store(objects: ObjectStore) -> Store:
-    """A store that exists. NotFound; Corrupt, UnknownFormat; Denied, Unavailable."""
+    """A store that exists. Raises: NotFound; Corrupt, UnknownFormat; Denied, Unavailable."""
     try:
         data = read_whole(objects, keys.STORE, SIZE_BYTES_MAX).data
     except NotFound as error:
@@ -271,7 +271,7 @@ def open_store(objects: ObjectStore) -> Store:
 
 
 def require_there(objects: ObjectStore) -> None:
-    """Unavailable where a store that was opened before is gone as a whole, such as a directory
+    """Raises: Unavailable if a store that was opened before is gone as a whole, such as a directory
     whose file system was unmounted: what it lacks is not missing."""
     try:
         objects.head(keys.STORE)
@@ -282,7 +282,7 @@ def require_there(objects: ObjectStore) -> None:
 def probe(objects: ObjectStore) -> None:
     """Writes an object twice, the second time only if absent, and removes it again.
 
-    Unsupported where the second write is not refused: two pushes could then lose commits.
+    Raises: Unsupported if the second write is not refused: two pushes could then lose commits.
     """
     key = keys.probe(os.urandom(16).hex())
     objects.put(key, [b"lodefs probe\n"], if_absent=True)

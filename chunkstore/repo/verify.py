@@ -55,7 +55,7 @@ class VerifyResult:
 
 
 class _Where(NamedTuple):
-    """Whose an entry is: the first commit and path that were found to have it."""
+    """The first commit and path that were found to have an entry."""
 
     repo: str
     commit: CommitId
@@ -77,7 +77,7 @@ def verify(
     """Checks one revision (with ``spec``; its path is not looked at), or all that the store's
     branches and tags lead to, older commits too, and the index shards.
 
-    NotFound where the revision does not exist; Unavailable, Denied.
+    Raises: NotFound if the revision does not exist; Unavailable, Denied.
     """
     executor = ThreadPoolExecutor(workers, thread_name_prefix="verify")
     try:
@@ -117,7 +117,7 @@ class _Verify:
         self._data = data
         self._ahead = ahead
         self._seen = seen  # files and directories
-        self._key = secrets.token_bytes(32)  # so that nobody can make two that look the same here
+        self._key = secrets.token_bytes(32)  # so that collisions here cannot be crafted
 
     def shards(self) -> None:
         """Every index shard decodes, and its packs are there: pushes trust them."""
@@ -293,7 +293,7 @@ class _Verify:
         self, function: Callable[[T], U], items: Sequence[T]
     ) -> Iterator[tuple[U | None, LodefsError | None]]:
         """The results of a function in the order of the items, or the problems met; a bounded
-        number of results ahead of whoever looks at them."""
+        number of results ahead of the consumer."""
 
         def caught(item: T) -> tuple[U | None, LodefsError | None]:
             try:

@@ -11,7 +11,7 @@ _PART = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)([smhdw])")
 
 
 def parse_duration(text: str) -> int:
-    """Whole seconds, 1 at least; ``1d12h`` is a day and a half. InvalidInput."""
+    """Whole seconds, 1 at least; ``1d12h`` is a day and a half. Raises: InvalidInput."""
     parts = _PART.findall(text)
     seconds = round(sum(float(number) * _SECONDS[unit] for number, unit in parts))
     if "".join(number + unit for number, unit in parts) != text or seconds < 1:

@@ -46,7 +46,7 @@ def limit() -> int:
 
 
 def raise_limit(who: str) -> None:
-    """Let this process open as many files as it may. Unavailable where those are too few for
+    """Let this process open as many files as it may. Raises: Unavailable if those are too few for
     ``who``: rather now than in the middle of a read."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:

@@ -1,8 +1,8 @@
 """Log lines to systemd's journal, with fields and priorities, by its native protocol.
 
-https://systemd.io/JOURNAL_NATIVE_PROTOCOL: one datagram a line, or a sealed memory file where it is
-large. A line that cannot be sent in time is counted, and told with the next: a journal that hangs
-costs log lines, and no reads.
+https://systemd.io/JOURNAL_NATIVE_PROTOCOL: one datagram a line, or a sealed memory file if it is
+large. A line that cannot be sent in time is counted, and the next line reports the count: a
+journal that hangs costs log lines, and no reads.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def priority_of(level: int) -> int:
 
 
 def encode(fields: Iterable[tuple[str, object]]) -> bytes:
-    """The fields as one message; names that the journal would not take are mended."""
+    """The fields as one message; names that the journal would refuse are corrected."""
     return b"".join(_line(_field_name(name), _bytes_of(value)) for name, value in fields)
 
 
@@ -77,7 +77,7 @@ class Journal:
     """A sender of messages; for any thread, and over forks."""
 
     def __init__(self, identifier: str, path: Path = SOCKET) -> None:
-        """``identifier``: what ``journalctl -t`` knows the lines by. OSError: no journal."""
+        """``identifier``: the tag for ``journalctl -t``. OSError: no journal."""
         self._identifier = identifier
         self.lost = 0  # lines, since the last that could be sent
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -89,7 +89,7 @@ class Journal:
             self._socket.close()
             raise
 
-    def say(self, text: str, priority: int, fields: Mapping[str, object] | None = None) -> None:
+    def send(self, text: str, priority: int, fields: Mapping[str, object] | None = None) -> None:
         """Send one line with its fields, names as the journal wants them. Raises nothing."""
         lost = self.lost
         message = [
@@ -132,7 +132,7 @@ class Journal:
 
 
 class JournalHandler(logging.Handler):
-    """What the standard loggers say, with level, place and ``extra`` as fields of the journal:
+    """Records of the standard loggers, with level, place and ``extra`` as fields of the journal:
     ``extra={"pack": ID}`` is LODEFS_PACK=ID."""
 
     def __init__(self, journal: Journal) -> None:
@@ -142,8 +142,8 @@ class JournalHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Send one record."""
         try:
-            self._journal.say(self.format(record), priority_of(record.levelno), fields_of(record))
-        except Exception:  # noqa: BLE001 - as logging's own handlers: told, and no more
+            self._journal.send(self.format(record), priority_of(record.levelno), fields_of(record))
+        except Exception:  # noqa: BLE001 - as logging's own handlers: reported, and no more
             self.handleError(record)
 
 

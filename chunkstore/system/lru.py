@@ -1,12 +1,17 @@
-"""A map of bounded size that forgets what was not used for longest. Safe between threads."""
+"""Maps of bounded size that drop the least recently used entries. Safe between threads.
+
+Lru holds what is put; SingleFlightCache loads, once for all threads that want one value.
+"""
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from concurrent.futures import Future
 from threading import Lock
 from typing import Generic, TypeVar
 
-K = TypeVar("K")
+K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 
@@ -24,7 +29,7 @@ class Lru(Generic[K, V]):
         return len(self._entries)
 
     def get(self, key: K) -> V | None:
-        """The value, which is now the newest; None where there is none."""
+        """The value, which is now the newest; None if there is none."""
         with self._lock:
             value = self._entries.get(key)
             if value is not None:
@@ -40,7 +45,7 @@ class Lru(Generic[K, V]):
                 self._entries.popitem(last=False)
 
     def pop(self, key: K) -> V | None:
-        """Forget an entry; its value, or None where there was none."""
+        """Forget an entry; its value, or None if there was none."""
         with self._lock:
             return self._entries.pop(key, None)
 
@@ -48,3 +53,57 @@ class Lru(Generic[K, V]):
         """All entries as they are now, the oldest first."""
         with self._lock:
             return list(self._entries.items())
+
+
+class SingleFlightCache(Generic[K, V]):
+    """A map of loaded values, the last used ones. ``entries_max`` bounds their number, and
+    ``weight_max`` the sum of what ``weigh`` returns for them."""
+
+    def __init__(
+        self, entries_max: int, *, weigh: Callable[[V], int] = lambda _: 0, weight_max: int = 0
+    ) -> None:
+        self._entries_max = entries_max
+        self._weigh = weigh
+        self._weight_max = weight_max
+        self._lock = Lock()  # guards the maps; never held while something loads
+        self._futures: OrderedDict[K, Future[V]] = OrderedDict()
+        self._weights: dict[K, int] = {}  # of the loaded ones
+
+    def get(self, key: K, load: Callable[[], V]) -> V:
+        """The value of a key, from ``load`` if it is not there. Errors of ``load`` are not kept."""
+        with self._lock:
+            future = self._futures.get(key)
+            mine = future is None
+            if future is None:
+                future = self._futures[key] = Future()
+                if len(self._futures) > self._entries_max:
+                    self._drop(next(iter(self._futures)))
+            else:
+                self._futures.move_to_end(key)
+        if mine:
+            try:
+                value = load()
+                future.set_result(value)
+                self._keep(key, future, self._weigh(value))
+            except BaseException as error:
+                self.forget(key)
+                future.set_exception(error)
+                raise
+        return future.result()
+
+    def forget(self, key: K) -> None:
+        """The next get loads again."""
+        with self._lock:
+            self._drop(key)
+
+    def _keep(self, key: K, future: Future[V], weight: int) -> None:
+        with self._lock:
+            if self._futures.get(key) is not future:
+                return  # dropped or forgotten meanwhile
+            self._weights[key] = weight
+            while sum(self._weights.values()) > self._weight_max and len(self._weights) > 1:
+                self._drop(next(iter(self._futures)))
+
+    def _drop(self, key: K) -> None:
+        self._futures.pop(key, None)
+        self._weights.pop(key, None)

@@ -1,5 +1,4 @@
-"""What errors of a local file system mean. What to do about it say those who know whose file it
-was."""
+"""Maps OSError of local files to lodefs errors. The caller decides how to recover."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ FULL = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 DENIED = frozenset((errno.EACCES, errno.EPERM, errno.EROFS))
 # Reading: the file is not there, or the disk has lost its bytes. All else (no descriptors, no
 # memory, no right to read) says nothing about the file. ENODATA and EILSEQ are what direct reads
-# say of a bad sector; EUCLEAN and EBADMSG are a file system's own checksums.
+# return for a bad sector; EUCLEAN and EBADMSG are a file system's own checksums.
 DAMAGED = frozenset(
     (
         errno.ENOENT,
@@ -27,7 +26,7 @@ DAMAGED = frozenset(
 
 
 def kind_of(error: OSError) -> type[NoSpace | Denied | Unavailable]:
-    """NoSpace, Denied, or, for all else, Unavailable: trying again may help."""
+    """Raises: NoSpace, Denied or, for all else, Unavailable: trying again may help."""
     if error.errno in FULL:
         return NoSpace
     if error.errno in DENIED:

@@ -1,4 +1,4 @@
-"""PrivateFile: files whose content only this node and its group may know."""
+"""Checks that a file with a secret can be read by its owner and group alone."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ _FORBIDDEN_MODE = stat.S_IRWXO | stat.S_IWGRP
 
 
 def check_private(path: Path, what: str) -> None:
-    """InvalidInput where the file cannot be read, others may read it, or its group may change it.
+    """Raises: InvalidInput if the file cannot be read, others may read it, or its group may change
+    it.
 
     The group may read it: Kubernetes hands secrets out that way. ``what`` begins the message.
     """

@@ -22,8 +22,8 @@ _FIRST_FD = 3  # SD_LISTEN_FDS_START of sd_listen_fds(3)
 def listen_unix(path: Path, *, mode: int, group: str | None = None) -> socket.socket:
     """A listening Unix socket with these permission bits and group.
 
-    The file of a socket that nobody listens on is replaced; InUse where somebody does. The new
-    one gets its name only when its permissions are right, so it is never open to too many.
+    A stale socket file is replaced. The new one gets its name only when its permissions are
+    right. Raises: InUse if another process listens there; InvalidInput, Denied, Unavailable.
     """
     _refuse_living(path)
     made = path.with_name(f".{path.name}.{os.getpid()}")

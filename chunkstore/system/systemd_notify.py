@@ -1,4 +1,4 @@
-"""Messages to systemd, where it started this process (sd_notify(3)); nothing happens otherwise."""
+"""Messages to systemd, if it started this process (sd_notify(3)); nothing happens otherwise."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _OF_ONE_PROCESS = frozenset(
 
 
 def inheritable(environ: Mapping[str, str]) -> dict[str, str]:
-    """An environment for a child, without what systemd told this process alone."""
+    """An environment for a child, without the variables that systemd set for this process alone."""
     return {name: value for name, value in environ.items() if name not in _OF_ONE_PROCESS}
 
 
 class SystemdNotifier:
-    """Sends messages to the socket that NOTIFY_SOCKET names; losing one harms nobody."""
+    """Sends messages to the socket that NOTIFY_SOCKET names; losing one does no harm."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         path = environ.get("NOTIFY_SOCKET", "")
@@ -35,14 +35,14 @@ class SystemdNotifier:
         if self._address:
             self._send(message, (), 0)
 
-    def tell(self, text: str) -> None:
+    def set_status(self, text: str) -> None:
         """Show a line of text in ``systemctl status`` (STATUS=)."""
         self.send(f"STATUS={text}")
 
     def store(self, name: str, fds: Sequence[int]) -> bool:
         """Keep descriptors over a restart of the service, under a name (FDSTORE=1).
 
-        False where nobody took them.
+        False if they were not taken.
         """
         if not self._address:
             return False
@@ -54,7 +54,7 @@ class SystemdNotifier:
             self._send(f"FDSTOREREMOVE=1\nFDNAME={name}", (), SEND_TIMEOUT_S)
 
     def alive(self) -> None:
-        """Tell the watchdog, if there is one, that the event loop runs."""
+        """Pings the watchdog, if there is one: the event loop runs."""
         if self._watched:
             self.send(ALIVE)
 

@@ -13,7 +13,7 @@ from time import monotonic
 
 
 class Transfer:
-    """One operation under way. ``expired`` tells, after it failed, whether its time was over."""
+    """One operation under way. ``expired``: whether it failed because its time was over."""
 
     __slots__ = ("_cancel", "ends_at", "expired")
 
@@ -23,7 +23,7 @@ class Transfer:
         self._cancel: Callable[[], None] | None = None
 
     def cancel_by(self, cancel: Callable[[], None]) -> None:
-        """What makes the operation fail now; called once, at once where the time is over."""
+        """``cancel`` makes the operation fail. It is called once, immediately if time is over."""
         self._cancel = cancel
         if self.expired:
             cancel()
@@ -50,7 +50,7 @@ class Watchdog:
     @contextmanager
     def watch(self, timeout_s: float | None = None) -> Iterator[Transfer]:
         """One operation; it is not cancelled any more after the block. ``timeout_s``: instead of
-        the usual time, where it is less."""
+        the usual time, if it is less."""
         timeout_s = self._timeout_s if timeout_s is None else min(timeout_s, self._timeout_s)
         transfer = Transfer(self._clock() + timeout_s)
         with self._changed:

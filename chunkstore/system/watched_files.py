@@ -1,4 +1,4 @@
-"""What was read from files, read again when one of them changes; the last good state stays."""
+"""A value loaded from files, reloaded when one of them changes. The last good value stays."""
 
 from __future__ import annotations
 

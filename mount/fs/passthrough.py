@@ -17,6 +17,7 @@ from typing import Protocol
 
 from lodefs.chunkstore.errors import LodefsError
 from lodefs.chunkstore.nodeapi.wire import Snapshot
+from lodefs.chunkstore.system import libc
 from lodefs.mount.kernel import device
 from lodefs.mount.options import Wanted
 from lodefs.mount.shm.open_files import CACHED, Handles, Opened
@@ -223,9 +224,6 @@ def _file_system(path: Path) -> int:
     import ctypes
 
     found = ctypes.create_string_buffer(256)  # struct statfs has 120 bytes
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.statfs(os.fsencode(path), found) != 0:
-        code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code))
+    libc.call("statfs", os.fsencode(path), found)
     (kind,) = struct.unpack_from("@l", found.raw)
     return int(kind) & 0xFFFFFFFF

@@ -474,7 +474,7 @@ def say_in_foreground(mountpoint: str) -> Say:
         with suppress(OSError):
             sender = journald.Journal(IDENTIFIER)
             fields = {"LODEFS_MOUNTPOINT": mountpoint}
-            return lambda text: sender.say(text, journald.WARNING, fields)
+            return lambda text: sender.send(text, journald.WARNING, fields)
     return say_to_stderr
 
 

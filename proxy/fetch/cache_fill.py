@@ -14,12 +14,13 @@ from lodefs.chunkstore.errors import Changed, Corrupt
 from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.chunkstore.nodecache.layout import FileKind
+from lodefs.chunkstore.repo.pack_reader import PackIndexVersion, WrongChunk
 from lodefs.chunkstore.types import Buffer
 from lodefs.proxy.cache.cache_file import CacheFile
 from lodefs.proxy.cache.chunk_cache import Cache, Flat, NewChunk, Place
 from lodefs.proxy.fetch.known_damage import DamagedChunks
 from lodefs.proxy.fetch.pack_indexes import PackIndexes
-from lodefs.proxy.fetch.pack_source import PackIndexVersion, PackSource, WrongChunk
+from lodefs.proxy.fetch.pack_source import KnownWrongChunk, PackSource
 from lodefs.proxy.fetch.readahead_policy import missing_runs
 from lodefs.proxy.runtime.counters import Counter
 from lodefs.proxy.runtime.origin import OnTransferStarted
@@ -164,7 +165,7 @@ class CacheFill:
         except Changed:
             log.info("pack %s was written again: its index is read again", pack_id.hex())
         except Corrupt as error:
-            if isinstance(error, WrongChunk) and error.is_known:
+            if isinstance(error, KnownWrongChunk):
                 raise
             self._meter.add(Counter.STORE_CORRUPT)
             log.warning("%s sent wrong bytes, they are read again: %s", source.url, error)

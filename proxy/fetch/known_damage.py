@@ -7,13 +7,12 @@ short, so that a store that was healed is seen soon.
 
 from __future__ import annotations
 
-import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import NamedTuple
 
 from lodefs.chunkstore.errors import Corrupt
+from lodefs.chunkstore.system.lru import Lru
 
 KEPT_FOR_S = 5.0  # docs/operations.md tells it
 ENTRIES_MAX = 1024
@@ -39,19 +38,13 @@ class DamagedChunks:
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._kept_for_s = kept_for_s
-        self._entries_max = entries_max
         self._clock_s = clock_s
-        self._lock = threading.Lock()  # guards the map
-        self._parts: OrderedDict[Hashable, Known] = OrderedDict()
+        self._parts: Lru[Hashable, Known] = Lru(entries_max)
 
     def note(self, key: Hashable, error: Corrupt, first: int = 0, end: int = 1) -> None:
         """The part was read, again too, and is spoilt. Of each thing the last one counts."""
-        known = Known(first, end, self._clock_s() + self._kept_for_s, str(error))
-        with self._lock:
-            self._parts.pop(key, None)
-            self._parts[key] = known
-            if len(self._parts) > self._entries_max:
-                self._parts.popitem(last=False)
+        until_s = self._clock_s() + self._kept_for_s
+        self._parts.put(key, Known(first, end, until_s, str(error)))
 
     def check(self, key: Hashable, first: int = 0, end: int = 1) -> None:
         """Corrupt if the part [first, end) holds one that is known to be spoilt."""
@@ -65,9 +58,6 @@ class DamagedChunks:
         if found is None:
             return None
         if self._clock_s() >= found.until_s:
-            with self._lock:
-                if self._parts.get(key) is found:
-                    del self._parts[key]
             return None
         if not (first <= found.first and found.end <= end):
             return None

@@ -12,12 +12,12 @@ from itertools import takewhile
 
 from lodefs.chunkstore.errors import Corrupt, NotFound
 from lodefs.chunkstore.format.names import PackId
+from lodefs.chunkstore.repo.pack_reader import PackIndexVersion
 from lodefs.chunkstore.types import Buffer
 from lodefs.proxy.cache.chunk_cache import Place
 from lodefs.proxy.cache.reader import CacheReader
 from lodefs.proxy.fetch.cache_fill import RawChunks, Unit, cut_units
 from lodefs.proxy.fetch.pack_indexes import PackIndexes
-from lodefs.proxy.fetch.pack_source import PackIndexVersion
 from lodefs.proxy.fetch.readahead_policy import MIB
 from lodefs.proxy.fetch.single_flight import Fetcher
 

@@ -12,7 +12,8 @@ from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.format.pack import PackIndex
 from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.chunkstore.nodecache.kv import KeyValues, Row
-from lodefs.proxy.fetch.pack_source import PackIndexVersion, PackSource
+from lodefs.chunkstore.repo.pack_reader import PackIndexVersion
+from lodefs.proxy.fetch.pack_source import PackSource
 from lodefs.proxy.runtime.thread_pools import Pools
 
 log = logging.getLogger("lodefs.cache")

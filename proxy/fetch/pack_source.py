@@ -6,16 +6,19 @@ Blocking, for threads of the fetch pools. Implementations: StorePacks here, Peer
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from typing import Protocol
 
 from lodefs.chunkstore.errors import Corrupt, LodefsError, NotFound, Unavailable
-from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.names import PackId
-from lodefs.chunkstore.format.pack import PackIndex, unpack
 from lodefs.chunkstore.nodeapi.wire import Origin
 from lodefs.chunkstore.objects.interface import ObjectStore
-from lodefs.chunkstore.repo.pack_reader import read_index
+from lodefs.chunkstore.repo.pack_reader import (
+    PackIndexVersion,
+    WrongChunk,
+    read_index,
+    read_stored,
+    unpack_chunks,
+)
 from lodefs.chunkstore.repo.store import require_there
 from lodefs.chunkstore.types import Buffer
 from lodefs.proxy.fetch.known_damage import DamagedChunks
@@ -25,22 +28,8 @@ from lodefs.proxy.runtime.origin import OnTransferStarted
 log = logging.getLogger("lodefs.cache")
 
 
-@dataclass(frozen=True, slots=True)
-class PackIndexVersion:
-    """A pack's index, and the ETag of the object that it was read from."""
-
-    index: PackIndex
-    etag: str
-
-
-class WrongChunk(Corrupt):
-    """Chunks of a pack are not what their ids say. ``number``: of the first such chunk, where that
-    is known. ``is_known``: they were read before, and not now."""
-
-    def __init__(self, message: str, number: int | None, *, is_known: bool = False) -> None:
-        super().__init__(message)
-        self.number = number
-        self.is_known = is_known
+class KnownWrongChunk(WrongChunk):
+    """The chunks were wrong when they were read before, and are not read now."""
 
 
 def _ignored(_origin: Origin) -> None:
@@ -121,7 +110,7 @@ class StorePacks:
 
     def _index(self, pack_id: PackId) -> PackIndexVersion:
         self._meter.add(Counter.INDEXES_READ)
-        return PackIndexVersion(*read_index(self._objects, pack_id))
+        return read_index(self._objects, pack_id)
 
     def read(
         self, loaded: PackIndexVersion, first: int, count: int, begun: OnTransferStarted = _ignored
@@ -131,26 +120,12 @@ class StorePacks:
         known = self._spoilt.find(index.pack_id, first, first + count)
         if known is not None:
             number = known.first if known.end == known.first + 1 else None
-            raise WrongChunk(known.why, number, is_known=True)
+            raise KnownWrongChunk(known.why, number)
         begun(Origin.STORE)
-        key = keys.pack(index.pack_id)
-        start = index.offsets[first]
-        size_bytes = index.offsets[first + count] - start
         self._meter.add(Counter.FETCHES)
         try:
-            part = self._objects.get(key, offset=start, size=size_bytes, if_match=loaded.etag)
+            stored = read_stored(self._objects, loaded, first, count)
         except NotFound as error:
             raise lacking(self._objects, error) from error
-        if len(part.data) != size_bytes:
-            raise Corrupt(f"{key} is cut off: {size_bytes} bytes at {start} are not there")
-        self._meter.add(Counter.FETCHED_BYTES, size_bytes)
-        view = memoryview(part.data)
-        raws: list[Buffer] = []  # their number tells which one failed
-        try:
-            for place in index.places(first, count):
-                stored = view[place.offset - start :][: place.stored_size_bytes]
-                raws.append(unpack(place, stored))
-        except Corrupt as error:
-            what = f"{key}, chunks {first} to {first + count - 1}: {error}"
-            raise WrongChunk(what, first + len(raws)) from error
-        return raws
+        self._meter.add(Counter.FETCHED_BYTES, len(stored))
+        return unpack_chunks(index, first, count, stored)

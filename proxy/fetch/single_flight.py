@@ -17,8 +17,8 @@ from functools import partial
 from lodefs.chunkstore.errors import Corrupt, DeadlineExceeded, Unavailable
 from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.nodeapi.wire import Origin
+from lodefs.chunkstore.repo.pack_reader import PackIndexVersion, WrongChunk
 from lodefs.proxy.fetch.cache_fill import CacheFill, Filled, RawChunks, Unit, part_of
-from lodefs.proxy.fetch.pack_source import PackIndexVersion, WrongChunk
 from lodefs.proxy.fetch.readahead_policy import UNIT_SIZE_BYTES_MAX
 from lodefs.proxy.runtime.counters import Counter, Meter
 from lodefs.proxy.runtime.thread_pools import Pools

@@ -17,12 +17,12 @@ from lodefs.chunkstore.errors import Corrupt
 from lodefs.chunkstore.format.tree import Segment
 from lodefs.chunkstore.nodeapi.wire import Origin
 from lodefs.chunkstore.nodecache import layout as layout
+from lodefs.chunkstore.repo.pack_reader import PackIndexVersion
 from lodefs.chunkstore.types import Buffer
 from lodefs.proxy.cache.chunk_cache import Cache, Flat
 from lodefs.proxy.cache.reader import CacheReader
 from lodefs.proxy.fetch.cache_fill import Filled, RawChunks, Unit, cut_units
 from lodefs.proxy.fetch.pack_indexes import PackIndexes
-from lodefs.proxy.fetch.pack_source import PackIndexVersion
 from lodefs.proxy.fetch.readahead_policy import (
     MIB,
     UNIT_SIZE_BYTES_MAX,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
 from lodefs.chunkstore.errors import NotADirectory, NotFound
@@ -20,6 +19,7 @@ from lodefs.chunkstore.nodecache.kv import KeyValues
 from lodefs.chunkstore.nodecache.layout import SNAPSHOTS
 from lodefs.chunkstore.nodecache.name_rows import EntryRow
 from lodefs.chunkstore.repo.store import Store
+from lodefs.chunkstore.system.lru import Lru
 from lodefs.proxy.cache.overflow_rows import Unwritten
 from lodefs.proxy.read.directory_loader import DirectoryLoader
 from lodefs.proxy.read.directory_rows import DirectoryRows, name_of
@@ -53,8 +53,8 @@ class Namespace:
         self._pools = pools
         self._deadline_s = deadline_s
         self._clock_s = clock_s
-        self._resolved: OrderedDict[tuple[str, str], tuple[float, Snapshot]] = OrderedDict()
-        self._snapshots: OrderedDict[tuple[str, str], Snapshot] = OrderedDict()
+        self._resolved: Lru[tuple[str, str], tuple[float, Snapshot]] = Lru(RESOLVED_MAX)
+        self._snapshots: Lru[tuple[str, str], Snapshot] = Lru(SNAPSHOTS_MAX)
         self._resolving: dict[tuple[str, str], asyncio.Task[Snapshot]] = {}
 
     # --- snapshots
@@ -90,11 +90,8 @@ class Namespace:
             snapshot = await self._pools.fetch.bounded(
                 what, self._deadline_s, lambda: self._load_commit(repo, commit_id)
             )
-            self._remember(snapshot)
-        self._resolved[repo, rev] = (self._clock_s(), snapshot)
-        self._resolved.move_to_end((repo, rev))
-        if len(self._resolved) > RESOLVED_MAX:
-            self._resolved.popitem(last=False)
+            self._snapshots.put((repo, commit_id.hex()), snapshot)
+        self._resolved.put((repo, rev), (self._clock_s(), snapshot))
         return snapshot
 
     def _known(self, repo: str, commit: str) -> Snapshot | None:
@@ -106,13 +103,8 @@ class Namespace:
             value, root = self._kv.get_many(keys)
             if value is not None and root is not None:
                 found = name_rows.decode_snapshot(value)
-                self._remember(found)
+                self._snapshots.put((repo, commit), found)
         return found
-
-    def _remember(self, snapshot: Snapshot) -> None:
-        self._snapshots[snapshot.repo, snapshot.commit] = snapshot
-        if len(self._snapshots) > SNAPSHOTS_MAX:
-            self._snapshots.popitem(last=False)
 
     def _load_commit(self, repo: str, commit_id: CommitId) -> Snapshot:
         commit = self._store.commit(repo, commit_id)

@@ -137,7 +137,7 @@ async def serve(
         peers: Endpoint | None = None
         while not stop.is_set():
             begun_s = time.monotonic()
-            systemd.tell(f"Opening {config.store} and the cache {config.cache_dir}")
+            systemd.set_status(f"Opening {config.store} and the cache {config.cache_dir}")
             async with open_node(config, calls) as opened:
                 if (
                     peers is None
@@ -192,14 +192,14 @@ class _Serving:
             extra = {"pid": os.getpid(), "startup_s": startup_s}
             _log.info("ready: %s on %s", store, where, extra=extra)
             systemd.send(READY)
-            systemd.tell(f"Serving {store} on {where}")
+            systemd.set_status(f"Serving {store} on {where}")
             await self._ended.wait()
         finally:
             is_end = told.done()
             told.cancel()
             if is_end:
                 systemd.send(STOPPING)
-            systemd.tell("Waiting for answers that run")
+            systemd.set_status("Waiting for answers that run")
             _log.info("stopping")
             await server.stop(self._config.shutdown_timeout_s, close_endpoints=is_end)
 

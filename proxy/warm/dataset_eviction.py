@@ -21,11 +21,11 @@ from lodefs.chunkstore.nodeapi.cache_control import (
 )
 from lodefs.chunkstore.nodeapi.wire import Snapshot
 from lodefs.chunkstore.nodecache import layout as layout
+from lodefs.chunkstore.repo.pack_reader import PackIndexVersion
 from lodefs.proxy.cache.chunk_cache import Cache
 from lodefs.proxy.cache.eviction import Eviction
 from lodefs.proxy.cache.pins import Pin, Pins, owners_of
 from lodefs.proxy.fetch.pack_indexes import PackIndexes
-from lodefs.proxy.fetch.pack_source import PackIndexVersion
 from lodefs.proxy.read.namespace import Namespace
 from lodefs.proxy.runtime.thread_pools import Pools
 from lodefs.proxy.warm.file_listing import ListedEntry, Listing

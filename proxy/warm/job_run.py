@@ -22,12 +22,12 @@ from lodefs.chunkstore.format.tree import Kind
 from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.chunkstore.nodecache.layout import PinRow
 from lodefs.chunkstore.nodecache.name_rows import content_id
+from lodefs.chunkstore.repo.pack_reader import PackIndexVersion
 from lodefs.proxy.cache.cache_file import CacheFile
 from lodefs.proxy.cache.chunk_cache import Cache
 from lodefs.proxy.cache.pins import Pins
 from lodefs.proxy.fetch.cache_fill import Filled, Unit
 from lodefs.proxy.fetch.pack_indexes import PackIndexes
-from lodefs.proxy.fetch.pack_source import PackIndexVersion
 from lodefs.proxy.fetch.single_flight import Fetcher
 from lodefs.proxy.read.namespace import Namespace
 from lodefs.proxy.runtime.backoff import Backoff

@@ -244,7 +244,7 @@ async def _warm(world: _World, step: Warm) -> None:
     repo, commit, _ = world.commits[step.commit % len(world.commits)]
     node = world.nodes[step.node % len(world.nodes)]
     with suppress(LodefsError):
-        await ended(node, await node.upkeep.warm(WarmRequest(repo, rev=commit)))
+        await ended(node, await node.cache_control.warm(WarmRequest(repo, rev=commit)))
 
 
 async def _read(

@@ -132,12 +132,12 @@ def liar(rig: Rig) -> Reply:
         parts = urlsplit(target)
         pack = PackId(bytes.fromhex(parts.path.split("/")[3]))
         if parts.path.endswith("/index"):
-            index, etag = next(found for other, found in loaded.items() if other != pack)
-            _send(connection, layout.encode_pack_row(etag, index.encode()))
+            other = next(found for other, found in loaded.items() if other != pack)
+            _send(connection, layout.encode_pack_row(other.etag, other.index.encode()))
             return
         query = parse_qs(parts.query)
         first, count = int(query["first"][0]), int(query["count"][0])
-        offsets = loaded[pack][0].raw_offsets
+        offsets = loaded[pack].index.raw_offsets
         _send(connection, bytes(offsets[first + count] - offsets[first]))
 
     return lie
@@ -150,8 +150,8 @@ def lies_later(rig: Rig) -> Reply:
     def reply(peer: HostilePeer, connection: socket.socket, target: str) -> None:
         if urlsplit(target).path.endswith("/index"):
             pack = PackId(bytes.fromhex(target.split("/")[3]))
-            index, etag = read_index(rig.objects.below, pack)
-            _send(connection, layout.encode_pack_row(etag, index.encode()))
+            right = read_index(rig.objects.below, pack)
+            _send(connection, layout.encode_pack_row(right.etag, right.index.encode()))
         else:
             lie(peer, connection, target)
 

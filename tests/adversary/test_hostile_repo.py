@@ -26,7 +26,7 @@ def test_a_lie_has_the_honest_digest_and_other_bytes() -> None:
     with pytest.raises(Corrupt):
         store.packs.read_tree(directory)
     for segment in (*file.segments, *directory.segments):
-        read_index(store.objects, segment.pack)[0].check_run(*segment[1:])
+        read_index(store.objects, segment.pack).index.check_run(*segment[1:])
 
 
 def test_a_stretched_file_has_the_honest_size() -> None:

@@ -12,7 +12,6 @@ import pytest
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.names import PackId, Spec
 from lodefs.chunkstore.objects.interface import ObjectStore
-from lodefs.chunkstore.objects.memory import MemoryObjects
 from lodefs.chunkstore.push import push as push_module
 from lodefs.chunkstore.push.pack_check import PacksLost
 from lodefs.chunkstore.push.push import PushOptions, PushResult, push
@@ -22,6 +21,7 @@ from lodefs.chunkstore.system.progress import Progress
 from tests.adversary.hostile_repo import phantom_shard
 from tests.support.chunkstore.directories import in_commit, in_directory, random_files, write_files
 from tests.support.chunkstore.faulty_store import FaultyObjects
+from tests.support.chunkstore.memory_objects import MemoryObjects
 
 
 class Machine:

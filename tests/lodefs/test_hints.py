@@ -11,11 +11,11 @@ import pytest
 
 from lodefs.app import COMMANDS, run
 from lodefs.chunkstore.errors import Denied
-from lodefs.chunkstore.objects.memory import MemoryObjects
 from lodefs.chunkstore.push import push as push_module
 from lodefs.chunkstore.repo.store import create_store
 from lodefs.settings.session import Session
 from tests.support.chunkstore.handmade import Handmade
+from tests.support.chunkstore.memory_objects import MemoryObjects
 from tests.support.lodefs.command_line import Lodefs
 
 FOLDERS_OF_COMMANDS = {"token": ("create", "list", "delete")}

@@ -13,10 +13,10 @@ import pytest
 from lodefs.app import run
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.objects.interface import Part
-from lodefs.chunkstore.objects.memory import MemoryObjects
 from lodefs.chunkstore.pull.target import STATE_DIR
 from lodefs.chunkstore.repo.store import create_store
 from tests.support.chunkstore.handmade import Handmade
+from tests.support.chunkstore.memory_objects import MemoryObjects
 from tests.support.lodefs.command_line import MemorySession
 
 PRESSES_MAX = 1200  # a minute

@@ -9,10 +9,10 @@ import pytest
 
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.names import Spec
-from lodefs.chunkstore.objects.memory import MemoryObjects
 from lodefs.chunkstore.repo.history import find
 from lodefs.chunkstore.repo.store import Store, create_store, open_store
 from tests.support.chunkstore.handmade import Files, Handmade, Link, Program
+from tests.support.chunkstore.memory_objects import MemoryObjects
 from tests.support.lodefs.command_line import Lodefs
 
 OLD: Files = {b"a.txt": b"hello\n", b"dir/b": b"b" * 2000, b"link": Link(b"a.txt")}

@@ -11,11 +11,11 @@ import pytest
 from lodefs.app import COMMANDS, cli, run
 from lodefs.chunkstore import errors
 from lodefs.chunkstore.errors import LodefsError
-from lodefs.chunkstore.objects.memory import MemoryObjects
 from lodefs.chunkstore.repo.store import create_store
 from lodefs.cli import exit_codes
 from lodefs.settings.session import Session
 from tests.support.chunkstore.handmade import Handmade
+from tests.support.chunkstore.memory_objects import MemoryObjects
 from tests.support.lodefs.command_line import Lodefs
 
 TIMEOUT_S = 120
@@ -152,7 +152,7 @@ def test_closed_pipe_is_quiet() -> None:
     """A reader that goes away ends the command without a word, as SIGPIPE would."""
     script = (
         "import sys\n"
-        "from lodefs.chunkstore.objects.memory import MemoryObjects\n"
+        "from tests.support.chunkstore.memory_objects import MemoryObjects\n"
         "from lodefs.chunkstore.repo.store import create_store\n"
         "from tests.support.chunkstore.handmade import Handmade\n"
         "from lodefs.app import run\n"

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from lodefs.chunkstore.errors import Denied, Unavailable
-from lodefs.chunkstore.objects.memory import MemoryObjects
 from tests.support.chunkstore.child_process import Child, ChildError, run
 from tests.support.chunkstore.faulty_store import (
     FaultyObjects,
@@ -23,6 +22,7 @@ from tests.support.chunkstore.faulty_store import (
     flip_byte,
     half_body,
 )
+from tests.support.chunkstore.memory_objects import MemoryObjects
 from tests.support.chunkstore.object_store_suite import MUCH, ObjectStoreSuite
 
 TIMEOUT_S = 60.0

@@ -92,7 +92,7 @@ class Pipeline:
         return slot, Prepare(run, root, unit.reads)
 
     def plan_ahead(self) -> bool:
-        """Plans one more unit, while the workers are busy; False where that is enough."""
+        """Plans one more unit, while the workers are busy; False if that is enough."""
         if len(self._planned) >= _PLANNED_MAX:
             return False
         unit = self._planner.next()
@@ -102,7 +102,7 @@ class Pipeline:
         return True
 
     def done(self, slot: Slot, reply: Reply) -> None:
-        """Takes the reply to the task in ``slot``, and calls the sink where it is its turn."""
+        """Takes the reply to the task in ``slot``, and calls the sink if it is its turn."""
         flight = self._flights[slot.number]
         if isinstance(reply, Prepared):
             flight.prepared = reply
@@ -189,7 +189,7 @@ def _cut_files(unit: FilesUnit, prepared: Prepared, planner: Planner) -> list[Cu
 def _retry_or_fail(
     attempt: Attempt, problem: int, stat: FileStat | None, planner: Planner
 ) -> list[CutFile]:
-    """Nothing to tell where the file is read once more; else its error."""
+    """Nothing if the file is read once more; else its error."""
     if problem < 0 or problem in _VANISHED:
         again = attempt.again(problem, stat)
         if again is not None:
@@ -220,7 +220,7 @@ class _WindowJoiner:
         self._planner = planner
 
     def join(self, prepared: Prepared) -> tuple[list[CutFile], int]:
-        """The window's part of the file ([] where there is nothing to tell), and where in the
+        """The window's part of the file ([] if there is nothing to tell), and where in the
         slot its first chunk lies."""
         large, read = self._large, self._read
         got = prepared.reads[0]

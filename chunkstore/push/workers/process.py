@@ -25,7 +25,7 @@ from lodefs.chunkstore.push.workers.worker import Reply, Task, Worker
 
 _NUMBER_BYTES = 4
 _END_TIMEOUT_S = 10.0
-_NICE = 5  # the parent decides for all of them: where processors are short, it comes first
+_NICE = 5  # the parent decides for all of them, so it comes first
 
 
 class WorkerProcess:
@@ -41,7 +41,7 @@ class WorkerProcess:
 
     @classmethod
     def start(cls, arena: SharedSlots, params: ChunkingParams) -> WorkerProcess:
-        """Forks a worker. SEQPACKET keeps messages apart, and tells of the other side's end."""
+        """Forks a worker. SEQPACKET keeps messages apart, and shows the end of the peer."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             pid = os.fork()
@@ -55,7 +55,7 @@ class WorkerProcess:
         return cls(pid, ours, arena)
 
     def send(self, slot: Slot, task: Task) -> None:
-        """Gives the worker a task; Unavailable where it is dead."""
+        """Gives the worker a task. Raises: Unavailable if it is dead."""
         slot.write_message(self._encoder.encode(task))
         try:
             self.socket.sendall(slot.number.to_bytes(_NUMBER_BYTES, "little"))
@@ -64,7 +64,7 @@ class WorkerProcess:
         self.tasks += 1
 
     def receive(self) -> tuple[Slot, Reply]:
-        """Waits for the reply to some task; Unavailable where the worker is dead."""
+        """Waits for the reply to some task. Raises: Unavailable if the worker is dead."""
         try:
             message = self.socket.recv(_NUMBER_BYTES)
         except OSError as error:

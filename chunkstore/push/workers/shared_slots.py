@@ -22,7 +22,8 @@ class Slot:
     _messages: memoryview
 
     def write_message(self, message: bytes) -> None:
-        """Leaves ``message`` for the other side. ValueError where it is larger than its room."""
+        """Leaves ``message`` for the other side. Raises: ValueError if it is larger than its
+        room."""
         end = _LENGTH_BYTES + len(message)
         if end > len(self._messages):
             raise ValueError(f"a message of {len(message)} bytes has no room in the slot")
@@ -49,7 +50,7 @@ class SharedSlots:
             self.slots.append(Slot(number, room[:data_bytes], room[data_bytes:]))
 
     def close(self) -> None:
-        """Gives the memory back; where somebody still looks at it, when the last view goes."""
+        """Frees the memory; if it is still referenced, when the last view goes."""
         self.slots.clear()
         self._view.release()
         with contextlib.suppress(BufferError):

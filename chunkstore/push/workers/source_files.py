@@ -9,6 +9,7 @@ import stat
 import msgspec
 
 from lodefs.chunkstore.errors import Denied, LodefsError, NotFound, SourceChanged, Unavailable
+from lodefs.chunkstore.system.safe_open import open_below
 
 
 class SourceFile(msgspec.Struct, frozen=True, gc=False):
@@ -24,7 +25,7 @@ class SourceFile(msgspec.Struct, frozen=True, gc=False):
 
 
 class FileStat(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """What tells one state of a file from another."""
+    """Identifies one state of a file."""
 
     size_bytes: int
     mtime_ns: int
@@ -32,10 +33,7 @@ class FileStat(msgspec.Struct, array_like=True, frozen=True, gc=False):
     inode: int
 
 
-# O_NONBLOCK: a FIFO that took the file's place must not hang the push. O_NOFOLLOW: nor may a
-# symlink lead out of the tree.
-_OPEN_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-_PATH_BYTES_MAX = 4095  # PATH_MAX of Linux, without the NUL
+_OPEN_FLAGS = os.O_RDONLY | os.O_NONBLOCK  # a FIFO in the file's place must not hang the push
 _REPLACED = frozenset((errno.ELOOP, errno.ENXIO, errno.ENODEV, errno.EISDIR))
 _GONE = frozenset((errno.ENOENT, errno.ENOTDIR, errno.ESTALE))
 _DENIED = frozenset((errno.EACCES, errno.EPERM))
@@ -44,7 +42,7 @@ _DENIED = frozenset((errno.EACCES, errno.EPERM))
 class Source:
     """A root directory, open. Paths are resolved below it; the last part is never followed.
 
-    Raises NotFound or Denied where ``root`` cannot be opened.
+    Raises: NotFound or Denied if ``root`` cannot be opened.
     """
 
     def __init__(self, root: bytes) -> None:
@@ -56,43 +54,22 @@ class Source:
         self._noatime = os.O_NOATIME
 
     def open(self, path: bytes) -> int:
-        """A descriptor of the file at ``path``; OSError where it cannot be had."""
-        if len(path) <= _PATH_BYTES_MAX:
-            return self._open_at(self._root_fd, path)
-        parent_fd, name = self._descend(path)
+        """A descriptor of the file at ``path``. Raises: OSError if it cannot be opened."""
         try:
-            return self._open_at(parent_fd, name)
-        finally:
-            os.close(parent_fd)
-
-    def _open_at(self, parent_fd: int, path: bytes) -> int:
-        try:
-            return os.open(path, _OPEN_FLAGS | self._noatime, dir_fd=parent_fd)
+            return open_below(self._root_fd, path, _OPEN_FLAGS | self._noatime)
         except PermissionError:
             if not self._noatime:
                 raise
-        fd = os.open(path, _OPEN_FLAGS, dir_fd=parent_fd)
+        fd = open_below(self._root_fd, path, _OPEN_FLAGS)
         self._noatime = 0  # only a file's owner may ask for it, so stop asking
         return fd
-
-    def _descend(self, path: bytes) -> tuple[int, bytes]:
-        """For a path longer than the kernel takes: its directory, open, and the last name."""
-        *names, last = path.split(b"/")
-        fd = os.dup(self._root_fd)
-        for name in names:
-            try:
-                below = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=fd)
-            finally:
-                os.close(fd)
-            fd = below
-        return fd, last
 
     def close(self) -> None:
         os.close(self._root_fd)
 
 
 def stat_of(fd: int) -> FileStat:
-    """The state of an open file; OSError(ENODEV) where it is not a regular file."""
+    """The state of an open file. Raises: OSError(ENODEV) if it is not a regular file."""
     seen = os.fstat(fd)
     if not stat.S_ISREG(seen.st_mode):
         raise OSError(errno.ENODEV, "not a regular file")

@@ -32,7 +32,7 @@ class CutFile(msgspec.Struct, frozen=True):
     A part with ``first`` begins the file: whatever came for the same token before is void (the
     file changed while it was read, and is read again). ``digest`` (BLAKE3 of the whole file) and
     ``stat`` (of what was really read) come with the ``last`` part; ``error`` stands in their place
-    where the file could not be read, and then ``chunks`` is empty and ``last`` is set.
+    if the file could not be read, and then ``chunks`` is empty and ``last`` is set.
     """
 
     token: int
@@ -50,7 +50,7 @@ class CutFile(msgspec.Struct, frozen=True):
 
 
 class CutUnit(NamedTuple):
-    """What is decided and stored at once. Its chunks are numbered through all files in order."""
+    """A batch that is decided and stored at once. Chunks are numbered through all its files."""
 
     files: list[CutFile]
 
@@ -73,7 +73,7 @@ def join_window(
     """The cuts of ``window`` from ``start`` on, when ``known`` are those from its beginning on.
 
     All are offsets in the window; ``known`` came from ``cut(window, final=final)``. The same
-    as cutting ``window[start:]``, at the cost of a few chunks where the two meet soon.
+    as cutting ``window[start:]``, at the cost of a few chunks if the two meet soon.
     """
     after = {0: 0, **{end: number for number, end in enumerate(known, start=1)}}
     fresh: list[int] = []

@@ -20,7 +20,7 @@ from lodefs.chunkstore.push.workers.worker import RESIZED, Read
 
 FILES_MAX = 512
 PATHS_BYTES_MAX = 128 << 10  # of one unit; a path has at most 4095 bytes
-_FILE_MESSAGE_BYTES = 256  # room for what is said of a file besides its path
+_FILE_MESSAGE_BYTES = 256  # room for a file's message besides its path
 _CHUNK_MESSAGE_BYTES = 64
 _RETRIES_MAX = 1
 
@@ -68,7 +68,7 @@ class Attempt(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(slots=True)
 class LargeFile:
-    """What is known of a file in windows, up to the window that was joined last."""
+    """The state of a file in windows, up to the window that was joined last."""
 
     attempt: Attempt
     stat: FileStat | None = None

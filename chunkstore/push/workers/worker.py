@@ -1,4 +1,4 @@
-"""What a worker does with a slot: reads, cuts and hashes files into it, and compresses in it.
+"""Reads, cuts and hashes files into a slot, and compresses their chunks in it.
 
 Tasks and their replies are plain messages. A worker keeps nothing between two tasks but the open
 root directory, so any worker may do any task.
@@ -140,7 +140,7 @@ class Worker:
 
 
 def _read_into(source: Source, read: Read, room: memoryview) -> tuple[FileStat | None, int]:
-    """(stat, 0) where the read succeeded; otherwise the problem, and the stat where it is known."""
+    """(stat, 0) if the read succeeded; otherwise the problem, and the stat if it is known."""
     try:
         fd = source.open(read.path)
     except OSError as error:

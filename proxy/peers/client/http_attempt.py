@@ -14,14 +14,13 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from lodefs.chunkstore.errors import Unavailable
+from lodefs.chunkstore.nodeapi.http_head import END, ResponseHead, parse_head
 from lodefs.chunkstore.types import Buffer
 from lodefs.proxy.peers.client.phases import Phase
 from lodefs.proxy.peers.membership.peer_standing import Fault
 
 HEAD_SIZE_BYTES_MAX = 16 * 1024
-HEAD_LINES_MAX = 64
 _RECEIVE_SIZE_BYTES = 64 * 1024
-_END = b"\r\n\r\n"
 _READ, _WRITE = select.POLLIN, select.POLLOUT
 
 
@@ -62,7 +61,7 @@ class HttpAttempt:
         self._body_size_bytes_max = body_size_bytes_max
         self._head = b""
         self.status = 0
-        self._headers: dict[str, str] = {}
+        self._response_head: ResponseHead | None = None
         self._body: memoryview | None = None
         self.got_bytes = 0  # of the body
         self.fault = Fault.UNREACHABLE  # what it is where ``advance`` raises
@@ -88,7 +87,8 @@ class HttpAttempt:
     @property
     def is_reusable(self) -> bool:
         """Whether the connection can serve another request."""
-        return self.answer is not None and self._headers.get("connection", "").lower() != "close"
+        head = self._response_head
+        return self.answer is not None and head is not None and head.keeps_connection
 
     def advance(self) -> None:
         """Does what can be done without waiting. Unavailable if the peer cannot be reached, ends
@@ -145,39 +145,23 @@ class HttpAttempt:
             raise ConnectionResetError(0, "the connection ended before the answer")
         self.began = True
         self._head += data
-        end = self._head.find(_END)
+        end = self._head.find(END)
         if max(end, len(self._head) if end < 0 else 0) > HEAD_SIZE_BYTES_MAX:
             raise ValueError(f"the answer's head has no end within {HEAD_SIZE_BYTES_MAX} bytes")
         if end < 0:
             return
-        size_bytes = self._parse(self._head[:end].decode("latin-1"))
-        rest = self._head[end + len(_END) :]
+        parsed = parse_head(self._head[:end])
+        size_bytes = parsed.body_size_bytes
+        if size_bytes > self._body_size_bytes_max:
+            raise ValueError(f"{size_bytes} bytes are more than were asked for")
+        self._response_head, self.status = parsed, parsed.status
+        rest = self._head[end + len(END) :]
         if len(rest) > size_bytes:
             raise ValueError("more came than was asked for")
         body = memoryview(bytearray(size_bytes))
         body[: len(rest)] = rest
         self._body, self.got_bytes = body, len(rest)
         self._end_if_whole(body)
-
-    def _parse(self, head: str) -> int:
-        """Takes status and headers; the body's size."""
-        line, *lines = head.split("\r\n")
-        version, _, status = line.partition(" ")
-        if len(lines) > HEAD_LINES_MAX:
-            raise ValueError(f"the answer's head has more than {HEAD_LINES_MAX} lines")
-        for text in lines:
-            name, _, value = text.partition(":")
-            if name.lower() == "content-length" and "content-length" in self._headers:
-                raise ValueError("the answer has two lengths")
-            self._headers[name.lower()] = value.strip()
-        length = self._headers.get("content-length", "")
-        is_plain = length.isdecimal() and length.isascii() and len(length) < 19
-        if version != "HTTP/1.1" or not status[:3].isdecimal() or not is_plain:
-            raise ValueError(f"the answer is of another form: {line[:80]!r}")
-        if int(length) > self._body_size_bytes_max:
-            raise ValueError(f"{length} bytes are more than were asked for")
-        self.status = int(status[:3])
-        return int(length)
 
     def _receive_body(self, body: memoryview) -> None:
         count = self.sock.recv_into(body[self.got_bytes :])
@@ -188,8 +172,8 @@ class HttpAttempt:
         self._end_if_whole(body)
 
     def _end_if_whole(self, body: memoryview) -> None:
-        if self.got_bytes == len(body):
-            self.answer = PeerAnswer(self.status, self._headers, body)
+        if self.got_bytes == len(body) and self._response_head is not None:
+            self.answer = PeerAnswer(self.status, self._response_head.headers, body)
 
 
 def _fault_of(error: Exception) -> Fault:

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import random
 import re
-import threading
-from collections import OrderedDict
 from dataclasses import replace
 
 from lodefs.chunkstore.errors import Corrupt
@@ -17,8 +15,10 @@ from lodefs.chunkstore.format.names import PackId, digest_of
 from lodefs.chunkstore.format.pack import PackIndex
 from lodefs.chunkstore.nodeapi import wire
 from lodefs.chunkstore.nodecache import layout as layout
+from lodefs.chunkstore.repo.pack_reader import PackIndexVersion
+from lodefs.chunkstore.system.lru import Lru
 from lodefs.chunkstore.types import Buffer
-from lodefs.proxy.fetch.pack_source import PackIndexVersion, PackSource
+from lodefs.proxy.fetch.pack_source import PackSource
 from lodefs.proxy.peers.client.context import PeerContext
 from lodefs.proxy.peers.client.hedge_budget import HedgeBudget
 from lodefs.proxy.peers.client.hedged_request import (
@@ -46,8 +46,7 @@ class PeerPacks:
         self._meter = meter
         self._budgets = HedgeBudget()
         self._owners = Owners()
-        self._lock = threading.Lock()  # guards the map
-        self._senders: OrderedDict[PackId, Peer] = OrderedDict()
+        self._senders: Lru[PackId, Peer] = Lru(SENDERS_MAX)
 
     @property
     def url(self) -> str:
@@ -124,21 +123,13 @@ class PeerPacks:
         if found is None:
             return None
         if found[1] not in owners:
-            self._remember(pack_id, found[1])
+            self._senders.put(pack_id, found[1])
         return found[0]
 
     def _known(self, pack_id: PackId) -> list[Peer]:
         """Who, not being an owner, sent a part of the pack lately."""
-        with self._lock:
-            peer = self._senders.get(pack_id)
-            return [] if peer is None else [peer]
-
-    def _remember(self, pack_id: PackId, peer: Peer) -> None:
-        with self._lock:
-            self._senders[pack_id] = peer
-            self._senders.move_to_end(pack_id)
-            if len(self._senders) > SENDERS_MAX:
-                self._senders.popitem(last=False)
+        peer = self._senders.get(pack_id)
+        return [] if peer is None else [peer]
 
 
 def checked_chunks(index: PackIndex, first: int, count: int, body: Buffer) -> list[Buffer]:

@@ -18,11 +18,11 @@ from lodefs.chunkstore.format import names
 from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.nodeapi import wire
 from lodefs.chunkstore.nodecache import layout as layout
+from lodefs.chunkstore.repo.pack_reader import PackIndexVersion
 from lodefs.chunkstore.types import Buffer
 from lodefs.proxy.api.responses import OCTETS, Answer
 from lodefs.proxy.api.routes import parse_query
 from lodefs.proxy.fetch.pack_chunks import Packs
-from lodefs.proxy.fetch.pack_source import PackIndexVersion
 from lodefs.proxy.peers.client.context import PeerContext
 from lodefs.proxy.peers.membership.peer import Peer
 from lodefs.proxy.peers.security.request_signing import claimed

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from lodefs.chunkstore.errors import Corrupt, TooLarge, UnknownFormat
 from lodefs.chunkstore.format.index_shard import ShardPack, decode_shard, encode_shard
-from lodefs.chunkstore.objects.memory import MemoryObjects
 from lodefs.chunkstore.repo import shard_reader
 from lodefs.chunkstore.repo.shard_reader import read_shard
+from tests.support.chunkstore.memory_objects import MemoryObjects
 from tests.support.chunkstore.strategies import chunk_lists, pack_of
 
 shards = st.lists(chunk_lists.map(lambda raws: pack_of(raws).index), max_size=4)

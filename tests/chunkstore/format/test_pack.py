@@ -15,8 +15,8 @@ from lodefs.chunkstore.format.compression import RAW, ZSTD
 from lodefs.chunkstore.format.names import ChunkId, PackId, digest_of
 from lodefs.chunkstore.format.pack import TAIL_SIZE_BYTES, ChunkPlace, PackIndex, pack_id_of, unpack
 from lodefs.chunkstore.objects.interface import Part
-from lodefs.chunkstore.objects.memory import MemoryObjects
 from lodefs.chunkstore.repo.pack_reader import read_index
+from tests.support.chunkstore.memory_objects import MemoryObjects
 from tests.support.chunkstore.packs import PackBuilder
 from tests.support.chunkstore.strategies import chunk_lists, pack_of
 
@@ -172,9 +172,9 @@ def test_read_index(raws: list[bytes], gets: int) -> None:
     """One read brings the index of a small pack, two that of one with many chunks."""
     objects = Counted()
     pack_id = stored_in(objects, raws)
-    index, etag = read_index(objects, pack_id)
-    assert len(index) == len(raws)
-    assert etag == objects.head(keys.pack(pack_id)).etag
+    found = read_index(objects, pack_id)
+    assert len(found.index) == len(raws)
+    assert found.etag == objects.head(keys.pack(pack_id)).etag
     assert objects.gets == gets
 
 

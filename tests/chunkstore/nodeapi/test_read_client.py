@@ -46,6 +46,8 @@ class Clock:
     def __call__(self) -> float:
         return self.now_s
 
+    monotonic = __call__
+
     def sleep(self, seconds: float) -> None:
         self.now_s += seconds
         self.pauses.append(seconds)
@@ -142,7 +144,7 @@ def test_later_is_tried_again(
 ) -> None:
     """A proxy that cannot answer now is asked again, with growing pauses."""
     clock = Clock()
-    client = clients(proxy, clock=clock, sleep=clock.sleep)
+    client = clients(proxy, clock=clock)
     left = 5
 
     def hook(_path: str) -> bytes | None:
@@ -159,7 +161,7 @@ def test_later_is_tried_again(
 def test_later_ends_with_the_deadline(proxy: FakeProxy, clients: Callable[..., Client]) -> None:
     """Repeating ends when the time is up, and the reason is the proxy's."""
     clock = Clock()
-    client = clients(proxy, timeout_s=7.0, clock=clock, sleep=clock.sleep)
+    client = clients(proxy, timeout_s=7.0, clock=clock)
     status, headers, body = failure(503, Unavailable("the store is away"))
     proxy.hook = lambda _path: http(status, headers, len(body)) + body
     with pytest.raises(Unavailable, match="the store is away"):
@@ -213,7 +215,7 @@ def test_nonsense_is_tried_again_and_never_believed(
 ) -> None:
     """Half, broken and foreign answers lead to another connection, and then to the right bytes."""
     clock = Clock()
-    client = clients(proxy, clock=clock, sleep=clock.sleep)
+    client = clients(proxy, clock=clock)
     proxy.hang_up_after_hook = True
     proxy.hook = lambda _path: nonsense if proxy.requests < 3 else None
     assert bytes(client.read(FILE, 0, 10)) == DATA[:10]
@@ -253,7 +255,7 @@ def test_connection_close_is_kept_to(proxy: FakeProxy, clients: Callable[..., Cl
 def test_proxy_started_anew(proxy: FakeProxy, clients: Callable[..., Client]) -> None:
     """A connection that died while it was idle is opened again, without a pause."""
     clock = Clock()
-    client = clients(proxy, clock=clock, sleep=clock.sleep)
+    client = clients(proxy, clock=clock)
     assert bytes(client.read(FILE, 0, 10)) == DATA[:10]
     proxy.stop()
     proxy.start()
@@ -264,7 +266,7 @@ def test_proxy_started_anew(proxy: FakeProxy, clients: Callable[..., Client]) ->
 def test_proxy_gone_for_a_while(proxy: FakeProxy, clients: Callable[..., Client]) -> None:
     """Requests wait for a proxy that comes back before the deadline."""
     clock = Clock()
-    client = clients(proxy, clock=clock, sleep=clock.sleep)
+    client = clients(proxy, clock=clock)
     proxy.stop()
     clock.on_sleep = lambda: proxy.start() if len(clock.pauses) == 4 else None
     assert bytes(client.read(FILE, 0, 10)) == DATA[:10]
@@ -275,7 +277,7 @@ def test_proxy_gone_for_longer(proxy: FakeProxy, clients: Callable[..., Client])
     """A proxy that stays away costs one deadline in all, not one per request."""
     clock = Clock()
     outage = Outage()
-    client = clients(proxy, timeout_s=20.0, clock=clock, sleep=clock.sleep, outage=outage)
+    client = clients(proxy, timeout_s=20.0, clock=clock, outage=outage)
     proxy.stop()
     with pytest.raises(Unavailable):
         client.node(FILE)
@@ -336,7 +338,7 @@ def test_after_a_slow_answer_slow_is_told_at_once(
     def hook(_path: str) -> None:
         clock.now_s += 1
 
-    client = clients(proxy, on_slow=told.set, clock=clock, sleep=clock.sleep)
+    client = clients(proxy, on_slow=told.set, clock=clock)
     client.node(FILE)
     assert not client._connection._was_slow
     proxy.hook = hook
@@ -354,7 +356,7 @@ def test_begin_bounds_all_requests_together(
 ) -> None:
     """Requests of one question share its time."""
     clock = Clock()
-    client = clients(proxy, timeout_s=10.0, clock=clock, sleep=clock.sleep)
+    client = clients(proxy, timeout_s=10.0, clock=clock)
     client.begin()
     clock.now_s += 9
     proxy.hook = lambda _path: http(503, b"", 0)

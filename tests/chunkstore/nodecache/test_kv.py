@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 
 from lodefs.chunkstore.errors import Corrupt, InUse, LodefsError, Unavailable
-from lodefs.chunkstore.nodecache.kv import KeyValues, MemoryKeyValues
+from lodefs.chunkstore.nodecache.kv import KeyValues
 from lodefs.chunkstore.nodecache.kv_rocks import (
     BLOCK_CACHE_SIZE_BYTES,
     RocksKeyValues,
     RocksSecondary,
 )
 from tests.support.chunkstore.key_values_suite import KeyValuesSuite
+from tests.support.chunkstore.memory_key_values import MemoryKeyValues
 
 
 class TestMemory(KeyValuesSuite):

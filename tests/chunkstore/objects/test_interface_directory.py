@@ -23,10 +23,13 @@ from lodefs.chunkstore.errors import (
     Unavailable,
     Unsupported,
 )
-from lodefs.chunkstore.objects import directory
+from lodefs.chunkstore.objects import direct_io, directory
+from lodefs.chunkstore.objects.direct_io import (
+    BLOCK_SIZE_BYTES,
+    DIRECT_SIZE_BYTES_MIN,
+    DirectWriter,
+)
 from lodefs.chunkstore.objects.directory import TEMPORARY, TEMPORARY_AGE_S_MAX, DirectoryObjects
-from lodefs.chunkstore.system import direct_io
-from lodefs.chunkstore.system.direct_io import BLOCK_SIZE_BYTES, DIRECT_SIZE_BYTES_MIN, DirectWriter
 from tests.support.chunkstore.object_store_suite import MUCH
 
 WINDOW = 4 << 20

@@ -10,9 +10,9 @@ import pytest
 from loadtests.services import S3Server
 from lodefs.chunkstore.objects.directory import DirectoryObjects
 from lodefs.chunkstore.objects.interface import ObjectStore
-from lodefs.chunkstore.objects.memory import MemoryObjects
 from lodefs.chunkstore.objects.s3 import S3Objects
 from lodefs.chunkstore.objects.s3_boto import S3Options
+from tests.support.chunkstore.memory_objects import MemoryObjects
 from tests.support.chunkstore.object_store_suite import ObjectStoreSuite
 
 

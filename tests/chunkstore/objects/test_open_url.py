@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lodefs.chunkstore.errors import InvalidInput, NotFound
+from lodefs.chunkstore.errors import InvalidInput
 from lodefs.chunkstore.objects.open_url import StoreOptions, check_empty, open_objects
 from lodefs.chunkstore.objects.wrappers import Observation
 from tests.support.chunkstore.object_store_suite import MUCH
@@ -70,14 +70,6 @@ def test_relative_path_and_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     store.put("a", [b"x"])
     assert (tmp_path / "store/a").exists()
     assert open_objects("~/store").url == str(tmp_path / "home/store")
-
-
-def test_memory() -> None:
-    """memory: is a new, empty store each time."""
-    store = open_objects("memory:")
-    store.put("a", [b"x"])
-    with pytest.raises(NotFound):
-        open_objects("memory:").get("a", size=MUCH)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,6 @@ from lodefs.chunkstore.errors import (
     Unavailable,
 )
 from lodefs.chunkstore.objects.interface import ObjectStore
-from lodefs.chunkstore.objects.memory import MemoryObjects
 from lodefs.chunkstore.objects.wrappers import (
     Limited,
     Observation,
@@ -29,6 +28,7 @@ from lodefs.chunkstore.objects.wrappers import (
     pause_before,
 )
 from tests.support.chunkstore.faulty_store import FaultyObjects, block_until, fail, fail_after
+from tests.support.chunkstore.memory_objects import MemoryObjects
 from tests.support.chunkstore.object_store_suite import MUCH, ObjectStoreSuite
 
 TIMEOUT_S = 60.0

@@ -28,12 +28,12 @@ from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.names import Spec
 from lodefs.chunkstore.format.tree import Entry
 from lodefs.chunkstore.objects.interface import Part
-from lodefs.chunkstore.objects.memory import MemoryObjects
 from lodefs.chunkstore.pull.pull import pull
 from lodefs.chunkstore.pull.target import STATE_DIR, part_name
 from lodefs.chunkstore.repo.store import Store, create_store, open_store
 from lodefs.chunkstore.system.progress import Progress
 from tests.support.chunkstore.handmade import Files, Handmade, Link, Program, memory_store
+from tests.support.chunkstore.memory_objects import MemoryObjects
 
 RANDOM = random.Random(7)
 LARGE = RANDOM.randbytes(25_300)

@@ -13,7 +13,6 @@ from lodefs.chunkstore.errors import Conflict, TooManyRemovals
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.names import CommitId
 from lodefs.chunkstore.format.tree import Entry, Kind
-from lodefs.chunkstore.objects.memory import MemoryObjects
 from lodefs.chunkstore.push.changes import Changes, Removals, allow_all
 from lodefs.chunkstore.push.push import PushOptions, PushResult, push
 from lodefs.chunkstore.repo.history import ChangeKind, diff
@@ -21,6 +20,7 @@ from lodefs.chunkstore.repo.pack_reader import PackReader
 from lodefs.chunkstore.repo.store import Store, create_store
 from tests.support.chunkstore.directories import random_files, write_files
 from tests.support.chunkstore.faulty_store import FaultyObjects
+from tests.support.chunkstore.memory_objects import MemoryObjects
 
 
 class Machine:

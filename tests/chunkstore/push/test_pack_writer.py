@@ -13,12 +13,12 @@ from lodefs.chunkstore.format.names import PackId, digest_of
 from lodefs.chunkstore.format.pack import PackIndex, unpack
 from lodefs.chunkstore.format.tree import SAME_PACK, Segment
 from lodefs.chunkstore.objects.interface import ObjectStore
-from lodefs.chunkstore.objects.memory import MemoryObjects
 from lodefs.chunkstore.push import pack_writer
 from lodefs.chunkstore.push.pack_writer import PackWriter, Uploader
 from lodefs.chunkstore.repo.pack_reader import read_index
 from lodefs.chunkstore.system.progress import Progress
 from tests.support.chunkstore.faulty_store import FaultyObjects, block_until, fail
+from tests.support.chunkstore.memory_objects import MemoryObjects
 
 SIZES = (3000, 6000)
 
@@ -61,7 +61,7 @@ def test_every_chunk_is_in_a_pack_where_segments_say() -> None:
     packing_.finish()
     found = []
     for segment in packing_.packer.segments(0, 50):
-        index, _ = read_index(packing_.objects, segment.pack)
+        index = read_index(packing_.objects, segment.pack).index
         for place in index.places(segment.first, segment.count):
             part = packing_.objects.get(
                 keys.pack(segment.pack), offset=place.offset, size=place.stored_size_bytes

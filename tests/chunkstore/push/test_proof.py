@@ -9,7 +9,6 @@ import pytest
 
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.tree import Entry
-from lodefs.chunkstore.objects.memory import MemoryObjects
 from lodefs.chunkstore.push.proof import has_same_chunks
 from lodefs.chunkstore.push.push import PushOptions, PushResult, push
 from lodefs.chunkstore.repo.store import Store, create_store
@@ -17,6 +16,7 @@ from tests.adversary.hostile_repo import Claims, FileClaim, TreeClaim, lying_com
 from tests.support.chunkstore.directories import random_files
 from tests.support.chunkstore.faulty_store import FaultyObjects
 from tests.support.chunkstore.handmade import Handmade, Program, memory_store
+from tests.support.chunkstore.memory_objects import MemoryObjects
 
 FILES = {
     b"a": b"a" * 3000,

@@ -13,7 +13,6 @@ from lodefs.chunkstore.errors import Conflict, Denied, InvalidInput, NotADirecto
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.commit import LARGE_SIZE_BYTES_MIN, Commit
 from lodefs.chunkstore.format.names import CommitId, PackId
-from lodefs.chunkstore.objects.memory import MemoryObjects
 from lodefs.chunkstore.pull.target import STATE_DIR, open_target
 from lodefs.chunkstore.push import directories
 from lodefs.chunkstore.push.push import PushOptions, PushResult, push
@@ -35,6 +34,7 @@ from tests.support.chunkstore.directories import (
 )
 from tests.support.chunkstore.faulty_store import FaultyObjects
 from tests.support.chunkstore.handmade import memory_store
+from tests.support.chunkstore.memory_objects import MemoryObjects
 
 LATER_NS = 3600 * 10**9  # so much later the pushes take place: no file is too young to be trusted
 
@@ -479,7 +479,7 @@ def test_a_branch_that_moved_meanwhile_is_a_conflict(pusher: Pusher, tmp_path: P
         return perform()
 
     pusher.objects.add(overtake, "put", keys.INDEX, times=1)
-    with pytest.raises(Conflict, match=r"moved by somebody else.*undoes what the other push"):
+    with pytest.raises(Conflict, match=r"moved by another writer.*undoes what the other push"):
         pusher.push()
     assert pusher.store.resolve("r", "main").hex() == won[0].commit
     pusher.objects.forget()

@@ -22,7 +22,6 @@ from lodefs.chunkstore.errors import (
     Unsupported,
 )
 from lodefs.chunkstore.format import keys
-from lodefs.chunkstore.objects.memory import MemoryObjects
 from lodefs.chunkstore.push import push_index
 from lodefs.chunkstore.push.push import PushOptions, PushResult, push
 from lodefs.chunkstore.repo.store import Store, create_store
@@ -30,6 +29,7 @@ from lodefs.chunkstore.repo.verify import verify
 from lodefs.chunkstore.system.progress import Progress
 from tests.support.chunkstore.directories import in_commit, in_directory, random_files, write_files
 from tests.support.chunkstore.faulty_store import FaultyObjects, fail, fail_after
+from tests.support.chunkstore.memory_objects import MemoryObjects
 from tests.support.chunkstore.object_store_suite import MUCH
 
 PIECE_BYTES = 3 << 20  # of files so large that each is a unit of work of its own

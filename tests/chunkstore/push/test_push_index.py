@@ -22,7 +22,6 @@ from lodefs.chunkstore.format.names import Digest, PackId, digest_of
 from lodefs.chunkstore.format.pack import pack_id_of_columns
 from lodefs.chunkstore.format.tree import Entry, Kind, Segment, encode_tree
 from lodefs.chunkstore.objects.interface import Part
-from lodefs.chunkstore.objects.memory import MemoryObjects
 from lodefs.chunkstore.push import push_index
 from lodefs.chunkstore.push.fragmentation import Run
 from lodefs.chunkstore.push.push_index import (
@@ -35,6 +34,7 @@ from lodefs.chunkstore.push.push_index import (
     TreePlace,
 )
 from lodefs.chunkstore.repo import shard_reader
+from tests.support.chunkstore.memory_objects import MemoryObjects
 from tests.support.chunkstore.strategies import segments
 
 STORE = "0" * 32
@@ -194,11 +194,11 @@ def test_directories_are_asked_in_order(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_key_of_a_wrong_type_is_a_broken_index(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A flipped bit in SQLite's own headers can make NULL of a key: that is told as spoiled."""
+    """A flipped bit in SQLite's own headers can make NULL of a key: that is reported as damage."""
     with index_in(tmp_path) as index:
         monkeypatch.setattr(index, "select", lambda *_: [(None, b"state")])
         memory = push_index.StatCache(index, 1)
-        with pytest.raises(IndexBroken, match="key is spoiled"):
+        with pytest.raises(IndexBroken, match="key is damaged"):
             memory.state(b"key")
 
 

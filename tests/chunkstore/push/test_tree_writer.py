@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.chunking import ChunkingParams
-from lodefs.chunkstore.objects.memory import MemoryObjects
 from lodefs.chunkstore.push import push as push_module
 from lodefs.chunkstore.push import tree_writer
 from lodefs.chunkstore.push.push import PushOptions, PushResult, push
@@ -21,6 +20,7 @@ from lodefs.chunkstore.repo.verify import verify
 from lodefs.chunkstore.system.progress import Progress
 from tests.support.chunkstore.directories import in_commit, in_directory, remove, write_files
 from tests.support.chunkstore.faulty_store import FaultyObjects
+from tests.support.chunkstore.memory_objects import MemoryObjects
 
 SMALL_CHUNKS = ChunkingParams(64, 256, 1024)
 

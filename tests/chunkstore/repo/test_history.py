@@ -9,10 +9,10 @@ from lodefs.chunkstore.errors import InvalidInput, NotADirectory, NotFound
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.names import Spec
 from lodefs.chunkstore.format.tree import Kind, symlink
-from lodefs.chunkstore.objects.memory import MemoryObjects
 from lodefs.chunkstore.repo.history import Change, ChangeKind, diff, find, listing, log
 from lodefs.chunkstore.repo.store import Store
 from tests.support.chunkstore.handmade import Files, Handmade, Link, Program, memory_store
+from tests.support.chunkstore.memory_objects import MemoryObjects
 
 OLD: Files = {
     b"same/deep/file": b"1",

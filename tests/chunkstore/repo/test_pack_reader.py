@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import threading
-
 import pytest
 from blake3 import blake3
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from lodefs.chunkstore.errors import Changed, Corrupt, NotFound, Unavailable, UnknownFormat
+from lodefs.chunkstore.errors import Changed, Corrupt, NotFound, UnknownFormat
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.compression import RAW
 from lodefs.chunkstore.format.names import ChunkId, Digest, PackId, digest_of
@@ -25,9 +23,9 @@ from lodefs.chunkstore.format.tree import (
     tree_digest,
 )
 from lodefs.chunkstore.objects.interface import Part
-from lodefs.chunkstore.objects.memory import MemoryObjects
 from lodefs.chunkstore.repo import pack_reader
-from lodefs.chunkstore.repo.pack_reader import Loads, PackReader
+from lodefs.chunkstore.repo.pack_reader import PackReader
+from tests.support.chunkstore.memory_objects import MemoryObjects
 from tests.support.chunkstore.packs import FinishedPack, PackBuilder
 from tests.support.chunkstore.strategies import chunk_lists, pack_of
 
@@ -368,44 +366,6 @@ def test_a_tree_in_its_own_pack(objects: Objects) -> None:
     root = Entry(b"", Kind.DIRECTORY, size_bytes=len(data), digest=tree_digest([child]),
                  segments=(segment_of(pack_id, 1, [data]),))  # fmt: skip
     assert [path for path, _ in PackReader(objects).walk(root)] == [b"child", b"child/s"]
-
-
-def test_loads_once_for_many_threads() -> None:
-    """Threads that want one key wait for one load; another key does not wait."""
-    loads: Loads[str, int] = Loads(4)
-    started, go_on = threading.Event(), threading.Event()
-    calls: list[str] = []
-    found: list[int] = []
-
-    def slow() -> int:
-        calls.append("slow")
-        started.set()
-        assert go_on.wait(60)
-        return 1
-
-    threads = [
-        threading.Thread(target=lambda: found.append(loads.get("a", slow))) for _ in range(5)
-    ]
-    for thread in threads:
-        thread.start()
-    assert started.wait(60)
-    assert loads.get("b", lambda: 2) == 2
-    go_on.set()
-    for thread in threads:
-        thread.join(60)
-    assert (found, calls) == ([1] * 5, ["slow"])
-
-
-def test_errors_of_loads_are_not_kept() -> None:
-    """A load that failed is tried again by the next one who asks."""
-    loads: Loads[str, int] = Loads(4)
-
-    def fail() -> int:
-        raise Unavailable("not now")
-
-    with pytest.raises(Unavailable):
-        loads.get("a", fail)
-    assert loads.get("a", lambda: 3) == 3
 
 
 def test_a_tree_in_two_packs(objects: Objects) -> None:

@@ -12,8 +12,8 @@ from lodefs.chunkstore.errors import Conflict, Corrupt, InvalidInput, NotFound, 
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.envelope import seal
 from lodefs.chunkstore.format.names import CommitId, digest_of
-from lodefs.chunkstore.objects.memory import MemoryObjects
 from lodefs.chunkstore.repo.refs import BRANCHES, TAGS, RefEntry, Refs
+from tests.support.chunkstore.memory_objects import MemoryObjects
 
 
 def commit_id(n: int) -> CommitId:

@@ -24,12 +24,12 @@ from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.chunking import ChunkingParams
 from lodefs.chunkstore.format.envelope import seal
 from lodefs.chunkstore.format.names import CommitId
-from lodefs.chunkstore.objects.memory import MemoryObjects
 from lodefs.chunkstore.objects.open_url import open_objects
 from lodefs.chunkstore.repo.refs import BRANCHES, TAGS
 from lodefs.chunkstore.repo.store import Store, create_store, open_store, probe
 from lodefs.chunkstore.types import Buffer
 from tests.support.chunkstore import golden
+from tests.support.chunkstore.memory_objects import MemoryObjects
 from tests.support.chunkstore.object_store_suite import MUCH
 
 

@@ -12,6 +12,7 @@ from lodefs.chunkstore.errors import Unsupported
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.objects.open_url import StoreOptions, open_objects
 from lodefs.chunkstore.repo.store import create_store, open_store
+from tests.support.chunkstore.memory_objects import MemoryObjects
 from tests.support.chunkstore.object_store_suite import MUCH
 
 
@@ -28,7 +29,7 @@ def test_rclone_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
             create_store(objects)
         assert list(objects.list("")) == []
 
-        elsewhere = open_objects("memory:")
+        elsewhere = MemoryObjects()
         create_store(elsewhere)
         objects.put(keys.STORE, [elsewhere.get(keys.STORE, size=MUCH).data])
         store = open_store(objects)

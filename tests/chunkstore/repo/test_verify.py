@@ -13,13 +13,13 @@ from lodefs.chunkstore.errors import NotFound
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.names import Spec
 from lodefs.chunkstore.format.tree import Entry
-from lodefs.chunkstore.objects.memory import MemoryObjects
 from lodefs.chunkstore.repo.disk_key_set import DiskKeySet
 from lodefs.chunkstore.repo.history import find
 from lodefs.chunkstore.repo.store import Store, create_store, open_store
 from lodefs.chunkstore.repo.verify import VerifyResult, _Verify, verify
 from lodefs.chunkstore.system.progress import Progress
 from tests.support.chunkstore.handmade import Files, Handmade, Link
+from tests.support.chunkstore.memory_objects import MemoryObjects
 
 LARGE = random.Random(1).randbytes(12_500)
 FILES: Files = {

@@ -111,7 +111,7 @@ def test_large_lines_come_in_a_file(tmp_path: Path) -> None:
     """A line that no datagram holds arrives whole."""
     text = "x" * 3_000_000
     with journald(tmp_path / "journal") as receiver:
-        Journal("t", tmp_path / "journal").say(text, syslog.LOG_INFO)
+        Journal("t", tmp_path / "journal").send(text, syslog.LOG_INFO)
         assert heard(receiver)["MESSAGE"] == text.encode()
 
 
@@ -121,13 +121,13 @@ def test_a_new_journal_and_lost_lines(tmp_path: Path) -> None:
     with journald(path):
         journal = Journal("t", path)
     for _ in range(3):
-        journal.say("lost", syslog.LOG_INFO)
+        journal.send("lost", syslog.LOG_INFO)
     path.unlink()
     with journald(path) as receiver:
-        journal.say("here", syslog.LOG_INFO)
+        journal.send("here", syslog.LOG_INFO)
         found = heard(receiver)
         assert (found["MESSAGE"], found["LODEFS_LOST_LINES"]) == (b"here", b"3")
-        journal.say("again", syslog.LOG_INFO)
+        journal.send("again", syslog.LOG_INFO)
         assert "LODEFS_LOST_LINES" not in heard(receiver)
 
 
@@ -137,11 +137,11 @@ def test_a_journal_that_hangs_costs_lines_and_no_time(tmp_path: Path) -> None:
         journal = Journal("t", tmp_path / "journal")
         sent = 0
         while not journal.lost and sent < 10_000:
-            journal.say("more", syslog.LOG_INFO)
+            journal.send("more", syslog.LOG_INFO)
             sent += 1
         assert journal.lost == 1
         heard(receiver)
-        journal.say("then", syslog.LOG_INFO)
+        journal.send("then", syslog.LOG_INFO)
         assert journal.lost == 0
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from lodefs.chunkstore.objects.memory import MemoryObjects
+from tests.support.chunkstore.memory_objects import MemoryObjects
 from tests.support.lodefs.command_line import Lodefs
 
 TIMEOUT_S = 120

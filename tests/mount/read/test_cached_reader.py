@@ -59,6 +59,8 @@ class Clock:
     def __call__(self) -> float:
         return self.now_s
 
+    monotonic = __call__
+
     def sleep(self, seconds: float) -> None:
         self.now_s += seconds
 
@@ -85,7 +87,7 @@ class Place:
     def _client(self) -> Client:
         clock = Clock()  # waiting for a proxy that is gone takes no time
         address = parse_address(self.proxy.address)
-        return Client(address, timeout_s=60.0, clock=clock, sleep=clock.sleep)
+        return Client(address, timeout_s=60.0, clock=clock)
 
     def open(self, place: CachePlace, snapshot: Snapshot) -> CacheView:
         return open_view(place, snapshot, clock=self.clock)

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 
 from lodefs.chunkstore.errors import NoSpace
-from lodefs.chunkstore.nodecache.kv import MemoryKeyValues, Row
+from lodefs.chunkstore.nodecache.kv import Row
 from lodefs.proxy.cache.overflow_rows import Unwritten
+from tests.support.chunkstore.memory_key_values import MemoryKeyValues
 
 
 class Disk(MemoryKeyValues):

@@ -14,12 +14,13 @@ from lodefs.chunkstore.errors import Corrupt
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.objects.interface import ObjectStore, Part
+from lodefs.chunkstore.repo.pack_reader import PackIndexVersion
 from lodefs.chunkstore.types import Buffer
 from lodefs.proxy.cache.chunk_cache import Cache
 from lodefs.proxy.fetch.cache_fill import CacheFill
 from lodefs.proxy.fetch.known_damage import DamagedChunks
 from lodefs.proxy.fetch.pack_indexes import PackIndexes
-from lodefs.proxy.fetch.pack_source import PackIndexVersion, StorePacks
+from lodefs.proxy.fetch.pack_source import StorePacks
 from lodefs.proxy.runtime.counters import Counts
 from lodefs.proxy.runtime.origin import OnTransferStarted
 from lodefs.proxy.runtime.thread_pools import Pools

@@ -16,9 +16,8 @@ from lodefs.chunkstore.errors import DeadlineExceeded
 from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.nodeapi.wire import Origin
 from lodefs.chunkstore.objects.interface import Part
-from lodefs.chunkstore.repo.pack_reader import read_index
+from lodefs.chunkstore.repo.pack_reader import PackIndexVersion, WrongChunk, read_index
 from lodefs.proxy.fetch.cache_fill import Filled, Unit
-from lodefs.proxy.fetch.pack_source import PackIndexVersion, WrongChunk
 from lodefs.proxy.fetch.single_flight import Fetcher
 from lodefs.proxy.runtime.counters import Counter, Counts
 from lodefs.proxy.runtime.origin import OnTransferStarted
@@ -198,7 +197,7 @@ async def fetching(
 ) -> AsyncIterator[tuple[Fetcher, Fills, PackIndexVersion, Counts]]:
     """A fetcher that lets chunks of 10,000 bytes run by two, and the index of BIG's pack."""
     entry = rig.maker.entry(b"big", BIG)
-    index, etag = read_index(rig.objects, entry.segments[0].pack)
+    version = read_index(rig.objects, entry.segments[0].pack)
     fills, pools, counts = Fills(), Pools(fetch=threads), Counts()
     fetcher = Fetcher(
         fills,  # type: ignore[arg-type]
@@ -209,7 +208,7 @@ async def fetching(
         running_size_bytes_max=25_000,
     )
     try:
-        yield fetcher, fills, PackIndexVersion(index, etag), counts
+        yield fetcher, fills, version, counts
     finally:
         fills.end(100)
         await fetcher.close()

@@ -381,13 +381,13 @@ def test_an_owner_without_space_serves_all_the_same(
 def test_an_etag_that_is_none_is_not_taken(rig: Rig, etag: str) -> None:
     """An index whose ETag could not stand in a header is wrong, whatever else it says."""
     segment = rig.maker.entry(b"big", BIG).segments[0]
-    index, right = read_index(rig.objects, segment.pack)
-    row = layout.encode_pack_row(etag, index.encode())
+    right = read_index(rig.objects, segment.pack)
+    row = layout.encode_pack_row(etag, right.index.encode())
 
     async def run(bad: Peer) -> None:
         async with cluster_of(rig, 1, others=[bad]) as members:
             found = await members[0].node.packs.index(segment.pack, cached=False, from_origin=False)
-            assert found.etag == right
+            assert found.etag == right.etag
             assert members[0].count(Counter.PEER_CORRUPT) == 1
 
     head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(row)

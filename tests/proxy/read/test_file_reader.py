@@ -17,7 +17,6 @@ from lodefs.chunkstore.format.tree import Entry, Kind, Segment
 from lodefs.chunkstore.repo.pack_reader import read_index
 from lodefs.proxy.cache.chunk_cache import Cache, CacheSettings
 from lodefs.proxy.fetch.cache_fill import Unit, cut_units
-from lodefs.proxy.fetch.pack_source import PackIndexVersion
 from lodefs.proxy.read.file_reader import SEGMENTS_MAX
 from lodefs.proxy.runtime.counters import Counter, Counts
 from lodefs.proxy.service.store_node import NodeSettings
@@ -275,7 +274,7 @@ def test_units_are_cut_evenly(tmp_path: Path, size_bytes: int) -> None:
     others."""
     rig = Rig(tmp_path, {b"big": BIGS[b"big/0"]}, pack_chunks=500)
     segment = rig.maker.entry(b"big", BIGS[b"big/0"]).segments[0]
-    loaded = PackIndexVersion(*read_index(rig.objects, segment.pack))
+    loaded = read_index(rig.objects, segment.pack)
     whole = Unit(segment.pack, 3, segment.count - 3, None, 7000)
     units = cut_units(whole, loaded, size_bytes)
     offsets = loaded.index.raw_offsets

@@ -27,9 +27,9 @@ from lodefs.chunkstore.format.tree import (
     encode_tree,
     symlink,
 )
-from lodefs.chunkstore.objects.memory import MemoryObjects
 from lodefs.chunkstore.repo.refs import BRANCHES, Refs
 from lodefs.chunkstore.repo.store import Settings, encode_settings
+from tests.support.chunkstore.memory_objects import MemoryObjects
 from tests.support.chunkstore.packs import FinishedPack, PackBuilder
 
 TEXT = b"All work and no play makes Jack a dull boy.\n" * 20

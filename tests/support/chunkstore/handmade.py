@@ -18,9 +18,9 @@ from lodefs.chunkstore.format.index_shard import encode_shard
 from lodefs.chunkstore.format.names import ChunkId, CommitId, PackId, digest_of
 from lodefs.chunkstore.format.tree import Entry, Kind, Segment, encode_tree, symlink, tree_digest
 from lodefs.chunkstore.objects.interface import ObjectStore
-from lodefs.chunkstore.objects.memory import MemoryObjects
 from lodefs.chunkstore.repo.refs import BRANCHES
 from lodefs.chunkstore.repo.store import Store, create_store
+from tests.support.chunkstore.memory_objects import MemoryObjects
 from tests.support.chunkstore.packs import PackBuilder
 
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.nodeapi.cache_control import RUNNING, WarmStatus
 from lodefs.chunkstore.objects.interface import ObjectInfo, ObjectStore, Part
-from lodefs.chunkstore.objects.memory import MemoryObjects
 from lodefs.chunkstore.repo.store import Store, create_store
 from lodefs.chunkstore.types import Buffer
 from lodefs.proxy.cache.chunk_cache import Cache, CacheSettings
@@ -20,6 +19,7 @@ from lodefs.proxy.node import Node
 from lodefs.proxy.runtime.counters import Counts
 from lodefs.proxy.service.store_node import NodeSettings, StoreNode
 from tests.support.chunkstore.handmade import Files, Handmade
+from tests.support.chunkstore.memory_objects import MemoryObjects
 from tests.support.proxy.fake_node import RunningProxy, start_proxy
 
 MIB = 1024 * 1024

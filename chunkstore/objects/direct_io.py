@@ -1,4 +1,4 @@
-"""Writes buffers to a file past the page cache (O_DIRECT), where the file system allows it.
+"""Writes buffers to a file past the page cache (O_DIRECT), if the file system allows it.
 
 A pack is written once and not read soon by its writer: copying it through the page cache costs
 processor time and throws out what others want to keep.
@@ -28,7 +28,7 @@ class DirectWriter:
         self._local = threading.local()
 
     def write(self, fd: int, data: Sequence[Buffer]) -> None:
-        """Writes the joined buffers to an empty file at its beginning. OSError."""
+        """Writes the joined buffers to an empty file at its beginning. Raises: OSError."""
         try:
             _set_direct(fd, on=True)
         except OSError as error:
@@ -62,7 +62,7 @@ class DirectWriter:
 
 
 def _write_at(fd: int, data: memoryview, offset: int) -> None:
-    """Writes all of it; through the page cache from where O_DIRECT is refused, or stopped short."""
+    """Writes all of it; through the page cache once O_DIRECT is refused, or stopped short."""
     done = 0
     while done < len(data):
         try:

@@ -13,7 +13,7 @@ from lodefs.chunkstore.types import Buffer
 
 
 class MemoryObjects:
-    """Objects in a dictionary. ``objects`` may be read and spoiled by tests."""
+    """Objects in a dictionary. ``objects`` may be read and damaged by tests."""
 
     def __init__(self, url: str = "memory:") -> None:
         self.url = url
