@@ -10,12 +10,9 @@ from lodefs.chunkstore.nodecache.damage_reports import settle, suspects
 from lodefs.chunkstore.nodecache.verify import check_file, segments_of_files
 from lodefs.proxy.cache.chunk_cache import Cache
 from lodefs.proxy.cache.eviction import Eviction
+from lodefs.proxy.cache.scrub import CheckStopped
 
 log = logging.getLogger("lodefs.cache")
-
-
-class _Stopped(Exception):
-    """The node ends."""
 
 
 def settle_all(cache: Cache, evictor: Eviction, *, stopping: Callable[[], bool]) -> list[int]:
@@ -27,7 +24,7 @@ def settle_all(cache: Cache, evictor: Eviction, *, stopping: Callable[[], bool])
 
     def pace(_size_bytes: int) -> None:
         if stopping():
-            raise _Stopped
+            raise CheckStopped
 
     dropped = []
     try:
@@ -44,7 +41,7 @@ def settle_all(cache: Cache, evictor: Eviction, *, stopping: Callable[[], bool])
                     evictor.drop(file, checked.damages[0].what)
                     dropped.append(number)
             settle(cache.settings.path, number)
-    except _Stopped:
+    except CheckStopped:
         log.info("suspected files of %s are looked at after the next start", cache.settings.path)
     except (OSError, LodefsError) as error:
         log.warning("suspected files of %s are not looked at: %s", cache.settings.path, error)

@@ -71,8 +71,8 @@ class Load(Protocol):
         ...
 
 
-class _Stopped(Exception):
-    """The node ends."""
+class CheckStopped(Exception):
+    """The check of a file ends early, because the node does."""
 
 
 def is_old(file: CacheFile, since_s: float, now_s: float) -> bool:
@@ -201,7 +201,7 @@ class Scrub:
             for file in files:
                 try:
                     self._check(file, window)
-                except _Stopped:
+                except CheckStopped:
                     return
                 except LodefsError as error:
                     problem = error
@@ -231,9 +231,9 @@ class Scrub:
                 file.mark_checked(began_s)
 
     def _pace(self, size_bytes: int) -> None:
-        """Waits after each piece: for the rate, and for others that want the disk. _Stopped."""
+        """Waits after each piece: for the rate, and for others that want the disk. Raises: CheckStopped."""
         if self._stop.is_set():
-            raise _Stopped
+            raise CheckStopped
         self._cache.meter.add(Counter.SCRUBBED_BYTES, size_bytes)
         self._scrubbed_bytes += size_bytes
         self._owed_bytes += size_bytes
@@ -246,7 +246,7 @@ class Scrub:
         while waited_s < max(pause_s, BUSY_PAUSE_S_MAX):
             wait_s = BUSY_LOOK_S if waited_s else pause_s
             if self._stop.wait(wait_s):
-                raise _Stopped
+                raise CheckStopped
             waited_s += wait_s
             if not self._load.is_busy():
                 return
