@@ -231,7 +231,8 @@ class Scrub:
                 file.mark_checked(began_s)
 
     def _pace(self, size_bytes: int) -> None:
-        """Waits after each piece: for the rate, and for others that want the disk. Raises: CheckStopped."""
+        """Waits after each piece: for the rate, and for others that want the disk. Raises:
+        CheckStopped."""
         if self._stop.is_set():
             raise CheckStopped
         self._cache.meter.add(Counter.SCRUBBED_BYTES, size_bytes)
