@@ -112,7 +112,7 @@ class Cluster:
         self.members = tuple(node.peer for node in self.nodes if node.alive)
         self._owners.clear()
         for node in self.nodes:
-            node.budgets.resize(len(self.members))
+            node.plan_context.budget.resize(len(self.members))
 
     def when_filled(self, share: float, call: Call) -> None:
         """Makes the call when this share of all units is where it belongs."""

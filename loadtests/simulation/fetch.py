@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from loadtests.simulation.network import Flow
 from loadtests.simulation.store import Get
 from lodefs.proxy.peers.client.request_plan import (
-    DEADLINE_S_MAX,
     AskPeer,
     AskStore,
     GiveUp,
@@ -44,14 +43,11 @@ class Fetch:
         """Fetches it as a reader's miss is fetched."""
         node, cluster = self.node, self.cluster
         self._plan = RequestPlan(
+            node.plan_context,
             cluster.owners(self.unit),
             self_address=node.address,
             size_bytes=cluster.settings.unit_bytes,
-            health=node.health,
-            budgets=node.budgets,
             now_s=cluster.clock.now_s,
-            jitter=cluster.random.random,
-            deadline_s_max=NEVER_S if cluster.settings.cut_through else DEADLINE_S_MAX,
         )
         self.step()
 
@@ -152,7 +148,7 @@ class Fetch:
         now_s = self.cluster.clock.now_s
         self.node.health.served(stream.server.address, size_bytes, now_s - stream.asked_s, now_s)
         self._plan.won(stream.server.address, now_s)
-        self.node.budgets.got(size_bytes)
+        self.node.plan_context.budget.got(size_bytes)
         del self._streams[stream.server.address]
         self._end()
 

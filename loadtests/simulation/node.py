@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ from loadtests.simulation.fetch import Fetch, Stream
 from loadtests.simulation.network import Port
 from lodefs.proxy.peers.client.hedge_budget import HedgeBudget
 from lodefs.proxy.peers.client.rate_limit import RateLimiter
+from lodefs.proxy.peers.client.request_plan import DEADLINE_S_MAX, PlanContext
 from lodefs.proxy.peers.membership.peer import Peer
 from lodefs.proxy.peers.membership.peer_health import PeerHealth
 from lodefs.proxy.peers.server.recipients import Recipients, SendingLoad
@@ -53,8 +55,13 @@ class Node:
         """What a restarted process does not know any more."""
         settings = self.cluster.settings
         self.health = PeerHealth(peers_max=HEALTH_PEERS_MAX)
-        self.budgets = HedgeBudget(nodes=len(self.cluster.members))
-        self.sources = Recipients(packs_max=SOURCES_PACKS_MAX)
+        self.plan_context = PlanContext(
+            self.health,
+            HedgeBudget(nodes=len(self.cluster.members)),
+            jitter=self.cluster.random.random,
+            deadline_s_max=math.inf if settings.cut_through else DEADLINE_S_MAX,
+        )
+        self.recipients = Recipients(packs_max=SOURCES_PACKS_MAX)
         unit_bytes = settings.unit_bytes
         self.load = SendingLoad(
             settings.soft_units_max * unit_bytes, settings.hard_units_max * unit_bytes
@@ -114,7 +121,7 @@ class Node:
         pack, part = divmod(stream.unit, settings.pack_units)
         key, chunks = cluster.packs[pack], range(part, part + 1)
         asking = stream.fetch.node.address
-        others = self.sources.others(key, asking, NAMED_MAX, now_s, chunks)
+        others = self.recipients.others(key, asking, NAMED_MAX, now_s, chunks)
         if self.load.overloaded(
             alternatives=len(others),
             backlog_s=self.upload.backlog_s(now_s),
@@ -122,7 +129,7 @@ class Node:
         ):
             clock.at(answered_s, stream.busy, others, self.load.retry_after_s())
             return
-        self.sources.sent(key, asking, now_s, chunks)
+        self.recipients.sent(key, asking, now_s, chunks)
         self.load.began(settings.unit_bytes)
         self.streams[stream] = None
         stream.admitted_s = now_s

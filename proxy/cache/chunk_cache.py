@@ -27,7 +27,7 @@ from lodefs.chunkstore.system.os_errors import FULL
 from lodefs.chunkstore.types import Buffer
 from lodefs.proxy.cache.cache_file import CacheFile
 from lodefs.proxy.cache.directory import CacheDir
-from lodefs.proxy.runtime.counters import Counter, Meter
+from lodefs.proxy.runtime.counters import Counter, Counts
 
 log = logging.getLogger("lodefs.cache")
 
@@ -116,7 +116,7 @@ class Cache:
     def __init__(
         self,
         settings: CacheSettings,
-        meter: Meter,
+        meter: Counts,
         *,
         now_s: Callable[[], float] = time.time,
         step: Callable[[str], None] = _no_step,

@@ -22,7 +22,7 @@ from lodefs.chunkstore.repo.pack_reader import (
 from lodefs.chunkstore.repo.store import require_there
 from lodefs.chunkstore.types import Buffer
 from lodefs.proxy.fetch.known_damage import DamagedChunks
-from lodefs.proxy.runtime.counters import Counter, Meter
+from lodefs.proxy.runtime.counters import Counter, Counts
 from lodefs.proxy.runtime.origin import OnTransferStarted
 
 log = logging.getLogger("lodefs.cache")
@@ -76,7 +76,7 @@ class StorePacks:
     """The store. What is known to be spoilt there is not read, and fails at once: here, so that
     peers, who may have it whole, are asked before."""
 
-    def __init__(self, objects: ObjectStore, meter: Meter, spoilt: DamagedChunks) -> None:
+    def __init__(self, objects: ObjectStore, meter: Counts, spoilt: DamagedChunks) -> None:
         self._objects = objects
         self._meter = meter
         self._spoilt = spoilt

@@ -20,7 +20,7 @@ from lodefs.chunkstore.nodeapi.wire import Origin
 from lodefs.chunkstore.repo.pack_reader import PackIndexVersion, WrongChunk
 from lodefs.proxy.fetch.cache_fill import CacheFill, Filled, RawChunks, Unit, part_of
 from lodefs.proxy.fetch.readahead_policy import UNIT_SIZE_BYTES_MAX
-from lodefs.proxy.runtime.counters import Counter, Meter
+from lodefs.proxy.runtime.counters import Counter, Counts
 from lodefs.proxy.runtime.thread_pools import Pools
 
 AHEAD_SIZE_BYTES_MAX = 8 * UNIT_SIZE_BYTES_MAX  # in flight, from where on nothing is read ahead
@@ -97,7 +97,7 @@ class Fetcher:
         self,
         filler: CacheFill,
         pools: Pools,
-        meter: Meter,
+        meter: Counts,
         *,
         deadline_s: float,
         ahead_size_bytes_max: int = AHEAD_SIZE_BYTES_MAX,

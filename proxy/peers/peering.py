@@ -13,7 +13,7 @@ from lodefs.proxy.peers.membership.peer_standing import REFUSED, WELL, Fault
 from lodefs.proxy.peers.membership.prober import Prober
 from lodefs.proxy.peers.server.job_server import PeerJobServer
 from lodefs.proxy.peers.server.peer_server import PeerServer
-from lodefs.proxy.runtime.counters import Meter
+from lodefs.proxy.runtime.counters import Counts
 from lodefs.proxy.runtime.thread_pools import Pool
 from lodefs.proxy.warm.cluster_jobs import ClusterWarmer
 
@@ -25,13 +25,13 @@ class Peering:
         self.context = context
         self._prober = prober
 
-    def packs(self, origin: PackSource, meter: Meter) -> PackSource:
+    def packs(self, origin: PackSource, counts: Counts) -> PackSource:
         """The packs of a store, asked of the cluster first."""
-        return PeerPacks(origin, self.context, meter)
+        return PeerPacks(origin, self.context, counts)
 
-    def server(self, packs: Packs, warmer: ClusterWarmer, meter: Meter) -> PeerServer:
+    def server(self, packs: Packs, warmer: ClusterWarmer, counts: Counts) -> PeerServer:
         """What answers the others."""
-        return PeerServer(self.context, packs, PeerJobServer(warmer), meter)
+        return PeerServer(self.context, packs, PeerJobServer(warmer), counts)
 
     def jobs(self, pool: Pool) -> PeerJobClient:
         """The warm jobs of the others. ``pool`` runs what waits for them."""

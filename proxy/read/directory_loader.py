@@ -25,7 +25,7 @@ from lodefs.proxy.read.directory_rows import DirectoryRows, name_of
 from lodefs.proxy.read.tree_budget import TreeRoom
 from lodefs.proxy.read.tree_source import Outcome, Trees
 from lodefs.proxy.read.walk_policy import Walk
-from lodefs.proxy.runtime.counters import Counter, Meter
+from lodefs.proxy.runtime.counters import Counter, Counts
 from lodefs.proxy.runtime.thread_pools import Pools
 
 WALKS_MAX = 64  # snapshots that are walked through at once
@@ -48,7 +48,7 @@ class DirectoryLoader:
     """Loads directories of one store. Used from the event loop alone."""
 
     def __init__(
-        self, rows: DirectoryRows, trees: Trees, pools: Pools, meter: Meter, *, deadline_s: float
+        self, rows: DirectoryRows, trees: Trees, pools: Pools, meter: Counts, *, deadline_s: float
     ) -> None:
         self._rows = rows
         self._trees = trees

@@ -24,7 +24,7 @@ from lodefs.proxy.cache.overflow_rows import Unwritten
 from lodefs.proxy.read.directory_loader import DirectoryLoader
 from lodefs.proxy.read.directory_rows import DirectoryRows, name_of
 from lodefs.proxy.read.tree_source import Outcome, Trees
-from lodefs.proxy.runtime.counters import Meter
+from lodefs.proxy.runtime.counters import Counts
 from lodefs.proxy.runtime.thread_pools import Pools
 
 RESOLVED_FOR_S = 1.0  # how old the answer for a branch may be
@@ -41,7 +41,7 @@ class Namespace:
         trees: Trees,
         kv: KeyValues,
         pools: Pools,
-        meter: Meter,
+        meter: Counts,
         *,
         deadline_s: float,
         clock_s: Callable[[], float] = time.monotonic,

@@ -1,13 +1,9 @@
-"""What a node counts: names of the figures, and where they are added up.
-
-No metrics library here: whoever shows figures reads ``Counts.values``.
-"""
+"""What a node counts: the names of the figures, and their sums. ``metrics.py`` shows them."""
 
 from __future__ import annotations
 
 import threading
 from enum import StrEnum
-from typing import Protocol
 
 
 class Counter(StrEnum):
@@ -47,41 +43,22 @@ class Counter(StrEnum):
     INDEXES_READ = "store_indexes_reads"
 
 
-class Meter(Protocol):
-    """Takes figures from any thread."""
-
-    def add(self, counter: Counter, amount: int = 1) -> None:
-        """Adds to a counter."""
-        ...
-
-    def hit(self, size_bytes: int) -> None:
-        """One piece of so many bytes from the cache; on the hot path, from one thread."""
-        ...
-
-
-class NoMeter:
-    """Counts nothing."""
-
-    def add(self, counter: Counter, amount: int = 1) -> None:
-        """Forgets it."""
-
-    def hit(self, size_bytes: int) -> None:
-        """Forgets it."""
-
-
 class Counts:
-    """Counts in memory. ``values`` may be read at any time, from any thread."""
+    """The figures of one node. ``values`` may be read at any time, from any thread."""
 
     def __init__(self) -> None:
         self.values: dict[Counter, int] = dict.fromkeys(Counter, 0)
         self._lock = threading.Lock()
 
     def add(self, counter: Counter, amount: int = 1) -> None:
+        """Adds to a counter. For any thread."""
         with self._lock:
             self.values[counter] += amount
 
     def hit(self, size_bytes: int) -> None:
-        values = self.values  # only the event loop moves these two, so that no lock is needed
+        """One piece from the cache. On the hot path: only the event loop moves these two, so that
+        no lock is needed."""
+        values = self.values
         values[Counter.HITS] += 1
         values[Counter.HIT_BYTES] += size_bytes
 

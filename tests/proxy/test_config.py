@@ -210,8 +210,8 @@ def test_every_setting_can_be_read() -> None:
 
 
 def test_every_setting_is_documented() -> None:
-    """docs/operations.md names each field."""
-    text = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+    """docs/configuration.md names each field."""
+    text = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text()
     assert not [one.name for one in fields(Config) if f"{one.name}`" not in text]
 
 

@@ -20,7 +20,7 @@ from lodefs.proxy.peers.client.phases import PhaseTimer
 from lodefs.proxy.peers.client.request_plan import AskPeer, AskStore, GiveUp, RequestPlan
 from lodefs.proxy.peers.membership.peer import Peer
 from lodefs.proxy.peers.membership.peer_standing import Fault
-from lodefs.proxy.runtime.counters import Counter, Meter
+from lodefs.proxy.runtime.counters import Counter, Counts
 
 T = TypeVar("T")
 log = logging.getLogger("lodefs.peers")
@@ -56,12 +56,12 @@ class HedgedRequest(Generic[T]):
     """The peers that are asked one question, from the first to the first right answer."""
 
     def __init__(
-        self, plan: RequestPlan, request: PeerRequest[T], context: PeerContext, meter: Meter
+        self, plan: RequestPlan, request: PeerRequest[T], context: PeerContext, counts: Counts
     ) -> None:
         self._plan = plan
         self._request = request
         self._context = context
-        self._meter = meter
+        self._counts = counts
         self._running: dict[int, _Running] = {}
         self._poll = select.poll()
         self._asked = False
@@ -75,7 +75,7 @@ class HedgedRequest(Generic[T]):
                 action = self._plan.next(clock_s())
                 if isinstance(action, AskStore):
                     if self._asked:
-                        self._meter.add(Counter.PEER_FALLBACKS)
+                        self._counts.add(Counter.PEER_FALLBACKS)
                     return None
                 if isinstance(action, AskPeer):
                     self._ask(action)
@@ -93,7 +93,7 @@ class HedgedRequest(Generic[T]):
                 self._drop(fd, running.attempt)
 
     def _ask(self, action: AskPeer) -> None:
-        self._meter.add(Counter.PEER_REQUESTS)
+        self._counts.add(Counter.PEER_REQUESTS)
         self._asked = True
         self._begin(action, fresh=False)
 
@@ -176,7 +176,7 @@ class HedgedRequest(Generic[T]):
         if busy is not None:
             members = {peer.address: peer for peer in context.members()}
             named = [members[one] for one in busy.addresses if one in members]
-            self._meter.add(Counter.PEER_BUSY)
+            self._counts.add(Counter.PEER_BUSY)
             self._plan.busy(address, named, max(busy.retry_after_s, 0.0), now_s)
             return None
         if answer.status == 404:
@@ -195,7 +195,7 @@ class HedgedRequest(Generic[T]):
         size_bytes = len(answer.body)
         context.health.served(address, size_bytes, now_s - running.begin_s, now_s)
         self._plan.won(address, now_s)
-        self._meter.add(Counter.PEER_FETCHED_BYTES, size_bytes)
+        self._counts.add(Counter.PEER_FETCHED_BYTES, size_bytes)
         wait_s = context.download.reserve(size_bytes, now_s)
         if wait_s > 0:
             time.sleep(wait_s)  # this thread asks for no more until then
@@ -206,12 +206,12 @@ class HedgedRequest(Generic[T]):
         why = str(error).removeprefix(f"peer {address}: ")
         log.debug("peer %s, asked for %s: %s", address, self._request.target, why)
         if fault is Fault.WRONG:
-            self._meter.add(Counter.PEER_CORRUPT)
+            self._counts.add(Counter.PEER_CORRUPT)
             context.health.wrong(address, now_s, why)
         else:
-            self._meter.add(Counter.PEER_FAILED)
+            self._counts.add(Counter.PEER_FAILED)
             if fault is Fault.REFUSING:
-                self._meter.add(Counter.PEER_DENIED)
+                self._counts.add(Counter.PEER_DENIED)
             context.health.failed(address, now_s, fault, why)
         self._plan.failed(address, now_s)
 
@@ -224,7 +224,7 @@ class HedgedRequest(Generic[T]):
                 now_s, attempt = self._context.clock_s(), running.attempt
                 why = f"{attempt.got_bytes} bytes came in {now_s - running.begin_s:.2f} s"
                 log.debug("peer %s is too slow for %s: %s", address, self._request.target, why)
-                self._meter.add(Counter.PEER_FAILED)
+                self._counts.add(Counter.PEER_FAILED)
                 if action.to_blame:
                     self._context.health.failed(address, now_s, Fault.LATE, why)
                 self._drop(fd, running.attempt)

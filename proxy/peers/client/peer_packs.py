@@ -6,7 +6,6 @@ that a peer sent is believed: an index is checked by the pack's id, a chunk by i
 
 from __future__ import annotations
 
-import random
 import re
 from dataclasses import replace
 
@@ -26,10 +25,10 @@ from lodefs.proxy.peers.client.hedged_request import (
     PeerRequest,
     T,
 )
-from lodefs.proxy.peers.client.request_plan import RequestPlan
+from lodefs.proxy.peers.client.request_plan import PlanContext, RequestPlan
 from lodefs.proxy.peers.membership.peer import Peer
 from lodefs.proxy.peers.membership.rendezvous import Owners
-from lodefs.proxy.runtime.counters import Meter
+from lodefs.proxy.runtime.counters import Counts
 from lodefs.proxy.runtime.origin import OnTransferStarted
 
 SENDERS_MAX = 1024
@@ -40,11 +39,11 @@ INDEX_SIZE_BYTES_USUAL = 64 * 1024
 class PeerPacks:
     """A PackSource before another, the origin. For any thread."""
 
-    def __init__(self, origin: PackSource, context: PeerContext, meter: Meter) -> None:
+    def __init__(self, origin: PackSource, context: PeerContext, counts: Counts) -> None:
         self._origin = origin
         self._context = context
-        self._meter = meter
-        self._budgets = HedgeBudget()
+        self._counts = counts
+        self._plan_context = PlanContext(context.health, HedgeBudget())
         self._owners = Owners()
         self._senders: Lru[PackId, Peer] = Lru(SENDERS_MAX)
 
@@ -88,7 +87,7 @@ class PeerPacks:
         )
         found = self._from_peers(index.pack_id, request)
         if found is not None:
-            self._budgets.got(size_bytes)
+            self._plan_context.budget.got(size_bytes)
             return found
         clock_s = self._context.clock_s
         begin_s = clock_s()
@@ -107,19 +106,17 @@ class PeerPacks:
     def _from_peers(self, pack_id: PackId, request: PeerRequest[T]) -> T | None:
         """What a peer answers, checked; None where the store is to be asked."""
         context, own = self._context, self._context.own_addresses()
-        self._budgets.resize(len(context.members()))
+        self._plan_context.budget.resize(len(context.members()))
         owners = self._owners_of(pack_id)
         plan = RequestPlan(
+            self._plan_context,
             owners,
             self_address=own[0] if own else "",
             size_bytes=request.size_bytes,
-            health=context.health,
-            budgets=self._budgets,
             now_s=context.clock_s(),
-            jitter=random.random,
             known=self._known(pack_id),
         )
-        found = HedgedRequest(plan, request, context, self._meter).run()
+        found = HedgedRequest(plan, request, context, self._counts).run()
         if found is None:
             return None
         if found[1] not in owners:

@@ -21,6 +21,7 @@ The rules, in the order in which they are looked at:
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -97,38 +98,45 @@ class PeerAttempt:
     spared: bool = False  # it was not hedged because it was nearly there
 
 
+@dataclass(frozen=True, slots=True)
+class PlanContext:
+    """What all plans of a node share. ``jitter`` gives numbers in [0, 1)."""
+
+    health: PeerHealth
+    budget: HedgeBudget
+    jitter: Callable[[], float] = random.random
+    deadline_s_max: float = DEADLINE_S_MAX
+
+
 class RequestPlan:
     """One unit's way. Ask ``next`` what to do, do it, tell what came of it, ask again.
 
     ``owners``: as ``ownership.rank`` gives them. ``known``: peers that sent other parts of this
-    pack lately; they are tried first. ``jitter`` gives numbers in [0, 1). At most two peers are
+    pack lately; they are tried first. At most two peers are
     asked at once. After AskStore every further answer is AskStore.
     """
 
     def __init__(
         self,
+        context: PlanContext,
         owners: Sequence[Peer],
         *,
         self_address: str,
         size_bytes: int,
-        health: PeerHealth,
-        budgets: HedgeBudget,
         now_s: float,
-        jitter: Callable[[], float],
         known: Sequence[Peer] = (),
-        deadline_s_max: float = DEADLINE_S_MAX,
     ) -> None:
         self._owners = owners
         self._self_address = self_address
         self._size_bytes = size_bytes
-        self._health = health
-        self._budgets = budgets
-        self._jitter = jitter
+        self._health = health = context.health
+        self._budget = context.budget
+        self._jitter = context.jitter
         self._store_s = health.store_expected_s(size_bytes)
         self._patience_s = now_s + max(PATIENCE_S_MIN, PATIENCE_FACTOR * self._store_s)
         usual_s = self._usual_s(owners[0].address if owners else self_address, cached=False)
         deadline_s = max(DEADLINE_S_MIN, DEADLINE_FACTOR * usual_s)
-        self._deadline_s = now_s + min(deadline_s, deadline_s_max)
+        self._deadline_s = now_s + min(deadline_s, context.deadline_s_max)
         self._halfway_s = (now_s + self._deadline_s) / 2  # an owner that is busy still is passed by
         self._attempts: dict[str, PeerAttempt] = {}
         self._sources: list[Peer] = list(known)[::-1]  # to be tried with cached=1, last one first
@@ -158,7 +166,7 @@ class RequestPlan:
             return action
         if now_s >= self._patience_s:
             rest_s = min((self._rest_s(a, now_s) for a in self._attempts.values()), default=NEVER_S)
-            if rest_s > self._store_s and self._budgets.store(self._size_bytes):
+            if rest_s > self._store_s and self._budget.store(self._size_bytes):
                 return self._turn_to_store()
             self._patience_s = now_s + max(self._store_s, PAUSE_S_MIN)
         looks_s = (attempt.look_s for attempt in self._attempts.values())
@@ -236,7 +244,7 @@ class RequestPlan:
         if attempt is None:
             return None
         if attempt.is_hedge:
-            self._budgets.hedge_refused(self._size_bytes)
+            self._budget.hedge_refused(self._size_bytes)
         self._tell(address, attempt, now_s)
         return attempt
 
@@ -291,11 +299,11 @@ class RequestPlan:
             return Wait(attempt.hedge_s)
         attempt.hedge_s = self._deadline_s  # decided once
         self._hedges += 1
-        if not self._budgets.hedge(self._size_bytes):
+        if not self._budget.hedge(self._size_bytes):
             return Wait(self._deadline_s)
         action = self._ask_second(now_s)
         if action is None:
-            self._budgets.hedge_refused(self._size_bytes)
+            self._budget.hedge_refused(self._size_bytes)
         return action or Wait(self._deadline_s)
 
     def _ask_second(self, now_s: float) -> Action | None:
@@ -306,7 +314,7 @@ class RequestPlan:
         owner = self._next_owner(now_s)
         if owner is None:
             return None
-        if self._budgets.store(self._size_bytes):
+        if self._budget.store(self._size_bytes):
             if owner.address == self._self_address:
                 return self._turn_to_store()
             return self._ask(owner, now_s, cached=False)

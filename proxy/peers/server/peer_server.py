@@ -28,7 +28,7 @@ from lodefs.proxy.peers.membership.peer import Peer
 from lodefs.proxy.peers.security.request_signing import claimed
 from lodefs.proxy.peers.server.job_server import PeerJobServer, is_job_target
 from lodefs.proxy.peers.server.recipients import Recipients, SendingLoad
-from lodefs.proxy.runtime.counters import Counter, Meter
+from lodefs.proxy.runtime.counters import Counter, Counts
 from lodefs.proxy.runtime.thread_pools import paused
 
 log = logging.getLogger("lodefs.peers")
@@ -76,13 +76,13 @@ class PeerServer:
     """Answers other nodes. Used from the event loop alone."""
 
     def __init__(
-        self, context: PeerContext, packs: Packs, jobs: PeerJobServer, meter: Meter
+        self, context: PeerContext, packs: Packs, jobs: PeerJobServer, counts: Counts
     ) -> None:
         """``jobs`` answers requests for warm jobs."""
         self._context = context
         self._packs = packs
         self._jobs = jobs
-        self._meter = meter
+        self._counts = counts
         self._load = SendingLoad()
         self._recipients = Recipients()
         self._stranger_logged_s = float("-inf")
@@ -121,7 +121,7 @@ class PeerServer:
 
     def _refuse(self, name: str, error: Denied) -> None:
         """Remembers who is not trusted; whoever is no member is told of once a minute."""
-        self._meter.add(Counter.PEER_UNTRUSTED)
+        self._counts.add(Counter.PEER_UNTRUSTED)
         now_s = self._context.clock_s()
         if self._is_member(name):
             self._context.health.refused(name, str(error), now_s)
@@ -148,7 +148,7 @@ class PeerServer:
         if self._load.overloaded(
             alternatives=len(others), backlog_s=backlog_s, size_bytes=size_bytes
         ):
-            self._meter.add(Counter.PEER_REFUSED)
+            self._counts.add(Counter.PEER_REFUSED)
             return _busy(max(self._load.retry_after_s(), backlog_s), others)
         is_member = self._is_member(peer)
         if is_member:  # others can be sent there
@@ -173,7 +173,7 @@ class PeerServer:
             async with aclosing(pieces):
                 async for piece in pieces:
                     await paused(self._context.upload.reserve(len(piece), self._context.clock_s()))
-                    self._meter.add(Counter.PEER_SENT_BYTES, len(piece))
+                    self._counts.add(Counter.PEER_SENT_BYTES, len(piece))
                     if peer:
                         self._context.health.sent(peer, len(piece))
                     yield piece

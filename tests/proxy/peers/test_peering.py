@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from itertools import cycle
 from pathlib import Path
@@ -398,18 +399,22 @@ def test_an_etag_that_is_none_is_not_taken(rig: Rig, etag: str) -> None:
 def test_where_bytes_came_from(rig: Rig) -> None:
     """A read notes whether it waited for the store, for other nodes, or for nothing."""
 
+    def first_owns_all(members: tuple[Peer, ...]) -> Callable[[], tuple[Peer, ...]]:
+        owner, *others = members
+        heavy = (replace(owner, weight=1e6), *(replace(one, weight=1e-3) for one in others))
+        return lambda: heavy
+
     async def run() -> None:
-        async with cluster_of(rig, 2, clock_s=slow_clock_s) as members:
+        async with cluster_of(rig, 2, seen=first_owns_all, clock_s=slow_clock_s) as members:
+            owner, other = sorted(members, key=lambda member: member.address)
             noted: list[set[Origin | None]] = []
-            for member in (*members, members[1]):
+            for member in (owner, other, other):
                 noted.append(set())
                 for path, content in FILES.items():
                     origin.begin()
                     assert await read_path(member.node, path) == content
                     noted[-1].add(origin.noted())
-            assert Origin.STORE in noted[0]
-            assert noted[1] == {Origin.PEERS, None}
-            assert noted[2] == {None}
+            assert noted == [{Origin.STORE, None}, {Origin.PEERS, None}, {None}]
 
     asyncio.run(run())
 

@@ -18,6 +18,7 @@ from lodefs.proxy.peers.client.request_plan import (
     AskPeer,
     AskStore,
     GiveUp,
+    PlanContext,
     RequestPlan,
     Wait,
 )
@@ -47,13 +48,11 @@ class Way:
         self.budgets = HedgeBudget(nodes=self.nodes)
         self.budgets.got(self.got_bytes)
         self.plan = RequestPlan(
+            PlanContext(self.health, self.budgets, jitter=lambda: 0.0),
             self.owners,
             self_address=ME.address,
             size_bytes=self.size_bytes,
-            health=self.health,
-            budgets=self.budgets,
             now_s=self.begin_s,
-            jitter=lambda: 0.0,
             known=self.known,
         )
 
