@@ -1,74 +1,127 @@
-"""What the HTTP side asks of the node: snapshots, entries, bytes.
+"""The interface between the HTTP side and a node: names, files, the control of the cache.
 
-Implementations: store_node.py (store and cache), testing.py (a dictionary). HTTP handlers know
-only this.
+Implementations: StoreNode (a store and a cache), DictNode of the tests (a dictionary).
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from lodefs.chunkstore.nodeapi.wire import CachePlace, Page, Snapshot, Used
+from lodefs.chunkstore.nodeapi.wire import CachePlace, Origin, Page, Snapshot, Used
 from lodefs.chunkstore.nodeapi.wire import Node as Entry
+from lodefs.chunkstore.nodecache.name_rows import EntryRow
 from lodefs.chunkstore.types import Buffer
 from lodefs.proxy.cache_control import CacheControl
 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """Bytes of a file that lie together in a file of the cache; ``fd`` stays open meanwhile."""
+    """Bytes that lie together in a file of the cache; ``fd`` stays open meanwhile."""
 
     fd: int
     offset: int
     size_bytes: int
 
 
-class Node(Protocol):
-    """Reads of one node. Methods raise errors.py's classes; all awaits have deadlines."""
+class SnapshotFile(NamedTuple):
+    """A file of a snapshot, all from one row of the index. ``content_id`` names its bytes by what
+    is verified: files with equal ids have the same bytes."""
+
+    snapshot: Snapshot
+    entry: Entry
+    content_id: bytes
+    row: EntryRow
+
+
+class Pieces(Protocol):
+    """Pieces of bytes: an asynchronous generator, or a stream of a file."""
+
+    def __aiter__(self) -> AsyncIterator[Buffer]: ...
+
+    async def __anext__(self) -> Buffer: ...
+
+    async def aclose(self) -> None:
+        """No more is wanted."""
+        ...
+
+
+class ByteStream(Pieces, Protocol):
+    """Verified bytes of a file. ``first`` is the first piece, already read; iterating gives the
+    others. ``origin``: where bytes were fetched from; None: all were in the cache."""
+
+    first: Buffer
+    origin: Origin | None
+
+
+class Names(Protocol):
+    """Snapshots and their entries. Methods raise errors.py's classes; all awaits have deadlines."""
 
     async def snapshot(self, repo: str, rev: str) -> Snapshot:
-        """The commit that ``rev`` (branch, tag, commit or prefix) is now. NotFound."""
+        """The commit that ``rev`` (branch, tag, commit or prefix) is now. Raises: NotFound."""
         ...
 
     async def entry(self, snapshot: Snapshot, path: bytes) -> Entry:
-        """The entry at a path; b"" is the root. NotFound, NotADirectory."""
+        """The entry at a path; b"" is the root. Raises: NotFound, NotADirectory."""
         ...
 
     async def by_ino(self, snapshot: Snapshot, ino: int) -> Entry:
-        """The entry with an inode number. NotFound where nobody looked it up on this node yet."""
+        """The entry with an inode number. Raises: NotFound (never looked up on this node)."""
         ...
 
-    async def lookup(self, snapshot: Snapshot, parent_ino: int, name: bytes) -> Entry:
-        """The child of a directory. NotFound, NotADirectory."""
+    async def file(self, snapshot: Snapshot, path: bytes) -> Entry | SnapshotFile:
+        """The file at a path, or an entry that is no file. Raises: NotFound, NotADirectory."""
+        ...
+
+    async def file_by_ino(self, snapshot: Snapshot, ino: int) -> Entry | SnapshotFile:
+        """The file with an inode number, or an entry that is no file. Raises: NotFound."""
+        ...
+
+    async def lookup(self, snapshot: Snapshot, parent: int, name: bytes) -> Entry:
+        """The child of a directory. Raises: NotFound, NotADirectory."""
         ...
 
     async def children(
         self, snapshot: Snapshot, ino: int, *, after: bytes = b"", limit: int
     ) -> Page:
-        """Children whose names sort after ``after``, at most ``limit``. NotADirectory."""
+        """Children whose names sort after ``after``, at most ``limit``. Raises: NotADirectory."""
         ...
 
-    def read(
-        self, snapshot: Snapshot, entry: Entry, first: int, size_bytes: int
-    ) -> AsyncIterator[Buffer]:
-        """The bytes [first, first + size_bytes) of a file, verified, in pieces.
 
-        The range must lie within the file. Unavailable, Corrupt.
+class Files(Protocol):
+    """The bytes of files."""
+
+    async def open(self, file: SnapshotFile, first: int, size_bytes: int) -> ByteStream:
+        """Begins to read the bytes [first, first + size_bytes). The stream must be closed.
+
+        Raises: InvalidInput (outside the file), Unavailable, Corrupt.
         """
         ...
 
-    def content_id(self, snapshot: Snapshot, entry: Entry) -> bytes:
-        """What names a file's bytes by what is verified: where it is equal, they are. NotFound."""
+    def hit(self, content_id: bytes, first: int, size_bytes: int) -> Extent | None:
+        """Where a range lies in one cache file, if all of it does and that is known without
+        waiting. The extent is good until control goes back to the event loop.
+        """
         ...
 
-    def hit(self, content: bytes, first: int, size_bytes: int) -> Extent | None:
-        """Where a range of the file with a content id lies in one cache file, if all of it does
-        and that is known without waiting.
 
-        The extent is good until control goes back to the event loop.
-        """
+class Node(Protocol):
+    """One node, as the HTTP side sees it. ``cache_control`` is None without a cache."""
+
+    @property
+    def names(self) -> Names:
+        """Snapshots and entries."""
+        ...
+
+    @property
+    def files(self) -> Files:
+        """Bytes of files."""
+        ...
+
+    @property
+    def cache_control(self) -> CacheControl | None:
+        """Warming, pins and eviction."""
         ...
 
     def cache_place(self) -> CachePlace | None:
@@ -77,11 +130,6 @@ class Node(Protocol):
 
     def used(self, report: Used) -> None:
         """What a program of this machine read from the cache's files by itself."""
-        ...
-
-    @property
-    def cache_control(self) -> CacheControl | None:
-        """Warming, pins and eviction; None where there is no cache to look after."""
         ...
 
     async def look(self) -> None:

@@ -160,7 +160,7 @@ class _Group(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     packs: bytes = b""  # 32 bytes each; number 0 is the pack that holds the tree, 1 the first here
     runs: list[int] = []  # of files: (pack, first less the end of this pack's last run, chunks)
     tree_runs: list[int] = []  # the same, of directories
-    counts: list[int] = []  # of chunks, where a tag says _MANY
+    counts: list[int] = []  # of chunks, if the tag is _MANY
     parts: list[int] = []  # sizes of an entry's segments but the last, where it has several
     targets: list[bytes] = []  # of symlinks
 

@@ -93,7 +93,7 @@ class FileRow(NamedTuple):
     """A slab or flat file.
 
     ``boot``: the boot id during which bytes were last written that are not known to be on disk;
-    DURABLE where there are none. ``content``: the dataset file's content id, zeros for a slab.
+    DURABLE if there are none. ``content``: the dataset file's content id, zeros for a slab.
     ``size_bytes``: of the dataset file; of a slab the end of its last indexed chunk.
     """
 

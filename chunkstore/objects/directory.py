@@ -1,6 +1,6 @@
 """Objects as files below a directory, on any local or shared POSIX file system.
 
-An object is written under a temporary name in ``ROOT/.put/`` and then renamed (or linked, where
+An object is written under a temporary name in ``ROOT/.put/`` and then renamed (or linked, if
 of many writers one may win), so it is seen whole or not at all. Symbolic links are not followed.
 """
 

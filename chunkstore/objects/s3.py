@@ -25,12 +25,12 @@ from lodefs.chunkstore.errors import (
 from lodefs.chunkstore.objects.interface import ObjectInfo, Part, check_key, check_prefix
 from lodefs.chunkstore.objects.s3_boto import (
     CHECK,
-    InThread,
     S3Options,
+    ThreadTransfer,
     closer,
     is_answer,
     open_client,
-    quick_reads,
+    range_reader_of,
     translated,
 )
 from lodefs.chunkstore.objects.s3_errors import NoSuchKey, PastTheEnd, refusal_of
@@ -56,27 +56,27 @@ class S3Objects:
         self._bucket = bucket
         self._base = f"{prefix}/" if prefix else ""
         self._watchdog = Watchdog(options.transfer_timeout_s)
-        self._current = InThread()
+        self._current = ThreadTransfer()
         self._client = open_client(options, self._current)
         self._options = options
         self._is_reached = False  # True once anything answers, be it with an error
-        self._quick: RangeReader | None = None
-        self._is_quick_fit = True  # until boto3 succeeds after a quick read failed
+        self._range_reader: RangeReader | None = None
+        self._is_range_reader_fit = True  # until boto3 succeeds after a range read failed
         self._learning = threading.Lock()  # of the two
 
     def get(self, key: str, *, offset: int = 0, size: int, if_match: str | None = None) -> Part:
         if size == 0:
             return self._nothing_of(key, if_match)
         size_bytes = -offset if offset < 0 else size
-        quick = self._quick
-        if quick is not None and size_bytes <= SIZE_BYTES_MAX:
+        reader = self._range_reader
+        if reader is not None and size_bytes <= SIZE_BYTES_MAX:
             try:
-                part = self._get_quickly(quick, key, offset, size_bytes, if_match)
+                part = self._get_quickly(reader, key, offset, size_bytes, if_match)
             except PastTheEnd:
                 return self._nothing_of(key, if_match)
             if part is None:
                 part = self._get(key, offset, size_bytes, if_match)
-                self._unlearn(quick)
+                self._drop_range_reader(reader)
         else:
             part = self._get(key, offset, size_bytes, if_match)
         if len(part.data) > size:
@@ -84,14 +84,14 @@ class S3Objects:
         return part
 
     def _get_quickly(
-        self, quick: RangeReader, key: str, offset: int, size_bytes: int, if_match: str | None
+        self, reader: RangeReader, key: str, offset: int, size_bytes: int, if_match: str | None
     ) -> Part | None:
         """A part without boto3; None if it has to be asked."""
         wanted = _range(offset, size_bytes)
         with self._operation("read", key) as transfer:
             what = f"cannot read {key} in {self.url}"
             try:
-                answer = quick.get(
+                answer = reader.get(
                     check_key(key),
                     wanted,
                     size_bytes,
@@ -111,13 +111,15 @@ class S3Objects:
     def _learn(self, key: str) -> None:
         """Makes ranged reads bypass boto3 from now on, if possible, as it has read ``key``."""
         with self._learning:
-            if self._quick is None and self._is_quick_fit:
-                self._quick = quick_reads(self._client, self._current, key, self._options)
+            if self._range_reader is None and self._is_range_reader_fit:
+                self._range_reader = range_reader_of(
+                    self._client, self._current, key, self._options
+                )
 
-    def _unlearn(self, quick: RangeReader) -> None:
+    def _drop_range_reader(self, reader: RangeReader) -> None:
         with self._learning:
-            self._is_quick_fit, self._quick = False, None
-        quick.close()
+            self._is_range_reader_fit, self._range_reader = False, None
+        reader.close()
 
     def _get(self, key: str, offset: int, size_bytes: int, if_match: str | None) -> Part:
         """A part through boto3: of an answer with more than ``size_bytes`` no more is read."""
@@ -134,7 +136,7 @@ class S3Objects:
                     data = body.read(size_bytes + 1)  # one more shows excess
                 part = Part(data, _object_size_bytes(answer, len(data)), answer["ETag"])
                 _check_part(part, what, answer, size_bytes, wanted=wanted, if_match=if_match)
-                if _is_partial(answer) and self._quick is None:
+                if _is_partial(answer) and self._range_reader is None:
                     self._learn(key)
         except PastTheEnd:
             return self._nothing_of(key, if_match)
@@ -166,8 +168,8 @@ class S3Objects:
             self._client.delete_object(**self._named(key))
 
     def close(self) -> None:
-        if self._quick is not None:
-            self._quick.close()
+        if self._range_reader is not None:
+            self._range_reader.close()
         self._client.close()
         self._watchdog.close()
 

@@ -37,7 +37,7 @@ class S3Options:
     first_timeout_s: float | None = None  # the same, until anything answers; None: the same
 
 
-class InThread(threading.local):
+class ThreadTransfer(threading.local):
     """What one thread asks S3 just now."""
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class InThread(threading.local):
         self.request: tuple[str, Mapping[str, str]] = ("", {})  # URL and headers of the last GET
 
 
-def open_client(options: S3Options, current: InThread) -> Any:
+def open_client(options: S3Options, current: ThreadTransfer) -> Any:
     """A client of boto3 that repeats nothing. Raises: InvalidInput for an endpoint or region that
     is none."""
     import boto3
@@ -94,7 +94,7 @@ def _text(value: str | bytes) -> str:
     return value if isinstance(value, str) else value.decode("latin-1")
 
 
-def _watch_connections(client: Any, current: InThread) -> None:
+def _watch_connections(client: Any, current: ThreadTransfer) -> None:
     """Lets a thread's transfer close the connection it uses, from the moment it sends on it."""
     from botocore.awsrequest import (
         AWSHTTPConnection,
@@ -206,7 +206,9 @@ def translated(error: Exception, what: str, bucket: str) -> Exception:
     return error
 
 
-def quick_reads(client: Any, current: InThread, key: str, options: S3Options) -> RangeReader | None:
+def range_reader_of(
+    client: Any, current: ThreadTransfer, key: str, options: S3Options
+) -> RangeReader | None:
     """Reads like the one that boto3 has just made for ``key``, if they can be made so."""
     url, headers = current.request
     model = request_template(url, headers, key)

@@ -9,7 +9,7 @@ from concurrent.futures import Executor
 from pathlib import Path
 
 from lodefs.chunkstore.format.tree import Entry, Kind
-from lodefs.chunkstore.pull.target import STATE_DIR, DirectoryHandles, holds, translated
+from lodefs.chunkstore.pull.target import STATE_DIR, DirectoryHandles, has_content, translated
 from lodefs.chunkstore.repo.pack_reader import PackReader
 from lodefs.chunkstore.repo.tree_walk import Directory, join, scan
 
@@ -94,7 +94,7 @@ def _of_share(path: bytes, children: Sequence[Entry], fd: int) -> bytes | None:
 
 def _is_alike(place: bytes, entry: Entry, handles: DirectoryHandles) -> bool:
     if entry.kind is Kind.FILE:
-        return holds(place, entry, handles)
+        return has_content(place, entry, handles)
     parent, _, name = place.rpartition(b"/")
     if entry.kind is Kind.SYMLINK:
         return os.readlink(name, dir_fd=handles.directory(parent)) == entry.target

@@ -28,7 +28,7 @@ from lodefs.chunkstore.pull.target import (
     STATE_DIR,
     DirectoryHandles,
     PullTarget,
-    holds,
+    has_content,
     open_target,
     translated,
 )
@@ -239,7 +239,7 @@ class _Pull:
         missing = []
         with DirectoryHandles(self._target.fd) as handles:
             for file in files:
-                if holds(file.path, file.entry, handles):
+                if has_content(file.path, file.entry, handles):
                     self._count(file.left_bytes, 0, 1)
                 else:
                     missing.append(file)

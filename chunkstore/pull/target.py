@@ -162,7 +162,7 @@ class DirectoryHandles:
         return fd
 
 
-def holds(path: bytes, entry: Entry, handles: DirectoryHandles) -> bool:
+def has_content(path: bytes, entry: Entry, handles: DirectoryHandles) -> bool:
     """Whether a file is in its place, with these very bytes (all are read)."""
     parent, _, name = path.rpartition(b"/")
     try:

@@ -11,9 +11,9 @@ from lodefs.chunkstore.push.fragmentation import (
     UNKNOWN,
     Layout,
     Run,
-    choose,
-    follow,
+    chunks_to_store,
     join_runs,
+    longest_runs,
     place_all,
 )
 from lodefs.chunkstore.push.pack_writer import FRESH, Placement
@@ -36,7 +36,7 @@ class Deduplicator:
         self._index = placement.index
         self._packer = placement.packer
         self._fresh = placement.fresh
-        self._promised = FRESH  # the place of the next chunk that is wanted
+        self._next_place = FRESH  # the place of the next chunk that is wanted
         self._wanted: deque[list[CutChunk]] = deque()  # of units whose bytes have not come
         self._partial: dict[int, tuple[Layout, list[Run]]] = {}  # files in several parts, by token
         self.files_read = 0
@@ -71,7 +71,7 @@ class Deduplicator:
             self._wanted.popleft(), stored, strict=True
         ):
             add(chunk_id, codec, data, raw_size_bytes)
-        self._tree.settle()
+        self._tree.advance()
 
     def _decide_one(self, file: CutFile, known: dict[bytes, int], new: list[CutChunk]) -> bool:
         """As _decide, of a beginning that is one chunk."""
@@ -82,8 +82,8 @@ class Deduplicator:
             place = known.get(chunk_id, UNKNOWN)
         is_new = place == UNKNOWN
         if is_new:
-            place = self._fresh[chunk_id] = self._promised
-            self._promised += 1
+            place = self._fresh[chunk_id] = self._next_place
+            self._next_place += 1
             self.new_bytes += size_bytes
             new.append(chunk)
         self._decided(file, [Run(place, 1, size_bytes)], Layout(1, 0, place + 1), size_bytes)
@@ -101,11 +101,11 @@ class Deduplicator:
                 known.get(chunk.id, UNKNOWN) if place == UNKNOWN else place
                 for chunk, place in zip(chunks, places, strict=True)
             ]
-        promised = self._promised
-        flags = choose(places, layout, promised)
+        promised = self._next_place
+        flags = chunks_to_store(places, layout, promised)
         if sum(flags) > places.count(UNKNOWN):  # some would be stored again
             places = self._as_stored(chunks, places, layout)
-            flags = choose(places, layout, promised, sum(map(begins_pack, places)))
+            flags = chunks_to_store(places, layout, promised, sum(map(begins_pack, places)))
         sizes = [chunk.raw_size_bytes for chunk in chunks]
         runs, layout = place_all(places, sizes, flags, promised, layout)
         for chunk, is_wanted in zip(chunks, flags, strict=True):
@@ -114,7 +114,7 @@ class Deduplicator:
                 promised += 1
                 self.new_bytes += chunk.raw_size_bytes
                 new.append(chunk)
-        self._promised = promised
+        self._next_place = promised
         self._decided(file, join_runs(before, runs) if before else runs, layout, sum(sizes))
         return flags
 
@@ -129,7 +129,7 @@ class Deduplicator:
             {*known.get(chunk.id, ()), *([] if place == UNKNOWN else [place])}
             for chunk, place in zip(chunks, places, strict=True)
         ]
-        return follow(options, layout)
+        return longest_runs(options, layout)
 
     def _decided(self, file: CutFile, runs: list[Run], layout: Layout, size_bytes: int) -> None:
         """Where a file, or what came of it so far, lies. ``size_bytes``: of its last part."""

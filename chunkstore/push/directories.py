@@ -98,7 +98,7 @@ class DirectoryNode:
         self.scanned_ns = directory.scanned_ns
         self.signature = b""
         self.state: DirectoryState | None = None  # as remembered, if its files are unchanged
-        self.old: _OldFiles | None = None  # some of its files are unchanged
+        self.old: _UnchangedFiles | None = None  # some of its files are unchanged
         self.read: _ReadFiles | None = None  # some of its files are read
         self.children: list[HashedDirectory] = []  # those that are done
         self.waiting = 1  # for files, directories, and the scan to go past it
@@ -107,7 +107,7 @@ class DirectoryNode:
         self.files = b""  # the tree of its files, when it is done
 
 
-class _OldFiles:
+class _UnchangedFiles:
     """The remembered files of a directory; ``numbers`` says which of them each file is, or -1."""
 
     __slots__ = ("details", "entries", "numbers")
@@ -118,7 +118,7 @@ class _OldFiles:
         self.numbers = array("q", [-1]) * len(columns.names)
 
     @classmethod
-    def match(cls, columns: Columns, details: DirectoryDetails) -> _OldFiles:
+    def match(cls, columns: Columns, details: DirectoryDetails) -> _UnchangedFiles:
         """Which of the scanned files are as they were."""
         old = cls(columns, details)
         rows = len(old.entries)
@@ -233,7 +233,7 @@ class PushTree:
             columns.sizes[n] = stat.size_bytes
         self._release(node)
 
-    def settle(self) -> None:
+    def advance(self) -> None:
         """Chunks went into packs, or packs into the store: looks for what can go on."""
         sealed, uploaded = self.placement.sealed, self.placement.uploaded
         if sealed > self._settled:
@@ -261,13 +261,13 @@ class PushTree:
 
     def finish(self) -> None:
         """All chunks are in packs: goes on with all directories."""
-        self.settle()
+        self.advance()
         while self._sealed:
             self._go_on()
 
     def remember(self, rows_max: int = ALL) -> None:
         """Writes rows of directories whose chunks are in the store."""
-        self.settle()
+        self.advance()
         rows, self._stored = self._stored[:rows_max], self._stored[rows_max:]
         if rows:
             self._stored_bytes -= sum(map(_size_of, rows))
@@ -293,7 +293,7 @@ class PushTree:
             elif columns.names:
                 details = self.memory.details(key)
                 if details is not None and details.stats:
-                    node.old = _OldFiles.match(columns, details)
+                    node.old = _UnchangedFiles.match(columns, details)
         return node
 
     def _leave(self, depth: int) -> None:

@@ -38,7 +38,9 @@ class Layout(NamedTuple):
     end: int = UNKNOWN  # the place that would follow the last chunk
 
 
-def choose(places: Sequence[int], layout: Layout, fresh: int, breaks_free: int = 0) -> list[bool]:
+def chunks_to_store(
+    places: Sequence[int], layout: Layout, fresh: int, breaks_free: int = 0
+) -> list[bool]:
     """Which chunks of a file's next part to store: True if it is new, or stored again.
 
     ``places``: where each chunk is, or UNKNOWN. ``fresh``: the place of the first chunk that would
@@ -63,7 +65,7 @@ def choose(places: Sequence[int], layout: Layout, fresh: int, breaks_free: int =
                 wanted[first : first + length] = [True] * length
 
 
-def follow(options: Sequence[Collection[int]], layout: Layout) -> list[int]:
+def longest_runs(options: Sequence[Collection[int]], layout: Layout) -> list[int]:
     """Of the places that each chunk of a file's next part has, those that make the fewest runs;
     UNKNOWN for a chunk without any."""
     ahead: dict[int, int] = {}  # how many chunks lie in a row from that place on

@@ -29,7 +29,7 @@ class PacksLost(Corrupt):
         self.packs = packs
 
 
-def absent(objects: ObjectStore, pack_ids: Collection[PackId]) -> set[PackId]:
+def missing_packs(objects: ObjectStore, pack_ids: Collection[PackId]) -> set[PackId]:
     """Those of the packs that are not in the store: a HEAD for each, several at once."""
     if not pack_ids:
         return set()
@@ -37,7 +37,7 @@ def absent(objects: ObjectStore, pack_ids: Collection[PackId]) -> set[PackId]:
         return _failing(executor, partial(_is_there, objects), pack_ids)
 
 
-def lost_below(objects: ObjectStore, root: Entry, own: Collection[PackId]) -> set[PackId]:
+def missing_below(objects: ObjectStore, root: Entry, own: Collection[PackId]) -> set[PackId]:
     """Packs that a directory's tree, or one below it, names and that are missing, cut off, or hold
     no such tree: reads all trees, and the index of each pack but ``own``.
 

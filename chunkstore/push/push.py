@@ -38,7 +38,7 @@ from lodefs.chunkstore.push.changes import (
 )
 from lodefs.chunkstore.push.deduplicator import Deduplicator
 from lodefs.chunkstore.push.directories import HashedDirectory, PushTree
-from lodefs.chunkstore.push.pack_check import PacksLost, absent, lost_below
+from lodefs.chunkstore.push.pack_check import PacksLost, missing_below, missing_packs
 from lodefs.chunkstore.push.pack_writer import TREE_PACK_SIZES_BYTES, Placement, Uploader
 from lodefs.chunkstore.push.proof import has_same_chunks
 from lodefs.chunkstore.push.push_index import IndexBroken, PushIndex, TreePlace
@@ -164,7 +164,7 @@ def push(
             if is_broken:
                 raise
             is_broken = True
-            PushIndex.put_aside(options.index_dir, store.settings.store_id, error)
+            PushIndex.set_aside(options.index_dir, store.settings.store_id, error)
         except PacksLost as error:
             if error.packs <= lost:
                 raise
@@ -189,7 +189,7 @@ def _try(job: _PushJob, lost: Collection[PackId]) -> PushResult:
     uploader = Uploader(store.objects, job.progress, prepare, lost=lost)
     try:
         if lost:
-            index.learn(store.objects)  # of a new index too: shards still list what is lost
+            index.load_shards(store.objects)  # of a new index too: shards still list what is lost
             index.forget_packs(lost)
         run = _Push(job, root_fd, index, uploader)
         try:
@@ -300,7 +300,7 @@ class _Push:
         """Brings the index up to date before it is relied on: what others pushed, and that the
         store is not an older one, restored from a backup."""
         if not self._has_learned:
-            self._index.learn(self._store.objects)
+            self._index.load_shards(self._store.objects)
             self._has_learned = True
 
     def _store_trees(self, root: HashedDirectory) -> Entry:
@@ -346,9 +346,11 @@ class _Push:
         those whose chunks it has just decided to use again, or of all that are named."""
         index, objects = self._index, self._store.objects
         if self._options.check_packs:
-            lost = self._phase("checking packs", lambda: lost_below(objects, root, index.added()))
+            lost = self._phase(
+                "checking packs", lambda: missing_below(objects, root, index.added())
+            )
         elif reused := index.reused():
-            lost = self._phase("committing", lambda: absent(objects, reused))
+            lost = self._phase("committing", lambda: missing_packs(objects, reused))
         else:
             return
         if lost:

@@ -80,7 +80,7 @@ _log = logging.getLogger(__name__)
 
 
 class IndexBroken(Corrupt):
-    """The index file cannot be used; PushIndex.put_aside makes room for a new one."""
+    """The index file cannot be used; PushIndex.set_aside makes room for a new one."""
 
 
 class TreePlace(NamedTuple):
@@ -166,7 +166,7 @@ class PushIndex:
             raise IndexBroken(f"{self.path} is an index of format {version}")
 
     @staticmethod
-    def put_aside(directory: Path, store_id: str, why: IndexBroken) -> None:
+    def set_aside(directory: Path, store_id: str, why: IndexBroken) -> None:
         """Renames an index that cannot be used, so that the next one is new; the log says why."""
         path = directory / f"{store_id}.sqlite"
         aside = path.with_suffix(".broken")
@@ -310,7 +310,7 @@ class PushIndex:
             rows = [(pack_number(pack.pack_id),) for pack in packs]
             db.executemany("DELETE FROM unpublished WHERE pack = ?", rows)
 
-    def learn(self, objects: ObjectStore, *, threads: int = 8) -> None:
+    def load_shards(self, objects: ObjectStore, *, threads: int = 8) -> None:
         """Reads the index shards of the store that are not known yet, several at once.
 
         A damaged shard is left out, which costs only space: its chunks may be stored again.

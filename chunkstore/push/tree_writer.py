@@ -24,9 +24,9 @@ from lodefs.chunkstore.push.fragmentation import (
     UNKNOWN,
     Layout,
     Run,
-    choose,
-    follow,
+    chunks_to_store,
     join,
+    longest_runs,
     place_all,
 )
 from lodefs.chunkstore.push.pack_writer import FRESH, Placement
@@ -179,8 +179,8 @@ class TreeWriter:
         if pack is not None:
             segment = self.placement.index.segment
             options = [{p for p in few if segment(Run(p, 1, 1)).pack == pack} for few in options]
-        places = follow(options, Layout())
-        if UNKNOWN in places or any(choose(places, Layout(), FRESH)):
+        places = longest_runs(options, Layout())
+        if UNKNOWN in places or any(chunks_to_store(places, Layout(), FRESH)):
             return None
         sizes, none = [len(piece) for piece in pieces], [False] * len(pieces)
         runs, _ = place_all(places, sizes, none, FRESH, Layout())
@@ -223,7 +223,7 @@ class TreeWriter:
             known = self.placement.index.find(ids)
             places = [known.get(chunk_id, UNKNOWN) for chunk_id in ids]
         fresh = FRESH + self.placement.packer.serial
-        wanted = choose(places, Layout(), fresh)
+        wanted = chunks_to_store(places, Layout(), fresh)
         for piece, chunk_id, is_wanted in zip(pieces, ids, wanted, strict=True):
             if is_wanted:
                 self.placement.packer.add(chunk_id, *compress(piece), len(piece))

@@ -140,7 +140,7 @@ class Store:
         return Refs(self.objects, repo)
 
     def require_repo(self, repo: str) -> None:
-        """Raises: NotFound, with what there is, where a repository has neither commits nor refs."""
+        """Raises: NotFound, which lists what exists, if a repository has no commits and refs."""
         check_repo(repo)
         if self._has(keys.commits(repo)) or self._has(f"{keys.REPOS}{repo}/refs/"):
             return

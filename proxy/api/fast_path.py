@@ -19,7 +19,7 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import NamedTuple
 
-from lodefs.proxy.node import Extent, Node
+from lodefs.proxy.node import Extent, Files
 from lodefs.proxy.runtime.metrics import LATENCY_BOUNDS_S, RequestCounter
 
 ANSWER_SIZE_BYTES_MAX = 1 << 20  # longer answers are streamed by the ordinary path
@@ -52,7 +52,7 @@ class Target(NamedTuple):
     """What a request target is, and the heads of its answers without Date and length."""
 
     repo: str
-    content: bytes  # its content id
+    content_id: bytes
     size_bytes: int
     whole_head: bytes
     part_head: bytes
@@ -115,9 +115,9 @@ class KnownHeaders:
 class FastPath:
     """The table of known targets, and the answering of requests from it. One per server."""
 
-    def __init__(self, node: Node, *, closing: Callable[[], bytes], enabled: bool = True) -> None:
+    def __init__(self, files: Files, *, closing: Callable[[], bytes], enabled: bool = True) -> None:
         """``closing`` gives the last lines of the head of any answer sent now (Server, Date)."""
-        self._node = node
+        self._files = files
         self._closing = closing
         self._enabled = enabled
         self._targets: OrderedDict[bytes, Target] = OrderedDict()
@@ -153,7 +153,7 @@ class FastPath:
             size > BUFFERED_SIZE_BYTES_MAX and self.unsent_connections >= UNSENT_CONNECTIONS_MAX
         ):
             return False
-        extent = self._node.hit(target.content, first, size)
+        extent = self._files.hit(target.content_id, first, size)
         if extent is None:
             return False
         buffered = size if size <= BUFFERED_SIZE_BYTES_MAX else FIRST_PIECE_SIZE_BYTES

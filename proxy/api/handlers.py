@@ -14,7 +14,7 @@ from lodefs.proxy.api.error_responses import failure_answer
 from lodefs.proxy.api.request import Request
 from lodefs.proxy.api.responses import Answer, json_answer, msgpack_answer
 from lodefs.proxy.api.routes import Route
-from lodefs.proxy.node import Node
+from lodefs.proxy.node import Node, SnapshotFile
 from lodefs.proxy.runtime.metrics import Metrics
 
 HEADERS = ("Range", "If-Match", "If-None-Match", "If-Range", "Accept", "Authorization")
@@ -34,6 +34,7 @@ class Handlers:
     ) -> None:
         """``status`` gives the server's own figures for /status."""
         self._node = node
+        self._names = node.names
         self._metrics = metrics
         self._version = version
         self._status = status
@@ -63,40 +64,41 @@ class Handlers:
         return await self._of[route.kind](route, request)
 
     async def _files(self, route: Route, request: Request) -> Answer:
-        snapshot = await self._node.snapshot(route.repo, route.rev)
-        entry = await self._node.entry(snapshot, route.path)
-        if entry.kind != Kind.FILE:
-            raise NotFound(_no_file(route, entry))
+        snapshot = await self._names.snapshot(route.repo, route.rev)
+        file = await self._names.file(snapshot, route.path)
+        if not isinstance(file, SnapshotFile):
+            raise NotFound(_no_file(route, file))
         fixed = snapshot.commit == route.rev
         caching = responses.IMMUTABLE if fixed else responses.REVALIDATE
-        media = responses.content_type(route.path)
-        name = self._node.content_id(snapshot, entry)
-        file = responses.representation(snapshot, entry, name, media, caching)
-        return self._file_answer(file, request, routes.FILES, learn=fixed)
+        headers = responses.file_headers(file, responses.content_type(route.path), caching)
+        return await self._file_answer(file, headers, request, routes.FILES, learn=fixed)
 
     async def _data(self, route: Route, request: Request) -> Answer:
-        snapshot = await self._node.snapshot(route.repo, route.rev)
-        entry = await self._node.by_ino(snapshot, route.ino)
-        if entry.kind != Kind.FILE:
+        snapshot = await self._names.snapshot(route.repo, route.rev)
+        file = await self._names.file_by_ino(snapshot, route.ino)
+        if not isinstance(file, SnapshotFile):
             raise InvalidInput(f"inode {route.ino} is no file and has no data")
-        name = self._node.content_id(snapshot, entry)
-        file = responses.representation(
-            snapshot, entry, name, responses.OCTETS, responses.IMMUTABLE
-        )
-        return self._file_answer(file, request, routes.DATA, learn=True)
+        headers = responses.file_headers(file, responses.OCTETS, responses.IMMUTABLE)
+        return await self._file_answer(file, headers, request, routes.DATA, learn=True)
 
-    def _file_answer(
-        self, file: responses.Representation, request: Request, label: str, *, learn: bool
+    async def _file_answer(
+        self,
+        file: SnapshotFile,
+        headers: responses.Headers,
+        request: Request,
+        label: str,
+        *,
+        learn: bool,
     ) -> Answer:
-        hot = None
+        target = None
         if learn and request.method == "GET":
             counter = self._metrics.counter(label, 200)
-            hot = responses.fast_path_target(file, counter)
-        return responses.file_answer(self._node, file, request, hot)
+            target = responses.fast_path_target(file, headers, counter)
+        return await responses.file_answer(self._node.files, file, headers, request, target)
 
     async def _stat(self, route: Route, _request: Request) -> Answer:
-        snapshot = await self._node.snapshot(route.repo, route.rev)
-        entry = await self._node.entry(snapshot, route.path)
+        snapshot = await self._names.snapshot(route.repo, route.rev)
+        entry = await self._names.entry(snapshot, route.path)
         return json_answer(
             views.stat_view(snapshot, route.rev, route.path, entry),
             headers=_snapshot_headers(snapshot, route.rev),
@@ -104,41 +106,41 @@ class Handlers:
 
     async def _list(self, route: Route, _request: Request) -> Answer:
         after, limit = routes.page_of(route)
-        snapshot = await self._node.snapshot(route.repo, route.rev)
-        entry = await self._node.entry(snapshot, route.path)
+        snapshot = await self._names.snapshot(route.repo, route.rev)
+        entry = await self._names.entry(snapshot, route.path)
         if entry.kind != Kind.DIRECTORY:
             raise NotADirectory(f"{_shown(route)} is not a directory: /stat/ shows what it is")
-        page = await self._node.children(snapshot, entry.ino, after=after, limit=limit)
+        page = await self._names.children(snapshot, entry.ino, after=after, limit=limit)
         view = views.list_view(snapshot, route.rev, route.path, page, limit)
         return json_answer(view, headers=_snapshot_headers(snapshot, route.rev))
 
     async def _snapshots(self, route: Route, request: Request) -> Answer:
-        snapshot = await self._node.snapshot(route.repo, route.rev)
+        snapshot = await self._names.snapshot(route.repo, route.rev)
         headers = [*_snapshot_headers(snapshot, route.rev), ("Vary", "Accept")]
         if wire.MSGPACK in request.headers.get("Accept", ""):
             return msgpack_answer(snapshot, headers)
         return json_answer(views.snapshot_view(snapshot), headers=headers)
 
     async def _entry(self, route: Route, _request: Request) -> Answer:
-        snapshot = await self._node.snapshot(route.repo, route.rev)
-        return msgpack_answer(await self._node.by_ino(snapshot, route.ino))
+        snapshot = await self._names.snapshot(route.repo, route.rev)
+        return msgpack_answer(await self._names.by_ino(snapshot, route.ino))
 
     async def _children(self, route: Route, _request: Request) -> Answer:
         after, limit = routes.page_of(route)
-        snapshot = await self._node.snapshot(route.repo, route.rev)
+        snapshot = await self._names.snapshot(route.repo, route.rev)
         return msgpack_answer(
-            await self._node.children(snapshot, route.ino, after=after, limit=limit)
+            await self._names.children(snapshot, route.ino, after=after, limit=limit)
         )
 
     async def _lookup(self, route: Route, _request: Request) -> Answer:
         name = routes.checked_name(route.query.get("name", b""))
         if not name:
             raise InvalidInput("the query parameter 'name' is missing")
-        snapshot = await self._node.snapshot(route.repo, route.rev)
+        snapshot = await self._names.snapshot(route.repo, route.rev)
         try:
-            return msgpack_answer(await self._node.lookup(snapshot, route.ino, name))
+            return msgpack_answer(await self._names.lookup(snapshot, route.ino, name))
         except NotFound as error:
-            await self._node.by_ino(snapshot, route.ino)
+            await self._names.by_ino(snapshot, route.ino)
             # Only where the directory is known is it sure that it has no such name. The commit's
             # id says so, and a mount may remember it.
             return failure_answer(error, headers=[(wire.COMMIT_HEADER, snapshot.commit)])

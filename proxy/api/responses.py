@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import mimetypes
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import NamedTuple
 
 import msgspec
 
@@ -18,7 +18,7 @@ from lodefs.proxy.api.conditions import Outcome, evaluate, range_applies
 from lodefs.proxy.api.fast_path import Target
 from lodefs.proxy.api.ranges import ByteRange, Unsatisfiable
 from lodefs.proxy.api.request import Request
-from lodefs.proxy.node import Node
+from lodefs.proxy.node import Files, Pieces, SnapshotFile
 from lodefs.proxy.runtime.metrics import RequestCounter
 
 SERVER = ("Server", "lodefs")
@@ -33,17 +33,20 @@ Headers = list[tuple[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One answer. The body is ``body``, or ``pieces`` of ``size_bytes`` in all where given.
+    """One answer. The body is ``body``, or if there are ``pieces``: ``first`` and these,
+    ``size_bytes`` in all, fetched from ``origin`` (None: all were in the cache).
 
-    ``hot`` is what the fast path may answer by itself from now on, for the same target.
+    ``target``: what the fast path may answer by itself from now on.
     """
 
     status: int
     headers: Headers = field(default_factory=list)
     body: bytes = b""
-    pieces: AsyncIterator[Buffer] | None = None
+    pieces: Pieces | None = None
     size_bytes: int = 0
-    hot: Target | None = None
+    first: Buffer = b""
+    origin: wire.Origin | None = None
+    target: Target | None = None
     close: bool = False
 
 
@@ -66,45 +69,32 @@ def content_type(path: bytes) -> str:
     return OCTETS if found is None or encoding is not None else found
 
 
-class Representation(NamedTuple):
-    """A file as HTTP shows it (RFC 9110, 3.2): its entry and content id, and the headers that
-    every answer about it has, whatever the range."""
-
-    snapshot: wire.Snapshot
-    entry: wire.Node
-    content: bytes
-    headers: Headers
-
-
-def representation(
-    snapshot: wire.Snapshot, entry: wire.Node, content: bytes, media: str, caching: str
-) -> Representation:
-    """A file with its content id, its media type, and what caches may do with it."""
-    headers = [
+def file_headers(file: SnapshotFile, media: str, caching: str) -> Headers:
+    """The headers that every answer about a file has, whatever the range; ``caching``: what
+    caches may do with it."""
+    return [
         ("Content-Type", media),
-        ("ETag", _etag(content)),
-        (wire.COMMIT_HEADER, snapshot.commit),
-        (wire.DIGEST_HEADER, entry.digest.hex()),
+        ("ETag", _etag(file)),
+        (wire.COMMIT_HEADER, file.snapshot.commit),
+        (wire.DIGEST_HEADER, file.entry.digest.hex()),
         ("Cache-Control", caching),
         ("Accept-Ranges", "bytes"),
     ]
-    return Representation(snapshot, entry, content, headers)
 
 
-def _etag(content: bytes) -> str:
+def _etag(file: SnapshotFile) -> str:
     """A strong validator cannot be the digest, which is what a pusher claims."""
-    return f'"{content.hex()}"'
+    return f'"{file.content_id.hex()}"'
 
 
-def fast_path_target(file: Representation, counter: RequestCounter) -> Target:
+def fast_path_target(file: SnapshotFile, headers: Headers, counter: RequestCounter) -> Target:
     """What the fast path needs to answer for a file as ``file_answer`` would."""
-    snapshot, entry, _, headers = file
-    length = ("Content-Length", str(entry.size_bytes))
+    size_bytes = file.entry.size_bytes
     return Target(
-        repo=snapshot.repo,
-        content=file.content,
-        size_bytes=entry.size_bytes,
-        whole_head=_head(200, [*headers, length]),
+        repo=file.snapshot.repo,
+        content_id=file.content_id,
+        size_bytes=size_bytes,
+        whole_head=_head(200, [*headers, ("Content-Length", str(size_bytes))]),
         part_head=_head(206, headers),
         counter=counter,
     )
@@ -116,14 +106,20 @@ def _head(status: int, headers: Headers) -> bytes:
     return "".join(f"{line}\r\n" for line in lines).encode("latin-1")
 
 
-def file_answer(
-    node: Node, file: Representation, request: Request, hot: Target | None = None
+async def file_answer(
+    files: Files,
+    file: SnapshotFile,
+    headers: Headers,
+    request: Request,
+    target: Target | None = None,
 ) -> Answer:
-    """The answer to a GET (or, without a body, a HEAD) of a file: 200, 206, 304, 412 or 416."""
-    snapshot, entry, _, headers = file
+    """The answer to a GET (or, without a body, a HEAD) of a file: 200, 206, 304, 412 or 416.
+
+    Its first piece has been read. Raises: the errors of reading.
+    """
     asked, with_body = request.headers, request.method == "GET"
-    etag = _etag(file.content)
-    total = entry.size_bytes
+    etag = _etag(file)
+    total = file.entry.size_bytes
     outcome = evaluate(asked, etag)
     if outcome is Outcome.NOT_MODIFIED:
         return Answer(304, [pair for pair in headers if pair[0] != "Content-Type"])
@@ -137,22 +133,33 @@ def file_answer(
         extra = [("Content-Range", f"bytes */{total}"), ("ETag", etag)]
         return json_answer(failure, status=416, headers=extra)
     if selection is not None and len(selection) > 1:
-        return _multipart(node, file, selection)
+        return _multipart(files, file, headers, selection)
     one = selection[0] if selection else ByteRange(0, total)
     extra = [("Content-Length", str(one.size_bytes))]
     if selection:
         extra.append(("Content-Range", one.content_range(total)))
-    pieces = node.read(snapshot, entry, *one) if one.size_bytes and with_body else None
-    status = 206 if selection else 200
-    return Answer(status, [*headers, *extra], b"", pieces, one.size_bytes, hot)
+    status, headers = (206 if selection else 200), [*headers, *extra]
+    if not one.size_bytes or not with_body:
+        return Answer(status, headers, size_bytes=one.size_bytes, target=target)
+    stream = await files.open(file, *one)
+    return Answer(
+        status,
+        headers,
+        pieces=stream,
+        first=stream.first,
+        size_bytes=one.size_bytes,
+        origin=stream.origin,
+        target=target,
+    )
 
 
-def _multipart(node: Node, file: Representation, selection: list[ByteRange]) -> Answer:
+def _multipart(
+    files: Files, file: SnapshotFile, headers: Headers, selection: list[ByteRange]
+) -> Answer:
     """Several ranges as multipart/byteranges (RFC 9110, 14.6)."""
-    snapshot, entry, _, headers = file
-    total = entry.size_bytes
+    total = file.entry.size_bytes
     media = dict(headers)["Content-Type"]
-    boundary = digest_of(file.content + repr(selection).encode()).hex()[:40]
+    boundary = digest_of(file.content_id + repr(selection).encode()).hex()[:40]
     heads = [
         (
             f"--{boundary}\r\nContent-Type: {media}\r\n"
@@ -164,23 +171,20 @@ def _multipart(node: Node, file: Representation, selection: list[ByteRange]) -> 
     size = sum(len(head) + one.size_bytes + 2 for head, one in zip(heads, selection, strict=True))
     size += len(end)
 
-    async def pieces() -> AsyncIterator[Buffer]:
-        for head, one in zip(heads, selection, strict=True):
-            yield head
-            part = node.read(snapshot, entry, *one)
-            try:
-                async for piece in part:
+    async def pieces() -> AsyncGenerator[Buffer, None]:
+        for n, (head, one) in enumerate(zip(heads, selection, strict=True)):
+            if n:
+                yield head
+            async with aclosing(await files.open(file, *one)) as stream:
+                yield stream.first
+                async for piece in stream:
                     yield piece
-            finally:
-                if isinstance(part, AsyncGenerator):
-                    await part.aclose()
             yield b"\r\n"
         yield end
 
-    kept = [pair for pair in headers if pair[0] != "Content-Type"]
     own = [
         ("Content-Type", f"multipart/byteranges; boundary={boundary}"),
-        *kept,
+        *(pair for pair in headers if pair[0] != "Content-Type"),
         ("Content-Length", str(size)),
     ]
-    return Answer(206, own, b"", pieces(), size)
+    return Answer(206, own, pieces=pieces(), first=heads[0], size_bytes=size)

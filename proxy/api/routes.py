@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass, field
 from urllib.parse import unquote_to_bytes
 
-from lodefs.chunkstore.errors import InvalidInput, NotFound
+from lodefs.chunkstore.errors import InvalidInput, LodefsError, NotFound
 from lodefs.chunkstore.format import names
 from lodefs.chunkstore.nodeapi import cache_control, wire
 
@@ -18,6 +18,7 @@ NODE, CHILDREN, LOOKUP, DATA = "node", "children", "lookup", "data"
 HEALTHZ, READYZ, METRICS, STATUS, OPENAPI = "healthz", "readyz", "metrics", "status", "openapi"
 CACHE, CACHE_USED = "cache", "cache-used"  # on the Unix socket only
 WARM, WARM_JOB, PINS, EVICT = "warm", "warm-job", "pins", "evict"  # there, too
+PEER_WARM, PEER_WARM_JOB = "peer-warm", "peer-warm-job"  # among nodes alone
 OTHER = "other"  # the label of requests that name no route
 
 _PLAIN = {
@@ -33,17 +34,21 @@ _PLAIN = {
     cache_control.EVICT: EVICT,
 }
 _WARM_JOB = f"{cache_control.WARM}/"
+READ_METHODS = ("GET", "HEAD")
+_JOB_METHODS = (*READ_METHODS, "DELETE")
 _METHODS = {
-    wire.CACHE_USED: ("POST",),
-    cache_control.EVICT: ("POST",),
-    cache_control.WARM: ("GET", "HEAD", "POST"),
-    wire.PEER_WARM: ("POST",),
+    CACHE_USED: ("POST",),
+    EVICT: ("POST",),
+    WARM: (*READ_METHODS, "POST"),
+    WARM_JOB: _JOB_METHODS,
+    PEER_WARM: ("POST",),
+    PEER_WARM_JOB: _JOB_METHODS,
 }
 _BODIES = {
-    wire.CACHE_USED: wire.USED_BYTES_MAX,
-    cache_control.EVICT: cache_control.EVICT_BYTES_MAX,
-    cache_control.WARM: cache_control.WARM_BYTES_MAX,
-    wire.PEER_WARM: cache_control.WARM_BYTES_MAX,
+    CACHE_USED: wire.USED_BYTES_MAX,
+    EVICT: cache_control.EVICT_BYTES_MAX,
+    WARM: cache_control.WARM_BYTES_MAX,
+    PEER_WARM: cache_control.WARM_BYTES_MAX,
 }
 _JOB_ID = re.compile(r"[0-9a-f]{16}\Z")
 _TREES = {wire.FILES: FILES, wire.STAT: STAT, wire.LIST: LIST, wire.SNAPSHOTS: SNAPSHOTS}
@@ -57,7 +62,7 @@ PAGE_ENTRIES_DEFAULT = 1000
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """What a request names. ``repo`` is "" where the route is of no repository."""
+    """What a request names. ``repo`` is "" if the route is of no repository."""
 
     kind: str
     repo: str = ""
@@ -65,27 +70,38 @@ class Route:
     path: bytes = b""
     ino: int = 0
     query: dict[str, bytes] = field(default_factory=dict)
+    error: LodefsError | None = None  # why it names nothing that exists
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """The methods that it may have."""
+        return _METHODS.get(self.kind, READ_METHODS)
+
+    @property
+    def body_bytes_max(self) -> int:
+        """How large the body of a request may be; 0 for none."""
+        return _BODIES.get(self.kind, 0)
+
+    @property
+    def is_health(self) -> bool:
+        """Whether every endpoint answers it."""
+        return self.kind in (HEALTHZ, READYZ)
 
 
-READ_METHODS = ("GET", "HEAD")
-
-
-def methods_of(raw_target: str) -> tuple[str, ...]:
-    """The methods that a request target may have: GET and HEAD, but for few."""
-    raw_path = raw_target.partition("?")[0]
-    if raw_path.startswith((_WARM_JOB, f"{wire.PEER_WARM}/")):
-        return (*READ_METHODS, "DELETE")
-    return _METHODS.get(raw_path, READ_METHODS)
-
-
-def body_bytes_max(raw_target: str) -> int:
-    """How large the body of what is posted to a request target may be; 0 where it has none."""
-    return _BODIES.get(raw_target.partition("?")[0], 0)
-
-
-def is_health(raw_target: str) -> bool:
-    """Whether a request target is one that every endpoint answers."""
-    return _PLAIN.get(raw_target.partition("?")[0]) in (HEALTHZ, READYZ)
+def route_of(raw_target: str) -> Route:
+    """As ``parse_route``, but with the error in the route, which still has its methods."""
+    try:
+        return parse_route(raw_target)
+    except LodefsError as error:
+        path = raw_target.partition("?")[0]
+        kind = OTHER
+        if path.startswith(_WARM_JOB):
+            kind = WARM_JOB
+        elif path == wire.PEER_WARM:
+            kind = PEER_WARM
+        elif path.startswith(f"{wire.PEER_WARM}/"):
+            kind = PEER_WARM_JOB
+        return Route(kind, error=error)
 
 
 def parse_route(raw_target: str) -> Route:

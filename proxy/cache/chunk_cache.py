@@ -54,6 +54,14 @@ class NewChunk(NamedTuple):
     offset: int
 
 
+class StoredRun(NamedTuple):
+    """Chunks that lie in a cache file one after another, from an offset on."""
+
+    file: CacheFile
+    offset: int
+    chunks: list[NewChunk]
+
+
 @dataclass(frozen=True, slots=True)
 class Flat:
     """A dataset file that has a flat file of its own."""
@@ -242,28 +250,28 @@ class Cache:
 
     # --- storing
 
-    def store(self, chunks: Sequence[NewChunk], flat: Flat | None) -> CacheFile | None:
-        """Keeps verified chunks in the file given; None where there is no space, or somebody
-        harmed the file that they were to go to: nothing has happened then.
-
-        With ``flat`` they go to their offsets in its flat file, else to a slab one after another.
+    def store(self, chunks: Sequence[NewChunk], flat: Flat | None) -> list[StoredRun]:
+        """Stores verified chunks: with ``flat`` at their offsets in its flat file, else in a slab
+        one after another. Gives where they lie; nothing if there is no space, or if somebody
+        damaged the file that they were to go to: nothing has happened then.
         """
         size_bytes = sum(len(chunk.raw) for chunk in chunks)
         with self._reserved(size_bytes) as fits:
             if not fits:
                 self.on_full()
-                return None
+                return []
             try:
-                with self._target(flat, size_bytes) as (file, runs):
+                with self._target(flat, size_bytes) as (file, runs_of):
                     if damage := file.damage():
                         self.drop(file, damage)
-                        return None
-                    self._write(file, runs(chunks))
+                        return []
+                    runs = runs_of(chunks)
+                    self._write(file, runs)
             except (OSError, LodefsError) as error:
                 self._failed(error)
-                return None
+                return []
         self.meter.add(Counter.FILLED_BYTES, size_bytes)
-        return file
+        return [StoredRun(file, run.offset, run.chunks) for run in runs]
 
     @contextmanager
     def _reserved(self, size_bytes: int) -> Iterator[bool]:

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_left
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from lodefs.chunkstore.errors import Changed, Corrupt
 from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.nodecache import layout as layout
-from lodefs.chunkstore.nodecache.layout import FileKind
 from lodefs.chunkstore.repo.pack_reader import PackIndexVersion, WrongChunk
 from lodefs.chunkstore.types import Buffer
-from lodefs.proxy.cache.cache_file import CacheFile
-from lodefs.proxy.cache.chunk_cache import Cache, Flat, NewChunk, Place
+from lodefs.proxy.cache.chunk_cache import Cache, Flat, NewChunk, Place, StoredRun
+from lodefs.proxy.cache.extents import Run
 from lodefs.proxy.fetch.known_damage import DamagedChunks
 from lodefs.proxy.fetch.pack_indexes import PackIndexes
 from lodefs.proxy.fetch.pack_source import KnownWrongChunk, PackSource
@@ -54,11 +54,13 @@ RawChunks = dict[int, Buffer]  # raw bytes by the chunk's number in the pack
 
 @dataclass(slots=True)
 class Filled:
-    """A unit that has come: chunks that found no space, runs (offset, size) of a dataset file's
-    bytes that lie at their own places in its flat file now, and the raw bytes that were new."""
+    """A unit that has been fetched. ``uncached_chunks`` found no space. ``held_chunks`` are copies
+    of those that the reader who caused the fetch wants at once. ``runs``: where raw bytes of the
+    pack lie in the cache now. ``brought_bytes``: raw bytes that are new in the cache."""
 
-    kept: RawChunks = field(default_factory=dict)
-    runs: list[tuple[CacheFile, int, int]] = field(default_factory=list)
+    uncached_chunks: RawChunks = field(default_factory=dict)
+    held_chunks: RawChunks = field(default_factory=dict)
+    runs: list[Run] = field(default_factory=list)
     brought_bytes: int = 0
 
 
@@ -83,11 +85,17 @@ class CacheFill:
         self._meter = cache.meter
 
     def fill(
-        self, loaded: PackIndexVersion, unit: Unit, begun: OnTransferStarted = lambda _origin: None
+        self,
+        loaded: PackIndexVersion,
+        unit: Unit,
+        on_started: OnTransferStarted = lambda _origin: None,
+        held: range = range(0),
     ) -> Filled:
-        """Brings what is missing of the unit. ``begun``: as of PackSource.
+        """Fetches what is missing of the unit. ``on_started``: as of PackSource. ``held``: the
+        chunks to return copies of.
 
-        WrongChunk (what was wrong was read twice), Corrupt, Unavailable, Denied, DeadlineExceeded.
+        Raises: WrongChunk (what was wrong was read twice), Corrupt, Unavailable, Denied,
+        DeadlineExceeded.
         """
         index = loaded.index
         places = self._cache.find(layout.chunk_keys(index.ids, unit.first, unit.count))
@@ -100,7 +108,9 @@ class CacheFill:
         sizes = index.stored_sizes[unit.first : unit.end]
         for skipped, count in missing_runs(settled, sizes):
             first = unit.first + skipped
-            raws = self.read(loaded, first, count, begun, from_origin=unit.from_origin)
+            raws = self.read(loaded, first, count, on_started, from_origin=unit.from_origin)
+            for n in range(max(first, held.start), min(first + count, held.stop)):
+                filled.held_chunks[n] = bytes(raws[n - first])  # not a view of all that came
             for part in parts:
                 low, high = max(part.first, first), min(part.end, first + count)
                 if low < high:
@@ -135,24 +145,25 @@ class CacheFill:
         filled: Filled,
     ) -> None:
         """Stores those chunks from ``first`` on that are not present."""
-        chunks = _new_chunks(loaded, part, first, raws, present)
+        raw_offsets = loaded.index.raw_offsets
+        shift = part.offset - raw_offsets[part.first]
+        chunks = _new_chunks(loaded, shift, first, raws, present)
         if not chunks:
             return
-        file = self._cache.store(chunks, part.flat)
-        if file is None:
+        stored = self._cache.store(chunks, part.flat)
+        if not stored:
             self._meter.add(Counter.UNCACHED_BYTES, sum(map(len, raws)))
-            filled.kept.update(enumerate(raws, first))
+            filled.uncached_chunks.update(enumerate(raws, first))
             return
         filled.brought_bytes += sum(len(chunk.raw) for chunk in chunks)
-        if file.kind is FileKind.FLAT:
-            filled.runs.extend((file, *run) for run in _runs(chunks))
+        filled.runs.extend(_pack_runs(stored, shift))
 
     def read(
         self,
         loaded: PackIndexVersion,
         first: int,
         count: int,
-        begun: OnTransferStarted = lambda _origin: None,
+        on_started: OnTransferStarted = lambda _origin: None,
         *,
         from_origin: bool = False,
     ) -> list[Buffer]:
@@ -161,7 +172,7 @@ class CacheFill:
         pack_id = loaded.index.pack_id
         source = self._origin if from_origin else self._packs
         try:
-            return source.read(loaded, first, count, begun)
+            return source.read(loaded, first, count, on_started)
         except Changed:
             log.info("pack %s was written again: its index is read again", pack_id.hex())
         except Corrupt as error:
@@ -170,7 +181,7 @@ class CacheFill:
             self._meter.add(Counter.STORE_CORRUPT)
             log.warning("%s sent wrong bytes, they are read again: %s", source.url, error)
         try:
-            return self._origin.read(self._indexes.reload(pack_id), first, count, begun)
+            return self._origin.read(self._indexes.reload(pack_id), first, count, on_started)
         except Corrupt as error:
             self._meter.add(Counter.STORE_CORRUPT)
             bad = error.number if isinstance(error, WrongChunk) else None
@@ -181,33 +192,34 @@ class CacheFill:
 
 
 def _new_chunks(
-    loaded: PackIndexVersion, unit: Unit, first: int, raws: list[Buffer], present: list[bool]
+    loaded: PackIndexVersion, shift: int, first: int, raws: list[Buffer], present: list[bool]
 ) -> list[NewChunk]:
-    """Those of the chunks from ``first`` on that are not in the cache, each once."""
+    """Those of the chunks from ``first`` on that are not in the cache, each once. ``shift``: from
+    raw offsets in the pack to offsets in the dataset file."""
     index = loaded.index
-    shift = unit.offset - index.raw_offsets[unit.first]
     chunks: dict[bytes, NewChunk] = {}  # a chunk may stand in a run twice
-    for n, raw in enumerate(raws):
-        if not present[n]:
-            chunk_id = index.chunk_id(first + n)
-            chunks.setdefault(
-                chunk_id, NewChunk(chunk_id, raw, shift + index.raw_offsets[first + n])
-            )
+    for n, raw in enumerate(raws, first):
+        if not present[n - first]:
+            chunk_id = index.chunk_id(n)
+            chunks.setdefault(chunk_id, NewChunk(chunk_id, raw, shift + index.raw_offsets[n]))
     return list(chunks.values())
 
 
-def _runs(chunks: list[NewChunk]) -> list[tuple[int, int]]:
-    """Offset and size of what lies together."""
-    runs: list[tuple[int, int]] = []
-    begin = end = -1
-    for chunk in chunks:
-        if chunk.offset != end:
-            if end > begin:
-                runs.append((begin, end - begin))
-            begin = end = chunk.offset
-        end += len(chunk.raw)
-    if end > begin:
-        runs.append((begin, end - begin))
+def _pack_runs(stored: Iterable[StoredRun], shift: int) -> list[Run]:
+    """Where raw bytes of the pack lie, with neighbours joined."""
+    runs: list[Run] = []
+    for file, offset, chunks in stored:
+        begin = end = -1
+        at = offset  # of the byte ``begin`` of the pack
+        for chunk in chunks:
+            start = chunk.offset - shift
+            if start != end:
+                if end > begin:
+                    runs.append(Run(begin, end, file, at))
+                    at += end - begin
+                begin = end = start
+            end += len(chunk.raw)
+        runs.append(Run(begin, end, file, at))
     return runs
 
 

@@ -132,7 +132,7 @@ class Packs:
             for unit in units[1:]:
                 self._fetcher.ahead(loaded, unit)
         flight = await self._fetcher.arrived(loaded, flight, at, for_peer=from_origin)
-        return await flight.wait()
+        return (await flight.landed()).uncached_chunks
 
 
 def _size(run: list[Place]) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import replace
 from functools import partial
 
@@ -18,6 +18,7 @@ from lodefs.chunkstore.errors import Corrupt, DeadlineExceeded, Unavailable
 from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.nodeapi.wire import Origin
 from lodefs.chunkstore.repo.pack_reader import PackIndexVersion, WrongChunk
+from lodefs.proxy.cache.extents import PackExtents
 from lodefs.proxy.fetch.cache_fill import CacheFill, Filled, RawChunks, Unit, part_of
 from lodefs.proxy.fetch.readahead_policy import UNIT_SIZE_BYTES_MAX
 from lodefs.proxy.runtime.counters import Counter, Counts
@@ -28,10 +29,6 @@ JOINED_MAX = 8  # flights of others that a reader may see fail by chunks that it
 RUNNING_SIZE_BYTES_MAX = 4 * UNIT_SIZE_BYTES_MAX  # under way, from where on what is ahead waits
 
 
-def _nobody(_filled: Filled) -> None:
-    """Nobody wants to know."""
-
-
 class Flight:
     """Chunks [first, end) of a pack on their way."""
 
@@ -39,6 +36,7 @@ class Flight:
         "bad",
         "end",
         "first",
+        "held",
         "is_bulk",
         "origin",
         "size_bytes",
@@ -49,9 +47,16 @@ class Flight:
     )  # fmt: skip
 
     def __init__(
-        self, unit: Unit, size_bytes: int, *, is_bulk: bool, waits_for_peers: bool
+        self,
+        unit: Unit,
+        size_bytes: int,
+        *,
+        is_bulk: bool,
+        waits_for_peers: bool,
+        held: range,
     ) -> None:
         self.unit = unit
+        self.held = held  # chunks whose bytes a reader waits for
         self.first = unit.first
         self.end = unit.end
         self.size_bytes = size_bytes
@@ -62,8 +67,8 @@ class Flight:
         self.started = asyncio.Event()
         self.task: asyncio.Task[Filled]
 
-    def begun(self, origin: Origin) -> None:
-        """Its bytes have begun to come. For any thread."""
+    def on_transfer_started(self, origin: Origin) -> None:
+        """Its bytes have begun to arrive. For any thread."""
         self.transferring = True
         self.origin = origin
 
@@ -75,12 +80,8 @@ class Flight:
         """Whether it has ended and brought nothing."""
         return self.task.done() and (self.task.cancelled() or self.task.exception() is not None)
 
-    async def wait(self) -> RawChunks:
-        """When it has landed: the chunks that found no space in the cache. Raises as it did."""
-        return (await self.landed()).kept
-
     async def landed(self) -> Filled:
-        """When it has landed: all that came of it. Raises as it did."""
+        """Returns what it fetched when it has ended. Raises as it did."""
         try:
             return await asyncio.shield(self.task)
         except asyncio.CancelledError:
@@ -90,14 +91,15 @@ class Flight:
 
 
 class Fetcher:
-    """The flights of a node. Used from the event loop alone. ``on_landed`` is told of each unit
-    that has come, before those who wait for it."""
+    """The flights of a node. Used from the event loop alone. ``extents`` learns of each unit where
+    its bytes lie, before those who wait for it are woken."""
 
     def __init__(
         self,
         filler: CacheFill,
         pools: Pools,
         meter: Counts,
+        extents: PackExtents,
         *,
         deadline_s: float,
         ahead_size_bytes_max: int = AHEAD_SIZE_BYTES_MAX,
@@ -106,11 +108,11 @@ class Fetcher:
         self._filler = filler
         self._pools = pools
         self._meter = meter
+        self.extents = extents
         self._deadline_s = deadline_s
         self._ahead_size_bytes_max = ahead_size_bytes_max
         self._running_size_bytes_max = running_size_bytes_max
         self._flights: dict[PackId, list[Flight]] = {}
-        self.on_landed: Callable[[Filled], None] = _nobody
         self._waiting: deque[Flight] = deque()  # some may have been started out of turn
         self._running_bytes = 0
         self.in_flight_bytes = 0  # running and waiting, bulk flights too
@@ -136,7 +138,7 @@ class Fetcher:
         bad: set[int] = set()
         for n, around in enumerate((_around, *[_alone] * JOINED_MAX)):
             try:
-                await flight.wait()
+                await flight.landed()
                 return flight
             except Corrupt:
                 others = flight.unit.from_origin and not for_peer  # they may have it whole
@@ -150,7 +152,7 @@ class Fetcher:
             if n < JOINED_MAX:  # at last it goes alone, whatever is on its way
                 joined = self.join(unit.pack, wanted, for_peer=for_peer, without=bad)
             flight = joined or self.demand(loaded, unit, wanted)
-        await flight.wait()
+        await flight.landed()
         return flight
 
     def is_coming(self, pack: PackId, chunk: int) -> bool:
@@ -166,9 +168,12 @@ class Fetcher:
         flights = [one for one in self._flights.get(pack, ()) if not one.has_failed()]
         return [one for one in flights if one.transferring] if for_peer else flights
 
-    def demand(self, loaded: PackIndexVersion, unit: Unit, wanted: int) -> Flight:
+    def demand(
+        self, loaded: PackIndexVersion, unit: Unit, wanted: int, held_end: int = 0
+    ) -> Flight:
         """A new flight for the chunk ``wanted``, and that part of its unit around it that no other
-        flight brings, and that is not known to be damaged."""
+        flight brings, and that is not known to be damaged. Its result holds the bytes of the chunks
+        [wanted, held_end)."""
         first, end = unit.first, unit.first + unit.count
         taken = [(one.first, one.end) for one in self._of(unit.pack, for_peer=unit.from_origin)]
         if (damaged := self._filler.known_damage(unit)) is not None:
@@ -178,7 +183,8 @@ class Fetcher:
                 first = max(first, taken_end)
             elif wanted < taken_first:
                 end = min(end, taken_first)
-        flight = self._add(loaded, part_of(unit, loaded, first, end))
+        held = range(wanted, held_end)
+        flight = self._add(loaded, part_of(unit, loaded, first, end), held=held)
         self._start(flight)
         return flight
 
@@ -239,12 +245,20 @@ class Fetcher:
         self._meter.add(Counter.UNCACHED_BYTES, sum(map(len, raws)))
         return dict(enumerate(raws, unit.first))
 
-    def _add(self, loaded: PackIndexVersion, unit: Unit, *, is_bulk: bool = False) -> Flight:
+    def _add(
+        self,
+        loaded: PackIndexVersion,
+        unit: Unit,
+        *,
+        is_bulk: bool = False,
+        held: range = range(0),
+    ) -> Flight:
         flight = Flight(
             unit,
             _size(loaded, unit),
             is_bulk=is_bulk,
             waits_for_peers=self._filler.waits_for_peers(unit),
+            held=held,
         )
         flight.task = asyncio.create_task(self._fly(flight, loaded, unit))
         flight.task.add_done_callback(partial(self._landed, unit, flight))
@@ -274,7 +288,9 @@ class Fetcher:
         try:
             pool = self._pools.fetching(flight.size_bytes, from_origin=unit.from_origin)
             return await pool.bounded(
-                _name(unit), self._deadline_s, lambda: self._filler.fill(loaded, unit, flight.begun)
+                _name(unit),
+                self._deadline_s,
+                lambda: self._filler.fill(loaded, unit, flight.on_transfer_started, flight.held),
             )
         except DeadlineExceeded:
             self._meter.add(Counter.DEADLINES)
@@ -293,7 +309,7 @@ class Fetcher:
         if flight.started.is_set():
             self._running_bytes -= flight.size_bytes * (not flight.is_bulk)
         if not task.cancelled() and task.exception() is None:  # seen, also where nobody waits
-            self.on_landed(task.result())
+            self.extents.add(unit.pack, task.result().runs)
         self._start_waiting()
 
     async def close(self) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from email.utils import formatdate
@@ -28,12 +28,12 @@ from lodefs.chunkstore.errors import (
     Unavailable,
 )
 from lodefs.chunkstore.nodeapi.wire import ORIGIN_HEADER
-from lodefs.chunkstore.types import Buffer
 from lodefs.proxy.api import error_responses, routes
 from lodefs.proxy.api.fast_path import FastPath, PlainGet, parse_plain_get
 from lodefs.proxy.api.handlers import Handlers
 from lodefs.proxy.api.request import Request
 from lodefs.proxy.api.responses import SERVER, Answer
+from lodefs.proxy.api.routes import Route
 from lodefs.proxy.http.acceptor import Acceptor, last_answer
 from lodefs.proxy.http.admission import Admission, ClientLimits, connections_by_endpoint
 from lodefs.proxy.http.endpoint import Endpoint, needs_token, refusal
@@ -42,7 +42,6 @@ from lodefs.proxy.http.token_watch import TokenWatch
 from lodefs.proxy.http.usage import Use
 from lodefs.proxy.node import Node
 from lodefs.proxy.peers.server.peer_server import PEERS, PeerServer
-from lodefs.proxy.runtime import origin
 from lodefs.proxy.runtime.metrics import Metrics, StoreCalls
 from lodefs.proxy.runtime.thread_pools import is_remote
 
@@ -319,7 +318,7 @@ class ProxyServer:
         watchdog's sign of life)."""
         self.limits = limits or ClientLimits()
         self.metrics = Metrics(version, node.status, store_calls)
-        self.hot = FastPath(node, closing=lambda: self._closing_lines, enabled=hot_path)
+        self.hot = FastPath(node.files, closing=lambda: self._closing_lines, enabled=hot_path)
         self.metrics.hot_answers = lambda: self.hot.answered
         self.tick = 0  # counts the sweeps
         self.stopping = False
@@ -439,11 +438,11 @@ class ProxyServer:
         blocks = served.endpoint.blocks
         generation = blocks.generation  # tokens may change while the answer is made
         try:
-            label, answer, first = await self._answer(served, connection, request)
-            if answer.hot and plain_get and is_plain(request, answer, plain_get):
-                self.hot.learn(plain_get, answer.hot)
-                blocks.add(plain_get.headers, answer.hot.repo, generation)
-            response = await self._send(request, answer, first)
+            label, answer = await self._answer(served, connection, request)
+            if answer.target and plain_get and is_plain(request, answer, plain_get):
+                self.hot.learn(plain_get, answer.target)
+                blocks.add(plain_get.headers, answer.target.repo, generation)
+            response = await self._send(request, answer)
         finally:
             served.streams -= 1
             served.figures.streams -= 1
@@ -462,33 +461,28 @@ class ProxyServer:
 
     async def _answer(
         self, served: _EndpointServer, connection: Connection, request: web.BaseRequest
-    ) -> tuple[str, Answer, Buffer | None]:
-        """The route's label, the answer and its first piece: errors until then have a status."""
-        label, endpoint = routes.OTHER, served.endpoint
-        origin.begin()
+    ) -> tuple[str, Answer]:
+        """The route's label, and the answer with its first piece: errors until then have a
+        status."""
+        endpoint = served.endpoint
+        route = routes.route_of(request.raw_path)
+        label = routes.OTHER
         is_remote.set(not endpoint.is_local)
         try:
-            methods = routes.methods_of(request.raw_path)
-            body_bytes_max = routes.body_bytes_max(request.raw_path)
-            if request.body_exists and not body_bytes_max:
+            if request.body_exists and not route.body_bytes_max:
                 refused = InvalidInput("a request has no body here")
-                return label, error_responses.failure_answer(refused, close=True), None
-            if request.method not in methods:
-                return (
-                    label,
-                    error_responses.method_not_allowed(request.method, ", ".join(methods)),
-                    None,
-                )
-            if not routes.is_health(request.raw_path) and served.streams > self.limits.streams_max:
+                return label, error_responses.failure_answer(refused, close=True)
+            if request.method not in route.methods:
+                allowed = ", ".join(route.methods)
+                return label, error_responses.method_not_allowed(request.method, allowed)
+            if not route.is_health and served.streams > self.limits.streams_max:
                 served.figures.streams_refused += 1
                 raise Unavailable("the proxy answers too many requests at once")
-            if endpoint.peer_server is not None and not routes.is_health(request.raw_path):
+            if endpoint.peer_server is not None and not route.is_health:
                 label = PEERS
-                told = await self._of_peer(
-                    endpoint.peer_server, connection, request, body_bytes_max
-                )
-                return label, told, await anext(told.pieces) if told.pieces else None
-            route = routes.parse_route(request.raw_path)
+                return label, await self._of_peer(endpoint.peer_server, connection, request, route)
+            if route.error is not None:
+                raise route.error
             label = route.kind
             asked = Request(request.method, asked_headers(request))
             answer = refusal(endpoint, route, asked)
@@ -496,26 +490,26 @@ class ProxyServer:
                 if needs_token(endpoint, route):
                     connection.allowed()
                 if request.method == "POST":
-                    asked = replace(asked, body=await body_of(request, body_bytes_max))
+                    asked = replace(asked, body=await body_of(request, route.body_bytes_max))
                 answer = await self._handlers.answer(route, asked)
-            return label, answer, await anext(answer.pieces) if answer.pieces else None
+            return label, answer
         except LodefsError as error:
-            return label, error_responses.failure_answer(error), None
+            return label, error_responses.failure_answer(error)
         except TimeoutError:
             late = DeadlineExceeded("the answer took longer than it may")
-            return label, error_responses.failure_answer(late), None
+            return label, error_responses.failure_answer(late)
         except Exception:  # noqa: BLE001 - the last line of defence; the log has it
             _log.exception("request failed: %s", request.raw_path)
-            return label, error_responses.internal_error(), None
+            return label, error_responses.internal_error()
 
     async def _of_peer(
         self,
         peer_server: PeerServer,
         connection: Connection,
         request: web.BaseRequest,
-        body_bytes_max: int,
+        route: Route,
     ) -> Answer:
-        """The answer to another node."""
+        """The answer to another node, with its first piece."""
         if self.stopping:
             raise Unavailable("the proxy is stopping")
         try:
@@ -523,7 +517,7 @@ class ProxyServer:
                 request.method,
                 request.raw_path,
                 request.headers,
-                lambda: body_of(request, body_bytes_max),
+                lambda: body_of(request, route.body_bytes_max),
             )
         except Denied:
             raise
@@ -531,24 +525,23 @@ class ProxyServer:
             connection.allowed()
             raise
         connection.allowed()
+        if answer.pieces is not None:
+            return replace(answer, first=await anext(answer.pieces))
         return answer
 
-    async def _send(
-        self, request: web.BaseRequest, answer: Answer, first: Buffer | None
-    ) -> web.StreamResponse:
+    async def _send(self, request: web.BaseRequest, answer: Answer) -> web.StreamResponse:
         """Send an answer. A body that cannot be completed ends with a broken connection."""
         headers = CIMultiDict([*answer.headers, SERVER, ("Date", self._date)])
-        if answer.pieces is None or first is None:
+        first, pieces = answer.first, answer.pieces
+        if pieces is None:
             response = web.Response(status=answer.status, headers=headers, body=answer.body)
             if answer.close:
                 response.force_close()
             return await _sent(request, response)
-        source = origin.noted()
-        if source is not None:
-            headers[ORIGIN_HEADER] = source
+        if answer.origin is not None:
+            headers[ORIGIN_HEADER] = answer.origin
         if len(first) == answer.size_bytes:  # one write, and no streaming, for all of it
-            if isinstance(answer.pieces, AsyncGenerator):
-                await answer.pieces.aclose()
+            await pieces.aclose()
             whole = web.Response(status=answer.status, headers=headers, body=first)
             return await _sent(request, whole)
         stream = web.StreamResponse(status=answer.status, headers=headers)
@@ -556,7 +549,7 @@ class ProxyServer:
             await stream.prepare(request)
             await stream.write(first)
             sent_bytes = len(first)
-            async for piece in answer.pieces:
+            async for piece in pieces:
                 await stream.write(piece)
                 sent_bytes += len(piece)
             if sent_bytes != answer.size_bytes:
@@ -568,8 +561,7 @@ class ProxyServer:
             _log.error("answer broken off: %s: %r", request.raw_path, error)
             _cut(request)
         finally:
-            if isinstance(answer.pieces, AsyncGenerator):
-                await answer.pieces.aclose()
+            await pieces.aclose()
         return stream
 
 

@@ -28,24 +28,16 @@ class DirectoryRows:
 
     def __init__(self, kv: Unwritten) -> None:
         self._kv = kv
-        # one request asks for the same row several times, and rows never change
-        self._last_row: tuple[bytes, EntryRow | None] = (b"", None)
 
     # --- reading
 
     def row(self, snapshot: Snapshot, ino: int) -> EntryRow:
-        """The row of an entry, segments included. NotFound if the node has not seen it."""
-        key = name_rows.entry_key(key_of(snapshot), ino)
-        last_key, last = self._last_row
-        if last is not None and last_key == key:
-            return last
-        value = self._kv.get(key)
-        if value is None:
+        """The row of an entry, segments included. Raises: NotFound (the node has not seen it)."""
+        row = self.find(snapshot, ino)
+        if row is None:
             raise NotFound(
                 f"inode {ino} of {snapshot.repo}@{snapshot.commit} was never looked up here"
             )
-        row = name_rows.decode_entry_row(value)
-        self._last_row = (key, row)
         return row
 
     def find(self, snapshot: Snapshot, ino: int) -> EntryRow | None:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from lodefs.chunkstore.errors import NotADirectory, NotFound
 from lodefs.chunkstore.format.inodes import ROOT_INO, child_ino
 from lodefs.chunkstore.format.names import ID_BYTES, CommitId, Spec, is_commit_prefix, split_path
+from lodefs.chunkstore.format.tree import Kind
 from lodefs.chunkstore.nodeapi.wire import Node, Page, Snapshot
 from lodefs.chunkstore.nodecache import name_rows
 from lodefs.chunkstore.nodecache.kv import KeyValues
@@ -21,6 +22,7 @@ from lodefs.chunkstore.nodecache.name_rows import EntryRow
 from lodefs.chunkstore.repo.store import Store
 from lodefs.chunkstore.system.lru import Lru
 from lodefs.proxy.cache.overflow_rows import Unwritten
+from lodefs.proxy.node import SnapshotFile
 from lodefs.proxy.read.directory_loader import DirectoryLoader
 from lodefs.proxy.read.directory_rows import DirectoryRows, name_of
 from lodefs.proxy.read.tree_source import Outcome, Trees
@@ -131,21 +133,32 @@ class Namespace:
     # --- entries
 
     def row(self, snapshot: Snapshot, ino: int) -> EntryRow:
-        """The row of an entry, segments included. NotFound if the node has not seen it."""
+        """The row of an entry, segments included. Raises: NotFound (never looked up here)."""
         return self._rows.row(snapshot, ino)
 
+    async def file(self, snapshot: Snapshot, path: bytes) -> Node | SnapshotFile:
+        """The file at a path, or an entry that is no file. Raises: NotFound, NotADirectory,
+        InvalidInput."""
+        found = self._row_at(snapshot, path)
+        if found is None:
+            node = await self.entry(snapshot, path)
+            return await self.file_by_ino(snapshot, node.ino) if node.kind == Kind.FILE else node
+        return _file_or_node(snapshot, *found)
+
+    async def file_by_ino(self, snapshot: Snapshot, ino: int) -> Node | SnapshotFile:
+        """The file with an inode number, or an entry that is no file. Raises: NotFound."""
+        if ino == ROOT_INO:
+            return snapshot.root
+        return _file_or_node(snapshot, ino, self.row(snapshot, ino))
+
     async def entry(self, snapshot: Snapshot, path: bytes) -> Node:
-        """The entry at a path. NotFound, NotADirectory, InvalidInput."""
-        inos = [ROOT_INO]
-        names = split_path(path)
-        for name in names:
-            inos.append(child_ino(inos[-1], name))
-        node = snapshot.root
-        if not names:
-            return node
-        found = self._child(snapshot, inos[-1], inos[-2], names[-1])
+        """The entry at a path. Raises: NotFound, NotADirectory, InvalidInput."""
+        found = self._row_at(snapshot, path)
         if found is not None:
-            return found
+            ino, row = found
+            return name_rows.node_of(ino, row.parent, row)
+        names = split_path(path)
+        node = snapshot.root
         for at, name in enumerate(names):
             try:
                 node = await self.lookup(snapshot, node.ino, name)
@@ -157,16 +170,23 @@ class Namespace:
                 raise NotFound(f"{spec} does not exist") from error
         return node
 
-    def by_ino(self, snapshot: Snapshot, ino: int) -> Node:
-        """The entry with an inode number. NotFound where the node has not seen it."""
+    def _row_at(self, snapshot: Snapshot, path: bytes) -> tuple[int, EntryRow] | None:
+        """The number and row of the entry at a path, if its directory is loaded."""
+        names = split_path(path)
+        if not names:
+            return None
+        parent, ino = ROOT_INO, ROOT_INO
+        for name in names:
+            parent, ino = ino, child_ino(ino, name)
+        row = self._child_row(snapshot, ino, parent, names[-1])
+        return None if row is None else (ino, row)
+
+    async def by_ino(self, snapshot: Snapshot, ino: int) -> Node:
+        """The entry with an inode number. Raises: NotFound (never looked up here)."""
         if ino == ROOT_INO:
             return snapshot.root
         row = self.row(snapshot, ino)
         return name_rows.node_of(ino, row.parent, row)
-
-    def content_id(self, snapshot: Snapshot, node: Node) -> bytes:
-        """What names the bytes of a file. NotFound where the node has not seen it."""
-        return node.content or name_rows.content_id(self.row(snapshot, node.ino))
 
     async def lookup(self, snapshot: Snapshot, parent: int, name: bytes) -> Node:
         """A directory's child: one look at the index once the directory is loaded."""
@@ -179,13 +199,17 @@ class Namespace:
         return found
 
     def _child(self, snapshot: Snapshot, ino: int, parent: int, name: bytes) -> Node | None:
-        """What has the number, unless that is another child, which loading finds out."""
-        row = self._rows.find(snapshot, ino)
-        if row is None or row.name != name or row.parent != parent:
-            return None
-        return name_rows.node_of(ino, row.parent, row)
+        row = self._child_row(snapshot, ino, parent, name)
+        return None if row is None else name_rows.node_of(ino, row.parent, row)
 
-    async def children(self, snapshot: Snapshot, ino: int, *, after: bytes, limit: int) -> Page:
+    def _child_row(self, snapshot: Snapshot, ino: int, parent: int, name: bytes) -> EntryRow | None:
+        """The row with the number, unless it is another child's, which loading finds out."""
+        row = self._rows.find(snapshot, ino)
+        return None if row is None or row.name != name or row.parent != parent else row
+
+    async def children(
+        self, snapshot: Snapshot, ino: int, *, after: bytes = b"", limit: int
+    ) -> Page:
         """Children by name, after a name, at most ``limit``. NotADirectory, NotFound."""
         await self._loader.ensure(snapshot, ino)
         return await self._pools.disk.run(self._rows.page, snapshot, ino, after, limit)
@@ -205,6 +229,13 @@ class Namespace:
         rows = self._kv.scan(SNAPSHOTS)
         snapshots = (name_rows.decode_snapshot(value) for _, value in rows)
         return [snapshot for snapshot in snapshots if snapshot.repo == repo]
+
+
+def _file_or_node(snapshot: Snapshot, ino: int, row: EntryRow) -> Node | SnapshotFile:
+    node = name_rows.node_of(ino, row.parent, row)
+    if node.kind != Kind.FILE:
+        return node
+    return SnapshotFile(snapshot, node, node.content or name_rows.content_id(row), row)
 
 
 def _is_commit_id(rev: str) -> bool:

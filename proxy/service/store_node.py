@@ -6,23 +6,18 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import aclosing
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from lodefs.chunkstore.errors import Corrupt, InvalidInput, LodefsError
-from lodefs.chunkstore.format.names import Spec
-from lodefs.chunkstore.format.tree import Kind
-from lodefs.chunkstore.nodeapi.wire import CachePlace, Page, Snapshot, Used
-from lodefs.chunkstore.nodeapi.wire import Node as Entry
+from lodefs.chunkstore.errors import LodefsError
+from lodefs.chunkstore.nodeapi.wire import CachePlace, Used
 from lodefs.chunkstore.nodecache import layout as layout
-from lodefs.chunkstore.nodecache import name_rows
 from lodefs.chunkstore.repo.store import Store
-from lodefs.chunkstore.types import Buffer
 from lodefs.proxy.cache import durability
 from lodefs.proxy.cache.chunk_cache import Cache, CacheSettings
 from lodefs.proxy.cache.disk_load import DiskLoad
 from lodefs.proxy.cache.eviction import Eviction
+from lodefs.proxy.cache.extents import PackExtents
 from lodefs.proxy.cache.maintenance import Maintenance
 from lodefs.proxy.cache.pins import Pins
 from lodefs.proxy.cache.reader import CacheReader
@@ -34,9 +29,8 @@ from lodefs.proxy.fetch.pack_chunks import Packs
 from lodefs.proxy.fetch.pack_indexes import PackIndexes
 from lodefs.proxy.fetch.pack_source import StorePacks
 from lodefs.proxy.fetch.single_flight import Fetcher
-from lodefs.proxy.node import Extent
 from lodefs.proxy.peers.peering import Peering
-from lodefs.proxy.read.file_reader import DatasetFile, FileReader
+from lodefs.proxy.read.file_reader import FileReader
 from lodefs.proxy.read.namespace import Namespace
 from lodefs.proxy.read.tree_source import CachedTrees, StoreTrees, Trees
 from lodefs.proxy.runtime.counters import Counter, Counts
@@ -51,7 +45,6 @@ log = logging.getLogger("lodefs.cache")
 
 FETCH_DEADLINE_S = 60.0
 KEEP_EVERY_S = 30.0
-LOOP_SEGMENTS_BYTES_MAX = 64 * 1024  # of a file; more of them are decoded in a thread
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,27 +92,27 @@ class StoreNode:
         packs = peering.packs(origin, self.counts) if peering is not None else origin
         indexes = PackIndexes(packs, origin, kv, pools, deadline_s=deadline_s)
         filler = CacheFill(self._cache, indexes, packs, origin, spoilt)
-        self._fetcher = Fetcher(filler, pools, self.counts, deadline_s=deadline_s)
+        self._fetcher = Fetcher(filler, pools, self.counts, PackExtents(), deadline_s=deadline_s)
         reads = CacheReader(self._cache, self._evictor, pools)
         self.packs = Packs(reads, self._fetcher, indexes)
         trees: Trees = StoreTrees(store.objects, store.packs, pools, spoilt)
         if peering is not None:
             trees = CachedTrees(self.packs, pools)
-        self._namespace = Namespace(
+        self.names = Namespace(
             store, trees, kv, pools, self.counts, deadline_s=deadline_s, clock_s=clock_s
         )
-        self._contents = FileReader(self._cache, reads, self._fetcher, indexes, clock_s=clock_s)
+        self.files = FileReader(
+            self._cache, reads, self._fetcher, indexes, self.names, pools, clock_s=clock_s
+        )
         self._peering = peering
         self._pins = Pins(self._cache)
-        context = WarmContext(
-            self._cache, self._namespace, self._fetcher, indexes, self._pins, pools
-        )
+        context = WarmContext(self._cache, self.names, self._fetcher, indexes, self._pins, pools)
         self._warmer = ClusterWarmer(Warmer(context), peering.jobs(pools.jobs) if peering else None)
         self.peer_server = (
             peering.server(self.packs, self._warmer, self.counts) if peering is not None else None
         )
         dropper = DatasetEviction(
-            self._cache, self._evictor, self._namespace, indexes, self._pins, pools
+            self._cache, self._evictor, self.names, indexes, self._pins, pools
         )
         self._cache_control = NodeCacheControl(
             self._cache, self._pins, pools, self._warmer, dropper
@@ -137,70 +130,6 @@ class StoreNode:
         """As of DiskLoad. For any thread."""
         values = self.counts.values
         return self._fetcher.in_flight_bytes, values[Counter.HITS] + values[Counter.MISSES]
-
-    async def snapshot(self, repo: str, rev: str) -> Snapshot:
-        """As of Node."""
-        return await self._namespace.snapshot(repo, rev)
-
-    async def entry(self, snapshot: Snapshot, path: bytes) -> Entry:
-        """As of Node."""
-        return await self._namespace.entry(snapshot, path)
-
-    async def by_ino(self, snapshot: Snapshot, ino: int) -> Entry:
-        """As of Node."""
-        return self._namespace.by_ino(snapshot, ino)
-
-    async def lookup(self, snapshot: Snapshot, parent_ino: int, name: bytes) -> Entry:
-        """As of Node."""
-        return await self._namespace.lookup(snapshot, parent_ino, name)
-
-    async def children(
-        self, snapshot: Snapshot, ino: int, *, after: bytes = b"", limit: int
-    ) -> Page:
-        """As of Node."""
-        return await self._namespace.children(snapshot, ino, after=after, limit=limit)
-
-    def read(
-        self, snapshot: Snapshot, entry: Entry, first: int, size_bytes: int
-    ) -> AsyncIterator[Buffer]:
-        """As of Node."""
-        if entry.kind != Kind.FILE or first < 0 or first + size_bytes > entry.size_bytes:
-            raise InvalidInput(f"{entry.name!r} has no bytes {first} to {first + size_bytes}")
-        return self._read(snapshot, entry, first, size_bytes)
-
-    async def _read(
-        self, snapshot: Snapshot, entry: Entry, first: int, size_bytes: int
-    ) -> AsyncIterator[Buffer]:
-        try:
-            content = await self._content(snapshot, entry)
-            async with aclosing(self._contents.read(content, first, size_bytes)) as pieces:
-                async for piece in pieces:
-                    yield piece
-        except Corrupt as error:
-            path = self._namespace.path(snapshot, entry)
-            what = Spec(snapshot.repo, snapshot.commit, path)
-            log.error("%s cannot be read: %s", what, error)  # noqa: TRY400 - the edge has it too
-            raise Corrupt(f"{what}: {error}") from error
-
-    async def _content(self, snapshot: Snapshot, entry: Entry) -> DatasetFile:
-        name = self.content_id(snapshot, entry)
-        known = self._contents.known(name)
-        if known is not None:
-            return known
-        row = self._namespace.row(snapshot, entry.ino)
-        if len(row.segments) <= LOOP_SEGMENTS_BYTES_MAX:
-            segments = name_rows.segments_of(row)
-        else:
-            segments = await self._pools.disk.run(name_rows.segments_of, row)
-        return self._contents.content(name, entry.size_bytes, segments)
-
-    def content_id(self, snapshot: Snapshot, entry: Entry) -> bytes:
-        """As of Node."""
-        return self._namespace.content_id(snapshot, entry)
-
-    def hit(self, content: bytes, first: int, size_bytes: int) -> Extent | None:
-        """As of Node."""
-        return self._contents.hit(content, first, size_bytes)
 
     def cache_place(self) -> CachePlace:
         """As of Node."""
@@ -255,7 +184,7 @@ class StoreNode:
         self._keeper.cancel()
         await asyncio.gather(self._keeper, return_exceptions=True)
         await self._warmer.close()
-        await self._contents.close()
+        await self.files.close()
         await self._fetcher.close()
         left = await self._pools.close()
         if left:

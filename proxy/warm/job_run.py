@@ -359,7 +359,9 @@ class WarmRun:
 
 
 def _is_kept(unit: Unit, landed: Iterable[Filled]) -> bool:
-    return not any(unit.first <= chunk < unit.end for filled in landed for chunk in filled.kept)
+    return not any(
+        unit.first <= chunk < unit.end for filled in landed for chunk in filled.uncached_chunks
+    )
 
 
 def pin_id_of(job: Job) -> bytes:

@@ -10,20 +10,21 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from hypothesis import strategies as st
 
-from lodefs.chunkstore.errors import LodefsError
+from lodefs.chunkstore.errors import LodefsError, NotFound
 from lodefs.chunkstore.format.inodes import ROOT_INO
 from lodefs.chunkstore.format.names import split_path
 from lodefs.chunkstore.nodeapi.cache_control import WarmRequest
 from lodefs.chunkstore.nodeapi.wire import CachePlace, Node, Snapshot
 from lodefs.chunkstore.nodecache.view import CacheView, open_view
 from lodefs.proxy.cache.chunk_cache import CacheSettings
+from lodefs.proxy.node import SnapshotFile
 from lodefs.proxy.service.store_node import NodeSettings, StoreNode
 from tests.adversary.hostile_repo import Claims, FileClaim, TreeClaim, lying_commit
 from tests.support.chunkstore.handmade import Files, Handmade
@@ -257,11 +258,14 @@ async def _read(
 ) -> None:
     """One read of a file, compared if its commit is honest; then all that the cache has of it."""
     try:
-        snapshot = await node.snapshot(*which)
-        entry = await node.entry(snapshot, path)
-        first = entry.size_bytes * part[0] // 16
-        size = min(entry.size_bytes * part[1] // 16, entry.size_bytes - first)
-        got = b"".join([bytes(piece) async for piece in node.read(snapshot, entry, first, size)])
+        snapshot = await node.names.snapshot(*which)
+        file = await node.names.file(snapshot, path)
+        if not isinstance(file, SnapshotFile):
+            raise NotFound(f"{path!r} is no file")
+        first = file.entry.size_bytes * part[0] // 16
+        size = min(file.entry.size_bytes * part[1] // 16, file.entry.size_bytes - first)
+        async with aclosing(await node.files.open(file, first, size)) as stream:
+            got = b"".join([bytes(stream.first), *[bytes(piece) async for piece in stream]])
     except LodefsError:
         if files is not None:
             raise
@@ -272,7 +276,7 @@ async def _read(
     assert isinstance(want, bytes)
     world.honest_reads += 1
     _compare(got, want[first : first + size], f"{which} {path!r} by the proxy")
-    extent = node.hit(node.content_id(snapshot, entry), first, size)
+    extent = node.files.hit(file.content_id, first, size)
     if extent is not None:
         sent = os.pread(extent.fd, extent.size_bytes, extent.offset)
         _compare(sent, want[first : first + size], f"{which} {path!r} by the hot path")

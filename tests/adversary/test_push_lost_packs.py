@@ -212,7 +212,7 @@ def test_a_pack_that_stays_lost_ends_the_push(
         asked.append(len(packs))
         return {PackId(b"p" * 32)}
 
-    monkeypatch.setattr(push_module, "absent", absent)
+    monkeypatch.setattr(push_module, "missing_packs", absent)
     write_files(machine.source, {"one/new": b"new"})
     with pytest.raises(PacksLost, match="such as packs/70/7070"):
         machine.push(index="new")

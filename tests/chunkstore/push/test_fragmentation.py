@@ -14,10 +14,10 @@ from lodefs.chunkstore.push.fragmentation import (
     UNKNOWN,
     Layout,
     Run,
-    choose,
-    follow,
+    chunks_to_store,
     join,
     join_runs,
+    longest_runs,
     place_all,
 )
 
@@ -45,7 +45,7 @@ def lay(files: list[list[int]]) -> tuple[list[int], list[bool], Layout]:
     places: list[int] = []
     flags: list[bool] = []
     for part in files:
-        wanted = choose(part, layout, fresh)
+        wanted = chunks_to_store(part, layout, fresh)
         runs, layout = place_all(part, sizes_of(part), wanted, fresh, layout)
         for run in runs:
             places.extend(range(run.place, run.end))
@@ -83,14 +83,14 @@ def test_files_stay_in_long_runs(file: list[list[tuple[int, int]]]) -> None:
 def test_a_file_that_is_one_run_is_reused(place: int, chunks: int) -> None:
     """Content that lies in one run somewhere is never stored again, however small it is."""
     places = list(range(place, place + chunks))
-    assert not any(choose(places, Layout(), FRESH))
+    assert not any(chunks_to_store(places, Layout(), FRESH))
     runs, _ = place_all(places, [2] * chunks, [False] * chunks, FRESH, Layout())
     assert runs == [Run(place, chunks, 2 * chunks)]
 
 
 def test_new_content_is_stored() -> None:
     """Where nothing is known all is wanted, as one run."""
-    assert choose([UNKNOWN] * 3, Layout(), FRESH) == [True] * 3
+    assert chunks_to_store([UNKNOWN] * 3, Layout(), FRESH) == [True] * 3
     runs, layout = place_all([UNKNOWN] * 3, [4, 5, 6], [True] * 3, FRESH, Layout())
     assert runs == [Run(FRESH, 3, 15)]
     assert layout == Layout(chunks=3, breaks=0, end=FRESH + 3)
@@ -107,37 +107,41 @@ def test_one_new_chunk_in_a_long_file_is_stored_alone() -> None:
     """A small change in a large file does not make its neighbours travel, in any part of it."""
     part = list(range(100))
     changed = [UNKNOWN if n == 50 else n for n in part]
-    assert sum(choose(changed, Layout(), FRESH)) == 1
+    assert sum(chunks_to_store(changed, Layout(), FRESH)) == 1
     last = [100, UNKNOWN, 102]
-    assert choose(last, Layout(chunks=100, breaks=0, end=100), FRESH) == [False, True, False]
+    assert chunks_to_store(last, Layout(chunks=100, breaks=0, end=100), FRESH) == [
+        False,
+        True,
+        False,
+    ]
 
 
 def test_scattered_old_chunks_are_stored_again() -> None:
     """Old chunks in runs of two are not worth their breaks."""
     places = [place for n in range(20) for place in (100 * n, 100 * n + 1)]
-    assert sum(choose(places, Layout(), FRESH)) >= 36
+    assert sum(chunks_to_store(places, Layout(), FRESH)) >= 36
 
 
 def test_the_shortest_runs_are_stored_again_first() -> None:
     """Of a long and a short old run in a small file the long one is reused."""
     places = [*range(10), UNKNOWN, *range(500, 503)]
-    assert choose(places, Layout(), FRESH) == [False] * 10 + [True] * 4
+    assert chunks_to_store(places, Layout(), FRESH) == [False] * 10 + [True] * 4
 
 
 def test_more_breaks_may_be_free() -> None:
     """Where a file goes on in the next pack its chunks are not stored again for that."""
     places = [*range(98, 100), *range(1000, 1003)]
-    assert choose(places, Layout(), FRESH) == [True] * 5
-    assert choose(places, Layout(), FRESH, 1) == [False] * 5
+    assert chunks_to_store(places, Layout(), FRESH) == [True] * 5
+    assert chunks_to_store(places, Layout(), FRESH, 1) == [False] * 5
 
 
 def test_of_all_places_those_in_a_row_are_taken() -> None:
     """A chunk that is there twice is taken from where its neighbours lie, or from where the part
     before it ended."""
-    assert follow([{10}, {500, 11}, {12}], Layout()) == [10, 11, 12]
-    assert follow([{900, 10}, {11}, {12, 901}], Layout()) == [10, 11, 12]
-    assert follow([{5, 40}, {6, 41}, {42}], Layout(end=5)) == [5, 6, 42]
-    assert follow([{5}, set(), {6}], Layout()) == [5, UNKNOWN, 6]
+    assert longest_runs([{10}, {500, 11}, {12}], Layout()) == [10, 11, 12]
+    assert longest_runs([{900, 10}, {11}, {12, 901}], Layout()) == [10, 11, 12]
+    assert longest_runs([{5, 40}, {6, 41}, {42}], Layout(end=5)) == [5, 6, 42]
+    assert longest_runs([{5}, set(), {6}], Layout()) == [5, UNKNOWN, 6]
 
 
 @given(parts)
@@ -147,17 +151,17 @@ def test_a_file_that_is_stored_is_found_as_it_lies(file: list[list[tuple[int, in
     known = [place for part in file for place in places_of(part)]
     places, _, _ = lay([known])
     options = [{place, old} - {UNKNOWN} for place, old in zip(places, known, strict=True)]
-    found = follow(options, Layout())
+    found = longest_runs(options, Layout())
     assert all(place in option for place, option in zip(found, options, strict=True))
     assert sum(b != a + 1 for a, b in pairwise(found)) <= sum(
         b != a + 1 for a, b in pairwise(places)
     )
-    assert not any(choose(found, Layout(), FRESH * 2))
+    assert not any(chunks_to_store(found, Layout(), FRESH * 2))
 
 
 def test_an_empty_part_changes_nothing() -> None:
     """An empty file has no flags, no runs, and leaves the layout alone."""
-    assert choose([], Layout(), FRESH) == []
+    assert chunks_to_store([], Layout(), FRESH) == []
     assert place_all([], [], [], FRESH, Layout(5, 1, 9)) == ([], Layout(5, 1, 9))
 
 

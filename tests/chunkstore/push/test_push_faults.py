@@ -326,7 +326,7 @@ def test_an_index_that_is_always_broken_ends_the_push(
     monkeypatch.setattr(push_index, "SCHEMA_VERSION", 7)
     monkeypatch.setattr(push_index, "_version", lambda _: 8)
     monkeypatch.setattr(
-        push_index.PushIndex, "put_aside", staticmethod(lambda *args: aside.append(args[1]))
+        push_index.PushIndex, "set_aside", staticmethod(lambda *args: aside.append(args[1]))
     )
     with pytest.raises(push_index.IndexBroken):
         scene.push()

@@ -147,13 +147,13 @@ def test_shards_are_learned_once(tmp_path: Path) -> None:
     objects.put(keys.shard("1"), [encode_shard([first])])
     objects.put(keys.shard("2"), [encode_shard([pack_of("x")])[:-1]])
     with index_in(tmp_path) as index:
-        index.learn(objects)
+        index.load_shards(objects)
         assert segment_of(index, "a").pack == first.pack_id
         assert index.find([chunk("x")]) == {}
         objects.put(keys.shard("3"), [encode_shard([second])])
         del objects.objects[keys.shard("1")]
         objects.put(keys.shard("1"), [b"never read again"])
-        index.learn(objects)
+        index.load_shards(objects)
         assert segment_of(index, "b").pack == second.pack_id
         assert index.unpublished() == []
 
@@ -243,7 +243,7 @@ def test_a_broken_file_is_put_aside(
     with pytest.raises(IndexBroken) as broken:
         PushIndex(tmp_path, STORE)
     with caplog.at_level(logging.WARNING):
-        PushIndex.put_aside(tmp_path, STORE, broken.value)
+        PushIndex.set_aside(tmp_path, STORE, broken.value)
     assert f"{broken.value}. It is {tmp_path / STORE}.broken now" in caplog.text
     assert (tmp_path / f"{STORE}.broken").read_bytes() == content
     with index_in(tmp_path) as index:
@@ -402,5 +402,5 @@ def test_a_large_shard_is_read_before_the_index_is_locked(
     with index_in(tmp_path) as index:
         store = Slow(write)
         store.put("index/large", [encode_shard(packs)])
-        index.learn(store, threads=1)
+        index.load_shards(store, threads=1)
         assert index.find([packs[0].ids[:32]])

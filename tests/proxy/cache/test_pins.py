@@ -65,7 +65,8 @@ class Rig:
         """Another file of the cache: a flat one."""
         raw = random.Random(seed).randbytes(size_bytes)
         chunk = NewChunk(digest_of(raw), raw, 0)
-        return self.cache.store([chunk], Flat(digest_of(raw), size_bytes))
+        stored = self.cache.store([chunk], Flat(digest_of(raw), size_bytes))
+        return stored[0].file if stored else None
 
 
 @pytest.fixture

@@ -87,7 +87,7 @@ def test_what_says_nothing_about_a_file(
             for path in PATHS:
                 await read_path(node, path)
             numbers = set(node._cache.files)
-            node._contents._contents.clear()  # nothing is known of where bytes lie
+            node.files._files.clear()  # nothing is known of where bytes lie
             for file in node._cache.files.values():
                 file.is_stale = True
             with monkeypatch.context() as patched:

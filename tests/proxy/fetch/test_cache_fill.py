@@ -83,7 +83,7 @@ def test_damage_costs_no_readers_who_wait_together(tmp_path: Path) -> None:
 
     async def run() -> None:
         async with rig.node() as node:
-            await node.entry(await node.snapshot("data/set", "main"), b"000")
+            await node.names.entry(await node.names.snapshot("data/set", "main"), b"000")
             rig.reset()
             found = await asyncio.gather(*(outcomes(node, [name]) for name in files))
             assert [one for (one,) in found] == [

@@ -17,6 +17,7 @@ from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.nodeapi.wire import Origin
 from lodefs.chunkstore.objects.interface import Part
 from lodefs.chunkstore.repo.pack_reader import PackIndexVersion, WrongChunk, read_index
+from lodefs.proxy.cache.extents import PackExtents
 from lodefs.proxy.fetch.cache_fill import Filled, Unit
 from lodefs.proxy.fetch.single_flight import Fetcher
 from lodefs.proxy.runtime.counters import Counter, Counts
@@ -106,8 +107,8 @@ def test_a_stuck_store_costs_the_deadline(rig: Rig) -> None:
 
     async def run() -> None:
         async with rig.node() as node:
-            snapshot = await node.snapshot(REPO, "main")
-            await node.entry(snapshot, b"big")
+            snapshot = await node.names.snapshot(REPO, "main")
+            await node.names.entry(snapshot, b"big")
             rig.reset()
             gate = Gate(rig)
             node._fetcher._deadline_s = 0.01  # for chunks alone: all before has time
@@ -129,7 +130,7 @@ def test_overlapping_readers_fetch_every_byte_once(rig: Rig) -> None:
 
     async def run() -> None:
         async with rig.node() as node:
-            await node.entry(await node.snapshot(REPO, "main"), b"big")
+            await node.names.entry(await node.names.snapshot(REPO, "main"), b"big")
             rig.reset()
             starts = [0, 5_000, 300_000, 299_999, MIB, 0]
             answers = await asyncio.gather(*(read_path(node, b"big", s) for s in starts))
@@ -168,7 +169,9 @@ class Fills:
         self.damaged: tuple[int, int] | None = None  # what is known to be bad in the store
         self._may_end = threading.Semaphore(0)
 
-    def fill(self, _loaded: PackIndexVersion, unit: Unit, begun: OnTransferStarted) -> Filled:
+    def fill(
+        self, _loaded: PackIndexVersion, unit: Unit, begun: OnTransferStarted, _held: range
+    ) -> Filled:
         self.begun.append(unit)
         self.begin_to_come.append(begun)
         assert self._may_end.acquire(timeout=60)
@@ -203,6 +206,7 @@ async def fetching(
         fills,  # type: ignore[arg-type]
         pools,
         counts,
+        PackExtents(),
         deadline_s=60,
         ahead_size_bytes_max=100_000,
         running_size_bytes_max=25_000,
@@ -259,7 +263,7 @@ def test_what_somebody_waits_for_starts_at_once(rig: Rig) -> None:
             assert fetcher.join(loaded.index.pack_id, 60) is None
             assert counts.values[Counter.JOINED] == 1
             fills.end(100)
-            assert (await new.wait(), await needed.wait()) == ({}, {})
+            assert (await new.landed(), await needed.landed()) == (Filled(), Filled())
             await until(lambda: not fetcher.in_flight_bytes)
             assert sorted(fills.firsts) == [0, 1, 2, 3, 4, 5, 50]
             assert fetcher._running_bytes == 0
@@ -328,7 +332,7 @@ def test_large_fetches_leave_room_for_small_ones(rig: Rig) -> None:
             assert 200 in fills.firsts
             fills.end(22)
             for flight in (small, *large):
-                await flight.wait()
+                await flight.landed()
 
     asyncio.run(run())
 
@@ -407,8 +411,8 @@ def test_a_peer_waits_for_no_flight_that_waits_for_peers(rig: Rig) -> None:
             assert fetcher.is_coming(pack, 0)
             assert fetcher.join(pack, 0, for_peer=True) is ours
             fills.end(2)
-            await ours.wait()
-            await theirs.wait()
+            await ours.landed()
+            await theirs.landed()
 
     asyncio.run(run())
 
@@ -433,7 +437,7 @@ def test_nobody_joins_a_flight_that_has_failed(rig: Rig) -> None:
             (bulk,) = fetcher.bulk(loaded, Unit(pack, 0, 4))
             assert bulk is again
             fills.end()
-            await again.wait()
+            await again.landed()
 
     asyncio.run(run())
 

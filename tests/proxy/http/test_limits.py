@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from lodefs.chunkstore.nodeapi.wire import Node as Entry
-from lodefs.chunkstore.nodeapi.wire import Snapshot
 from lodefs.chunkstore.types import Buffer
 from lodefs.proxy.http.admission import ClientLimits
 from lodefs.proxy.http.tokens import create_token
+from lodefs.proxy.node import SnapshotFile
 from tests.support.proxy.fake_node import DictNode, RunningProxy, exchange, start_proxy
 
 BIG = bytes(range(256)) * 65536  # 16 MiB: more than sockets hold
@@ -29,10 +28,10 @@ class GatedNode(DictNode):
         self.gate = asyncio.Event()
 
     async def read(
-        self, snapshot: Snapshot, entry: Entry, first: int, size_bytes: int
-    ) -> AsyncIterator[Buffer]:
+        self, file: SnapshotFile, first: int, size_bytes: int
+    ) -> AsyncGenerator[Buffer, None]:
         await self.gate.wait()
-        async for piece in super().read(snapshot, entry, first, size_bytes):
+        async for piece in super().read(file, first, size_bytes):
             yield piece
 
 

@@ -6,7 +6,7 @@ import asyncio
 import gc
 import http.client
 import weakref
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
@@ -15,13 +15,13 @@ import pytest
 from lodefs.chunkstore import errors
 from lodefs.chunkstore.errors import LodefsError
 from lodefs.chunkstore.nodeapi import wire
-from lodefs.chunkstore.nodeapi.wire import Node as Entry
-from lodefs.chunkstore.nodeapi.wire import Snapshot
 from lodefs.chunkstore.types import Buffer
 from lodefs.proxy.api.error_responses import STATUS_OF, status_of
 from lodefs.proxy.api.request import Request
-from lodefs.proxy.api.responses import IMMUTABLE, OCTETS, file_answer, representation
+from lodefs.proxy.api.responses import IMMUTABLE, OCTETS, file_answer, file_headers
+from lodefs.proxy.node import SnapshotFile
 from tests.support.proxy.fake_node import DictNode, exchange, start_proxy
+from tests.support.proxy.rig import file_of
 
 BIG = bytes(range(256)) * 8192  # 2 MiB
 PIECE_SIZE_BYTES = len(BIG) // 2
@@ -90,8 +90,8 @@ class ShortNode(DictNode):
     """A node that gives fewer bytes than it was asked for."""
 
     async def read(
-        self, snapshot: Snapshot, entry: Entry, first: int, size_bytes: int
-    ) -> AsyncIterator[Buffer]:
+        self, file: SnapshotFile, first: int, size_bytes: int
+    ) -> AsyncGenerator[Buffer, None]:
         yield b"x" * (size_bytes // 2)
 
 
@@ -109,8 +109,8 @@ class ClosingNode(DictNode):
     ended = 0
 
     async def read(
-        self, snapshot: Snapshot, entry: Entry, first: int, size_bytes: int
-    ) -> AsyncIterator[Buffer]:
+        self, file: SnapshotFile, first: int, size_bytes: int
+    ) -> AsyncGenerator[Buffer, None]:
         try:
             while True:
                 yield BIG
@@ -136,14 +136,13 @@ def test_a_client_that_goes_ends_its_read_of_several_ranges() -> None:
 
     async def run() -> None:
         node = ClosingNode(FILES)
-        snapshot = await node.snapshot("demo", "main")
-        entry = await node.entry(snapshot, b"big")
-        name = node.content_id(snapshot, entry)
-        file = representation(snapshot, entry, name, OCTETS, IMMUTABLE)
-        answer = file_answer(node, file, Request("GET", {"Range": "bytes=0-9,20-29"}))
+        file = await file_of(node, b"big", repo="demo")
+        headers = file_headers(file, OCTETS, IMMUTABLE)
+        asked = Request("GET", {"Range": "bytes=0-9,20-29"})
+        answer = await file_answer(node, file, headers, asked)
         pieces = answer.pieces
-        assert isinstance(pieces, AsyncGenerator)
-        assert [bytes(await anext(pieces))[:2], await anext(pieces)] == [b"--", BIG]
+        assert pieces is not None
+        assert [bytes(answer.first)[:2], await anext(pieces)] == [b"--", BIG]
         await pieces.aclose()
         assert node.ended == 1
 
@@ -158,8 +157,8 @@ class WatchedNode(DictNode):
         self.pieces: list[weakref.ref[memoryview]] = []
 
     async def read(
-        self, snapshot: Snapshot, entry: Entry, first: int, size_bytes: int
-    ) -> AsyncIterator[Buffer]:
+        self, file: SnapshotFile, first: int, size_bytes: int
+    ) -> AsyncGenerator[Buffer, None]:
         for at in range(first, first + size_bytes, PIECE_SIZE_BYTES):
             piece = memoryview(BIG)[at : at + PIECE_SIZE_BYTES]
             self.pieces.append(weakref.ref(piece))
@@ -202,8 +201,8 @@ class GatedNode(DictNode):
         self.gate = asyncio.Event()
 
     async def read(
-        self, snapshot: Snapshot, entry: Entry, first: int, size_bytes: int
-    ) -> AsyncIterator[Buffer]:
+        self, file: SnapshotFile, first: int, size_bytes: int
+    ) -> AsyncGenerator[Buffer, None]:
         yield BIG[first : first + 1000]
         await self.gate.wait()
         yield BIG[first + 1000 : first + size_bytes]

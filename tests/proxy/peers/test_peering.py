@@ -34,11 +34,10 @@ from lodefs.proxy.peers.security.request_signing import HmacAuthenticator
 from lodefs.proxy.peers.security.tls import PeerTls
 from lodefs.proxy.peers.server import peer_server
 from lodefs.proxy.peers.server.recipients import SendingLoad
-from lodefs.proxy.runtime import origin
 from lodefs.proxy.runtime.counters import Counter
 from tests.proxy.peers.certificates import Authority
 from tests.support.proxy.cluster import SECRET, Member, cluster_of, slow_clock_s
-from tests.support.proxy.rig import MIB, Rig, read_path
+from tests.support.proxy.rig import MIB, Rig, file_of, read_file, read_path
 
 BIG = random.Random(1).randbytes(6 * MIB + 123)
 SMALL = {b"small/%03d" % n: random.Random(n).randbytes(500 + n * 37) for n in range(200)}
@@ -411,9 +410,10 @@ def test_where_bytes_came_from(rig: Rig) -> None:
             for member in (owner, other, other):
                 noted.append(set())
                 for path, content in FILES.items():
-                    origin.begin()
-                    assert await read_path(member.node, path) == content
-                    noted[-1].add(origin.noted())
+                    file = await file_of(member.node, path)
+                    data, origin = await read_file(member.node, file)
+                    assert data == content
+                    noted[-1].add(origin)
             assert noted == [{Origin.STORE, None}, {Origin.PEERS, None}, {None}]
 
     asyncio.run(run())

@@ -20,7 +20,7 @@ from lodefs.proxy.fetch.cache_fill import Unit, cut_units
 from lodefs.proxy.read.file_reader import SEGMENTS_MAX
 from lodefs.proxy.runtime.counters import Counter, Counts
 from lodefs.proxy.service.store_node import NodeSettings
-from tests.support.proxy.rig import MIB, REPO, Rig, read_path, until
+from tests.support.proxy.rig import MIB, REPO, Rig, file_of, read_path, until
 
 BIGS = {b"big/%d" % n: random.Random(n).randbytes(MIB + n * 300_000) for n in range(4)}
 SMALLS = {b"small/%d" % n: random.Random(50 + n).randbytes(3_000 * n) for n in range(60)}
@@ -62,13 +62,16 @@ def test_a_file_evicted_while_it_is_read_goes_on(rig: Rig) -> None:
     async def run() -> None:
         async with rig.node() as node:
             await read_path(node, b"big/3")
-            snapshot = await node.snapshot(REPO, "main")
-            entry = await node.entry(snapshot, b"big/3")
-            pieces = []
-            async for piece in node.read(snapshot, entry, 0, entry.size_bytes):
+            file = await file_of(node, b"big/3")
+            stream = await node.files.open(file, 0, file.entry.size_bytes)
+            pieces = [bytes(stream.first)]
+            node._evictor.free(100 * MIB)
+            node._cache.trim()
+            async for piece in stream:
                 pieces.append(bytes(piece))
                 node._evictor.free(100 * MIB)
                 node._cache.trim()
+            await stream.aclose()
             assert b"".join(pieces) == BIGS[b"big/3"]
             assert len(pieces) > 1
 
@@ -155,7 +158,7 @@ def test_a_second_version_reads_shared_chunks_from_the_first(rig: Rig) -> None:
             await read_path(node, b"big/2")
             used = node.status()["cache_used_bytes"]
             rig.maker.commit(REPO, {b"big/2": new}, branch="two")
-            await node.entry(await node.snapshot(REPO, "two"), b"big/2")
+            await node.names.entry(await node.names.snapshot(REPO, "two"), b"big/2")
             rig.reset()
             assert await read_path(node, b"big/2", rev="two") == new
             assert sum(size for _, _, size in rig.objects.ranges) == 20_000
@@ -169,7 +172,7 @@ def test_small_files_come_with_their_neighbours(rig: Rig) -> None:
 
     async def run() -> None:
         async with rig.node() as node:
-            await node.entry(await node.snapshot(REPO, "main"), b"small/1")
+            await node.names.entry(await node.names.snapshot(REPO, "main"), b"small/1")
             rig.reset()
             order = list(SMALLS)
             random.Random(8).shuffle(order)
@@ -186,7 +189,7 @@ def test_sequential_reads_come_in_large_requests(rig: Rig) -> None:
 
     async def run() -> None:
         async with rig.node() as node:
-            await node.entry(await node.snapshot(REPO, "main"), b"big/3")
+            await node.names.entry(await node.names.snapshot(REPO, "main"), b"big/3")
             rig.reset()
             for first in range(0, len(content), 10_000):
                 size = min(10_000, len(content) - first)
@@ -205,14 +208,13 @@ def test_what_has_come_is_a_hit_without_a_look_at_the_index(rig: Rig) -> None:
 
     async def run() -> None:
         async with rig.node() as node:
-            snapshot = await node.snapshot(REPO, "main")
-            entry = await node.entry(snapshot, b"big/3")
+            file = await file_of(node, b"big/3")
             assert await read_path(node, b"big/3", 0, 50_000) == content[:50_000]
             assert await read_path(node, b"big/3", 50_000, 50_000) == content[50_000:100_000]
-            extents = node._contents._contents[node.content_id(snapshot, entry)].extents
-            await until(lambda: extents.find(100_000) is not None)
-            file, offset, size_bytes = extents.find(100_000) or pytest.fail("it went")
-            with file.in_use() as fd:
+            await until(lambda: node.files.hit(file.content_id, 100_000, 1) is not None)
+            known = node.files.known(file.content_id) or pytest.fail("it went")
+            cache_file, offset, size_bytes = known.extents.find(100_000) or pytest.fail("it went")
+            with cache_file.in_use() as fd:
                 assert os.pread(fd, size_bytes, offset) == content[100_000:][:size_bytes]
 
     asyncio.run(run())
@@ -242,21 +244,20 @@ def test_hits_do_not_hide_who_reads_on(tmp_path: Path) -> None:
 
     async def run() -> None:
         async with rig.node() as node:
-            snapshot = await node.snapshot(REPO, "main")
-            entry = await node.entry(snapshot, b"big")
+            file = await file_of(node, b"big")
             for first in range(0, 300_000, 100_000):
                 await read_path(node, b"big", first, 100_000)
-            extents = node._contents._contents[node.content_id(snapshot, entry)].extents
+            known = node.files.known(file.content_id) or pytest.fail("it went")
 
             def end_from(first: int) -> int:
-                found = extents.find(first)
+                found = node.files._extent(known, first, len(content))
                 return first + (found[2] if found else 0)
 
             await until(lambda: end_from(300_000) >= 400_000)
             await until(lambda: not node.status()["in_flight_bytes"])
             end = end_from(300_000)
             is_hit = [
-                node.hit(entry.content, first, 10_000) is not None
+                node.files.hit(file.content_id, first, 10_000) is not None
                 for first in range(300_000, end - 10_000, 10_000)
             ]
             assert is_hit == sorted(is_hit, reverse=True)
@@ -319,7 +320,7 @@ def test_a_byte_far_into_a_file_needs_one_index(rig: Rig) -> None:
 
     async def run() -> None:
         async with rig.node() as node:
-            await node.entry(await node.snapshot(REPO, "far"), b"f")
+            await node.names.entry(await node.names.snapshot(REPO, "far"), b"f")
             rig.reset()
             assert await read_path(node, b"f", len(content) - 10, 10, rev="far") == content[-10:]
             packs = {key for key, _, _ in rig.objects.ranges}
@@ -344,10 +345,10 @@ def test_files_of_many_parts_are_not_remembered_without_end(tmp_path: Path) -> N
 
     async def run() -> None:
         async with rig.node() as node:
-            contents = node._contents
+            contents = node.files
             for number in range(40):
-                contents.content(b"%032d" % number, len(segments), segments)
-            assert len(contents._contents) == 4
+                contents.add(b"%032d" % number, len(segments), segments)
+            assert len(contents._files) == 4
             assert contents.known(b"%032d" % 39) is not None
             assert contents.known(b"%032d" % 0) is None
 

@@ -43,16 +43,18 @@ def test_awkward_names_and_kinds(tmp_path: Path) -> None:
 
     async def run() -> None:
         async with rig.node() as node:
-            snapshot = await node.snapshot(REPO, "main")
-            page = await node.children(snapshot, 1, limit=100)
+            snapshot = await node.names.snapshot(REPO, "main")
+            page = await node.names.children(snapshot, 1, limit=100)
             assert names(page) == sorted([b"new\nline", b"\xff\xfe not utf-8", b"x" * 255, b"dir", b"hollow"])  # fmt: skip # noqa: E501
             for child in page.nodes:
-                assert await node.lookup(snapshot, 1, child.name) == child
-                assert await node.by_ino(snapshot, child.ino) == child
-            assert (await node.entry(snapshot, b"dir/run")).executable
-            assert (await node.entry(snapshot, b"dir/link")).target == b"../../outside"
-            hollow = await node.entry(snapshot, b"hollow")
-            assert await node.children(snapshot, hollow.ino, limit=5) == type(page)([], more=False)
+                assert await node.names.lookup(snapshot, 1, child.name) == child
+                assert await node.names.by_ino(snapshot, child.ino) == child
+            assert (await node.names.entry(snapshot, b"dir/run")).executable
+            assert (await node.names.entry(snapshot, b"dir/link")).target == b"../../outside"
+            hollow = await node.names.entry(snapshot, b"hollow")
+            assert await node.names.children(snapshot, hollow.ino, limit=5) == type(page)(
+                [], more=False
+            )
 
     asyncio.run(run())
 
@@ -64,12 +66,12 @@ def test_pages_of_a_big_directory(tmp_path: Path) -> None:
 
     async def run() -> None:
         async with rig.node() as node:
-            snapshot = await node.snapshot(REPO, "main")
+            snapshot = await node.names.snapshot(REPO, "main")
             for limit in (1, 7, 255, 256, 257, 999, 1000, 5000):
                 found: list[bytes] = []
                 more = True
                 while more and (limit > 1 or len(found) < 300):
-                    page = await node.children(
+                    page = await node.names.children(
                         snapshot, 1, after=found[-1] if found else b"", limit=limit
                     )
                     assert len(page.nodes) <= limit
@@ -77,9 +79,9 @@ def test_pages_of_a_big_directory(tmp_path: Path) -> None:
                     more = page.more
                 assert found == sorted(files)[: len(found)]
                 assert limit == 1 or len(found) == 1000
-            page = await node.children(snapshot, 1, after=b"n0500x", limit=2)
+            page = await node.names.children(snapshot, 1, after=b"n0500x", limit=2)
             assert names(page) == [b"n0501", b"n0502"]
-            assert names(await node.children(snapshot, 1, after=b"z", limit=2)) == []
+            assert names(await node.names.children(snapshot, 1, after=b"z", limit=2)) == []
 
     asyncio.run(run())
 
@@ -90,10 +92,10 @@ def test_a_directory_is_loaded_once_by_many(tmp_path: Path) -> None:
 
     async def run() -> None:
         async with rig.node() as node:
-            snapshot = await node.snapshot(REPO, "main")
-            await asyncio.gather(*(node.entry(snapshot, b"a/%d" % n) for n in range(50)))
+            snapshot = await node.names.snapshot(REPO, "main")
+            await asyncio.gather(*(node.names.entry(snapshot, b"a/%d" % n) for n in range(50)))
             with pytest.raises(NotFound):
-                await node.entry(snapshot, b"a/nothing")
+                await node.names.entry(snapshot, b"a/nothing")
             assert node.counts.values[Counter.TREES_LOADED] == 2
 
     asyncio.run(run())
@@ -106,17 +108,17 @@ def test_a_branch_moves_and_a_commit_does_not(tmp_path: Path) -> None:
 
     async def run() -> None:
         node = StoreNode(rig.store, rig.settings(), clock_s=lambda: now[0])
-        first = await node.snapshot(REPO, "main")
+        first = await node.names.snapshot(REPO, "main")
         second_id: CommitId = rig.maker.commit(REPO, {b"f": b"two"})
-        assert (await node.snapshot(REPO, "main")) == first
+        assert (await node.names.snapshot(REPO, "main")) == first
         now[0] += namespace.RESOLVED_FOR_S
-        second = await node.snapshot(REPO, "main")
+        second = await node.names.snapshot(REPO, "main")
         assert second.commit == second_id.hex()
         assert second.root != first.root
         rig.reset()
-        assert await node.snapshot(REPO, first.commit) == first
+        assert await node.names.snapshot(REPO, first.commit) == first
         assert rig.objects.gets == 0
-        assert await node.snapshot(REPO, first.commit[:10]) == first
+        assert await node.names.snapshot(REPO, first.commit[:10]) == first
         await node.close()
 
     asyncio.run(run())
@@ -128,9 +130,9 @@ def test_a_commit_of_another_repository_is_not_found(tmp_path: Path) -> None:
 
     async def run() -> None:
         async with rig.node() as node:
-            snapshot = await node.snapshot(REPO, "main")
+            snapshot = await node.names.snapshot(REPO, "main")
             with pytest.raises(NotFound):
-                await node.snapshot("other", snapshot.commit)
+                await node.names.snapshot("other", snapshot.commit)
 
     asyncio.run(run())
 
@@ -152,11 +154,11 @@ def test_colliding_inode_numbers_are_found(
 
     async def run() -> None:
         async with rig.node() as node:
-            snapshot = await node.snapshot(REPO, "main")
+            snapshot = await node.names.snapshot(REPO, "main")
             if not same_directory:
-                await node.entry(snapshot, one)
+                await node.names.entry(snapshot, one)
             with pytest.raises(Corrupt, match=rf"{one.decode()}.*{two.decode()}.*4711"):
-                await node.entry(snapshot, two)
+                await node.names.entry(snapshot, two)
 
     asyncio.run(run())
 
@@ -176,17 +178,17 @@ def test_a_spoiled_tree_is_corrupt(tmp_path: Path) -> None:
         nonlocal now_s
         rig.clock_s = lambda: now_s
         async with rig.node() as node:
-            snapshot = await node.snapshot(REPO, "main")
+            snapshot = await node.names.snapshot(REPO, "main")
             rig.objects.answer = answer
             with pytest.raises(Corrupt):
-                await node.entry(snapshot, b"d/f")
+                await node.names.entry(snapshot, b"d/f")
             rig.objects.answer = lambda _key, part: part
             gets = rig.objects.gets
             with pytest.raises(Corrupt, match="found a moment ago"):
-                await node.entry(snapshot, b"d/f")
+                await node.names.entry(snapshot, b"d/f")
             assert rig.objects.gets == gets
             now_s += KEPT_FOR_S
-            assert (await node.entry(snapshot, b"d/f")).size_bytes == 1
+            assert (await node.names.entry(snapshot, b"d/f")).size_bytes == 1
 
     asyncio.run(run())
 
@@ -204,23 +206,23 @@ def test_a_full_disk_does_not_hide_directories(tmp_path: Path) -> None:
                 raise Unavailable("the index is full")
 
             kv.write = full  # type: ignore[method-assign]
-            snapshot = await node.snapshot(REPO, "main")
-            entry = await node.entry(snapshot, b"d/f3")
-            assert await node.by_ino(snapshot, entry.ino) == entry
-            page = await node.children(snapshot, entry.parent, after=b"f3", limit=4)
+            snapshot = await node.names.snapshot(REPO, "main")
+            entry = await node.names.entry(snapshot, b"d/f3")
+            assert await node.names.by_ino(snapshot, entry.ino) == entry
+            page = await node.names.children(snapshot, entry.parent, after=b"f3", limit=4)
             assert names(page) == [b"f4", b"f5", b"f6", b"f7"]
             kv.write = write  # type: ignore[method-assign]
             rig.maker.commit(REPO, {b"g": b""}, branch="other")
-            await node.snapshot(REPO, "other")
+            await node.names.snapshot(REPO, "other")
         async with rig.node() as node:
-            assert await node.by_ino(snapshot, entry.ino) == entry
+            assert await node.names.by_ino(snapshot, entry.ino) == entry
 
     asyncio.run(run())
 
 
 async def at_rest(node: StoreNode) -> None:
     """Returns when nothing is loaded ahead any more."""
-    await until(lambda: all(one.task is None for one in node._namespace._loader._ahead.values()))
+    await until(lambda: all(one.task is None for one in node.names._loader._ahead.values()))
 
 
 def test_a_walk_finds_directories_loaded(tmp_path: Path) -> None:
@@ -230,19 +232,19 @@ def test_a_walk_finds_directories_loaded(tmp_path: Path) -> None:
 
     async def run() -> None:
         async with rig.node() as node:
-            snapshot = await node.snapshot(REPO, "main")
+            snapshot = await node.names.snapshot(REPO, "main")
             loaded = node.counts.values
-            page = await node.children(snapshot, 1, limit=100)
-            await node.children(snapshot, page.nodes[0].ino, limit=100)
+            page = await node.names.children(snapshot, 1, limit=100)
+            await node.names.children(snapshot, page.nodes[0].ino, limit=100)
             await at_rest(node)
             assert loaded[Counter.TREES_LOADED] == 2  # down a path is no walk
             rig.reset()
-            await node.children(snapshot, page.nodes[1].ino, limit=100)
+            await node.names.children(snapshot, page.nodes[1].ino, limit=100)
             await at_rest(node)
             assert loaded[Counter.TREES_LOADED] == 6
             for child in page.nodes:
-                for below in (await node.children(snapshot, child.ino, limit=100)).nodes:
-                    assert names(await node.children(snapshot, below.ino, limit=9)) == [b"f"]
+                for below in (await node.names.children(snapshot, child.ino, limit=100)).nodes:
+                    assert names(await node.names.children(snapshot, below.ino, limit=9)) == [b"f"]
                     await at_rest(node)
             assert loaded[Counter.TREES_LOADED] == 81
             assert rig.objects.gets <= 3
@@ -256,18 +258,18 @@ def test_a_walk_goes_on_after_a_restart(tmp_path: Path) -> None:
 
     async def run() -> None:
         async with rig.node() as node:
-            snapshot = await node.snapshot(REPO, "main")
-            page = await node.children(snapshot, 1, limit=100)
+            snapshot = await node.names.snapshot(REPO, "main")
+            page = await node.names.children(snapshot, 1, limit=100)
             for child in page.nodes[:2]:
-                await node.children(snapshot, child.ino, limit=100)
+                await node.names.children(snapshot, child.ino, limit=100)
             await at_rest(node)
             assert node.counts.values[Counter.TREES_LOADED] == 6
         async with rig.node() as node:
             for child in page.nodes[10:14]:
-                await node.children(snapshot, child.ino, limit=100)
+                await node.names.children(snapshot, child.ino, limit=100)
                 await at_rest(node)
             for child in page.nodes:
-                assert names(await node.children(snapshot, child.ino, limit=9)) == [b"f"]
+                assert names(await node.names.children(snapshot, child.ino, limit=9)) == [b"f"]
                 await at_rest(node)
             assert node.counts.values[Counter.TREES_LOADED] == 40 - 5
 
@@ -281,9 +283,9 @@ def test_a_spoiled_directory_is_no_harm_to_those_beside_it(tmp_path: Path) -> No
 
     async def run() -> None:
         async with rig.node() as node:
-            snapshot = await node.snapshot(REPO, "main")
-            page = await node.children(snapshot, 1, limit=100)
-            trees = node._namespace._loader._trees
+            snapshot = await node.names.snapshot(REPO, "main")
+            page = await node.names.children(snapshot, 1, limit=100)
+            trees = node.names._loader._trees
             read_all = trees.read_all
 
             async def spoiled(entries: Sequence[Entry]) -> list[Outcome]:
@@ -295,9 +297,9 @@ def test_a_spoiled_directory_is_no_harm_to_those_beside_it(tmp_path: Path) -> No
             for child in page.nodes:
                 if child.name == b"3":
                     with pytest.raises(Corrupt, match="zeros"):
-                        await node.children(snapshot, child.ino, limit=9)
+                        await node.names.children(snapshot, child.ino, limit=9)
                 else:
-                    assert names(await node.children(snapshot, child.ino, limit=9)) == [b"f"]
+                    assert names(await node.names.children(snapshot, child.ino, limit=9)) == [b"f"]
                 await at_rest(node)
 
     asyncio.run(run())
@@ -309,8 +311,8 @@ def test_many_walkers_load_each_directory_once(tmp_path: Path) -> None:
     rig = Rig(tmp_path, files)
 
     async def walk(node: StoreNode, ino: int, seed: int) -> int:
-        snapshot = await node.snapshot(REPO, "main")
-        children = list((await node.children(snapshot, ino, limit=100)).nodes)
+        snapshot = await node.names.snapshot(REPO, "main")
+        children = list((await node.names.children(snapshot, ino, limit=100)).nodes)
         random.Random(seed).shuffle(children)
         below = [await walk(node, c.ino, seed) for c in children if c.kind == Kind.DIRECTORY]
         return len(children) + sum(below)

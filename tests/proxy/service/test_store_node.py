@@ -19,9 +19,10 @@ from lodefs.chunkstore.errors import (
 from lodefs.chunkstore.format.tree import Kind
 from lodefs.chunkstore.objects.interface import Part
 from lodefs.proxy.fetch.known_damage import KEPT_FOR_S
+from lodefs.proxy.node import SnapshotFile
 from lodefs.proxy.runtime.counters import Counter
 from tests.support.chunkstore.handmade import Link
-from tests.support.proxy.rig import MIB, REPO, Rig, read_path
+from tests.support.proxy.rig import MIB, REPO, Rig, file_of, read_path
 
 BIG = random.Random(1).randbytes(3 * MIB + 12345)
 SMALL = {b"small/%03d" % n: random.Random(n).randbytes(100 + n * 37) for n in range(100)}
@@ -77,10 +78,12 @@ def test_a_range_outside_the_file_is_refused(rig: Rig) -> None:
 
     async def run() -> None:
         async with rig.node() as node:
-            snapshot = await node.snapshot(REPO, "main")
-            for path, size in ((b"big", len(BIG) + 1), (b"small", 1)):
+            big = await file_of(node, b"big")
+            for first, size in ((0, len(BIG) + 1), (-1, 1)):
                 with pytest.raises(InvalidInput):
-                    node.read(snapshot, await node.entry(snapshot, path), 0, size)
+                    await node.files.open(big, first, size)
+            snapshot = await node.names.snapshot(REPO, "main")
+            assert not isinstance(await node.names.file(snapshot, b"small"), SnapshotFile)
 
     asyncio.run(run())
 
@@ -92,14 +95,13 @@ def test_hit_is_known_after_a_read(rig: Rig) -> None:
         import os
 
         async with rig.node() as node:
-            snapshot = await node.snapshot(REPO, "main")
             for path, content in ((b"big", BIG), (b"small/007", SMALL[b"small/007"])):
-                entry = await node.entry(snapshot, path)
-                name = node.content_id(snapshot, entry)
-                assert node.hit(name, 0, entry.size_bytes) is None
+                file = await file_of(node, path)
+                entry, name = file.entry, file.content_id
+                assert node.files.hit(name, 0, entry.size_bytes) is None
                 await read_path(node, path)
                 first, size = 11, entry.size_bytes - 40
-                extent = node.hit(name, first, size)
+                extent = node.files.hit(name, first, size)
                 assert extent is not None
                 data = os.pread(extent.fd, extent.size_bytes, extent.offset)
                 assert data == content[first : first + size]
@@ -125,7 +127,7 @@ def test_many_readers_of_one_cold_chunk_cost_one_get(rig: Rig) -> None:
 
     async def run() -> None:
         async with rig.node() as node:
-            await node.entry(await node.snapshot(REPO, "main"), b"big")
+            await node.names.entry(await node.names.snapshot(REPO, "main"), b"big")
             rig.reset()
             answers = await asyncio.gather(
                 *(read_path(node, b"big", 20_000, 5_000) for _ in range(50))
@@ -143,8 +145,8 @@ def test_a_restarted_node_needs_no_store(rig: Rig) -> None:
         commit = rig.commit.hex()
         async with rig.node() as node:
             await read_path(node, b"big")
-            snapshot = await node.snapshot(REPO, "main")
-            ino = (await node.entry(snapshot, b"one/two/three")).ino
+            snapshot = await node.names.snapshot(REPO, "main")
+            ino = (await node.names.entry(snapshot, b"one/two/three")).ino
         down = Unavailable("the store is down")
 
         def answer(_key: str, _part: Part) -> Part:
@@ -153,14 +155,14 @@ def test_a_restarted_node_needs_no_store(rig: Rig) -> None:
         rig.objects.answer = answer
         async with rig.node() as node:
             assert await read_path(node, b"big", rev=commit) == BIG
-            snapshot = await node.snapshot(REPO, commit)
-            assert (await node.by_ino(snapshot, ino)).name == b"three"
-            page = await node.children(snapshot, 1, limit=3)
+            snapshot = await node.names.snapshot(REPO, commit)
+            assert (await node.names.by_ino(snapshot, ino)).name == b"three"
+            page = await node.names.children(snapshot, 1, limit=3)
             assert [child.name for child in page.nodes] == [b"big", b"empty", b"link"]
             with pytest.raises(Unavailable):
                 await read_path(node, b"small/001", rev=commit)
             with pytest.raises(Unavailable):
-                await node.snapshot(REPO, "main")
+                await node.names.snapshot(REPO, "main")
 
     asyncio.run(run())
 
@@ -201,8 +203,8 @@ def test_wrong_bytes_twice_are_an_error_that_names_all(rig: Rig) -> None:
 
         rig.clock_s = lambda: now_s
         async with rig.node() as node:
-            snapshot = await node.snapshot(REPO, "main")
-            await node.entry(snapshot, b"big")
+            snapshot = await node.names.snapshot(REPO, "main")
+            await node.names.entry(snapshot, b"big")
             rig.objects.answer = answer
             with pytest.raises(Corrupt, match=rf"{REPO}@.*:big.*memory:.*packs/.*chunk"):
                 await read_path(node, b"big", 0, 100)
@@ -228,8 +230,8 @@ def test_half_a_body_is_no_answer(rig: Rig, cut: int) -> None:
             return part
 
         async with rig.node() as node:
-            snapshot = await node.snapshot(REPO, "main")
-            await node.entry(snapshot, b"big")
+            snapshot = await node.names.snapshot(REPO, "main")
+            await node.names.entry(snapshot, b"big")
             rig.objects.answer = answer
             with pytest.raises(Corrupt, match="cut off"):
                 await read_path(node, b"big", 0, 100)
@@ -245,8 +247,8 @@ def test_an_unavailable_store_is_unavailable(rig: Rig) -> None:
             raise Unavailable("503 SlowDown", retry_after_s=1)
 
         async with rig.node() as node:
-            snapshot = await node.snapshot(REPO, "main")
-            await node.entry(snapshot, b"big")
+            snapshot = await node.names.snapshot(REPO, "main")
+            await node.names.entry(snapshot, b"big")
             rig.objects.answer = answer
             with pytest.raises(Unavailable, match="503"):
                 await read_path(node, b"big", 0, 100)
@@ -265,8 +267,8 @@ def test_a_missing_pack_is_damage_not_a_missing_file(rig: Rig) -> None:
         nonlocal now_s
         rig.clock_s = lambda: now_s
         async with rig.node() as node:
-            snapshot = await node.snapshot(REPO, "main")
-            await node.entry(snapshot, b"big")
+            snapshot = await node.names.snapshot(REPO, "main")
+            await node.names.entry(snapshot, b"big")
             packs = {
                 info.key: rig.objects.get(info.key, size=info.size_bytes).data
                 for info in rig.objects.list("packs/")
@@ -293,8 +295,8 @@ def test_a_store_that_is_gone_is_unavailable(rig: Rig) -> None:
 
     async def run() -> None:
         async with rig.node() as node:
-            snapshot = await node.snapshot(REPO, "main")
-            await node.entry(snapshot, b"big")
+            snapshot = await node.names.snapshot(REPO, "main")
+            await node.names.entry(snapshot, b"big")
             for info in list(rig.objects.list("")):
                 rig.objects.delete(info.key)
             with pytest.raises(Unavailable, match="not there at present"):
@@ -333,25 +335,25 @@ def test_names_and_errors(rig: Rig) -> None:
 
     async def run() -> None:
         async with rig.node() as node:
-            snapshot = await node.snapshot(REPO, "main")
-            entry = await node.entry(snapshot, b"one/two/three")
-            two = await node.entry(snapshot, b"one/two")
-            assert await node.lookup(snapshot, two.ino, b"three") == entry
-            assert await node.by_ino(snapshot, entry.ino) == entry
-            assert (await node.entry(snapshot, b"link")).target == b"big"
-            assert (await node.entry(snapshot, b"")).kind == Kind.DIRECTORY
+            snapshot = await node.names.snapshot(REPO, "main")
+            entry = await node.names.entry(snapshot, b"one/two/three")
+            two = await node.names.entry(snapshot, b"one/two")
+            assert await node.names.lookup(snapshot, two.ino, b"three") == entry
+            assert await node.names.by_ino(snapshot, entry.ino) == entry
+            assert (await node.names.entry(snapshot, b"link")).target == b"big"
+            assert (await node.names.entry(snapshot, b"")).kind == Kind.DIRECTORY
             with pytest.raises(NotFound, match=r"one/nothing does not exist"):
-                await node.entry(snapshot, b"one/nothing/more")
+                await node.names.entry(snapshot, b"one/nothing/more")
             with pytest.raises(NotADirectory, match=r"big is not a directory"):
-                await node.entry(snapshot, b"big/more")
+                await node.names.entry(snapshot, b"big/more")
             with pytest.raises(NotADirectory):
-                await node.children(snapshot, entry.ino, limit=1)
+                await node.names.children(snapshot, entry.ino, limit=1)
             with pytest.raises(NotFound):
-                await node.by_ino(snapshot, 12345)
+                await node.names.by_ino(snapshot, 12345)
             with pytest.raises(InvalidInput):
-                await node.entry(snapshot, b"one/../big")
+                await node.names.entry(snapshot, b"one/../big")
             with pytest.raises(NotFound, match="branch"):
-                await node.snapshot(REPO, "nothing")
+                await node.names.snapshot(REPO, "nothing")
 
     asyncio.run(run())
 

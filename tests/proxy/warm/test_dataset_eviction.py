@@ -99,10 +99,7 @@ def test_pins_within_go_and_others_hold(rig: Rig) -> None:
         assert [pin.repo for pin in view.pins] == [REPO]
         assert {pin.repo for pin in view.held_by} == {OTHER}
         rig.reset()
-        snapshot = await node.snapshot(OTHER, "main")
-        entry = await node.entry(snapshot, b"shared")
-        pieces = [bytes(piece) async for piece in node.read(snapshot, entry, 0, len(BIG))]
-        assert b"".join(pieces) == BIG
+        assert await read_path(node, b"shared", repo=OTHER) == BIG
         assert rig.objects.ranges == []
 
     run(rig, work)

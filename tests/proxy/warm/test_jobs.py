@@ -55,7 +55,7 @@ async def warm(node: StoreNode, request: WarmRequest | None = None) -> WarmStatu
 
 async def check_all_here(rig: Rig, node: StoreNode, paths: list[bytes] | None = None) -> None:
     """Every file reads back without a single call to the store."""
-    await node.snapshot(REPO, "main")
+    await node.names.snapshot(REPO, "main")
     rig.reset()
     for path in CONTENTS if paths is None else paths:
         assert await read_path(node, path, rev=rig.commit.hex()) == CONTENTS[path]
@@ -308,7 +308,7 @@ def test_readers_share_the_fetches_of_a_job(rig: Rig) -> None:
     """Somebody who reads what is on its way waits for it, and it is fetched once."""
 
     async def work(node: StoreNode) -> None:
-        await node.snapshot(REPO, "main")
+        await node.names.snapshot(REPO, "main")
         await read_path(node, b"one/two/three")
         gate = Gate(rig)
         rig.reset()
@@ -336,7 +336,7 @@ def test_damage_costs_only_its_files(rig: Rig) -> None:
         return part
 
     async def work(node: StoreNode) -> None:
-        await node.snapshot(REPO, "main")
+        await node.names.snapshot(REPO, "main")
         rig.objects.answer = spoilt
         status = await warm(node)
         assert status.state == "failed"
@@ -382,7 +382,7 @@ def test_a_store_that_refuses_ends_the_job(rig: Rig) -> None:
         raise Denied("no credentials")
 
     async def work(node: StoreNode) -> None:
-        await node.snapshot(REPO, "main")
+        await node.names.snapshot(REPO, "main")
         rig.objects.answer = refuse
         status = await warm(node)
         assert (status.state, [error.error for error in status.errors]) == ("failed", ["Denied"])
@@ -408,7 +408,7 @@ def test_an_outage_is_sat_out(rig: Rig) -> None:
 
     async def work(node: StoreNode) -> None:
         warmer = Warmer(node._warmer._warmer._context, backoff=lambda: Backoff(sleep=pause))
-        await node.snapshot(REPO, "main")
+        await node.names.snapshot(REPO, "main")
         rig.objects.answer = flaky
         job = await warmer.start(WarmRequest(REPO))
         await until(lambda: not job.is_running)
@@ -423,7 +423,7 @@ def test_jobs_are_bounded(rig: Rig) -> None:
     """More jobs than may run are refused, until one of them ends."""
 
     async def work(node: StoreNode) -> None:
-        await node.snapshot(REPO, "main")
+        await node.names.snapshot(REPO, "main")
         gate = Gate(rig)
         jobs = [await node.cache_control.warm(WarmRequest(REPO)) for _ in range(JOBS_MAX)]
         with pytest.raises(Unavailable, match="run already"):
@@ -443,7 +443,7 @@ def test_closing_ends_jobs_and_keeps_their_pins(rig: Rig) -> None:
 
     async def stopped() -> None:
         async with rig.node() as node:
-            await node.snapshot(REPO, "main")
+            await node.names.snapshot(REPO, "main")
             await warm(node, WarmRequest(REPO, paths=["small"], pin_s=600))
             gate = Gate(rig)
             await node.cache_control.warm(WarmRequest(REPO, pin_s=600))

@@ -10,7 +10,7 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -23,8 +23,9 @@ from lodefs.chunkstore.errors import InvalidInput, NotADirectory, NotFound
 from lodefs.chunkstore.format.inodes import ROOT_INO, child_ino
 from lodefs.chunkstore.format.names import digest_of
 from lodefs.chunkstore.format.tree import Kind
-from lodefs.chunkstore.nodeapi.wire import CachePlace, Page, Snapshot, Used
+from lodefs.chunkstore.nodeapi.wire import CachePlace, Origin, Page, Snapshot, Used
 from lodefs.chunkstore.nodeapi.wire import Node as Entry
+from lodefs.chunkstore.nodecache.name_rows import EntryRow
 from lodefs.chunkstore.system.sockets import listen_tcp, listen_unix
 from lodefs.chunkstore.types import Buffer
 from lodefs.proxy.cache_control import CacheControl
@@ -32,7 +33,7 @@ from lodefs.proxy.http.admission import ClientLimits
 from lodefs.proxy.http.endpoint import Endpoint
 from lodefs.proxy.http.server import ProxyServer
 from lodefs.proxy.http.tokens import TokenBook
-from lodefs.proxy.node import Extent, Node
+from lodefs.proxy.node import Extent, Node, SnapshotFile
 
 T = TypeVar("T")
 
@@ -62,8 +63,28 @@ def _content_id(content: bytes) -> bytes:
     return digest_of(b"content id of " + content)
 
 
+class GeneratedStream:
+    """proxy.node.ByteStream over a generator."""
+
+    def __init__(self, pieces: AsyncGenerator[Buffer, None]) -> None:
+        self._pieces = pieces
+        self.first: Buffer = b""
+        self.origin: Origin | None = None
+
+    def __aiter__(self) -> GeneratedStream:
+        return self
+
+    async def __anext__(self) -> Buffer:
+        return await anext(self._pieces)
+
+    async def aclose(self) -> None:
+        """See proxy.node.ByteStream."""
+        await self._pieces.aclose()
+
+
 class DictNode:
-    """proxy.node.Node over a dictionary: path -> content, all of one commit of one repository.
+    """proxy.node.Node, its names and its files, over a dictionary: path -> content, all of one
+    commit of one repository.
 
     A path that ends with '/' is an empty directory. With ``extents``, files lie in memory files
     too and ``hit`` finds them until ``close``; without, nothing is ever a hit. ``failures``
@@ -172,6 +193,16 @@ class DictNode:
             size_bytes=sum(one.size_bytes for one in entries if one.kind == Kind.FILE),
         )
 
+    @property
+    def names(self) -> DictNode:
+        """See proxy.node.Node."""
+        return self
+
+    @property
+    def files(self) -> DictNode:
+        """See proxy.node.Node."""
+        return self
+
     async def snapshot(self, repo: str, rev: str) -> Snapshot:
         """See proxy.node.Node."""
         if repo != self._repo:
@@ -196,9 +227,9 @@ class DictNode:
             raise NotFound(f"there is no inode {ino}")
         return self._entries[self._paths[ino]]
 
-    async def lookup(self, snapshot: Snapshot, parent_ino: int, name: bytes) -> Entry:
+    async def lookup(self, snapshot: Snapshot, parent: int, name: bytes) -> Entry:
         """See proxy.node.Node."""
-        found = (await self._directory(snapshot, parent_ino)).get(name)
+        found = (await self._directory(snapshot, parent)).get(name)
         if found is None:
             raise NotFound(f"there is no {name!r}")
         return found
@@ -217,14 +248,35 @@ class DictNode:
         names = [name for name in sorted(found) if name > after]
         return Page([found[name] for name in names[:limit]], more=len(names) > limit)
 
+    async def file(self, snapshot: Snapshot, path: bytes) -> Entry | SnapshotFile:
+        """See proxy.node.Names."""
+        return self._file(snapshot, await self.entry(snapshot, path))
+
+    async def file_by_ino(self, snapshot: Snapshot, ino: int) -> Entry | SnapshotFile:
+        """See proxy.node.Names."""
+        return self._file(snapshot, await self.by_ino(snapshot, ino))
+
+    def _file(self, snapshot: Snapshot, entry: Entry) -> Entry | SnapshotFile:
+        if entry.kind != Kind.FILE:
+            return entry
+        size_bytes, digest = entry.size_bytes, entry.digest
+        row = EntryRow(
+            entry.parent, entry.name, entry.kind, entry.executable, size_bytes, digest, b"", b""
+        )
+        return SnapshotFile(snapshot, entry, _content_id(self._contents[entry.ino]), row)
+
+    async def open(self, file: SnapshotFile, first: int, size_bytes: int) -> GeneratedStream:
+        """See proxy.node.Files."""
+        stream = GeneratedStream(self.read(file, first, size_bytes))
+        if size_bytes:
+            stream.first = await anext(stream)
+        return stream
+
     async def read(
-        self,
-        snapshot: Snapshot,
-        entry: Entry,
-        first: int,
-        size_bytes: int,
-    ) -> AsyncIterator[Buffer]:
-        """See proxy.node.Node."""
+        self, file: SnapshotFile, first: int, size_bytes: int
+    ) -> AsyncGenerator[Buffer, None]:
+        """The pieces of a range."""
+        entry = file.entry
         self.reads += 1
         if not 0 <= first <= first + size_bytes <= entry.size_bytes:
             raise InvalidInput(f"[{first}, {first + size_bytes}) is not within the file")
@@ -238,13 +290,9 @@ class DictNode:
             yield content[start:stop]
             await asyncio.sleep(0)
 
-    def content_id(self, snapshot: Snapshot, entry: Entry) -> bytes:
+    def hit(self, content_id: bytes, first: int, size_bytes: int) -> Extent | None:
         """See proxy.node.Node."""
-        return _content_id(self._contents[entry.ino])
-
-    def hit(self, content: bytes, first: int, size_bytes: int) -> Extent | None:
-        """See proxy.node.Node."""
-        fd = self._fds.get(content)
+        fd = self._fds.get(content_id)
         if fd is None:
             return None
         self.hits += 1

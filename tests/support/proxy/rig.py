@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.nodeapi.cache_control import RUNNING, WarmStatus
+from lodefs.chunkstore.nodeapi.wire import Origin
 from lodefs.chunkstore.objects.interface import ObjectInfo, ObjectStore, Part
 from lodefs.chunkstore.repo.store import Store, create_store
 from lodefs.chunkstore.types import Buffer
 from lodefs.proxy.cache.chunk_cache import Cache, CacheSettings
-from lodefs.proxy.node import Node
+from lodefs.proxy.node import Node, SnapshotFile
 from lodefs.proxy.runtime.counters import Counts
 from lodefs.proxy.service.store_node import NodeSettings, StoreNode
 from tests.support.chunkstore.handmade import Files, Handmade
@@ -125,13 +126,34 @@ class Rig:
 
 
 async def read_path(
-    node: Node, path: bytes, first: int = 0, size_bytes: int | None = None, *, rev: str = "main"
+    node: Node,
+    path: bytes,
+    first: int = 0,
+    size_bytes: int | None = None,
+    *,
+    rev: str = "main",
+    repo: str = REPO,
 ) -> bytes:
-    """Bytes of a file of REPO through a node."""
-    snapshot = await node.snapshot(REPO, rev)
-    entry = await node.entry(snapshot, path)
-    size = entry.size_bytes - first if size_bytes is None else size_bytes
-    return b"".join([bytes(piece) async for piece in node.read(snapshot, entry, first, size)])
+    """Bytes of a file through a node."""
+    file = await file_of(node, path, rev=rev, repo=repo)
+    return (await read_file(node, file, first, size_bytes))[0]
+
+
+async def read_file(
+    node: Node, file: SnapshotFile, first: int = 0, size_bytes: int | None = None
+) -> tuple[bytes, Origin | None]:
+    """Bytes of a file through a node, and where they were fetched from."""
+    size = file.entry.size_bytes - first if size_bytes is None else size_bytes
+    async with aclosing(await node.files.open(file, first, size)) as stream:
+        pieces = [bytes(stream.first), *[bytes(piece) async for piece in stream]]
+        return b"".join(pieces), stream.origin
+
+
+async def file_of(node: Node, path: bytes, *, rev: str = "main", repo: str = REPO) -> SnapshotFile:
+    """A file of a repository."""
+    file = await node.names.file(await node.names.snapshot(repo, rev), path)
+    assert isinstance(file, SnapshotFile)
+    return file
 
 
 def run(rig: Rig, work: Callable[[StoreNode], Coroutine[object, object, None]]) -> None:
