@@ -281,7 +281,7 @@ class _EndpointServer(web.Server):
         self.server = server
         self.endpoint = endpoint
         self.admission: Admission[Connection] = Admission(connections_max)
-        self.figures = server.metrics.door(endpoint.kind)
+        self.figures = server.metrics.endpoint(endpoint.kind)
         self.figures.connected.append(self.admission)
         self.streams = 0
         super().__init__(lambda request: server.handle(self, request))
@@ -384,7 +384,9 @@ class ProxyServer:
     def use(self) -> Use:
         """What was asked so far, and whether something is under way."""
         cache_control = self._node.cache_control
-        busy = self.metrics.streams > 0 or (cache_control is not None and cache_control.is_busy)
+        busy = self.metrics.total("streams") > 0 or (
+            cache_control is not None and cache_control.is_busy
+        )
         return Use(self.metrics.requests(), busy)
 
     @property
@@ -420,8 +422,8 @@ class ProxyServer:
     def _figures(self) -> dict[str, object]:
         return {
             "store": self._store,
-            "connections": self.metrics.connections,
-            "streams": self.metrics.streams,
+            "connections": self.metrics.total("connections"),
+            "streams": self.metrics.total("streams"),
             "requests": self.metrics.requests(),
             "sent_bytes": self.metrics.sent_bytes(),
             "hot_answers": self.hot.answered,

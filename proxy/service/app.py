@@ -44,7 +44,7 @@ from lodefs.proxy.service.store_node import NodeSettings, StoreNode
 
 
 class OpenedNode(NamedTuple):
-    """A node, and what answers other nodes where it is not alone. ``is_lost``: whether it can go
+    """A node, and what answers other nodes if it is not alone. ``is_lost``: whether it can go
     on only as a new one."""
 
     node: Node
@@ -122,7 +122,7 @@ async def serve(
 ) -> None:
     """Serve until ``stop`` is set, then let running answers end and close the cache.
 
-    Where the cache's directory is removed meanwhile, all of this happens, and again from the
+    If the cache's directory is removed meanwhile, all of this happens, and again from the
     beginning, but for the sockets: they stay. Raises what opening the store, the cache, the tokens
     file or a socket raises.
     """
@@ -144,7 +144,7 @@ async def serve(
                     and opened.peer_server is not None
                     and config.peer_listen is not None
                 ):
-                    peers = more.enter_context(peer_endpoint(config, listeners))
+                    peers = more.enter_context(open_peer_endpoint(config, listeners))
                     endpoints.append(peers)
                 if peers is not None:
                     peers.peer_server, peers.tls = opened.peer_server, opened.peer_tls
@@ -184,10 +184,10 @@ class _Serving:
         """Serve until ``stop`` is set or the node is lost; then end all answers."""
         server, systemd, store = self._server, self._systemd, self._config.store
         await server.start(endpoints)
-        told = asyncio.create_task(stop.wait())
-        told.add_done_callback(lambda _: self._ended.set())
+        stopping = asyncio.create_task(stop.wait())
+        stopping.add_done_callback(lambda _: self._ended.set())
         try:
-            where = ", ".join(str(door) for door in endpoints)
+            where = ", ".join(str(endpoint) for endpoint in endpoints)
             startup_s = round(time.monotonic() - begun_s, 3)
             extra = {"pid": os.getpid(), "startup_s": startup_s}
             _log.info("ready: %s on %s", store, where, extra=extra)
@@ -195,8 +195,8 @@ class _Serving:
             systemd.set_status(f"Serving {store} on {where}")
             await self._ended.wait()
         finally:
-            is_end = told.done()
-            told.cancel()
+            is_end = stopping.done()
+            stopping.cancel()
             if is_end:
                 systemd.send(STOPPING)
             systemd.set_status("Waiting for answers that run")
@@ -253,8 +253,8 @@ def open_listeners(
 
 
 @contextmanager
-def peer_endpoint(config: Config, listeners: Listeners) -> Iterator[Endpoint]:
-    """The door of other nodes, listening. What answers them is given to it later."""
+def open_peer_endpoint(config: Config, listeners: Listeners) -> Iterator[Endpoint]:
+    """The endpoint of other nodes, listening. What answers them is given to it later."""
     assert config.peer_listen is not None
     listener = listeners.tcp(PEERS, config.peer_listen)
     try:
@@ -265,7 +265,7 @@ def peer_endpoint(config: Config, listeners: Listeners) -> Iterator[Endpoint]:
 
 @contextmanager
 def open_endpoints(config: Config, listeners: Listeners) -> Iterator[list[Endpoint]]:
-    """All doors, listening; at the end they are closed and the Unix socket's file is removed.
+    """All endpoints, listening; at the end they are closed and the Unix socket's file is removed.
 
     Sockets that units of systemd hand over are taken instead of those that the settings name.
     """
@@ -297,5 +297,5 @@ def open_endpoints(config: Config, listeners: Listeners) -> Iterator[list[Endpoi
     finally:
         if own_path is not None and inode:
             sockets.remove_unix(own_path, inode)
-        for door in endpoints:
-            door.listener.close()
+        for endpoint in endpoints:
+            endpoint.listener.close()

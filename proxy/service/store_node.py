@@ -64,7 +64,7 @@ class StoreNode:
     """proxy.node.Node over a store. Made inside a running event loop; owns the cache directory
     (but not the store) until ``close``.
 
-    Denied, NoSpace, InUse, UnknownFormat, Corrupt where the cache cannot be opened.
+    Raises: Denied, NoSpace, InUse, UnknownFormat, Corrupt if the cache cannot be opened.
     """
 
     def __init__(

@@ -48,7 +48,7 @@ ASK_TIMEOUT_S = 10.0
 ASKED_MAX = 8  # at a time
 RETRY_S_MIN, RETRY_S_MAX = 0.5, 8.0  # after a failure; doubles
 SILENT_S_MAX = 30.0
-SKIP_S_MAX = 5.0  # likewise, where nodes may be skipped and it was never heard of
+SKIP_S_MAX = 5.0  # likewise, if nodes may be skipped and it was never heard of
 BUSY_S_MAX = 3600.0  # it answers that it has too much to do
 STARTS_MAX = 5  # of one node's share, answered and then forgotten
 
@@ -71,7 +71,7 @@ class _NodeJob:
 
     @property
     def why(self) -> str:
-        """The error in words; whoever tells it names the node."""
+        """The error in words, without the node's address."""
         return str(self.error or "").removeprefix(f"peer {self.address}: ")
 
     @property
@@ -126,7 +126,7 @@ class ClusterWarmer:
         self._sleep = sleep
         self._spreads: dict[str, _ClusterJob] = {}
         self._slots = asyncio.Semaphore(ASKED_MAX)
-        self._attending: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
 
     @property
     def running(self) -> int:
@@ -134,8 +134,8 @@ class ClusterWarmer:
         return self._warmer.running
 
     async def start(self, request: WarmRequest, job_id: str | None = None) -> WarmStatus:
-        """Begins a job, or finds the one with this id. Errors as of Warmer; InvalidInput if there
-        are no other nodes to ask."""
+        """Begins a job, or finds the one with this id. Raises: as Warmer does; InvalidInput if
+        there are no other nodes to ask."""
         if request.all_nodes and self._peers is None:
             raise InvalidInput(
                 "this proxy is not in a cluster: leave out --all-nodes (all_nodes) to warm its own "
@@ -154,13 +154,13 @@ class ClusterWarmer:
             ]
             spread = self._spreads[job.id] = _ClusterJob(passed_on, request.skip_missing, shares)
             for share in shares:
-                task = asyncio.create_task(self._attend(self._peers, spread, share))
-                self._attending.add(task)
-                task.add_done_callback(self._attending.discard)
+                task = asyncio.create_task(self._follow(self._peers, spread, share))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
         return await self.status(job.id)
 
     async def status(self, job_id: str) -> WarmStatus:
-        """How far a job is; on the other nodes, as they said last. NotFound."""
+        """How far a job is; on the other nodes, as they said last. Raises: NotFound."""
         own = self._warmer.job(job_id).status()
         spread = self._spreads.get(job_id)
         return own if spread is None else together(own, spread.shares)
@@ -175,7 +175,7 @@ class ClusterWarmer:
         return found
 
     async def cancel(self, job_id: str) -> WarmStatus:
-        """Ends a job on all nodes that answer. NotFound."""
+        """Ends a job on all nodes that answer. Raises: NotFound."""
         await self._warmer.cancel(job_id)
         spread = self._spreads.get(job_id)
         if spread is not None and self._peers is not None:
@@ -190,19 +190,19 @@ class ClusterWarmer:
 
     async def close(self) -> None:
         """Ends the jobs of this node."""
-        attending = list(self._attending)
+        attending = list(self._tasks)
         for task in attending:
             task.cancel()
         await asyncio.gather(*attending, return_exceptions=True)
         await self._warmer.close()
 
-    async def _attend(self, peers: PeerJobClient, spread: _ClusterJob, share: _NodeJob) -> None:
+    async def _follow(self, peers: PeerJobClient, spread: _ClusterJob, share: _NodeJob) -> None:
         """Sees one other node through its share."""
         ask_every_s = max(ASK_EVERY_S, len(spread.shares) / ASKS_PER_S_MAX)
         while share.state in RUNNING:
             try:
                 async with self._slots:
-                    await self._learn(peers, spread.request, share)
+                    await self._update(peers, spread.request, share)
             except Exception as error:
                 if not isinstance(error, LodefsError):
                     log.exception("asking %s how far it is failed", share.address)
@@ -218,7 +218,7 @@ class ClusterWarmer:
             with suppress(LodefsError):
                 await _within_time(peers.cancel(share.address, share.job_id))
 
-    async def _learn(self, peers: PeerJobClient, request: WarmRequest, share: _NodeJob) -> None:
+    async def _update(self, peers: PeerJobClient, request: WarmRequest, share: _NodeJob) -> None:
         if not share.begun:
             share.asked = True
             share.job_id = await _within_time(peers.start(share.address, request, share.job_id))
@@ -228,7 +228,7 @@ class ClusterWarmer:
 
     def _failed(self, spread: _ClusterJob, share: _NodeJob, error: LodefsError) -> None:
         """Whether the node may be asked again."""
-        was_told = str(share.error) == str(error)
+        was_logged = str(share.error) == str(error)
         share.error = error
         if share.end is not None:  # cancelled meanwhile
             return
@@ -240,7 +240,7 @@ class ClusterWarmer:
             share.begun = False  # it was started anew, and forgot the job
         else:
             share.end = "failed"
-        if share.end is not None or not was_told:
+        if share.end is not None or not was_logged:
             what = share.end or "asked again"
             log.warning("warming on %s (%s): %s", share.address, what, share.why)
 

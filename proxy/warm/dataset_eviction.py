@@ -1,7 +1,7 @@
 """Dropping a dataset from the cache: its pins, and the cache files that hold its chunks.
 
-Only whole files go, as in any eviction: rows first, so that nobody finds other bytes, and whoever
-has a file open reads on.
+Only whole files go, as in any eviction: rows first, so that nobody finds other bytes, and a
+reader that has a file open reads on.
 """
 
 from __future__ import annotations

@@ -7,14 +7,14 @@ The rules, in the order in which they are looked at:
   that has not failed this unit; else, after all of them said that they are busy, a pause.
 - The first owner is gone: others may have what it sent them. A few of the next owners are asked
   with ``cached`` before one of them is made to read it from S3 again.
-- The attempt takes much longer than usual: a second one, at a source or the next owner, where the
+- The attempt takes much longer than usual: a second one, at a source or the next owner, if the
   budget of hedges allows it; one that may make the next owner read from S3 costs both budgets.
 - No byte of the body comes, or fewer than the least rate: the attempt is given up, and counts as
   failed. What comes of the answer's head does not count.
 - Another one gives the answer, and the attempt had long enough to begin and did not: Health hears.
 - It says late that it has nothing: Health hears that, too.
 - One took long and gave nothing: the others have a moment, and S3's time. Two did: S3.
-- All of it takes longer than S3 would have taken: S3, where the budget of early turns allows it.
+- All of it takes longer than S3 would have taken: S3, if the budget of early turns allows it.
 - An owner is busy until half of the time is over: it is passed by for this unit.
 - The deadline: S3, always.
 """
@@ -37,7 +37,7 @@ SURVEYED_MAX = 3  # of the next owners, for what the first one may have sent the
 HEDGES_MAX = 16  # of one unit, those included that were refused
 PAUSE_S_MIN, PAUSE_S_MAX = 0.02, 5.0
 
-# Times are multiples of the usual one: what the peer takes, and S3 before it where the peer may
+# Times are multiples of the usual one: what the peer takes, and S3 before it if the peer may
 # have to ask it. The least ones are for peers that are busy with more than us.
 HEDGE_FACTOR, HEDGE_S_MIN = 2.0, 0.25  # another is asked besides
 SILENCE_S, SILENCE_FACTOR = 0.65, 3.0  # no byte came, or too few: given up
@@ -61,7 +61,7 @@ class AskPeer(NamedTuple):
 
 
 class GiveUp(NamedTuple):
-    """End the attempt at this address; where it is to blame, tell Health that it failed. A source
+    """End the attempt at this address; if it is to blame, tell PeerHealth that it failed. A source
     that stops halfway may itself wait for another, and is not."""
 
     address: str
@@ -307,7 +307,7 @@ class RequestPlan:
         return action or Wait(self._deadline_s)
 
     def _ask_second(self, now_s: float) -> Action | None:
-        """Somebody besides the one that is slow; None where there is nobody."""
+        """Somebody besides the one that is slow; None if there is nobody."""
         source = self._next_source(now_s)
         if source is not None:
             return self._ask(source, now_s, cached=True)
@@ -361,7 +361,7 @@ class RequestPlan:
         return not (address in self._tried or address in self._failed or address in self._attempts)
 
     def _usual_s(self, address: str, *, cached: bool) -> float:
-        """What the peer takes, and S3 before it where it may have to be asked."""
+        """What the peer takes, and S3 before it if it may have to be asked."""
         peer_s = self._health.expected_s(address, self._size_bytes)
         return peer_s if cached else peer_s + self._store_s
 

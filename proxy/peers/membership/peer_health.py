@@ -107,14 +107,14 @@ class PeerRecord:
         self.on_trial = False
         self.probes_failed = 0
 
-    def told(self) -> tuple[str, str]:
-        """What the log says of it; what changes often is left out."""
+    def log_state(self) -> tuple[str, str]:
+        """State and reason as they are logged, without what changes often."""
         state = self.fault or (REFUSED if self.refused else WELL)
         return state, self.error if self.fault else self.refused
 
 
-def _nobody_is_told(_address: str, _state: str, _why: str) -> None:
-    """Nobody wants to know."""
+def _ignore_change(_address: str, _state: str, _why: str) -> None:
+    """The default of ``on_change``."""
 
 
 @dataclass(slots=True)
@@ -124,7 +124,7 @@ class PeerHealth:
     with the reason; it is called by whichever thread learnt that."""
 
     peers_max: int = PEERS_MAX
-    on_change: Callable[[str, str, str], None] = _nobody_is_told
+    on_change: Callable[[str, str, str], None] = _ignore_change
     _peers: OrderedDict[str, PeerRecord] = field(default_factory=OrderedDict)
     _peer: Speed = field(default_factory=Speed)  # of all peers: what a new one is thought to do
     _store: Speed = field(default_factory=Speed)
@@ -189,8 +189,8 @@ class PeerHealth:
             self._record(address).sent_bytes += size_bytes
 
     def refused(self, address: str, why: str, now_s: float) -> None:
-        """A request in its name was refused. Whoever can reach this node can bring that about, so
-        that it changes nothing but what is told."""
+        """A request in its name was refused. Anybody who can reach this node can bring that about,
+        so that it changes nothing but what is told."""
         with self._changing(address) as record:
             record.refused, record.refused_s = why, now_s
 
@@ -306,9 +306,9 @@ class PeerHealth:
         """A record that may come to another state; ``on_change`` hears of that afterwards."""
         with self._lock:
             record = self._record(address)
-            before = record.told()
+            before = record.log_state()
             yield record
-            after = record.told()
+            after = record.log_state()
         if after[0] != before[0]:
             self.on_change(address, *after)
 

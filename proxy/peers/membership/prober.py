@@ -102,7 +102,8 @@ class Prober:
         self._looked_s = float("-inf")
 
     async def refresh(self) -> float:
-        """Probe whoever is due; when to look next, in seconds. For ``membership.follow``."""
+        """Probe the members that are due; when to look next, in seconds. For
+        ``membership.follow``."""
         now_s = self._clock_s()
         others = self._others()
         due = self._schedule.due(others, lambda one: self._health.usable(one, now_s), now_s)
