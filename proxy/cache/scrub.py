@@ -71,8 +71,8 @@ class Load(Protocol):
         ...
 
 
-class CheckStopped(Exception):
-    """The check of a file ends early, because the node does."""
+class _Stopped(Exception):
+    """The node ends."""
 
 
 def is_old(file: CacheFile, since_s: float, now_s: float) -> bool:
@@ -111,7 +111,7 @@ class Scrub:
     def __init__(
         self,
         cache: Cache,
-        evictor: Eviction,
+        eviction: Eviction,
         settings: ScrubSettings,
         load: Load,
         *,
@@ -119,7 +119,7 @@ class Scrub:
         look_every_s: float = LOOK_EVERY_S,
     ) -> None:
         self._cache = cache
-        self._evictor = evictor
+        self._eviction = eviction
         self.settings = settings
         self._load = load
         self._booted_s = booted_s
@@ -201,7 +201,7 @@ class Scrub:
             for file in files:
                 try:
                     self._check(file, window)
-                except CheckStopped:
+                except _Stopped:
                     return
                 except LodefsError as error:
                     problem = error
@@ -222,7 +222,7 @@ class Scrub:
             first = checked.damages[0]
             more = len(checked.damages) - 1
             why = f"at {first.offset}: {first.what}" + (f", and {more} places more" if more else "")
-            self._evictor.drop(file, f"the scrub found {first.size_bytes} bytes {why}")
+            self._eviction.drop(file, f"the scrub found {first.size_bytes} bytes {why}")
             return
         with file.lock:  # an eviction marks the file under it, and removes its rows afterwards
             if file.is_alive:
@@ -231,10 +231,9 @@ class Scrub:
                 file.mark_checked(began_s)
 
     def _pace(self, size_bytes: int) -> None:
-        """Waits after each piece: for the rate, and for others that want the disk. Raises:
-        CheckStopped."""
+        """Waits after each piece: for the rate, and for others that want the disk. _Stopped."""
         if self._stop.is_set():
-            raise CheckStopped
+            raise _Stopped
         self._cache.meter.add(Counter.SCRUBBED_BYTES, size_bytes)
         self._scrubbed_bytes += size_bytes
         self._owed_bytes += size_bytes
@@ -247,7 +246,7 @@ class Scrub:
         while waited_s < max(pause_s, BUSY_PAUSE_S_MAX):
             wait_s = BUSY_LOOK_S if waited_s else pause_s
             if self._stop.wait(wait_s):
-                raise CheckStopped
+                raise _Stopped
             waited_s += wait_s
             if not self._load.is_busy():
                 return

@@ -121,19 +121,19 @@ class Connection(web.RequestHandler):
         self._wire = self._body = None
         if self.paused_tick >= 0:
             self.paused_tick = -1
-            self._server.hot.unsent_connections -= 1
+            self._server.fast_path.writing_resumed()
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
         """The client reads more slowly than we write."""
         self.paused_tick = self._server.tick
-        self._server.hot.unsent_connections += 1
+        self._server.fast_path.writing_paused()
         super().pause_writing()
 
     def resume_writing(self) -> None:
         """The client has read what was waiting."""
         if self.paused_tick >= 0:
-            self._server.hot.unsent_connections -= 1
+            self._server.fast_path.writing_resumed()
         self.paused_tick = -1
         super().resume_writing()
 
@@ -156,7 +156,7 @@ class Connection(web.RequestHandler):
                 and self.idle
                 and transport is not None
                 and not transport.get_write_buffer_size()
-                and self._server.hot.answer(
+                and self._server.fast_path.answer(
                     plain_get, self._endpoint.endpoint.blocks, transport, self._fd
                 )
             ):
@@ -318,8 +318,9 @@ class ProxyServer:
         watchdog's sign of life)."""
         self.limits = limits or ClientLimits()
         self.metrics = Metrics(version, node.status, store_calls)
-        self.hot = FastPath(node.files, closing=lambda: self._closing_lines, enabled=hot_path)
-        self.metrics.hot_answers = lambda: self.hot.answered
+        self.fast_path = FastPath(
+            node.files, self.metrics, closing=lambda: self._closing_lines, enabled=hot_path
+        )
         self.tick = 0  # counts the sweeps
         self.stopping = False
         self._date = formatdate(usegmt=True)
@@ -426,7 +427,7 @@ class ProxyServer:
             "streams": self.metrics.total("streams"),
             "requests": self.metrics.requests(),
             "sent_bytes": self.metrics.sent_bytes(),
-            "hot_answers": self.hot.answered,
+            "hot_answers": self.metrics.fast_answers,
         }
 
     async def handle(self, served: _EndpointServer, request: web.BaseRequest) -> web.StreamResponse:
@@ -442,7 +443,7 @@ class ProxyServer:
         try:
             label, answer = await self._answer(served, connection, request)
             if answer.target and plain_get and is_plain(request, answer, plain_get):
-                self.hot.learn(plain_get, answer.target)
+                self.fast_path.learn(plain_get, answer.target)
                 blocks.add(plain_get.headers, answer.target.repo, generation)
             response = await self._send(request, answer)
         finally:

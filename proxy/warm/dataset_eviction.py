@@ -50,7 +50,7 @@ class DatasetEviction:
         pools: Pools,
     ) -> None:
         self._cache = cache
-        self._evictor = evictor
+        self._eviction = evictor
         self._namespace = namespace
         self._indexes = indexes
         self._pins = pins
@@ -146,7 +146,7 @@ class DatasetEviction:
             file = self._cache.files.get(number)
             if file is None:
                 continue
-            if number not in held and (dry_run or self._evictor.evict(file)):
+            if number not in held and (dry_run or self._eviction.evict(file)):
                 files += 1
                 freed_bytes += file.present_bytes
                 wanted_bytes += size_bytes

@@ -242,7 +242,7 @@ def test_a_client_that_does_not_read_is_cut(hot: bool) -> None:
                 proxy.until(lambda: not proxy.server.connections)
                 assert len(drained(connected)) < (3 << 20 if hot else len(BIG))
             assert proxy.server.metrics.total("connections_cut") == 1
-            assert proxy.server.hot.unsent_connections == 0
+            assert proxy.server.fast_path.unsent_connections == 0
     finally:
         node.close()
 
