@@ -77,8 +77,9 @@ async def open_store_node(config: Config, calls: StoreCalls) -> AsyncIterator[Op
     objects = open_objects(config.store, options)
     try:
         store = await asyncio.to_thread(open_store, objects)
-        async with join_cluster(config, shares_of(config).peer_sockets) as part:
-            node = _open_node(store, config, part.peering if part else None)
+        shares = shares_of(config)
+        async with join_cluster(config, shares.peer_sockets) as part:
+            node = _open_node(store, config, shares, part.peering if part else None)
             try:
                 tls = part.tls if part else None
                 yield OpenedNode(node, node.peer_server, tls, node.is_cache_lost)
@@ -88,15 +89,16 @@ async def open_store_node(config: Config, calls: StoreCalls) -> AsyncIterator[Op
         objects.close()
 
 
-def _open_node(store: Store, config: Config, peering: Peering | None) -> StoreNode:
+def _open_node(
+    store: Store, config: Config, shares: fd_limit.DescriptorShares, peering: Peering | None
+) -> StoreNode:
     """A node whose cache has its limit: only an open cache knows what it uses already."""
     counts = Counts()
-    files = shares_of(config)
     settings = CacheSettings(
         config.cache_dir,
         cache_size_bytes(config),
-        open_files_max=files.cache_files,
-        index_files_max=files.index_files,
+        open_files_max=shares.cache_files,
+        index_files_max=shares.index_files,
     )
     cache = Cache(settings, counts)
     try:

@@ -116,8 +116,9 @@ class WarmRun:
         self.made_pin: bytes | None = None  # a pin that was not there before this job
 
     async def run(self) -> None:
-        """Brings everything. What does not come is told to the job; raises what stops all of it:
-        Raises: NotFound if nothing matches, NoSpace, Denied, Unavailable."""
+        """Brings everything. The job records what does not come.
+
+        Raises what stops all of it: NotFound if nothing matches, NoSpace, Denied, Unavailable."""
         job = self._job
         size_bytes = await self._measure()
         await self._put_pin(size_bytes, is_complete=False)

@@ -1,4 +1,4 @@
-"""A limit on the bytes of one direction: a token bucket whose users are told how long to wait."""
+"""A limit on the bytes of one direction: a token bucket that answers how long to wait."""
 
 from __future__ import annotations
 

@@ -11,8 +11,9 @@ The rules, in the order in which they are looked at:
   budget of hedges allows it; one that may make the next owner read from S3 costs both budgets.
 - No byte of the body comes, or fewer than the least rate: the attempt is given up, and counts as
   failed. What comes of the answer's head does not count.
-- Another one gives the answer, and the attempt had long enough to begin and did not: Health hears.
-- It says late that it has nothing: Health hears that, too.
+- Another one gives the answer, and the attempt had long enough to begin and did not: PeerHealth
+  records it.
+- It says late that it has nothing: PeerHealth records that, too.
 - One took long and gave nothing: the others have a moment, and S3's time. Two did: S3.
 - All of it takes longer than S3 would have taken: S3, if the budget of early turns allows it.
 - An owner is busy until half of the time is over: it is passed by for this unit.
@@ -111,7 +112,7 @@ class PlanContext:
 class RequestPlan:
     """One unit's way. Ask ``next`` what to do, do it, tell what came of it, ask again.
 
-    ``owners``: as ``ownership.rank`` gives them. ``known``: peers that sent other parts of this
+    ``owners``: as ``rendezvous.rank`` gives them. ``known``: peers that sent other parts of this
     pack lately; they are tried first. At most two peers are
     asked at once. After AskStore every further answer is AskStore.
     """
@@ -188,7 +189,7 @@ class RequestPlan:
             attempt.received_bytes = size_bytes
 
     def won(self, address: str, now_s: float) -> None:
-        """It gave the right answer: the plan is at its end. Health hears of those that were late
+        """It gave the right answer: the plan is at its end. PeerHealth records those that were late
         without a word: one that hangs, and is hedged each time, would be asked forever else."""
         for other, attempt in self._attempts.items():
             is_late = now_s >= attempt.asked_s + _hedge_after_s(attempt.usual_s)
@@ -245,11 +246,11 @@ class RequestPlan:
             return None
         if attempt.is_hedge:
             self._budget.hedge_refused(self._size_bytes)
-        self._tell(address, attempt, now_s)
+        self._report(address, attempt, now_s)
         return attempt
 
-    def _tell(self, address: str, attempt: PeerAttempt, now_s: float) -> None:
-        """Health hears of an answer without data: such a one may take S3's latency at most."""
+    def _report(self, address: str, attempt: PeerAttempt, now_s: float) -> None:
+        """Reports an answer without data to PeerHealth. It may take S3's latency at most."""
         store_s = 0.0 if attempt.cached else self._health.store_expected_s(0)
         took_s = now_s - attempt.asked_s
         if took_s - store_s >= LATE_S_MAX:

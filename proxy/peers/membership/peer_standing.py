@@ -11,7 +11,7 @@ log = logging.getLogger("lodefs.peers")
 WELL = "well"
 DOWN = "down"  # probes fail, so that it is not asked at all
 REFUSED = "refused"  # it is well, and this node refuses its requests
-REFUSED_S = 180.0  # how long a refusal is told after the last one
+REFUSED_S = 180.0  # how long a refusal is shown after the last one
 
 
 class Fault(StrEnum):

@@ -2,7 +2,7 @@
 
 A client whose certificate the cluster's CA signed is a node of the cluster. Names in
 certificates are not compared: nodes come and go by address, and bytes are verified by their BLAKE3
-whoever sends them. TLS 1.3 only; no session is resumed, for that would skip the certificate.
+from every sender. TLS 1.3 only; no session is resumed, for that would skip the certificate.
 """
 
 from __future__ import annotations

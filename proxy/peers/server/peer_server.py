@@ -1,6 +1,7 @@
 """Answering other nodes: what is asked on the peer door, from the raw target to an Answer.
 
-Nothing here asks a peer: what this node lacks is read from the store, or told to be lacking.
+It never forwards to another peer, which would allow loops: what this node lacks is read from the
+store, or answered with 404.
 """
 
 from __future__ import annotations

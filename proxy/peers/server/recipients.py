@@ -115,7 +115,7 @@ class SendingLoad:
         return backlog_s > HARD_BACKLOG_S_MAX
 
     def began(self, size_bytes: int = UNIT_BYTES) -> None:
-        """A request for so many bytes was taken on. To be told at once: others are asking."""
+        """A request for so many bytes was accepted. Call it at once: others are asking."""
         self.streams += 1
         self.sending_bytes += size_bytes
 
