@@ -19,7 +19,7 @@ from lodefs.chunkstore.nodeapi.cache_control import (
     encoded,
 )
 from lodefs.chunkstore.nodeapi.control_client import ControlClient
-from lodefs.mount.kernel import mount_table
+from lodefs.mount.kernel import features, mount_table
 from lodefs.mount.lifecycle import (
     control_socket,
     handover,
@@ -157,6 +157,7 @@ class KernelMounts:
             gid=os.getgid() if source.gid is None else source.gid,
             mode=source.mode,
             log_path=self._log_path,
+            without=features.parse(self._environ.get(features.VARIABLE, "")),
         )
 
     @contextmanager

@@ -18,7 +18,7 @@ import pytest
 from lodefs.chunkstore.errors import DeadlineExceeded, InUse, InvalidInput, Unavailable
 from lodefs.chunkstore.nodeapi.cache_control import decoded
 from lodefs.chunkstore.nodeapi.wire import Origin
-from lodefs.mount.kernel import mount_syscalls, mount_table
+from lodefs.mount.kernel import features, mount_syscalls, mount_table
 from lodefs.mount.lifecycle import control_socket, handover, mount_resources
 from lodefs.mount.mount_spec import MountRequest
 from lodefs.mount.node.helper_client import MountHelper
@@ -123,6 +123,14 @@ def test_presentation(node: KernelMounts, given: Kernel) -> None:
     node.revive(place, WAIT_S)
     assert oct(os.lstat(given.place / "link").st_mode & 0o7777) == "0o777"
     assert oct(os.lstat(given.place / "many").st_mode & 0o7777) == "0o550"
+
+
+def test_features_can_be_left_out(helper: MountHelper, proxy: FakeProxy) -> None:
+    """Mounts of volumes do without the kernel's features that LODEFS_FUSE_WITHOUT names."""
+    environ = {features.VARIABLE: features.Feature.RESEND.value}
+    node = KernelMounts(helper, lambda _store, _s: proxy.address, environ=environ, log=print)
+    options = node._options(SOURCE, COMMIT, "/place", WAIT_S)
+    assert options.without == {features.Feature.RESEND}
 
 
 def test_modes_that_write_are_refused(node: KernelMounts, given: Kernel) -> None:
