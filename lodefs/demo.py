@@ -105,7 +105,7 @@ class Interruptions:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """A signal that comes inside is obeyed at the end, where nothing else went wrong."""
+        """Delays a signal to the end of the block, and obeys it unless something else failed."""
         asked_before, self._is_held = self._is_asked, True
         try:
             yield
@@ -248,7 +248,7 @@ def _unmount(place: Path) -> None:
 
 
 def _end_proxy(proxy: OwnProxy) -> None:
-    """Ends the proxy, which is a child of this process, by force where it does not listen."""
+    """Ends the proxy, which is a child of this process, by force if it does not obey."""
     try:
         pid = int(proxy.pid_file.read_text())
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""What a mount is of, fixed for its life, and what its process says when it is ready."""
+"""What a mount is of, fixed for its life, and the requests and the reply of its startup."""
 
 from __future__ import annotations
 
@@ -16,25 +16,29 @@ class Job(msgspec.Struct, frozen=True, tag="mount"):
     root: Node
 
 
+class MountRequest(msgspec.Struct, frozen=True, tag="mount"):
+    """Mount a snapshot. The requester acknowledges the reply (mount.lifecycle.startup)."""
+
+    options: MountOptions
+
+
 class TakeOver(msgspec.Struct, frozen=True, tag="take over"):
-    """A mount that has processes already: go on for its supervisor.
+    """Start a new supervisor for a mount. ``log_path`` "": as before."""
 
-    ``socket`` and ``inode``: where they answer. ``log_path`` "": as before.
-    """
-
-    socket: str
-    inode: int
+    mountpoint: str
     log_path: str = ""
 
 
-class Report(msgspec.Struct, frozen=True):
-    """What the daemon tells whom started it: ``failure`` is None when the mount can be read.
+class Reply(msgspec.Struct, frozen=True):
+    """How a request went: ``failure`` is None if it succeeded.
 
-    ``repo``, ``commit`` and ``path`` say what was taken over; a new mount's starter knows it.
+    ``pid``, ``repo``, ``commit`` and ``path`` describe a mount that can be read; ``is_dead``
+    answers mount.node.helper_requests.Look.
     """
 
-    pid: int
+    pid: int = 0
     failure: Failure | None = None
     repo: str = ""
     commit: str = ""
     path: bytes = b""
+    is_dead: bool = False

@@ -82,7 +82,7 @@ def _peer_address(value: object) -> str:
 def parse_peers(value: object) -> tuple[Peer, ...]:
     """The members from a list of "HOST[:PORT][;weight=W]", or a text with commas between them.
 
-    The same node twice counts once. InvalidInput.
+    The same node twice counts once. Raises: InvalidInput.
     """
     texts = value.split(",") if isinstance(value, str) else value
     if not isinstance(texts, list | tuple) or not all(isinstance(one, str) for one in texts):
@@ -264,7 +264,7 @@ class Config:
         if not self.store:
             found.append("store: is missing: give s3://BUCKET/PREFIX or a directory")
         if self.listen is None and self.socket_path is None:
-            found.append("socket_path: is needed where listen is not given")
+            found.append("socket_path: is needed if listen is not given")
         if self.listen is not None and self.tokens_file is None and not self.allow_anonymous:
             found.append(
                 "listen: TCP needs tokens_file, or allow_anonymous = true to let everybody read"

@@ -11,7 +11,7 @@ from xdist.scheduler import LoadScopeScheduling
 # once stay in one process. The longest come first, else a process ends with them alone.
 TOGETHER = (
     ("tests/deploy/",),
-    ("tests/mount/docker/containers/", "tests/loadtests/test_docker"),  # dockerd
+    ("tests/loadtests/test_docker",),
     ("tests/chunkstore/objects/test_interface", "tests/chunkstore/repo/test_store_probe"),  # RGW
     ("tests/loadtests/cluster/",),  # network namespaces
 )

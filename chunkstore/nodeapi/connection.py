@@ -102,22 +102,26 @@ class Connection:
                 sock.shutdown(socket.SHUT_RDWR)
 
     def ask(
-        self, request: bytes, deadline_s: float, on_slow: Callable[[], None], body_bytes: int = 0
+        self,
+        request: bytes,
+        deadline_s: float,
+        before_blocking: Callable[[], None],
+        body_bytes: int = 0,
     ) -> Response:
         """Send a request and receive its answer. ``body_bytes``: how large a body is expected.
 
-        ``on_slow`` is called (perhaps more than once) before waiting for longer than GRACE_S, and
+        ``before_blocking`` is called (also twice) before waiting longer than GRACE_S, and
         before any wait if the last answer took longer.
         """
         try:
-            sock = self._socket or self._connect(deadline_s, on_slow)
+            sock = self._socket or self._connect(deadline_s, before_blocking)
             self._asked_s = self._clock()
             if len(request) > SMALL_REQUEST_BYTES:
                 self._limit_sends(sock, deadline_s)
             sock.sendall(request)
             if self._was_slow:
-                self._be_patient(sock, deadline_s - self._clock(), on_slow)
-            return self._receive(sock, deadline_s, on_slow, body_bytes)
+                self._be_patient(sock, deadline_s - self._clock(), before_blocking)
+            return self._receive(sock, deadline_s, before_blocking, body_bytes)
         except OSError as error:
             self.close()
             if self._clock() >= deadline_s:
@@ -130,8 +134,8 @@ class Connection:
             self.close()
             raise
 
-    def _connect(self, deadline_s: float, on_slow: Callable[[], None]) -> socket.socket:
-        on_slow()
+    def _connect(self, deadline_s: float, before_blocking: Callable[[], None]) -> socket.socket:
+        before_blocking()
         address = self._address
         family = socket.AF_UNIX if address.path else _family(address.host)
         sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
@@ -154,8 +158,10 @@ class Connection:
         # A timeout in the kernel, not in Python: a blocking receive is one system call then.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(seconds))
 
-    def _be_patient(self, sock: socket.socket, seconds: float, on_slow: Callable[[], None]) -> None:
-        on_slow()
+    def _be_patient(
+        self, sock: socket.socket, seconds: float, before_blocking: Callable[[], None]
+    ) -> None:
+        before_blocking()
         self._wait_for(sock, max(seconds, GRACE_S))
         self._patient = True
 
@@ -164,7 +170,7 @@ class Connection:
         sock: socket.socket,
         view: memoryview,
         deadline_s: float,
-        on_slow: Callable[[], None],
+        before_blocking: Callable[[], None],
         flags: int = 0,
     ) -> int:
         """Receive into ``view``: at least a byte, or an error."""
@@ -175,7 +181,7 @@ class Connection:
                 left = deadline_s - self._clock()
                 if left <= 0:
                     raise
-                self._be_patient(sock, left, on_slow)
+                self._be_patient(sock, left, before_blocking)
                 continue
             if not count:
                 raise Unavailable(f"{self._address}: the connection ended inside an answer")
@@ -184,19 +190,23 @@ class Connection:
             return count
 
     def _receive(
-        self, sock: socket.socket, deadline_s: float, on_slow: Callable[[], None], body_bytes: int
+        self,
+        sock: socket.socket,
+        deadline_s: float,
+        before_blocking: Callable[[], None],
+        body_bytes: int,
     ) -> Response:
         if len(self._buffer) < body_bytes + HEAD_BYTES_MAX:
             self._buffer = bytearray(body_bytes + HEAD_BYTES_MAX)
         buffer = self._buffer
         view = memoryview(buffer)
-        got = self._more(sock, view, deadline_s, on_slow)
+        got = self._more(sock, view, deadline_s, before_blocking)
         self._was_slow = self._clock() - self._asked_s > GRACE_S
         end = buffer.find(_END, 0, got)
         while end < 0:
             if got >= HEAD_BYTES_MAX:
                 raise Unavailable(f"{self._address}: the head of an answer has no end")
-            got += self._more(sock, view[got:], deadline_s, on_slow)
+            got += self._more(sock, view[got:], deadline_s, before_blocking)
             end = buffer.find(_END, 0, got)
         head = bytes(view[:end]).lower()
         status, length = self._parse(head)
@@ -210,7 +220,7 @@ class Connection:
             raise Unavailable(f"{self._address}: more bytes came than were announced")
         while missing:
             part = view[start + length - missing : start + length]
-            missing -= self._more(sock, part, deadline_s, on_slow, socket.MSG_WAITALL)
+            missing -= self._more(sock, part, deadline_s, before_blocking, socket.MSG_WAITALL)
         if self._patient:
             self._wait_for(sock, GRACE_S)
             self._patient = False

@@ -58,7 +58,7 @@ class Client:
     """Requests of one thread. All methods raise errors.py's classes, and end by the deadline.
 
     ``timeout_s`` bounds each request, repetitions included; after ``begin``, all requests until
-    the next ``begin``. ``on_slow`` is called before anything that may take long, ``count`` with
+    the next ``begin``. ``before_blocking`` is called before what may take long, ``count`` with
     the bytes of files that came.
     """
 
@@ -69,14 +69,14 @@ class Client:
         token: str | None = None,
         timeout_s: float,
         outage: Outage | None = None,
-        on_slow: Callable[[], None] = lambda: None,
+        before_blocking: Callable[[], None] = lambda: None,
         count: Callable[[bytes, int], None] = lambda _origin, _size_bytes: None,
         clock: Clock = time,
     ) -> None:
         self._connection = Connection(address, clock=clock.monotonic)
         self._timeout_s = timeout_s
         self._outage = outage or Outage()
-        self._on_slow = on_slow
+        self._on_slow = before_blocking
         self._count = count
         self._clock = clock.monotonic
         self._sleep = clock.sleep

@@ -99,8 +99,8 @@ def _open_s3(url: str, options: StoreOptions) -> S3Objects:
         raise InvalidInput("the URL names no bucket; use s3://bucket/prefix")
     if not _BUCKET.match(parts.netloc):  # it may be a secret, and is not repeated
         raise InvalidInput(
-            "the bucket's name in the URL cannot be one: it takes 3 to 63 letters, digits, '-' and "
-            "'.', a letter or digit first; use s3://bucket/prefix"
+            "the URL's bucket is not a valid name: one has 3 to 63 letters, digits, '-' and '.', "
+            "a letter or digit first; use s3://bucket/prefix"
         )
     prefix = unquote(parts.path).strip("/")
     if prefix and not _is_prefix(prefix):

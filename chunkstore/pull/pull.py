@@ -164,8 +164,8 @@ def _compare(
     if found is not None:
         shown = found.decode("utf-8", "backslashreplace")
         raise InvalidInput(
-            f"{target} is not empty, and is not {spec} as it is pulled: {shown} differs. What is "
-            "there stays as it is: pull into a directory that is empty or does not exist"
+            f"{target} is not empty, and is not {spec} as it is pulled: {shown} differs. "
+            "Nothing was changed: pull into a directory that is empty or does not exist"
         )
     result.unchanged = True
 

@@ -28,7 +28,7 @@ ORDER = ("files", "amount", "sent", "rate", "left")
 
 @contextmanager
 def show_progress(*, enabled: bool | None = None) -> Iterator[Progress]:
-    """Counters for a long operation, shown on standard error where that is a terminal."""
+    """Counters for a long operation, shown on standard error if that is a terminal."""
     progress = Progress()
     if enabled is None:
         enabled = sys.stderr.isatty()
@@ -101,7 +101,7 @@ def progress_text(
 
 
 def _part(done: int, total: int, show: Callable[[int], str], unit: str = "") -> str:
-    """``3/7 files``; without a total ``3 files``; nothing where neither is known."""
+    """``3/7 files``; without a total ``3 files``; nothing if neither is known."""
     if not done and not total:
         return ""
     return show(done) + (f"/{show(total)}" if total else "") + unit

@@ -64,7 +64,7 @@ def count(number: int, what: str) -> str:
 
 
 def time(time_s: int) -> str:
-    """A Unix time as ``2024-05-01 12:00:00 UTC``; the number where no calendar has it."""
+    """A Unix time as ``2024-05-01 12:00:00 UTC``; the number if no calendar has it."""
     try:
         return datetime.fromtimestamp(time_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     except (ValueError, OverflowError, OSError):

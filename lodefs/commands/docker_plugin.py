@@ -76,16 +76,16 @@ def docker_plugin(session: Session, log_level: str, **options: object) -> None:
 @contextmanager
 def open_node(session: Session, state: Path) -> Iterator[NodeMounts]:
     """Mounts of this machine, through the node's proxy, and through others for other stores."""
-    from lodefs.mount.node.helper_client import Nursery
+    from lodefs.mount.node.helper_client import MountHelper
     from lodefs.mount.node.kernel_mounts import KernelMounts
     from lodefs.proxies.store_proxies import StoreProxies
 
     say = partial(_log.warning, "%s")
-    with Nursery() as nursery:
+    with MountHelper() as nursery:
         proxies = StoreProxies(session, state / "proxies", say)
         proxies.adopt()
         try:
-            yield KernelMounts(nursery, proxies.proxy_for, environ=session.environment, say=say)
+            yield KernelMounts(nursery, proxies.proxy_for, environ=session.environment, log=say)
         finally:
             proxies.close()
 

@@ -27,9 +27,9 @@ from lodefs.cli.options import (
 )
 from lodefs.commands.mounts import json_of, line_of
 from lodefs.mount.kernel import features
+from lodefs.mount.lifecycle.mount_target import check_mountpoint
 from lodefs.mount.lifecycle.mounter import (
     Mounted,
-    check_mountpoint,
     mount_here,
     state_of,
     take_over,

@@ -198,7 +198,7 @@ def _json_of(result: PushResult) -> dict[str, object]:
 
 
 def _changes_of(result: PushResult) -> dict[str, int | None]:
-    """Files and bytes that were added, changed and removed; None where that is not known."""
+    """Files and bytes that were added, changed and removed; None if that is not known."""
     return {
         f"{what}_{unit}": getattr(result.changes, f"{what}_{unit}", None)
         for what in ("added", "changed", "removed")

@@ -42,14 +42,14 @@ class Config(msgspec.Struct, frozen=True):
 
 
 _TABLES = ("s3", "serve")
-_NOT_SERVED = ("store", "endpoint_url", "region", "transfer_timeout_s")  # said elsewhere
+_NOT_SERVED = ("store", "endpoint_url", "region", "transfer_timeout_s")  # set elsewhere
 
 
 def load(environment: Mapping[str, str], *, system_file: Path = SYSTEM_FILE) -> Config:
     """The settings of this machine, user and environment.
 
-    InvalidInput names every mistake of a file with its line; NotFound and Denied name a file
-    that LODEFS_CONFIG asks for and that cannot be read.
+    Raises: InvalidInput with every mistake of a file and its line; NotFound and Denied if the file
+    of LODEFS_CONFIG cannot be read.
     """
     config = Config()
     named = environment.get("LODEFS_CONFIG")
@@ -66,7 +66,7 @@ def load(environment: Mapping[str, str], *, system_file: Path = SYSTEM_FILE) -> 
 
 
 def user_file(environment: Mapping[str, str]) -> Path:
-    """Where the user's own settings lie."""
+    """The path of the user's own settings."""
     base = environment.get("XDG_CONFIG_HOME") or os.path.join(home(environment), ".config")
     return Path(base) / USER_FILE
 
@@ -77,7 +77,7 @@ def home(environment: Mapping[str, str]) -> str:
 
 
 def parse(text: str, path: str = "lodefs.toml", base: Config | None = None) -> Config:
-    """``base`` with the settings of one file's text; InvalidInput names all mistakes together."""
+    """``base`` with the settings of one file's text; Raises: InvalidInput, with all mistakes."""
     values, mistakes = _read(toml_file.parse_document(text, path))
     if mistakes:
         raise toml_file.error_for(text, path, mistakes)
@@ -137,8 +137,8 @@ _S3_READERS: dict[str, toml_file.Reader] = {
 
 
 def _serve_readers() -> dict[str, toml_file.Reader]:
-    """The proxy knows best what its settings may be. It reads texts, too, as options have them;
-    in a file a value is of its own type."""
+    """Readers of the proxy's settings. The proxy also parses texts, for options; in a file a value
+    has its own type."""
     from lodefs.proxy.config import (
         Config as ProxyConfig,  # here: most commands need no proxy's settings
     )
@@ -157,4 +157,4 @@ def _serve_readers() -> dict[str, toml_file.Reader]:
     }
 
 
-_NO_VALUE = object()  # which no setting can have: whoever reads it says what is wanted
+_NO_VALUE = object()  # no setting can have it: its parser raises, and says what is wanted

@@ -1,4 +1,4 @@
-"""A mount as a file says it: /etc/lodefs/mounts.d/NAME.toml, for ``lodefs mount --from FILE``."""
+"""Mounts described by files: /etc/lodefs/mounts.d/NAME.toml, for ``lodefs mount --from FILE``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ READ_TIMEOUT_S_MIN, READ_TIMEOUT_S_MAX = 0.1, 3600.0
 
 
 class MountFile(msgspec.Struct, frozen=True, kw_only=True):
-    """What to mount and where. None: as where nothing is said."""
+    """What to mount and where. None: the default."""
 
     spec: Spec
     directory: str
@@ -33,8 +33,8 @@ class MountFile(msgspec.Struct, frozen=True, kw_only=True):
     create_dir: bool = False
 
     def token(self) -> str | None:
-        """The token for the proxy, where a file has it. InvalidInput: it cannot be read, is empty,
-        or others may read it."""
+        """The token for the proxy, of a file; None without one. Raises: InvalidInput if the file
+        cannot be read, is empty, or others may read it."""
         if self.token_file is None:
             return None
         from lodefs.chunkstore.system.private_file import (
@@ -50,17 +50,17 @@ class MountFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def on_off(wanted: bool) -> Wanted:
-    """Passthrough as an option says it."""
+    """The value of passthrough for a flag."""
     return "on" if wanted else "off"
 
 
 def read(path: Path) -> MountFile:
-    """The mount of a file. InvalidInput names every mistake with its line; NotFound, Denied."""
+    """The mount of a file. Raises: InvalidInput, with every mistake's line; NotFound, Denied."""
     return parse(toml_file.read_text(path), str(path))
 
 
 def parse(text: str, path: str) -> MountFile:
-    """The mount of a file's text; InvalidInput names all mistakes together."""
+    """The mount of a file's text. Raises: InvalidInput, with all mistakes."""
     document = toml_file.parse_document(text, path)
     values, mistakes = toml_file.read_values(document, _READERS)
     mistakes += _inconsistent_keys(document)
@@ -73,7 +73,7 @@ def parse(text: str, path: str) -> MountFile:
 
 
 def _inconsistent_keys(document: Mapping[str, object]) -> list[tuple[str, str]]:
-    """What is wrong with the keys together."""
+    """Keys that contradict each other, and missing ones, each with the reason."""
     found = []
     parts = [name for name in _PARTS if name in document]
     if "spec" in document and parts:

@@ -35,7 +35,7 @@ _TEXTS = {405: "the plugin answers to POST only"}
 _log = logging.getLogger("lodefs.docker")
 
 
-class Reply(NamedTuple):
+class HttpReply(NamedTuple):
     """HTTP status and JSON. ``unheard`` is called where the client went without reading it."""
 
     status: int
@@ -43,7 +43,7 @@ class Reply(NamedTuple):
     unheard: Callable[[], None] | None = None
 
 
-Answer = Callable[[str, bytes], Reply]
+Answer = Callable[[str, bytes], HttpReply]
 """(path of the method, body) -> reply. Never raises."""
 
 
@@ -150,7 +150,7 @@ class Server:
         except RuntimeError as error:
             _log.warning("a connection was refused: %s", error)
             _refuse(connection, str(error))
-            self._forget(connection)
+            self._finish(connection)
 
     def _serve(self, connection: socket.socket) -> None:
         try:
@@ -160,9 +160,9 @@ class Server:
         except Exception:  # noqa: BLE001 - a mistake of ours must not end the server
             _log.exception("a connection")
         finally:
-            self._forget(connection)
+            self._finish(connection)
 
-    def _forget(self, connection: socket.socket) -> None:
+    def _finish(self, connection: socket.socket) -> None:
         with self._left:
             self._open.pop(connection, None)
             self._idle.pop(connection, None)

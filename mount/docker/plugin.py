@@ -21,7 +21,7 @@ from lodefs.chunkstore.errors import InvalidInput, LodefsError, NotFound
 from lodefs.chunkstore.system import sockets
 from lodefs.chunkstore.system.systemd_notify import READY, STOPPING, SystemdNotifier
 from lodefs.mount.docker.deadline_calls import Calls
-from lodefs.mount.docker.http_server import Answer, Reply, Server
+from lodefs.mount.docker.http_server import Answer, HttpReply, Server
 from lodefs.mount.docker.options import SplitUrl
 from lodefs.mount.docker.protocol import (
     METHODS,
@@ -34,7 +34,7 @@ from lodefs.mount.docker.protocol import (
 from lodefs.mount.docker.reconciler import Upkeep
 from lodefs.mount.docker.volume import about
 from lodefs.mount.docker.volume_files import Records
-from lodefs.mount.docker.volume_table import Table, machine_clock
+from lodefs.mount.docker.volume_table import VolumeTable, machine_clock
 from lodefs.mount.docker.volumes import ANSWER_TIMEOUT_S, Volumes
 from lodefs.mount.node.interface import NodeMounts
 
@@ -91,7 +91,7 @@ def _serving(
     split_url: SplitUrl,
     listener: socket.socket,
 ) -> Iterator[Upkeep]:
-    table = Table(records, machine_clock())
+    table = VolumeTable(records, machine_clock())
     calls, chores = Calls(), Calls()
     woken = threading.Event()
     volumes = Volumes(
@@ -122,25 +122,25 @@ def _serving(
 def answering(volumes: Volumes) -> Answer:
     """How calls are answered: errors of ours as ``Err``, and never with anything that was sent."""
 
-    def answer(path: str, body: bytes) -> Reply:
+    def answer(path: str, body: bytes) -> HttpReply:
         method, unheard = METHODS.get(path), UNHEARD.get(path)
         if method is None:
-            return Reply(404, encode_error(f"there is no method {path[:100]}"))
+            return HttpReply(404, encode_error(f"there is no method {path[:100]}"))
         name, begun_s = path.lstrip("/"), time.monotonic()
         try:
             told = encode_answer(method(volumes, body))
-            return Reply(200, told, partial(unheard, volumes, body) if unheard else None)
+            return HttpReply(200, told, partial(unheard, volumes, body) if unheard else None)
         except MalformedError as error:
-            return Reply(400, encode_error(str(error)))  # dockerd puts the method in front
+            return HttpReply(400, encode_error(str(error)))  # dockerd puts the method in front
         except LodefsError as error:
             expected = isinstance(error, NotFound) and name == "VolumeDriver.Get"
             # dockerd asks for a volume before it makes it
             level = logging.DEBUG if expected else logging.WARNING
             _log.log(level, "%s: %s", name, error, extra=_about(body))
-            return Reply(200, encode_error(str(error)))
+            return HttpReply(200, encode_error(str(error)))
         except Exception as error:  # noqa: BLE001 - a mistake of ours must not end the server
             _log.exception("%s", name, extra=_about(body))
-            return Reply(500, encode_error(f"{type(error).__name__} (a fault of lodefs)"))
+            return HttpReply(500, encode_error(f"{type(error).__name__} (a fault of lodefs)"))
         finally:
             elapsed_s = time.monotonic() - begun_s
             level = logging.WARNING if elapsed_s > SLOW_S else logging.DEBUG

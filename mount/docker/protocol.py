@@ -32,7 +32,7 @@ class NameRequest(msgspec.Struct, rename="pascal"):
     name: str
 
 
-class MountRequest(msgspec.Struct):
+class MountCall(msgspec.Struct):
     """VolumeDriver.Mount, Unmount."""
 
     name: str = msgspec.field(name="Name")
@@ -86,12 +86,12 @@ def _remove(volumes: Volumes, body: bytes) -> dict[str, object]:
 
 
 def _mount(volumes: Volumes, body: bytes) -> dict[str, object]:
-    request = _decode(body, MountRequest)
+    request = _decode(body, MountCall)
     return {"Mountpoint": volumes.mount(request.name, request.mount_id)}
 
 
 def _unmount(volumes: Volumes, body: bytes) -> dict[str, object]:
-    request = _decode(body, MountRequest)
+    request = _decode(body, MountCall)
     volumes.unmount(request.name, request.mount_id)
     return {}
 
@@ -129,7 +129,7 @@ def _decode(body: bytes, kind: type[T]) -> T:
 
 
 def _mount_unheard(volumes: Volumes, body: bytes) -> None:
-    request = _decode(body, MountRequest)
+    request = _decode(body, MountCall)
     volumes.unheard(request.name, request.mount_id)
 
 

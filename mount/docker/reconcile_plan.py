@@ -6,13 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from lodefs.mount.docker.volume import Volume, doubtful, follow_due, pin_due_s
-from lodefs.mount.node.interface import Standing
+from lodefs.mount.node.interface import MountStatus
 
 UNUSED_S = 10.0  # a Mount that was late may be asked for again
 CHECK_S = 60.0  # between looks at who holds a mount: all processes are looked at
 
 
-class Revive(NamedTuple):
+class StartSupervisor(NamedTuple):
     """A mount has lost its supervisor: start another one."""
 
     key: str
@@ -43,7 +43,7 @@ class Follow(NamedTuple):
     key: str
 
 
-class Pin(NamedTuple):
+class PinVolume(NamedTuple):
     """Keep the volume's data in the cache for so long from now on."""
 
     key: str
@@ -56,7 +56,7 @@ class Clear(NamedTuple):
     key: str
 
 
-Action = Revive | Remount | TakeDown | DropStale | Follow | Pin | Clear
+Action = StartSupervisor | Remount | TakeDown | DropStale | Follow | PinVolume | Clear
 
 
 class Times(NamedTuple):
@@ -67,7 +67,7 @@ class Times(NamedTuple):
     now_s: float
 
 
-class View(NamedTuple):
+class VolumeState(NamedTuple):
     """A volume and what upkeep remembers of it: since when its mount is unused, and when it was
     last looked who holds it (both since the machine started)."""
 
@@ -77,8 +77,8 @@ class View(NamedTuple):
 
 
 def decide(
-    views: Iterable[View],
-    standings: Mapping[str, Standing],
+    views: Iterable[VolumeState],
+    statuses: Mapping[str, MountStatus],
     places: Iterable[str],
     damaged: frozenset[str],
     times: Times,
@@ -93,8 +93,8 @@ def decide(
     for view in views:
         key = view.volume.key
         known.add(key)
-        actions += _first(_of(view, standings.get(key), times))
-    actions += [Clear(key) for key in sorted({*places, *standings} - known)]
+        actions += _first(_of(view, statuses.get(key), times))
+    actions += [Clear(key) for key in sorted({*places, *statuses} - known)]
     return actions
 
 
@@ -102,7 +102,7 @@ def _first(actions: Iterator[Action]) -> list[Action]:
     return [action for action, _ in zip(actions, range(1), strict=False)]
 
 
-def _of(view: View, standing: Standing | None, times: Times) -> Iterator[Action]:
+def _of(view: VolumeState, standing: MountStatus | None, times: Times) -> Iterator[Action]:
     """What would be good for a volume, the most urgent first."""
     volume = view.volume
     key = volume.key
@@ -113,20 +113,20 @@ def _of(view: View, standing: Standing | None, times: Times) -> Iterator[Action]
         if standing is None or not standing.alive:
             yield Remount(key)
         elif not standing.supervised:
-            yield Revive(key)
+            yield StartSupervisor(key)
     elif standing is not None:
         if _is_useless(standing, volume) or _since(view, times) >= UNUSED_S:
             yield TakeDown(key)
     elif follow_due(volume, times.now_s):
         yield Follow(key)
     if pin_s := pin_due_s(volume, times.now_s):
-        yield Pin(key, pin_s)
+        yield PinVolume(key, pin_s)
 
 
-def _is_useless(standing: Standing, volume: Volume) -> bool:
+def _is_useless(standing: MountStatus, volume: Volume) -> bool:
     """Whether the next container could not use the mount as it is."""
     return not (standing.alive and standing.supervised and standing.commit == volume.commit)
 
 
-def _since(view: View, times: Times) -> float:
+def _since(view: VolumeState, times: Times) -> float:
     return 0.0 if view.unused_since_s is None else times.uptime_s - view.unused_since_s

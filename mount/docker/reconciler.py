@@ -18,12 +18,12 @@ from lodefs.mount.docker.reconcile_plan import (
     Clear,
     DropStale,
     Follow,
-    Pin,
+    PinVolume,
     Remount,
-    Revive,
+    StartSupervisor,
     TakeDown,
     Times,
-    View,
+    VolumeState,
     decide,
 )
 from lodefs.mount.docker.volume import (
@@ -37,9 +37,9 @@ from lodefs.mount.docker.volume import (
     pinned,
 )
 from lodefs.mount.docker.volume_files import Damaged
-from lodefs.mount.docker.volume_table import Slot, Table
+from lodefs.mount.docker.volume_table import Slot, VolumeTable
 from lodefs.mount.docker.volumes import WORK_TIMEOUT_S, Volumes
-from lodefs.mount.node.interface import NodeMounts, Standing
+from lodefs.mount.node.interface import MountStatus, NodeMounts
 
 INTERVAL_S = 5.0
 LOOK_TIMEOUT_S = 3.0
@@ -52,7 +52,7 @@ class Upkeep:
 
     def __init__(
         self,
-        table: Table,
+        table: VolumeTable,
         node: NodeMounts,
         volumes: Volumes,
         calls: Calls,
@@ -92,7 +92,7 @@ class Upkeep:
             try:
                 self.round()
             except LodefsError as error:
-                self._say("round", f"upkeep: {error}")
+                self._log("round", f"upkeep: {error}")
             except Exception:  # noqa: BLE001 - a mistake of ours must not end all upkeep
                 _log.exception("upkeep")
             self._woken.wait(INTERVAL_S)
@@ -102,24 +102,24 @@ class Upkeep:
         """Look once, and begin what is to be done. Unavailable where nothing can be seen."""
         slots = self._table.slots()
         turns = {slot.key: slot.turn for slot in slots}
-        standings = self._look()
+        statuses = self._look()
         for slot in slots:
-            self._table.see(slot, turns[slot.key], standings.get(slot.key))
+            self._table.see(slot, turns[slot.key], statuses.get(slot.key))
         self.looked.set()
         views = [
-            self._view(slot, slot.record, standings.get(slot.key))
+            self._view(slot, slot.record, statuses.get(slot.key))
             for slot in slots
             if isinstance(slot.record, Volume)
         ]
         damaged = frozenset(slot.key for slot in slots if not isinstance(slot.record, Volume))
         clock = self._clock
         times = Times(clock.boot, clock.uptime_s(), clock.now_s())
-        for action in decide(views, standings, self._records.places(), damaged, times):
+        for action in decide(views, statuses, self._records.places(), damaged, times):
             turn = turns.get(action.key, 0)
             self._calls.begin((type(action), action.key), partial(self._carry_out, action, turn))
         self._said.pop("round", None)
 
-    def _look(self) -> dict[str, Standing]:
+    def _look(self) -> dict[str, MountStatus]:
         """All mounts on our mount points, by key."""
         begun_s, found = time.monotonic(), {}
         all_mounts = self._node.standing(LOOK_TIMEOUT_S)
@@ -130,21 +130,21 @@ class Upkeep:
                 found[key] = standing
         return found
 
-    def _view(self, slot: Slot, volume: Volume, standing: Standing | None) -> View:
+    def _view(self, slot: Slot, volume: Volume, standing: MountStatus | None) -> VolumeState:
         if standing is None or volume.count(self._clock.boot):
             slot.unused_since_s = None
         elif slot.unused_since_s is None:
             slot.unused_since_s = self._clock.uptime_s()
-        return View(volume, slot.unused_since_s, slot.checked_s)
+        return VolumeState(volume, slot.unused_since_s, slot.checked_s)
 
     def _carry_out(self, action: Action, turn: int) -> None:
-        said = (type(action), action.key)
+        logged = (type(action), action.key)
         try:
             self._act(action, turn)
-            self._said.pop(said, None)
+            self._said.pop(logged, None)
         except LodefsError as error:
             what = f"{type(action).__name__} of {action.key}"
-            self._say(said, f"{what}: {error}", self._name(action.key))
+            self._log(logged, f"{what}: {error}", self._name(action.key))
         except Exception:  # noqa: BLE001 - a mistake of ours
             what, name = type(action).__name__, self._name(action.key)
             _log.exception("%s of %s", what, action.key, extra=about(name))
@@ -153,7 +153,7 @@ class Upkeep:
         match action:
             case Follow():
                 self._follow(action.key, turn)
-            case Pin():
+            case PinVolume():
                 self._pin(action.key, action.pin_s)
             case Clear():
                 self._clear(action.key)
@@ -163,11 +163,11 @@ class Upkeep:
                         self._mend(action, slot, slot.record)
 
     def _mend(
-        self, action: Revive | Remount | TakeDown | DropStale, slot: Slot, volume: Volume
+        self, action: StartSupervisor | Remount | TakeDown | DropStale, slot: Slot, volume: Volume
     ) -> None:
         place, name, extra = self._records.place(slot.key), volume.name, about(volume.name)
         match action:
-            case Revive():
+            case StartSupervisor():
                 self._node.revive(place, WORK_TIMEOUT_S)
                 _log.warning("volume %s: its mount has a supervisor again", name, extra=extra)
             case Remount():
@@ -244,7 +244,7 @@ class Upkeep:
             place = self._records.place(key)
             alive = key in self._look() and self._node.users(place) != 0
             if alive:
-                self._say((Clear, key), f"{place} is mounted, in use, and no volume's", key)
+                self._log((Clear, key), f"{place} is mounted, in use, and no volume's", key)
                 return
             self._node.unmount(place, WORK_TIMEOUT_S)
             self._records.remove_place(key)
@@ -258,7 +258,7 @@ class Upkeep:
         volume = self._volume(key)
         return volume.name if volume is not None else key
 
-    def _say(self, what: object, line: str, name: str = "") -> None:
+    def _log(self, what: object, line: str, name: str = "") -> None:
         if self._said.get(what) != line:
             self._said[what] = line
             _log.warning("%s", line, extra=about(name) if name else None)

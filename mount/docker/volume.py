@@ -15,7 +15,7 @@ from blake3 import blake3
 
 from lodefs.chunkstore.errors import InvalidInput
 from lodefs.mount.docker.options import Options
-from lodefs.mount.node.interface import Found
+from lodefs.mount.node.interface import ResolvedCommit
 
 NAME_BYTES_MAX = 255
 KEY_NAME_CHARS_MAX = 64
@@ -125,7 +125,7 @@ def is_below(path: bytes, top: bytes) -> bool:
     return not top or path == top or path.startswith(top + b"/")
 
 
-def created(name: str, options: Options, found: Found, now_s: float) -> Volume:
+def created(name: str, options: Options, found: ResolvedCommit, now_s: float) -> Volume:
     """A new volume at a commit."""
     return Volume(
         name=name,
@@ -175,7 +175,7 @@ def doubtful(volume: Volume, boot: str, uptime_s: float, stale_s: float = STALE_
     ]
 
 
-def looked(volume: Volume, found: Found, now_s: float) -> Volume:
+def looked(volume: Volume, found: ResolvedCommit, now_s: float) -> Volume:
     """After its branch was resolved again; at a new commit, its data is to be pinned anew."""
     volume = _replace(volume, looked_at_s=now_s, follow_error="")
     if found.commit == volume.commit:

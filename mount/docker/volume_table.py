@@ -21,7 +21,7 @@ from typing import NamedTuple
 from lodefs.chunkstore.errors import Corrupt, InUse, NotFound
 from lodefs.mount.docker.volume import Volume, about, key_of
 from lodefs.mount.docker.volume_files import Damaged, Record, Records
-from lodefs.mount.node.interface import Standing, Traffic
+from lodefs.mount.node.interface import MountStatus, Traffic
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _FIRST_PROCESS = Path("/proc/1/stat")
@@ -81,7 +81,7 @@ class Slot:
         self.waiting: list[Change] = []  # in the order in which they came; the table's too
         self.turn = 0
         self.record = record
-        self.standing: Standing | None = None
+        self.standing: MountStatus | None = None
         self.traffic: Traffic | None = None
         self.unused_since_s: float | None = None
         self.checked_s = 0.0
@@ -106,7 +106,7 @@ def no_such(name: str) -> NotFound:
     return NotFound(f"there is no volume {name!r}")
 
 
-class Table:
+class VolumeTable:
     """The volumes of a state directory."""
 
     def __init__(self, records: Records, clock: Clock) -> None:
@@ -182,7 +182,7 @@ class Table:
             slot.lock.release()
             self._leave(slot)
 
-    def see(self, slot: Slot, turn: int, standing: Standing | None) -> None:
+    def see(self, slot: Slot, turn: int, standing: MountStatus | None) -> None:
         """Note what a mount is like, unless something happened since ``turn``."""
         if slot.lock.acquire(blocking=False):
             try:

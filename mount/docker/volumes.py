@@ -41,8 +41,8 @@ from lodefs.mount.docker.volume import (
     released,
 )
 from lodefs.mount.docker.volume_files import Damaged, Record
-from lodefs.mount.docker.volume_table import Change, Slot, Table, no_such
-from lodefs.mount.node.interface import NodeMounts, Source, Standing, Traffic
+from lodefs.mount.docker.volume_table import Change, Slot, VolumeTable, no_such
+from lodefs.mount.node.interface import MountStatus, NodeMounts, Source, Traffic
 
 ANSWER_TIMEOUT_S = 0.9
 WORK_TIMEOUT_S = 30.0  # for what goes on after its caller was answered
@@ -61,7 +61,7 @@ class Shown(msgspec.Struct, frozen=True):
 
     record: Record
     place: str
-    standing: Standing | None
+    standing: MountStatus | None
     traffic: Traffic | None
 
 
@@ -71,7 +71,7 @@ class Volumes:
 
     def __init__(
         self,
-        table: Table,
+        table: VolumeTable,
         node: NodeMounts,
         calls: Calls,
         split_url: SplitUrl,
@@ -261,7 +261,7 @@ class Volumes:
         except InUse:
             if not self._is_up(slot, volume, place):
                 raise
-        slot.standing = Standing(
+        slot.standing = MountStatus(
             place, source.repo, volume.commit, source.path, alive=True, supervised=True
         )
 
@@ -357,7 +357,7 @@ class Volumes:
         ):
             return
 
-        def say(error: LodefsError) -> None:
+        def log(error: LodefsError) -> None:
             told = (source.repo, commit, error)
             _log.warning("%s@%s stays pinned for a while: %s", *told, extra=about(volume.name))
 
@@ -365,12 +365,12 @@ class Volumes:
             try:
                 self._node.unpin(source, commit, WORK_TIMEOUT_S)
             except LodefsError as error:
-                say(error)
+                log(error)
 
         try:
             self._calls.begin(("unpin", source, commit), work)
         except Unavailable as error:
-            say(error)
+            log(error)
 
     def _ask_traffic(self, slot: Slot) -> None:
         """What was read by now; what is known already, where that takes long."""

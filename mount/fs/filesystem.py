@@ -69,7 +69,7 @@ class Reader(Protocol):
         ...
 
 
-class Opens(Protocol):
+class OpenFiles(Protocol):
     """How large files are opened, where some of them may be read past us."""
 
     @property
@@ -105,7 +105,7 @@ class Listed(NamedTuple):
     node: Node | None
 
 
-class View(msgspec.Struct, frozen=True):
+class MountView(msgspec.Struct, frozen=True):
     """What is mounted and as whose: fixed for the life of the mount."""
 
     snapshot: Snapshot
@@ -145,9 +145,9 @@ class FileSystem:
     def __init__(
         self,
         reader: Reader,
-        view: View,
+        view: MountView,
         memory: Memory | None = None,
-        opens: Opens | None = None,
+        opens: OpenFiles | None = None,
     ) -> None:
         self._reader = reader
         self._opens = opens

@@ -54,14 +54,14 @@ def doomed(pid: int) -> bool:
         return False
 
 
-class Lines:
+class InterruptPipes:
     """A line to each of ``workers`` processes, made before they are forked: any can call all."""
 
     def __init__(self, workers: int) -> None:
         kind = socket.SOCK_DGRAM | socket.SOCK_NONBLOCK
         self._pairs = [socket.socketpair(socket.AF_UNIX, kind) for _ in range(workers)]
 
-    def tell(self, unique: int) -> None:
+    def notify(self, unique: int) -> None:
         """Tell all workers that a request is interrupted. One that does not listen misses it."""
         for _, theirs in self._pairs:
             with contextlib.suppress(OSError):

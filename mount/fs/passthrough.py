@@ -20,7 +20,7 @@ from lodefs.chunkstore.nodeapi.wire import Snapshot
 from lodefs.chunkstore.system import libc
 from lodefs.mount.kernel import device
 from lodefs.mount.options import Wanted
-from lodefs.mount.shm.open_files import CACHED, Handles, Opened
+from lodefs.mount.shm.open_files import CACHED, Opened, OpenFileTable
 from lodefs.mount.shm.traffic_counters import Column, Count, uncounted
 
 MARK_PERIOD_S = 5.0  # how often the flat files that the kernel reads are marked as used
@@ -48,22 +48,22 @@ class Flats(Protocol):
         ...
 
 
-class Opens:
+class PassthroughFiles:
     """Opens and releases files for one thread of a worker; ``fd`` is the worker's device.
     ``count`` is told of each open that goes past us."""
 
     def __init__(
         self,
         fd: int,
-        handles: Handles,
+        handles: OpenFileTable,
         flats: Flats,
-        say: Callable[[str], None],
+        log: Callable[[str], None],
         count: Count = uncounted,
     ) -> None:
         self._fd = fd
         self._handles = handles
         self._flats = flats
-        self._say = say
+        self._log = log
         self._count = count
 
     @property
@@ -130,7 +130,7 @@ class Opens:
         except OSError as error:
             code = error.errno or errno.EIO
             if code not in _PASSING and self._handles.refuse(code):
-                self._say(f"no passthrough from now on: {os.strerror(code)}")
+                self._log(f"no passthrough from now on: {os.strerror(code)}")
             return CACHED
         self._handles.grant()
         return backing
@@ -140,16 +140,16 @@ class Opening:
     """What the threads of one worker have in common for it; ``fd`` is its device."""
 
     def __init__(
-        self, fd: int, handles: Handles, say: Callable[[str], None], count: Count = uncounted
+        self, fd: int, handles: OpenFileTable, log: Callable[[str], None], count: Count = uncounted
     ) -> None:
         self._fd = fd
         self._handles = handles
-        self._say = say
+        self._log = log
         self._count = count
 
-    def opens(self, flats: Flats) -> Opens:
+    def opens(self, flats: Flats) -> PassthroughFiles:
         """For one thread more."""
-        return Opens(self._fd, self._handles, flats, self._say, self._count)
+        return PassthroughFiles(self._fd, self._handles, flats, self._log, self._count)
 
     def mark_used(self, flats: Flats, *, period_s: float = MARK_PERIOD_S) -> None:
         """Mark the flat files that the kernel reads past us as used, so that others are evicted.

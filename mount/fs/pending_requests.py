@@ -35,7 +35,7 @@ class Queued(NamedTuple):
     waiting: Waiting
 
 
-class Waits:
+class PendingRequests:
     """Shared by the threads of one worker; ``threads``: how many there are.
 
     ``is_doomed`` says whether the thread of an application, by its number, has been killed.

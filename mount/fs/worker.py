@@ -22,7 +22,7 @@ import msgspec
 from lodefs.chunkstore.errors import NotFound, Unavailable
 from lodefs.mount.fs.dispatch import Dispatcher, SlowError
 from lodefs.mount.fs.filesystem import FileSystem, Reader
-from lodefs.mount.fs.pending_requests import Waiting, Waits
+from lodefs.mount.fs.pending_requests import PendingRequests, Waiting
 from lodefs.mount.kernel import device, fuse_abi
 from lodefs.mount.kernel.session import Session
 
@@ -38,7 +38,7 @@ class Marks(Protocol):
     def __setitem__(self, index: int, value: float, /) -> None: ...
 
 
-class Lead:
+class DeviceTurn:
     """The right to wait on the device, held by one thread at a time. ``follow`` sees to it that
     there is one to take it; False where that has to be tried again."""
 
@@ -48,13 +48,13 @@ class Lead:
         self._follow = follow
         self._followed = False
 
-    def take(self) -> None:
+    def acquire(self) -> None:
         """Wait until this thread leads."""
         if not self._held:
             self._lock.acquire()
             self._held = True
 
-    def pass_on(self) -> None:
+    def release(self) -> None:
         """Let another thread lead; nothing happens in one that does not."""
         if self._held:
             self._held = False
@@ -63,12 +63,12 @@ class Lead:
                 self._followed = self._follow()
 
 
-class Desk:
+class CurrentRequest:
     """One thread's request: it is entered among those that wait when it first has to."""
 
-    def __init__(self, lead: Lead, waits: Waits) -> None:
-        self.lead = lead
-        self._waits = waits
+    def __init__(self, turn: DeviceTurn, pending: PendingRequests) -> None:
+        self.turn = turn
+        self._pending = pending
         self._entered = 0
         self._waiting: Waiting | None = None
         self._cancel: Callable[[], None] = lambda: None
@@ -80,8 +80,8 @@ class Desk:
         if self._waiting is None and self.message:
             _, _, self._entered, _, _, _, pid, *_ = fuse_abi.IN_HEADER.unpack_from(self.message)
             self.cancelled = False
-            self._waiting = self._waits.enter(self._entered, pid, self.cancel)
-        self.lead.pass_on()
+            self._waiting = self._pending.enter(self._entered, pid, self.cancel)
+        self.turn.release()
 
     def ends_with(self, cancel: Callable[[], None]) -> None:
         """How the waiting is ended."""
@@ -95,7 +95,7 @@ class Desk:
     def done(self) -> None:
         """The request is answered."""
         if self._waiting is not None:
-            self._waits.leave(self._entered, self._waiting)
+            self._pending.leave(self._entered, self._waiting)
             self._entered, self._waiting = 0, None
             self.cancelled = False
 
@@ -103,8 +103,8 @@ class Desk:
 class Failures:
     """Says what failed, but not more than a few times per second."""
 
-    def __init__(self, say: Callable[[str], None], clock: Callable[[], float]) -> None:
-        self._say = say
+    def __init__(self, log: Callable[[str], None], clock: Callable[[], float]) -> None:
+        self._log = log
         self._clock = clock
         self._tokens = FAILURES_BURST
         self._last_s = clock()
@@ -121,7 +121,7 @@ class Failures:
         self._tokens -= 1
         more = f" (and {self._dropped} more failures)" if self._dropped else ""
         self._dropped = 0
-        self._say(f"{what}: {type(error).__name__}: {error}{more}")
+        self._log(f"{what}: {type(error).__name__}: {error}{more}")
 
 
 class Renewal:
@@ -167,9 +167,9 @@ def serve(
     *,
     threads: int,
     marks: Marks,
-    say: Callable[[str], None],
+    log: Callable[[str], None],
     ended: Event,
-    waits: Waits | None = None,
+    pending: PendingRequests | None = None,
     on_interrupt: Callable[[int], None] = lambda _unique: None,
     clock: Callable[[], float] = time.monotonic,
 ) -> list[Thread]:
@@ -178,7 +178,7 @@ def serve(
 
     ``readers`` makes what one thread reads with; what it is given is to be called before it
     waits for long. ``on_interrupt`` hears which request, perhaps of another worker, is
-    interrupted; ``waits`` knows those of this worker.
+    interrupted; ``pending`` knows those of this worker.
     """
     work = _Work(
         fd=fd,
@@ -186,10 +186,10 @@ def serve(
         readers=readers,
         threads_max=threads,
         marks=marks,
-        failures=Failures(say, clock),
+        failures=Failures(log, clock),
         renewal=Renewal(fd, session, clock),
         ended=ended,
-        waits=waits or Waits(threads),
+        pending=pending or PendingRequests(threads),
         on_interrupt=on_interrupt,
         clock=clock,
     )
@@ -209,7 +209,7 @@ class _Work(msgspec.Struct, kw_only=True):
     failures: Failures
     renewal: Renewal
     ended: Event
-    waits: Waits
+    pending: PendingRequests
     on_interrupt: Callable[[int], None]
     clock: Callable[[], float]
     lock: Lock = msgspec.field(default_factory=Lock)  # whoever holds it leads
@@ -234,18 +234,18 @@ class _Work(msgspec.Struct, kw_only=True):
 
     def answer(self, index: int) -> None:
         """A thread: answers requests until the connection ends."""
-        lead = Lead(self.lock, self.start_next)
-        desk = Desk(lead, self.waits)
+        turn = DeviceTurn(self.lock, self.start_next)
+        current = CurrentRequest(turn, self.pending)
         try:
-            reader, filesystem = self.readers(desk.wait)
-            desk.ends_with(reader.cancel)
-            on_failure = partial(self._failed, desk)
+            reader, filesystem = self.readers(current.wait)
+            current.ends_with(reader.cancel)
+            on_failure = partial(self._failed, current)
             dispatcher = Dispatcher(filesystem, self.session, on_failure, self.on_interrupt)
-            self._answer_all(index, desk, dispatcher, reader.begin)
+            self._answer_all(index, current, dispatcher, reader.begin)
         finally:
             self.ended.set()
-            self.waits.end()
-            lead.pass_on()
+            self.pending.end()
+            turn.release()
 
     def answer_ahead(self) -> None:
         """A thread of its own: while all others wait, it reads what no other worker reads.
@@ -255,70 +255,74 @@ class _Work(msgspec.Struct, kw_only=True):
         """
         reader, filesystem = self.readers(_refuse)
         dispatcher = Dispatcher(filesystem, self.session, self.failures, self.on_interrupt)
-        lead = Lead(self.lock)
+        turn = DeviceTurn(self.lock)
         buffer = bytearray(fuse_abi.REQUEST_BYTES_MIN + 4096)
         patience_s = PATIENCE_S
-        while self.waits.wait_until_full():
-            if not (self.waits.stays_full(patience_s) and device.is_readable(self.fd)):
+        while self.pending.wait_until_full():
+            if not (self.pending.stays_full(patience_s) and device.is_readable(self.fd)):
                 patience_s = PATIENCE_S
                 continue
             patience_s = 0.0
-            lead.take()
+            turn.acquire()
             size = None if self.ended.is_set() else device.read_request(self.fd, buffer)
             if size is None:
                 self.ended.set()
-                lead.pass_on()
+                turn.release()
                 return
             reader.begin()
             self._answer_or_queue(dispatcher, memoryview(buffer)[:size])
-            lead.pass_on()  # not before it is queued: the next to lead looks into the queue first
+            turn.release()  # not before it is queued: the next to lead looks into the queue first
 
     def _answer_or_queue(self, dispatcher: Dispatcher, message: memoryview) -> None:
         try:
             answer = dispatcher.answer(message)
         except SlowError:
-            self.waits.put(bytes(message), self.clock())
+            self.pending.put(bytes(message), self.clock())
             return
         if answer is not None:
             device.write_answer(self.fd, *answer)
 
-    def _failed(self, desk: Desk, what: str, error: Exception) -> None:
-        if desk.cancelled:
+    def _failed(self, current: CurrentRequest, what: str, error: Exception) -> None:
+        if current.cancelled:
             return
         self.failures(what, error)
         if isinstance(error, NotFound):
             self.renewal()
 
     def _answer_all(
-        self, index: int, desk: Desk, dispatcher: Dispatcher, begin: Callable[..., None]
+        self,
+        index: int,
+        current: CurrentRequest,
+        dispatcher: Dispatcher,
+        begin: Callable[..., None],
     ) -> None:
         # Every request comes through here: what it needs is looked up once, before.
-        fd, lead, waits, ended = self.fd, desk.lead, self.waits, self.ended
+        fd, turn, pending, ended = self.fd, current.turn, self.pending, self.ended
         marks, clock = self.marks, self.clock
         buffer = bytearray(fuse_abi.REQUEST_BYTES_MIN + 4096)
         view = memoryview(buffer)
         while True:
-            queued = waits.take() if waits.queue else None
+            queued = pending.take() if pending.queue else None
             if queued is None:
-                lead.take()
+                turn.acquire()
                 if ended.is_set():
                     return
-                queued = waits.take() if waits.queue else None
+                queued = pending.take() if pending.queue else None
             if queued is None:
                 size = device.read_request(fd, buffer)
                 if size is None:
                     return
                 marks[index] = clock()
                 begin()
-                desk.message = view[:size]
+                current.message = view[:size]
             else:
                 marks[index] = now_s = clock()
                 begin(now_s - queued.since_s)
-                desk.message = memoryview(queued.message)
-            answer = dispatcher.answer(desk.message)
-            if answer is not None and not desk.cancelled:  # else whoever cancelled it answers
+                current.message = memoryview(queued.message)
+            answer = dispatcher.answer(current.message)
+            if answer is not None and not current.cancelled:  # else whoever cancelled it answers
                 device.write_answer(fd, *answer)
-            desk.done()
+            current.done()
             marks[index] = 0.0
 
 

@@ -100,14 +100,6 @@ def connect(place: Place, timeout_s: float = CONNECT_TIMEOUT_S) -> socket.socket
     return client
 
 
-def maker(place: Place) -> int:
-    """The process that made a mount's socket, whoever answers there now: the kernel tells
-    (SO_PEERCRED, unix(7)), also of processes that are stopped. Unavailable where nobody listens.
-    """
-    with connect(place) as client:
-        return peer(client)[0]
-
-
 def peer(sock: socket.socket) -> tuple[int, int, int]:
     """Process, user and group at the other end of a Unix socket."""
     size = _CREDENTIALS.size

@@ -1,89 +1,91 @@
-"""The mount's own process: from a resolved job to a served mount, in the foreground or detached.
+"""The mount process: from a request to a served mount, in the foreground or detached.
 
-``python -P -m mount.lifecycle.daemon FD`` reads the job from standard input (so that a token is in
-no argument list), detaches, and writes one report to the descriptor FD: a pid, or why it failed.
+``python -P -m lodefs.mount.lifecycle.daemon FD`` receives the request from the socket FD (so that a
+token is in no argument list) and answers there (mount.lifecycle.startup).
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import signal
+import socket
 import sys
-import syslog
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 import msgspec
 
-from lodefs.chunkstore.errors import InvalidInput, LodefsError, Unavailable
+from lodefs.chunkstore.errors import DeadlineExceeded, LodefsError, Unavailable
 from lodefs.chunkstore.nodeapi.connection import parse_address
 from lodefs.chunkstore.nodeapi.read_client import Client, Outage
-from lodefs.chunkstore.nodeapi.wire import Failure, Snapshot
+from lodefs.chunkstore.nodeapi.wire import Snapshot
 from lodefs.chunkstore.nodecache.layout import FLAT_DIR
 from lodefs.chunkstore.system.fd_limit import raise_limit
 from lodefs.mount.fs import passthrough, worker
-from lodefs.mount.fs.filesystem import FileSystem, Memory, View
-from lodefs.mount.fs.interrupts import Lines
+from lodefs.mount.fs.filesystem import FileSystem, Memory, MountView
+from lodefs.mount.fs.interrupts import InterruptPipes
 from lodefs.mount.fs.passthrough import Opening
-from lodefs.mount.fs.pending_requests import Waits
+from lodefs.mount.fs.pending_requests import PendingRequests
 from lodefs.mount.kernel import device, features, mount_syscalls, mount_table
 from lodefs.mount.kernel.session import Session
-from lodefs.mount.lifecycle import control_socket, handover, resources
-from lodefs.mount.lifecycle.handover import Grip
-from lodefs.mount.lifecycle.supervisor import Post, Supervisor, ended
-from lodefs.mount.lifecycle.worker_main import Attendant, Ending
-from lodefs.mount.mount_spec import Job, Report, TakeOver
+from lodefs.mount.lifecycle import control_socket, mount_resources, startup
+from lodefs.mount.lifecycle.handover import MountResources
+from lodefs.mount.lifecycle.mount_log import Log, Logs
+from lodefs.mount.lifecycle.mount_target import prepare, request_handover
+from lodefs.mount.lifecycle.startup import Requester
+from lodefs.mount.lifecycle.supervisor import Supervisor, SupervisorConfig, WorkerContext, ended
+from lodefs.mount.lifecycle.worker_main import EndEvent, WorkerMain
+from lodefs.mount.mount_spec import Job, MountRequest, Reply, TakeOver
 from lodefs.mount.options import MountOptions
 from lodefs.mount.read import memory_fit
-from lodefs.mount.read.cache_monitor import Nearby
-from lodefs.mount.read.cached_reader import DirectReader
-from lodefs.mount.read.prefetcher import Storer
+from lodefs.mount.read.cache_monitor import CacheMonitor
+from lodefs.mount.read.cached_reader import CachedReader
+from lodefs.mount.read.prefetcher import Prefetcher
 from lodefs.mount.read.prefetcher import serve as serve_wishes
-from lodefs.mount.read.read_events import LOOK_UP, Tell, Wishes, untold
+from lodefs.mount.read.read_events import LOOK_UP, EmitRead, ReadEvents, ignore_read
 from lodefs.mount.shm.process_table import SLOTS
-from lodefs.mount.shm.startup_state import Progress, Stage
 from lodefs.mount.shm.traffic_counters import Count, by_origin, uncounted
 
-IDENTIFIER = "lodefs-mount"  # of lines in the journal
 CACHE_TIMEOUT_S = 5.0  # of requests that no reader waits for
+REQUEST_BYTES_MAX = 65536
 _BDI = Path("/sys/class/bdi")
-
-Say = Callable[[str], None]
 
 
 def serve(
     job: Job,
-    say: Say,
+    log: Log,
     on_ready: Callable[[], None],
-    on_held: Callable[[Grip], bool] = lambda _grip: False,
-    stage: Stage | None = None,
+    on_held: Callable[[MountResources], bool] = lambda _grip: False,
+    requester: Requester | None = None,
+    timeout_s: float | None = None,
 ) -> bool:
     """Mount and answer for the mount until it is unmounted (False) or left to others (True).
 
     ``on_ready`` is called once the mount's root has been read through it, ``on_held`` with what
-    the mount can be held with: whether it is kept so. Errors of errors.py before that. The process
-    must have no threads.
-    ``stage``: of whom asked for the mount and decides when it counts as made; by itself it does
-    when its root has been read.
+    the mount can be held with: whether it is kept so. A ``requester`` acknowledges the mount then,
+    all within ``timeout_s``; without an acknowledgement it is unmounted. The process must have no
+    threads.
+    Raises: errors of errors.py before the mount counts as made.
     """
     raise_limit("a mount")
-    with resources.leased(job.options.proxy):
-        return _serve(job, say, on_ready, on_held, stage)
+    with mount_resources.leased(job.options.proxy):
+        return _serve(job, log, on_ready, on_held, requester, timeout_s)
 
 
 def _serve(
     job: Job,
-    say: Say,
+    log: Log,
     on_ready: Callable[[], None],
-    on_held: Callable[[Grip], bool],
-    stage: Stage | None,
+    on_held: Callable[[MountResources], bool],
+    requester: Requester | None,
+    timeout_s: float | None,
 ) -> bool:
     options = job.options
-    made = stage or Stage()
-    made.pid = os.getpid()
+    objection = passthrough_objection(job)  # before the mount is there: it may ask the proxy
+    signal.setitimer(signal.ITIMER_REAL, 0)  # from here on the supervisor minds the time
     fd, mounted = _attach(job)
     supervisor: Supervisor | None = None
     place: control_socket.Place | None = None
@@ -92,27 +94,28 @@ def _serve(
     def on_probe(code: int) -> bool:
         if code == 0:
             on_ready()
-            if stage is None:
-                made.progress = Progress.TOLD
             return True
+        if code < 0 and timeout_s is not None:
+            failures.append(DeadlineExceeded("not done in time"))
+            return False
         reason = os.strerror(code) if code > 0 else "no answer in time"
         failures.append(Unavailable(f"{options.mountpoint}: its root cannot be read: {reason}"))
         return False
 
     try:
-        grip = resources.begin(job, agree(fd, job, say), fd, mounted, say)
-        place = grip.place
-        if made.unwanted:
-            raise Unavailable(f"{options.mountpoint}: nobody waits for this mount any more")
-        kept = on_held(grip)
-        supervisor = _supervisor(grip, say, lambda: made.is_ready, kept=kept)
-        supervisor.run(lambda: probe(options, mounted), on_probe, ready_timeout_s(options))
+        resources = mount_resources.begin(job, agree(fd, job, objection, log), fd, mounted, log)
+        place = resources.place
+        supervisor = _supervisor(resources, log, requester, kept=on_held(resources))
+        limit_s = ready_timeout_s(options) if timeout_s is None else timeout_s
+        supervisor.run(lambda: probe(options, mounted), on_probe, limit_s)
     finally:
         if supervisor is None or not supervisor.left:
             over = ended(fd) if supervisor is None else supervisor.over
             _take_away(job, mounted, place, over=over)
     if failures:
         raise failures[0]
+    if not supervisor.made:
+        raise Unavailable(f"{options.mountpoint}: nobody waits for this mount any more")
     return supervisor.left
 
 
@@ -120,7 +123,7 @@ def _attach(job: Job) -> tuple[int, mount_table.Mount | None]:
     """The device of a new mount, and how the table shows it; an error leaves no mount behind."""
     options = job.options
     fd = mount_syscalls.attach(
-        options.mountpoint, resources.source_of(job), allow_other=options.allow_other
+        options.mountpoint, mount_resources.source_of(job), allow_other=options.allow_other
     )
     try:
         return fd, mount_table.on_top(options.mountpoint)
@@ -131,8 +134,8 @@ def _attach(job: Job) -> tuple[int, mount_table.Mount | None]:
 
 
 def go_on(
-    grip: Grip,
-    say: Say,
+    resources: MountResources,
+    log: Log,
     on_ready: Callable[[], None],
     confirm: Callable[[], None],
     *,
@@ -145,21 +148,21 @@ def go_on(
     process must have no threads.
     """
     raise_limit("a mount")
-    with resources.leased(grip.job.options.proxy, required=False):
-        return _go_on(grip, say, on_ready, confirm, kept=kept)
+    with mount_resources.leased(resources.job.options.proxy, required=False):
+        return _go_on(resources, log, on_ready, confirm, kept=kept)
 
 
 def _go_on(
-    grip: Grip,
-    say: Say,
+    resources: MountResources,
+    log: Log,
     on_ready: Callable[[], None],
     confirm: Callable[[], None],
     *,
     kept: bool,
 ) -> bool:
-    mounted = resources.mounted(grip)
-    grip = resources.widen(grip, say)
-    supervisor = _supervisor(grip, say, lambda: True, kept=kept)
+    mounted = mount_resources.mounted(resources)
+    resources = mount_resources.add_clones(resources, log)
+    supervisor = _supervisor(resources, log, None, kept=kept)
 
     def on_settled(_code: int) -> bool:
         on_ready()
@@ -169,7 +172,7 @@ def _go_on(
         supervisor.run(None, on_settled, 0.0, confirm)
     finally:
         if supervisor.settled and not supervisor.left:
-            _take_away(grip.job, mounted, grip.place, over=supervisor.over)
+            _take_away(resources.job, mounted, resources.place, over=supervisor.over)
     return supervisor.left
 
 
@@ -189,22 +192,29 @@ def _take_away(
         place.remove()
 
 
-def agree(fd: int, job: Job, say: Say) -> Session:
-    """Answer INIT: what was agreed on, and why there is no passthrough, where there is none."""
+def passthrough_objection(job: Job) -> str | None:
+    """Why the kernel is not to read complete files of the cache by itself; None if it may."""
     options = job.options
     fits = memory_fit.fits(job.snapshot.size_bytes, memory_fit.total_bytes())
-    reason = passthrough.objection(
+    return passthrough.objection(
         options.passthrough, job.snapshot, lambda: cache_dir(options), fits_memory=fits
     )
-    session = device.handshake(fd, passthrough=reason is None, without=options.without)
+
+
+def agree(fd: int, job: Job, objection: str | None, log: Log) -> Session:
+    """Answer INIT: what was agreed on, and why there is no passthrough, if there is none."""
+    options = job.options
+    session = device.handshake(fd, passthrough=objection is None, without=options.without)
     if options.without:
         left_out = ", ".join(sorted(options.without))
-        say(f"{options.mountpoint}: {features.VARIABLE} leaves out {left_out}")
+        log(f"{options.mountpoint}: {features.VARIABLE} leaves out {left_out}")
     if session.passthrough:
         return session
-    reason = reason or "the kernel does not offer it (Linux 6.9 or newer, CONFIG_FUSE_PASSTHROUGH)"
+    reason = objection or (
+        "the kernel does not offer it (Linux 6.9 or newer, CONFIG_FUSE_PASSTHROUGH)"
+    )
     if options.passthrough != "off":
-        say(f"{options.mountpoint}: no passthrough: {reason}")
+        log(f"{options.mountpoint}: no passthrough: {reason}")
     return msgspec.structs.replace(session, objection=reason)
 
 
@@ -230,99 +240,114 @@ def ready_timeout_s(options: MountOptions) -> float:
     return 2 * options.read_timeout_s + options.ready_margin_s
 
 
-def _supervisor(grip: Grip, say: Say, is_ready: Callable[[], bool], *, kept: bool) -> Supervisor:
-    job, options, session = grip.job, grip.job.options, grip.session
+def _supervisor(
+    resources: MountResources, log: Log, requester: Requester | None, *, kept: bool
+) -> Supervisor:
+    job, options, session = resources.job, resources.job.options, resources.session
     state = "on" if session.passthrough else f"off: {session.objection}"
-    view = View(job.snapshot, job.root, options.uid, options.gid, os.getpid(), state, options.mode)
-    lines, wishes = Lines(options.worker_count()), Wishes()
+    view = MountView(
+        job.snapshot, job.root, options.uid, options.gid, os.getpid(), state, options.mode
+    )
+    interrupts, events = InterruptPipes(options.worker_count()), ReadEvents()
     stores = session.stores and bool(parse_address(options.proxy).path)
-    tell = wishes.tell if stores else untold
+    emit = events.emit if stores else ignore_read
 
-    def work(post: Post) -> None:
-        if post.index < options.worker_count():
-            _work(post, grip, view, lines, tell, say, is_ready)
+    def work(context: WorkerContext) -> None:
+        if context.index < options.worker_count():
+            _work(context, resources, view, interrupts, emit, log)
         else:
-            _store_ahead(post, grip, view.snapshot, wishes, say)
+            _store_ahead(context, resources, view.snapshot, events, log)
 
-    return Supervisor(
-        grip.device,
-        grip.session,
-        work,
+    config = SupervisorConfig(
+        fd=resources.device,
+        session=resources.session,
+        work=work,
         workers=options.worker_count(),
         threads=options.threads,
         hang_s=options.read_timeout_s + options.hang_margin_s,
-        say=say,
-        clones=grip.clones,
-        call_fd=wishes.fileno() if stores else -1,
-        roster=resources.roster(grip),
-        door=resources.door(grip, supervised=True, is_ready=is_ready),
+        log=log,
+        clones=resources.clones,
+        call_fd=events.fileno() if stores else -1,
+        process_table=mount_resources.process_table(resources),
+        control_server=mount_resources.control_server(resources, supervised=True),
         kept=kept,
+        requester=requester,
     )
+    return Supervisor(config)
 
 
 def _work(
-    post: Post,
-    grip: Grip,
-    view: View,
-    lines: Lines,
-    tell: Tell,
-    say: Say,
-    is_ready: Callable[[], bool],
+    context: WorkerContext,
+    resources: MountResources,
+    view: MountView,
+    interrupts: InterruptPipes,
+    emit: EmitRead,
+    log: Log,
 ) -> None:
     """What a worker process does."""
-    options = grip.job.options
-    waits = Waits(options.threads)
+    options = resources.job.options
+    pending = PendingRequests(options.threads)
 
     def wake() -> None:
-        lines.wake(post.index)
-        tell(LOOK_UP)
+        interrupts.wake(context.index)
+        emit(LOOK_UP)
 
-    ended = Ending(wake)
-    handles = resources.handles(grip)
-    count = _counter(post, grip)
-    opening = Opening(post.fd, handles, say, count) if handles is not None else None
+    ended = EndEvent(wake)
+    handles = mount_resources.handles(resources)
+    count = _counter(context, resources)
+    opening = Opening(context.fd, handles, log, count) if handles is not None else None
     worker.serve(
-        post.fd,
-        grip.session,
-        reader_factory(options, view, say, opening, count, tell),
+        context.fd,
+        resources.session,
+        reader_factory(options, view, log, opening, count, emit),
         threads=options.threads,
-        marks=post.marks,
-        say=say,
+        marks=context.marks,
+        log=log,
         ended=ended,
-        waits=waits,
-        on_interrupt=lines.tell,
+        pending=pending,
+        on_interrupt=interrupts.notify,
     )
-    door = resources.door(grip, supervised=False, is_ready=is_ready)
-    attendant = Attendant(post, lines, waits, door, resources.roster(grip), say)
-    post.serving()
+    control_server = mount_resources.control_server(resources, supervised=False)
+    attendant = WorkerMain(
+        context, interrupts, pending, control_server, mount_resources.process_table(resources), log
+    )
+    context.serving()
     attendant.run(ended)
-    if attendant.alone and grip.place is not None:
-        grip.place.remove()
+    if attendant.alone and resources.place is not None:
+        resources.place.remove()
 
 
-def _store_ahead(post: Post, grip: Grip, snapshot: Snapshot, wishes: Wishes, say: Say) -> None:
+def _store_ahead(
+    context: WorkerContext,
+    resources: MountResources,
+    snapshot: Snapshot,
+    events: ReadEvents,
+    log: Log,
+) -> None:
     """What the process beside the workers does."""
-    client = Client(parse_address(grip.job.options.proxy), timeout_s=CACHE_TIMEOUT_S)
-    nearby = Nearby(client, snapshot, say)
-    large = not grip.session.passthrough  # else they have pages of their own
-    storer = Storer(post.fd, nearby, large=large, count=_counter(post, grip))
-    post.serving()
-    serve_wishes(wishes, nearby, storer, lambda: ended(post.fd))
+    client = Client(parse_address(resources.job.options.proxy), timeout_s=CACHE_TIMEOUT_S)
+    monitor = CacheMonitor(client, snapshot, log)
+    large = not resources.session.passthrough  # else they have pages of their own
+    prefetcher = Prefetcher(context.fd, monitor, large=large, count=_counter(context, resources))
+    context.serving()
+    serve_wishes(events, monitor, prefetcher, lambda: ended(context.fd))
 
 
-def _counter(post: Post, grip: Grip) -> Count:
-    table = resources.traffic(grip)
-    row = post.slot if grip.session.resend else post.index  # there is no roster without it
+def _counter(context: WorkerContext, resources: MountResources) -> Count:
+    table = mount_resources.traffic(resources)
+    row = (
+        context.slot if resources.session.resend else context.index
+    )  # there is no roster without it
     return table.counter(row) if table is not None and 0 <= row < SLOTS else uncounted
 
 
 def reader_factory(
     options: MountOptions,
-    view: View,
-    say: Say,
+    view: MountView,
+    log: Log,
     opening: Opening | None = None,
     count: Count = uncounted,
-    tell: Tell = untold,
+    emit: EmitRead = ignore_read,
 ) -> worker.ReaderFactory:
     """Makes a reader and a file system for each thread of a worker; what they learn they share.
 
@@ -332,28 +357,28 @@ def reader_factory(
     address = parse_address(options.proxy)
     remembered = Memory()
     outage = Outage()
-    nearby: Nearby | None = None
+    monitor: CacheMonitor | None = None
     if address.path:
-        nearby = Nearby(Client(address, timeout_s=CACHE_TIMEOUT_S), view.snapshot, say)
+        monitor = CacheMonitor(Client(address, timeout_s=CACHE_TIMEOUT_S), view.snapshot, log)
         if opening is not None:
-            marker = DirectReader(
-                Client(address, timeout_s=CACHE_TIMEOUT_S), nearby, remembered.nodes
+            marker = CachedReader(
+                Client(address, timeout_s=CACHE_TIMEOUT_S), monitor, remembered.nodes
             )
-            nearby.before_report = partial(opening.mark_used, marker)
-        nearby.start()
+            monitor.before_report = partial(opening.mark_used, marker)
+        monitor.start()
 
-    def make(on_slow: Callable[[], None]) -> tuple[worker.ThreadReader, FileSystem]:
+    def make(before_blocking: Callable[[], None]) -> tuple[worker.ThreadReader, FileSystem]:
         client = Client(
             address,
             token=options.token,
             timeout_s=options.read_timeout_s,
             outage=outage,
-            on_slow=on_slow,
+            before_blocking=before_blocking,
             count=by_origin(count),
         ).mounted(view.snapshot)
-        if nearby is None:
+        if monitor is None:
             return client, FileSystem(client, view, remembered)
-        direct = DirectReader(client, nearby, remembered.nodes, on_slow, count, tell)
+        direct = CachedReader(client, monitor, remembered.nodes, before_blocking, count, emit)
         opens = opening.opens(direct) if opening is not None else None
         return direct, FileSystem(direct, view, remembered, opens)
 
@@ -389,115 +414,78 @@ def raise_read_ahead(bdi: Path, read_ahead_kib: int) -> bool:
 
 
 def main() -> None:
-    """The detached process, as a program."""
-    run(msgspec.msgpack.decode(sys.stdin.buffer.read(), type=Job | TakeOver), int(sys.argv[1]))
-
-
-def run(order: Job | TakeOver, report_fd: int, stage: Stage | None = None) -> None:
-    """Go into the background and do it; ``report_fd`` hears how it went. ``stage`` as of
-    ``serve``. Exits with 1."""
+    """The mount process, as a program."""
+    channel = socket.socket(fileno=int(sys.argv[1]))
+    request = msgspec.msgpack.decode(channel.recv(REQUEST_BYTES_MAX), type=MountRequest | TakeOver)
     if os.fork():
-        os._exit(0)  # the second process is no session leader: it can get no terminal
+        os._exit(0)  # who started this program waits for it to end, and not for the mount
+    run(request, Requester(channel, startup.new_done_fd()))
+
+
+def run(
+    request: MountRequest | TakeOver, requester: Requester, timeout_s: float | None = None
+) -> None:
+    """Become the process that answers for a mount, and return when that has ended. Exits with 1
+    if it fails, which the requester is told.
+
+    ``timeout_s``: until the requester has acknowledged a new mount.
+    """
     os.umask(0o022)
-    reporter = _Reporter(report_fd)
+    logs = Logs()
     try:
-        if isinstance(order, Job):
-            reporter.say = _redirect(order.options.log_path)
-            ready = partial(reporter.ready, order, "mounted")
-            left = serve(order, reporter.say, ready, stage=stage)
-            reporter.say(farewell(order, left=left))
+        if isinstance(request, MountRequest):
+            _mount(request, requester, logs, timeout_s)
         else:
-            _take_over(order, reporter)
-    except Exception as error:  # noqa: BLE001 - whatever it was, whoever waits must hear of it
-        reporter.failed(error)
+            _take_over(request, requester, logs)
+    except Exception as error:  # noqa: BLE001 - whatever it was, the requester must hear of it
+        logs.log(f"{type(error).__name__}: {error}")
+        requester.fail(error)
         sys.exit(1)
 
 
-def _take_over(order: TakeOver, reporter: _Reporter) -> None:
-    taken = handover.take(control_socket.Place(Path(order.socket), order.inode))
-    job = taken.grip.job
-    reporter.say = _redirect(order.log_path or job.options.log_path)
+def _mount(
+    request: MountRequest, requester: Requester, logs: Logs, timeout_s: float | None
+) -> None:
+    deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+    job = prepare(request.options)
+    logs.redirect(job.options.log_path)
+
+    def on_ready() -> None:
+        requester.answer(_reply(job))
+        logs.log(_line("mounted", job))
+
+    left_s = None if deadline_s is None else deadline_s - time.monotonic()
+    left = serve(job, logs.log, on_ready, requester=requester, timeout_s=left_s)
+    logs.log(farewell(job, left=left))
+
+
+def _take_over(request: TakeOver, requester: Requester, logs: Logs) -> None:
+    taken = request_handover(request.mountpoint)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    job = taken.resources.job
+    logs.redirect(request.log_path or job.options.log_path)
+    requester.done()  # whoever waits: the new supervisor stays
 
     def on_ready() -> None:
         taken.unlock()
-        reporter.ready(job, "took over")
+        requester.finish(_reply(job))
+        logs.log(_line("took over", job))
 
-    left = go_on(taken.grip, reporter.say, on_ready, taken.confirm)
-    reporter.say(farewell(job, left=left))
+    left = go_on(taken.resources, logs.log, on_ready, taken.confirm)
+    logs.log(farewell(job, left=left))
+
+
+def _reply(job: Job) -> Reply:
+    return Reply(os.getpid(), None, job.snapshot.repo, job.snapshot.commit, job.options.path)
+
+
+def _line(what: str, job: Job) -> str:
+    return f"{what} {job.snapshot.repo}@{job.snapshot.commit} on {job.options.mountpoint}"
 
 
 def farewell(job: Job, *, left: bool) -> str:
     """The last line of a supervisor."""
     return f"{job.options.mountpoint} is {'left to another process' if left else 'unmounted'}"
-
-
-class _Reporter:
-    """Tells whom started this process, once, how it went."""
-
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
-        self._reported = False
-        self.say: Say = say_to_stderr
-
-    def ready(self, job: Job, what: str) -> None:
-        """The mount can be read."""
-        snapshot = job.snapshot
-        self._report(Report(os.getpid(), None, snapshot.repo, snapshot.commit, job.options.path))
-        self.say(f"{what} {snapshot.repo}@{snapshot.commit} on {job.options.mountpoint}")
-
-    def failed(self, error: Exception) -> None:
-        """It cannot, or cannot any more."""
-        self.say(f"{type(error).__name__}: {error}")
-        if not self._reported:
-            kind = type(error).__name__ if isinstance(error, LodefsError) else "Unavailable"
-            self._report(Report(os.getpid(), Failure(kind, str(error))))
-
-    def _report(self, report: Report) -> None:
-        self._reported = True
-        os.write(self._fd, msgspec.json.encode(report) + b"\n")
-        os.close(self._fd)
-
-
-def say_to_stderr(text: str) -> None:
-    """A line for a log file or a terminal."""
-    stamp = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-    sys.stderr.write(f"{stamp} lodefs mount[{os.getpid()}] {text}\n")
-    sys.stderr.flush()
-
-
-def say_in_foreground(mountpoint: str) -> Say:
-    """How a process of a service, or on a terminal, logs: to the journal, where standard error
-    goes there."""
-    from lodefs.chunkstore.system import journald  # here: mounts in the background need none of it
-
-    if journald.is_stderr(os.environ):
-        with suppress(OSError):
-            sender = journald.Journal(IDENTIFIER)
-            fields = {"LODEFS_MOUNTPOINT": mountpoint}
-            return lambda text: sender.send(text, journald.WARNING, fields)
-    return say_to_stderr
-
-
-def _say_to_syslog(text: str) -> None:
-    syslog.syslog(syslog.LOG_WARNING, text)
-
-
-def _redirect(log_path: str) -> Say:
-    """Standard input and output to nowhere, errors to the log file; how to log from now on."""
-    null = os.open(os.devnull, os.O_RDWR)
-    if log_path:
-        try:
-            log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o640)
-        except OSError as error:
-            raise InvalidInput(f"{log_path}: no log can be written: {error.strerror}") from error
-    else:
-        log = null
-        syslog.openlog("lodefs mount", syslog.LOG_PID, syslog.LOG_DAEMON)
-    for target, source in ((0, null), (1, null), (2, log)):
-        os.dup2(source, target)
-    for fd in {null, log} - {0, 1, 2}:
-        os.close(fd)
-    return say_to_stderr if log_path else _say_to_syslog
 
 
 if __name__ == "__main__":

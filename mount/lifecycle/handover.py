@@ -35,7 +35,7 @@ LEAVE_TIMEOUT_S = 10.0  # for a supervisor that was relieved to end
 DEVICE, CLONE, LISTENER, MEMORY = "device", "clone", "listener", "memory."
 
 
-class Passport(msgspec.Struct, frozen=True):
+class HandoverState(msgspec.Struct, frozen=True):
     """What a supervisor has to know besides the descriptors."""
 
     version: int
@@ -44,7 +44,7 @@ class Passport(msgspec.Struct, frozen=True):
     number: str = ""
 
 
-class Grip(msgspec.Struct, frozen=True):
+class MountResources(msgspec.Struct, frozen=True):
     """What holds a mount: whoever has it can answer for the mount.
 
     ``device`` is the connection's first descriptor, ``clones`` are those that workers read.
@@ -62,9 +62,9 @@ class Grip(msgspec.Struct, frozen=True):
     place: control_socket.Place | None = None
     number: str = ""
 
-    def passport(self) -> bytes:
+    def handover_state(self) -> bytes:
         """The part that is no descriptor."""
-        return msgspec.msgpack.encode(Passport(VERSION, self.job, self.session, self.number))
+        return msgspec.msgpack.encode(HandoverState(VERSION, self.job, self.session, self.number))
 
     def named_fds(self) -> list[tuple[str, int]]:
         """The other part."""
@@ -78,25 +78,27 @@ class Grip(msgspec.Struct, frozen=True):
             os.close(fd)
 
 
-def grip_of(
-    passport: bytes, named_fds: Iterable[tuple[str, int]], place: control_socket.Place | None = None
-) -> Grip:
+def resources_of(
+    handover_state: bytes,
+    named_fds: Iterable[tuple[str, int]],
+    place: control_socket.Place | None = None,
+) -> MountResources:
     """Put the two parts together. UnknownFormat, Unavailable where the device is not among them."""
     try:
-        version = from_msgpack(passport, _Versioned).version
+        version = from_msgpack(handover_state, _Versioned).version
         if version != VERSION:
             raise UnknownFormat(
                 f"the mount is served by another version of lodefs (hand-over {version}, this one "
                 f"speaks {VERSION}): unmount it and mount it again"
             )
-        papers = from_msgpack(passport, Passport)
+        papers = from_msgpack(handover_state, HandoverState)
     except InvalidInput as error:
         raise UnknownFormat(f"what the mount handed over cannot be read: {error}") from error
     fds = list(named_fds)
     device = next((fd for name, fd in fds if name == DEVICE), -1)
     if device < 0:
         raise Unavailable("the mount handed over no device")
-    return Grip(
+    return MountResources(
         papers.job,
         papers.session,
         device,
@@ -128,27 +130,25 @@ class State(msgspec.Struct, frozen=True):
 class _Answer(msgspec.Struct, frozen=True):
     state: State
     failure: Failure | None = None
-    passport: bytes = b""
+    handover_state: bytes = b""
     names: tuple[str, ...] = ()
 
 
-class Door:
+class ControlServer:
     """Answers those who come to a mount's socket. ``supervised``: by the mount's supervisor.
-    ``traffic`` tells what was read, ``is_ready`` whether the mount counts as made."""
+    ``traffic`` tells what was read."""
 
     def __init__(
         self,
-        grip: Grip,
+        resources: MountResources,
         *,
         supervised: bool,
         traffic: Callable[[], Traffic] | None = None,
-        is_ready: Callable[[], bool] = lambda: True,
     ) -> None:
-        self._grip = grip
+        self._grip = resources
         self._supervised = supervised
         self._traffic = traffic
-        self._is_ready = is_ready
-        self._listener = socket.socket(fileno=os.dup(grip.listener))
+        self._listener = socket.socket(fileno=os.dup(resources.listener))
 
     def fileno(self) -> int:
         """Readable when somebody comes."""
@@ -158,10 +158,11 @@ class Door:
         """Answer no more."""
         self._listener.close()
 
-    def answer(self, *, busy: bool = False) -> socket.socket | None:
+    def answer(self, *, busy: bool = False, ready: bool = True) -> socket.socket | None:
         """Answer one. What it returns is to be closed; TAKEN comes over it when all has arrived.
 
-        ``busy``: nothing is handed over now. Whoever behaves badly is just not answered.
+        ``busy``: nothing is handed over now. ``ready``: the mount counts as made. Whoever behaves
+        badly is just not answered.
         """
         try:
             client, _ = self._listener.accept()
@@ -171,45 +172,47 @@ class Door:
             client.settimeout(SERVE_TIMEOUT_S)
             if _peer_uid(client) in (os.geteuid(), 0):
                 asked = client.recv(ASK_BYTES_MAX)
-                refusal = self._refusal(busy=busy) if asked == TAKE_OVER else None
+                refusal = self._refusal(busy=busy, ready=ready) if asked == TAKE_OVER else None
                 if asked == TAKE_OVER and refusal is None:
                     self._hand_over(client)
                     return client
                 if asked in (STATE, TAKE_OVER):
-                    self._say(client, refusal)
+                    self._log(client, refusal, ready=ready)
         except OSError:
             pass
         client.close()
         return None
 
-    def _refusal(self, *, busy: bool) -> Failure | None:
+    def _refusal(self, *, busy: bool, ready: bool) -> Failure | None:
         """Why the mount is not handed over now."""
         if not self._grip.session.resend:
             return Failure("Unavailable", "the kernel cannot hand this mount over (before Linux "
                            "6.9): unmount it and mount it again")  # fmt: skip
+        if not ready:
+            return Failure("InUse", "the mount is still being made")
         if busy:
             return Failure("InUse", "another take-over of this mount is under way")
         return None
 
-    def _say(self, client: socket.socket, failure: Failure | None) -> None:
-        client.send(msgspec.msgpack.encode(_Answer(self._state(), failure)))
+    def _log(self, client: socket.socket, failure: Failure | None, *, ready: bool) -> None:
+        client.send(msgspec.msgpack.encode(_Answer(self._state(ready=ready), failure)))
 
     def _hand_over(self, client: socket.socket) -> None:
         named = self._grip.named_fds()
         names = tuple(name for name, _ in named)
-        answer = _Answer(self._state(), None, self._grip.passport(), names)
+        answer = _Answer(self._state(ready=True), None, self._grip.handover_state(), names)
         socket.send_fds(client, [msgspec.msgpack.encode(answer)], [fd for _, fd in named])
 
-    def _state(self) -> State:
+    def _state(self, *, ready: bool) -> State:
         traffic = self._traffic() if self._traffic is not None else None
         proxy = self._grip.job.options.proxy
-        return State(os.getpid(), self._supervised, traffic, self._is_ready(), proxy)
+        return State(os.getpid(), self._supervised, traffic, ready, proxy)
 
 
 class Taken(msgspec.Struct, frozen=True):
     """What came over the socket, and who gave it."""
 
-    grip: Grip
+    resources: MountResources
     giver: State
     connection: socket.socket
     lock: int
@@ -249,7 +252,9 @@ def take(place: control_socket.Place) -> Taken:
             if len(fds) != len(answer.names):
                 raise Unavailable(f"{place.path}: not all descriptors came; is the limit on open "
                                   "files too low?")  # fmt: skip
-            grip = grip_of(answer.passport, zip(answer.names, fds, strict=True), place)
+            resources = resources_of(
+                answer.handover_state, zip(answer.names, fds, strict=True), place
+            )
         except BaseException:
             client.close()
             raise
@@ -257,7 +262,7 @@ def take(place: control_socket.Place) -> Taken:
         for fd in (lock, *fds):
             os.close(fd)
         raise
-    return Taken(grip, answer.state, client, lock)
+    return Taken(resources, answer.state, client, lock)
 
 
 def _ask(

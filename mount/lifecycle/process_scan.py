@@ -89,7 +89,7 @@ def holders(device: str, proc: Path = PROC) -> list[int]:
     return [pid_fd for pid_fd, _ in _holders(device, proc)]
 
 
-def relics(device: str, proc: Path = PROC) -> list[int]:
+def orphaned_processes(device: str, proc: Path = PROC) -> list[int]:
     """Of these, those whose connection is over: they serve nobody any more."""
     found = []
     for pid_fd, fd in _holders(device, proc):

@@ -1,14 +1,14 @@
-"""Starting the process that answers for a mount, and hearing whether it is ready."""
+"""Starting the process that becomes a mount, and waiting until it is ready."""
 
 from __future__ import annotations
 
+import contextlib
 import os
-import select
 import signal
+import socket
 import sys
 import threading
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -16,44 +16,52 @@ import msgspec
 
 import lodefs
 from lodefs.chunkstore.errors import Unavailable
-from lodefs.mount.lifecycle import daemon
-from lodefs.mount.mount_spec import Job, Report, TakeOver
-from lodefs.mount.shm.startup_state import Stage
+from lodefs.mount.kernel import mount_syscalls, mount_table
+from lodefs.mount.lifecycle import daemon, startup
+from lodefs.mount.mount_spec import MountRequest, Reply, TakeOver
 
-REPORT_BYTES_MAX = 65536
+CANCEL_TIMEOUT_S = 5.0  # for a mount process that is not wanted to unmount itself
 _FD_MAX = 65536
 
 
 def start(
-    order: Job | TakeOver,
+    request: MountRequest | TakeOver,
     mountpoint: str,
     log_path: str,
     timeout_s: float,
     *,
     fork: bool = False,
-    stage: Stage | None = None,
-    begun: Callable[[int], None] = lambda _session: None,
-) -> Report:
-    """Start the daemon and wait for its report, at most a little longer than it gives itself.
+) -> Reply:
+    """Start the mount process and wait for its reply; a new mount that succeeded is acknowledged.
 
     ``fork``: it may be a child of this process, with all that this process has loaded, which
-    saves the start of another Python; where there are threads, it is not. ``stage``: of a child.
-    ``begun`` hears its session (setsid(2)), which no other process has while it lives.
-    Unavailable.
+    saves the start of another Python; with threads, it is not.
+    Raises: Unavailable. Nothing stays mounted then, as after an interrupt.
     """
-    read_fd, write_fd = os.pipe()
-    try:
-        if fork and threading.active_count() == 1:
-            _fork(order, write_fd, stage, begun)
-        else:
-            _spawn(order, write_fd, begun)
-        os.close(write_fd)
-        write_fd = -1
-        return _receive(read_fd, mountpoint, log_path, timeout_s)
-    finally:
-        os.close(read_fd)
-        if write_fd >= 0:
-            os.close(write_fd)
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    group = 0
+    with ours:
+        try:
+            with theirs:
+                if fork and threading.active_count() == 1:
+                    group = _fork(request, theirs)
+                else:
+                    # The request goes over the socket: a token is in no argument list.
+                    ours.send(msgspec.msgpack.encode(request))
+                    group = spawn("lodefs.mount.lifecycle.daemon", theirs.fileno())
+                    os.waitpid(group, 0)  # the mount process is a child of that one
+            ours.settimeout(timeout_s)
+            reply = _receive(ours, mountpoint, log_path)
+            is_new = isinstance(request, MountRequest) and reply.failure is None
+            if is_new and not startup.acknowledge(ours):
+                raise _silent(mountpoint, log_path, "ended without a word")
+        except TimeoutError as error:
+            _cancel(ours, group, request)
+            raise _silent(mountpoint, log_path, "did not get ready in time") from error
+        except BaseException:
+            _cancel(ours, group, request)
+            raise
+        return reply
 
 
 def spawn(module: str, fd: int) -> int:
@@ -63,17 +71,6 @@ def spawn(module: str, fd: int) -> int:
     started = subprocess.Popen(_command(module, fd), pass_fds=[fd], **_settings())
     started.returncode = 0  # others wait for it: Popen need not
     return started.pid
-
-
-def _spawn(order: Job | TakeOver, write_fd: int, begun: Callable[[int], None]) -> None:
-    import subprocess
-
-    command = _command("lodefs.mount.lifecycle.daemon", write_fd)
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, pass_fds=[write_fd], **_settings()
-    ) as starter:
-        begun(starter.pid)
-        starter.communicate(msgspec.msgpack.encode(order))
 
 
 def _command(module: str, fd: int) -> list[str]:
@@ -93,32 +90,21 @@ def _settings() -> dict[str, Any]:
     return {"start_new_session": True, "cwd": "/", "env": surroundings(os.environ)}
 
 
-def _fork(
-    order: Job | TakeOver, write_fd: int, stage: Stage | None, begun: Callable[[int], None]
-) -> None:
+def _fork(request: MountRequest | TakeOver, theirs: socket.socket) -> int:
     import ctypes  # noqa: F401 - in the child it takes three times as long, page by page
 
     pid = os.fork()
     if not pid:
-        _become(order, write_fd, stage)
-    begun(pid)
-    os.waitpid(pid, 0)
+        _become(request, theirs)
+    return pid
 
 
-def _become(order: Job | TakeOver, write_fd: int, stage: Stage | None) -> NoReturn:
+def _become(request: MountRequest | TakeOver, channel: socket.socket) -> NoReturn:
     """In the child: as if it were a program of its own; nothing of the parent's is run."""
     status = 1
     try:
-        signal.set_wakeup_fd(-1)
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, signal.SIG_DFL)
-        os.setsid()
-        os.chdir("/")
-        for name in os.environ.keys() - surroundings(os.environ).keys():
-            del os.environ[name]
-        os.closerange(3, write_fd)
-        os.closerange(write_fd + 1, _FD_MAX)
-        daemon.run(order, write_fd, stage)
+        detach_from_parent(channel.fileno())
+        daemon.run(request, startup.Requester(channel, startup.new_done_fd()))
         status = 0
     except SystemExit as ending:
         status = ending.code if isinstance(ending.code, int) else 1
@@ -126,15 +112,67 @@ def _become(order: Job | TakeOver, write_fd: int, stage: Stage | None) -> NoRetu
         os._exit(status)
 
 
-def _receive(read_fd: int, mountpoint: str, log_path: str, timeout_s: float) -> Report:
-    deadline_s = time.monotonic() + timeout_s
-    data = b""
-    while not data.endswith(b"\n") and len(data) < REPORT_BYTES_MAX:
-        ready, _, _ = select.select([read_fd], [], [], max(deadline_s - time.monotonic(), 0))
-        part = os.read(read_fd, REPORT_BYTES_MAX) if ready else b""
-        if not part:
-            why = "ended without a word" if ready else "did not get ready in time"
-            log = log_path or "the log of the mount"
-            raise Unavailable(f"{mountpoint}: the mount's process {why}; see {log}")
-        data += part
-    return msgspec.json.decode(data, type=Report)
+def detach_from_parent(*keep: int) -> None:
+    """In a new child: leave the parent's session, signal handlers, directory and descriptors, but
+    for the standard ones and those of ``keep``."""
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL)
+    os.setsid()
+    os.chdir("/")
+    for name in os.environ.keys() - surroundings(os.environ).keys():
+        del os.environ[name]
+    first = 3
+    for fd in [*sorted(keep), _FD_MAX]:
+        os.closerange(first, fd)
+        first = fd + 1
+
+
+def _receive(channel: socket.socket, mountpoint: str, log_path: str) -> Reply:
+    data = channel.recv(startup.REPLY_BYTES_MAX)
+    if not data:
+        raise _silent(mountpoint, log_path, "ended without a word")
+    return msgspec.msgpack.decode(data, type=Reply)
+
+
+def _silent(mountpoint: str, log_path: str, what: str) -> Unavailable:
+    log = log_path or "the log of the mount"
+    return Unavailable(f"{mountpoint}: the mount's process {what}; see {log}")
+
+
+def _cancel(channel: socket.socket, group: int, request: MountRequest | TakeOver) -> None:
+    """Return when the mount process has unmounted itself and has ended; one that does not, because
+    it is stopped, is killed."""
+    with contextlib.suppress(OSError):
+        channel.shutdown(socket.SHUT_WR)
+    if not group or not isinstance(request, MountRequest) or _ends(channel):
+        return
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGKILL)
+    if _ends(channel):
+        detach_dead(request.options.mountpoint)
+
+
+def _ends(channel: socket.socket) -> bool:
+    """Whether the other end of a socket is closed in time."""
+    channel.settimeout(CANCEL_TIMEOUT_S)
+    try:
+        while channel.recv(startup.REPLY_BYTES_MAX):
+            pass
+    except TimeoutError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def detach_dead(mountpoint: str) -> bool:
+    """Take away the lodefs mount on a directory if it is dead; whether none is left that lives."""
+    place = mount_table.plain(mountpoint)
+    found = mount_table.on_top(place)
+    if found is None or not found.is_lodefs:
+        return True
+    if not mount_table.is_dead(place):
+        return False
+    mount_syscalls.detach(place, lazy=True)
+    return True

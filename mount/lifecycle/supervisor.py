@@ -20,6 +20,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import NoReturn
 
 import msgspec
@@ -27,8 +28,10 @@ import msgspec
 from lodefs.chunkstore.errors import LodefsError, Unavailable
 from lodefs.mount.kernel import device, fuse_abi
 from lodefs.mount.kernel.session import Session
-from lodefs.mount.lifecycle.handover import TAKEN, Door
-from lodefs.mount.shm.process_table import Roster
+from lodefs.mount.lifecycle import startup
+from lodefs.mount.lifecycle.handover import TAKEN, ControlServer
+from lodefs.mount.lifecycle.startup import Requester
+from lodefs.mount.shm.process_table import ProcessTable
 
 CHECK_S = 1.0  # how often workers are looked at
 STEADY_S = 1.0  # a worker that lived so long did not die of its start: replaced at once
@@ -40,12 +43,12 @@ START_TIMEOUT_S = 30.0  # for own workers to serve before those of a predecessor
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
-class Post(msgspec.Struct, frozen=True):
+class WorkerContext(msgspec.Struct, frozen=True):
     """What a worker is given. ``supervisor_fd`` is a pidfd; ``marks`` are of its threads; ``slot``
     is of the roster, -1 without one.
 
-    ``serving`` is to be called once it serves: where it can live without its supervisor, it
-    does from then on.
+    ``serving`` is to be called once it serves, in the main thread, and again when ``made_fd`` gets
+    readable: where it can live without its supervisor, it does from then on.
     """
 
     index: int
@@ -53,10 +56,11 @@ class Post(msgspec.Struct, frozen=True):
     marks: memoryview[float]
     supervisor_fd: int
     serving: Callable[[], None]
+    made_fd: int
     slot: int = -1
 
 
-WorkerMain = Callable[[Post], None]
+WorkerFunction = Callable[[WorkerContext], None]
 
 
 class _Place(msgspec.Struct):
@@ -76,60 +80,72 @@ class _Place(msgspec.Struct):
     pause_s: float = 0.0
 
 
-class Supervisor:
-    """Runs ``workers`` processes of ``work`` on the connection ``fd`` until it ends.
+@dataclass(frozen=True)
+class SupervisorConfig:
+    """What a supervisor runs: ``workers`` processes of ``work`` on the connection ``fd``.
 
-    ``hang_s``: a thread busy for longer makes its worker count as hanging. ``say`` logs a line.
-    ``clones`` are descriptors for workers; those beyond them share ``fd``. ``call_fd``: one process
-    more, with a clone of its own, is started when that gets readable, to read it; it answers
-    nobody, and nobody waits for it. With a ``roster``
-    workers outlive the supervisor; ``door`` is where others ask for the mount. When one has
-    taken it, ``left`` is true. ``settled``: its workers serve, and others do not any more.
-    ``over``: the connection had ended when this did. ``kept``: the descriptors are also kept
-    elsewhere, so that the mount lives on without any process. Must be called in a process without
-    threads.
+    ``hang_s``: a thread busy for longer makes its worker count as hanging. ``clones`` are
+    descriptors for workers; those beyond them share ``fd``. ``call_fd``: one process more, with a
+    clone of its own, is started when that gets readable, to read it; it answers no requests, and
+    nothing waits for it. With a ``process_table`` workers outlive the supervisor;
+    ``control_server`` is where others ask for the mount. ``kept``: the descriptors are also kept
+    elsewhere, so that the mount lives on without any process. ``requester``: acknowledges a new
+    mount when it is ready; None: that is not needed.
     """
 
-    def __init__(
-        self,
-        fd: int,
-        session: Session,
-        work: WorkerMain,
-        *,
-        workers: int,
-        threads: int,
-        hang_s: float,
-        say: Callable[[str], None],
-        clones: Sequence[int] = (),
-        call_fd: int = -1,
-        roster: Roster | None = None,
-        door: Door | None = None,
-        kept: bool = False,
-    ) -> None:
+    fd: int
+    session: Session
+    work: WorkerFunction
+    workers: int
+    threads: int
+    hang_s: float
+    log: Callable[[str], None]
+    clones: Sequence[int] = ()
+    call_fd: int = -1
+    process_table: ProcessTable | None = None
+    control_server: ControlServer | None = None
+    kept: bool = False
+    requester: Requester | None = None
+
+
+class Supervisor:
+    """Keeps the processes of a SupervisorConfig running until the connection ends.
+
+    ``left``: another supervisor has taken the mount, or may. ``settled``: its own workers serve,
+    and others do not any more. ``made``: a new mount was acknowledged. ``over``: the connection had
+    ended when this did. Must be called in a process without threads.
+    """
+
+    def __init__(self, config: SupervisorConfig) -> None:
         self.left = False
-        self._may_leave = kept or roster is not None
         self.settled = False
         self.over = False
-        self._roster = roster
-        self._door = door
-        self._taker: socket.socket | None = None
+        self.made = config.requester is None
+        self._requester = config.requester
+        self._made_fd = (
+            config.requester.done_fd if config.requester else startup.new_done_fd(done=True)
+        )
+        self._may_leave = config.kept or config.process_table is not None
+        self._process_table = config.process_table
+        self._control_server = config.control_server
+        self._successor: socket.socket | None = None
         self._me = -1
-        self._fd = fd
-        self._session = session
-        self._work = work
-        self._hang_s = hang_s
-        self._say = say
+        self._fd = config.fd
+        self._session = config.session
+        self._work = config.work
+        self._hang_s = config.hang_s
+        self._log = config.log
         self._stop = False
         self._poll = select.poll()
         self._probe = (0, -1)
-        if len(clones) <= workers:
-            call_fd = -1
+        workers, clones = config.workers, config.clones
+        call_fd = config.call_fd if len(clones) > workers else -1
         processes = workers if call_fd < 0 else workers + 1
-        shared = mmap.mmap(-1, max(8 * processes * threads, 1))
+        shared = mmap.mmap(-1, max(8 * processes * config.threads, 1))
         marks = memoryview(shared).cast("d")
-        each = [marks[n * threads : (n + 1) * threads] for n in range(processes)]
+        each = [marks[n * config.threads : (n + 1) * config.threads] for n in range(processes)]
         self._places = [
-            _Place(n, clones[n] if n < len(clones) else fd, one, own=n < len(clones))
+            _Place(n, clones[n] if n < len(clones) else config.fd, one, own=n < len(clones))
             for n, one in enumerate(each)
         ]
         for place in self._places[workers:]:
@@ -144,7 +160,8 @@ class Supervisor:
         confirm: Callable[[], None] = lambda: None,
     ) -> None:
         """Return when the connection has ended, the mount was taken over, ``on_ready`` said
-        False, or a signal came: SIGTERM, SIGINT, SIGHUP to end, SIGUSR2 to leave it.
+        False, the requester has gone or was too slow before the mount was made, or a signal came:
+        SIGTERM, SIGINT, SIGHUP to end, SIGUSR2 to leave it.
 
         ``ready`` is run in a child process; what that exits with is given to ``on_ready``. None:
         that is called with 0 at once.
@@ -163,9 +180,12 @@ class Supervisor:
             deadline_s = time.monotonic() + ready_timeout_s
             if ready is not None:
                 self._start_probe(ready)
-            self._succeed(confirm)
-            if self._door is not None:
-                self._poll.register(self._door, select.POLLIN)
+            if self._requester is not None:
+                self._poll.register(self._requester, select.POLLIN)
+            else:
+                self._succeed(confirm)
+            if self._control_server is not None:
+                self._poll.register(self._control_server, select.POLLIN)
             if ready is None and not on_ready(0):
                 return
             while not self._stop and self._turn(on_ready, deadline_s):
@@ -179,28 +199,41 @@ class Supervisor:
     def _turn(self, on_ready: Callable[[int], bool], deadline_s: float) -> bool:
         """Wait for something to happen and deal with it; False at the end."""
         for fd, _ in self._poll.poll(self._pause_s() * 1000):
-            if fd == self._probe[1] and not on_ready(self._reap_probe()):
+            if not self._react(fd, on_ready):
                 return False
-            for place in self._places:
-                if fd == place.pid_fd and not self._reap(place):
-                    return False
-                if place.listening and fd == place.call_fd:
-                    self._hear_call(place)
-            if self._door is not None and fd == self._door.fileno():
-                self._answer_door(self._door)
-            if self._taker is not None and fd == self._taker.fileno():
-                self._hear(self._taker)
         now_s = time.monotonic()
         if self._probe[0] and now_s > deadline_s:
             os.kill(self._probe[0], signal.SIGKILL)
             return on_ready(-1)
+        if not self.made and now_s > deadline_s:
+            return False
         for place in self._places:
-            if not place.pid and not place.listening and now_s >= place.start_at_s:
+            may_start = self.made or place.call_fd < 0
+            if may_start and not place.pid and not place.listening and now_s >= place.start_at_s:
                 self._restart(place)
             elif place.pid and any(0 < mark < now_s - self._hang_s for mark in place.marks):
-                self._say(f"worker {place.pid} hangs; it is killed and replaced")
+                self._log(f"worker {place.pid} hangs; it is killed and replaced")
                 os.kill(place.pid, signal.SIGKILL)
                 _clear(place.marks)
+        return True
+
+    def _react(self, fd: int, on_ready: Callable[[int], bool]) -> bool:
+        """Deal with a descriptor that is readable; False at the end."""
+        if self._requester is not None and fd == self._requester.fileno():
+            if not self._requester.acknowledged():
+                return False
+            self._settle(self._requester)
+        if fd == self._probe[1] and not on_ready(self._reap_probe()):
+            return False
+        for place in self._places:
+            if fd == place.pid_fd and not self._reap(place):
+                return False
+            if place.listening and fd == place.call_fd:
+                self._start_called(place)
+        if self._control_server is not None and fd == self._control_server.fileno():
+            self._serve_control(self._control_server)
+        if self._successor is not None and fd == self._successor.fileno():
+            self._hear(self._successor)
         return True
 
     def _pause_s(self) -> float:
@@ -215,42 +248,51 @@ class Supervisor:
 
     def _on_signal(self, number: int, _frame: object) -> None:
         self._stop = True
-        self.left = self.left or (number == signal.SIGUSR2 and self._may_leave)
+        self.left = self.left or (number == signal.SIGUSR2 and self._may_leave and self.made)
 
-    def _answer_door(self, door: Door) -> None:
-        taker = door.answer(busy=self._taker is not None)
-        if taker is not None:
-            self._taker = taker
-            self._poll.register(taker, select.POLLIN)
+    def _serve_control(self, control_server: ControlServer) -> None:
+        successor = control_server.answer(busy=self._successor is not None, ready=self.made)
+        if successor is not None:
+            self._successor = successor
+            self._poll.register(successor, select.POLLIN)
 
-    def _hear(self, taker: socket.socket) -> None:
+    def _hear(self, successor: socket.socket) -> None:
         """What one says who was given all descriptors: that it goes on, or nothing (it failed)."""
-        self._poll.unregister(taker)
+        self._poll.unregister(successor)
         try:
-            told = taker.recv(len(TAKEN))
+            told = successor.recv(len(TAKEN))
         except OSError:
             told = b""
         if told == TAKEN:
             self.left = self._stop = True  # the connection stays open until this process ends
             return
-        self._taker = None
-        taker.close()
+        self._successor = None
+        successor.close()
+
+    def _settle(self, requester: Requester) -> None:
+        """The requester has acknowledged the mount: from now on its workers live without us."""
+        self._poll.unregister(requester)
+        self._requester = None
+        self.made = True
+        requester.done()
+        self._succeed(lambda: None)
+        requester.settle()
 
     def _succeed(self, confirm: Callable[[], None]) -> None:
         """Wait until all own workers serve; then end those that others left, one by one.
 
         Unavailable where there are others, and the own do not start.
         """
-        if self._roster is None:
+        if self._process_table is None:
             self.settled = True
             return
         own = {place.slot for place in self._places}
-        others = [found for found in self._roster.living() if found[0] not in own]
+        others = [found for found in self._process_table.living() if found[0] not in own]
         if not self._own_serve() and others:
             raise Unavailable("the workers of the new supervisor do not start; see the log")
         confirm()
         self.settled = True
-        self._roster.lead()
+        self._process_table.turn()
         if self._session.resend:
             device.notify(self._fd, fuse_abi.NOTIFY_RESEND)  # those of workers that died before
         for slot, pid, pid_fd in others:
@@ -258,8 +300,8 @@ class Supervisor:
                 signal.pidfd_send_signal(pid_fd, signal.SIGKILL)
             _wait(pid_fd, END_TIMEOUT_S)
             os.close(pid_fd)
-            self._roster.clear(slot)
-            self._say(f"worker {pid} of another supervisor is replaced")
+            self._process_table.clear(slot)
+            self._log(f"worker {pid} of another supervisor is replaced")
             device.notify(self._fd, fuse_abi.NOTIFY_RESEND)
 
     def _own_serve(self) -> bool:
@@ -268,8 +310,10 @@ class Supervisor:
         deadline_s = time.monotonic() + START_TIMEOUT_S
         started = [place for place in self._places if place.pid]
         pid_fds = [place.pid_fd for place in started]
-        roster = self._roster
-        while roster is not None and any(not roster.pid(place.slot) for place in started):
+        process_table = self._process_table
+        while process_table is not None and any(
+            not process_table.pid(place.slot) for place in started
+        ):
             dead, _, _ = select.select(pid_fds, [], [], 0.001)
             if dead or self._stop or time.monotonic() > deadline_s:
                 return False
@@ -279,22 +323,23 @@ class Supervisor:
         _clear(place.marks)
         place.started_s = time.monotonic()
         supervisor = os.getpid()
-        if self._roster is not None:
-            place.slot = self._roster.reserve()
+        if self._process_table is not None:
+            place.slot = self._process_table.reserve()
         pid = os.fork()
         if not pid:
-            post = Post(
+            context = WorkerContext(
                 place.index,
                 place.fd,
                 place.marks,
                 self._me,
                 lambda: self._serving(place.slot),
+                self._made_fd,
                 place.slot,
             )
             # Who answers nobody must not keep the requests of others alive.
-            is_holder = self._roster is not None and place.call_fd < 0
+            is_holder = self._process_table is not None and place.call_fd < 0
             keep = self._fds() if is_holder else {place.fd}
-            self._become(supervisor, lambda: self._work(post), keep=keep)
+            self._become(supervisor, lambda: self._work(context), keep=keep)
         place.pid_fd = self._watch(pid)
         place.pid = pid
 
@@ -308,9 +353,9 @@ class Supervisor:
             and self._session.resend
             and not device.notify(self._fd, fuse_abi.NOTIFY_RESEND)
         ):
-            self._say("the kernel does not send the requests of the dead worker again")
+            self._log("the kernel does not send the requests of the dead worker again")
 
-    def _hear_call(self, place: _Place) -> None:
+    def _start_called(self, place: _Place) -> None:
         self._poll.unregister(place.call_fd)
         place.listening = False
         if ended(self._fd):
@@ -323,9 +368,9 @@ class Supervisor:
         try:
             self._start(place)
         except (OSError, Unavailable) as error:  # no memory or process to be had now
-            self._say(f"no worker can be started: {error}")
-            if self._roster is not None and place.slot >= 0:
-                self._roster.clear(place.slot)
+            self._log(f"no worker can be started: {error}")
+            if self._process_table is not None and place.slot >= 0:
+                self._process_table.clear(place.slot)
             place.start_at_s = time.monotonic() + RESTART_PAUSE_S_MAX
             return False
         return True
@@ -349,11 +394,11 @@ class Supervisor:
         return pid_fd
 
     def _serving(self, slot: int) -> None:
-        """In a worker: it is written down, so that any supervisor can find it, and lives on its
-        own then."""
-        if self._roster is not None:
-            self._roster.enter(slot)
+        """In a worker, when the mount is made: it is written down, so that any supervisor can find
+        it, and lives on its own then."""
+        if self._process_table is not None and startup.is_done(self._made_fd):
             _die_with_parent(None)
+            self._process_table.enter(slot)
 
     def _fds(self) -> set[int]:
         return {self._fd, *self._more, *(place.fd for place in self._places)}
@@ -373,11 +418,12 @@ class Supervisor:
             _die_with_parent(supervisor)
             for fd in self._fds() - keep:
                 os.close(fd)
-            if self._taker is not None:
-                self._taker.close()
+            for other in (self._successor, self._requester):
+                if other is not None:
+                    other.close()
             status = main() or 0
         except BaseException as error:  # noqa: BLE001 - no child may go on as its parent
-            self._say(f"child {os.getpid()}: {type(error).__name__}: {error}")
+            self._log(f"child {os.getpid()}: {type(error).__name__}: {error}")
         finally:
             os._exit(status & 0xFF)
 
@@ -400,19 +446,19 @@ class Supervisor:
         place.pause_s = 0.0 if steady else min(2 * place.pause_s + 0.01, RESTART_PAUSE_S_MAX)
         place.start_at_s = now_s + (0.0 if steady else place.pause_s)
         who = "a worker" if place.call_fd < 0 else "the process that stores ahead"
-        self._say(f"{who} ended with status {code}; another takes its place")
+        self._log(f"{who} ended with status {code}; another takes its place")
         return True
 
     def _renew(self, place: _Place) -> bool:
         """Without RESEND: fail the dead worker's requests by closing its descriptor."""
         if not place.own:
-            self._say("a worker died, and this kernel cannot send its requests again: giving up")
+            self._log("a worker died, and this kernel cannot send its requests again: giving up")
             return False
         os.close(place.fd)
         try:
             place.fd = device.open_clone(self._fd)
         except LodefsError as error:
-            self._say(f"workers share one descriptor: {error}")
+            self._log(f"workers share one descriptor: {error}")
             place.fd, place.own = self._fd, False
         return True
 
@@ -421,8 +467,8 @@ class Supervisor:
         os.close(place.pid_fd)
         code = os.waitstatus_to_exitcode(os.waitpid(place.pid, 0)[1])
         place.pid, place.pid_fd = 0, -1
-        if self._roster is not None:
-            self._roster.clear(place.slot)
+        if self._process_table is not None:
+            self._process_table.clear(place.slot)
         return code
 
     def _end(self) -> None:
@@ -436,11 +482,11 @@ class Supervisor:
                 if place.pid:
                     os.close(place.pid_fd)
                     place.pid = 0
-        elif self._roster is not None and self.settled and not ended(self._fd):
+        elif self._process_table is not None and self.settled and not ended(self._fd):
             try:
-                self._roster.kill_all()
+                self._process_table.kill_all()
             except Unavailable as error:
-                self._say(f"workers may be left: {error}")
+                self._log(f"workers may be left: {error}")
         deadline_s = time.monotonic() + (END_TIMEOUT_S if ended(self._fd) else 0)
         living = [place for place in self._places if place.pid]
         for place in living:

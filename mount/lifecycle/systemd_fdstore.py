@@ -16,7 +16,7 @@ from lodefs.chunkstore.errors import LodefsError
 from lodefs.chunkstore.system.systemd_notify import READY, SystemdNotifier
 from lodefs.mount.kernel import mount_table
 from lodefs.mount.lifecycle import control_socket, handover
-from lodefs.mount.lifecycle.handover import Grip
+from lodefs.mount.lifecycle.handover import MountResources
 from lodefs.mount.lifecycle.supervisor import ended
 
 PREFIX = "lodefs-"
@@ -33,7 +33,7 @@ class FdStore:
         self._notifier = SystemdNotifier(environ)
         self._names: set[str] = set()
 
-    def keep(self, grip: Grip) -> bool:
+    def keep(self, resources: MountResources) -> bool:
         """Store all that holds a mount; False where nothing is kept.
 
         Not the clones where the kernel does not send requests again: those of a dead worker are
@@ -41,11 +41,11 @@ class FdStore:
         """
         job = os.memfd_create(PREFIX + JOB, os.MFD_CLOEXEC)
         try:
-            os.write(job, grip.passport())
+            os.write(job, resources.handover_state())
             kept: dict[str, list[int]] = {JOB: [job]}
-            if not grip.session.resend:
-                grip = msgspec.structs.replace(grip, clones=())
-            for name, fd in grip.named_fds():
+            if not resources.session.resend:
+                resources = msgspec.structs.replace(resources, clones=())
+            for name, fd in resources.named_fds():
                 kept.setdefault(name, []).append(fd)
             for name, fds in kept.items():
                 if self._notifier.store(PREFIX + name, fds):
@@ -67,7 +67,7 @@ class FdStore:
         self._notifier.forget(PREFIX + name)
         self._names.discard(name)
 
-    def recover(self) -> Grip | None:
+    def recover(self) -> MountResources | None:
         """What an earlier process of this service kept; None without a mount that lives."""
         named = self._received()
         job = next((fd for name, fd in named if name == JOB), -1)
@@ -75,8 +75,8 @@ class FdStore:
         try:
             if job < 0:
                 raise LodefsError("no job")
-            grip = handover.grip_of(os.pread(job, PASSPORT_BYTES_MAX, 0), rest)
-            if ended(grip.device):
+            resources = handover.resources_of(os.pread(job, PASSPORT_BYTES_MAX, 0), rest)
+            if ended(resources.device):
                 raise LodefsError("the mount is gone")
         except LodefsError:
             for _, fd in rest:
@@ -86,12 +86,12 @@ class FdStore:
         finally:
             if job >= 0:
                 os.close(job)
-        if grip.clones and not grip.session.resend:  # an older lodefs kept them
-            for fd in grip.clones:
+        if resources.clones and not resources.session.resend:  # an older lodefs kept them
+            for fd in resources.clones:
                 os.close(fd)
             self._let_go(handover.CLONE)
-            grip = msgspec.structs.replace(grip, clones=())
-        return msgspec.structs.replace(grip, place=_place(grip))
+            resources = msgspec.structs.replace(resources, clones=())
+        return msgspec.structs.replace(resources, place=_place(resources))
 
     def _received(self) -> list[tuple[str, int]]:
         environ = self._environ
@@ -107,9 +107,9 @@ class FdStore:
         return found
 
 
-def _place(grip: Grip) -> control_socket.Place | None:
+def _place(resources: MountResources) -> control_socket.Place | None:
     """Where the mount's socket lies, if it has one."""
-    mounted = mount_table.on_top(grip.job.options.mountpoint)
-    if mounted is None or grip.listener < 0:
+    mounted = mount_table.on_top(resources.job.options.mountpoint)
+    if mounted is None or resources.listener < 0:
         return None
     return control_socket.find(mounted.device, control_socket.folders(os.environ, os.geteuid()))

@@ -13,18 +13,18 @@ from collections.abc import Callable
 from threading import Event
 
 from lodefs.chunkstore.errors import Unavailable
-from lodefs.mount.fs.interrupts import Lines
-from lodefs.mount.fs.pending_requests import Waits
+from lodefs.mount.fs.interrupts import InterruptPipes
+from lodefs.mount.fs.pending_requests import PendingRequests
 from lodefs.mount.kernel import device, fuse_abi
-from lodefs.mount.lifecycle.handover import Door
-from lodefs.mount.lifecycle.supervisor import Post
-from lodefs.mount.shm.process_table import Roster
+from lodefs.mount.lifecycle.handover import ControlServer
+from lodefs.mount.lifecycle.supervisor import WorkerContext
+from lodefs.mount.shm.process_table import ProcessTable
 
 TICK_S = 0.05  # how often requests are looked at whose interrupt waits
 WATCH_S = 1.0  # how often those without a supervisor look at each other
 
 
-class Ending(Event):
+class EndEvent(Event):
     """Set when the connection is over; it wakes the main thread too."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
@@ -37,54 +37,61 @@ class Ending(Event):
         self._wake()
 
 
-class Attendant:
-    """Of the worker at ``post``. ``roster``: None where a worker dies with its supervisor."""
+class WorkerMain:
+    """Of the worker of ``context``. ``process_table``: None if a worker dies with its
+    supervisor."""
 
     def __init__(
         self,
-        post: Post,
-        lines: Lines,
-        waits: Waits,
-        door: Door | None,
-        roster: Roster | None,
-        say: Callable[[str], None],
+        context: WorkerContext,
+        interrupts: InterruptPipes,
+        pending: PendingRequests,
+        control_server: ControlServer | None,
+        process_table: ProcessTable | None,
+        log: Callable[[str], None],
     ) -> None:
-        self._fd = post.fd
-        self._index = post.index
-        self._supervisor_fd = post.supervisor_fd
-        self._lines = lines
-        self._waits = waits
-        self._door = door
-        self._roster = roster
+        self._fd = context.fd
+        self._index = context.index
+        self._supervisor_fd = context.supervisor_fd
+        self._lines = interrupts
+        self._pending = pending
+        self._control_server = control_server
+        self._process_table = process_table
         self._colleagues = 0
-        self._say = say
+        self._log = log
         self._open: set[int] = set()  # interrupted, and not answered
         self._watch_s = 0.0
         self._said = False
         self.alone = False  # whether the supervisor is gone
         self._poll = select.poll()
-        self._poll.register(lines.fileno(self._index), select.POLLIN)
-        if roster is not None:
+        self._poll.register(interrupts.fileno(self._index), select.POLLIN)
+        self._made_fd = context.made_fd
+        self._serving = context.serving
+        if process_table is not None:
             self._poll.register(self._supervisor_fd, select.POLLIN)
+            self._poll.register(self._made_fd, select.POLLIN)
 
     def run(self, ended: Event) -> None:
         """Return when the connection is over."""
         next_s = 0.0
         while not ended.is_set():
             fds = {fd for fd, _ in self._poll.poll(self._pause_s() * 1000)}
+            if self._made_fd in fds:
+                self._poll.unregister(self._made_fd)
+                self._serving()
             if self._supervisor_fd in fds:
-                self._lose_supervisor()
-            if self._door is not None and self._door.fileno() in fds:
-                client = self._door.answer()
+                self._on_supervisor_death()
+            if self._control_server is not None and self._control_server.fileno() in fds:
+                client = self._control_server.answer()
                 if client is not None:
                     client.close()
             if self.alone and time.monotonic() >= self._watch_s:
                 self._watch()
             for unique in self._lines.receive(self._index):
-                self._look_at(unique, again=False)
+                self._retry_interrupt(unique, again=False)
             if self._open and time.monotonic() >= next_s:
                 for unique in list(self._open):
-                    self._look_at(unique, again=True)
+                    self._retry_interrupt(unique, again=True)
                 next_s = time.monotonic() + TICK_S
 
     def _pause_s(self) -> float:
@@ -92,9 +99,9 @@ class Attendant:
             return TICK_S
         return WATCH_S if self.alone else 3600.0
 
-    def _look_at(self, unique: int, *, again: bool) -> None:
+    def _retry_interrupt(self, unique: int, *, again: bool) -> None:
         """Let go of an interrupted request, or see to it that its interrupt is not lost."""
-        found = self._waits.interrupt(unique)
+        found = self._pending.interrupt(unique)
         if found:
             device.write_answer(self._fd, fuse_abi.failure(unique, errno.EINTR), b"")
         if found is None and again:
@@ -107,12 +114,12 @@ class Attendant:
         else:
             self._open.discard(unique)
 
-    def _lose_supervisor(self) -> None:
+    def _on_supervisor_death(self) -> None:
         self._poll.unregister(self._supervisor_fd)
         self.alone = True
         self._watch_s = time.monotonic() + WATCH_S
-        if self._door is not None:
-            self._poll.register(self._door, select.POLLIN)
+        if self._control_server is not None:
+            self._poll.register(self._control_server, select.POLLIN)
 
     def _watch(self) -> None:
         """Without a supervisor: see to the requests of workers that die, as it would.
@@ -122,7 +129,9 @@ class Attendant:
         self._watch_s = time.monotonic() + WATCH_S
         left = 0
         try:
-            for _, _, pid_fd in self._roster.living() if self._roster is not None else ():
+            for _, _, pid_fd in (
+                self._process_table.living() if self._process_table is not None else ()
+            ):
                 os.close(pid_fd)
                 left += 1
         except Unavailable:
@@ -133,5 +142,5 @@ class Attendant:
         if not self._said:
             self._said = True
             device.notify(self._fd, fuse_abi.NOTIFY_RESEND)  # of those that died before
-            self._say("the supervisor is gone; this worker serves on. 'lodefs mount --take-over "
+            self._log("the supervisor is gone; this worker serves on. 'lodefs mount --take-over "
                       "DIR' starts another supervisor")  # fmt: skip

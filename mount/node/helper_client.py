@@ -22,11 +22,11 @@ import msgspec
 
 from lodefs.chunkstore.errors import DeadlineExceeded, Unavailable
 from lodefs.chunkstore.nodeapi.wire import error_of
-from lodefs.mount.lifecycle import spawn
-from lodefs.mount.node.helper_process import Ticket
-from lodefs.mount.node.helper_requests import Answer, Order
+from lodefs.mount.lifecycle import spawn, startup
+from lodefs.mount.mount_spec import MountRequest, Reply
+from lodefs.mount.node.helper_process import HelperRequest
+from lodefs.mount.node.helper_requests import Operation
 
-ANSWER_BYTES_MAX = 65536
 MARGIN_S = 1.0  # for an answer to come after the time limit, before the nursery counts as hanging
 END_TIMEOUT_S = 5.0
 
@@ -57,7 +57,7 @@ class _Process:
         os.close(self.pid_fd)
 
 
-class Nursery:
+class MountHelper:
     """For any thread. Started at once, so that it is ready when the first order comes."""
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class Nursery:
         self._closed = False
         self._process: _Process | None = _Process()
 
-    def __enter__(self) -> Nursery:
+    def __enter__(self) -> MountHelper:
         return self
 
     def __exit__(
@@ -90,17 +90,17 @@ class Nursery:
         if process is not None:
             process.end(END_TIMEOUT_S)
 
-    def run(self, order: Order, timeout_s: float) -> Answer:
+    def run(self, operation: Operation, timeout_s: float) -> Reply:
         """Have an order done. Its errors; DeadlineExceeded; Unavailable where that fails twice."""
-        ticket = Ticket(order, time.monotonic() + timeout_s)
-        answer = self._try(ticket) or self._try(ticket)
+        request = HelperRequest(operation, time.monotonic() + timeout_s)
+        answer = self._try(request) or self._try(request)
         if answer is None:
             raise Unavailable("the process that mounts was killed; try again")
         if answer.failure is not None:
             raise error_of(answer.failure)
         return answer
 
-    def _try(self, ticket: Ticket) -> Answer | None:
+    def _try(self, request: HelperRequest) -> Reply | None:
         """None where the order was lost, with the nursery or with its child."""
         try:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -108,32 +108,35 @@ class Nursery:
             raise Unavailable(f"no order to mount can be given: {error}") from error
         with ours:
             with theirs:
-                process = self._send(ticket, theirs.fileno())
-            ours.settimeout(_left_s(ticket) + MARGIN_S)
+                process = self._send(request, theirs.fileno())
+            ours.settimeout(_left_s(request) + MARGIN_S)
             try:
-                data = ours.recv(ANSWER_BYTES_MAX)
+                data = ours.recv(startup.REPLY_BYTES_MAX)
             except TimeoutError as error:
                 self._drop(process)  # it did not even say that the time is up
                 raise DeadlineExceeded("not done in time: the process that mounts hangs") from error
-        return msgspec.msgpack.decode(data, type=Answer) if data else None
+            reply = msgspec.msgpack.decode(data, type=Reply) if data else None
+            if reply is not None and reply.failure is None:
+                _acknowledge(request, ours)
+        return reply
 
-    def _send(self, ticket: Ticket, fd: int) -> _Process:
+    def _send(self, request: HelperRequest, fd: int) -> _Process:
         """Give an order to the nursery, to a new one where it is gone. Unavailable,
         DeadlineExceeded."""
-        data = msgspec.msgpack.encode(ticket)
+        data = msgspec.msgpack.encode(request)
         for _ in range(2):
-            process, control = self._reach(ticket)
+            process, control = self._reach(request)
             with control:
                 try:
-                    _send_in_time(control, data, fd, ticket)
+                    _send_in_time(control, data, fd, request)
                     return process
                 except OSError:
                     self._drop(process)
         raise Unavailable("the process that mounts does not run; try again")
 
-    def _reach(self, ticket: Ticket) -> tuple[_Process, socket.socket]:
+    def _reach(self, request: HelperRequest) -> tuple[_Process, socket.socket]:
         """The nursery, and a socket to it that stays open whoever ends it meanwhile."""
-        if not self._lock.acquire(timeout=_left_s(ticket)):
+        if not self._lock.acquire(timeout=_left_s(request)):
             raise DeadlineExceeded("not begun in time: the process that mounts is being started")
         try:
             if self._closed:
@@ -153,14 +156,26 @@ class Nursery:
         process.end(0)
 
 
-def _send_in_time(control: socket.socket, data: bytes, fd: int, ticket: Ticket) -> None:
+def _acknowledge(request: HelperRequest, channel: socket.socket) -> None:
+    """A mount that is ready stays when it is acknowledged in time; other orders need nothing."""
+    if not isinstance(request.operation, MountRequest):
+        return
+    with contextlib.suppress(TimeoutError):
+        if startup.acknowledge(channel):
+            return
+    if not _left_s(request):
+        raise DeadlineExceeded("not done in time")
+    raise Unavailable("the mount's process was killed; try again")
+
+
+def _send_in_time(control: socket.socket, data: bytes, fd: int, request: HelperRequest) -> None:
     """OSError where the nursery is gone; DeadlineExceeded where it takes no order in time."""
     while True:
         try:
             socket.send_fds(control, [data], [fd])
             return
         except BlockingIOError as error:
-            if not select.select([], [control], [], _left_s(ticket))[1] or not _left_s(ticket):
+            if not select.select([], [control], [], _left_s(request))[1] or not _left_s(request):
                 raise DeadlineExceeded(
                     "not begun in time: too much is being mounted now; try again"
                 ) from error
@@ -177,8 +192,8 @@ def _start(fd: int) -> tuple[int, int]:
         raise
 
 
-def _left_s(ticket: Ticket) -> float:
-    return max(ticket.deadline_s - time.monotonic(), 0)
+def _left_s(request: HelperRequest) -> float:
+    return max(request.deadline_s - time.monotonic(), 0)
 
 
 def _reap(pid: int) -> None:

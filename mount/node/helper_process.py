@@ -2,7 +2,9 @@
 
 ``python -P -m mount.node.helper_process FD`` serves the socket FD. An order comes as one packet
 with one descriptor (SCM_RIGHTS, unix(7)): the socket on which its child answers. The child's time
-is limited by a timer of its own (SIGALRM), so that the limit holds without this process too.
+is limited by a timer of its own (SIGALRM), so that the limit holds without this process too. A
+child that mounts becomes the mount process: once the requester has acknowledged the mount, this
+process has nothing to do with it any more.
 """
 
 from __future__ import annotations
@@ -18,64 +20,75 @@ import socket
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import NoReturn
 
 import msgspec
 
-from lodefs.chunkstore.errors import LodefsError
+from lodefs.chunkstore.errors import DeadlineExceeded
 from lodefs.chunkstore.nodeapi.wire import Failure
+from lodefs.mount.lifecycle import spawn, startup
+from lodefs.mount.lifecycle.startup import Requester
+from lodefs.mount.mount_spec import MountRequest, Reply, TakeOver
 from lodefs.mount.node import helper_requests
-from lodefs.mount.node.helper_requests import Answer, Order
-from lodefs.mount.shm.startup_state import Progress, Stage
+from lodefs.mount.node.helper_requests import Operation
 
 CHILDREN_MAX = 32  # at work at a time; further orders wait
 WAITING_MAX = 256  # further ones stay in the socket
 CROWDED_PAUSE_S = 0.02  # while orders wait for children to give their answers
 ORDER_BYTES_MAX = 65536
-TAKE_BACK_TIMEOUT_S = 10.0
-GRACE_S = 0.2  # for a child whose time is up to end
+CLEAN_UP_TIMEOUT_S = 10.0
+CLEAN_UP_PAUSE_S = 0.01
+GRACE_S = 0.2  # for a child whose time is up to answer
+KILL_S = 2.0  # for it to undo what it did and to end
 PAUSE_S_MAX = 3600.0  # poll(2) takes no more than 2^31 ms
-_FD_MAX = 65536
 # Whatever the owner does with these, here they end a process.
-_DEFAULT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, signal.SIGALRM)
+_DEFAULT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM)
 
 
-class Ticket(msgspec.Struct, frozen=True):
+class HelperRequest(msgspec.Struct, frozen=True):
     """An order, and until when it may be worked on (time.monotonic)."""
 
-    order: Order
+    operation: Operation
     deadline_s: float
 
     @property
     def place(self) -> str:
         """The directory that it is about."""
-        order = self.order
-        return order.options.mountpoint if isinstance(order, helper_requests.Mount) else order.place
+        operation = self.operation
+        if isinstance(operation, MountRequest):
+            return operation.options.mountpoint
+        return operation.mountpoint if isinstance(operation, TakeOver) else operation.place
 
 
 @dataclass(frozen=True, slots=True)
 class _Child:
-    """``answer_fd``: where its owner listens. ``stage``: memory that it shares with us.
-    ``verdict``: of one that takes back what another began, what its owner hears then."""
+    """A process at work. ``answer_fd``: its requester's socket; ``done_fd``: an eventfd that gets
+    readable when the requester has its answer. ``verdict``: of one that cleans up after another,
+    what the requester hears then."""
 
-    pid: int
-    ticket: Ticket
+    pid_fd: int
+    request: HelperRequest
     answer_fd: int
-    stage: Stage
-    verdict: Answer | None = None
+    done_fd: int
+    verdict: Reply | None = None
+
+    def close(self) -> None:
+        """Forget it: it has ended, or needs no watching any more."""
+        for fd in (self.pid_fd, self.answer_fd, self.done_fd):
+            os.close(fd)
 
 
-class ForkServer:
+class HelperProcess:
     """Serves ``control`` until the owner has closed its end. Children that are at work then go
     on."""
 
     def __init__(self, control: socket.socket) -> None:
         self._control = control
-        self._children: dict[int, _Child] = {}  # by pidfd
-        self._late: set[int] = set()  # of these, those whose owner was told so already
-        self._waiting: list[tuple[Ticket, int]] = []  # orders, and where their owners listen
+        self._children: dict[int, _Child] = {}  # by pidfd and by done_fd
+        self._late: set[int] = set()  # pidfds of those whose requester was told so already
+        self._waiting: list[tuple[HelperRequest, int]] = []  # orders, and their requesters' sockets
         self._poll = select.poll()
         self._listening = False
 
@@ -84,11 +97,12 @@ class ForkServer:
         while True:
             self._listen()
             for fd, _ in self._poll.poll(self._pause_s() * 1000):
-                if fd in self._children:
-                    self._reap(fd)
-                elif not self._take():
+                child = self._children.get(fd)
+                if child is not None:
+                    self._finish(child, ended=fd == child.pid_fd)
+                elif fd == self._control.fileno() and not self._take():
                     return
-            self._tell_late()
+            self._end_late()
             self._start_waiting()
 
     def _listen(self) -> None:
@@ -101,21 +115,34 @@ class ForkServer:
             else:
                 self._poll.unregister(self._control)
 
+    def _at_work(self) -> list[_Child]:
+        return [child for fd, child in self._children.items() if fd == child.pid_fd]
+
     def _pause_s(self) -> float:
         """Until the next child ought to have ended, or an order that waits may be begun."""
         if self._waiting:
             return CROWDED_PAUSE_S
-        ends_s = [c.ticket.deadline_s for fd, c in self._children.items() if fd not in self._late]
-        left_s = min(ends_s, default=math.inf) + GRACE_S - time.monotonic()
-        return min(max(left_s, 0), PAUSE_S_MAX)
+        ends_s = [
+            child.request.deadline_s + (KILL_S if child.pid_fd in self._late else GRACE_S)
+            for child in self._at_work()
+        ]
+        left_s = min(ends_s, default=math.inf) - time.monotonic()
+        return min(max(left_s, CROWDED_PAUSE_S), PAUSE_S_MAX)
 
-    def _tell_late(self) -> None:
-        """Not even its timer ends a child that the kernel does not let go."""
-        hangs = _failed("the kernel hangs", "DeadlineExceeded")
-        for fd, child in self._children.items():
-            if fd not in self._late and time.monotonic() > child.ticket.deadline_s + GRACE_S:
-                self._late.add(fd)
+    def _end_late(self) -> None:
+        """Children whose time is up have ended by now, unless they are stopped, or the kernel does
+        not let them go: their requesters are told, and they are killed."""
+        hangs = _failed(
+            "not done in time: it is being undone, or the kernel hangs", "DeadlineExceeded"
+        )
+        for child in self._at_work():
+            late_s = time.monotonic() - child.request.deadline_s
+            if late_s > GRACE_S and child.pid_fd not in self._late:
+                self._late.add(child.pid_fd)
                 _answer(child.answer_fd, child.verdict or hangs)
+            if late_s > KILL_S and child.verdict is None:
+                with contextlib.suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(child.pid_fd, signal.SIGKILL)
 
     def _take(self) -> bool:
         """Receive the next order; False where no more will come."""
@@ -127,28 +154,24 @@ class ForkServer:
             return False
         for fd in fds[:1]:
             fcntl.fcntl(fd, fcntl.F_SETFD, fcntl.FD_CLOEXEC)
-            self._waiting.append((msgspec.msgpack.decode(data, type=Ticket), fd))
+            self._waiting.append((msgspec.msgpack.decode(data, type=HelperRequest), fd))
         return True
 
     def _start_waiting(self) -> None:
         """Begin the orders that can be begun now, and refuse those whose time is up.
 
-        A child whose owner has an answer takes no room: it sees off others for a while, or the
-        kernel does not let it go. Where a mount is being taken back, no other is made meanwhile.
+        While an earlier mount on the same directory is being undone, no other is made there.
         """
-        at_work = sum(
-            fd not in self._late and child.stage.progress != Progress.TOLD
-            for fd, child in self._children.items()
-        )
-        left = {one.ticket.place for one in self._children.values() if one.verdict is not None}
+        at_work = len(self._at_work()) - len(self._late)
+        undone = {child.request.place for child in self._at_work() if self._is_undone(child)}
         waiting, self._waiting = self._waiting, []
-        for ticket, fd in waiting:
-            is_barred = isinstance(ticket.order, helper_requests.Mount) and ticket.place in left
+        for request, fd in waiting:
+            is_barred = isinstance(request.operation, MountRequest) and request.place in undone
             if at_work < CHILDREN_MAX and not is_barred:
-                self._start(ticket, fd)
+                self._start(request, fd)
                 at_work += 1
-            elif time.monotonic() < ticket.deadline_s:
-                self._waiting.append((ticket, fd))
+            elif time.monotonic() < request.deadline_s:
+                self._waiting.append((request, fd))
             else:
                 why = (
                     "an earlier mount there is being taken back" if is_barred else "too much to do"
@@ -156,99 +179,93 @@ class ForkServer:
                 _answer(fd, _failed(f"not begun in time: {why}; try again", "DeadlineExceeded"))
                 os.close(fd)
 
-    def _start(self, ticket: Ticket, answer_fd: int, begun: _Child | None = None) -> None:
-        """A child for an order, or one that takes back what another has ``begun``."""
-        stage = Stage()
+    def _is_undone(self, child: _Child) -> bool:
+        is_mount = isinstance(child.request.operation, MountRequest)
+        return child.verdict is not None or (
+            is_mount and time.monotonic() > child.request.deadline_s
+        )
+
+    def _start(self, request: HelperRequest, answer_fd: int, verdict: Reply | None = None) -> None:
+        """A child for an order, or one that cleans up after another, of which ``verdict`` says how
+        it failed."""
+        done_fd = startup.new_done_fd()
         try:
             pid = os.fork()
+            if not pid:
+                if verdict is None:
+                    _become(partial(_work, request, answer_fd, done_fd), answer_fd, done_fd)
+                _become(partial(_clean_up, request.place))
+            pid_fd = os.pidfd_open(pid)
         except OSError as error:
-            _answer(answer_fd, _failed(f"no process can be started: {error.strerror}"))
+            why = _failed(f"no process can be started: {error.strerror}")
+            _answer(answer_fd, verdict or why)
             os.close(answer_fd)
+            os.close(done_fd)
             return
-        if not pid:
-            if begun is None:
-                _become(partial(_work, ticket, answer_fd, stage), keep=answer_fd)
-            _become(partial(_take_back, ticket.order, begun.stage))
-        child = _Child(pid, ticket, answer_fd, stage)
-        if begun is not None:
-            child = replace(child, verdict=begun.verdict)
-        pid_fd = os.pidfd_open(pid)
-        self._children[pid_fd] = child
-        self._poll.register(pid_fd, select.POLLIN)
+        child = _Child(pid_fd, request, answer_fd, done_fd, verdict)
+        for fd in (pid_fd, done_fd):
+            self._children[fd] = child
+            self._poll.register(fd, select.POLLIN)
 
-    def _reap(self, pid_fd: int) -> None:
-        """A child has ended: where it gave no answer, say so, when what it began is undone."""
-        self._poll.unregister(pid_fd)
-        os.close(pid_fd)
-        self._late.discard(pid_fd)
-        child = self._children.pop(pid_fd)
-        code = os.waitstatus_to_exitcode(os.waitpid(child.pid, 0)[1])
-        verdict = child.verdict
-        if code and verdict is None:
-            late = code == -signal.SIGALRM
-            text = "not done in time" if late else f"its process ended with status {code}"
+    def _finish(self, child: _Child, *, ended: bool) -> None:
+        """A child has answered, or has ended: without an answer the requester is told so, when
+        what the child may have mounted is away."""
+        for fd in (child.pid_fd, child.done_fd):
+            self._poll.unregister(fd)
+            del self._children[fd]
+        self._late.discard(child.pid_fd)
+        if child.verdict is not None:
+            _answer(child.answer_fd, child.verdict)
+        elif ended and not startup.is_done(child.done_fd):
+            late = time.monotonic() >= child.request.deadline_s
+            text = "not done in time" if late else "its process ended without an answer"
             verdict = _failed(text, "DeadlineExceeded" if late else "Unavailable")
-            if child.stage.progress == Progress.MAKING:
-                self._start(child.ticket, child.answer_fd, replace(child, verdict=verdict))
-                return
-        if verdict is not None:
-            _answer(child.answer_fd, verdict)
-        os.close(child.answer_fd)
+            if isinstance(child.request.operation, MountRequest):
+                self._start(child.request, os.dup(child.answer_fd), verdict)
+            else:
+                _answer(child.answer_fd, verdict)
+        child.close()
 
 
-def _failed(text: str, error: str = "Unavailable") -> Answer:
-    return Answer(Failure(error, text))
+def _failed(text: str, error: str = "Unavailable") -> Reply:
+    return Reply(failure=Failure(error, text))
 
 
-def _answer(fd: int, answer: Answer) -> bool:
-    """Whether somebody could be told."""
-    with socket.socket(fileno=os.dup(fd)) as channel:
-        try:
-            channel.send(msgspec.msgpack.encode(answer), socket.MSG_DONTWAIT)
-        except OSError:
-            return False
-    return True
+def _answer(fd: int, reply: Reply) -> None:
+    with socket.socket(fileno=os.dup(fd)) as channel, contextlib.suppress(OSError):
+        channel.send(msgspec.msgpack.encode(reply), socket.MSG_DONTWAIT)
 
 
-def _work(ticket: Ticket, answer_fd: int, stage: Stage) -> None:
-    """What a child does."""
-    left_s = ticket.deadline_s - time.monotonic()
-    if left_s <= 0:
-        _answer(answer_fd, _failed("not begun in time", "DeadlineExceeded"))
-        return
-    signal.setitimer(signal.ITIMER_REAL, left_s)
+def _work(request: HelperRequest, answer_fd: int, done_fd: int) -> None:
+    """What a child does; one that mounts becomes the mount process."""
+    requester = Requester(socket.socket(fileno=answer_fd), done_fd)
     try:
-        answer, afterwards = helper_requests.perform(ticket.order, stage)
-    except LodefsError as error:
-        answer, afterwards = _failed(str(error), type(error).__name__), None
-    except Exception as error:  # noqa: BLE001 - whoever waits must hear of it
-        answer, afterwards = _failed(f"{type(error).__name__}: {error}"), None
-    signal.setitimer(signal.ITIMER_REAL, 0)  # from here on it counts as done
-    if _answer(answer_fd, answer):
-        stage.progress = Progress.TOLD
-    elif stage.progress == Progress.MAKING:
-        helper_requests.take_back(ticket.order, stage)
-    os.close(answer_fd)
-    if afterwards is not None:
-        afterwards()
+        left_s = request.deadline_s - time.monotonic()
+        if left_s <= 0:
+            raise DeadlineExceeded("not begun in time")
+        helper_requests.perform(request.operation, requester, left_s)
+    except Exception as error:  # noqa: BLE001 - whatever it was, the requester must hear of it
+        requester.fail(error)
 
 
-def _take_back(order: Order, stage: Stage) -> None:
-    signal.setitimer(signal.ITIMER_REAL, TAKE_BACK_TIMEOUT_S)
-    helper_requests.take_back(order, stage)
+def _clean_up(place: str) -> None:
+    """Take away what a mount process left that was killed: its workers end with it, and then the
+    mount is dead. One that lives is another's."""
+    signal.setitimer(signal.ITIMER_REAL, CLEAN_UP_TIMEOUT_S)
+    ends_s = time.monotonic() + KILL_S
+    while not spawn.detach_dead(place) and time.monotonic() < ends_s:
+        time.sleep(CLEAN_UP_PAUSE_S)
 
 
-def _become(main: Callable[[], None], *, keep: int = -1) -> NoReturn:
-    """In a new child: run ``main`` with no descriptor but ``keep`` and the standard ones."""
+def _become(main: Callable[[], None], *keep: int) -> NoReturn:
+    """In a new child: run ``main`` with no descriptors but ``keep`` and the standard ones."""
     status = 1
     try:
-        if keep < 0:
-            os.closerange(3, _FD_MAX)
-        else:
-            os.closerange(3, keep)
-            os.closerange(keep + 1, _FD_MAX)
+        spawn.detach_from_parent(*keep)
         main()
         status = 0
+    except SystemExit as ending:
+        status = ending.code if isinstance(ending.code, int) else 1
     except BaseException as error:  # noqa: BLE001 - no child may go on as its parent
         sys.stderr.write(f"lodefs mount nursery[{os.getpid()}]: {type(error).__name__}: {error}\n")
         sys.stderr.flush()
@@ -268,11 +285,12 @@ def main() -> None:
     """The process as a program."""
     for number in _DEFAULT:
         signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # ended mounts leave no zombies
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     _load()
     gc.collect()
     gc.freeze()  # children need no copies of what is theirs only to be read
-    ForkServer(socket.socket(fileno=int(sys.argv[1]))).run()
+    HelperProcess(socket.socket(fileno=int(sys.argv[1]))).run()
 
 
 if __name__ == "__main__":

@@ -11,28 +11,20 @@ import select
 import signal
 import stat
 import time
-from collections.abc import Callable
 from contextlib import suppress
 
 import msgspec
 
 from lodefs.chunkstore.errors import InUse, InvalidInput, LodefsError
-from lodefs.chunkstore.nodeapi.wire import Failure
 from lodefs.mount.kernel import mount_syscalls, mount_table
-from lodefs.mount.lifecycle import control_socket, handover, mounter, process_scan, resources
-from lodefs.mount.options import MountOptions
-from lodefs.mount.shm.startup_state import Progress, Stage
+from lodefs.mount.lifecycle import control_socket, daemon, handover, mount_resources, process_scan
+from lodefs.mount.lifecycle.startup import Requester
+from lodefs.mount.mount_spec import MountRequest, Reply, TakeOver
 
 STATE_TIMEOUT_S = 0.25  # for the processes of a mount to say who they are
 STACKED_MAX = 16  # mounts on one directory
 END_TRIES = 4
 END_TIMEOUT_S = 5.0  # for the processes of a mount to end by themselves when it is gone
-
-
-class Mount(msgspec.Struct, frozen=True, tag="mount"):
-    """Mount. ``options.rev`` is a whole commit id."""
-
-    options: MountOptions
 
 
 class Unmount(msgspec.Struct, frozen=True, tag="unmount"):
@@ -45,56 +37,35 @@ class Unmount(msgspec.Struct, frozen=True, tag="unmount"):
     end_timeout_s: float = END_TIMEOUT_S
 
 
-class Revive(msgspec.Struct, frozen=True, tag="revive"):
-    """Start a new supervisor for a mount."""
-
-    place: str
-    log_path: str = ""
-
-
 class Look(msgspec.Struct, frozen=True, tag="look"):
     """Whether a mount is dead, for which nobody answers at a socket."""
 
     place: str
 
 
-Order = Mount | Unmount | Revive | Look
+Operation = MountRequest | TakeOver | Unmount | Look
 
 
-class Answer(msgspec.Struct, frozen=True):
-    """How an order went. ``is_dead`` answers Look."""
+def perform(operation: Operation, requester: Requester, left_s: float) -> None:
+    """Do it, in a process without threads, and answer the requester; returns when nothing is left
+    to do: of a mount, when that has ended.
 
-    failure: Failure | None = None
-    is_dead: bool = False
-
-
-Afterwards = Callable[[], None]
-
-
-def perform(order: Order, stage: Stage) -> tuple[Answer, Afterwards | None]:
-    """Do it, in a process without threads. What is returned besides the answer is to be called
-    when that is given. Errors of errors.py.
-
-    ``stage`` says when a mount is in the making, and whose.
+    SIGALRM ends the process after ``left_s`` seconds, until what it does needs an end of its own.
+    Raises: errors of errors.py, which the requester is to be told.
     """
-    if isinstance(order, Mount):
-        _check_place(order.options.mountpoint)
-        mounter.check_mountpoint(order.options.mountpoint)
-        stage.progress = Progress.MAKING
-        mounter.mount(order.options, fork=True, stage=stage)
-    elif isinstance(order, Unmount):
-        return Answer(), _unmount(order)
-    elif isinstance(order, Revive):
-        mounter.take_over(order.place, log_path=order.log_path, fork=True)
-    elif isinstance(order, Look):
-        return Answer(is_dead=mount_table.is_dead(order.place)), None
-    return Answer(), None
-
-
-def take_back(order: Order, stage: Stage) -> None:
-    """Leave nothing behind of a mount that was half made when its time was up."""
-    if isinstance(order, Mount):
-        mounter.take_back(order.options.mountpoint, stage)
+    signal.setitimer(signal.ITIMER_REAL, left_s)
+    if isinstance(operation, MountRequest):
+        _check_place(operation.options.mountpoint)
+        daemon.run(operation, requester, left_s)
+    elif isinstance(operation, TakeOver):
+        daemon.run(operation, requester)
+    elif isinstance(operation, Unmount):
+        left = _unmount(operation)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        requester.finish(Reply())
+        _await_end(left, operation.end_timeout_s)
+    else:
+        requester.finish(Reply(is_dead=mount_table.is_dead(operation.place)))
 
 
 def _check_place(place: str) -> None:
@@ -104,8 +75,9 @@ def _check_place(place: str) -> None:
             raise InvalidInput(f"{place} is a symlink, and no directory to mount on; remove it")
 
 
-def _unmount(order: Unmount) -> Afterwards:
-    place = order.place
+def _unmount(operation: Unmount) -> list[tuple[mount_table.Mount, int]]:
+    """The mounts that were taken away, and a pidfd of each one's supervisor."""
+    place = operation.place
     path = mount_table.plain(place)
     left: list[tuple[mount_table.Mount, int]] = []
     for _ in range(STACKED_MAX):
@@ -123,19 +95,19 @@ def _unmount(order: Unmount) -> Afterwards:
         except InvalidInput:
             if mount_table.on_top(path) == found:
                 raise
-    return lambda: _see_off(left, order.end_timeout_s)
+    return left
 
 
 def _open_pid(found: mount_table.Mount) -> int:
     """A pidfd of who answers for a mount; -1 where nobody says so at once."""
-    place = control_socket.find(found.device, resources.folders())
+    place = control_socket.find(found.device, mount_resources.folders())
     with suppress(LodefsError, OSError):
         if place is not None:
             return os.pidfd_open(handover.state_of(place, STATE_TIMEOUT_S).pid)
     return -1
 
 
-def _see_off(left: list[tuple[mount_table.Mount, int]], end_timeout_s: float) -> None:
+def _await_end(left: list[tuple[mount_table.Mount, int]], end_timeout_s: float) -> None:
     """See to it that the processes of mounts that are gone end, also where they are stopped.
 
     Where others still use a mount, its connection is not over, and they stay: nobody waits for
@@ -149,10 +121,12 @@ def _see_off(left: list[tuple[mount_table.Mount, int]], end_timeout_s: float) ->
     for _ in range(END_TRIES):
         if _wait(waited, time.monotonic() + end_timeout_s):
             return
-        relics = [relic for found, _ in left for relic in process_scan.relics(found.device)]
-        if not relics:
+        orphaned_processes = [
+            relic for found, _ in left for relic in process_scan.orphaned_processes(found.device)
+        ]
+        if not orphaned_processes:
             return
-        for relic in relics:
+        for relic in orphaned_processes:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(relic, signal.SIGKILL)
             os.close(relic)

@@ -28,7 +28,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     mode: int | None = None
 
 
-class Found(msgspec.Struct, frozen=True):
+class ResolvedCommit(msgspec.Struct, frozen=True):
     """The commit that a revision is now. ``files`` and ``size_bytes`` are of the whole commit."""
 
     commit: str
@@ -36,7 +36,7 @@ class Found(msgspec.Struct, frozen=True):
     size_bytes: int
 
 
-class Standing(msgspec.Struct, frozen=True):
+class MountStatus(msgspec.Struct, frozen=True):
     """A lodefs mount that is there. ``alive``: its root can be read, or at least somebody answers
     for it; not ``supervised``: workers have lost their supervisor; not ``ready``: it may be half
     made, and nobody was told that it is there."""
@@ -58,7 +58,7 @@ class NodeMounts(Protocol):
     another call would not undo: a mount that nobody waits for any more is taken away.
     """
 
-    def resolve(self, source: Source, rev: str, timeout_s: float) -> Found:
+    def resolve(self, source: Source, rev: str, timeout_s: float) -> ResolvedCommit:
         """The commit that ``rev`` is now; the path must be a directory there.
 
         NotFound, Denied (token), InvalidInput (path, token reference), Unavailable.
@@ -77,7 +77,7 @@ class NodeMounts(Protocol):
         """Take what is mounted there away, alive, dead or stuck; fine where nothing is."""
         ...
 
-    def standing(self, timeout_s: float) -> list[Standing]:
+    def standing(self, timeout_s: float) -> list[MountStatus]:
         """All lodefs mounts that this process sees."""
         ...
 
@@ -106,4 +106,4 @@ class NodeMounts(Protocol):
         ...
 
 
-__all__ = ["Found", "NodeMounts", "Source", "Standing", "Traffic"]
+__all__ = ["MountStatus", "NodeMounts", "ResolvedCommit", "Source", "Traffic"]

@@ -19,11 +19,19 @@ from lodefs.chunkstore.nodeapi.cache_control import (
     encoded,
 )
 from lodefs.chunkstore.nodeapi.control_client import ControlClient
-from lodefs.mount.kernel import mount_table
-from lodefs.mount.lifecycle import control_socket, handover, mounter, process_scan, resources
+from lodefs.mount.kernel import features, mount_table
+from lodefs.mount.lifecycle import (
+    control_socket,
+    handover,
+    mount_resources,
+    mount_target,
+    mounter,
+    process_scan,
+)
+from lodefs.mount.mount_spec import MountRequest, TakeOver
 from lodefs.mount.node import helper_requests
-from lodefs.mount.node.helper_client import Nursery
-from lodefs.mount.node.interface import Found, Source, Standing, Traffic
+from lodefs.mount.node.helper_client import MountHelper
+from lodefs.mount.node.interface import MountStatus, ResolvedCommit, Source, Traffic
 from lodefs.mount.node.tokens import read_token
 from lodefs.mount.options import MountOptions
 
@@ -36,49 +44,49 @@ class KernelMounts:
 
     ``proxy_for`` gives the address of the proxy for a store, "" for the node's own, within so many
     seconds; it raises errors of errors.py. ``environ`` is where ``token_env`` looks.
-    ``log_path``: of mounts; "" is syslog. ``say`` logs a line.
+    ``log_path``: of mounts; "" is syslog. ``log`` logs a line.
     """
 
     def __init__(
         self,
-        nursery: Nursery,
+        helper: MountHelper,
         proxy_for: Callable[[str, float], str],
         *,
         environ: Mapping[str, str],
-        say: Callable[[str], None],
+        log: Callable[[str], None],
         log_path: str = "",
     ) -> None:
-        self._nursery = nursery
+        self._helper = helper
         self._proxy_for = proxy_for
         self._environ = environ
-        self._say = say
+        self._log = log
         self._log_path = log_path
 
-    def resolve(self, source: Source, rev: str, timeout_s: float) -> Found:
+    def resolve(self, source: Source, rev: str, timeout_s: float) -> ResolvedCommit:
         """See NodeMounts."""
         check_repo(source.repo)
         deadline_s = time.monotonic() + timeout_s
         options = self._options(source, rev, "", timeout_s)
         with _told(options.proxy, timeout_s):
-            snapshot = mounter.resolve(options, _left_s(deadline_s)).snapshot
-        return Found(snapshot.commit, snapshot.files, snapshot.size_bytes)
+            snapshot = mount_target.resolve(options, _left_s(deadline_s)).snapshot
+        return ResolvedCommit(snapshot.commit, snapshot.files, snapshot.size_bytes)
 
     def mount(self, source: Source, commit: str, place: str, timeout_s: float) -> None:
         """See NodeMounts."""
         deadline_s = time.monotonic() + timeout_s
         options = self._options(source, commit, place, timeout_s)
         with _told(options.proxy, timeout_s):
-            self._nursery.run(helper_requests.Mount(options), _left_s(deadline_s))
+            self._helper.run(MountRequest(options), _left_s(deadline_s))
 
     def unmount(self, place: str, timeout_s: float) -> None:
         """See NodeMounts."""
-        self._nursery.run(helper_requests.Unmount(place), timeout_s)
+        self._helper.run(helper_requests.Unmount(place), timeout_s)
 
-    def standing(self, timeout_s: float) -> list[Standing]:
+    def standing(self, timeout_s: float) -> list[MountStatus]:
         """See NodeMounts. What is not known in time to be dead counts as alive: only the kernel's
         word makes a mount dead."""
         deadline_s = time.monotonic() + timeout_s
-        folders = resources.folders()
+        folders = mount_resources.folders()
         found = []
         for mounted in _on_top(mount_table.read_table()):
             left_s = deadline_s - time.monotonic()
@@ -94,7 +102,7 @@ class KernelMounts:
             except LodefsError:
                 alive = not self._is_dead(mounted.mountpoint, deadline_s)
             found.append(
-                Standing(
+                MountStatus(
                     mounted.mountpoint,
                     mounted.repo,
                     mounted.commit,
@@ -108,7 +116,7 @@ class KernelMounts:
 
     def revive(self, place: str, timeout_s: float) -> None:
         """See NodeMounts."""
-        self._nursery.run(helper_requests.Revive(place, self._log_path), timeout_s)
+        self._helper.run(TakeOver(place, self._log_path), timeout_s)
 
     def traffic(self, place: str, timeout_s: float) -> Traffic | None:
         """See NodeMounts."""
@@ -144,11 +152,12 @@ class KernelMounts:
             proxy=self._proxy_for(source.store, timeout_s),
             rev=rev,
             path=source.path,
-            token=read_token(source, self._environ, self._say),
+            token=read_token(source, self._environ, self._log),
             uid=os.getuid() if source.uid is None else source.uid,
             gid=os.getgid() if source.gid is None else source.gid,
             mode=source.mode,
             log_path=self._log_path,
+            without=features.parse(self._environ.get(features.VARIABLE, "")),
         )
 
     @contextmanager
@@ -156,7 +165,7 @@ class KernelMounts:
         """Calls to the proxy of a source, and how long they may take."""
         deadline_s = time.monotonic() + timeout_s
         proxy = self._proxy_for(source.store, timeout_s)
-        calls = ControlClient(proxy, read_token(source, self._environ, self._say))
+        calls = ControlClient(proxy, read_token(source, self._environ, self._log))
         try:
             with _told(proxy, timeout_s):
                 yield calls, _left_s(deadline_s)
@@ -169,7 +178,7 @@ class KernelMounts:
         if left_s <= 0:
             return False
         try:
-            return self._nursery.run(helper_requests.Look(place), left_s).is_dead
+            return self._helper.run(helper_requests.Look(place), left_s).is_dead
         except Unavailable:
             return False
 

@@ -13,16 +13,16 @@ TOKEN_BYTES_MAX = 16384
 
 
 def read_token(
-    source: Source, environ: Mapping[str, str], say: Callable[[str], None]
+    source: Source, environ: Mapping[str, str], log: Callable[[str], None]
 ) -> str | None:
     """The token for a volume's proxy; None where its options name none.
 
-    InvalidInput names the file or the variable, never what is in it. ``say`` hears of a file that
+    InvalidInput names the file or the variable, never what is in it. ``log`` hears of a file that
     everybody can read.
     """
     if source.token_file:
         what = f"token_file {source.token_file}"
-        return _checked(_file(source.token_file, what, say), what)
+        return _checked(_file(source.token_file, what, log), what)
     if source.token_env:
         what = f"token_env {source.token_env}"
         if source.token_env not in environ:
@@ -31,7 +31,7 @@ def read_token(
     return None
 
 
-def _file(path: str, what: str, say: Callable[[str], None]) -> bytes:
+def _file(path: str, what: str, log: Callable[[str], None]) -> bytes:
     if not os.path.isabs(path):
         raise InvalidInput(f"{what}: the path must be absolute")
     try:
@@ -44,7 +44,7 @@ def _file(path: str, what: str, say: Callable[[str], None]) -> bytes:
         if not stat.S_ISREG(found.st_mode):
             raise InvalidInput(f"{what} is no regular file")
         if found.st_mode & 0o004:
-            say(f"{what} can be read by everybody on this machine: chmod 600 {path}")
+            log(f"{what} can be read by everybody on this machine: chmod 600 {path}")
         return os.read(fd, TOKEN_BYTES_MAX + 1)
     except OSError as error:
         raise InvalidInput(f"{what} cannot be read: {error.strerror}") from error

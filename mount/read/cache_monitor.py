@@ -32,7 +32,7 @@ COMPLAINT_PAUSE_S = 10.0
 Opener = Callable[[CachePlace, Snapshot], "CacheView"]
 
 
-class Tally:
+class ReadCounter:
     """What one thread read from the cache's files since it began."""
 
     __slots__ = ("read_bytes", "reads")
@@ -42,10 +42,10 @@ class Tally:
         self.read_bytes = 0
 
 
-class Nearby:
+class CacheMonitor:
     """``view`` is the cache as it can be read now, or None: then everything is asked of the proxy.
 
-    ``client`` is for this object alone, and is asked on the Unix socket only. ``say`` logs a
+    ``client`` is for this object alone, and is asked on the Unix socket only. ``log`` logs a
     line. ``tallies`` are those of the readers.
     """
 
@@ -53,25 +53,25 @@ class Nearby:
         self,
         client: Client,
         snapshot: Snapshot,
-        say: Callable[[str], None],
+        log: Callable[[str], None],
         *,
         opener: Opener | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.view: CacheView | None = None
-        self.tallies: list[Tally] = []
+        self.tallies: list[ReadCounter] = []
         self.before_report: Callable[[], None] = lambda: None  # marks what is used unseen
         self.neighbours_size_bytes = 0  # of a slab, to bring with what comes from the disk
         self._client = client
         self._snapshot = snapshot
-        self._say = say
+        self._log = log
         self._opener = opener or _open_view
         self._clock = clock
         self._next_try_s = clock()
         self._next_complaint_s = clock()
         self._place: CachePlace | None = None
         self._said = ""
-        self._told = Tally()
+        self._told = ReadCounter()
         self._stopping = False
         self._woken = Event()
         self._thread: Thread | None = None
@@ -110,10 +110,10 @@ class Nearby:
         next_turn_s = self._clock()
         while not self._stopping:
             if self._clock() >= next_turn_s:
-                self._try(self.turn)
+                self._try(self.maintain)
                 next_turn_s = self._clock() + ROUND_S
             else:
-                self._try(self.see_news)
+                self._try(self.refresh)
             if not self._stopping and self._woken.wait(max(next_turn_s - self._clock(), 0)):
                 self._woken.clear()
                 sleep(NEWS_PAUSE_S)  # what comes together is seen together
@@ -130,7 +130,7 @@ class Nearby:
                 f"{type(error).__name__}: {error}"
             )
 
-    def see_news(self) -> None:
+    def refresh(self) -> None:
         """Looks at what the proxy wrote meanwhile."""
         view = self.view
         if view is None:
@@ -140,7 +140,7 @@ class Nearby:
         except LodefsError as error:
             self.failed(view, error)
 
-    def turn(self) -> None:
+    def maintain(self) -> None:
         """What is to be done now and then: open the cache, close what was evicted, report."""
         view = self.view
         if view is None:
@@ -174,7 +174,7 @@ class Nearby:
         now_s = self._clock()
         if now_s >= self._next_complaint_s:
             self._next_complaint_s = now_s + COMPLAINT_PAUSE_S
-            self._say(text)
+            self._log(text)
 
     def _ask_again(self) -> None:
         """A proxy that was started anew may have another cache now."""
@@ -209,7 +209,7 @@ class Nearby:
     def _once(self, text: str) -> None:
         if text != self._said:
             self._said = text
-            self._say(text)
+            self._log(text)
 
     def _report(self, view: CacheView) -> None:
         """Tells the proxy what was read, so that it evicts other files, and its figures are

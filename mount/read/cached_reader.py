@@ -14,9 +14,9 @@ from lodefs.chunkstore.nodeapi.read_client import Client
 from lodefs.chunkstore.nodeapi.wire import Node, Page
 from lodefs.chunkstore.system.lru import Lru
 from lodefs.chunkstore.types import Buffer
-from lodefs.mount.read.cache_monitor import Nearby, Tally
-from lodefs.mount.read.prefetch_policy import says_something
-from lodefs.mount.read.read_events import Tell, Wish, untold
+from lodefs.mount.read.cache_monitor import CacheMonitor, ReadCounter
+from lodefs.mount.read.prefetch_policy import is_telling
+from lodefs.mount.read.read_events import EmitRead, ReadEvent, ignore_read
 from lodefs.mount.shm.traffic_counters import Column, Count, uncounted
 
 if TYPE_CHECKING:
@@ -31,32 +31,32 @@ _NOTHING = memoryview(b"")
 T = TypeVar("T")
 
 
-class DirectReader:
+class CachedReader:
     """A mount.fs.filesystem.Reader of one thread: the cache's files first, then the proxy.
 
-    ``nodes`` is what the file system remembers of entries. ``on_slow`` is called before waiting
-    for a disk. ``tell`` hears of reads that others like them are likely to follow.
+    ``nodes`` is what the file system remembers of entries. ``before_blocking`` is called before
+    waiting for a disk. ``emit`` hears of reads that others like them are likely to follow.
     """
 
     def __init__(
         self,
         client: Client,
-        nearby: Nearby,
+        monitor: CacheMonitor,
         nodes: Lru[int, Node],
-        on_slow: Callable[[], None] = lambda: None,
+        before_blocking: Callable[[], None] = lambda: None,
         count: Count = uncounted,
-        tell: Tell = untold,
+        emit: EmitRead = ignore_read,
     ) -> None:
         self._client = client
-        self._nearby = nearby
+        self._monitor = monitor
         self._nodes = nodes
-        self._on_slow = on_slow
+        self._on_slow = before_blocking
         self._count = count
         self._nowait = os.RWF_NOWAIT
         self._held: OpenFile | None = None
-        self._tell = tell
-        self._tally = Tally()
-        nearby.tallies.append(self._tally)
+        self._tell = emit
+        self._tally = ReadCounter()
+        monitor.tallies.append(self._tally)
 
     def begin(self, waited_s: float = 0.0) -> None:
         """The time for the next request starts now, or ``waited_s`` ago."""
@@ -100,7 +100,7 @@ class DirectReader:
         question, but for the next ones: bytes are asked for often, and directories are loaded ahead
         of a walk. Single names need none: the kernel remembers what the proxy says of them.
         """
-        view = self._nearby.view
+        view = self._monitor.view
         if view is None:
             return None
         try:
@@ -108,17 +108,17 @@ class DirectReader:
         except NotFound:
             raise
         except LodefsError as error:
-            self._nearby.failed(view, error)
+            self._monitor.failed(view, error)
             return None
         if found is None and eager:
-            self._nearby.wake()
+            self._monitor.wake()
         return found
 
     # --- bytes
 
     def _read(self, view: CacheView, ino: int, first: int, size_bytes: int) -> memoryview | None:
-        if self._nearby.neighbours_size_bytes and says_something(first, size_bytes):
-            self._tell(Wish(ino, first, size_bytes))
+        if self._monitor.neighbours_size_bytes and is_telling(first, size_bytes):
+            self._tell(ReadEvent(ino, first, size_bytes))
         file = view.known_flat(ino)
         if file is not None:
             size = min(size_bytes, file.size_bytes - first)
@@ -158,7 +158,7 @@ class DirectReader:
             begin, end = end, end + size
             if not self._fill(buffer[begin:end], file, offset):
                 view.forget(file)
-                self._nearby.complain(
+                self._monitor.complain(
                     f"the cache file {file.number:08x} has not the bytes that it should have; "
                     "the proxy is asked"
                 )
@@ -191,7 +191,7 @@ class DirectReader:
 
     def _bring_neighbours(self, fd: int, offset: int) -> None:
         """Has the kernel read what lies around, where that is worth while."""
-        size_bytes = self._nearby.neighbours_size_bytes
+        size_bytes = self._monitor.neighbours_size_bytes
         if size_bytes:
             with suppress(OSError):
                 first = offset - offset % size_bytes

@@ -29,7 +29,7 @@ MARKS_MAX = 131_072  # files and blocks of which something is known
 Spot = tuple[int, int]  # inode number; number of the block in a large file, 0 of a small one
 
 
-def says_something(first: int, size_bytes: int) -> bool:
+def is_telling(first: int, size_bytes: int) -> bool:
     """Whether a read can be the first of a small file, or one of many anywhere in a large one."""
     return first == 0 or size_bytes <= READ_BYTES_MAX
 

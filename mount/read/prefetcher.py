@@ -19,7 +19,7 @@ from lodefs.chunkstore.format.tree import Kind
 from lodefs.chunkstore.nodeapi.wire import Node
 from lodefs.mount.fs.filesystem import LARGE
 from lodefs.mount.kernel import device
-from lodefs.mount.read.cache_monitor import Nearby
+from lodefs.mount.read.cache_monitor import CacheMonitor
 from lodefs.mount.read.prefetch_policy import (
     BLOCK_BYTES,
     READ_BYTES_MAX,
@@ -28,7 +28,7 @@ from lodefs.mount.read.prefetch_policy import (
     is_small,
     together,
 )
-from lodefs.mount.read.read_events import Wish, Wishes
+from lodefs.mount.read.read_events import ReadEvent, ReadEvents
 from lodefs.mount.read.read_runs import RUN_BYTES_MAX, Piece, Run, runs_of
 from lodefs.mount.shm.traffic_counters import Column, Count, uncounted
 
@@ -39,7 +39,7 @@ TICK_S = 1.0  # how often the end of the connection is looked for, where nobody 
 IN_VAIN_MAX = 8  # files, one after the other, that the kernel has forgotten: no more are tried
 
 
-class Near(Protocol):
+class CacheHolder(Protocol):
     """Whoever looks after the node's cache."""
 
     @property
@@ -52,54 +52,54 @@ class Near(Protocol):
         ...
 
 
-class Storer:
-    """Stores on the connection ``fd`` what ``nearby`` has of the node's cache. ``large``: whether
+class Prefetcher:
+    """Stores on the connection ``fd`` what ``monitor`` has of the node's cache. ``large``: whether
     parts of large files are stored too. ``count`` is told of the bytes."""
 
     def __init__(
         self,
         fd: int,
-        nearby: Near,
+        monitor: CacheHolder,
         *,
         large: bool,
         count: Count = uncounted,
         policy: Policy | None = None,
     ) -> None:
         self._fd = fd
-        self._nearby = nearby
+        self._monitor = monitor
         self._large = large
         self._count = count
         self._policy = policy or Policy()
         self._buffer = memoryview(mmap.mmap(-1, RUN_BYTES_MAX))
 
-    def hear(self, wishes: Sequence[Wish]) -> None:
+    def prefetch(self, events: Sequence[ReadEvent]) -> None:
         """Workers answered these reads: what is likely to follow is stored."""
-        view = self._nearby.view
+        view = self._monitor.view
         if view is None:
             return
         try:
-            heard = [found for wish in wishes if (found := self._look(view, wish)) is not None]
+            heard = [found for event in events if (found := self._look(view, event)) is not None]
             done: set[int] = set()
             for node, read in heard:
                 if node.ino not in done:
                     done.update(self._store_siblings(view, node, read))
         except LodefsError as error:
-            self._nearby.failed(view, error)
+            self._monitor.failed(view, error)
 
-    def _look(self, view: CacheView, wish: Wish) -> tuple[Node, Read] | None:
+    def _look(self, view: CacheView, event: ReadEvent) -> tuple[Node, Read] | None:
         """A small file whose siblings may be wanted. Blocks are stored at once."""
-        block = wish.first // BLOCK_BYTES
-        read = self._policy.look((wish.ino, block))
+        block = event.first // BLOCK_BYTES
+        read = self._policy.look((event.ino, block))
         if read is Read.NOTHING:
             return None
-        node = view.node(wish.ino)
-        if node is None or node.kind != Kind.FILE or wish.first >= node.size_bytes:
+        node = view.node(event.ino)
+        if node is None or node.kind != Kind.FILE or event.first >= node.size_bytes:
             return None
         if not is_small(node):
-            if self._large and wish.size_bytes <= READ_BYTES_MAX:
+            if self._large and event.size_bytes <= READ_BYTES_MAX:
                 self._store_block(view, node, block)
             return None
-        if wish.first == 0 and wish.size_bytes >= node.size_bytes:
+        if event.first == 0 and event.size_bytes >= node.size_bytes:
             self._policy.mark([(node.ino, 0)])  # by the answer
         return node, read
 
@@ -150,15 +150,17 @@ class Storer:
         self._count(Column.CACHE_BYTES, sum(piece.size_bytes for piece in kept))
 
 
-def serve(wishes: Wishes, nearby: Nearby, storer: Storer, is_over: Callable[[], bool]) -> None:
+def serve(
+    events: ReadEvents, monitor: CacheMonitor, prefetcher: Prefetcher, is_over: Callable[[], bool]
+) -> None:
     """Do what wishes say until the connection is over, or nobody is left who serves it."""
-    wishes.listen()
-    told = wishes.receive(TICK_S)
+    events.listen()
+    told = events.receive(TICK_S)
     while told is not None and not is_over():
-        if told and not nearby.is_started:
-            nearby.start()
-        storer.hear(told)
-        told = wishes.receive(TICK_S)
+        if told and not monitor.is_started:
+            monitor.start()
+        prefetcher.prefetch(told)
+        told = events.receive(TICK_S)
 
 
 def _read(file: OpenFile, data: memoryview, first: int, *, flags: int = 0) -> bool:

@@ -40,7 +40,7 @@ class Opened(NamedTuple):
     backing: int
 
 
-class Handles:
+class OpenFileTable:
     """The table in the memory file ``fd``, which every process inherits and maps.
 
     Locked by fcntl(2), whose locks end with their process. ``fd`` must stay open, and must not be
@@ -62,7 +62,7 @@ class Handles:
         self._lock = Lock()
 
     @classmethod
-    def create(cls, *, rows_max: int = ROWS_MAX) -> Handles:
+    def create(cls, *, rows_max: int = ROWS_MAX) -> OpenFileTable:
         """An empty table in a memory file of its own."""
         return cls(os.memfd_create("lodefs-handles", os.MFD_CLOEXEC), rows_max=rows_max)
 

@@ -26,7 +26,7 @@ _ENDED = frozenset((errno.ESRCH, errno.EINVAL, errno.ENOENT))  # or the number i
 _START_TIME = 19  # field 22 of /proc/PID/stat, counted after the name in brackets
 
 
-class Roster:
+class ProcessTable:
     """The table in the memory file ``fd``, which stays the caller's."""
 
     def __init__(self, fd: int) -> None:
@@ -81,7 +81,7 @@ class Roster:
         if unknown is not None:
             raise unknown
 
-    def lead(self) -> None:
+    def turn(self) -> None:
         """The calling process is the supervisor from now on."""
         self.enter(SUPERVISOR)
 

@@ -52,7 +52,7 @@ class Traffic(msgspec.Struct, frozen=True):
     kernel_opens: int = 0
 
 
-class Table:
+class TrafficTable:
     """The table in the memory file ``fd``, which stays the caller's."""
 
     def __init__(self, fd: int) -> None:

@@ -20,7 +20,7 @@ from time import perf_counter
 from typing import NamedTuple
 
 from lodefs.proxy.node import Extent, Files
-from lodefs.proxy.runtime.metrics import LATENCY_BOUNDS_S, RequestCounter
+from lodefs.proxy.runtime.metrics import LATENCY_BOUNDS_S, Metrics, RequestCounter
 
 ANSWER_SIZE_BYTES_MAX = 1 << 20  # longer answers are streamed by the ordinary path
 BUFFERED_SIZE_BYTES_MAX = 128 << 10  # longer ones are a first piece and a sendfile
@@ -115,17 +115,27 @@ class KnownHeaders:
 class FastPath:
     """The table of known targets, and the answering of requests from it. One per server."""
 
-    def __init__(self, files: Files, *, closing: Callable[[], bytes], enabled: bool = True) -> None:
+    def __init__(
+        self, files: Files, metrics: Metrics, *, closing: Callable[[], bytes], enabled: bool = True
+    ) -> None:
         """``closing`` gives the last lines of the head of any answer sent now (Server, Date)."""
         self._files = files
+        self._metrics = metrics
         self._closing = closing
         self._enabled = enabled
         self._targets: OrderedDict[bytes, Target] = OrderedDict()
         self._buffer = memoryview(bytearray(HEAD_SIZE_BYTES_MAX + BUFFERED_SIZE_BYTES_MAX))
         self._sample = memoryview(bytearray(1))
         self._nowait = os.RWF_NOWAIT
-        self.unsent_connections = 0  # kept by server.py: answers that wait for their readers
-        self.answered = 0
+        self.unsent_connections = 0  # with bytes that wait for their readers
+
+    def writing_paused(self) -> None:
+        """A connection has more to send than its client reads."""
+        self.unsent_connections += 1
+
+    def writing_resumed(self) -> None:
+        """It has been read, or the connection has ended."""
+        self.unsent_connections -= 1
 
     def learn(self, plain_get: PlainGet, target: Target) -> None:
         """Remember a target that the ordinary path answered; the oldest unused one is dropped."""
@@ -165,7 +175,7 @@ class FastPath:
             return False
         if not self._send(transport, fd, self._buffer[:end], extent, buffered, size):
             transport.abort()
-        self.answered += 1
+        self._metrics.fast_answers += 1
         counter = target.counter
         counter.requests += 1
         counter.sent_bytes += size

@@ -14,11 +14,11 @@ from lodefs.proxy.cache.eviction import Eviction
 log = logging.getLogger("lodefs.cache")
 
 
-class _Stopped(Exception):
+class _Interrupted(Exception):
     """The node ends."""
 
 
-def settle_all(cache: Cache, evictor: Eviction, *, stopping: Callable[[], bool]) -> list[int]:
+def settle_all(cache: Cache, eviction: Eviction, *, stopping: Callable[[], bool]) -> list[int]:
     """Checks every file that is suspected, and drops those that are damaged; their numbers.
 
     Their bytes are fetched again when they are wanted. ``stopping`` is asked at each chunk: a file
@@ -27,7 +27,7 @@ def settle_all(cache: Cache, evictor: Eviction, *, stopping: Callable[[], bool])
 
     def pace(_size_bytes: int) -> None:
         if stopping():
-            raise _Stopped
+            raise _Interrupted
 
     dropped = []
     try:
@@ -41,10 +41,10 @@ def settle_all(cache: Cache, evictor: Eviction, *, stopping: Callable[[], bool])
                     cache.kv, cache.settings.path, number, row, segments, pace=pace
                 )
                 if checked.damages:
-                    evictor.drop(file, checked.damages[0].what)
+                    eviction.drop(file, checked.damages[0].what)
                     dropped.append(number)
             settle(cache.settings.path, number)
-    except _Stopped:
+    except _Interrupted:
         log.info("suspected files of %s are looked at after the next start", cache.settings.path)
     except (OSError, LodefsError) as error:
         log.warning("suspected files of %s are not looked at: %s", cache.settings.path, error)

@@ -23,14 +23,14 @@ from lodefs.proxy.cache.eviction import Eviction
 USE_RESOLUTION_S = 60
 
 
-def sync(cache: Cache, evictor: Eviction) -> None:
+def sync(cache: Cache, eviction: Eviction) -> None:
     """Puts on disk what was written since this boot, and notes that. NoSpace, Unavailable: these
     after all files that could be put there are."""
     failed: LodefsError | None = None
     for file in list(cache.files.values()):
         if file.boot == cache.boot and file.is_alive:
             try:
-                _sync_file(cache, evictor, file, trusted=True)
+                _sync_file(cache, eviction, file, trusted=True)
             except LodefsError as error:
                 failed = error
     if failed is not None:
@@ -69,7 +69,7 @@ def is_right(place: Place, chunk_id: bytes) -> bool:
 
 
 def check(
-    cache: Cache, evictor: Eviction, file: CacheFile, *, stopping: Callable[[], bool]
+    cache: Cache, eviction: Eviction, file: CacheFile, *, stopping: Callable[[], bool]
 ) -> None:
     """Checks every chunk of a file that is not trusted; then it is, or it is dropped.
 
@@ -80,10 +80,10 @@ def check(
         if stopping() or not file.is_alive:
             return
         if not is_right(place, chunk_id):
-            evictor.drop(file, f"{place.size_bytes} bytes at {place.offset} are not those written")
+            eviction.drop(file, f"{place.size_bytes} bytes at {place.offset} are not those written")
             return
     file.mark_checked(began_s)
-    _sync_file(cache, evictor, file, trusted=file.generation == generation)
+    _sync_file(cache, eviction, file, trusted=file.generation == generation)
 
 
 def _chunks(cache: Cache, file: CacheFile) -> Iterator[tuple[Place, bytes]]:
@@ -94,7 +94,7 @@ def _chunks(cache: Cache, file: CacheFile) -> Iterator[tuple[Place, bytes]]:
             offset += size_bytes
 
 
-def _sync_file(cache: Cache, evictor: Eviction, file: CacheFile, *, trusted: bool) -> None:
+def _sync_file(cache: Cache, eviction: Eviction, file: CacheFile, *, trusted: bool) -> None:
     """``trusted``: what is indexed by now is right, so that a sync makes it durable. Otherwise
     chunks were added while the older ones were checked: these are right too, but not yet synced.
 
@@ -109,7 +109,7 @@ def _sync_file(cache: Cache, evictor: Eviction, file: CacheFile, *, trusted: boo
             raise unreadable(file, error) from error
         problem = str(error.strerror)
     if problem:
-        evictor.drop(file, f"it cannot be put on disk: {problem}")
+        eviction.drop(file, f"it cannot be put on disk: {problem}")
         return
     with file.lock:
         if not file.is_alive:
@@ -155,11 +155,11 @@ def _write_row(cache: Cache, file: CacheFile) -> None:
                 raise
 
 
-def close(cache: Cache, evictor: Eviction) -> str:
+def close(cache: Cache, eviction: Eviction) -> str:
     """Before a clean end: everything on disk. Gives what went wrong, "" where nothing did."""
     problem = ""
     try:
-        sync(cache, evictor)
+        sync(cache, eviction)
     except LodefsError as error:
         problem = str(error)
     try:

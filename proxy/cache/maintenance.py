@@ -36,7 +36,7 @@ class Maintenance:
     def __init__(
         self,
         cache: Cache,
-        evictor: Eviction,
+        eviction: Eviction,
         pins: Pins,
         scrub: Scrub,
         pools: Pools,
@@ -44,7 +44,7 @@ class Maintenance:
         every_s: float,
     ) -> None:
         self._cache = cache
-        self._evictor = evictor
+        self._eviction = eviction
         self._pins = pins
         self._scrub = scrub
         self._disk = pools.disk
@@ -87,7 +87,7 @@ class Maintenance:
         left = await self._own.run(
             recovery.clean,
             self._cache,
-            self._evictor,
+            self._eviction,
             stopping=lambda: self._stopping,
             progress=self._recovery,
         )
@@ -96,9 +96,9 @@ class Maintenance:
     async def _look_after(self) -> None:
         disk, cache = self._disk, self._cache
         steps: list[tuple[str, Pool, Callable[[], object]]] = [
-            ("the cache is not put on disk", disk, lambda: durability.sync(cache, self._evictor)),
+            ("the cache is not put on disk", disk, lambda: durability.sync(cache, self._eviction)),
             ("the files' uses are not noted", disk, lambda: durability.save_uses(cache)),
-            ("evictions are not finished", disk, self._evictor.finish),
+            ("evictions are not finished", disk, self._eviction.finish),
             ("pins are not looked after", disk, self._pins.expire),
             ("reports of damage are not looked at", self._own, self._settle),
             ("the scrub's coverage is not known", disk, self._scrub.look),
@@ -113,7 +113,7 @@ class Maintenance:
         self._pinned_bytes = await self._disk.run(self._pins.pinned_bytes)
 
     def _settle(self) -> None:
-        damage_check.settle_all(self._cache, self._evictor, stopping=lambda: self._stopping)
+        damage_check.settle_all(self._cache, self._eviction, stopping=lambda: self._stopping)
 
     async def _scrub_on(self) -> None:
         while self._scrub.settings.bytes_per_s_max:

@@ -19,7 +19,7 @@ log = logging.getLogger("lodefs.cache")
 
 def clean(
     cache: Cache,
-    evictor: Eviction,
+    eviction: Eviction,
     *,
     stopping: Callable[[], bool],
     progress: Progress | None = None,
@@ -38,7 +38,7 @@ def clean(
     progress.bytes_total, progress.bytes_done = sum(file.present_bytes for file in unsure), 0
     problem: Exception | None = None
     try:
-        evictor.finish()
+        eviction.finish()
         _remove_files(cache, stopping)
     except (OSError, LodefsError) as error:
         problem = error
@@ -46,7 +46,7 @@ def clean(
         if stopping():
             break
         try:
-            durability.check(cache, evictor, file, stopping=stopping)
+            durability.check(cache, eviction, file, stopping=stopping)
         except LodefsError as error:
             problem = error
         progress.files_done += 1

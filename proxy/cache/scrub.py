@@ -111,7 +111,7 @@ class Scrub:
     def __init__(
         self,
         cache: Cache,
-        evictor: Eviction,
+        eviction: Eviction,
         settings: ScrubSettings,
         load: Load,
         *,
@@ -119,7 +119,7 @@ class Scrub:
         look_every_s: float = LOOK_EVERY_S,
     ) -> None:
         self._cache = cache
-        self._evictor = evictor
+        self._eviction = eviction
         self.settings = settings
         self._load = load
         self._booted_s = booted_s
@@ -222,7 +222,7 @@ class Scrub:
             first = checked.damages[0]
             more = len(checked.damages) - 1
             why = f"at {first.offset}: {first.what}" + (f", and {more} places more" if more else "")
-            self._evictor.drop(file, f"the scrub found {first.size_bytes} bytes {why}")
+            self._eviction.drop(file, f"the scrub found {first.size_bytes} bytes {why}")
             return
         with file.lock:  # an eviction marks the file under it, and removes its rows afterwards
             if file.is_alive:

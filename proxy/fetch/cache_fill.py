@@ -73,11 +73,11 @@ class CacheFill:
         indexes: PackIndexes,
         packs: PackSource,
         origin: PackSource,
-        spoilt: DamagedChunks,
+        damaged_chunks: DamagedChunks,
     ) -> None:
         """``origin`` is asked instead of ``packs`` where a unit says so, and where what these
         sent was wrong. ``spoilt``: the memory that ``origin`` looks at before it reads."""
-        self._spoilt = spoilt
+        self._damaged_chunks = damaged_chunks
         self._cache = cache
         self._indexes = indexes
         self._packs = packs
@@ -125,7 +125,7 @@ class CacheFill:
 
     def known_damage(self, unit: Unit) -> tuple[int, int] | None:
         """Chunks [first, end) of the unit that the store was just found to have damaged."""
-        known = self._spoilt.find(unit.pack, unit.first, unit.end)
+        known = self._damaged_chunks.find(unit.pack, unit.first, unit.end)
         return None if known is None else (known.first, known.end)
 
     def _use(self, places: list[Place | None]) -> None:
@@ -187,7 +187,7 @@ class CacheFill:
             bad = error.number if isinstance(error, WrongChunk) else None
             twice = WrongChunk(f"{self._origin.url} sent wrong bytes twice: {error}", bad)
             bad_first, bad_end = (first, first + count) if bad is None else (bad, bad + 1)
-            self._spoilt.note(pack_id, twice, bad_first, bad_end)
+            self._damaged_chunks.note(pack_id, twice, bad_first, bad_end)
             raise twice from error
 
 

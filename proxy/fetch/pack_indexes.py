@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import threading
 from collections import OrderedDict
@@ -14,6 +13,7 @@ from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.chunkstore.nodecache.kv import KeyValues, Row
 from lodefs.chunkstore.repo.pack_reader import PackIndexVersion
 from lodefs.proxy.fetch.pack_source import PackSource
+from lodefs.proxy.runtime.shared_tasks import SharedTasks
 from lodefs.proxy.runtime.thread_pools import Pools
 
 log = logging.getLogger("lodefs.cache")
@@ -48,7 +48,7 @@ class PackIndexes:
         self._loaded: OrderedDict[PackId, PackIndexVersion] = OrderedDict()
         self._chunks = 0
         self._rows_size_bytes = int.from_bytes(kv.get(_ROWS_SIZE_BYTES) or b"", "little")
-        self._loads: dict[PackId, asyncio.Task[PackIndexVersion]] = {}  # event loop only
+        self._loads: SharedTasks[PackId, PackIndexVersion] = SharedTasks()  # event loop only
 
     def in_memory(self, pack_id: PackId) -> PackIndexVersion | None:
         """The index, if that needs no waiting."""
@@ -63,13 +63,7 @@ class PackIndexes:
         found = self._loaded.get(pack_id)
         if found is not None:
             return found
-        load = self._loads.get(pack_id)
-        if load is None:
-            load = self._loads[pack_id] = asyncio.create_task(
-                self._load(pack_id, from_origin=from_origin)
-            )
-            load.add_done_callback(lambda task: self._ended(pack_id, task))
-        return await asyncio.shield(load)
+        return await self._loads.run(pack_id, lambda: self._load(pack_id, from_origin=from_origin))
 
     async def known(self, pack_id: PackId) -> PackIndexVersion | None:
         """The index, if this node has it."""
@@ -84,11 +78,6 @@ class PackIndexes:
         return await self._pools.fetching(0, from_origin=from_origin).bounded(
             what, self._deadline_s, lambda: self._kept(source.index(pack_id))
         )
-
-    def _ended(self, pack_id: PackId, task: asyncio.Task[PackIndexVersion]) -> None:
-        self._loads.pop(pack_id, None)
-        if not task.cancelled():
-            task.exception()  # seen, also where nobody waits any more
 
     def reload(self, pack_id: PackId) -> PackIndexVersion:
         """The index as it is in the store now. Blocking. Errors as of ``get``."""

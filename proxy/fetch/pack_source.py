@@ -76,10 +76,10 @@ class StorePacks:
     """The store. What is known to be spoilt there is not read, and fails at once: here, so that
     peers, who may have it whole, are asked before."""
 
-    def __init__(self, objects: ObjectStore, meter: Counts, spoilt: DamagedChunks) -> None:
+    def __init__(self, objects: ObjectStore, meter: Counts, damaged_chunks: DamagedChunks) -> None:
         self._objects = objects
         self._meter = meter
-        self._spoilt = spoilt
+        self._damaged_chunks = damaged_chunks
 
     @property
     def url(self) -> str:
@@ -91,11 +91,11 @@ class StorePacks:
     def index(self, pack_id: PackId) -> PackIndexVersion:
         """What is wrong is read once more, and then not for a while."""
         key = ("index", pack_id)
-        self._spoilt.check(key)
+        self._damaged_chunks.check(key)
         try:
             return self._index_twice(pack_id)
         except Corrupt as error:
-            self._spoilt.note(key, error)
+            self._damaged_chunks.note(key, error)
             raise
 
     def _index_twice(self, pack_id: PackId) -> PackIndexVersion:
@@ -117,7 +117,7 @@ class StorePacks:
     ) -> list[Buffer]:
         """One ranged GET. WrongChunk."""
         index = loaded.index
-        known = self._spoilt.find(index.pack_id, first, first + count)
+        known = self._damaged_chunks.find(index.pack_id, first, first + count)
         if known is not None:
             number = known.first if known.end == known.first + 1 else None
             raise KnownWrongChunk(known.why, number)

@@ -121,19 +121,19 @@ class Connection(web.RequestHandler):
         self._wire = self._body = None
         if self.paused_tick >= 0:
             self.paused_tick = -1
-            self._server.hot.unsent_connections -= 1
+            self._server.fast_path.writing_resumed()
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
         """The client reads more slowly than we write."""
         self.paused_tick = self._server.tick
-        self._server.hot.unsent_connections += 1
+        self._server.fast_path.writing_paused()
         super().pause_writing()
 
     def resume_writing(self) -> None:
         """The client has read what was waiting."""
         if self.paused_tick >= 0:
-            self._server.hot.unsent_connections -= 1
+            self._server.fast_path.writing_resumed()
         self.paused_tick = -1
         super().resume_writing()
 
@@ -156,7 +156,7 @@ class Connection(web.RequestHandler):
                 and self.idle
                 and transport is not None
                 and not transport.get_write_buffer_size()
-                and self._server.hot.answer(
+                and self._server.fast_path.answer(
                     plain_get, self._endpoint.endpoint.blocks, transport, self._fd
                 )
             ):
@@ -281,7 +281,7 @@ class _EndpointServer(web.Server):
         self.server = server
         self.endpoint = endpoint
         self.admission: Admission[Connection] = Admission(connections_max)
-        self.figures = server.metrics.door(endpoint.kind)
+        self.figures = server.metrics.endpoint(endpoint.kind)
         self.figures.connected.append(self.admission)
         self.streams = 0
         super().__init__(lambda request: server.handle(self, request))
@@ -318,8 +318,9 @@ class ProxyServer:
         watchdog's sign of life)."""
         self.limits = limits or ClientLimits()
         self.metrics = Metrics(version, node.status, store_calls)
-        self.hot = FastPath(node.files, closing=lambda: self._closing_lines, enabled=hot_path)
-        self.metrics.hot_answers = lambda: self.hot.answered
+        self.fast_path = FastPath(
+            node.files, self.metrics, closing=lambda: self._closing_lines, enabled=hot_path
+        )
         self.tick = 0  # counts the sweeps
         self.stopping = False
         self._date = formatdate(usegmt=True)
@@ -384,7 +385,9 @@ class ProxyServer:
     def use(self) -> Use:
         """What was asked so far, and whether something is under way."""
         cache_control = self._node.cache_control
-        busy = self.metrics.streams > 0 or (cache_control is not None and cache_control.is_busy)
+        busy = self.metrics.total("streams") > 0 or (
+            cache_control is not None and cache_control.is_busy
+        )
         return Use(self.metrics.requests(), busy)
 
     @property
@@ -420,11 +423,11 @@ class ProxyServer:
     def _figures(self) -> dict[str, object]:
         return {
             "store": self._store,
-            "connections": self.metrics.connections,
-            "streams": self.metrics.streams,
+            "connections": self.metrics.total("connections"),
+            "streams": self.metrics.total("streams"),
             "requests": self.metrics.requests(),
             "sent_bytes": self.metrics.sent_bytes(),
-            "hot_answers": self.hot.answered,
+            "hot_answers": self.metrics.fast_answers,
         }
 
     async def handle(self, served: _EndpointServer, request: web.BaseRequest) -> web.StreamResponse:
@@ -440,7 +443,7 @@ class ProxyServer:
         try:
             label, answer = await self._answer(served, connection, request)
             if answer.target and plain_get and is_plain(request, answer, plain_get):
-                self.hot.learn(plain_get, answer.target)
+                self.fast_path.learn(plain_get, answer.target)
                 blocks.add(plain_get.headers, answer.target.repo, generation)
             response = await self._send(request, answer)
         finally:

@@ -36,7 +36,7 @@ class Sockets(NamedTuple):
 
 
 def sockets_of(count: int) -> Sockets:
-    """So many sockets, shared out. Where they are few, fewer members are probed at once."""
+    """So many sockets, shared out. If they are few, fewer members are probed at once."""
     probes = min(CONCURRENCY, count // 4)
     looks = min(LOOK_MAX, count // 3)
     return Sockets(min(IDLE_MAX, count - looks - probes), looks, probes)
@@ -51,8 +51,8 @@ class ClusterPart(NamedTuple):
 
 @asynccontextmanager
 async def join_cluster(config: Config, sockets_max: int) -> AsyncIterator[ClusterPart | None]:
-    """The part that ``config`` names; None where this node is alone. ``sockets_max``: to other
-    nodes, besides those of fetches. InvalidInput."""
+    """The part that ``config`` names; None if this node is alone. ``sockets_max``: to other
+    nodes, besides those of fetches. Raises: InvalidInput."""
     if not config.in_cluster:
         yield None
         return
@@ -117,7 +117,7 @@ async def _opened(config: Config, disk: Pool, sockets: Sockets) -> AsyncIterator
 
 
 def tls_files(config: Config) -> TlsFiles | None:
-    """The files of mutual TLS, where the settings name them: all, or none."""
+    """The files of mutual TLS, if the settings name them: all, or none."""
     cert, key, ca = (
         config.peer_tls_cert_file,
         config.peer_tls_key_file,

@@ -38,7 +38,7 @@ class Peering:
         return PeerJobClient(self.context, pool)
 
     async def look(self) -> None:
-        """Probes the others that were not heard of lately; takes about a second at most."""
+        """Probes the others without news lately; takes about a second at most."""
         await self._prober.look()
 
     def status(self) -> dict[str, object]:

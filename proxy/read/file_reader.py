@@ -231,7 +231,7 @@ class FileReader:
                 data = await self._fetch(stream, step, piece_end)
                 stream.tries += 1
                 continue
-            self._begin_wanted_ahead(stream)
+            self._start_wanted_readahead(stream)
             if found is None:
                 continue
             file, offset, known_bytes = found
@@ -244,10 +244,10 @@ class FileReader:
             self._completion.note(known)
         return data
 
-    def _begin_wanted_ahead(self, stream: FileStream) -> None:
+    def _start_wanted_readahead(self, stream: FileStream) -> None:
         wanted, unit_bytes = stream.ahead
         if wanted is not None:
-            self._begin_ahead(stream.known, wanted, unit_bytes)
+            self._start_readahead(stream.known, wanted, unit_bytes)
             stream.ahead = (None, unit_bytes)
 
     # --- finding
@@ -322,7 +322,7 @@ class FileReader:
             unit = self._wanted(known, position, step, stream.ahead[1])
             end = bisect_right(loaded.index.raw_offsets, piece_end - 1 - position.shift)
             flight = self._fetcher.demand(loaded, unit, chunk, min(end, position.segment_end))
-        self._begin_wanted_ahead(stream)
+        self._start_wanted_readahead(stream)
         flight = await self._fetcher.arrived(loaded, flight, chunk)
         filled = await flight.landed()
         if flight.origin is not None:
@@ -347,7 +347,7 @@ class FileReader:
         return self._unit(known, position, known.regions.miss(*step))
 
     def _unit(self, known: DatasetFile, position: ChunkPosition, wanted: Range) -> Unit:
-        """The chunks of a range around the spot, as far as they lie in its segment."""
+        """The chunks of a range around the position, as far as they lie in its segment."""
         raw_offsets, shift = position.loaded.index.raw_offsets, position.shift
         first = bisect_right(raw_offsets, max(wanted.first - shift, 0)) - 1
         first = min(max(first, position.segment_first), position.chunk)
@@ -357,32 +357,32 @@ class FileReader:
         return Unit(pack, first, end - first, known.flat, shift + raw_offsets[first])
 
     def _small_unit(self, known: DatasetFile, position: ChunkPosition, step: Range) -> Unit:
-        """Chunks around a small file's, whosever they are."""
+        """Chunks around a small file's, of any file."""
         index = position.loaded.index
         window, whole = self._small.miss(index.pack_id, self._clock_s())
         own = self._unit(known, position, step)
         if whole:
-            self._begin_pack(position.loaded, own.first)
+            self._start_rest_of_pack(position.loaded, own.first)
         low = index.raw_offsets[own.first] - window // 4
         first = bisect_right(index.raw_offsets, max(low, 0)) - 1
         end = bisect_right(index.raw_offsets, max(low, 0) + window) - 1
         first, end = min(first, own.first), max(min(end, len(index)), own.first + own.count)
         return Unit(index.pack_id, first, end - first)
 
-    def _begin_ahead(self, known: DatasetFile, wanted: Range, unit_bytes: int) -> None:
+    def _start_readahead(self, known: DatasetFile, wanted: Range, unit_bytes: int) -> None:
         if len(self._tasks) >= AHEAD_TASKS_MAX or self._clock_s() < self._uncached_until_s:
             self._refuse(known, wanted.first)
             return
-        task = asyncio.create_task(self._bring_ahead(known, wanted, unit_bytes))
+        task = asyncio.create_task(self._fetch_ahead(known, wanted, unit_bytes))
         self._tasks.add(task)
-        task.add_done_callback(self._ahead_ended)
+        task.add_done_callback(self._readahead_ended)
 
-    def _ahead_ended(self, task: asyncio.Task[None]) -> None:
+    def _readahead_ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.info("reading ahead stopped: %s", error)
 
-    async def _bring_ahead(self, known: DatasetFile, wanted: Range, unit_bytes: int) -> None:
+    async def _fetch_ahead(self, known: DatasetFile, wanted: Range, unit_bytes: int) -> None:
         at = wanted.first
         while at < wanted.end:
             position = await position_of(self._indexes, known, at)
@@ -399,7 +399,7 @@ class FileReader:
     def _ahead_unit(
         self, known: DatasetFile, position: ChunkPosition, wanted: Range, unit_bytes: int
     ) -> Unit:
-        """What of a range lies in the spot's segment, and the rest of that where it is little."""
+        """What of a range lies in the position's segment, and the rest of that if it is small."""
         unit = self._unit(known, position, wanted)
         raw_offsets = position.loaded.index.raw_offsets
         rest = raw_offsets[position.segment_end] - raw_offsets[unit.first + unit.count]
@@ -411,8 +411,8 @@ class FileReader:
         if known.ahead is not None:
             known.ahead.refused(at)
 
-    def _begin_pack(self, loaded: PackIndexVersion, first: int) -> None:
-        """Begins with the rest of a pack, and what stands before the chunk ``first`` after it."""
+    def _start_rest_of_pack(self, loaded: PackIndexVersion, first: int) -> None:
+        """Starts to fetch the rest of a pack; what stands before the chunk ``first`` comes last."""
         whole = Unit(loaded.index.pack_id, 0, len(loaded.index))
         units = cut_units(whole, loaded, UNIT_SIZE_BYTES_MAX)
         for unit in sorted(units, key=lambda unit: unit.first + unit.count <= first):

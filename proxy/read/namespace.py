@@ -6,7 +6,6 @@ What the node knows needs no store, also after a restart. Inode numbers are deri
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Sequence
 
@@ -27,6 +26,7 @@ from lodefs.proxy.read.directory_loader import DirectoryLoader
 from lodefs.proxy.read.directory_rows import DirectoryRows, name_of
 from lodefs.proxy.read.tree_source import Outcome, Trees
 from lodefs.proxy.runtime.counters import Counts
+from lodefs.proxy.runtime.shared_tasks import SharedTasks
 from lodefs.proxy.runtime.thread_pools import Pools
 
 RESOLVED_FOR_S = 1.0  # how old the answer for a branch may be
@@ -57,7 +57,7 @@ class Namespace:
         self._clock_s = clock_s
         self._resolved: Lru[tuple[str, str], tuple[float, Snapshot]] = Lru(RESOLVED_MAX)
         self._snapshots: Lru[tuple[str, str], Snapshot] = Lru(SNAPSHOTS_MAX)
-        self._resolving: dict[tuple[str, str], asyncio.Task[Snapshot]] = {}
+        self._resolving: SharedTasks[tuple[str, str], Snapshot] = SharedTasks()
 
     # --- snapshots
 
@@ -71,16 +71,7 @@ class Namespace:
         found = self._resolved.get(key)
         if found is not None and self._clock_s() - found[0] < RESOLVED_FOR_S:
             return found[1]
-        task = self._resolving.get(key)
-        if task is None:
-            task = self._resolving[key] = asyncio.create_task(self._resolve(repo, rev))
-            task.add_done_callback(lambda task: self._resolved_once(key, task))
-        return await asyncio.shield(task)
-
-    def _resolved_once(self, key: tuple[str, str], task: asyncio.Task[Snapshot]) -> None:
-        del self._resolving[key]
-        if not task.cancelled():
-            task.exception()  # seen, also if nobody waits any more
+        return await self._resolving.run(key, lambda: self._resolve(repo, rev))
 
     async def _resolve(self, repo: str, rev: str) -> Snapshot:
         what = f"revision {rev} of {repo}"

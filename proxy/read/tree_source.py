@@ -35,20 +35,20 @@ class StoreTrees:
     for a while."""
 
     def __init__(
-        self, objects: ObjectStore, reader: PackReader, pools: Pools, spoilt: DamagedChunks
+        self, objects: ObjectStore, reader: PackReader, pools: Pools, damaged_chunks: DamagedChunks
     ) -> None:
         self._objects = objects
         self._reader = reader
         self._pools = pools
-        self._spoilt = spoilt
+        self._damaged_chunks = damaged_chunks
 
     def _read(self, entry: Entry) -> list[Entry]:
         key = (entry.digest, entry.segments)
-        self._spoilt.check(key)
+        self._damaged_chunks.check(key)
         try:
             return self._read_anew(entry)
         except Corrupt as error:
-            self._spoilt.note(key, error)
+            self._damaged_chunks.note(key, error)
             raise
 
     def _read_anew(self, entry: Entry) -> list[Entry]:

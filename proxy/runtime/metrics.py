@@ -34,7 +34,7 @@ ENDPOINT_KINDS = ("unix", "tcp", "peers")
 
 
 class NodeMetric(NamedTuple):
-    """A figure of Node.status() that is exported, where the node gives it."""
+    """A figure of Node.status() that is exported, if the node gives it."""
 
     key: str
     kind: str  # "counter" or "gauge"
@@ -153,7 +153,7 @@ class RequestCounter:
 
 @dataclass(slots=True)
 class EndpointCounts:
-    """What the doors of one kind have, and had so far. ``connected``: their open connections."""
+    """Counts of the endpoints of one kind. ``connected``: their open connections."""
 
     connected: list[Sized] = field(default_factory=list)
     connections_refused: int = 0
@@ -180,9 +180,9 @@ class Metrics(Collector):
         self._store_calls = store_calls or StoreCalls()
         self._node_status = node_status
         self._counters: dict[tuple[str, str], RequestCounter] = {}
-        self._doors = {kind: EndpointCounts() for kind in ENDPOINT_KINDS}
+        self._endpoints = {kind: EndpointCounts() for kind in ENDPOINT_KINDS}
         self.broken_bodies = 0
-        self.hot_answers: Callable[[], int] = int
+        self.fast_answers = 0  # by the fast path
         self._registry = CollectorRegistry()
         self._registry.register(self)
         ProcessCollector(registry=self._registry)
@@ -195,29 +195,13 @@ class Metrics(Collector):
             found = self._counters[key] = RequestCounter()
         return found
 
-    def door(self, kind: str) -> EndpointCounts:
+    def endpoint(self, kind: str) -> EndpointCounts:
         """The figures of the doors of a kind, one of DOOR_KINDS."""
-        return self._doors[kind]
+        return self._endpoints[kind]
 
-    @property
-    def connections(self) -> int:
-        """Open ones, of all doors."""
-        return sum(door.connections for door in self._doors.values())
-
-    @property
-    def connections_refused(self) -> int:
-        """Of all doors."""
-        return sum(door.connections_refused for door in self._doors.values())
-
-    @property
-    def connections_cut(self) -> int:
-        """Of all doors."""
-        return sum(door.connections_cut for door in self._doors.values())
-
-    @property
-    def streams(self) -> int:
-        """Requests being answered, of all doors."""
-        return sum(door.streams for door in self._doors.values())
+    def total(self, name: str) -> int:
+        """One of EndpointCounts' figures, summed over all endpoints."""
+        return sum(getattr(counts, name) for counts in self._endpoints.values())
 
     def text(self) -> tuple[bytes, str]:
         """What /metrics answers: the body and its content type."""
@@ -242,17 +226,17 @@ class Metrics(Collector):
         build.add_metric([self._version], 1)
         yield build
         yield from self._request_families()
-        yield from self._door_families()
+        yield from self._endpoint_families()
         for name, text, value in (
-            ("lodefs_http_hot_answers", "Requests answered by the hot path", self.hot_answers()),
+            ("lodefs_http_hot_answers", "Requests answered by the hot path", self.fast_answers),
             ("lodefs_http_broken_bodies", "Answers broken off by an error", self.broken_bodies),
         ):
             yield CounterMetricFamily(name, text, value=value)
         yield from self._store_calls.families()
         yield from _node_families(self._node_status())
 
-    def _door_families(self) -> Iterator[Metric]:
-        """One family for each of a door's figures, labelled with the kind of door."""
+    def _endpoint_families(self) -> Iterator[Metric]:
+        """One family for each figure of an endpoint, labelled with the endpoint's kind."""
         for name, text, family in (
             ("connections", "Open connections", GaugeMetricFamily),
             ("connections_refused", "Beyond the limit", CounterMetricFamily),
@@ -261,7 +245,7 @@ class Metrics(Collector):
             ("streams_refused", "Requests beyond the limit", CounterMetricFamily),
         ):
             made = family(f"lodefs_http_{name}", text, labels=["door"])
-            for kind, figures in sorted(self._doors.items()):
+            for kind, figures in sorted(self._endpoints.items()):
                 made.add_metric([kind], getattr(figures, name))
             yield made
 

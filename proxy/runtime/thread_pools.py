@@ -65,7 +65,7 @@ class Pool:
         return len(self._waiting) + len(self._waiting_remote)
 
     async def run(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """The call's result or exception. Unavailable where the queue is full: clients of this
+        """The call's result or exception. Raises: Unavailable if the queue is full: clients of this
         machine and others have one each, so that neither has the other's calls refused.
 
         Cancelling the awaiting task does not stop a call that runs; one that waits is dropped.
@@ -73,7 +73,8 @@ class Pool:
         return await asyncio.wrap_future(self._submit(partial(call, *args, **kwargs)))
 
     async def bounded(self, what: str, deadline_s: float, call: Callable[[], T]) -> T:
-        """As ``run``, but no longer than ``deadline_s``, waiting included. DeadlineExceeded.
+        """As ``run``, but no longer than ``deadline_s``, waiting included. Raises:
+        DeadlineExceeded.
 
         The thread is not stopped: the call's own time limits end it.
         """
@@ -163,7 +164,7 @@ class Pool:
         error, result = None, None
         try:
             result = _called(call)
-        except BaseException as failure:  # noqa: BLE001 - whoever waits gets it, whatever it is
+        except BaseException as failure:  # noqa: BLE001 - the waiter gets it, whatever it is
             error = failure
         with self._changed:
             self._running -= 1
@@ -236,6 +237,6 @@ def calls_left() -> bool:
 
 
 async def paused(wait_s: float) -> None:
-    """Returns after so many seconds; at once where there are none."""
+    """Returns after so many seconds; at once if there are none."""
     if wait_s > 0:
         await asyncio.sleep(wait_s)

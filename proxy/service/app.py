@@ -44,7 +44,7 @@ from lodefs.proxy.service.store_node import NodeSettings, StoreNode
 
 
 class OpenedNode(NamedTuple):
-    """A node, and what answers other nodes where it is not alone. ``is_lost``: whether it can go
+    """A node, and what answers other nodes if it is not alone. ``is_lost``: whether it can go
     on only as a new one."""
 
     node: Node
@@ -77,8 +77,9 @@ async def open_store_node(config: Config, calls: StoreCalls) -> AsyncIterator[Op
     objects = open_objects(config.store, options)
     try:
         store = await asyncio.to_thread(open_store, objects)
-        async with join_cluster(config, shares_of(config).peer_sockets) as part:
-            node = _open_node(store, config, part.peering if part else None)
+        shares = shares_of(config)
+        async with join_cluster(config, shares.peer_sockets) as part:
+            node = _open_node(store, config, shares, part.peering if part else None)
             try:
                 tls = part.tls if part else None
                 yield OpenedNode(node, node.peer_server, tls, node.is_cache_lost)
@@ -88,15 +89,16 @@ async def open_store_node(config: Config, calls: StoreCalls) -> AsyncIterator[Op
         objects.close()
 
 
-def _open_node(store: Store, config: Config, peering: Peering | None) -> StoreNode:
+def _open_node(
+    store: Store, config: Config, shares: fd_limit.DescriptorShares, peering: Peering | None
+) -> StoreNode:
     """A node whose cache has its limit: only an open cache knows what it uses already."""
     counts = Counts()
-    files = shares_of(config)
     settings = CacheSettings(
         config.cache_dir,
         cache_size_bytes(config),
-        open_files_max=files.cache_files,
-        index_files_max=files.index_files,
+        open_files_max=shares.cache_files,
+        index_files_max=shares.index_files,
     )
     cache = Cache(settings, counts)
     try:
@@ -122,7 +124,7 @@ async def serve(
 ) -> None:
     """Serve until ``stop`` is set, then let running answers end and close the cache.
 
-    Where the cache's directory is removed meanwhile, all of this happens, and again from the
+    If the cache's directory is removed meanwhile, all of this happens, and again from the
     beginning, but for the sockets: they stay. Raises what opening the store, the cache, the tokens
     file or a socket raises.
     """
@@ -144,7 +146,7 @@ async def serve(
                     and opened.peer_server is not None
                     and config.peer_listen is not None
                 ):
-                    peers = more.enter_context(peer_endpoint(config, listeners))
+                    peers = more.enter_context(open_peer_endpoint(config, listeners))
                     endpoints.append(peers)
                 if peers is not None:
                     peers.peer_server, peers.tls = opened.peer_server, opened.peer_tls
@@ -184,10 +186,10 @@ class _Serving:
         """Serve until ``stop`` is set or the node is lost; then end all answers."""
         server, systemd, store = self._server, self._systemd, self._config.store
         await server.start(endpoints)
-        told = asyncio.create_task(stop.wait())
-        told.add_done_callback(lambda _: self._ended.set())
+        stopping = asyncio.create_task(stop.wait())
+        stopping.add_done_callback(lambda _: self._ended.set())
         try:
-            where = ", ".join(str(door) for door in endpoints)
+            where = ", ".join(str(endpoint) for endpoint in endpoints)
             startup_s = round(time.monotonic() - begun_s, 3)
             extra = {"pid": os.getpid(), "startup_s": startup_s}
             _log.info("ready: %s on %s", store, where, extra=extra)
@@ -195,8 +197,8 @@ class _Serving:
             systemd.set_status(f"Serving {store} on {where}")
             await self._ended.wait()
         finally:
-            is_end = told.done()
-            told.cancel()
+            is_end = stopping.done()
+            stopping.cancel()
             if is_end:
                 systemd.send(STOPPING)
             systemd.set_status("Waiting for answers that run")
@@ -253,8 +255,8 @@ def open_listeners(
 
 
 @contextmanager
-def peer_endpoint(config: Config, listeners: Listeners) -> Iterator[Endpoint]:
-    """The door of other nodes, listening. What answers them is given to it later."""
+def open_peer_endpoint(config: Config, listeners: Listeners) -> Iterator[Endpoint]:
+    """The endpoint of other nodes, listening. What answers them is given to it later."""
     assert config.peer_listen is not None
     listener = listeners.tcp(PEERS, config.peer_listen)
     try:
@@ -265,7 +267,7 @@ def peer_endpoint(config: Config, listeners: Listeners) -> Iterator[Endpoint]:
 
 @contextmanager
 def open_endpoints(config: Config, listeners: Listeners) -> Iterator[list[Endpoint]]:
-    """All doors, listening; at the end they are closed and the Unix socket's file is removed.
+    """All endpoints, listening; at the end they are closed and the Unix socket's file is removed.
 
     Sockets that units of systemd hand over are taken instead of those that the settings name.
     """
@@ -297,5 +299,5 @@ def open_endpoints(config: Config, listeners: Listeners) -> Iterator[list[Endpoi
     finally:
         if own_path is not None and inode:
             sockets.remove_unix(own_path, inode)
-        for door in endpoints:
-            door.listener.close()
+        for endpoint in endpoints:
+            endpoint.listener.close()

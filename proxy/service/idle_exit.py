@@ -1,4 +1,4 @@
-"""The end of a proxy that nobody uses, where its settings ask for one.
+"""Ends a proxy that nobody uses, if its settings ask for that.
 
 IdleTimer decides, from figures and a clock that are given; IdleExit asks it once a second, and
 looks whether a mount has a lease. A proxy whose socket's file is gone ends soon: nobody can come
@@ -49,7 +49,7 @@ class IdleExit:
     def __init__(
         self, config: Config, end: Callable[[], None], clock_s: Callable[[], float] = time.monotonic
     ) -> None:
-        """After the socket listens. OSError where its directory cannot be written to."""
+        """After the socket listens. Raises: OSError if its directory cannot be written to."""
         self.alone_fd: int | None = None  # the lock that keeps mounts away
         self._end = end
         self._clock_s = clock_s
@@ -97,7 +97,7 @@ class IdleExit:
 
 
 def _file_at(path: Path) -> tuple[int, int] | None:
-    """Which file has this name; None where there is none, or that cannot be seen."""
+    """Which file has this name; None if there is none, or that cannot be seen."""
     try:
         found = path.lstat()
     except OSError:

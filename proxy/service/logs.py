@@ -19,7 +19,7 @@ from lodefs.chunkstore.system.journald import Journal, JournalHandler
 
 def configure_logs(level: str, form: str, *, identifier: str = "lodefs-proxy") -> None:
     """Set up logging for this process: ``level`` is "debug", "info", ...; ``form`` is "journald",
-    "json" (one object a line), "console", or "auto": journald where stderr goes there, else json.
+    "json" (one object a line), "console", or "auto": journald if stderr goes there, else json.
 
     ``identifier`` names the lines in the journal. Unavailable: there is no journal.
     """

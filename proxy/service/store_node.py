@@ -64,7 +64,7 @@ class StoreNode:
     """proxy.node.Node over a store. Made inside a running event loop; owns the cache directory
     (but not the store) until ``close``.
 
-    Denied, NoSpace, InUse, UnknownFormat, Corrupt where the cache cannot be opened.
+    Raises: Denied, NoSpace, InUse, UnknownFormat, Corrupt if the cache cannot be opened.
     """
 
     def __init__(
@@ -82,20 +82,20 @@ class StoreNode:
         self._settings = settings
         self._loop = asyncio.get_running_loop()
         self._cache = cache or Cache(settings.cache, self.counts)
-        self._evictor = Eviction(self._cache)
+        self._eviction = Eviction(self._cache)
         self._cache.on_idle = self._on_idle
         self._pools = Pools(fetch=settings.fetch_threads)
         deadline_s = settings.fetch_deadline_s
         kv, pools = self._cache.kv, self._pools
-        spoilt = DamagedChunks(clock_s=clock_s)
-        origin = StorePacks(store.objects, self.counts, spoilt)
+        damaged_chunks = DamagedChunks(clock_s=clock_s)
+        origin = StorePacks(store.objects, self.counts, damaged_chunks)
         packs = peering.packs(origin, self.counts) if peering is not None else origin
         indexes = PackIndexes(packs, origin, kv, pools, deadline_s=deadline_s)
-        filler = CacheFill(self._cache, indexes, packs, origin, spoilt)
+        filler = CacheFill(self._cache, indexes, packs, origin, damaged_chunks)
         self._fetcher = Fetcher(filler, pools, self.counts, PackExtents(), deadline_s=deadline_s)
-        reads = CacheReader(self._cache, self._evictor, pools)
+        reads = CacheReader(self._cache, self._eviction, pools)
         self.packs = Packs(reads, self._fetcher, indexes)
-        trees: Trees = StoreTrees(store.objects, store.packs, pools, spoilt)
+        trees: Trees = StoreTrees(store.objects, store.packs, pools, damaged_chunks)
         if peering is not None:
             trees = CachedTrees(self.packs, pools)
         self.names = Namespace(
@@ -112,17 +112,17 @@ class StoreNode:
             peering.server(self.packs, self._warmer, self.counts) if peering is not None else None
         )
         dropper = DatasetEviction(
-            self._cache, self._evictor, self.names, indexes, self._pins, pools
+            self._cache, self._eviction, self.names, indexes, self._pins, pools
         )
         self._cache_control = NodeCacheControl(
             self._cache, self._pins, pools, self._warmer, dropper
         )
         self._closing = False
         load = DiskLoad(self._cache.settings.path, self._work)
-        scrub = Scrub(self._cache, self._evictor, settings.scrub, load)
+        scrub = Scrub(self._cache, self._eviction, settings.scrub, load)
         every_s = settings.keep_every_s
         self._maintenance = Maintenance(
-            self._cache, self._evictor, self._pins, scrub, pools, every_s=every_s
+            self._cache, self._eviction, self._pins, scrub, pools, every_s=every_s
         )
         self._keeper = asyncio.create_task(self._maintenance.run())
 
@@ -196,7 +196,7 @@ class StoreNode:
         self._cache.end_stores()
         if not self._cache.directory.is_there():
             log.warning("the cache directory %s was removed", self._cache.settings.path)
-        elif problem := durability.close(self._cache, self._evictor):
+        elif problem := durability.close(self._cache, self._eviction):
             log.warning("the cache is not on disk fully, it will be checked: %s", problem)
         try:
             self._cache.close()

@@ -1,9 +1,8 @@
 """Warming on all nodes: one node passes a job on to the others and adds up how far they are.
 
-Each of the others is attended in the background, whether or not somebody asks: it is given the job,
-again if it was busy or forgot it (it was started anew), and asked how far it is. The job's id is
-chosen here, so that a start whose answer was lost makes no second job. One that stays silent is
-given up, or skipped if that was asked for.
+A background task for each of the others gives it the job, again if it was busy or restarted, and
+polls its progress. The job's id is chosen here, so that a start whose answer was lost makes no
+second job. A node that stays silent is given up, or skipped if that was asked for.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ ASK_TIMEOUT_S = 10.0
 ASKED_MAX = 8  # at a time
 RETRY_S_MIN, RETRY_S_MAX = 0.5, 8.0  # after a failure; doubles
 SILENT_S_MAX = 30.0
-SKIP_S_MAX = 5.0  # likewise, where nodes may be skipped and it was never heard of
+SKIP_S_MAX = 5.0  # likewise, if nodes may be skipped and it never answered
 BUSY_S_MAX = 3600.0  # it answers that it has too much to do
 STARTS_MAX = 5  # of one node's share, answered and then forgotten
 
@@ -59,19 +58,19 @@ class _NodeJob:
 
     address: str
     job_id: str
-    heard_s: float  # of anything but refusals; the beginning, before that
-    answered_s: float | None = None  # likewise, refusals included; None: it never answered
+    success_s: float  # of the last answer but a refusal; the beginning, before that
+    answered_s: float | None = None  # of the last answer, refusals included; None: there was none
     asked: bool = False  # a start was sent: it may have the job
     begun: bool = False  # it has the job, as far as is known
     starts: int = 0  # that it answered
     status: WarmStatus | None = None
-    error: LodefsError | None = None  # why it is not heard of
+    error: LodefsError | None = None  # why the last call failed
     retry_s: float = RETRY_S_MIN
     end: State | None = None  # how it ended for this node, whatever the other one thinks
 
     @property
     def why(self) -> str:
-        """The error in words; whoever tells it names the node."""
+        """The error in words, without the node's address."""
         return str(self.error or "").removeprefix(f"peer {self.address}: ")
 
     @property
@@ -84,19 +83,19 @@ class _NodeJob:
             return self.end
         return "listing" if self.status is None else self.status.state
 
-    def heard(self, now_s: float) -> None:
-        """It did as it was asked."""
-        self.heard_s = self.answered_s = now_s
+    def record_success(self, now_s: float) -> None:
+        """The node answered without an error."""
+        self.success_s = self.answered_s = now_s
         self.error = None
 
     def is_given_up(self, error: Unavailable, now_s: float, *, skip_missing: bool) -> bool:
-        """Whether it is waited for no longer after this error: it was silent, or only refused, for
-        too long."""
+        """Whether to stop waiting for the node after this error: it was silent, or only refused,
+        for too long."""
         if error.retry_after_s is not None:
             self.answered_s = now_s
-            return now_s - self.heard_s > BUSY_S_MAX
+            return now_s - self.success_s > BUSY_S_MAX
         if self.answered_s is None:
-            return now_s - self.heard_s > (SKIP_S_MAX if skip_missing else SILENT_S_MAX)
+            return now_s - self.success_s > (SKIP_S_MAX if skip_missing else SILENT_S_MAX)
         return now_s - self.answered_s > SILENT_S_MAX
 
 
@@ -106,7 +105,7 @@ class _ClusterJob:
 
     request: WarmRequest
     skip_missing: bool
-    shares: list[_NodeJob] = field(default_factory=list)
+    node_jobs: list[_NodeJob] = field(default_factory=list)
 
 
 class ClusterWarmer:
@@ -124,9 +123,9 @@ class ClusterWarmer:
         self._peers = peers
         self._clock_s = clock_s
         self._sleep = sleep
-        self._spreads: dict[str, _ClusterJob] = {}
+        self._cluster_jobs: dict[str, _ClusterJob] = {}
         self._slots = asyncio.Semaphore(ASKED_MAX)
-        self._attending: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
 
     @property
     def running(self) -> int:
@@ -134,8 +133,8 @@ class ClusterWarmer:
         return self._warmer.running
 
     async def start(self, request: WarmRequest, job_id: str | None = None) -> WarmStatus:
-        """Begins a job, or finds the one with this id. Errors as of Warmer; InvalidInput if there
-        are no other nodes to ask."""
+        """Begins a job, or finds the one with this id. Raises: as Warmer does; InvalidInput if
+        there are no other nodes to ask."""
         if request.all_nodes and self._peers is None:
             raise InvalidInput(
                 "this proxy is not in a cluster: leave out --all-nodes (all_nodes) to warm its own "
@@ -143,106 +142,117 @@ class ClusterWarmer:
             )
         job = await self._warmer.start(request, job_id)
         known = {one.id for one in self._warmer.jobs}
-        self._spreads = {one: spread for one, spread in self._spreads.items() if one in known}
-        if request.all_nodes and self._peers is not None and job.id not in self._spreads:
+        self._cluster_jobs = {
+            one: cluster_job for one, cluster_job in self._cluster_jobs.items() if one in known
+        }
+        if request.all_nodes and self._peers is not None and job.id not in self._cluster_jobs:
             passed_on = msgspec.structs.replace(
                 request, rev=job.snapshot.commit, all_nodes=False, skip_missing=False
             )
             now_s = self._clock_s()
-            shares = [
+            node_jobs = [
                 _NodeJob(address, secrets.token_hex(8), now_s) for address in self._peers.members()
             ]
-            spread = self._spreads[job.id] = _ClusterJob(passed_on, request.skip_missing, shares)
-            for share in shares:
-                task = asyncio.create_task(self._attend(self._peers, spread, share))
-                self._attending.add(task)
-                task.add_done_callback(self._attending.discard)
+            cluster_job = self._cluster_jobs[job.id] = _ClusterJob(
+                passed_on, request.skip_missing, node_jobs
+            )
+            for node_job in node_jobs:
+                task = asyncio.create_task(self._follow(self._peers, cluster_job, node_job))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
         return await self.status(job.id)
 
     async def status(self, job_id: str) -> WarmStatus:
-        """How far a job is; on the other nodes, as they said last. NotFound."""
+        """How far a job is; on the other nodes, as they said last. Raises: NotFound."""
         own = self._warmer.job(job_id).status()
-        spread = self._spreads.get(job_id)
-        return own if spread is None else together(own, spread.shares)
+        cluster_job = self._cluster_jobs.get(job_id)
+        return own if cluster_job is None else merged_status(own, cluster_job.node_jobs)
 
     def jobs(self) -> list[WarmStatus]:
         """All jobs, the newest first; other nodes as they said last."""
         found = []
         for job in self._warmer.jobs:
-            spread = self._spreads.get(job.id)
+            cluster_job = self._cluster_jobs.get(job.id)
             own = job.status()
-            found.append(own if spread is None else together(own, spread.shares))
+            found.append(own if cluster_job is None else merged_status(own, cluster_job.node_jobs))
         return found
 
     async def cancel(self, job_id: str) -> WarmStatus:
-        """Ends a job on all nodes that answer. NotFound."""
+        """Ends a job on all nodes that answer. Raises: NotFound."""
         await self._warmer.cancel(job_id)
-        spread = self._spreads.get(job_id)
-        if spread is not None and self._peers is not None:
-            running = [share for share in spread.shares if share.state in RUNNING]
+        cluster_job = self._cluster_jobs.get(job_id)
+        if cluster_job is not None and self._peers is not None:
+            running = [node_job for node_job in cluster_job.node_jobs if node_job.state in RUNNING]
             calls = [
-                _within_time(self._peers.cancel(share.address, share.job_id)) for share in running
+                _within_time(self._peers.cancel(node_job.address, node_job.job_id))
+                for node_job in running
             ]
-            for share in running:
-                share.end = "cancelled"  # nobody asks about it, or begins it, from now on
+            for node_job in running:
+                node_job.end = "cancelled"  # nobody asks about it, or begins it, from now on
             await asyncio.gather(*calls, return_exceptions=True)
         return await self.status(job_id)
 
     async def close(self) -> None:
         """Ends the jobs of this node."""
-        attending = list(self._attending)
+        attending = list(self._tasks)
         for task in attending:
             task.cancel()
         await asyncio.gather(*attending, return_exceptions=True)
         await self._warmer.close()
 
-    async def _attend(self, peers: PeerJobClient, spread: _ClusterJob, share: _NodeJob) -> None:
-        """Sees one other node through its share."""
-        ask_every_s = max(ASK_EVERY_S, len(spread.shares) / ASKS_PER_S_MAX)
-        while share.state in RUNNING:
+    async def _follow(
+        self, peers: PeerJobClient, cluster_job: _ClusterJob, node_job: _NodeJob
+    ) -> None:
+        """Starts and polls the job of one other node until it ends."""
+        ask_every_s = max(ASK_EVERY_S, len(cluster_job.node_jobs) / ASKS_PER_S_MAX)
+        while node_job.state in RUNNING:
             try:
                 async with self._slots:
-                    await self._learn(peers, spread.request, share)
+                    await self._update(peers, cluster_job.request, node_job)
             except Exception as error:
                 if not isinstance(error, LodefsError):
-                    log.exception("asking %s how far it is failed", share.address)
+                    log.exception("asking %s how far it is failed", node_job.address)
                     error = LodefsError("an error inside the proxy; its log says more")
-                self._failed(spread, share, error)
-                pause_s, share.retry_s = share.retry_s, min(2 * share.retry_s, RETRY_S_MAX)
+                self._record_failure(cluster_job, node_job, error)
+                pause_s, node_job.retry_s = node_job.retry_s, min(2 * node_job.retry_s, RETRY_S_MAX)
             else:
-                share.heard(self._clock_s())
-                pause_s, share.retry_s = ask_every_s, RETRY_S_MIN
-            if share.state in RUNNING:
+                node_job.record_success(self._clock_s())
+                pause_s, node_job.retry_s = ask_every_s, RETRY_S_MIN
+            if node_job.state in RUNNING:
                 await self._sleep(pause_s)
-        if share.end == "cancelled" and share.asked:  # it may have begun when it was to end
+        if node_job.end == "cancelled" and node_job.asked:  # it may have begun when it was to end
             with suppress(LodefsError):
-                await _within_time(peers.cancel(share.address, share.job_id))
+                await _within_time(peers.cancel(node_job.address, node_job.job_id))
 
-    async def _learn(self, peers: PeerJobClient, request: WarmRequest, share: _NodeJob) -> None:
-        if not share.begun:
-            share.asked = True
-            share.job_id = await _within_time(peers.start(share.address, request, share.job_id))
-            share.begun = True
-            share.starts += 1
-        share.status = await _within_time(peers.progress(share.address, share.job_id))
+    async def _update(self, peers: PeerJobClient, request: WarmRequest, node_job: _NodeJob) -> None:
+        if not node_job.begun:
+            node_job.asked = True
+            node_job.job_id = await _within_time(
+                peers.start(node_job.address, request, node_job.job_id)
+            )
+            node_job.begun = True
+            node_job.starts += 1
+        node_job.status = await _within_time(peers.progress(node_job.address, node_job.job_id))
 
-    def _failed(self, spread: _ClusterJob, share: _NodeJob, error: LodefsError) -> None:
-        """Whether the node may be asked again."""
-        was_told = str(share.error) == str(error)
-        share.error = error
-        if share.end is not None:  # cancelled meanwhile
+    def _record_failure(
+        self, cluster_job: _ClusterJob, node_job: _NodeJob, error: LodefsError
+    ) -> None:
+        """Records an error, and ends the job of a node that is not to be asked again."""
+        was_logged = str(node_job.error) == str(error)
+        node_job.error = error
+        if node_job.end is not None:  # cancelled meanwhile
             return
         if isinstance(error, Unavailable):
-            if share.is_given_up(error, self._clock_s(), skip_missing=spread.skip_missing):
+            if node_job.is_given_up(error, self._clock_s(), skip_missing=cluster_job.skip_missing):
                 busy = error.retry_after_s is not None
-                share.end = "skipped" if spread.skip_missing and not busy else "failed"
-        elif isinstance(error, NotFound) and share.begun and share.starts < STARTS_MAX:
-            share.begun = False  # it was started anew, and forgot the job
+                node_job.end = "skipped" if cluster_job.skip_missing and not busy else "failed"
+        elif isinstance(error, NotFound) and node_job.begun and node_job.starts < STARTS_MAX:
+            node_job.begun = False  # it was started anew, and forgot the job
         else:
-            share.end = "failed"
-        if share.end is not None or not was_told:
-            what = share.end or "asked again"
-            log.warning("warming on %s (%s): %s", share.address, what, share.why)
+            node_job.end = "failed"
+        if node_job.end is not None or not was_logged:
+            what = node_job.end or "asked again"
+            log.warning("warming on %s (%s): %s", node_job.address, what, node_job.why)
 
 
 async def _within_time(call: Awaitable[T]) -> T:
@@ -253,28 +263,31 @@ async def _within_time(call: Awaitable[T]) -> T:
         raise DeadlineExceeded(f"no answer within {ASK_TIMEOUT_S:g} s") from error
 
 
-def together(own: WarmStatus, shares: Sequence[_NodeJob]) -> WarmStatus:
+def merged_status(own: WarmStatus, node_jobs: Sequence[_NodeJob]) -> WarmStatus:
     """The sums over all nodes. It runs while one of them does, and is done when all are."""
-    seen = [own, *(one.status for one in shares if one.status and one.end != "skipped")]
-    states = [own.state, *(share.state for share in shares if share.end != "skipped")]
+    statuses = [own, *(one.status for one in node_jobs if one.status and one.end != "skipped")]
+    states = [own.state, *(node_job.state for node_job in node_jobs if node_job.end != "skipped")]
     is_running = any(state in RUNNING for state in states)
-    is_known = len(seen) == len(states) and all(one.bytes_total is not None for one in seen)
-    etas = [one.eta_s for one in seen if one.state in RUNNING]
-    errors = [*own.errors, *(error for share in shares for error in _errors(share))]
+    is_known = len(statuses) == len(states) and all(one.bytes_total is not None for one in statuses)
+    etas = [one.eta_s for one in statuses if one.state in RUNNING]
+    errors = [*own.errors, *(error for node_job in node_jobs for error in _errors(node_job))]
     return msgspec.structs.replace(
         own,
         state=_state(states),
-        files_done=sum(one.files_done for one in seen),
-        files_total=sum(one.files_total or 0 for one in seen) if is_known else None,
-        bytes_done=sum(one.bytes_done for one in seen),
-        bytes_total=sum(one.bytes_total or 0 for one in seen) if is_known else None,
-        fetched_bytes=sum(one.fetched_bytes for one in seen),
-        bytes_per_s=sum(one.bytes_per_s for one in seen if one.state in RUNNING or not is_running),
+        files_done=sum(one.files_done for one in statuses),
+        files_total=sum(one.files_total or 0 for one in statuses) if is_known else None,
+        bytes_done=sum(one.bytes_done for one in statuses),
+        bytes_total=sum(one.bytes_total or 0 for one in statuses) if is_known else None,
+        fetched_bytes=sum(one.fetched_bytes for one in statuses),
+        bytes_per_s=sum(
+            one.bytes_per_s for one in statuses if one.state in RUNNING or not is_running
+        ),
         eta_s=None if None in etas else max((eta or 0.0 for eta in etas), default=None),
-        elapsed_s=max(one.elapsed_s for one in seen),
+        elapsed_s=max(one.elapsed_s for one in statuses),
         errors=errors[:ERRORS_MAX],
-        errors_total=sum(one.errors_total for one in seen) + sum(one.is_lost for one in shares),
-        nodes=[_view("", own, own.state), *(_seen(share) for share in shares)],
+        errors_total=sum(one.errors_total for one in statuses)
+        + sum(one.is_lost for one in node_jobs),
+        nodes=[_view("", own, own.state), *(_node_view(node_job) for node_job in node_jobs)],
     )
 
 
@@ -285,18 +298,18 @@ def _state(states: Sequence[State]) -> State:
     return "done"
 
 
-def _errors(share: _NodeJob) -> list[WarmError]:
-    found = list(share.status.errors) if share.status is not None else []
-    if share.is_lost and share.error is not None:
-        found.append(WarmError(type(share.error).__name__, share.why))
-    where = f"{share.address}: "
+def _errors(node_job: _NodeJob) -> list[WarmError]:
+    found = list(node_job.status.errors) if node_job.status is not None else []
+    if node_job.is_lost and node_job.error is not None:
+        found.append(WarmError(type(node_job.error).__name__, node_job.why))
+    where = f"{node_job.address}: "
     return [WarmError(one.error, where + one.message, one.path) for one in found]
 
 
-def _seen(share: _NodeJob) -> NodeShare:
-    if share.status is None:
-        return NodeShare(share.address, share.state, error=share.why)
-    return _view(share.address, share.status, share.state, share.why)
+def _node_view(node_job: _NodeJob) -> NodeShare:
+    if node_job.status is None:
+        return NodeShare(node_job.address, node_job.state, error=node_job.why)
+    return _view(node_job.address, node_job.status, node_job.state, node_job.why)
 
 
 def _view(address: str, status: WarmStatus, state: State, why: str = "") -> NodeShare:

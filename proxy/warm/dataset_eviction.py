@@ -1,7 +1,7 @@
 """Dropping a dataset from the cache: its pins, and the cache files that hold its chunks.
 
-Only whole files go, as in any eviction: rows first, so that nobody finds other bytes, and whoever
-has a file open reads on.
+Only whole files go, as in any eviction: rows first, so that nobody finds other bytes, and a
+reader that has a file open reads on.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class DatasetEviction:
         pools: Pools,
     ) -> None:
         self._cache = cache
-        self._evictor = evictor
+        self._eviction = evictor
         self._namespace = namespace
         self._indexes = indexes
         self._pins = pins
@@ -146,7 +146,7 @@ class DatasetEviction:
             file = self._cache.files.get(number)
             if file is None:
                 continue
-            if number not in held and (dry_run or self._evictor.evict(file)):
+            if number not in held and (dry_run or self._eviction.evict(file)):
                 files += 1
                 freed_bytes += file.present_bytes
                 wanted_bytes += size_bytes

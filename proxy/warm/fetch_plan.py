@@ -74,7 +74,7 @@ def plan_fetches(
 ) -> list[PlannedFetch]:
     """The fetches that bring all runs of one pack, in its order.
 
-    Corrupt where the pack does not hold what a file's segment says.
+    Raises: Corrupt if the pack does not hold what a file's segment says.
     """
     for run in runs:
         index.check_run(*run.what.segment[1:])

@@ -65,7 +65,7 @@ def _next_group(waiting: deque[_Directory]) -> list[_Directory]:
 
 
 class Listing:
-    """One walk through a snapshot. ``errors``: directories that cannot be read, and why. Where
+    """One walk through a snapshot. ``errors``: directories that cannot be read, and why. If
     not ``from_store``, directories that the node has not met count as empty."""
 
     def __init__(
@@ -78,7 +78,7 @@ class Listing:
         from_store: bool = True,
         repeat: Callable[[Call], Awaitable[list[Outcome]]] = _once,
     ) -> None:
-        """``repeat`` calls what asks the store, again where that helps."""
+        """``repeat`` calls what asks the store, again if that helps."""
         self._namespace = namespace
         self._pools = pools
         self._snapshot = snapshot

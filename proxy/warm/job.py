@@ -127,7 +127,7 @@ class Job:
 
 
 def eta_s(done_bytes: int, total_bytes: int | None, bytes_per_s: float) -> float | None:
-    """Seconds that the rest takes at this rate; None where that cannot be told."""
+    """Seconds that the rest takes at this rate; None if that is unknown."""
     if total_bytes is None or bytes_per_s <= 0:
         return None
     return max(total_bytes - done_bytes, 0) / bytes_per_s

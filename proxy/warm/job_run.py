@@ -116,8 +116,9 @@ class WarmRun:
         self.made_pin: bytes | None = None  # a pin that was not there before this job
 
     async def run(self) -> None:
-        """Brings everything. What does not come is told to the job; raises what stops all of it:
-        NotFound where nothing matches, NoSpace, Denied, Unavailable."""
+        """Brings everything. The job records what does not come.
+
+        Raises what stops all of it: NotFound if nothing matches, NoSpace, Denied, Unavailable."""
         job = self._job
         size_bytes = await self._measure()
         await self._put_pin(size_bytes, is_complete=False)
@@ -135,7 +136,7 @@ class WarmRun:
 
     async def _measure(self) -> int:
         """Sets the job's totals; bytes. Asks the store for as few directories as it can: for none
-        before the first fetch where all of a snapshot is wanted and fits."""
+        before the first fetch if all of a snapshot is wanted and fits."""
         job, snapshot = self._job, self._job.snapshot
         room = await self._context.pools.disk.run(self._context.room_bytes, self._pin_id)
         tally = _Tally(snapshot.files, snapshot.size_bytes, snapshot.size_bytes)
@@ -197,7 +198,7 @@ class WarmRun:
             self.made_pin = self._pin_id
 
     def _hold(self, loaded: PackIndexVersion, unit: Unit) -> bool:
-        """Has the pin hold all that a unit wants. False where some of it is not here. Blocking."""
+        """Has the pin hold all that a unit wants. False if some of it is not here. Blocking."""
         ids = loaded.index.ids
         keys = [
             key for part in unit.parts for key in layout.chunk_keys(ids, part.first, part.count)
@@ -340,8 +341,8 @@ class WarmRun:
         job.add_progress(size_bytes, fetched_bytes, files=files)
 
     async def _fetch(self, loaded: PackIndexVersion, fetch: PlannedFetch) -> int:
-        """Has a unit in the cache on return, held where the job pins; how many bytes were not here
-        before. NoSpace where the cache does not keep it."""
+        """Has a unit in the cache on return, held if the job pins; how many bytes were not here
+        before. Raises: NoSpace if the cache does not keep it."""
         unit = fetch.unit
         brought_bytes = 0
         for is_last in (False, True):
@@ -365,8 +366,8 @@ def _is_kept(unit: Unit, landed: Iterable[Filled]) -> bool:
 
 
 def pin_id_of(job: Job) -> bytes:
-    """The id of a job's pin: the same for the same files, whoever asks, so that it is renewed, and
-    counts once."""
+    """The id of a job's pin: the same for the same files, from every client, so that it is renewed,
+    and counts once."""
     request, snapshot = job.request, job.snapshot
     what = [snapshot.repo, snapshot.commit, sorted(request.paths), sorted(request.globs)]
     return digest_of(json.dumps(what).encode())[: layout.PIN_ID_BYTES]

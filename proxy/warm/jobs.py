@@ -47,8 +47,8 @@ class Warmer:
         self._selecting = asyncio.Lock()  # it is computing alone: two at once would be no faster
 
     async def start(self, request: WarmRequest, job_id: str | None = None) -> Job:
-        """A new job, or the one with this id if there is one: whoever did not hear that it began
-        may ask again. NotFound, InvalidInput; Unavailable if too many run."""
+        """A new job, or the one with this id if there is one: a caller that missed the answer
+        may ask again. Raises: NotFound, InvalidInput; Unavailable if too many run."""
         check_repo(request.repo)
         check_ref_name(request.rev)
         async with self._selecting:
@@ -93,7 +93,8 @@ class Warmer:
         return sum(job.is_running for job in self._jobs.values())
 
     async def cancel(self, job_id: str) -> Job:
-        """Ends a job. What came stays in the cache; a pin that the job made goes. NotFound."""
+        """Ends a job. What came stays in the cache; a pin that the job made goes. Raises:
+        NotFound."""
         job = self.job(job_id)
         task = self._tasks.get(job_id)
         if job.is_running and task is not None:
@@ -134,5 +135,5 @@ class Warmer:
 
 
 def _selection_of(request: WarmRequest) -> Selection:
-    """What a request names. InvalidInput."""
+    """What a request names. Raises: InvalidInput."""
     return Selection([*map(decoded, request.paths)], [*map(decoded, request.globs)])

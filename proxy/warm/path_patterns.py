@@ -98,7 +98,7 @@ class Selection:
         return self._state([self._root], is_whole=not self._patterns)
 
     def step(self, state: MatchState, name: bytes) -> MatchState:
-        """The state at an entry of a directory; the entry is meant where that ``is_whole``."""
+        """The state at an entry of a directory; the entry is selected if that ``is_whole``."""
         found: list[_PatternNode] = []
         for spot in state.spots:
             if spot.is_deep:
@@ -130,7 +130,7 @@ class Selection:
 
 
 def _way(spot: _PatternNode, name: bytes, *, globs: bool) -> _PatternNode:
-    """Where a name of a pattern leads from a spot; made where it is missing."""
+    """Where a name of a pattern leads from a spot; made if it is missing."""
     if not (globs and is_glob(name)):
         return spot.below.setdefault(name, _PatternNode())
     if name == _DEEP:

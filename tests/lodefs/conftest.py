@@ -24,7 +24,7 @@ def lodefs(
     """Runs ``lodefs ARGUMENTS...``; ``environment`` is added to an empty one."""
 
     def go(*arguments: str, **environment: str) -> CommandResult:
-        known = {"HOME": str(tmp_path / "home"), "LODEFS_STORE": "memory:", **environment}
+        known = {"HOME": str(tmp_path / "home"), "LODEFS_STORE": "s3://memory", **environment}
         code = run(list(arguments), MemorySession(known, objects))
         out, err = capfdbinary.readouterr()
         return CommandResult(code, out.decode(), err.decode())

@@ -127,7 +127,7 @@ def test_notes_of_errors_are_shown(capfd: pytest.CaptureFixture[str]) -> None:
             error.add_note("ask root")
             raise error
 
-    assert run(["ls", "r"], Failing({"LODEFS_STORE": "memory:"})) == 6
+    assert run(["ls", "r"], Failing({"LODEFS_STORE": "s3://memory"})) == 6
     assert capfd.readouterr().err == "lodefs: error: no; ask root\n"
 
 

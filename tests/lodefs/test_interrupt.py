@@ -61,13 +61,13 @@ def test_interrupted_pull_can_be_repeated(
     try:
         objects.nth = nth
         command = ["pull", "--workers", "1", "r", str(tmp_path / "t")]
-        session = MemorySession({"LODEFS_STORE": "memory:"}, objects)
+        session = MemorySession({"LODEFS_STORE": "s3://memory"}, objects)
         assert run(command, session) == 130
     finally:
         signal.signal(signal.SIGINT, before)
     assert capfd.readouterr().err.strip() == "lodefs: interrupted; repeat the command to go on"
     assert STATE_DIR in os.listdir(tmp_path / "t")
-    assert run(command, MemorySession({"LODEFS_STORE": "memory:"}, objects)) == 0
+    assert run(command, MemorySession({"LODEFS_STORE": "s3://memory"}, objects)) == 0
     assert os.listdir(tmp_path / "t") == ["d"]
     for path, content in files.items():
         assert (tmp_path / "t" / path.decode()).read_bytes() == content

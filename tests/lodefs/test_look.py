@@ -225,9 +225,9 @@ def test_store_of_a_newer_format(lodefs: Lodefs, objects: MemoryObjects) -> None
 
 def test_init(lodefs: Lodefs, objects: MemoryObjects) -> None:
     """init creates a store once."""
-    assert lodefs("init", "memory:").code == 4
+    assert lodefs("init", "s3://memory").code == 4
     objects.objects.clear()
-    made = lodefs("init", "--json", "memory:")
+    made = lodefs("init", "--json", "s3://memory")
     assert made.code == 0
     assert len(made.json["store_id"]) == 32
     assert keys.STORE in objects.objects

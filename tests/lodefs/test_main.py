@@ -111,7 +111,7 @@ class Failing(Session):
     """A session whose store fails as told."""
 
     def __init__(self, error: BaseException, **environment: str) -> None:
-        super().__init__({"LODEFS_STORE": "memory:", **environment})
+        super().__init__({"LODEFS_STORE": "s3://memory", **environment})
         self._error = error
 
     def objects(self, url: str) -> MemoryObjects:

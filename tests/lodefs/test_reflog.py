@@ -14,7 +14,7 @@ from tests.support.lodefs.command_line import Lodefs
 @pytest.fixture
 def commits(lodefs: Lodefs, tmp_path: Path) -> list[str]:
     """The ids of three commits of r@main, by ann, bob and cy, oldest first."""
-    lodefs("init", "memory:")
+    lodefs("init", "s3://memory")
     source = tmp_path / "source"
     source.mkdir()
     found = []

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lodefs.chunkstore.errors import NotFound
-from lodefs.mount.node.helper_client import Nursery
+from lodefs.mount.node.helper_client import MountHelper
 from lodefs.mount.node.kernel_mounts import KernelMounts
 from tests.support.mount.fake_proxy import FakeProxy
 from tests.support.mount.kernels import KERNELS, Kernel
@@ -45,19 +45,19 @@ def root(mounts: Mounts) -> Path:
 
 
 @pytest.fixture
-def nursery() -> Iterator[Nursery]:
-    with Nursery() as made:
+def helper() -> Iterator[MountHelper]:
+    with MountHelper() as made:
         yield made
 
 
 @pytest.fixture
-def said() -> list[str]:
+def logged() -> list[str]:
     return []
 
 
 @pytest.fixture
 def node(
-    nursery: Nursery, proxy: FakeProxy, tmp_path: Path, said: list[str]
+    helper: MountHelper, proxy: FakeProxy, tmp_path: Path, logged: list[str]
 ) -> Iterator[KernelMounts]:
     """Its own store is the sample's; SECRET_STORE is behind a proxy that wants TOKEN."""
     with FakeProxy(SAMPLE, token=TOKEN) as secret:
@@ -69,4 +69,4 @@ def node(
             return found
 
         log = str(tmp_path / "mount.log")
-        yield KernelMounts(nursery, proxy_for, environ=os.environ, say=said.append, log_path=log)
+        yield KernelMounts(helper, proxy_for, environ=os.environ, log=logged.append, log_path=log)

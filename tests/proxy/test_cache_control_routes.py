@@ -172,7 +172,7 @@ def test_a_real_node(tmp_path: Path) -> None:
         status, job = post(client, "/warm", {"repo": REPO, "pin_s": 60})
         assert status == 202
         place = f"/warm/{job['id']}"  # type: ignore[index]
-        proxy.until(lambda: proxy.server.metrics.streams == 0)
+        proxy.until(lambda: proxy.server.metrics.total("streams") == 0)
         while (found := client.get(place).json())["state"] in RUNNING:
             assert found["errors"] == []
         assert (found["state"], found["files_done"]) == ("done", 20)

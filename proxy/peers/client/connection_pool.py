@@ -102,7 +102,8 @@ class ConnectionPool:
 
 
 def _connect(address: str, endpoints: Sequence[SocketAddress]) -> socket.socket:
-    """A socket that is being connected, to the first of the addresses that can be. Unavailable."""
+    """A socket that is being connected, to the first of the addresses that can be. Raises:
+    Unavailable."""
     why = "its name has no address"
     for family, host, port in endpoints:
         sock = socket.socket(family, socket.SOCK_STREAM)

@@ -45,7 +45,7 @@ class _Running:
     action: AskPeer
     begin_s: float
     phases: PhaseTimer
-    told: bool = False  # the plan knows that its body began
+    reported: bool = False  # the plan knows that its body began
 
     @property
     def peer(self) -> Peer:
@@ -67,7 +67,7 @@ class HedgedRequest(Generic[T]):
         self._asked = False
 
     def run(self) -> tuple[T, Peer] | None:
-        """The answer and who gave it; None where the store is to be asked. Whoever is slower is
+        """The answer and who gave it; None if the store is to be asked. Slower ones are
         left alone."""
         clock_s = self._context.clock_s
         try:
@@ -142,7 +142,7 @@ class HedgedRequest(Generic[T]):
                 self._failed(running.peer, Fault.LATE, Unavailable(why))
 
     def _advance(self, running: _Running) -> T | None:
-        """Goes on with one; the result where it has come."""
+        """Goes on with one; the result if it has come."""
         attempt, clock_s = running.attempt, self._context.clock_s
         fd = attempt.fileno()
         try:
@@ -157,8 +157,8 @@ class HedgedRequest(Generic[T]):
             return None
         running.phases.see(attempt.phase, clock_s())
         is_data = attempt.status == 200  # of anything else only the end counts
-        if is_data and (attempt.got_bytes or attempt.answer is not None) and not running.told:
-            running.told = True
+        if is_data and (attempt.got_bytes or attempt.answer is not None) and not running.reported:
+            running.reported = True
             self._request.begun()
             self._plan.began(attempt.address, clock_s())
             self._context.health.began(attempt.address, clock_s() - running.begin_s)
@@ -185,7 +185,7 @@ class HedgedRequest(Generic[T]):
         if answer.status != 200:
             is_refused = answer.status in (401, 403)
             fault = Fault.REFUSING if is_refused else Fault.FAILING
-            self._failed(running.peer, fault, Unavailable(said(answer)))
+            self._failed(running.peer, fault, Unavailable(format_refusal(answer)))
             return None
         try:
             found = self._request.checked(answer.body)
@@ -216,7 +216,7 @@ class HedgedRequest(Generic[T]):
         self._plan.failed(address, now_s)
 
     def _give_up(self, action: GiveUp) -> None:
-        """One that is too slow: its connection is closed, and where it is to blame it counts as
+        """One that is too slow: its connection is closed, and if it is to blame it counts as
         failed."""
         address = action.address
         for fd, running in list(self._running.items()):
@@ -235,13 +235,13 @@ class HedgedRequest(Generic[T]):
         self._context.connections.end(attempt)
 
 
-def said(answer: PeerAnswer) -> str:
+def format_refusal(answer: PeerAnswer) -> str:
     """What an answer of 400 and more says, in words."""
     try:
-        told = from_json(answer.body, wire.Failure).message
+        message = from_json(answer.body, wire.Failure).message
     except InvalidInput:
-        told = bytes(answer.body[:200]).decode("utf-8", "backslashreplace")
-    return f"{answer.status}: {told[:500]}"
+        message = bytes(answer.body[:200]).decode("utf-8", "backslashreplace")
+    return f"{answer.status}: {message[:500]}"
 
 
 def _busy(answer: PeerAnswer) -> wire.Busy | None:

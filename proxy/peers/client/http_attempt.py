@@ -36,7 +36,7 @@ class HttpAttempt:
     """A request under way on a connection. ``advance`` whenever ``fileno`` is ready for
     ``events``, until there is an ``answer``.
 
-    ``body_size_bytes_max`` bounds what is taken. ``is_reused`` and ``began``: where the connection
+    ``body_size_bytes_max`` bounds what is taken. ``is_reused`` and ``began``: if the connection
     was idle before and ends before the first byte, the request may be sent again on a fresh one.
     """
 
@@ -64,7 +64,7 @@ class HttpAttempt:
         self._response_head: ResponseHead | None = None
         self._body: memoryview | None = None
         self.got_bytes = 0  # of the body
-        self.fault = Fault.UNREACHABLE  # what it is where ``advance`` raises
+        self.fault = Fault.UNREACHABLE  # what it is if ``advance`` raises
         self._request_bytes = len(request)
         self._tls = tls
 
@@ -91,8 +91,8 @@ class HttpAttempt:
         return self.answer is not None and head is not None and head.keeps_connection
 
     def advance(self) -> None:
-        """Does what can be done without waiting. Unavailable if the peer cannot be reached, ends
-        the connection, or does not speak HTTP as it should; ``fault`` says which."""
+        """Does what can be done without waiting. Raises: Unavailable if the peer cannot be reached,
+        ends the connection, or does not speak HTTP as it should; ``fault`` says which."""
         try:
             self._advance()
         except (BlockingIOError, ssl.SSLWantReadError):

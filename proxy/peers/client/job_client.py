@@ -44,11 +44,11 @@ class PeerJobClient:
         return (await self._pool.run(self._status, "POST", address, target, body)).id
 
     async def progress(self, address: str, job_id: str) -> WarmStatus:
-        """How far it is. NotFound."""
+        """How far it is. Raises: NotFound."""
         return await self._pool.run(self._status, "GET", address, f"{wire.PEER_WARM}/{job_id}")
 
     async def cancel(self, address: str, job_id: str) -> None:
-        """Ends it. NotFound."""
+        """Ends it. Raises: NotFound."""
         await self._pool.run(self._status, "DELETE", address, f"{wire.PEER_WARM}/{job_id}")
 
     def _status(self, method: str, address: str, target: str, body: bytes = b"") -> WarmStatus:

@@ -1,4 +1,4 @@
-"""Packs from the cluster: a pack's owner is asked, others where it does not do, then the store.
+"""Packs from the cluster: a pack's owner is asked, others if it cannot serve, then the store.
 
 Whom to ask and how long to wait is decided by request_plan.py; hedged_request.py does it. Nothing
 that a peer sent is believed: an index is checked by the pack's id, a chunk by its own.
@@ -104,7 +104,7 @@ class PeerPacks:
         ]
 
     def _from_peers(self, pack_id: PackId, request: PeerRequest[T]) -> T | None:
-        """What a peer answers, checked; None where the store is to be asked."""
+        """What a peer answers, checked; None if the store is to be asked."""
         context, own = self._context, self._context.own_addresses()
         self._plan_context.budget.resize(len(context.members()))
         owners = self._owners_of(pack_id)
@@ -130,8 +130,8 @@ class PeerPacks:
 
 
 def checked_chunks(index: PackIndex, first: int, count: int, body: Buffer) -> list[Buffer]:
-    """Chunks [first, first + count) out of their bytes one after the other. Corrupt where one is
-    not what its id says."""
+    """Chunks [first, first + count) out of their bytes one after the other. Raises: Corrupt if one
+    is not what its id says."""
     view, base = memoryview(body), index.raw_offsets[first]
     what = f"chunks {first} to {first + count - 1} of pack {index.pack_id.hex()}"
     if len(view) != index.raw_offsets[first + count] - base:

@@ -41,7 +41,7 @@ class PhaseTimer:
         return self._since_s + LIMIT_S.get(self._phase, float("inf"))
 
     def late(self, now_s: float) -> str:
-        """What was waited for too long; "" where the phase is in time."""
+        """What was waited for too long; "" if the phase is in time."""
         if now_s < self.until_s:
             return ""
         return f"waited {LIMIT_S[self._phase]:g} s for {self._phase}"

@@ -1,4 +1,4 @@
-"""A limit on the bytes of one direction: a token bucket whose users are told how long to wait."""
+"""A limit on the bytes of one direction: a token bucket that answers how long to wait."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ BURST_S = 0.1  # this much of the rate may go at once
 class RateLimiter:
     """At most ``bytes_per_s_max`` bytes a second, after a burst; None is no limit. Any thread.
 
-    Whoever is about to move bytes reserves them and waits first. Reservations are granted in the
+    A caller reserves bytes, and waits, before it moves them. Reservations are granted in the
     order in which they come, so that waits add up and the rate holds however many ask.
     """
 

@@ -7,14 +7,15 @@ The rules, in the order in which they are looked at:
   that has not failed this unit; else, after all of them said that they are busy, a pause.
 - The first owner is gone: others may have what it sent them. A few of the next owners are asked
   with ``cached`` before one of them is made to read it from S3 again.
-- The attempt takes much longer than usual: a second one, at a source or the next owner, where the
+- The attempt takes much longer than usual: a second one, at a source or the next owner, if the
   budget of hedges allows it; one that may make the next owner read from S3 costs both budgets.
 - No byte of the body comes, or fewer than the least rate: the attempt is given up, and counts as
   failed. What comes of the answer's head does not count.
-- Another one gives the answer, and the attempt had long enough to begin and did not: Health hears.
-- It says late that it has nothing: Health hears that, too.
+- Another one gives the answer, and the attempt had long enough to begin and did not: PeerHealth
+  records it.
+- It says late that it has nothing: PeerHealth records that, too.
 - One took long and gave nothing: the others have a moment, and S3's time. Two did: S3.
-- All of it takes longer than S3 would have taken: S3, where the budget of early turns allows it.
+- All of it takes longer than S3 would have taken: S3, if the budget of early turns allows it.
 - An owner is busy until half of the time is over: it is passed by for this unit.
 - The deadline: S3, always.
 """
@@ -37,7 +38,7 @@ SURVEYED_MAX = 3  # of the next owners, for what the first one may have sent the
 HEDGES_MAX = 16  # of one unit, those included that were refused
 PAUSE_S_MIN, PAUSE_S_MAX = 0.02, 5.0
 
-# Times are multiples of the usual one: what the peer takes, and S3 before it where the peer may
+# Times are multiples of the usual one: what the peer takes, and S3 before it if the peer may
 # have to ask it. The least ones are for peers that are busy with more than us.
 HEDGE_FACTOR, HEDGE_S_MIN = 2.0, 0.25  # another is asked besides
 SILENCE_S, SILENCE_FACTOR = 0.65, 3.0  # no byte came, or too few: given up
@@ -61,7 +62,7 @@ class AskPeer(NamedTuple):
 
 
 class GiveUp(NamedTuple):
-    """End the attempt at this address; where it is to blame, tell Health that it failed. A source
+    """End the attempt at this address; if it is to blame, tell PeerHealth that it failed. A source
     that stops halfway may itself wait for another, and is not."""
 
     address: str
@@ -111,7 +112,7 @@ class PlanContext:
 class RequestPlan:
     """One unit's way. Ask ``next`` what to do, do it, tell what came of it, ask again.
 
-    ``owners``: as ``ownership.rank`` gives them. ``known``: peers that sent other parts of this
+    ``owners``: as ``rendezvous.rank`` gives them. ``known``: peers that sent other parts of this
     pack lately; they are tried first. At most two peers are
     asked at once. After AskStore every further answer is AskStore.
     """
@@ -188,7 +189,7 @@ class RequestPlan:
             attempt.received_bytes = size_bytes
 
     def won(self, address: str, now_s: float) -> None:
-        """It gave the right answer: the plan is at its end. Health hears of those that were late
+        """It gave the right answer: the plan is at its end. PeerHealth records those that were late
         without a word: one that hangs, and is hedged each time, would be asked forever else."""
         for other, attempt in self._attempts.items():
             is_late = now_s >= attempt.asked_s + _hedge_after_s(attempt.usual_s)
@@ -245,11 +246,11 @@ class RequestPlan:
             return None
         if attempt.is_hedge:
             self._budget.hedge_refused(self._size_bytes)
-        self._tell(address, attempt, now_s)
+        self._report(address, attempt, now_s)
         return attempt
 
-    def _tell(self, address: str, attempt: PeerAttempt, now_s: float) -> None:
-        """Health hears of an answer without data: such a one may take S3's latency at most."""
+    def _report(self, address: str, attempt: PeerAttempt, now_s: float) -> None:
+        """Reports an answer without data to PeerHealth. It may take S3's latency at most."""
         store_s = 0.0 if attempt.cached else self._health.store_expected_s(0)
         took_s = now_s - attempt.asked_s
         if took_s - store_s >= LATE_S_MAX:
@@ -307,7 +308,7 @@ class RequestPlan:
         return action or Wait(self._deadline_s)
 
     def _ask_second(self, now_s: float) -> Action | None:
-        """Somebody besides the one that is slow; None where there is nobody."""
+        """Somebody besides the one that is slow; None if there is nobody."""
         source = self._next_source(now_s)
         if source is not None:
             return self._ask(source, now_s, cached=True)
@@ -361,7 +362,7 @@ class RequestPlan:
         return not (address in self._tried or address in self._failed or address in self._attempts)
 
     def _usual_s(self, address: str, *, cached: bool) -> float:
-        """What the peer takes, and S3 before it where it may have to be asked."""
+        """What the peer takes, and S3 before it if it may have to be asked."""
         peer_s = self._health.expected_s(address, self._size_bytes)
         return peer_s if cached else peer_s + self._store_s
 

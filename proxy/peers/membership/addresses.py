@@ -31,7 +31,7 @@ class SocketAddress(NamedTuple):
 
 
 def look_up(host: str) -> list[str]:
-    """The IP addresses of a name, by the system's resolver. Blocks. Unavailable."""
+    """The IP addresses of a name, by the system's resolver. Blocks. Raises: Unavailable."""
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:

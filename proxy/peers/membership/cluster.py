@@ -20,7 +20,7 @@ from lodefs.proxy.runtime.thread_pools import Pool
 log = logging.getLogger("lodefs.peers")
 
 LOOK_EVERY_S = 2.0
-LOOK_AGAIN_S = 30.0  # for oneself, where the members did not change
+LOOK_AGAIN_S = 30.0  # for this node itself, if the members did not change
 START_TIMEOUT_S = 10.0
 
 
@@ -31,7 +31,7 @@ def membership(
     peers_file: Path | None = None,
     peers_dns: DnsName | None = None,
 ) -> Membership:
-    """The membership that the settings ask for; nobody where they ask for none."""
+    """The membership that the settings ask for; an empty one if they ask for none."""
     if peers_file is not None:
         return FileMembers(peers_file, disk)
     if peers_dns is not None:

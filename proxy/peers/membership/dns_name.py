@@ -14,7 +14,7 @@ _SERVICE = re.compile(r"_[A-Za-z0-9-]+\._(tcp|udp)\..")
 @dataclass(frozen=True, slots=True)
 class DnsName:
     """A name to resolve. ``port`` None: its SRV records have the ports and weights (RFC 2782);
-    else its addresses (A, or AAAA where there are none of these) with this port."""
+    else its addresses (A, or AAAA if there are none of these) with this port."""
 
     name: str
     port: int | None
@@ -24,7 +24,7 @@ class DnsName:
 
 
 def parse_dns_name(text: str) -> DnsName:
-    """``_service._proto.NAME`` for SRV records, else ``HOST[:PORT]``. InvalidInput."""
+    """``_service._proto.NAME`` for SRV records, else ``HOST[:PORT]``. Raises: InvalidInput."""
     if text.startswith("_"):
         if not _SERVICE.match(text) or ":" in text:
             raise InvalidInput(f"{text!r} must be _SERVICE._tcp.NAME, without a port")

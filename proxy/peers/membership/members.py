@@ -61,7 +61,7 @@ class StaticMembers:
 def distinct(peers: Iterable[Peer]) -> tuple[Peer, ...]:
     """Members in the order of their addresses; of one that is named twice, the heaviest.
 
-    InvalidInput where they are too many.
+    Raises: InvalidInput if they are too many.
     """
     found = {peer.address: peer for peer in sorted(peers)}
     if len(found) > MEMBERS_MAX:
@@ -87,7 +87,7 @@ def named(addresses: list[str]) -> str:
 
 
 async def look(refresh: Callable[[], Awaitable[float]]) -> float:
-    """What ``refresh`` says; a short while where it fails, which is logged. For whatever must go
+    """What ``refresh`` says; a short while if it fails, which is logged. For whatever must go
     on being looked at."""
     try:
         return await refresh()

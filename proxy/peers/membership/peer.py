@@ -27,7 +27,7 @@ def parse_peer(text: str) -> Peer:
     """The peer that ``HOST[:PORT][;weight=W]`` names; an IPv6 address stands in brackets.
 
     One node has one spelling: names in lower case without a dot at the end, addresses in their
-    short form, the port always there. InvalidInput.
+    short form, the port always there. Raises: InvalidInput.
     """
     address, semicolon, label = text.strip().partition(";")
     host, port = split_address(address)
@@ -41,7 +41,7 @@ def parse_peer(text: str) -> Peer:
 
 
 def parse_weight(value: str, of: str) -> float:
-    """A weight from its text; ``of`` says in the error whose it is. InvalidInput."""
+    """A weight from its text; ``of`` says in the error whose it is. Raises: InvalidInput."""
     try:
         weight = float(value)
     except ValueError:
@@ -54,7 +54,7 @@ def parse_weight(value: str, of: str) -> float:
 
 
 def split_address(text: str) -> tuple[str, int]:
-    """Host, without brackets, and port (7441 where there is none) of ``HOST[:PORT]``.
+    """Host, without brackets, and port (7441 if there is none) of ``HOST[:PORT]``.
 
     InvalidInput, which names the text.
     """

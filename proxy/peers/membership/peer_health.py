@@ -107,24 +107,24 @@ class PeerRecord:
         self.on_trial = False
         self.probes_failed = 0
 
-    def told(self) -> tuple[str, str]:
-        """What the log says of it; what changes often is left out."""
+    def log_state(self) -> tuple[str, str]:
+        """State and reason as they are logged, without what changes often."""
         state = self.fault or (REFUSED if self.refused else WELL)
         return state, self.error if self.fault else self.refused
 
 
-def _nobody_is_told(_address: str, _state: str, _why: str) -> None:
-    """Nobody wants to know."""
+def _ignore_change(_address: str, _state: str, _why: str) -> None:
+    """The default of ``on_change``."""
 
 
 @dataclass(slots=True)
 class PeerHealth:
-    """For any thread. Remembers ``peers_max`` peers; those not heard of for longest are forgotten
-    (and thus thought well of). ``on_change`` hears of an address whenever its state is another,
+    """For any thread. Remembers ``peers_max`` peers; those without news for longest are forgotten
+    (and thus assumed well). ``on_change`` is called with an address whenever its state changes,
     with the reason; it is called by whichever thread learnt that."""
 
     peers_max: int = PEERS_MAX
-    on_change: Callable[[str, str, str], None] = _nobody_is_told
+    on_change: Callable[[str, str, str], None] = _ignore_change
     _peers: OrderedDict[str, PeerRecord] = field(default_factory=OrderedDict)
     _peer: Speed = field(default_factory=Speed)  # of all peers: what a new one is thought to do
     _store: Speed = field(default_factory=Speed)
@@ -189,8 +189,8 @@ class PeerHealth:
             self._record(address).sent_bytes += size_bytes
 
     def refused(self, address: str, why: str, now_s: float) -> None:
-        """A request in its name was refused. Whoever can reach this node can bring that about, so
-        that it changes nothing but what is told."""
+        """A request in its name was refused. Anybody who can reach this node can bring that about,
+        so that it changes nothing but what is shown."""
         with self._changing(address) as record:
             record.refused, record.refused_s = why, now_s
 
@@ -235,7 +235,7 @@ class PeerHealth:
     ) -> None:
         """It answered a probe, or did not, and why. One that was down and answers has a clean
         slate, but for wrong bytes; one that refused and answers, trusts this node now; one that
-        answers probes and fails in use stays avoided, and its fault is told as long."""
+        answers probes and fails in use stays avoided, and its fault is shown as long."""
         with self._changing(address) as record:
             if not ok:
                 record.probes_failed += 1
@@ -250,7 +250,7 @@ class PeerHealth:
                 record.clear(now_s)
 
     def seen_s(self, address: str) -> float:
-        """When it was heard of last; -inf for one that never was."""
+        """When it last answered or asked; -inf for never."""
         with self._lock:
             record = self._peers.get(address)
             return float("-inf") if record is None or record.seen_s is None else record.seen_s
@@ -303,12 +303,12 @@ class PeerHealth:
 
     @contextmanager
     def _changing(self, address: str) -> Iterator[PeerRecord]:
-        """A record that may come to another state; ``on_change`` hears of that afterwards."""
+        """A record whose state may change; ``on_change`` is called afterwards."""
         with self._lock:
             record = self._record(address)
-            before = record.told()
+            before = record.log_state()
             yield record
-            after = record.told()
+            after = record.log_state()
         if after[0] != before[0]:
             self.on_change(address, *after)
 

@@ -11,7 +11,7 @@ log = logging.getLogger("lodefs.peers")
 WELL = "well"
 DOWN = "down"  # probes fail, so that it is not asked at all
 REFUSED = "refused"  # it is well, and this node refuses its requests
-REFUSED_S = 180.0  # how long a refusal is told after the last one
+REFUSED_S = 180.0  # how long a refusal is shown after the last one
 
 
 class Fault(StrEnum):
@@ -24,7 +24,7 @@ class Fault(StrEnum):
     WRONG = "wrong"  # wrong bytes, or no HTTP as nodes speak it
 
 
-_TOLD = {
+_LOG_TEXTS = {
     Fault.UNREACHABLE: "peer %s cannot be reached: %s",
     Fault.LATE: "peer %s is too slow, and avoided for a time: %s",
     Fault.FAILING: "peer %s answers with errors: %s",
@@ -39,7 +39,7 @@ def log_change(address: str, state: str, reason: str) -> None:
     if state == WELL:
         log.info("peer %s is well again", address)
     else:
-        log.warning(_TOLD[state], address, reason)
+        log.warning(_LOG_TEXTS[state], address, reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class PeerStatus:
     """One peer at one time. Times are seconds before it; None: never."""
 
     state: str  # a Fault, or one of the words above
-    reason: str  # why it is not well; "" where it is
+    reason: str  # why it is not well; "" if it is
     usable: bool  # it is asked for packs now
     latency_s: float
     seen_ago_s: float | None  # since it gave an answer or asked for something

@@ -24,9 +24,9 @@ CONCURRENCY = 16
 PROBES_PER_S_MAX = 20
 CALM_S = 60.0  # between probes of a member that is usable
 CALM_PROBES_PER_S = 5  # of all usable members together: 1,000 nodes are probed every 200 s
-LOOK_AFTER_S = 1.0  # somebody wants to know: those not heard of for so long are probed
+LOOK_AFTER_S = 1.0  # somebody asks for /status: those without news for so long are probed
 LOOK_TIMEOUT_S = 1.0
-LOOK_MAX = 128  # members at once; of more, those not heard of for longest
+LOOK_MAX = 128  # members at once; of more, those without news for longest
 ANXIOUS_S, ANXIOUS_S_MAX = 3.0, 60.0  # between probes of one that is not; doubles
 
 
@@ -102,7 +102,8 @@ class Prober:
         self._looked_s = float("-inf")
 
     async def refresh(self) -> float:
-        """Probe whoever is due; when to look next, in seconds. For ``membership.follow``."""
+        """Probe the members that are due; when to look next, in seconds. For
+        ``membership.follow``."""
         now_s = self._clock_s()
         others = self._others()
         due = self._schedule.due(others, lambda one: self._health.usable(one, now_s), now_s)
@@ -110,7 +111,7 @@ class Prober:
         return TICK_S
 
     async def look(self) -> None:
-        """Probe those not heard of for a while, because somebody wants to know how they are.
+        """Probe members without news for a while, because somebody asks for /status.
 
         Returns within about LOOK_TIMEOUT_S; those who ask at the same time share one look.
         """

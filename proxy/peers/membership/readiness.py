@@ -70,7 +70,7 @@ async def _asked(
                 return ProbeResult(None)
             refused = status in ([b"401"], [b"403"])
             return ProbeResult(
-                Fault.REFUSING if refused else Fault.FAILING, await _said(line, reader)
+                Fault.REFUSING if refused else Fault.FAILING, await _refusal_text(line, reader)
             )
         finally:
             writer.transport.abort()
@@ -81,16 +81,16 @@ async def _asked(
     except OSError as error:
         is_cut = isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError)
         refused = isinstance(error, ssl.SSLError) and not is_cut
-        return ProbeResult(Fault.REFUSING if refused else Fault.UNREACHABLE, _words(error))
+        return ProbeResult(Fault.REFUSING if refused else Fault.UNREACHABLE, _error_text(error))
 
 
-def _words(error: OSError) -> str:
-    """asyncio's own words name the address, which whoever reads knows."""
+def _error_text(error: OSError) -> str:
+    """asyncio's own words name the address, which the reader knows."""
     is_system = not isinstance(error, ssl.SSLError) and error.errno
     return os.strerror(error.errno) if is_system and error.errno else str(error)
 
 
-async def _said(line: bytes, reader: asyncio.StreamReader) -> str:
+async def _refusal_text(line: bytes, reader: asyncio.StreamReader) -> str:
     """The status line, and what the body of a refusal says."""
     words = line.strip().decode("latin-1")[:200]
     rest = b""

@@ -23,13 +23,13 @@ class SelfDetector:
         host: str = "",
         is_local: Callable[[SocketAddress], bool] = is_local,
     ) -> None:
-        """``port``: of the peer door; None where there is none, and then this node is no member.
+        """``port``: of the peer door; None if there is none, and then this node is no member.
         ``host``: where the door listens. ``address``: what the setting peer_address says."""
         self._port = port
         self._host = host
         self._setting = address
         self._is_local = is_local
-        self._said = ""
+        self._logged = ""
         self._addresses: tuple[str, ...] = (address,) if address else ()
 
     def addresses(self) -> tuple[str, ...]:
@@ -40,7 +40,7 @@ class SelfDetector:
     def look(
         self, members: Sequence[Peer], endpoints: Callable[[str], Sequence[SocketAddress]]
     ) -> None:
-        """Look for oneself among the members; ``endpoints`` says where each of them is. Blocks a
+        """Look for this node among the members; ``endpoints`` says where each of them is. Blocks a
         little (a socket for each member).
 
         What is not as it should be is logged once.
@@ -53,7 +53,7 @@ class SelfDetector:
         found = sorted(exact or (one for one in places if any(map(self._leads_here, places[one]))))
         first = [self._setting] if self._setting else found[:1]
         self._addresses = tuple(dict.fromkeys(first + found))
-        self._say(self._complaint([peer.address for peer in members]))
+        self._log_once(self._complaint([peer.address for peer in members]))
 
     def _is_the_door(self, endpoint: SocketAddress) -> bool:
         return (endpoint.host, endpoint.port) == (self._host, self._port)
@@ -81,7 +81,7 @@ class SelfDetector:
             )
         return ""
 
-    def _say(self, complaint: str) -> None:
-        if complaint and complaint != self._said:
+    def _log_once(self, complaint: str) -> None:
+        if complaint and complaint != self._logged:
             log.warning("%s", complaint)
-        self._said = complaint
+        self._logged = complaint

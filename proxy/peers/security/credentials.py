@@ -19,7 +19,7 @@ REFRESH_S = 2.0
 
 
 class Credentials:
-    """A shared secret, certificates, or both; neither only where that is asked for."""
+    """A shared secret, certificates, or both; neither only if that is asked for."""
 
     def __init__(
         self,

@@ -26,7 +26,8 @@ class SeenNonces:
         self._lock = threading.Lock()
 
     def add(self, time_ms: int, nonce: str, now_ms: int) -> None:
-        """Take a request that was signed at ``time_ms``. Denied where it may have come before."""
+        """Take a request that was signed at ``time_ms``. Raises: Denied if it may have come
+        before."""
         second = time_ms // 1000
         with self._lock:
             if self._floor_ms > now_ms + (self._window_s + 1) * 1000:
@@ -44,7 +45,7 @@ class SeenNonces:
             self._forget(now_ms // 1000 - self._window_s)
 
     def _forget(self, oldest_s: int) -> None:
-        """Drop what the window excludes anyway, and more where there are too many."""
+        """Drop what the window excludes anyway, and more if there are too many."""
         for second in sorted(self._by_second):
             if second >= oldest_s and self._count <= self._nonces_max:
                 break

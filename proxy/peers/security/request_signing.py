@@ -18,7 +18,7 @@ from lodefs.chunkstore.errors import Denied
 from lodefs.proxy.peers.security.nonces import SeenNonces
 
 SCHEME = "Lodefs-HMAC-SHA256"
-PEER_HEADER = "X-Lodefs-Peer"  # who asks, where nothing has to prove it
+PEER_HEADER = "X-Lodefs-Peer"  # who asks, if nothing has to prove it
 WINDOW_S = 30
 NONCES_MAX = 1 << 18
 UNKNOWN = "unknown"  # the name of a node that does not know its own address
@@ -48,7 +48,8 @@ class Authenticator(Protocol):
 
 
 class NoAuthenticator:
-    """Believes everybody: where client certificates do the job, or the operator wants no check."""
+    """Believes everybody: for when client certificates do the job, or the operator wants no
+    check."""
 
     def __init__(self, own_addresses: Callable[[], Sequence[str]]) -> None:
         self._own_addresses = own_addresses

@@ -40,5 +40,5 @@ def read_secrets(path: Path) -> tuple[bytes, ...]:
 
 
 def watched_secrets(path: Path) -> WatchedFiles[tuple[bytes, ...]]:
-    """The secrets of a file that is watched. InvalidInput where it cannot be used now."""
+    """The secrets of a file that is watched. Raises: InvalidInput if it cannot be used now."""
     return WatchedFiles([path], lambda: read_secrets(path), log)

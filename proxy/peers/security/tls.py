@@ -1,8 +1,8 @@
 """Mutual TLS between nodes: contexts of both sides, renewed when their files change.
 
-Whoever shows a certificate that the cluster's CA signed is a node of the cluster. Names in
+A client whose certificate the cluster's CA signed is a node of the cluster. Names in
 certificates are not compared: nodes come and go by address, and bytes are verified by their BLAKE3
-whoever sends them. TLS 1.3 only; no session is resumed, for that would skip the certificate.
+from every sender. TLS 1.3 only; no session is resumed, for that would skip the certificate.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class PeerTls:
     """What a node needs to answer and to ask others over TLS. For any thread."""
 
     def __init__(self, files: TlsFiles) -> None:
-        """Reads the files: InvalidInput where they cannot be used. A certificate that others will
-        refuse (expired, of another CA) is only warned of: a node can read without peers."""
+        """Reads the files. A certificate that others will refuse (expired, of another CA) is only
+        warned of: a node can read without peers. Raises: InvalidInput if they cannot be used."""
         self._files = files
         self._is_renewal = False
         self._watched = WatchedFiles([files.cert, files.key, files.ca], self._load, log)

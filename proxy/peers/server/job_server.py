@@ -40,8 +40,8 @@ class PeerJobServer:
         self, method: str, target: str, body: Callable[[], Awaitable[bytes]]
     ) -> Answer:
         """Begins a job (POST), once for each id that the target names; tells how far one is (GET),
-        ends it (DELETE). InvalidInput, NotFound, Unavailable; Denied if the body is not the one
-        that the target names."""
+        ends it (DELETE). Raises: InvalidInput, NotFound, Unavailable; Denied if the body is not
+        the one that the target names."""
         path, _, raw_query = target.partition("?")
         if path == wire.PEER_WARM:
             data = await body()

@@ -1,6 +1,7 @@
 """Answering other nodes: what is asked on the peer door, from the raw target to an Answer.
 
-Nothing here asks a peer: what this node lacks is read from the store, or told to be lacking.
+It never forwards to another peer, which would allow loops: what this node lacks is read from the
+store, or answered with 404.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class ChunkRequest:
 
 
 def parse_request(target: str) -> ChunkRequest:
-    """The question of a request target. NotFound where there is no such path, InvalidInput."""
+    """The question of a request target. Raises: NotFound if there is no such path, InvalidInput."""
     path, _, raw_query = target.partition("?")
     match = _TARGET.match(path)
     if match is None:
@@ -96,7 +97,7 @@ class PeerServer:
         headers: Mapping[str, str],
         body: Callable[[], Awaitable[bytes]] = _no_body,
     ) -> Answer:
-        """The answer to a node. Denied where it is none of the cluster; errors of fetching.
+        """The answer to a node. Raises: Denied if it is none of the cluster; errors of fetching.
 
         ``body`` reads the request's; nobody else's is read."""
         try:
@@ -120,7 +121,7 @@ class PeerServer:
         return await self._chunks(request, peer)
 
     def _refuse(self, name: str, error: Denied) -> None:
-        """Remembers who is not trusted; whoever is no member is told of once a minute."""
+        """Records a refused request. Refusals of non-members are logged at most once a minute."""
         self._counts.add(Counter.PEER_UNTRUSTED)
         now_s = self._context.clock_s()
         if self._is_member(name):

@@ -15,7 +15,7 @@ MIB = 1024 * 1024
 PACKS_MAX = 4096
 SOURCES_MAX = 64  # of one pack
 SOURCE_S = 600.0  # "lately"
-SOFT_BYTES_MAX = 64 * MIB  # being sent: beyond, whoever can get it elsewhere is sent there
+SOFT_BYTES_MAX = 64 * MIB  # being sent: beyond, a peer that can get it elsewhere is sent there
 HARD_BYTES_MAX = 256 * MIB  # beyond, everybody is sent away
 STREAMS_MAX = 256  # likewise
 UNIT_BYTES = 8 * MIB  # what most requests are for
@@ -115,7 +115,7 @@ class SendingLoad:
         return backlog_s > HARD_BACKLOG_S_MAX
 
     def began(self, size_bytes: int = UNIT_BYTES) -> None:
-        """A request for so many bytes was taken on. To be told at once: others are asking."""
+        """A request for so many bytes was accepted. Call it at once: others are asking."""
         self.streams += 1
         self.sending_bytes += size_bytes
 

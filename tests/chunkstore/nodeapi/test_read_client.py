@@ -305,7 +305,7 @@ def test_a_silent_proxy_costs_the_deadline(
         raise HangUpError
 
     proxy.hook = hook
-    client = clients(proxy, timeout_s=0.05, on_slow=told.set)
+    client = clients(proxy, timeout_s=0.05, before_blocking=told.set)
     with pytest.raises(DeadlineExceeded):
         client.read(FILE, 0, 10)
     done.set()
@@ -320,7 +320,7 @@ def test_slow_is_told_before_waiting(proxy: FakeProxy, clients: Callable[..., Cl
         if proxy.requests > 1:
             assert told.wait(60)
 
-    client = clients(proxy, on_slow=told.set)
+    client = clients(proxy, before_blocking=told.set)
     client.node(FILE)
     told.clear()
     proxy.hook = hook
@@ -338,7 +338,7 @@ def test_after_a_slow_answer_slow_is_told_at_once(
     def hook(_path: str) -> None:
         clock.now_s += 1
 
-    client = clients(proxy, on_slow=told.set, clock=clock)
+    client = clients(proxy, before_blocking=told.set, clock=clock)
     client.node(FILE)
     assert not client._connection._was_slow
     proxy.hook = hook

@@ -30,7 +30,7 @@ def source(tmp_path: Path) -> Path:
 @pytest.fixture(autouse=True)
 def created(lodefs: Lodefs) -> None:
     """The store exists."""
-    assert lodefs("init", "memory:").code == 0
+    assert lodefs("init", "s3://memory").code == 0
 
 
 def test_push_prints_what_it_did(lodefs: Lodefs, source: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from lodefs.chunkstore.errors import InvalidInput, NotFound
 from lodefs.chunkstore.nodeapi.cache_control import WarmRequest
-from lodefs.mount.node.helper_client import Nursery
+from lodefs.mount.node.helper_client import MountHelper
 from lodefs.mount.node.interface import Source
 from lodefs.mount.node.kernel_mounts import KernelMounts
 from tests.support.chunkstore.child_process import private_directory
@@ -41,12 +41,12 @@ def owners(proxy: RunningProxy) -> list[str]:
         return [owner for pin in pins for owner in pin["owners"]]
 
 
-def test_a_volume(nursery: Nursery) -> None:
+def test_a_volume(helper: MountHelper) -> None:
     """Resolved, mounted, read, counted, pinned and taken away, through a real proxy."""
-    said: list[str] = []
+    logged: list[str] = []
     with private_directory() as folder, serve_rig(Rig(folder, FILES)) as (proxy, _):
         node = KernelMounts(
-            nursery, lambda _store, _timeout_s: proxy.address, environ={}, say=said.append
+            helper, lambda _store, _timeout_s: proxy.address, environ={}, log=logged.append
         )
         source = Source(repo=REPO, path=b"train")
         found = node.resolve(source, "main", WAIT_S)
@@ -88,4 +88,4 @@ def test_a_volume(nursery: Nursery) -> None:
             assert (pinned(proxy), owners(proxy)) == (["train"], [])
         finally:
             node.unmount(str(place), WAIT_S)
-    assert said == []
+    assert logged == []

@@ -15,16 +15,16 @@ from lodefs.mount.docker.reconcile_plan import (
     Clear,
     DropStale,
     Follow,
+    PinVolume,
     Remount,
-    Revive,
+    StartSupervisor,
     TakeDown,
     Times,
-    View,
+    VolumeState,
     decide,
 )
-from lodefs.mount.docker.reconcile_plan import Pin as PinAction
 from lodefs.mount.docker.volume import STALE_S, Reference, Volume, forgotten, pinned
-from lodefs.mount.node.interface import Source, Standing
+from lodefs.mount.node.interface import MountStatus, Source
 from tests.support.docker.rig import NEW, OLD
 
 TIMES = Times("now", 10_000.0, 1_700_000_000.0)
@@ -37,7 +37,7 @@ def references() -> st.SearchStrategy[dict[str, Reference]]:
 
 
 @st.composite
-def views(draw: st.DrawFn, name: str) -> View:
+def views(draw: st.DrawFn, name: str) -> VolumeState:
     volume = Volume(
         name=name,
         options=Options(
@@ -57,39 +57,41 @@ def views(draw: st.DrawFn, name: str) -> View:
         pin_error=draw(st.sampled_from(["", "no"])),
     )
     unused = draw(st.none() | st.floats(0, TIMES.uptime_s))
-    return View(volume, unused, draw(st.floats(0, TIMES.uptime_s)))
+    return VolumeState(volume, unused, draw(st.floats(0, TIMES.uptime_s)))
 
 
 @st.composite
-def worlds(draw: st.DrawFn) -> tuple[list[View], dict[str, Standing], set[str], frozenset[str]]:
+def worlds(
+    draw: st.DrawFn,
+) -> tuple[list[VolumeState], dict[str, MountStatus], set[str], frozenset[str]]:
     """Volumes, mounts, mount points and damaged volumes, in any combination."""
     found = [draw(views(name)) for name in NAMES if draw(st.booleans())]
     keys = [view.volume.key for view in found] + ["stray", "damaged"]
-    standings = {
-        key: Standing(
+    statuses = {
+        key: MountStatus(
             key, "r", draw(st.sampled_from([OLD, NEW])), b"", draw(st.booleans()),
             draw(st.booleans()),
         )
         for key in keys
         if draw(st.booleans())
     }  # fmt: skip
-    places = {key for key in keys if draw(st.booleans())} | set(standings)
-    return found, standings, places, frozenset({"damaged"})
+    places = {key for key in keys if draw(st.booleans())} | set(statuses)
+    return found, statuses, places, frozenset({"damaged"})
 
 
 @given(worlds())
 def test_what_may_never_be_decided(
-    world: tuple[list[View], dict[str, Standing], set[str], frozenset[str]],
+    world: tuple[list[VolumeState], dict[str, MountStatus], set[str], frozenset[str]],
 ) -> None:
     """No volume with living references is unmounted or moved, no damaged one is touched, and no
     volume is mounted that nobody uses."""
-    found, standings, places, damaged = world
+    found, statuses, places, damaged = world
     volumes = {view.volume.key: view.volume for view in found}
-    actions = decide(found, standings, places, damaged, TIMES)
+    actions = decide(found, statuses, places, damaged, TIMES)
     assert max(Counter(action.key for action in actions).values(), default=1) == 1
     for action in actions:
         assert action.key not in damaged
-        standing = standings.get(action.key)
+        standing = statuses.get(action.key)
         match action:
             case TakeDown():
                 assert standing is not None
@@ -101,7 +103,7 @@ def test_what_may_never_be_decided(
             case Remount():
                 assert volumes[action.key].count(TIMES.boot)
                 assert standing is None or not standing.alive
-            case Revive():
+            case StartSupervisor():
                 assert volumes[action.key].count(TIMES.boot)
                 assert standing is not None
                 assert standing.alive
@@ -109,7 +111,7 @@ def test_what_may_never_be_decided(
                 volume = volumes[action.key]
                 ages = [TIMES.uptime_s - volume.references[i].uptime_s for i in action.mount_ids]
                 assert min(ages) > STALE_S
-            case PinAction():
+            case PinVolume():
                 assert volumes[action.key].options.pin is not None
                 assert action.pin_s > 0
             case Clear():
@@ -122,15 +124,15 @@ class World:
 
     def __init__(
         self,
-        found: list[View],
-        standings: dict[str, Standing],
+        found: list[VolumeState],
+        statuses: dict[str, MountStatus],
         places: set[str],
         *,
         held: bool = False,
         broken: bool = False,
     ) -> None:
         self.views = {view.volume.key: view for view in found}
-        self.standings = dict(standings)
+        self.statuses = dict(statuses)
         self.places = set(places)
         self.held = held
         self.broken = broken
@@ -141,17 +143,17 @@ class World:
     def carry_out(self, action: Action, times: Times) -> None:
         key = action.key
         match action:
-            case Revive() | Remount() if self.broken:
+            case StartSupervisor() | Remount() if self.broken:
                 pass
-            case Revive():
-                self.standings[key] = msgspec.structs.replace(self.standings[key], supervised=True)
+            case StartSupervisor():
+                self.statuses[key] = msgspec.structs.replace(self.statuses[key], supervised=True)
             case Remount():
                 commit = self.views[key].volume.commit
-                self.standings[key] = Standing(key, "r", commit, b"", alive=True, supervised=True)
+                self.statuses[key] = MountStatus(key, "r", commit, b"", alive=True, supervised=True)
             case TakeDown():
-                del self.standings[key]
+                del self.statuses[key]
             case Clear():
-                self.standings.pop(key, None)
+                self.statuses.pop(key, None)
                 self.places.discard(key)
             case DropStale():
                 self.views[key] = self.views[key]._replace(checked_s=times.uptime_s)
@@ -161,7 +163,7 @@ class World:
                 volume = self.views[key].volume
                 after = msgspec.structs.replace(volume, looked_at_s=times.now_s, follow_error="")
                 self.change(key, after)
-            case PinAction():
+            case PinVolume():
                 self.change(key, pinned(self.views[key].volume, action.pin_s, times.now_s))
 
 
@@ -171,39 +173,39 @@ def rounds(model: World, damaged: frozenset[str], count: int) -> None:
         later = number * UNUSED_S
         times = Times(TIMES.boot, TIMES.uptime_s + later, TIMES.now_s + later)
         views_now = model.views.values()
-        for action in decide(views_now, model.standings, model.places, damaged, times):
+        for action in decide(views_now, model.statuses, model.places, damaged, times):
             model.carry_out(action, times)
         for key, view in model.views.items():
-            if key in model.standings and view.unused_since_s is None:
+            if key in model.statuses and view.unused_since_s is None:
                 model.views[key] = view._replace(unused_since_s=times.uptime_s)
 
 
 @given(worlds(), st.booleans())
 def test_rounds_come_to_an_end(
-    world: tuple[list[View], dict[str, Standing], set[str], frozenset[str]], held: bool
+    world: tuple[list[VolumeState], dict[str, MountStatus], set[str], frozenset[str]], held: bool
 ) -> None:
     """After a few rounds whatever is used is alive and supervised, the rest is not mounted, and no
     mount point is left without a volume."""
-    found, standings, places, damaged = world
-    model = World(found, standings, places, held=held)
+    found, statuses, places, damaged = world
+    model = World(found, statuses, places, held=held)
     rounds(model, damaged, 16)
     for key, view in model.views.items():
-        standing = model.standings.get(key)
+        standing = model.statuses.get(key)
         if view.volume.count(TIMES.boot):
             assert standing is not None
             assert standing.alive
             assert standing.supervised
         else:
             assert standing is None
-    assert not (model.places | set(model.standings)) - set(model.views) - damaged
+    assert not (model.places | set(model.statuses)) - set(model.views) - damaged
 
 
 @given(worlds())
 def test_what_cannot_be_mounted_is_forgotten_all_the_same(
-    world: tuple[list[View], dict[str, Standing], set[str], frozenset[str]],
+    world: tuple[list[VolumeState], dict[str, MountStatus], set[str], frozenset[str]],
 ) -> None:
     """Mounts that fail, round after round, keep no reference that nobody holds."""
-    found, standings, places, damaged = world
-    model = World(found, standings, places, broken=True)
+    found, statuses, places, damaged = world
+    model = World(found, statuses, places, broken=True)
     rounds(model, damaged, 16)
     assert not any(view.volume.count(TIMES.boot) for view in model.views.values())

@@ -9,23 +9,23 @@ from pathlib import Path
 import pytest
 
 from lodefs.mount.docker.volume import key_of
-from lodefs.mount.docker.volume_table import Table, machine_clock
-from lodefs.mount.node.interface import Standing
+from lodefs.mount.docker.volume_table import VolumeTable, machine_clock
+from lodefs.mount.node.interface import MountStatus
 from tests.support.docker.rig import OLD, WAIT_S, Rig, memory_mounts
 
 KEY = key_of("a")
-STANDING = Standing("/p", "vision/cats", OLD, b"", alive=True, supervised=True)
+STANDING = MountStatus("/p", "vision/cats", OLD, b"", alive=True, supervised=True)
 
 
 @pytest.fixture
-def table(tmp_path: Path) -> Iterator[Table]:
+def table(tmp_path: Path) -> Iterator[VolumeTable]:
     rig = Rig(tmp_path / "state", memory_mounts())
     rig.volumes.create("a", {"repo": "vision/cats"})
     yield rig.table
     rig.close()
 
 
-def test_nothing_is_done_on_an_old_look(table: Table) -> None:
+def test_nothing_is_done_on_an_old_look(table: VolumeTable) -> None:
     """Whoever looked before a change may neither act nor note what was seen."""
     slot = table.find("a")
     turn = slot.turn
@@ -39,7 +39,7 @@ def test_nothing_is_done_on_an_old_look(table: Table) -> None:
     assert slot.standing == STANDING
 
 
-def test_nobody_waits_to_act_on_a_look(table: Table) -> None:
+def test_nobody_waits_to_act_on_a_look(table: VolumeTable) -> None:
     """While another thread changes a volume, what was seen of it does not count."""
     slot = table.find("a")
     with table.changing(KEY):
@@ -49,24 +49,24 @@ def test_nobody_waits_to_act_on_a_look(table: Table) -> None:
     assert slot.standing is None
 
 
-def test_changes_wait_for_each_other(table: Table) -> None:
+def test_changes_wait_for_each_other(table: VolumeTable) -> None:
     """Two threads are never at one volume, and other volumes are free meanwhile."""
-    order: list[str] = []
+    operation: list[str] = []
 
     def second() -> None:
         with table.changing(KEY):
-            order.append("second")
+            operation.append("second")
 
     thread = threading.Thread(target=second, daemon=True)
     with table.changing(KEY):
         thread.start()
         with table.changing("another"):
-            order.append("first")
+            operation.append("first")
     thread.join(WAIT_S)
-    assert order == ["first", "second"]
+    assert operation == ["first", "second"]
 
 
-def test_slots_without_a_volume_go(table: Table) -> None:
+def test_slots_without_a_volume_go(table: VolumeTable) -> None:
     """Asking for volumes that are not there leaves nothing behind."""
     for number in range(10):
         with table.changing(f"key-{number}") as slot:

@@ -104,13 +104,13 @@ def test_nobody_can_write(root: Path, user: str) -> None:
     """Every way to change something fails with EROFS, as root and as somebody else, and the file is
     what it was; a private map may be written, and is private."""
     *lines, content = in_child(WRITES, str(root), user).splitlines()
-    said = dict(line.rsplit(" ", 1) for line in lines)
-    assert len(said) == 35
-    refused = {name: code for name, code in said.items() if name not in NOT_THE_FILE_SYSTEM}
+    logged = dict(line.rsplit(" ", 1) for line in lines)
+    assert len(logged) == 35
+    refused = {name: code for name, code in logged.items() if name not in NOT_THE_FILE_SYSTEM}
     if user != "0":  # owners alone; the kernel asks for that first
         assert refused.pop("mknod") in ("EROFS", "EPERM")
     assert set(refused.values()) == {"EROFS"}, refused
-    assert {name: said[name] for name in NOT_THE_FILE_SYSTEM} == NOT_THE_FILE_SYSTEM
+    assert {name: logged[name] for name in NOT_THE_FILE_SYSTEM} == NOT_THE_FILE_SYSTEM
     assert content == "hello"
     assert (root / "a").read_bytes() == b"hello"
 

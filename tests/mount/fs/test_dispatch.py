@@ -12,7 +12,7 @@ from lodefs.chunkstore import errors
 from lodefs.chunkstore.errors import LodefsError
 from lodefs.chunkstore.format.inodes import ROOT_INO, child_ino
 from lodefs.mount.fs.dispatch import READ_ONLY, Dispatcher, errno_of
-from lodefs.mount.fs.filesystem import FileSystem, View
+from lodefs.mount.fs.filesystem import FileSystem, MountView
 from lodefs.mount.kernel import fuse_abi
 from lodefs.mount.kernel.fuse_abi import Opcode
 from lodefs.mount.kernel.session import Session
@@ -42,7 +42,7 @@ class Asker:
 
     def __init__(self, tree: DictTree = TREE, session: Session = NEW) -> None:
         self.failures: list[str] = []
-        view = View(tree.snapshot, tree.snapshot.root, uid=0, gid=0)
+        view = MountView(tree.snapshot, tree.snapshot.root, uid=0, gid=0)
         self.dispatcher = Dispatcher(
             FileSystem(tree, view), session, lambda what, error: self.failures.append(what)
         )

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from lodefs.chunkstore.errors import InvalidInput, NotADirectory, NotFound
 from lodefs.chunkstore.format.inodes import child_ino
 from lodefs.chunkstore.nodeapi.wire import Node
-from lodefs.mount.fs.filesystem import PAGE_ENTRIES, ROOT_INO, FileSystem, Listed, Memory, View
+from lodefs.mount.fs.filesystem import PAGE_ENTRIES, ROOT_INO, FileSystem, Listed, Memory, MountView
 from tests.support.mount.dict_tree import DictTree, Link, Program, Tree
 
 names = st.binary(min_size=1, max_size=255).filter(
@@ -32,8 +32,8 @@ trees: st.SearchStrategy[Tree] = st.dictionaries(
 )
 
 
-def view_of(tree: DictTree, root: Node | None = None) -> View:
-    return View(tree.snapshot, root or tree.snapshot.root, uid=7, gid=8, pid=99)
+def view_of(tree: DictTree, root: Node | None = None) -> MountView:
+    return MountView(tree.snapshot, root or tree.snapshot.root, uid=7, gid=8, pid=99)
 
 
 def write(tree: Tree, folder: bytes) -> None:
@@ -216,7 +216,7 @@ def test_presented_modes(mode: int | None) -> None:
     """Directories and programs have the mode that was asked for, files those of its bits that let
     nobody execute; symlinks have their own."""
     tree = DictTree({b"f": b"x", b"p": Program(b"x"), b"l": Link(b"f"), b"d": {}})
-    view = View(tree.snapshot, tree.snapshot.root, uid=7, gid=8, mode=mode)
+    view = MountView(tree.snapshot, tree.snapshot.root, uid=7, gid=8, mode=mode)
     fs = FileSystem(tree, view)
     shown = 0o555 if mode is None else mode
     modes = {name: fs.lookup(ROOT_INO, name).mode for name in (b"f", b"p", b"l", b"d")}

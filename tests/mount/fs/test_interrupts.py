@@ -8,7 +8,7 @@ import signal
 
 import pytest
 
-from lodefs.mount.fs.interrupts import Lines, doomed, is_doomed
+from lodefs.mount.fs.interrupts import InterruptPipes, doomed, is_doomed
 
 
 def status(pending: int = 0, *, shared: int = 0, blocked: int = 0, ignored: int = 0,
@@ -65,10 +65,10 @@ def test_processes() -> None:
 
 def test_all_hear() -> None:
     """Each line brings what was told, once and in order, and a bare wake-up nothing."""
-    lines = Lines(3)
-    lines.tell(5)
+    lines = InterruptPipes(3)
+    lines.notify(5)
     lines.wake(1)
-    lines.tell(1 << 63)
+    lines.notify(1 << 63)
     for index in range(3):
         assert select.select([lines.fileno(index)], [], [], 0)[0]
         assert lines.receive(index) == [5, 1 << 63]
@@ -78,8 +78,8 @@ def test_all_hear() -> None:
 
 def test_who_does_not_listen_blocks_nobody() -> None:
     """However much is told to lines that nobody reads, telling goes on; the first is not lost."""
-    lines = Lines(2)
+    lines = InterruptPipes(2)
     for unique in range(20_000):
-        lines.tell(unique)
+        lines.notify(unique)
     assert lines.receive(0)[0] == lines.receive(1)[0] == 0
     lines.close()

@@ -240,7 +240,7 @@ def test_workers_die_while_files_are_opened(mounts: Mounts, cache: NodeCache) ->
 
 SCRIPT = """
 import os, sys
-from lodefs.mount.lifecycle import daemon, mounter
+from lodefs.mount.lifecycle import daemon, mount_target, mounter
 from lodefs.mount.kernel import mount_table as mounttable
 from lodefs.mount.fs import passthrough
 from lodefs.mount.options import MountOptions
@@ -256,7 +256,7 @@ if not pid:
     os.close(ready)
     lines = open(log, "a", buffering=1)
     daemon.serve(
-        mounter.resolve(options),
+        mount_target.resolve(options),
         lambda text: lines.write(text + "\\n"),
         lambda: os.write(tell, b"+"),
     )

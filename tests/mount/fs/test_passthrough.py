@@ -15,18 +15,18 @@ from lodefs.chunkstore.format.inodes import ROOT_INO, child_ino
 from lodefs.chunkstore.nodeapi.wire import Snapshot
 from lodefs.mount.fs import passthrough
 from lodefs.mount.fs.dispatch import Dispatcher
-from lodefs.mount.fs.filesystem import LARGE, FileSystem, View
+from lodefs.mount.fs.filesystem import LARGE, FileSystem, MountView
 from lodefs.mount.fs.passthrough import (
     DISK_BYTES_BY_FILE_MIN,
     MEMORY_BYTES_BY_FILE_MIN,
     Opening,
-    Opens,
+    PassthroughFiles,
     objection,
 )
 from lodefs.mount.kernel import device, fuse_abi
 from lodefs.mount.kernel.fuse_abi import Opcode
 from lodefs.mount.kernel.session import Session
-from lodefs.mount.shm.open_files import CACHED, Handles
+from lodefs.mount.shm.open_files import CACHED, OpenFileTable
 from tests.support.mount.dict_tree import DictTree
 
 TREE = DictTree({b"big": bytes(1 << 20), b"small": bytes((1 << 20) - 1), b"d": {}})
@@ -75,15 +75,15 @@ class FakeDevice:
 class Mount:
     """A dispatcher with passthrough, on a device that is a fake."""
 
-    def __init__(self, handles: Handles) -> None:
+    def __init__(self, handles: OpenFileTable) -> None:
         self.handles = handles
         self.flats = FakeFlats({BIG})
-        self.said: list[str] = []
-        self.opening = Opening(3, handles, self.said.append)
+        self.logged: list[str] = []
+        self.opening = Opening(3, handles, self.logged.append)
         self.opens = self.opening.opens(self.flats)
-        view = View(TREE.snapshot, TREE.snapshot.root, uid=0, gid=0)
+        view = MountView(TREE.snapshot, TREE.snapshot.root, uid=0, gid=0)
         self.fs = FileSystem(TREE, view, opens=self.opens)
-        self.dispatcher = Dispatcher(self.fs, SESSION, lambda what, error: self.said.append(what))
+        self.dispatcher = Dispatcher(self.fs, SESSION, lambda what, error: self.logged.append(what))
 
     def ask(self, opcode: int, node: int, unique: int, body: bytes = b"") -> tuple[int, bytes]:
         header = fuse_abi.IN_HEADER.pack(40 + len(body), opcode, unique, node, 0, 0, 1, 0, 0)
@@ -116,14 +116,14 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> FakeDevice:
 
 
 @pytest.fixture
-def handles() -> Iterator[Handles]:
-    made = Handles.create(rows_max=64)
+def handles() -> Iterator[OpenFileTable]:
+    made = OpenFileTable.create(rows_max=64)
     yield made
     os.close(made.fd)
 
 
 @pytest.fixture
-def mount(handles: Handles, kernel: FakeDevice) -> Mount:
+def mount(handles: OpenFileTable, kernel: FakeDevice) -> Mount:
     return Mount(handles)
 
 
@@ -190,7 +190,7 @@ def test_modes_never_mix(mount: Mount, kernel: FakeDevice) -> None:
     assert kernel.closed == []
 
 
-def test_another_worker_was_faster(handles: Handles, kernel: FakeDevice) -> None:
+def test_another_worker_was_faster(handles: OpenFileTable, kernel: FakeDevice) -> None:
     """Of two backing files for one inode one is given up."""
     slow, fast = Mount(handles), Mount(handles)
     ask = slow.flats.complete_flat
@@ -216,7 +216,7 @@ def test_refused_once_for_good(mount: Mount, kernel: FakeDevice, code: int) -> N
         assert mount.ask(Opcode.OPEN, node, 4, bytes(8)) == (errno.ENOSYS, b"")
     mount.release(BIG | LARGE, handle)
     assert mount.handles.count() == 0
-    assert mount.said == [f"no passthrough from now on: {os.strerror(code)}"]
+    assert mount.logged == [f"no passthrough from now on: {os.strerror(code)}"]
     state = mount.fs.getxattr(ROOT_INO, b"user.lodefs.passthrough")
     assert state is not None and state.startswith(b"off: ")
     assert mount.fs.getxattr(BIG | LARGE, b"user.lodefs.read_path") == b"daemon"
@@ -232,7 +232,7 @@ def test_refused_later(mount: Mount, kernel: FakeDevice) -> None:
     assert mount.open(other | LARGE, 4)[1] == CACHED_FLAGS
     assert mount.open(BIG | LARGE, 6)[1:] == (PASSED_FLAGS, 1)
     assert mount.open(SMALL, 8)[1] == CACHED_FLAGS
-    assert len(mount.said) == 1
+    assert len(mount.logged) == 1
 
 
 def test_short_of_descriptors(mount: Mount, kernel: FakeDevice) -> None:
@@ -243,7 +243,7 @@ def test_short_of_descriptors(mount: Mount, kernel: FakeDevice) -> None:
     mount.release(BIG | LARGE, handle)
     kernel.refusal = 0
     assert mount.open(BIG | LARGE, 4)[1] == PASSED_FLAGS
-    assert mount.said == []
+    assert mount.logged == []
 
 
 def test_a_cache_that_cannot_be_read_fails_no_open(mount: Mount) -> None:
@@ -341,9 +341,9 @@ def test_the_file_system_of_proc() -> None:
         passthrough._file_system(Path("/proc/no/such"))
 
 
-def test_opens_is_what_file_systems_take(handles: Handles) -> None:
+def test_opens_is_what_file_systems_take(handles: OpenFileTable) -> None:
     """Where nobody has a file open and there is no flat file, it is opened in cached mode."""
-    opens = Opens(3, handles, FakeFlats(), print)
+    opens = PassthroughFiles(3, handles, FakeFlats(), print)
     opened = opens.open(BIG, 2)
     assert opened.backing == CACHED
     assert not opens.passes_through(BIG)

@@ -9,7 +9,7 @@ from pathlib import Path
 from lodefs.chunkstore.format.inodes import ROOT_INO, child_ino
 from lodefs.mount import options
 from lodefs.mount.fs import dispatch, filesystem
-from lodefs.mount.fs.filesystem import FileSystem, View
+from lodefs.mount.fs.filesystem import FileSystem, MountView
 from lodefs.mount.kernel import session
 from lodefs.mount.kernel.features import VARIABLE, Feature
 from tests.support.mount.dict_tree import DictTree
@@ -29,7 +29,7 @@ def test_every_errno_is_explained() -> None:
 def test_attributes_are_named() -> None:
     """Every extended attribute that is listed stands in the document."""
     tree = DictTree({b"f": b""})
-    fs = FileSystem(tree, View(tree.snapshot, tree.nodes[ROOT_INO], 0, 0))
+    fs = FileSystem(tree, MountView(tree.snapshot, tree.nodes[ROOT_INO], 0, 0))
     names = fs.listxattr(child_ino(ROOT_INO, b"f"))
     assert names
     assert all(f"`{name.decode()}`" in TEXT for name in names)

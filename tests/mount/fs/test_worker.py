@@ -12,8 +12,8 @@ from lodefs.chunkstore.errors import NotFound, Unavailable
 from lodefs.chunkstore.format.inodes import ROOT_INO, child_ino
 from lodefs.chunkstore.types import Buffer
 from lodefs.mount.fs import worker
-from lodefs.mount.fs.filesystem import FileSystem, View
-from lodefs.mount.fs.pending_requests import Waits
+from lodefs.mount.fs.filesystem import FileSystem, MountView
+from lodefs.mount.fs.pending_requests import PendingRequests
 from lodefs.mount.fs.worker import Failures, ReaderFactory, Renewal, serve
 from lodefs.mount.kernel import fuse_abi
 from lodefs.mount.kernel.fuse_abi import Opcode
@@ -35,18 +35,18 @@ class SlowTree(DictTree):
         super().__init__({b"f": b"fast", b"slow": b"at last", b"l": b""})
         self.warm = Event()
 
-    def factory(self, on_slow: Callable[[], None]) -> tuple[SlowTree, FileSystem]:
+    def factory(self, before_blocking: Callable[[], None]) -> tuple[SlowTree, FileSystem]:
         outer = self
 
         class Mine(DictTree):
             def read(self, ino: int, first: int, size_bytes: int) -> bytes:
                 if ino == SLOW:
-                    on_slow()
+                    before_blocking()
                     assert outer.warm.wait(60)
                 return outer.data[ino][first : first + size_bytes]
 
         mine = Mine({})
-        view = View(self.snapshot, self.snapshot.root, uid=0, gid=0)
+        view = MountView(self.snapshot, self.snapshot.root, uid=0, gid=0)
         return self, FileSystem(mine, view)
 
 
@@ -57,23 +57,23 @@ class Served:
         self,
         factory: ReaderFactory,
         *,
-        waits: Waits | None = None,
+        pending: PendingRequests | None = None,
         on_interrupt: Callable[[int], None] = lambda _unique: None,
         clock: Callable[[], float] = lambda: 100.0,
     ) -> None:
         self.kernel = FakeKernel()
         self.ended = Event()
         self.marks = [0.0] * THREADS
-        self.said: list[str] = []
+        self.logged: list[str] = []
         self.threads: list[Thread] = serve(
             self.kernel.device,
             SESSION,
             factory,
             threads=THREADS,
             marks=self.marks,
-            say=self.said.append,
+            log=self.logged.append,
             ended=self.ended,
-            waits=waits,
+            pending=pending,
             on_interrupt=on_interrupt,
             clock=clock,
         )
@@ -175,7 +175,7 @@ def test_unknown_nodes_make_the_kernel_look_again(tree: SlowTree) -> None:
 
     def factory(_: Callable[[], None]) -> tuple[DictTree, FileSystem]:
         empty = DictTree({})
-        return empty, FileSystem(empty, View(tree.snapshot, tree.snapshot.root, 0, 0))
+        return empty, FileSystem(empty, MountView(tree.snapshot, tree.snapshot.root, 0, 0))
 
     served = Served(factory)
     unique = served.kernel.send(Opcode.READ, FILE, READ)
@@ -184,7 +184,7 @@ def test_unknown_nodes_make_the_kernel_look_again(tree: SlowTree) -> None:
     assert (unique, errno.ESTALE, b"") in messages
     assert served.kernel.ask(Opcode.READ, FILE, READ) == (errno.ESTALE, b"")
     served.close()
-    assert any("READ" in line for line in served.said)
+    assert any("READ" in line for line in served.logged)
 
 
 def test_renewal_is_rare_and_only_where_known() -> None:
@@ -228,7 +228,7 @@ def test_a_buffer_may_be_any_kind() -> None:
 
     def factory(_: Callable[[], None]) -> tuple[DictTree, FileSystem]:
         mine = Mine({})
-        return mine, FileSystem(mine, View(mine.snapshot, mine.snapshot.root, 0, 0))
+        return mine, FileSystem(mine, MountView(mine.snapshot, mine.snapshot.root, 0, 0))
 
     served = Served(factory)
     for _ in range(3):
@@ -258,22 +258,22 @@ def test_with_all_threads_waiting_others_are_still_heard(tree: SlowTree) -> None
 
 def test_interrupted_requests_are_let_go(tree: SlowTree) -> None:
     """A killed reader's request ends where it waits; another's goes on; neither is a failure."""
-    waits = Waits(THREADS, is_doomed=lambda _pid: True)
-    served = Served(tree.factory, waits=waits)
+    pending = PendingRequests(THREADS, is_doomed=lambda _pid: True)
+    served = Served(tree.factory, pending=pending)
     first = served.kernel.send(Opcode.READ, SLOW, READ)
-    until(lambda: waits.interrupt(first) is True)
-    assert waits.interrupt(first) is None
+    until(lambda: pending.interrupt(first) is True)
+    assert pending.interrupt(first) is None
     for _ in range(THREADS - 1):
         served.kernel.send(Opcode.READ, SLOW, READ)
     queued = served.kernel.send(Opcode.READ, SLOW, READ)
-    until(lambda: waits.interrupt(queued) is True)
+    until(lambda: pending.interrupt(queued) is True)
     tree.warm.set()
     # Those that were let go come without an answer: that is for who did it.
     answered = {served.kernel.receive()[0] for _ in range(THREADS - 1)}
     assert not answered & {first, queued}
     assert served.kernel.ask(Opcode.READ, FILE, READ) == (0, b"fast")
     served.close()
-    assert served.said == []
+    assert served.logged == []
 
 
 def test_the_end_is_seen_while_all_threads_wait(tree: SlowTree) -> None:
@@ -301,8 +301,8 @@ def test_time_in_the_queue_counts(tree: SlowTree) -> None:
     now = [100.0]
     noting = Noting({})
 
-    def factory(on_slow: Callable[[], None]) -> tuple[DictTree, FileSystem]:
-        return noting, tree.factory(on_slow)[1]
+    def factory(before_blocking: Callable[[], None]) -> tuple[DictTree, FileSystem]:
+        return noting, tree.factory(before_blocking)[1]
 
     served = Served(factory, clock=lambda: now[0])
     for _ in range(THREADS):
@@ -335,20 +335,20 @@ def test_a_request_that_was_sent_again_waits_once(tree: SlowTree) -> None:
 
     made: list[Woken] = []
 
-    def factory(on_slow: Callable[[], None]) -> tuple[DictTree, FileSystem]:
+    def factory(before_blocking: Callable[[], None]) -> tuple[DictTree, FileSystem]:
         mine = Woken()
         made.append(mine)
 
         def read(ino: int, first: int, size_bytes: int) -> bytes:
-            on_slow()
+            before_blocking()
             assert mine.go.wait(60)
             return b"once"
 
         mine.read = read  # type: ignore[method-assign]
-        return mine, FileSystem(mine, View(tree.snapshot, tree.snapshot.root, 0, 0))
+        return mine, FileSystem(mine, MountView(tree.snapshot, tree.snapshot.root, 0, 0))
 
-    waits = Waits(THREADS, is_doomed=lambda _pid: True)
-    served = Served(factory, waits=waits)
+    pending = PendingRequests(THREADS, is_doomed=lambda _pid: True)
+    served = Served(factory, pending=pending)
     unique = served.kernel.send(Opcode.READ, SLOW, READ) | fuse_abi.UNIQUE_RESEND
     for _ in range(3 * THREADS):
         served.kernel.repeat(unique, Opcode.READ, SLOW, READ)
@@ -357,5 +357,5 @@ def test_a_request_that_was_sent_again_waits_once(tree: SlowTree) -> None:
         one.go.set()
     assert served.kernel.receive() == (unique, 0, b"once")
     assert served.kernel.ask(Opcode.STATFS, ROOT_INO)[0] == 0
-    assert waits.interrupt(unique) is None
+    assert pending.interrupt(unique) is None
     served.close()

@@ -50,9 +50,9 @@ print(mounttable.on_top(at))
 def test_without_dev_fuse(mounts: Mounts, there: str) -> None:
     """No /dev/fuse, or something else in its place: one clear error, and nothing is mounted."""
     words = (str(mounts.place), mounts.options().proxy, str(mounts.log), there)
-    said, mounted = in_child(NO_FUSE, *words, prefix=("unshare", "--mount")).splitlines()
-    assert said.startswith("Unsupported /dev/fuse: ")
-    assert "is the fuse module loaded?" in said
+    logged, mounted = in_child(NO_FUSE, *words, prefix=("unshare", "--mount")).splitlines()
+    assert logged.startswith("Unsupported /dev/fuse: ")
+    assert "is the fuse module loaded?" in logged
     assert mounted == "None"
 
 

@@ -13,8 +13,15 @@ import pytest
 
 from lodefs.chunkstore.errors import InUse, Unavailable, UnknownFormat
 from lodefs.mount.kernel.session import Session
-from lodefs.mount.lifecycle import control_socket, handover, resources
-from lodefs.mount.lifecycle.handover import Door, Grip, Passport, grip_of, state_of, take
+from lodefs.mount.lifecycle import control_socket, handover, mount_resources
+from lodefs.mount.lifecycle.handover import (
+    ControlServer,
+    HandoverState,
+    MountResources,
+    resources_of,
+    state_of,
+    take,
+)
 from lodefs.mount.mount_spec import Job
 from lodefs.mount.options import MountOptions
 from tests.support.mount.mounts import SAMPLE
@@ -34,10 +41,10 @@ class Mount:
         listener, self.place = control_socket.listen("0:1", [folder / "m"])
         self.fds = [self._file(name) for name in (b"device", b"one", b"two", b"opens")]
         device, one, two, opens = self.fds
-        self.grip = Grip(
+        self.resources = MountResources(
             JOB, SESSION, device, (one, two), {"opens": opens}, listener.detach(), self.place
         )
-        self.door = Door(self.grip, supervised=True)
+        self.control_server = ControlServer(self.resources, supervised=True)
 
     @staticmethod
     def _file(content: bytes) -> int:
@@ -53,7 +60,7 @@ class Mount:
                 client = None
                 while not self.asked():
                     pass
-                client = self.door.answer(busy=busy)
+                client = self.control_server.answer(busy=busy)
                 if client is not None:
                     client.close()
 
@@ -64,11 +71,11 @@ class Mount:
     def asked(self) -> bool:
         import select
 
-        return bool(select.select([self.door], [], [], 60)[0])
+        return bool(select.select([self.control_server], [], [], 60)[0])
 
     def close(self) -> None:
-        self.door.close()
-        self.grip.close()
+        self.control_server.close()
+        self.resources.close()
         self.place.remove()
 
 
@@ -84,25 +91,25 @@ def test_all_that_holds_a_mount_goes_over(mount: Mount) -> None:
     thread = mount.serve()
     taken = take(mount.place)
     thread.join(60)
-    grip = taken.grip
-    assert (grip.job, grip.session, grip.place) == (JOB, SESSION, mount.place)
+    resources = taken.resources
+    assert (resources.job, resources.session, resources.place) == (JOB, SESSION, mount.place)
     assert taken.giver == handover.State(os.getpid(), supervised=True, proxy="unix:/p")
-    fds = [grip.device, *grip.clones, grip.memories["opens"]]
+    fds = [resources.device, *resources.clones, resources.memories["opens"]]
     assert [os.pread(fd, 99, 0) for fd in fds] == [b"device", b"one", b"two", b"opens"]
     assert not set(fds) & set(mount.fds)
     assert not any(os.get_inheritable(fd) for fd in fds)
     taken.confirm()
     taken.unlock()
-    grip.close()
+    resources.close()
 
 
 def test_a_mount_of_an_older_lodefs() -> None:
     """What older mounts do not say (a mode, what was read) is as it was for them."""
-    papers = msgspec.msgpack.decode(handover.Grip(JOB, SESSION, 3).passport())
+    papers = msgspec.msgpack.decode(handover.MountResources(JOB, SESSION, 3).handover_state())
     del papers["job"]["options"]["mode"]
-    grip = handover.grip_of(msgspec.msgpack.encode(papers), [(handover.DEVICE, 3)])
-    assert grip.job == JOB
-    assert resources.traffic(grip) is None
+    resources = handover.resources_of(msgspec.msgpack.encode(papers), [(handover.DEVICE, 3)])
+    assert resources.job == JOB
+    assert mount_resources.traffic(resources) is None
     state = msgspec.msgpack.encode({"pid": 7, "supervised": True})
     told = msgspec.msgpack.decode(state, type=handover.State)
     assert told == handover.State(7, supervised=True)
@@ -171,18 +178,18 @@ def test_bad_answers(tmp_path: Path, answer: bytes) -> None:
 
 def test_other_versions() -> None:
     """A passport of another version, or that is none, is refused with the way out."""
-    papers = msgspec.msgpack.encode(Passport(2, JOB, SESSION))
+    papers = msgspec.msgpack.encode(HandoverState(2, JOB, SESSION))
     with pytest.raises(UnknownFormat, match="unmount"):
-        grip_of(papers, [("device", 5)])
+        resources_of(papers, [("device", 5)])
     with pytest.raises(UnknownFormat):
-        grip_of(b"\xc1", [("device", 5)])
+        resources_of(b"\xc1", [("device", 5)])
 
 
 def test_without_a_device() -> None:
     """Nothing can be held without the connection's descriptor."""
-    papers = msgspec.msgpack.encode(Passport(1, JOB, SESSION))
+    papers = msgspec.msgpack.encode(HandoverState(1, JOB, SESSION))
     with pytest.raises(Unavailable, match="device"):
-        grip_of(papers, [("clone", 5)])
+        resources_of(papers, [("clone", 5)])
 
 
 def test_nobody_there(tmp_path: Path) -> None:

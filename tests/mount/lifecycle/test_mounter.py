@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -14,8 +15,8 @@ import pytest
 import lodefs
 from lodefs.chunkstore.errors import Denied, InUse, InvalidInput, NotFound, Unavailable
 from lodefs.mount.kernel import device, mount_syscalls, mount_table
-from lodefs.mount.lifecycle import daemon, mounter
-from lodefs.mount.mount_spec import Report
+from lodefs.mount.lifecycle import daemon, mount_target, mounter, process_scan
+from lodefs.mount.mount_spec import Reply
 from tests.support.mount.fake_proxy import FakeProxy
 from tests.support.mount.mounts import (
     BIG,
@@ -236,18 +237,19 @@ def test_mount_into_nowhere_is_an_error(mounts: Mounts, tmp_path: Path) -> None:
     assert mount_table.on_top(str(mounts.place)) is None
 
 
-def test_mounting_that_is_broken_off(mounts: Mounts, proxy: FakeProxy) -> None:
+@pytest.mark.parametrize("fork", ["", "fork"])
+def test_mounting_that_is_broken_off(mounts: Mounts, proxy: FakeProxy, fork: str) -> None:
     """A mount whose caller was interrupted or killed before it was ready does not stay."""
     script = (
         "import sys; from lodefs.mount.lifecycle import mounter; "
         "from lodefs.mount.options import MountOptions\n"
-        "at, proxy = sys.argv[1:]\n"
-        "mounter.mount(MountOptions(repo='demo', mountpoint=at, proxy=proxy))"
+        "at, proxy, fork = sys.argv[1:]\n"
+        "mounter.mount(MountOptions(repo='demo', mountpoint=at, proxy=proxy), fork=bool(fork))"
     )
     for number in (signal.SIGINT, signal.SIGKILL):
         came, go = hold_reads(proxy, reads=100, where="/children")
         with subprocess.Popen(
-            [sys.executable, "-c", script, str(mounts.place), mounts.options().proxy],
+            [sys.executable, "-c", script, str(mounts.place), mounts.options().proxy, fork],
             env=os.environ | {"PYTHONPATH": str(Path(lodefs.__file__).parents[1])},
             stderr=subprocess.DEVNULL,
         ) as process:
@@ -258,13 +260,51 @@ def test_mounting_that_is_broken_off(mounts: Mounts, proxy: FakeProxy) -> None:
         until(lambda: mount_table.on_top(str(mounts.place)) is None)
 
 
+@pytest.mark.parametrize("fork", ["", "fork"])
+def test_a_mount_process_that_is_stopped_is_killed(
+    mounts: Mounts, proxy: FakeProxy, fork: str
+) -> None:
+    """A mount that is interrupted while its processes are stopped leaves nothing."""
+    script = (
+        "import sys; from lodefs.mount.lifecycle import mounter, spawn; "
+        "from lodefs.mount.options import MountOptions\n"
+        "at, proxy, log, fork = sys.argv[1:]\n"
+        "spawn.CANCEL_TIMEOUT_S = 2.0\n"
+        "options = MountOptions(repo='demo', mountpoint=at, proxy=proxy, log_path=log)\n"
+        "mounter.mount(options, fork=bool(fork))"
+    )
+    arguments = [str(mounts.place), mounts.options().proxy, str(mounts.log), fork]
+    came, go = hold_reads(proxy, reads=100, where="/children")
+    with subprocess.Popen(
+        [sys.executable, "-c", script, *arguments],
+        env=os.environ | {"PYTHONPATH": str(Path(lodefs.__file__).parents[1])},
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert came.wait(WAIT_S)
+        found = mount_table.on_top(str(mounts.place))
+        assert found is not None
+        makers = process_scan.holders(found.device)
+        assert makers
+        for pid_fd in makers:
+            signal.pidfd_send_signal(pid_fd, signal.SIGSTOP)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=WAIT_S)
+        assert "KeyboardInterrupt" in errors
+    go.set()
+    for pid_fd in makers:
+        assert select.select([pid_fd], [], [], WAIT_S)[0]
+        os.close(pid_fd)
+    assert mount_table.on_top(str(mounts.place)) is None
+
+
 def test_who_loses_the_race_leaves_the_winner_alone(
     mounts: Mounts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A mount that does not get ready in time takes no other away, though it is of the same."""
     start = mounter.start
 
-    def lose(*_words: object, **_more: object) -> Report:
+    def lose(*_words: object, **_more: object) -> Reply:
         monkeypatch.setattr(mounter, "start", start)
         mounts.mount()
         raise Unavailable("it did not get ready in time")
@@ -276,15 +316,15 @@ def test_who_loses_the_race_leaves_the_winner_alone(
 
 
 @pytest.mark.parametrize("fork", ["", "fork"])
-def test_a_report_that_nobody_reads(mounts: Mounts, fork: str) -> None:
+def test_a_reply_that_nobody_reads(mounts: Mounts, fork: str) -> None:
     """A mount that gets ready just when whoever asked for it is interrupted does not stay."""
     script = (
         "import select, sys; from lodefs.mount.lifecycle import mounter, spawn as starting; "
         "from lodefs.mount.kernel import mount_table as mounttable\n"
         "from lodefs.mount.options import MountOptions\n"
         "at, proxy, log, fork = sys.argv[1:]\n"
-        "def interrupt(read_fd, *_):\n"
-        "    select.select([read_fd], [], [])\n"
+        "def interrupt(channel, *_):\n"
+        "    select.select([channel], [], [])\n"
         "    print(mounttable.on_top(at).repo)\n"
         "    raise KeyboardInterrupt\n"
         "starting._receive = interrupt\n"
@@ -302,7 +342,7 @@ def test_an_error_right_after_mounting_leaves_nothing(
     mounts: Mounts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who cannot look at what was just mounted takes it away."""
-    job = mounter.resolve(mounts.options())
+    job = mount_target.resolve(mounts.options())
 
     def short_of_descriptors(_mountpoint: str) -> None:
         raise OSError(errno.EMFILE, "Too many open files")

@@ -11,12 +11,13 @@ from tests.support.mount.mounts import in_child
 BEGIN = """
 import os, socket, sys
 from lodefs.mount.kernel.session import Session
-from lodefs.mount.lifecycle.supervisor import Supervisor
+from lodefs.mount.lifecycle.supervisor import Supervisor, SupervisorConfig
 kernel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 said = []
 def run(work, ready, on_ready, say=said.append, resend=True, timeout_s=60.0):
     session = Session(minor=44, no_open=True, no_opendir=True, resend=resend, epochs=True)
-    made = Supervisor(theirs.fileno(), session, work, workers=1, threads=1, hang_s=60.0, say=say)
+    config = SupervisorConfig(theirs.fileno(), session, work, 1, 1, 60.0, say)
+    made = Supervisor(config)
     made.run(ready, on_ready, timeout_s)
     theirs.detach()
 """
@@ -128,8 +129,8 @@ def on_ready(code):
     return True
 session = Session(minor=44, no_open=True, no_opendir=True, resend=True, epochs=True)
 clones = [os.dup(theirs.fileno()) for _ in range(2)]
-made = Supervisor(theirs.fileno(), session, work, workers=1, threads=1, hang_s=60.0, say=say,
-                  clones=clones, call_fd=called)
+made = Supervisor(SupervisorConfig(theirs.fileno(), session, work, 1, 1, 60.0, say,
+                                   clones=clones, call_fd=called))
 made.run(None, on_ready, 60.0)
 print(os.read(told, 9).decode(), len(said), notified)
 """

@@ -12,7 +12,7 @@ import pytest
 
 from lodefs.chunkstore.errors import InUse, InvalidInput, LodefsError, Unavailable
 from lodefs.mount.kernel import mount_table
-from lodefs.mount.lifecycle import control_socket, handover, mounter, resources
+from lodefs.mount.lifecycle import control_socket, handover, mount_resources, mounter
 from lodefs.mount.lifecycle.mounter import Mounted
 from tests.support.mount.fake_proxy import FakeProxy
 from tests.support.mount.kernels import DISTINCT
@@ -49,7 +49,7 @@ def listed(mounts: Mounts) -> Mounted:
 
 def socket_of(mounts: Mounts) -> control_socket.Place | None:
     found = mount_table.on_top(str(mounts.place))
-    return found and control_socket.find(found.device, resources.folders())
+    return found and control_socket.find(found.device, mount_resources.folders())
 
 
 def lose_supervisor(mounts: Mounts, mounted: Mounted) -> list[int]:
@@ -220,7 +220,7 @@ def test_twice_at_once(mounts: Mounts) -> None:
         mounts.take_over()
     taken.connection.close()
     taken.unlock()
-    taken.grip.close()
+    taken.resources.close()
     mounts.take_over()
     assert (mounts.place / "a").read_bytes() == b"hello"
 
@@ -259,7 +259,7 @@ def test_a_taker_that_fails_leaves_all_as_it_was(mounts: Mounts) -> None:
     assert place is not None
     taken = handover.take(place)
     assert taken.giver.supervised
-    taken.grip.close()
+    taken.resources.close()
     taken.connection.close()
     taken.unlock()
     assert listed(mounts) == mounted

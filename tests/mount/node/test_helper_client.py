@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import select
 import signal
 import socket
 import subprocess
@@ -21,95 +20,20 @@ import pytest
 
 import lodefs
 from lodefs.chunkstore.errors import DeadlineExceeded, InUse, LodefsError, Unavailable
-from lodefs.mount.kernel import mount_syscalls, mount_table
-from lodefs.mount.lifecycle import control_socket, handover, mounter, process_scan, resources, spawn
+from lodefs.mount.lifecycle import control_socket, mount_resources, mounter, process_scan, spawn
+from lodefs.mount.mount_spec import TakeOver
 from lodefs.mount.node import helper_client as nurseries
 from lodefs.mount.node import helper_requests
-from lodefs.mount.node.helper_client import Nursery
-from lodefs.mount.options import MountOptions
+from lodefs.mount.node.helper_client import MountHelper
 from lodefs.mount.shm.traffic_counters import Traffic
 from tests.support.mount.fake_proxy import FakeProxy
-from tests.support.mount.mounts import SAMPLE, WAIT_S, alive, hold_reads, until, workers_of
+from tests.support.mount.mounts import WAIT_S, alive, hold_reads, until, workers_of
+from tests.support.mount.places import Places, processes_of
 
 pytestmark = [pytest.mark.fuse, pytest.mark.slow]
 
 MANY = 16
 END_TIMEOUT_S = 0.2  # for the processes of a mount that is gone
-
-
-def processes_of(mounted: mount_table.Mount) -> list[int]:
-    """The supervisor of a mount, and its workers; none where nobody answers."""
-    place = control_socket.find(mounted.device, resources.folders())
-    try:
-        assert place is not None
-        supervisor = handover.state_of(place).pid
-    except (AssertionError, LodefsError):
-        return []
-    return [supervisor, *workers_of(supervisor)]
-
-
-class Places:
-    """Directories to mount on, and what orders name them."""
-
-    def __init__(self, folder: Path, proxy: FakeProxy) -> None:
-        self._folder = folder
-        self._proxy = proxy
-        self._pid_fds: dict[str, list[int]] = {}  # of processes, by their mount's place
-
-    def new(self, name: str) -> str:
-        """An empty directory."""
-        path = self._folder / name
-        path.mkdir()
-        return str(path)
-
-    def mount(self, place: str) -> helper_requests.Mount:
-        """The order to mount the sample there."""
-        return helper_requests.Mount(
-            MountOptions(
-                repo="demo",
-                rev=SAMPLE.snapshot.commit,
-                mountpoint=place,
-                proxy=self._proxy.address,
-                log_path=str(self._folder / "mount.log"),
-                workers=2,
-                threads=4,
-            )
-        )
-
-    def mounted(self) -> list[mount_table.Mount]:
-        """What is mounted in the folder."""
-        found = [m for m in mount_table.read_table() if m.mountpoint.startswith(str(self._folder))]
-        for one in found:
-            if one.mountpoint not in self._pid_fds:
-                self._pid_fds[one.mountpoint] = list(map(os.pidfd_open, processes_of(one)))
-        return found
-
-    def processes(self) -> int:
-        """How many processes of mounts that were seen have not ended."""
-        pid_fds = [fd for fds in self._pid_fds.values() for fd in fds]
-        return len(pid_fds) - len(select.select(pid_fds, [], [], 0)[0])
-
-    def close(self) -> None:
-        """Leave nothing behind."""
-        for found in self.mounted():
-            mount_syscalls.detach(found.mountpoint, lazy=True, abort=True)
-        until(lambda: not self.processes())
-        for pid_fds in self._pid_fds.values():
-            for pid_fd in pid_fds:
-                os.close(pid_fd)
-
-
-@pytest.fixture
-def nursery() -> Iterator[Nursery]:
-    with Nursery() as made:
-        yield made
-
-
-@pytest.fixture
-def places(tmp_path: Path, proxy: FakeProxy) -> Iterator[Places]:
-    made = Places(tmp_path, proxy)
-    yield made
-    made.close()
 
 
 def children() -> set[int]:
@@ -127,55 +51,55 @@ def open_fds(pid: int) -> list[str]:
     return found
 
 
-def test_mounts_side_by_side(nursery: Nursery, places: Places) -> None:
+def test_mounts_side_by_side(helper: MountHelper, places: Places) -> None:
     """Many orders at once are all done, and when all is unmounted no process and no descriptor is
     left."""
     before = set(open_fds(os.getpid()))
     given = [places.new(str(n)) for n in range(MANY)]
     with ThreadPoolExecutor(MANY) as pool:
-        for _ in pool.map(lambda place: nursery.run(places.mount(place), WAIT_S), given):
+        for _ in pool.map(lambda place: helper.run(places.mount(place), WAIT_S), given):
             pass
         assert len(places.mounted()) == MANY
         assert all(os.listdir(place) for place in given)
-        for _ in pool.map(lambda place: nursery.run(helper_requests.Unmount(place), WAIT_S), given):
+        for _ in pool.map(lambda place: helper.run(helper_requests.Unmount(place), WAIT_S), given):
             pass
     assert places.mounted() == []
     until(lambda: not places.processes())
-    until(lambda: len(open_fds(nursery.pid)) == 1)  # its socket
+    until(lambda: len(open_fds(helper.pid)) == 1)  # its socket
     left = set(open_fds(os.getpid())) - before
     assert not [name for name in left if "pidfd" not in name]  # of what this test looks at
 
 
-def test_a_late_order_is_taken_back(nursery: Nursery, places: Places, proxy: FakeProxy) -> None:
+def test_a_late_order_is_taken_back(helper: MountHelper, places: Places, proxy: FakeProxy) -> None:
     """Whose time is up while the mount is half made finds nothing mounted, soon after it was
     told."""
     place = places.new("place")
     came, go = hold_reads(proxy, reads=100, where="/children")
     with pytest.raises(DeadlineExceeded):
-        nursery.run(places.mount(place), 1.0)
+        helper.run(places.mount(place), 1.0)
     assert came.is_set()
     until(lambda: not places.mounted())
     until(lambda: not places.processes())
     go.set()
-    nursery.run(places.mount(place), WAIT_S)
+    helper.run(places.mount(place), WAIT_S)
     assert (Path(place) / "a").read_bytes() == b"hello"
 
 
 def test_a_late_order_touches_no_mount_of_others(
-    nursery: Nursery, places: Places, proxy: FakeProxy
+    helper: MountHelper, places: Places, proxy: FakeProxy
 ) -> None:
     """A mount that was there before an order that comes too late stays."""
     place = places.new("place")
-    nursery.run(places.mount(place), WAIT_S)
+    helper.run(places.mount(place), WAIT_S)
     there = places.mounted()
     for timeout_s in (0.0, 0.001, 0.002, 0.004, 0.008):
         with pytest.raises((DeadlineExceeded, InUse)):
-            nursery.run(places.mount(place), timeout_s)
+            helper.run(places.mount(place), timeout_s)
     assert places.mounted() == there
     assert (Path(place) / "a").read_bytes() == b"hello"
 
 
-def test_a_proxy_that_is_silent(nursery: Nursery, places: Places, proxy: FakeProxy) -> None:
+def test_a_proxy_that_is_silent(helper: MountHelper, places: Places, proxy: FakeProxy) -> None:
     """An order ends in time where nothing was begun, and others are done meanwhile."""
     silent, other = places.new("silent"), places.new("other")
     came, go = hold_reads(proxy, where="/snapshots")
@@ -183,63 +107,64 @@ def test_a_proxy_that_is_silent(nursery: Nursery, places: Places, proxy: FakePro
 
     def run() -> None:
         try:
-            nursery.run(places.mount(silent), 3.0)
+            helper.run(places.mount(silent), 3.0)
         except LodefsError as error:
             failed.append(error)
 
     late = Thread(target=run)
     late.start()
     assert came.wait(WAIT_S)
-    nursery.run(places.mount(other), WAIT_S)
+    helper.run(places.mount(other), WAIT_S)
     late.join(WAIT_S)
     go.set()
     assert [type(error) for error in failed] == [DeadlineExceeded]
     assert [found.mountpoint for found in places.mounted()] == [other]
 
 
-def test_a_child_that_cannot_be_killed(nursery: Nursery, places: Places, proxy: FakeProxy) -> None:
+def test_a_child_that_cannot_be_killed(
+    helper: MountHelper, places: Places, proxy: FakeProxy
+) -> None:
     """Who waits is told that the time is up although the child does not end, and the nursery goes
     on."""
-    place, pid = places.new("place"), nursery.pid
+    place, pid = places.new("place"), helper.pid
     came, go = hold_reads(proxy, where="/snapshots")
     with ThreadPoolExecutor(1) as pool:
-        late = pool.submit(nursery.run, places.mount(place), 2.0)
+        late = pool.submit(helper.run, places.mount(place), 2.0)
         assert came.wait(WAIT_S)
         [child] = workers_of(pid)
         os.kill(child, signal.SIGSTOP)  # no timer ends it now
         with pytest.raises(DeadlineExceeded, match="hangs"):
             late.result(WAIT_S)
-    nursery.run(places.mount(place), WAIT_S)
-    assert nursery.pid == pid
-    os.kill(child, signal.SIGCONT)
+    helper.run(places.mount(place), WAIT_S)
+    assert helper.pid == pid
+    until(lambda: not alive(child))  # although it is stopped
     go.set()
-    until(lambda: not alive(child))
     assert (Path(place) / "a").read_bytes() == b"hello"
 
 
-def test_the_nursery_is_killed(nursery: Nursery, places: Places) -> None:
+def test_the_nursery_is_killed(helper: MountHelper, places: Places) -> None:
     """Another takes its place; mounts stay."""
     first, second = places.new("first"), places.new("second")
-    nursery.run(places.mount(first), WAIT_S)
-    killed = nursery.pid
+    helper.run(places.mount(first), WAIT_S)
+    killed = helper.pid
     os.kill(killed, signal.SIGKILL)
-    nursery.run(places.mount(second), WAIT_S)
-    assert nursery.pid != killed
+    helper.run(places.mount(second), WAIT_S)
+    assert helper.pid != killed
     assert (Path(first) / "a").read_bytes() == (Path(second) / "a").read_bytes()
     for place in (first, second):
-        nursery.run(helper_requests.Unmount(place), WAIT_S)
+        helper.run(helper_requests.Unmount(place), WAIT_S)
     until(lambda: not places.processes())
     assert not alive(killed)
 
 
-def test_killed_again_and_again(nursery: Nursery, places: Places) -> None:
+def test_killed_again_and_again(helper: MountHelper, places: Places) -> None:
     """Orders that are under way when it is killed are done, or fail with an error of ours."""
     given = [places.new(str(n)) for n in range(MANY)]
     done: list[str] = []
 
     def run(place: str) -> None:
         try:
-            nursery.run(places.mount(place), WAIT_S)
+            helper.run(places.mount(place), WAIT_S)
             done.append(place)
         except LodefsError:
             return
@@ -247,37 +172,37 @@ def test_killed_again_and_again(nursery: Nursery, places: Places) -> None:
     threads = [Thread(target=run, args=(place,)) for place in given]
     for n, thread in enumerate(threads):
         thread.start()
-        if n % 5 == 4 and nursery.pid:
-            os.kill(nursery.pid, signal.SIGKILL)
+        if n % 5 == 4 and helper.pid:
+            os.kill(helper.pid, signal.SIGKILL)
     for thread in threads:
         thread.join(WAIT_S)
     assert done
     assert {found.mountpoint for found in places.mounted()} >= set(done)
     for place in given:
-        nursery.run(helper_requests.Unmount(place), WAIT_S)
+        helper.run(helper_requests.Unmount(place), WAIT_S)
     until(lambda: not places.processes())
 
 
 def test_the_nursery_hangs(
-    nursery: Nursery, places: Places, monkeypatch: pytest.MonkeyPatch
+    helper: MountHelper, places: Places, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that takes no orders is killed, and the next order is done by another."""
     monkeypatch.setattr(nurseries, "MARGIN_S", 0.1)
     place = places.new("place")
-    hung = nursery.pid
+    hung = helper.pid
     os.kill(hung, signal.SIGSTOP)
     with pytest.raises(DeadlineExceeded):
-        nursery.run(places.mount(place), 0.2)
-    nursery.run(places.mount(place), WAIT_S)
-    assert nursery.pid != hung
+        helper.run(places.mount(place), 0.2)
+    helper.run(places.mount(place), WAIT_S)
+    assert helper.pid != hung
     assert not alive(hung)
 
 
-def test_calls_end_in_time_while_the_nursery_hangs(nursery: Nursery) -> None:
+def test_calls_end_in_time_while_the_nursery_hangs(helper: MountHelper) -> None:
     """However many threads give orders to one that takes none, each is done in its time."""
-    gone, hung = "/no/such/place", nursery.pid
+    gone, hung = "/no/such/place", helper.pid
     os.kill(hung, signal.SIGSTOP)
-    process = nursery._process
+    process = helper._process
     assert process is not None
     with suppress(BlockingIOError):  # no room for another order
         while True:
@@ -286,18 +211,18 @@ def test_calls_end_in_time_while_the_nursery_hangs(nursery: Nursery) -> None:
     def run(_n: int) -> float:
         begun_s = time.monotonic()
         with pytest.raises(DeadlineExceeded):
-            nursery.run(helper_requests.Look(gone), 0.5)
+            helper.run(helper_requests.Look(gone), 0.5)
         return time.monotonic() - begun_s
 
     with ThreadPoolExecutor(MANY) as pool:
         assert max(pool.map(run, range(MANY))) < 2.5
     os.kill(hung, signal.SIGKILL)
-    assert not nursery.run(helper_requests.Look(gone), WAIT_S).is_dead
+    assert not helper.run(helper_requests.Look(gone), WAIT_S).is_dead
 
 
 @pytest.mark.parametrize("at_start", [False, True])
 def test_no_descriptors(
-    nursery: Nursery, monkeypatch: pytest.MonkeyPatch, *, at_start: bool
+    helper: MountHelper, monkeypatch: pytest.MonkeyPatch, *, at_start: bool
 ) -> None:
     """Where no descriptor is left, an order fails with an error of ours, and nothing leaks."""
 
@@ -307,37 +232,37 @@ def test_no_descriptors(
     before, others = len(open_fds(os.getpid())), children()
     with monkeypatch.context() as patched:
         if at_start:
-            os.kill(nursery.pid, signal.SIGKILL)
+            os.kill(helper.pid, signal.SIGKILL)
             patched.setattr(os, "pidfd_open", none)
         else:
             patched.setattr(socket, "socketpair", none)
         with pytest.raises(Unavailable, match="Too many open files"):
-            nursery.run(helper_requests.Look("/no/such/place"), WAIT_S)
+            helper.run(helper_requests.Look("/no/such/place"), WAIT_S)
         assert not any(map(alive, children() - others))
     assert len(open_fds(os.getpid())) <= before
-    nursery.run(helper_requests.Look("/no/such/place"), WAIT_S)
+    helper.run(helper_requests.Look("/no/such/place"), WAIT_S)
 
 
-def test_stopped_processes(nursery: Nursery, places: Places) -> None:
+def test_stopped_processes(helper: MountHelper, places: Places) -> None:
     """A mount whose processes are all stopped is unmounted at once; they are killed then."""
     place = places.new("place")
-    nursery.run(places.mount(place), WAIT_S)
+    helper.run(places.mount(place), WAIT_S)
     [found] = places.mounted()
     processes = processes_of(found)
     assert len(processes) == 3  # a supervisor, two workers
     for pid in processes:
         os.kill(pid, signal.SIGSTOP)
     begun_s = time.monotonic()
-    nursery.run(helper_requests.Unmount(place, END_TIMEOUT_S), WAIT_S)
+    helper.run(helper_requests.Unmount(place, END_TIMEOUT_S), WAIT_S)
     assert time.monotonic() - begun_s < WAIT_S / 10
     assert places.mounted() == []
     until(lambda: not places.processes())
 
 
-def test_a_mount_in_use_elsewhere(nursery: Nursery, places: Places) -> None:
+def test_a_mount_in_use_elsewhere(helper: MountHelper, places: Places) -> None:
     """Another mount namespace that has the mount reads on after it was unmounted here."""
     place, other = places.new("place"), places.new("other")
-    nursery.run(places.mount(place), WAIT_S)
+    helper.run(places.mount(place), WAIT_S)
     [found] = places.mounted()
     assert process_scan.users(found.device, place) == 0
     script = 'mount --bind "$0" "$1" && umount "$0" && echo && read x && cat "$1/a"'
@@ -350,30 +275,30 @@ def test_a_mount_in_use_elsewhere(nursery: Nursery, places: Places) -> None:
         assert container.stdout is not None
         assert container.stdout.readline() == "\n"
         assert process_scan.users(found.device, place) == 1
-        nursery.run(helper_requests.Unmount(place, END_TIMEOUT_S), WAIT_S)
-        until(lambda: len(open_fds(nursery.pid)) == 1)  # whoever sees to the end is done
+        helper.run(helper_requests.Unmount(place, END_TIMEOUT_S), WAIT_S)
+        until(lambda: len(open_fds(helper.pid)) == 1)  # whoever sees to the end is done
         assert places.processes() == 3
         printed, _ = container.communicate("\n", timeout=WAIT_S)
     assert printed == "hello"
     until(lambda: not places.processes())
 
 
-def test_only_its_own_mounts_are_taken_away(nursery: Nursery, places: Places) -> None:
+def test_only_its_own_mounts_are_taken_away(helper: MountHelper, places: Places) -> None:
     """What is mounted by others is left alone; a symlink is not followed; nothing is fine."""
     place, link = places.new("place"), Path(places.new("link"))
-    nursery.run(places.mount(place), WAIT_S)
+    helper.run(places.mount(place), WAIT_S)
     link.rmdir()
     link.symlink_to(place)
-    nursery.run(helper_requests.Unmount(str(link)), WAIT_S)
+    helper.run(helper_requests.Unmount(str(link)), WAIT_S)
     assert len(places.mounted()) == 1
     subprocess.run(["mount", "-t", "tmpfs", "none", place], check=True)
     try:
         with pytest.raises(InUse, match="tmpfs"):
-            nursery.run(helper_requests.Unmount(place), WAIT_S)
+            helper.run(helper_requests.Unmount(place), WAIT_S)
     finally:
         subprocess.run(["umount", place], check=True)
     for _ in range(2):
-        nursery.run(helper_requests.Unmount(place), WAIT_S)
+        helper.run(helper_requests.Unmount(place), WAIT_S)
     assert places.mounted() == []
 
 
@@ -384,22 +309,23 @@ from lodefs.mount.node import helper_process as forkserver, helper_requests as o
 forkserver.main()
 """
 SLOW_TAKE_BACK = """
-take_back = orders.take_back
-def slow(order, stage):
-    time.sleep(2)
-    take_back(order, stage)
-orders.take_back = slow
+from lodefs.mount.lifecycle import daemon
+take_away = daemon._take_away
+def slow(*given, **more):
+    time.sleep(1)
+    take_away(*given, **more)
+daemon._take_away = slow
 """
 
 
 @contextmanager
-def changed(monkeypatch: pytest.MonkeyPatch, script: str) -> Iterator[Nursery]:
+def changed(monkeypatch: pytest.MonkeyPatch, script: str) -> Iterator[MountHelper]:
     """A nursery in whose process ``script`` was run."""
     program = CHANGED.format(script)
     command = [sys.executable, "-c", program]
     with monkeypatch.context() as patched:
         patched.setattr(spawn, "_command", lambda _module, fd: [*command, str(fd)])
-        with Nursery() as made:
+        with MountHelper() as made:
             yield made
 
 
@@ -409,16 +335,17 @@ def test_the_next_mount_where_one_is_taken_back(
     """It is made when that is done, also where the first caller was told before, and it stays."""
     place, other = places.new("place"), places.new("other")
     came, go = hold_reads(proxy, reads=100, where="/children")
-    with changed(monkeypatch, SLOW_TAKE_BACK) as nursery:
+    with changed(monkeypatch, SLOW_TAKE_BACK) as helper:
         with pytest.raises(DeadlineExceeded):
-            nursery.run(places.mount(place), 1.0)
+            helper.run(places.mount(place), 1.0)
         assert came.is_set()
         with pytest.raises(DeadlineExceeded, match="taken back"):
-            nursery.run(places.mount(place), 0.1)
-        nursery.run(helper_requests.Look(other), WAIT_S)
+            helper.run(places.mount(place), 0.1)
+        helper.run(helper_requests.Look(other), WAIT_S)
         go.set()
-        nursery.run(places.mount(place), WAIT_S)
-        until(lambda: not workers_of(nursery.pid))
+        helper.run(places.mount(place), WAIT_S)
+        [found] = places.mounted()
+        until(lambda: workers_of(helper.pid) == processes_of(found)[:1])
         assert (Path(place) / "a").read_bytes() == b"hello"
 
 
@@ -427,16 +354,16 @@ def test_a_full_nursery(monkeypatch: pytest.MonkeyPatch, places: Places, proxy: 
     held, place = places.new("held"), places.new("place")
     came, go = hold_reads(proxy, where="/snapshots")
     full = changed(monkeypatch, "forkserver.CHILDREN_MAX = 1")
-    with full as nursery, ThreadPoolExecutor(1) as pool:
-        pid = nursery.pid
-        first = pool.submit(nursery.run, places.mount(held), WAIT_S)
+    with full as helper, ThreadPoolExecutor(1) as pool:
+        pid = helper.pid
+        first = pool.submit(helper.run, places.mount(held), WAIT_S)
         assert came.wait(WAIT_S)
         with pytest.raises(DeadlineExceeded, match="too much"):
-            nursery.run(places.mount(place), 0.1)
+            helper.run(places.mount(place), 0.1)
         go.set()
-        nursery.run(places.mount(place), WAIT_S)
+        helper.run(places.mount(place), WAIT_S)
         first.result(WAIT_S)
-        assert nursery.pid == pid
+        assert helper.pid == pid
 
 
 def test_unmounted_mounts_that_are_held_take_no_room(
@@ -444,27 +371,28 @@ def test_unmounted_mounts_that_are_held_take_no_room(
 ) -> None:
     """While a child still waits for the end of an unmounted mount, orders are done."""
     place, other = places.new("place"), places.new("other")
-    with changed(monkeypatch, "forkserver.CHILDREN_MAX = 1") as nursery:
-        nursery.run(places.mount(place), WAIT_S)
+    with changed(monkeypatch, "forkserver.CHILDREN_MAX = 1") as helper:
+        helper.run(places.mount(place), WAIT_S)
         file = os.open(f"{place}/a", os.O_RDONLY)
         try:
             places.mounted()
-            nursery.run(helper_requests.Unmount(place, WAIT_S), WAIT_S)
-            nursery.run(places.mount(other), WAIT_S / 4)
+            helper.run(helper_requests.Unmount(place, WAIT_S), WAIT_S)
+            helper.run(places.mount(other), WAIT_S / 4)
         finally:
             os.close(file)
 
 
-def test_nobody_waits_for_a_mount_that_is_held(nursery: Nursery, places: Places) -> None:
+def test_nobody_waits_for_a_mount_that_is_held(helper: MountHelper, places: Places) -> None:
     """After an unmount, the end of a mount that somebody holds is waited for once."""
     place = places.new("place")
-    nursery.run(places.mount(place), WAIT_S)
-    places.mounted()
+    helper.run(places.mount(place), WAIT_S)
+    [found] = places.mounted()
+    supervisor, *_ = processes_of(found)
     file = os.open(f"{place}/a", os.O_RDONLY)
     begun_s = time.monotonic()
     try:
-        nursery.run(helper_requests.Unmount(place, 2.0), WAIT_S)
-        until(lambda: not workers_of(nursery.pid))
+        helper.run(helper_requests.Unmount(place, 2.0), WAIT_S)
+        until(lambda: workers_of(helper.pid) == [supervisor])
         assert time.monotonic() - begun_s < 4.0
     finally:
         os.close(file)
@@ -476,8 +404,8 @@ def test_before_linux_6_9(monkeypatch: pytest.MonkeyPatch, places: Places) -> No
     place = places.new("place")
     imports = "from lodefs.mount.kernel import fuse_abi, session"
     script = f"{imports}\nsession.WANTED &= ~fuse_abi.HAS_RESEND"
-    with changed(monkeypatch, script) as nursery:
-        nursery.run(places.mount(place), WAIT_S)
+    with changed(monkeypatch, script) as helper:
+        helper.run(places.mount(place), WAIT_S)
         [found] = places.mounted()
         assert (Path(place) / "a").read_bytes() == b"hello"
         assert mounter.traffic_of(place) == Traffic(cache_bytes=5)
@@ -485,19 +413,19 @@ def test_before_linux_6_9(monkeypatch: pytest.MonkeyPatch, places: Places) -> No
         os.kill(workers[0], signal.SIGKILL)
         until(lambda: len(set(workers_of(supervisor)) - {workers[0]}) == len(workers))
         with pytest.raises(Unavailable, match=r"before Linux 6\.9"):
-            nursery.run(helper_requests.Revive(place), WAIT_S)
+            helper.run(TakeOver(place), WAIT_S)
         assert (Path(place) / "deep/er/est/f").read_bytes() == b"bottom"
         assert mounter.traffic_of(place) == Traffic(cache_bytes=11)
-        nursery.run(helper_requests.Unmount(place), WAIT_S)
+        helper.run(helper_requests.Unmount(place), WAIT_S)
         until(lambda: not places.processes())
-        assert control_socket.find(found.device, resources.folders()) is None
+        assert control_socket.find(found.device, mount_resources.folders()) is None
 
 
 OWNER = """
 import socket, sys
 listener = socket.create_server(("127.0.0.1", 0))
-from lodefs.mount.node.helper_client import Nursery
-nursery = Nursery()
+from lodefs.mount.node.helper_client import MountHelper
+nursery = MountHelper()
 print(nursery.pid, flush=True)
 sys.stdin.read()
 """
@@ -521,12 +449,12 @@ def test_it_ends_with_its_owner() -> None:
 
 
 def test_another_that_cannot_be_started(
-    nursery: Nursery, places: Places, monkeypatch: pytest.MonkeyPatch
+    helper: MountHelper, places: Places, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where the nursery ends at once each time, an order fails instead of waiting."""
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    os.kill(nursery.pid, signal.SIGKILL)
+    os.kill(helper.pid, signal.SIGKILL)
     with pytest.raises(Unavailable):
-        nursery.run(places.mount(places.new("place")), WAIT_S)
+        helper.run(places.mount(places.new("place")), WAIT_S)
     monkeypatch.undo()
-    nursery.run(places.mount(places.new("other")), WAIT_S)
+    helper.run(places.mount(places.new("other")), WAIT_S)

@@ -18,11 +18,11 @@ import pytest
 from lodefs.chunkstore.errors import DeadlineExceeded, InUse, InvalidInput, Unavailable
 from lodefs.chunkstore.nodeapi.cache_control import decoded
 from lodefs.chunkstore.nodeapi.wire import Origin
-from lodefs.mount.kernel import mount_syscalls, mount_table
-from lodefs.mount.lifecycle import control_socket, handover, resources
-from lodefs.mount.node import helper_requests
-from lodefs.mount.node.helper_client import Nursery
-from lodefs.mount.node.helper_process import Ticket
+from lodefs.mount.kernel import features, mount_syscalls, mount_table
+from lodefs.mount.lifecycle import control_socket, handover, mount_resources
+from lodefs.mount.mount_spec import MountRequest
+from lodefs.mount.node.helper_client import MountHelper
+from lodefs.mount.node.helper_process import HelperRequest
 from lodefs.mount.node.interface import Source, Traffic
 from lodefs.mount.node.kernel_mounts import KernelMounts
 from tests.support.docker.node_mounts_suite import Given, NodeMountsSuite
@@ -54,7 +54,7 @@ class Kernel(Given):
 
     def state(self) -> handover.State:
         found = mount_table.on_top(str(self.place))
-        place = found and control_socket.find(found.device, resources.folders())
+        place = found and control_socket.find(found.device, mount_resources.folders())
         assert place is not None
         return handover.state_of(place)
 
@@ -123,6 +123,14 @@ def test_presentation(node: KernelMounts, given: Kernel) -> None:
     node.revive(place, WAIT_S)
     assert oct(os.lstat(given.place / "link").st_mode & 0o7777) == "0o777"
     assert oct(os.lstat(given.place / "many").st_mode & 0o7777) == "0o550"
+
+
+def test_features_can_be_left_out(helper: MountHelper, proxy: FakeProxy) -> None:
+    """Mounts of volumes do without the kernel's features that LODEFS_FUSE_WITHOUT names."""
+    environ = {features.VARIABLE: features.Feature.RESEND.value}
+    node = KernelMounts(helper, lambda _store, _s: proxy.address, environ=environ, log=print)
+    options = node._options(SOURCE, COMMIT, "/place", WAIT_S)
+    assert options.without == {features.Feature.RESEND}
 
 
 def test_modes_that_write_are_refused(node: KernelMounts, given: Kernel) -> None:
@@ -213,16 +221,8 @@ def test_pins_reach_the_proxy(node: KernelMounts, proxy: FakeProxy) -> None:
     assert proxy.pins == {}
 
 
-def lose_caller(nursery: Nursery, order: helper_requests.Order) -> None:
-    """Give an order for a caller that is killed at once."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with ours, theirs:
-        ticket = Ticket(order, time.monotonic() + WAIT_S)
-        nursery._send(ticket, theirs.fileno())
-
-
 def test_a_mount_that_a_killed_plugin_left_half_made(
-    nursery: Nursery, node: KernelMounts, tmp_path: Path, proxy: FakeProxy
+    helper: MountHelper, node: KernelMounts, tmp_path: Path, proxy: FakeProxy
 ) -> None:
     """It does not count as the volume's mount: another takes its place, and stays when the
     processes that made the first one go."""
@@ -231,19 +231,23 @@ def test_a_mount_that_a_killed_plugin_left_half_made(
     [slot] = rig.table.slots()
     place = rig.records.make_place(slot.key)
     came, go = hold_reads(proxy, reads=100, where="/children")
-    lose_caller(nursery, helper_requests.Mount(node._options(SOURCE, COMMIT, place, WAIT_S)))
-    assert came.wait(WAIT_S)
-    [left] = [one for one in node.standing(WAIT_S) if one.place == place]
-    assert not left.ready
-    first = mount_table.on_top(place)
-    assert first is not None
-    maker = resources.maker(first)
-    makers = [os.pidfd_open(pid) for pid in (maker, *workers_of(nursery.pid))]
+    operation = MountRequest(node._options(SOURCE, COMMIT, place, WAIT_S))
+    plugin, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with plugin:
+        with theirs:
+            helper._send(HelperRequest(operation, time.monotonic() + WAIT_S), theirs.fileno())
+        assert came.wait(WAIT_S)
+        [left] = [one for one in node.standing(WAIT_S) if one.place == place]
+        assert not left.ready
+        first = mount_table.on_top(place)
+        [supervisor] = workers_of(helper.pid)
+        makers = [os.pidfd_open(pid) for pid in (supervisor, *workers_of(supervisor))]
 
     def is_replaced() -> bool:
         found = mount_table.on_top(place)
-        return found is not None and resources.maker(found) not in (0, maker)
+        return found is not None and workers_of(helper.pid) not in ([], [supervisor])
 
+    assert first is not None
     with ThreadPoolExecutor(1) as pool:
         mounting = pool.submit(rig.volumes.mount, "a", "b" * 64)
         until(is_replaced)

@@ -136,15 +136,15 @@ def test_a_flipped_bit_is_found_and_repaired(make: Makes) -> None:
     assert verify(node)[0] == 0
     for path in node.cache_files():
         flip(path)
-    code, said = verify(node)
-    assert (code, said["repaired"]) == (1, False)
-    files = [file for problem in said["problems"] for file in problem["dataset_files"]]
+    code, logged = verify(node)
+    assert (code, logged["repaired"]) == (1, False)
+    files = [file for problem in logged["problems"] for file in problem["dataset_files"]]
     assert {"big0", "big1", "big2", "big3"} <= {file["path"] for file in files}
     assert {file["commit"] for file in files} == {node.commit}
     code, again = verify(node, "--repair")
     assert (code, again["repaired"]) == (1, True)
-    assert again["problems"] == said["problems"]
-    assert not any(Path(problem["cache_file"]).exists() for problem in said["problems"])
+    assert again["problems"] == logged["problems"]
+    assert not any(Path(problem["cache_file"]).exists() for problem in logged["problems"])
     for name, content in FILES.items():  # a mount may hold the dropped file for a moment
         until(lambda name=name, content=content: read_again(mounts.place, name) == content)
     assert verify(node)[0] == 0

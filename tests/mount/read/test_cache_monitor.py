@@ -9,7 +9,7 @@ from lodefs.chunkstore.errors import Unavailable
 from lodefs.chunkstore.nodeapi.connection import Address
 from lodefs.chunkstore.nodeapi.read_client import Client
 from lodefs.chunkstore.nodeapi.wire import CachePlace, Snapshot
-from lodefs.mount.read.cache_monitor import RETRY_S, Nearby
+from lodefs.mount.read.cache_monitor import RETRY_S, CacheMonitor
 from tests.support.mount.mounts import SAMPLE, until
 
 if TYPE_CHECKING:
@@ -33,14 +33,16 @@ def test_an_error_that_nobody_expects_ends_nothing() -> None:
         raise errors[len(lines)]
 
     client = Knowing(Address(path="/nowhere"), timeout_s=1.0)
-    nearby = Nearby(client, SAMPLE.snapshot, lines.append, opener=broken, clock=lambda: now_s)
-    nearby.start()
+    monitor = CacheMonitor(
+        client, SAMPLE.snapshot, lines.append, opener=broken, clock=lambda: now_s
+    )
+    monitor.start()
     try:
         until(lambda: len(lines) == 1)
         assert "Too many open files" in lines[0]
         now_s += RETRY_S
-        nearby.wake()
+        monitor.wake()
         until(lambda: len(lines) == 2)
         assert "not yet" in lines[1]
     finally:
-        nearby.close()
+        monitor.close()

@@ -26,8 +26,8 @@ from lodefs.chunkstore.nodecache.view import CacheView, open_view, remove_leftov
 from lodefs.chunkstore.system.lru import Lru
 from lodefs.mount.fs.filesystem import NODES_MAX
 from lodefs.mount.read import memory_fit
-from lodefs.mount.read.cache_monitor import RETRY_S, Nearby
-from lodefs.mount.read.cached_reader import DirectReader
+from lodefs.mount.read.cache_monitor import RETRY_S, CacheMonitor
+from lodefs.mount.read.cached_reader import CachedReader
 from lodefs.proxy.service.store_node import StoreNode
 from tests.support.proxy.fake_node import RunningProxy
 from tests.support.proxy.rig import MIB, REPO, Rig, serve_rig
@@ -77,12 +77,12 @@ class Place:
         self.cache = rig.directory / "cache"
         self.clients = [self._client(), self._client()]
         self.snapshot = self.clients[0].snapshot(REPO, "main")
-        self.nearby = Nearby(
+        self.monitor = CacheMonitor(
             self.clients[1], self.snapshot, self.lines.append, opener=self.open, clock=self.clock
         )
         self.remembered: Lru[int, Node] = Lru(NODES_MAX)
         client = self.clients[0].mounted(self.snapshot)
-        self.reader = DirectReader(client, self.nearby, self.remembered)
+        self.reader = CachedReader(client, self.monitor, self.remembered)
 
     def _client(self) -> Client:
         clock = Clock()  # waiting for a proxy that is gone takes no time
@@ -94,13 +94,13 @@ class Place:
 
     @property
     def view(self) -> CacheView:
-        assert self.nearby.view is not None
-        return self.nearby.view
+        assert self.monitor.view is not None
+        return self.monitor.view
 
     def turn(self, seconds: float = 100.0) -> None:
         """Some time later, the thread beside the readers does its work."""
         self.clock.now_s += seconds
-        self.nearby.turn()
+        self.monitor.maintain()
 
     def ino(self, path: bytes) -> int:
         ino = ROOT_INO
@@ -144,7 +144,7 @@ class Place:
         assert count == times if times is not None else count > 0
 
     def close(self) -> None:
-        self.nearby.close()
+        self.monitor.close()
         for client in self.clients:
             client.close()
 
@@ -212,10 +212,10 @@ def test_an_old_view_asks_and_then_knows(place: Place) -> None:
     with place.asked(DATA, 2):
         for _ in range(2):
             assert bytes(place.reader.read(ino, 0, 4096)) == FILES[b"middle"][:4096]
-            place.nearby.see_news()  # what the thread does when it is woken; no time has passed
-    assert place.nearby.is_woken
+            place.monitor.refresh()  # what the thread does when it is woken; no time has passed
+    assert place.monitor.is_woken
     place.clock.now_s += 60
-    place.nearby.see_news()
+    place.monitor.refresh()
     with place.asked(DATA):
         assert bytes(place.reader.read(ino, 0, 4096)) == FILES[b"middle"][:4096]
 
@@ -279,7 +279,7 @@ def test_evicted_files_are_asked_for_and_let_go(place: Place) -> None:
     place.warm()
     place.warm()  # directly
     for file in list(place.node._cache.files.values()):
-        assert place.node._evictor.evict(file)
+        assert place.node._eviction.evict(file)
     assert any("(deleted)" in target for target in open_targets(place.cache))
     with place.asked(DATA):  # what is open has the right bytes yet
         assert place.read(b"big", 5, 100) == BIG[5:105]
@@ -342,7 +342,7 @@ def test_files_of_before_a_power_cut_are_not_trusted(place: Place) -> None:
     for number, file in place.node._cache.files.items():
         row = file.row._replace(boot=b"another boot 123")
         kv.write([(layout.file_key(number), layout.encode_file_row(row))])
-    place.nearby.view = None
+    place.monitor.view = None
     place.turn()
     with place.asked(DATA, None):
         assert place.read(b"big", 0, 5000) == BIG[:5000]
@@ -362,8 +362,8 @@ def test_a_new_index_at_the_same_place(place: Place, tmp_path: Path) -> None:
     os.rename(place.cache / layout.INDEX_DIR, tmp_path / "elsewhere")
     (place.cache / layout.INDEX_DIR).mkdir()
     assert view.find(node, 0, 3) is None
-    place.nearby.turn()
-    assert place.nearby.view is None
+    place.monitor.maintain()
+    assert place.monitor.view is None
     assert place.read(b"one") == FILES[b"one"]
     shutil.rmtree(place.cache / layout.INDEX_DIR)
     os.rename(tmp_path / "elsewhere", place.cache / layout.INDEX_DIR)
@@ -405,7 +405,7 @@ def test_the_whole_flat_file(place: Place) -> None:
 def test_a_cache_that_cannot_be_read_is_left_alone(place: Place, change: str) -> None:
     """Another layout, no such directory here (a container), a broken index: one line in the log,
     and everything is asked of the proxy."""
-    place.nearby.view = None
+    place.monitor.view = None
 
     def changed(found: CachePlace, snapshot: Snapshot) -> CacheView:
         match change:
@@ -421,10 +421,10 @@ def test_a_cache_that_cannot_be_read_is_left_alone(place: Place, change: str) ->
                 found = CachePlace(os.fsencode(other), layout.VERSION)
         return open_view(found, snapshot)
 
-    place.nearby._opener = changed
+    place.monitor._opener = changed
     for _ in range(3):
         place.turn()
-    assert place.nearby.view is None
+    assert place.monitor.view is None
     assert len(place.lines) == 1
     assert "not read directly" in place.lines[0]
     with place.asked(DATA, None):
@@ -439,8 +439,8 @@ def test_a_failing_index_is_opened_anew(place: Place) -> None:
         for path in (b"middle", b"two"):
             assert place.read(path) == FILES[path]
     assert len(place.lines) == 1
-    place.nearby.turn()
-    assert place.nearby.view is None
+    place.monitor.maintain()
+    assert place.monitor.view is None
     place.turn(RETRY_S)
     with place.asked(DATA):
         assert place.read(b"middle") == FILES[b"middle"]
@@ -483,7 +483,7 @@ def test_another_cache_of_the_proxy_is_found(place: Place) -> None:
 
 def test_a_proxy_that_shares_nothing(place: Place) -> None:
     """One that does not tell where its cache lies is asked for everything, after one line."""
-    place.nearby.view = None
+    place.monitor.view = None
 
     def refuse() -> CachePlace:
         raise NotFound("no such path")
@@ -554,7 +554,7 @@ def act(place: Place, what: object, *how: object) -> None:
         case _, (int(n),) if files:
             file = files[n % len(files)]
             if what == "evict":
-                place.node._evictor.evict(file)
+                place.node._eviction.evict(file)
             elif file.path.exists():
                 (os.unlink if what == "delete" else cut)(file.path)
 
@@ -577,4 +577,4 @@ def test_index_errors_are_of_this_library(place: Place) -> None:
     view._kv.close()
     with pytest.raises(LodefsError):
         view.node(ROOT_INO)
-    place.nearby.view = None
+    place.monitor.view = None

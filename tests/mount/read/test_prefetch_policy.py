@@ -76,9 +76,9 @@ def test_what_is_small(kind: Kind, size_bytes: int, *, expected: bool) -> None:
 
 def test_reads_that_say_something() -> None:
     """The first of a file, and small ones anywhere; not what the kernel reads ahead."""
-    assert prefetch_policy.says_something(0, BLOCK_BYTES)
-    assert prefetch_policy.says_something(BLOCK_BYTES, READ_BYTES_MAX)
-    assert not prefetch_policy.says_something(BLOCK_BYTES, READ_BYTES_MAX + 1)
+    assert prefetch_policy.is_telling(0, BLOCK_BYTES)
+    assert prefetch_policy.is_telling(BLOCK_BYTES, READ_BYTES_MAX)
+    assert not prefetch_policy.is_telling(BLOCK_BYTES, READ_BYTES_MAX + 1)
 
 
 def test_the_second_read_makes_a_place_dense() -> None:

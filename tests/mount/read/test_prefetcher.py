@@ -15,8 +15,8 @@ from lodefs.chunkstore.nodecache.view import CacheView, open_view
 from lodefs.mount.fs.filesystem import LARGE
 from lodefs.mount.kernel import device
 from lodefs.mount.read.prefetch_policy import AGAIN_S, BLOCK_BYTES, READ_BYTES_MAX, Policy
-from lodefs.mount.read.prefetcher import IN_VAIN_MAX, Storer
-from lodefs.mount.read.read_events import Wish
+from lodefs.mount.read.prefetcher import IN_VAIN_MAX, Prefetcher
+from lodefs.mount.read.read_events import ReadEvent
 from lodefs.mount.read.read_runs import GAP_BYTES_MAX, MISSING_MAX
 from lodefs.mount.shm.traffic_counters import Column
 from tests.support.mount.dict_tree import DictTree, Link
@@ -44,7 +44,7 @@ class Clock:
         return self.now_s
 
 
-class Near:
+class CacheHolder:
     """The cache as it can be read now."""
 
     def __init__(self, view: CacheView | None) -> None:
@@ -62,7 +62,7 @@ class Rig:
         self.clock = Clock()
         self.cache = cache
         view = open_view(cache.place, TREE.snapshot, clock=self.clock)
-        self.near = Near(view)
+        self.near = CacheHolder(view)
         self.view = view
         self.stored: dict[tuple[int, int], bytes] = {}  # node, offset
         self.forgotten: set[int] = set()
@@ -71,7 +71,7 @@ class Rig:
 
     def make(self, *, large: bool = True) -> None:
         policy = Policy(self.clock)
-        self.storer = Storer(3, self.near, large=large, count=self._count, policy=policy)
+        self.prefetcher = Prefetcher(3, self.near, large=large, count=self._count, policy=policy)
 
     def _count(self, column: Column, amount: int) -> None:
         assert column is Column.CACHE_BYTES
@@ -93,7 +93,7 @@ class Rig:
     def read(self, *inos: int, first: int = 0, size_bytes: int = 4096) -> None:
         """Workers answered reads of files, and the storer hears of them one by one."""
         for ino in inos:
-            self.storer.hear([Wish(ino, first, size_bytes)])
+            self.prefetcher.prefetch([ReadEvent(ino, first, size_bytes)])
 
     def taken(self) -> dict[tuple[int, int], bytes]:
         """What was stored since the last time."""
@@ -141,7 +141,7 @@ def test_reads_that_were_on_their_way_store_nothing(rig: Rig) -> None:
 def test_reads_that_come_together_are_told_apart_from_what_is_stored(rig: Rig) -> None:
     """Files that are read while others wait to be stored are left out."""
     rig.have(lambda cache: cache.hold(D, INOS.values()))
-    rig.storer.hear([Wish(ino, 0, 4096) for ino in (A, B, C)])
+    rig.prefetcher.prefetch([ReadEvent(ino, 0, 4096) for ino in (A, B, C)])
     assert rig.taken() == whole(ROW, A, B, C)
 
 

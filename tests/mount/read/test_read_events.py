@@ -4,36 +4,36 @@ from __future__ import annotations
 
 import os
 
-from lodefs.mount.read.read_events import LOOK_UP, QUIET, Wish, Wishes
+from lodefs.mount.read.read_events import LOOK_UP, QUIET, ReadEvent, ReadEvents
 
-ONE, TWO = Wish(2, 0, 4096), Wish((1 << 63) - 1, 1 << 40, 1 << 20)
+ONE, TWO = ReadEvent(2, 0, 4096), ReadEvent((1 << 63) - 1, 1 << 40, 1 << 20)
 
 
 def test_wishes_come_in_order() -> None:
     """What several tell is received together; to look up is no wish."""
-    wishes = Wishes(quiet=0)
-    wishes.tell(ONE)
-    wishes.tell(LOOK_UP)
-    wishes.tell(TWO)
-    assert wishes.receive(60.0) == [ONE, TWO]
-    wishes.tell(LOOK_UP)
-    assert wishes.receive(60.0) == []
-    assert wishes.receive(0.0) == []
+    events = ReadEvents(quiet=0)
+    events.emit(ONE)
+    events.emit(LOOK_UP)
+    events.emit(TWO)
+    assert events.receive(60.0) == [ONE, TWO]
+    events.emit(LOOK_UP)
+    assert events.receive(60.0) == []
+    assert events.receive(0.0) == []
 
 
 def test_who_does_not_listen_blocks_nobody() -> None:
     """However much is told, telling goes on; what is received is whole."""
-    wishes = Wishes(quiet=0)
+    events = ReadEvents(quiet=0)
     for n in range(20_000):
-        wishes.tell(ONE._replace(first=n))
-    told = wishes.receive(60.0)
+        events.emit(ONE._replace(first=n))
+    told = events.receive(60.0)
     assert told == [ONE._replace(first=n) for n in range(len(told or ()))]
     assert told
 
 
 def test_the_end_of_all_who_tell_is_seen() -> None:
     """The process that listens learns that nobody is left, when the last other one has ended."""
-    wishes = Wishes(quiet=0)
+    events = ReadEvents(quiet=0)
     gate, opener = os.pipe()
     pid = os.fork()
     if not pid:
@@ -41,20 +41,20 @@ def test_the_end_of_all_who_tell_is_seen() -> None:
         os.read(gate, 1)
         os._exit(0)
     os.close(gate)
-    wishes.tell(ONE)
-    wishes.listen()
-    assert wishes.receive(60.0) == [ONE]
-    assert wishes.receive(0.0) == []
+    events.emit(ONE)
+    events.listen()
+    assert events.receive(60.0) == [ONE]
+    assert events.receive(0.0) == []
     os.close(opener)
-    assert wishes.receive(60.0) is None
+    assert events.receive(60.0) is None
     os.waitpid(pid, 0)
 
 
 def test_the_first_few_are_kept_back() -> None:
     """A mount of which a handful of files is read starts no process for it."""
-    wishes = Wishes()
-    wishes.tell(LOOK_UP)
-    assert wishes.receive(60.0) == []
+    events = ReadEvents()
+    events.emit(LOOK_UP)
+    assert events.receive(60.0) == []
     for n in range(QUIET + 3):
-        wishes.tell(ONE._replace(first=n))
-    assert wishes.receive(60.0) == [ONE._replace(first=QUIET + n) for n in range(3)]
+        events.emit(ONE._replace(first=n))
+    assert events.receive(60.0) == [ONE._replace(first=QUIET + n) for n in range(3)]

@@ -134,9 +134,9 @@ def test_small_reads_in_a_large_file_bring_their_block(made: Made) -> None:
 def test_another_takes_the_place_of_one_that_is_killed(made: Made) -> None:
     """Whoever stores ahead may be killed at any time: nothing is lost, and storing goes on."""
     until(made.reading_stores_others)
-    storer = made.processes[-1]
-    kill(storer, signal.SIGKILL)
-    until(lambda: not alive(storer))
+    prefetcher = made.processes[-1]
+    kill(prefetcher, signal.SIGKILL)
+    until(lambda: not alive(prefetcher))
 
     def another_works() -> bool:  # it is started when somebody reads
         made.forget()
@@ -155,10 +155,10 @@ def test_a_mount_ends_while_its_storer_waits_for_a_page(made: Made) -> None:
     on SIGTERM all processes end, and so does the read, with an error or (what was to be stored is
     stored yet) with the right bytes."""
     until(made.reading_stores_others)
-    *workers, storer = made.processes
+    *workers, prefetcher = made.processes
     fd = os.open(made.path(b"big"), os.O_RDONLY)
     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
-    kill(storer, signal.SIGSTOP)
+    kill(prefetcher, signal.SIGSTOP)
     for page in range(100, 100 + 3 * QUIET):  # of which one worker at least tells some
         assert os.pread(fd, 4096, page * 4096) == BIG[page * 4096 : (page + 1) * 4096]
     for pid in workers:
@@ -167,11 +167,11 @@ def test_a_mount_ends_while_its_storer_waits_for_a_page(made: Made) -> None:
     reader = Thread(target=lambda: result.append(outcome(fd, 50 * 4096)))
     reader.start()
     until(lambda: "D" in thread_states(os.getpid()))  # its page is locked now
-    kill(storer, signal.SIGCONT)
-    until(lambda: "D" in thread_states(storer))
+    kill(prefetcher, signal.SIGCONT)
+    until(lambda: "D" in thread_states(prefetcher))
     kill(made.mounted.pid, signal.SIGTERM)
     made.mounts.wait_for_end()
-    until(lambda: not alive(storer))
+    until(lambda: not alive(prefetcher))
     reader.join(WAIT_S)
     os.close(fd)
     assert result == [BIG[50 * 4096 : 51 * 4096]] or isinstance(result[0], OSError)
@@ -194,11 +194,11 @@ def thread_states(pid: int) -> list[str]:
 def test_it_does_not_keep_a_mount_that_nobody_serves(made: Made) -> None:
     """When the supervisor and all workers are gone, it ends, and reads fail at once."""
     until(made.reading_stores_others)
-    *workers, storer = made.processes
+    *workers, prefetcher = made.processes
     kill(made.mounted.pid, signal.SIGKILL)
     for pid in workers:
         kill(pid, signal.SIGKILL)
-    until(lambda: not alive(storer))
+    until(lambda: not alive(prefetcher))
     with pytest.raises(OSError) as caught:
         os.stat(made.path(b"other"))
     # the kernel's answer while the connection ends, and afterwards

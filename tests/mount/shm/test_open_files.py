@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from lodefs.mount.shm.open_files import CACHED, Handles, Opened
+from lodefs.mount.shm.open_files import CACHED, Opened, OpenFileTable
 from tests.support.mount.mounts import in_child
 
 INOS = [2, 1 << 62 | 2, 0x0200000000000002]
@@ -41,7 +41,7 @@ class Mortal:
         self._column[index] = value
 
 
-def mortal(handles: Handles) -> Handles:
+def mortal(handles: OpenFileTable) -> OpenFileTable:
     """The same table; its process may be killed between two stores."""
     for name in ("_head", "_inos", "_requests", "_backings"):
         setattr(handles, name, Mortal(getattr(handles, name)))
@@ -87,9 +87,12 @@ class Opening(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         Mortal.left = None
-        table = Handles.create(rows_max=self.rows_max)
+        table = OpenFileTable.create(rows_max=self.rows_max)
         self.fd = table.fd
-        self.views = [table, *(Handles(self.fd, rows_max=self.rows_max) for _ in range(VIEWS - 1))]
+        self.views = [
+            table,
+            *(OpenFileTable(self.fd, rows_max=self.rows_max) for _ in range(VIEWS - 1)),
+        ]
         self.views = [mortal(view) for view in self.views]
         self.kernel = Kernel()
         self.opens: dict[int, Request] = {}
@@ -110,7 +113,7 @@ class Opening(RuleBasedStateMachine):
             assert len(self.kernel.backings) <= self.kills
         os.close(self.fd)
 
-    def finish(self, view: Handles, request: int, *, offers: bool) -> None:
+    def finish(self, view: OpenFileTable, request: int, *, offers: bool) -> None:
         """A worker goes on with an OPEN until it is answered, as passthrough.Opens does."""
         asked = self.opens[request]
         opened = view.enter(asked.ino, request) if asked.offer is None else None
@@ -124,7 +127,7 @@ class Opening(RuleBasedStateMachine):
         del self.opens[request]
         self.kernel.opened(asked.ino, opened)
 
-    def release(self, view: Handles, handle: int) -> None:
+    def release(self, view: OpenFileTable, handle: int) -> None:
         backing = view.leave(handle)
         if backing != CACHED:
             self.kernel.backings.remove(backing)
@@ -233,7 +236,7 @@ pytestmark = pytest.mark.slow
 
 def test_first_mode_stays_until_the_last_close() -> None:
     """Who opens an open file gets its mode and its backing file, whatever it offers."""
-    handles = Handles.create(rows_max=8)
+    handles = OpenFileTable.create(rows_max=8)
     first = handles.enter(2, 10, CACHED)
     second = handles.enter(2, 12, 77)
     assert first is not None and second is not None
@@ -256,7 +259,7 @@ def test_first_mode_stays_until_the_last_close() -> None:
 
 def test_nobody_has_it_open() -> None:
     """Without an offer, a file that nobody has open is left alone."""
-    handles = Handles.create(rows_max=8)
+    handles = OpenFileTable.create(rows_max=8)
     assert handles.enter(2, 10) is None
     assert handles.count() == 0
     os.close(handles.fd)
@@ -264,7 +267,7 @@ def test_nobody_has_it_open() -> None:
 
 def test_handles_that_never_were() -> None:
     """A RELEASE of something unknown changes nothing."""
-    handles = Handles.create(rows_max=8)
+    handles = OpenFileTable.create(rows_max=8)
     opened = handles.enter(2, 10, CACHED)
     assert opened is not None
     for handle in (0, 1, opened.handle + 1, opened.handle ^ 1 << 30, (1 << 64) - 1):
@@ -275,7 +278,7 @@ def test_handles_that_never_were() -> None:
 
 def test_a_full_table_costs_passthrough_and_nothing_else() -> None:
     """Beyond the last row files are opened without one, new files in cached mode only."""
-    handles = Handles.create(rows_max=2)
+    handles = OpenFileTable.create(rows_max=2)
     one, two = handles.enter(2, 10, 7), handles.enter(4, 12, 8)
     assert one is not None and two is not None
     assert handles.enter(2, 14, 9) == Opened(0, 7)
@@ -290,7 +293,7 @@ def test_a_full_table_costs_passthrough_and_nothing_else() -> None:
 
 def test_rows_are_used_again() -> None:
     """Files that are opened and closed all the time need no more rows."""
-    handles = Handles.create(rows_max=2)
+    handles = OpenFileTable.create(rows_max=2)
     for request in range(2, 2000, 2):
         opened = handles.enter(request << 8 | 2, request, request)
         assert opened is not None
@@ -301,8 +304,8 @@ def test_rows_are_used_again() -> None:
 
 def test_the_first_refusal_counts() -> None:
     """An errno is noted once, for all processes."""
-    handles = Handles.create(rows_max=2)
-    other = Handles(handles.fd, rows_max=2)
+    handles = OpenFileTable.create(rows_max=2)
+    other = OpenFileTable(handles.fd, rows_max=2)
     assert (handles.refused, handles.granted) == (0, False)
     assert handles.refuse(1)
     assert not other.refuse(40)
@@ -315,7 +318,7 @@ def test_the_first_refusal_counts() -> None:
 def test_one_of_all_has_its_turn() -> None:
     """What one process does in a period, the others leave alone; a clock that went back is no
     reason to wait."""
-    handles = Handles.create(rows_max=2)
+    handles = OpenFileTable.create(rows_max=2)
     assert [handles.turn(now_s, 5) for now_s in (100, 104.9, 105, 106, 50, 51)] == [
         True, False, True, False, True, False
     ]  # fmt: skip
@@ -326,15 +329,15 @@ def test_as_many_rows_as_a_handle_can_name() -> None:
     """More rows than fit into a handle's number are refused."""
     for rows_max in (0, 1 << 19):
         with pytest.raises(ValueError, match="rows_max"):
-            Handles.create(rows_max=rows_max)
+            OpenFileTable.create(rows_max=rows_max)
 
 
 def test_processes_share_it_and_a_killed_one_gives_the_lock_up() -> None:
     """Children see each other's rows; one that is killed inside holds nobody up."""
     script = """
 import os, signal
-from lodefs.mount.shm.open_files import Handles
-handles = Handles.create(rows_max=64)
+from lodefs.mount.shm.open_files import OpenFileTable
+handles = OpenFileTable.create(rows_max=64)
 def child(main):
     pid = os.fork()
     if not pid:

@@ -11,7 +11,7 @@ import pytest
 from lodefs.chunkstore.nodeapi.wire import ORIGIN_HEADER
 from lodefs.mount.lifecycle.mounter import traffic_of, unmount
 from lodefs.mount.shm.process_table import SLOTS
-from lodefs.mount.shm.traffic_counters import Column, Table, Traffic
+from lodefs.mount.shm.traffic_counters import Column, Traffic, TrafficTable
 from tests.support.chunkstore.child_process import private_directory
 from tests.support.mount.mounts import Mounts, read_anew, until
 from tests.support.proxy.rig import MIB, REPO, Rig, serve_rig
@@ -25,8 +25,8 @@ TOTAL_BYTES = sum(map(len, FILES.values()))
 
 def test_rows_add_up() -> None:
     """Every process counts in its own row, with all its threads; the sum is of all rows."""
-    fd = Table.create()
-    count, last = Table(fd).counter(3), Table(fd).counter(SLOTS - 1)
+    fd = TrafficTable.create()
+    count, last = TrafficTable(fd).counter(3), TrafficTable(fd).counter(SLOTS - 1)
     threads = [
         Thread(target=lambda: [count(Column.CACHE_BYTES, 2) for _ in range(1000)]) for _ in range(4)
     ]
@@ -36,7 +36,9 @@ def test_rows_add_up() -> None:
         thread.join()
     last(Column.STORE_BYTES, 1 << 40)
     last(Column.KERNEL_OPENS, 1)
-    assert Table(fd).total() == Traffic(cache_bytes=8000, store_bytes=1 << 40, kernel_opens=1)
+    assert TrafficTable(fd).total() == Traffic(
+        cache_bytes=8000, store_bytes=1 << 40, kernel_opens=1
+    )
     os.close(fd)
 
 
@@ -106,5 +108,5 @@ def test_the_proxy_says_where_bytes_came_from() -> None:
         rig = Rig(folder, FILES)
         with serve_rig(rig) as (proxy, _), proxy.client() as client:
             target = f"/files/{REPO}@main/small/1"
-            said = [client.get(target).header(ORIGIN_HEADER) for _ in range(3)]
-            assert said == ["store", None, None]
+            logged = [client.get(target).header(ORIGIN_HEADER) for _ in range(3)]
+            assert logged == ["store", None, None]

@@ -49,7 +49,7 @@ def ordinary() -> Iterator[RunningProxy]:
 def answered(proxy: RunningProxy) -> int:
     """Hot answers so far, once the server waits for requests on all connections."""
     proxy.until(lambda: all(one.idle for one in proxy.server.connections))
-    return proxy.call(lambda: proxy.server.hot.answered)
+    return proxy.call(lambda: proxy.server.metrics.fast_answers)
 
 
 def warm(client: Client, target: str, **headers: str) -> None:
@@ -229,7 +229,7 @@ def test_a_reader_that_waits_gets_every_byte(proxy: RunningProxy) -> None:
             warm(client, BIG_FILE)
             for first in (0, size, 7):
                 connected.sendall(ask(first))
-            proxy.until(lambda: proxy.server.hot.unsent_connections == 1)
+            proxy.until(lambda: proxy.server.fast_path.unsent_connections == 1)
             received = connected.makefile("rb")
             for first in (0, size, 7):
                 assert received.readline() == b"HTTP/1.1 206 Partial Content\r\n"
@@ -237,7 +237,7 @@ def test_a_reader_that_waits_gets_every_byte(proxy: RunningProxy) -> None:
                     pass
                 assert received.read(size) == BIG[first : first + size]
             received.close()
-    proxy.until(lambda: proxy.server.hot.unsent_connections == 0)
+    proxy.until(lambda: proxy.server.fast_path.unsent_connections == 0)
 
 
 def test_a_request_in_pieces_is_put_together(proxy: RunningProxy) -> None:

@@ -43,7 +43,7 @@ def after_a_power_cut(rig: Rig) -> None:
                 await read_path(node, path)
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(durability, "sync", lambda _cache, _evictor: None)
+        patched.setattr(durability, "sync", lambda _cache, _eviction: None)
         asyncio.run(fill())
 
 
@@ -124,7 +124,7 @@ def test_a_failure_does_not_end_the_upkeep(
         failures += 1
         raise error
 
-    def fail_of(_cache: Cache, _evictor: Eviction) -> None:
+    def fail_of(_cache: Cache, _eviction: Eviction) -> None:
         fail()
 
     async def run() -> None:
@@ -182,7 +182,7 @@ def test_nothing_goes_on_after_the_end(
     found: list[bool] = []
 
     def slow(
-        _cache: Cache, _evictor: Eviction, *, stopping: Callable[[], bool], **_: object
+        _cache: Cache, _eviction: Eviction, *, stopping: Callable[[], bool], **_: object
     ) -> int:
         begun.set()
         while not stopping():

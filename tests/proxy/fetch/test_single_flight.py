@@ -160,21 +160,24 @@ def test_a_closing_node_ends_its_readers(rig: Rig) -> None:
 
 
 class Fills:
-    """A filler whose fills end when they are told to."""
+    """A filler whose fills end when they are told to, in the order in which they began."""
 
     def __init__(self) -> None:
         self.begun: list[Unit] = []
         self.begin_to_come: list[OnTransferStarted] = []  # of each of them
         self.error: Exception | None = None  # that each ends with
         self.damaged: tuple[int, int] | None = None  # what is known to be bad in the store
-        self._may_end = threading.Semaphore(0)
+        self._may_end = threading.Condition()
+        self._ends = 0
 
     def fill(
         self, _loaded: PackIndexVersion, unit: Unit, begun: OnTransferStarted, _held: range
     ) -> Filled:
-        self.begun.append(unit)
-        self.begin_to_come.append(begun)
-        assert self._may_end.acquire(timeout=60)
+        with self._may_end:
+            number = len(self.begun)
+            self.begun.append(unit)
+            self.begin_to_come.append(begun)
+            assert self._may_end.wait_for(lambda: self._ends > number, timeout=60)
         if self.error is not None:
             raise self.error
         return Filled()
@@ -186,7 +189,9 @@ class Fills:
         return self.damaged
 
     def end(self, count: int = 1) -> None:
-        self._may_end.release(count)
+        with self._may_end:
+            self._ends += count
+            self._may_end.notify_all()
 
     @property
     def firsts(self) -> list[int]:

@@ -218,7 +218,7 @@ def test_stopping_lets_running_answers_end() -> None:
         proxy.connect() as idle,
     ):
         waiting = pool.submit(client.get, "/files/demo@main/big")
-        proxy.until(lambda: proxy.server.metrics.streams == 1)
+        proxy.until(lambda: proxy.server.metrics.total("streams") == 1)
         stopped = asyncio.run_coroutine_threadsafe(proxy.server.stop(60), proxy.loop)
         assert idle.recv(1) == b""
         with pytest.raises(ConnectionError):
@@ -238,7 +238,7 @@ def test_stopping_does_not_wait_forever() -> None:
         proxy.client() as client,
     ):
         waiting = pool.submit(client.get, "/files/demo@main/big")
-        proxy.until(lambda: proxy.server.metrics.streams == 1)
+        proxy.until(lambda: proxy.server.metrics.total("streams") == 1)
         asyncio.run_coroutine_threadsafe(proxy.server.stop(0.05), proxy.loop).result(60)
         with pytest.raises((http.client.IncompleteRead, ConnectionError)):
             waiting.result(60)

@@ -43,7 +43,7 @@ def test_requests_are_counted_by_route_and_status() -> None:
         get("/files/demo@main/none")
         get("/nowhere")
         reply = get("/metrics")
-        hot = proxy.server.hot.answered
+        hot = proxy.server.metrics.fast_answers
     node.close()
     found = samples(reply.body)
     assert (reply.header("Content-Type") or "").startswith("text/plain")

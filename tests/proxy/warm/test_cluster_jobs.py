@@ -83,7 +83,7 @@ class Nodes:
     async def settle(self) -> None:
         """Waits until all that can end has ended, and whoever attends to a node sleeps."""
         await until(lambda: not any(warmer.running for warmer in self._warmers))
-        await until(lambda: len(self.warmer._attending) == len(self._sleepers))
+        await until(lambda: len(self.warmer._tasks) == len(self._sleepers))
 
     async def go(self, seconds: float) -> None:
         """Time goes by; nobody asks for anything."""
@@ -104,9 +104,9 @@ class Nodes:
 
     async def close(self) -> None:
         """Ends what attends to the others."""
-        for task in self.warmer._attending:
+        for task in self.warmer._tasks:
             task.cancel()
-        await asyncio.gather(*self.warmer._attending, return_exceptions=True)
+        await asyncio.gather(*self.warmer._tasks, return_exceptions=True)
 
 
 def run(tmp_path: Path, work: Callable[[Nodes], Coroutine[object, object, None]]) -> None:
@@ -381,7 +381,7 @@ def test_a_job_that_begins_while_it_is_cancelled_ends(tmp_path: Path) -> None:
         await taken.wait()
         await nodes.warmer.cancel(job.id)
         going.set()
-        await until(lambda: not nodes.warmer._attending)
+        await until(lambda: not nodes.warmer._tasks)
         (other,) = nodes.peers.warmers["b:1"].jobs()
         assert other.state in ("cancelled", "done")
 

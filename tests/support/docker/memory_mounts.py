@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from lodefs.chunkstore.errors import DeadlineExceeded, Denied, InUse, InvalidInput, NotFound
 from lodefs.mount.docker.volume import is_below
-from lodefs.mount.node.interface import Found, Source, Standing, Traffic
+from lodefs.mount.node.interface import MountStatus, ResolvedCommit, Source, Traffic
 
 T = TypeVar("T")
 
@@ -92,7 +92,7 @@ class MemoryMounts:
 
     # NodeMounts
 
-    def resolve(self, source: Source, rev: str, timeout_s: float) -> Found:
+    def resolve(self, source: Source, rev: str, timeout_s: float) -> ResolvedCommit:
         """The commit that a revision is now."""
         return self._call("resolve", timeout_s, lambda: self._resolve(source, rev))
 
@@ -104,7 +104,7 @@ class MemoryMounts:
         """Take a mount away."""
         self._call("unmount", timeout_s, lambda: self.mounts.pop(place, None))
 
-    def standing(self, timeout_s: float) -> list[Standing]:
+    def standing(self, timeout_s: float) -> list[MountStatus]:
         """All mounts."""
         return self._call("standing", timeout_s, self._standing)
 
@@ -158,7 +158,7 @@ class MemoryMounts:
             raise self._after[method].pop(0)
         return result
 
-    def _resolve(self, source: Source, rev: str) -> Found:
+    def _resolve(self, source: Source, rev: str) -> ResolvedCommit:
         repo = self.repos.get(source.repo)
         if repo is None:
             raise NotFound(f"there is no repository {source.repo}")
@@ -169,7 +169,7 @@ class MemoryMounts:
             raise NotFound(f"{source.repo} has no revision {rev}")
         if source.path not in repo.directories:
             raise InvalidInput(f"{source.repo}@{rev} has no directory {source.path.decode()!r}")
-        return Found(commit, repo.files, repo.size_bytes)
+        return ResolvedCommit(commit, repo.files, repo.size_bytes)
 
     def _mount(self, source: Source, commit: str, place: str) -> None:
         there = self.mounts.get(place)
@@ -181,9 +181,9 @@ class MemoryMounts:
         self._resolve(source, commit)
         self.mounts[place] = Made(source, commit, users=self.users_default)
 
-    def _standing(self) -> list[Standing]:
+    def _standing(self) -> list[MountStatus]:
         return [
-            Standing(place, m.source.repo, m.commit, m.source.path, m.alive, m.supervised)
+            MountStatus(place, m.source.repo, m.commit, m.source.path, m.alive, m.supervised)
             for place, m in self.mounts.items()
         ]
 

@@ -17,7 +17,7 @@ from lodefs.mount.docker.plugin import answering
 from lodefs.mount.docker.reconciler import Upkeep
 from lodefs.mount.docker.volume import key_of
 from lodefs.mount.docker.volume_files import Records
-from lodefs.mount.docker.volume_table import Clock, Table
+from lodefs.mount.docker.volume_table import Clock, VolumeTable
 from lodefs.mount.docker.volumes import Volumes
 from lodefs.mount.node.interface import NodeMounts
 from tests.support.docker.memory_mounts import Gate, MemoryMounts, Repo
@@ -94,7 +94,7 @@ class Rig:
         self.hands = hands or Hands()
         self.node = node
         self.records = records or Records(state)
-        self.table = Table(self.records, self.hands.clock())
+        self.table = VolumeTable(self.records, self.hands.clock())
         self.calls, self.chores = GatedCalls(), Calls()
         self.volumes = Volumes(
             self.table, node, self.calls, split_url, answer_timeout_s=answer_timeout_s
@@ -155,11 +155,11 @@ class Dockerd:
 
     def call(self, method: str, **fields: Any) -> dict[str, Any]:
         """The answer to a call on a connection of its own."""
-        status, answer = self.post(f"/{method}", json.dumps(fields).encode())
+        status, answer = self.context(f"/{method}", json.dumps(fields).encode())
         assert status == 200, answer
         return answer
 
-    def post(self, path: str, body: bytes, *headers: str) -> tuple[int, dict[str, Any]]:
+    def context(self, path: str, body: bytes, *headers: str) -> tuple[int, dict[str, Any]]:
         """Status and answer of one POST."""
         with self.connect() as connection:
             return self.ask(connection, request(path, body, *headers))

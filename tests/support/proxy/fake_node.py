@@ -350,7 +350,7 @@ class RunningProxy:
     def requests(self, route: str) -> int:
         """Answers of a route so far; waits for those that are on their way."""
         metrics = self.server.metrics
-        self.until(lambda: metrics.streams == 0)
+        self.until(lambda: metrics.total("streams") == 0)
         statuses = range(200, 600, 100)
         return self.call(lambda: sum(metrics.counter(route, one).requests for one in statuses))
 

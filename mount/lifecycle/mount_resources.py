@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -15,12 +15,12 @@ from lodefs.chunkstore.nodeapi.connection import parse_address
 from lodefs.mount.kernel import device, mount_table
 from lodefs.mount.kernel.session import Session
 from lodefs.mount.lifecycle import control_socket
-from lodefs.mount.lifecycle.handover import Door, Grip
+from lodefs.mount.lifecycle.handover import ControlServer, MountResources
 from lodefs.mount.mount_spec import Job
 from lodefs.mount.options import MountOptions
-from lodefs.mount.shm.open_files import Handles
-from lodefs.mount.shm.process_table import Roster
-from lodefs.mount.shm.traffic_counters import Table
+from lodefs.mount.shm.open_files import OpenFileTable
+from lodefs.mount.shm.process_table import ProcessTable
+from lodefs.mount.shm.traffic_counters import TrafficTable
 
 WORKERS = "workers"  # the memory that mount.shm.process_table owns
 HANDLES = "handles"  # the one of mount.shm.open_files
@@ -64,32 +64,34 @@ def begin(
     session: Session,
     fd: int,
     mounted: mount_table.Mount | None,
-    say: Callable[[str], None],
-) -> Grip:
+    log: Callable[[str], None],
+) -> MountResources:
     """Of a new connection ``fd``. Where the kernel cannot send requests again (before Linux 6.9),
     no roster: workers end with their supervisor there, and nobody takes the mount over."""
-    memories = {HANDLES: Handles.create().fd} if session.passthrough else {}
+    memories = {HANDLES: OpenFileTable.create().fd} if session.passthrough else {}
     number = mounted.device if mounted is not None else ""
-    grip = widen(Grip(job, session, fd, memories=memories, number=number), say)
+    resources = add_clones(MountResources(job, session, fd, memories=memories, number=number), log)
     if mounted is None:
-        return grip
-    memories = {**memories, TRAFFIC: Table.create()}
+        return resources
+    memories = {**memories, TRAFFIC: TrafficTable.create()}
     if session.resend:
-        memories |= {WORKERS: Roster.create()}
+        memories |= {WORKERS: ProcessTable.create()}
     try:
         listener, place = control_socket.listen(mounted.device, folders())
     except Unavailable as error:
-        say(str(error))
-        return msgspec.structs.replace(grip, memories=memories)
-    return msgspec.structs.replace(grip, memories=memories, listener=listener.detach(), place=place)
+        log(str(error))
+        return msgspec.structs.replace(resources, memories=memories)
+    return msgspec.structs.replace(
+        resources, memories=memories, listener=listener.detach(), place=place
+    )
 
 
-def mounted(grip: Grip) -> mount_table.Mount | None:
+def mounted(resources: MountResources) -> mount_table.Mount | None:
     """The mount that a grip holds, where it still is on its directory, perhaps under others; None
     where it lives out of sight, for who has files open in it (umount -l)."""
-    here, source = grip.job.options.mountpoint, source_of(grip.job)
+    here, source = resources.job.options.mountpoint, source_of(resources.job)
     for found in reversed(mount_table.read_table()):
-        same = found.device == grip.number if grip.number else found.source == source
+        same = found.device == resources.number if resources.number else found.source == source
         if found.mountpoint == here and found.is_lodefs and same:
             return found
     return None
@@ -105,49 +107,40 @@ def process_count(options: MountOptions) -> int:
     return options.worker_count() + 1
 
 
-def widen(grip: Grip, say: Callable[[str], None]) -> Grip:
+def add_clones(resources: MountResources, log: Callable[[str], None]) -> MountResources:
     """With a descriptor for each process; where none can be had, workers share the first."""
-    clones = list(grip.clones)
+    clones = list(resources.clones)
     try:
-        while len(clones) < process_count(grip.job.options):
-            clones.append(device.open_clone(grip.device))
+        while len(clones) < process_count(resources.job.options):
+            clones.append(device.open_clone(resources.device))
     except LodefsError as error:
-        say(f"workers share one descriptor: {error}")
-    return msgspec.structs.replace(grip, clones=tuple(clones))
+        log(f"workers share one descriptor: {error}")
+    return msgspec.structs.replace(resources, clones=tuple(clones))
 
 
-def roster(grip: Grip) -> Roster | None:
+def process_table(resources: MountResources) -> ProcessTable | None:
     """Who serves the mount; None where workers end with their supervisor."""
-    fd = grip.memories.get(WORKERS)
-    return None if fd is None else Roster(fd)
+    fd = resources.memories.get(WORKERS)
+    return None if fd is None else ProcessTable(fd)
 
 
-def handles(grip: Grip) -> Handles | None:
+def handles(resources: MountResources) -> OpenFileTable | None:
     """Which files are open; None where nothing is passed through."""
-    fd = grip.memories.get(HANDLES)
-    return None if fd is None else Handles(fd)
+    fd = resources.memories.get(HANDLES)
+    return None if fd is None else OpenFileTable(fd)
 
 
-def traffic(grip: Grip) -> Table | None:
+def traffic(resources: MountResources) -> TrafficTable | None:
     """What was read; None where nobody could ask for it, or an older lodefs made the mount."""
-    fd = grip.memories.get(TRAFFIC)
-    return None if fd is None else Table(fd)
+    fd = resources.memories.get(TRAFFIC)
+    return None if fd is None else TrafficTable(fd)
 
 
-def maker(mounted: mount_table.Mount) -> int:
-    """The process that made a mount; 0 where that is not known. Device numbers are given again as
-    soon as they are free, but then the socket is another one."""
-    place = control_socket.find(mounted.device, folders())
-    if place is not None:
-        with suppress(Unavailable):
-            return control_socket.maker(place)
-    return 0
-
-
-def door(grip: Grip, *, supervised: bool, is_ready: Callable[[], bool]) -> Door | None:
+def control_server(resources: MountResources, *, supervised: bool) -> ControlServer | None:
     """Where others ask for the mount; None where they cannot."""
-    if grip.listener < 0:
+    if resources.listener < 0:
         return None
-    table = traffic(grip)
-    total = table.total if table is not None else None
-    return Door(grip, supervised=supervised, traffic=total, is_ready=is_ready)
+    table = traffic(resources)
+    return ControlServer(
+        resources, supervised=supervised, traffic=table.total if table is not None else None
+    )

@@ -1,0 +1,72 @@
+"""Where the processes of a mount log: a file, syslog, standard error or the journal."""
+
+from __future__ import annotations
+
+import os
+import sys
+import syslog
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from lodefs.chunkstore.errors import InvalidInput
+
+IDENTIFIER = "lodefs-mount"  # of lines in the journal
+
+Log = Callable[[str], None]
+
+
+class Logs:
+    """The log of a mount process in the background. It drops lines until it is redirected: the
+    requester is told the error then."""
+
+    def __init__(self) -> None:
+        self.log: Log = lambda _text: None
+
+    def redirect(self, log_path: str) -> None:
+        """Turn standard input and output to nowhere, and errors to the log file.
+
+        Raises: InvalidInput.
+        """
+        self.log = _redirect(log_path)
+
+
+def say_to_stderr(text: str) -> None:
+    """A line for a log file or a terminal."""
+    stamp = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+    sys.stderr.write(f"{stamp} lodefs mount[{os.getpid()}] {text}\n")
+    sys.stderr.flush()
+
+
+def say_in_foreground(mountpoint: str) -> Log:
+    """How a process of a service, or on a terminal, logs: to the journal, where standard error
+    goes there."""
+    from lodefs.chunkstore.system import journald  # here: mounts in the background need none of it
+
+    if journald.is_stderr(os.environ):
+        with suppress(OSError):
+            sender = journald.Journal(IDENTIFIER)
+            fields = {"LODEFS_MOUNTPOINT": mountpoint}
+            return lambda text: sender.send(text, journald.WARNING, fields)
+    return say_to_stderr
+
+
+def _say_to_syslog(text: str) -> None:
+    syslog.syslog(syslog.LOG_WARNING, text)
+
+
+def _redirect(log_path: str) -> Log:
+    null = os.open(os.devnull, os.O_RDWR)
+    if log_path:
+        try:
+            log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOCTTY, 0o640)
+        except OSError as error:
+            raise InvalidInput(f"{log_path}: no log can be written: {error.strerror}") from error
+    else:
+        log = null
+        syslog.openlog("lodefs mount", syslog.LOG_PID, syslog.LOG_DAEMON)
+    for target, source in ((0, null), (1, null), (2, log)):
+        os.dup2(source, target)
+    for fd in {null, log} - {0, 1, 2}:
+        os.close(fd)
+    return say_to_stderr if log_path else _say_to_syslog

@@ -1,0 +1,143 @@
+"""Where a mount is to be made, and of what: checks of the directory, and what the proxy says."""
+
+from __future__ import annotations
+
+import os
+import stat
+from contextlib import suppress
+
+import msgspec
+
+from lodefs.chunkstore.errors import InUse, InvalidInput, LodefsError, NotFound, Unavailable
+from lodefs.chunkstore.format.names import split_path
+from lodefs.chunkstore.format.tree import Kind
+from lodefs.chunkstore.nodeapi.connection import parse_address
+from lodefs.chunkstore.nodeapi.read_client import Client
+from lodefs.mount.kernel import mount_syscalls, mount_table
+from lodefs.mount.lifecycle import control_socket, handover, mount_resources
+from lodefs.mount.lifecycle.handover import State, Taken
+from lodefs.mount.mount_spec import Job
+from lodefs.mount.options import MountOptions, check_mode
+
+
+def check_mountpoint(mountpoint: str) -> str:
+    """The absolute path of an empty directory that can be mounted on. InvalidInput, InUse.
+
+    A dead lodefs mount that was left there (its process was killed) is taken away first.
+    """
+    place = canonical(mountpoint)
+    found = mount_table.on_top(place)
+    if found is not None and found.is_lodefs:
+        state = state_of_mount(found)
+        if state.pid or not mount_table.is_dead(place):
+            also = (
+                ""
+                if state.supervised
+                else f", 'lodefs mount --take-over {mountpoint}' goes on with it"
+            )
+            raise InUse(
+                f"{mountpoint}: {found.repo}@{found.commit} is mounted here; "
+                f"'lodefs unmount {mountpoint}' takes it away{also}"
+            )
+        mount_syscalls.detach(place, lazy=True)
+    try:
+        if not stat.S_ISDIR(os.stat(place).st_mode):
+            raise InvalidInput(f"{mountpoint} is not a directory")
+        with os.scandir(place) as entries:
+            if next(entries, None) is not None:
+                raise InvalidInput(f"{mountpoint} is not empty; mount on an empty directory")
+    except FileNotFoundError as error:
+        raise InvalidInput(f"{mountpoint} does not exist; create it with mkdir -p") from error
+    except OSError as error:
+        raise InvalidInput(f"{mountpoint} cannot be mounted on: {error.strerror}") from error
+    return place
+
+
+def resolve(options: MountOptions, timeout_s: float | None = None) -> Job:
+    """Ask the proxy what the revision and the path are now: from here on they are fixed.
+
+    ``timeout_s``: for all of it, ``read_timeout_s`` where that is not given. NotFound,
+    InvalidInput where the path is not a directory or the options are wrong, Unavailable.
+    """
+    check_mode(options.mode)
+    client = Client(
+        parse_address(options.proxy),
+        token=options.token,
+        timeout_s=options.read_timeout_s if timeout_s is None else timeout_s,
+    )
+    client.begin()
+    try:
+        snapshot = client.snapshot(options.repo, options.rev)
+        client.mounted(snapshot)
+        node = snapshot.root
+        for name in split_path(options.path):
+            try:
+                node = client.lookup(node.ino, name)
+            except NotFound as error:
+                path = options.path.decode("utf-8", "backslashreplace")
+                raise NotFound(f"{options.repo}@{options.rev} has no {path!r}") from error
+    finally:
+        client.close()
+    if node.kind != Kind.DIRECTORY:
+        path = options.path.decode("utf-8", "backslashreplace")
+        raise InvalidInput(
+            f"{path!r} is no directory of the snapshot: only directories are mounted"
+        )
+    return Job(options, snapshot, node)
+
+
+def prepare(options: MountOptions) -> Job:
+    """Check the mount point and resolve what is to be mounted there.
+
+    Raises: as ``check_mountpoint`` and ``resolve``.
+    """
+    place = check_mountpoint(options.mountpoint)
+    return resolve(msgspec.structs.replace(options, mountpoint=place))
+
+
+def request_handover(mountpoint: str) -> Taken:
+    """Ask the processes of a mount for it; they serve on until ``confirm``.
+
+    Raises: InvalidInput (no lodefs mount there, or a dead one), Unavailable (it does not answer),
+    InUse (another take-over is under way), Denied, UnknownFormat.
+    """
+    found = mount_table.on_top(canonical(mountpoint))
+    if found is None or not found.is_lodefs:
+        raise InvalidInput(f"{mountpoint}: there is no lodefs mount here; see 'lodefs mounts'")
+    place = control_socket.find(found.device, mount_resources.folders())
+    if place is not None:
+        try:
+            return handover.take(place)
+        except Unavailable:
+            if not mount_table.is_dead(found.mountpoint):
+                raise
+    if place is not None or mount_table.is_dead(found.mountpoint):
+        raise InvalidInput(
+            f"{mountpoint}: nobody serves this mount any more; 'lodefs mount' there takes it "
+            "away and mounts anew"
+        )
+    raise Unavailable(
+        f"{mountpoint}: the mount has no socket for this user: it is somebody else's, or was "
+        "made without a directory for it, or by an older lodefs before Linux 6.9"
+    )
+
+
+def state_of_mount(found: mount_table.Mount) -> State:
+    """Who answers for a mount: process 0 where nobody does.
+
+    Asked at its socket: what is asked through the kernel may have to wait behind reads.
+    """
+    place = control_socket.find(found.device, mount_resources.folders())
+    if place is not None:
+        with suppress(LodefsError):
+            return handover.state_of(place)
+    return State(mount_table.pid_of(found.mountpoint) or 0, supervised=True)
+
+
+def canonical(mountpoint: str) -> str:
+    """The absolute path without symlinks, found without touching a mount that may be stuck
+    there."""
+    path = mount_table.plain(mountpoint)
+    if any(m.mountpoint == path for m in mount_table.read_table()):
+        return path
+    return os.path.realpath(path)

@@ -1,0 +1,102 @@
+"""The socket between a process that asks for a mount and the process that becomes the mount.
+
+The mount process answers on the socket when its root can be read, and waits for one byte (ACK).
+Only then it counts as made: its workers outlive their supervisor from then on, and the requester
+reads SETTLED. End of file instead of ACK means that nobody wants the mount: it unmounts itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+
+import msgspec
+
+from lodefs.chunkstore.errors import LodefsError
+from lodefs.chunkstore.nodeapi.wire import Failure
+from lodefs.mount.mount_spec import Reply
+
+REPLY_BYTES_MAX = 65536
+ACK, SETTLED = b"a", b"s"
+
+
+class Requester:
+    """The requester, as the process that works for it sees it.
+
+    ``done_fd`` is an eventfd (eventfd(2)) that gets readable, for all processes that have it, once
+    the requester has its answer and a new mount was acknowledged.
+    """
+
+    def __init__(self, channel: socket.socket, done_fd: int) -> None:
+        self._channel = channel
+        self.done_fd = done_fd
+
+    def fileno(self) -> int:
+        """Readable when the requester has acknowledged, or has gone."""
+        return self._channel.fileno()
+
+    def answer(self, reply: Reply) -> None:
+        """Send a reply, if the requester is still there."""
+        with contextlib.suppress(OSError):
+            self._channel.send(msgspec.msgpack.encode(reply), socket.MSG_DONTWAIT)
+
+    def finish(self, reply: Reply) -> None:
+        """Send a reply that needs no acknowledgement."""
+        self.answer(reply)
+        self.done()
+        self.close()
+
+    def fail(self, error: Exception) -> None:
+        """Send an error as the reply."""
+        is_ours = isinstance(error, LodefsError)
+        text = str(error) if is_ours else f"{type(error).__name__}: {error}"
+        self.finish(
+            Reply(failure=Failure(type(error).__name__ if is_ours else "Unavailable", text))
+        )
+
+    def acknowledged(self) -> bool:
+        """Whether what made the socket readable is an acknowledgement."""
+        try:
+            return self._channel.recv(len(ACK)) == ACK
+        except OSError:
+            return False
+
+    def done(self) -> None:
+        """Make ``done_fd`` readable."""
+        os.eventfd_write(self.done_fd, 1)
+
+    def settle(self) -> None:
+        """Tell the requester that its acknowledgement has arrived."""
+        with contextlib.suppress(OSError):
+            self._channel.send(SETTLED, socket.MSG_DONTWAIT)
+        self.close()
+
+    def close(self) -> None:
+        """Close this end of the socket."""
+        self._channel.close()
+
+
+def acknowledge(channel: socket.socket) -> bool:
+    """Acknowledge a mount that is ready, on the requester's end; whether it stays.
+
+    Raises: TimeoutError, by the socket's time limit.
+    """
+    try:
+        channel.send(ACK)
+        return channel.recv(len(SETTLED)) == SETTLED
+    except TimeoutError:
+        raise
+    except OSError:
+        return False
+
+
+def is_done(done_fd: int) -> bool:
+    """Whether an eventfd is readable."""
+    return bool(select.select([done_fd], [], [], 0)[0])
+
+
+def new_done_fd(*, done: bool = False) -> int:
+    """An eventfd for a Requester, or one that is readable from the start."""
+    return os.eventfd(int(done), os.EFD_CLOEXEC | os.EFD_NONBLOCK)

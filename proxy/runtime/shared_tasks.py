@@ -1,0 +1,31 @@
+"""Async single flight: one task for all who want the same thing at the same time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Hashable
+from typing import Any, Generic, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+T = TypeVar("T")
+
+
+class SharedTasks(Generic[K, T]):
+    """Tasks in progress, by key. Used from one event loop."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[K, asyncio.Task[T]] = {}
+
+    async def run(self, key: K, start: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """The result of the task for a key, which is started unless it is in progress. Cancelling
+        a caller does not cancel the task. Raises as the task does."""
+        task = self._tasks.get(key)
+        if task is None:
+            task = self._tasks[key] = asyncio.create_task(start())
+            task.add_done_callback(lambda ended: self._forget(key, ended))
+        return await asyncio.shield(task)
+
+    def _forget(self, key: K, task: asyncio.Task[T]) -> None:
+        del self._tasks[key]
+        if not task.cancelled():
+            task.exception()  # seen, even if no caller waits any more
