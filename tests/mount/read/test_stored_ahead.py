@@ -158,11 +158,11 @@ def test_a_mount_ends_while_its_storer_waits_for_a_page(made: Made) -> None:
     *workers, prefetcher = made.processes
     fd = os.open(made.path(b"big"), os.O_RDONLY)
     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
-    kill(prefetcher, signal.SIGSTOP)
+    stop(prefetcher)
     for page in range(100, 100 + 3 * QUIET):  # of which one worker at least tells some
         assert os.pread(fd, 4096, page * 4096) == BIG[page * 4096 : (page + 1) * 4096]
     for pid in workers:
-        kill(pid, signal.SIGSTOP)
+        stop(pid)
     result: list[bytes | OSError] = []
     reader = Thread(target=lambda: result.append(outcome(fd, 50 * 4096)))
     reader.start()
@@ -175,6 +175,12 @@ def test_a_mount_ends_while_its_storer_waits_for_a_page(made: Made) -> None:
     reader.join(WAIT_S)
     os.close(fd)
     assert result == [BIG[50 * 4096 : 51 * 4096]] or isinstance(result[0], OSError)
+
+
+def stop(pid: int) -> None:
+    """Stops a process; all of its threads, some of which go on for a moment."""
+    kill(pid, signal.SIGSTOP)
+    until(lambda: set(thread_states(pid)) == {"T"})
 
 
 def outcome(fd: int, first: int) -> bytes | OSError:
