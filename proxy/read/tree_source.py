@@ -73,7 +73,7 @@ class StoreTrees:
             try:
                 outcomes.append(self._read(entry))
             except UNREADABLE as error:
-                outcomes.append(error)
+                outcomes.append(_without_frames(error))
         return outcomes
 
 
@@ -110,4 +110,14 @@ class CachedTrees:
         try:
             return await self._read(entry)
         except UNREADABLE as error:
-            return error
+            return _without_frames(error)
+
+
+def _without_frames(error: LodefsError) -> LodefsError:
+    """The error without its tracebacks: their frames hold the tree that was wrong, and while the
+    error is kept in a list of one of them, only the garbage collector frees it."""
+    at: BaseException | None = error
+    while at is not None:
+        at.__traceback__ = None
+        at = at.__cause__ or at.__context__
+    return error
