@@ -62,13 +62,13 @@ def repair(
 
 
 def _settle(directory: Path) -> None:
-    from lodefs.proxy.cache.chunk_cache import Cache, CacheSettings
+    from lodefs.proxy.cache.chunk_cache import Cache
     from lodefs.proxy.cache.damage_check import settle_all
-    from lodefs.proxy.cache.eviction import Eviction
+    from lodefs.proxy.cache.tables import CacheSettings
     from lodefs.proxy.runtime.counters import Counts
 
     cache = Cache(CacheSettings(directory, size_bytes_max=1 << 62), Counts())
     try:
-        settle_all(cache, Eviction(cache), stopping=lambda: False)
+        settle_all(cache, stopping=lambda: False)
     finally:
         cache.close()

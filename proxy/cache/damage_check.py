@@ -9,7 +9,6 @@ from lodefs.chunkstore.errors import LodefsError
 from lodefs.chunkstore.nodecache.damage_reports import settle, suspects
 from lodefs.chunkstore.nodecache.verify import check_file, segments_of_files
 from lodefs.proxy.cache.chunk_cache import Cache
-from lodefs.proxy.cache.eviction import Eviction
 
 log = logging.getLogger("lodefs.cache")
 
@@ -18,7 +17,7 @@ class _Interrupted(Exception):
     """The node ends."""
 
 
-def settle_all(cache: Cache, eviction: Eviction, *, stopping: Callable[[], bool]) -> list[int]:
+def settle_all(cache: Cache, *, stopping: Callable[[], bool]) -> list[int]:
     """Checks every file that is suspected, and drops those that are damaged; their numbers.
 
     Their bytes are fetched again when they are wanted. ``stopping`` is asked at each chunk: a file
@@ -41,7 +40,7 @@ def settle_all(cache: Cache, eviction: Eviction, *, stopping: Callable[[], bool]
                     cache.kv, cache.settings.path, number, row, segments, pace=pace
                 )
                 if checked.damages:
-                    eviction.drop(file, checked.damages[0].what)
+                    cache.eviction.drop(file, checked.damages[0].what)
                     dropped.append(number)
             settle(cache.settings.path, number)
     except _Interrupted:

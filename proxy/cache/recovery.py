@@ -12,14 +12,12 @@ from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.chunkstore.system.progress import Progress
 from lodefs.proxy.cache import durability
 from lodefs.proxy.cache.chunk_cache import Cache
-from lodefs.proxy.cache.eviction import Eviction
 
 log = logging.getLogger("lodefs.cache")
 
 
 def clean(
     cache: Cache,
-    eviction: Eviction,
     *,
     stopping: Callable[[], bool],
     progress: Progress | None = None,
@@ -38,7 +36,7 @@ def clean(
     progress.bytes_total, progress.bytes_done = sum(file.present_bytes for file in unsure), 0
     problem: Exception | None = None
     try:
-        eviction.finish()
+        cache.eviction.finish()
         _remove_files(cache, stopping)
     except (OSError, LodefsError) as error:
         problem = error
@@ -46,7 +44,7 @@ def clean(
         if stopping():
             break
         try:
-            durability.check(cache, eviction, file, stopping=stopping)
+            durability.check(cache, file, stopping=stopping)
         except LodefsError as error:
             problem = error
         progress.files_done += 1

@@ -25,8 +25,9 @@ from lodefs.chunkstore.objects.wrappers import Observation
 from lodefs.chunkstore.repo.store import Store, open_store
 from lodefs.chunkstore.system import fd_limit, sockets
 from lodefs.chunkstore.system.systemd_notify import READY, STOPPING, SystemdNotifier
-from lodefs.proxy.cache.chunk_cache import Cache, CacheSettings
+from lodefs.proxy.cache.chunk_cache import Cache
 from lodefs.proxy.cache.scrub import ScrubSettings
+from lodefs.proxy.cache.tables import CacheSettings
 from lodefs.proxy.config import Config, cache_size_bytes
 from lodefs.proxy.http.admission import ClientLimits
 from lodefs.proxy.http.endpoint import Endpoint
@@ -100,7 +101,8 @@ def _open_node(
         open_files_max=shares.cache_files,
         index_files_max=shares.index_files,
     )
-    cache = Cache(settings, counts)
+    call_soon = asyncio.get_running_loop().call_soon_threadsafe
+    cache = Cache(settings, counts, call_soon=call_soon)
     try:
         limit_bytes = cache_size_bytes(config, cache.used_bytes)
         cache.settings = replace(settings, size_bytes_max=limit_bytes)

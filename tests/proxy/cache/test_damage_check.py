@@ -10,8 +10,8 @@ import pytest
 
 from lodefs.chunkstore.errors import Denied
 from lodefs.chunkstore.nodecache.damage_reports import settle, suspect, suspects
-from lodefs.proxy.cache.chunk_cache import CacheSettings
 from lodefs.proxy.cache.damage_check import settle_all
+from lodefs.proxy.cache.tables import CacheSettings
 from lodefs.proxy.runtime.counters import Counter
 from lodefs.proxy.service.store_node import NodeSettings
 from tests.support.chunkstore.directories import as_nobody, open_directory
@@ -47,7 +47,7 @@ def test_only_what_is_damaged_is_dropped(tmp_path: Path) -> None:
             suspect(cache_dir, [*numbers, 4711])
             (cache_dir / "suspects" / "note.txt").touch()
             assert suspects(cache_dir) == [*numbers, 4711]
-            dropped = settle_all(node._cache, node._eviction, stopping=lambda: False)
+            dropped = settle_all(node._cache, stopping=lambda: False)
             assert len(dropped) == 1
             assert suspects(cache_dir) == []
             assert not path.exists()
@@ -82,7 +82,7 @@ def test_a_node_that_stops_leaves_the_rest(tmp_path: Path) -> None:
     async def run() -> None:
         async with rig.node() as node:
             suspect(tmp_path / "cache", [5, 6])
-            assert settle_all(node._cache, node._eviction, stopping=lambda: True) == []
+            assert settle_all(node._cache, stopping=lambda: True) == []
 
     asyncio.run(run())
     assert suspects(tmp_path / "cache") == [5, 6]
@@ -109,9 +109,9 @@ def test_a_stop_is_heard_within_a_file(tmp_path: Path) -> None:
                 asked += 1
                 return asked > 3
 
-            assert settle_all(node._cache, node._eviction, stopping=stopping) == []
+            assert settle_all(node._cache, stopping=stopping) == []
             assert (asked, suspects(cache_dir)) == (4, numbers)
-            assert settle_all(node._cache, node._eviction, stopping=lambda: False) == []
+            assert settle_all(node._cache, stopping=lambda: False) == []
             assert suspects(cache_dir) == []
 
     asyncio.run(run())

@@ -15,7 +15,8 @@ from lodefs.chunkstore.format.names import PackId, digest_of
 from lodefs.chunkstore.format.pack import pack_id_of
 from lodefs.chunkstore.format.tree import Entry, Kind, Segment
 from lodefs.chunkstore.repo.pack_reader import read_index
-from lodefs.proxy.cache.chunk_cache import Cache, CacheSettings
+from lodefs.proxy.cache.chunk_cache import Cache
+from lodefs.proxy.cache.tables import CacheSettings
 from lodefs.proxy.fetch.cache_fill import Unit, cut_units
 from lodefs.proxy.read.file_reader import SEGMENTS_MAX
 from lodefs.proxy.runtime.counters import Counter, Counts
@@ -65,11 +66,11 @@ def test_a_file_evicted_while_it_is_read_goes_on(rig: Rig) -> None:
             file = await file_of(node, b"big/3")
             stream = await node.files.open(file, 0, file.entry.size_bytes)
             pieces = [bytes(stream.first)]
-            node._eviction.free(100 * MIB)
+            node._cache.eviction.free(100 * MIB)
             node._cache.trim()
             async for piece in stream:
                 pieces.append(bytes(piece))
-                node._eviction.free(100 * MIB)
+                node._cache.eviction.free(100 * MIB)
                 node._cache.trim()
             await stream.aclose()
             assert b"".join(pieces) == BIGS[b"big/3"]
