@@ -14,6 +14,7 @@ from loadtests.bench import (
     docker,
     hostile,
     latencies,
+    mixtures,
     mountcorpus,
     mountrates,
     mounts,
@@ -51,6 +52,11 @@ BENCHMARKS: dict[str, tuple[Benchmark, str]] = {
     ),
     "hostile": (hostile.hostile, "10,000 histories of honest and lying repositories in one store"),
     "docker": (docker.docker, "containers on volumes against bind mounts; many; under kills"),
+    "mount-directories": (
+        walks.directories,
+        "find over 5,000 directories unknown to the node",
+    ),
+    "mount-mixtures": (mixtures.mixtures, "a large file read whole after other reads beside it"),
     "mount-walk": (walks.million, "walk of 1,000,000 files, memory of the mount, time to ready"),
 }
 MOUNT = "mount"

@@ -20,8 +20,8 @@ from importlib.metadata import version as version_of
 from typing import NamedTuple
 
 from lodefs.chunkstore.errors import InvalidInput
+from lodefs.chunkstore.objects.observing import Observation
 from lodefs.chunkstore.objects.open_url import StoreOptions, open_objects
-from lodefs.chunkstore.objects.wrappers import Observation
 from lodefs.chunkstore.repo.store import Store, open_store
 from lodefs.chunkstore.system import fd_limit, sockets
 from lodefs.chunkstore.system.systemd_notify import READY, STOPPING, SystemdNotifier
