@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from lodefs.chunkstore.errors import LodefsError, NoSpace
 from lodefs.chunkstore.system.progress import Progress
-from lodefs.proxy.cache import damage_check, durability, recovery
+from lodefs.proxy.cache import durability, recovery
 from lodefs.proxy.cache.chunk_cache import Cache
 from lodefs.proxy.cache.scrub import Scrub
 from lodefs.proxy.runtime.counters import Counter
@@ -93,7 +93,7 @@ class Maintenance:
             ("the files' uses are not noted", disk, lambda: durability.save_uses(cache)),
             ("evictions are not finished", disk, cache.eviction.finish),
             ("pins are not looked after", disk, cache.pins.expire),
-            ("reports of damage are not looked at", self._own, self._settle),
+            ("reports of damage are not looked at", self._own, self._check_reported),
             ("the scrub's coverage is not known", disk, self._scrub.look),
         ]
         while True:
@@ -105,8 +105,8 @@ class Maintenance:
     async def _count_pinned(self) -> None:
         self._pinned_bytes = await self._disk.run(self._cache.pins.pinned_bytes)
 
-    def _settle(self) -> None:
-        damage_check.settle_all(self._cache, stopping=lambda: self._stopping)
+    def _check_reported(self) -> None:
+        recovery.check_reported(self._cache, stopping=lambda: self._stopping)
 
     async def _scrub_on(self) -> None:
         while self._scrub.settings.bytes_per_s_max:

@@ -59,7 +59,7 @@ class Pins:
             pin = self._pins.get(pin_id)
             if pin is not None and number in self._cache.files:
                 pin.numbers.add(number)
-        self._settle()
+        self._update_deadlines()
 
     # --- asking
 
@@ -109,7 +109,7 @@ class Pins:
                 self._pins[pin_id] = Pin(new)
             else:
                 pin.row = new
-                self._settle()
+                self._update_deadlines()
             return pin is None
 
     def hold(self, pin_id: bytes, files: Collection[CacheFile]) -> bool:
@@ -150,7 +150,7 @@ class Pins:
                 row = _owned(pin.row, owners)
                 self._cache.kv.write([(layout.pin_key(pin_id), layout.encode_pin_row(row))])
                 pin.row = row
-                self._settle()
+                self._update_deadlines()
 
     def expire(self) -> None:
         """Forgets pins whose time is over, and rows that a kill left behind."""
@@ -171,7 +171,7 @@ class Pins:
         self._cache.kv.write([(layout.pin_key(pin_id), None)])
         pin = self._pins.pop(pin_id, None)
         if pin is not None:
-            self._settle()
+            self._update_deadlines()
             self._was_full = False
         self._remove_rows(pin_id)
 
@@ -185,8 +185,8 @@ class Pins:
         if rows:
             self._cache.kv.write(rows)
 
-    def _settle(self) -> None:
-        """Works out anew until when files are held. At once for those who ask meanwhile."""
+    def _update_deadlines(self) -> None:
+        """Computes again until when files are held. Readers see the old times or the new ones."""
         until_s: dict[int, int] = {}
         for pin in self._pins.values():
             for number in pin.numbers:

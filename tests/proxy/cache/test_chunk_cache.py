@@ -52,9 +52,8 @@ class Opened:
     ) -> None:
         self.counts = Counts()
         settings = CacheSettings(path, size_bytes_max, free_size_bytes_min=free_size_bytes_min)
-        self.cache = Cache(
-            settings, self.counts, boot=boot, step=step, now_s=lambda: 1000.0, call_soon=at_once
-        )
+        fixed = {"now_s": lambda: 1000.0, "call_soon": at_once}
+        self.cache = Cache(settings, self.counts, boot=boot, step=step, **fixed)
         self.evictor = self.cache.eviction
 
     def clean(self) -> None:
@@ -136,10 +135,9 @@ def check_figures(opened: Opened) -> None:
 
 def power_cut(path: Path, opened: Opened, rng: random.Random) -> None:
     """Spoils what is not known to be on disk, as a power cut may."""
-    suspects = [file for file in opened.cache.files.values() if file.boot != layout.DURABLE]
     opened.kill()
-    for file in suspects:
-        if not file.path.exists():
+    for file in opened.cache.files.values():
+        if file.boot == layout.DURABLE or not file.path.exists():
             continue
         harm = rng.randrange(4)
         if harm == 0:
@@ -257,9 +255,7 @@ def test_what_exceeds_the_limit_is_not_kept(path: Path) -> None:
 
 
 @pytest.mark.parametrize("where", ["create", "data", "rows"])
-def test_a_full_disk_keeps_nothing_and_breaks_nothing(
-    path: Path, where: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_keeps_nothing_and_breaks_nothing(path: Path, where: str) -> None:
     """ENOSPC at any point of a store: it keeps nothing, what was there stays right, and the next
     store works."""
     full = [False]
@@ -273,7 +269,7 @@ def test_a_full_disk_keeps_nothing_and_breaks_nothing(
     with opened_at(path, step=step) as opened:
         assert opened.store_small(SMALL[:5])
         full[0] = True
-        monkeypatch.setattr(opened.evictor, "free", lambda _size_bytes: None)
+        opened.evictor.free = lambda _size_bytes: None  # type: ignore[method-assign]
         assert opened.store_small(SMALL[5:]) is (where == "create")  # the slab is there already
         assert not opened.store_big(BIG[0], 0, 1000)
         full[0] = False

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from lodefs.chunkstore.errors import Unavailable
-from lodefs.chunkstore.nodecache.damage_reports import suspect, suspects
-from lodefs.proxy.cache import damage_check, durability, recovery
+from lodefs.chunkstore.nodecache.damage_reports import report_damage, reported_files
+from lodefs.proxy.cache import durability, recovery
 from lodefs.proxy.cache.cache_file import CacheFile
 from lodefs.proxy.cache.chunk_cache import Cache
 from lodefs.proxy.cache.scrub import ScrubSettings
@@ -66,8 +66,8 @@ def test_recovery_holds_nothing_up(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             try:
                 await until(lambda: node.status()["recovery_files"] == 3)
                 assert node.status()["recovery_bytes"] == 6 * MIB
-                suspect(tmp_path / "cache", [4711])
-                await until(lambda: not suspects(tmp_path / "cache"))
+                report_damage(tmp_path / "cache", [4711])
+                await until(lambda: not reported_files(tmp_path / "cache"))
                 assert node.status()["recovery_bytes_done"] == 0
             finally:
                 go_on.set()
@@ -132,8 +132,8 @@ def test_a_failure_does_not_end_the_upkeep(
                 patched.setattr(node._cache.pins, "expire", fail)
                 patched.setattr(durability, "sync", fail_of)
                 await until(lambda: failures >= 6)
-                suspect(tmp_path / "cache", [4711])
-                await until(lambda: not suspects(tmp_path / "cache"))
+                report_damage(tmp_path / "cache", [4711])
+                await until(lambda: not reported_files(tmp_path / "cache"))
             await read_path(node, b"big1")
             boot = node._cache.boot
             await until(lambda: all(file.boot != boot for file in node._cache.files.values()))
@@ -167,7 +167,9 @@ def test_recovery_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize(
-    ("module", "name"), [(recovery, "clean"), (damage_check, "settle_all")], ids=["clean", "settle"]
+    ("module", "name"),
+    [(recovery, "clean"), (recovery, "check_reported")],
+    ids=["clean", "reports"],
 )
 def test_nothing_goes_on_after_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: object, name: str
