@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import socket
 import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -138,23 +139,21 @@ async def serve(
         ExitStack() as more,
     ):
         unused: IdleExit | None = None
-        peers: Endpoint | None = None
+        peers: socket.socket | None = None  # listens for other nodes
         while not stop.is_set():
             begun_s = time.monotonic()
             systemd.set_status(f"Opening {config.store} and the cache {config.cache_dir}")
             async with open_node(config, calls) as opened:
-                if (
-                    peers is None
-                    and opened.peer_server is not None
-                    and config.peer_listen is not None
-                ):
-                    peers = more.enter_context(open_peer_endpoint(config, listeners))
-                    endpoints.append(peers)
-                if peers is not None:
-                    peers.peer_server, peers.tls = opened.peer_server, opened.peer_tls
+                served = list(endpoints)
+                if opened.peer_server is not None and config.peer_listen is not None:
+                    if peers is None:
+                        peers = more.enter_context(listeners.tcp(PEERS, config.peer_listen))
+                    served.append(
+                        Endpoint(peers, peer_server=opened.peer_server, tls=opened.peer_tls)
+                    )
                 unused = unused or IdleExit(config, stop.set)
                 serving = _Serving(config, opened, systemd, unused, calls)
-                await serving.run(endpoints, stop, begun_s)
+                await serving.run(served, stop, begun_s)
     _log.info("stopped")
 
 
@@ -254,17 +253,6 @@ def open_listeners(
         yield listeners
     finally:
         listeners.close()
-
-
-@contextmanager
-def open_peer_endpoint(config: Config, listeners: Listeners) -> Iterator[Endpoint]:
-    """The endpoint of other nodes, listening. What answers them is given to it later."""
-    assert config.peer_listen is not None
-    listener = listeners.tcp(PEERS, config.peer_listen)
-    try:
-        yield Endpoint(listener)
-    finally:
-        listener.close()
 
 
 @contextmanager

@@ -200,7 +200,9 @@ class WarmRun:
         """Has the pin hold all that a unit wants. False if some of it is not here. Blocking."""
         ids = loaded.index.ids
         keys = [
-            key for part in unit.parts for key in layout.chunk_keys(ids, part.first, part.count)
+            key
+            for one in unit.destinations
+            for key in layout.chunk_keys(ids, one.first, one.end - one.first)
         ]
         files: set[CacheFile] = set()
         for place in self._context.cache.find(keys):
