@@ -99,8 +99,8 @@ class Cache(CacheTables):
         self.eviction = Eviction(self, self.pins)
 
     def end_stores(self) -> None:
-        """From now on nothing is kept; returns when what is being written is. A fetch that nobody
-        waits for may bring chunks yet, while the directory is another process's already."""
+        """Refuses new chunks, and returns when those being written are stored. A fetch that nobody
+        waits for may still bring chunks when the directory belongs to another process."""
         with self._stored:
             self._is_ending = True
             self._stored.wait_for(lambda: not self.reserved_bytes)
@@ -158,8 +158,8 @@ class Cache(CacheTables):
 
     def store(self, chunks: Sequence[NewChunk], flat: Flat | None) -> list[StoredRun]:
         """Stores verified chunks: with ``flat`` at their offsets in its flat file, else in a slab
-        one after another. Gives where they lie; nothing if there is no space, or if somebody
-        damaged the file that they were to go to: nothing has happened then.
+        one after another. Returns where they lie; an empty list, with nothing stored, if there is
+        no space or if their file was damaged from outside.
         """
         size_bytes = sum(len(chunk.raw) for chunk in chunks)
         with self._reserved(size_bytes) as fits:
@@ -203,7 +203,7 @@ class Cache(CacheTables):
                     self._stored.notify_all()
 
     def _shortage(self, size_bytes: int) -> int:
-        """What the file system lacks for so many bytes more; not positive where it has them."""
+        """How many bytes the file system lacks to store so many more; not positive if none."""
         try:
             free_bytes = disk_usage(self.settings.path).free
         except OSError:  # it was removed: nothing can be kept, until there is another one
@@ -315,7 +315,7 @@ class Cache(CacheTables):
             raise
 
     def _complete(self, file: CacheFile) -> None:
-        """Marks a flat file whose runs cover it: from now on it is the dataset file."""
+        """Marks a flat file as complete if its runs cover it."""
         with file.lock:
             covered = covered_bytes(
                 (layout.run_offset(key), layout.run_size(value))

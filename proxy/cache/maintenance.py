@@ -2,7 +2,7 @@
 
 Three tasks that do not wait for each other: recovery checks what a power cut may have harmed, which
 can take hours; upkeep puts the cache on disk and looks after pins and reports of damage; the scrub
-reads old files again. Whatever fails is logged and tried again.
+reads old files again. A step that fails is logged and tried again.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class Maintenance:
         self._pinned_bytes = 0  # as of the last look
 
     def status(self) -> dict[str, object]:
-        """Figures of all three. ``recovery_...``: what is to be checked after a power cut, and
-        how much of it was."""
+        """Figures of all three. ``recovery_...``: files and bytes to check after a power cut, and
+        how many of them were checked."""
         return {
             "pinned_bytes": self._pinned_bytes,
             "recovery_files": self._recovery.files_total,
@@ -69,7 +69,7 @@ class Maintenance:
         finally:
             self._stopping = True
             self._scrub.stop()
-            await self._own.close(None)  # all that runs there hears of it within one chunk
+            await self._own.close(None)  # its calls end within one chunk
 
     async def _recover(self) -> None:
         while await self._done("the cache is not cleaned up", self._clean) is not True:
@@ -114,7 +114,7 @@ class Maintenance:
             await asyncio.sleep(self._every_s)
 
     async def _done(self, what: str, step: Callable[[], Awaitable[T]]) -> T | None:
-        """What a step gives; None where it failed, which is logged: the work goes on."""
+        """The result of a step. If the step fails, logs that and returns None: the work goes on."""
         try:
             return await step()
         except LodefsError as error:

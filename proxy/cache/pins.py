@@ -1,8 +1,8 @@
 """Pins: parts of snapshots that are not evicted until a time, and the cache files that hold them.
 
-What is pinned is whole files of the cache, since these are what is evicted. A pin's rows outlive
-the process. A file that is damaged goes all the same. A pin may have several owners: it holds until
-the last of them lets it go, or its time is over.
+Pins hold whole files of the cache, since whole files are evicted. A pin's rows outlive the process.
+A damaged file is removed even if it is pinned. A pin may have several owners: it holds until the
+last of them releases it, or until its time is over.
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ class Pins:
     # --- changing
 
     def put(self, pin_id: bytes, row: PinRow) -> bool:
-        """A new pin, or news of one that is there: of each owner the later time counts, and what
-        was complete stays so. Whether it is new."""
+        """Adds a pin or extends one: the later time of each owner counts, and a complete pin stays
+        complete. Returns whether it is new."""
         with self._lock:
             pin = self._pins.get(pin_id)
             new = row
@@ -113,14 +113,14 @@ class Pins:
             return pin is None
 
     def hold(self, pin_id: bytes, files: Collection[CacheFile]) -> bool:
-        """From now on the pin holds these files. False, with nothing changed, where one of them,
-        or the pin, has gone."""
+        """Has the pin hold these files. False, with nothing changed, if one of them or the pin has
+        gone."""
         with self._lock:
             pin = self._pins.get(pin_id)
             if pin is None:
                 return False
             new = {file.number for file in files} - pin.numbers
-            if new:  # first, so that what is held here is held by the next process, too
+            if new:  # first, so that the next process holds at least what this one does
                 self._cache.kv.write([(layout.held_key(pin_id, number), b"") for number in new])
             with self._cache.lock:  # an eviction marks its victims under it
                 if not all(file.is_alive for file in files):
@@ -131,13 +131,13 @@ class Pins:
         return True
 
     def remove(self, pin_ids: Collection[bytes]) -> None:
-        """Ends pins, whose ever. What they held may be evicted like all else."""
+        """Ends pins of all owners. Their files may then be evicted."""
         with self._lock:
             for pin_id in pin_ids:
                 self._remove(pin_id)
 
     def release(self, pin_ids: Collection[bytes], owner: str) -> None:
-        """An owner lets go of pins. Those that others have stay for them; the rest end."""
+        """Removes an owner from pins. Pins of other owners stay; the rest end."""
         with self._lock:
             for pin_id in pin_ids:
                 pin = self._pins.get(pin_id)
@@ -153,7 +153,7 @@ class Pins:
                 self._update_deadlines()
 
     def expire(self) -> None:
-        """Forgets pins whose time is over, and rows that a kill left behind."""
+        """Removes pins whose time is over, and rows that a kill left behind."""
         now_s = self._cache.now_s()
         with self._lock:
             over = [pin_id for pin_id, pin in self._pins.items() if pin.row.until_s <= now_s]
@@ -209,7 +209,7 @@ class Pins:
 
 
 def owners_of(row: PinRow) -> dict[str, int]:
-    """Until when each owner wants a pin; "" is who gave no name."""
+    """Until when each owner wants a pin; "" is an owner without a name."""
     return dict(row.owners) or {"": row.until_s}
 
 

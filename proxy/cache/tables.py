@@ -125,7 +125,7 @@ class CacheTables:
         self._next_number = next_number
 
     def close(self) -> None:
-        """Gives the directory up. No other call runs any more. durability.py syncs before."""
+        """Releases the directory. No other call runs any more. durability.py syncs before."""
         for file in [*self.files.values(), *self.retired, *self.evicted]:
             file.close_if_idle()
         try:
@@ -141,8 +141,8 @@ class CacheTables:
             self.trim_soon()
 
     def trim(self) -> None:
-        """Closes descriptors of evicted files, and of the least recently used ones where too many
-        are open. Called by the event loop alone: an extent is good until then."""
+        """Closes descriptors of evicted files, and of the least recently used ones if too many are
+        open. Only the event loop calls it: an extent is good until then."""
         with self.lock:
             retired, self.retired = self.retired, []
         busy = [file for file in retired if not file.close_if_idle()]

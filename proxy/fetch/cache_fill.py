@@ -20,10 +20,9 @@ from lodefs.proxy.cache.chunk_cache import Cache, Flat, NewChunk, Place, StoredR
 from lodefs.proxy.cache.extents import Run
 from lodefs.proxy.fetch.known_damage import DamagedChunks
 from lodefs.proxy.fetch.pack_indexes import PackIndexes
-from lodefs.proxy.fetch.pack_source import KnownWrongChunk, PackSource
+from lodefs.proxy.fetch.pack_source import KnownWrongChunk, OnTransferStarted, PackSource
 from lodefs.proxy.fetch.readahead_policy import missing_runs
 from lodefs.proxy.runtime.counters import Counter
-from lodefs.proxy.runtime.origin import OnTransferStarted
 
 log = logging.getLogger("lodefs.cache")
 

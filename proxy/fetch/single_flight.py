@@ -1,9 +1,9 @@
 """Single flight: of many readers that miss the same chunks, one fetch serves all.
 
-A flight is one fetch unit under way: one future, one call in a thread. Whoever waits may leave
-without stopping it, and it ends by its deadline. What somebody waits for starts at once; what is
-read ahead waits for its turn, so that it delays nobody and large transfers do not fight for the
-processors, and starts at once when somebody comes to need it.
+A flight is one fetch unit under way: one future, one call in a thread. A waiting reader may leave
+without stopping it, and it ends by its deadline. A flight that a reader waits for starts at once.
+A flight ahead of readers waits for its turn, so that it delays nobody and large transfers do not
+fight for the processors; it starts at once when a reader needs it.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class Fetcher:
     async def arrived(
         self, loaded: PackIndexVersion, flight: Flight, wanted: int, *, for_peer: bool = False
     ) -> Flight:
-        """The flight when it has landed, or one that brought less: where chunks are wrong that
+        """The flight when it has landed, or one that brought less: if chunks are wrong that
         only came along, the wanted one is brought without them. Raises as the last flight did."""
         bad: set[int] = set()
         for n, around in enumerate((_around, *[_alone] * JOINED_MAX)):
@@ -215,7 +215,7 @@ class Fetcher:
 
     def ahead(self, loaded: PackIndexVersion, unit: Unit) -> bool:
         """Starts to bring those parts of the unit that are not under way; False, with nothing
-        started, where too much is in flight already."""
+        started, if too much is in flight already."""
         first, end = unit.first, unit.first + unit.count
         flights = self._of(unit.pack, for_peer=unit.from_origin)
         for flight in sorted(flights, key=lambda flight: flight.first):
@@ -308,7 +308,7 @@ class Fetcher:
         self.bulk_bytes -= flight.size_bytes * flight.is_bulk
         if flight.started.is_set():
             self._running_bytes -= flight.size_bytes * (not flight.is_bulk)
-        if not task.cancelled() and task.exception() is None:  # seen, also where nobody waits
+        if not task.cancelled() and task.exception() is None:  # seen, even if nobody waits
             self.extents.add(unit.pack, task.result().runs)
         self._start_waiting()
 

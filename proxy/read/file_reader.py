@@ -29,7 +29,7 @@ from lodefs.proxy.node import Extent, SnapshotFile
 from lodefs.proxy.read.dataset_file import ChunkPosition, DatasetFile, position_of
 from lodefs.proxy.read.flat_completion import FlatCompletion
 from lodefs.proxy.read.namespace import Namespace
-from lodefs.proxy.read.readahead import Readahead, unit_around
+from lodefs.proxy.read.readahead import ReadaheadScheduler, unit_around
 from lodefs.proxy.runtime.counters import Counter
 from lodefs.proxy.runtime.thread_pools import Pools
 
@@ -107,7 +107,7 @@ class FileReader:
         self._files: OrderedDict[bytes, DatasetFile] = OrderedDict()
         self._segments = 0  # of all of them
         self._readers = 0
-        self._readahead = Readahead(fetcher, indexes, clock_s=clock_s)
+        self._readahead = ReadaheadScheduler(fetcher, indexes, clock_s=clock_s)
         self._completion = FlatCompletion(cache, reads, indexes, pools)
 
     # --- hits

@@ -21,7 +21,7 @@ PAUSE_S = 5.0  # after the cache had no space: units stay small, nothing is read
 TASKS_MAX = 64
 
 
-class Readahead:
+class ReadaheadScheduler:
     """Chooses the units of reads, and starts those that nobody waits for yet. Used from the event
     loop alone."""
 

@@ -19,9 +19,9 @@ from lodefs.chunkstore.objects.interface import Part
 from lodefs.chunkstore.repo.pack_reader import PackIndexVersion, WrongChunk, read_index
 from lodefs.proxy.cache.extents import PackExtents
 from lodefs.proxy.fetch.cache_fill import Destination, Filled, Unit
+from lodefs.proxy.fetch.pack_source import OnTransferStarted
 from lodefs.proxy.fetch.single_flight import Fetcher
 from lodefs.proxy.runtime.counters import Counter, Counts
-from lodefs.proxy.runtime.origin import OnTransferStarted
 from lodefs.proxy.runtime.thread_pools import LARGE_SIZE_BYTES_MIN, LARGE_THREADS, Pools
 from tests.support.proxy.rig import MIB, REPO, Rig, read_path, until
 
