@@ -18,19 +18,18 @@ from lodefs.chunkstore.nodecache.kv import Row
 from lodefs.chunkstore.system.os_errors import DAMAGED, FULL
 from lodefs.proxy.cache.cache_file import CacheFile
 from lodefs.proxy.cache.chunk_cache import Cache, Place
-from lodefs.proxy.cache.eviction import Eviction
 
 USE_RESOLUTION_S = 60
 
 
-def sync(cache: Cache, eviction: Eviction) -> None:
+def sync(cache: Cache) -> None:
     """Puts on disk what was written since this boot, and notes that. NoSpace, Unavailable: these
     after all files that could be put there are."""
     failed: LodefsError | None = None
     for file in list(cache.files.values()):
         if file.boot == cache.boot and file.is_alive:
             try:
-                _sync_file(cache, eviction, file, trusted=True)
+                _sync_file(cache, file, trusted=True)
             except LodefsError as error:
                 failed = error
     if failed is not None:
@@ -68,9 +67,7 @@ def is_right(place: Place, chunk_id: bytes) -> bool:
     return digest_of(data) == chunk_id
 
 
-def check(
-    cache: Cache, eviction: Eviction, file: CacheFile, *, stopping: Callable[[], bool]
-) -> None:
+def check(cache: Cache, file: CacheFile, *, stopping: Callable[[], bool]) -> None:
     """Checks every chunk of a file that is not trusted; then it is, or it is dropped.
 
     NoSpace; Unavailable where it cannot be read now.
@@ -80,10 +77,11 @@ def check(
         if stopping() or not file.is_alive:
             return
         if not is_right(place, chunk_id):
-            eviction.drop(file, f"{place.size_bytes} bytes at {place.offset} are not those written")
+            what = f"{place.size_bytes} bytes at {place.offset}"
+            cache.eviction.drop(file, f"{what} are not those written")
             return
     file.mark_checked(began_s)
-    _sync_file(cache, eviction, file, trusted=file.generation == generation)
+    _sync_file(cache, file, trusted=file.generation == generation)
 
 
 def _chunks(cache: Cache, file: CacheFile) -> Iterator[tuple[Place, bytes]]:
@@ -94,7 +92,7 @@ def _chunks(cache: Cache, file: CacheFile) -> Iterator[tuple[Place, bytes]]:
             offset += size_bytes
 
 
-def _sync_file(cache: Cache, eviction: Eviction, file: CacheFile, *, trusted: bool) -> None:
+def _sync_file(cache: Cache, file: CacheFile, *, trusted: bool) -> None:
     """``trusted``: what is indexed by now is right, so that a sync makes it durable. Otherwise
     chunks were added while the older ones were checked: these are right too, but not yet synced.
 
@@ -109,7 +107,7 @@ def _sync_file(cache: Cache, eviction: Eviction, file: CacheFile, *, trusted: bo
             raise unreadable(file, error) from error
         problem = str(error.strerror)
     if problem:
-        eviction.drop(file, f"it cannot be put on disk: {problem}")
+        cache.eviction.drop(file, f"it cannot be put on disk: {problem}")
         return
     with file.lock:
         if not file.is_alive:
@@ -155,11 +153,11 @@ def _write_row(cache: Cache, file: CacheFile) -> None:
                 raise
 
 
-def close(cache: Cache, eviction: Eviction) -> str:
+def close(cache: Cache) -> str:
     """Before a clean end: everything on disk. Gives what went wrong, "" where nothing did."""
     problem = ""
     try:
-        sync(cache, eviction)
+        sync(cache)
     except LodefsError as error:
         problem = str(error)
     try:

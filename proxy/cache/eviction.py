@@ -20,7 +20,8 @@ from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.chunkstore.nodecache.kv import Row
 from lodefs.chunkstore.nodecache.layout import FileKind, FileState
 from lodefs.proxy.cache.cache_file import CacheFile
-from lodefs.proxy.cache.chunk_cache import Cache
+from lodefs.proxy.cache.pins import Pins
+from lodefs.proxy.cache.tables import CacheTables
 from lodefs.proxy.runtime.counters import Counter
 
 log = logging.getLogger("lodefs.cache")
@@ -50,14 +51,12 @@ def victims(candidates: Iterable[Candidate], bytes_to_free: int) -> list[int]:
 
 
 class Eviction:
-    """Evicts from one cache. Blocking; one eviction at a time. Becomes the cache's ``free`` and
-    ``drop``."""
+    """Evicts from one cache. Blocking; one eviction at a time."""
 
-    def __init__(self, cache: Cache) -> None:
+    def __init__(self, cache: CacheTables, pins: Pins) -> None:
         self._cache = cache
+        self._pins = pins
         self._lock = threading.Lock()
-        cache.free = self.free
-        cache.drop = self.drop
 
     def free(self, size_bytes: int) -> None:
         """Evicts files of at least so many bytes, or all that are not pinned and that nobody uses
@@ -89,7 +88,7 @@ class Eviction:
     def _candidates(self) -> list[Candidate]:
         with self._cache.lock:
             files = list(self._cache.files.values())
-        is_pinned = self._cache.is_pinned
+        is_pinned = self._pins.is_pinned
         return [
             Candidate(file.last_use_s, file.number, file.present_bytes)
             for file in files
@@ -102,7 +101,7 @@ class Eviction:
         with cache.lock, file.lock:
             if not file.is_alive:
                 return False
-            if not is_forced and (file.users or cache.is_pinned(file.number)):
+            if not is_forced and (file.users or self._pins.is_pinned(file.number)):
                 return False
             file.state = FileState.EVICTED
             cache.files.pop(file.number, None)
@@ -118,7 +117,7 @@ class Eviction:
             cache.retired.append(file)
         cache.meter.add(Counter.EVICTED_FILES)
         cache.meter.add(Counter.EVICTED_BYTES, file.present_bytes)
-        cache.on_idle()
+        cache.trim_soon()
         return True
 
     def _remove_rows_and_file(self, file: CacheFile) -> None:

@@ -19,7 +19,7 @@ from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.chunkstore.nodecache.kv import Row
 from lodefs.chunkstore.nodecache.layout import PinRow
 from lodefs.proxy.cache.cache_file import CacheFile
-from lodefs.proxy.cache.chunk_cache import Cache
+from lodefs.proxy.cache.tables import CacheTables
 from lodefs.proxy.runtime.counters import Counter
 
 log = logging.getLogger("lodefs.cache")
@@ -36,18 +36,15 @@ class Pin:
 
 
 class Pins:
-    """The pins of one cache. Blocking, for any thread. Becomes the cache's ``is_pinned`` and
-    ``on_full``. Writes raise NoSpace and Unavailable."""
+    """The pins of one cache. Blocking, for any thread. Writes raise NoSpace and Unavailable."""
 
-    def __init__(self, cache: Cache) -> None:
+    def __init__(self, cache: CacheTables) -> None:
         self._cache = cache
         self._lock = threading.Lock()  # guards the fields below; taken before the cache's
         self._pins: dict[bytes, Pin] = {}
         self._until_s: dict[int, int] = {}  # of files
         self._was_full = False
         self._load()
-        cache.is_pinned = self.is_pinned
-        cache.on_full = self._full
 
     def _load(self) -> None:
         kv = self._cache.kv
@@ -62,7 +59,7 @@ class Pins:
             pin = self._pins.get(pin_id)
             if pin is not None and number in self._cache.files:
                 pin.numbers.add(number)
-        self._settle()
+        self._update_deadlines()
 
     # --- asking
 
@@ -112,7 +109,7 @@ class Pins:
                 self._pins[pin_id] = Pin(new)
             else:
                 pin.row = new
-                self._settle()
+                self._update_deadlines()
             return pin is None
 
     def hold(self, pin_id: bytes, files: Collection[CacheFile]) -> bool:
@@ -153,7 +150,7 @@ class Pins:
                 row = _owned(pin.row, owners)
                 self._cache.kv.write([(layout.pin_key(pin_id), layout.encode_pin_row(row))])
                 pin.row = row
-                self._settle()
+                self._update_deadlines()
 
     def expire(self) -> None:
         """Forgets pins whose time is over, and rows that a kill left behind."""
@@ -174,7 +171,7 @@ class Pins:
         self._cache.kv.write([(layout.pin_key(pin_id), None)])
         pin = self._pins.pop(pin_id, None)
         if pin is not None:
-            self._settle()
+            self._update_deadlines()
             self._was_full = False
         self._remove_rows(pin_id)
 
@@ -188,16 +185,17 @@ class Pins:
         if rows:
             self._cache.kv.write(rows)
 
-    def _settle(self) -> None:
-        """Works out anew until when files are held. At once for those who ask meanwhile."""
+    def _update_deadlines(self) -> None:
+        """Computes again until when files are held. Readers see the old times or the new ones."""
         until_s: dict[int, int] = {}
         for pin in self._pins.values():
             for number in pin.numbers:
                 until_s[number] = max(until_s.get(number, 0), pin.row.until_s)
         self._until_s = until_s
 
-    def _full(self) -> None:
-        """Chunks are served without keeping them. Where pins are why, that is said, once."""
+    def note_full(self) -> None:
+        """Counts chunks that are served without being cached because pins fill the cache, and logs
+        that once."""
         now_s = self._cache.now_s()
         if not any(pin.numbers and pin.row.until_s > now_s for pin in list(self._pins.values())):
             return

@@ -14,16 +14,14 @@ from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.proxy.cache import durability
 from lodefs.proxy.cache.cache_file import CacheFile
 from lodefs.proxy.cache.chunk_cache import Cache, Place
-from lodefs.proxy.cache.eviction import Eviction
 from lodefs.proxy.runtime.thread_pools import Pools
 
 
 class CacheReader:
     """Reads of one cache. Used from the event loop alone."""
 
-    def __init__(self, cache: Cache, eviction: Eviction, pools: Pools) -> None:
+    def __init__(self, cache: Cache, pools: Pools) -> None:
         self._cache = cache
-        self._eviction = eviction
         self._pools = pools
 
     async def read(self, file: CacheFile, offset: int, size_bytes: int) -> bytes | None:
@@ -44,7 +42,7 @@ class CacheReader:
             why = f"{len(data)} bytes at {offset}, not {size_bytes}"
         if len(data) < size_bytes:
             if file.is_alive:
-                await self._pools.disk.run(self._eviction.drop, file, why)
+                await self._pools.disk.run(self._cache.eviction.drop, file, why)
             return None
         file.last_use_s = int(self._cache.now_s())
         return data
@@ -71,7 +69,7 @@ class CacheReader:
         for n, (place, chunk_id) in enumerate(chunks):
             is_known = place.file.is_trusted(self._cache.boot)
             if not is_known and not durability.is_right(place, chunk_id):
-                self._eviction.drop(place.file, f"chunk {chunk_id.hex()} is not what it was")
+                self._cache.eviction.drop(place.file, f"chunk {chunk_id.hex()} is not what it was")
                 return n
         return len(chunks)
 

@@ -24,7 +24,6 @@ from lodefs.chunkstore.nodecache.kv import Row
 from lodefs.chunkstore.nodecache.verify import WINDOW_SIZE_BYTES, check_file
 from lodefs.proxy.cache.cache_file import CacheFile
 from lodefs.proxy.cache.chunk_cache import Cache
-from lodefs.proxy.cache.eviction import Eviction
 from lodefs.proxy.config import SCRUB_BYTES_PER_S, SCRUB_DAYS
 from lodefs.proxy.runtime.counters import Counter
 
@@ -111,7 +110,6 @@ class Scrub:
     def __init__(
         self,
         cache: Cache,
-        eviction: Eviction,
         settings: ScrubSettings,
         load: Load,
         *,
@@ -119,7 +117,6 @@ class Scrub:
         look_every_s: float = LOOK_EVERY_S,
     ) -> None:
         self._cache = cache
-        self._eviction = eviction
         self.settings = settings
         self._load = load
         self._booted_s = booted_s
@@ -222,7 +219,7 @@ class Scrub:
             first = checked.damages[0]
             more = len(checked.damages) - 1
             why = f"at {first.offset}: {first.what}" + (f", and {more} places more" if more else "")
-            self._eviction.drop(file, f"the scrub found {first.size_bytes} bytes {why}")
+            self._cache.eviction.drop(file, f"the scrub found {first.size_bytes} bytes {why}")
             return
         with file.lock:  # an eviction marks the file under it, and removes its rows afterwards
             if file.is_alive:

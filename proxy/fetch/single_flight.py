@@ -144,7 +144,7 @@ class Fetcher:
                 others = flight.unit.from_origin and not for_peer  # they may have it whole
                 if not others and (flight.bad == wanted or flight.unit.count == 1):
                     raise
-                part = part_of(flight.unit, loaded, *around(flight, wanted))
+                part = part_of(flight.unit, *around(flight, wanted))
             if flight.bad is not None and flight.bad != wanted:
                 bad.add(flight.bad)
             unit = replace(part, from_origin=for_peer)
@@ -184,7 +184,7 @@ class Fetcher:
             elif wanted < taken_first:
                 end = min(end, taken_first)
         held = range(wanted, held_end)
-        flight = self._add(loaded, part_of(unit, loaded, first, end), held=held)
+        flight = self._add(loaded, part_of(unit, first, end), held=held)
         self._start(flight)
         return flight
 
@@ -195,8 +195,8 @@ class Fetcher:
         flights: list[Flight] = []
 
         def fill_up(to: int) -> None:
-            part = part_of(unit, loaded, at, to)
-            if part.parts or not unit.parts:
+            part = part_of(unit, at, to)
+            if part.destinations or not unit.destinations:
                 flights.append(self._add(loaded, part, is_bulk=True))
                 self._start(flights[-1])
 
@@ -225,7 +225,7 @@ class Fetcher:
                 end = flight.first
         if first >= end:
             return True
-        part = part_of(unit, loaded, first, end)
+        part = part_of(unit, first, end)
         ahead_bytes = self.in_flight_bytes - self.bulk_bytes + _size(loaded, part)
         if ahead_bytes > self._ahead_size_bytes_max:
             self._meter.add(Counter.AHEAD_REFUSED)

@@ -25,7 +25,7 @@ _LOCAL_ROUTES = frozenset(
 _INFO_ROUTES = frozenset({routes.METRICS, routes.STATUS, routes.OPENAPI})
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Endpoint:
     """One listening socket. ``blocks`` are the request headers that the fast path knows here."""
 
