@@ -25,6 +25,7 @@ from loadtests.bench import (
     survival,
     systemd,
     walks,
+    warmreads,
     warms,
 )
 from loadtests.errors import LoadtestError
@@ -57,6 +58,7 @@ BENCHMARKS: dict[str, tuple[Benchmark, str]] = {
         "find over 5,000 directories unknown to the node",
     ),
     "mount-mixtures": (mixtures.mixtures, "a large file read whole after other reads beside it"),
+    "mount-warm": (warmreads.warm_reads, "reads from the cache's disk; the dataset exceeds memory"),
     "mount-walk": (walks.million, "walk of 1,000,000 files, memory of the mount, time to ready"),
 }
 MOUNT = "mount"

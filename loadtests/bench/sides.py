@@ -69,11 +69,11 @@ def node(lodefs: Lodefs, folder: Path) -> Iterator[Proxy]:
 
 
 @contextmanager
-def mounted(lodefs: Lodefs, proxy: Proxy, target: Path) -> Iterator[Path]:
-    """The repository mounted on ``target`` through the node's proxy."""
+def mounted(lodefs: Lodefs, proxy: Proxy, target: Path, *words: str) -> Iterator[Path]:
+    """The repository mounted on ``target`` through the node's proxy, with options ``words``."""
     target.mkdir(exist_ok=True)
     try:
-        lodefs.run("--proxy", proxy.url, "mount", REPO, target)
+        lodefs.run("--proxy", proxy.url, "mount", REPO, target, *words)
         yield target
     finally:
         with suppress(Exception):  # whatever failed before is to be told, not this
