@@ -9,7 +9,6 @@ fight for the processors; it starts at once when a reader needs it.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Collection
 from dataclasses import replace
 from functools import partial
@@ -113,7 +112,7 @@ class Fetcher:
         self._ahead_size_bytes_max = ahead_size_bytes_max
         self._running_size_bytes_max = running_size_bytes_max
         self._flights: dict[PackId, list[Flight]] = {}
-        self._waiting: deque[Flight] = deque()  # some may have been started out of turn
+        self._waiting: dict[Flight, None] = {}  # in the order of asking
         self._running_bytes = 0
         self.in_flight_bytes = 0  # running and waiting, bulk flights too
         self.bulk_bytes = 0
@@ -231,7 +230,7 @@ class Fetcher:
             self._meter.add(Counter.AHEAD_REFUSED)
             return False
         self._meter.add(Counter.AHEAD_UNITS)
-        self._waiting.append(self._add(loaded, part))
+        self._waiting[self._add(loaded, part)] = None
         self._start_waiting()
         return True
 
@@ -271,16 +270,15 @@ class Fetcher:
         if not flight.started.is_set():
             flight.started.set()
             self._running_bytes += flight.size_bytes * (not flight.is_bulk)
+            self._waiting.pop(flight, None)  # also out of turn: nothing keeps it when it has landed
 
     def _start_waiting(self) -> None:
         """Starts what waits, in the order in which it came, as far as there is room."""
-        waiting = self._waiting
-        while waiting:
-            flight = waiting[0]
+        while self._waiting:
+            flight = next(iter(self._waiting))
             room = self._running_size_bytes_max - self._running_bytes
-            if not flight.started.is_set() and self._running_bytes and flight.size_bytes > room:
+            if self._running_bytes and flight.size_bytes > room:
                 return
-            waiting.popleft()
             self._start(flight)
 
     async def _fly(self, flight: Flight, loaded: PackIndexVersion, unit: Unit) -> Filled:

@@ -17,6 +17,7 @@ from tests.support.proxy.rig import MIB, REPO, Rig, file_of, read_path, run, unt
 BIG = random.Random(1).randbytes(2 * MIB)
 REPEATED = BIG[: MIB // 2] * 4
 CHUNK_SIZE_BYTES = 1 << 14
+BLOWN = BIG[:CHUNK_SIZE_BYTES] * 128
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +28,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def rig(tmp_path: Path) -> Rig:
-    files = {b"big": BIG, b"repeated": REPEATED}
+    files = {b"big": BIG, b"repeated": REPEATED, b"blown": BLOWN}
     return Rig(tmp_path, files, chunk_size_bytes=CHUNK_SIZE_BYTES, pack_chunks=1000)
 
 
@@ -151,5 +152,34 @@ def test_reports_of_nonsense_are_harmless(rig: Rig) -> None:
         ):
             await node.used(Used([], 0, 0, repo, commit, [ino]))
         assert not node._cache.files
+
+    run(rig, work)
+
+
+def test_a_chunk_that_is_named_very_often_fills_no_cache(rig: Rig) -> None:
+    """Who reads a byte of such a file has not a hundred times as much written as was fetched."""
+
+    async def work(node: StoreNode) -> None:
+        await read_path(node, b"blown", len(BLOWN) - 1, 1)
+        await report(node, b"blown")
+        assert not await is_complete(node, b"blown")
+        assert node._cache.used_bytes < len(BLOWN) / 2
+        assert await read_path(node, b"blown") == BLOWN
+
+    run(rig, work)
+
+
+def test_chunks_are_found_where_they_were(rig: Rig) -> None:
+    """A completed file that is evicted takes nothing with it: what lay in slabs lies there yet."""
+
+    async def work(node: StoreNode) -> None:
+        await scatter(node, b"big")
+        await report(node, b"big")
+        assert await is_complete(node, b"big")
+        (flat,) = node._cache.flats.values()
+        node._cache.eviction.drop(flat, "a test")
+        rig.reset()
+        assert await read_path(node, b"big") == BIG
+        assert not rig.objects.ranges
 
     run(rig, work)
