@@ -15,6 +15,7 @@ from loadtests.bench import (
     firstbytes,
     hostile,
     latencies,
+    mixtures,
     mountcorpus,
     mountrates,
     mounts,
@@ -25,6 +26,7 @@ from loadtests.bench import (
     survival,
     systemd,
     walks,
+    warmreads,
     warms,
 )
 from loadtests.errors import LoadtestError
@@ -53,6 +55,12 @@ BENCHMARKS: dict[str, tuple[Benchmark, str]] = {
     ),
     "hostile": (hostile.hostile, "10,000 histories of honest and lying repositories in one store"),
     "docker": (docker.docker, "containers on volumes against bind mounts; many; under kills"),
+    "mount-directories": (
+        walks.directories,
+        "find over 5,000 directories unknown to the node",
+    ),
+    "mount-mixtures": (mixtures.mixtures, "a large file read whole after other reads beside it"),
+    "mount-warm": (warmreads.warm_reads, "reads from the cache's disk; the dataset exceeds memory"),
     "mount-walk": (walks.million, "walk of 1,000,000 files, memory of the mount, time to ready"),
 }
 MOUNT = "mount"

@@ -81,6 +81,47 @@ def million(*, distinct: bool = False) -> Path:
     return target
 
 
+def directories(count: int = 5000, files: int = 20_000, *, depth: int = 8) -> Path:
+    """Small files in many directories, as unpacked packages are: most have few files, some are
+    ``depth`` directories deep."""
+    target = DATA / f"directories-{count}-{files}-{depth}"
+    if target.exists():
+        return target
+    partial = _fresh(target.with_suffix(".partial"))
+    source = random.Random(3)
+    levels = [(partial, 0)]
+    while len(levels) < count:
+        recent = levels[-400:] if source.random() < 0.7 else levels
+        parent, level = source.choice(recent)
+        if level < depth:
+            folder = parent / f"{source.choice(('lib', 'test', 'data', 'core'))}{len(levels)}"
+            folder.mkdir()
+            levels.append((folder, level + 1))
+    for number in range(files):
+        content = source.randbytes(int(min(200_000, source.lognormvariate(7.5, 1.3))))
+        (source.choice(levels)[0] / f"{number}.py").write_bytes(content)
+    partial.rename(target)
+    return target
+
+
+def mixed(large_size_bytes: int = GIB, small: int = 20_000) -> Path:
+    """One large file and many small ones, no byte of which any compressor shrinks."""
+    target = DATA / f"mixed-{large_size_bytes}-{small}"
+    if target.exists():
+        return target
+    partial = _fresh(target.with_suffix(".partial"))
+    source = random.Random(4)
+    with (partial / "large.bin").open("wb") as file:
+        for _ in range(large_size_bytes >> 20):
+            file.write(source.randbytes(1 << 20))
+    for number in range(small):
+        folder = partial / f"small-{number // 500:03d}"
+        folder.mkdir(exist_ok=True)
+        (folder / f"{number}").write_bytes(source.randbytes(source.randrange(1_000, 30_000)))
+    partial.rename(target)
+    return target
+
+
 def _fresh(folder: Path) -> Path:
     """An empty directory, also where a run before left something."""
     shutil.rmtree(folder, ignore_errors=True)

@@ -1,8 +1,7 @@
 """Reports of damaged files in a node's cache, for the proxy to check.
 
-Only the proxy may drop a file of its cache. Whoever finds one damaged names it here; the proxy
-checks it itself, and drops it if that is true (proxy/cache/damage_check.py). A wrong word costs
-a read.
+Only the proxy may drop a file of its cache. A process that finds one damaged reports it here. The
+proxy checks the file itself (proxy/cache/recovery.py): a false report costs a read.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ from lodefs.chunkstore.errors import Denied
 from lodefs.chunkstore.nodecache import layout as layout
 
 
-def suspect(cache_dir: Path, numbers: Iterable[int]) -> None:
-    """Asks the proxy of a cache, running or not, to look at files. Raises: Denied."""
+def report_damage(cache_dir: Path, numbers: Iterable[int]) -> None:
+    """Asks the proxy of a cache, running or not, to check files. Raises: Denied."""
     folder = cache_dir / layout.SUSPECTS_DIR
     try:
         folder.mkdir(exist_ok=True)
@@ -26,8 +25,8 @@ def suspect(cache_dir: Path, numbers: Iterable[int]) -> None:
         raise Denied(f"{folder}: {error.strerror}: only the proxy's user may repair") from error
 
 
-def suspects(cache_dir: Path) -> list[int]:
-    """The numbers of files that the proxy has still to look at."""
+def reported_files(cache_dir: Path) -> list[int]:
+    """The numbers of reported files that the proxy has not checked yet."""
     try:
         names = sorted(os.listdir(cache_dir / layout.SUSPECTS_DIR))
     except FileNotFoundError:
@@ -36,6 +35,6 @@ def suspects(cache_dir: Path) -> list[int]:
     return [number for number in found if number is not None]
 
 
-def settle(cache_dir: Path, number: int) -> None:
-    """Takes a file off the list: the proxy looked at it."""
+def resolve_report(cache_dir: Path, number: int) -> None:
+    """Removes a file's report: the proxy has checked it."""
     (cache_dir / layout.SUSPECTS_DIR / f"{number:08x}").unlink(missing_ok=True)

@@ -1,6 +1,6 @@
 """The interface of an object store: what lodefs needs of S3, a directory, or memory.
 
-Implementations: memory.py (the reference), directory.py, s3.py. Wrappers: wrappers.py. Every one
+Implementations: directory.py, s3.py. Wrappers: retrying.py, limiting.py, observing.py. Every one
 passes ``tests.support.chunkstore.object_store_suite``.
 """
 

@@ -12,9 +12,11 @@ from lodefs.chunkstore.errors import InvalidInput
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.objects.directory import TEMPORARY, DirectoryObjects
 from lodefs.chunkstore.objects.interface import ObjectStore
+from lodefs.chunkstore.objects.limiting import Limited
+from lodefs.chunkstore.objects.observing import Observation, Observed
+from lodefs.chunkstore.objects.retrying import RetryBudget, Retrying
 from lodefs.chunkstore.objects.s3 import S3Objects
 from lodefs.chunkstore.objects.s3_boto import S3Options
-from lodefs.chunkstore.objects.wrappers import Limited, Observation, Observed, RetryBudget, Retrying
 
 _FORMS = "use s3://bucket/prefix, file:///path, or a path"
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}\Z")  # also what RGW takes, beyond AWS

@@ -2,7 +2,7 @@
 
 Protocol: Amazon S3 API Reference (GetObject, PutObject with If-None-Match, ListObjectsV2). Tried
 with Ceph RGW 16 and moto. s3_boto.py knows boto3; ranged reads go through s3_range_reader.py as
-soon as one has gone through boto3. Retries, limits and counts are wrappers.py's, not botocore's.
+soon as one has gone through boto3. Retries, limits and counts are wrappers', not botocore's.
 """
 
 from __future__ import annotations

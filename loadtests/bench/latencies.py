@@ -74,7 +74,8 @@ def _latency_s(origin: Origin) -> float:
 def _rate(origin: Origin, scratch: Path, number: int) -> float:
     """Reads a second on a new node."""
     folder = scratch / f"node-{number}"
-    with node(origin, folder) as proxy, mounted(origin, proxy, folder / "mnt") as target:
+    lodefs = origin.lodefs
+    with node(lodefs, folder) as proxy, mounted(lodefs, proxy, folder / "mnt") as target:
         walk(target, timeout_s=WALK_TIMEOUT_S)
         drop_page_cache()
         return RANDOM_4K_16.run(target, scratch, seconds=SECONDS, again=False)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from loadtests.bench.mounts import rclone_mount
 from loadtests.bench.origins import Origin
-from loadtests.cli import Proxy
+from loadtests.cli import Lodefs, Proxy
 from loadtests.services.rclone import RCLONE
 from tests.support.chunkstore.child_process import run
 
@@ -52,31 +52,32 @@ def fill(origin: Origin, corpus: Path) -> None:
 @contextmanager
 def lodefs_side(origin: Origin, folder: Path) -> Iterator[Side]:
     """A new node, whose cache is empty, and the corpus mounted there; all of it gone afterwards."""
-    with node(origin, folder) as proxy, mounted(origin, proxy, folder / "mnt") as target:
+    lodefs = origin.lodefs
+    with node(lodefs, folder) as proxy, mounted(lodefs, proxy, folder / "mnt") as target:
         yield Side("lodefs", target, folder / "node" / "cache")
 
 
 @contextmanager
-def node(origin: Origin, folder: Path) -> Iterator[Proxy]:
+def node(lodefs: Lodefs, folder: Path) -> Iterator[Proxy]:
     """A proxy with an empty cache in ``folder``, which is removed afterwards."""
     folder.mkdir(parents=True)
     try:
-        with origin.lodefs.proxy(folder / "node") as proxy:
+        with lodefs.proxy(folder / "node") as proxy:
             yield proxy
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
-def mounted(origin: Origin, proxy: Proxy, target: Path) -> Iterator[Path]:
-    """The repository mounted on ``target`` through the node's proxy."""
+def mounted(lodefs: Lodefs, proxy: Proxy, target: Path, *words: str) -> Iterator[Path]:
+    """The repository mounted on ``target`` through the node's proxy, with options ``words``."""
     target.mkdir(exist_ok=True)
     try:
-        origin.lodefs.run("--proxy", proxy.url, "mount", REPO, target)
+        lodefs.run("--proxy", proxy.url, "mount", REPO, target, *words)
         yield target
     finally:
         with suppress(Exception):  # whatever failed before is to be told, not this
-            origin.lodefs.run("unmount", target)
+            lodefs.run("unmount", target)
         detach(target)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
@@ -16,7 +17,7 @@ from loadtests.bench import mountmeasures
 from loadtests.bench.mountmeasures import AGAIN, WARM
 from loadtests.bench.origins import Origin, ceph_origin
 from loadtests.bench.sides import REPO, Side, mounted, node
-from loadtests.cli import Proxy
+from loadtests.cli import Lodefs, Proxy
 from loadtests.comparison import Comparison
 from loadtests.measure import drop_page_cache
 from loadtests.reading import walk
@@ -24,6 +25,7 @@ from loadtests.results import Result
 
 WALK_TIMEOUT_S = 300.0
 ROUNDS = 3
+DIRECTORIES = 5000
 MIB = 1 << 20
 
 
@@ -47,7 +49,7 @@ def million(scratch: Path) -> Result:
     source = corpora.million()
     with ceph_origin(scratch) as origin:
         origin.lodefs.run("push", source, REPO)
-        with node(origin, scratch / "node") as proxy:
+        with node(origin.lodefs, scratch / "node") as proxy:
             target = scratch / "mnt"
             unknown_s = _first_mount(result, origin, proxy, target)
             known = [_mount_s(origin, proxy, target) for _ in range(ROUNDS)]
@@ -61,10 +63,60 @@ def million(scratch: Path) -> Result:
     return result
 
 
+def directories(scratch: Path) -> Result:
+    """find(1) over 5,000 directories that the node has not seen, in a store in a directory and on
+    S3; ls -lR, and what the proxy was asked for."""
+    result = Result("mount-directories")
+    source = corpora.directories()
+    local = Lodefs(str(scratch / "store"), scratch / "home", {})
+    local.run("init", local.store)
+    local.run("push", source, REPO)
+    _walk_cold(result, local, scratch, "store in a directory", ("find",), find_s_max=1.0)
+    _walk_cold(result, local, scratch, "store in a directory", ("ls", "-lR"))
+    with ceph_origin(scratch) as origin:
+        origin.lodefs.run("push", source, REPO)
+        _walk_cold(result, origin.lodefs, scratch, "Ceph RGW", ("find",), find_s_max=1.5)
+    _walk_local(result, source)
+    return result
+
+
+def _walk_cold(
+    result: Result,
+    lodefs: Lodefs,
+    scratch: Path,
+    store: str,
+    command: Sequence[str],
+    *,
+    find_s_max: float | None = None,
+) -> None:
+    seconds, cpu_s, requests = [], [], []
+    for _ in range(ROUNDS):
+        with node(lodefs, scratch / "node") as proxy, mounted(lodefs, proxy, scratch / "mnt"):
+            before_s = proxy.cpu_s()
+            seconds.append(_command_s(command, scratch / "mnt"))
+            cpu_s.append(proxy.cpu_s() - before_s)
+            requests.append(proxy.requests("children", "node", "lookup"))
+    text = f"{' '.join(command)}, {store}"
+    result.add(text, median(seconds), "s", at_most=find_s_max)
+    result.add(f"{text}: processor of the proxy", median(cpu_s), "s")
+    result.add(f"{text}: requests a directory", median(requests) / DIRECTORIES, "", at_most=0.1)
+
+
+def _walk_local(result: Result, source: Path) -> None:
+    drop_page_cache()
+    result.add("find, the local disk", _command_s(("find",), source), "s")
+
+
+def _command_s(command: Sequence[str], folder: Path) -> float:
+    start = perf_counter()
+    subprocess.run([*command, folder], check=True, stdout=subprocess.DEVNULL)
+    return perf_counter() - start
+
+
 def _first_mount(result: Result, origin: Origin, proxy: Proxy, target: Path) -> float:
     """The first mount on the node, its walks and its memory; the seconds until it was ready."""
     start = perf_counter()
-    with mounted(origin, proxy, target):
+    with mounted(origin.lodefs, proxy, target):
         ready_s = perf_counter() - start
         for state, asked in (("first time on the node", 60_000), ("again", 150_000)):
             reading = walk(target, timeout_s=WALK_TIMEOUT_S)
@@ -82,7 +134,7 @@ def _first_mount(result: Result, origin: Origin, proxy: Proxy, target: Path) -> 
 def _mount_s(origin: Origin, proxy: Proxy, target: Path) -> float:
     """Seconds until ``lodefs mount`` returned."""
     start = perf_counter()
-    with mounted(origin, proxy, target):
+    with mounted(origin.lodefs, proxy, target):
         return perf_counter() - start
 
 

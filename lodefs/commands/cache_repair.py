@@ -49,26 +49,26 @@ def repair(
 
     Raises: Denied, NoSpace, Corrupt.
     """
-    damage_reports.suspect(directory, numbers)
+    damage_reports.report_damage(directory, numbers)
     deadline_s = clock_s() + SETTLE_TIMEOUT_S
-    while left := set(damage_reports.suspects(directory)) & set(numbers):
+    while left := set(damage_reports.reported_files(directory)) & set(numbers):
         if clock_s() >= deadline_s:
             return False
         try:
-            _settle(directory)
+            _check_reported(directory)
         except InUse:  # by the proxy, or by another command that does the same
             sleep(POLL_S)
     return not left
 
 
-def _settle(directory: Path) -> None:
-    from lodefs.proxy.cache.chunk_cache import Cache, CacheSettings
-    from lodefs.proxy.cache.damage_check import settle_all
-    from lodefs.proxy.cache.eviction import Eviction
+def _check_reported(directory: Path) -> None:
+    from lodefs.proxy.cache.chunk_cache import Cache
+    from lodefs.proxy.cache.recovery import check_reported
+    from lodefs.proxy.cache.tables import CacheSettings
     from lodefs.proxy.runtime.counters import Counts
 
     cache = Cache(CacheSettings(directory, size_bytes_max=1 << 62), Counts())
     try:
-        settle_all(cache, Eviction(cache), stopping=lambda: False)
+        check_reported(cache, stopping=lambda: False)
     finally:
         cache.close()

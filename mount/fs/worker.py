@@ -2,11 +2,11 @@
 
 One thread leads: it alone waits on the device, and answers what it reads. Before it would wait for
 something slow (a chunk that is not on the node), it passes the lead on, so that a cold read
-blocks neither hits nor questions for names. While nothing is slow only one thread runs, and the
-interpreter's lock is never fought for. (Leader/followers: Schmidt et al., PLoP 2000.) A thread
-that passes the lead on for the first time starts the next one: so there always is one that can take
-it, and a mount that never waits has but one. A worker knows nothing that another one could not ask
-the proxy for.
+blocks neither hits nor questions for names (mount/fs/device_lead.py). While nothing is slow only
+one thread runs, and the interpreter's lock is never fought for. (Leader/followers: Schmidt et al.,
+PLoP 2000.) A thread that passes the lead on for the first time starts the next one: so there always
+is one that can take it, and a mount that never waits has but one. A worker knows nothing that
+another one could not ask the proxy for.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from typing import Protocol
 import msgspec
 
 from lodefs.chunkstore.errors import NotFound, Unavailable
+from lodefs.mount.fs.device_lead import BeforeBlocking, CurrentRequest, DeviceTurn, DiskWatch
 from lodefs.mount.fs.dispatch import Dispatcher, SlowError
 from lodefs.mount.fs.filesystem import FileSystem, Reader
-from lodefs.mount.fs.pending_requests import PendingRequests, Waiting
+from lodefs.mount.fs.pending_requests import PendingRequests
 from lodefs.mount.kernel import device, fuse_abi
 from lodefs.mount.kernel.session import Session
 
@@ -36,68 +37,6 @@ class Marks(Protocol):
     """Since when each thread has been busy (time.monotonic), 0.0 for one that waits."""
 
     def __setitem__(self, index: int, value: float, /) -> None: ...
-
-
-class DeviceTurn:
-    """The right to wait on the device, held by one thread at a time. ``follow`` sees to it that
-    there is one to take it; False where that has to be tried again."""
-
-    def __init__(self, lock: Lock, follow: Callable[[], bool] = lambda: True) -> None:
-        self._lock = lock
-        self._held = False
-        self._follow = follow
-        self._followed = False
-
-    def acquire(self) -> None:
-        """Wait until this thread leads."""
-        if not self._held:
-            self._lock.acquire()
-            self._held = True
-
-    def release(self) -> None:
-        """Let another thread lead; nothing happens in one that does not."""
-        if self._held:
-            self._held = False
-            self._lock.release()
-            if not self._followed:
-                self._followed = self._follow()
-
-
-class CurrentRequest:
-    """One thread's request: it is entered among those that wait when it first has to."""
-
-    def __init__(self, turn: DeviceTurn, pending: PendingRequests) -> None:
-        self.turn = turn
-        self._pending = pending
-        self._entered = 0
-        self._waiting: Waiting | None = None
-        self._cancel: Callable[[], None] = lambda: None
-        self.message = memoryview(b"")
-        self.cancelled = False
-
-    def wait(self) -> None:
-        """What comes next may take long."""
-        if self._waiting is None and self.message:
-            _, _, self._entered, _, _, _, pid, *_ = fuse_abi.IN_HEADER.unpack_from(self.message)
-            self.cancelled = False
-            self._waiting = self._pending.enter(self._entered, pid, self.cancel)
-        self.turn.release()
-
-    def ends_with(self, cancel: Callable[[], None]) -> None:
-        """How the waiting is ended."""
-        self._cancel = cancel
-
-    def cancel(self) -> None:
-        """Called from another thread: this answer is not wanted any more."""
-        self.cancelled = True
-        self._cancel()
-
-    def done(self) -> None:
-        """The request is answered."""
-        if self._waiting is not None:
-            self._pending.leave(self._entered, self._waiting)
-            self._entered, self._waiting = 0, None
-            self.cancelled = False
 
 
 class Failures:
@@ -157,7 +96,7 @@ class ThreadReader(Reader, Protocol):
         ...
 
 
-ReaderFactory = Callable[[Callable[[], None]], tuple[ThreadReader, FileSystem]]
+ReaderFactory = Callable[[BeforeBlocking], tuple[ThreadReader, FileSystem]]
 
 
 def serve(
@@ -177,9 +116,10 @@ def serve(
     were started, up to ``threads`` and one that looks ahead while all of them wait.
 
     ``readers`` makes what one thread reads with; what it is given is to be called before it
-    waits for long. ``on_interrupt`` hears which request, perhaps of another worker, is
+    waits. ``on_interrupt`` hears which request, perhaps of another worker, is
     interrupted; ``pending`` knows those of this worker.
     """
+    pending = pending or PendingRequests(threads)
     work = _Work(
         fd=fd,
         session=session,
@@ -189,9 +129,10 @@ def serve(
         failures=Failures(log, clock),
         renewal=Renewal(fd, session, clock),
         ended=ended,
-        pending=pending or PendingRequests(threads),
+        pending=pending,
         on_interrupt=on_interrupt,
         clock=clock,
+        disk_watch=DiskWatch(fd, pending),
     )
     if not work.start_next():
         raise Unavailable("no thread can be started")
@@ -212,6 +153,7 @@ class _Work(msgspec.Struct, kw_only=True):
     pending: PendingRequests
     on_interrupt: Callable[[int], None]
     clock: Callable[[], float]
+    disk_watch: DiskWatch
     lock: Lock = msgspec.field(default_factory=Lock)  # whoever holds it leads
     started: list[Thread] = []
 
@@ -235,9 +177,9 @@ class _Work(msgspec.Struct, kw_only=True):
     def answer(self, index: int) -> None:
         """A thread: answers requests until the connection ends."""
         turn = DeviceTurn(self.lock, self.start_next)
-        current = CurrentRequest(turn, self.pending)
+        current = CurrentRequest(turn, self.pending, self.disk_watch)
         try:
-            reader, filesystem = self.readers(current.wait)
+            reader, filesystem = self.readers(current)
             current.ends_with(reader.cancel)
             on_failure = partial(self._failed, current)
             dispatcher = Dispatcher(filesystem, self.session, on_failure, self.on_interrupt)
@@ -245,6 +187,7 @@ class _Work(msgspec.Struct, kw_only=True):
         finally:
             self.ended.set()
             self.pending.end()
+            self.disk_watch.close()
             turn.release()
 
     def answer_ahead(self) -> None:
@@ -253,7 +196,7 @@ class _Work(msgspec.Struct, kw_only=True):
         What can be said at once it answers (umount(8) asks for statfs), so it never waits; the
         rest (SlowError) is queued.
         """
-        reader, filesystem = self.readers(_refuse)
+        reader, filesystem = self.readers(_Refusal())
         dispatcher = Dispatcher(filesystem, self.session, self.failures, self.on_interrupt)
         turn = DeviceTurn(self.lock)
         buffer = bytearray(fuse_abi.REQUEST_BYTES_MIN + 4096)
@@ -326,5 +269,11 @@ class _Work(msgspec.Struct, kw_only=True):
             marks[index] = 0.0
 
 
-def _refuse() -> None:
-    raise SlowError
+class _Refusal:
+    """Of the thread that never waits."""
+
+    def __call__(self) -> None:
+        raise SlowError
+
+    def disk(self) -> None:
+        raise SlowError

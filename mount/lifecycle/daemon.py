@@ -25,6 +25,7 @@ from lodefs.chunkstore.nodeapi.wire import Snapshot
 from lodefs.chunkstore.nodecache.layout import FLAT_DIR
 from lodefs.chunkstore.system.fd_limit import raise_limit
 from lodefs.mount.fs import passthrough, worker
+from lodefs.mount.fs.device_lead import BeforeBlocking
 from lodefs.mount.fs.filesystem import FileSystem, Memory, MountView
 from lodefs.mount.fs.interrupts import InterruptPipes
 from lodefs.mount.fs.passthrough import Opening
@@ -367,7 +368,7 @@ def reader_factory(
             monitor.before_report = partial(opening.mark_used, marker)
         monitor.start()
 
-    def make(before_blocking: Callable[[], None]) -> tuple[worker.ThreadReader, FileSystem]:
+    def make(before_blocking: BeforeBlocking) -> tuple[worker.ThreadReader, FileSystem]:
         client = Client(
             address,
             token=options.token,

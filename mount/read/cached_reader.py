@@ -14,6 +14,7 @@ from lodefs.chunkstore.nodeapi.read_client import Client
 from lodefs.chunkstore.nodeapi.wire import Node, Page
 from lodefs.chunkstore.system.lru import Lru
 from lodefs.chunkstore.types import Buffer
+from lodefs.mount.fs.device_lead import BeforeBlocking
 from lodefs.mount.read.cache_monitor import CacheMonitor, ReadCounter
 from lodefs.mount.read.prefetch_policy import is_telling
 from lodefs.mount.read.read_events import EmitRead, ReadEvent, ignore_read
@@ -43,14 +44,14 @@ class CachedReader:
         client: Client,
         monitor: CacheMonitor,
         nodes: Lru[int, Node],
-        before_blocking: Callable[[], None] = lambda: None,
+        before_blocking: BeforeBlocking | None = None,
         count: Count = uncounted,
         emit: EmitRead = ignore_read,
     ) -> None:
         self._client = client
         self._monitor = monitor
         self._nodes = nodes
-        self._on_slow = before_blocking
+        self._before_disk = before_blocking.disk if before_blocking else lambda: None
         self._count = count
         self._nowait = os.RWF_NOWAIT
         self._held: OpenFile | None = None
@@ -181,7 +182,7 @@ class CachedReader:
             if not self._nowait or error.errno != errno.EOPNOTSUPP:
                 return False
             self._nowait = 0  # this file system cannot tell: its reads are taken as they are
-        self._on_slow()
+        self._before_disk()
         if file.is_slab:
             self._bring_neighbours(fd, offset)
         try:

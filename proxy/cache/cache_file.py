@@ -1,8 +1,8 @@
 """One slab or flat file of the cache: its row, its descriptor, and writing to it.
 
-Bytes are added, never changed. The descriptor is opened by whoever needs it first and closed only
-by ``close_if_idle``, which the event loop calls, so that an extent that was just handed out stays
-good.
+Bytes are added, never changed. The first caller that needs the descriptor opens it. Only
+``close_if_idle`` closes it, and only the event loop calls that, so that an extent that was just
+handed out stays good.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class CacheFile:
 
     @property
     def path(self) -> Path:
-        """Where it lies. Made each time: a cache has many files, and few of them are opened."""
+        """Its path. Computed each time: a cache has many files, and few of them are opened."""
         return layout.file_path(self._cache_dir, self.number, self.row)
 
     @property
@@ -112,7 +112,7 @@ class CacheFile:
         self.is_stale = is_stale
 
     def create(self) -> None:
-        """Makes the file; a flat one with its final size and no bytes. OSError."""
+        """Makes the file; a flat one with its final size and no bytes. Raises: OSError."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         self.fd = os.open(self.path, flags, 0o644)
@@ -122,7 +122,7 @@ class CacheFile:
             os.ftruncate(self.fd, self.size_bytes)
 
     def open(self) -> int:
-        """The descriptor, opened where it was closed. OSError."""
+        """Returns the descriptor, and opens it if it was closed. Raises: OSError."""
         with self.lock:
             if self.fd < 0:
                 writable = self.state is FileState.OPEN
@@ -132,9 +132,9 @@ class CacheFile:
             return self.fd
 
     def damage(self) -> str:
-        """What somebody did to the file behind our back, seen from outside; "" for nothing.
+        """How the file was damaged, as far as its size and its name show; "" if it was not.
 
-        Bytes written behind the end of a file that was cut would leave zeros before them, which
+        Bytes that are written behind the end of a truncated file leave zeros before them, which
         no reader could tell from data.
         """
         size_bytes = self.size_bytes  # before the look at the file: others may add to both
@@ -149,11 +149,11 @@ class CacheFile:
         return ""
 
     def write(self, offset: int, buffers: Sequence[Buffer]) -> None:
-        """Adds bytes. OSError.
+        """Adds bytes. Raises: OSError.
 
-        Threads write to places of their own, or the same bytes to one, so that none spoils what
-        another wrote. They take turns here since the kernel lets no two write to one file, and
-        whoever waits for that in the kernel keeps its processor busy.
+        Threads write to different places, or the same bytes to one place, so that none overwrites
+        what another wrote. They take turns here because the kernel lets only one thread write to
+        a file, and a thread that waits for that in the kernel keeps its processor busy.
         """
         fd = self.open()
         with self._writing:
@@ -161,7 +161,7 @@ class CacheFile:
 
     @contextmanager
     def in_use(self) -> Iterator[int]:
-        """The descriptor, which stays open meanwhile; the file is no victim. OSError."""
+        """The descriptor, which stays open meanwhile. The file is not evicted. Raises: OSError."""
         with self.lock:
             self.users += 1
         try:

@@ -13,29 +13,31 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from shutil import disk_usage
 from typing import NamedTuple
 
 from lodefs.chunkstore.errors import LodefsError, NoSpace, Unavailable
 from lodefs.chunkstore.nodecache import layout as layout
-from lodefs.chunkstore.nodecache.kv import KeyValues, Row
-from lodefs.chunkstore.nodecache.kv_rocks import RocksKeyValues
+from lodefs.chunkstore.nodecache.kv import Row
 from lodefs.chunkstore.nodecache.layout import FileKind, FileRow, FileState
-from lodefs.chunkstore.system.fd_limit import CACHE_FILES_MAX, INDEX_FILES_MAX
 from lodefs.chunkstore.system.os_errors import FULL
 from lodefs.chunkstore.types import Buffer
 from lodefs.proxy.cache.cache_file import CacheFile
-from lodefs.proxy.cache.directory import CacheDir
+from lodefs.proxy.cache.eviction import Eviction
+from lodefs.proxy.cache.pins import Pins
+from lodefs.proxy.cache.tables import (
+    NEXT_NUMBER,
+    CacheSettings,
+    CacheTables,
+    CallSoon,
+    never,
+    no_step,
+)
 from lodefs.proxy.runtime.counters import Counter, Counts
 
 log = logging.getLogger("lodefs.cache")
 
-SLAB_SIZE_BYTES_MAX = 64 * 1024 * 1024
-SLAB_SIZE_BYTES_MIN = 1024 * 1024
-FREE_SIZE_BYTES_MIN = 128 * 1024 * 1024
 _NO_CONTENT = bytes(32)
-_NEXT_NUMBER = layout.figure_key("next_number")
 
 
 class Place(NamedTuple):
@@ -70,55 +72,11 @@ class Flat:
     size_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class CacheSettings:
-    """Where the cache is and how much it may hold. Watermarks are parts of the limit: above the
-    high one files are evicted until the low one is reached. ``free_size_bytes_min`` is left free
-    on the file system, if need be by evicting; the index lives on it. ``open_files_max``: of the
-    cache's files, ``index_files_max``: of the index."""
+class Cache(CacheTables):
+    """The open cache of a node: it finds and stores chunks, ``pins`` says which files stay, and
+    ``eviction`` removes files.
 
-    path: Path
-    size_bytes_max: int
-    high: float = 0.95
-    low: float = 0.90
-    free_size_bytes_min: int = FREE_SIZE_BYTES_MIN
-    open_files_max: int = CACHE_FILES_MAX
-    index_files_max: int = INDEX_FILES_MAX
-
-    @property
-    def slab_size_bytes(self) -> int:
-        """Small caches have small slabs, since eviction takes whole ones."""
-        return max(SLAB_SIZE_BYTES_MIN, min(self.size_bytes_max // 16, SLAB_SIZE_BYTES_MAX))
-
-
-def _no_step(_name: str) -> None:
-    """Tests put faults here."""
-
-
-def _nobody() -> None:
-    """Nobody wants to know."""
-
-
-def _no_eviction(_size_bytes: int) -> None:
-    """Nothing is evicted before an evictor is there."""
-
-
-def _no_drop(_file: CacheFile, _why: str) -> None:
-    """Nothing is dropped before an evictor is there."""
-
-
-def _no_pin(_number: int) -> bool:
-    """Nothing is pinned before pins are there."""
-    return False
-
-
-class Cache:
-    """An open cache directory. ``free`` evicts so many bytes, ``drop`` removes a damaged file;
-    eviction.py sets them. ``is_pinned`` says which files stay, ``on_full`` is called when chunks
-    are not kept since nothing more may go; pins.py sets them.
-
-    ``files`` maps numbers to files; ``retired`` holds evicted ones whose descriptor is open
-    yet. ``on_idle`` is called, from any thread, when ``trim`` has something to do.
+    Raises: Denied, NoSpace, InUse, UnknownFormat, Corrupt if the directory cannot be opened.
     """
 
     def __init__(
@@ -127,104 +85,25 @@ class Cache:
         meter: Counts,
         *,
         now_s: Callable[[], float] = time.time,
-        step: Callable[[str], None] = _no_step,
+        step: Callable[[str], None] = no_step,
         boot: bytes | None = None,
+        call_soon: CallSoon = never,
     ) -> None:
-        self.settings = settings
-        self.meter = meter
-        self.now_s = now_s
-        self.step = step
-        self.boot = layout.boot_id() if boot is None else boot
-        self.directory = CacheDir(settings.path)
-        try:
-            self.kv: KeyValues = RocksKeyValues(
-                settings.path / layout.INDEX_DIR,
-                space_size_bytes=settings.free_size_bytes_min // 2,
-                open_files_max=settings.index_files_max,
-            )
-        except BaseException:
-            self.directory.close()
-            raise
-        self.lock = threading.Lock()  # guards the tables and figures below
-        self.files: dict[int, CacheFile] = {}
-        self.flats: dict[bytes, CacheFile] = {}
-        self.evicted: list[CacheFile] = []  # found half gone at the start
-        self.retired: list[CacheFile] = []
-        self.used_bytes = 0
-        self.reserved_bytes = 0  # being written
+        super().__init__(settings, meter, now_s=now_s, step=step, boot=boot, call_soon=call_soon)
         self._stored = threading.Condition(self.lock)
-        self._is_ending = False
-        self.free: Callable[[int], None] = _no_eviction
-        self.drop: Callable[[CacheFile, str], None] = _no_drop
-        self.is_pinned: Callable[[int], bool] = _no_pin
-        self.on_full: Callable[[], None] = _nobody
-        self.on_idle: Callable[[], None] = _nobody
-        self._open_files: dict[int, CacheFile] = {}
-        self._slab: CacheFile | None = None
         try:
-            self._load()
+            self.pins = Pins(self)
         except BaseException:
             self.close()
             raise
-
-    def _load(self) -> None:
-        next_number = int.from_bytes(self.kv.get(_NEXT_NUMBER) or b"", "little")
-        for key, value in self.kv.scan(layout.FILES):
-            number = layout.number_of_key(key)
-            row = layout.decode_file_row(value)
-            file = CacheFile(number, row, self.settings.path, self._opened)
-            next_number = max(next_number, number + 1)
-            if not file.is_alive:
-                self.evicted.append(file)
-                continue
-            self.files[number] = file
-            self.used_bytes += file.present_bytes
-            if file.kind is FileKind.FLAT:
-                self.flats[file.content] = file
-            elif file.state is FileState.OPEN and file.is_trusted(self.boot):
-                self._slab = file
-        self._next_number = next_number
+        self.eviction = Eviction(self, self.pins)
 
     def end_stores(self) -> None:
-        """From now on nothing is kept; returns when what is being written is. A fetch that nobody
-        waits for may bring chunks yet, while the directory is another process's already."""
+        """Refuses new chunks, and returns when those being written are stored. A fetch that nobody
+        waits for may still bring chunks when the directory belongs to another process."""
         with self._stored:
             self._is_ending = True
             self._stored.wait_for(lambda: not self.reserved_bytes)
-
-    def close(self) -> None:
-        """Gives the directory up. No other call runs any more. durability.py syncs before."""
-        for file in [*self.files.values(), *self.retired, *self.evicted]:
-            file.close_if_idle()
-        try:
-            self.kv.close()
-        finally:
-            self.directory.close()
-
-    # --- descriptors
-
-    def _opened(self, file: CacheFile) -> None:
-        self._open_files[file.number] = file
-        if len(self._open_files) > self.settings.open_files_max:
-            self.on_idle()
-
-    def trim(self) -> None:
-        """Closes descriptors of evicted files, and of the least recently used ones where too many
-        are open. Called by the event loop alone: an extent is good until then."""
-        with self.lock:
-            retired, self.retired = self.retired, []
-        busy = [file for file in retired if not file.close_if_idle()]
-        with self.lock:
-            self.retired += busy
-        for file in retired:
-            self._open_files.pop(file.number, None)
-        limit = self.settings.open_files_max
-        surplus = len(self._open_files) - limit
-        if surplus > 0:
-            by_use = sorted(self._open_files.copy().values(), key=lambda file: file.last_use_s)
-            for file in by_use[: surplus + limit // 4]:
-                if file.close_if_idle():
-                    self._open_files.pop(file.number, None)
 
     # --- finding
 
@@ -279,18 +158,18 @@ class Cache:
 
     def store(self, chunks: Sequence[NewChunk], flat: Flat | None) -> list[StoredRun]:
         """Stores verified chunks: with ``flat`` at their offsets in its flat file, else in a slab
-        one after another. Gives where they lie; nothing if there is no space, or if somebody
-        damaged the file that they were to go to: nothing has happened then.
+        one after another. Returns where they lie; an empty list, with nothing stored, if there is
+        no space or if their file was damaged from outside.
         """
         size_bytes = sum(len(chunk.raw) for chunk in chunks)
         with self._reserved(size_bytes) as fits:
             if not fits:
-                self.on_full()
+                self.pins.note_full()
                 return []
             try:
                 with self._target(flat, size_bytes) as (file, runs_of):
                     if damage := file.damage():
-                        self.drop(file, damage)
+                        self.eviction.drop(file, damage)
                         return []
                     runs = runs_of(chunks)
                     self._write(file, runs)
@@ -308,7 +187,7 @@ class Cache:
             surplus = 0
         shortage = self._shortage(size_bytes)
         if (surplus or shortage > 0) and not self._is_ending:
-            self.free(int(max(surplus, shortage)))
+            self.eviction.free(int(max(surplus, shortage)))
             shortage = self._shortage(size_bytes)
         with self.lock:
             fits = shortage <= 0 and self._would_use(size_bytes) <= limit
@@ -324,7 +203,7 @@ class Cache:
                     self._stored.notify_all()
 
     def _shortage(self, size_bytes: int) -> int:
-        """What the file system lacks for so many bytes more; not positive where it has them."""
+        """How many bytes the file system lacks to store so many more; not positive if none."""
         try:
             free_bytes = disk_usage(self.settings.path).free
         except OSError:  # it was removed: nothing can be kept, until there is another one
@@ -425,7 +304,7 @@ class Cache:
             if file.kind is FileKind.FLAT:
                 number = file.number.to_bytes(4, "little")
                 rows.append((layout.flat_key(file.content), number))
-            rows.append((_NEXT_NUMBER, self._next_number.to_bytes(8, "little")))
+            rows.append((NEXT_NUMBER, self._next_number.to_bytes(8, "little")))
         try:
             self.step("rows")
             self.kv.write(rows)
@@ -436,7 +315,7 @@ class Cache:
             raise
 
     def _complete(self, file: CacheFile) -> None:
-        """Marks a flat file whose runs cover it: from now on it is the dataset file."""
+        """Marks a flat file as complete if its runs cover it."""
         with file.lock:
             covered = covered_bytes(
                 (layout.run_offset(key), layout.run_size(value))
@@ -453,7 +332,8 @@ class Cache:
         self.meter.add(Counter.NO_SPACE)
         log.warning("chunks are served without keeping them: %s", error)
         if isinstance(error, NoSpace) or getattr(error, "errno", None) in FULL:
-            self.free(max(int(self.used_bytes * (self.settings.high - self.settings.low)), 1))
+            surplus = self.used_bytes * (self.settings.high - self.settings.low)
+            self.eviction.free(max(int(surplus), 1))
 
 
 class _Run(NamedTuple):

@@ -50,8 +50,8 @@ class CacheDir:
             raise
 
     def is_there(self) -> bool:
-        """Whether the directory is still where it was, with its lock and its index; else somebody
-        removed it, or put another one in its place."""
+        """Whether the directory is still in place, with its lock and its index. If not, it was
+        removed or replaced."""
         try:
             found = (self.path / layout.LOCK_FILE).stat()
             (self.path / layout.INDEX_DIR).stat()
@@ -60,13 +60,13 @@ class CacheDir:
         return os.path.samestat(found, os.fstat(self._lock_fd))
 
     def is_lost(self) -> bool:
-        """Whether it is not there, and what is there can be begun anew: whoever removes it is done,
-        or put another one there."""
+        """Whether the directory is gone, and a new cache can be opened in its place: its removal is
+        complete, or there is another cache."""
         index, version = self.path / layout.INDEX_DIR, self.path / layout.VERSION_FILE
         return not self.is_there() and (version.exists() or not index.exists())
 
     def close(self) -> None:
-        """Gives the directory up."""
+        """Releases the directory."""
         os.close(self._lock_fd)
 
 

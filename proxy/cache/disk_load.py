@@ -1,7 +1,7 @@
 """Whether the disk of the cache has other work, so that what can wait does.
 
-The kernel counts for how long a disk had requests under way, whoever made them (Linux'
-Documentation/block/stat.rst): also reads by mounts, and those that the kernel answers by itself.
+The kernel counts for how long a disk had requests under way, of all processes (Linux'
+Documentation/block/stat.rst): reads by mounts too, and reads that the kernel does on its own.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ class DiskLoad:
     """The load of the disk under a directory since the last ``mark``. For one thread.
 
     ``work`` tells of the node itself: bytes on their way from the store, which are about to be
-    written, and how many reads there were so far. The reads count where the file system's disk
-    cannot be told (overlayfs, btrfs, a network).
+    written, and how many reads there were so far. The reads count if the file system's disk is
+    unknown (overlayfs, btrfs, a network).
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class DiskLoad:
         self.mark()
 
     def mark(self) -> None:
-        """What is done from now on counts."""
+        """Starts a new period."""
         self._since_s, self._ticks, self._reads = self._clock_s(), self._read(), self._work()[1]
 
     def is_busy(self) -> bool:

@@ -18,19 +18,21 @@ from lodefs.chunkstore.nodecache.kv import Row
 from lodefs.chunkstore.system.os_errors import DAMAGED, FULL
 from lodefs.proxy.cache.cache_file import CacheFile
 from lodefs.proxy.cache.chunk_cache import Cache, Place
-from lodefs.proxy.cache.eviction import Eviction
 
 USE_RESOLUTION_S = 60
 
 
-def sync(cache: Cache, eviction: Eviction) -> None:
-    """Puts on disk what was written since this boot, and notes that. NoSpace, Unavailable: these
-    after all files that could be put there are."""
+def sync(cache: Cache) -> None:
+    """Syncs files that were written since this boot, and marks them as durable. An error of one
+    file is raised after all others are synced.
+
+    Raises: NoSpace, Unavailable.
+    """
     failed: LodefsError | None = None
     for file in list(cache.files.values()):
         if file.boot == cache.boot and file.is_alive:
             try:
-                _sync_file(cache, eviction, file, trusted=True)
+                _sync_file(cache, file, trusted=True)
             except LodefsError as error:
                 failed = error
     if failed is not None:
@@ -38,7 +40,10 @@ def sync(cache: Cache, eviction: Eviction) -> None:
 
 
 def save_uses(cache: Cache) -> None:
-    """Notes when files were last used, for evictions after a restart. NoSpace, Unavailable."""
+    """Stores when files were last used, for evictions after a restart.
+
+    Raises: NoSpace, Unavailable.
+    """
     for file in list(cache.files.values()):
         if file.last_use_s - file.saved_use_s >= USE_RESOLUTION_S:
             _write_row(cache, file)
@@ -51,13 +56,15 @@ def is_damage(error: OSError) -> bool:
 
 
 def unreadable(file: CacheFile, error: OSError) -> Unavailable:
-    """What to say of a file that cannot be read now."""
+    """The error for a file that cannot be read now."""
     return Unavailable(f"the cache file {file.path} cannot be read now: {error.strerror}")
 
 
 def is_right(place: Place, chunk_id: bytes) -> bool:
-    """Whether the bytes at a place are those of the chunk. False also where they are missing;
-    Unavailable where that cannot be told now."""
+    """Whether the bytes at a place are those of the chunk. False if they are missing.
+
+    Raises: Unavailable (they cannot be read now).
+    """
     try:
         with place.file.in_use() as fd:
             data = os.pread(fd, place.size_bytes, place.offset)
@@ -68,22 +75,21 @@ def is_right(place: Place, chunk_id: bytes) -> bool:
     return digest_of(data) == chunk_id
 
 
-def check(
-    cache: Cache, eviction: Eviction, file: CacheFile, *, stopping: Callable[[], bool]
-) -> None:
-    """Checks every chunk of a file that is not trusted; then it is, or it is dropped.
+def check(cache: Cache, file: CacheFile, *, stopping: Callable[[], bool]) -> None:
+    """Checks every chunk of a file that is not trusted, and trusts or drops the file.
 
-    NoSpace; Unavailable where it cannot be read now.
+    Raises: NoSpace, Unavailable (the file cannot be read now).
     """
     generation, began_s = file.generation, int(cache.now_s())
     for place, chunk_id in _chunks(cache, file):
         if stopping() or not file.is_alive:
             return
         if not is_right(place, chunk_id):
-            eviction.drop(file, f"{place.size_bytes} bytes at {place.offset} are not those written")
+            what = f"{place.size_bytes} bytes at {place.offset}"
+            cache.eviction.drop(file, f"{what} are not those written")
             return
     file.mark_checked(began_s)
-    _sync_file(cache, eviction, file, trusted=file.generation == generation)
+    _sync_file(cache, file, trusted=file.generation == generation)
 
 
 def _chunks(cache: Cache, file: CacheFile) -> Iterator[tuple[Place, bytes]]:
@@ -94,11 +100,11 @@ def _chunks(cache: Cache, file: CacheFile) -> Iterator[tuple[Place, bytes]]:
             offset += size_bytes
 
 
-def _sync_file(cache: Cache, eviction: Eviction, file: CacheFile, *, trusted: bool) -> None:
+def _sync_file(cache: Cache, file: CacheFile, *, trusted: bool) -> None:
     """``trusted``: what is indexed by now is right, so that a sync makes it durable. Otherwise
     chunks were added while the older ones were checked: these are right too, but not yet synced.
 
-    NoSpace; Unavailable where it cannot be opened now.
+    Raises: NoSpace, Unavailable (the file cannot be opened now).
     """
     generation = file.generation
     try:
@@ -109,7 +115,7 @@ def _sync_file(cache: Cache, eviction: Eviction, file: CacheFile, *, trusted: bo
             raise unreadable(file, error) from error
         problem = str(error.strerror)
     if problem:
-        eviction.drop(file, f"it cannot be put on disk: {problem}")
+        cache.eviction.drop(file, f"it cannot be put on disk: {problem}")
         return
     with file.lock:
         if not file.is_alive:
@@ -125,8 +131,8 @@ def _sync_file(cache: Cache, eviction: Eviction, file: CacheFile, *, trusted: bo
 
 
 def _put_on_disk(fd: int) -> str:
-    """What went wrong. The kernel has thrown away what it could not write then (fsync(2): EIO,
-    ENOSPC, EDQUOT)."""
+    """Syncs a file. Returns why that failed, else "". The kernel has then discarded the bytes that
+    it could not write (fsync(2): EIO, ENOSPC, EDQUOT)."""
     try:
         os.fdatasync(fd)
     except OSError as error:
@@ -137,7 +143,7 @@ def _put_on_disk(fd: int) -> str:
 
 
 def rows_of(file: CacheFile) -> list[Row]:
-    """What the index says of a file itself: its row, and when it was last checked."""
+    """The index rows of a file itself: its state, and when it was last checked."""
     rows: list[Row] = [(layout.file_key(file.number), layout.encode_file_row(file.row))]
     if file.checked_s:
         rows.append((checked_rows.key(file.number), checked_rows.encode(file.checked_s)))
@@ -155,11 +161,11 @@ def _write_row(cache: Cache, file: CacheFile) -> None:
                 raise
 
 
-def close(cache: Cache, eviction: Eviction) -> str:
-    """Before a clean end: everything on disk. Gives what went wrong, "" where nothing did."""
+def close(cache: Cache) -> str:
+    """Syncs everything before a clean end. Returns what failed, "" if nothing did."""
     problem = ""
     try:
-        sync(cache, eviction)
+        sync(cache)
     except LodefsError as error:
         problem = str(error)
     try:

@@ -1,8 +1,8 @@
 """Making room: whole slabs and flat files go, the least recently used ones first.
 
 The file's row says so first, then its chunks' rows go, then the file, then the rest of its rows:
-whoever finds the file in an old view of the index finds its bytes or no file, never other bytes.
-Descriptors that are open go on.
+a reader with an old view of the index finds the file's bytes or no file, never other bytes.
+Open descriptors stay usable.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.chunkstore.nodecache.kv import Row
 from lodefs.chunkstore.nodecache.layout import FileKind, FileState
 from lodefs.proxy.cache.cache_file import CacheFile
-from lodefs.proxy.cache.chunk_cache import Cache
+from lodefs.proxy.cache.pins import Pins
+from lodefs.proxy.cache.tables import CacheTables
 from lodefs.proxy.runtime.counters import Counter
 
 log = logging.getLogger("lodefs.cache")
@@ -38,7 +39,7 @@ class Candidate(NamedTuple):
 
 def victims(candidates: Iterable[Candidate], bytes_to_free: int) -> list[int]:
     """Numbers of the least recently used files that free so many bytes together, in that order;
-    all of them where they do not suffice. Whoever is pinned is no candidate."""
+    all of them if they do not suffice. Pinned files are no candidates."""
     heap = list(candidates)
     heapq.heapify(heap)
     chosen: list[int] = []
@@ -50,18 +51,15 @@ def victims(candidates: Iterable[Candidate], bytes_to_free: int) -> list[int]:
 
 
 class Eviction:
-    """Evicts from one cache. Blocking; one eviction at a time. Becomes the cache's ``free`` and
-    ``drop``."""
+    """Evicts from one cache. Blocking; one eviction at a time."""
 
-    def __init__(self, cache: Cache) -> None:
+    def __init__(self, cache: CacheTables, pins: Pins) -> None:
         self._cache = cache
+        self._pins = pins
         self._lock = threading.Lock()
-        cache.free = self.free
-        cache.drop = self.drop
 
     def free(self, size_bytes: int) -> None:
-        """Evicts files of at least so many bytes, or all that are not pinned and that nobody uses
-        just now."""
+        """Evicts files of at least so many bytes, or all that are neither pinned nor in use."""
         with self._lock:
             for number in victims(self._candidates(), size_bytes):
                 file = self._cache.files.get(number)
@@ -69,7 +67,7 @@ class Eviction:
                     self.evict(file)
 
     def evict(self, file: CacheFile) -> bool:
-        """Removes a file unless it is pinned or in use. False where it is, or has gone already."""
+        """Removes a file unless it is pinned or in use. False if it is, or has gone already."""
         return self._mark(file, is_forced=False) and self._remove(file)
 
     def drop(self, file: CacheFile, why: str) -> None:
@@ -89,7 +87,7 @@ class Eviction:
     def _candidates(self) -> list[Candidate]:
         with self._cache.lock:
             files = list(self._cache.files.values())
-        is_pinned = self._cache.is_pinned
+        is_pinned = self._pins.is_pinned
         return [
             Candidate(file.last_use_s, file.number, file.present_bytes)
             for file in files
@@ -97,12 +95,12 @@ class Eviction:
         ]
 
     def _mark(self, file: CacheFile, *, is_forced: bool) -> bool:
-        """Takes the file out of the tables: nobody finds it from now on."""
+        """Removes the file from the tables, so that no reader finds it any more."""
         cache = self._cache
         with cache.lock, file.lock:
             if not file.is_alive:
                 return False
-            if not is_forced and (file.users or cache.is_pinned(file.number)):
+            if not is_forced and (file.users or self._pins.is_pinned(file.number)):
                 return False
             file.state = FileState.EVICTED
             cache.files.pop(file.number, None)
@@ -118,7 +116,7 @@ class Eviction:
             cache.retired.append(file)
         cache.meter.add(Counter.EVICTED_FILES)
         cache.meter.add(Counter.EVICTED_BYTES, file.present_bytes)
-        cache.on_idle()
+        cache.trim_soon()
         return True
 
     def _remove_rows_and_file(self, file: CacheFile) -> None:
@@ -130,7 +128,7 @@ class Eviction:
             self._remove_last_rows(file)
         except (OSError, LodefsError) as error:
             # a full disk may refuse even deletions: the file's number is never used again, so
-            # rows that stay name a file that is not there, and that is looked after later
+            # the rows that stay name a missing file, and ``finish`` removes them later
             log.warning("the rows of the cache file %s stay for now: %s", file.path, error)
             with suppress(OSError):  # perhaps what failed before
                 file.path.unlink(missing_ok=True)

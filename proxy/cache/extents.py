@@ -70,8 +70,7 @@ class Extents:
             self._forget(after)
 
     def find(self, start: int) -> tuple[CacheFile, int, int] | None:
-        """The cache file, offset there and size of what is known from ``start`` on, unless it
-        is forgotten."""
+        """The cache file, offset there and size of the extent from ``start`` on, if it is known."""
         at = self._at(start)
         if at < 0:
             return None
@@ -125,7 +124,7 @@ class PackExtents:
         self._extents = 0  # of all of them
 
     def add(self, pack: PackId, runs: Iterable[Run]) -> None:
-        """Learns where raw bytes of a pack lie."""
+        """Adds where raw bytes of a pack lie."""
         extents = self._packs.get(pack)
         if extents is None:
             extents = self._packs[pack] = Extents()

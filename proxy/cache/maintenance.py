@@ -2,7 +2,7 @@
 
 Three tasks that do not wait for each other: recovery checks what a power cut may have harmed, which
 can take hours; upkeep puts the cache on disk and looks after pins and reports of damage; the scrub
-reads old files again. Whatever fails is logged and tried again.
+reads old files again. A step that fails is logged and tried again.
 """
 
 from __future__ import annotations
@@ -15,10 +15,8 @@ from typing import TypeVar
 
 from lodefs.chunkstore.errors import LodefsError, NoSpace
 from lodefs.chunkstore.system.progress import Progress
-from lodefs.proxy.cache import damage_check, durability, recovery
+from lodefs.proxy.cache import durability, recovery
 from lodefs.proxy.cache.chunk_cache import Cache
-from lodefs.proxy.cache.eviction import Eviction
-from lodefs.proxy.cache.pins import Pins
 from lodefs.proxy.cache.scrub import Scrub
 from lodefs.proxy.runtime.counters import Counter
 from lodefs.proxy.runtime.thread_pools import Pool, Pools
@@ -36,16 +34,12 @@ class Maintenance:
     def __init__(
         self,
         cache: Cache,
-        eviction: Eviction,
-        pins: Pins,
         scrub: Scrub,
         pools: Pools,
         *,
         every_s: float,
     ) -> None:
         self._cache = cache
-        self._eviction = eviction
-        self._pins = pins
         self._scrub = scrub
         self._disk = pools.disk
         self._own = Pool("maintenance", threads=THREADS)
@@ -55,8 +49,8 @@ class Maintenance:
         self._pinned_bytes = 0  # as of the last look
 
     def status(self) -> dict[str, object]:
-        """Figures of all three. ``recovery_...``: what is to be checked after a power cut, and
-        how much of it was."""
+        """Figures of all three. ``recovery_...``: files and bytes to check after a power cut, and
+        how many of them were checked."""
         return {
             "pinned_bytes": self._pinned_bytes,
             "recovery_files": self._recovery.files_total,
@@ -75,7 +69,7 @@ class Maintenance:
         finally:
             self._stopping = True
             self._scrub.stop()
-            await self._own.close(None)  # all that runs there hears of it within one chunk
+            await self._own.close(None)  # its calls end within one chunk
 
     async def _recover(self) -> None:
         while await self._done("the cache is not cleaned up", self._clean) is not True:
@@ -87,7 +81,6 @@ class Maintenance:
         left = await self._own.run(
             recovery.clean,
             self._cache,
-            self._eviction,
             stopping=lambda: self._stopping,
             progress=self._recovery,
         )
@@ -96,11 +89,11 @@ class Maintenance:
     async def _look_after(self) -> None:
         disk, cache = self._disk, self._cache
         steps: list[tuple[str, Pool, Callable[[], object]]] = [
-            ("the cache is not put on disk", disk, lambda: durability.sync(cache, self._eviction)),
+            ("the cache is not put on disk", disk, lambda: durability.sync(cache)),
             ("the files' uses are not noted", disk, lambda: durability.save_uses(cache)),
-            ("evictions are not finished", disk, self._eviction.finish),
-            ("pins are not looked after", disk, self._pins.expire),
-            ("reports of damage are not looked at", self._own, self._settle),
+            ("evictions are not finished", disk, cache.eviction.finish),
+            ("pins are not looked after", disk, cache.pins.expire),
+            ("reports of damage are not looked at", self._own, self._check_reported),
             ("the scrub's coverage is not known", disk, self._scrub.look),
         ]
         while True:
@@ -110,10 +103,10 @@ class Maintenance:
                 await self._done(what, partial(pool.run, step))
 
     async def _count_pinned(self) -> None:
-        self._pinned_bytes = await self._disk.run(self._pins.pinned_bytes)
+        self._pinned_bytes = await self._disk.run(self._cache.pins.pinned_bytes)
 
-    def _settle(self) -> None:
-        damage_check.settle_all(self._cache, self._eviction, stopping=lambda: self._stopping)
+    def _check_reported(self) -> None:
+        recovery.check_reported(self._cache, stopping=lambda: self._stopping)
 
     async def _scrub_on(self) -> None:
         while self._scrub.settings.bytes_per_s_max:
@@ -121,7 +114,7 @@ class Maintenance:
             await asyncio.sleep(self._every_s)
 
     async def _done(self, what: str, step: Callable[[], Awaitable[T]]) -> T | None:
-        """What a step gives; None where it failed, which is logged: the work goes on."""
+        """The result of a step. If the step fails, logs that and returns None: the work goes on."""
         try:
             return await step()
         except LodefsError as error:

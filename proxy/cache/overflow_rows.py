@@ -17,10 +17,10 @@ ROWS_SIZE_BYTES_MAX = 32 * 1024 * 1024
 
 
 class Unwritten:
-    """KeyValues over others whose writes may fail. What they refuse is kept in memory until
+    """KeyValues over others whose writes may fail. Rows that they refuse are kept in memory until
     ``size_bytes_max`` is reached; then the write fails as it does below. Nothing is deleted.
 
-    Memory is looked at first: rows leave it when they are below, so they are always in sight."""
+    Reads look into memory first: a row leaves it only when it is stored below."""
 
     def __init__(self, kv: KeyValues, *, size_bytes_max: int = ROWS_SIZE_BYTES_MAX) -> None:
         self._kv = kv
@@ -44,7 +44,10 @@ class Unwritten:
         return [below if value is None else value for value, below in pairs]
 
     def write(self, rows: Sequence[Row]) -> None:
-        """All rows or none, and those kept before. NoSpace, Unavailable where memory is full."""
+        """Writes all rows or none, with those that memory holds.
+
+        Raises: NoSpace, Unavailable (only when memory is full).
+        """
         with self._lock:
             kept = list(self._rows.items())
         try:

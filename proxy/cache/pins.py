@@ -1,8 +1,8 @@
 """Pins: parts of snapshots that are not evicted until a time, and the cache files that hold them.
 
-What is pinned is whole files of the cache, since these are what is evicted. A pin's rows outlive
-the process. A file that is damaged goes all the same. A pin may have several owners: it holds until
-the last of them lets it go, or its time is over.
+Pins hold whole files of the cache, since whole files are evicted. A pin's rows outlive the process.
+A damaged file is removed even if it is pinned. A pin may have several owners: it holds until the
+last of them releases it, or until its time is over.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.chunkstore.nodecache.kv import Row
 from lodefs.chunkstore.nodecache.layout import PinRow
 from lodefs.proxy.cache.cache_file import CacheFile
-from lodefs.proxy.cache.chunk_cache import Cache
+from lodefs.proxy.cache.tables import CacheTables
 from lodefs.proxy.runtime.counters import Counter
 
 log = logging.getLogger("lodefs.cache")
@@ -36,18 +36,15 @@ class Pin:
 
 
 class Pins:
-    """The pins of one cache. Blocking, for any thread. Becomes the cache's ``is_pinned`` and
-    ``on_full``. Writes raise NoSpace and Unavailable."""
+    """The pins of one cache. Blocking, for any thread. Writes raise NoSpace and Unavailable."""
 
-    def __init__(self, cache: Cache) -> None:
+    def __init__(self, cache: CacheTables) -> None:
         self._cache = cache
         self._lock = threading.Lock()  # guards the fields below; taken before the cache's
         self._pins: dict[bytes, Pin] = {}
         self._until_s: dict[int, int] = {}  # of files
         self._was_full = False
         self._load()
-        cache.is_pinned = self.is_pinned
-        cache.on_full = self._full
 
     def _load(self) -> None:
         kv = self._cache.kv
@@ -62,7 +59,7 @@ class Pins:
             pin = self._pins.get(pin_id)
             if pin is not None and number in self._cache.files:
                 pin.numbers.add(number)
-        self._settle()
+        self._update_deadlines()
 
     # --- asking
 
@@ -97,8 +94,8 @@ class Pins:
     # --- changing
 
     def put(self, pin_id: bytes, row: PinRow) -> bool:
-        """A new pin, or news of one that is there: of each owner the later time counts, and what
-        was complete stays so. Whether it is new."""
+        """Adds a pin or extends one: the later time of each owner counts, and a complete pin stays
+        complete. Returns whether it is new."""
         with self._lock:
             pin = self._pins.get(pin_id)
             new = row
@@ -112,18 +109,18 @@ class Pins:
                 self._pins[pin_id] = Pin(new)
             else:
                 pin.row = new
-                self._settle()
+                self._update_deadlines()
             return pin is None
 
     def hold(self, pin_id: bytes, files: Collection[CacheFile]) -> bool:
-        """From now on the pin holds these files. False, with nothing changed, where one of them,
-        or the pin, has gone."""
+        """Has the pin hold these files. False, with nothing changed, if one of them or the pin has
+        gone."""
         with self._lock:
             pin = self._pins.get(pin_id)
             if pin is None:
                 return False
             new = {file.number for file in files} - pin.numbers
-            if new:  # first, so that what is held here is held by the next process, too
+            if new:  # first, so that the next process holds at least what this one does
                 self._cache.kv.write([(layout.held_key(pin_id, number), b"") for number in new])
             with self._cache.lock:  # an eviction marks its victims under it
                 if not all(file.is_alive for file in files):
@@ -134,13 +131,13 @@ class Pins:
         return True
 
     def remove(self, pin_ids: Collection[bytes]) -> None:
-        """Ends pins, whose ever. What they held may be evicted like all else."""
+        """Ends pins of all owners. Their files may then be evicted."""
         with self._lock:
             for pin_id in pin_ids:
                 self._remove(pin_id)
 
     def release(self, pin_ids: Collection[bytes], owner: str) -> None:
-        """An owner lets go of pins. Those that others have stay for them; the rest end."""
+        """Removes an owner from pins. Pins of other owners stay; the rest end."""
         with self._lock:
             for pin_id in pin_ids:
                 pin = self._pins.get(pin_id)
@@ -153,10 +150,10 @@ class Pins:
                 row = _owned(pin.row, owners)
                 self._cache.kv.write([(layout.pin_key(pin_id), layout.encode_pin_row(row))])
                 pin.row = row
-                self._settle()
+                self._update_deadlines()
 
     def expire(self) -> None:
-        """Forgets pins whose time is over, and rows that a kill left behind."""
+        """Removes pins whose time is over, and rows that a kill left behind."""
         now_s = self._cache.now_s()
         with self._lock:
             over = [pin_id for pin_id, pin in self._pins.items() if pin.row.until_s <= now_s]
@@ -174,7 +171,7 @@ class Pins:
         self._cache.kv.write([(layout.pin_key(pin_id), None)])
         pin = self._pins.pop(pin_id, None)
         if pin is not None:
-            self._settle()
+            self._update_deadlines()
             self._was_full = False
         self._remove_rows(pin_id)
 
@@ -188,16 +185,17 @@ class Pins:
         if rows:
             self._cache.kv.write(rows)
 
-    def _settle(self) -> None:
-        """Works out anew until when files are held. At once for those who ask meanwhile."""
+    def _update_deadlines(self) -> None:
+        """Computes again until when files are held. Readers see the old times or the new ones."""
         until_s: dict[int, int] = {}
         for pin in self._pins.values():
             for number in pin.numbers:
                 until_s[number] = max(until_s.get(number, 0), pin.row.until_s)
         self._until_s = until_s
 
-    def _full(self) -> None:
-        """Chunks are served without keeping them. Where pins are why, that is said, once."""
+    def note_full(self) -> None:
+        """Counts chunks that are served without being cached because pins fill the cache, and logs
+        that once."""
         now_s = self._cache.now_s()
         if not any(pin.numbers and pin.row.until_s > now_s for pin in list(self._pins.values())):
             return
@@ -211,7 +209,7 @@ class Pins:
 
 
 def owners_of(row: PinRow) -> dict[str, int]:
-    """Until when each owner wants a pin; "" is who gave no name."""
+    """Until when each owner wants a pin; "" is an owner without a name."""
     return dict(row.owners) or {"": row.until_s}
 
 

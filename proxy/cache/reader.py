@@ -1,7 +1,7 @@
-"""Reading what lies in the cache's files; a file that is not as the index says is dropped.
+"""Reads of the cache's files. A file that does not match the index is dropped.
 
-A file that cannot be read for another reason, such as no descriptor left, says nothing about its
-bytes: it stays, and the reader is told to come again.
+If a file cannot be read for another reason, such as no descriptor left, its bytes may be right: it
+stays, and the read fails as one to repeat.
 """
 
 from __future__ import annotations
@@ -14,22 +14,20 @@ from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.proxy.cache import durability
 from lodefs.proxy.cache.cache_file import CacheFile
 from lodefs.proxy.cache.chunk_cache import Cache, Place
-from lodefs.proxy.cache.eviction import Eviction
 from lodefs.proxy.runtime.thread_pools import Pools
 
 
 class CacheReader:
     """Reads of one cache. Used from the event loop alone."""
 
-    def __init__(self, cache: Cache, eviction: Eviction, pools: Pools) -> None:
+    def __init__(self, cache: Cache, pools: Pools) -> None:
         self._cache = cache
-        self._eviction = eviction
         self._pools = pools
 
     async def read(self, file: CacheFile, offset: int, size_bytes: int) -> bytes | None:
-        """Bytes of a cache file; None where they are not there, and the file is dropped then.
+        """Returns bytes of a cache file. Drops the file and returns None if they are missing.
 
-        Unavailable where it cannot be read now.
+        Raises: Unavailable (the file cannot be read now).
         """
         try:
             with file.in_use() as fd:
@@ -44,14 +42,14 @@ class CacheReader:
             why = f"{len(data)} bytes at {offset}, not {size_bytes}"
         if len(data) < size_bytes:
             if file.is_alive:
-                await self._pools.disk.run(self._eviction.drop, file, why)
+                await self._pools.disk.run(self._cache.eviction.drop, file, why)
             return None
         file.last_use_s = int(self._cache.now_s())
         return data
 
     async def find(self, index: PackIndex, first: int, count: int) -> list[Place | None]:
-        """Where chunks of a pack lie. In a thread: an index that is not in memory waits for the
-        disk (docs/decisions/0001-sync-library-async-proxy.md)."""
+        """Where chunks of a pack lie. Runs in a thread: an index that is not in memory waits for
+        the disk (docs/decisions/0001-sync-library-async-proxy.md)."""
         keys = layout.chunk_keys(index.ids, first, count)
         return await self._pools.disk.run(self._cache.find, keys)
 
@@ -60,7 +58,7 @@ class CacheReader:
         on disk, or that was not checked for long, are checked here, all in one go; the file of the
         first wrong one is dropped.
 
-        Unavailable where one cannot be read now.
+        Raises: Unavailable (a file cannot be read now).
         """
         boot = self._cache.boot
         if all(place.file.is_trusted(boot) for place, _ in chunks):
@@ -71,13 +69,13 @@ class CacheReader:
         for n, (place, chunk_id) in enumerate(chunks):
             is_known = place.file.is_trusted(self._cache.boot)
             if not is_known and not durability.is_right(place, chunk_id):
-                self._eviction.drop(place.file, f"chunk {chunk_id.hex()} is not what it was")
+                self._cache.eviction.drop(place.file, f"chunk {chunk_id.hex()} is not what it was")
                 return n
         return len(chunks)
 
 
 def _read_now(fd: int, offset: int, size_bytes: int) -> bytes | None:
-    """The bytes, if the kernel has them in memory; None where the disk must be waited for.
+    """The bytes, if the kernel has them in memory; None if they must be read from the disk.
 
     Only the first and the last byte are asked for (preadv2(2), RWF_NOWAIT): asking for all needs
     a buffer that is cleared first, which costs as much as half the read.
@@ -87,6 +85,6 @@ def _read_now(fd: int, offset: int, size_bytes: int) -> bytes | None:
         for at in (offset, offset + size_bytes - 1):
             if os.preadv(fd, (probe,), at, os.RWF_NOWAIT) != 1:
                 return None
-    except OSError:  # not in memory, or a file system that cannot tell
+    except OSError:  # not in memory, or the file system does not support the flag
         return None
     return os.pread(fd, size_bytes, offset)

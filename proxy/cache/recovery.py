@@ -1,4 +1,5 @@
-"""What a killed process or a power cut left behind: cleaned up in the background after a start."""
+"""Recovery in the background: what a kill or a power cut left behind, and files that somebody
+reported as damaged (``lodefs verify --cache --repair``)."""
 
 from __future__ import annotations
 
@@ -9,26 +10,30 @@ from pathlib import Path
 
 from lodefs.chunkstore.errors import LodefsError
 from lodefs.chunkstore.nodecache import layout as layout
+from lodefs.chunkstore.nodecache.damage_reports import reported_files, resolve_report
+from lodefs.chunkstore.nodecache.verify import check_file, segments_of_files
 from lodefs.chunkstore.system.progress import Progress
 from lodefs.proxy.cache import durability
 from lodefs.proxy.cache.chunk_cache import Cache
-from lodefs.proxy.cache.eviction import Eviction
 
 log = logging.getLogger("lodefs.cache")
 
 
+class _Interrupted(Exception):
+    """The node ends."""
+
+
 def clean(
     cache: Cache,
-    eviction: Eviction,
     *,
     stopping: Callable[[], bool],
     progress: Progress | None = None,
 ) -> int:
-    """Finishes evictions, removes files without rows, checks files that a power cut may have
-    harmed. How many of these are left: they could not be read, or the node stops. Not 0 either
-    where anything else failed, and is to be tried again.
+    """Finishes evictions, removes files without rows, and checks files that a power cut may have
+    damaged. Returns how many of these are left because they could not be read or the node stops;
+    never 0 if anything else failed and must be tried again.
 
-    ``progress`` shows how many files and bytes there are to check, and were.
+    ``progress`` shows how many files and bytes there are to check, and how many were checked.
     """
     progress = progress or Progress()
     with cache.lock:  # reads add files meanwhile
@@ -38,7 +43,7 @@ def clean(
     progress.bytes_total, progress.bytes_done = sum(file.present_bytes for file in unsure), 0
     problem: Exception | None = None
     try:
-        eviction.finish()
+        cache.eviction.finish()
         _remove_files(cache, stopping)
     except (OSError, LodefsError) as error:
         problem = error
@@ -46,7 +51,7 @@ def clean(
         if stopping():
             break
         try:
-            durability.check(cache, eviction, file, stopping=stopping)
+            durability.check(cache, file, stopping=stopping)
         except LodefsError as error:
             problem = error
         progress.files_done += 1
@@ -76,3 +81,36 @@ def _files(cache_dir: Path) -> Iterator[Path]:
             if folder.is_dir():
                 with os.scandir(folder) as found:
                     yield from [Path(entry.path) for entry in found]
+
+
+def check_reported(cache: Cache, *, stopping: Callable[[], bool]) -> list[int]:
+    """Checks every file that was reported, and drops those that are damaged. Returns their numbers.
+
+    Their bytes are fetched again on demand. ``stopping`` is asked at each chunk: the report of a
+    file that was not read to its end stays.
+    """
+
+    def pace(_size_bytes: int) -> None:
+        if stopping():
+            raise _Interrupted
+
+    dropped = []
+    try:
+        for number in reported_files(cache.settings.path):
+            pace(0)
+            file = cache.files.get(number)
+            if file is not None:
+                row = file.row
+                segments = segments_of_files(cache.kv, [row])
+                checked = check_file(
+                    cache.kv, cache.settings.path, number, row, segments, pace=pace
+                )
+                if checked.damages:
+                    cache.eviction.drop(file, checked.damages[0].what)
+                    dropped.append(number)
+            resolve_report(cache.settings.path, number)
+    except _Interrupted:
+        log.info("reported files of %s are checked after the next start", cache.settings.path)
+    except (OSError, LodefsError) as error:
+        log.warning("reported files of %s are not checked: %s", cache.settings.path, error)
+    return dropped

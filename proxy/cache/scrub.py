@@ -1,9 +1,9 @@
 """Scrubbing: the cache's files are read again in idle time and checked against their chunks' ids.
 
-Files of the cache do not change, but disks forget. What is damaged is dropped, and fetched again
-when it is wanted. Files are read past the kernel's page cache where the file system can, at a
+Files of the cache do not change, but disks forget. A damaged file is dropped, and fetched again on
+demand. Files are read past the kernel's page cache if the file system supports that, at a
 bounded rate, and not while the disk has other work; the least recently checked ones first, and
-before them those that were used since they were checked. When each was checked stands in the index
+before them those that were used since they were checked. The index has the time of each check
 (chunkstore/nodecache/checked_rows.py). See docs/decisions/0023-bits-that-flip.md.
 """
 
@@ -24,7 +24,6 @@ from lodefs.chunkstore.nodecache.kv import Row
 from lodefs.chunkstore.nodecache.verify import WINDOW_SIZE_BYTES, check_file
 from lodefs.proxy.cache.cache_file import CacheFile
 from lodefs.proxy.cache.chunk_cache import Cache
-from lodefs.proxy.cache.eviction import Eviction
 from lodefs.proxy.config import SCRUB_BYTES_PER_S, SCRUB_DAYS
 from lodefs.proxy.runtime.counters import Counter
 
@@ -51,7 +50,7 @@ class ScrubSettings:
 @dataclass(frozen=True, slots=True)
 class Coverage:
     """Bytes of the cache's files by the time of their last check. ``oldest_s``: Unix, of those
-    files that were ever checked; 0 where there are none."""
+    files that were ever checked; 0 if there are none."""
 
     fresh_bytes: int = 0  # checked, or written, within the days
     old_bytes: int = 0
@@ -63,7 +62,7 @@ class Load(Protocol):
     """Tells whether there is other work."""
 
     def mark(self) -> None:
-        """What is done from now on counts."""
+        """Starts a new period."""
         ...
 
     def is_busy(self) -> bool:
@@ -111,7 +110,6 @@ class Scrub:
     def __init__(
         self,
         cache: Cache,
-        eviction: Eviction,
         settings: ScrubSettings,
         load: Load,
         *,
@@ -119,7 +117,6 @@ class Scrub:
         look_every_s: float = LOOK_EVERY_S,
     ) -> None:
         self._cache = cache
-        self._eviction = eviction
         self.settings = settings
         self._load = load
         self._booted_s = booted_s
@@ -211,7 +208,7 @@ class Scrub:
                 self._stop.wait(self._look_every_s)
 
     def _check(self, file: CacheFile, window: mmap.mmap) -> None:
-        """Reads one file; it is dropped where it is damaged. LodefsError."""
+        """Reads one file, and drops it if it is damaged. Raises: LodefsError."""
         if not file.is_alive:
             return
         cache, began_s = self._cache, int(self._cache.now_s())
@@ -222,7 +219,7 @@ class Scrub:
             first = checked.damages[0]
             more = len(checked.damages) - 1
             why = f"at {first.offset}: {first.what}" + (f", and {more} places more" if more else "")
-            self._eviction.drop(file, f"the scrub found {first.size_bytes} bytes {why}")
+            self._cache.eviction.drop(file, f"the scrub found {first.size_bytes} bytes {why}")
             return
         with file.lock:  # an eviction marks the file under it, and removes its rows afterwards
             if file.is_alive:

@@ -20,28 +20,35 @@ from lodefs.proxy.cache.chunk_cache import Cache, Flat, NewChunk, Place, StoredR
 from lodefs.proxy.cache.extents import Run
 from lodefs.proxy.fetch.known_damage import DamagedChunks
 from lodefs.proxy.fetch.pack_indexes import PackIndexes
-from lodefs.proxy.fetch.pack_source import KnownWrongChunk, PackSource
+from lodefs.proxy.fetch.pack_source import KnownWrongChunk, OnTransferStarted, PackSource
 from lodefs.proxy.fetch.readahead_policy import missing_runs
 from lodefs.proxy.runtime.counters import Counter
-from lodefs.proxy.runtime.origin import OnTransferStarted
 
 log = logging.getLogger("lodefs.cache")
 
 
 @dataclass(frozen=True, slots=True)
+class Destination:
+    """Where the chunks [first, end) of a pack are cached, as far as they are in a unit: in the flat
+    file ``flat``, or in slabs. ``shift``: from raw offsets in the pack to offsets in that file."""
+
+    first: int
+    end: int
+    flat: Flat | None = None
+    shift: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Unit:
-    """Consecutive chunks of a pack to bring. With ``flat`` they belong to that dataset file, the
-    first of them at ``offset`` in it. ``from_origin``: from the store, without asking peers. With
-    ``parts``, units within this one in the order of the pack, only what is in a part is kept, and
-    as that part says."""
+    """Consecutive chunks of a pack to fetch. Only those that have a destination are cached; all of
+    them, in slabs, if there are no ``destinations``. ``from_origin``: from the store, without
+    asking peers."""
 
     pack: PackId
     first: int
     count: int
-    flat: Flat | None = None
-    offset: int = 0
+    destinations: tuple[Destination, ...] = ()
     from_origin: bool = False
-    parts: tuple[Unit, ...] = ()
 
     @property
     def end(self) -> int:
@@ -74,8 +81,8 @@ class CacheFill:
         origin: PackSource,
         damaged_chunks: DamagedChunks,
     ) -> None:
-        """``origin`` is asked instead of ``packs`` where a unit says so, and where what these
-        sent was wrong. ``spoilt``: the memory that ``origin`` looks at before it reads."""
+        """``origin`` is read instead of ``packs`` if a unit says so, and if ``packs`` sent wrong
+        bytes. ``damaged_chunks``: what ``origin`` refuses to read again for now."""
         self._damaged_chunks = damaged_chunks
         self._cache = cache
         self._indexes = indexes
@@ -100,10 +107,12 @@ class CacheFill:
         index = loaded.index
         places = self._cache.find(layout.chunk_keys(index.ids, unit.first, unit.count))
         self._use(places)
-        parts = unit.parts or (unit,)
-        settled = [place is not None for place in places]
-        if unit.parts:
-            settled = _but_for_parts(unit, settled)
+        destinations = unit.destinations or (Destination(unit.first, unit.end),)
+        present = [place is not None for place in places]
+        settled = [True] * unit.count  # what has no destination is not wanted
+        for one in destinations:
+            low, high = max(one.first - unit.first, 0), max(one.end - unit.first, 0)
+            settled[low:high] = present[low:high]
         filled = Filled()
         sizes = index.stored_sizes[unit.first : unit.end]
         for skipped, count in missing_runs(settled, sizes):
@@ -112,11 +121,11 @@ class CacheFill:
             wanted = range(max(first, held.start), min(first + count, held.stop))
             if wanted:  # copies, not views of all that came
                 on_verified({n: bytes(raws[n - first]) for n in wanted})
-            for part in parts:
-                low, high = max(part.first, first), min(part.end, first + count)
+            for one in destinations:
+                low, high = max(one.first, first), min(one.end, first + count)
                 if low < high:
                     here = settled[low - unit.first : high - unit.first]
-                    self._keep(loaded, part, low, raws[low - first : high - first], here, filled)
+                    self._store(loaded, one, low, raws[low - first : high - first], here, filled)
                     settled[low - unit.first : high - unit.first] = [True] * (high - low)
         return filled
 
@@ -125,39 +134,37 @@ class CacheFill:
         return not unit.from_origin and self._packs.waits_for_peers(unit.pack)
 
     def known_damage(self, unit: Unit) -> tuple[int, int] | None:
-        """Chunks [first, end) of the unit that the store was just found to have damaged."""
+        """Chunks [first, end) of the unit that were just found to be damaged in the store."""
         known = self._damaged_chunks.find(unit.pack, unit.first, unit.end)
         return None if known is None else (known.first, known.end)
 
     def _use(self, places: list[Place | None]) -> None:
-        """What is here already counts as used: whoever asks for its neighbours wants it, too."""
+        """Marks the files of present chunks as used: a reader of their neighbours wants them."""
         now_s = int(self._cache.now_s())
         for place in places:
             if place is not None:
                 place.file.last_use_s = now_s
 
-    def _keep(
+    def _store(
         self,
         loaded: PackIndexVersion,
-        part: Unit,
+        destination: Destination,
         first: int,
         raws: list[Buffer],
         present: list[bool],
         filled: Filled,
     ) -> None:
         """Stores those chunks from ``first`` on that are not present."""
-        raw_offsets = loaded.index.raw_offsets
-        shift = part.offset - raw_offsets[part.first]
-        chunks = _new_chunks(loaded, shift, first, raws, present)
+        chunks = _new_chunks(loaded, destination.shift, first, raws, present)
         if not chunks:
             return
-        stored = self._cache.store(chunks, part.flat)
+        stored = self._cache.store(chunks, destination.flat)
         if not stored:
             self._meter.add(Counter.UNCACHED_BYTES, sum(map(len, raws)))
             filled.uncached_chunks.update(enumerate(raws, first))
             return
         filled.brought_bytes += sum(len(chunk.raw) for chunk in chunks)
-        filled.runs.extend(_pack_runs(stored, shift))
+        filled.runs.extend(_pack_runs(stored, destination.shift))
 
     def read(
         self,
@@ -168,8 +175,11 @@ class CacheFill:
         *,
         from_origin: bool = False,
     ) -> list[Buffer]:
-        """Verified raw chunks; what is wrong is read once more, from the origin and from the
-        pack's index on, and then not for a while. WrongChunk names the pack and the store."""
+        """Returns verified raw chunks. Wrong bytes are read once more, from the origin, after the
+        pack's index was read again. If they are wrong again, they are not read for a while.
+
+        Raises: WrongChunk (names the pack and the store), and the errors of reading.
+        """
         pack_id = loaded.index.pack_id
         source = self._origin if from_origin else self._packs
         try:
@@ -195,10 +205,9 @@ class CacheFill:
 def _new_chunks(
     loaded: PackIndexVersion, shift: int, first: int, raws: list[Buffer], present: list[bool]
 ) -> list[NewChunk]:
-    """Those of the chunks from ``first`` on that are not in the cache, each once. ``shift``: from
-    raw offsets in the pack to offsets in the dataset file."""
+    """The chunks from ``first`` on that are not in the cache, each once."""
     index = loaded.index
-    chunks: dict[bytes, NewChunk] = {}  # a chunk may stand in a run twice
+    chunks: dict[bytes, NewChunk] = {}  # a run may contain a chunk twice
     for n, raw in enumerate(raws, first):
         if not present[n - first]:
             chunk_id = index.chunk_id(n)
@@ -224,25 +233,10 @@ def _pack_runs(stored: Iterable[StoredRun], shift: int) -> list[Run]:
     return runs
 
 
-def _but_for_parts(unit: Unit, settled: list[bool]) -> list[bool]:
-    """``settled``, with what is in no part of the unit settled too: nobody wants it."""
-    found = [True] * unit.count
-    for part in unit.parts:
-        low, high = part.first - unit.first, part.end - unit.first
-        found[low:high] = settled[low:high]
-    return found
-
-
-def part_of(unit: Unit, loaded: PackIndexVersion, first: int, end: int) -> Unit:
-    """The chunks [first, end) of a unit, and of its parts what is in there."""
-    raw_offsets = loaded.index.raw_offsets
-    offset = unit.offset + raw_offsets[first] - raw_offsets[unit.first]
-    parts = tuple(
-        part_of(part, loaded, max(first, part.first), min(end, part.end))
-        for part in unit.parts
-        if part.first < end and first < part.end
-    )
-    return replace(unit, first=first, count=end - first, offset=offset, parts=parts)
+def part_of(unit: Unit, first: int, end: int) -> Unit:
+    """The chunks [first, end) of a unit."""
+    destinations = tuple(one for one in unit.destinations if one.first < end and first < one.end)
+    return replace(unit, first=first, count=end - first, destinations=destinations)
 
 
 def cut_units(unit: Unit, loaded: PackIndexVersion, size_bytes: int) -> list[Unit]:
@@ -257,7 +251,6 @@ def cut_units(unit: Unit, loaded: PackIndexVersion, size_bytes: int) -> list[Uni
     for part in range(1, parts + 1):
         cut = bisect_left(raw_offsets, base + total * part // parts, first, end)
         if cut > first:
-            offset = unit.offset + raw_offsets[first] - base
-            units.append(replace(unit, first=first, count=cut - first, offset=offset))
+            units.append(part_of(unit, first, cut))
             first = cut
     return units

@@ -28,7 +28,8 @@ class Known(NamedTuple):
 
 
 class DamagedChunks:
-    """Things by any key: a part [first, end) of each, and why it is spoilt. For any thread."""
+    """By any key, the last part [first, end) that was found to be damaged, and why. For any
+    thread."""
 
     def __init__(
         self,
@@ -42,18 +43,18 @@ class DamagedChunks:
         self._parts: Lru[Hashable, Known] = Lru(entries_max)
 
     def note(self, key: Hashable, error: Corrupt, first: int = 0, end: int = 1) -> None:
-        """The part was read, again too, and is spoilt. Of each thing the last one counts."""
+        """Stores that the part was read twice and is damaged. It replaces the key's last part."""
         until_s = self._clock_s() + self._kept_for_s
         self._parts.put(key, Known(first, end, until_s, str(error)))
 
     def check(self, key: Hashable, first: int = 0, end: int = 1) -> None:
-        """Corrupt if the part [first, end) holds one that is known to be spoilt."""
+        """Raises Corrupt if [first, end) contains a part that is known to be damaged."""
         known = self.find(key, first, end)
         if known is not None:
             raise Corrupt(known.why)
 
     def find(self, key: Hashable, first: int, end: int) -> Known | None:
-        """What is known to be spoilt of the part [first, end)."""
+        """The part within [first, end) that is known to be damaged."""
         found = self._parts.get(key)
         if found is None:
             return None

@@ -1,7 +1,7 @@
 """Chunks of packs by number, from the cache or brought to it: for peers, and for trees.
 
-The way of dataset files' bytes is file_reader.py; here nobody knows whose the chunks are, so they
-go to slabs.
+Reads of dataset files use file_reader.py instead. Here it is unknown to which files chunks belong,
+so they go to slabs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lodefs.proxy.fetch.readahead_policy import MIB
 from lodefs.proxy.fetch.single_flight import Fetcher
 
 PIECE_SIZE_BYTES = MIB  # what a reader holds at once
-UNIT_SIZE_BYTES = 2 * MIB  # smaller than a file's, since whoever asked gets them one by one
+UNIT_SIZE_BYTES = 2 * MIB  # smaller than a file's, since the client gets them one by one
 TRIES = 3  # for one chunk: evicted as soon as it came, it is not served
 
 
@@ -40,8 +40,11 @@ class Packs:
         self._indexes = indexes
 
     async def index(self, pack: PackId, *, cached: bool, from_origin: bool) -> PackIndexVersion:
-        """A pack's index. With ``cached`` only what this node has: NotFound. ``from_origin``: from
-        the store where it lacks, without asking peers. Errors of fetching."""
+        """A pack's index. ``cached``: only if this node has it. ``from_origin``: if it is missing,
+        from the store, without asking peers.
+
+        Raises: NotFound (not cached), and the errors of fetching.
+        """
         if not cached:
             return await self._indexes.get(pack, from_origin=from_origin)
         found = await self._indexes.known(pack)
@@ -53,9 +56,8 @@ class Packs:
         """Whether all these chunks are in the cache or on their way to it."""
         pack = loaded.index.pack_id
         coming = [self._fetcher.is_coming(pack, n) for n in range(first, first + count)]
-        places = await self._reads.find(
-            loaded.index, first, count
-        )  # what was coming may be here by now
+        # after that: chunks that were on their way may have arrived
+        places = await self._reads.find(loaded.index, first, count)
         return all(place is not None or comes for place, comes in zip(places, coming, strict=True))
 
     async def chunks(
@@ -68,8 +70,10 @@ class Packs:
         more_bytes: int = 0,
     ) -> AsyncGenerator[Buffer, None]:
         """The raw bytes of chunks [first, first + count), verified, in pieces of at most a MiB.
-        Where they are brought, so are the chunks after them, ``more_bytes`` of them about.
-        Errors of fetching."""
+        If they are fetched, so are about ``more_bytes`` of the chunks after them.
+
+        Raises: the errors of fetching.
+        """
         at, end, tries = first, first + count, 0
         while at < end:
             run = await self._run(loaded, at, end)

@@ -58,7 +58,7 @@ class PackIndexes:
         """The index, from wherever it is; many callers load it once. Its loading has a deadline.
         ``from_origin``: no peer is asked for it.
 
-        Corrupt, UnknownFormat, Unavailable, DeadlineExceeded, Denied.
+        Raises: Corrupt, UnknownFormat, Unavailable, DeadlineExceeded, Denied.
         """
         found = self._loaded.get(pack_id)
         if found is not None:
@@ -80,7 +80,7 @@ class PackIndexes:
         )
 
     def reload(self, pack_id: PackId) -> PackIndexVersion:
-        """The index as it is in the store now. Blocking. Errors as of ``get``."""
+        """The index as it is in the store now. Blocking. Raises: the errors of ``get``."""
         return self._kept(self._origin.index(pack_id))
 
     def _kept(self, loaded: PackIndexVersion) -> PackIndexVersion:

@@ -1,4 +1,4 @@
-"""Where packs come from when the cache lacks them: the store itself, or whoever is asked first.
+"""Sources of packs that the cache lacks: the store, or peers that are asked before it.
 
 Blocking, for threads of the fetch pools. Implementations: StorePacks here, PeerPacks in peers/.
 """
@@ -6,6 +6,7 @@ Blocking, for threads of the fetch pools. Implementations: StorePacks here, Peer
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Protocol
 
 from lodefs.chunkstore.errors import Corrupt, LodefsError, NotFound, Unavailable
@@ -23,9 +24,11 @@ from lodefs.chunkstore.repo.store import require_there
 from lodefs.chunkstore.types import Buffer
 from lodefs.proxy.fetch.known_damage import DamagedChunks
 from lodefs.proxy.runtime.counters import Counter, Counts
-from lodefs.proxy.runtime.origin import OnTransferStarted
 
 log = logging.getLogger("lodefs.cache")
+
+
+OnTransferStarted = Callable[[Origin], None]  # called when only a transfer is waited for
 
 
 class KnownWrongChunk(WrongChunk):
@@ -37,11 +40,11 @@ def _ignored(_origin: Origin) -> None:
 
 
 class PackSource(Protocol):
-    """Packs' indexes and chunks. Whatever is handed out is verified. For any thread."""
+    """Packs' indexes and chunks, all verified. For any thread."""
 
     @property
     def url(self) -> str:
-        """What stands for it in messages."""
+        """Its name in messages."""
         ...
 
     def waits_for_peers(self, pack_id: PackId) -> bool:
@@ -49,22 +52,28 @@ class PackSource(Protocol):
         ...
 
     def index(self, pack_id: PackId) -> PackIndexVersion:
-        """The index as it is now. Corrupt (also where there is no such pack), UnknownFormat,
-        Unavailable, DeadlineExceeded, Denied."""
+        """The index as it is now.
+
+        Raises: Corrupt (also if there is no such pack), UnknownFormat, Unavailable,
+        DeadlineExceeded, Denied.
+        """
         ...
 
     def read(
         self, loaded: PackIndexVersion, first: int, count: int, begun: OnTransferStarted = _ignored
     ) -> list[Buffer]:
-        """The raw bytes of consecutive chunks; ``begun`` is called when nothing but their transfer
-        is waited for, at last with where they really came from. Changed where the pack was written
-        again and its index is to be read anew; else as ``index``."""
+        """The raw bytes of consecutive chunks. ``begun`` is called when only their transfer is left
+        to wait for; its last call names the source that they came from.
+
+        Raises: Changed (the pack was written again: its index must be read again), and the errors
+        of ``index``.
+        """
         ...
 
 
 def lacking(objects: ObjectStore, error: NotFound) -> LodefsError:
-    """What it is that a pack is not there: damage, or a store that is gone as a whole, such as a
-    directory whose file system was unmounted."""
+    """The error for a missing pack: damage, or a store that is gone as a whole, such as a directory
+    whose file system was unmounted."""
     try:
         require_there(objects)
     except Unavailable as gone:
@@ -73,8 +82,8 @@ def lacking(objects: ObjectStore, error: NotFound) -> LodefsError:
 
 
 class StorePacks:
-    """The store. What is known to be spoilt there is not read, and fails at once: here, so that
-    peers, who may have it whole, are asked before."""
+    """The store. Reads of bytes that are known to be damaged there fail at once. That is checked
+    here, so that peers, which may have good copies, are asked before."""
 
     def __init__(self, objects: ObjectStore, meter: Counts, damaged_chunks: DamagedChunks) -> None:
         self._objects = objects
@@ -89,7 +98,7 @@ class StorePacks:
         return False
 
     def index(self, pack_id: PackId) -> PackIndexVersion:
-        """What is wrong is read once more, and then not for a while."""
+        """The index. A wrong one is read once more, and then not for a while."""
         key = ("index", pack_id)
         self._damaged_chunks.check(key)
         try:

@@ -52,8 +52,8 @@ class Stream:
 class ReadAhead:
     """The readers of one file. ``size_bytes`` is the file's.
 
-    Not every step comes to be known here: mounts read what is in the cache by themselves. So
-    whoever comes up anywhere in what was brought for a reader is taken for that reader.
+    Not every step is known here: mounts read the cache's files themselves. So a read anywhere in
+    the range that was fetched for a reader counts as that reader's.
     """
 
     def __init__(self, size_bytes: int) -> None:
@@ -62,7 +62,7 @@ class ReadAhead:
 
     def advance(self, first: int, end: int, asked_end: int) -> tuple[Range | None, int]:
         """A step [first, end) of a read that goes to ``asked_end``: what to bring ahead, and the
-        size of the units to bring it in (0 where nobody reads on here)."""
+        size of the units to bring it in (0 if nobody reads on here)."""
         stream = self._match(first)
         if stream is None:
             stream = self._new(end)
@@ -83,20 +83,20 @@ class ReadAhead:
         return ahead, unit_size(stream.window)
 
     def refused(self, first: int) -> None:
-        """What was to be brought from ``first`` on was not: ask again at the next step."""
+        """Notes that nothing from ``first`` on was fetched: the next step asks for it again."""
         if self._streams:
             last = self._streams[-1]
             last.issued = max(last.next, min(last.issued, first))
 
     def extended(self, end: int, to: int) -> None:
-        """What was to be brought up to ``end`` is brought up to ``to``, where a pack ends."""
+        """Notes that a range up to ``end`` was fetched up to ``to``, the end of a pack."""
         for stream in self._streams:
             if stream.issued == end:
                 stream.issued = max(to, end)
 
     def is_due(self, end: int) -> bool:
-        """Whether a reader who has come to ``end``, and is served by others, has used up half of
-        what was brought for it."""
+        """Whether a reader that others serve has reached ``end``, and so has used up half of what
+        was fetched for it."""
         return any(
             stream.next < end <= stream.issued < self._size_bytes
             and end + stream.window // 2 >= stream.issued

@@ -1,9 +1,9 @@
 """Single flight: of many readers that miss the same chunks, one fetch serves all.
 
-A flight is one fetch unit under way: one future, one call in a thread. Whoever waits may leave
-without stopping it, and it ends by its deadline. What somebody waits for starts at once; what is
-read ahead waits for its turn, so that it delays nobody and large transfers do not fight for the
-processors, and starts at once when somebody comes to need it.
+A flight is one fetch unit under way: one future, one call in a thread. A waiting reader may leave
+without stopping it, and it ends by its deadline. A flight that a reader waits for starts at once.
+A flight ahead of readers waits for its turn, so that it delays nobody and large transfers do not
+fight for the processors; it starts at once when a reader needs it.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ class Fetcher:
     async def arrived(
         self, loaded: PackIndexVersion, flight: Flight, wanted: int, *, for_peer: bool = False
     ) -> Flight:
-        """The flight when it has landed, or one that brought less: where chunks are wrong that
+        """The flight when it has landed, or one that brought less: if chunks are wrong that
         only came along, the wanted one is brought without them. Raises as the last flight did."""
         bad: set[int] = set()
         for n, around in enumerate((_around, *[_alone] * JOINED_MAX)):
@@ -160,7 +160,7 @@ class Fetcher:
                 others = flight.unit.from_origin and not for_peer  # they may have it whole
                 if not others and (flight.bad == wanted or flight.unit.count == 1):
                     raise
-                part = part_of(flight.unit, loaded, *around(flight, wanted))
+                part = part_of(flight.unit, *around(flight, wanted))
             if flight.bad is not None and flight.bad != wanted:
                 bad.add(flight.bad)
             unit = replace(part, from_origin=for_peer)
@@ -200,7 +200,7 @@ class Fetcher:
             elif wanted < taken_first:
                 end = min(end, taken_first)
         held = range(wanted, held_end)
-        flight = self._add(loaded, part_of(unit, loaded, first, end), held=held)
+        flight = self._add(loaded, part_of(unit, first, end), held=held)
         self._start(flight)
         return flight
 
@@ -211,8 +211,8 @@ class Fetcher:
         flights: list[Flight] = []
 
         def fill_up(to: int) -> None:
-            part = part_of(unit, loaded, at, to)
-            if part.parts or not unit.parts:
+            part = part_of(unit, at, to)
+            if part.destinations or not unit.destinations:
                 flights.append(self._add(loaded, part, is_bulk=True))
                 self._start(flights[-1])
 
@@ -231,7 +231,7 @@ class Fetcher:
 
     def ahead(self, loaded: PackIndexVersion, unit: Unit) -> bool:
         """Starts to bring those parts of the unit that are not under way; False, with nothing
-        started, where too much is in flight already."""
+        started, if too much is in flight already."""
         first, end = unit.first, unit.first + unit.count
         flights = self._of(unit.pack, for_peer=unit.from_origin)
         for flight in sorted(flights, key=lambda flight: flight.first):
@@ -241,7 +241,7 @@ class Fetcher:
                 end = flight.first
         if first >= end:
             return True
-        part = part_of(unit, loaded, first, end)
+        part = part_of(unit, first, end)
         ahead_bytes = self.in_flight_bytes - self.bulk_bytes + _size(loaded, part)
         if ahead_bytes > self._ahead_size_bytes_max:
             self._meter.add(Counter.AHEAD_REFUSED)
@@ -327,7 +327,7 @@ class Fetcher:
         self.bulk_bytes -= flight.size_bytes * flight.is_bulk
         if flight.started.is_set():
             self._running_bytes -= flight.size_bytes * (not flight.is_bulk)
-        if not task.cancelled() and task.exception() is None:  # seen, also where nobody waits
+        if not task.cancelled() and task.exception() is None:  # seen, even if nobody waits
             self.extents.add(unit.pack, task.result().runs)
         flight.verified.set()
         self._start_waiting()

@@ -48,8 +48,8 @@ class Opening(Protocol):
 
 
 class Acceptor:
-    """``take`` gives what a new connection is to be, or None where there is no room for it:
-    then it is sent ``refusal``."""
+    """Accepts connections. ``take`` returns the opening of a new connection, or None if there is no
+    room: it is then sent ``refusal``."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Acceptor:
         self._loop.add_reader(self._listener.fileno(), self._ready)
 
     def stop(self, *, close: bool = True) -> None:
-        """Accept no more. The socket is closed, or keeps who comes for the next acceptor."""
+        """Accept no more. The socket is closed, or queues clients for the next acceptor."""
         if self._resume is not None:
             self._resume.cancel()
         elif self._listener.fileno() >= 0:

@@ -1,4 +1,4 @@
-"""Endpoints: the sockets that clients come through, and what each asks of them."""
+"""Endpoints: the sockets that clients connect to, and which token each requires."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _LOCAL_ROUTES = frozenset(
 _INFO_ROUTES = frozenset({routes.METRICS, routes.STATUS, routes.OPENAPI})
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Endpoint:
     """One listening socket. ``blocks`` are the request headers that the fast path knows here."""
 
     listener: socket.socket
-    tokens: TokenBook | None = None  # None: whoever can connect may read
+    tokens: TokenBook | None = None  # None: every client may read
     info_is_open: bool = True  # /metrics, /status and /openapi.json without a token
     blocks: KnownHeaders = field(default_factory=KnownHeaders)
     name: str = ""
@@ -40,7 +40,7 @@ class Endpoint:
 
     @property
     def kind(self) -> str:
-        """What sort of clients come through it, as metrics tell."""
+        """The kind of its clients, as in metrics."""
         if self.peer_server is not None:
             return "peers"
         return "unix" if self.listener.family == socket.AF_UNIX else "tcp"
@@ -56,17 +56,17 @@ class Endpoint:
 
 
 def needs_token(endpoint: Endpoint, route: Route) -> bool:
-    """Whether only those may ask for this who may read something, at an endpoint with tokens."""
+    """Whether a route needs a token, at an endpoint that has tokens."""
     if route.kind in _INFO_ROUTES:
         return not endpoint.info_is_open
     return route.kind not in _OPEN_ROUTES
 
 
 def refusal(endpoint: Endpoint, route: Route, asked: Request) -> Answer | None:
-    """The answer to a client of this endpoint that has no good token; None where it may pass.
+    """The answer to a client of this endpoint without a valid token; None if it may pass.
 
-    Denied where the token is good, but not for this repository; NotFound for what only programs of
-    this machine may ask.
+    Raises: Denied (the token is valid, but not for this repository), NotFound (only programs of
+    this machine may ask).
     """
     if route.kind in _LOCAL_ROUTES and not endpoint.is_local:
         raise NotFound("this is answered on the proxy's Unix socket alone")

@@ -15,8 +15,10 @@ BODY_TIMEOUT_S = 10.0  # until its body is there
 
 
 async def body_of(request: web.BaseRequest, size_bytes_max: int) -> bytes:
-    """The body of a request. InvalidInput where its size is not told, or too large, or it is
-    encoded, or does not come whole."""
+    """The body of a request.
+
+    Raises: InvalidInput (its size is missing or too large, it is encoded or incomplete).
+    """
     size_bytes = request.content_length
     if size_bytes is None or size_bytes > size_bytes_max:
         raise InvalidInput(f"this needs a Content-Length of at most {size_bytes_max} bytes")

@@ -291,7 +291,7 @@ class _EndpointServer(web.Server):
         return Connection(self, self._loop)
 
     def _take(self) -> Connection | None:
-        """A new connection, where there is room for it."""
+        """A new connection, if there is room for it."""
         if self.server.stopping or not self.admission.make_room():
             self.figures.connections_refused += 1
             return None

@@ -56,7 +56,7 @@ class Verdict(Enum):
 
 
 def list_tokens(path: Path) -> list[Token]:
-    """All tokens of a file; none where there is no file. Corrupt, UnknownFormat."""
+    """All tokens of a file; none if there is no file. Raises: Corrupt, UnknownFormat."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
@@ -111,7 +111,7 @@ class TokenBook:
     """The tokens of a file as a running proxy knows them."""
 
     def __init__(self, path: Path) -> None:
-        """Reads the file: Corrupt or UnknownFormat where it cannot be used."""
+        """Reads the file. Raises: Corrupt, UnknownFormat."""
         self._path = path
         self._seen = stamp_of(path)
         self._by_digest = _by_digest(path)
@@ -134,7 +134,7 @@ class TokenBook:
         return True
 
     def check(self, token: str, repo: str | None) -> Verdict:
-        """The verdict for a token, and a repository where one is asked for."""
+        """The verdict for a token, and for a repository if the request names one."""
         # The time that this takes can tell something of digests, and nothing of what they are of;
         # looking at each of 10,000 tokens would let strangers keep the event loop busy.
         found = self._by_digest.get(_digest(token))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import socket
 import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -20,13 +21,14 @@ from importlib.metadata import version as version_of
 from typing import NamedTuple
 
 from lodefs.chunkstore.errors import InvalidInput
+from lodefs.chunkstore.objects.observing import Observation
 from lodefs.chunkstore.objects.open_url import StoreOptions, open_objects
-from lodefs.chunkstore.objects.wrappers import Observation
 from lodefs.chunkstore.repo.store import Store, open_store
 from lodefs.chunkstore.system import fd_limit, sockets
 from lodefs.chunkstore.system.systemd_notify import READY, STOPPING, SystemdNotifier
-from lodefs.proxy.cache.chunk_cache import Cache, CacheSettings
+from lodefs.proxy.cache.chunk_cache import Cache
 from lodefs.proxy.cache.scrub import ScrubSettings
+from lodefs.proxy.cache.tables import CacheSettings
 from lodefs.proxy.config import Config, cache_size_bytes
 from lodefs.proxy.http.admission import ClientLimits
 from lodefs.proxy.http.endpoint import Endpoint
@@ -100,7 +102,8 @@ def _open_node(
         open_files_max=shares.cache_files,
         index_files_max=shares.index_files,
     )
-    cache = Cache(settings, counts)
+    call_soon = asyncio.get_running_loop().call_soon_threadsafe
+    cache = Cache(settings, counts, call_soon=call_soon)
     try:
         limit_bytes = cache_size_bytes(config, cache.used_bytes)
         cache.settings = replace(settings, size_bytes_max=limit_bytes)
@@ -136,23 +139,21 @@ async def serve(
         ExitStack() as more,
     ):
         unused: IdleExit | None = None
-        peers: Endpoint | None = None
+        peers: socket.socket | None = None  # listens for other nodes
         while not stop.is_set():
             begun_s = time.monotonic()
             systemd.set_status(f"Opening {config.store} and the cache {config.cache_dir}")
             async with open_node(config, calls) as opened:
-                if (
-                    peers is None
-                    and opened.peer_server is not None
-                    and config.peer_listen is not None
-                ):
-                    peers = more.enter_context(open_peer_endpoint(config, listeners))
-                    endpoints.append(peers)
-                if peers is not None:
-                    peers.peer_server, peers.tls = opened.peer_server, opened.peer_tls
+                served = list(endpoints)
+                if opened.peer_server is not None and config.peer_listen is not None:
+                    if peers is None:
+                        peers = more.enter_context(listeners.tcp(PEERS, config.peer_listen))
+                    served.append(
+                        Endpoint(peers, peer_server=opened.peer_server, tls=opened.peer_tls)
+                    )
                 unused = unused or IdleExit(config, stop.set)
                 serving = _Serving(config, opened, systemd, unused, calls)
-                await serving.run(endpoints, stop, begun_s)
+                await serving.run(served, stop, begun_s)
     _log.info("stopped")
 
 
@@ -252,17 +253,6 @@ def open_listeners(
         yield listeners
     finally:
         listeners.close()
-
-
-@contextmanager
-def open_peer_endpoint(config: Config, listeners: Listeners) -> Iterator[Endpoint]:
-    """The endpoint of other nodes, listening. What answers them is given to it later."""
-    assert config.peer_listen is not None
-    listener = listeners.tcp(PEERS, config.peer_listen)
-    try:
-        yield Endpoint(listener)
-    finally:
-        listener.close()
 
 
 @contextmanager

@@ -11,7 +11,6 @@ from lodefs.chunkstore.nodeapi.cache_control import (
     WarmStatus,
 )
 from lodefs.proxy.cache.chunk_cache import Cache
-from lodefs.proxy.cache.pins import Pins
 from lodefs.proxy.runtime.thread_pools import Pools
 from lodefs.proxy.warm.cluster_jobs import ClusterWarmer
 from lodefs.proxy.warm.dataset_eviction import DatasetEviction, views
@@ -23,13 +22,11 @@ class NodeCacheControl:
     def __init__(
         self,
         cache: Cache,
-        pins: Pins,
         pools: Pools,
         warmer: ClusterWarmer,
         dropper: DatasetEviction,
     ) -> None:
         self._cache = cache
-        self._pins = pins
         self._pools = pools
         self._warmer = warmer
         self._dropper = dropper
@@ -51,8 +48,8 @@ class NodeCacheControl:
         return await self._warmer.cancel(job_id)
 
     async def pins(self) -> PinsView:
-        pins = await self._pools.disk.run(self._pins.listed)
-        pinned_bytes = await self._pools.disk.run(self._pins.pinned_bytes)
+        pins = await self._pools.disk.run(self._cache.pins.listed)
+        pinned_bytes = await self._pools.disk.run(self._cache.pins.pinned_bytes)
         return PinsView(views(pins), pinned_bytes, self._cache.settings.size_bytes_max)
 
     async def evict(self, request: EvictRequest) -> EvictView:

@@ -14,14 +14,13 @@ from lodefs.chunkstore.nodeapi.wire import CachePlace, Used
 from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.chunkstore.repo.store import Store
 from lodefs.proxy.cache import durability
-from lodefs.proxy.cache.chunk_cache import Cache, CacheSettings
+from lodefs.proxy.cache.chunk_cache import Cache
 from lodefs.proxy.cache.disk_load import DiskLoad
-from lodefs.proxy.cache.eviction import Eviction
 from lodefs.proxy.cache.extents import PackExtents
 from lodefs.proxy.cache.maintenance import Maintenance
-from lodefs.proxy.cache.pins import Pins
 from lodefs.proxy.cache.reader import CacheReader
 from lodefs.proxy.cache.scrub import Scrub, ScrubSettings
+from lodefs.proxy.cache.tables import CacheSettings
 from lodefs.proxy.cache_control import CacheControl
 from lodefs.proxy.fetch.cache_fill import CacheFill
 from lodefs.proxy.fetch.known_damage import DamagedChunks
@@ -80,10 +79,8 @@ class StoreNode:
         self.counts = counts or Counts()
         self._store = store
         self._settings = settings
-        self._loop = asyncio.get_running_loop()
-        self._cache = cache or Cache(settings.cache, self.counts)
-        self._eviction = Eviction(self._cache)
-        self._cache.on_idle = self._on_idle
+        call_soon = asyncio.get_running_loop().call_soon_threadsafe
+        self._cache = cache or Cache(settings.cache, self.counts, call_soon=call_soon)
         self._pools = Pools(fetch=settings.fetch_threads)
         deadline_s = settings.fetch_deadline_s
         kv, pools = self._cache.kv, self._pools
@@ -93,7 +90,7 @@ class StoreNode:
         indexes = PackIndexes(packs, origin, kv, pools, deadline_s=deadline_s)
         filler = CacheFill(self._cache, indexes, packs, origin, damaged_chunks)
         self._fetcher = Fetcher(filler, pools, self.counts, PackExtents(), deadline_s=deadline_s)
-        reads = CacheReader(self._cache, self._eviction, pools)
+        reads = CacheReader(self._cache, pools)
         self.packs = Packs(reads, self._fetcher, indexes)
         trees: Trees = StoreTrees(store.objects, store.packs, pools, damaged_chunks)
         if peering is not None:
@@ -105,25 +102,17 @@ class StoreNode:
             self._cache, reads, self._fetcher, indexes, self.names, pools, clock_s=clock_s
         )
         self._peering = peering
-        self._pins = Pins(self._cache)
-        context = WarmContext(self._cache, self.names, self._fetcher, indexes, self._pins, pools)
+        context = WarmContext(self._cache, self.names, self._fetcher, indexes, pools)
         self._warmer = ClusterWarmer(Warmer(context), peering.jobs(pools.jobs) if peering else None)
         self.peer_server = (
             peering.server(self.packs, self._warmer, self.counts) if peering is not None else None
         )
-        dropper = DatasetEviction(
-            self._cache, self._eviction, self.names, indexes, self._pins, pools
-        )
-        self._cache_control = NodeCacheControl(
-            self._cache, self._pins, pools, self._warmer, dropper
-        )
-        self._closing = False
+        dropper = DatasetEviction(self._cache, self.names, indexes, pools)
+        self._cache_control = NodeCacheControl(self._cache, pools, self._warmer, dropper)
         load = DiskLoad(self._cache.settings.path, self._work)
-        scrub = Scrub(self._cache, self._eviction, settings.scrub, load)
+        scrub = Scrub(self._cache, settings.scrub, load)
         every_s = settings.keep_every_s
-        self._maintenance = Maintenance(
-            self._cache, self._eviction, self._pins, scrub, pools, every_s=every_s
-        )
+        self._maintenance = Maintenance(self._cache, scrub, pools, every_s=every_s)
         self._keeper = asyncio.create_task(self._maintenance.run())
 
     def _work(self) -> tuple[int, int]:
@@ -181,7 +170,6 @@ class StoreNode:
     async def close(self) -> None:
         """Puts the cache on disk and gives its directory up. Reads that run fail; fetches that
         hang are left to themselves, and change nothing any more."""
-        self._closing = True
         self._keeper.cancel()
         await asyncio.gather(self._keeper, return_exceptions=True)
         await self._warmer.close()
@@ -196,13 +184,9 @@ class StoreNode:
         self._cache.end_stores()
         if not self._cache.directory.is_there():
             log.warning("the cache directory %s was removed", self._cache.settings.path)
-        elif problem := durability.close(self._cache, self._eviction):
+        elif problem := durability.close(self._cache):
             log.warning("the cache is not on disk fully, it will be checked: %s", problem)
         try:
             self._cache.close()
         except LodefsError as error:
             log.warning("the cache is not closed as it should be: %s", error)
-
-    def _on_idle(self) -> None:
-        if not self._closing:
-            self._loop.call_soon_threadsafe(self._cache.trim)

@@ -23,8 +23,7 @@ from lodefs.chunkstore.nodeapi.wire import Snapshot
 from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.chunkstore.repo.pack_reader import PackIndexVersion
 from lodefs.proxy.cache.chunk_cache import Cache
-from lodefs.proxy.cache.eviction import Eviction
-from lodefs.proxy.cache.pins import Pin, Pins, owners_of
+from lodefs.proxy.cache.pins import Pin, owners_of
 from lodefs.proxy.fetch.pack_indexes import PackIndexes
 from lodefs.proxy.read.namespace import Namespace
 from lodefs.proxy.runtime.thread_pools import Pools
@@ -43,17 +42,13 @@ class DatasetEviction:
     def __init__(
         self,
         cache: Cache,
-        evictor: Eviction,
         namespace: Namespace,
         indexes: PackIndexes,
-        pins: Pins,
         pools: Pools,
     ) -> None:
         self._cache = cache
-        self._eviction = evictor
         self._namespace = namespace
         self._indexes = indexes
-        self._pins = pins
         self._pools = pools
 
     async def evict(self, request: EvictRequest) -> EvictView:
@@ -61,7 +56,7 @@ class DatasetEviction:
         path = b"/".join(split_path(decoded(request.path)))
         snapshots = await self._snapshots(request)
         commit = snapshots[0].commit if request.rev is not None else None
-        pins = await self._pools.disk.run(self._pins.listed)
+        pins = await self._pools.disk.run(self._cache.pins.listed)
         named = {
             pin_id: pin
             for pin_id, pin in pins.items()
@@ -77,9 +72,9 @@ class DatasetEviction:
         wanted = {} if request.pins_only else await self._wanted(request, snapshots, path)
         if not request.dry_run:
             if owner is None:
-                await self._pools.disk.run(self._pins.remove, list(going))
+                await self._pools.disk.run(self._cache.pins.remove, list(going))
             else:
-                await self._pools.disk.run(self._pins.release, list(named), owner)
+                await self._pools.disk.run(self._cache.pins.release, list(named), owner)
         return await self._pools.disk.run(
             self._drop, wanted, going, staying, dry_run=request.dry_run
         )
@@ -146,7 +141,7 @@ class DatasetEviction:
             file = self._cache.files.get(number)
             if file is None:
                 continue
-            if number not in held and (dry_run or self._eviction.evict(file)):
+            if number not in held and (dry_run or self._cache.eviction.evict(file)):
                 files += 1
                 freed_bytes += file.present_bytes
                 wanted_bytes += size_bytes

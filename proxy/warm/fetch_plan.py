@@ -19,7 +19,7 @@ from lodefs.chunkstore.nodecache.layout import FLAT_SIZE_BYTES_MIN
 from lodefs.chunkstore.nodecache.name_rows import content_id
 from lodefs.chunkstore.repo import range_planner
 from lodefs.proxy.cache.chunk_cache import Flat
-from lodefs.proxy.fetch.cache_fill import Unit
+from lodefs.proxy.fetch.cache_fill import Destination, Unit
 
 Order = Callable[[Iterable[PackId]], list[PackId]]
 
@@ -87,25 +87,28 @@ def _planned(index: PackIndex, found: range_planner.Unit[WantedSegment]) -> Plan
         (wanted.file, raw_offsets[first + count] - raw_offsets[first])
         for first, count, wanted, _ in found.parts
     ]
-    unit = Unit(index.pack_id, found.first, found.count, parts=_parts(index, found))
+    unit = Unit(index.pack_id, found.first, found.count, _destinations(index, found))
     return PlannedFetch(unit, raw_offsets[unit.end] - raw_offsets[unit.first], gains)
 
 
-def _parts(index: PackIndex, found: range_planner.Unit[WantedSegment]) -> tuple[Unit, ...]:
-    """Where the chunks of a unit belong; small files that lie together make one part."""
-    parts: list[Unit] = []
+def _destinations(
+    index: PackIndex, found: range_planner.Unit[WantedSegment]
+) -> tuple[Destination, ...]:
+    """Where the chunks of a unit belong; small files that lie together have one."""
+    destinations: list[Destination] = []
     first = end = -1  # of small files that lie together
     for at, count, wanted, before in found.parts:
         entry = wanted.file.entry
         if entry.size_bytes >= FLAT_SIZE_BYTES_MIN:
             flat = Flat(content_id(entry), entry.size_bytes)
-            parts.append(Unit(index.pack_id, at, count, flat, wanted.offset + before))
+            shift = wanted.offset + before - index.raw_offsets[at]
+            destinations.append(Destination(at, at + count, flat, shift))
         elif first <= at <= end:
             end = max(end, at + count)
         else:
             if first >= 0:
-                parts.append(Unit(index.pack_id, first, end - first))
+                destinations.append(Destination(first, end))
             first, end = at, at + count
     if first >= 0:
-        parts.append(Unit(index.pack_id, first, end - first))
-    return tuple(parts)
+        destinations.append(Destination(first, end))
+    return tuple(destinations)

@@ -25,7 +25,6 @@ from lodefs.chunkstore.nodecache.name_rows import content_id
 from lodefs.chunkstore.repo.pack_reader import PackIndexVersion
 from lodefs.proxy.cache.cache_file import CacheFile
 from lodefs.proxy.cache.chunk_cache import Cache
-from lodefs.proxy.cache.pins import Pins
 from lodefs.proxy.fetch.cache_fill import Filled, Unit
 from lodefs.proxy.fetch.pack_indexes import PackIndexes
 from lodefs.proxy.fetch.single_flight import Fetcher
@@ -61,7 +60,6 @@ class WarmContext:
     namespace: Namespace
     fetcher: Fetcher
     indexes: PackIndexes
-    pins: Pins
     pools: Pools
     order: Order = field(default_factory=lambda: shuffled(secrets.token_bytes(16)))
 
@@ -69,7 +67,8 @@ class WarmContext:
         """How much the cache takes of one pin, or of what has none: what it keeps when it makes
         room, less what other pins hold."""
         settings = self.cache.settings
-        return int(settings.size_bytes_max * settings.low) - self.pins.pinned_bytes(but=pin_id)
+        pinned_bytes = self.cache.pins.pinned_bytes(but=pin_id)
+        return int(settings.size_bytes_max * settings.low) - pinned_bytes
 
 
 @dataclass(slots=True)
@@ -163,7 +162,7 @@ class WarmRun:
 
     def _too_much(self, size_bytes: int, room_bytes: int) -> str:
         limit = self._context.cache.settings.size_bytes_max
-        pinned = self._context.pins.pinned_bytes(but=self._pin_id)
+        pinned = self._context.cache.pins.pinned_bytes(but=self._pin_id)
         return (
             f"{self._name}: {size_bytes:,} bytes are wanted and the cache has room for "
             f"{max(room_bytes, 0):,} (its limit is {limit:,}, and {pinned:,} are pinned): name "
@@ -194,21 +193,23 @@ class WarmRun:
             is_complete,
             {job.request.owner: job.pinned_until_s} if job.request.owner else {},
         )
-        if await self._context.pools.disk.run(self._context.pins.put, self._pin_id, row):
+        if await self._context.pools.disk.run(self._context.cache.pins.put, self._pin_id, row):
             self.made_pin = self._pin_id
 
     def _hold(self, loaded: PackIndexVersion, unit: Unit) -> bool:
         """Has the pin hold all that a unit wants. False if some of it is not here. Blocking."""
         ids = loaded.index.ids
         keys = [
-            key for part in unit.parts for key in layout.chunk_keys(ids, part.first, part.count)
+            key
+            for one in unit.destinations
+            for key in layout.chunk_keys(ids, one.first, one.end - one.first)
         ]
         files: set[CacheFile] = set()
         for place in self._context.cache.find(keys):
             if place is None:
                 return False
             files.add(place.file)
-        return self._context.pins.hold(self._pin_id, files)
+        return self._context.cache.pins.hold(self._pin_id, files)
 
     # --- fetching
 
@@ -272,7 +273,7 @@ class WarmRun:
                 if flat is not None:
                     flat.last_use_s = now_s
                     flats[path] = flat
-        if self._pin_id and not self._context.pins.hold(self._pin_id, list(flats.values())):
+        if self._pin_id and not self._context.cache.pins.hold(self._pin_id, list(flats.values())):
             return {}  # one was just evicted: looked at chunk by chunk, all of them are found
         return flats
 

@@ -116,7 +116,7 @@ class Warmer:
             await run.run()
         except asyncio.CancelledError:
             if not job.is_running and run.made_pin is not None:  # asked for, and not the end of all
-                release = self._context.pins.release
+                release = self._context.cache.pins.release
                 await self._context.pools.disk.run(release, [run.made_pin], job.request.owner)
             job.end("cancelled")
         except LodefsError as error:

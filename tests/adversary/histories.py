@@ -23,7 +23,7 @@ from lodefs.chunkstore.format.names import split_path
 from lodefs.chunkstore.nodeapi.cache_control import WarmRequest
 from lodefs.chunkstore.nodeapi.wire import CachePlace, Node, Snapshot
 from lodefs.chunkstore.nodecache.view import CacheView, open_view
-from lodefs.proxy.cache.chunk_cache import CacheSettings
+from lodefs.proxy.cache.tables import CacheSettings
 from lodefs.proxy.node import SnapshotFile
 from lodefs.proxy.service.store_node import NodeSettings, StoreNode
 from tests.adversary.hostile_repo import Claims, FileClaim, TreeClaim, lying_commit

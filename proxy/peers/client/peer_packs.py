@@ -17,7 +17,7 @@ from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.chunkstore.repo.pack_reader import PackIndexVersion
 from lodefs.chunkstore.system.lru import Lru
 from lodefs.chunkstore.types import Buffer
-from lodefs.proxy.fetch.pack_source import PackSource
+from lodefs.proxy.fetch.pack_source import OnTransferStarted, PackSource
 from lodefs.proxy.peers.client.context import PeerContext
 from lodefs.proxy.peers.client.hedge_budget import HedgeBudget
 from lodefs.proxy.peers.client.hedged_request import (
@@ -29,7 +29,6 @@ from lodefs.proxy.peers.client.request_plan import PlanContext, RequestPlan
 from lodefs.proxy.peers.membership.peer import Peer
 from lodefs.proxy.peers.membership.rendezvous import Owners
 from lodefs.proxy.runtime.counters import Counts
-from lodefs.proxy.runtime.origin import OnTransferStarted
 
 SENDERS_MAX = 1024
 _ETAG = re.compile(r"[!-~]{0,256}")  # it goes into a header of requests to S3

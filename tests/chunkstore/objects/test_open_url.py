@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from lodefs.chunkstore.errors import InvalidInput
+from lodefs.chunkstore.objects.observing import Observation
 from lodefs.chunkstore.objects.open_url import StoreOptions, check_empty, open_objects
-from lodefs.chunkstore.objects.wrappers import Observation
 from tests.support.chunkstore.object_store_suite import MUCH
 
 

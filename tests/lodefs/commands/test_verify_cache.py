@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lodefs.chunkstore.nodecache.damage_reports import suspects
+from lodefs.chunkstore.nodecache.damage_reports import reported_files
 from lodefs.commands import cache_repair
 from lodefs.proxy.cache.directory import CacheDir
 from lodefs.settings.session import Session
@@ -102,7 +102,7 @@ def test_repair_waits_for_the_proxy_for_a_while(rig: Rig) -> None:
         assert now[0] >= cache_repair.SETTLE_TIMEOUT_S
     finally:
         owner.close()
-    assert suspects(cache_dir) == [1]
+    assert reported_files(cache_dir) == [1]
 
 
 def test_which_cache(tmp_path: Path, rig: Rig) -> None:

@@ -43,8 +43,8 @@ def dockerd(rig: Rig, tmp_path: Path) -> Iterator[Dockerd]:
 
 def test_handshake(dockerd: Dockerd) -> None:
     """The plugin is a volume driver of this machine. dockerd sends no body here."""
-    assert dockerd.context("/Plugin.Activate", b"") == (200, {"Implements": ["VolumeDriver"]})
-    assert dockerd.context("/VolumeDriver.Capabilities", b"{}") == (
+    assert dockerd.post("/Plugin.Activate", b"") == (200, {"Implements": ["VolumeDriver"]})
+    assert dockerd.post("/VolumeDriver.Capabilities", b"{}") == (
         200,
         {"Capabilities": {"Scope": "local"}},
     )
@@ -169,7 +169,7 @@ def test_malformed_json(dockerd: Dockerd, body: bytes) -> None:
 def test_an_empty_body_is_explained(dockerd: Dockerd) -> None:
     """dockerd's own second try after a broken connection has none. The answer leaves the method's
     name to dockerd, which puts it in front."""
-    status, answer = dockerd.context("/VolumeDriver.Mount", b"")
+    status, answer = dockerd.post("/VolumeDriver.Mount", b"")
     assert status == 400
     assert answer["Err"].startswith("the request has no body: its first try was interrupted")
 
@@ -187,7 +187,7 @@ def test_an_empty_body_is_explained(dockerd: Dockerd) -> None:
 )
 def test_content_types(dockerd: Dockerd, kind: str, status: int) -> None:
     """JSON under any of its names; another type is refused, as JSON."""
-    found, answer = dockerd.context("/VolumeDriver.List", b"{}", f"Content-Type: {kind}")
+    found, answer = dockerd.post("/VolumeDriver.List", b"{}", f"Content-Type: {kind}")
     assert found == status
     assert ("Err" in answer) == (status != 200)
 
@@ -263,7 +263,7 @@ def test_a_connection_stays(dockerd: Dockerd) -> None:
 def test_a_fault_of_ours_is_an_answer(dockerd: Dockerd, memory: MemoryMounts) -> None:
     """An exception that nobody foresaw is told by its kind alone."""
     memory.fail("resolve", RuntimeError(SECRET))
-    status, answer = dockerd.context(
+    status, answer = dockerd.post(
         "/VolumeDriver.Create", json.dumps({"Name": "a", "Opts": CATS}).encode()
     )
     assert status == 500
@@ -466,7 +466,7 @@ def test_the_end(rig: Rig, memory: MemoryMounts, tmp_path: Path) -> None:
         with memory.hold("mount") as gate:
             body = json.dumps({"Name": "a", "ID": "one"}).encode()
             asker = threading.Thread(
-                target=lambda: answers.append(dockerd.context("/VolumeDriver.Mount", body))
+                target=lambda: answers.append(dockerd.post("/VolumeDriver.Mount", body))
             )
             asker.start()
             assert gate.reached.wait(60)
@@ -496,8 +496,8 @@ def test_secrets_are_nowhere(
     assert answers[4] == {}
     dockerd.call("VolumeDriver.Mount", Name="a", ID="one")
     answers += [
-        dockerd.context("/VolumeDriver.Create", b'{"Opts":{"pat":"%s"' % SECRET.encode())[1],
-        dockerd.context("/VolumeDriver.Create", SECRET.encode())[1],
+        dockerd.post("/VolumeDriver.Create", b'{"Opts":{"pat":"%s"' % SECRET.encode())[1],
+        dockerd.post("/VolumeDriver.Create", SECRET.encode())[1],
         dockerd.call("VolumeDriver.Get", Name="a"),
         dockerd.call("VolumeDriver.List"),
     ]
@@ -549,7 +549,7 @@ def test_answers_while_everything_is_stuck(
             gate.__enter__()
         begun_s = time.monotonic()
         fields = {"Name": "b" if "Create" in method else "a", "ID": "one", "Opts": CATS}
-        status, _ = dockerd.context(f"/{method}", json.dumps(fields).encode())
+        status, _ = dockerd.post(f"/{method}", json.dumps(fields).encode())
         elapsed_s = time.monotonic() - begun_s
         for gate in gates:
             gate.__exit__(None, None, None)

@@ -12,6 +12,7 @@ from lodefs.chunkstore.errors import NotFound, Unavailable
 from lodefs.chunkstore.format.inodes import ROOT_INO, child_ino
 from lodefs.chunkstore.types import Buffer
 from lodefs.mount.fs import worker
+from lodefs.mount.fs.device_lead import BeforeBlocking
 from lodefs.mount.fs.filesystem import FileSystem, MountView
 from lodefs.mount.fs.pending_requests import PendingRequests
 from lodefs.mount.fs.worker import Failures, ReaderFactory, Renewal, serve
@@ -152,6 +153,26 @@ def test_slow_reads_do_not_block_others(served: Served, tree: SlowTree) -> None:
     answers = [served.kernel.receive() for _ in waiting]
     assert {unique for unique, _, _ in answers} == waiting
     assert all(answer[1:] == (0, b"at last") for answer in answers)
+
+
+def test_a_disk_that_hangs_blocks_no_others(tree: SlowTree) -> None:
+    """While reads wait for a disk that does not answer, hits and metadata are answered."""
+
+    def factory(before_blocking: BeforeBlocking) -> tuple[SlowTree, FileSystem]:
+        def disk() -> None:
+            before_blocking.disk()
+
+        return tree.factory(disk)
+
+    served = Served(factory)
+    for _ in range(THREADS - 1):
+        served.kernel.send(Opcode.READ, SLOW, READ)
+        assert served.kernel.ask(Opcode.READ, FILE, READ) == (0, b"fast")
+        assert served.kernel.ask(Opcode.STATFS, ROOT_INO)[0] == 0
+    tree.warm.set()
+    assert {served.kernel.receive()[1:] for _ in range(THREADS - 1)} == {(0, b"at last")}
+    assert served.kernel.ask(Opcode.READ, FILE, READ) == (0, b"fast")
+    served.close()
 
 
 def test_more_slow_reads_than_threads(served: Served, tree: SlowTree) -> None:

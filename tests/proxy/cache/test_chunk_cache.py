@@ -22,9 +22,10 @@ from lodefs.chunkstore.format.names import digest_of
 from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.chunkstore.nodecache.layout import FileKind, FileState
 from lodefs.proxy.cache import durability, recovery
-from lodefs.proxy.cache.chunk_cache import Cache, CacheSettings, Flat, NewChunk, covered_bytes
-from lodefs.proxy.cache.eviction import Eviction
+from lodefs.proxy.cache.chunk_cache import Cache, Flat, NewChunk, covered_bytes
+from lodefs.proxy.cache.tables import CacheSettings
 from lodefs.proxy.runtime.counters import Counter, Counts
+from tests.support.proxy.rig import at_once
 
 MIB = 1024 * 1024
 BOOT = b"first boot......"
@@ -38,7 +39,7 @@ class Killed(BaseException):
 
 
 class Opened:
-    """A cache with its evictor, as one life of a process. ``kill`` ends it without any care."""
+    """A cache, as one life of a process. ``kill`` ends it without any care."""
 
     def __init__(
         self,
@@ -51,17 +52,17 @@ class Opened:
     ) -> None:
         self.counts = Counts()
         settings = CacheSettings(path, size_bytes_max, free_size_bytes_min=free_size_bytes_min)
-        self.cache = Cache(settings, self.counts, boot=boot, step=step, now_s=lambda: 1000.0)
-        self.evictor = Eviction(self.cache)
-        self.cache.on_idle = self.cache.trim
+        fixed = {"now_s": lambda: 1000.0, "call_soon": at_once}
+        self.cache = Cache(settings, self.counts, boot=boot, step=step, **fixed)
+        self.evictor = self.cache.eviction
 
     def clean(self) -> None:
         """What is done in the background after a start."""
-        recovery.clean(self.cache, self.evictor, stopping=lambda: False)
+        recovery.clean(self.cache, stopping=lambda: False)
 
     def close(self) -> None:
         """A clean end."""
-        assert durability.close(self.cache, self.evictor) == ""
+        assert durability.close(self.cache) == ""
         self.cache.close()
 
     def kill(self) -> None:
@@ -134,10 +135,9 @@ def check_figures(opened: Opened) -> None:
 
 def power_cut(path: Path, opened: Opened, rng: random.Random) -> None:
     """Spoils what is not known to be on disk, as a power cut may."""
-    suspects = [file for file in opened.cache.files.values() if file.boot != layout.DURABLE]
     opened.kill()
-    for file in suspects:
-        if not file.path.exists():
+    for file in opened.cache.files.values():
+        if file.boot == layout.DURABLE or not file.path.exists():
             continue
         harm = rng.randrange(4)
         if harm == 0:
@@ -269,7 +269,7 @@ def test_a_full_disk_keeps_nothing_and_breaks_nothing(path: Path, where: str) ->
     with opened_at(path, step=step) as opened:
         assert opened.store_small(SMALL[:5])
         full[0] = True
-        opened.cache.free = lambda _size_bytes: None
+        opened.evictor.free = lambda _size_bytes: None  # type: ignore[method-assign]
         assert opened.store_small(SMALL[5:]) is (where == "create")  # the slab is there already
         assert not opened.store_big(BIG[0], 0, 1000)
         full[0] = False
@@ -298,7 +298,7 @@ def _life(opened: Opened) -> None:
     """All that a process does to a cache."""
     opened.store_small(SMALL[:6])
     opened.store_big(BIG[0], 3, 5)
-    durability.sync(opened.cache, opened.evictor)
+    durability.sync(opened.cache)
     opened.store_big(BIG[0], 0, 1000)
     opened.store_small(SMALL[6:12])
     opened.store_big(BIG[1], 0, 10)
@@ -306,7 +306,7 @@ def _life(opened: Opened) -> None:
     opened.store_small(SMALL[12:])
     opened.evictor.free(4 * MIB)
     opened.store_big(BIG[1], 0, 10)
-    durability.sync(opened.cache, opened.evictor)
+    durability.sync(opened.cache)
 
 
 def _steps(path: Path) -> list[str]:
@@ -531,7 +531,7 @@ class Lives(RuleBasedStateMachine):
 
     @rule()
     def sync(self) -> None:
-        durability.sync(self.opened.cache, self.opened.evictor)
+        durability.sync(self.opened.cache)
 
     @rule(clean=st.booleans())
     def restart(self, clean: bool) -> None:

@@ -12,8 +12,8 @@ import pytest
 from lodefs.chunkstore.format.names import digest_of
 from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.proxy.cache.cache_file import CacheFile
-from lodefs.proxy.cache.chunk_cache import Cache, CacheSettings, Flat, NewChunk
-from lodefs.proxy.cache.eviction import Eviction
+from lodefs.proxy.cache.chunk_cache import Cache, Flat, NewChunk
+from lodefs.proxy.cache.tables import CacheSettings
 from lodefs.proxy.runtime.counters import Counter, Counts
 from tests.support.proxy.rig import MIB
 
@@ -34,7 +34,6 @@ def counts() -> Counts:
 @pytest.fixture
 def cache(tmp_path: Path, counts: Counts) -> Iterator[Cache]:
     made = Cache(CacheSettings(tmp_path / "cache", 64 * MIB, free_size_bytes_min=0), counts)
-    Eviction(made)
     yield made
     made.close()
 
@@ -98,7 +97,7 @@ def test_a_file_that_is_dropped_while_it_is_written(cache: Cache) -> None:
 
     def step(name: str) -> None:
         if name == "data":
-            cache.drop(slab, "a test wants it")
+            cache.eviction.drop(slab, "a test wants it")
 
     cache.step = step
     assert not cache.store(new(2), None)

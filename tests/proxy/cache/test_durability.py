@@ -16,8 +16,8 @@ from lodefs.chunkstore.nodecache import checked_rows
 from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.proxy.cache import durability, recovery
 from lodefs.proxy.cache.cache_file import CacheFile
-from lodefs.proxy.cache.chunk_cache import Cache, CacheSettings, Flat, NewChunk
-from lodefs.proxy.cache.eviction import Eviction
+from lodefs.proxy.cache.chunk_cache import Cache, Flat, NewChunk
+from lodefs.proxy.cache.tables import CacheSettings
 from lodefs.proxy.runtime.counters import Counter, Counts
 from tests.support.proxy.rig import MIB
 
@@ -32,7 +32,6 @@ class Opened(Cache):
         settings = CacheSettings(path, 64 * MIB, free_size_bytes_min=0)
         self.counts = Counts()
         super().__init__(settings, self.counts, boot=boot, now_s=lambda: 1000.0)
-        self.evictor = Eviction(self)
         if not self.files:
             for raw in RAWS:
                 digest = digest_of(raw)
@@ -65,11 +64,11 @@ def test_a_file_that_cannot_be_opened_stays(cache: Opened, monkeypatch: pytest.M
     with monkeypatch.context() as patched:
         refuse(patched, first.number, errno.EMFILE)
         with pytest.raises(Unavailable, match="Too many open files"):
-            durability.sync(cache, cache.evictor)
+            durability.sync(cache)
     assert first.is_alive
     assert first.boot == BOOT
     assert [file.boot for file in others] == [layout.DURABLE] * 2
-    durability.sync(cache, cache.evictor)
+    durability.sync(cache)
     assert first.boot == layout.DURABLE
     assert cache.counts.values[Counter.CACHE_CORRUPT] == 0
 
@@ -84,7 +83,7 @@ def test_what_the_kernel_could_not_write_is_dropped(
         raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(os, "fdatasync", fail)
-    durability.sync(cache, cache.evictor)
+    durability.sync(cache)
     assert not cache.files
     assert cache.counts.values[Counter.CACHE_CORRUPT] == 3
 
@@ -100,10 +99,10 @@ def test_what_is_not_noted_is_not_believed(tmp_path: Path) -> None:
 
     cache.kv.write = full  # type: ignore[method-assign]
     with pytest.raises(NoSpace):
-        durability.sync(cache, cache.evictor)
+        durability.sync(cache)
     assert {file.boot for file in cache.files.values()} == {BOOT}
     cache.kv.write = write  # type: ignore[method-assign]
-    durability.sync(cache, cache.evictor)
+    durability.sync(cache)
     cache.close()
     again = Opened(tmp_path / "cache", NEXT_BOOT)
     assert {file.boot for file in again.files.values()} == {layout.DURABLE}
@@ -112,7 +111,7 @@ def test_what_is_not_noted_is_not_believed(tmp_path: Path) -> None:
 
 def test_a_use_that_is_not_noted_is_noted_later(cache: Opened) -> None:
     """A file's last use whose row cannot be written is written the next time."""
-    durability.sync(cache, cache.evictor)
+    durability.sync(cache)
     file = next(iter(cache.files.values()))
     file.last_use_s += 1000
     write = cache.kv.write
@@ -144,10 +143,10 @@ def test_recovery_drops_only_what_is_damaged(
         file.write(bytes(10))
     with monkeypatch.context() as patched:
         refuse(patched, closed.number, errno.ENFILE)
-        assert recovery.clean(cache, cache.evictor, stopping=lambda: False) == 1
+        assert recovery.clean(cache, stopping=lambda: False) == 1
     assert [file.is_alive for file in (damaged, closed, right)] == [False, True, True]
     assert [file.is_trusted(NEXT_BOOT) for file in (closed, right)] == [False, True]
-    assert recovery.clean(cache, cache.evictor, stopping=lambda: False) == 0
+    assert recovery.clean(cache, stopping=lambda: False) == 0
     assert closed.is_trusted(NEXT_BOOT)
     assert cache.kv.get(checked_rows.key(closed.number)) == checked_rows.encode(1000)
     cache.close()

@@ -14,9 +14,10 @@ from lodefs.chunkstore.format.names import digest_of
 from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.chunkstore.nodecache.kv import KeyValues
 from lodefs.chunkstore.nodecache.kv_rocks import RocksSecondary
-from lodefs.proxy.cache.chunk_cache import Cache, CacheSettings, Flat, NewChunk
-from lodefs.proxy.cache.eviction import Eviction
+from lodefs.proxy.cache.chunk_cache import Cache, Flat, NewChunk
+from lodefs.proxy.cache.tables import CacheSettings
 from lodefs.proxy.runtime.counters import Counter, Counts
+from tests.support.proxy.rig import at_once
 
 MIB = 1024 * 1024
 SMALL = [random.Random(n).randbytes(50_000) for n in range(10)]
@@ -66,9 +67,8 @@ def test_a_reader_with_an_old_view_finds_right_bytes_or_none(
     settings: CacheSettings, tmp_path: Path
 ) -> None:
     """Evicted and stored again behind its back: an old view never leads to other bytes."""
-    cache = Cache(settings, Counts())
-    evictor = Eviction(cache)
-    cache.on_idle = cache.trim
+    cache = Cache(settings, Counts(), call_soon=at_once)
+    evictor = cache.eviction
     fill(cache)
     old = Reader(settings.path, tmp_path / "old")
     assert [old.read(raw) for raw in [*SMALL, BIG]] == [*SMALL, BIG]
@@ -85,9 +85,8 @@ def test_a_reader_with_an_old_view_finds_right_bytes_or_none(
 def test_no_rows_stay_behind(settings: CacheSettings) -> None:
     """After everything was evicted the index holds no trace of it."""
     counts = Counts()
-    cache = Cache(settings, counts)
-    evictor = Eviction(cache)
-    cache.on_idle = cache.trim
+    cache = Cache(settings, counts, call_soon=at_once)
+    evictor = cache.eviction
     fill(cache)
     evictor.free(100 * MIB)
     for table in (layout.CHUNKS, layout.FILES, layout.RUNS, layout.FLATS):
@@ -100,9 +99,8 @@ def test_no_rows_stay_behind(settings: CacheSettings) -> None:
 
 def test_a_chunk_that_moved_keeps_its_row(settings: CacheSettings) -> None:
     """A chunk that was stored in two files stays known where only the older of them goes."""
-    cache = Cache(settings, Counts())
-    evictor = Eviction(cache)
-    cache.on_idle = cache.trim
+    cache = Cache(settings, Counts(), call_soon=at_once)
+    evictor = cache.eviction
     chunk = NewChunk(digest_of(BIG), BIG, 0)
     cache.store([chunk], Flat(digest_of(BIG), len(BIG)))
     cache.store([chunk], None)
@@ -134,7 +132,7 @@ def test_a_file_that_cannot_be_removed_now_goes_later(
 ) -> None:
     """A disk that refuses to remove a file does not end an eviction; it is tried again."""
     cache = Cache(settings, Counts())
-    evictor = Eviction(cache)
+    evictor = cache.eviction
     fill(cache)
     (slab,) = (file.path for file in cache.files.values() if not any(file.content))
 
@@ -155,9 +153,8 @@ def test_a_file_that_cannot_be_removed_now_goes_later(
 def test_a_full_index_does_not_stop_eviction(settings: CacheSettings) -> None:
     """Where even deletions find no space, the bytes go all the same, which makes space; the rows
     go later."""
-    cache = Cache(settings, Counts())
-    evictor = Eviction(cache)
-    cache.on_idle = cache.trim
+    cache = Cache(settings, Counts(), call_soon=at_once)
+    evictor = cache.eviction
     fill(cache)
     cache.kv = full = _Full(cache.kv)
     full.is_full = True

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from lodefs.chunkstore.errors import Unavailable
-from lodefs.chunkstore.nodecache.damage_reports import suspect, suspects
-from lodefs.proxy.cache import damage_check, durability, recovery
+from lodefs.chunkstore.nodecache.damage_reports import report_damage, reported_files
+from lodefs.proxy.cache import durability, recovery
 from lodefs.proxy.cache.cache_file import CacheFile
-from lodefs.proxy.cache.chunk_cache import Cache, CacheSettings
-from lodefs.proxy.cache.eviction import Eviction
+from lodefs.proxy.cache.chunk_cache import Cache
 from lodefs.proxy.cache.scrub import ScrubSettings
+from lodefs.proxy.cache.tables import CacheSettings
 from lodefs.proxy.runtime.counters import Counts
 from lodefs.proxy.runtime.thread_pools import Pool
 from lodefs.proxy.service.store_node import NodeSettings
@@ -43,7 +43,7 @@ def after_a_power_cut(rig: Rig) -> None:
                 await read_path(node, path)
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(durability, "sync", lambda _cache, _eviction: None)
+        patched.setattr(durability, "sync", lambda _cache: None)
         asyncio.run(fill())
 
 
@@ -55,11 +55,9 @@ def test_recovery_holds_nothing_up(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     go_on = threading.Event()
     check = durability.check
 
-    def wait(
-        cache: Cache, evictor: Eviction, file: CacheFile, *, stopping: Callable[[], bool]
-    ) -> None:
+    def wait(cache: Cache, file: CacheFile, *, stopping: Callable[[], bool]) -> None:
         assert go_on.wait(60)
-        check(cache, evictor, file, stopping=stopping)
+        check(cache, file, stopping=stopping)
 
     monkeypatch.setattr(durability, "check", wait)
 
@@ -68,8 +66,8 @@ def test_recovery_holds_nothing_up(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             try:
                 await until(lambda: node.status()["recovery_files"] == 3)
                 assert node.status()["recovery_bytes"] == 6 * MIB
-                suspect(tmp_path / "cache", [4711])
-                await until(lambda: not suspects(tmp_path / "cache"))
+                report_damage(tmp_path / "cache", [4711])
+                await until(lambda: not reported_files(tmp_path / "cache"))
                 assert node.status()["recovery_bytes_done"] == 0
             finally:
                 go_on.set()
@@ -124,18 +122,18 @@ def test_a_failure_does_not_end_the_upkeep(
         failures += 1
         raise error
 
-    def fail_of(_cache: Cache, _eviction: Eviction) -> None:
+    def fail_of(_cache: Cache) -> None:
         fail()
 
     async def run() -> None:
         async with rig.node(settings_of(rig)) as node:
             with monkeypatch.context() as patched:
-                patched.setattr(node._pins, "pinned_bytes", fail)
-                patched.setattr(node._pins, "expire", fail)
+                patched.setattr(node._cache.pins, "pinned_bytes", fail)
+                patched.setattr(node._cache.pins, "expire", fail)
                 patched.setattr(durability, "sync", fail_of)
                 await until(lambda: failures >= 6)
-                suspect(tmp_path / "cache", [4711])
-                await until(lambda: not suspects(tmp_path / "cache"))
+                report_damage(tmp_path / "cache", [4711])
+                await until(lambda: not reported_files(tmp_path / "cache"))
             await read_path(node, b"big1")
             boot = node._cache.boot
             await until(lambda: all(file.boot != boot for file in node._cache.files.values()))
@@ -169,7 +167,9 @@ def test_recovery_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize(
-    ("module", "name"), [(recovery, "clean"), (damage_check, "settle_all")], ids=["clean", "settle"]
+    ("module", "name"),
+    [(recovery, "clean"), (recovery, "check_reported")],
+    ids=["clean", "reports"],
 )
 def test_nothing_goes_on_after_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: object, name: str
@@ -181,9 +181,7 @@ def test_nothing_goes_on_after_the_end(
     begun, closed = threading.Event(), threading.Event()
     found: list[bool] = []
 
-    def slow(
-        _cache: Cache, _eviction: Eviction, *, stopping: Callable[[], bool], **_: object
-    ) -> int:
+    def slow(_cache: Cache, *, stopping: Callable[[], bool], **_: object) -> int:
         begun.set()
         while not stopping():
             closed.wait(0.001)

@@ -25,10 +25,10 @@ from lodefs.chunkstore.format.names import digest_of
 from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.chunkstore.nodecache.layout import PinRow
 from lodefs.proxy.cache.cache_file import CacheFile
-from lodefs.proxy.cache.chunk_cache import Cache, CacheSettings, Flat, NewChunk
-from lodefs.proxy.cache.eviction import Eviction
-from lodefs.proxy.cache.pins import Pins
+from lodefs.proxy.cache.chunk_cache import Cache, Flat, NewChunk
+from lodefs.proxy.cache.tables import CacheSettings
 from lodefs.proxy.runtime.counters import Counter, Counts
+from tests.support.proxy.rig import at_once
 
 MIB = 1024 * 1024
 COMMIT = "ab" * 32
@@ -51,10 +51,9 @@ class Rig:
 
     def open(self) -> None:
         """The next process."""
-        self.cache = Cache(self.settings, self.counts, now_s=lambda: self.now_s)
-        self.cache.on_idle = self.cache.trim
-        self.evictor = Eviction(self.cache)
-        self.pins = Pins(self.cache)
+        self.cache = Cache(self.settings, self.counts, now_s=lambda: self.now_s, call_soon=at_once)
+        self.evictor = self.cache.eviction
+        self.pins = self.cache.pins
 
     def restart(self) -> None:
         """kill -9, and the next process."""
@@ -111,13 +110,13 @@ def test_the_longer_of_two_pins_counts(rig: Rig) -> None:
         rig.pins.put(pin_id, row(until_s))
         assert rig.pins.hold(pin_id, [kept])
     rig.pins.remove([OTHER])
-    assert rig.cache.is_pinned(kept.number)
+    assert rig.pins.is_pinned(kept.number)
     rig.pins.put(OTHER, row(3000))
     rig.pins.hold(OTHER, [kept])
     rig.now_s = 2500
-    assert rig.cache.is_pinned(kept.number)
+    assert rig.pins.is_pinned(kept.number)
     rig.now_s = 3000
-    assert not rig.cache.is_pinned(kept.number)
+    assert not rig.pins.is_pinned(kept.number)
 
 
 def test_a_pin_is_prolonged_and_never_shortened(rig: Rig) -> None:
@@ -130,7 +129,7 @@ def test_a_pin_is_prolonged_and_never_shortened(rig: Rig) -> None:
     assert not rig.pins.put(PIN, row(1500))
     assert rig.pins.listed()[PIN].row.until_s == 3000
     rig.now_s = 2500
-    assert rig.cache.is_pinned(kept.number)
+    assert rig.pins.is_pinned(kept.number)
 
 
 def test_owners_outlive_the_process(rig: Rig) -> None:
@@ -161,7 +160,7 @@ def test_a_file_that_has_gone_cannot_be_held(rig: Rig) -> None:
     rig.pins.put(PIN, row(2000))
     rig.evictor.evict(second)
     assert not rig.pins.hold(PIN, [first, second])
-    assert not rig.cache.is_pinned(first.number)
+    assert not rig.pins.is_pinned(first.number)
     assert not rig.pins.hold(OTHER, [first])
 
 
@@ -218,10 +217,10 @@ def test_a_pin_whose_files_cannot_be_noted_holds_none(
         patched.setattr(rig.cache.kv, "write", full)
         with pytest.raises(NoSpace):
             rig.pins.hold(PIN, [kept])
-    assert not rig.cache.is_pinned(kept.number)
+    assert not rig.pins.is_pinned(kept.number)
     assert rig.pins.hold(PIN, [kept])
     rig.restart()
-    assert rig.cache.is_pinned(kept.number)
+    assert rig.pins.is_pinned(kept.number)
 
 
 def test_a_cache_full_of_pins_serves_without_keeping(

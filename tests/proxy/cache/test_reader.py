@@ -114,7 +114,7 @@ def test_chunks_are_checked_up_to_the_first_wrong_one(tmp_path: Path) -> None:
             places = node._cache.find([layout.chunk_key(chunk_id) for chunk_id in ids])
             chunks = [(place, one) for place, one in zip(places, ids, strict=True) if place]
             assert len(chunks) == 3
-            reads = CacheReader(node._cache, node._eviction, node._pools)
+            reads = CacheReader(node._cache, node._pools)
             with file.path.open("r+b") as damaged:
                 damaged.seek(chunks[1][0].offset)
                 damaged.write(b"\0\0\0\0")

@@ -14,8 +14,8 @@ from lodefs.chunkstore.format.names import digest_of
 from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.proxy.cache import recovery
 from lodefs.proxy.cache.cache_file import CacheFile
-from lodefs.proxy.cache.chunk_cache import Cache, CacheSettings, Flat, NewChunk
-from lodefs.proxy.cache.eviction import Eviction
+from lodefs.proxy.cache.chunk_cache import Cache, Flat, NewChunk
+from lodefs.proxy.cache.tables import CacheSettings
 from lodefs.proxy.runtime.counters import Counts
 from tests.support.chunkstore.child_process import Child
 
@@ -25,13 +25,12 @@ CHILD = """
 import random, sys
 from pathlib import Path
 from lodefs.chunkstore.format.names import digest_of
-from lodefs.proxy.cache.chunk_cache import Cache, CacheSettings, Flat, NewChunk
-from lodefs.proxy.cache.eviction import Eviction
+from lodefs.proxy.cache.chunk_cache import Cache, Flat, NewChunk
+from lodefs.proxy.cache.tables import CacheSettings
 from lodefs.proxy.runtime.counters import Counts
 
-cache = Cache(CacheSettings(Path(sys.argv[1]), 6 << 20, free_size_bytes_min=0), Counts())
-evictor = Eviction(cache)
-cache.on_idle = cache.trim
+settings = CacheSettings(Path(sys.argv[1]), 6 << 20, free_size_bytes_min=0)
+cache = Cache(settings, Counts(), call_soon=lambda call: call())
 n = 0
 while True:
     rng = random.Random(n)
@@ -70,8 +69,7 @@ def test_killed_for_real(tmp_path: Path, rounds: int) -> None:
         child.process.wait(60)
         done = len(child.output.splitlines())  # it may have gone on for long
     cache = Cache(CacheSettings(path, 6 * MIB, free_size_bytes_min=0), Counts())
-    evictor = Eviction(cache)
-    recovery.clean(cache, evictor, stopping=lambda: False)
+    recovery.clean(cache, stopping=lambda: False)
     found = 0
     for raw in written(done + 1):
         (place,) = cache.find([layout.chunk_key(digest_of(raw))])
@@ -93,7 +91,6 @@ def test_only_files_of_the_cache_are_removed(tmp_path: Path) -> None:
     """Files without rows go; files with rows, new ones, and what is not ours stay."""
     settings = CacheSettings(tmp_path / "cache", 64 * MIB, free_size_bytes_min=0)
     cache = Cache(settings, Counts())
-    evictor = Eviction(cache)
     raw = b"x" * MIB
     cache.store([NewChunk(digest_of(raw), raw, 0)], Flat(digest_of(raw), MIB))
     cache.store([NewChunk(digest_of(b"small"), b"small", 0)], None)
@@ -104,7 +101,7 @@ def test_only_files_of_the_cache_are_removed(tmp_path: Path) -> None:
     for path in (orphan_slab, orphan_flat, note):
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(b"?")
-    recovery.clean(cache, evictor, stopping=lambda: False)
+    recovery.clean(cache, stopping=lambda: False)
     assert {p for p in settings.path.glob("[fs]*/*/*") if p.is_file()} == {*kept, note}
     cache.close()
 
@@ -116,7 +113,7 @@ def test_cleaning_stops_when_the_node_does(tmp_path: Path) -> None:
     orphan = layout.slab_path(settings.path, 0x77)
     orphan.parent.mkdir()
     orphan.write_bytes(b"?")
-    recovery.clean(cache, Eviction(cache), stopping=lambda: True)
+    recovery.clean(cache, stopping=lambda: True)
     assert orphan.exists()
     cache.close()
 
@@ -137,7 +134,7 @@ def test_reads_may_add_files_meanwhile(tmp_path: Path, monkeypatch: pytest.Monke
     add()
     add()
     monkeypatch.setattr(CacheFile, "is_recovered", is_recovered)
-    assert recovery.clean(cache, Eviction(cache), stopping=lambda: False) == 0
+    assert recovery.clean(cache, stopping=lambda: False) == 0
     assert len(cache.files) == 4
     cache.close()
 
@@ -149,7 +146,7 @@ def test_what_cannot_be_removed_is_left_to_do(tmp_path: Path) -> None:
     cache = Cache(settings, Counts())
     orphan = layout.slab_path(settings.path, 0x77)
     orphan.mkdir(parents=True)  # not even root can unlink it
-    assert recovery.clean(cache, Eviction(cache), stopping=lambda: False)
+    assert recovery.clean(cache, stopping=lambda: False)
     orphan.rmdir()
-    assert not recovery.clean(cache, Eviction(cache), stopping=lambda: False)
+    assert not recovery.clean(cache, stopping=lambda: False)
     cache.close()

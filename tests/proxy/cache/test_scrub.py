@@ -18,9 +18,9 @@ from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.chunkstore.nodecache.layout import FileKind, FileRow, FileState
 from lodefs.proxy.cache import scrub as scrubbing
 from lodefs.proxy.cache.cache_file import CacheFile
-from lodefs.proxy.cache.chunk_cache import Cache, CacheSettings, Flat, NewChunk
-from lodefs.proxy.cache.eviction import Eviction
+from lodefs.proxy.cache.chunk_cache import Cache, Flat, NewChunk
 from lodefs.proxy.cache.scrub import DAY_S, Coverage, Scrub, ScrubSettings, coverage, due
+from lodefs.proxy.cache.tables import CacheSettings
 from lodefs.proxy.runtime.counters import Counter, Counts
 from lodefs.proxy.service.store_node import NodeSettings
 from tests.proxy.cache.test_reader import no_descriptors
@@ -54,7 +54,7 @@ class Life:
         self.counts = Counts()
         settings = CacheSettings(path, 64 * MIB, free_size_bytes_min=0)
         self.cache = Cache(settings, self.counts, now_s=lambda: self.now_s)
-        self.evictor = Eviction(self.cache)
+        self.evictor = self.cache.eviction
         if not self.cache.files:
             for content in CONTENTS:
                 parts = [
@@ -65,7 +65,7 @@ class Life:
                 assert self.cache.store(parts, Flat(digest_of(content), len(content)))
         self.load = Idle()
         self.scrub = Scrub(
-            self.cache, self.evictor, ScrubSettings(rate), self.load, booted_s=0, look_every_s=0.001
+            self.cache, ScrubSettings(rate), self.load, booted_s=0, look_every_s=0.001
         )
 
     @property
@@ -146,12 +146,14 @@ def test_coverage_counts_bytes() -> None:
     assert coverage([], 600, 1000) == Coverage()
 
 
-def test_a_flipped_bit_is_found(life: Life, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_flipped_bit_is_found(
+    life: Life, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of files that are due the damaged one is dropped, pinned or not, counted, and named in the
     log; the others are right and stay."""
     flip(life.files[1].path)
     bad = life.files[1]
-    life.cache.is_pinned = lambda _number: True
+    monkeypatch.setattr(life.cache.pins, "is_pinned", lambda _number: True)
     life.later(5)
     with caplog.at_level(logging.WARNING), life.running():
         wait(lambda: not bad.is_alive and all(f.checked_s == life.now_s for f in life.files))
@@ -380,7 +382,7 @@ def test_a_clock_that_is_set_back_does_not_make_all_files_old(life: Life) -> Non
     checked since the boot are not due for ever."""
     life.later(3650)
     settings, load = ScrubSettings(FAST), Idle()
-    scrub = Scrub(life.cache, life.evictor, settings, load, look_every_s=0.001)
+    scrub = Scrub(life.cache, settings, load, look_every_s=0.001)
     life.later(-3650)
     for file in life.files:
         file.mark_checked(int(life.now_s))

@@ -20,9 +20,8 @@ from lodefs.proxy.cache.chunk_cache import Cache
 from lodefs.proxy.fetch.cache_fill import CacheFill
 from lodefs.proxy.fetch.known_damage import DamagedChunks
 from lodefs.proxy.fetch.pack_indexes import PackIndexes
-from lodefs.proxy.fetch.pack_source import StorePacks
+from lodefs.proxy.fetch.pack_source import OnTransferStarted, StorePacks
 from lodefs.proxy.runtime.counters import Counts
-from lodefs.proxy.runtime.origin import OnTransferStarted
 from lodefs.proxy.runtime.thread_pools import Pools
 from lodefs.proxy.service.store_node import StoreNode
 from tests.support.proxy.rig import MIB, Rig, read_path

@@ -18,10 +18,10 @@ from lodefs.chunkstore.nodeapi.wire import Origin
 from lodefs.chunkstore.objects.interface import Part
 from lodefs.chunkstore.repo.pack_reader import PackIndexVersion, WrongChunk, read_index
 from lodefs.proxy.cache.extents import PackExtents
-from lodefs.proxy.fetch.cache_fill import Filled, OnVerified, Unit
+from lodefs.proxy.fetch.cache_fill import Destination, Filled, OnVerified, Unit
+from lodefs.proxy.fetch.pack_source import OnTransferStarted
 from lodefs.proxy.fetch.single_flight import Fetcher
 from lodefs.proxy.runtime.counters import Counter, Counts
-from lodefs.proxy.runtime.origin import OnTransferStarted
 from lodefs.proxy.runtime.thread_pools import LARGE_SIZE_BYTES_MIN, LARGE_THREADS, Pools
 from tests.support.proxy.rig import MIB, REPO, Rig, read_path, until
 
@@ -382,18 +382,18 @@ def test_bulk_flights_cover_a_unit_between_others(rig: Rig) -> None:
     asyncio.run(run())
 
 
-def test_bulk_flights_bring_nothing_but_parts(rig: Rig) -> None:
+def test_bulk_flights_bring_nothing_without_a_destination(rig: Rig) -> None:
     """Between others, a stretch in which nothing is wanted is not begun."""
 
     async def run() -> None:
         async with fetching(rig) as (fetcher, fills, loaded, _):
             fetcher.demand(loaded, unit_of(loaded, 4), 4)
-            parts = (unit_of(loaded, 0, 2), unit_of(loaded, 4, 1))
-            unit = replace(unit_of(loaded, 0, 10), parts=parts)
+            wanted = (Destination(0, 2), Destination(4, 5))
+            unit = replace(unit_of(loaded, 0, 10), destinations=wanted)
             flights = fetcher.bulk(loaded, unit)
             assert [(flight.first, flight.end) for flight in flights] == [(0, 4), (4, 5)]
             await until(lambda: len(fills.begun) == 2)
-            assert fills.begun[1].parts == (unit_of(loaded, 0, 2),)
+            assert fills.begun[1].destinations == (Destination(0, 2),)
             fills.end(2)
             await until(lambda: not fetcher.in_flight_bytes)
 

@@ -18,8 +18,9 @@ from lodefs.chunkstore.format.pack import pack_id_of
 from lodefs.chunkstore.format.tree import Entry, Kind, Segment
 from lodefs.chunkstore.nodeapi.wire import Origin
 from lodefs.chunkstore.repo.pack_reader import read_index
-from lodefs.proxy.cache.chunk_cache import Cache, CacheSettings
-from lodefs.proxy.fetch.cache_fill import Unit, cut_units
+from lodefs.proxy.cache.chunk_cache import Cache
+from lodefs.proxy.cache.tables import CacheSettings
+from lodefs.proxy.fetch.cache_fill import Destination, Unit, cut_units
 from lodefs.proxy.read.file_reader import SEGMENTS_MAX
 from lodefs.proxy.runtime.counters import Counter, Counts
 from lodefs.proxy.service.store_node import NodeSettings
@@ -68,11 +69,11 @@ def test_a_file_evicted_while_it_is_read_goes_on(rig: Rig) -> None:
             file = await file_of(node, b"big/3")
             stream = await node.files.open(file, 0, file.entry.size_bytes)
             pieces = [bytes(stream.first)]
-            node._eviction.free(100 * MIB)
+            node._cache.eviction.free(100 * MIB)
             node._cache.trim()
             async for piece in stream:
                 pieces.append(bytes(piece))
-                node._eviction.free(100 * MIB)
+                node._cache.eviction.free(100 * MIB)
                 node._cache.trim()
             await stream.aclose()
             assert b"".join(pieces) == BIGS[b"big/3"]
@@ -305,14 +306,14 @@ def test_units_are_cut_evenly(tmp_path: Path, size_bytes: int) -> None:
     rig = Rig(tmp_path, {b"big": BIGS[b"big/0"]}, pack_chunks=500)
     segment = rig.maker.entry(b"big", BIGS[b"big/0"]).segments[0]
     loaded = read_index(rig.objects, segment.pack)
-    whole = Unit(segment.pack, 3, segment.count - 3, None, 7000)
+    whole = Unit(segment.pack, 3, segment.count - 3, (Destination(3, segment.count, None, 7000),))
     units = cut_units(whole, loaded, size_bytes)
     offsets = loaded.index.raw_offsets
     assert [unit.first for unit in units] == [3, *(u.first + u.count for u in units[:-1])]
     assert units[-1].first + units[-1].count == segment.count
     for unit in units:
         assert unit.count > 0
-        assert unit.offset == 7000 + offsets[unit.first] - offsets[3]
+        assert unit.destinations == whole.destinations
     sizes = [offsets[unit.first + unit.count] - offsets[unit.first] for unit in units]
     assert max(sizes) <= size_bytes * 9 // 8 + 1000
     assert max(sizes) - min(sizes) <= 2000

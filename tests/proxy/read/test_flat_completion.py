@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lodefs.chunkstore.nodeapi.wire import Used
-from lodefs.proxy.cache.chunk_cache import CacheSettings
+from lodefs.proxy.cache.tables import CacheSettings
 from lodefs.proxy.read import flat_completion
 from lodefs.proxy.service.store_node import StoreNode
 from tests.support.proxy.rig import MIB, REPO, Rig, file_of, read_path, run, until

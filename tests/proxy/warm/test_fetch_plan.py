@@ -57,7 +57,7 @@ def test_every_file_comes_whole(wanted: list[tuple[int, int]]) -> None:
         assert unit.first >= end
         end = unit.end
         assert fetch.size_bytes == unit.count * CHUNK_BYTES <= UNIT_STORED_BYTES_MAX
-        for part in unit.parts:
+        for part in unit.destinations:
             assert unit.first <= part.first < part.end <= unit.end
             covered.update(range(part.first, part.end))
             if part.flat is not None:
@@ -70,11 +70,11 @@ def test_every_file_comes_whole(wanted: list[tuple[int, int]]) -> None:
         if one.entry.size_bytes >= FLAT_SIZE_BYTES_MIN:
             (segment,) = one.entry.segments
             mine = {
-                (part.first + n, part.offset + n * CHUNK_BYTES)
+                (n, part.shift + INDEX.raw_offsets[n])
                 for fetch in found
-                for part in fetch.unit.parts
+                for part in fetch.unit.destinations
                 if part.flat is not None and part.flat.content == content_id(one.entry)
-                for n in range(part.count)
+                for n in range(part.first, part.end)
             }
             chunks = range(segment.first, segment.first + segment.count)
             assert mine == {(n, (n - segment.first) * CHUNK_BYTES) for n in chunks}
@@ -85,7 +85,9 @@ def test_small_files_that_touch_are_one_part() -> None:
     (fetch,) = plan_fetches(
         INDEX, segments_by_pack([pending_file(n, 1) for n in range(50)])[INDEX.pack_id]
     )
-    assert [(part.first, part.count, part.flat) for part in fetch.unit.parts] == [(0, 50, None)]
+    assert [(part.first, part.end, part.flat) for part in fetch.unit.destinations] == [
+        (0, 50, None)
+    ]
     assert len(fetch.gains) == 50
 
 

@@ -155,11 +155,11 @@ class Dockerd:
 
     def call(self, method: str, **fields: Any) -> dict[str, Any]:
         """The answer to a call on a connection of its own."""
-        status, answer = self.context(f"/{method}", json.dumps(fields).encode())
+        status, answer = self.post(f"/{method}", json.dumps(fields).encode())
         assert status == 200, answer
         return answer
 
-    def context(self, path: str, body: bytes, *headers: str) -> tuple[int, dict[str, Any]]:
+    def post(self, path: str, body: bytes, *headers: str) -> tuple[int, dict[str, Any]]:
         """Status and answer of one POST."""
         with self.connect() as connection:
             return self.ask(connection, request(path, body, *headers))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from lodefs.chunkstore.system.sockets import listen_tcp
-from lodefs.proxy.cache.chunk_cache import Cache, CacheSettings
+from lodefs.proxy.cache.tables import CacheSettings
 from lodefs.proxy.http.endpoint import Endpoint
 from lodefs.proxy.http.server import ProxyServer
 from lodefs.proxy.peers.client.connection_pool import ConnectionPool
@@ -100,8 +100,7 @@ async def cluster_of(
                 CacheSettings(rig.directory / f"cache-{number}", cache_size_bytes_max)
             )
             counts = Counts()
-            cache = Cache(settings.cache, counts)
-            node = StoreNode(rig.store, settings, counts, cache=cache, peering=peering)
+            node = StoreNode(rig.store, settings, counts, peering=peering)
             stack.push_async_callback(node.close)
             stack.callback(peering.close)
             server = ProxyServer(node, version="test")

@@ -96,7 +96,7 @@ def _push(store_dir: Path, source: Path, index_dir: Path) -> str:
 async def _small_node(config: Config, _: StoreCalls) -> AsyncIterator[OpenedNode]:
     from lodefs.chunkstore.objects.directory import DirectoryObjects
     from lodefs.chunkstore.repo.store import open_store
-    from lodefs.proxy.cache.chunk_cache import CacheSettings
+    from lodefs.proxy.cache.tables import CacheSettings
     from lodefs.proxy.service.store_node import NodeSettings, StoreNode
 
     store = open_store(DirectoryObjects(config.store))

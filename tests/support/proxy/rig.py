@@ -15,7 +15,8 @@ from lodefs.chunkstore.nodeapi.wire import Origin
 from lodefs.chunkstore.objects.interface import ObjectInfo, ObjectStore, Part
 from lodefs.chunkstore.repo.store import Store, create_store
 from lodefs.chunkstore.types import Buffer
-from lodefs.proxy.cache.chunk_cache import Cache, CacheSettings
+from lodefs.proxy.cache.chunk_cache import Cache
+from lodefs.proxy.cache.tables import CacheSettings
 from lodefs.proxy.node import Node, SnapshotFile
 from lodefs.proxy.runtime.counters import Counts
 from lodefs.proxy.service.store_node import NodeSettings, StoreNode
@@ -25,6 +26,11 @@ from tests.support.proxy.fake_node import RunningProxy, start_proxy
 
 MIB = 1024 * 1024
 REPO = "data/set"
+
+
+def at_once(call: Callable[[], None]) -> None:
+    """Calls what a cache without an event loop would leave to that."""
+    call()
 
 
 class SpiedObjects:
@@ -112,12 +118,12 @@ class Rig:
         self,
         settings: NodeSettings | None = None,
         *,
-        cache: Callable[[CacheSettings, Counts], Cache] = Cache,
+        cache: Callable[[CacheSettings, Counts], Cache] | None = None,
     ) -> AsyncIterator[StoreNode]:
         """A node, closed afterwards."""
         settings = settings or self.settings()
         counts = Counts()
-        made = cache(settings.cache, counts)
+        made = cache(settings.cache, counts) if cache is not None else None
         node = StoreNode(self.store, settings, counts, cache=made, clock_s=self._now_s)
         try:
             yield node

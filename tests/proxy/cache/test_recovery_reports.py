@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from lodefs.chunkstore.errors import Denied
-from lodefs.chunkstore.nodecache.damage_reports import settle, suspect, suspects
-from lodefs.proxy.cache.chunk_cache import CacheSettings
-from lodefs.proxy.cache.damage_check import settle_all
+from lodefs.chunkstore.nodecache.damage_reports import report_damage, reported_files, resolve_report
+from lodefs.proxy.cache.recovery import check_reported
+from lodefs.proxy.cache.tables import CacheSettings
 from lodefs.proxy.runtime.counters import Counter
 from lodefs.proxy.service.store_node import NodeSettings
 from tests.support.chunkstore.directories import as_nobody, open_directory
@@ -44,12 +44,12 @@ def test_only_what_is_damaged_is_dropped(tmp_path: Path) -> None:
             path = damage(rig)
             assert await read_path(node, b"big") != BIG  # what bit rot does without a check
             numbers = sorted(node._cache.files)
-            suspect(cache_dir, [*numbers, 4711])
+            report_damage(cache_dir, [*numbers, 4711])
             (cache_dir / "suspects" / "note.txt").touch()
-            assert suspects(cache_dir) == [*numbers, 4711]
-            dropped = settle_all(node._cache, node._eviction, stopping=lambda: False)
+            assert reported_files(cache_dir) == [*numbers, 4711]
+            dropped = check_reported(node._cache, stopping=lambda: False)
             assert len(dropped) == 1
-            assert suspects(cache_dir) == []
+            assert reported_files(cache_dir) == []
             assert not path.exists()
             assert await read_path(node, b"big") == BIG
             assert node.counts.values[Counter.CACHE_CORRUPT] == 1
@@ -68,8 +68,8 @@ def test_a_running_node_looks_by_itself(tmp_path: Path) -> None:
         async with rig.node(settings) as node:
             await read_path(node, b"big")
             damage(rig)
-            suspect(cache_dir, list(node._cache.files))
-            await until(lambda: not suspects(cache_dir))
+            report_damage(cache_dir, list(node._cache.files))
+            await until(lambda: not reported_files(cache_dir))
             assert await read_path(node, b"big") == BIG
 
     asyncio.run(run())
@@ -81,14 +81,14 @@ def test_a_node_that_stops_leaves_the_rest(tmp_path: Path) -> None:
 
     async def run() -> None:
         async with rig.node() as node:
-            suspect(tmp_path / "cache", [5, 6])
-            assert settle_all(node._cache, node._eviction, stopping=lambda: True) == []
+            report_damage(tmp_path / "cache", [5, 6])
+            assert check_reported(node._cache, stopping=lambda: True) == []
 
     asyncio.run(run())
-    assert suspects(tmp_path / "cache") == [5, 6]
-    settle(tmp_path / "cache", 5)
-    settle(tmp_path / "cache", 5)
-    assert suspects(tmp_path / "cache") == [6]
+    assert reported_files(tmp_path / "cache") == [5, 6]
+    resolve_report(tmp_path / "cache", 5)
+    resolve_report(tmp_path / "cache", 5)
+    assert reported_files(tmp_path / "cache") == [6]
 
 
 def test_a_stop_is_heard_within_a_file(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_a_stop_is_heard_within_a_file(tmp_path: Path) -> None:
         async with rig.node() as node:
             await read_path(node, b"big")
             numbers = sorted(node._cache.files)
-            suspect(cache_dir, numbers)
+            report_damage(cache_dir, numbers)
             asked = 0
 
             def stopping() -> bool:
@@ -109,10 +109,10 @@ def test_a_stop_is_heard_within_a_file(tmp_path: Path) -> None:
                 asked += 1
                 return asked > 3
 
-            assert settle_all(node._cache, node._eviction, stopping=stopping) == []
-            assert (asked, suspects(cache_dir)) == (4, numbers)
-            assert settle_all(node._cache, node._eviction, stopping=lambda: False) == []
-            assert suspects(cache_dir) == []
+            assert check_reported(node._cache, stopping=stopping) == []
+            assert (asked, reported_files(cache_dir)) == (4, numbers)
+            assert check_reported(node._cache, stopping=lambda: False) == []
+            assert reported_files(cache_dir) == []
 
     asyncio.run(run())
 
@@ -122,4 +122,4 @@ def test_others_may_not_suspect() -> None:
     with open_directory() as folder:
         folder.chmod(0o755)
         with as_nobody(), pytest.raises(Denied, match="proxy's user"):
-            suspect(folder, [1])
+            report_damage(folder, [1])

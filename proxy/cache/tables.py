@@ -1,0 +1,164 @@
+"""The tables of an open cache directory: its index, its files, and what is known of both.
+
+Pins and eviction decide over these tables, the cache (chunk_cache.py) stores and finds by them.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from lodefs.chunkstore.nodecache import layout as layout
+from lodefs.chunkstore.nodecache.kv import KeyValues
+from lodefs.chunkstore.nodecache.kv_rocks import RocksKeyValues
+from lodefs.chunkstore.nodecache.layout import FileKind, FileState
+from lodefs.chunkstore.system.fd_limit import CACHE_FILES_MAX, INDEX_FILES_MAX
+from lodefs.proxy.cache.cache_file import CacheFile
+from lodefs.proxy.cache.directory import CacheDir
+from lodefs.proxy.runtime.counters import Counts
+
+SLAB_SIZE_BYTES_MAX = 64 * 1024 * 1024
+SLAB_SIZE_BYTES_MIN = 1024 * 1024
+FREE_SIZE_BYTES_MIN = 128 * 1024 * 1024
+NEXT_NUMBER = layout.figure_key("next_number")
+
+CallSoon = Callable[[Callable[[], None]], object]  # loop.call_soon_threadsafe
+
+
+@dataclass(frozen=True, slots=True)
+class CacheSettings:
+    """Where the cache is and how much it may hold. Watermarks are parts of the limit: above the
+    high one files are evicted until the low one is reached. ``free_size_bytes_min`` is left free
+    on the file system, if need be by evicting; the index lives on it. ``open_files_max``: of the
+    cache's files, ``index_files_max``: of the index."""
+
+    path: Path
+    size_bytes_max: int
+    high: float = 0.95
+    low: float = 0.90
+    free_size_bytes_min: int = FREE_SIZE_BYTES_MIN
+    open_files_max: int = CACHE_FILES_MAX
+    index_files_max: int = INDEX_FILES_MAX
+
+    @property
+    def slab_size_bytes(self) -> int:
+        """Small caches have small slabs, since eviction takes whole ones."""
+        return max(SLAB_SIZE_BYTES_MIN, min(self.size_bytes_max // 16, SLAB_SIZE_BYTES_MAX))
+
+
+def no_step(_name: str) -> None:
+    """Tests put faults here."""
+
+
+def never(_call: Callable[[], None]) -> None:
+    """Without an event loop, descriptors stay open until the cache is closed."""
+
+
+class CacheTables:
+    """An open cache directory and its tables. ``files`` maps numbers to files; ``retired`` holds
+    evicted ones whose descriptor is open yet. ``call_soon`` has the event loop call ``trim``.
+
+    Raises: Denied, NoSpace, InUse, UnknownFormat, Corrupt if the directory cannot be opened.
+    """
+
+    def __init__(
+        self,
+        settings: CacheSettings,
+        meter: Counts,
+        *,
+        now_s: Callable[[], float] = time.time,
+        step: Callable[[str], None] = no_step,
+        boot: bytes | None = None,
+        call_soon: CallSoon = never,
+    ) -> None:
+        self.settings = settings
+        self.meter = meter
+        self.now_s = now_s
+        self.step = step
+        self.boot = layout.boot_id() if boot is None else boot
+        self.directory = CacheDir(settings.path)
+        try:
+            self.kv: KeyValues = RocksKeyValues(
+                settings.path / layout.INDEX_DIR,
+                space_size_bytes=settings.free_size_bytes_min // 2,
+                open_files_max=settings.index_files_max,
+            )
+        except BaseException:
+            self.directory.close()
+            raise
+        self.lock = threading.Lock()  # guards the tables and figures below
+        self.files: dict[int, CacheFile] = {}
+        self.flats: dict[bytes, CacheFile] = {}
+        self.evicted: list[CacheFile] = []  # found half gone at the start
+        self.retired: list[CacheFile] = []
+        self.used_bytes = 0
+        self.reserved_bytes = 0  # being written
+        self._call_soon = call_soon
+        self._is_ending = False
+        self._open_files: dict[int, CacheFile] = {}
+        self._slab: CacheFile | None = None
+        try:
+            self._load()
+        except BaseException:
+            self.close()
+            raise
+
+    def _load(self) -> None:
+        next_number = int.from_bytes(self.kv.get(NEXT_NUMBER) or b"", "little")
+        for key, value in self.kv.scan(layout.FILES):
+            number = layout.number_of_key(key)
+            row = layout.decode_file_row(value)
+            file = CacheFile(number, row, self.settings.path, self._opened)
+            next_number = max(next_number, number + 1)
+            if not file.is_alive:
+                self.evicted.append(file)
+                continue
+            self.files[number] = file
+            self.used_bytes += file.present_bytes
+            if file.kind is FileKind.FLAT:
+                self.flats[file.content] = file
+            elif file.state is FileState.OPEN and file.is_trusted(self.boot):
+                self._slab = file
+        self._next_number = next_number
+
+    def close(self) -> None:
+        """Releases the directory. No other call runs any more. durability.py syncs before."""
+        for file in [*self.files.values(), *self.retired, *self.evicted]:
+            file.close_if_idle()
+        try:
+            self.kv.close()
+        finally:
+            self.directory.close()
+
+    # --- descriptors
+
+    def _opened(self, file: CacheFile) -> None:
+        self._open_files[file.number] = file
+        if len(self._open_files) > self.settings.open_files_max:
+            self.trim_soon()
+
+    def trim(self) -> None:
+        """Closes descriptors of evicted files, and of the least recently used ones if too many are
+        open. Only the event loop calls it: an extent is good until then."""
+        with self.lock:
+            retired, self.retired = self.retired, []
+        busy = [file for file in retired if not file.close_if_idle()]
+        with self.lock:
+            self.retired += busy
+        for file in retired:
+            self._open_files.pop(file.number, None)
+        limit = self.settings.open_files_max
+        surplus = len(self._open_files) - limit
+        if surplus > 0:
+            by_use = sorted(self._open_files.copy().values(), key=lambda file: file.last_use_s)
+            for file in by_use[: surplus + limit // 4]:
+                if file.close_if_idle():
+                    self._open_files.pop(file.number, None)
+
+    def trim_soon(self) -> None:
+        """Has the event loop call ``trim``, unless the cache is about to be closed."""
+        if not self._is_ending:
+            self._call_soon(self.trim)
