@@ -74,7 +74,10 @@ def _read_round(
     def read(at: int) -> bytes:
         return os.pread(fd, READ_BYTES, at)
 
-    with node(origin, folder) as proxy, mounted(origin, proxy, folder / "mnt") as target:
+    with (
+        node(origin.lodefs, folder) as proxy,
+        mounted(origin.lodefs, proxy, folder / "mnt") as target,
+    ):
         drop_page_cache()
         fd = os.open(target / source.name, os.O_RDONLY)
         try:
