@@ -27,8 +27,10 @@ log = logging.getLogger("lodefs.cache")
 class CacheDir:
     """A cache directory that this process owns until ``close``.
 
-    Made if it is missing; emptied if it has an older layout, which is not worth a conversion: all
-    of it can be fetched again. Denied, NoSpace, InUse, UnknownFormat, InvalidInput.
+    Created if it is missing. Emptied if it has an older layout: a conversion is not worth it, since
+    everything can be fetched again.
+
+    Raises: Denied, NoSpace, InUse, UnknownFormat, InvalidInput.
     """
 
     def __init__(self, path: Path) -> None:

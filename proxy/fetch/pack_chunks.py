@@ -119,7 +119,7 @@ class Packs:
     async def _bring(
         self, loaded: PackIndexVersion, at: int, end: int, *, from_origin: bool
     ) -> RawChunks:
-        """Has the chunk ``at`` brought, and begins with the missing ones after it. Gives chunks
+        """Fetches the chunk ``at``, and starts to fetch the missing ones after it. Returns chunks
         that found no space in the cache."""
         pack = loaded.index.pack_id
         flight = self._fetcher.join(pack, at, for_peer=from_origin)

@@ -97,7 +97,7 @@ class Connection(web.RequestHandler):
 
     @property
     def protocol(self) -> Connection:
-        """What the event loop talks to."""
+        """The protocol of its transport."""
         return self
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -189,7 +189,7 @@ class Connection(web.RequestHandler):
             self._wire.close()
 
     def plain_get_of(self, request: web.BaseRequest) -> PlainGet | None:
-        """The question whose bytes this very request came as, if the fast path may learn it."""
+        """The plain GET that this request was parsed from, if the fast path may learn it."""
         asked = self._asked
         return asked[1] if asked is not None and asked[0] is request._message else None
 
@@ -245,7 +245,7 @@ class Connection(web.RequestHandler):
         return self.quiet_ticks > idle_timeout_s / SWEEP_INTERVAL_S
 
     def allowed(self) -> None:
-        """The client asked for something that it may have."""
+        """The client sent a request that it may make."""
         self._endpoint.admission.authorize(self)
 
     def answered(self) -> None:
@@ -383,7 +383,7 @@ class ProxyServer:
 
     @property
     def use(self) -> Use:
-        """What was asked so far, and whether something is under way."""
+        """The requests so far, and whether one is under way."""
         cache_control = self._node.cache_control
         busy = self.metrics.total("streams") > 0 or (
             cache_control is not None and cache_control.is_busy

@@ -98,7 +98,7 @@ def create_token(path: Path, name: str, patterns: Sequence[str], *, now_s: int) 
 
 
 def delete_token(path: Path, name: str) -> None:
-    """Remove a token; running proxies notice within a second. NotFound."""
+    """Remove a token; running proxies notice within a second. Raises: NotFound."""
     with _locked(path):
         tokens = list_tokens(path)
         kept = [token for token in tokens if token.name != name]

@@ -56,8 +56,11 @@ class ChunkPosition(NamedTuple):
 
 
 async def position_of(indexes: PackIndexes, known: DatasetFile, at: int) -> ChunkPosition:
-    """The chunk that holds a byte. Corrupt if the segments hold fewer bytes, or their pack
-    holds others. Only the index of that one pack is needed."""
+    """The chunk that holds a byte. Needs the index of that one pack only.
+
+    Raises: Corrupt (the segments hold fewer bytes, or their pack holds others), and the errors of
+    loading an index.
+    """
     n = known.segment_at(at)
     segment = known.segments[n]
     loaded = await indexes.get(segment.pack)

@@ -2,8 +2,8 @@
 
 Chunks of a large file come to lie in slabs if they were fetched with small files beside them, and
 in another version's flat file if versions share them. Until its own flat file is whole, reads of
-the file look each chunk up, and the kernel cannot read it by itself. So a file that is read, and
-whose missing chunks are all in the cache, is made whole from there; nothing is fetched for it.
+the file look each chunk up, and the kernel cannot read it by itself. So a file that is read is made
+whole if all of its missing chunks are in the cache; nothing is fetched for it.
 """
 
 from __future__ import annotations

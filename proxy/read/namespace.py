@@ -62,7 +62,7 @@ class Namespace:
     # --- snapshots
 
     async def snapshot(self, repo: str, rev: str) -> Snapshot:
-        """What ``rev`` is now. A commit that the node knows needs no store. NotFound."""
+        """What ``rev`` is now. A commit that the node knows needs no store. Raises: NotFound."""
         if _is_commit_id(rev):
             known = self._known(repo, rev)
             if known is not None:
@@ -205,7 +205,7 @@ class Namespace:
     async def children(
         self, snapshot: Snapshot, ino: int, *, after: bytes = b"", limit: int
     ) -> Page:
-        """Children by name, after a name, at most ``limit``. NotADirectory, NotFound."""
+        """Children by name, after a name, at most ``limit``. Raises: NotADirectory, NotFound."""
         await self._loader.ensure(snapshot, ino)
         return await self._pools.disk.run(self._rows.page, snapshot, ino, after, limit)
 
