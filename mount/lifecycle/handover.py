@@ -130,7 +130,7 @@ class State(msgspec.Struct, frozen=True):
 class _Answer(msgspec.Struct, frozen=True):
     state: State
     failure: Failure | None = None
-    handover_state: bytes = b""
+    handover_state: bytes = msgspec.field(default=b"", name="passport")  # as it has always been
     names: tuple[str, ...] = ()
 
 

@@ -24,8 +24,10 @@ from lodefs.mount.lifecycle.handover import (
 )
 from lodefs.mount.mount_spec import Job
 from lodefs.mount.options import MountOptions
+from lodefs.mount.shm.traffic_counters import Traffic
 from tests.support.mount.mounts import SAMPLE
 
+GOLDEN = Path(__file__).parents[2] / "golden" / "handover-answer"
 SESSION = Session(minor=44, no_open=True, no_opendir=True, resend=True, epochs=True)
 JOB = Job(
     MountOptions(repo="demo", mountpoint="/m", proxy="unix:/p", token="very-secret", path=b"\xff"),
@@ -114,6 +116,34 @@ def test_a_mount_of_an_older_lodefs() -> None:
     told = msgspec.msgpack.decode(state, type=handover.State)
     assert told == handover.State(7, supervised=True)
     assert told.ready
+
+
+def test_an_answer_that_an_older_lodefs_gave(tmp_path: Path) -> None:
+    """A mount of an older lodefs is taken over: its recorded answer is understood, in full."""
+    listener, place = control_socket.listen("0:1", [tmp_path / "m"])
+    listener.settimeout(60)
+
+    def run() -> None:
+        client, _ = listener.accept()
+        with client:
+            client.recv(100)
+            socket.send_fds(client, [GOLDEN.read_bytes()], [listener.fileno()] * 4)
+
+    thread = Thread(target=run)
+    thread.start()
+    taken = take(place)
+    thread.join(60)
+    resources = taken.resources
+    assert taken.giver == handover.State(7, True, Traffic(cache_bytes=5), True, "unix:/p")
+    assert (resources.job.options.mountpoint, resources.job.options.path) == ("/m", b"\xff")
+    assert (resources.session, resources.number) == (SESSION, "")
+    assert [name for name, _ in resources.named_fds()] == [
+        "device", "clone", "memory.workers", "listener",
+    ]  # fmt: skip
+    taken.connection.close()
+    taken.unlock()
+    resources.close()
+    listener.close()
 
 
 def test_state(mount: Mount) -> None:
