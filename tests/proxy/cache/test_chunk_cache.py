@@ -205,20 +205,6 @@ def test_a_chunk_stored_twice_does_not_complete_a_file(path: Path) -> None:
         assert opened.cache.complete_flat(digest_of(content)) is None
 
 
-def test_a_chunk_that_comes_again_takes_no_check_from_others(path: Path) -> None:
-    """The row of a run, by which its bytes are checked, is not replaced by that of a shorter one;
-    a longer one takes its place."""
-    content = BIG[2]
-    flat = Flat(digest_of(content), len(content))
-    chunks = [NewChunk(digest_of(raw), raw, offset) for offset, raw in chunks_of(content)]
-    with opened_at(path) as opened:
-        for count, covered in ((3, 3), (1, 3), (5, 5)):
-            assert opened.cache.store(chunks[:count], flat)
-            (file,) = opened.cache.flats.values()
-            rows = list(opened.cache.kv.scan(layout.run_prefix(file.number)))
-            assert [len(layout.decode_run_row(value)[1]) for _, value in rows] == [covered]
-
-
 def test_covered_bytes_counts_overlaps_once() -> None:
     """Runs that overlap or repeat count once."""
     assert covered_bytes(iter([(0, 10), (0, 10), (5, 10), (20, 5)])) == 20

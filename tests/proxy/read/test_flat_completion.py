@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from lodefs.chunkstore.format.names import digest_of
 from lodefs.chunkstore.nodeapi.wire import Used
+from lodefs.chunkstore.nodecache import layout
+from lodefs.proxy.cache.chunk_cache import Flat, NewChunk
 from lodefs.proxy.cache.tables import CacheSettings
 from lodefs.proxy.read import flat_completion
 from lodefs.proxy.service.store_node import StoreNode
@@ -181,5 +184,23 @@ def test_chunks_are_found_where_they_were(rig: Rig) -> None:
         rig.reset()
         assert await read_path(node, b"big") == BIG
         assert not rig.objects.ranges
+
+    run(rig, work)
+
+
+def test_a_chunk_that_comes_again_takes_no_check_from_others(rig: Rig) -> None:
+    """The row of a run, by which its bytes are checked, is not replaced by that of a shorter one;
+    a longer one takes its place."""
+    starts = range(0, 5 * CHUNK_SIZE_BYTES, CHUNK_SIZE_BYTES)
+    raws = [BIG[start : start + CHUNK_SIZE_BYTES] for start in starts]
+    chunks = [NewChunk(digest_of(raw), raw, at) for raw, at in zip(raws, starts, strict=True)]
+
+    async def work(node: StoreNode) -> None:
+        cache = node._cache
+        for count, covered in ((3, 3), (1, 3), (5, 5)):
+            assert cache.store(chunks[:count], Flat(digest_of(BIG), len(BIG)))
+            (file,) = cache.flats.values()
+            rows = list(cache.kv.scan(layout.run_prefix(file.number)))
+            assert [len(layout.decode_run_row(value)[1]) for _, value in rows] == [covered]
 
     run(rig, work)
