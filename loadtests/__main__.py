@@ -12,6 +12,7 @@ from pathlib import Path
 
 from loadtests.bench import (
     docker,
+    firstbytes,
     hostile,
     latencies,
     mixtures,
@@ -46,6 +47,7 @@ BENCHMARKS: dict[str, tuple[Benchmark, str]] = {
     "proxy-memory": (proxies.memory, "memory under a cold full-speed read of 4 GiB"),
     "mount-cold": (mounts.cold, "cold sequential read through the mount against rclone mount"),
     "mount-latency": (latencies.random_reads, "cold random reads, S3 answering after 20 ms"),
+    "first-byte": (firstbytes.first_bytes, "cold places of a large file against bare GETs"),
     "survival": (survival.killing, "kill -9 of workers, proxy, supervisor under a verifying load"),
     "systemd": (
         systemd.service,

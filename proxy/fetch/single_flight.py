@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
@@ -44,6 +45,8 @@ class Flight:
         "task",
         "transferring",
         "unit",
+        "verified",
+        "verified_chunks",
     )  # fmt: skip
 
     def __init__(
@@ -65,12 +68,25 @@ class Flight:
         self.origin: Origin | None = None  # where bytes came from, so far
         self.bad: int | None = None  # a chunk that it failed by
         self.started = asyncio.Event()
+        self.verified = asyncio.Event()  # it has bytes that a reader waits for, or has ended
+        self.verified_chunks: RawChunks = {}
         self.task: asyncio.Task[Filled]
 
     def on_transfer_started(self, origin: Origin) -> None:
         """Its bytes have begun to arrive. For any thread."""
         self.transferring = True
         self.origin = origin
+
+    def on_verified(self, chunks: RawChunks) -> None:
+        """Chunks that a reader waits for are here, and about to be stored."""
+        self.verified_chunks |= chunks
+        self.verified.set()
+
+    async def verified_with(self, chunk: int) -> RawChunks:
+        """The verified chunks that a reader waits for, as soon as there are any, if ``chunk`` is
+        among them."""
+        await self.verified.wait()
+        return self.verified_chunks if chunk in self.verified_chunks else {}
 
     def brings(self, chunk: int) -> bool:
         """Whether a chunk is among its own."""
@@ -172,8 +188,8 @@ class Fetcher:
         self, loaded: PackIndexVersion, unit: Unit, wanted: int, held_end: int = 0
     ) -> Flight:
         """A new flight for the chunk ``wanted``, and that part of its unit around it that no other
-        flight brings, and that is not known to be damaged. Its result holds the bytes of the chunks
-        [wanted, held_end)."""
+        flight brings, and that is not known to be damaged. It gives the bytes of the chunks
+        [wanted, held_end) when they are verified."""
         first, end = unit.first, unit.first + unit.count
         taken = [(one.first, one.end) for one in self._of(unit.pack, for_peer=unit.from_origin)]
         if (damaged := self._filler.known_damage(unit)) is not None:
@@ -287,10 +303,13 @@ class Fetcher:
         await flight.started.wait()
         try:
             pool = self._pools.fetching(flight.size_bytes, from_origin=unit.from_origin)
+            on_verified = partial(_in_loop, asyncio.get_running_loop(), flight.on_verified)
             return await pool.bounded(
                 _name(unit),
                 self._deadline_s,
-                lambda: self._filler.fill(loaded, unit, flight.on_transfer_started, flight.held),
+                lambda: self._filler.fill(
+                    loaded, unit, flight.on_transfer_started, flight.held, on_verified
+                ),
             )
         except DeadlineExceeded:
             self._meter.add(Counter.DEADLINES)
@@ -310,6 +329,7 @@ class Fetcher:
             self._running_bytes -= flight.size_bytes * (not flight.is_bulk)
         if not task.cancelled() and task.exception() is None:  # seen, even if nobody waits
             self.extents.add(unit.pack, task.result().runs)
+        flight.verified.set()
         self._start_waiting()
 
     async def close(self) -> None:
@@ -319,6 +339,13 @@ class Fetcher:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _in_loop(
+    loop: asyncio.AbstractEventLoop, call: Callable[[RawChunks], None], chunks: RawChunks
+) -> None:
+    with suppress(RuntimeError):  # the loop has ended: nobody waits any more
+        loop.call_soon_threadsafe(call, chunks)
 
 
 def _around(flight: Flight, wanted: int) -> tuple[int, int]:
