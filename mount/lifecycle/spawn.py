@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
@@ -21,6 +23,8 @@ from lodefs.mount.lifecycle import daemon, startup
 from lodefs.mount.mount_spec import MountRequest, Reply, TakeOver
 
 CANCEL_TIMEOUT_S = 5.0  # for a mount process that is not wanted to unmount itself
+DETACH_TIMEOUT_S = 2.0  # for the workers of a killed mount process to end
+DETACH_PAUSE_S = 0.01
 _FD_MAX = 65536
 
 
@@ -39,7 +43,7 @@ def start(
     Raises: Unavailable. Nothing stays mounted then, as after an interrupt.
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    group = 0
+    group = mount_pid = 0
     with ours:
         try:
             with theirs:
@@ -52,14 +56,15 @@ def start(
                     os.waitpid(group, 0)  # the mount process is a child of that one
             ours.settimeout(timeout_s)
             reply = _receive(ours, mountpoint, log_path)
+            mount_pid = reply.pid
             is_new = isinstance(request, MountRequest) and reply.failure is None
             if is_new and not startup.acknowledge(ours):
                 raise _silent(mountpoint, log_path, "ended without a word")
         except TimeoutError as error:
-            _cancel(ours, group, request)
+            _cancel(ours, group, request, mount_pid)
             raise _silent(mountpoint, log_path, "did not get ready in time") from error
         except BaseException:
-            _cancel(ours, group, request)
+            _cancel(ours, group, request, mount_pid)
             raise
         return reply
 
@@ -140,30 +145,57 @@ def _silent(mountpoint: str, log_path: str, what: str) -> Unavailable:
     return Unavailable(f"{mountpoint}: the mount's process {what}; see {log}")
 
 
-def _cancel(channel: socket.socket, group: int, request: MountRequest | TakeOver) -> None:
-    """Return when the mount process has unmounted itself and has ended; one that does not, because
-    it is stopped, is killed."""
+def _cancel(
+    channel: socket.socket, group: int, request: MountRequest | TakeOver, mount_pid: int
+) -> None:
+    """Return when the mount process has unmounted itself and has ended. One that does not is
+    killed, and the mount that a killed one leaves is taken away.
+
+    ``mount_pid``: 0 unless its reply has come. A mount that settled meanwhile ends by SIGTERM.
+    """
     with contextlib.suppress(OSError):
         channel.shutdown(socket.SHUT_WR)
-    if not group or not isinstance(request, MountRequest) or _ends(channel):
+    if not group or not isinstance(request, MountRequest):
         return
+    if _drain(channel) == startup.SETTLED and mount_pid:
+        _terminate(mount_pid)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(group, signal.SIGKILL)
-    if _ends(channel):
-        detach_dead(request.options.mountpoint)
+    _drain(channel)
+    detach_killed(request.options.mountpoint)
 
 
-def _ends(channel: socket.socket) -> bool:
-    """Whether the other end of a socket is closed in time."""
+def _drain(channel: socket.socket) -> bytes:
+    """The last packet before the other end of a socket is closed; b"" if it is not in time."""
     channel.settimeout(CANCEL_TIMEOUT_S)
+    last = b""
     try:
-        while channel.recv(startup.REPLY_BYTES_MAX):
-            pass
+        while data := channel.recv(startup.REPLY_BYTES_MAX):
+            last = data
     except TimeoutError:
-        return False
+        return b""
     except OSError:
-        return True
-    return True
+        return last
+    return last
+
+
+def _terminate(pid: int) -> None:
+    """SIGTERM to a mount process; it has unmounted itself when it has ended."""
+    with contextlib.suppress(ProcessLookupError):
+        pid_fd = os.pidfd_open(pid)
+        try:
+            signal.pidfd_send_signal(pid_fd, signal.SIGTERM)
+            select.select([pid_fd], [], [], CANCEL_TIMEOUT_S)
+        finally:
+            os.close(pid_fd)
+
+
+def detach_killed(mountpoint: str) -> None:
+    """Take away what a killed mount process left: its workers end with it, and only then the mount
+    is dead. One that lives is another's."""
+    deadline_s = time.monotonic() + DETACH_TIMEOUT_S
+    while not detach_dead(mountpoint) and time.monotonic() < deadline_s:
+        time.sleep(DETACH_PAUSE_S)
 
 
 def detach_dead(mountpoint: str) -> bool:

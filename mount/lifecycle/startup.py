@@ -2,7 +2,8 @@
 
 The mount process answers on the socket when its root can be read, and waits for one byte (ACK).
 Only then it counts as made: its workers outlive their supervisor from then on, and the requester
-reads SETTLED. End of file instead of ACK means that nobody wants the mount: it unmounts itself.
+reads SETTLED. End of file instead of ACK, or nobody to send SETTLED to, means that nobody wants the
+mount: it unmounts itself.
 """
 
 from __future__ import annotations
@@ -67,11 +68,15 @@ class Requester:
         """Make ``done_fd`` readable."""
         os.eventfd_write(self.done_fd, 1)
 
-    def settle(self) -> None:
-        """Tell the requester that its acknowledgement has arrived."""
-        with contextlib.suppress(OSError):
+    def settle(self) -> bool:
+        """Tell the requester that its acknowledgement has arrived; False if it has gone."""
+        try:
             self._channel.send(SETTLED, socket.MSG_DONTWAIT)
-        self.close()
+        except OSError:
+            return False
+        finally:
+            self.close()
+        return True
 
     def close(self) -> None:
         """Close this end of the socket."""
@@ -90,6 +95,17 @@ def acknowledge(channel: socket.socket) -> bool:
         raise
     except OSError:
         return False
+
+
+def withdraw(channel: socket.socket) -> bool:
+    """End waiting for a mount, on the requester's end; whether the mount had settled before. One
+    that has not cannot any more, and unmounts itself."""
+    with contextlib.suppress(OSError):
+        channel.shutdown(socket.SHUT_RDWR)
+        while data := channel.recv(REPLY_BYTES_MAX):
+            if data == SETTLED:
+                return True
+    return False
 
 
 def is_done(done_fd: int) -> bool:

@@ -219,10 +219,9 @@ class Supervisor:
 
     def _react(self, fd: int, on_ready: Callable[[int], bool]) -> bool:
         """Deal with a descriptor that is readable; False at the end."""
-        if self._requester is not None and fd == self._requester.fileno():
-            if not self._requester.acknowledged():
-                return False
-            self._settle(self._requester)
+        requester = self._requester
+        if requester is not None and fd == requester.fileno() and not self._settle(requester):
+            return False
         if fd == self._probe[1] and not on_ready(self._reap_probe()):
             return False
         for place in self._places:
@@ -269,14 +268,20 @@ class Supervisor:
         self._successor = None
         successor.close()
 
-    def _settle(self, requester: Requester) -> None:
-        """The requester has acknowledged the mount: from now on its workers live without us."""
+    def _settle(self, requester: Requester) -> bool:
+        """Once the requester has acknowledged the mount, its workers live without us.
+
+        False if the requester has gone before or meanwhile, so that nobody wants the mount.
+        """
+        if not requester.acknowledged():
+            return False
         self._poll.unregister(requester)
-        self._requester = None
         self.made = True
         requester.done()
         self._succeed(lambda: None)
-        requester.settle()
+        self._requester = None
+        self.made = requester.settle()
+        return self.made
 
     def _succeed(self, confirm: Callable[[], None]) -> None:
         """Wait until all own workers serve; then end those that others left, one by one.
@@ -306,16 +311,18 @@ class Supervisor:
 
     def _own_serve(self) -> bool:
         """Wait until all workers serve, and would go on without this process; False where one
-        ends, or is not there in time."""
+        ends, or is not there in time, or the requester goes."""
         deadline_s = time.monotonic() + START_TIMEOUT_S
         started = [place for place in self._places if place.pid]
-        pid_fds = [place.pid_fd for place in started]
+        watched = [place.pid_fd for place in started]
+        if self._requester is not None:
+            watched.append(self._requester.fileno())
         process_table = self._process_table
         while process_table is not None and any(
             not process_table.pid(place.slot) for place in started
         ):
-            dead, _, _ = select.select(pid_fds, [], [], 0.001)
-            if dead or self._stop or time.monotonic() > deadline_s:
+            gone, _, _ = select.select(watched, [], [], 0.001)
+            if gone or self._stop or time.monotonic() > deadline_s:
                 return False
         return True
 

@@ -160,9 +160,12 @@ def _acknowledge(request: HelperRequest, channel: socket.socket) -> None:
     """A mount that is ready stays when it is acknowledged in time; other orders need nothing."""
     if not isinstance(request.operation, MountRequest):
         return
+    channel.settimeout(_left_s(request) + MARGIN_S)
     with contextlib.suppress(TimeoutError):
         if startup.acknowledge(channel):
             return
+    if startup.withdraw(channel):
+        return
     if not _left_s(request):
         raise DeadlineExceeded("not done in time")
     raise Unavailable("the mount's process was killed; try again")

@@ -39,7 +39,6 @@ WAITING_MAX = 256  # further ones stay in the socket
 CROWDED_PAUSE_S = 0.02  # while orders wait for children to give their answers
 ORDER_BYTES_MAX = 65536
 CLEAN_UP_TIMEOUT_S = 10.0
-CLEAN_UP_PAUSE_S = 0.01
 GRACE_S = 0.2  # for a child whose time is up to answer
 KILL_S = 2.0  # for it to undo what it did and to end
 PAUSE_S_MAX = 3600.0  # poll(2) takes no more than 2^31 ms
@@ -249,12 +248,9 @@ def _work(request: HelperRequest, answer_fd: int, done_fd: int) -> None:
 
 
 def _clean_up(place: str) -> None:
-    """Take away what a mount process left that was killed: its workers end with it, and then the
-    mount is dead. One that lives is another's."""
+    """Take away what a mount process left that was killed, in limited time."""
     signal.setitimer(signal.ITIMER_REAL, CLEAN_UP_TIMEOUT_S)
-    ends_s = time.monotonic() + KILL_S
-    while not spawn.detach_dead(place) and time.monotonic() < ends_s:
-        time.sleep(CLEAN_UP_PAUSE_S)
+    spawn.detach_killed(place)
 
 
 def _become(main: Callable[[], None], *keep: int) -> NoReturn:

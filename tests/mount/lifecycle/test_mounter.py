@@ -338,6 +338,48 @@ def test_a_reply_that_nobody_reads(mounts: Mounts, fork: str) -> None:
     assert printed.splitlines() == ["demo", "None"]
 
 
+BROKEN_OFF = """
+import os, select, signal, sys
+from lodefs.mount.lifecycle import mounter, spawn, startup
+from lodefs.mount.kernel import mount_table
+from lodefs.mount.options import MountOptions
+at, proxy, log, fork, how = sys.argv[1:]
+acknowledge, receive, replies = startup.acknowledge, spawn._receive, []
+pid_fds = []
+def received(*given):
+    replies.append(receive(*given))
+    pid_fds.append(os.pidfd_open(replies[0].pid))
+    return replies[0]
+def interrupt(channel):
+    print(mount_table.on_top(at).repo)
+    if how == "killed":
+        os.kill(replies[0].pid, signal.SIGKILL)
+        return acknowledge(channel)
+    channel.send(startup.ACK)
+    raise KeyboardInterrupt
+spawn._receive, startup.acknowledge = received, interrupt
+options = MountOptions(repo="demo", mountpoint=at, proxy=proxy, log_path=log)
+try:
+    mounter.mount(options, fork=bool(fork))
+except BaseException as error:
+    print(type(error).__name__)
+print(mount_table.on_top(at))
+print(bool(select.select(pid_fds, [], [], 60)[0]))
+"""
+
+
+@pytest.mark.parametrize("fork", ["", "fork"])
+@pytest.mark.parametrize("how", ["killed", "interrupted"])
+def test_broken_off_before_the_mount_settled(mounts: Mounts, fork: str, how: str) -> None:
+    """Nothing stays mounted if the mount process is killed when it is ready, or if the requester is
+    interrupted between its acknowledgement and the answer to it."""
+    printed = in_child(
+        BROKEN_OFF, str(mounts.place), mounts.options().proxy, str(mounts.log), fork, how
+    )
+    error = "Unavailable" if how == "killed" else "KeyboardInterrupt"
+    assert printed.splitlines() == ["demo", error, "None", "True"]
+
+
 def test_an_error_right_after_mounting_leaves_nothing(
     mounts: Mounts, monkeypatch: pytest.MonkeyPatch
 ) -> None:

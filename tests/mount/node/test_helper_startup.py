@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from lodefs.chunkstore.errors import DeadlineExceeded, Unavailable
+from lodefs.mount.lifecycle import startup
 from lodefs.mount.node import helper_requests
 from lodefs.mount.node.helper_client import MountHelper
 from lodefs.mount.node.helper_process import HelperRequest
@@ -76,6 +77,56 @@ def test_a_mount_that_is_killed_while_it_is_made(
             operation.result(WAIT_S)
     assert not places.mounted()
     until(lambda: not any(map(alive, [supervisor, *workers])))
+
+
+@pytest.mark.parametrize("stopped", ["supervisor", "worker"])
+def test_a_mount_that_is_stopped_when_it_is_ready(
+    helper: MountHelper, places: Places, monkeypatch: pytest.MonkeyPatch, stopped: str
+) -> None:
+    """If its acknowledgement is not answered in time, the order fails and the mount does not stay,
+    also when its processes go on at once."""
+    place = places.new("place")
+    found: list[int] = []
+    acknowledge = startup.acknowledge
+
+    def stop(channel: socket.socket) -> bool:
+        [supervisor] = workers_of(helper.pid)
+        found[:] = [supervisor, *workers_of(supervisor)]
+        os.kill(found[0 if stopped == "supervisor" else -1], signal.SIGSTOP)
+        channel.settimeout(0.5)
+        return acknowledge(channel)
+
+    monkeypatch.setattr(startup, "acknowledge", stop)
+    with pytest.raises((DeadlineExceeded, Unavailable)):
+        helper.run(places.mount(place), WAIT_S)
+    for pid in found:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+    until(lambda: not any(map(alive, found)))
+    assert not places.mounted()
+
+
+@pytest.mark.parametrize("settled", [True, False])
+def test_a_mount_that_settles_as_the_time_is_up(
+    helper: MountHelper, places: Places, monkeypatch: pytest.MonkeyPatch, *, settled: bool
+) -> None:
+    """It stays, and the order succeeds, if the answer to its acknowledgement was there already."""
+    place = places.new("place")
+
+    def late(channel: socket.socket) -> bool:
+        if settled:
+            channel.send(startup.ACK)
+            select.select([channel], [], [], WAIT_S)
+        raise TimeoutError
+
+    monkeypatch.setattr(startup, "acknowledge", late)
+    if settled:
+        helper.run(places.mount(place), WAIT_S)
+        assert (Path(place) / "a").read_bytes() == b"hello"
+    else:
+        with pytest.raises(Unavailable):
+            helper.run(places.mount(place), WAIT_S)
+        until(lambda: not places.mounted())
 
 
 def test_a_plugin_that_is_killed_leaves_no_mount(
