@@ -502,7 +502,7 @@ class Supervisor:
         pid_fds = [place.pid_fd for place in living]
         if self._probe[0]:
             os.kill(self._probe[0], signal.SIGKILL)
-            pid_fds.append(self._probe[1])
+            pid_fds += [self._probe[1]] if self._session.resend else []
         if not self.left:
             self._await_killed(pid_fds)
         for place in living:
