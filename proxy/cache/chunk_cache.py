@@ -37,6 +37,8 @@ from lodefs.proxy.runtime.counters import Counter, Counts
 
 log = logging.getLogger("lodefs.cache")
 
+GAPS_MAX = 4096  # of a flat file that is completed
+
 _NO_CONTENT = bytes(32)
 
 
@@ -128,8 +130,8 @@ class Cache(CacheTables):
         return file if file.is_trusted(self.boot) else None
 
     def gaps(self, flat: Flat) -> list[tuple[int, int]]:
-        """Parts [first, end) of a dataset file that its flat file lacks; none if that is complete,
-        or cannot be used before it was checked."""
+        """Parts [first, end) of a dataset file that its flat file lacks. None are given if it is
+        complete, cannot be used before it was checked, or lacks too many parts."""
         file = self.flats.get(flat.content)
         if file is None:
             return [(0, flat.size_bytes)]
@@ -141,6 +143,8 @@ class Cache(CacheTables):
             first = layout.run_offset(key)
             if first > at:
                 gaps.append((at, first))
+            if len(gaps) > GAPS_MAX:
+                return []
             at = max(at, first + layout.run_size(value))
         return [*gaps, (at, flat.size_bytes)] if at < flat.size_bytes else gaps
 
@@ -156,10 +160,13 @@ class Cache(CacheTables):
 
     # --- storing
 
-    def store(self, chunks: Sequence[NewChunk], flat: Flat | None) -> list[StoredRun]:
+    def store(
+        self, chunks: Sequence[NewChunk], flat: Flat | None, *, are_copies: bool = False
+    ) -> list[StoredRun]:
         """Stores verified chunks: with ``flat`` at their offsets in its flat file, else in a slab
         one after another. Returns where they lie; an empty list, with nothing stored, if there is
-        no space or if their file was damaged from outside.
+        no space or if their file was damaged from outside. With ``are_copies`` the chunks are
+        still found where they were before.
         """
         size_bytes = sum(len(chunk.raw) for chunk in chunks)
         with self._reserved(size_bytes) as fits:
@@ -172,7 +179,7 @@ class Cache(CacheTables):
                         self.eviction.drop(file, damage)
                         return []
                     runs = runs_of(chunks)
-                    self._write(file, runs)
+                    self._write(file, runs, are_copies=are_copies)
             except (OSError, LodefsError) as error:
                 self._failed(error)
                 return []
@@ -266,21 +273,15 @@ class Cache(CacheTables):
             self.files[number] = file
             return file
 
-    def _write(self, file: CacheFile, runs: list[_Run]) -> None:
+    def _write(self, file: CacheFile, runs: list[_Run], *, are_copies: bool) -> None:
         rows: list[Row] = []
-        size_bytes = 0
         for run in runs:
             self.step("data")
             file.write(run.offset, [chunk.raw for chunk in run.chunks])
-            offset = run.offset
-            for chunk in run.chunks:
-                size = len(chunk.raw)
-                place = layout.encode_chunk_row(file.number, offset, size)
-                rows.append((layout.chunk_key(chunk.id), place))
-                offset += size
-            sizes = [(chunk.id, len(chunk.raw)) for chunk in run.chunks]
-            rows.append((layout.run_key(file.number, run.offset), layout.encode_run_row(sizes)))
-            size_bytes += offset - run.offset
+            if not are_copies:
+                rows += _chunk_rows(file, run)
+            rows += self._run_rows(file, run)
+        size_bytes = sum(len(chunk.raw) for run in runs for chunk in run.chunks)
         with file.lock:
             if not file.is_alive:
                 raise Unavailable(f"{file.path} was dropped while chunks were written to it")
@@ -289,6 +290,16 @@ class Cache(CacheTables):
             self.used_bytes += size_bytes
         if file.kind is FileKind.FLAT and file.present_bytes >= file.size_bytes:
             self._complete(file)
+
+    def _run_rows(self, file: CacheFile, run: _Run) -> list[Row]:
+        """The row of a run, unless a longer run stands there: a row that vanished would leave bytes
+        that no check covers. The same offset of a flat file always holds the same chunks."""
+        sizes = [(chunk.id, len(chunk.raw)) for chunk in run.chunks]
+        key, value = layout.run_key(file.number, run.offset), layout.encode_run_row(sizes)
+        there = self.kv.get(key) if file.kind is FileKind.FLAT else None
+        if there is not None and layout.run_size(there) >= layout.run_size(value):
+            return []
+        return [(key, value)]
 
     def _index(self, file: CacheFile, rows: list[Row], size_bytes: int, end: int) -> None:
         before, is_new = file.row, file.generation == 0 and not file.present_bytes
@@ -352,6 +363,18 @@ def _runs_by_offset(chunks: Sequence[NewChunk]) -> list[_Run]:
         runs[-1].chunks.append(chunk)
         end = chunk.offset + len(chunk.raw)
     return runs
+
+
+def _chunk_rows(file: CacheFile, run: _Run) -> list[Row]:
+    """Where each chunk of a run lies from now on."""
+    rows: list[Row] = []
+    offset = run.offset
+    for chunk in run.chunks:
+        size = len(chunk.raw)
+        place = layout.encode_chunk_row(file.number, offset, size)
+        rows.append((layout.chunk_key(chunk.id), place))
+        offset += size
+    return rows
 
 
 def covered_bytes(runs: Iterator[tuple[int, int]]) -> int:

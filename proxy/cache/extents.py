@@ -61,13 +61,12 @@ class Extents:
         else:
             self._insert(at, start, end, file, shift)
         after = at + 1
-        while (
-            after < len(self._starts)
-            and self._starts[after] <= self._ends[at]
-            and self._is(after, file, shift)
-        ):
-            self._ends[at] = max(self._ends[at], self._ends[after])
-            self._forget(after)
+        while after < len(self._starts) and self._starts[after] <= self._ends[at]:
+            if self._is(after, file, shift):
+                self._ends[at] = max(self._ends[at], self._ends[after])
+            elif self._ends[after] > self._ends[at]:
+                break
+            self._forget(after)  # it is a part of this one, and would hide what lies behind it
 
     def find(self, start: int) -> tuple[CacheFile, int, int] | None:
         """The cache file, offset there and size of the extent from ``start`` on, if it is known."""
@@ -87,10 +86,10 @@ class Extents:
     def _at(self, start: int) -> int:
         while True:
             at = bisect_right(self._starts, start) - 1
-            if at < 0 or self._ends[at] <= start:
+            if at < 0:
                 return -1
             if self._is_good(at):
-                return at
+                return at if start < self._ends[at] else -1
             self._forget(at)
 
     def _is_good(self, at: int) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_left
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from lodefs.chunkstore.errors import Changed, Corrupt
@@ -57,15 +57,16 @@ class Unit:
 
 
 RawChunks = dict[int, Buffer]  # raw bytes by the chunk's number in the pack
-OnVerified = Callable[[RawChunks], None]
 
 
 @dataclass(slots=True)
 class Filled:
-    """A unit that has been fetched. ``uncached_chunks`` found no space. ``runs``: where raw bytes
-    of the pack lie in the cache now. ``brought_bytes``: raw bytes that are new in the cache."""
+    """A unit that has been fetched. ``uncached_chunks`` found no space. ``held_chunks`` are copies
+    of those that the reader who caused the fetch wants at once. ``runs``: where raw bytes of the
+    pack lie in the cache now. ``brought_bytes``: raw bytes that are new in the cache."""
 
     uncached_chunks: RawChunks = field(default_factory=dict)
+    held_chunks: RawChunks = field(default_factory=dict)
     runs: list[Run] = field(default_factory=list)
     brought_bytes: int = 0
 
@@ -96,10 +97,9 @@ class CacheFill:
         unit: Unit,
         on_started: OnTransferStarted = lambda _origin: None,
         held: range = range(0),
-        on_verified: OnVerified = lambda _chunks: None,
     ) -> Filled:
-        """Fetches what is missing of the unit. ``on_started``: as of PackSource. ``on_verified``
-        gets copies of the chunks ``held`` as soon as they are verified, before they are stored.
+        """Fetches what is missing of the unit. ``on_started``: as of PackSource. ``held``: the
+        chunks to return copies of.
 
         Raises: WrongChunk (what was wrong was read twice), Corrupt, Unavailable, Denied,
         DeadlineExceeded.
@@ -118,9 +118,8 @@ class CacheFill:
         for skipped, count in missing_runs(settled, sizes):
             first = unit.first + skipped
             raws = self.read(loaded, first, count, on_started, from_origin=unit.from_origin)
-            wanted = range(max(first, held.start), min(first + count, held.stop))
-            if wanted:  # copies, not views of all that came
-                on_verified({n: bytes(raws[n - first]) for n in wanted})
+            for n in range(max(first, held.start), min(first + count, held.stop)):
+                filled.held_chunks[n] = bytes(raws[n - first])  # not a view of all that came
             for one in destinations:
                 low, high = max(one.first, first), min(one.end, first + count)
                 if low < high:

@@ -9,9 +9,7 @@ fight for the processors; it starts at once when a reader needs it.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Callable, Collection
-from contextlib import suppress
+from collections.abc import Collection
 from dataclasses import replace
 from functools import partial
 
@@ -45,8 +43,6 @@ class Flight:
         "task",
         "transferring",
         "unit",
-        "verified",
-        "verified_chunks",
     )  # fmt: skip
 
     def __init__(
@@ -68,25 +64,12 @@ class Flight:
         self.origin: Origin | None = None  # where bytes came from, so far
         self.bad: int | None = None  # a chunk that it failed by
         self.started = asyncio.Event()
-        self.verified = asyncio.Event()  # it has bytes that a reader waits for, or has ended
-        self.verified_chunks: RawChunks = {}
         self.task: asyncio.Task[Filled]
 
     def on_transfer_started(self, origin: Origin) -> None:
         """Its bytes have begun to arrive. For any thread."""
         self.transferring = True
         self.origin = origin
-
-    def on_verified(self, chunks: RawChunks) -> None:
-        """Chunks that a reader waits for are here, and about to be stored."""
-        self.verified_chunks |= chunks
-        self.verified.set()
-
-    async def verified_with(self, chunk: int) -> RawChunks:
-        """The verified chunks that a reader waits for, as soon as there are any, if ``chunk`` is
-        among them."""
-        await self.verified.wait()
-        return self.verified_chunks if chunk in self.verified_chunks else {}
 
     def brings(self, chunk: int) -> bool:
         """Whether a chunk is among its own."""
@@ -129,7 +112,7 @@ class Fetcher:
         self._ahead_size_bytes_max = ahead_size_bytes_max
         self._running_size_bytes_max = running_size_bytes_max
         self._flights: dict[PackId, list[Flight]] = {}
-        self._waiting: deque[Flight] = deque()  # some may have been started out of turn
+        self._waiting: dict[Flight, None] = {}  # in the order of asking
         self._running_bytes = 0
         self.in_flight_bytes = 0  # running and waiting, bulk flights too
         self.bulk_bytes = 0
@@ -188,8 +171,8 @@ class Fetcher:
         self, loaded: PackIndexVersion, unit: Unit, wanted: int, held_end: int = 0
     ) -> Flight:
         """A new flight for the chunk ``wanted``, and that part of its unit around it that no other
-        flight brings, and that is not known to be damaged. It gives the bytes of the chunks
-        [wanted, held_end) when they are verified."""
+        flight brings, and that is not known to be damaged. Its result holds the bytes of the chunks
+        [wanted, held_end)."""
         first, end = unit.first, unit.first + unit.count
         taken = [(one.first, one.end) for one in self._of(unit.pack, for_peer=unit.from_origin)]
         if (damaged := self._filler.known_damage(unit)) is not None:
@@ -247,7 +230,7 @@ class Fetcher:
             self._meter.add(Counter.AHEAD_REFUSED)
             return False
         self._meter.add(Counter.AHEAD_UNITS)
-        self._waiting.append(self._add(loaded, part))
+        self._waiting[self._add(loaded, part)] = None
         self._start_waiting()
         return True
 
@@ -287,29 +270,25 @@ class Fetcher:
         if not flight.started.is_set():
             flight.started.set()
             self._running_bytes += flight.size_bytes * (not flight.is_bulk)
+            self._waiting.pop(flight, None)  # also out of turn: nothing keeps it when it has landed
 
     def _start_waiting(self) -> None:
         """Starts what waits, in the order in which it came, as far as there is room."""
-        waiting = self._waiting
-        while waiting:
-            flight = waiting[0]
+        while self._waiting:
+            flight = next(iter(self._waiting))
             room = self._running_size_bytes_max - self._running_bytes
-            if not flight.started.is_set() and self._running_bytes and flight.size_bytes > room:
+            if self._running_bytes and flight.size_bytes > room:
                 return
-            waiting.popleft()
             self._start(flight)
 
     async def _fly(self, flight: Flight, loaded: PackIndexVersion, unit: Unit) -> Filled:
         await flight.started.wait()
         try:
             pool = self._pools.fetching(flight.size_bytes, from_origin=unit.from_origin)
-            on_verified = partial(_in_loop, asyncio.get_running_loop(), flight.on_verified)
             return await pool.bounded(
                 _name(unit),
                 self._deadline_s,
-                lambda: self._filler.fill(
-                    loaded, unit, flight.on_transfer_started, flight.held, on_verified
-                ),
+                lambda: self._filler.fill(loaded, unit, flight.on_transfer_started, flight.held),
             )
         except DeadlineExceeded:
             self._meter.add(Counter.DEADLINES)
@@ -329,7 +308,6 @@ class Fetcher:
             self._running_bytes -= flight.size_bytes * (not flight.is_bulk)
         if not task.cancelled() and task.exception() is None:  # seen, even if nobody waits
             self.extents.add(unit.pack, task.result().runs)
-        flight.verified.set()
         self._start_waiting()
 
     async def close(self) -> None:
@@ -339,13 +317,6 @@ class Fetcher:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _in_loop(
-    loop: asyncio.AbstractEventLoop, call: Callable[[RawChunks], None], chunks: RawChunks
-) -> None:
-    with suppress(RuntimeError):  # the loop has ended: nobody waits any more
-        loop.call_soon_threadsafe(call, chunks)
 
 
 def _around(flight: Flight, wanted: int) -> tuple[int, int]:

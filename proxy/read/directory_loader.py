@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Sequence
+from itertools import islice
 
 from lodefs.chunkstore.errors import Corrupt, DeadlineExceeded, LodefsError, NotADirectory, NotFound
 from lodefs.chunkstore.format.inodes import ROOT_INO, child_ino
@@ -24,13 +25,16 @@ from lodefs.chunkstore.repo.pack_reader import check_tree
 from lodefs.proxy.read.directory_rows import DirectoryRows, name_of
 from lodefs.proxy.read.tree_budget import TreeRoom
 from lodefs.proxy.read.tree_source import Outcome, Trees
-from lodefs.proxy.read.walk_policy import Walk
+from lodefs.proxy.read.walk_policy import FRONTIER_MAX, Walk
 from lodefs.proxy.runtime.counters import Counter, Counts
+from lodefs.proxy.runtime.shared_tasks import SharedTasks
 from lodefs.proxy.runtime.thread_pools import Pools
 
 WALKS_MAX = 64  # snapshots that are walked through at once
 ROUND_DIRECTORIES_MAX = 256  # loaded ahead in one go
 ROUND_SIZE_BYTES_MAX = 512 * 1024  # of their trees; a larger one comes when it is asked for
+
+ROUND_WAIT_S = 1.0  # of who wants a directory that is in a round; then it is loaded alone
 
 log = logging.getLogger("lodefs.cache")
 
@@ -56,32 +60,28 @@ class DirectoryLoader:
         self._meter = meter
         self._deadline_s = deadline_s
         self._room = TreeRoom(deadline_s=deadline_s)
-        self._loading: dict[tuple[str, int], asyncio.Task[None]] = {}
+        self._loads: SharedTasks[tuple[str, int], None] = SharedTasks()
+        self._rounds: dict[tuple[str, int], asyncio.Task[None]] = {}  # that may bring a directory
         self._ahead: OrderedDict[str, _Ahead] = OrderedDict()  # by commit
 
-    async def ensure(self, snapshot: Snapshot, ino: int) -> bool:
-        """Loads a directory's children; False if that was done before.
+    async def ensure(self, snapshot: Snapshot, ino: int) -> None:
+        """Loads a directory's children, unless that was done before.
 
         Raises: NotADirectory, NotFound (the node has not seen the number), Corrupt, Unavailable,
         Denied, DeadlineExceeded.
         """
         if self._rows.is_loaded(snapshot, ino):
-            return False
+            return
         row = self._rows.row(snapshot, ino)
         if row.kind != Kind.DIRECTORY:
             raise NotADirectory(f"inode {ino} of {name_of(snapshot)} is not a directory")
         key = (snapshot.commit, ino)
-        coming = self._loading.get(key)
-        if coming is not None:
-            await asyncio.shield(coming)  # alone, or with others that are loaded ahead
+        load_round = self._rounds.get(key)
+        if load_round is not None:  # it may leave the directory out, fail by another, or be slow
+            await asyncio.wait([load_round], timeout=ROUND_WAIT_S)
             if self._rows.is_loaded(snapshot, ino):
-                return True
-        task = self._loading.get(key)
-        if task is None:
-            task = asyncio.create_task(self._load(snapshot, ino, row))
-            self._register(snapshot, [ino], task)
-        await asyncio.shield(task)
-        return True
+                return
+        await self._loads.run(key, lambda: self._load(snapshot, ino, row))
 
     async def read_all(
         self, snapshot: Snapshot, inos: Sequence[int], *, from_store: bool = True
@@ -144,8 +144,10 @@ class DirectoryLoader:
                 raise Corrupt(f"{name_of(snapshot)}: {outcome}") from outcome
             if isinstance(outcome, LodefsError):
                 raise outcome
-            await self._pools.disk.run(self._rows.write, snapshot, [(ino, outcome)])
-        ahead.walk.loaded(ino, _directories(ino, outcome))
+            ((_, directories),) = await self._pools.disk.run(
+                self._write, snapshot, [(ino, outcome)]
+            )
+        ahead.walk.loaded(ino, directories)
         self._load_ahead(snapshot, ahead, count - 1)
 
     async def _read(self, entries: Sequence[TreeEntry], what: str) -> list[Outcome]:
@@ -157,18 +159,12 @@ class DirectoryLoader:
             late = f"{what} did not come within {self._deadline_s:g} s"
             raise DeadlineExceeded(late) from error
 
-    def _register(self, snapshot: Snapshot, inos: Sequence[int], task: asyncio.Task[None]) -> None:
-        """Has those who want one of the directories wait for the task."""
-        keys = [(snapshot.commit, ino) for ino in inos]
-        self._loading |= dict.fromkeys(keys, task)
-
-        def ended(task: asyncio.Task[None]) -> None:
-            for key in keys:
-                del self._loading[key]
-            if not task.cancelled():
-                task.exception()  # seen, also if nobody waits any more
-
-        task.add_done_callback(ended)
+    def _write(
+        self, snapshot: Snapshot, found: Sequence[tuple[int, list[TreeEntry]]]
+    ) -> list[tuple[int, list[int]]]:
+        """Writes the rows of directories; the directories in each of them. Blocking."""
+        self._rows.write(snapshot, found)
+        return [(ino, _directories(ino, entries)) for ino, entries in found]
 
     # --- ahead of a walk
 
@@ -190,17 +186,25 @@ class DirectoryLoader:
         try:
             while ahead.left > 0:
                 inos = ahead.walk.take(min(ahead.left, ROUND_DIRECTORIES_MAX))
-                inos = [ino for ino in inos if (snapshot.commit, ino) not in self._loading]
+                inos = [ino for ino in inos if (snapshot.commit, ino) not in self._loads]
                 if not inos:
                     break
                 ahead.left -= len(inos)
-                task = asyncio.create_task(self._load_round(snapshot, ahead.walk, inos))
-                self._register(snapshot, inos, task)
-                await task
+                await self._run_round(snapshot, ahead.walk, inos)
         except LodefsError as error:
             log.info("directories are not loaded ahead: %s", error)
         finally:
             ahead.task = None
+
+    async def _run_round(self, snapshot: Snapshot, walk: Walk, inos: list[int]) -> None:
+        keys = [(snapshot.commit, ino) for ino in inos]
+        task = asyncio.create_task(self._load_round(snapshot, walk, inos))
+        self._rounds |= dict.fromkeys(keys, task)
+        try:
+            await task
+        finally:
+            for key in keys:
+                self._rounds.pop(key, None)
 
     async def _load_round(self, snapshot: Snapshot, walk: Walk, inos: list[int]) -> None:
         missing, there = await self._pools.disk.run(self._rows.unloaded, snapshot, inos)
@@ -216,8 +220,7 @@ class DirectoryLoader:
                 for (ino, _), outcome in zip(missing, read, strict=True)
                 if not isinstance(outcome, LodefsError)
             ]
-            await self._pools.disk.run(self._rows.write, snapshot, good)
-        below = [*there, *((ino, _directories(ino, children)) for ino, children in good)]
+            below = [*there, *await self._pools.disk.run(self._write, snapshot, good)]
         for ino, directories in reversed(below):
             walk.loaded(ino, directories)
 
@@ -233,5 +236,6 @@ def _fitting(sizes_bytes: Sequence[int]) -> int:
 
 
 def _directories(ino: int, entries: Sequence[TreeEntry]) -> list[int]:
-    """The numbers of the directories among a directory's children."""
-    return [child_ino(ino, entry.name) for entry in entries if entry.kind is Kind.DIRECTORY]
+    """The numbers of the directories among a directory's children, of as many as are of use."""
+    names = (entry.name for entry in entries if entry.kind is Kind.DIRECTORY)
+    return [child_ino(ino, name) for name in islice(names, FRONTIER_MAX)]

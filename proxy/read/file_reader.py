@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
 
 from lodefs.chunkstore.errors import Corrupt, InvalidInput, LodefsError
 from lodefs.chunkstore.format.names import Spec
@@ -23,7 +21,7 @@ from lodefs.proxy.cache.cache_file import CacheFile
 from lodefs.proxy.cache.chunk_cache import Cache
 from lodefs.proxy.cache.extents import PackExtents, Run
 from lodefs.proxy.cache.reader import CacheReader
-from lodefs.proxy.fetch.cache_fill import Filled, RawChunks
+from lodefs.proxy.fetch.cache_fill import RawChunks
 from lodefs.proxy.fetch.pack_indexes import PackIndexes
 from lodefs.proxy.fetch.readahead_policy import MIB, Range
 from lodefs.proxy.fetch.single_flight import Fetcher
@@ -208,25 +206,16 @@ class FileReader:
             end = bisect_right(loaded.index.raw_offsets, piece_end - 1 - position.shift)
             flight = self._fetcher.demand(loaded, unit, chunk, min(end, position.segment_end))
         self._start_wanted_readahead(stream)
-        chunks = await flight.verified_with(chunk)
-        if chunks:  # the reader need not wait until they are stored
-            flight.task.add_done_callback(partial(self._stored, known))
-        else:
-            flight = await self._fetcher.arrived(loaded, flight, chunk)
-            chunks = (await flight.landed()).uncached_chunks
-            self._stored(known, flight.task)
+        flight = await self._fetcher.arrived(loaded, flight, chunk)
+        filled = await flight.landed()
         if flight.origin is not None:
             stream.origin = flight.origin
-        return _joined(chunks, position, step.first, piece_end)
-
-    def _stored(self, known: DatasetFile, task: asyncio.Task[Filled]) -> None:
-        """Called when a flight has ended that brought a part of the file."""
-        if task.cancelled() or task.exception() is not None:
-            return
         if known.flat is not None and self._cache.is_half_there(known.flat):
             self._completion.note(known)  # it may be the last part that was missing
-        if task.result().uncached_chunks:
+        if filled.uncached_chunks:
             self._readahead.pause()
+        chunks = filled.uncached_chunks or filled.held_chunks
+        return _joined(chunks, position, step.first, piece_end)
 
     def _start_wanted_readahead(self, stream: FileStream) -> None:
         wanted, unit_bytes = stream.ahead

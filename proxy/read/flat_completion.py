@@ -26,6 +26,9 @@ PAUSE_S = 0.5  # what lands meanwhile is done in one go
 NOTED_MAX = 256
 TRIES = 20  # while chunks of the file are missing, since they may be on their way
 BATCH_CHUNKS = 64  # copied in one go: some 4 MiB
+SEGMENTS_MAX = 4096  # of a file that is completed: it is held until then
+REPEATS_MAX = 8  # bytes written for one that was fetched, in a file of repeated chunks
+SOURCES_MAX = 64 * 1024
 
 log = logging.getLogger("lodefs.cache")
 
@@ -48,7 +51,9 @@ class FlatCompletion:
     def note(self, known: DatasetFile, tries: int = TRIES) -> None:
         """A large file is read, and may be whole in the cache, though not in its flat file."""
         flat = known.flat
-        if flat is None or self._cache.complete_flat(flat.content) is not None:
+        if flat is None or len(known.segments) > SEGMENTS_MAX:
+            return
+        if self._cache.complete_flat(flat.content) is not None:
             return
         if len(self._noted) < NOTED_MAX:
             self._noted.setdefault(flat.content, (known, tries))
@@ -78,12 +83,30 @@ class FlatCompletion:
             async for copies in self._copies(known, gaps):
                 if copies is None:
                     return False
-            async for copies in self._copies(known, gaps):
-                if not copies or not await self._pools.disk.run(self._copy, flat, copies):
-                    return True
+            await self._copy_all(known, flat, gaps)
         except LodefsError as error:
             log.info("a flat file is not completed: %s", error)
         return True
+
+    async def _copy_all(
+        self, known: DatasetFile, flat: Flat, gaps: Sequence[tuple[int, int]]
+    ) -> None:
+        sources: set[bytes] = set()  # ids of chunks, of the last ones if they are many
+        source_bytes = copied_bytes = 0
+        async for copies in self._copies(known, gaps):
+            if not copies or self._cache.complete_flat(flat.content) is not None:
+                return
+            for place, chunk_id, _ in copies:
+                copied_bytes += place.size_bytes
+                if chunk_id not in sources:
+                    sources.add(chunk_id)
+                    source_bytes += place.size_bytes
+            if copied_bytes > REPEATS_MAX * source_bytes:
+                return  # little was ever fetched, and much would be written
+            if len(sources) > SOURCES_MAX:
+                sources.clear()
+            if not await self._pools.disk.run(self._copy, flat, copies):
+                return
 
     async def _copies(
         self, known: DatasetFile, gaps: Sequence[tuple[int, int]]
@@ -119,7 +142,7 @@ class FlatCompletion:
             if digest_of(raw) != chunk_id:
                 return False
             chunks.append(NewChunk(chunk_id, raw, offset))
-        return bool(self._cache.store(chunks, flat))
+        return bool(self._cache.store(chunks, flat, are_copies=True))
 
     async def close(self) -> None:
         """Stops completing files."""

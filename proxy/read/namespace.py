@@ -187,7 +187,9 @@ class Namespace:
         """A directory's child: one look at the index once the directory is loaded."""
         ino = child_ino(parent, name)
         found = self._child(snapshot, ino, parent, name)
-        if found is None and await self._loader.ensure(snapshot, parent):
+        if found is None:
+            await self._loader.ensure(snapshot, parent)
+            # also if it was loaded before: its rows may have been written after the first look
             found = self._child(snapshot, ino, parent, name)
         if found is None:
             raise NotFound(f"{name!r} is not in directory {parent} of {name_of(snapshot)}")

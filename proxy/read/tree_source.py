@@ -4,10 +4,11 @@ tree from the store once."""
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Sequence
 from typing import Protocol
 
-from lodefs.chunkstore.errors import Corrupt, LodefsError, NotFound, UnknownFormat
+from lodefs.chunkstore.errors import Corrupt, LodefsError, NotFound, Unavailable, UnknownFormat
 from lodefs.chunkstore.format.tree import Entry
 from lodefs.chunkstore.objects.interface import ObjectStore
 from lodefs.chunkstore.repo.pack_reader import WINDOW_SIZE_BYTES, PackReader, check_tree, tree_of
@@ -61,15 +62,21 @@ class StoreTrees:
         shares = [entries[first::SHARES] for first in range(min(SHARES, len(entries)))]
         largest_bytes = max((entry.size_bytes for entry in entries), default=0)
         pool = self._pools.fetching(largest_bytes)
-        calls = (pool.run(self._read_share, share) for share in shares)
+        is_over = threading.Event()
+        calls = (pool.run(self._read_share, share, is_over) for share in shares)
         found: list[Outcome] = [[]] * len(entries)
-        for first, outcomes in enumerate(await asyncio.gather(*calls)):
-            found[first::SHARES] = outcomes
+        try:
+            for first, outcomes in enumerate(await asyncio.gather(*calls)):
+                found[first::SHARES] = outcomes
+        finally:
+            is_over.set()  # after an error or a deadline no thread goes on with the rest
         return found
 
-    def _read_share(self, entries: Sequence[Entry]) -> list[Outcome]:
+    def _read_share(self, entries: Sequence[Entry], is_over: threading.Event) -> list[Outcome]:
         outcomes: list[Outcome] = []
         for entry in entries:
+            if is_over.is_set():
+                raise Unavailable("the read of these directories was given up")
             try:
                 outcomes.append(self._read(entry))
             except UNREADABLE as error:
@@ -104,7 +111,12 @@ class CachedTrees:
         return await self._pools.disk.run(tree_of, entry, pieces)
 
     async def read_all(self, entries: Sequence[Entry]) -> list[Outcome]:
-        return list(await asyncio.gather(*map(self._read_if_good, entries)))
+        tasks = [asyncio.create_task(self._read_if_good(entry)) for entry in entries]
+        try:
+            return list(await asyncio.gather(*tasks))
+        finally:
+            for task in tasks:  # after an error none goes on
+                task.cancel()
 
     async def _read_if_good(self, entry: Entry) -> Outcome:
         try:

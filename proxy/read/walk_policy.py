@@ -15,7 +15,7 @@ from collections.abc import Iterable
 
 GROWTH = 4
 DIRECTORIES_MAX = 4096  # loaded after one miss
-FRONTIER_MAX = 64 * 1024  # of one walk; further directories are found again by their own misses
+FRONTIER_MAX = 16 * 1024  # of one walk; further directories are found again by their own misses
 
 
 class Walk:

@@ -16,6 +16,9 @@ class SharedTasks(Generic[K, T]):
     def __init__(self) -> None:
         self._tasks: dict[K, asyncio.Task[T]] = {}
 
+    def __contains__(self, key: K) -> bool:
+        return key in self._tasks
+
     async def run(self, key: K, start: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """The result of the task for a key, which is started unless it is in progress. Cancelling
         a caller does not cancel the task. Raises as the task does."""

@@ -28,6 +28,7 @@ from lodefs.mount.fs.filesystem import NODES_MAX
 from lodefs.mount.read import memory_fit
 from lodefs.mount.read.cache_monitor import RETRY_S, CacheMonitor
 from lodefs.mount.read.cached_reader import CachedReader
+from lodefs.proxy.read import flat_completion
 from lodefs.proxy.service.store_node import StoreNode
 from tests.support.proxy.fake_node import RunningProxy
 from tests.support.proxy.rig import MIB, REPO, Rig, serve_rig
@@ -158,6 +159,12 @@ def place_on(folder: Path, *, size_bytes_max: int = 64 * MIB) -> Iterator[Place]
             yield place
         finally:
             place.close()
+
+
+@pytest.fixture(autouse=True)
+def scattered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files that lie in several files of the cache stay so."""
+    monkeypatch.setattr(flat_completion, "PAUSE_S", 3600)
 
 
 @pytest.fixture

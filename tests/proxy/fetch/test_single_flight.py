@@ -18,7 +18,7 @@ from lodefs.chunkstore.nodeapi.wire import Origin
 from lodefs.chunkstore.objects.interface import Part
 from lodefs.chunkstore.repo.pack_reader import PackIndexVersion, WrongChunk, read_index
 from lodefs.proxy.cache.extents import PackExtents
-from lodefs.proxy.fetch.cache_fill import Destination, Filled, OnVerified, Unit
+from lodefs.proxy.fetch.cache_fill import Destination, Filled, Unit
 from lodefs.proxy.fetch.pack_source import OnTransferStarted
 from lodefs.proxy.fetch.single_flight import Fetcher
 from lodefs.proxy.runtime.counters import Counter, Counts
@@ -171,12 +171,7 @@ class Fills:
         self._ends = 0
 
     def fill(
-        self,
-        _loaded: PackIndexVersion,
-        unit: Unit,
-        begun: OnTransferStarted,
-        _held: range,
-        _on_verified: OnVerified,
+        self, _loaded: PackIndexVersion, unit: Unit, begun: OnTransferStarted, _held: range
     ) -> Filled:
         with self._may_end:
             number = len(self.begun)

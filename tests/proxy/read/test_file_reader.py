@@ -6,8 +6,6 @@ import asyncio
 import errno
 import os
 import random
-import threading
-from contextlib import aclosing
 from pathlib import Path
 
 import pytest
@@ -16,7 +14,6 @@ from lodefs.chunkstore.errors import Corrupt
 from lodefs.chunkstore.format.names import PackId, digest_of
 from lodefs.chunkstore.format.pack import pack_id_of
 from lodefs.chunkstore.format.tree import Entry, Kind, Segment
-from lodefs.chunkstore.nodeapi.wire import Origin
 from lodefs.chunkstore.repo.pack_reader import read_index
 from lodefs.proxy.cache.chunk_cache import Cache
 from lodefs.proxy.cache.tables import CacheSettings
@@ -99,32 +96,6 @@ def test_a_full_disk_never_reaches_a_reader(rig: Rig, where: str) -> None:
                 assert await read_path(node, path) == content
             assert node.status()["cache_used_bytes"] == 0
             assert node.counts.values[Counter.UNCACHED_BYTES] >= sum(map(len, BIGS.values()))
-
-    asyncio.run(run())
-
-
-def test_a_reader_has_verified_bytes_before_they_are_stored(rig: Rig) -> None:
-    """The disk that the cache is written to may be as slow as it likes: who waits for a chunk gets
-    it from memory, and the cache has it afterwards."""
-    may_write = threading.Event()
-
-    def step(name: str) -> None:
-        assert name != "data" or may_write.wait(60)
-
-    def cache(settings: CacheSettings, counts: Counts) -> Cache:
-        return Cache(settings, counts, step=step)
-
-    async def run() -> None:
-        async with rig.node(cache=cache) as node:
-            file = await file_of(node, b"big/2")
-            try:
-                async with aclosing(await node.files.open(file, MIB, 10_000)) as stream:
-                    assert bytes(stream.first) == BIGS[b"big/2"][MIB : MIB + len(stream.first)]
-                    assert stream.origin is Origin.STORE
-                assert node.status()["cache_used_bytes"] == 0
-            finally:
-                may_write.set()
-            await until(lambda: node.status()["cache_used_bytes"] != 0)
 
     asyncio.run(run())
 

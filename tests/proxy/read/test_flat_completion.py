@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from lodefs.chunkstore.format.names import digest_of
 from lodefs.chunkstore.nodeapi.wire import Used
+from lodefs.chunkstore.nodecache import layout
+from lodefs.proxy.cache.chunk_cache import Flat, NewChunk
 from lodefs.proxy.cache.tables import CacheSettings
 from lodefs.proxy.read import flat_completion
 from lodefs.proxy.service.store_node import StoreNode
@@ -17,6 +20,7 @@ from tests.support.proxy.rig import MIB, REPO, Rig, file_of, read_path, run, unt
 BIG = random.Random(1).randbytes(2 * MIB)
 REPEATED = BIG[: MIB // 2] * 4
 CHUNK_SIZE_BYTES = 1 << 14
+BLOWN = BIG[:CHUNK_SIZE_BYTES] * 128
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +31,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def rig(tmp_path: Path) -> Rig:
-    files = {b"big": BIG, b"repeated": REPEATED}
+    files = {b"big": BIG, b"repeated": REPEATED, b"blown": BLOWN}
     return Rig(tmp_path, files, chunk_size_bytes=CHUNK_SIZE_BYTES, pack_chunks=1000)
 
 
@@ -151,5 +155,52 @@ def test_reports_of_nonsense_are_harmless(rig: Rig) -> None:
         ):
             await node.used(Used([], 0, 0, repo, commit, [ino]))
         assert not node._cache.files
+
+    run(rig, work)
+
+
+def test_a_chunk_that_is_named_very_often_fills_no_cache(rig: Rig) -> None:
+    """Who reads a byte of such a file has not a hundred times as much written as was fetched."""
+
+    async def work(node: StoreNode) -> None:
+        await read_path(node, b"blown", len(BLOWN) - 1, 1)
+        await report(node, b"blown")
+        assert not await is_complete(node, b"blown")
+        assert node._cache.used_bytes < len(BLOWN) / 2
+        assert await read_path(node, b"blown") == BLOWN
+
+    run(rig, work)
+
+
+def test_chunks_are_found_where_they_were(rig: Rig) -> None:
+    """A completed file that is evicted takes nothing with it: what lay in slabs lies there yet."""
+
+    async def work(node: StoreNode) -> None:
+        await scatter(node, b"big")
+        await report(node, b"big")
+        assert await is_complete(node, b"big")
+        (flat,) = node._cache.flats.values()
+        node._cache.eviction.drop(flat, "a test")
+        rig.reset()
+        assert await read_path(node, b"big") == BIG
+        assert not rig.objects.ranges
+
+    run(rig, work)
+
+
+def test_a_chunk_that_comes_again_takes_no_check_from_others(rig: Rig) -> None:
+    """The row of a run, by which its bytes are checked, is not replaced by that of a shorter one;
+    a longer one takes its place."""
+    starts = range(0, 5 * CHUNK_SIZE_BYTES, CHUNK_SIZE_BYTES)
+    raws = [BIG[start : start + CHUNK_SIZE_BYTES] for start in starts]
+    chunks = [NewChunk(digest_of(raw), raw, at) for raw, at in zip(raws, starts, strict=True)]
+
+    async def work(node: StoreNode) -> None:
+        cache = node._cache
+        for count, covered in ((3, 3), (1, 3), (5, 5)):
+            assert cache.store(chunks[:count], Flat(digest_of(BIG), len(BIG)))
+            (file,) = cache.flats.values()
+            rows = list(cache.kv.scan(layout.run_prefix(file.number)))
+            assert [len(layout.decode_run_row(value)[1]) for _, value in rows] == [covered]
 
     run(rig, work)

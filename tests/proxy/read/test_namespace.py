@@ -305,22 +305,82 @@ def test_a_spoiled_directory_is_no_harm_to_those_beside_it(tmp_path: Path) -> No
     asyncio.run(run())
 
 
-def test_many_walkers_load_each_directory_once(tmp_path: Path) -> None:
+async def walk(node: StoreNode, ino: int, seed: int) -> int:
+    """How many entries a walk in some order finds below a directory."""
+    snapshot = await node.names.snapshot(REPO, "main")
+    children = list((await node.names.children(snapshot, ino, limit=100)).nodes)
+    random.Random(seed).shuffle(children)
+    below = [await walk(node, c.ino, seed) for c in children if c.kind == Kind.DIRECTORY]
+    return len(children) + sum(below)
+
+
+def test_many_walkers_load_each_directory_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Walks side by side, in different orders, read every directory's tree once."""
+    monkeypatch.setattr(directory_loader, "ROUND_WAIT_S", 60)
     files: Files = {b"%02d/%d/%d/f" % (n, m, k): b"x" for n in range(9) for m in range(4) for k in range(3)}  # fmt: skip # noqa: E501
     rig = Rig(tmp_path, files)
-
-    async def walk(node: StoreNode, ino: int, seed: int) -> int:
-        snapshot = await node.names.snapshot(REPO, "main")
-        children = list((await node.names.children(snapshot, ino, limit=100)).nodes)
-        random.Random(seed).shuffle(children)
-        below = [await walk(node, c.ino, seed) for c in children if c.kind == Kind.DIRECTORY]
-        return len(children) + sum(below)
 
     async def run() -> None:
         async with rig.node() as node:
             found = await asyncio.gather(*(walk(node, 1, seed) for seed in range(8)))
             assert set(found) == {9 + 36 + 108 + 108}
             assert node.counts.values[Counter.TREES_LOADED] == 1 + 9 + 36 + 108
+
+    asyncio.run(run())
+
+
+def test_what_a_round_leaves_out_is_loaded_for_who_asks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Walkers side by side see all entries, though rounds leave out most directories: those of
+    large trees, and those that do not fit."""
+    monkeypatch.setattr(directory_loader, "ROUND_SIZE_BYTES_MAX", 400)
+    files: Files = {b"%02d/%d/f" % (n, m): b"x" for n in range(40) for m in range(n % 7 + 1)}
+    rig = Rig(tmp_path, files)
+
+    async def run() -> None:
+        async with rig.node() as node:
+            found = await asyncio.gather(*(walk(node, 1, seed) for seed in range(8)))
+            assert set(found) == {40 + 2 * len(files)}
+
+    asyncio.run(run())
+
+
+def test_a_round_that_fails_fails_nobody(tmp_path: Path) -> None:
+    """If the store refuses what is loaded ahead, each directory is loaded for who asks."""
+    rig = Rig(tmp_path, {b"%02d/f" % n: b"x" for n in range(40)})
+
+    async def run() -> None:
+        async with rig.node() as node:
+            trees = node.names._loader._trees
+            read_all = trees.read_all
+
+            async def refused(entries: Sequence[Entry]) -> list[Outcome]:
+                if len(entries) > 1:
+                    raise Unavailable("the store is away")
+                return await read_all(entries)
+
+            trees.read_all = refused  # type: ignore[method-assign]
+            found = await asyncio.gather(*(walk(node, 1, seed) for seed in range(8)))
+            assert set(found) == {80}
+
+    asyncio.run(run())
+
+
+def test_a_name_that_comes_while_it_is_looked_up_is_found(tmp_path: Path) -> None:
+    """Rows that are written between a look for the name and a look for the directory's mark."""
+    rig = Rig(tmp_path, {b"d/f": b"x"})
+
+    async def run() -> None:
+        async with rig.node() as node:
+            snapshot = await node.names.snapshot(REPO, "main")
+            parent = (await node.names.entry(snapshot, b"d")).ino
+            await node.names.children(snapshot, parent, after=b"", limit=9)
+            rows = node.names._rows
+            find, looks = rows.find, iter([None])
+            rows.find = lambda *args: next(looks, find(*args))  # type: ignore[method-assign]
+            assert (await node.names.lookup(snapshot, parent, b"f")).size_bytes == 1
 
     asyncio.run(run())

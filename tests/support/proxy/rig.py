@@ -152,16 +152,7 @@ async def read_file(
     size = file.entry.size_bytes - first if size_bytes is None else size_bytes
     async with aclosing(await node.files.open(file, first, size)) as stream:
         pieces = [bytes(stream.first), *[bytes(piece) async for piece in stream]]
-        data, origin = b"".join(pieces), stream.origin
-    await until(lambda: not _are_stored_later(node), poll_s=0)
-    return data, origin
-
-
-def _are_stored_later(node: Node) -> bool:
-    """Whether chunks that readers have got already are on their way into the cache."""
-    fetcher = getattr(node.files, "_fetcher", None)
-    flights = fetcher._flights.values() if fetcher is not None else ()
-    return any(flight.verified.is_set() for of_pack in flights for flight in of_pack)
+        return b"".join(pieces), stream.origin
 
 
 async def file_of(node: Node, path: bytes, *, rev: str = "main", repo: str = REPO) -> SnapshotFile:
