@@ -499,29 +499,43 @@ class Supervisor:
         for place in living:
             _wait(place.pid_fd, deadline_s - time.monotonic())
             os.kill(place.pid, signal.SIGKILL)
+        pid_fds = [place.pid_fd for place in living]
+        if self._probe[0]:
+            os.kill(self._probe[0], signal.SIGKILL)
+            pid_fds += [self._probe[1]] if self._session.resend else []
         if not self.left:
-            self._fail_requests([place.pid_fd for place in living])
+            self._await_killed(pid_fds)
         for place in living:
             if _is_over(place.pid_fd):
                 self._collect(place)
         # Closing the last descriptor ends the connection, and with it a probe that waits for it.
         for fd in self._fds():
             os.close(fd)
-        if self._probe[0]:
-            os.kill(self._probe[0], signal.SIGKILL)
+        self._collect_probe()
+
+    def _collect_probe(self) -> None:
+        """Reap a killed probe, if any. It may wait on if descriptors are kept elsewhere."""
+        if not self._probe[0]:
+            return
+        _wait(self._probe[1], END_TIMEOUT_S)
+        if _is_over(self._probe[1]):
             self._reap_probe()
 
-    def _fail_requests(self, pid_fds: Sequence[int]) -> None:
-        """Until the processes have ended that were killed: one that stores bytes cannot while the
-        page has a reader (mount.read.prefetcher), and nobody else answers that any more."""
+    def _await_killed(self, pid_fds: Sequence[int]) -> None:
+        """Until the processes have ended that were killed. One that stores bytes cannot while the
+        page has a reader (mount.read.prefetcher), and a probe not before it has its answer:
+        requests are failed, unless others, which a successor has not replaced, answer them."""
+        others_answer = self.made and not self.settled
         deadline_s = time.monotonic() + END_TIMEOUT_S
         for pid_fd in pid_fds:
             _wait(pid_fd, KILL_S)
-        if self._session.resend and not all(map(_is_over, pid_fds)):
+        is_needed = others_answer or not all(map(_is_over, pid_fds))
+        if pid_fds and self._session.resend and is_needed:
             device.notify(self._fd, fuse_abi.NOTIFY_RESEND)  # those that dead workers had
         while not all(map(_is_over, pid_fds)) and time.monotonic() < deadline_s:
-            if not device.fail_request(self._fd):
-                _wait(next(fd for fd in pid_fds if not _is_over(fd)), FAIL_PAUSE_S)
+            if others_answer or not device.fail_request(self._fd):
+                left = next((fd for fd in pid_fds if not _is_over(fd)), pid_fds[0])
+                _wait(left, FAIL_PAUSE_S)
 
 
 def ended(fd: int) -> bool:

@@ -153,6 +153,48 @@ print(codes)
     assert in_child(BEGIN + script) == "[5, -1]"
 
 
+def test_a_successor_that_fails_fails_no_requests() -> None:
+    """Workers that it has not replaced answer them: they are only sent again."""
+    script = """
+import signal
+import lodefs.mount.lifecycle.supervisor as module
+from lodefs.chunkstore.errors import Unavailable
+module.START_TIMEOUT_S = 0.0
+module.KILL_S = module.END_TIMEOUT_S = 0.05
+failed = []
+module._is_over = lambda fd: False
+module.device.fail_request = failed.append
+class Table:
+    def reserve(self):
+        return 1
+    def pid(self, slot):
+        return 0
+    def living(self):
+        return [(2, os.getpid(), os.pidfd_open(os.getpid()))]
+session = Session(minor=44, no_open=True, no_opendir=True, resend=True, epochs=True)
+config = SupervisorConfig(theirs.fileno(), session, lambda post: signal.pause(), 1, 1, 60.0,
+                          said.append, process_table=Table())
+try:
+    Supervisor(config).run(None, lambda code: True, 60.0)
+except Unavailable:
+    print(failed, kernel.recv(100).hex())
+"""
+    assert in_child(BEGIN + script) == "[] 10000000070000000000000000000000"
+
+
+def test_a_killed_process_that_ends_as_it_is_looked_at() -> None:
+    """The supervisor ends as it should."""
+    script = """
+import signal
+import lodefs.mount.lifecycle.supervisor as module
+is_over, answers = module._is_over, iter([False, False])
+module._is_over = lambda fd: next(answers, None) is None and is_over(fd)
+run(lambda post: signal.pause(), lambda: 5, lambda code: False)
+print(next(answers, "looked at"))
+"""
+    assert in_child(BEGIN + script) == "looked at"
+
+
 def test_an_error_in_a_worker_is_said_and_does_not_spread() -> None:
     """A worker that raises ends with status 1; the supervisor's own code never runs in it."""
     script = """

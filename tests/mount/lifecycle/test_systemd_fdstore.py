@@ -130,6 +130,18 @@ def test_left_and_started_again(service: Service, systemd: FakeSystemd, mounts: 
     assert load.wrong == []
 
 
+def test_ended_while_it_starts(systemd: FakeSystemd, mounts: Mounts, proxy: FakeProxy) -> None:
+    """SIGTERM ends a service whose mount is still being made, though what holds it is kept."""
+    came, go = hold_reads(proxy, reads=100, where="/children")
+    process = systemd.start("-c", SERVICE, msgspec.json.encode(mounts.options()).decode())
+    assert came.wait(WAIT_S)
+    process.terminate()
+    process.wait(PROMPTLY_S)
+    go.set()
+    assert mount_table.on_top(str(mounts.place)) is None
+    assert systemd.ready == 0
+
+
 def test_another_revision_is_mounted_anew(
     service: Service, systemd: FakeSystemd, mounts: Mounts
 ) -> None:
