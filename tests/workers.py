@@ -14,6 +14,13 @@ TOGETHER = (
     ("tests/loadtests/test_docker",),
     ("tests/chunkstore/objects/test_interface", "tests/chunkstore/repo/test_store_probe"),  # RGW
     ("tests/loadtests/cluster/",),  # network namespaces
+    (  # processes that are stopped, and mount namespaces, which copy the mounts of those
+        "tests/mount/lifecycle/",
+        "tests/mount/node/",
+        "tests/mount/fs/test_passing",
+        "tests/mount/fs/test_interrupts",
+        "tests/mount/read/test_stored_ahead",
+    ),
 )
 
 
