@@ -241,8 +241,9 @@ def test_mount_into_nowhere_is_an_error(mounts: Mounts, tmp_path: Path) -> None:
 def test_mounting_that_is_broken_off(mounts: Mounts, proxy: FakeProxy, fork: str) -> None:
     """A mount whose caller was interrupted or killed before it was ready does not stay."""
     script = (
-        "import sys; from lodefs.mount.lifecycle import mounter; "
+        "import signal, sys; from lodefs.mount.lifecycle import mounter; "
         "from lodefs.mount.options import MountOptions\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)  # shells ignore it for jobs\n"
         "at, proxy, fork = sys.argv[1:]\n"
         "mounter.mount(MountOptions(repo='demo', mountpoint=at, proxy=proxy), fork=bool(fork))"
     )
@@ -266,8 +267,9 @@ def test_a_mount_process_that_is_stopped_is_killed(
 ) -> None:
     """A mount that is interrupted while its processes are stopped leaves nothing."""
     script = (
-        "import sys; from lodefs.mount.lifecycle import mounter, spawn; "
+        "import signal, sys; from lodefs.mount.lifecycle import mounter, spawn; "
         "from lodefs.mount.options import MountOptions\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)  # shells ignore it for jobs\n"
         "at, proxy, log, fork = sys.argv[1:]\n"
         "spawn.CANCEL_TIMEOUT_S = 2.0\n"
         "options = MountOptions(repo='demo', mountpoint=at, proxy=proxy, log_path=log)\n"
