@@ -188,6 +188,7 @@ class HelperProcess:
         """A child for an order, or one that cleans up after another, of which ``verdict`` says how
         it failed."""
         done_fd = startup.new_done_fd()
+        pid = 0
         try:
             pid = os.fork()
             if not pid:
@@ -196,6 +197,8 @@ class HelperProcess:
                 _become(partial(_clean_up, request.place))
             pid_fd = os.pidfd_open(pid)
         except OSError as error:
+            if pid:  # nobody could watch it
+                os.kill(pid, signal.SIGKILL)
             why = _failed(f"no process can be started: {error.strerror}")
             _answer(answer_fd, verdict or why)
             os.close(answer_fd)
@@ -263,7 +266,7 @@ def _become(main: Callable[[], None], *keep: int) -> NoReturn:
     except SystemExit as ending:
         status = ending.code if isinstance(ending.code, int) else 1
     except BaseException as error:  # noqa: BLE001 - no child may go on as its parent
-        sys.stderr.write(f"lodefs mount nursery[{os.getpid()}]: {type(error).__name__}: {error}\n")
+        sys.stderr.write(f"lodefs mount helper[{os.getpid()}]: {type(error).__name__}: {error}\n")
         sys.stderr.flush()
     finally:
         os._exit(status)

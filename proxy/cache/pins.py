@@ -11,6 +11,7 @@ import logging
 import threading
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import msgspec
 
@@ -33,6 +34,23 @@ class Pin:
 
     row: PinRow
     numbers: set[int] = field(default_factory=set)
+
+
+class PinScope(NamedTuple):
+    """The pins of what lies at or below a path of a repository, in one commit or, if ``commit`` is
+    None, in all; those of all repositories if ``repo`` is None."""
+
+    repo: str | None
+    commit: str | None
+    path: bytes
+
+    def covers(self, repo: str, commit: str, path: bytes) -> bool:
+        """Whether a pin of this path is of nothing else."""
+        if self.repo is None:
+            return True
+        if repo != self.repo or self.commit not in (None, commit):
+            return False
+        return not self.path or path == self.path or path.startswith(self.path + b"/")
 
 
 class Pins:

@@ -33,8 +33,7 @@ from lodefs.proxy.runtime.thread_pools import Pools
 WALKS_MAX = 64  # snapshots that are walked through at once
 ROUND_DIRECTORIES_MAX = 256  # loaded ahead in one go
 ROUND_SIZE_BYTES_MAX = 512 * 1024  # of their trees; a larger one comes when it is asked for
-
-ROUND_WAIT_S = 1.0  # of who wants a directory that is in a round; then it is loaded alone
+ROUND_WAIT_S = 1.0  # how long a request waits for a round; then its directory is loaded alone
 
 log = logging.getLogger("lodefs.cache")
 

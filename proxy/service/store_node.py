@@ -103,11 +103,12 @@ class StoreNode:
         )
         self._peering = peering
         context = WarmContext(self._cache, self.names, self._fetcher, indexes, pools)
-        self._warmer = ClusterWarmer(Warmer(context), peering.jobs(pools.jobs) if peering else None)
+        warmer = Warmer(context)
+        self._warmer = ClusterWarmer(warmer, peering.jobs(pools.jobs) if peering else None)
         self.peer_server = (
             peering.server(self.packs, self._warmer, self.counts) if peering is not None else None
         )
-        dropper = DatasetEviction(self._cache, self.names, indexes, pools)
+        dropper = DatasetEviction(self._cache, self.names, indexes, pools, warmer)
         self._cache_control = NodeCacheControl(self._cache, pools, self._warmer, dropper)
         load = DiskLoad(self._cache.settings.path, self._work)
         scrub = Scrub(self._cache, settings.scrub, load)

@@ -23,11 +23,12 @@ from lodefs.chunkstore.nodeapi.wire import Snapshot
 from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.chunkstore.repo.pack_reader import PackIndexVersion
 from lodefs.proxy.cache.chunk_cache import Cache
-from lodefs.proxy.cache.pins import Pin, owners_of
+from lodefs.proxy.cache.pins import Pin, PinScope, owners_of
 from lodefs.proxy.fetch.pack_indexes import PackIndexes
 from lodefs.proxy.read.namespace import Namespace
 from lodefs.proxy.runtime.thread_pools import Pools
 from lodefs.proxy.warm.file_listing import ListedEntry, Listing
+from lodefs.proxy.warm.jobs import Warmer
 from lodefs.proxy.warm.path_patterns import Selection
 
 FIND_CHUNKS = 4096  # at a time
@@ -45,22 +46,27 @@ class DatasetEviction:
         namespace: Namespace,
         indexes: PackIndexes,
         pools: Pools,
+        warmer: Warmer,
     ) -> None:
         self._cache = cache
         self._namespace = namespace
         self._indexes = indexes
         self._pools = pools
+        self._warmer = warmer
 
     async def evict(self, request: EvictRequest) -> EvictView:
         """Drops what is asked for. InvalidInput, NotFound (no such revision), Unavailable."""
         path = b"/".join(split_path(decoded(request.path)))
         snapshots = await self._snapshots(request)
         commit = snapshots[0].commit if request.rev is not None else None
+        scope = PinScope(request.repo, commit, path)
+        if not request.dry_run:
+            await self._warmer.cancel_pinning(scope, request.owner)
         pins = await self._pools.disk.run(self._cache.pins.listed)
         named = {
             pin_id: pin
             for pin_id, pin in pins.items()
-            if request.everything or is_within(pin, request.repo or "", commit, path)
+            if scope.covers(pin.row.repo, pin.row.commit, pin.row.path)
         }
         owner = request.owner
         going = {
@@ -159,14 +165,6 @@ class DatasetEviction:
             held_by=views(holders),
             dry_run=dry_run,
         )
-
-
-def is_within(pin: Pin, repo: str, commit: str | None, path: bytes) -> bool:
-    """Whether a pin is of nothing but what lies at or below a path."""
-    row = pin.row
-    if row.repo != repo or (commit is not None and row.commit != commit):
-        return False
-    return not path or row.path == path or row.path.startswith(path + b"/")
 
 
 def views(pins: dict[bytes, Pin]) -> list[PinView]:

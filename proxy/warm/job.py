@@ -18,7 +18,7 @@ from lodefs.chunkstore.nodeapi.cache_control import (
     encoded,
 )
 from lodefs.chunkstore.nodeapi.wire import Snapshot
-from lodefs.proxy.warm.path_patterns import Selection
+from lodefs.proxy.warm.path_patterns import Selection, common_directory
 
 RATE_WINDOW_S = 10.0
 RATE_STEP_S = 0.5
@@ -79,6 +79,10 @@ class Job:
     def is_running(self) -> bool:
         """Whether it goes on."""
         return self.state in RUNNING
+
+    def directory(self) -> bytes:
+        """The deepest directory that holds all that was asked for."""
+        return common_directory(self.selection.patterns)
 
     def add_progress(self, size_bytes: int, fetched_bytes: int = 0, *, files: int = 0) -> None:
         """So many bytes of files are here now; ``fetched_bytes`` were not before."""

@@ -42,7 +42,6 @@ from lodefs.proxy.warm.fetch_plan import (
 )
 from lodefs.proxy.warm.file_listing import ListedEntry, Listing
 from lodefs.proxy.warm.job import Job
-from lodefs.proxy.warm.path_patterns import common_directory
 
 FILES_TOGETHER_MAX = 65_536  # planned at once; bounds memory, whatever the size of the dataset
 INDEXES_AHEAD = 16
@@ -186,15 +185,21 @@ class WarmRun:
         row = PinRow(
             job.snapshot.repo,
             job.snapshot.commit,
-            await self._context.pools.disk.run(common_directory, patterns),
+            await self._context.pools.disk.run(job.directory),
             what,
             job.pinned_until_s,
             size_bytes,
             is_complete,
             {job.request.owner: job.pinned_until_s} if job.request.owner else {},
         )
-        if await self._context.pools.disk.run(self._context.cache.pins.put, self._pin_id, row):
-            self.made_pin = self._pin_id
+        put = self._context.pools.disk.run(self._context.cache.pins.put, self._pin_id, row)
+        putting = asyncio.ensure_future(put)
+        try:
+            await asyncio.shield(putting)
+        finally:  # also if the job is cancelled: nothing puts the pin after the job's end
+            await asyncio.wait([putting])
+            if not putting.cancelled() and putting.exception() is None and putting.result():
+                self.made_pin = self._pin_id
 
     def _hold(self, loaded: PackIndexVersion, unit: Unit) -> bool:
         """Has the pin hold all that a unit wants. False if some of it is not here. Blocking."""

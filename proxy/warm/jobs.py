@@ -15,6 +15,7 @@ from collections.abc import Callable
 from lodefs.chunkstore.errors import LodefsError, NotFound, Unavailable
 from lodefs.chunkstore.format.names import check_ref_name, check_repo
 from lodefs.chunkstore.nodeapi.cache_control import WarmRequest, decoded
+from lodefs.proxy.cache.pins import PinScope
 from lodefs.proxy.runtime.backoff import Backoff
 from lodefs.proxy.warm.admission import AdmissionWindow
 from lodefs.proxy.warm.job import Job
@@ -102,6 +103,16 @@ class Warmer:
             task.cancel()
             await asyncio.wait([task])
         return job
+
+    async def cancel_pinning(self, scope: PinScope, owner: str | None) -> None:
+        """Ends the jobs whose pins lie in a scope, of one owner or of all if that is None: they put
+        no pin afterwards."""
+        for job in self.jobs:
+            is_owners = owner in (None, job.request.owner)
+            if job.is_running and job.pinned_until_s is not None and is_owners:
+                path = await self._context.pools.jobs.run(job.directory)
+                if scope.covers(job.snapshot.repo, job.snapshot.commit, path):
+                    await self.cancel(job.id)
 
     async def close(self) -> None:
         """Ends all jobs; their pins stay, for who asks for the same again."""

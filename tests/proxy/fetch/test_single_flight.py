@@ -276,6 +276,22 @@ def test_what_somebody_waits_for_starts_at_once(rig: Rig) -> None:
     asyncio.run(run())
 
 
+def test_what_was_started_out_of_turn_is_not_kept(rig: Rig) -> None:
+    """A flight that somebody came to need leaves the queue at once, also if its head never moves:
+    nothing holds what it brought."""
+
+    async def run() -> None:
+        async with fetching(rig) as (fetcher, fills, loaded, _):
+            for first in range(4):
+                assert fetcher.ahead(loaded, unit_of(loaded, first))
+            await until(lambda: len(fills.begun) == 2)  # the others wait for them
+            assert [flight.first for flight in fetcher._waiting] == [2, 3]
+            assert fetcher.join(loaded.index.pack_id, 3) is not None
+            assert [flight.first for flight in fetcher._waiting] == [2]
+
+    asyncio.run(run())
+
+
 def test_a_unit_larger_than_what_may_run_still_runs(rig: Rig) -> None:
     """Alone."""
 

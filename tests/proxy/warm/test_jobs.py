@@ -14,7 +14,14 @@ from msgspec import structs
 
 from lodefs.chunkstore.errors import Denied, InvalidInput, NotFound, Unavailable
 from lodefs.chunkstore.format import keys
-from lodefs.chunkstore.nodeapi.cache_control import WarmRequest, WarmStatus, encoded
+from lodefs.chunkstore.nodeapi.cache_control import (
+    RUNNING,
+    EvictRequest,
+    WarmRequest,
+    WarmStatus,
+    encoded,
+)
+from lodefs.chunkstore.nodecache.layout import PinRow
 from lodefs.chunkstore.objects.interface import Part
 from lodefs.proxy.cache.chunk_cache import Cache
 from lodefs.proxy.fetch.known_damage import KEPT_FOR_S
@@ -300,6 +307,57 @@ def test_a_cancelled_job_ends_and_its_pin_goes(rig: Rig) -> None:
         assert (await node.cache_control.warm_status(job.id)).state == "cancelled"
         assert (await node.cache_control.pins()).pins == before
         assert (await warm(node)).state == "done"
+
+    run(rig, work)
+
+
+def test_a_pin_that_is_evicted_is_not_put_again_by_its_job(rig: Rig) -> None:
+    """Evicting a pin ends the jobs of its owner that would put it again; jobs of others go on."""
+
+    async def work(node: StoreNode) -> None:
+        gate = Gate(rig)
+        pinning = WarmRequest(REPO, paths=["big"], pin_s=60, owner="docker")
+        mine = await node.cache_control.warm(pinning)
+        others = structs.replace(pinning, owner="csi")
+        theirs = await node.cache_control.warm(others)
+        await until(lambda: gate.held > 0)
+        evict = EvictRequest(REPO, rev="main", path="big", pins_only=True, owner="docker")
+        await node.cache_control.evict(structs.replace(evict, path="small"))
+        assert (await node.cache_control.warm_status(mine.id)).state in RUNNING
+        await node.cache_control.evict(evict)
+        assert (await node.cache_control.warm_status(mine.id)).state == "cancelled"
+        gate.open()
+        await until(lambda: not node._warmer._warmer.job(theirs.id).is_running)
+        (pin,) = (await node.cache_control.pins()).pins
+        assert (pin.path, pin.owners, pin.is_complete) == ("big", ["csi"], True)
+
+    run(rig, work)
+
+
+def test_a_pin_is_not_put_after_the_end_of_its_job(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job that is cancelled while its pin is written ends afterwards, and the pin goes."""
+
+    async def work(node: StoreNode) -> None:
+        pins, begun, go = node._cache.pins, threading.Event(), threading.Event()
+        put = pins.put
+
+        def slow_put(pin_id: bytes, row: PinRow) -> bool:
+            begun.set()
+            assert go.wait(60)
+            return put(pin_id, row)
+
+        monkeypatch.setattr(pins, "put", slow_put)
+        job = await node.cache_control.warm(WarmRequest(REPO, pin_s=60, owner="docker"))
+        await until(begun.is_set)
+        evict = EvictRequest(REPO, pins_only=True, owner="docker")
+        evicting = asyncio.create_task(node.cache_control.evict(evict))
+        await until(lambda: not node._warmer._warmer.job(job.id).is_running)
+        assert not evicting.done()
+        go.set()
+        await evicting
+        assert (await node.cache_control.pins()).pins == []
 
     run(rig, work)
 
