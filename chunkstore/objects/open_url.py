@@ -52,9 +52,7 @@ def open_objects(url: str, options: StoreOptions | None = None) -> ObjectStore:
     return open_ordered(url, options)[0]
 
 
-def open_ordered(
-    url: str, options: StoreOptions | None = None
-) -> tuple[ObjectStore, RangeOrders]:
+def open_ordered(url: str, options: StoreOptions | None = None) -> tuple[ObjectStore, RangeOrders]:
     """As open_objects, and orders for reads of the same store by other processes, which share its
     limit of calls. Raises: InvalidInput."""
     options = options or StoreOptions()

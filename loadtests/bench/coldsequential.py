@@ -21,7 +21,7 @@ from loadtests.results import Result
 ROUNDS = 3
 READ_BYTES = 1 << 20
 BEFORE = "LODEFS_BEFORE"  # the program of an earlier version, to compare with
-SETTING = "LODEFS_SERVE_DATA_PROCESSES"
+SETTING = "[serve]\ndata_processes = {}\n"
 MAIN, DATA, MOUNT = "main process", "data processes", "mount"
 MEMORY_BYTES_MAX = 400 << 20
 
@@ -61,12 +61,18 @@ def cold_sequential(scratch: Path) -> Result:
 def _versions(origin: Origin) -> dict[str, Lodefs]:
     """The sides of the comparison: how lodefs is called."""
     lodefs = origin.lodefs
-    alone = replace(lodefs, env={**lodefs.env, SETTING: "0"})
-    one = replace(lodefs, env={**lodefs.env, SETTING: "1"})
-    sides = {"data processes": one, "in the main process": alone}
+    sides = {"data processes": _with(lodefs, 1), "in the main process": _with(lodefs, 0)}
     if program := os.environ.get(BEFORE):
         sides["the version before"] = replace(lodefs, program=Path(program))
     return sides
+
+
+def _with(lodefs: Lodefs, data_processes: int) -> Lodefs:
+    """The same with so many data processes: its settings lie in a home of their own."""
+    home = lodefs.home.with_name(f"home-{data_processes}")
+    home.mkdir(exist_ok=True)
+    (home / "lodefs.toml").write_text(SETTING.format(data_processes))
+    return replace(lodefs, home=home)
 
 
 def _read_cold(lodefs: Lodefs, folder: Path, source: Path) -> Reading:
@@ -81,9 +87,7 @@ def _read_cold(lodefs: Lodefs, folder: Path, source: Path) -> Reading:
         _read(target / source.name, source)
         seconds = perf_counter() - start
         after = _cpu_s(lodefs, proxy)
-        return Reading(
-            seconds, {kind: after[kind] - before[kind] for kind in after}, memory.stop()
-        )
+        return Reading(seconds, {kind: after[kind] - before[kind] for kind in after}, memory.stop())
 
 
 def _read(path: Path, source: Path) -> None:
