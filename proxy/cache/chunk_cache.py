@@ -217,7 +217,7 @@ class Cache(CacheTables):
                     self.eviction.drop(file, damage)
                     yield None
                     return
-                runs = _runs_by_offset(chunks) if first < 0 else [Run(first, list(chunks))]
+                runs = _runs_by_offset(chunks) if first < 0 else [PlacedRun(first, list(chunks))]
                 placed = Placed(self, file, runs, size_bytes)
                 try:
                     yield placed
@@ -312,7 +312,7 @@ class Cache(CacheTables):
             self.files[number] = file
             return file
 
-    def add_rows(self, file: CacheFile, runs: Sequence[Run], *, are_copies: bool) -> None:
+    def add_rows(self, file: CacheFile, runs: Sequence[PlacedRun], *, are_copies: bool) -> None:
         """Indexes chunks whose bytes are written: for Placed. Raises: OSError, LodefsError."""
         rows: list[Row] = []
         for run in runs:
@@ -329,7 +329,7 @@ class Cache(CacheTables):
         if file.kind is FileKind.FLAT and file.present_bytes >= file.size_bytes:
             self._complete(file)
 
-    def _run_rows(self, file: CacheFile, run: Run) -> list[Row]:
+    def _run_rows(self, file: CacheFile, run: PlacedRun) -> list[Row]:
         """The row of a run, unless a longer run stands there: a row that vanished would leave bytes
         that no check covers. The same offset of a flat file always holds the same chunks."""
         sizes = [(chunk.id, chunk.size_bytes) for chunk in run.chunks]
@@ -385,7 +385,7 @@ class Cache(CacheTables):
             self.eviction.free(max(int(surplus), 1))
 
 
-class Run(NamedTuple):
+class PlacedRun(NamedTuple):
     """Chunks that lie one after the other from an offset of a file."""
 
     offset: int
@@ -395,7 +395,9 @@ class Run(NamedTuple):
 class Placed:
     """Places in a file of the cache for chunks, whose bytes are to be written there."""
 
-    def __init__(self, cache: Cache, file: CacheFile, runs: Sequence[Run], size_bytes: int) -> None:
+    def __init__(
+        self, cache: Cache, file: CacheFile, runs: Sequence[PlacedRun], size_bytes: int
+    ) -> None:
         self.file = file
         self.runs = runs
         self.is_held = False  # rows name it, or somebody may still write there
@@ -410,18 +412,18 @@ class Placed:
         return [StoredRun(self.file, run.offset, run.chunks) for run in self.runs]
 
 
-def _runs_by_offset(chunks: Sequence[Chunk]) -> list[Run]:
-    runs: list[Run] = []
+def _runs_by_offset(chunks: Sequence[Chunk]) -> list[PlacedRun]:
+    runs: list[PlacedRun] = []
     end = -1
     for chunk in chunks:
         if chunk.offset != end:
-            runs.append(Run(chunk.offset, []))
+            runs.append(PlacedRun(chunk.offset, []))
         runs[-1].chunks.append(chunk)
         end = chunk.offset + chunk.size_bytes
     return runs
 
 
-def _chunk_rows(file: CacheFile, run: Run) -> list[Row]:
+def _chunk_rows(file: CacheFile, run: PlacedRun) -> list[Row]:
     """Where each chunk of a run lies from now on."""
     rows: list[Row] = []
     offset = run.offset

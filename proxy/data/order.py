@@ -34,7 +34,7 @@ FAILED = "failed"  # anything else: not done, and perhaps done elsewhere
 T = TypeVar("T")
 
 
-class Target(msgspec.Struct, frozen=True, array_like=True):
+class WriteTarget(msgspec.Struct, frozen=True, array_like=True):
     """Where the raw bytes of chunks [first, end) of an order go, one after the other: from
     ``offset`` of the file ``file`` on, counted among those to write to."""
 
@@ -54,7 +54,7 @@ class FetchOrder(msgspec.Struct, frozen=True, array_like=True):
     stored_sizes: bytes
     raw_sizes: bytes
     codecs: bytes
-    targets: tuple[Target, ...]
+    targets: tuple[WriteTarget, ...]
 
 
 class FetchReport(msgspec.Struct, frozen=True, array_like=True):

@@ -28,7 +28,7 @@ from lodefs.proxy.cache.chunk_cache import (
     StoredRun,
 )
 from lodefs.proxy.data import order as orders
-from lodefs.proxy.data.order import FetchOrder, FetchReport, Target
+from lodefs.proxy.data.order import FetchOrder, FetchReport, WriteTarget
 from lodefs.proxy.data.processes import GRACE_S, DataProcesses, NotDone
 
 log = logging.getLogger("lodefs.data")
@@ -162,7 +162,7 @@ def _order_of(
 ) -> FetchOrder:
     index = loaded.index
     end = first + count
-    targets: list[Target] = []
+    targets: list[WriteTarget] = []
     for file, (part, placed) in enumerate(zip(parts, places, strict=True)):
         numbers = iter(part.numbers)
         for run in placed.runs:
@@ -180,14 +180,14 @@ def _order_of(
 
 def _targets(
     file: int, offset: int, chunks: Sequence[tuple[int, Chunk]], base: int
-) -> Iterator[Target]:
+) -> Iterator[WriteTarget]:
     """Chunks that lie one after the other from an offset on, as far as their numbers follow each
     other."""
     begin, end, at = chunks[0][0], chunks[0][0], offset
     for number, chunk in chunks:
         if number != end:
-            yield Target(begin - base, end - base, file, at)
+            yield WriteTarget(begin - base, end - base, file, at)
             begin, at = number, offset
         end = number + 1
         offset += chunk.size_bytes
-    yield Target(begin - base, end - base, file, at)
+    yield WriteTarget(begin - base, end - base, file, at)

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from lodefs.chunkstore.format.compression import compress
 from lodefs.chunkstore.format.names import digest_of
 from lodefs.proxy.data import order as orders
-from lodefs.proxy.data.order import FetchOrder, Target
+from lodefs.proxy.data.order import FetchOrder, WriteTarget
 from lodefs.proxy.data.processes import DataProcesses, DataSettings, NotDone, processes_default
 from tests.support.chunkstore.child_process import Child
 
@@ -59,7 +59,7 @@ def stored(raws: Sequence[bytes]) -> tuple[bytes, FetchOrder]:
         array("I", [len(data) for _, data in packed]).tobytes(),
         array("I", map(len, raws)).tobytes(),
         bytes(codec for codec, _ in packed),
-        (Target(0, len(raws), 0, 0),),
+        (WriteTarget(0, len(raws), 0, 0),),
     )
     return b"".join(bytes(data) for _, data in packed), order
 
@@ -105,7 +105,7 @@ def test_chunks_come_to_their_places(
     targets, expected, at = [], bytearray(), 0
     for n, raw in enumerate(raws):
         if wanted[n]:
-            targets.append(Target(n, n + 1, 0, at))
+            targets.append(WriteTarget(n, n + 1, 0, at))
             expected += raw
             at += len(raw)
     order = FetchOrder(*(getattr(order, f) for f in order.__struct_fields__[:-1]), tuple(targets))
