@@ -67,11 +67,23 @@ def processes_default(processors: int) -> int:
 
 
 class DataProcesses:
-    """The processes of one proxy. For any thread, until ``close``."""
+    """The processes of one proxy, started when they are first needed. For any thread, until
+    ``close``."""
 
     def __init__(self, settings: DataSettings) -> None:
         self._settings = settings
-        self._keepers = [_Keeper(settings) for _ in range(settings.processes)]
+        self._starting = threading.Lock()  # guards what follows
+        self._keepers: list[_Keeper] = []
+        self._is_closed = False
+
+    def start(self) -> bool:
+        """Starts them, if that was not done before; whether one takes orders already."""
+        if not self._keepers:
+            with self._starting:
+                if not self._keepers and not self._is_closed:
+                    count = self._settings.processes
+                    self._keepers = [_Keeper(self._settings) for _ in range(count)]
+        return any(keeper.is_up for keeper in self._keepers)
 
     def carry_out(self, order: FetchOrder, fds: Sequence[int], timeout_s: float) -> FetchReport:
         """The report on an order. Blocking. Raises: NotDone."""
@@ -116,10 +128,12 @@ class DataProcesses:
         return [keeper.pid for keeper in self._keepers if keeper.is_up]
 
     def close(self) -> None:
-        """Ends all of them. Orders that run fail."""
-        for keeper in self._keepers:
+        """Ends all of them, and starts no more. Orders that run fail."""
+        with self._starting:
+            self._is_closed, keepers = True, self._keepers
+        for keeper in keepers:
             keeper.stop()
-        for keeper in self._keepers:
+        for keeper in keepers:
             keeper.join()
 
 

@@ -95,7 +95,9 @@ class DataPlane:
         """
         offsets = loaded.index.offsets
         size_bytes = offsets[first + count] - offsets[first]
-        if size_bytes < SIZE_BYTES_LEAST or len(landing.parts) > PARTS_MAX:
+        if size_bytes < SIZE_BYTES_LEAST or not self._processes.start():
+            return None
+        if len(landing.parts) > PARTS_MAX:
             return None
         key = keys.pack(loaded.index.pack_id)
         try:

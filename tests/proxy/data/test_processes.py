@@ -43,6 +43,7 @@ def running(data: DataSettings | None = None) -> Iterator[DataProcesses]:
     data = data or DataSettings(1)
     processes = DataProcesses(data)
     try:
+        processes.start()
         until(lambda: len(processes.pids) == data.processes)
         yield processes
     finally:
@@ -201,6 +202,7 @@ def test_without_a_free_thread_nothing_is_done(tmp_path: Path) -> None:
     """An order that no thread is free for is refused at once."""
     pack, order = stored([b"x"])
     processes = DataProcesses(DataSettings(1, argv=("/bin/false",)))
+    processes.start()
     try:
         with files(tmp_path, pack) as (fds, _), pytest.raises(NotDone):
             processes.carry_out(order, fds, WAIT_S)
@@ -239,6 +241,7 @@ def test_a_killed_proxy_leaves_none_behind() -> None:
         "import time\n"
         "from lodefs.proxy.data.processes import DataProcesses, DataSettings\n"
         "processes = DataProcesses(DataSettings(2))\n"
+        "processes.start()\n"
         "while len(processes.pids) < 2: time.sleep(0.01)\n"
         "print('pids', *processes.pids, flush=True)\n"
         "time.sleep(600)\n"
@@ -253,7 +256,9 @@ def test_a_killed_proxy_leaves_none_behind() -> None:
 def test_closing_ends_a_process_that_starts_or_is_stopped() -> None:
     """``close`` returns when all processes have ended, whatever they were doing."""
     starting = DataProcesses(DataSettings(2))
+    starting.start()
     starting.close()
+    assert not starting.start()
     with running() as processes:
         (pid,) = processes.pids
         os.kill(pid, signal.SIGSTOP)

@@ -45,6 +45,7 @@ class DiskRig(Rig):
     def data(self, settings: DataSettings) -> DataSide:
         """Data processes, ready."""
         processes = DataProcesses(settings)
+        processes.start()
         until(lambda: len(processes.pids) == settings.processes)
         reads = RangeOrders(self.below, Limited(self.below, 16))
         return DataSide(processes, DataPlane(processes, reads, transfer_timeout_s=WAIT_S))
