@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from lodefs.chunkstore.system import sockets
-from lodefs.mount.docker.deadline_calls import Calls
+from lodefs.mount.node.deadline_calls import Calls
 from lodefs.mount.docker.http_server import Limits, Server
 from lodefs.mount.docker.plugin import answering
 from lodefs.mount.docker.reconciler import Upkeep
