@@ -25,6 +25,7 @@ RpcServer().listen(Path(sys.argv[1]))
 """
 
 
+@pytest.mark.slow
 def test_two_drivers_on_one_socket(driver: DriverRig) -> None:
     """A second driver on a socket is refused, and the first one goes on."""
     done = subprocess.run(

@@ -77,6 +77,7 @@ def test_files_are_private(files: MountFiles, tmp_path: Path) -> None:
     assert files.token("key") is None
 
 
+@pytest.mark.slow
 def test_one_service_for_a_state(files: MountFiles, tmp_path: Path) -> None:
     """A second service on one state is InUse: locks are of a process, so it is another one."""
     import subprocess

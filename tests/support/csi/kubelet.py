@@ -39,6 +39,10 @@ class Kubelet:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Hang up."""
         self._channel.close()
 
     def call(self, called: str, /, *, timeout_s: float = TIMEOUT_S, **fields: Any) -> Any:
