@@ -16,7 +16,7 @@ from lodefs.chunkstore.nodeapi.control_client import ControlClient
 from lodefs.chunkstore.system.durations import parse_duration
 from lodefs.chunkstore.system.progress import Progress
 from lodefs.commands.evict import pin_line
-from lodefs.commands.warm_follow import GONE_S_MAX, STARTS_MAX, Follower
+from lodefs.api.warm_follow import GONE_S_MAX, STARTS_MAX, Follower
 from lodefs.proxy.service.store_node import StoreNode
 from lodefs.proxy.warm import cluster_jobs
 from tests.support.lodefs.command_line import Lodefs

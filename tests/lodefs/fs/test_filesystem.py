@@ -70,7 +70,10 @@ def test_glob(node: DatasetNode, fs: LodefsFileSystem, pattern: str) -> None:
     ]
     found = [path.removeprefix(f"{REPO}@main").strip("/") or "." for path in
              fs.glob(f"{node.root}/{pattern}")]  # fmt: skip
-    assert [name for name in found if name not in ("loop", "out")] == expected
+    nowhere = {"loop", "out"}  # which fsspec's local file system may leave out
+    assert [name for name in found if name not in nowhere] == [
+        name for name in expected if name not in nowhere
+    ]
 
 
 def test_symlinks(node: DatasetNode, fs: LodefsFileSystem) -> None:
