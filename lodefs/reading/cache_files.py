@@ -15,7 +15,6 @@ from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
 from lodefs.chunkstore.errors import LodefsError, NotFound
-from lodefs.chunkstore.format.names import ID_BYTES
 from lodefs.chunkstore.nodeapi import wire
 from lodefs.chunkstore.nodeapi.wire import Node, Page, Snapshot, Used
 from lodefs.reading import after_fork
@@ -26,10 +25,8 @@ if TYPE_CHECKING:
 
 UPKEEP_S = 2.0
 RETRY_S = 10.0  # after the cache could not be opened
-PLACE_BYTES = ID_BYTES + 4  # of a segment: the pack's id, the chunk's number
 READ_BYTES_MAX = 1 << 30  # of one pread: the kernel gives no more than 2 GiB at once
 
-Place = tuple[bytes, int]
 T = TypeVar("T")
 
 
@@ -61,13 +58,6 @@ class CacheFiles:
     def children(self, ino: int, after: bytes, limit: int) -> Page | None:
         """Children of a directory after a name, at most ``limit``."""
         return self._ask(lambda view: view.children(ino, after, limit))
-
-    def place(self, node: Node) -> Place | None:
-        """Where a file begins in the store: its pack, and the number of the chunk there."""
-        row = self._ask(lambda view: view.row(node.ino))
-        if row is None or len(row.segments) < PLACE_BYTES:
-            return None
-        return row.segments[:ID_BYTES], int.from_bytes(row.segments[ID_BYTES:PLACE_BYTES], "little")
 
     # --- bytes
 

@@ -19,6 +19,7 @@ from lodefs.reading.proxy_clients import ProxyClients, ProxyOptions
 from lodefs.reading.urls import decoded_path, encoded_path
 
 if TYPE_CHECKING:
+    from lodefs.chunkstore.nodeapi.control_client import ControlClient
     from lodefs.reading.snapshot_file import SnapshotFile
 
 _KINDS: dict[int, Literal["file", "directory", "symlink"]] = {
@@ -176,6 +177,10 @@ class Snapshot:
         if node.kind != Kind.FILE:
             raise InvalidInput(f"{self}/{path} is a {_KINDS[node.kind]}, not a file")
         return node
+
+    def control(self) -> ControlClient | None:
+        """What asks the proxy to fetch ahead; None for a proxy that takes no such requests."""
+        return self._clients.control() if self._clients.is_beside else None
 
     def __str__(self) -> str:
         return f"{self.repo}@{self.commit}"
