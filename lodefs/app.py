@@ -39,6 +39,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "pins": ("evict", "List what is pinned in the node's cache."),
     "evict": ("evict", "Remove pins and cached data of a dataset."),
     "serve": ("serve", "Run the node's proxy."),
+    "node-labels": ("node_labels", "Keep labels of a Kubernetes node by what is pinned there."),
     "status": ("status", "Show the proxy's state and the mounts."),
     "docker-plugin": ("docker_plugin", "Serve volumes to Docker."),
     "token": ("token", "Create, list and delete the proxy's tokens."),
