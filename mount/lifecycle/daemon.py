@@ -465,7 +465,7 @@ def _take_over(request: TakeOver, requester: Requester, logs: Logs) -> None:
     signal.setitimer(signal.ITIMER_REAL, 0)
     job = taken.resources.job
     logs.redirect(request.log_path or job.options.log_path)
-    requester.done()  # whoever waits: the new supervisor stays
+    requester.done()  # its waiter may go: the new supervisor stays
 
     def on_ready() -> None:
         taken.unlock()
