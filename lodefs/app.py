@@ -41,6 +41,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "serve": ("serve", "Run the node's proxy."),
     "status": ("status", "Show the proxy's state and the mounts."),
     "docker-plugin": ("docker_plugin", "Serve volumes to Docker."),
+    "mounter": ("mounter", "Hold mounts for drivers, such as lodefs csi."),
+    "csi": ("csi", "Serve volumes to Kubernetes."),
     "token": ("token", "Create, list and delete the proxy's tokens."),
     "demo": ("demo", "Push, mount and compare a directory in a temporary store."),
     "version": ("version", "Show the version."),
