@@ -42,6 +42,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "node-labels": ("node_labels", "Keep labels of a Kubernetes node by what is pinned there."),
     "status": ("status", "Show the proxy's state and the mounts."),
     "docker-plugin": ("docker_plugin", "Serve volumes to Docker."),
+    "mounter": ("mounter", "Hold mounts for drivers, such as lodefs csi."),
+    "csi": ("csi", "Serve volumes to Kubernetes."),
     "token": ("token", "Create, list and delete the proxy's tokens."),
     "demo": ("demo", "Push, mount and compare a directory in a temporary store."),
     "version": ("version", "Show the version."),
