@@ -95,7 +95,7 @@ class Records:
             raise state_files.translated(error, self._path(key)) from error
 
     def set_aside(self, key: str) -> None:
-        """Take a damaged file out of the way, as ``KEY.damaged``, for whoever wants to see it.
+        """Take a damaged file out of the way, as ``KEY.damaged``, for those who want to see it.
 
         A file takes the place of one that was damaged before; a directory takes and leaves no
         place: then it is ``KEY.damaged.2`` and so on.
@@ -124,7 +124,7 @@ class Records:
 
     def make_place(self, key: str) -> str:
         """The mount point, which is there now: as a directory, unless somebody put another thing
-        there, which is left to whoever mounts. A mount there is not touched, dead or alive."""
+        there, which is left to those who mount. A mount there is not touched, dead or alive."""
         try:
             os.mkdir(self._mounts / key, 0o700)
         except FileExistsError:

@@ -128,7 +128,7 @@ class Volumes:
         )
 
     def unheard(self, name: str, mount_id: str) -> None:
-        """Whoever called ``mount`` went before it had the answer: it counts as not called. Done in
+        """The caller of ``mount`` went before it had the answer: it counts as not called. Done in
         the background."""
         work = partial(self._take_back, key_of(name), name, mount_id)
         try:

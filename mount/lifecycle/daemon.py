@@ -466,7 +466,7 @@ def _take_over(request: TakeOver, requester: Requester, logs: Logs) -> None:
     resources = _with_token(taken.resources, request.token)
     job = resources.job
     logs.redirect(request.log_path or job.options.log_path)
-    requester.done()  # whoever waits: the new supervisor stays
+    requester.done()  # its waiter may go: the new supervisor stays
 
     def on_ready() -> None:
         taken.unlock()
