@@ -18,7 +18,13 @@ from pathlib import Path
 
 import msgspec
 
-from lodefs.chunkstore.errors import AlreadyExists, DeadlineExceeded, LodefsError, NotFound
+from lodefs.chunkstore.errors import (
+    AlreadyExists,
+    DeadlineExceeded,
+    LodefsError,
+    NotFound,
+    Unavailable,
+)
 from lodefs.mount.node.interface import NodeMounts, ResolvedCommit, Source
 from lodefs.mount.service.interface import Health, Held, User, Wanted
 from lodefs.mount.service.mount_files import MountFiles
@@ -72,6 +78,7 @@ class SharedMounts:
         self.node = node
         self._boot = boot
         self._on_change = on_change
+        self._closed = False
         self._lock = threading.Lock()
         self._slots: dict[str, SharedSlot] = {}
         for mount in files.load():
@@ -124,6 +131,10 @@ class SharedMounts:
 
     def ping(self, timeout_s: float) -> None:
         """See MountService."""
+
+    def close(self) -> None:
+        """Write nothing any more: what is under way is Unavailable. Mounts are not touched."""
+        self._closed = True
 
     def slots(self) -> list[SharedSlot]:
         """All mounts, to look at."""
@@ -244,6 +255,8 @@ class SharedMounts:
     ) -> None:
         """A mount's new state, on disk and then in memory."""
         with _locked(slot.writing, time.monotonic() + timeout_s):
+            if self._closed:
+                raise Unavailable("another service has the mounts now; try again")
             after = change(slot.mount)
             if after != slot.mount or not slot.is_written:
                 self.files.write(after)

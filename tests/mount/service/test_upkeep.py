@@ -163,3 +163,13 @@ def test_pins(rig: ServiceRig, memory: MemoryMounts) -> None:
     assert memory.mounts == {}
     [pin_s] = memory.pins.values()
     assert 7000 < pin_s <= 7200
+
+
+def test_who_has_retired_writes_nothing(rig: ServiceRig, memory: MemoryMounts) -> None:
+    """After another service took the mounts over, calls here fail and change nothing of it."""
+    place = acquire(rig)
+    rig.mounts.close()
+    with pytest.raises(Unavailable, match="another service"):
+        rig.mounts.release(USER, WAIT_S)
+    rig = rig.again()
+    assert acquire(rig) == place
