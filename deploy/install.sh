@@ -117,7 +117,7 @@ if [ -z "$yes" ]; then
   case $answer in y | Y | yes) ;; *) fail "nothing was changed" ;; esac
 fi
 
-place() { # place MODE FILE: whoever has the old one open keeps it
+place() { # place MODE FILE: a process that has the old one open keeps it
   mkdir -p "$destdir$(dirname "$2")"
   install -m "$1" "$tree$2" "$destdir$2.new"
   mv -f "$destdir$2.new" "$destdir$2"

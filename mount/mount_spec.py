@@ -23,10 +23,15 @@ class MountRequest(msgspec.Struct, frozen=True, tag="mount"):
 
 
 class TakeOver(msgspec.Struct, frozen=True, tag="take over"):
-    """Start a new supervisor for a mount. ``log_path`` "": as before."""
+    """Start a new supervisor for a mount. ``log_path`` "" and ``token`` None: as before."""
 
     mountpoint: str
     log_path: str = ""
+    token: str | None = None
+
+    def __repr__(self) -> str:
+        """Without the token."""
+        return f"TakeOver({self.mountpoint})"
 
 
 class Reply(msgspec.Struct, frozen=True):

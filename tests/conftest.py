@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests import mount_namespace
 from tests.support.chunkstore import leftovers
 
 settings.register_profile(
@@ -20,6 +21,7 @@ pytest_plugins = ["tests.services", "tests.workers"]
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """What runs that were killed left goes."""
+    """What runs that were killed left goes; each process has mounts of its own."""
     if not hasattr(session.config, "workerinput"):
         leftovers.clear()
+    mount_namespace.enter()

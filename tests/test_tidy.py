@@ -21,6 +21,7 @@ FUNCTION_LINES_MAX = 70
 DOCUMENT_COLUMNS_MAX = 120
 FOLDER_MODULES_MAX = 14  # besides commands, which are a module each
 ARGUMENTS_MAX = 7
+GENERATED = "generated"  # a folder of what a tool has made
 VAGUE_NAMES = {"utils", "util", "helpers", "helper", "common", "misc"}
 
 # A foreign library is imported in one file of a package, which translates its exceptions.
@@ -40,7 +41,7 @@ def sources(*folders: str) -> Iterator[Path]:
     what they are."""
     for folder in folders:
         for path in sorted((ROOT / folder).rglob("*.py")):
-            if path.resolve() == path:
+            if path.resolve() == path and path.parent.name != GENERATED:
                 yield path
 
 

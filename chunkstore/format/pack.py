@@ -1,7 +1,7 @@
 """Packs: objects that hold chunks, an index of them, and a trailer. docs/format.md has the table.
 
 A pack's id names its list of chunks, not its bytes: the object may be written again, with other
-codecs, under the same id. Whoever reads ranges sends the ETag seen with the index.
+codecs, under the same id. A reader of ranges sends the ETag seen with the index.
 """
 
 from __future__ import annotations

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import random
 import secrets
 import socket
+import tempfile
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 from time import monotonic
 from typing import Any
 
@@ -13,6 +19,9 @@ from tests.support.chunkstore.child_process import TIMEOUT_S, Child
 
 HOST = "127.0.0.1"
 REGION = "us-east-1"
+_PORT_MIN = 20000  # further up, to where the kernel picks the ports of clients
+_EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_reserved: list[int] = []  # descriptors of locks, for as long as this process lives
 
 
 @dataclass(frozen=True)
@@ -66,11 +75,22 @@ def _client(server: S3Server) -> Any:
 
 
 def free_port() -> int:
-    """A TCP port that nobody listens on now. Another process may take it: start again then."""
-    with socket.socket() as sock:
-        sock.bind((HOST, 0))
-        port: int = sock.getsockname()[1]
-        return port
+    """A TCP port that nobody listens on. No other process gets it from here until this one ends,
+    and the kernel gives it to no client."""
+    locks = Path(tempfile.gettempdir()) / f"lodefs-ports-{os.geteuid()}"
+    locks.mkdir(mode=0o700, exist_ok=True)
+    ports = list(range(_PORT_MIN, int(_EPHEMERAL.read_text("ascii").split()[0])))
+    random.SystemRandom().shuffle(ports)
+    for port in ports:
+        fd = os.open(locks / str(port), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        with suppress(OSError), socket.socket() as sock:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.bind((HOST, port))
+            _reserved.append(fd)
+            return port
+        os.close(fd)
+    raise OSError(f"no port of {_PORT_MIN} to {ports[-1]} is free")
 
 
 def wait_for_port(child: Child, port: int, *, timeout_s: float = TIMEOUT_S) -> bool:

@@ -35,7 +35,7 @@ os.execv(sys.argv[2], sys.argv[2:])
 class PluginNode:
     """All of it lies below ``folder``. ``serve``: more words for `lodefs serve`; ``proxy_url``:
     where the plugin looks for the proxy, else on its Unix socket; ``store``: a URL, else a new
-    directory."""
+    directory; ``answer_timeout_s``: of the plugin, else its own."""
 
     def __init__(
         self,
@@ -43,12 +43,14 @@ class PluginNode:
         serve: Sequence[str | Path] = (),
         proxy_url: str = "",
         store: str = "",
+        answer_timeout_s: float | None = None,
     ) -> None:
         self.folder = folder
         self.socket = folder / "plugin.sock"
         self.proxy_socket = folder / "proxy.sock"
         self.proxy_url = proxy_url or f"unix:{self.proxy_socket}"
         self._serve = serve
+        self._answer_timeout_s = answer_timeout_s
         self.state = folder / "state"
         self.store = store or str(folder / "store")
         self._ended_logs: list[str] = []
@@ -156,7 +158,9 @@ class PluginNode:
 
     def _start_plugin(self) -> Child:
         fd = self._listening.fileno()
-        words = ("docker-plugin", "--socket", self.socket, "--state", self.state)
+        words = ["docker-plugin", "--socket", self.socket, "--state", self.state]
+        if self._answer_timeout_s is not None:
+            words += ["--answer-timeout", str(self._answer_timeout_s)]
         child = Child(
             [sys.executable, "-c", _ACTIVATED, str(fd), *_COMMAND, *words],
             env=self.environment(),
@@ -185,10 +189,14 @@ class PluginNode:
 
 @contextmanager
 def plugin_node(
-    folder: Path, serve: Sequence[str | Path] = (), proxy_url: str = "", store: str = ""
+    folder: Path,
+    serve: Sequence[str | Path] = (),
+    proxy_url: str = "",
+    store: str = "",
+    answer_timeout_s: float | None = None,
 ) -> Iterator[PluginNode]:
     """A running node below ``folder`` (a short path); it is ended with all that it has mounted."""
-    node = PluginNode(folder, serve, proxy_url, store)
+    node = PluginNode(folder, serve, proxy_url, store, answer_timeout_s)
     try:
         yield node
     finally:

@@ -117,7 +117,7 @@ class Fetch:
             )
 
     def began(self) -> None:
-        """Bytes come: whoever waited for it here gets them, too."""
+        """Bytes come: those who waited for it here get them, too."""
         if not self.arriving:
             self.arriving = True
             if self.cluster.settings.cut_through:

@@ -88,7 +88,7 @@ class Node:
                     self.fetches[unit].plan_and_step()
 
     def came(self, fetch: Fetch) -> None:
-        """A unit is there, whoever wanted it."""
+        """A unit is there, for all who wanted it."""
         del self.fetches[fetch.unit]
         self.have[fetch.unit] = 1
         self.missing_units -= 1

@@ -2,7 +2,7 @@
 
 A proxy that is started for a user lies in ``~/.cache/lodefs/proxy-<store>``: its socket, cache, log
 and process id. It keeps running when the command ends, serves all mounts of that store, and ends
-when nobody has used it for a while. Whoever starts it has a lease of it (chunkstore.nodeapi.lease)
+when nobody has used it for a while. Its starter has a lease of it (chunkstore.nodeapi.lease)
 until the command ends; by then its mount has one.
 """
 

@@ -99,7 +99,7 @@ class StoreProxies:
         try:
             self._run(own, store)
             self._keep(store)
-        except Exception as error:  # noqa: BLE001 - whoever waits must hear of it, whatever it is
+        except Exception as error:  # noqa: BLE001 - the caller must hear of it, whatever it is
             self._retry_s[store] = time.monotonic() + RETRY_S
             why = str(error) if isinstance(error, LodefsError | OSError) else repr(error)
             failure = f"the proxy for {_shown(store)} does not start: {why}"

@@ -89,7 +89,7 @@ class Server:
             left = list(self._open.items())
         for connection, _ in left:
             with suppress(OSError):
-                connection.shutdown(socket.SHUT_RD)  # whoever reads sees the end
+                connection.shutdown(socket.SHUT_RD)  # a reader sees the end
         ends_s = time.monotonic() + timeout_s
         for _, thread in left:
             thread.join(max(0.0, ends_s - time.monotonic()))

@@ -20,7 +20,6 @@ import msgspec
 from lodefs.chunkstore.errors import InvalidInput, LodefsError, NotFound
 from lodefs.chunkstore.system import sockets
 from lodefs.chunkstore.system.systemd_notify import READY, STOPPING, SystemdNotifier
-from lodefs.mount.docker.deadline_calls import Calls
 from lodefs.mount.docker.http_server import Answer, HttpReply, Server
 from lodefs.mount.docker.options import SplitUrl
 from lodefs.mount.docker.protocol import (
@@ -36,6 +35,7 @@ from lodefs.mount.docker.volume import about
 from lodefs.mount.docker.volume_files import Records
 from lodefs.mount.docker.volume_table import VolumeTable, machine_clock
 from lodefs.mount.docker.volumes import ANSWER_TIMEOUT_S, Volumes
+from lodefs.mount.node.deadline_calls import Calls
 from lodefs.mount.node.interface import NodeMounts
 
 SOCKET = Path("/run/docker/plugins/lodefs.sock")

@@ -12,7 +12,6 @@ import time
 from functools import partial
 
 from lodefs.chunkstore.errors import LodefsError
-from lodefs.mount.docker.deadline_calls import Calls
 from lodefs.mount.docker.reconcile_plan import (
     Action,
     Clear,
@@ -39,6 +38,7 @@ from lodefs.mount.docker.volume import (
 from lodefs.mount.docker.volume_files import Damaged
 from lodefs.mount.docker.volume_table import Slot, VolumeTable
 from lodefs.mount.docker.volumes import WORK_TIMEOUT_S, Volumes
+from lodefs.mount.node.deadline_calls import Calls
 from lodefs.mount.node.interface import MountStatus, NodeMounts
 
 INTERVAL_S = 5.0

@@ -7,25 +7,23 @@ Mount points are ``STATE/mounts/KEY``. All of it is for its owner alone.
 
 from __future__ import annotations
 
-import fcntl
 import itertools
 import logging
 import os
-import stat
 from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 from blake3 import blake3
 
-from lodefs.chunkstore.errors import Corrupt, InUse, InvalidInput, LodefsError, UnknownFormat
+from lodefs.chunkstore.errors import Corrupt, InvalidInput, LodefsError, UnknownFormat
 from lodefs.chunkstore.format.decoding import from_json
-from lodefs.chunkstore.system.os_errors import kind_of
 from lodefs.mount.docker.volume import Volume, about, key_of
+from lodefs.mount.node import state_files
 
 VERSION = 1
 RECORD_BYTES_MAX = 4 << 20
-_SUFFIX, _UNFINISHED, _DAMAGED = ".json", ".new", ".damaged"
+_SUFFIX, _DAMAGED = ".json", ".damaged"
 _log = logging.getLogger("lodefs.docker")
 
 
@@ -59,13 +57,13 @@ class Records:
             self._volumes = directory / "volumes"
             self._mounts = directory / "mounts"
             for path in (self._volumes, self._mounts):
-                _make_private(path)
-            self._lock = _lock(directory / "lock")
-            for path in self._volumes.glob(f"*{_UNFINISHED}"):
+                state_files.make_private(path)
+            self._lock = state_files.lock(directory / "lock", "another `lodefs docker-plugin`")
+            for path in self._volumes.glob(f"*{state_files.UNFINISHED}"):
                 with suppress(IsADirectoryError):  # not ours; its volume's writes say so
                     path.unlink()
         except OSError as error:
-            raise _translated(error, directory) from error
+            raise state_files.translated(error, directory) from error
 
     def close(self) -> None:
         """Let another process have the directory. Nothing happens the second time."""
@@ -78,7 +76,7 @@ class Records:
         try:
             paths = sorted(self._volumes.glob(f"*{_SUFFIX}"))
         except OSError as error:
-            raise _translated(error, self._volumes) from error
+            raise state_files.translated(error, self._volumes) from error
         return [_read(path) for path in paths]
 
     def write(self, volume: Volume) -> None:
@@ -86,30 +84,18 @@ class Records:
 
         NoSpace, Denied, Unavailable; the old state stays then.
         """
-        path = self._path(volume.key)
-        unfinished = path.with_suffix(_UNFINISHED)
-        try:
-            with open(unfinished, "wb", opener=_private) as file:
-                file.write(encode_record(volume))
-                file.flush()
-                os.fsync(file.fileno())
-            unfinished.rename(path)
-            self._sync()
-        except OSError as error:
-            with suppress(OSError):
-                unfinished.unlink()
-            raise _translated(error, path) from error
+        state_files.write_whole(self._path(volume.key), encode_record(volume))
 
     def remove(self, key: str) -> None:
         """Forget a volume; fine where there is none."""
         try:
             self._path(key).unlink(missing_ok=True)
-            self._sync()
+            state_files.sync(self._volumes)
         except OSError as error:
-            raise _translated(error, self._path(key)) from error
+            raise state_files.translated(error, self._path(key)) from error
 
     def set_aside(self, key: str) -> None:
-        """Take a damaged file out of the way, as ``KEY.damaged``, for whoever wants to see it.
+        """Take a damaged file out of the way, as ``KEY.damaged``, for those who want to see it.
 
         A file takes the place of one that was damaged before; a directory takes and leaves no
         place: then it is ``KEY.damaged.2`` and so on.
@@ -121,11 +107,11 @@ class Records:
             aside = aside.with_name(f"{key}{_DAMAGED}.{next(numbers)}")
         try:
             path.rename(aside)
-            self._sync()
+            state_files.sync(self._volumes)
         except FileNotFoundError:
             return
         except OSError as error:
-            raise _translated(error, path) from error
+            raise state_files.translated(error, path) from error
 
     def place(self, key: str) -> str:
         """The mount point of a volume, which need not be there."""
@@ -138,13 +124,13 @@ class Records:
 
     def make_place(self, key: str) -> str:
         """The mount point, which is there now: as a directory, unless somebody put another thing
-        there, which is left to whoever mounts. A mount there is not touched, dead or alive."""
+        there, which is left to those who mount. A mount there is not touched, dead or alive."""
         try:
             os.mkdir(self._mounts / key, 0o700)
         except FileExistsError:
             pass
         except OSError as error:
-            raise _translated(error, self._mounts / key) from error
+            raise state_files.translated(error, self._mounts / key) from error
         return self.place(key)
 
     def remove_place(self, key: str) -> None:
@@ -172,18 +158,10 @@ class Records:
         try:
             return sorted(os.listdir(self._mounts))
         except OSError as error:
-            raise _translated(error, self._mounts) from error
+            raise state_files.translated(error, self._mounts) from error
 
     def _path(self, key: str) -> Path:
         return self._volumes / f"{key}{_SUFFIX}"
-
-    def _sync(self) -> None:
-        """Names that were changed are on disk."""
-        fd = os.open(self._volumes, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
 
 
 def encode_record(volume: Volume) -> bytes:
@@ -222,11 +200,7 @@ def _read(path: Path) -> Record:
     key = path.name.removesuffix(_SUFFIX)
     data = b""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        with open(fd, "rb") as file:
-            if not stat.S_ISREG(os.fstat(fd).st_mode):
-                raise Corrupt("it is no file")
-            data = file.read(RECORD_BYTES_MAX)
+        data = state_files.read_whole(path, RECORD_BYTES_MAX)
         volume = decode_record(data)
         if volume.key != key:
             raise Corrupt(f"it is the record of volume {volume.name!r}, under a wrong name")
@@ -248,29 +222,3 @@ def _name_in(data: bytes, key: str) -> str:
 
 class _Name(msgspec.Struct):
     name: str
-
-
-def _make_private(path: Path) -> None:
-    path.mkdir(mode=0o700, exist_ok=True)
-    if path.is_symlink() or not path.is_dir():
-        raise InvalidInput(f"{path} must be a directory, and no symlink")
-    path.chmod(0o700)
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-
-
-def _lock(path: Path) -> int:
-    """A lock of the process: mounts that it forks do not hold it."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (BlockingIOError, PermissionError):
-        os.close(fd)
-        raise InUse(f"{path.parent} is the state of another `lodefs docker-plugin`") from None
-    return fd
-
-
-def _translated(error: OSError, path: Path) -> LodefsError:
-    return kind_of(error)(f"{path}: {error.strerror or error}")

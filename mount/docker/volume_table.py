@@ -1,6 +1,6 @@
 """All volumes in memory: each is changed by one thread at a time, and looked at without a lock.
 
-Changes of references are written in groups: whoever has a volume's lock writes its own change and
+Changes of references are written in groups: who has a volume's lock writes its own change and
 all that wait for the lock by then, in one file, before any of them is answered. So hundreds of
 Mounts at once cost a volume a look at its mount and a file or two, and not one each; and what was
 answered is on disk, as it is when each is written alone: neither kill -9 nor a power cut can take

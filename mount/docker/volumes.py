@@ -24,7 +24,6 @@ from lodefs.chunkstore.errors import (
     LodefsError,
     Unavailable,
 )
-from lodefs.mount.docker.deadline_calls import Calls, LateError
 from lodefs.mount.docker.options import SplitUrl, parse_options
 from lodefs.mount.docker.volume import (
     REMOVE_STALE_S,
@@ -42,6 +41,7 @@ from lodefs.mount.docker.volume import (
 )
 from lodefs.mount.docker.volume_files import Damaged, Record
 from lodefs.mount.docker.volume_table import Change, Slot, VolumeTable, no_such
+from lodefs.mount.node.deadline_calls import Calls, LateError
 from lodefs.mount.node.interface import MountStatus, NodeMounts, Source, Traffic
 
 ANSWER_TIMEOUT_S = 0.9
@@ -128,7 +128,7 @@ class Volumes:
         )
 
     def unheard(self, name: str, mount_id: str) -> None:
-        """Whoever called ``mount`` went before it had the answer: it counts as not called. Done in
+        """The caller of ``mount`` went before it had the answer: it counts as not called. Done in
         the background."""
         work = partial(self._take_back, key_of(name), name, mount_id)
         try:

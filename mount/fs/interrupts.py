@@ -1,6 +1,6 @@
 """Interrupted requests: whether their reader has to go, and how all workers hear of them.
 
-The kernel gives an interrupt to whoever reads the device next, which is seldom the one that works
+The kernel gives an interrupt to the next reader of the device, which is seldom the one that works
 on the request. So it is told to all workers of the mount, and the one that knows the request acts.
 
 Only readers that are killed are let go. Other signals interrupt no read of a local file either,

@@ -154,7 +154,7 @@ class _Work(msgspec.Struct, kw_only=True):
     on_interrupt: Callable[[int], None]
     clock: Callable[[], float]
     disk_watch: DiskWatch
-    lock: Lock = msgspec.field(default_factory=Lock)  # whoever holds it leads
+    lock: Lock = msgspec.field(default_factory=Lock)  # its holder leads
     started: list[Thread] = []
 
     def start_next(self) -> bool:
@@ -263,7 +263,7 @@ class _Work(msgspec.Struct, kw_only=True):
                 begin(now_s - queued.since_s)
                 current.message = memoryview(queued.message)
             answer = dispatcher.answer(current.message)
-            if answer is not None and not current.cancelled:  # else whoever cancelled it answers
+            if answer is not None and not current.cancelled:  # else its canceller answers
                 device.write_answer(fd, *answer)
             current.done()
             marks[index] = 0.0

@@ -62,7 +62,7 @@ class Place(msgspec.Struct, frozen=True):
 
 
 def listen(device: str, places: list[Path]) -> tuple[socket.socket, Place]:
-    """Listen for whom wants to take the mount over. Unavailable where no directory will do.
+    """Listen for those who want to take the mount over. Unavailable where no directory will do.
 
     Sockets that mounts left behind there are removed.
     """
@@ -89,7 +89,7 @@ def find(device: str, places: list[Path]) -> Place | None:
 
 
 def connect(place: Place, timeout_s: float = CONNECT_TIMEOUT_S) -> socket.socket:
-    """A connection to whoever answers for the mount. Unavailable when nobody does."""
+    """A connection to the process that answers for the mount. Unavailable when nobody does."""
     client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     client.settimeout(timeout_s)
     try:

@@ -463,17 +463,28 @@ def _mount(
 def _take_over(request: TakeOver, requester: Requester, logs: Logs) -> None:
     taken = request_handover(request.mountpoint)
     signal.setitimer(signal.ITIMER_REAL, 0)
-    job = taken.resources.job
+    resources = _with_token(taken.resources, request.token)
+    job = resources.job
     logs.redirect(request.log_path or job.options.log_path)
-    requester.done()  # whoever waits: the new supervisor stays
+    requester.done()  # its waiter may go: the new supervisor stays
 
     def on_ready() -> None:
         taken.unlock()
         requester.finish(_reply(job))
         logs.log(_line("took over", job))
 
-    left = go_on(taken.resources, logs.log, on_ready, taken.confirm)
+    left = go_on(resources, logs.log, on_ready, taken.confirm)
     logs.log(farewell(job, left=left))
+
+
+def _with_token(resources: MountResources, token: str | None) -> MountResources:
+    """The same mount, with another token for its proxy; None: with the one that it has."""
+    if token is None:
+        return resources
+    options = msgspec.structs.replace(resources.job.options, token=token)
+    return msgspec.structs.replace(
+        resources, job=msgspec.structs.replace(resources.job, options=options)
+    )
 
 
 def _reply(job: Job) -> Reply:

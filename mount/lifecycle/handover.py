@@ -45,7 +45,7 @@ class HandoverState(msgspec.Struct, frozen=True):
 
 
 class MountResources(msgspec.Struct, frozen=True):
-    """What holds a mount: whoever has it can answer for the mount.
+    """What holds a mount: a process that has it can answer for the mount.
 
     ``device`` is the connection's first descriptor, ``clones`` are those that workers read.
     ``memories``: named memory files that workers share, whatever they keep in them.
@@ -161,7 +161,7 @@ class ControlServer:
     def answer(self, *, busy: bool = False, ready: bool = True) -> socket.socket | None:
         """Answer one. What it returns is to be closed; TAKEN comes over it when all has arrived.
 
-        ``busy``: nothing is handed over now. ``ready``: the mount counts as made. Whoever behaves
+        ``busy``: nothing is handed over now. ``ready``: the mount counts as made. Who behaves
         badly is just not answered.
         """
         try:

@@ -135,7 +135,7 @@ class MountHelper:
         raise Unavailable("the process that mounts does not run; try again")
 
     def _reach(self, request: HelperRequest) -> tuple[_Process, socket.socket]:
-        """The nursery, and a socket to it that stays open whoever ends it meanwhile."""
+        """The nursery, and a socket to it that stays open when another thread ends it."""
         if not self._lock.acquire(timeout=_left_s(request)):
             raise DeadlineExceeded("not begun in time: the process that mounts is being started")
         try:

@@ -81,8 +81,18 @@ class NodeMounts(Protocol):
         """All lodefs mounts that this process sees."""
         ...
 
+    def look(self, place: str, timeout_s: float) -> MountStatus | None:
+        """The lodefs mount on ``place``; None where there is none."""
+        ...
+
     def revive(self, place: str, timeout_s: float) -> None:
-        """Start a supervisor for a mount that has lost its own. Readers notice nothing."""
+        """Start a supervisor for a mount that has lost its own, or another in the place of its
+        own. Readers notice nothing."""
+        ...
+
+    def renew(self, source: Source, place: str, timeout_s: float) -> None:
+        """Have the mount on ``place`` use the token that ``source`` refers to from now on. Readers
+        notice nothing. Unavailable where the kernel cannot do that (before Linux 6.9)."""
         ...
 
     def traffic(self, place: str, timeout_s: float) -> Traffic | None:

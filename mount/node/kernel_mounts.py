@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 
 from lodefs.chunkstore.errors import DeadlineExceeded, LodefsError, Unavailable
 from lodefs.chunkstore.format.names import check_repo
@@ -18,6 +19,7 @@ from lodefs.chunkstore.nodeapi.cache_control import (
     WarmStatus,
     encoded,
 )
+from lodefs.chunkstore.nodeapi.connection import parse_address
 from lodefs.chunkstore.nodeapi.control_client import ControlClient
 from lodefs.mount.kernel import features, mount_table
 from lodefs.mount.lifecycle import (
@@ -35,7 +37,7 @@ from lodefs.mount.node.interface import MountStatus, ResolvedCommit, Source, Tra
 from lodefs.mount.node.tokens import read_token
 from lodefs.mount.options import MountOptions
 
-OWNER = "docker"  # of pins: `lodefs warm --pin` has its own
+OWNER = "docker"  # of the plugin's pins: `lodefs warm --pin` has its own
 STATE_TIMEOUT_S = 0.2  # for one mount to say who answers for it
 
 
@@ -44,7 +46,7 @@ class KernelMounts:
 
     ``proxy_for`` gives the address of the proxy for a store, "" for the node's own, within so many
     seconds; it raises errors of errors.py. ``environ`` is where ``token_env`` looks.
-    ``log_path``: of mounts; "" is syslog. ``log`` logs a line.
+    ``log_path``: of mounts; "" is syslog. ``log`` logs a line. ``owner``: of pins.
     """
 
     def __init__(
@@ -55,7 +57,9 @@ class KernelMounts:
         environ: Mapping[str, str],
         log: Callable[[str], None],
         log_path: str = "",
+        owner: str = OWNER,
     ) -> None:
+        self._owner = owner
         self._helper = helper
         self._proxy_for = proxy_for
         self._environ = environ
@@ -87,36 +91,53 @@ class KernelMounts:
         word makes a mount dead."""
         deadline_s = time.monotonic() + timeout_s
         folders = mount_resources.folders()
-        found = []
-        for mounted in _on_top(mount_table.read_table()):
-            left_s = deadline_s - time.monotonic()
-            place = control_socket.find(mounted.device, folders)
-            supervised = True
-            alive = ready = True
-            try:
-                if place is None:
-                    ready = False  # its socket may be still to come
-                    raise Unavailable("it has no socket")
-                state = handover.state_of(place, max(min(STATE_TIMEOUT_S, left_s), 0.001))
-                supervised, ready = state.supervised, state.ready
-            except LodefsError:
-                alive = not self._is_dead(mounted.mountpoint, deadline_s)
-            found.append(
-                MountStatus(
-                    mounted.mountpoint,
-                    mounted.repo,
-                    mounted.commit,
-                    mounted.path,
-                    alive,
-                    supervised and alive,
-                    ready,
-                )
-            )
-        return found
+        return [
+            self._status(mounted, folders, deadline_s)
+            for mounted in _on_top(mount_table.read_table())
+        ]
+
+    def look(self, place: str, timeout_s: float) -> MountStatus | None:
+        """See NodeMounts."""
+        mounted = mount_table.on_top(mount_table.plain(place))
+        if mounted is None or not mounted.is_lodefs:
+            return None
+        return self._status(mounted, mount_resources.folders(), time.monotonic() + timeout_s)
+
+    def _status(
+        self, mounted: mount_table.Mount, folders: list[Path], deadline_s: float
+    ) -> MountStatus:
+        left_s = deadline_s - time.monotonic()
+        place = control_socket.find(mounted.device, folders)
+        alive = supervised = ready = True
+        try:
+            if place is None:
+                ready = False  # its socket may be still to come
+                raise Unavailable("it has no socket")
+            state = handover.state_of(place, max(min(STATE_TIMEOUT_S, left_s), 0.001))
+            supervised, ready = state.supervised, state.ready
+        except LodefsError:
+            alive = not self._is_dead(mounted.mountpoint, deadline_s)
+        return MountStatus(
+            mounted.mountpoint,
+            mounted.repo,
+            mounted.commit,
+            mounted.path,
+            alive,
+            supervised and alive,
+            ready,
+        )
 
     def revive(self, place: str, timeout_s: float) -> None:
         """See NodeMounts."""
         self._helper.run(TakeOver(place, self._log_path), timeout_s)
+
+    def renew(self, source: Source, place: str, timeout_s: float) -> None:
+        """See NodeMounts. A proxy at a Unix socket asks for no token."""
+        deadline_s = time.monotonic() + timeout_s
+        options = self._options(source, "", place, timeout_s)
+        if not parse_address(options.proxy).path:
+            request = TakeOver(place, self._log_path, options.token)
+            self._helper.run(request, _left_s(deadline_s))
 
     def traffic(self, place: str, timeout_s: float) -> Traffic | None:
         """See NodeMounts."""
@@ -133,14 +154,20 @@ class KernelMounts:
     def pin(self, source: Source, commit: str, pin_s: int, timeout_s: float) -> None:
         """See NodeMounts."""
         paths = [encoded(source.path)] if source.path else []
-        request = WarmRequest(repo=source.repo, rev=commit, paths=paths, pin_s=pin_s, owner=OWNER)
+        request = WarmRequest(
+            repo=source.repo, rev=commit, paths=paths, pin_s=pin_s, owner=self._owner
+        )
         with self._calls(source, timeout_s) as (calls, left_s):
             calls.call(WarmStatus, "POST", WARM, request, timeout_s=left_s)
 
     def unpin(self, source: Source, commit: str, timeout_s: float) -> None:
         """See NodeMounts."""
         request = EvictRequest(
-            repo=source.repo, rev=commit, path=encoded(source.path), pins_only=True, owner=OWNER
+            repo=source.repo,
+            rev=commit,
+            path=encoded(source.path),
+            pins_only=True,
+            owner=self._owner,
         )
         with self._calls(source, timeout_s) as (calls, left_s):
             calls.call(EvictView, "POST", EVICT, request, timeout_s=left_s)

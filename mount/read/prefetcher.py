@@ -40,7 +40,7 @@ IN_VAIN_MAX = 8  # files, one after the other, that the kernel has forgotten: no
 
 
 class CacheHolder(Protocol):
-    """Whoever looks after the node's cache."""
+    """What looks after the node's cache."""
 
     @property
     def view(self) -> CacheView | None:

@@ -55,7 +55,7 @@ class Run(msgspec.Struct):
 
     @property
     def is_worth_a_read(self) -> bool:
-        """Of the disk: a single file is left to whoever asks for it."""
+        """Of the disk: a single file is left to those who ask for it."""
         return len(self.pieces) > 1
 
     def add(self, piece: Piece) -> bool:

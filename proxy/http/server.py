@@ -13,10 +13,8 @@ from contextlib import suppress
 from dataclasses import replace
 from email.utils import formatdate
 from time import monotonic, perf_counter
-from typing import cast
 
-from aiohttp import StreamReader, web
-from aiohttp.http_exceptions import LineTooLong
+from aiohttp import web
 from multidict import CIMultiDict
 
 from lodefs.chunkstore.errors import (
@@ -29,252 +27,31 @@ from lodefs.chunkstore.errors import (
 )
 from lodefs.chunkstore.nodeapi.wire import ORIGIN_HEADER
 from lodefs.proxy.api import error_responses, routes
-from lodefs.proxy.api.fast_path import FastPath, PlainGet, parse_plain_get
+from lodefs.proxy.api.fast_path import FastPath
 from lodefs.proxy.api.handlers import Handlers
 from lodefs.proxy.api.request import Request
 from lodefs.proxy.api.responses import SERVER, Answer
 from lodefs.proxy.api.routes import Route
 from lodefs.proxy.http.acceptor import Acceptor, last_answer
 from lodefs.proxy.http.admission import Admission, ClientLimits, connections_by_endpoint
+from lodefs.proxy.http.connection import SWEEP_INTERVAL_S, Connection
 from lodefs.proxy.http.endpoint import Endpoint, needs_token, refusal
-from lodefs.proxy.http.http_request import asked_headers, body_of, is_plain
+from lodefs.proxy.http.http_request import all_headers, asked_headers, body_of, is_plain
 from lodefs.proxy.http.token_watch import TokenWatch
 from lodefs.proxy.http.usage import Use
 from lodefs.proxy.node import Node
 from lodefs.proxy.peers.server.peer_server import PEERS, PeerServer
 from lodefs.proxy.runtime.metrics import Metrics, StoreCalls
 from lodefs.proxy.runtime.thread_pools import is_remote
+from lodefs.proxy.s3.errors import S3Error, error_answer
+from lodefs.proxy.s3.hot_objects import HotObjects
+from lodefs.proxy.s3.service import LABEL, S3Service
 
-SWEEP_INTERVAL_S = 1.0
-HEADER_LINE_BYTES_MAX = 8190
-HEADERS_MAX = 64
-HEAD_BYTES_MAX = 65536  # of a request's line and headers together
-_NEVER_S = 86400.0 * 30  # aiohttp's own keep-alive timer; the sweep does its work
 _FULL = last_answer(503, "Unavailable", "the proxy has too many clients")
-_TOO_LONG = last_answer(431, "InvalidInput", f"all headers have more than {HEAD_BYTES_MAX} bytes")
 _log = logging.getLogger("lodefs.proxy")
 
 
-class Connection(web.RequestHandler):
-    """One client's connection: aiohttp's, with the fast path before it and limits around it."""
-
-    __slots__ = (
-        "_asked",
-        "_body",
-        "_endpoint",
-        "_fd",
-        "_half_read",
-        "_head_bytes",
-        "_last_tick",
-        "_server",
-        "_wire",
-        "opening",
-        "paused_tick",
-    )
-
-    def __init__(self, manager: _EndpointServer, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(
-            manager,
-            loop=loop,
-            keepalive_timeout=_NEVER_S,
-            lingering_time=0,
-            access_log=None,  # type: ignore[arg-type] # aiohttp's own way to turn it off
-            max_line_size=HEADER_LINE_BYTES_MAX,
-            max_field_size=HEADER_LINE_BYTES_MAX,
-            max_headers=HEADERS_MAX,
-        )
-        self._server = manager.server
-        self._endpoint = manager
-        self.opening: asyncio.Task[None] | None = None  # until the connection is made
-        self._wire: asyncio.Transport | None = None  # stays while aiohttp's is closing
-        self._fd = -1
-        self._half_read = False
-        self._body: StreamReader | None = None  # of the request whose head came last
-        self._head_bytes = 0  # of a head that has not come whole
-        self._last_tick = self._server.tick  # when a request was last begun or answered
-        self.paused_tick = -1  # since when the client does not read; -1 while it does
-        self._asked: tuple[object, PlainGet] | None = None  # the last plain message, as it came
-
-    @property
-    def protocol(self) -> Connection:
-        """The protocol of its transport."""
-        return self
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Accept the client, which the endpoint has room for."""
-        transport = cast("asyncio.Transport", transport)
-        if self._server.stopping or self not in self._endpoint.admission:
-            transport.abort()
-            self._force_close = True
-            return
-        self._wire = transport
-        self._fd = transport.get_extra_info("socket").fileno()
-        super().connection_made(transport)
-
-    def failed(self) -> None:
-        """The connection did not open."""
-        self._server.forget(self._endpoint, self)
-
-    def connection_lost(self, exc: BaseException | None) -> None:
-        """Forget the client."""
-        self._server.forget(self._endpoint, self)
-        self._wire = self._body = None
-        if self.paused_tick >= 0:
-            self.paused_tick = -1
-            self._server.fast_path.writing_resumed()
-        super().connection_lost(exc)
-
-    def pause_writing(self) -> None:
-        """The client reads more slowly than we write."""
-        self.paused_tick = self._server.tick
-        self._server.fast_path.writing_paused()
-        super().pause_writing()
-
-    def resume_writing(self) -> None:
-        """The client has read what was waiting."""
-        if self.paused_tick >= 0:
-            self._server.fast_path.writing_resumed()
-        self.paused_tick = -1
-        super().resume_writing()
-
-    async def _drain_helper(self) -> None:
-        try:
-            await super()._drain_helper()
-        except ConnectionError as error:
-            # It comes out of a future that aiohttp's frame holds: with that frame in its traceback
-            # it would keep itself, and what was being sent, until the collector of cycles comes.
-            raise error.with_traceback(None)  # noqa: B904 - the same error
-
-    def data_received(self, data: bytes) -> None:
-        """Answer a plain hit here and now; give everything else to aiohttp."""
-        transport = self.transport
-        plain_get = None
-        if not (self._half_read or self._messages or self._close):
-            plain_get = parse_plain_get(data)
-            if (
-                plain_get is not None
-                and self.idle
-                and transport is not None
-                and not transport.get_write_buffer_size()
-                and self._server.fast_path.answer(
-                    plain_get, self._endpoint.endpoint.blocks, transport, self._fd
-                )
-            ):
-                self.answered()
-                return
-        if data:  # aiohttp calls this with b"" to have what it holds parsed
-            self._half_read = not data.endswith(b"\r\n\r\n")
-        self._parse(data)
-        if plain_get is not None and len(self._messages) == 1:
-            self._asked = (self._messages[0][0], plain_get)
-
-    def _parse(self, data: bytes) -> None:
-        """Give bytes to aiohttp, which bounds each header and how many they are, but not a head.
-
-        Whether bytes belong to a head is the parser's to say: a request is taken some turns of the
-        loop after its head came, and meanwhile its body comes.
-        """
-        in_body = self._body is not None and not self._body.is_eof()
-        heads = self._request_count
-        super().data_received(data)
-        if self._request_count > heads:
-            self._body = self._messages[-1][1]
-        if in_body or self._request_count > heads or self._buffer_paused:
-            self._head_bytes = 0
-        elif (size := self._head_bytes + len(data)) <= HEAD_BYTES_MAX:
-            self._head_bytes = size
-        elif self._wire is not None:  # 64 long headers of each client would be much memory
-            if self.idle or self._body is None:  # else it would come into an answer under way
-                self._wire.write(_TOO_LONG)
-            self._wire.close()
-
-    def plain_get_of(self, request: web.BaseRequest) -> PlainGet | None:
-        """The plain GET that this request was parsed from, if the fast path may learn it."""
-        asked = self._asked
-        return asked[1] if asked is not None and asked[0] is request._message else None
-
-    def handle_error(
-        self,
-        request: web.BaseRequest,  # noqa: ARG002 - aiohttp's signature
-        status: int = 500,
-        exc: BaseException | None = None,
-        message: str | None = None,
-    ) -> web.StreamResponse:
-        """The answer to what aiohttp could not parse, or to a mistake in this file."""
-        if status >= 500:
-            _log.error("request failed: %r", exc)
-            return _whole(error_responses.internal_error())
-        if isinstance(exc, LineTooLong):  # aiohttp's message would repeat what came
-            status = 431
-            error = InvalidInput(f"the URL or a header has more than {HEADER_LINE_BYTES_MAX} bytes")
-        else:
-            first_line = (message or "").strip().partition("\n")[0][:200]
-            error = InvalidInput(f"the request is not HTTP as it should be: {first_line}")
-        answer = error_responses.failure_answer(error, status=status, close=True)
-        self._server.metrics.counter(routes.OTHER, status).add(
-            elapsed_s=0.0, sent_bytes=len(answer.body)
-        )
-        return _whole(answer)
-
-    @property
-    def idle(self) -> bool:
-        """Whether aiohttp waits for the next request, and nothing else is going on."""
-        waiter = self._waiter
-        return waiter is not None and not waiter.done()
-
-    @property
-    def quiet_ticks(self) -> int:
-        """For how long no request was answered; 0 while one is. Bytes that make no request do
-        not count as life."""
-        return self._server.tick - self._last_tick if self.idle else 0
-
-    @property
-    def may_go(self) -> bool:
-        """Whether nothing that the client asked for is under way."""
-        return self._wire is None or (self.idle and self.paused_tick < 0)
-
-    @property
-    def is_late(self) -> bool:
-        """Whether the client has been idle, or has not read, for longer than it may."""
-        limits, tick = self._server.limits, self._server.tick
-        if self.paused_tick >= 0:
-            return tick - self.paused_tick > limits.write_timeout_s / SWEEP_INTERVAL_S
-        idle_timeout_s = limits.idle_timeout_s
-        if not (self._endpoint.endpoint.is_local or self._endpoint.admission.is_authorized(self)):
-            idle_timeout_s = min(idle_timeout_s, limits.first_timeout_s)
-        return self.quiet_ticks > idle_timeout_s / SWEEP_INTERVAL_S
-
-    def allowed(self) -> None:
-        """The client sent a request that it may make."""
-        self._endpoint.admission.authorize(self)
-
-    def answered(self) -> None:
-        """A request has been answered."""
-        self._last_tick = self._server.tick
-        self._endpoint.admission.used(self)
-
-    def give_way(self) -> None:
-        """End the connection, which was idle or read too slowly."""
-        self._endpoint.figures.connections_cut += 1
-        self.cut()
-
-    def cut(self) -> None:
-        """End the connection now; what is not yet sent is lost, and the client sees that."""
-        if self._wire is not None:
-            self._wire.abort()
-        elif self.opening is not None:
-            self.opening.cancel()
-
-
-def _whole(answer: Answer) -> web.Response:
-    """An answer that ends its connection, in one piece."""
-    headers = CIMultiDict([*answer.headers, SERVER])
-    response = web.Response(status=answer.status, headers=headers, body=answer.body)
-    response.force_close()
-    return response
-
-
-class _EndpointServer(web.Server):
+class EndpointServer(web.Server):
     """One endpoint as it is served: aiohttp's server of it, and its room and figures."""
 
     def __init__(self, server: ProxyServer, endpoint: Endpoint, connections_max: int) -> None:
@@ -285,6 +62,11 @@ class _EndpointServer(web.Server):
         self.figures.connected.append(self.admission)
         self.streams = 0
         super().__init__(lambda request: server.handle(self, request))
+        self.s3: S3Service | None = None
+        self.hot_objects: HotObjects | None = None
+        if endpoint.s3 is not None:
+            self.s3 = S3Service(server.node, endpoint.s3, endpoint.tokens, server.metrics)
+            self.hot_objects = HotObjects(self.s3, server.fast_path)
         self.acceptor = Acceptor(endpoint.listener, self._take, refusal=_FULL, tls=endpoint.tls)
 
     def __call__(self) -> Connection:
@@ -327,7 +109,7 @@ class ProxyServer:
         self._closing_lines = b""
         self._set_date()
         self._on_sweep = on_sweep
-        self._node = node
+        self.node = node
         self._store = store
         self._handlers = Handlers(
             node,
@@ -336,7 +118,7 @@ class ProxyServer:
             status=self._figures,
             stopping=lambda: self.stopping,
         )
-        self._endpoints: list[_EndpointServer] = []
+        self._endpoints: list[EndpointServer] = []
         self._all_gone = asyncio.Event()
         self._sweeper: asyncio.Task[None] | None = None
         self.tokens = TokenWatch(())
@@ -354,7 +136,7 @@ class ProxyServer:
                     "open (ulimit -n)",
                     endpoint, connections_max, limits.connections_max,
                 )  # fmt: skip
-            self._endpoints.append(_EndpointServer(self, endpoint, connections_max))
+            self._endpoints.append(EndpointServer(self, endpoint, connections_max))
         for served in self._endpoints:
             served.acceptor.start()
         self.tokens = TokenWatch(endpoints)
@@ -384,7 +166,7 @@ class ProxyServer:
     @property
     def use(self) -> Use:
         """The requests so far, and whether one is under way."""
-        cache_control = self._node.cache_control
+        cache_control = self.node.cache_control
         busy = self.metrics.total("streams") > 0 or (
             cache_control is not None and cache_control.is_busy
         )
@@ -395,7 +177,7 @@ class ProxyServer:
         """Those of all endpoints."""
         return [connection for served in self._endpoints for connection in served.admission]
 
-    def forget(self, served: _EndpointServer, connection: Connection) -> None:
+    def forget(self, served: EndpointServer, connection: Connection) -> None:
         """A connection of an endpoint has ended."""
         served.admission.forget(connection)
         if self.stopping and not any(len(one.admission) for one in self._endpoints):
@@ -430,7 +212,7 @@ class ProxyServer:
             "hot_answers": self.metrics.fast_answers,
         }
 
-    async def handle(self, served: _EndpointServer, request: web.BaseRequest) -> web.StreamResponse:
+    async def handle(self, served: EndpointServer, request: web.BaseRequest) -> web.StreamResponse:
         """Answer one request that aiohttp parsed."""
         connection = request.protocol
         assert isinstance(connection, Connection)
@@ -441,8 +223,14 @@ class ProxyServer:
         blocks = served.endpoint.blocks
         generation = blocks.generation  # tokens may change while the answer is made
         try:
-            label, answer = await self._answer(served, connection, request)
-            if answer.target and plain_get and is_plain(request, answer, plain_get):
+            if served.s3 is not None:
+                answer = await self._of_s3(served.s3, served, connection, request)
+                label = LABEL
+            else:
+                label, answer = await self._answer(served, connection, request)
+            if served.hot_objects is not None:
+                served.hot_objects.learn(request.raw_path, all_headers(request), answer)
+            elif answer.target and plain_get and is_plain(request, answer, plain_get):
                 self.fast_path.learn(plain_get, answer.target)
                 blocks.add(plain_get.headers, answer.target.repo, generation)
             response = await self._send(request, answer)
@@ -463,7 +251,7 @@ class ProxyServer:
         return response
 
     async def _answer(
-        self, served: _EndpointServer, connection: Connection, request: web.BaseRequest
+        self, served: EndpointServer, connection: Connection, request: web.BaseRequest
     ) -> tuple[str, Answer]:
         """The route's label, and the answer with its first piece: errors until then have a
         status."""
@@ -504,6 +292,33 @@ class ProxyServer:
         except Exception:  # noqa: BLE001 - the last line of defence; the log has it
             _log.exception("request failed: %s", request.raw_path)
             return label, error_responses.internal_error()
+
+    async def _of_s3(
+        self,
+        s3: S3Service,
+        served: EndpointServer,
+        connection: Connection,
+        request: web.BaseRequest,
+    ) -> Answer:
+        """The answer to a client of S3, with its first piece."""
+        path = request.raw_path
+        is_remote.set(True)
+        try:
+            if served.streams > self.limits.streams_max:
+                served.figures.streams_refused += 1
+                raise Unavailable("the proxy answers too many requests at once")
+            headers = all_headers(request)
+            answer = await s3.answer(request.method, path, headers, connection.allowed)
+            return replace(answer, close=answer.close or request.body_exists)
+        except LodefsError as error:
+            return error_answer(error, path)
+        except TimeoutError:
+            late = DeadlineExceeded("the answer took longer than it may")
+            return error_answer(late, path)
+        except Exception:  # noqa: BLE001 - as above
+            _log.exception("request failed: %s", path)
+            inside = S3Error("InternalError", "an error inside the proxy; its log says more")
+            return error_answer(inside, path, close=True)
 
     async def _of_peer(
         self,

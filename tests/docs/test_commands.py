@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from loadtests.services import free_port
 from tests.support.chunkstore.child_process import private_directory, run
 
 pytestmark = [pytest.mark.slow, pytest.mark.fuse]
@@ -58,9 +58,7 @@ def run_script(folder: Path, script: str) -> str:
 
 def test_cookbook(folder: Path) -> None:
     """Every command of the cookbook runs, from top to bottom."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    script = commands("docs/cookbook.md").replace("7440", str(port))
+    script = commands("docs/cookbook.md").replace("7440", str(free_port()))
     script = script.replace("getfattr --only-values -n user.lodefs.commit ./mnt", _GETFATTR)
     out = run_script(folder, script)
     assert "main is" in out

@@ -253,7 +253,7 @@ def test_a_proxy_that_nobody_uses_ends(user: User) -> None:
     (first,) = user.pids()
     socket = next(user.folder.glob("cache/lodefs/*/pid")).with_name("sock")
     assert lease.revoke(socket) is None
-    mounted = json.loads(user.lodefs("mounts", "--json").splitlines()[-1])
+    mounted = json.loads(_line_of(user, "--json"))
     os.kill(mounted["pid"], signal.SIGKILL)
     assert lease.revoke(socket) is None
     user.lodefs("mount", "--take-over", str(user.place))

@@ -33,6 +33,7 @@ from tests.support.mount.mounts import (
 
 pytestmark = [pytest.mark.fuse, pytest.mark.slow]
 
+HANGS_S = 5.0  # so long a worker does nothing until it is replaced; a busy one does something
 FAILED = (errno.EIO, errno.ECONNABORTED)  # a request of a worker that died
 
 
@@ -52,7 +53,7 @@ def test_worker_lost_in_the_middle_of_a_read(
 
     A kernel that cannot send the request again fails the read in time, and the next is right.
     """
-    mounted = mounts.mount(hang_margin_s=-59.0)
+    mounted = mounts.mount(hang_margin_s=HANGS_S - WAIT_S)
     came, go = hold_reads(proxy)
     thread, result = read_in_thread(mounts.place / "a")
     assert came.wait(WAIT_S)

@@ -33,7 +33,8 @@ from tests.support.mount.systemd import FakeSystemd
 
 pytestmark = [pytest.mark.fuse, pytest.mark.slow]
 
-PROMPTLY_S = 20.0  # much longer than a worker takes that is looked after
+PROMPTLY_S = WAIT_S / 2  # much longer than a worker takes that is looked after
+HANGS_S = 5.0  # so long a worker does nothing until it is replaced
 
 SERVICE = """
 import sys
@@ -240,7 +241,7 @@ def test_a_dead_worker_leaves_no_reader_behind(
 ) -> None:
     """Where requests are not sent again, those of a dead worker fail although systemd keeps
     descriptors; the mount goes on."""
-    process = service.start(hang_margin_s=-59.0)
+    process = service.start(hang_margin_s=HANGS_S - WAIT_S)
     came, go = hold_reads(proxy)
     thread, result = read_in_thread(mounts.place / "a")
     assert came.wait(WAIT_S)

@@ -32,10 +32,11 @@ def test_a_mount_that_is_stopped_while_it_is_made(
     helper: MountHelper, places: Places, proxy: FakeProxy, stopped: str
 ) -> None:
     """The order fails in time, and leaves no mount and no process."""
-    place = places.new("place")
+    place, short_s = places.new("place"), places.short_s(helper)
+    until(lambda: not workers_of(helper.pid))
     came, go = hold_reads(proxy, reads=100, where="/children")
     with ThreadPoolExecutor(1) as pool:
-        late = pool.submit(helper.run, places.mount(place), 3.0)
+        late = pool.submit(helper.run, places.mount(place), short_s)
         assert came.wait(WAIT_S)
         [supervisor] = workers_of(helper.pid)
         workers = workers_of(supervisor)

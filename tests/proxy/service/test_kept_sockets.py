@@ -7,6 +7,7 @@ import socket
 import sys
 from pathlib import Path
 
+from loadtests.services import free_port
 from lodefs.chunkstore.system.sockets import is_at, listen_tcp
 from lodefs.chunkstore.system.systemd_notify import SystemdNotifier
 from lodefs.proxy.service.kept_sockets import CLIENTS, PEERS, Listeners
@@ -51,12 +52,6 @@ def recover(
                 except BlockingIOError:
                     break
             return [json.loads(line) for line in child.output.splitlines()], told
-
-
-def free_port() -> int:
-    with listen_tcp(HERE, 0) as listener:
-        port: int = listener.getsockname()[1]
-        return port
 
 
 def test_a_kept_socket_is_used_again(tmp_path: Path) -> None:

@@ -58,6 +58,7 @@ class MemoryMounts:
         self.repos = dict(repos)
         self.mounts: dict[str, Made] = {}
         self.pins: dict[tuple[str, str, bytes], int] = {}  # repository, commit, path
+        self.renewed: list[tuple[str, str]] = []  # place, token
         self.calls: Counter[str] = Counter()
         self.users_default: int | None = 0
         self._lock = threading.Lock()
@@ -107,6 +108,23 @@ class MemoryMounts:
     def standing(self, timeout_s: float) -> list[MountStatus]:
         """All mounts."""
         return self._call("standing", timeout_s, self._standing)
+
+    def look(self, place: str, timeout_s: float) -> MountStatus | None:
+        """One mount."""
+
+        def act() -> MountStatus | None:
+            return next((one for one in self._standing() if one.place == place), None)
+
+        return self._call("look", timeout_s, act)
+
+    def renew(self, source: Source, place: str, timeout_s: float) -> None:
+        """Another token."""
+
+        def act() -> None:
+            self._resolve(source, self._made(place).commit)
+            self.renewed.append((place, _token(source)))
+
+        self._call("renew", timeout_s, act)
 
     def revive(self, place: str, timeout_s: float) -> None:
         """A supervisor for a mount without one."""

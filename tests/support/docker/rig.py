@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from lodefs.chunkstore.system import sockets
-from lodefs.mount.docker.deadline_calls import Calls
 from lodefs.mount.docker.http_server import Limits, Server
 from lodefs.mount.docker.plugin import answering
 from lodefs.mount.docker.reconciler import Upkeep
@@ -19,6 +18,7 @@ from lodefs.mount.docker.volume import key_of
 from lodefs.mount.docker.volume_files import Records
 from lodefs.mount.docker.volume_table import Clock, VolumeTable
 from lodefs.mount.docker.volumes import Volumes
+from lodefs.mount.node.deadline_calls import Calls
 from lodefs.mount.node.interface import NodeMounts
 from tests.support.docker.memory_mounts import Gate, MemoryMounts, Repo
 

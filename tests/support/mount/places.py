@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import os
 import select
+import time
 from pathlib import Path
 
 from lodefs.chunkstore.errors import LodefsError
 from lodefs.mount.kernel import mount_syscalls, mount_table
 from lodefs.mount.lifecycle import control_socket, handover, mount_resources
 from lodefs.mount.mount_spec import MountRequest
+from lodefs.mount.node.helper_client import MountHelper
+from lodefs.mount.node.helper_requests import Unmount
 from lodefs.mount.options import MountOptions
 from tests.support.mount.fake_proxy import FakeProxy
-from tests.support.mount.mounts import SAMPLE, until, workers_of
+from tests.support.mount.mounts import SAMPLE, WAIT_S, until, workers_of
+
+SHORT_S = 1.0
+MOUNTS_BEGUN = 8  # a time limit that lets a mount begin lets so many be made one after the other
 
 
 def processes_of(mounted: mount_table.Mount) -> list[int]:
@@ -53,6 +59,15 @@ class Places:
                 threads=4,
             )
         )
+
+    def short_s(self, helper: MountHelper) -> float:
+        """A time limit for an order that will be late, but not before its mount is half made: what
+        some mounts take on this machine now."""
+        place = self.new("measured")
+        begun_s = time.monotonic()
+        helper.run(self.mount(place), WAIT_S)
+        helper.run(Unmount(place), WAIT_S)
+        return max(SHORT_S, MOUNTS_BEGUN * (time.monotonic() - begun_s))
 
     def mounted(self) -> list[mount_table.Mount]:
         """What is mounted in the folder."""

@@ -13,11 +13,16 @@ from loadtests.services.dockerd import Dockerd
 from loadtests.services.pluginnode import PluginNode, plugin_node
 from tests.support.chunkstore.child_process import private_directory
 
+ANSWER_TIMEOUT_S = 8.0  # of the plugin, on a machine that may be slow; then it says that it is late
+
 
 @pytest.fixture(scope="package")
 def node() -> Iterator[PluginNode]:
     """A store, its proxy, the plugin."""
-    with private_directory("ln-") as folder, plugin_node(folder) as running:
+    with (
+        private_directory("ln-") as folder,
+        plugin_node(folder, answer_timeout_s=ANSWER_TIMEOUT_S) as running,
+    ):
         yield running
 
 
@@ -42,7 +47,7 @@ def box(dockerd: Dockerd, node: PluginNode, driver: str, commit: str) -> Iterato
     made = Containers(dockerd, node, driver)
     yield made
     made.close()
-    assert node.until(lambda: not node.mounts(), timeout_s=10), node.mounts()
+    assert node.until(lambda: not node.mounts()), node.mounts()
 
 
 @pytest.fixture

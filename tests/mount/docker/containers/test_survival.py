@@ -15,7 +15,6 @@ from tests.support.chunkstore.child_process import ChildError
 pytestmark = [pytest.mark.docker, pytest.mark.fuse, pytest.mark.slow]
 
 ROUNDS = 3  # that a reader must do after whatever happened
-TIMEOUT_S = 30.0
 
 
 @pytest.fixture
@@ -32,17 +31,17 @@ def reads_on(box: Containers, name: str, act: Callable[[], None]) -> None:
     def rounds_after(rounds: int) -> bool:
         return box.verified(name)[0] >= rounds + ROUNDS
 
-    assert box.node.until(lambda: rounds_after(0), TIMEOUT_S), "it does not begin"
+    assert box.node.until(lambda: rounds_after(0)), "it does not begin"
     act()
     now, _ = box.verified(name)
-    assert box.node.until(lambda: rounds_after(now), TIMEOUT_S), "it reads no more"
+    assert box.node.until(lambda: rounds_after(now)), "it reads no more"
     assert box.verified(name)[1] == 0
 
 
 def released(box: Containers, volume: str, name: str) -> None:
     """The end of the container releases the mount, and the volume can be removed."""
     box.remove(name)
-    assert box.node.until(lambda: not box.node.mounts(), timeout_s=5), "still mounted"
+    assert box.node.until(lambda: not box.node.mounts()), "still mounted"
     box.remove_volume(volume)
 
 
@@ -114,7 +113,7 @@ def test_dockerd_restarts_and_ends_its_containers(
     assert dockerd.docker("exec", name, "cat", "/data/labels/a.txt") == "rose"
     box.remove(name)
     remove = ("volume", "rm", volume)
-    assert box.node.until(lambda: dockerd.try_docker(*remove).returncode == 0, TIMEOUT_S)
+    assert box.node.until(lambda: dockerd.try_docker(*remove).returncode == 0)
 
 
 def test_everything_restarts_at_once_under_a_reader(surviving: Dockerd, box: Containers) -> None:

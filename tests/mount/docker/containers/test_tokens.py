@@ -29,8 +29,9 @@ def guarded() -> Iterator[PluginNode]:
         for name, pattern in (("good", "team/*"), ("other", "other/*")):
             (folder / name).write_text(create_token(tokens, name, (pattern,), now_s=0))
         (folder / "wrong").write_text("wrong-" * 8)
+        url = f"http://{HOST}:{port}"
         words = ("--listen", f"{HOST}:{port}", "--tokens", tokens)
-        with plugin_node(folder, words, f"http://{HOST}:{port}") as node:
+        with plugin_node(folder, words, url, answer_timeout_s=4.0) as node:
             node.push(folder / "data", REPO)
             yield node
 

@@ -50,7 +50,7 @@ def test_two_containers_share_one_mount_and_the_last_releases_it(box: Containers
     assert len(box.node.mounts()) == 1
     assert box.dockerd.docker("exec", second, "cat", "/data/labels/a.txt") == "rose"
     box.remove(second)
-    assert box.node.until(lambda: not box.node.mounts(), timeout_s=5)
+    assert box.node.until(lambda: not box.node.mounts())
 
 
 def test_a_copy_out_of_a_running_container_leaves_its_mount(
@@ -64,7 +64,7 @@ def test_a_copy_out_of_a_running_container_leaves_its_mount(
     assert len(box.node.mounts()) == 1
     assert box.dockerd.docker("exec", name, "cat", "/data/labels/b.txt") == "tulip"
     box.remove(name)
-    assert box.node.until(lambda: not box.node.mounts(), timeout_s=5)
+    assert box.node.until(lambda: not box.node.mounts())
 
 
 def test_volumes_from_another_container(box: Containers) -> None:
@@ -106,7 +106,7 @@ def test_inspect_tells_commit_size_files_mount_and_bytes_read(box: Containers, c
         counted = sum(read[f"{source}_bytes"] for source in ("cache", "peers", "store"))
         return bool(counted >= BIG_BYTES or read["kernel_opens"])
 
-    assert box.node.until(all_is_counted, timeout_s=10), box.status(volume)
+    assert box.node.until(all_is_counted), box.status(volume)
 
 
 @pytest.mark.parametrize("name", ["my-project_training.data", "a/b", "n" * 255, "v1.0-rc.1"])

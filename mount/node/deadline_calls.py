@@ -119,7 +119,7 @@ class Calls:
     ) -> None:
         try:
             call.result = work()
-        except BaseException as error:  # noqa: BLE001 - whoever waits gets it, whatever it is
+        except BaseException as error:  # noqa: BLE001 - the caller gets it, whatever it is
             call.error = error
         if self._end(key, call):
             return

@@ -1,0 +1,126 @@
+"""``lodefs mounter``."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from lodefs.cli.options import examples, session_command
+from lodefs.settings.session import Session
+
+if TYPE_CHECKING:
+    from lodefs.mount.node.interface import NodeMounts
+
+_LEVELS = ("debug", "info", "warning", "error")
+_log = logging.getLogger("lodefs.mounter")
+_PATH = click.Path(path_type=Path)
+
+EPILOG = examples(
+    "lodefs mounter --proxy unix:/run/lodefs/proxy.sock",
+    "lodefs mounter --restart --mounts-root /var/lib/lodefs/mounts     # in a container",
+)
+
+
+@click.command("mounter", epilog=EPILOG)
+@click.option(
+    "--socket",
+    metavar="PATH",
+    type=_PATH,
+    envvar="LODEFS_MOUNTER_SOCKET",
+    help="Where drivers find it [/run/lodefs/mounter/mounter.sock].",
+)
+@click.option(
+    "--state-dir",
+    "state",
+    metavar="DIR",
+    type=_PATH,
+    envvar="LODEFS_MOUNTER_STATE_DIR",
+    help="Which mounts there are, and for whom [/var/lib/lodefs/mounter].",
+)
+@click.option(
+    "--run-dir",
+    "run",
+    metavar="DIR",
+    type=_PATH,
+    envvar="LODEFS_MOUNTER_RUN_DIR",
+    help="Tokens of mounts: a directory that a reboot empties [/run/lodefs/mounter].",
+)
+@click.option(
+    "--mounts-root",
+    "root",
+    metavar="DIR",
+    type=_PATH,
+    envvar="LODEFS_MOUNTS_ROOT",
+    help="Where it mounts [/var/lib/lodefs/mounts].",
+)
+@click.option(
+    "--idle-timeout",
+    "idle_s",
+    metavar="S",
+    type=click.FloatRange(0.0, 86400.0),
+    default=10.0,
+    envvar="LODEFS_MOUNTER_IDLE_TIMEOUT",
+    help="For so long a mount stays for its next user, in seconds [10].",
+)
+@click.option(
+    "--restart",
+    is_flag=True,
+    envvar="LODEFS_MOUNTER_RESTART",
+    help="Start it again when it is killed: for containers, whose mounts end with their first "
+    "process.",
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(_LEVELS),
+    default="info",
+    envvar="LODEFS_LOG_LEVEL",
+    help="[info]",
+)
+@session_command(proxy=True)
+def mounter(
+    session: Session, log_level: str, idle_s: float, restart: bool, **options: Path | None
+) -> None:
+    """Hold this node's mounts for drivers, until SIGTERM or SIGINT; mounts stay then.
+
+    `lodefs csi` asks it for mounts, and may be killed, restarted and upgraded while they are read.
+    One that is started while another runs takes that one's mounts over: readers notice nothing.
+    """
+    if restart:
+        from lodefs.mount.service.keeper import run_in_child
+
+        if not run_in_child():
+            return
+    from lodefs.mount.service.process import MounterSettings, run
+    from lodefs.proxy.service.logs import configure_logs
+
+    form = "console" if sys.stderr.isatty() else "auto"
+    configure_logs(log_level, form, identifier="lodefs-mounter")
+    given = {name: value.absolute() for name, value in options.items() if value is not None}
+    settings = MounterSettings(idle_s=idle_s, **given)
+    run(settings, partial(open_node, session, settings.state), session.environment)
+
+
+@contextmanager
+def open_node(session: Session, state: Path) -> Iterator[NodeMounts]:
+    """Mounts of this machine, through the node's proxy, and through others for other stores."""
+    from lodefs.mount.node.helper_client import MountHelper
+    from lodefs.mount.node.kernel_mounts import KernelMounts
+    from lodefs.proxies.store_proxies import StoreProxies
+
+    say = partial(_log.warning, "%s")
+    with MountHelper() as helper:
+        proxies = StoreProxies(session, state / "proxies", say)
+        proxies.adopt()
+        try:
+            yield KernelMounts(
+                helper, proxies.proxy_for, environ=session.environment, log=say, owner="csi"
+            )
+        finally:
+            proxies.close()

@@ -1,0 +1,1 @@
+"""The driver for Kubernetes (Container Storage Interface), over the mount service."""

@@ -1,0 +1,86 @@
+"""The driver's process: the services on a socket, registered with the kubelet if it is asked to."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+from pathlib import Path
+
+import msgspec
+
+from lodefs.chunkstore.errors import LodefsError, Unavailable
+from lodefs.mount.csi.controller import ControllerServer
+from lodefs.mount.csi.generated import csi_pb2, registration_pb2
+from lodefs.mount.csi.identity import DRIVER, Identity
+from lodefs.mount.csi.node import NodeServer
+from lodefs.mount.csi.registration import Registration
+from lodefs.mount.csi.rpc import RpcServer
+from lodefs.mount.service.client import RemoteMounts
+from lodefs.mount.service.interface import MountService
+
+MOUNTER = Path("/run/lodefs/mounter/mounter.sock")
+STOP_TIMEOUT_S = 10.0
+_log = logging.getLogger("lodefs.csi")
+
+
+class DriverSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Of one driver. ``registration`` None: somebody else registers it (node-driver-registrar).
+    ``kubelet_socket``: the driver's socket as the kubelet sees it; None: as this process does."""
+
+    endpoint: Path
+    node_id: str
+    version: str
+    mounter: Path = MOUNTER
+    registration: Path | None = None
+    kubelet_socket: Path | None = None
+
+
+def run(settings: DriverSettings) -> None:
+    """Serve until SIGTERM or SIGINT. Must be called in the main thread.
+
+    InUse, Denied, InvalidInput, Unavailable.
+    """
+    end = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: end.set())
+    service = RemoteMounts(settings.mounter)
+    server = serving(service, settings)
+    registrar = _registered(settings)
+    try:
+        service.ping(1.0)
+    except LodefsError as error:
+        _log.warning("nothing can be published yet: %s", error)
+    _log.info("serving %s of node %s on %s", DRIVER, settings.node_id, settings.endpoint)
+    end.wait()
+    if registrar is not None:
+        registrar.stop(STOP_TIMEOUT_S)
+    server.stop(STOP_TIMEOUT_S)
+    _log.info("told to end; mounts stay")
+
+
+def serving(service: MountService, settings: DriverSettings) -> RpcServer:
+    """The driver's services, which answer now."""
+    server = RpcServer()
+    by_name = csi_pb2.DESCRIPTOR.services_by_name
+    server.add(by_name["Identity"], Identity(service, settings.version).methods())
+    server.add(by_name["Node"], NodeServer(service, settings.node_id).methods())
+    server.add(by_name["Controller"], ControllerServer(service).methods())
+    server.listen(settings.endpoint)
+    server.start()
+    return server
+
+
+def _registered(settings: DriverSettings) -> RpcServer | None:
+    """The socket by which the kubelet finds the driver."""
+    if settings.registration is None:
+        return None
+    if not settings.registration.is_dir():
+        raise Unavailable(f"{settings.registration}: there is no such directory of a kubelet")
+    server = RpcServer()
+    registration = Registration(str(settings.kubelet_socket or settings.endpoint))
+    descriptor = registration_pb2.DESCRIPTOR.services_by_name["Registration"]
+    server.add(descriptor, registration.methods())
+    server.listen(settings.registration / f"{DRIVER}-reg.sock")
+    server.start()
+    return server

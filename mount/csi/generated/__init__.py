@@ -1,0 +1,1 @@
+"""What protoc makes of csi.proto and registration.proto (deploy/csi/generate.sh)."""

@@ -1,0 +1,82 @@
+"""The first process of a mount service's container: runs the service in a child, and keeps it so.
+
+The container, and all mounts in it, would end with a service that is its first process. This one
+does nothing that could fail, and reaps whatever dies.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+PAUSE_S, PAUSE_S_MAX = 0.2, 10.0
+LONG_RUN_S = 30.0  # after which an end is no failure to start
+END_S = 20.0  # for the service to end
+_SIGNALS = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT}
+
+
+def run_in_child() -> bool:
+    """True in the child, which is to be the service; False in the parent, when all has ended. Must
+    be called in the main thread of a process without other threads."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    pause_s = PAUSE_S
+    while True:
+        begun_s = time.monotonic()
+        child = os.fork()
+        if not child:
+            os.setsid()
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            return True
+        if not _await_end(child):
+            return False
+        pause_s = PAUSE_S if time.monotonic() - begun_s > LONG_RUN_S else pause_s
+        if _told_to_end(pause_s):
+            return False
+        pause_s = min(2 * pause_s, PAUSE_S_MAX)
+
+
+def _await_end(child: int) -> bool:
+    """Wait for the child; False where this process was told to end, and the child has ended."""
+    while True:
+        got = signal.sigwait(_SIGNALS)
+        if child in _reaped():
+            return got == signal.SIGCHLD
+        if got != signal.SIGCHLD:
+            _end(child)
+            return False
+
+
+def _end(child: int) -> None:
+    os.kill(child, signal.SIGTERM)
+    deadline_s = time.monotonic() + END_S
+    while child not in _reaped():
+        left_s = deadline_s - time.monotonic()
+        if left_s <= 0:
+            os.kill(child, signal.SIGKILL)
+            return
+        signal.sigtimedwait({signal.SIGCHLD}, left_s)
+
+
+def _told_to_end(pause_s: float) -> bool:
+    """Wait a while, and reap meanwhile."""
+    ends_s = time.monotonic() + pause_s
+    while (left_s := ends_s - time.monotonic()) > 0:
+        got = signal.sigtimedwait(_SIGNALS, left_s)
+        if got is not None and got.si_signo != signal.SIGCHLD:
+            return True
+        _reaped()
+    return False
+
+
+def _reaped() -> list[int]:
+    """Children that have ended, adopted ones too."""
+    found: list[int] = []
+    while True:
+        try:
+            pid, _ = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return found
+        if not pid:
+            return found
+        found.append(pid)

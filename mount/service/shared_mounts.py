@@ -1,0 +1,304 @@
+"""MountService over the mounts of this node.
+
+An acquire is done in this order: mount, write the user down, answer; a release: forget the user,
+answer; upkeep unmounts. So whatever ends in between leaves at worst a mount without users, which
+upkeep takes away. A mount has a lock for what may take long, and its record another one, so that a
+release waits for no mount.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from lodefs.chunkstore.errors import (
+    AlreadyExists,
+    DeadlineExceeded,
+    LodefsError,
+    NotFound,
+    Unavailable,
+)
+from lodefs.mount.node.interface import NodeMounts, ResolvedCommit, Source
+from lodefs.mount.service.interface import Health, Held, User, Wanted
+from lodefs.mount.service.mount_files import MountFiles
+from lodefs.mount.service.shared_mount import (
+    SharedMount,
+    Usage,
+    made,
+    new_key,
+    started,
+    unused,
+    used,
+)
+
+HEALTH_TIMEOUT_S = 2.0  # for the proxy to say that it knows a snapshot
+COMMIT_CHARS = 64
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_log = logging.getLogger("lodefs.mounter")
+
+
+def boot_id() -> str:
+    """Which start of the machine this is."""
+    return _BOOT_ID.read_text().strip()
+
+
+class SharedSlot:
+    """A mount's place in memory. ``lock``: for whom makes or ends the mount; ``mount`` changes
+    under the lock of the table. ``holders``: threads that want it to stay. ``given``: the token
+    that each user gave last, so that only one that is new to its user replaces the mount's."""
+
+    def __init__(self, mount: SharedMount) -> None:
+        self.key = mount.key
+        self.lock = threading.Lock()
+        self.writing = threading.Lock()
+        self.mount = mount
+        self.holders = 0
+        self.given: dict[User, str] = {}
+        self.is_written = False
+        self.idle_since_s: float | None = None
+
+
+class SharedMounts:
+    """See MountService. ``on_change`` is told when upkeep may have something to do."""
+
+    def __init__(
+        self,
+        files: MountFiles,
+        node: NodeMounts,
+        *,
+        boot: str,
+        on_change: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.files = files
+        self.node = node
+        self._boot = boot
+        self._on_change = on_change
+        self._closed = False
+        self._lock = threading.Lock()
+        self._slots: dict[str, SharedSlot] = {}
+        for mount in files.load():
+            slot = self._slots[mount.key] = SharedSlot(mount)
+            slot.is_written = True
+            if (fresh := started(mount, boot)) != mount:
+                self._write(slot, lambda _old, fresh=fresh: fresh)  # type: ignore[misc]
+
+    def resolve(self, wanted: Wanted, token: str | None, timeout_s: float) -> ResolvedCommit:
+        """See MountService."""
+        with self.files.lent(token) as path:
+            source = msgspec.structs.replace(wanted.source, token_file=path)
+            return self.node.resolve(source, wanted.rev, timeout_s)
+
+    def acquire(self, user: User, wanted: Wanted, token: str | None, timeout_s: float) -> Held:
+        """See MountService."""
+        deadline_s = time.monotonic() + timeout_s
+        with self._held(user, wanted, token, deadline_s) as slot:
+            with _locked(slot.lock, deadline_s):
+                self._check_token(slot, user, wanted, token, deadline_s)
+                self.bring_up(slot, deadline_s)
+            self._write(slot, lambda mount: used(mount, Usage(user, wanted, time.time())))
+        if wanted.pin_s is not None:
+            self._on_change()
+        return self._held_by(slot)
+
+    def release(self, user: User, timeout_s: float) -> None:
+        """See MountService."""
+        for slot in self.slots():
+            if slot.mount.usage(user) is not None:
+                self._write(slot, lambda mount: unused(mount, user), timeout_s)
+                slot.given.pop(user, None)
+                self._on_change()
+
+    def health(self, volume: str, timeout_s: float) -> Health:
+        """See MountService."""
+        deadline_s = time.monotonic() + timeout_s
+        slot = next((s for s in self.slots() if _wishes_of(s.mount, volume)), None)
+        if slot is None:
+            raise NotFound(f"volume {volume} has no mount on this node")
+        held = self._held_by(slot)
+        status = self.node.look(held.place, _left_s(deadline_s))
+        if status is None or not status.alive:
+            return Health(held, "its mount is dead; it is being mounted again")
+        try:
+            limit_s = min(HEALTH_TIMEOUT_S, _left_s(deadline_s))
+            self.node.resolve(self.source_of(slot.mount), slot.mount.commit, limit_s)
+        except LodefsError as error:
+            return Health(held, f"the node's proxy is not well: {error}")
+        return Health(held)
+
+    def ping(self, timeout_s: float) -> None:
+        """See MountService."""
+
+    def close(self) -> None:
+        """Write nothing any more: what is under way is Unavailable. Mounts are not touched."""
+        self._closed = True
+
+    def slots(self) -> list[SharedSlot]:
+        """All mounts, to look at."""
+        with self._lock:
+            return list(self._slots.values())
+
+    def source_of(self, mount: SharedMount) -> Source:
+        """What is mounted, with the file of its token."""
+        path = self.files.token_path(mount.key) if mount.has_token else ""
+        return msgspec.structs.replace(mount.source, token_file=path)
+
+    def bring_up(self, slot: SharedSlot, deadline_s: float) -> None:
+        """Have it mounted, by whom has the slot's lock."""
+        mount = slot.mount
+        place = self.files.make_place(slot.key)
+        status = self.node.look(place, _left_s(deadline_s))
+        if status is None or not status.alive or not status.ready:
+            self.node.mount(self.source_of(mount), mount.commit, place, _left_s(deadline_s))
+
+    def take_down(self, slot: SharedSlot, timeout_s: float) -> bool:
+        """Unmount what nobody uses; False where somebody does, or is about to."""
+        with self._lock:
+            if slot.holders or slot.mount.users:
+                return False
+            self._slots.pop(slot.key, None)  # who wants it from now on gets another one
+        self.node.unmount(self.files.place(slot.key), timeout_s)
+        self.files.remove(slot.key)
+        self.files.remove_place(slot.key)
+        return True
+
+    def pinned(self, slot: SharedSlot, until_s: float) -> None:
+        """Note that its data is pinned until then (Unix time)."""
+        self._write(slot, lambda mount: msgspec.structs.replace(mount, pinned_until_s=until_s))
+
+    @contextmanager
+    def _held(
+        self, user: User, wanted: Wanted, token: str | None, deadline_s: float
+    ) -> Iterator[SharedSlot]:
+        """The slot for a user, which stays while the block takes."""
+        slot = self._of_user(user, wanted) or self._of_snapshot(wanted, token, deadline_s)
+        try:
+            yield slot
+        finally:
+            with self._lock:
+                slot.holders -= 1
+                if not slot.is_written and not slot.holders:
+                    self._slots.pop(slot.key, None)
+                    self.files.remove(slot.key)
+                    self.files.remove_place(slot.key)  # what is mounted there stays for upkeep
+
+    def _of_user(self, user: User, wanted: Wanted) -> SharedSlot | None:
+        """The mount that a user has, or its volume at another target."""
+        with self._lock:
+            slots = [slot for slot in self._slots.values() if _wishes_of(slot.mount, user.volume)]
+            for slot in slots:
+                if any(wish != wanted for wish in _wishes_of(slot.mount, user.volume)):
+                    raise AlreadyExists(
+                        f"volume {user.volume} is there with other attributes: unpublish it first"
+                    )
+            if slots:
+                slots[0].holders += 1
+            return slots[0] if slots else None
+
+    def _of_snapshot(self, wanted: Wanted, token: str | None, deadline_s: float) -> SharedSlot:
+        """The mount of what is wanted, a new one where there is none."""
+        source, rev = wanted.source, wanted.rev
+        with self._lock:  # who names a commit that is mounted needs no proxy
+            known = None if token is not None else self._find(source, rev, None)
+            if known is not None:
+                known.holders += 1
+                return known
+        found = self.resolve(wanted, token, _left_s(deadline_s))
+        with self._lock:
+            slot = self._find(source, found.commit, token)
+            if slot is None:
+                key = new_key(source.repo, found.commit, secrets.token_hex(4))
+                if token is not None:
+                    self.files.keep_token(key, token)
+                fresh = made(key, source, found, self._boot, has_token=token is not None)
+                slot = self._slots[key] = SharedSlot(fresh)
+            slot.holders += 1
+            return slot
+
+    def _find(self, source: Source, commit: str, token: str | None) -> SharedSlot | None:
+        """A mount of a commit that a token has opened."""
+        for slot in self._slots.values():
+            mount = slot.mount
+            same = mount.source == source and mount.commit == commit
+            if same and token == (self.files.token(slot.key) if mount.has_token else None):
+                return slot
+        return None
+
+    def _check_token(
+        self,
+        slot: SharedSlot,
+        user: User,
+        wanted: Wanted,
+        token: str | None,
+        deadline_s: float,
+    ) -> None:
+        """A token that is new to its user takes the place of the mount's, where the proxy takes it;
+        a new user without one must not need one. Denied: the mount keeps its own."""
+        mount, place = slot.mount, self.files.place(slot.key)
+        current = self.files.token(slot.key) if mount.has_token else None
+        is_known = token == slot.given.get(user) and mount.usage(user) is not None
+        if token == current or is_known or (token is None and mount.usage(user) is not None):
+            self._note(slot, user, token)
+            return
+        checked = msgspec.structs.replace(wanted, rev=mount.commit)
+        self.resolve(checked, token, _left_s(deadline_s))
+        if token is None:
+            return
+        status = self.node.look(place, _left_s(deadline_s))
+        if status is not None and status.alive:
+            with self.files.lent(token) as path:
+                source = msgspec.structs.replace(mount.source, token_file=path)
+                self.node.renew(source, place, _left_s(deadline_s))
+        self.files.keep_token(slot.key, token)
+        self._note(slot, user, token)
+        if not mount.has_token:
+            self._write(slot, lambda old: msgspec.structs.replace(old, has_token=True))
+        _log.info("the mount %s has another token now", slot.key)
+
+    def _note(self, slot: SharedSlot, user: User, token: str | None) -> None:
+        if token is not None:
+            slot.given[user] = token
+
+    def _write(
+        self,
+        slot: SharedSlot,
+        change: Callable[[SharedMount], SharedMount],
+        timeout_s: float = 30.0,
+    ) -> None:
+        """A mount's new state, on disk and then in memory."""
+        with _locked(slot.writing, time.monotonic() + timeout_s):
+            if self._closed:
+                raise Unavailable("another service has the mounts now; try again")
+            after = change(slot.mount)
+            if after != slot.mount or not slot.is_written:
+                self.files.write(after)
+                with self._lock:
+                    slot.mount, slot.is_written = after, True
+
+    def _held_by(self, slot: SharedSlot) -> Held:
+        mount = slot.mount
+        return Held(self.files.place(slot.key), mount.commit, mount.files, mount.size_bytes)
+
+
+@contextmanager
+def _locked(lock: threading.Lock, deadline_s: float) -> Iterator[None]:
+    if not lock.acquire(timeout=_left_s(deadline_s)):
+        raise DeadlineExceeded("another call for this mount takes long; try again")
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _wishes_of(mount: SharedMount, volume: str) -> list[Wanted]:
+    return [usage.wanted for usage in mount.users if usage.user.volume == volume]
+
+
+def _left_s(deadline_s: float) -> float:
+    return max(deadline_s - time.monotonic(), 0.001)

@@ -1,0 +1,265 @@
+"""One client's connection: aiohttp's, with the fast path before it and limits around it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, cast
+
+from aiohttp import StreamReader, web
+from aiohttp.http_exceptions import LineTooLong
+from multidict import CIMultiDict
+
+from lodefs.chunkstore.errors import InvalidInput
+from lodefs.proxy.api import error_responses, routes
+from lodefs.proxy.api.fast_path import PlainGet, parse_plain_get
+from lodefs.proxy.api.responses import SERVER, Answer
+from lodefs.proxy.http.acceptor import last_answer
+from lodefs.proxy.s3.errors import S3Error, error_answer
+
+if TYPE_CHECKING:
+    from lodefs.proxy.http.server import EndpointServer
+
+SWEEP_INTERVAL_S = 1.0
+HEADER_LINE_BYTES_MAX = 8190
+HEADERS_MAX = 64
+HEAD_BYTES_MAX = 65536  # of a request's line and headers together
+_NEVER_S = 86400.0 * 30  # aiohttp's own keep-alive timer; the sweep does its work
+_TOO_LONG = last_answer(431, "InvalidInput", f"all headers have more than {HEAD_BYTES_MAX} bytes")
+_log = logging.getLogger("lodefs.proxy")
+
+
+class Connection(web.RequestHandler):
+    """One client's connection: aiohttp's, with the fast path before it and limits around it."""
+
+    __slots__ = (
+        "_asked",
+        "_body",
+        "_endpoint",
+        "_fd",
+        "_half_read",
+        "_head_bytes",
+        "_last_tick",
+        "_server",
+        "_wire",
+        "opening",
+        "paused_tick",
+    )
+
+    def __init__(self, manager: EndpointServer, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(
+            manager,
+            loop=loop,
+            keepalive_timeout=_NEVER_S,
+            lingering_time=0,
+            access_log=None,  # type: ignore[arg-type] # aiohttp's own way to turn it off
+            max_line_size=HEADER_LINE_BYTES_MAX,
+            max_field_size=HEADER_LINE_BYTES_MAX,
+            max_headers=HEADERS_MAX,
+        )
+        self._server = manager.server
+        self._endpoint = manager
+        self.opening: asyncio.Task[None] | None = None  # until the connection is made
+        self._wire: asyncio.Transport | None = None  # stays while aiohttp's is closing
+        self._fd = -1  # where only the transport may write: TLS
+        self._half_read = False
+        self._body: StreamReader | None = None  # of the request whose head came last
+        self._head_bytes = 0  # of a head that has not come whole
+        self._last_tick = self._server.tick  # when a request was last begun or answered
+        self.paused_tick = -1  # since when the client does not read; -1 while it does
+        self._asked: tuple[object, PlainGet] | None = None  # the last plain message, as it came
+
+    @property
+    def protocol(self) -> Connection:
+        """The protocol of its transport."""
+        return self
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Accept the client, which the endpoint has room for."""
+        transport = cast("asyncio.Transport", transport)
+        if self._server.stopping or self not in self._endpoint.admission:
+            transport.abort()
+            self._force_close = True
+            return
+        self._wire = transport
+        if self._endpoint.endpoint.tls is None:
+            self._fd = transport.get_extra_info("socket").fileno()
+        super().connection_made(transport)
+
+    def failed(self) -> None:
+        """The connection did not open."""
+        self._server.forget(self._endpoint, self)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """Forget the client."""
+        self._server.forget(self._endpoint, self)
+        self._wire = self._body = None
+        if self.paused_tick >= 0:
+            self.paused_tick = -1
+            self._server.fast_path.writing_resumed()
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """The client reads more slowly than we write."""
+        self.paused_tick = self._server.tick
+        self._server.fast_path.writing_paused()
+        super().pause_writing()
+
+    def resume_writing(self) -> None:
+        """The client has read what was waiting."""
+        if self.paused_tick >= 0:
+            self._server.fast_path.writing_resumed()
+        self.paused_tick = -1
+        super().resume_writing()
+
+    async def _drain_helper(self) -> None:
+        try:
+            await super()._drain_helper()
+        except ConnectionError as error:
+            # It comes out of a future that aiohttp's frame holds: with that frame in its traceback
+            # it would keep itself, and what was being sent, until the collector of cycles comes.
+            raise error.with_traceback(None)  # noqa: B904 - the same error
+
+    def data_received(self, data: bytes) -> None:
+        """Answer a plain hit here and now; give everything else to aiohttp."""
+        plain_get = None
+        if not (self._half_read or self._messages or self._close):
+            hot_objects = self._endpoint.hot_objects
+            if hot_objects is not None:
+                transport = self._free_transport()
+                if transport is not None and hot_objects.answer(data, transport, self._fd):
+                    self.allowed()
+                    self.answered()
+                    return
+            else:
+                plain_get = parse_plain_get(data)
+                if plain_get is not None and self._is_answered(plain_get):
+                    self.answered()
+                    return
+        if data:  # aiohttp calls this with b"" to have what it holds parsed
+            self._half_read = not data.endswith(b"\r\n\r\n")
+        self._parse(data)
+        if plain_get is not None and len(self._messages) == 1:
+            self._asked = (self._messages[0][0], plain_get)
+
+    def _free_transport(self) -> asyncio.Transport | None:
+        """The transport, if an answer may be written now."""
+        transport = self.transport
+        if transport is None or not self.idle or transport.get_write_buffer_size():
+            return None
+        return transport
+
+    def _is_answered(self, plain_get: PlainGet) -> bool:
+        transport = self._free_transport()
+        if transport is None:
+            return False
+        blocks = self._endpoint.endpoint.blocks
+        return self._server.fast_path.answer(plain_get, blocks, transport, self._fd)
+
+    def _parse(self, data: bytes) -> None:
+        """Give bytes to aiohttp, which bounds each header and how many they are, but not a head.
+
+        Whether bytes belong to a head is the parser's to say: a request is taken some turns of the
+        loop after its head came, and meanwhile its body comes.
+        """
+        in_body = self._body is not None and not self._body.is_eof()
+        heads = self._request_count
+        super().data_received(data)
+        if self._request_count > heads:
+            self._body = self._messages[-1][1]
+        if in_body or self._request_count > heads or self._buffer_paused:
+            self._head_bytes = 0
+        elif (size := self._head_bytes + len(data)) <= HEAD_BYTES_MAX:
+            self._head_bytes = size
+        elif self._wire is not None:  # 64 long headers of each client would be much memory
+            if self.idle or self._body is None:  # else it would come into an answer under way
+                self._wire.write(_TOO_LONG)
+            self._wire.close()
+
+    def plain_get_of(self, request: web.BaseRequest) -> PlainGet | None:
+        """The plain GET that this request was parsed from, if the fast path may learn it."""
+        asked = self._asked
+        return asked[1] if asked is not None and asked[0] is request._message else None
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,  # noqa: ARG002 - aiohttp's signature
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """The answer to what aiohttp could not parse, or to a mistake in this file."""
+        if status >= 500:
+            _log.error("request failed: %r", exc)
+            return _whole(error_responses.internal_error())
+        if isinstance(exc, LineTooLong):  # aiohttp's message would repeat what came
+            status = 431
+            error = InvalidInput(f"the URL or a header has more than {HEADER_LINE_BYTES_MAX} bytes")
+        else:
+            first_line = (message or "").strip().partition("\n")[0][:200]
+            error = InvalidInput(f"the request is not HTTP as it should be: {first_line}")
+        answer = error_responses.failure_answer(error, status=status, close=True)
+        if self._endpoint.s3 is not None:
+            refused = S3Error("InvalidRequest", str(error), status=status)
+            answer = error_answer(refused, "/", close=True)
+        self._server.metrics.counter(routes.OTHER, status).add(
+            elapsed_s=0.0, sent_bytes=len(answer.body)
+        )
+        return _whole(answer)
+
+    @property
+    def idle(self) -> bool:
+        """Whether aiohttp waits for the next request, and nothing else is going on."""
+        waiter = self._waiter
+        return waiter is not None and not waiter.done()
+
+    @property
+    def quiet_ticks(self) -> int:
+        """For how long no request was answered; 0 while one is. Bytes that make no request do
+        not count as life."""
+        return self._server.tick - self._last_tick if self.idle else 0
+
+    @property
+    def may_go(self) -> bool:
+        """Whether nothing that the client asked for is under way."""
+        return self._wire is None or (self.idle and self.paused_tick < 0)
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the client has been idle, or has not read, for longer than it may."""
+        limits, tick = self._server.limits, self._server.tick
+        if self.paused_tick >= 0:
+            return tick - self.paused_tick > limits.write_timeout_s / SWEEP_INTERVAL_S
+        idle_timeout_s = limits.idle_timeout_s
+        if not (self._endpoint.endpoint.is_local or self._endpoint.admission.is_authorized(self)):
+            idle_timeout_s = min(idle_timeout_s, limits.first_timeout_s)
+        return self.quiet_ticks > idle_timeout_s / SWEEP_INTERVAL_S
+
+    def allowed(self) -> None:
+        """The client sent a request that it may make."""
+        self._endpoint.admission.authorize(self)
+
+    def answered(self) -> None:
+        """A request has been answered."""
+        self._last_tick = self._server.tick
+        self._endpoint.admission.used(self)
+
+    def give_way(self) -> None:
+        """End the connection, which was idle or read too slowly."""
+        self._endpoint.figures.connections_cut += 1
+        self.cut()
+
+    def cut(self) -> None:
+        """End the connection now; what is not yet sent is lost, and the client sees that."""
+        if self._wire is not None:
+            self._wire.abort()
+        elif self.opening is not None:
+            self.opening.cancel()
+
+
+def _whole(answer: Answer) -> web.Response:
+    """An answer that ends its connection, in one piece."""
+    headers = CIMultiDict([*answer.headers, SERVER])
+    response = web.Response(status=answer.status, headers=headers, body=answer.body)
+    response.force_close()
+    return response
