@@ -157,6 +157,7 @@ def test_a_stopped_process_is_replaced(tmp_path: Path) -> None:
     with running(data) as processes, files(tmp_path, pack) as (fds, target):
         (pid,) = processes.pids
         os.kill(pid, signal.SIGSTOP)
+        until(lambda: state_of(pid) == "T")
         with pytest.raises(NotDone) as failure:
             processes.carry_out(order, fds, WAIT_S)
         assert failure.value.is_over
@@ -272,8 +273,12 @@ def test_the_default_number() -> None:
 
 def is_running(pid: int) -> bool:
     """Whether a process is there and not dead."""
+    return state_of(pid) not in ("", "Z", "X")
+
+
+def state_of(pid: int) -> str:
+    """As ps(1) has it; "" if there is no such process."""
     try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return False
-    return state not in ("Z", "X")
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
