@@ -17,12 +17,11 @@ from typing import Any
 
 from loadtests import examples
 from loadtests.bench.origins import ceph_origin
-from loadtests.bench.sides import mounted, node
+from loadtests.bench.sides import REPO, mounted, node
 from loadtests.cli import Lodefs
 from loadtests.errors import LoadtestError
 from loadtests.results import Result
 
-REPO = "bench/set"
 FILES, FILE_BYTES, FILES_IN_FOLDER = 20_000, 10_000, 1000
 LARGE_BYTES = 256 << 20
 MANY, MANY_IN_FOLDER = 100_000, 1000
