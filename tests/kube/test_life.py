@@ -114,23 +114,25 @@ def test_manifests_and_examples_are_accepted(node: Node, lodefs: Installation) -
     """The API server takes the plain manifests and every example, and knows all their fields."""
     folder = ROOT / "deploy/kubernetes"
     for path in [folder / "lodefs.yaml", *sorted((folder / "examples").glob("*.yaml"))]:
-        strict = ["apply", "--dry-run=server", "--validate=strict", "-f"]
+        strict = ["apply", "--dry-run=server", "--server-side", "--force-conflicts", "-f"]
         done = node.try_kubectl(*strict, path)
         assert done.returncode == 0, f"{path.name}: {done.stderr}"
         assert "Warning" not in done.stderr, f"{path.name}: {done.stderr}"
 
 
 def test_uninstalled_and_installed_again(node: Node, lodefs: Installation) -> None:
-    """`helm uninstall` leaves no object, pod or mount; an installation afterwards works."""
+    """`helm uninstall`, once mounts that nobody uses are gone, leaves no object, pod or mount; an
+    installation afterwards works."""
     node.apply(pod("before", inline(REPO, commit="v1.0"), "cat /data/labels/a.txt"))
     node.await_pods(["before"], "Succeeded")
     node.kubectl("delete", "pod", "before")
+    node.until(lambda: "fuse.lodefs" not in _mounts(node), "no dataset is mounted")
     lodefs.uninstall()
     kinds = "daemonsets,deployments,configmaps,serviceaccounts,services,networkpolicies"
     left = node.kubectl("-n", NAMESPACE, "get", kinds, "-o", "name").split()
     assert not [name for name in left if RELEASE in name]
     assert node.try_kubectl("get", "csidriver", "csi.lodefs.dev").returncode != 0
-    node.until(lambda: "fuse.lodefs" not in _mounts(node), "no dataset is mounted")
+    assert "fuse.lodefs" not in _mounts(node)
     node.kubectl("delete", "namespace", NAMESPACE, "--timeout=120s")
     lodefs.install()
     node.apply(pod("after", inline(REPO, commit="v1.0"), "cat /data/labels/a.txt"))

@@ -42,6 +42,16 @@ def test_an_inline_volume(node: Node, dataset: Dataset) -> None:
     assert node.kubectl("logs", "inline") == sums(dataset.source)
 
 
+def test_proxies_find_each_other(node: Node, lodefs: Installation) -> None:
+    """The proxy learns the members of the cluster, itself alone here, from the headless Service."""
+    (proxy,) = lodefs.pods("proxy")
+    name, address = proxy["metadata"]["name"], proxy["status"]["podIP"]
+    inside = ["exec", "-n", NAMESPACE, name, "-c", "proxy", "--", "/usr/bin/lodefs", "status"]
+    node.until(
+        lambda: f"this node is {address}:7441" in node.kubectl(*inside), "the proxy knows itself"
+    )
+
+
 def test_a_persistent_volume(node: Node, dataset: Dataset) -> None:
     """Pods read the same bytes through one claim, and none of them can write."""
     volume, claim, _ = objects("claim.yaml")
