@@ -125,7 +125,7 @@ def _show_version(ctx: click.Context, param: click.Parameter, asked: bool) -> No
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.option("--store", metavar="URL", help="s3://BUCKET/PREFIX or a directory [LODEFS_STORE].")
-@click.option("--proxy", metavar="URL", help="unix:/PATH or http://HOST:PORT [LODEFS_PROXY].")
+@click.option("--proxy", metavar="URL", help="unix:/PATH or http(s)://HOST:PORT [LODEFS_PROXY].")
 @click.option(
     "-v",
     "--version",
