@@ -26,6 +26,7 @@ from loadtests.bench import (
     s3ranges,
     survival,
     systemd,
+    volumes,
     walks,
     warmreads,
     warms,
@@ -57,6 +58,7 @@ BENCHMARKS: dict[str, tuple[Benchmark, str]] = {
     ),
     "hostile": (hostile.hostile, "10,000 histories of honest and lying repositories in one store"),
     "docker": (docker.docker, "containers on volumes against bind mounts; many; under kills"),
+    "csi": (volumes.volumes, "volumes of Kubernetes: one, a hundred, while the driver is killed"),
     "mount-directories": (
         walks.directories,
         "find over 5,000 directories unknown to the node",
