@@ -22,6 +22,7 @@ from loadtests.bench import (
     proxies,
     pulls,
     pushes,
+    pythons,
     readcheck,
     s3ranges,
     survival,
@@ -65,6 +66,8 @@ BENCHMARKS: dict[str, tuple[Benchmark, str]] = {
     ),
     "mount-mixtures": (mixtures.mixtures, "a large file read whole after other reads beside it"),
     "mount-warm": (warmreads.warm_reads, "reads from the cache's disk; the dataset exceeds memory"),
+    "python": (pythons.python, "fsspec against its local file system; glob against find"),
+    "dataloader": (pythons.dataloader, "PyTorch's DataLoader against ext4 and s3fs; 100 runs"),
     "mount-walk": (walks.million, "walk of 1,000,000 files, memory of the mount, time to ready"),
 }
 MOUNT = "mount"
