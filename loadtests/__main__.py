@@ -22,7 +22,9 @@ from loadtests.bench import (
     proxies,
     pulls,
     pushes,
+    pythons,
     readcheck,
+    s3ranges,
     survival,
     systemd,
     volumes,
@@ -44,6 +46,7 @@ BENCHMARKS: dict[str, tuple[Benchmark, str]] = {
     "pull": (pulls.pull, "pull from Ceph RGW against boto3 with 8 threads"),
     "warm": (warms.warm, "warm of a node's cache against pull; small files, S3 answering late"),
     "range-get": (proxies.range_get, "range GETs that hit, against nginx with one worker"),
+    "s3-range-get": (s3ranges.s3_range_get, "signed range GETs over S3 against /files/"),
     "proxy-restart": (proxies.restart, "ready again with 1,000,000 chunks cached"),
     "proxy-memory": (proxies.memory, "memory under a cold full-speed read of 4 GiB"),
     "mount-cold": (mounts.cold, "cold sequential read through the mount against rclone mount"),
@@ -63,6 +66,8 @@ BENCHMARKS: dict[str, tuple[Benchmark, str]] = {
     ),
     "mount-mixtures": (mixtures.mixtures, "a large file read whole after other reads beside it"),
     "mount-warm": (warmreads.warm_reads, "reads from the cache's disk; the dataset exceeds memory"),
+    "python": (pythons.python, "fsspec against its local file system; glob against find"),
+    "dataloader": (pythons.dataloader, "PyTorch's DataLoader against ext4 and s3fs; 100 runs"),
     "mount-walk": (walks.million, "walk of 1,000,000 files, memory of the mount, time to ready"),
 }
 MOUNT = "mount"

@@ -244,7 +244,8 @@ class SharedMounts:
         current = self.files.token(slot.key) if mount.has_token else None
         is_known = token == slot.given.get(user) and mount.usage(user) is not None
         if token == current or is_known or (token is None and mount.usage(user) is not None):
-            self._note(slot, user, token)
+            if token is not None:
+                slot.given[user] = token
             return
         checked = msgspec.structs.replace(wanted, rev=mount.commit)
         self.resolve(checked, token, _left_s(deadline_s))
@@ -256,14 +257,10 @@ class SharedMounts:
                 source = msgspec.structs.replace(mount.source, token_file=path)
                 self.node.renew(source, place, _left_s(deadline_s))
         self.files.keep_token(slot.key, token)
-        self._note(slot, user, token)
+        slot.given[user] = token
         if not mount.has_token:
             self._write(slot, lambda old: msgspec.structs.replace(old, has_token=True))
         _log.info("the mount %s has another token now", slot.key)
-
-    def _note(self, slot: SharedSlot, user: User, token: str | None) -> None:
-        if token is not None:
-            slot.given[user] = token
 
     def _write(
         self,

@@ -34,10 +34,11 @@ if [ ! -x "$built" ]; then
     go=$GOROOT/bin/go
   fi
   echo "csi-sanity: building it, once, into $cache" >&2
-  cp "$here/go.mod" "$here/go.sum" "$work"
-  cd "$work"
+  mkdir "$work/module"
+  cp "$here/go.mod" "$here/go.sum" "$work/module"
+  cd "$work/module"
   export CGO_ENABLED=0 GOFLAGS=-mod=vendor GOCACHE="$work/gocache"
-  GOFLAGS= "$go" mod vendor 2>/dev/null
+  GOFLAGS= "$go" mod vendor 2>"$work/log" || { cat "$work/log" >&2; exit 1; }
   sed -i 's/AccessMode_SINGLE_NODE_WRITER/AccessMode_MULTI_NODE_READER_ONLY/' \
     vendor/github.com/kubernetes-csi/csi-test/v5/pkg/sanity/*.go
   "$go" build -trimpath -gcflags='all=-N -l' -ldflags='-s -w' -o "$work/csi-sanity" \
