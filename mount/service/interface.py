@@ -51,7 +51,8 @@ class MountService(Protocol):
     """
 
     def resolve(self, wanted: Wanted, token: str | None, timeout_s: float) -> ResolvedCommit:
-        """What would be mounted now. NotFound, Denied, InvalidInput, Unavailable."""
+        """What would be mounted now. NotFound, Denied (a token, or a store that is not allowed),
+        InvalidInput, Unavailable."""
         ...
 
     def acquire(self, user: User, wanted: Wanted, token: str | None, timeout_s: float) -> Held:

@@ -12,7 +12,7 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -31,6 +31,7 @@ from lodefs.mount.service.mount_files import MountFiles
 from lodefs.mount.service.shared_mount import (
     SharedMount,
     Usage,
+    check_store,
     made,
     new_key,
     started,
@@ -66,7 +67,8 @@ class SharedSlot:
 
 
 class SharedMounts:
-    """See MountService. ``on_change`` is told when upkeep may have something to do."""
+    """See MountService. ``on_change`` is told when upkeep may have something to do; ``stores``:
+    those that volumes may name."""
 
     def __init__(
         self,
@@ -74,11 +76,13 @@ class SharedMounts:
         node: NodeMounts,
         *,
         boot: str,
+        stores: Collection[str] = (),
         on_change: Callable[[], None] = lambda: None,
     ) -> None:
         self.files = files
         self.node = node
         self._boot = boot
+        self._stores = stores
         self._on_change = on_change
         self._closed = False
         self._lock = threading.Lock()
@@ -91,12 +95,14 @@ class SharedMounts:
 
     def resolve(self, wanted: Wanted, token: str | None, timeout_s: float) -> ResolvedCommit:
         """See MountService."""
+        check_store(wanted.source.store, self._stores)
         with self.files.lent(token) as path:
             source = msgspec.structs.replace(wanted.source, token_file=path)
             return self.node.resolve(source, wanted.rev, timeout_s)
 
     def acquire(self, user: User, wanted: Wanted, token: str | None, timeout_s: float) -> Held:
         """See MountService."""
+        check_store(wanted.source.store, self._stores)
         deadline_s = time.monotonic() + timeout_s
         with self._held(user, wanted, token, deadline_s) as slot:
             with _locked(slot.lock, deadline_s):
