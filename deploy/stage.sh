@@ -6,9 +6,10 @@ set -eu
 
 usage() {
   cat <<'TEXT'
-usage: stage.sh [--wheel FILE] [--python PATH] [--prefix DIR] DIR
+usage: stage.sh [--wheel FILE] [--extras NAMES] [--python PATH] [--prefix DIR] DIR
 
   --wheel FILE    a wheel of lodefs [built from this checkout]
+  --extras NAMES  optional parts of lodefs, with commas between them: csi
   --python PATH   the Python (3.11 or newer, with venv) that will run it [/usr/bin/python3]
   --prefix DIR    where it will be installed: /usr or /usr/local [/usr]
 
@@ -22,11 +23,11 @@ fail() {
   exit 1
 }
 
-wheel='' python=/usr/bin/python3 prefix=/usr dir=''
+wheel='' extras='' python=/usr/bin/python3 prefix=/usr dir=''
 while [ $# -gt 0 ]; do
   case $1 in
     -h | --help) usage && exit 0 ;;
-    --wheel | --python | --prefix)
+    --wheel | --extras | --python | --prefix)
       [ $# -ge 2 ] || fail "$1 needs a value"
       eval "${1#--}=\$2"
       shift
@@ -76,7 +77,8 @@ esac
 
 packages=$dir$prefix/lib/lodefs
 mkdir -p "$packages"
-pip install -q --no-compile --target "$packages" -c "$checkout/constraints.txt" "$wheel"
+pip install -q --no-compile --target "$packages" -c "$checkout/constraints.txt" \
+  "$wheel${extras:+[$extras]}"
 # What pip notes for itself, and programs of other packages.
 rm -rf "${packages:?}/bin" "$packages"/*.dist-info/direct_url.json "$packages"/*.dist-info/RECORD \
   "$packages"/*.dist-info/INSTALLER "$packages"/*.dist-info/REQUESTED

@@ -39,6 +39,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "pins": ("evict", "List what is pinned in the node's cache."),
     "evict": ("evict", "Remove pins and cached data of a dataset."),
     "serve": ("serve", "Run the node's proxy."),
+    "node-labels": ("node_labels", "Keep labels of a Kubernetes node by what is pinned there."),
     "status": ("status", "Show the proxy's state and the mounts."),
     "docker-plugin": ("docker_plugin", "Serve volumes to Docker."),
     "mounter": ("mounter", "Hold mounts for drivers, such as lodefs csi."),
@@ -123,7 +124,7 @@ def _show_version(ctx: click.Context, param: click.Parameter, asked: bool) -> No
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.option("--store", metavar="URL", help="s3://BUCKET/PREFIX or a directory [LODEFS_STORE].")
-@click.option("--proxy", metavar="URL", help="unix:/PATH or http://HOST:PORT [LODEFS_PROXY].")
+@click.option("--proxy", metavar="URL", help="unix:/PATH or http(s)://HOST:PORT [LODEFS_PROXY].")
 @click.option(
     "-v",
     "--version",

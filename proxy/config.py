@@ -11,10 +11,12 @@ import re
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
+from ipaddress import ip_address
 from pathlib import Path
 from typing import TypeVar
 
 from lodefs.chunkstore.errors import InvalidInput
+from lodefs.chunkstore.format.names import Spec, parse_spec
 from lodefs.chunkstore.nodeapi import wire
 from lodefs.proxy.peers.membership import peer
 from lodefs.proxy.peers.membership.dns_name import DnsName, parse_dns_name
@@ -31,12 +33,15 @@ CACHE_DISK_SHARE_DEFAULT = 0.8
 RATE_BYTES_PER_S_MIN = 1 << 20  # less, and one chunk takes longer than its deadline
 SCRUB_BYTES_PER_S = 16 << 20
 SCRUB_DAYS = 7
+S3_PORT_DEFAULT = 7480
 TLS_SETTINGS = ("peer_tls_cert_file", "peer_tls_key_file", "peer_tls_ca_file")
 _UNITS = {"": 1, "B": 1}
 _UNITS |= {f"{unit}iB": 1 << 10 * power for power, unit in enumerate("KMGTP", 1)}
 _UNITS |= {f"{unit}B": 10 ** (3 * power) for power, unit in enumerate("kMGTP", 1)}
 _UNITS |= {"KB": 1000}
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*\Z")
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+_DOMAIN = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG_FORMATS = ("auto", "journald", "json", "console")
 
@@ -72,6 +77,31 @@ def parse_listen(value: object, port_default: int = wire.PORT_DEFAULT) -> tuple[
 
 def _peer_listen(value: object) -> tuple[str, int] | None:
     return parse_listen(value, peer.PORT_DEFAULT)
+
+
+def _s3_listen(value: object) -> tuple[str, int] | None:
+    return parse_listen(value, S3_PORT_DEFAULT)
+
+
+def _bucket(value: object) -> str:
+    name = _text(value)
+    if not _BUCKET.fullmatch(name):
+        raise InvalidInput("must be a bucket's name: 3 to 63 of a-z, 0-9, '.' and '-'")
+    return name
+
+
+def _buckets(value: object) -> dict[str, Spec]:
+    """Aliases from a table of texts REPO@REV[:PATH]."""
+    if not isinstance(value, Mapping) or not all(isinstance(one, str) for one in value.values()):
+        raise InvalidInput('must be a table such as {imagenet = "vision/imagenet@v3:train"}')
+    return {_bucket(name): parse_spec(str(spec)) for name, spec in value.items()}
+
+
+def _domain(value: object) -> str:
+    name = _text(value).lower()
+    if not _DOMAIN.fullmatch(name):
+        raise InvalidInput("must be a host's name such as s3.example.org, without a port")
+    return name
 
 
 def _peer_address(value: object) -> str:
@@ -184,6 +214,22 @@ def _by(parse: Callable[[object], object], *types: type) -> dict[str, object]:
     return {"parse": parse, "types": types}
 
 
+PLAIN_TOKENS = (
+    "tokens would cross the network unencrypted: give tls_cert_file and tls_key_file, listen on "
+    "127.0.0.1, or set allow_plain_tokens = true where the network is trusted"
+)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only programs of this machine reach an address."""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     """All settings. ``cache_size_bytes_max`` None means a share of the disk; ``listen`` None
@@ -207,6 +253,13 @@ class Config:
     tokens_file: Path | None = field(default=None, metadata=_by(_maybe(_path), str))
     allow_anonymous: bool = field(default=False, metadata=_by(_flag, bool))
     metrics_anonymous: bool = field(default=False, metadata=_by(_flag, bool))
+    tls_cert_file: Path | None = field(default=None, metadata=_by(_maybe(_path), str))
+    tls_key_file: Path | None = field(default=None, metadata=_by(_maybe(_path), str))
+    allow_plain_tokens: bool = field(default=False, metadata=_by(_flag, bool))
+    s3_listen: tuple[str, int] | None = field(default=None, metadata=_by(_s3_listen, str))
+    s3_bucket: str = field(default="lodefs", metadata=_by(_bucket, str))
+    s3_buckets: Mapping[str, Spec] = field(default_factory=dict, metadata=_by(_buckets, dict))
+    s3_domain: str | None = field(default=None, metadata=_by(_maybe(_domain), str))
     connections_max: int = field(default=4096, metadata=_by(_whole(1, 1_000_000), int))
     streams_max: int = field(default=512, metadata=_by(_whole(1, 1_000_000), int))
     idle_timeout_s: float = field(default=120.0, metadata=_by(_seconds(1, 86400), int, float))
@@ -244,7 +297,7 @@ class Config:
         found: dict[str, object] = {}
         for name, one in known.items():
             if name not in values:
-                if one.default is MISSING:
+                if one.default is MISSING and one.default_factory is MISSING:
                     problems.append(f"{name}: is missing")
                 continue
             try:
@@ -263,23 +316,48 @@ class Config:
         found = []
         if not self.store:
             found.append("store: is missing: give s3://BUCKET/PREFIX or a directory")
-        if self.listen is None and self.socket_path is None:
+        if self.listen is None and self.s3_listen is None and self.socket_path is None:
             found.append("socket_path: is needed if listen is not given")
         if self.listen is not None and self.tokens_file is None and not self.allow_anonymous:
             found.append(
                 "listen: TCP needs tokens_file, or allow_anonymous = true to let everybody read"
             )
+        found += self._door_problems()
         limit = self.cache_size_bytes_max
         if limit is not None and limit < CACHE_SIZE_BYTES_MIN:
             found.append(f"cache_size_bytes_max: must be at least {CACHE_SIZE_BYTES_MIN >> 20}MiB")
         if self.socket_path is not None and len(os.fsencode(self.socket_path)) > 100:
             found.append("socket_path: is too long for a socket (at most 100 bytes)")
-        if self.unused_timeout_s and (self.listen or self.in_cluster or not self.socket_path):
+        on_tcp = self.listen or self.s3_listen or self.in_cluster
+        if self.unused_timeout_s and (on_tcp or not self.socket_path):
             found.append(
                 "unused_timeout_s: is for a proxy with a Unix socket alone: who uses it over TCP "
                 "cannot be seen"
             )
         return found + self._peer_problems()
+
+    def _door_problems(self) -> list[str]:
+        """Of TCP for clients: tokens, TLS, S3."""
+        found = []
+        if self.s3_listen is not None and self.tokens_file is None and not self.allow_anonymous:
+            found.append(
+                "s3.listen: needs tokens_file with keys (lodefs token create --s3), or "
+                "allow_anonymous = true to let everybody read"
+            )
+        if self.s3_listen is not None and self.s3_listen in (self.listen, self.peer_listen):
+            found.append("s3.listen: must differ from listen and peer_listen: S3 has its own door")
+        if (self.tls_cert_file is None) != (self.tls_key_file is None):
+            found.append("tls_cert_file: TLS needs tls_cert_file and tls_key_file")
+        if self.listen is not None and self.plain_tokens_refused(self.listen[0]):
+            found.append(f"listen: {PLAIN_TOKENS}")
+        if self.s3_bucket in self.s3_buckets:
+            found.append(f"s3.buckets: {self.s3_bucket} is the bucket of the whole store")
+        return found
+
+    def plain_tokens_refused(self, host: str) -> bool:
+        """Whether tokens would cross a network in the clear at an address, without leave."""
+        plain = self.tls_cert_file is None and not self.allow_plain_tokens
+        return plain and self.tokens_file is not None and not is_loopback(host)
 
     @property
     def in_cluster(self) -> bool:

@@ -5,7 +5,7 @@ Implementations: StoreNode (a store and a cache), DictNode of the tests (a dicti
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -86,6 +86,15 @@ class Names(Protocol):
         self, snapshot: Snapshot, ino: int, *, after: bytes = b"", limit: int
     ) -> Page:
         """Children whose names sort after ``after``, at most ``limit``. Raises: NotADirectory."""
+        ...
+
+    async def content_ids(self, snapshot: Snapshot, inos: Sequence[int]) -> list[bytes]:
+        """The content ids of files that were looked up, in their order. Raises: NotFound."""
+        ...
+
+    async def revisions(self) -> list[tuple[str, str]]:
+        """All branches and tags of all repositories, by the bytes of REPO@REV/. They may be some
+        seconds old."""
         ...
 
 

@@ -14,11 +14,12 @@ import struct
 import time
 from collections.abc import Callable
 from typing import NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 
 from lodefs.chunkstore.errors import DeadlineExceeded, InvalidInput, Unavailable
+from lodefs.chunkstore.nodeapi import client_tls
 from lodefs.chunkstore.nodeapi.wire import PORT_DEFAULT
 
 HEAD_BYTES_MAX = 16384
@@ -32,27 +33,44 @@ _NOT_LISTENING = (errno.ENOENT, errno.ECONNREFUSED)
 
 
 class Address(msgspec.Struct, frozen=True):
-    """Where the proxy listens: ``path`` of a Unix socket, or ``host`` and ``port``."""
+    """Where the proxy listens: ``path`` of a Unix socket, or ``host`` and ``port``. ``tls``: it
+    shows a certificate, signed by the CA of ``ca_file``, or by one that the system knows."""
 
     path: str = ""
     host: str = ""
     port: int = 0
+    tls: bool = False
+    ca_file: str = ""
 
     def __str__(self) -> str:
-        return f"unix:{self.path}" if self.path else f"http://{self.host}:{self.port}"
+        scheme = "https" if self.tls else "http"
+        return f"unix:{self.path}" if self.path else f"{scheme}://{self.host}:{self.port}"
 
 
 def parse_address(text: str) -> Address:
-    """``unix:/PATH`` or ``http://HOST[:PORT]``; InvalidInput for anything else."""
+    """``unix:/PATH``, ``http://HOST[:PORT]`` or ``https://HOST[:PORT][?ca=FILE]``; InvalidInput for
+    anything else."""
     if text.startswith("unix:/"):
         return Address(path=text.removeprefix("unix:"))
     try:
         parts = urlsplit(text)
-        if parts.scheme == "http" and parts.hostname and parts.path in ("", "/"):
-            return Address(host=parts.hostname, port=parts.port or PORT_DEFAULT)
+        tls = parts.scheme == "https"
+        name, _, ca_file = parts.query.partition("=")
+        known = not parts.query or (tls and name == "ca" and ca_file)
+        if (
+            parts.scheme in ("http", "https")
+            and parts.hostname
+            and parts.path in ("", "/")
+            and known
+        ):
+            port = parts.port or PORT_DEFAULT
+            return Address(host=parts.hostname, port=port, tls=tls, ca_file=unquote(ca_file))
     except ValueError:
         pass
-    raise InvalidInput(f"{text!r} is not a proxy's address: write unix:/PATH or http://HOST:PORT")
+    raise InvalidInput(
+        f"{text!r} is not a proxy's address: write unix:/PATH, http://HOST:PORT or "
+        "https://HOST:PORT?ca=FILE"
+    )
 
 
 class Response(NamedTuple):
@@ -99,7 +117,7 @@ class Connection:
         sock = self._socket
         if sock is not None:
             with contextlib.suppress(OSError):
-                sock.shutdown(socket.SHUT_RDWR)
+                socket.socket.shutdown(sock, socket.SHUT_RDWR)  # and nothing of TLS's own
 
     def ask(
         self,
@@ -126,6 +144,8 @@ class Connection:
             self.close()
             if self._clock() >= deadline_s:
                 raise DeadlineExceeded(f"{self._address}: no answer in time") from error
+            if self._address.tls and (denied := client_tls.refusal(self._address.host, error)):
+                raise denied from error
             message = f"{self._address}: {error.strerror or error}"
             if error.errno in _NOT_LISTENING:
                 message += "; does the proxy run? `lodefs serve` starts one"
@@ -146,6 +166,9 @@ class Connection:
         else:
             sock.connect((address.host, address.port))
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if address.tls:
+            self._wait_for(sock, max(deadline_s - self._clock(), GRACE_S))
+            self._socket = sock = client_tls.wrap(sock, address.host, address.ca_file)
         self._wait_for(sock, GRACE_S)
         self._patient = False
         return sock
@@ -177,7 +200,9 @@ class Connection:
         while True:
             try:
                 count = sock.recv_into(view, 0, flags)
-            except BlockingIOError:
+            except OSError as error:
+                if not (isinstance(error, BlockingIOError) or client_tls.is_waiting(error)):
+                    raise
                 left = deadline_s - self._clock()
                 if left <= 0:
                     raise
@@ -218,9 +243,10 @@ class Connection:
         missing = start + length - got
         if missing < 0:
             raise Unavailable(f"{self._address}: more bytes came than were announced")
+        whole = 0 if self._address.tls else socket.MSG_WAITALL
         while missing:
             part = view[start + length - missing : start + length]
-            missing -= self._more(sock, part, deadline_s, before_blocking, socket.MSG_WAITALL)
+            missing -= self._more(sock, part, deadline_s, before_blocking, whole)
         if self._patient:
             self._wait_for(sock, GRACE_S)
             self._patient = False

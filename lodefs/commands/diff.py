@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from lodefs.chunkstore.errors import NotFound
+from lodefs.api.history import diff as changes
 from lodefs.chunkstore.format.names import Spec
 from lodefs.chunkstore.format.tree import Entry, Kind
 from lodefs.cli import text
@@ -30,19 +30,8 @@ def diff(session: Session, before: Spec, after: Spec, exit_code: bool, as_json: 
     """Show what differs between two revisions, by path: A added, D removed, M changed,
     T of another type.
     """
-    from lodefs.chunkstore.repo.history import diff as changes
-    from lodefs.chunkstore.repo.history import find
-
-    store = session.store
     counts = dict.fromkeys(_MARKS, 0)
-    first = find(store, before)
-    try:
-        second = find(store, after)
-    except NotFound as error:
-        if after.repo != before.repo and "/" not in after.repo and not after.path:
-            error.add_note(f"a revision of the same repository is {before.repo}@{after.repo}")
-        raise
-    for change in changes(store, first, second):
+    for change in changes(before, after, session=session):
         counts[change.what.value] += 1
         if as_json:
             write_json(

@@ -6,9 +6,10 @@ from itertools import islice
 
 import click
 
+from lodefs.api.history import log as commits
 from lodefs.chunkstore.errors import InvalidInput
 from lodefs.chunkstore.format.commit import Commit
-from lodefs.chunkstore.format.names import CommitId, Spec
+from lodefs.chunkstore.format.names import Spec
 from lodefs.cli import text
 from lodefs.cli.options import SPEC, examples, json_option, session_command, write_json, write_line
 from lodefs.settings.session import Session
@@ -21,10 +22,8 @@ from lodefs.settings.session import Session
 @session_command(store=True)
 def log(session: Session, spec: Spec, limit: int | None, as_json: bool) -> None:
     """Show the commits of a revision, newest first, along first parents."""
-    from lodefs.chunkstore.repo.history import log as commits
-
     no_path(spec)
-    for commit_id, commit in islice(commits(session.store, spec.repo, spec.rev), limit):
+    for commit_id, commit in islice(commits(spec, session=session), limit):
         if as_json:
             write_json(_json_of(commit_id, commit))
         else:
@@ -37,9 +36,9 @@ def no_path(spec: Spec) -> None:
         raise InvalidInput(f"{spec}: this command takes REPO[@REV], without a path")
 
 
-def _json_of(commit_id: CommitId, commit: Commit) -> dict[str, object]:
+def _json_of(commit_id: str, commit: Commit) -> dict[str, object]:
     return {
-        "commit": commit_id.hex(),
+        "commit": commit_id,
         "parents": [parent.hex() for parent in commit.parents],
         "author": commit.author,
         "time_s": commit.time_s,
@@ -50,9 +49,9 @@ def _json_of(commit_id: CommitId, commit: Commit) -> dict[str, object]:
     }
 
 
-def _shown(commit_id: CommitId, commit: Commit) -> str:
+def _shown(commit_id: str, commit: Commit) -> str:
     lines = [
-        f"commit {commit_id.hex()}",
+        f"commit {commit_id}",
         f"author {text.escaped(commit.author)}",
         f"time   {text.time(commit.time_s)}",
         f"holds  {text.count(commit.files, 'file')}, {text.size(commit.size_bytes)}",

@@ -12,6 +12,7 @@ from typing import Any
 import click
 import msgspec
 
+from lodefs.api.mounting import options_of
 from lodefs.chunkstore.errors import InvalidInput, LodefsError
 from lodefs.chunkstore.format.names import Spec
 from lodefs.chunkstore.nodeapi.wire import SOCKET_DEFAULT
@@ -26,7 +27,6 @@ from lodefs.cli.options import (
     write_line,
 )
 from lodefs.commands.mounts import json_of, line_of
-from lodefs.mount.kernel import features
 from lodefs.mount.lifecycle.mount_target import check_mountpoint
 from lodefs.mount.lifecycle.mounter import (
     Mounted,
@@ -36,7 +36,7 @@ from lodefs.mount.lifecycle.mounter import (
     take_over_here,
 )
 from lodefs.mount.lifecycle.mounter import mount as mount_apart
-from lodefs.mount.options import READ_TIMEOUT_S, MountOptions, check_mode
+from lodefs.mount.options import MountOptions, check_mode
 from lodefs.settings import mount_file
 from lodefs.settings.mount_file import MountFile, on_off
 from lodefs.settings.session import Session
@@ -173,7 +173,7 @@ def mount(
         _create(requested.directory)
     if not foreground:  # which may go on with the mount that is there
         check_mountpoint(requested.directory)  # before a proxy is started for nothing
-    options = _options(session, requested, log_path)
+    options = options_of(session, requested, log_path)
     if foreground:
         mount_here(options, ready)
     else:
@@ -220,29 +220,6 @@ def _requested(
     if spec is None or directory is None:
         raise click.UsageError("give what to mount, and where: REPO[@REV][:PATH] DIR")
     return MountFile(spec=spec, directory=directory)
-
-
-def _options(session: Session, requested: MountFile, log_path: str) -> MountOptions:
-    """The options of the mount's process. Starts a proxy if none runs."""
-    from lodefs.proxies.own_proxy import proxy_url
-
-    without = features.parse(session.environment.get(features.VARIABLE, ""))
-    session.apply_options(proxy=session.proxy_option or requested.proxy)
-    return MountOptions(
-        repo=requested.spec.repo,
-        rev=requested.spec.rev,
-        path=requested.spec.path,
-        mountpoint=requested.directory,
-        proxy=proxy_url(session),
-        token=requested.token() or session.environment.get("LODEFS_TOKEN") or None,
-        uid=os.getuid() if requested.uid is None else requested.uid,
-        gid=os.getgid() if requested.gid is None else requested.gid,
-        mode=requested.mode,
-        log_path=log_path,
-        read_timeout_s=requested.read_timeout_s or READ_TIMEOUT_S,
-        passthrough=requested.passthrough or "auto",
-        without=without,
-    )
 
 
 def _start_proxy_of(session: Session, directory: str) -> None:

@@ -61,6 +61,15 @@ EPILOG = examples(
     help="Where it mounts [/var/lib/lodefs/mounts].",
 )
 @click.option(
+    "--idle-timeout",
+    "idle_s",
+    metavar="S",
+    type=click.FloatRange(0.0, 86400.0),
+    default=10.0,
+    envvar="LODEFS_MOUNTER_IDLE_TIMEOUT",
+    help="For so long a mount stays for its next user, in seconds [10].",
+)
+@click.option(
     "--restart",
     is_flag=True,
     envvar="LODEFS_MOUNTER_RESTART",
@@ -75,7 +84,9 @@ EPILOG = examples(
     help="[info]",
 )
 @session_command(proxy=True)
-def mounter(session: Session, log_level: str, restart: bool, **options: Path | None) -> None:
+def mounter(
+    session: Session, log_level: str, idle_s: float, restart: bool, **options: Path | None
+) -> None:
     """Hold this node's mounts for drivers, until SIGTERM or SIGINT; mounts stay then.
 
     `lodefs csi` asks it for mounts, and may be killed, restarted and upgraded while they are read.
@@ -92,7 +103,7 @@ def mounter(session: Session, log_level: str, restart: bool, **options: Path | N
     form = "console" if sys.stderr.isatty() else "auto"
     configure_logs(log_level, form, identifier="lodefs-mounter")
     given = {name: value.absolute() for name, value in options.items() if value is not None}
-    settings = MounterSettings(**given)
+    settings = MounterSettings(idle_s=idle_s, **given)
     run(settings, partial(open_node, session, settings.state), session.environment)
 
 

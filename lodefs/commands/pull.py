@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from lodefs.api.pulling import WORKERS
+from lodefs.api.pulling import pull as pull_into
 from lodefs.chunkstore.format.names import Spec
 from lodefs.cli import text
 from lodefs.cli.options import SPEC, examples, json_option, session_command, write_json, write_line
@@ -22,7 +24,7 @@ EPILOG = examples(
 @click.command(epilog=EPILOG)
 @click.argument("spec", metavar="REPO[@REV][:PATH]", type=SPEC)
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
-@click.option("--workers", type=click.IntRange(1, 256), default=8, help="Parallel reads [8].")
+@click.option("--workers", type=click.IntRange(1, 256), default=WORKERS, help="Parallel reads [8].")
 @click.option("--no-sync", is_flag=True, help="Do not wait until all is on disk.")
 @json_option
 @session_command(store=True)
@@ -35,12 +37,15 @@ def pull(
     stopped. If DIR is a finished copy, it is compared with the revision and not changed. Every
     byte is verified.
     """
-    from lodefs.chunkstore.pull.pull import pull as pull_into
-
     try:
         with show_progress() as progress:
             result = pull_into(
-                session.store, spec, directory, workers=workers, progress=progress, sync=not no_sync
+                spec,
+                directory,
+                workers=workers,
+                sync=not no_sync,
+                progress=progress,
+                session=session,
             )
     except KeyboardInterrupt as interrupt:
         interrupt.add_note("repeat the command to go on")

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import gc
-import getpass
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from lodefs.chunkstore.errors import InvalidInput, NotADirectory, TooManyRemovals
+from lodefs.api.pushing import push as push_directory
+from lodefs.chunkstore.errors import TooManyRemovals
 from lodefs.chunkstore.format.names import CommitId, Spec, is_commit_prefix
 from lodefs.cli import text
 from lodefs.cli.options import (
@@ -80,30 +79,22 @@ def push(
     _check_order(directory, repo)
     gc.disable()  # millions of objects and no cycles: looking for some takes a tenth of the time
     try:
-        from lodefs.chunkstore.push.push import PushOptions
-        from lodefs.chunkstore.push.push import push as push_directory
-
         spec = spec_from(repo)
-        if spec.path:
-            raise InvalidInput(
-                f"{spec}: push takes REPO[@BRANCH], without a path: DIR becomes the whole branch"
-            )
         consent = _Consent(spec, is_given=allow_removals)
-        options = PushOptions(
-            message=message,
-            author=author if author is not None else user_name(),
-            time_s=int(time.time()),
-            skip_unreadable=skip_unreadable,
-            workers=workers,
-            index_dir=session.home_cache() / "push",
-            check_packs=check,
-            allow_removals=consent.allows,
-        )
 
         def push_once() -> PushResult:
             with show_progress() as progress:
                 return push_directory(
-                    session.store, directory, spec.repo, spec.rev, options, progress
+                    directory,
+                    spec,
+                    message=message,
+                    author=author,
+                    skip_unreadable=skip_unreadable,
+                    allow_removals=consent.allows,
+                    check=check,
+                    workers=workers,
+                    progress=progress,
+                    session=session,
                 )
 
         try:
@@ -125,13 +116,9 @@ def push(
 
 
 def _check_order(directory: Path, repo: str) -> None:
-    """Raises UsageError if DIR and REPO were swapped, or DIR is a file."""
-    if directory.is_dir():
-        return
-    if Path(repo).is_dir():
+    """Raises UsageError if DIR and REPO were swapped."""
+    if not directory.is_dir() and Path(repo).is_dir():
         raise click.UsageError(f"DIR comes first: lodefs push {repo} {directory}")
-    if directory.is_file():
-        raise NotADirectory(f"{directory} is a file: push takes the directory that it is in")
 
 
 class _Consent:
@@ -166,14 +153,6 @@ class _Consent:
 
 def _has_terminal() -> bool:
     return sys.stdin.isatty() and sys.stderr.isatty()
-
-
-def user_name() -> str:
-    """The user's name; "unknown" for a user id without one."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError, ImportError):
-        return "unknown"
 
 
 def _json_of(result: PushResult) -> dict[str, object]:

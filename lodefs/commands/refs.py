@@ -6,9 +6,12 @@ from dataclasses import dataclass
 
 import click
 
-from lodefs.chunkstore.errors import AlreadyExists, InvalidInput
+from lodefs.api.refs import Refs
+from lodefs.api.refs import branch as branches
+from lodefs.api.refs import tag as tags
+from lodefs.chunkstore.errors import InvalidInput
 from lodefs.chunkstore.format.names import Spec, check_ref_name
-from lodefs.chunkstore.repo.refs import BRANCHES, TAGS, singular
+from lodefs.chunkstore.repo.refs import singular
 from lodefs.cli import text
 from lodefs.cli.options import (
     SPEC,
@@ -55,7 +58,7 @@ def branch(
     `lodefs reflog` shows where a branch was before it moved or was deleted.
     """
     action = RefAction(delete=delete, undelete=undelete, force=force)
-    _run(session, BRANCHES, spec, name, action, as_json=as_json)
+    _run(session, branches, spec, name, action, as_json=as_json)
 
 
 @click.command(epilog=TAG_EPILOG)
@@ -80,7 +83,7 @@ def tag(
     `lodefs reflog` shows where a tag was before it moved or was deleted.
     """
     action = RefAction(delete=delete, undelete=undelete, force=force)
-    _run(session, TAGS, spec, name, action, as_json=as_json)
+    _run(session, tags, spec, name, action, as_json=as_json)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +96,7 @@ class RefAction:
 
 
 def _run(
-    session: Session, kind: str, spec: Spec, name: str | None, action: RefAction, *, as_json: bool
+    session: Session, refs: Refs, spec: Spec, name: str | None, action: RefAction, *, as_json: bool
 ) -> None:
     no_path(spec)
     reject({"--force": action.delete and action.force}, "does nothing with --delete")
@@ -104,77 +107,52 @@ def _run(
     elif action.delete or action.force or action.undelete:
         raise InvalidInput("NAME is missing")
     if name is None:
-        _list(session, kind, spec.repo, as_json=as_json)
+        _list(session, refs, spec.repo, as_json=as_json)
     elif action.delete:
-        _delete(session, kind, spec.repo, name, as_json=as_json)
+        _delete(session, refs, spec.repo, name, as_json=as_json)
     elif action.undelete:
-        _undelete(session, kind, spec.repo, name, as_json=as_json)
+        _undelete(session, refs, spec.repo, name, as_json=as_json)
     else:
-        _create(session, kind, spec, name, force=action.force, as_json=as_json)
+        _create(session, refs, spec, name, force=action.force, as_json=as_json)
 
 
-def _list(session: Session, kind: str, repo: str, *, as_json: bool) -> None:
-    found = session.store.refs(repo).list(kind)
-    if not found:
-        session.store.require_repo(repo)
-    for name, entry in found.items():
-        assert entry.commit is not None
+def _list(session: Session, refs: Refs, repo: str, *, as_json: bool) -> None:
+    for found in refs.list(repo, session=session):
         if as_json:
-            write_json({"name": name, "commit": entry.commit.hex(), "time_s": entry.time_s})
+            write_json(found._asdict())
         else:
-            write_line(f"{name:<24} {entry.commit.hex()[:12]}  {text.time(entry.time_s)}")
+            write_line(f"{found.name:<24} {found.commit[:12]}  {text.time(found.time_s)}")
 
 
 def _create(
-    session: Session, kind: str, spec: Spec, name: str, *, force: bool, as_json: bool
+    session: Session, refs: Refs, spec: Spec, name: str, *, force: bool, as_json: bool
 ) -> None:
-    store = session.store
-    commit_id = store.resolve(spec.repo, spec.rev)
-    store.commit(spec.repo, commit_id)  # a ref never points to a missing commit
-    refs = store.refs(spec.repo)
-    latest = refs.latest(kind, name)
-    now = latest.commit if latest else None
-    if now not in (None, commit_id) and not force:
-        raise AlreadyExists(f"{name} exists already, at {now.hex()[:12]}; --force moves it")
-    if now is None:
-        store.check_new_ref(spec.repo, kind, name)
-    if now != commit_id:
-        store.ensure_writable()
-        sequence = None if latest is None else latest.sequence
-        refs.advance(kind, name, commit_id, expected_sequence=sequence)
+    made = refs(spec, name, force=force, session=session)
     if as_json:
-        previous = None if now is None else now.hex()
-        write_json({"name": name, "commit": commit_id.hex(), "previous": previous})
+        write_json(made._asdict())
         return
-    write_line(f"{spec.repo}@{name} is {commit_id.hex()[:12]}")
-    if now not in (None, commit_id):
-        was = now.hex()[:12]
-        write_line(f"undo: lodefs {singular(kind)} --force {spec.repo}@{was} {name}")
+    write_line(f"{spec.repo}@{name} is {_short(made.commit)}")
+    if made.previous not in (None, made.commit):
+        again = f"{spec.repo}@{_short(made.previous)} {name}"
+        write_line(f"undo: lodefs {singular(refs.kind)} --force {again}")
 
 
-def _delete(session: Session, kind: str, repo: str, name: str, *, as_json: bool) -> None:
-    session.store.require_repo(repo)
-    refs = session.store.refs(repo)
-    entry = refs.read(kind, name)
-    assert entry.commit is not None
-    refs.advance(kind, name, None, expected_sequence=entry.sequence)
+def _delete(session: Session, refs: Refs, repo: str, name: str, *, as_json: bool) -> None:
+    gone = refs.delete(repo, name, session=session)
     if as_json:
-        write_json({"name": name, "commit": entry.commit.hex(), "deleted": True})
+        write_json({"name": name, "commit": gone.previous, "deleted": True})
     else:
-        write_line(f"deleted {repo}@{name} (was {entry.commit.hex()})")
-        write_line(f"undo: lodefs {singular(kind)} --undelete {repo} {name}")
+        write_line(f"deleted {repo}@{name} (was {gone.previous})")
+        write_line(f"undo: lodefs {singular(refs.kind)} --undelete {repo} {name}")
 
 
-def _undelete(session: Session, kind: str, repo: str, name: str, *, as_json: bool) -> None:
-    store = session.store
-    store.require_repo(repo)
-    refs = store.refs(repo)
-    deleted, commit_id = refs.before_deletion(kind, name)
-    store.commit(repo, commit_id)
-    store.check_new_ref(repo, kind, name)
-    store.ensure_writable()
-    refs.advance(kind, name, commit_id, expected_sequence=deleted.sequence)
+def _undelete(session: Session, refs: Refs, repo: str, name: str, *, as_json: bool) -> None:
+    back = refs.undelete(repo, name, session=session)
     if as_json:
-        write_json({"name": name, "commit": commit_id.hex(), "previous": None})
+        write_json(back._asdict())
     else:
-        write_line(f"{repo}@{name} is {commit_id.hex()[:12]} again")
+        write_line(f"{repo}@{name} is {_short(back.commit)} again")
+
+
+def _short(commit: str | None) -> str:
+    return (commit or "")[:12]

@@ -9,12 +9,14 @@ from lodefs.settings.session import Session
 
 EPILOG = examples(
     "lodefs serve --store s3://bucket/datasets --cache /var/cache/lodefs --cache-size 500GiB",
+    "lodefs serve --s3-listen 127.0.0.1:7480 --tokens /etc/lodefs/tokens",
 )
 
 
 @click.command(epilog=EPILOG)
 @click.option("--socket", "socket_path", metavar="PATH", help="Unix socket; '' for none.")
 @click.option("--listen", metavar="HOST:PORT", help="TCP address; needs tokens.")
+@click.option("--s3-listen", metavar="HOST:PORT", help="TCP address for S3's clients.")
 @click.option("--cache", "cache_dir", metavar="DIR", help="Directory of the cache.")
 @click.option(
     "--cache-size",
@@ -23,6 +25,8 @@ EPILOG = examples(
     help="Limit, such as 100GiB [80 % of the free space].",
 )
 @click.option("--tokens", "tokens_file", metavar="FILE", help="Tokens for TCP.")
+@click.option("--tls-cert", "tls_cert_file", metavar="FILE", help="Certificate for TCP (PEM).")
+@click.option("--tls-key", "tls_key_file", metavar="FILE", help="Its private key (PEM).")
 @click.option("--allow-anonymous", is_flag=True, default=None, help="TCP without tokens.")
 @click.option(
     "--unused-timeout",

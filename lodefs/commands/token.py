@@ -37,21 +37,39 @@ def _file(session: Session) -> Path:
     return Path(str(named))
 
 
-@token.command(epilog=examples("lodefs token create team-a 'vision/*' audio"))
+@token.command(
+    epilog=examples(
+        "lodefs token create team-a 'vision/*' audio",
+        "lodefs token create --s3 team-b 'vision/*' >team-b.env",
+    )
+)
 @click.argument("name")
 @click.argument("patterns", metavar="PATTERN...", nargs=-1, required=True)
+@click.option("--s3", is_flag=True, help="Also make a key for S3's clients.")
 @json_option
 @session_command()
-def create(session: Session, name: str, patterns: tuple[str, ...], as_json: bool) -> None:
+def create(session: Session, name: str, patterns: tuple[str, ...], s3: bool, as_json: bool) -> None:
     """Create a token for reading the repositories that match a PATTERN (vision/*, *).
 
-    The token is printed once and not stored.
+    The token is printed once and not stored. With --s3, three variables are printed that
+    clients of the proxy and of its S3 endpoint read from their environment.
     """
-    from lodefs.proxy.http.tokens import create_token
+    from lodefs.proxy.http.tokens import create_s3_token, create_token
 
-    secret = create_token(_file(session), name, patterns, now_s=int(time.time()))
+    path, now_s = _file(session), int(time.time())
+    keys = {}
+    if s3:
+        made = create_s3_token(path, name, patterns, now_s=now_s)
+        secret = made.text
+        keys = {"access_key": name, "secret_key": made.s3_secret}
+    else:
+        secret = create_token(path, name, patterns, now_s=now_s)
     if as_json:
-        write_json({"name": name, "patterns": list(patterns), "token": secret})
+        write_json({"name": name, "patterns": list(patterns), "token": secret, **keys})
+    elif s3:
+        write_line(f"LODEFS_TOKEN={secret}")
+        write_line(f"AWS_ACCESS_KEY_ID={name}")
+        write_line(f"AWS_SECRET_ACCESS_KEY={keys['secret_key']}")
     else:
         write_line(secret)
 

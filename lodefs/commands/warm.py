@@ -3,27 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
 import click
 import msgspec
 
+from lodefs.api.warming import warm as warm_data
 from lodefs.chunkstore import errors
-from lodefs.chunkstore.errors import InvalidInput, LodefsError, NotFound
+from lodefs.chunkstore.errors import LodefsError, NotFound
 from lodefs.chunkstore.format.names import Spec
-from lodefs.chunkstore.nodeapi.cache_control import (
-    PIN_S_MAX,
-    WARM,
-    WarmError,
-    WarmJobs,
-    WarmRequest,
-    WarmStatus,
-    decoded,
-    encoded,
-)
-from lodefs.chunkstore.nodeapi.control_client import ControlClient
+from lodefs.chunkstore.nodeapi.cache_control import WarmError, WarmStatus, decoded
 from lodefs.cli import exit_codes, text
 from lodefs.cli.duration_type import DURATION
 from lodefs.cli.options import (
@@ -36,7 +25,6 @@ from lodefs.cli.options import (
     write_line,
 )
 from lodefs.cli.progress_bars import show_progress
-from lodefs.commands.warm_follow import Follower
 from lodefs.settings.session import Session
 
 EPILOG = examples(
@@ -99,54 +87,28 @@ def warm(
         reject(begins, "is only for a new job")
         _of_jobs(session, attached, cancelled, as_json=as_json)
         return
-    from lodefs.proxies.own_proxy import proxy_url
-
-    request = request_of(spec, _paths(listed, null=null), pin_s=pin_s or 0, all_nodes=all_nodes)
-    request = msgspec.structs.replace(request, skip_missing=skip_missing)
-    calls = ControlClient(proxy_url(session), session.environment.get("LODEFS_TOKEN"))
-    follower = Follower(calls, request, warn=_warn)
-    status = follower.start()
+    paths = _paths(listed, null=null)
+    try:
+        with show_progress(enabled=False if detach else None) as progress:
+            status = warm_data(
+                spec,
+                paths,
+                pin_s=pin_s or 0,
+                all_nodes=all_nodes,
+                skip_missing=skip_missing,
+                wait=not detach,
+                check=False,
+                progress=progress,
+                warn=_warn,
+                session=session,
+            )
+    except KeyboardInterrupt as interrupt:
+        interrupt.add_note("the job was cancelled; what was fetched stays: repeat the command")
+        raise
     if detach:
         _write(status, as_json=as_json) if as_json else write_line(status.id)
         return
-    try:
-        with show_progress() as progress:
-            status = follower.follow(status.id, progress)
-    except KeyboardInterrupt as interrupt:
-        with suppress(LodefsError):
-            follower.cancel()
-        interrupt.add_note("the job was cancelled; what was fetched stays: repeat the command")
-        raise
     _end(session, status, as_json=as_json)
-
-
-def request_of(
-    spec: Spec, paths: Sequence[bytes] | None, *, pin_s: int, all_nodes: bool
-) -> WarmRequest:
-    """The request to the proxy. Raises: InvalidInput for an empty list or one below a pattern."""
-    from lodefs.proxy.warm.path_patterns import is_glob
-
-    if pin_s > PIN_S_MAX:
-        raise InvalidInput(f"--pin: {PIN_S_MAX // 86400}d at most")
-    globs: list[bytes] = []
-    if paths is None:
-        paths = []
-        if spec.path:
-            (globs if is_glob(spec.path) else paths).append(spec.path)
-    elif spec.path and is_glob(spec.path):
-        raise InvalidInput("with --from, PATH is the directory that the paths are below")
-    elif not paths:
-        raise InvalidInput("--from: the list has no paths")
-    elif spec.path:
-        paths = [spec.path + b"/" + path for path in paths]
-    return WarmRequest(
-        repo=spec.repo,
-        rev=spec.rev,
-        paths=[encoded(path) for path in paths],
-        globs=[encoded(glob) for glob in globs],
-        pin_s=pin_s,
-        all_nodes=all_nodes,
-    )
 
 
 def _paths(listed: str | None, *, null: bool) -> list[bytes] | None:
@@ -167,19 +129,16 @@ def _paths(listed: str | None, *, null: bool) -> list[bytes] | None:
 def _of_jobs(
     session: Session, attached: str | None, cancelled: str | None, *, as_json: bool
 ) -> None:
-    from lodefs.proxies.own_proxy import running_proxy
-
-    calls = ControlClient(running_proxy(session), session.environment.get("LODEFS_TOKEN"))
-    follower = Follower(calls, None, warn=_warn)
     if attached is not None:
         with show_progress() as progress:
-            status = follower.follow(attached, progress)
+            status = warm_data.attach(
+                attached, check=False, progress=progress, warn=_warn, session=session
+            )
         _end(session, status, as_json=as_json)
     elif cancelled is not None:
-        follower.job_id = cancelled
-        _write(follower.cancel(), as_json=as_json)
+        _write(warm_data.cancel(cancelled, session=session), as_json=as_json)
     else:
-        for status in calls.call(WarmJobs, "GET", WARM).jobs:
+        for status in warm_data.jobs(session=session):
             _write(status, as_json=as_json)
 
 

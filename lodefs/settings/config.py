@@ -42,6 +42,7 @@ class Config(msgspec.Struct, frozen=True):
 
 
 _TABLES = ("s3", "serve")
+_S3_PREFIX = "s3_"  # of the proxy's settings that stand in [serve.s3]
 _NOT_SERVED = ("store", "endpoint_url", "region", "transfer_timeout_s")  # set elsewhere
 
 
@@ -115,6 +116,11 @@ def _read(document: Mapping[str, object]) -> tuple[dict[str, Any], list[tuple[st
             more, wrong = toml_file.read_values(inner, readers, f"{table}.")
             found |= more
             mistakes += wrong
+    inner = found.pop("serve.s3", None)
+    if inner is not None:
+        more, wrong = toml_file.read_values(inner, _serve_readers(_S3_PREFIX), "serve.s3.")
+        found |= {key.replace("serve.s3.", f"serve.{_S3_PREFIX}"): more[key] for key in more}
+        mistakes += wrong
     return found, mistakes
 
 
@@ -136,9 +142,9 @@ _S3_READERS: dict[str, toml_file.Reader] = {
 }
 
 
-def _serve_readers() -> dict[str, toml_file.Reader]:
-    """Readers of the proxy's settings. The proxy also parses texts, for options; in a file a value
-    has its own type."""
+def _serve_readers(prefix: str = "") -> dict[str, toml_file.Reader]:
+    """Readers of the proxy's settings: with a prefix, of those that have it, by the rest of their
+    names. The proxy also parses texts, for options; in a file a value has its own type."""
     from lodefs.proxy.config import (
         Config as ProxyConfig,  # here: most commands need no proxy's settings
     )
@@ -150,11 +156,12 @@ def _serve_readers() -> dict[str, toml_file.Reader]:
 
         return read
 
-    return {
-        one.name: reader(one.metadata["parse"], one.metadata["types"])
+    found = {
+        one.name.removeprefix(prefix): reader(one.metadata["parse"], one.metadata["types"])
         for one in fields(ProxyConfig)
-        if one.name not in _NOT_SERVED
+        if one.name not in _NOT_SERVED and one.name.startswith(prefix or _S3_PREFIX) == bool(prefix)
     }
+    return found if prefix else {**found, "s3": _table}
 
 
 _NO_VALUE = object()  # no setting can have it: its parser raises, and says what is wanted

@@ -14,11 +14,12 @@ from contextlib import suppress
 from functools import partial
 
 from lodefs.chunkstore.errors import InUse, InvalidInput, LodefsError, NotFound, Unavailable
-from lodefs.mount.csi import targets
+from lodefs.mount.csi import targets as kernel_targets
 from lodefs.mount.csi.attributes import VolumeOptions, parse_token, parse_volume
 from lodefs.mount.csi.capabilities import check_capability
 from lodefs.mount.csi.generated import csi_pb2 as pb
 from lodefs.mount.csi.rpc import Method, check_fields, labels
+from lodefs.mount.csi.targets import Targets
 from lodefs.mount.csi.volume_locks import VolumeLocks
 from lodefs.mount.node.deadline_calls import Calls
 from lodefs.mount.service.interface import Held, MountService, User
@@ -34,8 +35,11 @@ _log = logging.getLogger("lodefs.csi")
 class NodeServer:
     """See the CSI specification, Node Service RPC."""
 
-    def __init__(self, service: MountService, node_id: str) -> None:
+    def __init__(
+        self, service: MountService, node_id: str, targets: Targets = kernel_targets
+    ) -> None:
         self._service = service
+        self._targets = targets
         self._node_id = node_id
         self._locks = VolumeLocks()
         self._reads = Calls()
@@ -75,22 +79,22 @@ class NodeServer:
     ) -> bool:
         """Have a volume at its target, readable when this returns; whether it is new there."""
         target = user.target
-        there = targets.shown(target)
+        there = self._targets.shown(target)
         if there is None:
-            targets.make(target)
+            self._targets.make(target)
         elif not there.is_lodefs:
             raise InUse(f"target_path {target}: something else ({there.fs_type}) is mounted here")
         try:
             held = self._service.acquire(user, options.wanted, token, _left_s(deadline_s))
         except LodefsError:
             if there is None:
-                targets.remove(target)
+                self._targets.remove(target)
             raise
-        if there is not None and targets.same_mount(held.place, target):
+        if there is not None and self._targets.same_mount(held.place, target):
             self._read(target, deadline_s)
             return False
         try:
-            targets.unbind(target)  # of a mount that had died
+            self._targets.unbind(target)  # of a mount that had died
             self._bind(held, target, options)
             self._read(target, deadline_s)
         except LodefsError:
@@ -99,23 +103,23 @@ class NodeServer:
         return True
 
     def _bind(self, held: Held, target: str, options: VolumeOptions) -> None:
-        found = targets.shown(held.place)
+        found = self._targets.shown(held.place)
         if found is None or not found.is_lodefs:
             raise Unavailable(
                 f"{held.place} is mounted, and not seen by the driver: its container needs the "
                 "directory of mounts with mountPropagation HostToContainer"
             )
-        targets.bind(held.place, target, noexec=options.noexec)
+        self._targets.bind(held.place, target, noexec=options.noexec)
 
     def _read(self, target: str, deadline_s: float) -> None:
         """Read through the mount; a kernel that hangs holds up a thread, and not the call."""
         limit_s = min(READ_TIMEOUT_S, _left_s(deadline_s))
-        self._reads.run(("read", target), partial(targets.read_root, target), limit_s)
+        self._reads.run(("read", target), partial(self._targets.read_root, target), limit_s)
 
     def _undo(self, user: User) -> None:
         with suppress(LodefsError):
-            targets.unbind(user.target)
-            targets.remove(user.target)
+            self._targets.unbind(user.target)
+            self._targets.remove(user.target)
             self._service.release(user, 5.0)
 
     def _unpublish(self, request: pb.NodeUnpublishVolumeRequest, timeout_s: float) -> object:
@@ -124,8 +128,8 @@ class NodeServer:
         user = _user(request.volume_id, request.target_path)
         with self._locks.holding(user.volume):
             try:
-                targets.unbind(user.target)
-                targets.remove(user.target)
+                self._targets.unbind(user.target)
+                self._targets.remove(user.target)
             except InUse as error:
                 _log.warning("left alone: %s", error, extra=labels(request))
             self._service.release(user, _left_s(deadline_s))
@@ -133,12 +137,12 @@ class NodeServer:
 
     def _stats(self, request: pb.NodeGetVolumeStatsRequest, timeout_s: float) -> object:
         check_fields(request, ("volume_id", "volume_path"))
-        if targets.shown(request.volume_path) is None:
+        if self._targets.shown(request.volume_path) is None:
             raise NotFound(f"volume_path {request.volume_path}: no volume is published here")
         user = _user(request.volume_id, request.volume_path)
         health = self._service.health(user.volume, timeout_s)
         problem = health.problem
-        if not problem and not targets.same_mount(health.held.place, user.target):
+        if not problem and not self._targets.same_mount(health.held.place, user.target):
             problem = "the pod shows a mount that has died: start it again"
         usage = pb.VolumeUsage
         bytes_, files = health.held.size_bytes, health.held.files

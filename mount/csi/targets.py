@@ -10,6 +10,7 @@ import ctypes
 import os
 import stat
 from contextlib import suppress
+from typing import Protocol
 
 from lodefs.chunkstore.errors import Denied, InUse, InvalidInput, Unavailable
 from lodefs.chunkstore.system.os_errors import kind_of
@@ -19,6 +20,18 @@ from lodefs.mount.kernel import mount_syscalls, mount_table
 _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 1, 2, 4, 8
 _MS_REMOUNT, _MS_BIND = 32, 4096
 STACKED_MAX = 16
+
+
+class Targets(Protocol):
+    """What the node service does with targets; this module is one, and tests have another."""
+
+    def shown(self, target: str, /) -> mount_table.Mount | None: ...
+    def same_mount(self, place: str, target: str, /) -> bool: ...
+    def make(self, target: str, /) -> None: ...
+    def bind(self, place: str, target: str, /, *, noexec: bool) -> None: ...
+    def unbind(self, target: str, /) -> None: ...
+    def remove(self, target: str, /) -> None: ...
+    def read_root(self, target: str, /) -> None: ...
 
 
 def shown(target: str) -> mount_table.Mount | None:

@@ -24,6 +24,7 @@ from lodefs.mount.node.interface import NodeMounts
 from lodefs.mount.service.client import RemoteMounts
 from lodefs.mount.service.mount_files import MountFiles
 from lodefs.mount.service.server import ServiceServer, listen
+from lodefs.mount.service.shared_mount import IDLE_S
 from lodefs.mount.service.shared_mounts import SharedMounts, boot_id
 from lodefs.mount.service.upkeep import MountUpkeep
 
@@ -41,12 +42,14 @@ OpenNode = Callable[[], AbstractContextManager[NodeMounts]]
 
 
 class MounterSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one mount service: its socket, its state, what a reboot may empty, and where it mounts."""
+    """Of one mount service: its socket, its state, what a reboot may empty, where it mounts, and
+    how long a mount stays without users."""
 
     socket: Path = RUN / SOCKET_NAME
     state: Path = STATE
     run: Path = RUN
     root: Path = ROOT
+    idle_s: float = IDLE_S
 
 
 def run(settings: MounterSettings, open_node: OpenNode, environ: Mapping[str, str]) -> None:
@@ -84,7 +87,7 @@ def _serving(
     woken = threading.Event()
     mounts = SharedMounts(files, node, boot=boot_id(), on_change=woken.set)
     calls = Calls()
-    upkeep = MountUpkeep(mounts, calls, woken)
+    upkeep = MountUpkeep(mounts, calls, woken, idle_s=settings.idle_s)
 
     def retire(timeout_s: float) -> None:
         """No more calls and no more upkeep; then the state is another's. Mounts are served on."""

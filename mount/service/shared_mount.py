@@ -142,12 +142,20 @@ class SharedView(NamedTuple):
     idle_since_s: float | None = None
 
 
+class UpkeepTimes(NamedTuple):
+    """Now: seconds since the machine started, and the Unix time; and how long a mount stays
+    without users."""
+
+    uptime_s: float
+    now_s: float
+    idle_s: float = IDLE_S
+
+
 def decide(
     views: Iterable[SharedView],
     statuses: Mapping[str, MountStatus],
     places: Iterable[str],
-    uptime_s: float,
-    now_s: float,
+    now: UpkeepTimes,
 ) -> list[Action]:
     """What is to be done, one action at most for each key. ``places``: keys of the mount points
     that are there; ``statuses``: mounts by key."""
@@ -156,22 +164,20 @@ def decide(
     for view in views:
         known.add(view.mount.key)
         status = statuses.get(view.mount.key)
-        actions += list(itertools.islice(_of(view, status, uptime_s, now_s), 1))
+        actions += list(itertools.islice(_of(view, status, now), 1))
     return actions + [Sweep(key) for key in sorted({*places, *statuses} - known)]
 
 
-def _of(
-    view: SharedView, status: MountStatus | None, uptime_s: float, now_s: float
-) -> Iterator[Action]:
+def _of(view: SharedView, status: MountStatus | None, now: UpkeepTimes) -> Iterator[Action]:
     mount = view.mount
     if not mount.users:
-        idle_since_s = view.idle_since_s
-        if status is None or (idle_since_s is not None and uptime_s - idle_since_s >= IDLE_S):
+        since_s = now.uptime_s if view.idle_since_s is None else view.idle_since_s
+        if status is None or now.uptime_s - since_s >= now.idle_s:
             yield UnmountIdle(mount.key)
         return
     if status is None or not status.alive:
         yield MountAgain(mount.key)
     elif not status.supervised:
         yield ReviveMount(mount.key)
-    if pin_s := pin_due_s(mount, now_s):
+    if pin_s := pin_due_s(mount, now.now_s):
         yield PinData(mount.key, pin_s)

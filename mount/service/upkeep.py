@@ -14,6 +14,7 @@ from lodefs.chunkstore.errors import LodefsError
 from lodefs.mount.node.deadline_calls import Calls
 from lodefs.mount.node.interface import MountStatus
 from lodefs.mount.service.shared_mount import (
+    IDLE_S,
     Action,
     MountAgain,
     PinData,
@@ -21,11 +22,12 @@ from lodefs.mount.service.shared_mount import (
     SharedView,
     Sweep,
     UnmountIdle,
+    UpkeepTimes,
     decide,
 )
 from lodefs.mount.service.shared_mounts import SharedMounts, SharedSlot
 
-INTERVAL_S = 5.0
+INTERVAL_S, INTERVAL_S_MIN = 5.0, 0.2
 LOOK_TIMEOUT_S = 3.0
 WORK_TIMEOUT_S = 30.0
 _log = logging.getLogger("lodefs.mounter")
@@ -33,9 +35,17 @@ _log = logging.getLogger("lodefs.mounter")
 
 class MountUpkeep:
     """The upkeep of one service. ``start`` it after what must not have threads. ``woken`` is set
-    when there may be something to do."""
+    when there may be something to do; ``idle_s``: for so long a mount stays without users."""
 
-    def __init__(self, mounts: SharedMounts, calls: Calls, woken: threading.Event) -> None:
+    def __init__(
+        self,
+        mounts: SharedMounts,
+        calls: Calls,
+        woken: threading.Event,
+        *,
+        idle_s: float = IDLE_S,
+    ) -> None:
+        self._idle_s = idle_s
         self._mounts = mounts
         self._files = mounts.files
         self._node = mounts.node
@@ -66,9 +76,10 @@ class MountUpkeep:
         slots = self._mounts.slots()
         statuses = self._look()
         uptime_s = time.clock_gettime(time.CLOCK_BOOTTIME)
+        times = UpkeepTimes(uptime_s, time.time(), self._idle_s)
         views = [self._view(slot, uptime_s) for slot in slots]
         fresh = {slot.key for slot in self._mounts.slots()}  # what was begun since counts as known
-        for action in decide(views, statuses, self._files.places(), uptime_s, time.time()):
+        for action in decide(views, statuses, self._files.places(), times):
             if not (isinstance(action, Sweep) and action.key in fresh):
                 self._calls.begin((type(action), action.key), partial(self._carry_out, action))
 
@@ -80,7 +91,7 @@ class MountUpkeep:
                 self._say("round", f"upkeep: {error}")
             except Exception:  # noqa: BLE001 - a mistake of ours must not end all upkeep
                 _log.exception("upkeep")
-            self._woken.wait(INTERVAL_S)
+            self._woken.wait(min(INTERVAL_S, max(self._idle_s, INTERVAL_S_MIN)))
             self._woken.clear()
 
     def _look(self) -> dict[str, MountStatus]:

@@ -31,6 +31,7 @@ TARGETS_MAX = 8192
 HEADER_BLOCKS_MAX = 256
 UNSENT_CONNECTIONS_MAX = 64  # with up to ANSWER_SIZE_BYTES_MAX each still to be written
 
+NO_EXTENT = Extent(-1, 0, 0)
 _RANGE = b"\r\nRange: bytes="
 _RANGE_LOWER = b"\r\nrange: bytes="
 _NUMBER_CHARS_MAX = 16
@@ -122,7 +123,7 @@ class FastPath:
         self._files = files
         self._metrics = metrics
         self._closing = closing
-        self._enabled = enabled
+        self.enabled = enabled
         self._targets: OrderedDict[bytes, Target] = OrderedDict()
         self._buffer = memoryview(bytearray(HEAD_SIZE_BYTES_MAX + BUFFERED_SIZE_BYTES_MAX))
         self._sample = memoryview(bytearray(1))
@@ -139,7 +140,7 @@ class FastPath:
 
     def learn(self, plain_get: PlainGet, target: Target) -> None:
         """Remember a target that the ordinary path answered; the oldest unused one is dropped."""
-        if not self._enabled or len(target.part_head) > HEAD_SIZE_BYTES_MAX - 256:
+        if not self.enabled or len(target.part_head) > HEAD_SIZE_BYTES_MAX - 256:
             return
         self._targets[plain_get.target] = target
         if len(self._targets) > TARGETS_MAX:
@@ -159,34 +160,56 @@ class FastPath:
             return False
         self._targets.move_to_end(plain_get.target)
         first, size = _range_of(plain_get, target.size_bytes)
-        if not 0 < size <= ANSWER_SIZE_BYTES_MAX or (
-            size > BUFFERED_SIZE_BYTES_MAX and self.unsent_connections >= UNSENT_CONNECTIONS_MAX
-        ):
-            return False
-        extent = self._files.hit(target.content_id, first, size)
-        if extent is None:
-            return False
-        buffered = size if size <= BUFFERED_SIZE_BYTES_MAX else FIRST_PIECE_SIZE_BYTES
-        head_size = self._put_head(plain_get, target, first, size)
-        end = head_size + buffered
-        if not self._read(extent.fd, extent.offset, self._buffer[head_size:end]) or (
-            buffered < size and not self._is_in_memory(extent, buffered, size)
-        ):
-            return False
+        wanted = (first, size, plain_get.first >= 0)
+        return self.send(target, wanted, transport, fd, started=started)
+
+    def send(
+        self,
+        target: Target,
+        wanted: tuple[int, int, bool],
+        transport: asyncio.Transport,
+        fd: int,
+        *,
+        started: float,
+        with_body: bool = True,
+    ) -> bool:
+        """Send ``wanted`` of a target: its first byte and size, and whether it is a range. As of
+        ``answer``. Without a body, only its head. ``fd`` -1: only the transport may write (TLS).
+        """
+        first, size, _ = wanted
+        if with_body:
+            if not 0 < size <= ANSWER_SIZE_BYTES_MAX or (
+                size > BUFFERED_SIZE_BYTES_MAX and self.unsent_connections >= UNSENT_CONNECTIONS_MAX
+            ):
+                return False
+            extent = self._files.hit(target.content_id, first, size)
+            if extent is None:
+                return False
+            buffered = size if size <= BUFFERED_SIZE_BYTES_MAX else FIRST_PIECE_SIZE_BYTES
+            head_size = self._put_head(target, wanted)
+            end = head_size + buffered
+            if not self._read(extent.fd, extent.offset, self._buffer[head_size:end]) or (
+                buffered < size and not self._is_in_memory(extent, buffered, size)
+            ):
+                return False
+        else:
+            end, extent, buffered, size = self._put_head(target, wanted), NO_EXTENT, 0, 0
         if not self._send(transport, fd, self._buffer[:end], extent, buffered, size):
             transport.abort()
-        self._metrics.fast_answers += 1
-        counter = target.counter
-        counter.requests += 1
-        counter.sent_bytes += size
-        elapsed_s = perf_counter() - started
-        counter.elapsed_s += elapsed_s
-        counter.buckets[bisect_left(LATENCY_BOUNDS_S, elapsed_s)] += 1
+        self._count(target.counter, size, perf_counter() - started)
         return True
 
-    def _put_head(self, plain_get: PlainGet, target: Target, first: int, size: int) -> int:
+    def _count(self, counter: RequestCounter, size: int, elapsed_s: float) -> None:
+        self._metrics.fast_answers += 1
+        counter.requests += 1
+        counter.sent_bytes += size
+        counter.elapsed_s += elapsed_s
+        counter.buckets[bisect_left(LATENCY_BOUNDS_S, elapsed_s)] += 1
+
+    def _put_head(self, target: Target, wanted: tuple[int, int, bool]) -> int:
         """Put the head of an answer into the buffer; its size."""
-        if plain_get.first < 0:
+        first, size, is_range = wanted
+        if not is_range:
             head = target.whole_head + self._closing()
         else:
             head = b"%bContent-Length: %d\r\nContent-Range: bytes %d-%d/%d\r\n%b" % (
@@ -227,7 +250,7 @@ class FastPath:
         """Send ``data``, then the extent's bytes from ``buffered`` to ``size``; False where the
         connection is broken or the file has become shorter."""
         try:
-            sent = _write_some(fd, data)
+            sent = _write_some(fd, data) if fd >= 0 else 0
             if sent < len(data):
                 transport.write(bytes(data[sent:]))
             elif buffered < size:

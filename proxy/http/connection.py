@@ -15,6 +15,7 @@ from lodefs.proxy.api import error_responses, routes
 from lodefs.proxy.api.fast_path import PlainGet, parse_plain_get
 from lodefs.proxy.api.responses import SERVER, Answer
 from lodefs.proxy.http.acceptor import last_answer
+from lodefs.proxy.s3.errors import S3Error, error_answer
 
 if TYPE_CHECKING:
     from lodefs.proxy.http.server import EndpointServer
@@ -60,7 +61,7 @@ class Connection(web.RequestHandler):
         self._endpoint = manager
         self.opening: asyncio.Task[None] | None = None  # until the connection is made
         self._wire: asyncio.Transport | None = None  # stays while aiohttp's is closing
-        self._fd = -1
+        self._fd = -1  # where only the transport may write: TLS
         self._half_read = False
         self._body: StreamReader | None = None  # of the request whose head came last
         self._head_bytes = 0  # of a head that has not come whole
@@ -81,7 +82,8 @@ class Connection(web.RequestHandler):
             self._force_close = True
             return
         self._wire = transport
-        self._fd = transport.get_extra_info("socket").fileno()
+        if self._endpoint.endpoint.tls is None:
+            self._fd = transport.get_extra_info("socket").fileno()
         super().connection_made(transport)
 
     def failed(self) -> None:
@@ -120,26 +122,39 @@ class Connection(web.RequestHandler):
 
     def data_received(self, data: bytes) -> None:
         """Answer a plain hit here and now; give everything else to aiohttp."""
-        transport = self.transport
         plain_get = None
         if not (self._half_read or self._messages or self._close):
-            plain_get = parse_plain_get(data)
-            if (
-                plain_get is not None
-                and self.idle
-                and transport is not None
-                and not transport.get_write_buffer_size()
-                and self._server.fast_path.answer(
-                    plain_get, self._endpoint.endpoint.blocks, transport, self._fd
-                )
-            ):
-                self.answered()
-                return
+            hot_objects = self._endpoint.hot_objects
+            if hot_objects is not None:
+                transport = self._free_transport()
+                if transport is not None and hot_objects.answer(data, transport, self._fd):
+                    self.allowed()
+                    self.answered()
+                    return
+            else:
+                plain_get = parse_plain_get(data)
+                if plain_get is not None and self._is_answered(plain_get):
+                    self.answered()
+                    return
         if data:  # aiohttp calls this with b"" to have what it holds parsed
             self._half_read = not data.endswith(b"\r\n\r\n")
         self._parse(data)
         if plain_get is not None and len(self._messages) == 1:
             self._asked = (self._messages[0][0], plain_get)
+
+    def _free_transport(self) -> asyncio.Transport | None:
+        """The transport, if an answer may be written now."""
+        transport = self.transport
+        if transport is None or not self.idle or transport.get_write_buffer_size():
+            return None
+        return transport
+
+    def _is_answered(self, plain_get: PlainGet) -> bool:
+        transport = self._free_transport()
+        if transport is None:
+            return False
+        blocks = self._endpoint.endpoint.blocks
+        return self._server.fast_path.answer(plain_get, blocks, transport, self._fd)
 
     def _parse(self, data: bytes) -> None:
         """Give bytes to aiohttp, which bounds each header and how many they are, but not a head.
@@ -184,6 +199,9 @@ class Connection(web.RequestHandler):
             first_line = (message or "").strip().partition("\n")[0][:200]
             error = InvalidInput(f"the request is not HTTP as it should be: {first_line}")
         answer = error_responses.failure_answer(error, status=status, close=True)
+        if self._endpoint.s3 is not None:
+            refused = S3Error("InvalidRequest", str(error), status=status)
+            answer = error_answer(refused, "/", close=True)
         self._server.metrics.counter(routes.OTHER, status).add(
             elapsed_s=0.0, sent_bytes=len(answer.body)
         )

@@ -12,8 +12,10 @@ from lodefs.proxy.api.fast_path import KnownHeaders
 from lodefs.proxy.api.request import Request
 from lodefs.proxy.api.responses import Answer
 from lodefs.proxy.api.routes import Route
+from lodefs.proxy.http.door_tls import DoorTls
 from lodefs.proxy.http.tokens import TokenBook, Verdict, bearer_of
 from lodefs.proxy.peers.server.peer_server import PeerServer
+from lodefs.proxy.s3.buckets import S3Settings
 
 _OPEN_ROUTES = frozenset({routes.HEALTHZ, routes.READYZ})
 _LOCAL_ROUTES = frozenset(
@@ -37,19 +39,23 @@ class Endpoint:
     is_local: bool = False  # whether its clients are on this machine: a Unix socket
     peer_server: PeerServer | None = None  # for other nodes alone: it answers them
     tls: ssl.SSLContext | None = None
+    certificate: DoorTls | None = None  # that ``tls`` shows, if it may change
+    s3: S3Settings | None = None  # for S3's clients alone
 
     @property
     def kind(self) -> str:
         """The kind of its clients, as in metrics."""
         if self.peer_server is not None:
             return "peers"
+        if self.s3 is not None:
+            return "s3"
         return "unix" if self.listener.family == socket.AF_UNIX else "tcp"
 
     def __str__(self) -> str:
         if self.name:
             return self.name
         address = self.listener.getsockname()
-        kind = "http" if self.peer_server is None else "peers"
+        kind = self.kind if self.kind != "tcp" else "http" if self.tls is None else "https"
         return (
             f"unix:{address}" if isinstance(address, str) else f"{kind}://{address[0]}:{address[1]}"
         )

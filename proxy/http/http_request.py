@@ -45,6 +45,15 @@ def asked_headers(request: web.BaseRequest) -> dict[str, str]:
     return found
 
 
+def all_headers(request: web.BaseRequest) -> dict[str, str]:
+    """All headers, their names in lower case; one that was sent twice is one list."""
+    found: dict[str, str] = {}
+    for name, value in request.headers.items():
+        name = name.lower()
+        found[name] = f"{found[name]}, {value}" if name in found else value
+    return found
+
+
 def is_plain(request: web.BaseRequest, answer: Answer, plain_get: PlainGet) -> bool:
     """Whether the same headers with another range will always be answered in the same way."""
     conditional = any(name in request.headers for name in ("If-Match", "If-None-Match", "If-Range"))

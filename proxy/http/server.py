@@ -36,13 +36,16 @@ from lodefs.proxy.http.acceptor import Acceptor, last_answer
 from lodefs.proxy.http.admission import Admission, ClientLimits, connections_by_endpoint
 from lodefs.proxy.http.connection import SWEEP_INTERVAL_S, Connection
 from lodefs.proxy.http.endpoint import Endpoint, needs_token, refusal
-from lodefs.proxy.http.http_request import asked_headers, body_of, is_plain
+from lodefs.proxy.http.http_request import all_headers, asked_headers, body_of, is_plain
 from lodefs.proxy.http.token_watch import TokenWatch
 from lodefs.proxy.http.usage import Use
 from lodefs.proxy.node import Node
 from lodefs.proxy.peers.server.peer_server import PEERS, PeerServer
 from lodefs.proxy.runtime.metrics import Metrics, StoreCalls
 from lodefs.proxy.runtime.thread_pools import is_remote
+from lodefs.proxy.s3.errors import S3Error, error_answer
+from lodefs.proxy.s3.hot_objects import HotObjects
+from lodefs.proxy.s3.service import LABEL, S3Service
 
 _FULL = last_answer(503, "Unavailable", "the proxy has too many clients")
 _log = logging.getLogger("lodefs.proxy")
@@ -59,6 +62,11 @@ class EndpointServer(web.Server):
         self.figures.connected.append(self.admission)
         self.streams = 0
         super().__init__(lambda request: server.handle(self, request))
+        self.s3: S3Service | None = None
+        self.hot_objects: HotObjects | None = None
+        if endpoint.s3 is not None:
+            self.s3 = S3Service(server.node, endpoint.s3, endpoint.tokens, server.metrics)
+            self.hot_objects = HotObjects(self.s3, server.fast_path)
         self.acceptor = Acceptor(endpoint.listener, self._take, refusal=_FULL, tls=endpoint.tls)
 
     def __call__(self) -> Connection:
@@ -101,7 +109,7 @@ class ProxyServer:
         self._closing_lines = b""
         self._set_date()
         self._on_sweep = on_sweep
-        self._node = node
+        self.node = node
         self._store = store
         self._handlers = Handlers(
             node,
@@ -158,7 +166,7 @@ class ProxyServer:
     @property
     def use(self) -> Use:
         """The requests so far, and whether one is under way."""
-        cache_control = self._node.cache_control
+        cache_control = self.node.cache_control
         busy = self.metrics.total("streams") > 0 or (
             cache_control is not None and cache_control.is_busy
         )
@@ -215,8 +223,14 @@ class ProxyServer:
         blocks = served.endpoint.blocks
         generation = blocks.generation  # tokens may change while the answer is made
         try:
-            label, answer = await self._answer(served, connection, request)
-            if answer.target and plain_get and is_plain(request, answer, plain_get):
+            if served.s3 is not None:
+                answer = await self._of_s3(served.s3, served, connection, request)
+                label = LABEL
+            else:
+                label, answer = await self._answer(served, connection, request)
+            if served.hot_objects is not None:
+                served.hot_objects.learn(request.raw_path, all_headers(request), answer)
+            elif answer.target and plain_get and is_plain(request, answer, plain_get):
                 self.fast_path.learn(plain_get, answer.target)
                 blocks.add(plain_get.headers, answer.target.repo, generation)
             response = await self._send(request, answer)
@@ -278,6 +292,33 @@ class ProxyServer:
         except Exception:  # noqa: BLE001 - the last line of defence; the log has it
             _log.exception("request failed: %s", request.raw_path)
             return label, error_responses.internal_error()
+
+    async def _of_s3(
+        self,
+        s3: S3Service,
+        served: EndpointServer,
+        connection: Connection,
+        request: web.BaseRequest,
+    ) -> Answer:
+        """The answer to a client of S3, with its first piece."""
+        path = request.raw_path
+        is_remote.set(True)
+        try:
+            if served.streams > self.limits.streams_max:
+                served.figures.streams_refused += 1
+                raise Unavailable("the proxy answers too many requests at once")
+            headers = all_headers(request)
+            answer = await s3.answer(request.method, path, headers, connection.allowed)
+            return replace(answer, close=answer.close or request.body_exists)
+        except LodefsError as error:
+            return error_answer(error, path)
+        except TimeoutError:
+            late = DeadlineExceeded("the answer took longer than it may")
+            return error_answer(late, path)
+        except Exception:  # noqa: BLE001 - as above
+            _log.exception("request failed: %s", path)
+            inside = S3Error("InternalError", "an error inside the proxy; its log says more")
+            return error_answer(inside, path, close=True)
 
     async def _of_peer(
         self,

@@ -1,5 +1,5 @@
-"""The tokens of all endpoints, read again when their files change; never on the event loop, which a
-file on a slow disk would hold up."""
+"""The tokens and certificates of all endpoints, read again when their files change; never on the
+event loop, which a file on a slow disk would hold up."""
 
 from __future__ import annotations
 
@@ -17,19 +17,21 @@ _log = logging.getLogger("lodefs.proxy")
 
 
 class TokenWatch:
-    """Looks after the endpoints' token files, from ``start`` to ``close``."""
+    """Looks after the endpoints' files of tokens and certificates, from ``start`` to ``close``."""
 
     def __init__(self, endpoints: Sequence[Endpoint]) -> None:
         self._endpoints: dict[TokenBook, list[Endpoint]] = {}
         for endpoint in endpoints:
             if endpoint.tokens is not None:
                 self._endpoints.setdefault(endpoint.tokens, []).append(endpoint)
+        certificates = (endpoint.certificate for endpoint in endpoints)
+        self._certificates = {one for one in certificates if one is not None}
         self._pool = Pool("tokens", threads=1)
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Begin to look, once a second."""
-        if self._endpoints:
+        if self._endpoints or self._certificates:
             self._task = asyncio.create_task(self._run())
 
     async def close(self) -> None:
@@ -41,6 +43,9 @@ class TokenWatch:
 
     async def look(self) -> None:
         """Read what has changed. What the fast path learnt by then holds no more."""
+        for certificate in self._certificates:
+            if await self._pool.run(certificate.refresh):
+                _log.info("new connections are shown the new certificate")
         for book, endpoints in self._endpoints.items():
             try:
                 changed = await self._pool.run(book.reload)

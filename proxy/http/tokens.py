@@ -15,13 +15,16 @@ from contextlib import contextmanager
 from enum import Enum
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
 from lodefs.chunkstore.errors import AlreadyExists, Corrupt, InvalidInput, NotFound, UnknownFormat
 from lodefs.chunkstore.format.decoding import from_json
 from lodefs.chunkstore.format.names import check_ref_name, digest_of
-from lodefs.chunkstore.system.watched_files import stamp_of
+from lodefs.chunkstore.system.watched_files import Stamp, stamp_of
+from lodefs.proxy.http import s3_keys
+from lodefs.proxy.s3.signature import AccessKey
 
 VERSION = 1
 TOKENS_MAX = 10_000
@@ -29,13 +32,15 @@ TOKEN_PREFIX = "lodefs_"  # so that scanners for leaked secrets can know one
 _TOKEN_BYTES = 32
 
 
-class Token(msgspec.Struct, frozen=True):
-    """One token. ``patterns`` are shell patterns of repository names; '*' also covers '/'."""
+class Token(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One token. ``patterns`` are shell patterns of repository names; '*' also covers '/'.
+    ``s3_salt``: its secret for S3 is made with it; "" if it has none."""
 
     name: str
     digest: str
     patterns: list[str]
     created_s: int
+    s3_salt: str = ""
 
     def allows(self, repo: str) -> bool:
         """Whether this token may read a repository."""
@@ -74,11 +79,28 @@ def list_tokens(path: Path) -> list[Token]:
     return found.tokens
 
 
+class NewToken(NamedTuple):
+    """A token that was made. This is the only time that it is seen, as is its secret for S3 ("" if
+    it has none); its access key for S3 is its name."""
+
+    text: str
+    s3_secret: str
+
+
 def create_token(path: Path, name: str, patterns: Sequence[str], *, now_s: int) -> str:
     """Add a token to the file and return it: this is the only time that it is seen.
 
     AlreadyExists for a name in use; InvalidInput for a malformed name or no patterns.
     """
+    return _create(path, name, patterns, now_s, s3=False).text
+
+
+def create_s3_token(path: Path, name: str, patterns: Sequence[str], *, now_s: int) -> NewToken:
+    """The same for a token that S3's requests may be signed with, too."""
+    return _create(path, name, patterns, now_s, s3=True)
+
+
+def _create(path: Path, name: str, patterns: Sequence[str], now_s: int, *, s3: bool) -> NewToken:
     try:
         check_ref_name(name)
     except InvalidInput as error:
@@ -92,9 +114,11 @@ def create_token(path: Path, name: str, patterns: Sequence[str], *, now_s: int) 
             raise AlreadyExists(f"there is a token named {name!r}: delete it first")
         if len(tokens) >= TOKENS_MAX:
             raise InvalidInput(f"tokens file {path} holds {TOKENS_MAX} tokens: delete some")
-        made = Token(name, _digest(text), list(patterns), now_s)
+        salt = s3_keys.new_salt() if s3 else ""
+        secret = s3_keys.secret_of(s3_keys.make_key(path), name, salt) if s3 else ""
+        made = Token(name, _digest(text), list(patterns), now_s, salt)
         _write(path, [*tokens, made])
-    return text
+    return NewToken(text, secret)
 
 
 def delete_token(path: Path, name: str) -> None:
@@ -110,11 +134,13 @@ def delete_token(path: Path, name: str) -> None:
 class TokenBook:
     """The tokens of a file as a running proxy knows them."""
 
-    def __init__(self, path: Path) -> None:
-        """Reads the file. Raises: Corrupt, UnknownFormat."""
+    def __init__(self, path: Path, *, s3: bool = False) -> None:
+        """Reads the file, and with ``s3`` the key beside it. Raises: Corrupt, UnknownFormat,
+        InvalidInput."""
         self._path = path
-        self._seen = stamp_of(path)
-        self._by_digest = _by_digest(path)
+        self._s3 = s3
+        self._seen = self._stamps()
+        self._tokens = _Known(path, s3=s3)
 
     def reload(self) -> bool:
         """Read the file again if it changed; whether it did.
@@ -122,31 +148,49 @@ class TokenBook:
         Raises as list_tokens does, and then keeps the tokens it knows: until the file changes if
         its bytes are wrong, else until it can be read.
         """
-        stamp = stamp_of(self._path)
-        if stamp == self._seen:
+        stamps = self._stamps()
+        if stamps == self._seen:
             return False
         try:
-            self._by_digest = _by_digest(self._path)
+            self._tokens = _Known(self._path, s3=self._s3)
         except (Corrupt, UnknownFormat):
-            self._seen = stamp
+            self._seen = stamps
             raise
-        self._seen = stamp
+        self._seen = stamps
         return True
+
+    def _stamps(self) -> list[Stamp | None]:
+        return [stamp_of(path) for path in (self._path, s3_keys.key_path(self._path))]
 
     def check(self, token: str, repo: str | None) -> Verdict:
         """The verdict for a token, and for a repository if the request names one."""
         # The time that this takes can tell something of digests, and nothing of what they are of;
         # looking at each of 10,000 tokens would let strangers keep the event loop busy.
-        found = self._by_digest.get(_digest(token))
+        found = self._tokens.by_digest.get(_digest(token))
         if found is None:
             return Verdict.UNKNOWN
         if repo is not None and not found.allows(repo):
             return Verdict.FORBIDDEN
         return Verdict.ALLOWED
 
+    def access_key(self, name: str) -> AccessKey | None:
+        """The key for S3 of a token, by its name; None if it has none."""
+        return self._tokens.access_keys.get(name)
 
-def _by_digest(path: Path) -> dict[str, Token]:
-    return {token.digest: token for token in list_tokens(path)}
+
+class _Known:
+    """What a tokens file says now."""
+
+    def __init__(self, path: Path, *, s3: bool) -> None:
+        tokens = list_tokens(path)
+        self.by_digest = {token.digest: token for token in tokens}
+        self.access_keys: dict[str, AccessKey] = {}
+        signing = [token for token in tokens if s3 and token.s3_salt]
+        if signing:
+            key = s3_keys.read_key(path)
+            for token in signing:
+                secret = s3_keys.secret_of(key, token.name, token.s3_salt)
+                self.access_keys[token.name] = AccessKey(token.name, secret, token.allows)
 
 
 def bearer_of(authorization: str | None) -> str | None:

@@ -45,6 +45,14 @@ class DirectoryRows:
         value = self._kv.get(name_rows.entry_key(key_of(snapshot), ino))
         return None if value is None else name_rows.decode_entry_row(value)
 
+    def rows(self, snapshot: Snapshot, inos: Sequence[int]) -> list[EntryRow]:
+        """The rows of entries, in their order. Raises: NotFound."""
+        values = self._kv.get_many(name_rows.entry_keys(key_of(snapshot), inos))
+        return [
+            self.row(snapshot, ino) if value is None else name_rows.decode_entry_row(value)
+            for ino, value in zip(inos, values, strict=True)
+        ]
+
     def is_loaded(self, snapshot: Snapshot, ino: int) -> bool:
         """Whether all children of a directory have rows."""
         return self._kv.get(name_rows.loaded_key(key_of(snapshot), ino)) is not None

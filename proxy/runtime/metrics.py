@@ -30,7 +30,7 @@ LATENCY_BOUNDS_S = (
 )  # fmt: skip
 
 
-ENDPOINT_KINDS = ("unix", "tcp", "peers")
+ENDPOINT_KINDS = ("unix", "tcp", "s3", "peers")
 
 
 class NodeMetric(NamedTuple):
@@ -183,6 +183,7 @@ class Metrics(Collector):
         self._endpoints = {kind: EndpointCounts() for kind in ENDPOINT_KINDS}
         self.broken_bodies = 0
         self.fast_answers = 0  # by the fast path
+        self.s3_left_out = 0
         self._registry = CollectorRegistry()
         self._registry.register(self)
         ProcessCollector(registry=self._registry)
@@ -230,6 +231,7 @@ class Metrics(Collector):
         for name, text, value in (
             ("lodefs_http_hot_answers", "Requests answered by the hot path", self.fast_answers),
             ("lodefs_http_broken_bodies", "Answers broken off by an error", self.broken_bodies),
+            ("lodefs_s3_left_out", "Names left out of S3's listings", self.s3_left_out),
         ):
             yield CounterMetricFamily(name, text, value=value)
         yield from self._store_calls.families()

@@ -29,8 +29,9 @@ from lodefs.chunkstore.system.systemd_notify import READY, STOPPING, SystemdNoti
 from lodefs.proxy.cache.chunk_cache import Cache
 from lodefs.proxy.cache.scrub import ScrubSettings
 from lodefs.proxy.cache.tables import CacheSettings
-from lodefs.proxy.config import Config, cache_size_bytes
+from lodefs.proxy.config import PLAIN_TOKENS, Config, cache_size_bytes
 from lodefs.proxy.http.admission import ClientLimits
+from lodefs.proxy.http.door_tls import DoorTls
 from lodefs.proxy.http.endpoint import Endpoint
 from lodefs.proxy.http.server import ProxyServer
 from lodefs.proxy.http.tokens import TokenBook
@@ -40,8 +41,9 @@ from lodefs.proxy.peers.peering import Peering
 from lodefs.proxy.peers.server.peer_server import PeerServer
 from lodefs.proxy.runtime.counters import Counts
 from lodefs.proxy.runtime.metrics import StoreCalls
+from lodefs.proxy.s3.buckets import S3Settings
 from lodefs.proxy.service.idle_exit import IdleExit
-from lodefs.proxy.service.kept_sockets import CLIENTS, PEERS, Listeners
+from lodefs.proxy.service.kept_sockets import CLIENTS, PEERS, S3, Listeners
 from lodefs.proxy.service.store_node import NodeSettings, StoreNode
 
 
@@ -248,7 +250,8 @@ def open_listeners(
     config: Config, environ: Mapping[str, str], systemd: SystemdNotifier
 ) -> Iterator[Listeners]:
     """The sockets that systemd hands over; what nobody takes of them is closed at the end."""
-    listeners = Listeners(environ, systemd, {CLIENTS: config.listen, PEERS: config.peer_listen})
+    wanted = {CLIENTS: config.listen, PEERS: config.peer_listen, S3: config.s3_listen}
+    listeners = Listeners(environ, systemd, wanted)
     try:
         yield listeners
     finally:
@@ -261,8 +264,7 @@ def open_endpoints(config: Config, listeners: Listeners) -> Iterator[list[Endpoi
 
     Sockets that units of systemd hand over are taken instead of those that the settings name.
     """
-    tokens = TokenBook(config.tokens_file) if config.tokens_file is not None else None
-    info_is_open = config.metrics_anonymous or tokens is None
+    tcp = _tcp_endpoint(config)
     endpoints: list[Endpoint] = []
     own_path = config.socket_path
     inode = 0
@@ -271,11 +273,9 @@ def open_endpoints(config: Config, listeners: Listeners) -> Iterator[list[Endpoi
         for listener in given:
             if sockets.is_unix(listener):
                 endpoints.append(Endpoint(listener, is_local=True))
-            elif tokens is None and not config.allow_anonymous:
-                listener.close()
-                raise InvalidInput("systemd's TCP socket needs tokens_file or allow_anonymous")
             else:
-                endpoints.append(Endpoint(listener, tokens, info_is_open=info_is_open))
+                _check_given(config, listener)
+                endpoints.append(tcp(listener))
         if own_path is not None and not any(map(sockets.is_unix, given)):
             listener = sockets.listen_unix(
                 own_path, mode=config.socket_mode, group=config.socket_group
@@ -284,10 +284,47 @@ def open_endpoints(config: Config, listeners: Listeners) -> Iterator[list[Endpoi
             endpoints.append(Endpoint(listener, name=f"unix:{own_path}", is_local=True))
         if config.listen is not None and all(map(sockets.is_unix, given)):
             listener = listeners.tcp(CLIENTS, config.listen)
-            endpoints.append(Endpoint(listener, tokens, info_is_open=info_is_open))
+            endpoints.append(tcp(listener))
+        if config.s3_listen is not None:
+            listener = listeners.tcp(S3, config.s3_listen)
+            endpoints.append(replace(tcp(listener), s3=s3_settings(config)))
         yield endpoints
     finally:
         if own_path is not None and inode:
             sockets.remove_unix(own_path, inode)
         for endpoint in endpoints:
             endpoint.listener.close()
+
+
+def _tcp_endpoint(config: Config) -> Callable[[socket.socket], Endpoint]:
+    """Makes endpoints for clients on TCP, all with the same tokens and certificate."""
+    tokens = None
+    if config.tokens_file is not None:
+        tokens = TokenBook(config.tokens_file, s3=config.s3_listen is not None)
+    certificate = None
+    if config.tls_cert_file is not None and config.tls_key_file is not None:
+        certificate = DoorTls(config.tls_cert_file, config.tls_key_file)
+    return lambda listener: Endpoint(
+        listener,
+        tokens,
+        info_is_open=config.metrics_anonymous or tokens is None,
+        tls=certificate.context if certificate is not None else None,
+        certificate=certificate,
+    )
+
+
+def _check_given(config: Config, listener: socket.socket) -> None:
+    """Closes systemd's TCP socket if the settings do not allow it. Raises: InvalidInput."""
+    problem = ""
+    if config.tokens_file is None and not config.allow_anonymous:
+        problem = "needs tokens_file or allow_anonymous"
+    elif config.plain_tokens_refused(listener.getsockname()[0]):
+        problem = PLAIN_TOKENS
+    if problem:
+        listener.close()
+        raise InvalidInput(f"systemd's TCP socket: {problem}")
+
+
+def s3_settings(config: Config) -> S3Settings:
+    """The S3 interface's part of the settings."""
+    return S3Settings(config.s3_bucket, dict(config.s3_buckets), config.s3_domain or "")

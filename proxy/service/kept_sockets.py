@@ -13,7 +13,8 @@ from lodefs.chunkstore.system import sockets
 from lodefs.chunkstore.system.systemd_notify import SystemdNotifier
 
 Address = tuple[str, int]
-CLIENTS, PEERS = "lodefs-clients", "lodefs-peers"  # names in systemd's store of descriptors
+# Names in systemd's store of descriptors.
+CLIENTS, PEERS, S3 = "lodefs-clients", "lodefs-peers", "lodefs-s3"
 
 
 class Listeners:
@@ -33,7 +34,7 @@ class Listeners:
         self._kept: dict[str, socket.socket] = {}
         self.given: list[socket.socket] = []
         for name, listener in sockets.inherited_by_name(environ):
-            if name not in (CLIENTS, PEERS):
+            if name not in (CLIENTS, PEERS, S3):
                 self.given.append(listener)
                 continue
             where = wanted.get(name)

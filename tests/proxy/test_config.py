@@ -128,10 +128,44 @@ def test_settings_that_do_not_fit_together(values: dict[str, object], name: str)
         Config.from_mapping({**STORE, **values})
 
 
-@pytest.mark.parametrize("extra", [{"tokens_file": "/t"}, {"allow_anonymous": True}])
+TOKENS = {"tokens_file": "/t"}
+FILES = {"tls_cert_file": "/c", "tls_key_file": "/k"}
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [{**TOKENS, **FILES}, {**TOKENS, "allow_plain_tokens": True}, {"allow_anonymous": True}],
+)
 def test_tcp_with_tokens_or_for_everybody(extra: dict[str, object]) -> None:
     """Either is enough."""
     assert Config.from_mapping({**STORE, "listen": ":1", **extra}).listen == ("0.0.0.0", 1)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "10.0.0.1", "[::]", "node1"])
+def test_tokens_in_the_clear(host: str) -> None:
+    """Tokens need TLS on addresses that others reach, and none on this machine's own."""
+    with pytest.raises(InvalidInput, match="listen: tokens would cross the network unencrypted"):
+        Config.from_mapping({**STORE, **TOKENS, "listen": f"{host}:1"})
+    for own in ("127.0.0.1", "[::1]", "localhost"):
+        assert Config.from_mapping({**STORE, **TOKENS, "listen": f"{own}:1"}).listen
+
+
+@pytest.mark.parametrize(
+    ("values", "problem"),
+    [
+        ({"s3_listen": ":1"}, "s3.listen: needs tokens_file"),
+        ({"s3_listen": ":1", "listen": ":1", "allow_anonymous": True}, "s3.listen: must differ"),
+        ({"tls_cert_file": "/c"}, "TLS needs tls_cert_file and tls_key_file"),
+        ({"s3_buckets": {"lodefs": "a@b"}}, "lodefs is the bucket of the whole store"),
+        ({"s3_buckets": {"A": "a@b"}}, "must be a bucket's name"),
+        ({"s3_buckets": {"abc": "a@@b"}}, "is not a branch or tag name"),
+        ({"s3_domain": "a_b"}, "must be a host's name"),
+    ],
+)
+def test_settings_of_s3(values: dict[str, object], problem: str) -> None:
+    """What is wrong with the S3 interface's settings is told."""
+    with pytest.raises(InvalidInput, match=problem):
+        Config.from_mapping({**STORE, **values})
 
 
 TLS = {name: f"/{name}" for name in ("peer_tls_cert_file", "peer_tls_key_file", "peer_tls_ca_file")}
@@ -212,7 +246,8 @@ def test_every_setting_can_be_read() -> None:
 def test_every_setting_is_documented() -> None:
     """docs/configuration.md names each field."""
     text = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text()
-    assert not [one.name for one in fields(Config) if f"{one.name}`" not in text]
+    names = [one.name.removeprefix("s3_") for one in fields(Config)]
+    assert not [name for name in names if f"{name}`" not in text]
 
 
 def test_the_cache_takes_most_of_the_disk_by_default(tmp_path: Path) -> None:

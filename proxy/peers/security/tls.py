@@ -99,13 +99,7 @@ def _context(protocol: ssl._SSLMethod, files: TlsFiles) -> ssl.SSLContext:
     context.verify_mode = ssl.CERT_REQUIRED
     if protocol == ssl.PROTOCOL_TLS_SERVER:
         context.num_tickets = 0
-    try:
-        context.load_cert_chain(files.cert, files.key, password=_no_password)
-    except (OSError, ValueError) as error:
-        raise InvalidInput(
-            f"peer_tls_cert_file {files.cert} and peer_tls_key_file {files.key} must be a PEM "
-            f"certificate and its key, without a password: {_reason(error)}"
-        ) from error
+    load_certificate(context, files.cert, files.key, prefix="peer_")
     try:
         context.load_verify_locations(files.ca)
     except (OSError, ValueError) as error:
@@ -113,6 +107,22 @@ def _context(protocol: ssl._SSLMethod, files: TlsFiles) -> ssl.SSLContext:
             f"peer_tls_ca_file {files.ca} must hold PEM certificates: {_reason(error)}"
         ) from error
     return context
+
+
+def load_certificate(context: ssl.SSLContext, cert: Path, key: Path, *, prefix: str = "") -> None:
+    """Have a context show a certificate. ``prefix``: of the settings' names. InvalidInput."""
+    what = f"{prefix}tls_cert_file {cert} and {prefix}tls_key_file {key}"
+    try:
+        with cert.open("rb"):
+            pass
+    except OSError as error:
+        raise InvalidInput(f"{prefix}tls_cert_file {cert}: {error.strerror}") from error
+    try:
+        context.load_cert_chain(cert, key, password=_no_password)
+    except (OSError, ValueError) as error:
+        raise InvalidInput(
+            f"{what} must be a PEM certificate and its key, without a password: {_reason(error)}"
+        ) from error
 
 
 def _no_password() -> str:

@@ -372,6 +372,8 @@ def test_begin_bounds_all_requests_together(
         ("http://node7", Address(host="node7", port=7440)),
         ("http://127.0.0.1:81/", Address(host="127.0.0.1", port=81)),
         ("http://[::1]:81", Address(host="::1", port=81)),
+        ("https://host", Address(host="host", port=7440, tls=True)),
+        ("https://h:1?ca=/c%20a", Address(host="h", port=1, tls=True, ca_file="/c a")),
     ],
 )
 def test_addresses(text: str, address: Address) -> None:
@@ -380,7 +382,7 @@ def test_addresses(text: str, address: Address) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "unix:relative", "https://host", "host:80", "http://", "http://h:x", "http://h/p"]
+    "text", ["", "unix:relative", "host:80", "https:/h", "http://", "http://h:x", "http://h/p"]
 )
 def test_wrong_addresses(text: str) -> None:
     """Anything else is refused with an example."""

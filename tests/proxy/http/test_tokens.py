@@ -342,11 +342,11 @@ def test_a_change_that_cannot_be_read_yet_is_not_lost(
     book = TokenBook(path)
     delete_token(path, "good")
 
-    def refuse(_path: Path) -> dict[str, object]:
+    def refuse(_path: Path, *, s3: bool) -> object:
         raise Unavailable("too many open files")
 
     with monkeypatch.context() as patched:
-        patched.setattr(tokens, "_by_digest", refuse)
+        patched.setattr(tokens, "_Known", refuse)
         with pytest.raises(Unavailable):
             book.reload()
     assert book.check(good, "demo") is Verdict.ALLOWED

@@ -13,7 +13,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -30,10 +30,12 @@ from lodefs.chunkstore.system.sockets import listen_tcp, listen_unix
 from lodefs.chunkstore.types import Buffer
 from lodefs.proxy.cache_control import CacheControl
 from lodefs.proxy.http.admission import ClientLimits
+from lodefs.proxy.http.door_tls import DoorTls
 from lodefs.proxy.http.endpoint import Endpoint
 from lodefs.proxy.http.server import ProxyServer
 from lodefs.proxy.http.tokens import TokenBook
 from lodefs.proxy.node import Extent, Node, SnapshotFile
+from lodefs.proxy.s3.buckets import S3Settings
 
 T = TypeVar("T")
 
@@ -248,6 +250,15 @@ class DictNode:
         names = [name for name in sorted(found) if name > after]
         return Page([found[name] for name in names[:limit]], more=len(names) > limit)
 
+    async def content_ids(self, snapshot: Snapshot, inos: Sequence[int]) -> list[bytes]:
+        """See proxy.node.Names."""
+        return [_content_id(self._contents[ino]) for ino in inos]
+
+    async def revisions(self) -> list[tuple[str, str]]:
+        """See proxy.node.Names."""
+        found = [(self._repo, branch) for branch in self._branches]
+        return sorted(found, key=lambda one: f"{one[0]}@{one[1]}/")
+
     async def file(self, snapshot: Snapshot, path: bytes) -> Entry | SnapshotFile:
         """See proxy.node.Names."""
         return self._file(snapshot, await self.entry(snapshot, path))
@@ -322,6 +333,7 @@ class RunningProxy:
     port: int
     server: ProxyServer
     loop: asyncio.AbstractEventLoop
+    s3_port: int = 0
 
     def client(self, *, tcp: bool = False) -> Client:
         """A client on a connection of its own."""
@@ -359,10 +371,13 @@ class RunningProxy:
         """``http://127.0.0.1:PORT``."""
         return f"http://127.0.0.1:{self.port}"
 
-    def connect(self, *, tcp: bool = False, timeout_s: float = 60.0) -> socket.socket:
+    def connect(
+        self, *, tcp: bool = False, s3: bool = False, timeout_s: float = 60.0
+    ) -> socket.socket:
         """A connected socket."""
         if tcp:
-            return socket.create_connection(("127.0.0.1", self.port), timeout=timeout_s)
+            port = self.s3_port if s3 else self.port
+            return socket.create_connection(("127.0.0.1", port), timeout=timeout_s)
         made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         made.settimeout(timeout_s)
         made.connect(os.fsencode(self.socket_path))
@@ -431,16 +446,19 @@ def start_proxy(
     hot_path: bool = True,
     socket_path: Path | None = None,
     tcp_is_local: bool = False,
+    s3: S3Settings | None = None,
+    certificate: DoorTls | None = None,
 ) -> Iterator[RunningProxy]:
     """The HTTP server over ``node`` in a thread, on a socket in a fresh directory and on a free
     port of 127.0.0.1. ``node`` may be what opens one in the server's event loop.
 
     The Unix socket needs no token; TCP does where ``tokens_file`` is given. ``tcp_is_local``: TCP
-    offers what otherwise only the Unix socket does.
+    offers what otherwise only the Unix socket does. ``s3``: S3's clients have a port, too.
+    ``certificate``: TCP is TLS.
     """
     with tempfile.TemporaryDirectory(prefix="lodefs-proxy-") as folder:
         path = socket_path or Path(folder) / "proxy.sock"
-        tokens = TokenBook(tokens_file) if tokens_file is not None else None
+        tokens = TokenBook(tokens_file, s3=s3 is not None) if tokens_file is not None else None
         started: Future[RunningProxy] = Future()
         stop = asyncio.Event()
 
@@ -456,10 +474,16 @@ def start_proxy(
                 tokens,
                 info_is_open=metrics_anonymous,
                 is_local=tcp_is_local,
+                tls=certificate.context if certificate is not None else None,
+                certificate=certificate,
             )
-            await server.start([unix, tcp])
-            port = tcp.listener.getsockname()[1]
-            started.set_result(RunningProxy(path, port, server, asyncio.get_running_loop()))
+            doors = [unix, tcp]
+            if s3 is not None:
+                doors.append(replace(tcp, listener=listen_tcp("127.0.0.1", 0), s3=s3))
+            await server.start(doors)
+            port, s3_port = (door.listener.getsockname()[1] for door in (tcp, doors[-1]))
+            loop = asyncio.get_running_loop()
+            started.set_result(RunningProxy(path, port, server, loop, s3_port))
             await stop.wait()
             await server.stop(_STOP_TIMEOUT_S)
 

@@ -1,0 +1,54 @@
+#!/bin/sh
+# Makes a root file system of Debian's Python and no more: no shell, no package manager, nothing
+# that an attacker could start. Packages are only unpacked. Plugin and images begin with it.
+set -eu
+
+usage() {
+  cat <<'TEXT'
+usage: python-root.sh [--mirror SOURCE] DIR
+
+  --mirror SOURCE  see root.sh
+TEXT
+}
+
+suite=bookworm version=3.11 # the Debian that it is made of, and its Python
+
+[ $# -gt 0 ] || { usage >&2 && exit 2; }
+mirror=''
+if [ "$1" = --mirror ]; then
+  [ $# -ge 2 ] || { usage >&2 && exit 2; }
+  mirror=$2
+  shift 2
+fi
+root=$1
+here=$(cd "$(dirname "$0")" && pwd)
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+trap 'exit 1' HUP INT TERM
+
+"$here/root.sh" --suite "$suite" ${mirror:+--mirror "$mirror"} extract "$scratch/debian" \
+  "python$version-minimal" "libpython$version-stdlib" libgcc-s1 libstdc++6 ca-certificates
+debian=$scratch/debian
+keep() { # keep PATH...: into the root file system
+  (cd "$debian" && tar -cf - "$@") | tar -xf - -C "$root"
+}
+mkdir -p "$root"
+libraries=$(cd "$debian" && find usr/lib/*-linux-gnu* -maxdepth 1 -name '*.so*' \
+  ! -name 'libdb-*' ! -name 'libperl*')
+# shellcheck disable=SC2086  # words are meant
+keep bin lib lib64 "usr/bin/python$version" "usr/lib/python$version" usr/lib64 $libraries
+cat "$debian"/usr/share/ca-certificates/mozilla/*.crt >"$scratch/ca-certificates.crt"
+install -Dm 644 "$scratch/ca-certificates.crt" "$root/etc/ssl/certs/ca-certificates.crt"
+ln -s certs/ca-certificates.crt "$root/etc/ssl/cert.pem"
+mkdir -p "$root/usr/share/doc"
+for package in "python$version" libc6 openssl; do
+  [ ! -d "$debian/usr/share/doc/$package" ] || keep "usr/share/doc/$package"
+done
+"${PYTHON:-/usr/bin/python$version}" -m compileall -q -s "$root" --invalidation-mode unchecked-hash \
+  "$root/usr/lib/python$version"
+mkdir -p "$root/etc/lodefs" "$root/run/lodefs" "$root/root" "$root/proc" "$root/sys" "$root/dev" \
+  "$root/var/cache/lodefs" "$root/var/lib/lodefs"
+mkdir -m 1777 "$root/tmp"
+echo 'root:x:0:0:root:/root:/usr/sbin/nologin' >"$root/etc/passwd"
+echo 'root:x:0:' >"$root/etc/group"
+echo 'hosts: files dns' >"$root/etc/nsswitch.conf"

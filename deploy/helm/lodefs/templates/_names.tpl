@@ -1,0 +1,58 @@
+{{- define "lodefs.name" -}}
+{{- if contains .Chart.Name .Release.Name }}{{ .Release.Name | trunc 40 | trimSuffix "-" }}
+{{- else }}{{ printf "%s-lodefs" .Release.Name | trunc 40 | trimSuffix "-" }}{{ end }}
+{{- end }}
+
+{{- define "lodefs.selector" -}}
+app.kubernetes.io/name: lodefs
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "lodefs.labels" -}}
+{{ include "lodefs.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- end }}
+
+{{- define "lodefs.image" -}}
+{{- with .Values.image }}
+{{- if .digest }}{{ .repository }}@{{ .digest }}
+{{- else }}{{ .repository }}:{{ .tag | default $.Chart.AppVersion }}{{ end }}
+{{- end }}
+{{- end }}
+
+{{- define "lodefs.peersSecret" -}}
+{{ .Values.peers.existingSecret | default (printf "%s-peers" (include "lodefs.name" .)) }}
+{{- end }}
+
+{{- define "lodefs.priorityClass" -}}
+{{- with .Values.priorityClass.name }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- end }}
+
+{{- define "lodefs.placement" -}}
+{{- with .nodeSelector }}
+nodeSelector: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .affinity }}
+affinity: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .tolerations }}
+tolerations: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{- define "lodefs.pullSecrets" -}}
+{{- with .Values.imagePullSecrets }}
+imagePullSecrets: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{- /* What a container gives up that needs no privilege. */}}
+{{- define "lodefs.unprivileged" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: {drop: [ALL]}
+{{- end }}

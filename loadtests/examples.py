@@ -1,0 +1,161 @@
+"""Runs the examples of docs/python.md, each with the packages that it names: ``./run examples``.
+
+A block begins with ``python`` and the packages that it needs. Environments are made below
+``~/.cache/lodefs-dev/examples`` and kept; torch is Debian's (python3-torch).
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import signal
+import subprocess
+import sys
+import tarfile
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[1]
+DOCUMENT = ROOT / "docs" / "python.md"
+PACKAGES = ["pandas", "pyarrow", "polars", "duckdb", "zarr", "datasets", "webdataset"]
+PACKAGES += ["universal_pathlib"]
+DEBIAN_PYTHON = "/usr/bin/python3"
+TIMEOUT_S = 300.0
+
+
+class Example(NamedTuple):
+    """A block of code, the heading above it, its number below that, and what it needs."""
+
+    heading: str
+    number: int
+    needs: frozenset[str]
+    code: str
+
+    def __str__(self) -> str:
+        return f"{self.heading.replace(' ', '-')}-{self.number}"
+
+
+def examples_of(document: str) -> list[Example]:
+    """The examples of a document, in their order."""
+    found: list[Example] = []
+    heading, number = "", 0
+    pattern = r"^#+ (?P<heading>.*)$|^```python(?P<needs>.*)\n(?P<code>(?:.*\n)*?)```"
+    for match in re.finditer(pattern, document, re.MULTILINE):
+        if match["heading"] is not None:
+            heading, number = match["heading"], 0
+        else:
+            number += 1
+            found.append(Example(heading, number, frozenset(match["needs"].split()), match["code"]))
+    return found
+
+
+def write_plain_files(folder: Path) -> None:
+    """What examples read that need no package: images, captions, shards."""
+    for name in ("images", "shards"):
+        (folder / name).mkdir(parents=True)
+    for number in range(1, 7):
+        (folder / "images" / f"{number}.jpg").write_bytes(bytes([number]) * 5000 * number)
+    captions = "".join(f"{number}.jpg,caption {number}\n" for number in range(1, 1000))
+    (folder / "captions.csv").write_text("image,caption\n" + captions)
+    for shard in range(3):
+        with tarfile.open(folder / "shards" / f"{shard:03d}.tar", "w") as tar:
+            for number in range(4):
+                for field, data in (("jpg", b"image" * 100), ("cls", b"%d" % number)):
+                    info = tarfile.TarInfo(f"{shard}-{number}.{field}")
+                    info.size = len(data)
+                    tar.addfile(info, io.BytesIO(data))
+
+
+TABLES = """
+import os, sys
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import zarr
+
+folder = sys.argv[1]
+columns = {f"c{number}": np.random.default_rng(number).integers(0, 1 << 40, 60_000)
+           for number in range(1, 10)}
+pq.write_table(pa.table(columns), f"{folder}/table.parquet", row_group_size=15_000)
+os.makedirs(f"{folder}/tables", exist_ok=True)
+for part in range(3):
+    pq.write_table(pa.table(columns), f"{folder}/tables/{part}.parquet")
+group = zarr.open_group(f"{folder}/weather.zarr", mode="w")
+group.create_array("temperature", data=np.arange(10_000).reshape(100, 100), chunks=(10, 10))
+"""
+
+
+def main() -> int:
+    """Runs all examples; 1 if one fails."""
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    envs = home / "lodefs-dev" / "examples"
+    with_packages = made(envs / "packages", Path(sys.executable), PACKAGES)
+    with_torch = made(envs / "torch", Path(DEBIAN_PYTHON), [], is_debian=True)
+    failed = []
+    with tempfile.TemporaryDirectory(prefix="lodefs-examples-") as place:
+        folder = Path(place)
+        environment = {
+            **os.environ,
+            "HOME": place,
+            "XDG_CACHE_HOME": str(folder / "cache"),
+            "LODEFS_STORE": str(folder / "store"),
+            "LODEFS_CONFIG": os.devnull,
+        }
+        write_plain_files(folder / "flickr30k")
+        if not run(with_packages, TABLES, folder, environment, str(folder / "flickr30k")):
+            return 1
+        init = [str(with_packages), "-m", "lodefs.main", "init", environment["LODEFS_STORE"]]
+        subprocess.run(init, check=True, env=environment, stdout=subprocess.DEVNULL)
+        try:
+            for example in examples_of(DOCUMENT.read_text()):
+                python = with_torch if "torch" in example.needs else with_packages
+                is_good = run(python, example.code, folder, environment)
+                print(f"{'ok    ' if is_good else 'FAILED'}  {example}", flush=True)
+                failed += [] if is_good else [example]
+        finally:
+            for path in folder.glob("cache/lodefs/*/pid"):
+                with suppress(ProcessLookupError):
+                    os.kill(int(path.read_text()), signal.SIGTERM)
+    return 1 if failed else 0
+
+
+def made(env: Path, base: Path, packages: list[str], *, is_debian: bool = False) -> Path:
+    """The interpreter of an environment with packages and this checkout, made if it is not
+    there."""
+    stamp, python = env / "lodefs-packages", env / "bin" / "python"
+    wanted = " ".join([str(ROOT), *packages])
+    if not stamp.exists() or stamp.read_text() != wanted:
+        site = ["--system-site-packages"] if is_debian else []
+        subprocess.run([str(base), "-m", "venv", "--clear", *site, str(env)], check=True)
+        pip = [str(python), "-m", "pip", "install", "-q"]
+        subprocess.run([*pip, "-e", f"{ROOT}[fsspec]", *packages], check=True)
+        stamp.write_text(wanted)
+    return python
+
+
+def run(
+    python: Path, code: str, folder: Path, environment: dict[str, str], *arguments: str
+) -> bool:
+    """Whether a script ends well; its output is shown if not."""
+    script = folder / "example.py"  # a file: workers that are spawned import it
+    script.write_text(code)
+    done = subprocess.run(
+        [str(python), str(script), *arguments],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    if done.returncode:
+        print(done.stdout)
+    return done.returncode == 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

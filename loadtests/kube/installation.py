@@ -1,0 +1,208 @@
+"""lodefs on a node, as a user installs it: an S3 server, a store, the chart, pods that read."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from loadtests.kube import configs, images
+from loadtests.kube.node import ROOT, Node
+from tests.support.chunkstore.child_process import Child, ChildError
+
+NAMESPACE = "lodefs"
+RELEASE = "lodefs"
+CHART = ROOT / "deploy/helm/lodefs"
+BUCKET = "datasets"
+STORE = f"s3://{BUCKET}/store"
+CREDENTIALS = {"AWS_ACCESS_KEY_ID": "AKIAIOSFODNN7EXAMPLE", "AWS_SECRET_ACCESS_KEY": "moto"}
+S3_TIMEOUT_S = 120.0
+READY_TIMEOUT_S = 180.0
+PARTS = ("proxy", "mounter", "csi")  # DaemonSets
+_S3 = """
+import logging, sys
+from moto.server import DomainDispatcherApplication, create_backend_app
+from werkzeug.serving import make_server
+logging.getLogger("werkzeug").setLevel(logging.ERROR)
+app = DomainDispatcherApplication(create_backend_app)
+server = make_server(sys.argv[1], 9000, app, threaded=True)
+print("serves", flush=True)
+server.serve_forever()
+"""
+ENDPOINT = f"http://{configs.NODE_ADDRESS}:9000"
+
+
+class Installation:
+    """lodefs on ``node``. ``s3``: the S3 server's process."""
+
+    def __init__(self, node: Node, s3: Child, tag: str) -> None:
+        self.node = node
+        self.s3 = s3
+        self.tag = tag
+        self.home = node.folder / "home"
+        self.home.mkdir()
+        (self.home / "lodefs.toml").touch()
+
+    def lodefs(self, *words: str | Path) -> str:
+        """A command of this checkout, inside of the node, on the store. ChildError."""
+        environment = {
+            **CREDENTIALS,
+            "AWS_DEFAULT_REGION": "us-east-1",
+            "AWS_ENDPOINT_URL": ENDPOINT,
+            "HOME": str(self.home),
+            "LODEFS_CONFIG": str(self.home / "lodefs.toml"),
+            "LODEFS_STORE": STORE,
+            "PYTHONPATH": str(ROOT),
+        }
+        done = self.node.run(
+            sys.executable, "-m", "lodefs.main", *words, environment=environment, timeout_s=180.0
+        )
+        if done.returncode != 0:
+            raise ChildError(f"lodefs {' '.join(map(str, words))}: {done.stderr}")
+        return done.stdout
+
+    def push(self, source: Path, repo: str) -> str:
+        """Push a directory; the commit."""
+        return str(json.loads(self.lodefs("push", source, repo, "--json"))["commit"])
+
+    def values(self, **more: Any) -> dict[str, Any]:
+        """The chart's values for this node, ``more`` at their top level."""
+        return {
+            "image": {"repository": images.LODEFS, "tag": self.tag, "pullPolicy": "Never"},
+            "store": {
+                "url": STORE,
+                "endpointUrl": ENDPOINT,
+                "region": "us-east-1",
+                "existingSecret": "lodefs-s3",
+            },
+            "proxy": {"cache": {"size": "4GiB"}},
+            **more,
+        }
+
+    def install(self, values: Mapping[str, Any] | None = None) -> None:
+        """`helm install` with the credentials as a Secret; returns when all of it is ready."""
+        self.node.kubectl("create", "namespace", NAMESPACE)
+        secret = [f"--from-literal={key}={value}" for key, value in CREDENTIALS.items()]
+        self.node.kubectl("-n", NAMESPACE, "create", "secret", "generic", "lodefs-s3", *secret)
+        self._helm("install", values or self.values())
+
+    def upgrade(self, values: Mapping[str, Any]) -> None:
+        """`helm upgrade`; returns when all of it is ready."""
+        self._helm("upgrade", values)
+
+    def uninstall(self) -> None:
+        """`helm uninstall`; returns when its pods are gone."""
+        self.node.helm("uninstall", RELEASE, "-n", NAMESPACE)
+        self.node.until(lambda: not self.pods(), "the release's pods are gone")
+
+    def await_ready(self) -> None:
+        """Waits until every DaemonSet has its pods, of the newest version, and the kubelet knows
+        the driver."""
+        for part in PARTS:
+            name = f"daemonset/{RELEASE}-{part}"
+            wait = [f"--timeout={READY_TIMEOUT_S:.0f}s", "-n", NAMESPACE]
+            self.node.kubectl("rollout", "status", name, *wait, timeout_s=READY_TIMEOUT_S + 10)
+        self.node.until(self._is_registered, "the kubelet knows the driver")
+
+    def pods(self, part: str = "") -> list[dict[str, Any]]:
+        """The release's pods, of one part or all."""
+        selector = f"app.kubernetes.io/instance={RELEASE}"
+        selector += f",app.kubernetes.io/component={part}" if part else ""
+        found = self.node.kubectl("-n", NAMESPACE, "get", "pods", "-l", selector, "-o", "json")
+        items: list[dict[str, Any]] = json.loads(found)["items"]
+        return items
+
+    def main_process(self, part: str) -> int:
+        """The process id, inside of the node, of a part's container; 0 while there is none."""
+        command = {"proxy": "serve", "csi": "csi", "mounter": "mounter"}[part]
+        listed = self.node.run("ps", "-eo", "pid,args").stdout.splitlines()
+        found = [line.split() for line in listed if f"/usr/bin/lodefs {command} " in f"{line} "]
+        return int(found[0][0]) if found else 0
+
+    def describe(self, pod: str) -> str:
+        """`kubectl describe pod`."""
+        return self.node.kubectl("describe", "pod", pod)
+
+    def _helm(self, verb: str, values: Mapping[str, Any]) -> None:
+        file = self.node.folder / "values.json"
+        file.write_text(json.dumps(values))
+        self.node.helm(verb, RELEASE, CHART, "-n", NAMESPACE, "--values", file)
+        self.await_ready()
+
+    def _is_registered(self) -> bool:
+        drivers = "jsonpath={.spec.drivers[*].name}"
+        done = self.node.try_kubectl("get", "csinode", configs.NODE, "-o", drivers)
+        return "csi.lodefs.dev" in done.stdout.split()
+
+
+@contextmanager
+def installation(node: Node, tag: str) -> Iterator[Installation]:
+    """A store on an S3 server inside of the node; nothing is installed yet."""
+    with node.start(sys.executable, "-c", _S3, configs.NODE_ADDRESS) as s3:
+        s3.wait_for("^serves$", timeout_s=S3_TIMEOUT_S)
+        made = Installation(node, s3, tag)
+        make = f"import boto3; boto3.client('s3').create_bucket(Bucket={BUCKET!r})"
+        environment = {
+            **CREDENTIALS,
+            "AWS_ENDPOINT_URL": ENDPOINT,
+            "AWS_DEFAULT_REGION": "us-east-1",
+        }
+        done = node.run(sys.executable, "-c", make, environment=environment)
+        if done.returncode != 0:
+            raise ChildError(f"no bucket: {done.stderr}")
+        made.lodefs("init", STORE)
+        yield made
+
+
+def inline(repo: str, **attributes: str) -> dict[str, Any]:
+    """An ephemeral volume of a pod."""
+    source = {
+        "driver": "csi.lodefs.dev",
+        "readOnly": True,
+        "volumeAttributes": {"repo": repo, **attributes},
+    }
+    return {"csi": source}
+
+
+def claimed(claim: str) -> dict[str, Any]:
+    """A volume that is a claim."""
+    return {"persistentVolumeClaim": {"claimName": claim, "readOnly": True}}
+
+
+def pod(
+    name: str, volume: Mapping[str, Any], script: str, *, grace_s: int = 1, **spec: Any
+) -> dict[str, Any]:
+    """A pod that runs a shell script once, with a volume on /data."""
+    container = {
+        "name": "main",
+        "image": images.BOX,
+        "imagePullPolicy": "Never",
+        "command": ["sh", "-c", script],
+        "volumeMounts": [{"name": "data", "mountPath": "/data"}],
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {
+            "restartPolicy": "Never",
+            "terminationGracePeriodSeconds": grace_s,
+            "automountServiceAccountToken": False,
+            "containers": [container],
+            "volumes": [{"name": "data", **volume}],
+            **spec,
+        },
+    }
+
+
+def memory_bytes(pid: int, node: Node) -> int:
+    """What a process of the node holds for itself alone, by its share of what is shared (PSS)."""
+    text = node.run("cat", f"/proc/{pid}/smaps_rollup").stdout
+    (line,) = (line for line in text.splitlines() if line.startswith("Pss:"))
+    return int(line.split()[1]) * 1024
+
+
+__all__ = ["Installation", "claimed", "inline", "installation", "memory_bytes", "pod"]

@@ -1,0 +1,59 @@
+"""``lodefs.log`` and ``lodefs.diff``: what was committed, and what differs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from lodefs.api.sessions import opened, revision_of, spec_of
+from lodefs.chunkstore.errors import NotFound
+from lodefs.chunkstore.format.names import Spec
+from lodefs.settings.session import Session
+
+if TYPE_CHECKING:
+    from lodefs.chunkstore.format.commit import Commit
+    from lodefs.chunkstore.repo.history import Change
+
+
+class LogEntry(NamedTuple):
+    """A commit and its id, 64 hex digits."""
+
+    id: str
+    commit: Commit
+
+
+def log(
+    spec: str | Spec, *, store: str | None = None, session: Session | None = None
+) -> Iterator[LogEntry]:
+    """The commits of ``REPO[@REV]``, newest first, along first parents. They are read as they are
+    asked for. ``store`` and ``session``: as of ``push``. Raises: NotFound, Corrupt."""
+    from lodefs.chunkstore.repo.history import log as commits
+
+    found = revision_of(spec)
+    with opened(session, store=store) as settings:
+        for commit_id, commit in commits(settings.store, found.repo, found.rev):
+            yield LogEntry(commit_id.hex(), commit)
+
+
+def diff(
+    before: str | Spec,
+    after: str | Spec,
+    *,
+    store: str | None = None,
+    session: Session | None = None,
+) -> Iterator[Change]:
+    """What differs between ``REPO@A[:PATH]`` and ``REPO@B[:PATH]``, by path. Directories that are
+    equal are not read. ``store`` and ``session``: as of ``push``. Raises: NotFound, Corrupt."""
+    from lodefs.chunkstore.repo.history import diff as changes
+    from lodefs.chunkstore.repo.history import find
+
+    old, new = spec_of(before), spec_of(after)
+    with opened(session, store=store) as settings:
+        first = find(settings.store, old)
+        try:
+            second = find(settings.store, new)
+        except NotFound as error:
+            if new.repo != old.repo and "/" not in new.repo and not new.path:
+                error.add_note(f"a revision of the same repository is {old.repo}@{new.repo}")
+            raise
+        yield from changes(settings.store, first, second)

@@ -1,0 +1,101 @@
+"""``lodefs.mount``: a revision as a directory of the machine."""
+
+from __future__ import annotations
+
+import os
+from typing import Self
+
+from lodefs.api.sessions import opened, spec_of
+from lodefs.chunkstore.format.names import Spec
+from lodefs.mount.kernel import features
+from lodefs.mount.lifecycle.mount_target import check_mountpoint
+from lodefs.mount.lifecycle.mounter import Mounted, Unmounted, unmount
+from lodefs.mount.lifecycle.mounter import mount as mount_apart
+from lodefs.mount.options import READ_TIMEOUT_S, MountOptions, Wanted, check_mode
+from lodefs.proxies.own_proxy import proxy_url
+from lodefs.settings.mount_file import MountFile
+from lodefs.settings.session import Session
+
+
+class Mount:
+    """A mount that can be read. It outlives the program, unless it is used as a context, or
+    unmounted."""
+
+    def __init__(self, mounted: Mounted) -> None:
+        self.mountpoint = mounted.mountpoint
+        self.repo = mounted.repo
+        self.commit = mounted.commit
+
+    def unmount(self) -> Unmounted:
+        """Ends it; in use, it goes out of sight and ends with its last user. Raises: NotFound,
+        Denied."""
+        return unmount(self.mountpoint)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.unmount()
+
+    def __fspath__(self) -> str:
+        return self.mountpoint
+
+    def __repr__(self) -> str:
+        return f"<lodefs.Mount {self.repo}@{self.commit[:12]} on {self.mountpoint}>"
+
+
+def mount(
+    spec: str | Spec,
+    directory: str | os.PathLike[str],
+    *,
+    read_timeout_s: float = READ_TIMEOUT_S,
+    passthrough: Wanted = "auto",
+    uid: int | None = None,
+    gid: int | None = None,
+    mode: int | None = None,
+    proxy: str | None = None,
+    store: str | None = None,
+    session: Session | None = None,
+) -> Mount:
+    """Mounts ``REPO[@REV][:PATH]`` read-only on a directory, which must be there.
+
+    ``read_timeout_s``: limit of a read, then EIO. ``passthrough``: let the kernel read complete
+    files of the cache directly, "on", "off", or "auto". ``uid``, ``gid``, ``mode``: of all files.
+    ``proxy`` and ``store``: else those of the settings; ``session``: the settings themselves.
+    Raises: InvalidInput, InUse, NotFound, Denied, Unsupported, Unavailable.
+    """
+    check_mode(mode)
+    place = os.fspath(directory)
+    check_mountpoint(place)  # before a proxy is started for nothing
+    requested = MountFile(
+        spec=spec_of(spec),
+        directory=place,
+        uid=uid,
+        gid=gid,
+        mode=mode,
+        read_timeout_s=read_timeout_s,
+        passthrough=passthrough,
+    )
+    with opened(session, store=store, proxy=proxy) as settings:
+        return Mount(mount_apart(options_of(settings, requested)))
+
+
+def options_of(session: Session, requested: MountFile, log_path: str = "") -> MountOptions:
+    """The options of the mount's process. Starts a proxy if none runs."""
+    without = features.parse(session.environment.get(features.VARIABLE, ""))
+    session.apply_options(proxy=session.proxy_option or requested.proxy)
+    return MountOptions(
+        repo=requested.spec.repo,
+        rev=requested.spec.rev,
+        path=requested.spec.path,
+        mountpoint=requested.directory,
+        proxy=proxy_url(session),
+        token=requested.token() or session.environment.get("LODEFS_TOKEN") or None,
+        uid=os.getuid() if requested.uid is None else requested.uid,
+        gid=os.getgid() if requested.gid is None else requested.gid,
+        mode=requested.mode,
+        log_path=log_path,
+        read_timeout_s=requested.read_timeout_s or READ_TIMEOUT_S,
+        passthrough=requested.passthrough or "auto",
+        without=without,
+    )

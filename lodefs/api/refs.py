@@ -1,0 +1,122 @@
+"""``lodefs.branch`` and ``lodefs.tag``: names of commits, made, moved, deleted, got back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from lodefs.api.sessions import opened, revision_of
+from lodefs.chunkstore.errors import AlreadyExists
+from lodefs.chunkstore.format.names import Spec, check_ref_name
+from lodefs.chunkstore.repo.refs import BRANCHES, TAGS
+from lodefs.settings.session import Session
+
+if TYPE_CHECKING:
+    from lodefs.chunkstore.repo.store import Store
+
+
+class Ref(NamedTuple):
+    """A branch or tag. ``commit``: 64 hex digits; ``time_s``: Unix, when it came to be there."""
+
+    name: str
+    commit: str
+    time_s: int
+
+
+class RefChange(NamedTuple):
+    """What became of a branch or tag: where it is now, and was before (None: nowhere)."""
+
+    name: str
+    commit: str | None
+    previous: str | None
+
+
+class Refs:
+    """The branches, or the tags: ``lodefs.branch`` and ``lodefs.tag``.
+
+    ``lodefs.tag("vision/flickr30k", "v1.0")`` makes one. ``store`` and ``session``: as of ``push``.
+    """
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+
+    def __call__(
+        self,
+        spec: str | Spec,
+        name: str,
+        *,
+        force: bool = False,
+        store: str | None = None,
+        session: Session | None = None,
+    ) -> RefChange:
+        """A branch or tag ``name`` at ``REPO[@REV]``; with ``force`` it is moved if it exists.
+
+        Raises: AlreadyExists if it is elsewhere, NotFound, Conflict, InvalidInput.
+        """
+        target = revision_of(spec)
+        check_ref_name(name)
+        with opened(session, store=store) as settings:
+            return _create(settings.store, self.kind, target, name, force=force)
+
+    def list(
+        self, repo: str, *, store: str | None = None, session: Session | None = None
+    ) -> list[Ref]:
+        """All of a repository, by name. Raises: NotFound."""
+        with opened(session, store=store) as settings:
+            found = settings.store.refs(repo).list(self.kind)
+            if not found:
+                settings.store.require_repo(repo)
+            return [
+                Ref(name, entry.commit.hex(), entry.time_s)
+                for name, entry in found.items()
+                if entry.commit is not None
+            ]
+
+    def delete(
+        self, repo: str, name: str, *, store: str | None = None, session: Session | None = None
+    ) -> RefChange:
+        """Deletes one; its commits stay, and ``undelete`` gets it back. Raises: NotFound."""
+        check_ref_name(name)
+        with opened(session, store=store) as settings:
+            settings.store.require_repo(repo)
+            refs = settings.store.refs(repo)
+            entry = refs.read(self.kind, name)
+            assert entry.commit is not None
+            refs.advance(self.kind, name, None, expected_sequence=entry.sequence)
+            return RefChange(name, None, entry.commit.hex())
+
+    def undelete(
+        self, repo: str, name: str, *, store: str | None = None, session: Session | None = None
+    ) -> RefChange:
+        """Gets a deleted one back. Raises: NotFound, AlreadyExists."""
+        check_ref_name(name)
+        with opened(session, store=store) as settings:
+            found = settings.store
+            found.require_repo(repo)
+            refs = found.refs(repo)
+            deleted, commit_id = refs.before_deletion(self.kind, name)
+            found.commit(repo, commit_id)
+            found.check_new_ref(repo, self.kind, name)
+            found.ensure_writable()
+            refs.advance(self.kind, name, commit_id, expected_sequence=deleted.sequence)
+            return RefChange(name, commit_id.hex(), None)
+
+
+def _create(store: Store, kind: str, target: Spec, name: str, *, force: bool) -> RefChange:
+    commit_id = store.resolve(target.repo, target.rev)
+    store.commit(target.repo, commit_id)  # a ref never points to a missing commit
+    refs = store.refs(target.repo)
+    latest = refs.latest(kind, name)
+    now = latest.commit if latest else None
+    if now not in (None, commit_id) and not force:
+        raise AlreadyExists(f"{name} exists already, at {now.hex()[:12]}; --force moves it")
+    if now is None:
+        store.check_new_ref(target.repo, kind, name)
+    if now != commit_id:
+        store.ensure_writable()
+        sequence = None if latest is None else latest.sequence
+        refs.advance(kind, name, commit_id, expected_sequence=sequence)
+    return RefChange(name, commit_id.hex(), None if now is None else now.hex())
+
+
+branch = Refs(BRANCHES)
+tag = Refs(TAGS)

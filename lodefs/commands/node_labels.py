@@ -1,0 +1,75 @@
+"""``lodefs node-labels``."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+from types import FrameType
+
+import click
+
+from lodefs.chunkstore.errors import LodefsError
+from lodefs.chunkstore.nodeapi.cache_control import PINS, PinsView
+from lodefs.chunkstore.nodeapi.control_client import ControlClient
+from lodefs.cli.options import examples, session_command
+from lodefs.kubernetes import node_labels as rules
+from lodefs.kubernetes.api_server import ApiServer
+from lodefs.settings.session import Session
+
+_log = logging.getLogger("lodefs.kubernetes")
+
+
+@click.command("node-labels", epilog=examples("lodefs node-labels --node $NODE_NAME --every 30"))
+@click.option("--node", metavar="NAME", required=True, help="The node that this pod runs on.")
+@click.option(
+    "--every",
+    "interval_s",
+    metavar="S",
+    type=click.FloatRange(min=1.0),
+    default=30.0,
+    help="Between two looks, in seconds [30].",
+)
+@session_command(proxy=True)
+def node_labels(session: Session, node: str, interval_s: float) -> None:
+    """Keep labels of a Kubernetes node by what its cache has pinned, until SIGTERM.
+
+    `pinned.lodefs.dev/vision.flickr30k: 5f2c81aa9d03` says that this commit is all there, so that
+    pods can prefer the node. Runs in a pod whose service account may get and patch nodes. What
+    fails is tried again at the next look; at the end the labels stay.
+    """
+    from lodefs.proxies.own_proxy import running_proxy
+    from lodefs.proxy.service.logs import configure_logs
+
+    configure_logs("info", "auto", identifier="lodefs-node-labels")
+    server = ApiServer(session.environment)
+    end = threading.Event()
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        end.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    said = ""
+    while not end.is_set():
+        try:
+            _look(server, running_proxy(session), node)
+            said = ""
+        except LodefsError as error:
+            if str(error) != said:  # once, however long it lasts
+                _log.warning("labels of %s are not kept: %s", node, error)
+            said = str(error)
+        end.wait(interval_s)
+
+
+def _look(server: ApiServer, proxy: str, node: str) -> None:
+    """One comparison of pins and labels."""
+    calls = ControlClient(proxy)
+    try:
+        pins = calls.call(PinsView, "GET", PINS).pins
+    finally:
+        calls.close()
+    patch = rules.changes(server.node_labels(node), rules.labels(pins))
+    if patch:
+        server.patch_node_labels(node, patch)
+        _log.info("labels of %s: %s", node, patch)

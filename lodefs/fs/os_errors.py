@@ -1,0 +1,47 @@
+"""What programs that know files expect: errors of lodefs as OSErrors of the same meaning."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar
+
+from lodefs.chunkstore import errors
+from lodefs.chunkstore.errors import LodefsError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+# The first class that fits counts, so a subclass stands before its base. OSError makes the class
+# that belongs to a number: FileNotFoundError for ENOENT.
+_NUMBERS: tuple[tuple[type[LodefsError], int], ...] = (
+    (errors.NotADirectory, errno.ENOTDIR),
+    (errors.NotFound, errno.ENOENT),
+    (errors.Denied, errno.EACCES),
+    (errors.InvalidInput, errno.EINVAL),
+    (errors.DeadlineExceeded, errno.ETIMEDOUT),
+    (errors.Unavailable, errno.EAGAIN),
+    (errors.NoSpace, errno.ENOSPC),
+)
+
+
+def os_error(error: LodefsError, path: str | None = None) -> OSError:
+    """The OSError for an error of lodefs, with its words."""
+    number = next((number for kind, number in _NUMBERS if isinstance(error, kind)), errno.EIO)
+    if isinstance(error, errors.Unavailable) and number == errno.EAGAIN:
+        return ConnectionError(number, str(error), path)
+    return OSError(number, str(error), path)
+
+
+def raising_os_errors(function: F) -> F:
+    """A method whose errors are OSErrors."""
+
+    @wraps(function)
+    def translated(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except LodefsError as error:
+            path = next((one for one in args[1:2] if isinstance(one, str)), None)
+            raise os_error(error, path) from error
+
+    return translated  # type: ignore[return-value]

@@ -1,0 +1,1 @@
+"""What lodefs tells Kubernetes itself, beside the CSI driver: labels of nodes."""

@@ -1,0 +1,91 @@
+"""The API server, as a pod with a service account reaches it: labels of one node.
+
+Kubernetes' documentation, "Accessing the Kubernetes API from a Pod": address in the environment,
+certificate and token in a directory. The token is read anew for each call, since it is rotated.
+"""
+
+from __future__ import annotations
+
+import http.client
+import ssl
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from lodefs.chunkstore.errors import Denied, InvalidInput, LodefsError, NotFound, Unavailable
+
+ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+TIMEOUT_S = 10.0
+ANSWER_BYTES_MAX = 16 << 20
+_MERGE_PATCH = "application/merge-patch+json"  # RFC 7396
+
+
+class ApiServer:
+    """Calls of one service account."""
+
+    def __init__(self, environ: Mapping[str, str], account: Path = ACCOUNT) -> None:
+        """InvalidInput where this is no pod, or one without the account's token."""
+        self._host = environ.get("KUBERNETES_SERVICE_HOST", "")
+        self._port = environ.get("KUBERNETES_SERVICE_PORT", "443")
+        self._token = account / "token"
+        if not self._host or not self._token.exists():
+            raise InvalidInput(
+                "this runs in a pod with a service account: KUBERNETES_SERVICE_HOST is not set, or "
+                f"{self._token} is missing (automountServiceAccountToken)"
+            )
+        try:
+            self._tls = ssl.create_default_context(cafile=str(account / "ca.crt"))
+        except OSError as error:
+            raise InvalidInput(f"{account / 'ca.crt'}: {error.strerror}") from error
+
+    def node_labels(self, node: str) -> dict[str, str]:
+        """All labels of a node. NotFound, Denied, Unavailable."""
+        found = self._call("GET", f"/api/v1/nodes/{node}")
+        labels = found.get("metadata", {}).get("labels", {})
+        return {str(key): str(value) for key, value in labels.items()}
+
+    def patch_node_labels(self, node: str, patch: Mapping[str, str | None]) -> None:
+        """Set labels of a node; None removes one. NotFound, Denied, Unavailable."""
+        self._call("PATCH", f"/api/v1/nodes/{node}", {"metadata": {"labels": dict(patch)}})
+
+    def _call(self, method: str, path: str, body: object = None) -> dict[str, Any]:
+        headers = {"Authorization": f"Bearer {self._read_token()}", "Accept": "application/json"}
+        data = None
+        if body is not None:
+            data = msgspec.json.encode(body)
+            headers["Content-Type"] = _MERGE_PATCH
+        connection = http.client.HTTPSConnection(
+            self._host, int(self._port), timeout=TIMEOUT_S, context=self._tls
+        )
+        try:
+            connection.request(method, path, data, headers)
+            answer = connection.getresponse()
+            text = answer.read(ANSWER_BYTES_MAX)
+        except (OSError, http.client.HTTPException) as error:
+            raise Unavailable(
+                f"API server {self._host}: {error or type(error).__name__}"
+            ) from error
+        finally:
+            connection.close()
+        return _decoded(answer.status, text, f"{method} {path}")
+
+    def _read_token(self) -> str:
+        try:
+            return self._token.read_text().strip()
+        except OSError as error:
+            raise Unavailable(f"{self._token}: {error.strerror}") from error
+
+
+def _decoded(status: int, text: bytes, what: str) -> dict[str, Any]:
+    """The object of an answer; else the error that its status means, with the server's words."""
+    try:
+        found = msgspec.json.decode(text, type=dict[str, Any])
+    except msgspec.DecodeError:
+        found = {}
+    if status < 300:
+        return found
+    kinds: dict[int, type[LodefsError]] = {401: Denied, 403: Denied, 404: NotFound}
+    reason = found.get("message") or f"HTTP status {status}"
+    raise kinds.get(status, Unavailable)(f"{what}: {reason}")

@@ -1,0 +1,178 @@
+"""The entries of a snapshot by path. They never change: what was found is remembered, and what was
+not found, too.
+
+Symlinks are followed inside the snapshot, as by open(2); one that leads out of it leads nowhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from lodefs.chunkstore.errors import InvalidInput, NotADirectory, NotFound
+from lodefs.chunkstore.format.tree import Kind
+from lodefs.chunkstore.nodeapi.wire import CHILDREN_MAX, Node, Snapshot
+from lodefs.reading.cache_files import CacheFiles
+from lodefs.reading.proxy_clients import ProxyClients
+from lodefs.reading.urls import decoded_path
+
+LINKS_MAX = 40  # followed for one path, as by Linux
+REMEMBERED_MAX = 1_000_000  # paths; then all are forgotten
+
+_DIRECTORY, _SYMLINK = int(Kind.DIRECTORY), int(Kind.SYMLINK)
+_UNKNOWN = object()
+
+
+class Entries:
+    """The entries of one snapshot. For any thread; without locks, so that a fork finds none held.
+
+    Paths are bytes, relative to the root, without slashes at their ends; b"" is the root.
+    Raises: NotFound, NotADirectory, and the errors of reading.
+    """
+
+    def __init__(self, clients: ProxyClients, cache: CacheFiles, snapshot: Snapshot) -> None:
+        self._clients = clients
+        self._cache = cache
+        self._snapshot = snapshot
+        self.forget()
+
+    def forget(self) -> None:
+        """Remembers nothing but the root."""
+        self._known: dict[bytes, Node | None] = {b"": self._snapshot.root}
+        self._followed: dict[bytes, Node] = {}
+        self._listed: dict[bytes, list[Node]] = {}
+
+    def entry(self, path: bytes) -> Node:
+        """The entry at a path. Symlinks on the way are followed; one at its end is not."""
+        found = self._known.get(path, _UNKNOWN)
+        if isinstance(found, Node):
+            return found
+        if found is None:
+            raise self._missing(path)
+        parent, _, name = path.rpartition(b"/")
+        return self._child(self._real_path(parent), name, path)
+
+    def followed(self, path: bytes) -> Node:
+        """The entry at a path, with a symlink at its end followed, too."""
+        node = self._known.get(path)
+        if node is not None and node.kind != _SYMLINK:
+            return node
+        node = self._followed.get(path)
+        if node is None:
+            real = self._real_path(path)
+            node = self._followed[path] = self.entry(real)
+        return node
+
+    def target(self, path: bytes, node: Node) -> Node | None:
+        """What a symlink at ``path`` leads to; None if that is nothing of the snapshot."""
+        try:
+            return self.followed(path) if node.kind == _SYMLINK else node
+        except (NotFound, InvalidInput):
+            return None
+
+    def children(self, path: bytes) -> list[Node]:
+        """The entries of a directory, by name. They are the caller's to read, not to change."""
+        found = self._listed.get(path)
+        if found is not None:
+            return found
+        real = self._real_path(path)
+        found = self._listed.get(real)
+        if found is None:
+            directory = self.entry(real)
+            if directory.kind != _DIRECTORY:
+                raise NotADirectory(f"{self._name(path)} is not a directory")
+            found = self._all_children(directory.ino)
+            self._make_room(len(found))
+            prefix = real + b"/" if real else b""
+            self._known.update([(prefix + node.name, node) for node in found])
+        self._listed[path] = self._listed[real] = found
+        return found
+
+    def walk(self, path: bytes) -> Iterator[tuple[bytes, list[Node]]]:
+        """All directories at and below ``path`` with their entries, parents first and by name.
+        Symlinks to directories are not walked into."""
+        pending = [path]
+        while pending:
+            directory = pending.pop()
+            nodes = self.children(directory)
+            yield directory, nodes
+            prefix = directory + b"/" if directory else b""
+            below = [prefix + node.name for node in nodes if node.kind == _DIRECTORY]
+            pending += reversed(below)
+
+    def _child(self, directory: bytes, name: bytes, path: bytes) -> Node:
+        """The entry ``name`` of a directory whose path has no symlinks."""
+        real = directory + b"/" + name if directory else name
+        known = self._known.get(real, _UNKNOWN)
+        if isinstance(known, Node):
+            return known
+        parent = self.entry(directory)
+        if parent.kind != _DIRECTORY:
+            raise NotADirectory(f"{self._name(directory)} is not a directory")
+        self._make_room(1)
+        try:
+            if known is None or (directory in self._listed and known is _UNKNOWN):
+                raise self._missing(path)
+            node = self._lookup(parent.ino, name)
+        except NotFound:
+            self._known[real] = None
+            raise self._missing(path) from None
+        self._known[real] = node
+        return node
+
+    def _lookup(self, parent_ino: int, name: bytes) -> Node:
+        node = self._cache.lookup(parent_ino, name)
+        if node is None:
+            with self._clients.client() as client:
+                node = client.mounted(self._snapshot).lookup(parent_ino, name)
+        return node
+
+    def _real_path(self, path: bytes) -> bytes:
+        """The path without symlinks."""
+        node = self._known.get(path)
+        if node is not None and node.kind != _SYMLINK:
+            return path  # only paths without symlinks are known
+        left = path.split(b"/")[::-1]
+        real: list[bytes] = []
+        links = 0
+        while left:
+            name = left.pop()
+            if name in (b"", b"."):
+                continue
+            if name == b"..":
+                if not real:
+                    raise NotFound(f"{self._name(path)} leads out of the snapshot")
+                real.pop()
+                continue
+            node = self._child(b"/".join(real), name, path)
+            if node.kind != _SYMLINK:
+                real.append(name)
+                continue
+            links += 1
+            if links > LINKS_MAX:
+                raise InvalidInput(f"{self._name(path)} has too many levels of symlinks")
+            if node.target.startswith(b"/"):
+                raise NotFound(f"{self._name(path)} leads out of the snapshot")
+            left += node.target.split(b"/")[::-1]
+        return b"/".join(real)
+
+    def _all_children(self, ino: int) -> list[Node]:
+        found: list[Node] = []
+        while True:
+            after = found[-1].name if found else b""
+            page = self._cache.children(ino, after, CHILDREN_MAX)
+            if page is None:
+                with self._clients.client() as client:
+                    page = client.mounted(self._snapshot).children(ino, after, CHILDREN_MAX)
+            found += page.nodes
+            if not page.more:
+                return found
+
+    def _make_room(self, count: int) -> None:
+        if len(self._known) + count > REMEMBERED_MAX:
+            self.forget()
+
+    def _missing(self, path: bytes) -> NotFound:
+        return NotFound(f"{self._name(path)} does not exist")
+
+    def _name(self, path: bytes) -> str:
+        return f"{self._snapshot.repo}@{self._snapshot.commit[:12]}/{decoded_path(path)}"

@@ -1,0 +1,139 @@
+"""The bytes of a snapshot's files: from the node's cache where they are there, else by its proxy.
+
+Many ranges at once: those that the cache has are read first; the others are merged where they lie
+close together, and asked for in parallel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+from lodefs.chunkstore.errors import LodefsError, Unavailable
+from lodefs.chunkstore.nodeapi.wire import Node, Snapshot
+from lodefs.reading.cache_files import CacheFiles
+from lodefs.reading.proxy_clients import ProxyClients
+
+REQUEST_BYTES_MAX = 8 << 20  # of one request to the proxy
+GAP_BYTES_MAX = 64 << 10  # between two ranges that are asked for as one
+PARALLEL_MAX = 16
+
+Span = tuple[int | None, int | None]  # as of a slice: first, and end
+
+
+class _Request(NamedTuple):
+    """One range of the proxy, and the wanted ranges that lie in it: (number, first, end)."""
+
+    node: Node
+    first: int
+    end: int
+    wanted: list[tuple[int, int, int]]
+
+
+class FileBytes:
+    """Reads files of one snapshot. For any thread."""
+
+    def __init__(self, clients: ProxyClients, cache: CacheFiles, snapshot: Snapshot) -> None:
+        self._clients = clients
+        self._cache = cache
+        self._snapshot = snapshot
+
+    def read(self, node: Node, first: int, end: int) -> bytes:
+        """The bytes [first, end) of a file, fewer only at its end.
+
+        Raises: Unavailable, DeadlineExceeded, Corrupt.
+        """
+        end = min(end, node.size_bytes)
+        if first >= end:
+            return b""
+        found = self._cache.read(node, first, end - first)
+        return self._fetched(node, first, end) if found is None else found
+
+    def read_into(self, node: Node, first: int, buffer: memoryview) -> int:
+        """Fills ``buffer``; how many bytes there were, fewer only at the file's end."""
+        end = min(first + len(buffer), node.size_bytes)
+        if first >= end:
+            return 0
+        part = buffer[: end - first]
+        if not self._cache.read_into(node, first, part):
+            part[:] = self._fetched(node, first, end)
+        return len(part)
+
+    def read_many(self, wanted: Sequence[tuple[Node, Span]]) -> list[bytes]:
+        """The bytes of each range, in their order. Raises: as ``read``, the first error."""
+        for found in (results := self.tried_many(wanted)):
+            if isinstance(found, LodefsError):
+                raise found
+        return [found for found in results if isinstance(found, bytes)]
+
+    def tried_many(self, wanted: Sequence[tuple[Node, Span]]) -> list[bytes | LodefsError]:
+        """The same, with an error in the place of each range that could not be read."""
+        results: list[bytes | LodefsError] = [b""] * len(wanted)
+        missing: list[tuple[int, Node, int, int]] = []
+        for number, (node, span) in enumerate(wanted):
+            first, end = bounds(span, node.size_bytes)
+            if first < end:
+                found = self._cache.read(node, first, end - first)
+                if found is None:
+                    missing.append((number, node, first, end))
+                else:
+                    results[number] = found
+        requests = list(_merged(missing))
+        if len(requests) < 2:
+            for request in requests:
+                self._answer(request, results)
+            return results
+        with ThreadPoolExecutor(min(PARALLEL_MAX, len(requests)), "lodefs-read") as threads:
+            for _ in threads.map(lambda request: self._answer(request, results), requests):
+                pass
+        return results
+
+    def _answer(self, request: _Request, results: list[bytes | LodefsError]) -> None:
+        try:
+            data = self._fetched(request.node, request.first, request.end)
+        except LodefsError as error:
+            for number, _, _ in request.wanted:
+                results[number] = error
+            return
+        for number, first, end in request.wanted:
+            results[number] = data[first - request.first : end - request.first]
+
+    def _fetched(self, node: Node, first: int, end: int) -> bytes:
+        pieces = []
+        with self._clients.client() as client:
+            client.mounted(self._snapshot)
+            while first < end:
+                client.begin()
+                piece = bytes(client.read(node.ino, first, min(REQUEST_BYTES_MAX, end - first)))
+                if not piece:
+                    raise Unavailable(f"the proxy has fewer bytes of {node.name!r} than it said")
+                pieces.append(piece)
+                first += len(piece)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def bounds(span: Span, size_bytes: int) -> tuple[int, int]:
+    """Where a range begins and ends in a file, as of a slice."""
+    first, end, _ = slice(*span).indices(size_bytes)
+    return first, end
+
+
+def _merged(missing: list[tuple[int, Node, int, int]]) -> Iterator[_Request]:
+    """The fewest requests that bring all ranges, of a bounded size unless one range is larger."""
+    request: _Request | None = None
+    for number, node, first, end in sorted(missing, key=lambda one: (one[1].ino, one[2], one[3])):
+        if (
+            request is not None
+            and request.node.ino == node.ino
+            and first <= request.end + GAP_BYTES_MAX
+            and max(end, request.end) - request.first <= REQUEST_BYTES_MAX
+        ):
+            request.wanted.append((number, first, end))
+            request = request._replace(end=max(end, request.end))
+            continue
+        if request is not None:
+            yield request
+        request = _Request(node, first, end, [(number, first, end)])
+    if request is not None:
+        yield request

@@ -1,0 +1,120 @@
+"""The clients of one program to the node's proxy: one for each thread that reads at a time.
+
+The proxy is found as the commands find it: what the program names, the environment, the settings
+files, the node's own, else the user's own, which is started. Nothing is asked before the first
+request, and no thread is started. A child that was forked makes connections of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from threading import Lock
+from typing import NamedTuple
+
+from lodefs.chunkstore.errors import LodefsError
+from lodefs.chunkstore.nodeapi.connection import parse_address
+from lodefs.chunkstore.nodeapi.control_client import ControlClient
+from lodefs.chunkstore.nodeapi.read_client import Client, Outage
+from lodefs.proxies.own_proxy import is_own, proxy_url, start_again
+from lodefs.reading import after_fork
+from lodefs.settings.session import Session
+
+TIMEOUT_S = 60.0  # of a request, repetitions and a proxy's restart included
+REVIVE_PAUSE_S = 1.0
+
+
+class ProxyOptions(NamedTuple):
+    """What a program says of the proxy; None: as the settings say. ``token``: else that of
+    LODEFS_TOKEN."""
+
+    proxy: str | None = None
+    store: str | None = None
+    token: str | None = None
+    timeout_s: float = TIMEOUT_S
+
+
+class ProxyClients:
+    """Clients of one proxy. For any thread."""
+
+    def __init__(self, options: ProxyOptions) -> None:
+        self.options = options
+        self._session = Session(dict(os.environ))
+        self._session.apply_options(store=options.store, proxy=options.proxy)
+        self._token = options.token or os.environ.get("LODEFS_TOKEN") or None
+        self._url = ""
+        self._is_own = False
+        self._revive_s = 0.0
+        self.reset()
+        after_fork.renew(self)
+
+    def reset(self) -> None:
+        """Without connections, as in a child that was forked: its parent's are not its own."""
+        self._finding = Lock()
+        self._outage = Outage()
+        self._idle: list[Client] = []
+
+    @property
+    def url(self) -> str:
+        """The proxy's address; it is found, and perhaps started, at the first call.
+
+        Raises: InvalidInput if nothing says where a proxy or a store is; Unavailable.
+        """
+        if not self._url:
+            with self._finding:
+                if not self._url:
+                    url = proxy_url(self._session)
+                    self._is_own = is_own(self._session, url)
+                    self._url = url
+        return self._url
+
+    @property
+    def is_beside(self) -> bool:
+        """Whether the proxy may be of this machine: it is asked over a Unix socket."""
+        return self.url.startswith("unix:")
+
+    @contextmanager
+    def client(self) -> Iterator[Client]:
+        """A client for this thread alone until the end of the block."""
+        try:
+            client = self._idle.pop()
+        except IndexError:
+            client = self._made()
+        client.begin()
+        idle = self._idle
+        yield client  # after an error it is dropped: its connection may be in the middle of things
+        idle.append(client)
+
+    def control(self) -> ControlClient:
+        """A client for warming and pins."""
+        return ControlClient(self.url, self._token)
+
+    def close(self) -> None:
+        """Ends the connections, and the lease of a proxy that was started."""
+        while self._idle:
+            self._idle.pop().close()
+        self._session.close()
+
+    def __del__(self) -> None:
+        with suppress(AttributeError):  # it was not made to the end
+            self.close()
+
+    def _made(self) -> Client:
+        return Client(
+            parse_address(self.url),
+            token=self._token,
+            timeout_s=self.options.timeout_s,
+            outage=self._outage,
+            before_blocking=self._revive if self._is_own else lambda: None,
+        )
+
+    def _revive(self) -> None:
+        """Starts the user's own proxy again if it was killed. Called before each wait."""
+        now_s = time.monotonic()
+        if now_s < self._revive_s:
+            return
+        self._revive_s = now_s + REVIVE_PAUSE_S
+        with suppress(LodefsError, OSError):  # the request itself says what is wrong
+            start_again(self._session, self._url)

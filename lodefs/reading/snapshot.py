@@ -1,0 +1,234 @@
+"""One commit of a repository, as programs read it: ``lodefs.snapshot("vision/flickr30k@v1.0")``."""
+
+from __future__ import annotations
+
+import builtins
+import io
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple, overload
+
+from lodefs.chunkstore.errors import InvalidInput
+from lodefs.chunkstore.format.tree import Kind
+from lodefs.chunkstore.nodeapi.wire import Node
+from lodefs.chunkstore.nodeapi.wire import Snapshot as Commit
+from lodefs.reading.cache_files import CacheFiles
+from lodefs.reading.entries import Entries
+from lodefs.reading.file_bytes import FileBytes, Span
+from lodefs.reading.proxy_clients import ProxyClients, ProxyOptions
+from lodefs.reading.urls import decoded_path, encoded_path
+
+if TYPE_CHECKING:
+    from lodefs.chunkstore.nodeapi.control_client import ControlClient
+    from lodefs.reading.snapshot_file import SnapshotFile
+
+_KINDS: dict[int, Literal["file", "directory", "symlink"]] = {
+    int(Kind.FILE): "file",
+    int(Kind.DIRECTORY): "directory",
+    int(Kind.SYMLINK): "symlink",
+}
+
+
+class SnapshotEntry(NamedTuple):
+    """A file, directory or symlink of a snapshot. ``path`` is relative to the snapshot's root;
+    ``digest`` is hex, of a file what ``b3sum`` prints; ``target`` is a symlink's."""
+
+    path: str
+    kind: Literal["file", "directory", "symlink"]
+    size_bytes: int
+    digest: str
+    executable: bool
+    target: str
+
+
+class Snapshot:
+    """A commit of a repository: it never changes, and neither does what was found in it.
+
+    For any thread; works on in processes that are forked, and travels to others by pickle. Made by
+    ``lodefs.snapshot``. ``commit`` is its id, 64 hex digits: what to write down for a model;
+    ``time_s`` is Unix. Paths are relative to the root, with "/" between names; bytes of names that
+    are not UTF-8 are surrogate escapes, as everywhere in Python.
+    """
+
+    def __init__(self, clients: ProxyClients, commit: Commit) -> None:
+        self._clients = clients
+        self._commit = commit
+        self.repo = commit.repo
+        self.commit = commit.commit
+        self.time_s = commit.time_s
+        self.cache = CacheFiles(clients, commit)
+        self.entries = Entries(clients, self.cache, commit)
+        self.bytes = FileBytes(clients, self.cache, commit)
+
+    @property
+    def time(self) -> datetime:
+        """When the commit was made."""
+        return datetime.fromtimestamp(self._commit.time_s, UTC)
+
+    @property
+    def files_total(self) -> int:
+        """How many files it has."""
+        return self._commit.files
+
+    @property
+    def size_bytes(self) -> int:
+        """The sizes of all its files together."""
+        return self._commit.size_bytes
+
+    def files(self, path: str = "") -> Iterator[SnapshotEntry]:
+        """All files at and below ``path``, directory by directory. Symlinks are among them.
+
+        Raises: NotFound, Unavailable.
+        """
+        for entry in self.list(path, recursive=True):
+            if entry.kind != "directory":
+                yield entry
+
+    def list(self, path: str = "", *, recursive: bool = False) -> Iterator[SnapshotEntry]:
+        """The entries of a directory, by name; ``recursive``: of all below it, too.
+
+        Raises: NotFound, NotADirectory, Unavailable.
+        """
+        start = _path(path)
+        for directory, nodes in self.entries.walk(start):
+            prefix = directory + b"/" if directory else b""
+            for node in nodes:
+                yield _shown(prefix + node.name, node)
+            if not recursive:
+                return
+
+    def entry(self, path: str) -> SnapshotEntry:
+        """The entry at a path; a symlink at its end is not followed. Raises: NotFound."""
+        name = _path(path)
+        return _shown(name, self.entries.entry(name))
+
+    def exists(self, path: str) -> bool:
+        """Whether there is something at a path."""
+        from lodefs.chunkstore.errors import NotFound
+
+        try:
+            return bool(self.entries.followed(_path(path)))
+        except NotFound:
+            return False
+
+    def digest(self, path: str) -> str:
+        """The BLAKE3 of a file's content, as its pusher said (hex, what ``b3sum`` prints); of a
+        directory, of its entries. Nothing is read for it. Raises: NotFound."""
+        return self.entries.followed(_path(path)).digest.hex()
+
+    @overload
+    def read(self, path: str, ranges: None = None) -> bytes: ...
+
+    @overload
+    def read(self, path: str, ranges: Sequence[Span]) -> builtins.list[bytes]: ...
+
+    def read(self, path: str, ranges: Sequence[Span] | None = None) -> bytes | builtins.list[bytes]:
+        """A whole file; or of each range ``(first, end)`` its bytes, as of a slice.
+
+        Raises: NotFound, InvalidInput if it is no file, Unavailable, Corrupt.
+        """
+        node = self.file(path)
+        if ranges is None:
+            return self.bytes.read(node, 0, node.size_bytes)
+        return self.bytes.read_many([(node, span) for span in ranges])
+
+    def read_files(self, paths: Sequence[str]) -> builtins.list[bytes]:
+        """Several whole files at once: what is not on the node is fetched in parallel.
+
+        Raises: as ``read``.
+        """
+        nodes = [self.file(path) for path in paths]
+        return self.bytes.read_many([(node, (0, node.size_bytes)) for node in nodes])
+
+    @overload
+    def open(self, path: str, mode: Literal["rb"] = "rb") -> io.BufferedReader: ...
+
+    @overload
+    def open(
+        self, path: str, mode: Literal["r", "rt"], *, encoding: str = "utf-8", **text: Any
+    ) -> io.TextIOWrapper: ...
+
+    @overload
+    def open(self, path: str, mode: str = "rb", **text: Any) -> IO[Any]: ...
+
+    def open(self, path: str, mode: str = "rb", **text: Any) -> IO[Any]:
+        """A file for reading, as of ``open``: bytes with "rb", else text (``encoding``, ``errors``,
+        ``newline``).
+
+        Raises: NotFound, InvalidInput for a mode that writes: a snapshot never changes.
+        """
+        from lodefs.reading.snapshot_file import buffered, check_mode
+
+        check_mode(mode)
+        found = buffered(self.raw(path))
+        if "b" in mode:
+            return found
+        return io.TextIOWrapper(found, **{"encoding": "utf-8", **text})
+
+    def raw(self, path: str) -> SnapshotFile:
+        """A file without a buffer."""
+        from lodefs.reading.snapshot_file import SnapshotFile
+
+        return SnapshotFile(self, self.file(path), path)
+
+    def file(self, path: str) -> Node:
+        """The entry of a file. Raises: NotFound, InvalidInput for anything else."""
+        node = self.entries.followed(_path(path))
+        if node.kind != Kind.FILE:
+            raise InvalidInput(f"{self}/{path} is a {_KINDS[node.kind]}, not a file")
+        return node
+
+    def control(self) -> ControlClient | None:
+        """What asks the proxy to fetch ahead; None for a proxy that takes no such requests."""
+        return self._clients.control() if self._clients.is_beside else None
+
+    def __str__(self) -> str:
+        return f"{self.repo}@{self.commit}"
+
+    def __repr__(self) -> str:
+        return f"<lodefs.Snapshot {self.repo}@{self.commit[:12]}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Snapshot) and str(self) == str(other)
+
+    def __hash__(self) -> int:
+        return hash(str(self))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_unpickled, (self._commit, self._clients.options))
+
+    def close(self) -> None:
+        """Ends its connections. It can be used again: they are made anew."""
+        self.cache.close()
+        self._clients.close()
+
+    def __enter__(self) -> Snapshot:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def open_snapshot(repo: str, rev: str, clients: ProxyClients) -> Snapshot:
+    """The commit that a revision is now. Raises: NotFound, Unavailable, Denied."""
+    with clients.client() as client:
+        return Snapshot(clients, client.snapshot(repo, rev))
+
+
+def _unpickled(commit: Commit, options: ProxyOptions) -> Snapshot:
+    return Snapshot(ProxyClients(options), commit)
+
+
+def _path(path: str) -> bytes:
+    return encoded_path(path).strip(b"/")
+
+
+def _shown(path: bytes, node: Node) -> SnapshotEntry:
+    return SnapshotEntry(
+        decoded_path(path),
+        _KINDS[node.kind],
+        node.size_bytes,
+        node.digest.hex(),
+        node.executable,
+        decoded_path(node.target),
+    )

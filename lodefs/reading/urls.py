@@ -1,0 +1,49 @@
+"""``lodefs://REPO@REV/PATH``: taken apart and put together by hand, since names of repositories
+have slashes, and paths any byte.
+
+Nothing is percent-encoded. Bytes of a path that are not UTF-8 stand as surrogate escapes, as in
+``os.fsdecode``.
+"""
+
+from __future__ import annotations
+
+from lodefs.chunkstore.errors import InvalidInput
+from lodefs.chunkstore.format.names import Spec, check_ref_name, check_repo, split_path
+
+SCHEME = "lodefs"
+_PREFIXES = (f"{SCHEME}://", f"{SCHEME}::")
+
+
+def stripped(url: str) -> str:
+    """``REPO@REV/PATH`` of a URL: without scheme, and without slashes at its ends."""
+    for prefix in _PREFIXES:
+        url = url.removeprefix(prefix)
+    return url.strip("/")
+
+
+def parse_url(url: str) -> Spec:
+    """The repository, revision and path of a URL, with or without its scheme.
+
+    Raises: InvalidInput if a name is malformed or the revision is missing.
+    """
+    tail = stripped(url)
+    repo, at, rest = tail.partition("@")
+    if not at:
+        raise InvalidInput(
+            f"{url!r} names no revision: write {SCHEME}://REPO@REV/PATH, "
+            f"for example {SCHEME}://{repo or 'vision/flickr30k'}@main/PATH"
+        )
+    rev, _, path = rest.partition("/")
+    check_repo(repo)
+    check_ref_name(rev)
+    return Spec(repo, rev, b"/".join(split_path(encoded_path(path))))
+
+
+def encoded_path(path: str) -> bytes:
+    """The bytes of a path."""
+    return path.encode("utf-8", "surrogateescape")
+
+
+def decoded_path(path: bytes) -> str:
+    """The text of a path, from which its bytes can be had again."""
+    return path.decode("utf-8", "surrogateescape")

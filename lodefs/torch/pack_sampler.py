@@ -1,0 +1,148 @@
+"""A shuffled order of files that reads the store's packs, and the cache, a part at a time.
+
+Packs are filled in the order of paths, so that a run of neighbouring paths of a pack's size lies in
+one or two packs. The runs are shuffled; a window of them is then shuffled file by file. What two
+files have in common is thus random only in part: neighbours by path (of one class, perhaps) are at
+most a window apart within an epoch, though in another order and company each time. The larger the
+window, the closer to a full shuffle, and the more data must be in the cache at a time. If
+neighbours are alike and the window is small, batches are alike, too: push files in an order that
+mixes them, or take a larger window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from random import Random
+from typing import Any
+
+from lodefs.chunkstore.errors import InvalidInput
+from lodefs.torch.file_dataset import FileDataset
+from lodefs.torch.hints import WarmHints
+from lodefs.torch.torch_types import rank_share
+
+RUN_BYTES = 64 << 20  # a pack's
+WINDOW_BYTES = 1 << 30
+VERSION = 1  # of the order: another one would spoil what was saved
+
+
+class PackSampler:
+    """Indices of a FileDataset for ``DataLoader(sampler=...)``: all of them once an epoch.
+
+    ``window_bytes``: what is shuffled at a time; ``rank``, ``ranks``: which part this process gets
+    of equally many (else as torch.distributed says; the remainder is dropped). ``hints``: have the
+    proxy fetch a window ahead. The order depends on seed, epoch, ranks and windows alone. Each
+    iteration is an epoch further; ``set_epoch`` and ``load_state_dict`` set it.
+    """
+
+    def __init__(
+        self,
+        dataset: FileDataset,
+        *,
+        seed: int = 0,
+        window_bytes: int = WINDOW_BYTES,
+        rank: int | None = None,
+        ranks: int | None = None,
+        hints: bool = True,
+    ) -> None:
+        self._paths: Sequence[str] = dataset.paths
+        self._runs = runs_of(dataset.sizes_bytes, RUN_BYTES)
+        self._sizes_bytes = dataset.sizes_bytes
+        self._window_bytes = window_bytes
+        self._share = rank_share(rank, ranks)
+        self._hints = WarmHints(dataset.snapshot) if hints else None
+        self._seed = seed
+        self._commit = dataset.snapshot.commit
+        self.epoch = 0
+        self._position = 0
+
+    def __len__(self) -> int:
+        """How many files this process gets in an epoch."""
+        return len(self._paths) // self._share.total
+
+    def __iter__(self) -> Iterator[int]:
+        windows = self.windows(self.epoch)
+        skipped = 0
+        try:
+            for number, window in enumerate(windows):
+                if self._hints is not None:
+                    self._want(windows[number : number + 2] if not number else
+                               windows[number + 1 : number + 2])  # fmt: skip
+                for index in window[max(self._position - skipped, 0) :]:
+                    self._position += 1
+                    yield index
+                skipped += len(window)
+            self.epoch += 1
+            self._position = 0
+        finally:  # also where the training leaves the epoch
+            if self._hints is not None:
+                self._hints.cancel()
+
+    def windows(self, epoch: int) -> list[list[int]]:
+        """The order of an epoch, window by window."""
+        order = Random(f"lodefs {VERSION} {self._seed} {epoch}")
+        runs = list(self._runs)
+        order.shuffle(runs)
+        all_files = [index for first, end in runs for index in range(first, end)]
+        begin = len(self) * self._share.number
+        mine = all_files[begin : begin + len(self)]
+        windows = []
+        for first, end in runs_of([self._sizes_bytes[one] for one in mine], self._window_bytes):
+            window = mine[first:end]
+            Random(f"lodefs {VERSION} {self._seed} {epoch} {begin + first}").shuffle(window)
+            windows.append(window)
+        return windows
+
+    def set_epoch(self, epoch: int) -> None:
+        """The next iteration is this epoch, from its beginning."""
+        if epoch != self.epoch:
+            self.epoch, self._position = epoch, 0
+
+    def state_dict(self, consumed: int | None = None) -> dict[str, Any]:
+        """Where it is. A DataLoader with workers asks for indices ahead of what the training has
+        seen: ``consumed`` is then how many samples of this epoch the training has."""
+        position = self._position if consumed is None else consumed
+        share = list(self._share)
+        return {
+            "version": VERSION,
+            "commit": self._commit,
+            "seed": self._seed,
+            "share": share,
+            "window_bytes": self._window_bytes,
+            "epoch": self.epoch,
+            "position": position,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on from there. Raises: InvalidInput if that was another order: of another commit,
+        seed, window or number of processes."""
+        ours = self.state_dict()
+        for name in ("version", "commit", "seed", "share", "window_bytes"):
+            if state.get(name) != ours[name]:
+                raise InvalidInput(
+                    f"the state is of another order: its {name} is {state.get(name)}, "
+                    f"not {ours[name]}"
+                )
+        self.epoch, self._position = state["epoch"], state["position"]
+
+    def _want(self, windows: list[list[int]]) -> None:
+        for window in windows:
+            assert self._hints is not None
+            self._hints.want(self._paths[index] for index in window)
+
+
+def runs_of(sizes_bytes: Sequence[int], run_bytes: int) -> list[tuple[int, int]]:
+    """Consecutive files as runs of about so many bytes: (first, end)."""
+    if run_bytes < 1:
+        raise InvalidInput("a window has at least one byte")
+    runs: list[tuple[int, int]] = []
+    first = 0
+    ends = list(accumulate(sizes_bytes))
+    begin_bytes = 0
+    for number, end_bytes in enumerate(ends):
+        if end_bytes - begin_bytes >= run_bytes:
+            runs.append((first, number + 1))
+            first, begin_bytes = number + 1, end_bytes
+    if first < len(ends):
+        runs.append((first, len(ends)))
+    return runs

@@ -1,0 +1,146 @@
+"""An iterable dataset over the shards of a WebDataset: tars in a snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from random import Random
+from typing import Any, TypeVar
+
+from lodefs.api.snapshots import snapshot as open_snapshot
+from lodefs.chunkstore.errors import InvalidInput
+from lodefs.reading.snapshot import Snapshot
+from lodefs.torch.file_choice import chosen_files
+from lodefs.torch.hints import WarmHints
+from lodefs.torch.tar_index import TarSample, samples_of
+from lodefs.torch.torch_types import IterableBase, rank_share, worker_share
+
+VERSION = 1
+WINDOW_SHARDS = 4
+READ_SAMPLES = 32  # at once
+
+Sample = dict[str, Any]
+T = TypeVar("T")
+
+
+class TarDataset(IterableBase):
+    """Samples as dictionaries: ``__key__``, ``__url__``, and the bytes of each field by its name
+    (``jpg``, ``cls``, ...); ``transform`` makes of each what is yielded.
+
+    ``shards``: a pattern or a list, as of FileDataset. Each process (``rank`` of ``ranks``, else as
+    torch.distributed says) and each worker of a DataLoader reads shards of its own: have at least
+    as many. ``shuffle``: shards in another order each epoch, and samples shuffled within a window
+    of ``window_shards``; two samples of one shard are never further apart than a window. The order
+    depends on seed, epoch and shares alone. ``hints``: have the proxy fetch a window ahead.
+
+    ``set_epoch`` before each epoch: workers that DataLoader makes anew do not know of the last one.
+    """
+
+    def __init__(
+        self,
+        snapshot: Snapshot | str,
+        shards: str | Sequence[str],
+        transform: Callable[[Sample], Any] | None = None,
+        *,
+        shuffle: bool = True,
+        seed: int = 0,
+        window_shards: int = WINDOW_SHARDS,
+        hints: bool = True,
+    ) -> None:
+        if window_shards < 1:
+            raise InvalidInput("a window has at least one shard")
+        self.snapshot = open_snapshot(snapshot) if isinstance(snapshot, str) else snapshot
+        self.shards = [path for path, _ in chosen_files(self.snapshot, shards)]
+        self.transform = transform
+        self.epoch = 0
+        self._seed = seed if shuffle else None
+        self._window_shards = window_shards if shuffle else 1
+        self._hints = WarmHints(self.snapshot) if hints else None
+        self._position = 0
+        self._rank: tuple[int | None, int | None] = (None, None)
+
+    def set_rank(self, rank: int, ranks: int) -> None:
+        """Which part of the shards this process reads, if torch.distributed does not say."""
+        rank_share(rank, ranks)
+        self._rank = (rank, ranks)
+
+    def set_epoch(self, epoch: int) -> None:
+        """The next iteration is this epoch, from its beginning."""
+        if epoch != self.epoch:
+            self.epoch, self._position = epoch, 0
+
+    def __iter__(self) -> Iterator[Any]:
+        skipped = 0
+        windows = list(_batches(self.my_shards(), self._window_shards))
+        try:
+            for number, shards in enumerate(windows):
+                if self._hints is not None:
+                    for ahead in windows[number + bool(number) : number + 2]:
+                        self._hints.want(ahead)
+                samples = self._samples(shards)
+                left = samples[max(self._position - skipped, 0) :]
+                skipped += len(samples)
+                for some in _batches(left, READ_SAMPLES):
+                    for sample in self._read(some):
+                        self._position += 1
+                        yield self.transform(sample) if self.transform else sample
+            self.epoch += 1
+            self._position = 0
+        finally:
+            if self._hints is not None:
+                self._hints.cancel()
+
+    def my_shards(self) -> list[str]:
+        """The shards of this process and worker, in the order of this epoch."""
+        shards = list(self.shards)
+        if self._seed is not None:
+            Random(f"lodefs {VERSION} {self._seed} {self.epoch}").shuffle(shards)
+        rank, worker = rank_share(*self._rank), worker_share()
+        return shards[rank.number :: rank.total][worker.number :: worker.total]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where this process, or this worker, is: torchdata's StatefulDataLoader asks for it."""
+        return {
+            "version": VERSION,
+            "commit": self.snapshot.commit,
+            "seed": self._seed,
+            "epoch": self.epoch,
+            "position": self._position,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on from there; no sample before it is read. Raises: InvalidInput if it is of
+        another order."""
+        ours = self.state_dict()
+        for name in ("version", "commit", "seed"):
+            if state.get(name) != ours[name]:
+                raise InvalidInput(
+                    f"the state is of another order: its {name} is {state.get(name)}, "
+                    f"not {ours[name]}"
+                )
+        self.epoch, self._position = state["epoch"], state["position"]
+
+    def _samples(self, shards: Sequence[str]) -> list[TarSample]:
+        found = [sample for shard in shards for sample in samples_of(self.snapshot, shard)]
+        if self._seed is not None:
+            Random(f"lodefs {VERSION} {self._seed} {self.epoch} {shards[0]}").shuffle(found)
+        return found
+
+    def _read(self, samples: Sequence[TarSample]) -> Iterator[Sample]:
+        nodes = {sample.shard: self.snapshot.file(sample.shard) for sample in samples}
+        wanted = [
+            (nodes[sample.shard], (first, end))
+            for sample in samples
+            for _, first, end in sample.fields
+        ]
+        found = iter(self.snapshot.bytes.read_many(wanted))
+        for sample in samples:
+            fields = {name: next(found) for name, _, _ in sample.fields}
+            url = f"lodefs://{self.snapshot}/{sample.shard}"
+            yield {"__key__": sample.key, "__url__": url, **fields}
+
+
+def _batches(items: Sequence[T], size: int) -> Iterator[list[T]]:
+    left = iter(items)
+    while batch := list(islice(left, size)):
+        yield batch

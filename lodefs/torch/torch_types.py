@@ -1,0 +1,48 @@
+"""What torch's DataLoader looks for, without importing torch where it is not in use."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+
+    class MapDataset:
+        """torch.utils.data.Dataset, which has nothing that a dataset must have."""
+
+    class IterableBase:
+        """torch.utils.data.IterableDataset: DataLoader tells by it how to iterate."""
+
+elif importlib.util.find_spec("torch") is None:
+    MapDataset = IterableBase = object
+else:
+    pass
+
+
+class Share(NamedTuple):
+    """The part of the work that is this process': number ``number`` of ``total``."""
+
+    number: int
+    total: int
+
+
+def worker_share() -> Share:
+    """Among the workers of a DataLoader; all of it outside of one."""
+    data: Any = sys.modules.get("torch.utils.data")
+    info = None if data is None else data.get_worker_info()
+    return Share(0, 1) if info is None else Share(info.id, info.num_workers)
+
+
+def rank_share(rank: int | None, ranks: int | None) -> Share:
+    """Among the processes of a distributed job: as given, else as torch.distributed says."""
+    if rank is not None and ranks is not None:
+        if not 0 <= rank < ranks:
+            raise ValueError(f"rank {rank} is not one of {ranks}")
+        return Share(rank, ranks)
+    if rank is not None or ranks is not None:
+        raise ValueError("give both rank and ranks, or neither")
+    distributed: Any = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return Share(distributed.get_rank(), distributed.get_world_size())
+    return Share(0, 1)

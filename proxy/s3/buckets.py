@@ -1,0 +1,98 @@
+"""Buckets: what a bucket and a key stand for.
+
+One bucket is the whole store, with keys REPO@REV/PATH. Others, which the settings name, are each
+a revision, or a directory of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from lodefs.chunkstore.errors import InvalidInput
+from lodefs.chunkstore.format.names import Spec, check_ref_name, check_repo, split_path
+from lodefs.proxy.s3.errors import S3Error
+
+STORE_BUCKET = "lodefs"
+
+
+@dataclass(frozen=True, slots=True)
+class S3Settings:
+    """Settings of the S3 interface. ``domain``: hosts below it name buckets."""
+
+    bucket: str = STORE_BUCKET
+    aliases: Mapping[str, Spec] = field(default_factory=dict)
+    domain: str = ""
+
+
+class ObjectPlace(NamedTuple):
+    """A path in a revision of a repository."""
+
+    repo: str
+    rev: str
+    path: bytes
+
+
+class Root(NamedTuple):
+    """A revision, or a directory of it, as a part of a bucket: the keys of what is in it begin
+    with ``key``."""
+
+    repo: str
+    rev: str
+    directory: bytes = b""
+    key: bytes = b""
+
+
+def split_key(key: bytes) -> tuple[str, str, bytes] | None:
+    """Repository, revision and rest of a key REPO@REV/REST; None for one that is none."""
+    raw_repo, at, tail = key.partition(b"@")
+    raw_rev, slash, rest = tail.partition(b"/")
+    if not at or not slash:
+        return None
+    try:
+        return check_repo(raw_repo.decode()), check_ref_name(raw_rev.decode()), rest
+    except (InvalidInput, UnicodeDecodeError):
+        return None
+
+
+def root_of(settings: S3Settings, bucket: str, key: bytes) -> Root | None:
+    """The part of a bucket that a key, or a prefix of keys, lies in; None if it lies in none, or
+    above several. Raises: S3Error if there is no such bucket."""
+    alias = settings.aliases.get(bucket)
+    if alias is not None:
+        return Root(alias.repo, alias.rev, alias.path)
+    if bucket != settings.bucket:
+        raise S3Error("NoSuchBucket", "the specified bucket does not exist", more=_name(bucket))
+    found = split_key(key)
+    if found is None:
+        return None
+    repo, rev, rest = found
+    return Root(repo, rev, b"", key[: len(key) - len(rest)])
+
+
+def place_of(settings: S3Settings, bucket: str, key: bytes) -> ObjectPlace:
+    """The path that a key names. Raises: S3Error if it can be the name of none."""
+    root = root_of(settings, bucket, key)
+    if root is None:
+        raise no_such_key(key, "keys of this bucket are REPO@REV/PATH")
+    path = key[len(root.key) :]
+    try:
+        exact = path and b"/".join(split_path(path)) == path
+        path.decode()
+    except (InvalidInput, UnicodeDecodeError):
+        exact = False
+    if not exact:
+        raise no_such_key(key)
+    return ObjectPlace(
+        root.repo, root.rev, root.directory + b"/" + path if root.directory else path
+    )
+
+
+def no_such_key(key: bytes, why: str = "the specified key does not exist") -> S3Error:
+    """The refusal for a key."""
+    return S3Error("NoSuchKey", why, more=(("Key", key.decode("utf-8", "replace")),))
+
+
+def _name(bucket: str) -> tuple[tuple[str, str], ...]:
+    return (("BucketName", bucket),)

@@ -1,0 +1,166 @@
+"""The fast path of the S3 interface: GETs and HEADs of objects whose bytes are cached.
+
+Signatures differ from request to request, so no block of headers comes twice, as it does for
+/files/. What is remembered is what a target is; headers are read, and the signature is checked,
+each time. Whatever is not plain is left to service.py, also everything that is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import OrderedDict
+from collections.abc import Callable
+from time import monotonic, perf_counter
+from typing import NamedTuple
+
+from lodefs.proxy.api.fast_path import TARGETS_MAX, FastPath, Target
+from lodefs.proxy.api.ranges import ByteRange, Unsatisfiable
+from lodefs.proxy.api.responses import Answer
+from lodefs.proxy.s3.buckets import place_of
+from lodefs.proxy.s3.errors import S3Error
+from lodefs.proxy.s3.objects import one_range
+from lodefs.proxy.s3.request import bucket_of_host, parse_request
+from lodefs.proxy.s3.service import S3Service
+from lodefs.proxy.s3.signature import (
+    NO_PAYLOAD,
+    UNSIGNED_PAYLOAD,
+    Verifier,
+    canonical_head,
+    claim_of,
+)
+
+HEAD_BYTES_MAX = 4096
+RESOLVED_FOR_S = 1.0  # how long a branch or tag is taken for the same commit, as in namespace.py
+_PLAIN_QUERIES = ("", "x-id=GetObject", "x-id=HeadObject")
+# Headers that change the answer in ways that are not looked at here.
+_NOT_PLAIN = frozenset(
+    {
+        *("if-none-match", "if-modified-since", "if-unmodified-since", "if-range"),
+        *("transfer-encoding", "content-encoding", "expect", "upgrade", "x-amz-security-token"),
+    }
+)
+
+
+class HotObject(NamedTuple):
+    """An object that was answered before. ``heads``: of canonical requests, by method."""
+
+    target: Target
+    etag: str
+    heads: dict[str, str]
+    good_until_s: float
+
+
+class PlainRequest(NamedTuple):
+    """A GET or HEAD without anything special."""
+
+    method: str
+    headers: dict[str, str]
+
+
+def parse_plain(data: bytes) -> PlainRequest | None:
+    """``data`` as one complete GET or HEAD; None where it is anything else."""
+    if data.find(b"\r\n\r\n") != len(data) - 4:
+        return None
+    line, *lines = data[:-4].decode("latin-1").split("\r\n")
+    method = line[: line.find(" ")]
+    if method not in ("GET", "HEAD") or not line.endswith(" HTTP/1.1"):
+        return None
+    headers: dict[str, str] = {}
+    for one in lines:
+        name, colon, value = one.partition(":")
+        name = name.lower()
+        if not colon or name in headers or name in _NOT_PLAIN:
+            return None
+        headers[name] = value.strip(" \t")
+    if headers.get("content-length", "0") != "0":
+        return None
+    if headers.get("connection", "keep-alive").lower() != "keep-alive":
+        return None
+    return PlainRequest(method, headers)
+
+
+class HotObjects:
+    """The objects of one endpoint that can be answered at once."""
+
+    def __init__(
+        self, service: S3Service, fast_path: FastPath, clock_s: Callable[[], float] = monotonic
+    ) -> None:
+        self._settings = service.settings
+        self._domain = service.settings.domain
+        self._verifier: Verifier | None = service.verifier
+        self._fast_path = fast_path
+        self._clock_s = clock_s
+        self._objects: OrderedDict[tuple[str, bytes], HotObject] = OrderedDict()
+
+    def learn(self, raw_target: str, headers: dict[str, str], answer: Answer) -> None:
+        """Remember what a target was answered with."""
+        target = answer.target
+        path, _, raw_query = raw_target.partition("?")
+        if target is None or raw_query not in _PLAIN_QUERIES or not self._fast_path.enabled:
+            return
+        heads = {method: canonical_head(method, path, raw_query) for method in ("GET", "HEAD")}
+        found = dict(answer.headers)
+        asked = parse_request("GET", raw_target, headers, self._domain)
+        rev = place_of(self._settings, asked.bucket, asked.key).rev
+        fixed = rev == found["x-amz-meta-lodefs-commit"]
+        good_until_s = math.inf if fixed else self._clock_s() + RESOLVED_FOR_S
+        key = (self._bucket(headers), raw_target.encode("latin-1", "replace"))
+        self._objects[key] = HotObject(target, found["ETag"], heads, good_until_s)
+        if len(self._objects) > TARGETS_MAX:
+            self._objects.popitem(last=False)
+
+    def answer(self, data: bytes, transport: asyncio.Transport, fd: int) -> bool:
+        """Answer on the socket ``fd`` of ``transport``; False, with nothing sent, where it cannot.
+        As of FastPath."""
+        started = perf_counter()
+        begin = 4 if data[:4] == b"GET " else 5
+        raw_target = data[begin : data.find(b" ", begin)]
+        if len(data) > HEAD_BYTES_MAX:
+            return False
+        if not self._domain and ("", raw_target) not in self._objects:
+            return False
+        asked = parse_plain(data)
+        if asked is None:
+            return False
+        found = self._objects.get((self._bucket(asked.headers), raw_target))
+        if found is None or self._clock_s() >= found.good_until_s or not self._may(asked, found):
+            return False
+        headers = asked.headers
+        if headers.get("if-match", found.etag) != found.etag:
+            return False
+        target = found.target
+        wanted = one_range(headers.get("range"), target.size_bytes)
+        if isinstance(wanted, Unsatisfiable):
+            return False
+        first, size = wanted or ByteRange(0, target.size_bytes)
+        return self._fast_path.send(
+            target,
+            (first, size, wanted is not None),
+            transport,
+            fd,
+            started=started,
+            with_body=asked.method == "GET",
+        )
+
+    def _bucket(self, headers: dict[str, str]) -> str:
+        return bucket_of_host(headers.get("host", ""), self._domain) if self._domain else ""
+
+    def _may(self, asked: PlainRequest, found: HotObject) -> bool:
+        """Whether the request is signed by a key that may read the object."""
+        if self._verifier is None:
+            return True
+        headers = asked.headers
+        payload = headers.get("x-amz-content-sha256", "")
+        if payload not in (UNSIGNED_PAYLOAD, NO_PAYLOAD):
+            return False
+        try:
+            return self._verifier.allows(
+                claim_of(headers.get("authorization", ""), headers),
+                found.heads[asked.method],
+                headers,
+                payload,
+                found.target.repo,
+            )
+        except S3Error:
+            return False

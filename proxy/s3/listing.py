@@ -1,0 +1,244 @@
+"""Pages of listings: keys and common prefixes of one bucket, as ListObjects (V1 and V2) wants them.
+
+Source: Amazon S3 API Reference, ListObjectsV2 and ListObjects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import NamedTuple
+
+from lodefs.chunkstore.errors import NotFound
+from lodefs.chunkstore.format.names import ID_BYTES
+from lodefs.chunkstore.nodeapi.wire import Snapshot
+from lodefs.proxy.node import Names
+from lodefs.proxy.s3.buckets import Root, S3Settings, root_of
+from lodefs.proxy.s3.key_walk import Found, KeyWalk
+from lodefs.proxy.s3.listing_token import ListingToken, wrong_token
+
+KEYS_MAX = 1000
+STEPS_MAX = 50_000  # entries that are looked at for a page; what is empty or left out counts too
+PAGE_S_MAX = 20.0  # a page that has something ends then: clients wait for a minute at most
+
+
+class ListedKey(NamedTuple):
+    """One key of a page."""
+
+    key: bytes
+    size_bytes: int
+    content_id: bytes
+    time_s: int
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What a page is asked for. ``start``: the least key; ``token``: how the page before ended."""
+
+    bucket: str
+    prefix: bytes = b""
+    delimiter: bytes = b""
+    keys_max: int = KEYS_MAX
+    start: bytes = b""
+    token: ListingToken | None = None
+
+
+@dataclass(slots=True)
+class KeyPage:
+    """One page. ``following`` is None after the last one."""
+
+    keys: list[ListedKey] = field(default_factory=list)
+    prefixes: list[bytes] = field(default_factory=list)
+    following: ListingToken | None = None
+    last: bytes = b""  # the key or prefix that came last
+    left_out: int = 0
+
+    def __len__(self) -> int:
+        return len(self.keys) + len(self.prefixes)
+
+
+def start_after(marker: bytes, prefix: bytes, delimiter: bytes) -> bytes:
+    """The least key of a page after a marker. A marker within a common prefix is after all of
+    it."""
+    if not marker:
+        return b""
+    common = common_prefix(marker, prefix, delimiter)
+    return after_all(common) if common else marker + b"\0"
+
+
+def common_prefix(key: bytes, prefix: bytes, delimiter: bytes) -> bytes:
+    """What a key is shown as, with others that begin so; b"" if it is shown itself."""
+    if not delimiter or not key.startswith(prefix):
+        return b""
+    at = key.find(delimiter, len(prefix))
+    return key[: at + len(delimiter)] if at >= 0 else b""
+
+
+def after_all(prefix: bytes) -> bytes:
+    """The least bytes that come after all keys with a prefix."""
+    kept = prefix.rstrip(b"\xff")
+    return kept[:-1] + bytes((kept[-1] + 1,)) if kept else b"\xff" * (len(prefix) + 1)
+
+
+class Lister:
+    """Makes pages. ``may_read``: whether the client may read a repository."""
+
+    def __init__(self, names: Names, settings: S3Settings, may_read: Callable[[str], bool]) -> None:
+        self._names = names
+        self._settings = settings
+        self._may_read = may_read
+
+    async def page(self, query: Query) -> KeyPage:
+        """A page. Raises: S3Error, Unavailable."""
+        builder = _PageBuilder(self._names, query)
+        async for root in self._roots(query):
+            if not await builder.add(root):
+                break
+        return await builder.finished()
+
+    async def _roots(self, query: Query) -> AsyncIterator[Root]:
+        """The parts of the bucket that may hold what is wanted, in the order of their keys."""
+        token, prefix = query.token, query.prefix
+        one = root_of(self._settings, query.bucket, prefix)
+        if one is not None:
+            if token is not None and (token.repo, token.rev) != (one.repo, one.rev):
+                raise wrong_token("this continuation token is of a listing of something else")
+            yield one
+            return
+        least = query.start
+        for repo, rev in await self._names.revisions():
+            key = f"{repo}@{rev}/".encode()
+            fits = key.startswith(prefix) and (key >= least or least.startswith(key))
+            if fits and self._may_read(repo):
+                yield Root(repo, rev, b"", key)
+
+
+class _PageBuilder:
+    """A page that is being made."""
+
+    def __init__(self, names: Names, query: Query) -> None:
+        self._names = names
+        self._query = query
+        self._page = KeyPage()
+        self._found: list[tuple[Root, Snapshot, Found]] = []
+        self._least = query.start
+        self._ends_s = monotonic() + PAGE_S_MAX
+        self._steps = 0
+
+    @property
+    def _count(self) -> int:
+        return len(self._found) + len(self._page.prefixes)
+
+    async def add(self, root: Root) -> bool:
+        """Take what belongs to the page from a part of the bucket; whether there is room left."""
+        if root.key < self._least and not self._least.startswith(root.key):
+            return True  # behind a common prefix
+        query = self._query
+        common = common_prefix(root.key, query.prefix, query.delimiter)
+        if common:
+            return self._add_prefix(common, root, None)
+        try:
+            snapshot = await self._names.snapshot(root.repo, self._rev_of(root))
+        except NotFound:
+            return True  # S3 knows no revisions: there are no keys that begin so
+        going_on = True
+        while going_on:
+            going_on = await self._walk(root, snapshot)
+        return self._page.following is None
+
+    def _rev_of(self, root: Root) -> str:
+        """The commit of the pages before, if they were of this part."""
+        token = self._query.token
+        if token is not None and (token.repo, token.rev) == (root.repo, root.rev) and token.commit:
+            return token.commit
+        return root.rev
+
+    async def _walk(self, root: Root, snapshot: Snapshot) -> bool:
+        """Walk until the page or the part is over, or a common prefix has to be jumped over: then
+        True."""
+        query = self._query
+        base = root.directory + b"/" if root.directory else b""
+        begun = len(root.key)
+        start = self._least[begun:] if self._least.startswith(root.key) else b""
+        prefix = query.prefix[begun:]
+        walk = KeyWalk(
+            self._names,
+            snapshot,
+            prefix=base + prefix,
+            start=base + start,
+            by_directory=query.delimiter == b"/",
+        )
+        try:
+            while True:
+                found = await walk.next(query.keys_max + 1 - self._count)
+                if found is None and walk.is_over:
+                    return False
+                if self._is_spent(walk):
+                    at = root.key + walk.position[len(base) :]
+                    self._end(at if found is not None else at + b"\0", root, snapshot)
+                    return False
+                if found is None:
+                    continue
+                key = root.key + found.key[len(base) :]
+                common = common_prefix(key, query.prefix, query.delimiter)
+                if common:
+                    if not self._add_prefix(common, root, snapshot):
+                        return False
+                    if query.delimiter != b"/":
+                        return True
+                elif not self._add_key(key, root, snapshot, found):
+                    return False
+        finally:
+            self._page.left_out += walk.left_out
+            self._steps += walk.steps
+
+    def _is_spent(self, walk: KeyWalk) -> bool:
+        late = self._count and monotonic() > self._ends_s
+        return bool(late) or self._steps + walk.steps > STEPS_MAX
+
+    def _add_prefix(self, common: bytes, root: Root, snapshot: Snapshot | None) -> bool:
+        if self._count >= self._query.keys_max:
+            self._end(common, root, snapshot)
+            return False
+        self._page.prefixes.append(common)
+        self._page.last = common
+        self._least = after_all(common)
+        return True
+
+    def _add_key(self, key: bytes, root: Root, snapshot: Snapshot, found: Found) -> bool:
+        if self._count >= self._query.keys_max:
+            self._end(key, root, snapshot)
+            return False
+        self._found.append((root, snapshot, found._replace(key=key)))
+        self._page.last = key
+        return True
+
+    def _end(self, start: bytes, root: Root, snapshot: Snapshot | None) -> None:
+        """The page is full, and ``start`` begins the next one."""
+        repo, rev = (root.repo, root.rev) if snapshot is not None else ("", "")
+        commit = snapshot.commit if snapshot is not None else ""
+        self._page.following = ListingToken(self._query.bucket, repo, rev, commit, start)
+
+    async def finished(self) -> KeyPage:
+        """The page, with what is said of its keys."""
+        ids = await self._content_ids()
+        for (_, snapshot, found), content_id in zip(self._found, ids, strict=True):
+            size_bytes = (found.linked.entry if found.linked else found.entry).size_bytes
+            self._page.keys.append(ListedKey(found.key, size_bytes, content_id, snapshot.time_s))
+        return self._page
+
+    async def _content_ids(self) -> list[bytes]:
+        """Of all files of the page, with one look for each commit."""
+        ids = [found.linked.content_id if found.linked else found.entry.content
+               for _, _, found in self._found]  # fmt: skip
+        missing: dict[str, list[int]] = {}
+        for n, (_, snapshot, _) in enumerate(self._found):
+            if len(ids[n]) != ID_BYTES:
+                missing.setdefault(snapshot.commit, []).append(n)
+        for places in missing.values():
+            snapshot = self._found[places[0]][1]
+            inos = [self._found[n][2].entry.ino for n in places]
+            for n, one in zip(places, await self._names.content_ids(snapshot, inos), strict=True):
+                ids[n] = one
+        return ids

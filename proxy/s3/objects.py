@@ -1,0 +1,164 @@
+"""GetObject and HeadObject: a file of a snapshot as S3's clients want it.
+
+Source: Amazon S3 API Reference, GetObject and HeadObject.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from lodefs.chunkstore.errors import NotADirectory, NotFound
+from lodefs.chunkstore.format.tree import Kind
+from lodefs.proxy.api.conditions import Outcome
+from lodefs.proxy.api.ranges import ByteRange, Selection, Unsatisfiable, select_ranges
+from lodefs.proxy.api.responses import Answer, Headers, content_type, fast_path_target
+from lodefs.proxy.node import Files, Names, SnapshotFile
+from lodefs.proxy.runtime.metrics import RequestCounter
+from lodefs.proxy.s3.buckets import ObjectPlace, no_such_key
+from lodefs.proxy.s3.conditions import evaluate, range_applies
+from lodefs.proxy.s3.documents import http_time
+from lodefs.proxy.s3.errors import S3Error
+from lodefs.proxy.s3.request import S3Request
+from lodefs.proxy.s3.symlinks import linked_file
+
+PARTS_MAX = 10_000
+_ONE_RANGE = re.compile(r"\s*bytes\s*=\s*(?:([0-9]+)-([0-9]*)|-([0-9]+))\s*\Z", re.IGNORECASE)
+_NO_HEADER = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+OVERRIDES = {
+    "response-content-type": "Content-Type",
+    "response-content-language": "Content-Language",
+    "response-expires": "Expires",
+    "response-cache-control": "Cache-Control",
+    "response-content-disposition": "Content-Disposition",
+    "response-content-encoding": "Content-Encoding",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FoundObject:
+    """A file as an object: its headers, tag and time."""
+
+    file: SnapshotFile
+    headers: Headers
+    etag: str
+    modified_s: int
+
+
+async def find_object(names: Names, place: ObjectPlace, key: bytes) -> FoundObject:
+    """The object at a place. Raises: S3Error if there is none."""
+    try:
+        snapshot = await names.snapshot(place.repo, place.rev)
+        found = await names.file(snapshot, place.path)
+        if not isinstance(found, SnapshotFile) and found.kind == Kind.SYMLINK:
+            directory = place.path.rpartition(b"/")[0]
+            found = await linked_file(names, snapshot, directory, found.target)
+    except NotADirectory:
+        raise no_such_key(key) from None
+    except NotFound as error:
+        raise no_such_key(key, str(error)) from error
+    if not isinstance(found, SnapshotFile):
+        raise no_such_key(key, "this is a directory: ListObjectsV2 shows what is in it")
+    etag = f'"{found.content_id.hex()}"'
+    headers = [
+        ("Content-Type", content_type(place.path)),
+        ("ETag", etag),
+        ("Last-Modified", http_time(snapshot.time_s)),
+        ("Accept-Ranges", "bytes"),
+        ("x-amz-meta-lodefs-commit", snapshot.commit),
+        ("x-amz-meta-lodefs-digest", found.entry.digest.hex()),
+    ]
+    return FoundObject(found, headers, etag, snapshot.time_s)
+
+
+async def object_answer(
+    files: Files, found: FoundObject, asked: S3Request, counter: RequestCounter
+) -> Answer:
+    """The answer to a GET or HEAD of an object. Raises: S3Error; the errors of reading."""
+    total = found.file.entry.size_bytes
+    outcome, failed = evaluate(asked.headers, found.etag, found.modified_s)
+    if outcome is Outcome.NOT_MODIFIED:
+        return Answer(304, [pair for pair in found.headers if pair[0] != "Content-Type"])
+    if outcome is Outcome.FAILED:
+        what = "at least one of the preconditions you specified did not hold"
+        raise S3Error("PreconditionFailed", what, more=(("Condition", failed),))
+    headers = _overridden(found.headers, asked)
+    selected = _selected(found, asked, total)
+    one = selected or ByteRange(0, total)
+    sizes = [("Content-Length", str(one.size_bytes))]
+    if selected is not None:
+        sizes.append(("Content-Range", selected.content_range(total)))
+    status = 200 if selected is None else 206
+    target = None
+    if headers is found.headers:
+        target = fast_path_target(found.file, found.headers, counter)
+    if asked.method == "HEAD" or not one.size_bytes:
+        return Answer(status, [*headers, *sizes], size_bytes=one.size_bytes, target=target)
+    stream = await files.open(found.file, *one)
+    return Answer(
+        status,
+        [*headers, *sizes],
+        pieces=stream,
+        first=stream.first,
+        size_bytes=one.size_bytes,
+        origin=stream.origin,
+        target=target,
+    )
+
+
+def one_range(header: str | None, total_bytes: int) -> ByteRange | Unsatisfiable | None:
+    """What a Range header asks for, None for everything: S3 ignores several ranges, and what is
+    none."""
+    if header is None or _ONE_RANGE.match(header) is None:
+        return None
+    selection: Selection = select_ranges(header, total_bytes)
+    if isinstance(selection, list):
+        return selection[0]
+    if isinstance(selection, Unsatisfiable) and "malformed" in selection.why:
+        return None
+    return selection
+
+
+def _selected(found: FoundObject, asked: S3Request, total: int) -> ByteRange | None:
+    """The part that is wanted; None: all of it."""
+    wanted = asked.headers.get("range")
+    if "partNumber" in asked.query:
+        return _part(asked.text("partNumber"), wanted, total)
+    if not range_applies(asked.headers, found.etag, found.modified_s):
+        return None
+    selected = one_range(wanted, total)
+    if isinstance(selected, Unsatisfiable):
+        more = (("RangeRequested", wanted or ""), ("ActualObjectSize", str(total)))
+        headers = (("Content-Range", f"bytes */{total}"),)
+        what = "the requested range is not satisfiable"
+        raise S3Error("InvalidRange", what, more=more, headers=headers)
+    return selected
+
+
+def _part(number: str, wanted: str | None, total: int) -> ByteRange | None:
+    """A part: objects here were uploaded in one."""
+    if wanted is not None:
+        what = "cannot specify both Range header and partNumber query parameter"
+        raise S3Error("InvalidRequest", what)
+    if not re.fullmatch("[0-9]{1,5}", number) or not 1 <= int(number) <= PARTS_MAX:
+        what = f"part number must be an integer between 1 and {PARTS_MAX}, inclusive"
+        more = (("ArgumentName", "partNumber"), ("ArgumentValue", number))
+        raise S3Error("InvalidArgument", what, more=more)
+    if int(number) > 1:
+        raise S3Error("InvalidPartNumber", "the requested partnumber is not satisfiable")
+    return ByteRange(0, total) if total else None
+
+
+def _overridden(headers: Headers, asked: S3Request) -> Headers:
+    """The headers with those that the request names instead; the same list if it names none."""
+    given = [name for name in OVERRIDES if name in asked.query]
+    if not given:
+        return headers
+    signed = "authorization" in asked.headers or "X-Amz-Signature" in asked.query
+    if not signed:
+        what = "request specific response headers cannot be used for anonymous GET requests"
+        raise S3Error("InvalidRequest", what)
+    own = {OVERRIDES[name]: asked.text(name) for name in given}
+    if any(_NO_HEADER.search(value) for value in own.values()):
+        raise S3Error("InvalidArgument", "a response-* parameter holds what no header can")
+    return [*(pair for pair in headers if pair[0] not in own), *own.items()]

@@ -1,0 +1,130 @@
+"""The S3 interface of a node: from a request to an answer. Read-only."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from lodefs.chunkstore.errors import LodefsError, NotFound
+from lodefs.chunkstore.system.lru import Lru
+from lodefs.proxy.api.responses import Answer
+from lodefs.proxy.node import Node
+from lodefs.proxy.runtime.metrics import Metrics
+from lodefs.proxy.s3.bucket_answers import (
+    REGION,
+    bucket_setting,
+    buckets_answer,
+    is_version_2,
+    listing_answer,
+    object_setting,
+    query_of,
+)
+from lodefs.proxy.s3.buckets import S3Settings, place_of, root_of
+from lodefs.proxy.s3.errors import S3Error, error_answer
+from lodefs.proxy.s3.listing import KeyPage, Lister
+from lodefs.proxy.s3.listing_token import ListingToken
+from lodefs.proxy.s3.objects import find_object, object_answer
+from lodefs.proxy.s3.request import S3Request, parse_request
+from lodefs.proxy.s3.signature import AccessKey, AccessKeys, Verifier
+
+LABEL = "s3"  # of its requests in metrics
+METHODS = ("GET", "HEAD")
+LISTINGS_MAX = 1024  # of V1, whose pages are held together
+
+
+class S3Service:
+    """Answers of one S3 endpoint. ``keys`` None: everybody may read everything, signed or not."""
+
+    def __init__(
+        self,
+        node: Node,
+        settings: S3Settings,
+        keys: AccessKeys | None,
+        metrics: Metrics,
+        clock_s: Callable[[], float] = time.time,
+    ) -> None:
+        self.settings = settings
+        self.verifier = None if keys is None else Verifier(keys, clock_s)
+        self._node = node
+        self._metrics = metrics
+        self._started_s = clock_s()
+        self._listings: Lru[tuple[str, bytes, bytes, bytes], ListingToken] = Lru(LISTINGS_MAX)
+
+    async def answer(
+        self,
+        method: str,
+        raw_target: str,
+        headers: Mapping[str, str],
+        allowed: Callable[[], None] = lambda: None,
+    ) -> Answer:
+        """The answer to a request, errors too; names of ``headers`` are in lower case. ``allowed``
+        is called for a client that may ask."""
+        asked = parse_request(method, raw_target, headers, self.settings.domain)
+        try:
+            key = None if self.verifier is None else self.verifier.verify(asked)
+            allowed()
+            if method not in METHODS:
+                what = "this is read-only: `lodefs push` writes"
+                raise S3Error("MethodNotAllowed", what, headers=(("Allow", "GET, HEAD"),))
+            return await self._answer(asked, key)
+        except LodefsError as error:
+            return error_answer(error, asked.resource, close=method not in METHODS)
+
+    async def _answer(self, asked: S3Request, key: AccessKey | None) -> Answer:
+        if not asked.bucket:
+            names = [name for name in self._buckets() if self._may_open(key, name)]
+            return buckets_answer(names, self._started_s)
+        root = root_of(self.settings, asked.bucket, asked.key or asked.query.get("prefix", b""))
+        if root is not None and not _may_read(key, root.repo):
+            raise S3Error("AccessDenied", f"this key may not read the repository {root.repo!r}")
+        if asked.key:
+            return await self._object(asked)
+        return await self._bucket(asked, key)
+
+    def _buckets(self) -> list[str]:
+        return sorted({self.settings.bucket, *self.settings.aliases})
+
+    def _may_open(self, key: AccessKey | None, bucket: str) -> bool:
+        alias = self.settings.aliases.get(bucket)
+        return alias is None or _may_read(key, alias.repo)
+
+    async def _object(self, asked: S3Request) -> Answer:
+        place = place_of(self.settings, asked.bucket, asked.key)
+        found = await find_object(self._node.names, place, asked.key)
+        setting = object_setting(asked)
+        if setting is not None:
+            return setting
+        counter = self._metrics.counter(LABEL, 200)
+        return await object_answer(self._node.files, found, asked, counter)
+
+    async def _bucket(self, asked: S3Request, key: AccessKey | None) -> Answer:
+        alias = self.settings.aliases.get(asked.bucket)
+        if alias is not None:
+            try:
+                await self._node.names.snapshot(alias.repo, alias.rev)
+            except NotFound as error:
+                raise S3Error("NoSuchBucket", str(error)) from error
+        if asked.method == "HEAD":
+            return Answer(200, [("x-amz-bucket-region", REGION), ("Content-Length", "0")])
+        setting = bucket_setting(asked)
+        return setting if setting is not None else await self._listing(asked, key)
+
+    async def _listing(self, asked: S3Request, key: AccessKey | None) -> Answer:
+        query = query_of(asked)
+        if not query.keys_max:
+            return listing_answer(asked, query, KeyPage())
+        kept = (query.bucket, query.prefix, query.delimiter)
+        if not is_version_2(asked):  # a marker says nothing of the commit
+            token = self._listings.get((*kept, asked.query.get("marker", b"")))
+            query = query if token is None else replace(query, token=token, start=token.start)
+        lister = Lister(self._node.names, self.settings, lambda repo: _may_read(key, repo))
+        page = await lister.page(query)
+        self._metrics.s3_left_out += page.left_out
+        if page.following is not None and not is_version_2(asked):
+            self._listings.put((*kept, page.last), page.following)
+        return listing_answer(asked, query, page)
+
+
+def _may_read(key: AccessKey | None, repo: str) -> bool:
+    return key is None or key.allows(repo)

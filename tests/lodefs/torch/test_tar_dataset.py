@@ -1,0 +1,107 @@
+"""TarDataset, without torch."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import lodefs
+from lodefs.chunkstore.errors import Corrupt, InvalidInput
+from lodefs.reading.snapshot import Snapshot
+from lodefs.torch import TarDataset
+from tests.support.lodefs.dataset_node import DatasetNode
+from tests.support.proxy.node_process import REPO
+
+pytestmark = pytest.mark.slow
+
+SHARDS, SAMPLES = 6, 5
+
+
+@pytest.fixture(scope="module")
+def snapshot(node: DatasetNode, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Snapshot]:
+    """A branch with shards of two fields, one of them with a long name."""
+    source = tmp_path_factory.mktemp("shards")
+    for shard in range(SHARDS):
+        write_shard(source / f"train-{shard:03d}.tar", shard)
+    (source / "broken.tar").write_bytes(b"no tar" * 1000)
+    node.push(source, "shards")
+    with lodefs.snapshot(f"{REPO}@shards", proxy=node.address) as snapshot:
+        yield snapshot
+
+
+def write_shard(path: Path, shard: int) -> None:
+    """Samples with an image and a class; their names are longer than a tar's header has room."""
+    with tarfile.open(path, "w") as tar:
+        for number in range(SAMPLES):
+            for field, data in (("JPG", b"%d-%d" % (shard, number)), ("cls.txt", b"7")):
+                info = tarfile.TarInfo(f"{'d' * 120}/{shard}-{number}.{field}")
+                info.size = len(data)
+                tar.addfile(info, io.BytesIO(data))
+
+
+def keys(dataset: TarDataset) -> list[bytes]:
+    """What one epoch yields."""
+    return [sample["jpg"] for sample in dataset]
+
+
+def everything() -> set[bytes]:
+    return {b"%d-%d" % (shard, number) for shard in range(SHARDS) for number in range(SAMPLES)}
+
+
+def test_samples(snapshot: Snapshot) -> None:
+    """Unshuffled, samples come as they lie, with key, fields and the shard's URL."""
+    dataset = TarDataset(snapshot, "train-*.tar", shuffle=False)
+    samples = list(dataset)
+    assert [sample["jpg"] for sample in samples[: SAMPLES + 1]] == [
+        *(b"0-%d" % number for number in range(SAMPLES)), b"1-0"
+    ]  # fmt: skip
+    assert samples[0]["cls.txt"] == b"7"
+    assert samples[0]["__key__"] == f"{'d' * 120}/0-0"
+    assert samples[0]["__url__"].endswith("/train-000.tar")
+
+
+def test_order(snapshot: Snapshot) -> None:
+    """Each sample comes once an epoch, in an order of seed and epoch, within windows of shards."""
+    dataset = TarDataset(snapshot, "train-*.tar", window_shards=2)
+    first, second = keys(dataset), keys(dataset)
+    assert set(first) == set(second) == everything()
+    assert first != second
+    dataset.set_epoch(0)
+    assert keys(dataset) == first
+    windows = [first[at : at + 2 * SAMPLES] for at in range(0, len(first), 2 * SAMPLES)]
+    assert [len({key.partition(b"-")[0] for key in window}) for window in windows] == [2, 2, 2]
+
+
+def test_ranks(snapshot: Snapshot) -> None:
+    """Processes read shards of their own, together all of them."""
+    parts = []
+    for rank in range(2):
+        dataset = TarDataset(snapshot, "train-*.tar")
+        dataset.set_rank(rank, 2)
+        parts.append(keys(dataset))
+    assert len(parts[0]) == len(parts[1]) == len(everything()) // 2
+    assert {*parts[0], *parts[1]} == everything()
+
+
+def test_resume(snapshot: Snapshot) -> None:
+    """What is loaded from a state goes on with the next sample; another order is refused."""
+    whole = keys(TarDataset(snapshot, "train-*.tar", window_shards=2))
+    for stop in (0, 3, 10, 29):
+        dataset = TarDataset(snapshot, "train-*.tar", window_shards=2)
+        steps = iter(dataset)
+        seen = [next(steps)["jpg"] for _ in range(stop)]
+        resumed = TarDataset(snapshot, "train-*.tar", window_shards=2)
+        resumed.load_state_dict(dataset.state_dict())
+        assert seen + keys(resumed) == whole
+    with pytest.raises(InvalidInput, match="seed"):
+        TarDataset(snapshot, "train-*.tar", seed=4).load_state_dict(dataset.state_dict())
+
+
+def test_a_broken_shard(snapshot: Snapshot) -> None:
+    """A file that is no tar is named."""
+    with pytest.raises(Corrupt, match=r"broken\.tar"):
+        list(TarDataset(snapshot, ["broken.tar"]))

@@ -1,0 +1,276 @@
+"""Volumes that are read while the processes around them are killed, upgraded and stuck."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import grpc
+import pytest
+
+from lodefs.mount.kernel import mount_table
+from tests.support.chunkstore.child_process import private_directory
+from tests.support.csi.kubelet import refused
+from tests.support.csi.real_driver import RealDriver
+from tests.support.mount.fake_proxy import FakeProxy
+from tests.support.mount.mounts import (
+    SAMPLE,
+    WAIT_S,
+    hold_reads,
+    read_anew,
+    read_in_thread,
+    until,
+)
+
+pytestmark = [pytest.mark.fuse, pytest.mark.slow]
+
+DEMO = {"repo": SAMPLE.snapshot.repo}
+READERS = 4
+
+
+@pytest.fixture(scope="module")
+def fake() -> Iterator[FakeProxy]:
+    with private_directory() as folder, FakeProxy(SAMPLE, folder) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def one_node(fake: FakeProxy) -> Iterator[RealDriver]:
+    with private_directory() as folder, RealDriver(folder, fake.address) as made:
+        yield made
+
+
+@pytest.fixture
+def node(one_node: RealDriver) -> Iterator[RealDriver]:
+    """Processes that tests share; each begins, and ends, without a mount."""
+    yield one_node
+    for target in one_node.pods.iterdir():
+        one_node.kubelet.unpublish(target.name, target)
+    one_node.await_no_mounts()
+
+
+@contextmanager
+def readers(node: RealDriver, names: list[str]) -> Iterator[None]:
+    """Volumes are read all the time, each reader of all of them; no read may fail."""
+    failures: list[object] = []
+    turns = [0] * READERS
+    end = threading.Event()
+
+    def read(number: int) -> None:
+        while not end.is_set():
+            for name in names:
+                try:
+                    if read_anew(os.fsencode(node.target(name) / "a")) != b"hello":
+                        failures.append("other bytes")
+                except OSError as error:
+                    failures.append(error)
+                    return
+            turns[number] += 1
+            end.wait(0.002)
+
+    threads = [threading.Thread(target=read, args=(number,)) for number in range(READERS)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+        before = list(turns)  # all go on reading after what happened
+        until(lambda: failures != [] or all(map(int.__gt__, turns, before)))
+    finally:
+        end.set()
+        for thread in threads:
+            thread.join(WAIT_S)
+    assert failures == []
+
+
+def test_killed_while_volumes_are_read(node: RealDriver) -> None:
+    """kill -9 of driver and mount service, and another service that takes the mounts over, fail no
+    read of 50 volumes; afterwards every call is right, and nothing is left in the end."""
+    names = [f"t{number}" for number in range(50)]
+    for name in names:
+        part = {**DEMO, "path": "deep"} if name == "t0" else DEMO
+        node.kubelet.publish(name, node.target(name), part)
+    assert len(node.fuse_mounts()) == 2
+    with readers(node, names[1:]):
+        node.restart_driver()
+        node.kubelet.publish("t1", node.target("t1"), DEMO)
+        node.restart_mounter()
+        node.kubelet.publish("more", node.target("more"), DEMO)
+        node.mounters.append(node.mounter())
+        node.mounters.pop(0).terminate()
+        node.kubelet.publish("t2", node.target("t2"), DEMO)
+    assert len(node.fuse_mounts()) == 2
+    for name in names[:2]:
+        assert not node.kubelet.stats(name, node.target(name)).volume_condition.abnormal
+    for name in (*names, "more"):
+        node.kubelet.unpublish(name, node.target(name))
+    assert list(node.pods.iterdir()) == []
+
+
+def test_a_service_that_restarts_itself(node: RealDriver) -> None:
+    """With --restart the first process starts the service again when it is killed, and mounts go
+    on; SIGTERM ends both."""
+    node.mounters.append(node.mounter("--restart"))
+    node.mounters.pop(0).terminate()
+    first = node.mounters[0]
+    node.kubelet.publish("v1", node.target("v1"), DEMO)
+    children = Path(f"/proc/{first.pid}/task/{first.pid}/children")
+    [service] = map(int, children.read_text().split())
+    with readers(node, ["v1"]):
+        os.kill(service, signal.SIGKILL)
+        until(lambda: first.output.count("serving") == 2)
+        node.kubelet.publish("v2", node.target("v2"), DEMO)
+    assert first.terminate() == 0
+    assert (node.target("v2") / "a").read_bytes() == b"hello"
+    node.mounters = [node.mounter()]
+
+
+def test_a_stuck_reader_and_a_dead_store(node: RealDriver, fake: FakeProxy) -> None:
+    """While a reader hangs on a store that does not answer, its volume is unpublished at once."""
+    node.kubelet.publish("v1", node.target("v1"), DEMO)
+    came, go = hold_reads(fake, reads=1000)
+    thread, _ = read_in_thread(node.target("v1") / "big")
+    try:
+        assert came.wait(WAIT_S)
+        node.kubelet.unpublish("v1", node.target("v1"), timeout_s=WAIT_S / 2)
+        assert not node.target("v1").exists()
+        node.kubelet.unpublish("v1", node.target("v1"))
+    finally:
+        go.set()
+        thread.join(WAIT_S)
+        fake.hook = lambda _path: None
+
+
+def test_a_mount_whose_processes_die(node: RealDriver) -> None:
+    """When all processes of a mount are killed, its condition says so, it is mounted again, and a
+    republish shows it again."""
+    node.kubelet.publish("v1", node.target("v1"), DEMO)
+    [mounted] = node.fuse_mounts()
+    until(lambda: kill_all(mounted.mountpoint))
+    until(lambda: node.kubelet.stats("v1", node.target("v1")).volume_condition.abnormal)
+
+    def healed() -> bool:
+        with suppress(grpc.RpcError):
+            node.kubelet.publish("v1", node.target("v1"), DEMO)
+            return (node.target("v1") / "a").read_bytes() == b"hello"
+        return False
+
+    until(healed)
+    assert not node.kubelet.stats("v1", node.target("v1")).volume_condition.abnormal
+
+
+def test_a_proxy_that_is_away(node: RealDriver, fake: FakeProxy) -> None:
+    """Without the proxy a new snapshot is UNAVAILABLE and leaves nothing; it works afterwards."""
+    fake.stop()
+    with pytest.raises(grpc.RpcError) as error:
+        node.kubelet.publish("v1", node.target("v1"), DEMO, timeout_s=10.0)
+    code, text = refused(error.value)
+    assert code in ("UNAVAILABLE", "DEADLINE_EXCEEDED")
+    assert "proxy" in text
+    assert list(node.pods.iterdir()) == []
+    fake.start()
+    node.kubelet.publish("v1", node.target("v1"), DEMO)
+    assert (node.target("v1") / "a").read_bytes() == b"hello"
+
+
+def test_a_token_rotates_under_a_reader() -> None:
+    """A republish with another token replaces that of the mount, without a new mount and without a
+    failed read; no token is in a log."""
+    with (
+        private_directory() as folder,
+        FakeProxy(SAMPLE, token="first-token") as fake,
+        RealDriver(folder, fake.address) as node,
+    ):
+        with pytest.raises(grpc.RpcError) as error:
+            node.kubelet.publish("v1", node.target("v1"), DEMO, secrets={"token": "wrong-token"})
+        assert refused(error.value)[0] == "UNAUTHENTICATED"
+        node.kubelet.publish("v1", node.target("v1"), DEMO, secrets={"token": "first-token"})
+        [before] = node.fuse_mounts()
+        with readers(node, ["v1"]):
+            fake.other_token = "second-token"
+            node.kubelet.publish("v1", node.target("v1"), DEMO, secrets={"token": "second-token"})
+            fake.token = "second-token"  # the first one has expired
+        assert [m.device for m in node.fuse_mounts()] == [before.device]
+        assert (node.target("v1") / "many" / "00007").read_bytes() == b"7"
+        logs = node.driver.output + node.mounters[0].output
+        assert "published" in logs
+        assert "-token" not in logs
+
+
+def test_targets_of_the_kernel(node: RealDriver) -> None:
+    """A symlink, a file, a missing directory and what others have mounted are refused; what is
+    published is read-only, and noexec where that is asked for."""
+    link, file, other = node.target("link"), node.target("file"), node.target("other")
+    link.symlink_to(node.folder)
+    file.touch()
+    other.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "none", other], check=True)
+    try:
+        for bad, code in (
+            (link, "INVALID_ARGUMENT"),
+            (file, "INVALID_ARGUMENT"),
+            (node.target("no") / "such", "INVALID_ARGUMENT"),
+            (file / "x", "INVALID_ARGUMENT"),
+            (other, "FAILED_PRECONDITION"),
+        ):
+            with pytest.raises(grpc.RpcError) as error:
+                node.kubelet.publish("v1", bad, DEMO)
+            assert refused(error.value)[0] == code
+            node.kubelet.unpublish("v1", bad)
+        assert mount_table.on_top(str(other)) is not None
+    finally:
+        subprocess.run(["umount", other], check=True)
+        other.rmdir()
+        link.unlink()
+        file.unlink()
+    node.kubelet.publish("v1", node.target("v1"), {**DEMO, "mountOptions": "noexec,uid=7"})
+    with pytest.raises(OSError, match="Read-only"):
+        (node.target("v1") / "new").touch()
+    with pytest.raises(PermissionError):
+        subprocess.run([node.target("v1") / "program"], check=True)
+    assert (node.target("v1") / "a").stat().st_uid == 7
+
+
+def test_leftovers_of_a_node_that_died(node: RealDriver) -> None:
+    """A service that finds mounts and mount points of an earlier life takes them away."""
+    node.kubelet.publish("v1", node.target("v1"), DEMO)
+    node.kubelet.unpublish("v1", node.target("v1"))
+    node.kubelet.publish("v2", node.target("v2"), DEMO)
+    node.mounters.pop().kill()
+    for path in (node.folder / "state" / "mounts").glob("*.json"):
+        path.unlink()
+    (node.folder / "mounts" / "left").mkdir()
+    node.mounters.append(node.mounter())
+    until(lambda: not node.fuse_mounts() and not list((node.folder / "mounts").iterdir()))
+    assert (node.target("v2") / "a").read_bytes() == b"hello"  # who has it reads on
+
+
+def kill_all(place: str) -> bool:
+    """Kill the processes of a mount; whether it is dead."""
+    from tests.support.mount.places import processes_of
+
+    found = mount_table.on_top(place)
+    if found is None or mount_table.is_dead(place):
+        return True
+    for pid in processes_of(found):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return mount_table.is_dead(place)
+
+
+def test_python_without_grpc() -> None:
+    """The command says what is missing where gRPC is not installed, and others do not need it."""
+    script = (
+        "import sys; sys.modules['grpc'] = None; from lodefs.main import main; "
+        "sys.argv = ['lodefs', 'csi', '--endpoint', 'unix:///x', '--node-id', 'n']; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+    assert done.returncode != 0
+    assert "lodefs[csi]" in done.stderr

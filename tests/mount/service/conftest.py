@@ -1,0 +1,24 @@
+"""A node in memory, and a service over it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.docker.memory_mounts import MemoryMounts
+from tests.support.docker.rig import memory_mounts
+from tests.support.service.service_rig import ServiceRig
+
+
+@pytest.fixture
+def memory() -> MemoryMounts:
+    return memory_mounts()
+
+
+@pytest.fixture
+def rig(tmp_path: Path, memory: MemoryMounts) -> Iterator[ServiceRig]:
+    made = ServiceRig(tmp_path, memory)
+    yield made
+    made.end()

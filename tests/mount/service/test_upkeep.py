@@ -1,0 +1,165 @@
+"""What happens to shared mounts between calls, and over starts of the service."""
+
+from __future__ import annotations
+
+import pytest
+
+from lodefs.chunkstore.errors import DeadlineExceeded, Denied, Unavailable
+from lodefs.mount.service.interface import Source, User, Wanted
+from tests.support.docker.memory_mounts import MemoryMounts
+from tests.support.service.service_rig import WAIT_S, ServiceRig
+
+CATS = Wanted(source=Source(repo="vision/cats"), rev="main")
+SECRET = Wanted(source=Source(repo="secret"), rev="main")
+USER = User("v1", "/t1")
+
+
+def acquire(rig: ServiceRig, user: User = USER, wanted: Wanted = CATS) -> str:
+    return rig.mounts.acquire(user, wanted, None, WAIT_S).place
+
+
+def test_one_mount_for_each_snapshot(rig: ServiceRig, memory: MemoryMounts) -> None:
+    """A hundred volumes of two snapshots are two mounts, made once each."""
+    part = Wanted(source=Source(repo="vision/cats", path=b"train"), rev="main")
+    for number in range(100):
+        acquire(rig, User(f"v{number}", f"/t{number}"), (CATS, part)[number % 2])
+    assert len(memory.mounts) == 2
+    assert memory.calls["mount"] == 2
+
+
+def test_what_nobody_uses_goes_after_a_while(rig: ServiceRig, memory: MemoryMounts) -> None:
+    """A mount stays for the next user a while; then mount, mount point and record are gone."""
+    place = acquire(rig)
+    rig.mounts.release(USER, WAIT_S)
+    rig.round(2)
+    assert place in memory.mounts
+    assert acquire(rig) == place
+    rig.idle()
+    assert place in memory.mounts
+    rig.mounts.release(USER, WAIT_S)
+    rig.idle()
+    assert memory.mounts == {}
+    assert rig.places() == []
+    rig = rig.again()
+    assert rig.mounts.slots() == []
+
+
+def test_mounts_are_known_after_kill(rig: ServiceRig, memory: MemoryMounts) -> None:
+    """Another start of the service knows who holds what, and makes nothing anew."""
+    place = acquire(rig)
+    rig = rig.again()
+    rig.idle()
+    assert acquire(rig) == place
+    assert acquire(rig, User("v2", "/t2")) == place
+    assert memory.calls["mount"] == 1
+
+
+def test_a_reboot_leaves_nobody(rig: ServiceRig, memory: MemoryMounts) -> None:
+    """After a reboot nobody holds what was held before, and what is left of it is swept."""
+    acquire(rig)
+    memory.mounts.clear()
+    rig = rig.again("boot-2")
+    rig.round(3)
+    assert rig.places() == []
+    assert rig.mounts.slots() == []
+    acquire(rig)
+    assert len(memory.mounts) == 1
+
+
+def test_leftovers_are_swept(rig: ServiceRig, memory: MemoryMounts) -> None:
+    """A mount, or a mount point, that nobody has written down is taken away."""
+    left = rig.files.make_place("left-1")
+    memory.mount(Source(repo="vision/cats"), "c1" * 32, left, WAIT_S)
+    rig.files.make_place("left-2")
+    held = acquire(rig)
+    rig.round(2)
+    assert list(memory.mounts) == [held]
+    assert len(rig.places()) == 1
+
+
+def test_supervisors_and_dead_mounts(rig: ServiceRig, memory: MemoryMounts) -> None:
+    """A mount without a supervisor gets another one, a dead one is mounted again."""
+    place = acquire(rig)
+    memory.kill(place, wholly=False)
+    rig.round()
+    assert memory.mounts[place].supervised
+    memory.kill(place)
+    rig.round()
+    assert memory.mounts[place].alive
+    memory.kill(place)
+    assert acquire(rig) == place
+    assert memory.mounts[place].alive
+
+
+def test_health_tells_what_is_wrong(rig: ServiceRig, memory: MemoryMounts) -> None:
+    """A dead mount and a proxy that does not answer are problems, with their reason."""
+    place = acquire(rig)
+    memory.kill(place)
+    assert "dead" in rig.mounts.health("v1", WAIT_S).problem
+    rig.round()
+    memory.fail("resolve", Unavailable("no proxy here"))
+    assert "no proxy here" in rig.mounts.health("v1", WAIT_S).problem
+    assert rig.mounts.health("v1", WAIT_S).problem == ""
+
+
+def test_a_release_waits_for_no_mount(rig: ServiceRig, memory: MemoryMounts) -> None:
+    """While a mount hangs, its other users are released, and an acquire is late in time."""
+    place = acquire(rig)
+    memory.kill(place)
+    with memory.hold("mount"):
+        with pytest.raises(DeadlineExceeded):
+            rig.mounts.acquire(User("v2", "/t2"), CATS, None, 0.05)
+        rig.mounts.release(USER, WAIT_S)
+    rig.idle()
+    assert memory.mounts == {}
+
+
+def test_a_mount_that_fails_leaves_nothing(rig: ServiceRig, memory: MemoryMounts) -> None:
+    """An acquire that could not mount leaves no record, no mount point and no token."""
+    memory.fail("mount", Unavailable("the kernel is out of mounts"))
+    with pytest.raises(Unavailable):
+        acquire(rig)
+    assert rig.mounts.slots() == []
+    assert rig.places() == []
+    rig = rig.again()
+    assert rig.mounts.slots() == []
+
+
+def test_a_token_rotates_without_a_new_mount(rig: ServiceRig, memory: MemoryMounts) -> None:
+    """A new token that is right is given to the mount that there is; one that is wrong is Denied,
+    and the mount keeps its own."""
+    held = rig.mounts.acquire(USER, SECRET, "right-token", WAIT_S)
+    memory.repos["secret"].token = "next-token"
+    assert rig.mounts.acquire(USER, SECRET, "next-token", WAIT_S) == held
+    assert memory.renewed == [(held.place, "next-token")]
+    with pytest.raises(Denied):
+        rig.mounts.acquire(USER, SECRET, "wrong-token", WAIT_S)
+    assert memory.calls["mount"] == 1
+    other = rig.mounts.acquire(User("v2", "/t2"), SECRET, "next-token", WAIT_S)
+    assert other == held
+    [slot] = rig.mounts.slots()
+    assert rig.files.token(slot.key) == "next-token"
+    state = b"".join(path.read_bytes() for path in (rig.folder / "state").rglob("*.json"))
+    assert b"-token" not in state
+
+
+def test_pins(rig: ServiceRig, memory: MemoryMounts) -> None:
+    """Data is pinned while a volume that wants it is there; for a fixed time it stays pinned."""
+    commit = "c1" * 32
+    pinned = Wanted(source=Source(repo="vision/cats"), rev="main", pin_s=0)
+    acquire(rig, wanted=pinned)
+    rig.round()
+    assert memory.pins == {("vision/cats", commit, b""): 86400}
+    rig.round()
+    assert memory.calls["pin"] == 1
+    rig.mounts.release(USER, WAIT_S)
+    rig.idle()
+    assert memory.pins == {}
+    fixed = Wanted(source=Source(repo="vision/cats"), rev="main", pin_s=7200)
+    acquire(rig, wanted=fixed)
+    rig.round()
+    rig.mounts.release(USER, WAIT_S)
+    rig.idle()
+    assert memory.mounts == {}
+    [pin_s] = memory.pins.values()
+    assert 7000 < pin_s <= 7200

@@ -1,0 +1,102 @@
+"""A driver and a mount service as processes, with real mounts, that can be killed and started."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from types import TracebackType
+
+from lodefs.mount.kernel import mount_syscalls, mount_table
+from tests.support.chunkstore.child_process import Child
+from tests.support.csi.kubelet import Kubelet
+from tests.support.mount.mounts import until
+
+ROOT = Path(__file__).parents[3]
+LODEFS = (sys.executable, "-m", "lodefs.main")
+
+
+class RealDriver:
+    """One node. ``pods`` is where a kubelet would publish."""
+
+    def __init__(self, folder: Path, proxy: str) -> None:
+        self.folder = folder
+        self.proxy = proxy
+        self.socket = folder / "csi.sock"
+        self.pods = folder / "pods"
+        self.pods.mkdir()
+        self.kubelet = Kubelet(self.socket)
+        self.mounters = [self.mounter()]
+        self.driver = self.start_driver()
+
+    def __enter__(self) -> RealDriver:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.kubelet.close()
+        for child in (self.driver, *self.mounters):
+            child.kill()
+        for mounted in reversed(self.mounts(self.folder)):
+            mount_syscalls.detach(mounted.mountpoint, lazy=True)
+
+    def mounter(self, *words: str) -> Child:
+        """Another start of the mount service, which serves now."""
+        child = Child(
+            [
+                *(*LODEFS, "mounter", "--proxy", self.proxy, *words),
+                *("--socket", str(self.folder / "mounter.sock")),
+                *("--state-dir", str(self.folder / "state")),
+                *("--run-dir", str(self.folder / "run")),
+                *("--mounts-root", str(self.folder / "mounts")),
+                *("--idle-timeout", "0.2"),
+            ],
+            cwd=ROOT,
+            env={"HOME": str(self.folder), "LODEFS_PROXY": ""},
+        )
+        child.wait_for("serving [0-9]+ mounts")
+        return child
+
+    def start_driver(self, *words: str) -> Child:
+        """Another start of the driver."""
+        child = Child(
+            [
+                *(*LODEFS, "csi", "--endpoint", f"unix://{self.socket}", "--node-id", "node-1"),
+                *("--mounter", str(self.folder / "mounter.sock"), "--log-level", "debug", *words),
+            ],
+            cwd=ROOT,
+            env={"HOME": str(self.folder)},
+        )
+        child.wait_for("serving csi.lodefs.dev")
+        return child
+
+    def restart_driver(self) -> None:
+        """kill -9, and the next one."""
+        self.driver.kill()
+        self.driver = self.start_driver()
+
+    def restart_mounter(self) -> None:
+        """kill -9, and the next one."""
+        self.mounters.pop().kill()
+        self.mounters.append(self.mounter())
+
+    def target(self, name: str) -> Path:
+        """Where a pod's volume is to be."""
+        return self.pods / name
+
+    def fuse_mounts(self) -> list[mount_table.Mount]:
+        """The mounts that the service holds."""
+        return self.mounts(self.folder / "mounts")
+
+    def mounts(self, folder: Path) -> list[mount_table.Mount]:
+        """All lodefs mounts below a directory."""
+        top = f"{os.path.realpath(folder)}/"
+        return [m for m in mount_table.read_table() if m.is_lodefs and m.mountpoint.startswith(top)]
+
+    def await_no_mounts(self) -> None:
+        """Wait until nothing is mounted, which takes a while after the last user."""
+        until(lambda: not self.mounts(self.folder))

@@ -1,0 +1,50 @@
+#!/bin/sh
+# build.sh: builds csi-sanity, the conformance tests of CSI, and prints its path. It is kept outside of the
+# checkout, in LODEFS_TOOLS or ~/.cache/lodefs-tools, by what it is built of: about 50 s of a processor, once.
+#
+# Go comes from the machine where it is new enough, else from the Go module proxy for the build alone.
+# csi-sanity asks for volumes with a mode that writes, and has no option for it; volumes of lodefs are read-only,
+# and a driver has to refuse what it cannot do. So the one mode is replaced by MULTI_NODE_READER_ONLY in its
+# source; every test stays.
+set -eu
+here=$(cd "$(dirname "$0")" && pwd)
+go_version=1.24.9
+go_sha256=2a683c9c1d65a0e221519c21850a3ed5fe5ff287d39d74e35e4af7ceb9e333b2
+cache=${LODEFS_TOOLS:-${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/lodefs-tools}
+key=$(cat "$here/go.mod" "$here/go.sum" "$here/build.sh" | sha256sum | cut -c1-16)
+built=$cache/csi-sanity-$key
+mkdir -p "$cache"
+exec 9>"$cache/csi-sanity.lock"
+flock 9
+if [ ! -x "$built" ]; then
+  work=$(mktemp -d)
+  trap 'chmod -R u+w "$work"; rm -rf "$work"' EXIT
+  proxy=$(echo "${GOPROXY:-https://proxy.golang.org}" | cut -d, -f1)
+  go=go
+  minor=$(go version 2>/dev/null | sed -n 's/^go version go1\.\([0-9]*\).*/\1/p')
+  if [ "${minor:-0}" -lt 24 ]; then
+    echo "csi-sanity: fetching Go $go_version from $proxy" >&2
+    name=v0.0.1-go$go_version.linux-amd64
+    curl -sSfL --retry 5 -o "$work/go.zip" "$proxy/golang.org/toolchain/@v/$name.zip"
+    echo "$go_sha256  $work/go.zip" | sha256sum -c - >&2
+    python3 -c 'import sys, zipfile; zipfile.ZipFile(sys.argv[1]).extractall(sys.argv[2])' "$work/go.zip" "$work"
+    GOROOT=$work/golang.org/toolchain@$name
+    chmod -R +x "$GOROOT/bin" "$GOROOT/pkg/tool"
+    export GOROOT GOTOOLCHAIN=local
+    go=$GOROOT/bin/go
+  fi
+  echo "csi-sanity: building it, once, into $cache" >&2
+  cp "$here/go.mod" "$here/go.sum" "$work"
+  cd "$work"
+  export CGO_ENABLED=0 GOFLAGS=-mod=vendor GOCACHE="$work/gocache"
+  for _ in 1 2 3; do # the proxy may be busy
+    if GOFLAGS= "$go" mod vendor 2>/dev/null; then break; fi
+  done
+  sed -i 's/AccessMode_SINGLE_NODE_WRITER/AccessMode_MULTI_NODE_READER_ONLY/' \
+    vendor/github.com/kubernetes-csi/csi-test/v5/pkg/sanity/*.go
+  "$go" build -trimpath -gcflags='all=-N -l' -ldflags='-s -w' -o "$work/csi-sanity" \
+    github.com/kubernetes-csi/csi-test/v5/cmd/csi-sanity
+  mv "$work/csi-sanity" "$built.new"
+  mv "$built.new" "$built"
+fi
+echo "$built"
