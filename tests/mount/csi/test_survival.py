@@ -167,13 +167,15 @@ def test_a_mount_whose_processes_die(node: RealDriver) -> None:
 def test_a_proxy_that_is_away(node: RealDriver, fake: FakeProxy) -> None:
     """Without the proxy a new snapshot is UNAVAILABLE and leaves nothing; it works afterwards."""
     fake.stop()
-    with pytest.raises(grpc.RpcError) as error:
-        node.kubelet.publish("v1", node.target("v1"), DEMO, timeout_s=10.0)
+    try:
+        with pytest.raises(grpc.RpcError) as error:
+            node.kubelet.publish("v1", node.target("v1"), DEMO, timeout_s=WAIT_S / 4)
+    finally:
+        fake.start()
     code, text = refused(error.value)
     assert code in ("UNAVAILABLE", "DEADLINE_EXCEEDED")
     assert "proxy" in text
     assert list(node.pods.iterdir()) == []
-    fake.start()
     node.kubelet.publish("v1", node.target("v1"), DEMO)
     assert (node.target("v1") / "a").read_bytes() == b"hello"
 
