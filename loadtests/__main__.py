@@ -22,9 +22,11 @@ from loadtests.bench import (
     proxies,
     pulls,
     pushes,
+    pythons,
     readcheck,
     survival,
     systemd,
+    volumes,
     walks,
     warmreads,
     warms,
@@ -55,12 +57,15 @@ BENCHMARKS: dict[str, tuple[Benchmark, str]] = {
     ),
     "hostile": (hostile.hostile, "10,000 histories of honest and lying repositories in one store"),
     "docker": (docker.docker, "containers on volumes against bind mounts; many; under kills"),
+    "csi": (volumes.volumes, "volumes of Kubernetes: one, a hundred, while the driver is killed"),
     "mount-directories": (
         walks.directories,
         "find over 5,000 directories unknown to the node",
     ),
     "mount-mixtures": (mixtures.mixtures, "a large file read whole after other reads beside it"),
     "mount-warm": (warmreads.warm_reads, "reads from the cache's disk; the dataset exceeds memory"),
+    "python": (pythons.python, "fsspec against its local file system; glob against find"),
+    "dataloader": (pythons.dataloader, "PyTorch's DataLoader against ext4 and s3fs; 100 runs"),
     "mount-walk": (walks.million, "walk of 1,000,000 files, memory of the mount, time to ready"),
 }
 MOUNT = "mount"

@@ -43,6 +43,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "status": ("status", "Show the proxy's state and the mounts."),
     "docker-plugin": ("docker_plugin", "Serve volumes to Docker."),
     "mounter": ("mounter", "Hold mounts for drivers, such as lodefs csi."),
+    "mounter-ready": ("mounter_ready", "Tell whether this container's mounter answers."),
     "csi": ("csi", "Serve volumes to Kubernetes."),
     "token": ("token", "Create, list and delete the proxy's tokens."),
     "demo": ("demo", "Push, mount and compare a directory in a temporary store."),

@@ -10,6 +10,7 @@ from xdist.scheduler import LoadScopeScheduling
 # Tests that share what is slow to make (packages, a booted machine, servers) or what a machine has
 # once stay in one process. The longest come first, else a process ends with them alone.
 TOGETHER = (
+    ("tests/kube/",),  # one Kubernetes
     ("tests/deploy/",),
     ("tests/loadtests/test_docker",),
     ("tests/chunkstore/objects/test_interface", "tests/chunkstore/repo/test_store_probe"),  # RGW

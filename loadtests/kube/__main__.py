@@ -11,8 +11,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from loadtests.errors import LoadtestError
-from loadtests.kube import binary, demo, node
-from loadtests.kube.demo import Clock, installed
+from loadtests.kube import binary, demo, figures, node
+from loadtests.kube.demo import Clock, prepared
 from tests.support.chunkstore.child_process import ChildError, private_directory
 
 ROOT = Path(__file__).parents[2]
@@ -20,6 +20,7 @@ TASKS = {
     "build": "build kubenode, once: ten minutes or more on two processors",
     "demo": "from nothing to a pod that has read and compared a dataset",
     "test": "the tests on a real kubelet; further words go to pytest",
+    "figures": "memory of a node, reads under kills and an upgrade, a pod that hangs",
     "shell": "a node with lodefs on it, and a shell with kubectl and helm",
 }
 
@@ -31,7 +32,7 @@ def say(line: str) -> None:
 
 def run_tests(words: list[str]) -> int:
     """pytest on what needs a kubelet. Its exit code."""
-    argv = [sys.executable, "-m", "pytest", "-q", *(words or ["tests/loadtests/kube"])]
+    argv = [sys.executable, "-m", "pytest", "-q", *(words or ["tests/kube"])]
     return subprocess.run(argv, cwd=ROOT, check=False).returncode
 
 
@@ -39,7 +40,8 @@ def shell(kubenode: Path) -> int:
     """A node to look at, until the shell ends."""
     with ExitStack() as stack:
         folder = stack.enter_context(private_directory("lks-"))
-        made = stack.enter_context(installed(kubenode, folder, Clock(say)))
+        made = stack.enter_context(prepared(kubenode, folder, Clock(say).tell))
+        made.install()
         words = [*made.node.argv_inside, str(kubenode), "kubectl"]
         words.append(f"--kubeconfig={made.node.folder}/admin.conf")
         say(f'k() {{ {" ".join(words)} "$@"; }}')
@@ -62,6 +64,7 @@ def main(argv: list[str]) -> int:
         "build": lambda path: say(str(path)),
         "demo": lambda path: demo.run(path, say),
         "test": lambda _path: run_tests(given.words),
+        "figures": lambda path: figures.run(path, say),
         "shell": shell,
     }
     try:

@@ -11,8 +11,8 @@ SERVICE_ADDRESS = (
     "10.96.0.1"  # of the API server: an address of lo, so that no kube-proxy is needed
 )
 SERVICE_RANGE = "10.96.0.0/24"
+CLUSTER_DOMAIN = "cluster.local"
 POD_RANGE = "10.244.0.0/24"
-CGROUP = "lodefs-kubenode"
 PAUSE_IMAGE = "lodefs.test/pause:1"
 CONTAINERD = "/run/containerd/containerd.sock"
 ETCD = "http://127.0.0.1:2379"
@@ -56,7 +56,12 @@ def kubeconfig(user: str, certificate: Path) -> str:
     )
 
 
-def kubelet() -> str:
+def cgroup(folder: Path) -> str:
+    """The node's own cgroup: a kubelet ends whatever it does not know below its own."""
+    return f"lodefs-kube-{folder.name}"
+
+
+def kubelet(folder: Path) -> str:
     """KubeletConfiguration: cgroups of its own, nothing evicted or collected, no iptables."""
     limits = ["memory.available", "nodefs.available", "nodefs.inodesFree"]
     limits += ["imagefs.available", "imagefs.inodesFree"]
@@ -69,7 +74,9 @@ def kubelet() -> str:
             "authorization": {"mode": "AlwaysAllow"},
             "failCgroupV1": False,
             "cgroupDriver": "cgroupfs",
-            "cgroupRoot": f"/{CGROUP}",
+            "clusterDNS": [NODE_ADDRESS],
+            "clusterDomain": CLUSTER_DOMAIN,
+            "cgroupRoot": f"/{cgroup(folder)}",
             "enforceNodeAllocatable": [],
             "evictionHard": dict.fromkeys(limits, "0%"),
             "failSwapOn": False,

@@ -26,28 +26,29 @@ Say = Callable[[str], None]
 def run(kubenode: Path, say: Say) -> None:
     """The whole demo; ChildError where a step fails."""
     clock = Clock(say)
-    with private_directory("lkd-") as folder, installed(kubenode, folder, clock) as made:
+    with private_directory("lkd-") as folder, prepared(kubenode, folder, clock.tell) as made:
         source = Path(sysconfig.get_path("stdlib"), "json")
-        commit = made.push(source, REPO)
-        clock.tell(f"{REPO}@{commit[:12]} is pushed")
+        with ThreadPoolExecutor(1) as pool:
+            pushing = pool.submit(made.push, source, REPO)
+            made.install()
+            commit = pushing.result()
+        clock.tell(f"lodefs is installed by helm; {REPO}@{commit[:12]} is pushed")
         compared = read_in_pod(made, source, commit)
         clock.tell(f"a pod has read {compared} files through its volume; every byte is right")
 
 
 @contextmanager
-def installed(kubenode: Path, folder: Path, clock: Clock) -> Iterator[Installation]:
-    """A node with lodefs on it. The image is built while the node starts."""
+def prepared(kubenode: Path, folder: Path, say: Say) -> Iterator[Installation]:
+    """A node that has an S3 server with a store and the image of lodefs, which is built while the
+    node starts."""
     with ThreadPoolExecutor(1) as pool:
         building = pool.submit(images.lodefs_image, folder / "lodefs.tar", TAG)
-        boxes = images.box_images(folder)
-        with node(kubenode, boxes) as made:
-            clock.tell("the node is ready: Kubernetes 1.34")
+        with node(kubenode, images.box_images(folder)) as made:
+            say("the node is ready: Kubernetes 1.34")
             with installation.installation(made, TAG) as lodefs:
-                clock.tell("an S3 server with a store runs on it")
+                say("an S3 server with a store runs on it")
                 made.import_image(building.result())
-                clock.tell("the image of lodefs is built and imported")
-                lodefs.install()
-                clock.tell("helm has installed lodefs: proxy, mounter, driver are ready")
+                say("the image of lodefs is built and imported")
                 yield lodefs
 
 
@@ -89,4 +90,4 @@ class Clock:
         self._say(f"{self.elapsed_s:5.1f} s  {step}")
 
 
-__all__ = ["Clock", "installed", "read_in_pod", "run"]
+__all__ = ["Clock", "prepared", "read_in_pod", "run"]

@@ -159,7 +159,7 @@ class Node:
         with suppress(ChildError):
             self._child.wait()
         self._child.kill()
-        for own in Path("/sys/fs/cgroup").glob(f"*/{configs.CGROUP}"):
+        for own in Path("/sys/fs/cgroup").glob(f"*/{configs.cgroup(self.folder)}"):
             for folder, _, _ in os.walk(own, topdown=False):
                 with suppress(OSError):
                     os.rmdir(folder)

@@ -69,10 +69,9 @@ def make_places(folder: Path) -> None:
     for name in ("log", "keys", "cni", "etcd", "containerd"):
         (folder / name).mkdir(exist_ok=True)
     run("mount", "--make-rshared", "/")
-    resolving = Path("/etc/resolv.conf").read_bytes() if Path("/etc/resolv.conf").exists() else b""
     for place in _RUN:
         run("mount", "-t", "tmpfs", "node", place)
-    Path("/run/resolv.conf").write_bytes(resolving)
+    Path("/run/resolv.conf").write_text(f"nameserver {configs.NODE_ADDRESS}\n")
     for place in _KEPT:
         if Path(place).is_dir():
             own = folder / place.strip("/").replace("/", "-")
@@ -87,12 +86,12 @@ def make_places(folder: Path) -> None:
             run("mount", "--bind", str(shown), f"/proc/sys/{name}")
 
 
-def make_cgroups() -> None:
+def make_cgroups(folder: Path) -> None:
     """A cgroup of the node's own in each hierarchy of version 1."""
     for hierarchy in Path("/sys/fs/cgroup").iterdir():
         if not (hierarchy / "cgroup.procs").exists():
             continue
-        own = hierarchy / configs.CGROUP
+        own = hierarchy / configs.cgroup(folder)
         own.mkdir(exist_ok=True)
         for name in ("cpuset.cpus", "cpuset.mems"):
             if (own / name).exists():
@@ -123,7 +122,7 @@ def write_files(folder: Path) -> None:
     for user in configs.USERS:
         (folder / f"{user}.conf").write_text(configs.kubeconfig(user, keys / "api.crt"))
     (folder / "containerd.toml").write_text(configs.containerd(folder))
-    (folder / "kubelet.json").write_text(configs.kubelet())
+    (folder / "kubelet.json").write_text(configs.kubelet(folder))
     (folder / "cni/10-node.conflist").write_text(configs.network())
 
 
@@ -134,6 +133,8 @@ def start(components: Components) -> None:
     components.start("etcd", configs.etcd(folder))
     components.start("kube-apiserver", configs.api_server(folder / "keys"))
     components.until(lambda: kubectl("get", "--raw=/readyz") == "ok", "the API server")
+    names = [sys.executable, "-m", "loadtests.kube.name_server", str(components.kubenode)]
+    components.start_program("name_server", [*names, str(folder / "admin.conf")])
     components.start("kube-controller-manager", configs.controllers(folder))
     components.start("kube-scheduler", configs.scheduler(folder))
     components.until(lambda: succeeds("ctr", "version"), "containerd")
@@ -173,7 +174,7 @@ def main() -> None:
         if not shutil.which(program):
             raise SystemExit(f"{program} is missing")
     make_places(folder)
-    make_cgroups()
+    make_cgroups(folder)
     make_network()
     write_files(folder)
     components = Components(folder, kubenode)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from lodefs.chunkstore.nodecache.view import CacheView, Extent
 
 UPKEEP_S = 2.0
+ASK_S = 1.0  # for the proxy, which may be gone while the cache is read
 RETRY_S = 10.0  # after the cache could not be opened
 READ_BYTES_MAX = 1 << 30  # of one pread: the kernel gives no more than 2 GiB at once
 
@@ -181,7 +182,7 @@ class CacheFiles:
         if not self._clients.is_beside:
             self._is_shared = False
             return
-        with self._clients.client() as client:
+        with self._clients.client(ASK_S) as client:
             try:
                 place = client.cache_place()
             except NotFound:
@@ -206,7 +207,7 @@ class CacheFiles:
             list(islice(scattered, wire.SCATTERED_MAX)),
         )
         self._reads = self._read_bytes = 0
-        with suppress(LodefsError), self._clients.client() as client:
+        with suppress(LodefsError), self._clients.client(ASK_S) as client:
             client.report(used)  # if it does not come, the files' next use counts
 
     def close(self) -> None:

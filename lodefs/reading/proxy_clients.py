@@ -76,13 +76,14 @@ class ProxyClients:
         return self.url.startswith("unix:")
 
     @contextmanager
-    def client(self) -> Iterator[Client]:
-        """A client for this thread alone until the end of the block."""
+    def client(self, timeout_s: float | None = None) -> Iterator[Client]:
+        """A client for this thread alone until the end of the block. ``timeout_s``: less than the
+        usual, for all its requests together."""
         try:
             client = self._idle.pop()
         except IndexError:
             client = self._made()
-        client.begin()
+        client.begin(0.0 if timeout_s is None else self.options.timeout_s - timeout_s)
         idle = self._idle
         yield client  # after an error it is dropped: its connection may be in the middle of things
         idle.append(client)

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 elif importlib.util.find_spec("torch") is None:
     MapDataset = IterableBase = object
 else:
-    pass
+    import torch.utils.data
+
+    MapDataset = torch.utils.data.Dataset
+    IterableBase = torch.utils.data.IterableDataset
 
 
 class Share(NamedTuple):

@@ -114,7 +114,7 @@ class ControllerServer:
         return made
 
     def _delete(self, request: pb.DeleteVolumeRequest, _timeout_s: float) -> object:
-        """The dataset stays: whoever provisioned a volume of it does not own it."""
+        """The dataset stays: a volume is a name for it, and does not own it."""
         check_fields(request, ("volume_id",))
         with self._lock:
             gone = [

@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 from lodefs.chunkstore.errors import DeadlineExceeded, Unavailable
 
 CALLS_MAX = 1024  # threads
-_log = logging.getLogger("lodefs.docker")
+_log = logging.getLogger("lodefs.mounts")
 
 T = TypeVar("T")
 

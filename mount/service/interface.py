@@ -46,7 +46,7 @@ class MountService(Protocol):
     """The mounts of this node.
 
     Every method returns or raises one of errors.py's classes within ``timeout_s`` (a little more at
-    most), may be called by any thread, and may be repeated: whoever did not hear the answer asks
+    most), may be called by any thread, and may be repeated: a caller that heard no answer asks
     again.
     """
 

@@ -6,6 +6,7 @@ import logging
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -91,9 +92,9 @@ class ServiceServer:
 
     def wait_idle(self, timeout_s: float, calls: int = 0) -> bool:
         """Wait until no calls are under way but so many; False where more still are."""
-        taken = 0
-        for _ in range(CONNECTIONS_MAX - calls):
-            if not self._free.acquire(timeout=timeout_s):
+        ends_s, taken = time.monotonic() + timeout_s, 0
+        while taken < CONNECTIONS_MAX - calls:
+            if not self._free.acquire(timeout=max(ends_s - time.monotonic(), 0)):
                 break
             taken += 1
         for _ in range(taken):

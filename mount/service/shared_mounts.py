@@ -18,7 +18,13 @@ from pathlib import Path
 
 import msgspec
 
-from lodefs.chunkstore.errors import AlreadyExists, DeadlineExceeded, LodefsError, NotFound
+from lodefs.chunkstore.errors import (
+    AlreadyExists,
+    DeadlineExceeded,
+    LodefsError,
+    NotFound,
+    Unavailable,
+)
 from lodefs.mount.node.interface import NodeMounts, ResolvedCommit, Source
 from lodefs.mount.service.interface import Health, Held, User, Wanted
 from lodefs.mount.service.mount_files import MountFiles
@@ -45,7 +51,8 @@ def boot_id() -> str:
 
 class SharedSlot:
     """A mount's place in memory. ``lock``: for whom makes or ends the mount; ``mount`` changes
-    under the lock of the table. ``holders``: threads that want it to stay."""
+    under the lock of the table. ``holders``: threads that want it to stay. ``given``: the token
+    that each user gave last, so that only one that is new to its user replaces the mount's."""
 
     def __init__(self, mount: SharedMount) -> None:
         self.key = mount.key
@@ -53,6 +60,7 @@ class SharedSlot:
         self.writing = threading.Lock()
         self.mount = mount
         self.holders = 0
+        self.given: dict[User, str] = {}
         self.is_written = False
         self.idle_since_s: float | None = None
 
@@ -72,6 +80,7 @@ class SharedMounts:
         self.node = node
         self._boot = boot
         self._on_change = on_change
+        self._closed = False
         self._lock = threading.Lock()
         self._slots: dict[str, SharedSlot] = {}
         for mount in files.load():
@@ -91,7 +100,7 @@ class SharedMounts:
         deadline_s = time.monotonic() + timeout_s
         with self._held(user, wanted, token, deadline_s) as slot:
             with _locked(slot.lock, deadline_s):
-                self._renew_token(slot, wanted, token, deadline_s)
+                self._check_token(slot, user, wanted, token, deadline_s)
                 self.bring_up(slot, deadline_s)
             self._write(slot, lambda mount: used(mount, Usage(user, wanted, time.time())))
         if wanted.pin_s is not None:
@@ -103,6 +112,7 @@ class SharedMounts:
         for slot in self.slots():
             if slot.mount.usage(user) is not None:
                 self._write(slot, lambda mount: unused(mount, user), timeout_s)
+                slot.given.pop(user, None)
                 self._on_change()
 
     def health(self, volume: str, timeout_s: float) -> Health:
@@ -124,6 +134,10 @@ class SharedMounts:
 
     def ping(self, timeout_s: float) -> None:
         """See MountService."""
+
+    def close(self) -> None:
+        """Write nothing any more: what is under way is Unavailable. Mounts are not touched."""
+        self._closed = True
 
     def slots(self) -> list[SharedSlot]:
         """All mounts, to look at."""
@@ -216,22 +230,34 @@ class SharedMounts:
                 return slot
         return None
 
-    def _renew_token(
-        self, slot: SharedSlot, wanted: Wanted, token: str | None, deadline_s: float
+    def _check_token(
+        self,
+        slot: SharedSlot,
+        user: User,
+        wanted: Wanted,
+        token: str | None,
+        deadline_s: float,
     ) -> None:
-        """Another token than before, where the proxy takes it. Denied: the old one stays."""
-        if token is None or token == self.files.token(slot.key):
+        """A token that is new to its user takes the place of the mount's, where the proxy takes it;
+        a new user without one must not need one. Denied: the mount keeps its own."""
+        mount, place = slot.mount, self.files.place(slot.key)
+        current = self.files.token(slot.key) if mount.has_token else None
+        is_known = token == slot.given.get(user) and mount.usage(user) is not None
+        if token == current or is_known or (token is None and mount.usage(user) is not None):
+            if token is not None:
+                slot.given[user] = token
             return
-        mount = slot.mount
         checked = msgspec.structs.replace(wanted, rev=mount.commit)
         self.resolve(checked, token, _left_s(deadline_s))
-        place = self.files.place(slot.key)
+        if token is None:
+            return
         status = self.node.look(place, _left_s(deadline_s))
         if status is not None and status.alive:
             with self.files.lent(token) as path:
                 source = msgspec.structs.replace(mount.source, token_file=path)
                 self.node.renew(source, place, _left_s(deadline_s))
         self.files.keep_token(slot.key, token)
+        slot.given[user] = token
         if not mount.has_token:
             self._write(slot, lambda old: msgspec.structs.replace(old, has_token=True))
         _log.info("the mount %s has another token now", slot.key)
@@ -244,6 +270,8 @@ class SharedMounts:
     ) -> None:
         """A mount's new state, on disk and then in memory."""
         with _locked(slot.writing, time.monotonic() + timeout_s):
+            if self._closed:
+                raise Unavailable("another service has the mounts now; try again")
             after = change(slot.mount)
             if after != slot.mount or not slot.is_written:
                 self.files.write(after)

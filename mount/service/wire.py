@@ -1,6 +1,6 @@
 """What goes over the mount service's socket: a packet asks, one answers (unix(7), MessagePack).
 
-The socket is for root alone: whoever can use it can mount with any token that it knows.
+The socket is for root alone: a process that can use it can mount with any token that it knows.
 """
 
 from __future__ import annotations

@@ -37,6 +37,7 @@ ALL_ON = {
         "podLabels": {"c": "d"},
         "serviceAccount": {"annotations": {"role": "reader"}},
         "settings": {"scrub_days": 3, "idle_timeout_s": 60, "log_level": "debug"},
+        "tlsSecret": "certificate",
         "tokensSecret": "tokens",
     },
     "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
@@ -91,6 +92,14 @@ def test_a_store_and_a_provisioner_are_asked_for() -> None:
     assert "store.url" in helm("template", "test", str(CHART)).stderr
     done = helm("template", "test", str(CHART), "--set", f"{STORE},controller.enabled=true")
     assert "controller.provisioner.image is required" in done.stderr
+
+
+def test_tokens_do_not_cross_the_network_by_accident() -> None:
+    """Tokens without TLS are refused, unless the values say that they are meant."""
+    words = ["template", "test", str(CHART), "--set", f"{STORE},proxy.tokensSecret=tokens"]
+    assert "proxy.allowPlainTokens" in helm(*words).stderr
+    assert helm(*words, "--set", "proxy.allowPlainTokens=true").returncode == 0
+    assert helm(*words, "--set", "proxy.tlsSecret=certificate").returncode == 0
 
 
 def leaves(values: dict[str, Any], path: str = "") -> Iterator[str]:

@@ -48,7 +48,7 @@ def test_bytes_that_are_wrong() -> None:
 
 
 def test_a_damaged_file_is_put_aside(files: MountFiles, tmp_path: Path) -> None:
-    """One damaged file does not touch the others, and is kept for whoever wants to see it."""
+    """One damaged file does not touch the others, and is kept, to be looked at."""
     files.write(mount())
     folder = tmp_path / "state" / "mounts"
     (folder / "bad.json").write_bytes(b"{")

@@ -163,3 +163,29 @@ def test_pins(rig: ServiceRig, memory: MemoryMounts) -> None:
     assert memory.mounts == {}
     [pin_s] = memory.pins.values()
     assert 7000 < pin_s <= 7200
+
+
+def test_who_has_retired_writes_nothing(rig: ServiceRig, memory: MemoryMounts) -> None:
+    """After another service took the mounts over, calls here fail and change nothing of it."""
+    place = acquire(rig)
+    rig.mounts.close()
+    with pytest.raises(Unavailable, match="another service"):
+        rig.mounts.release(USER, WAIT_S)
+    rig = rig.again()
+    assert acquire(rig) == place
+
+
+def test_users_do_not_take_each_others_tokens_away(rig: ServiceRig, memory: MemoryMounts) -> None:
+    """Of two users with one token, one gets another: the other's, which it gives again and again,
+    does not come back. A user that is new, and has none, is Denied."""
+    users = (User("v1", "/t1"), User("v2", "/t2"))
+    for user in users:
+        rig.mounts.acquire(user, SECRET, "right-token", WAIT_S)
+    memory.repos["secret"].token = "next-token"
+    rig.mounts.acquire(users[0], SECRET, "next-token", WAIT_S)
+    for _ in range(3):
+        rig.mounts.acquire(users[1], SECRET, "right-token", WAIT_S)
+        rig.mounts.acquire(users[0], SECRET, "next-token", WAIT_S)
+    assert [token for _, token in memory.renewed] == ["next-token"]
+    with pytest.raises(Denied):
+        rig.mounts.acquire(User("v1", "/other"), SECRET, None, WAIT_S)

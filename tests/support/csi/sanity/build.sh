@@ -34,11 +34,13 @@ if [ ! -x "$built" ]; then
     go=$GOROOT/bin/go
   fi
   echo "csi-sanity: building it, once, into $cache" >&2
-  cp "$here/go.mod" "$here/go.sum" "$work"
-  cd "$work"
+  mkdir "$work/module"
+  cp "$here/go.mod" "$here/go.sum" "$work/module"
+  cd "$work/module"
   export CGO_ENABLED=0 GOFLAGS=-mod=vendor GOCACHE="$work/gocache"
-  for _ in 1 2 3; do # the proxy may be busy
-    if GOFLAGS= "$go" mod vendor 2>/dev/null; then break; fi
+  for try in 1 2 3; do # the proxy of modules may be busy
+    if GOFLAGS= "$go" mod vendor 2>"$work/log"; then break; fi
+    if [ "$try" = 3 ]; then cat "$work/log" >&2; exit 1; fi
   done
   sed -i 's/AccessMode_SINGLE_NODE_WRITER/AccessMode_MULTI_NODE_READER_ONLY/' \
     vendor/github.com/kubernetes-csi/csi-test/v5/pkg/sanity/*.go
