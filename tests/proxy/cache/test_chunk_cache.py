@@ -263,9 +263,8 @@ def test_a_full_disk_keeps_nothing_and_breaks_nothing(path: Path, where: str) ->
 
     def step(name: str) -> None:
         if full[0] and name == where:
-            if where == "rows":
-                raise NoSpace("the index is full")
-            raise OSError(errno.ENOSPC, "No space left on device")
+            told = "No space left on device"
+            raise NoSpace(told) if where == "rows" else OSError(errno.ENOSPC, told)
 
     with opened_at(path, step=step) as opened:
         assert opened.store_small(SMALL[:5])
