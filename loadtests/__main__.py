@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from loadtests.bench import (
+    coldsequential,
     docker,
     firstbytes,
     hostile,
@@ -50,6 +51,10 @@ BENCHMARKS: dict[str, tuple[Benchmark, str]] = {
     "proxy-restart": (proxies.restart, "ready again with 1,000,000 chunks cached"),
     "proxy-memory": (proxies.memory, "memory under a cold full-speed read of 4 GiB"),
     "mount-cold": (mounts.cold, "cold sequential read through the mount against rclone mount"),
+    "cold-sequential": (
+        coldsequential.cold_sequential,
+        "processor seconds and memory of a cold sequential read, by process",
+    ),
     "mount-latency": (latencies.random_reads, "cold random reads, S3 answering after 20 ms"),
     "first-byte": (firstbytes.first_bytes, "cold places of a large file against bare GETs"),
     "survival": (survival.killing, "kill -9 of workers, proxy, supervisor under a verifying load"),

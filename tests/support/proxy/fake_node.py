@@ -283,6 +283,10 @@ class DictNode:
             stream.first = await anext(stream)
         return stream
 
+    async def locate(self, file: SnapshotFile, first: int, size_bytes: int) -> GeneratedStream:
+        """See proxy.node.Files: it has no cache."""
+        return await self.open(file, first, size_bytes)
+
     async def read(
         self, file: SnapshotFile, first: int, size_bytes: int
     ) -> AsyncGenerator[Buffer, None]:
