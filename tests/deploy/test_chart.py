@@ -155,7 +155,7 @@ def test_only_the_node_plugin_is_privileged() -> None:
     assert free == {"mounter": "all", "driver": "all", "directories": ["CHOWN", "FOWNER"]}
 
 
-def test_only_who_labels_nodes_and_the_controller_may_ask_the_api_server() -> None:
+def test_only_who_labels_nodes_and_the_controllers_pod_may_ask() -> None:
     """No other container has the token of an account, also where everything is switched on."""
     holders = set()
     for one in rendered(values=ALL_ON):
@@ -171,7 +171,7 @@ def test_only_who_labels_nodes_and_the_controller_may_ask_the_api_server() -> No
             mounted = {mount["name"] for mount in container.get("volumeMounts", [])}
             if pod.get("automountServiceAccountToken", True) or mounted & given:
                 holders.add(container["name"])
-    assert holders == {"node-labels", "controller", "provisioner"}
+    assert holders == {"node-labels", "controller", "mounter", "provisioner"}
 
 
 def test_names_are_unique_and_namespaced() -> None:
