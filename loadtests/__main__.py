@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from loadtests.bench import (
+    coldsequential,
     docker,
     firstbytes,
     hostile,
@@ -24,6 +25,7 @@ from loadtests.bench import (
     pushes,
     pythons,
     readcheck,
+    s3ranges,
     survival,
     systemd,
     volumes,
@@ -45,9 +47,14 @@ BENCHMARKS: dict[str, tuple[Benchmark, str]] = {
     "pull": (pulls.pull, "pull from Ceph RGW against boto3 with 8 threads"),
     "warm": (warms.warm, "warm of a node's cache against pull; small files, S3 answering late"),
     "range-get": (proxies.range_get, "range GETs that hit, against nginx with one worker"),
+    "s3-range-get": (s3ranges.s3_range_get, "signed range GETs over S3 against /files/"),
     "proxy-restart": (proxies.restart, "ready again with 1,000,000 chunks cached"),
     "proxy-memory": (proxies.memory, "memory under a cold full-speed read of 4 GiB"),
     "mount-cold": (mounts.cold, "cold sequential read through the mount against rclone mount"),
+    "cold-sequential": (
+        coldsequential.cold_sequential,
+        "processor seconds and memory of a cold sequential read, by process",
+    ),
     "mount-latency": (latencies.random_reads, "cold random reads, S3 answering after 20 ms"),
     "first-byte": (firstbytes.first_bytes, "cold places of a large file against bare GETs"),
     "survival": (survival.killing, "kill -9 of workers, proxy, supervisor under a verifying load"),

@@ -30,6 +30,7 @@ class Lodefs:
     store: str
     home: Path
     env: Mapping[str, str]
+    program: Path = LODEFS
 
     def environment(self) -> dict[str, str]:
         """What the command line reads; nothing of the user's own configuration."""
@@ -42,7 +43,7 @@ class Lodefs:
 
     def run(self, *words: str | Path, watch_memory: bool = False) -> Run:
         """One call; CommandError where it fails."""
-        return run([LODEFS, *words], env=self.environment(), watch_memory=watch_memory)
+        return run([self.program, *words], env=self.environment(), watch_memory=watch_memory)
 
     def json(self, *words: str | Path) -> Any:
         """One call with ``--json``, its answer decoded."""
@@ -77,7 +78,7 @@ class Proxy:
         """Starts it and waits until ``/readyz`` says so."""
         folder.mkdir(parents=True, exist_ok=True)
         path, log = folder / "proxy.sock", folder / "proxy.log"
-        command = [str(LODEFS), "serve", "--cache", str(folder / "cache"),
+        command = [str(lodefs.program), "serve", "--cache", str(folder / "cache"),
                    "--socket", str(path), *words]  # fmt: skip
         start = time.perf_counter()
         with log.open("ab") as output:

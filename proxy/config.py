@@ -28,6 +28,7 @@ T = TypeVar("T")
 CACHE_DIR_DEFAULT = Path("/var/cache/lodefs")
 SOCKET_DEFAULT = Path(wire.SOCKET_DEFAULT)
 FETCH_CONCURRENCY = 32
+DATA_PROCESSES_MAX = 64
 CACHE_SIZE_BYTES_MIN = 64 << 20
 CACHE_DISK_SHARE_DEFAULT = 0.8
 RATE_BYTES_PER_S_MIN = 1 << 20  # less, and one chunk takes longer than its deadline
@@ -232,7 +233,8 @@ def is_loopback(host: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """All settings. ``cache_size_bytes_max`` None means a share of the disk; ``listen`` None
+    """All settings. ``data_processes`` None means one for each two processors;
+    ``cache_size_bytes_max`` None means a share of the disk; ``listen`` None
     means no TCP; ``socket_path`` None means no Unix socket; ``unused_timeout_s`` 0 means that the
     proxy runs until it is told to end; ``scrub_bytes_per_s_max`` 0 means that files of the cache
     are not read again in idle time."""
@@ -242,6 +244,9 @@ class Config:
     region: str | None = field(default=None, metadata=_by(_maybe(_text), str))
     transfer_timeout_s: float = field(default=60.0, metadata=_by(_seconds(1, 3600), int, float))
     fetch_concurrency: int = field(default=FETCH_CONCURRENCY, metadata=_by(_whole(1, 256), int))
+    data_processes: int | None = field(
+        default=None, metadata=_by(_maybe(_whole(0, DATA_PROCESSES_MAX)), int)
+    )
     cache_dir: Path = field(default=CACHE_DIR_DEFAULT, metadata=_by(_path, str))
     cache_size_bytes_max: int | None = field(
         default=None, metadata=_by(_maybe(parse_size), int, str)

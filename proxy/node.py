@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from lodefs.chunkstore.nodeapi.wire import CachePlace, Origin, Page, Snapshot, Used
+from lodefs.chunkstore.nodeapi.wire import CachePlace, Origin, Page, Place, Snapshot, Used
 from lodefs.chunkstore.nodeapi.wire import Node as Entry
 from lodefs.chunkstore.nodecache.name_rows import EntryRow
 from lodefs.chunkstore.types import Buffer
@@ -98,6 +98,13 @@ class Names(Protocol):
         ...
 
 
+class Located(NamedTuple):
+    """Where the beginning of a range lies in the cache; ``origin``: as of ByteStream."""
+
+    place: Place
+    origin: Origin | None
+
+
 class Files(Protocol):
     """The bytes of files."""
 
@@ -106,6 +113,11 @@ class Files(Protocol):
 
         Raises: InvalidInput (outside the file), Unavailable, Corrupt.
         """
+        ...
+
+    async def locate(self, file: SnapshotFile, first: int, size_bytes: int) -> Located | ByteStream:
+        """As ``open``, for a reader of the cache's files: where the bytes from ``first`` on lie,
+        as many as lie together; or the stream, if they are in memory alone."""
         ...
 
     def hit(self, content_id: bytes, first: int, size_bytes: int) -> Extent | None:

@@ -49,7 +49,7 @@ class PackIndex:
     """The contents of a pack: columns over its chunks, in order. Immutable."""
 
     __slots__ = (
-        "_codecs",
+        "codecs",
         "ids",
         "offsets",
         "pack_id",
@@ -65,7 +65,7 @@ class PackIndex:
         self.ids = ids  # 32 bytes for each chunk
         self.raw_sizes = raw_sizes
         self.stored_sizes = stored_sizes
-        self._codecs = codecs
+        self.codecs = codecs
         # one more than there are chunks: the last is the sum
         self.offsets = array("Q", accumulate(stored_sizes, initial=0))
         self.raw_offsets = array("Q", accumulate(raw_sizes, initial=0))
@@ -93,7 +93,7 @@ class PackIndex:
                 self.offsets[first:end],
                 self.stored_sizes[first:end],
                 self.raw_sizes[first:end],
-                self._codecs[first:end],
+                self.codecs[first:end],
             )
         )
 
@@ -119,7 +119,7 @@ class PackIndex:
     def encode(self) -> bytes:
         """Index and trailer, as they stand at the pack's end."""
         body = b"".join(
-            (self.ids, _bytes_of(self.raw_sizes), _bytes_of(self.stored_sizes), self._codecs)
+            (self.ids, _bytes_of(self.raw_sizes), _bytes_of(self.stored_sizes), self.codecs)
         )
         head = _TRAILER_HEAD.pack(MAGIC, VERSION, 0, len(self), self.offsets[-1], len(body), 0)
         return b"".join((body, head, blake3(body).update(head).digest()))
@@ -149,13 +149,13 @@ class PackIndex:
     def _check(self, payload_size_bytes: int) -> None:
         """Sizes and codecs that cannot be. Raises: Corrupt."""
         what = f"pack {self.pack_id.hex()}"
-        if self._codecs.translate(None, CODECS):
+        if self.codecs.translate(None, CODECS):
             raise Corrupt(f"{what}: its index names a codec that is not known")
         if self.offsets[-1] != payload_size_bytes:
             raise Corrupt(f"{what}: its chunks do not fill the object up to the index")
         if not 0 < min(self.raw_sizes) <= max(self.raw_sizes) <= CHUNK_SIZE_BYTES_LIMIT:
             raise Corrupt(f"{what}: a chunk's size is 0 or over {CHUNK_SIZE_BYTES_LIMIT} bytes")
-        for raw, stored, codec in zip(self.raw_sizes, self.stored_sizes, self._codecs, strict=True):
+        for raw, stored, codec in zip(self.raw_sizes, self.stored_sizes, self.codecs, strict=True):
             if stored != raw and (codec == RAW or stored > raw):
                 raise Corrupt(f"{what}: {stored} bytes cannot hold a chunk of {raw} bytes")
 

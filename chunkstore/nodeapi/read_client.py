@@ -179,6 +179,23 @@ class Client:
             return b""
         raise _unexpected(answer)
 
+    def locate(self, ino: int, first: int, size_bytes: int) -> wire.Place | Buffer:
+        """Where the cache has the bytes of a file from ``first`` on, perhaps fewer, perhaps more
+        than asked for; or, if the proxy does not say, the bytes, as ``read``."""
+        request = b"%b%d/data" % (self._nodes, ino)
+        wanted = b"Range: bytes=%d-%d\r\n" % (first, first + size_bytes - 1)
+        answer = self._ask(request, wanted + _PLACE_LINE, size_bytes)
+        if answer.status == 206:
+            body = self._checked(answer, first, size_bytes)
+            self._count(header(answer.head, _ORIGIN_HEADER), len(body))
+            return body
+        if answer.status == 416:
+            return b""
+        place = _decode(answer, wire.Place)
+        if place.first != first or place.size_bytes < 1:
+            raise Unavailable("the proxy told of another place")
+        return place
+
     def _checked(self, answer: Response, first: int, size_bytes: int) -> memoryview:
         """The body, if it is the range that was asked for, or the file's end of it."""
         unit, _, rest = header(answer.head, b"content-range").partition(b" ")
@@ -232,6 +249,7 @@ class Client:
 
 
 _COMMIT_HEADER = wire.COMMIT_HEADER.lower().encode()
+_PLACE_LINE = b"%b: 1\r\n" % wire.PLACE_HEADER.encode()
 _ORIGIN_HEADER = wire.ORIGIN_HEADER.lower().encode()
 
 

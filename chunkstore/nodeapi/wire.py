@@ -29,6 +29,7 @@ PEER_PACKS = "/peers/packs/"  # GET, among nodes: /peers/packs/PACK/index, /chun
 
 COMMIT_HEADER = "X-Lodefs-Commit"
 DIGEST_HEADER = "X-Lodefs-Digest"
+PLACE_HEADER = "X-Lodefs-Place"  # with any value: a Place will do instead of the bytes
 ORIGIN_HEADER = "X-Lodefs-Origin"  # an Origin; missing if nothing had to be fetched
 MSGPACK = "application/msgpack"
 CHILDREN_MAX = 4096  # entries in one page of a directory
@@ -98,6 +99,19 @@ class CachePlace(msgspec.Struct, array_like=True, frozen=True):
 
     directory: bytes  # absolute, as the proxy sees it
     version: int
+
+
+class Place(msgspec.Struct, array_like=True, frozen=True):
+    """Where bytes of a dataset file lie: ``size_bytes`` of them, from ``first`` on, at ``offset``
+    of the cache's file ``number``, which is the flat file of ``content``, or a slab if that is
+    empty. ``file_size_bytes``: of the whole dataset file."""
+
+    number: int
+    content: bytes
+    offset: int
+    first: int
+    size_bytes: int
+    file_size_bytes: int
 
 
 class Used(msgspec.Struct, array_like=True, frozen=True):

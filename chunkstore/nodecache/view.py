@@ -25,7 +25,7 @@ from lodefs.chunkstore.errors import Denied, NotFound, Unavailable, UnknownForma
 from lodefs.chunkstore.format.inodes import child_ino
 from lodefs.chunkstore.format.names import ID_BYTES
 from lodefs.chunkstore.format.tree import Segment
-from lodefs.chunkstore.nodeapi.wire import CachePlace, Node, Page, Snapshot
+from lodefs.chunkstore.nodeapi.wire import CachePlace, Node, Page, Place, Snapshot
 from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.chunkstore.nodecache import name_rows
 from lodefs.chunkstore.nodecache.kv import KeyValues
@@ -37,6 +37,8 @@ from lodefs.chunkstore.system.lru import Lru
 BLOCK_CACHE_SIZE_BYTES = 8 * 1024 * 1024
 FILES_MAX = 192  # descriptors of a worker
 FLATS_MAX = 64  # whole files that it finds without the index; they may be open beyond FILES_MAX
+TOLD_STEP_BYTES = 4 * 1024 * 1024
+TOLD_MAX = 64  # steps of files of which the proxy has told where they lie
 CATCH_UP_PAUSE_S = 0.01
 CATCH_UP_SHARE = 20  # and so many times as long as the last one took
 SEGMENTS_SIZE_BYTES_MAX = 64 * 1024  # of a row; a file with more of them is the proxy's
@@ -117,6 +119,7 @@ class CacheView:
         self._clock = clock
         self._files: Lru[int, OpenFile] = Lru(FILES_MAX)
         self._flats: Lru[int, OpenFile] = Lru(FLATS_MAX)  # by inode number
+        self._told: Lru[tuple[int, int], tuple[OpenFile, int, int, int]] = Lru(TOLD_MAX)
         self._catching_up = Lock()
         self._next_catch_up_s = clock() + CATCH_UP_PAUSE_S
         self._index = Descriptor(directory / layout.INDEX_DIR, os.O_DIRECTORY)
@@ -153,13 +156,55 @@ class CacheView:
         for ino, file in self._flats.items():
             if file.is_gone:
                 self._flats.pop(ino)
+        for key, (file, *_) in self._told.items():
+            if file.is_gone:
+                self._told.pop(key)
 
     def forget(self, file: OpenFile) -> None:
         """Opens a file anew for the next read: it differs from the index."""
         self._files.pop(file.number)
+        for key, told in self._told.items():
+            if told[0] is file:
+                self._told.pop(key)
         for ino, other in self._flats.items():
             if other is file:
                 self._flats.pop(ino)
+
+    # --- what the proxy told
+
+    def told(self, ino: int, first: int, size_bytes: int) -> Extent | None:
+        """Where bytes lie that the proxy has told of."""
+        found = self._told.get((ino, first // TOLD_STEP_BYTES))
+        if found is None:
+            return None
+        file, start, end, offset = found
+        if not start <= first or first + size_bytes > end:
+            return None
+        return file, offset + first - start, size_bytes
+
+    def tell(self, ino: int, place: Place) -> OpenFile | None:
+        """Stores what the proxy says of where bytes lie; the file, if it is there."""
+        file = self._files.get(place.number) or self._open_told(place)
+        if file is None:
+            return None
+        end = place.first + place.size_bytes
+        for step in range(place.first // TOLD_STEP_BYTES, (end - 1) // TOLD_STEP_BYTES + 1):
+            self._told.put((ino, step), (file, place.first, end, place.offset))
+        return file
+
+    def _open_told(self, place: Place) -> OpenFile | None:
+        """The file, which may be younger than this view of the index."""
+        kind = FileKind.FLAT if place.content else FileKind.SLAB
+        row = FileRow(kind, FileState.OPEN, self._boot, place.content, 0, 0, 0)
+        try:
+            path = layout.file_path(self.directory, place.number, row)
+            file = OpenFile(path, place.number, row)
+        except OSError:
+            return None
+        if not self.is_current():
+            return None  # as in _open
+        self._files.put(place.number, file)
+        return file
 
     # --- metadata
 

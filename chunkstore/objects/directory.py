@@ -28,6 +28,7 @@ from lodefs.chunkstore.errors import (
 )
 from lodefs.chunkstore.objects.direct_io import DIRECT_SIZE_BYTES_MIN, DirectWriter
 from lodefs.chunkstore.objects.interface import ObjectInfo, Part, check_key, check_prefix
+from lodefs.chunkstore.objects.range_order import RangeOrder
 from lodefs.chunkstore.system.batched_writes import write_at
 from lodefs.chunkstore.types import Buffer
 
@@ -58,6 +59,21 @@ class DirectoryObjects:
             first = max(0, status.st_size + offset) if offset < 0 else offset
             end = min(status.st_size, first + size)
             return Part(_pread(fd, first, end - first), status.st_size, etag)
+
+    @contextmanager
+    def range_order(
+        self,
+        key: str,
+        offset: int,
+        size_bytes: int,  # noqa: ARG002 - the index says how far to read
+        if_match: str,
+    ) -> Iterator[RangeOrder | None]:
+        """As of OrderSource: the open file."""
+        with self._reading(key) as fd:
+            etag = _etag(os.fstat(fd))
+            if if_match != etag:
+                raise Changed(f"{key} has the ETag {etag}, not {if_match}")
+            yield RangeOrder(None, fd, offset)
 
     def head(self, key: str) -> ObjectInfo:
         with self._reading(key) as fd:

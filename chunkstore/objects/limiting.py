@@ -28,38 +28,39 @@ class Limited:
         return self._inner.url
 
     def get(self, key: str, *, offset: int = 0, size: int, if_match: str | None = None) -> Part:
-        with self._call():
+        with self.turn():
             return self._inner.get(key, offset=offset, size=size, if_match=if_match)
 
     def head(self, key: str) -> ObjectInfo:
-        with self._call():
+        with self.turn():
             return self._inner.head(key)
 
     def put(self, key: str, data: Sequence[Buffer], *, if_absent: bool = False) -> str:
-        with self._call():
+        with self.turn():
             return self._inner.put(key, data, if_absent=if_absent)
 
     def list(
         self, prefix: str, *, after: str = "", limit: int | None = None
     ) -> Iterator[ObjectInfo]:
-        with self._call():
+        with self.turn():
             found = iter(self._inner.list(prefix, after=after, limit=limit))
         while True:
-            with self._call():  # not while the caller works on what it got
+            with self.turn():  # not while the caller works on what it got
                 info = next(found, None)
             if info is None:
                 return
             yield info
 
     def delete(self, key: str) -> None:
-        with self._call():
+        with self.turn():
             self._inner.delete(key)
 
     def close(self) -> None:
         self._inner.close()
 
     @contextmanager
-    def _call(self) -> Iterator[None]:
+    def turn(self) -> Iterator[None]:
+        """One of the calls at once. Raises: Unavailable."""
         if not self._free.acquire(timeout=self._wait_s_max):
             raise Unavailable(
                 f"{self.url}: {self._calls_max} calls were under way for {self._wait_s_max:.0f} s"

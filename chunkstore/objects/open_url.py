@@ -14,6 +14,7 @@ from lodefs.chunkstore.objects.directory import TEMPORARY, DirectoryObjects
 from lodefs.chunkstore.objects.interface import ObjectStore
 from lodefs.chunkstore.objects.limiting import Limited
 from lodefs.chunkstore.objects.observing import Observation, Observed
+from lodefs.chunkstore.objects.range_order import RangeOrders
 from lodefs.chunkstore.objects.retrying import RetryBudget, Retrying
 from lodefs.chunkstore.objects.s3 import S3Objects
 from lodefs.chunkstore.objects.s3_boto import S3Options
@@ -48,16 +49,22 @@ def open_objects(url: str, options: StoreOptions | None = None) -> ObjectStore:
     ``file:///path`` or a path (a '?' in which is a character as any other). Connects to nothing
     yet. Raises: InvalidInput.
     """
+    return open_ordered(url, options)[0]
+
+
+def open_ordered(url: str, options: StoreOptions | None = None) -> tuple[ObjectStore, RangeOrders]:
+    """As open_objects, and orders for reads of the same store by other processes, which share its
+    limit of calls. Raises: InvalidInput."""
     options = options or StoreOptions()
-    objects: ObjectStore
-    objects = (
+    source = (
         _open_s3(url, options) if url.startswith("s3:") else DirectoryObjects(_directory_of(url))
     )
     budget = RetryBudget(
         options.attempts_max, options.retry_time_s_max, first_time_s_max=options.first_time_s_max
     )
-    objects = Limited(Retrying(objects, budget), options.calls_max, options.wait_s_max)
-    return Observed(objects, options.observe) if options.observe else objects
+    limited = Limited(Retrying(source, budget), options.calls_max, options.wait_s_max)
+    orders = RangeOrders(source, limited, options.observe)
+    return (Observed(limited, options.observe) if options.observe else limited), orders
 
 
 def check_empty(url: str) -> None:

@@ -23,6 +23,7 @@ from lodefs.chunkstore.errors import (
     Unsupported,
 )
 from lodefs.chunkstore.objects.interface import ObjectInfo, Part, check_key, check_prefix
+from lodefs.chunkstore.objects.range_order import RangeOrder
 from lodefs.chunkstore.objects.s3_boto import (
     CHECK,
     S3Options,
@@ -107,6 +108,18 @@ class S3Objects:
                     raise refusal
                 return None
             return _part_of(answer, key, offset, if_match)
+
+    @contextmanager
+    def range_order(
+        self, key: str, offset: int, size_bytes: int, if_match: str
+    ) -> Iterator[RangeOrder | None]:
+        """As of OrderSource: once a read has gone through boto3."""
+        reader = self._range_reader
+        http = None
+        if reader is not None and 0 < size_bytes <= SIZE_BYTES_MAX:
+            wanted = _range(offset, size_bytes)
+            http = reader.order(check_key(key), wanted, offset, if_match)
+        yield None if http is None else RangeOrder(http)
 
     def _learn(self, key: str) -> None:
         """Makes ranged reads bypass boto3 from now on, if possible, as it has read ``key``."""

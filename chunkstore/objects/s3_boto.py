@@ -11,11 +11,12 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from os import environ
+from os.path import isfile
 from typing import Any
 
 from lodefs.chunkstore.errors import DeadlineExceeded, Denied, InvalidInput, Unavailable
 from lodefs.chunkstore.objects.s3_errors import error_of
-from lodefs.chunkstore.objects.s3_range_reader import RangeReader, request_template
+from lodefs.chunkstore.objects.s3_range_reader import RangeReader, Timeouts, request_template
 from lodefs.chunkstore.objects.sigv4 import Credentials
 from lodefs.chunkstore.system.watchdog import Transfer
 
@@ -218,6 +219,7 @@ def range_reader_of(
             return None
         make = session._get_connection_manager(url).connection_from_url(url)._new_conn
         keys = client._request_signer._credentials
+        ca_file = _ca_file(session)
     except AttributeError:  # a botocore that keeps them elsewhere: all reads go through it
         return None
 
@@ -233,6 +235,18 @@ def range_reader_of(
         model,
         connect,
         credentials,
-        read_timeout_s=options.read_timeout_s,
+        timeouts=Timeouts(
+            options.connect_timeout_s, options.read_timeout_s, options.transfer_timeout_s
+        ),
         connections_max=options.connections_max,
+        ca_file=ca_file,
     )
+
+
+def _ca_file(session: Any) -> str:
+    """The certificates that botocore checks servers' against; "" if it does so in another way: not
+    at all, or with a certificate of its own. Raises: AttributeError."""
+    from botocore.httpsession import get_cert_path
+
+    path = get_cert_path(session._verify) if session._verify and not session._cert_file else ""
+    return path if isinstance(path, str) and isfile(path) else ""

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from lodefs.chunkstore.nodeapi.http_head import END, parse_head
+from lodefs.chunkstore.objects.range_order import HttpOrder
 from lodefs.chunkstore.objects.sigv4 import Credentials, Signer
 from lodefs.chunkstore.system.watchdog import Transfer
 from lodefs.chunkstore.types import Buffer
@@ -38,6 +39,14 @@ class RequestTemplate(NamedTuple):
     host: str  # as in the Host header
     path: str  # what stands before a key
     region: str
+
+
+class Timeouts(NamedTuple):
+    """Seconds: to connect, without a byte, of a whole answer."""
+
+    connect_s: float
+    read_s: float
+    transfer_s: float
 
 
 class RangeResponse(NamedTuple):
@@ -85,17 +94,20 @@ class RangeReader:
         connect: Callable[[], Any],
         credentials: Callable[[], Credentials],
         *,
-        read_timeout_s: float,
+        timeouts: Timeouts,
         connections_max: int,
+        ca_file: str = "",
         clock: Callable[[], float] = time.time,
     ) -> None:
         """``connect`` gives an open connection as http.client makes it: with ``sock`` and
-        ``close``. ``connections_max``: idle ones that are kept."""
+        ``close``. ``connections_max``: idle ones that are kept. ``ca_file``: the certificates that
+        servers' are checked against, if they are checked in the usual way."""
         self._model = model
         self._connect = connect
         self._credentials = credentials
         self._signer = Signer(model.host, model.region)
-        self._read_timeout_s = read_timeout_s
+        self._timeouts = timeouts
+        self._ca_file = ca_file
         self._connections_max = connections_max
         self._clock = clock
         self._lock = threading.Lock()  # guards the list
@@ -125,7 +137,7 @@ class RangeReader:
                 transfer.cancel_by(closer(connection.sock))
                 try:
                     connection.sock.sendall(request)
-                    head, rest = _receive_head(connection.sock)
+                    head, rest = receive_head(connection.sock)
                 except OSError as error:
                     late = isinstance(error, TimeoutError | BlockingIOError)
                     if is_fresh or late or transfer.expired:
@@ -137,6 +149,22 @@ class RangeReader:
                 raise TimeoutError("no byte came in time") from error
             finally:
                 self._give_back(connection, kept=kept and not transfer.expired)
+
+    def order(self, key: str, wanted: str, first: int, if_match: str) -> HttpOrder | None:
+        """The same GET for another process, if that can make it."""
+        url = urlsplit(self._model.url)
+        is_tls = url.scheme == "https"
+        if url.hostname is None or (is_tls and not self._ca_file):
+            return None
+        return HttpOrder(
+            url.hostname,
+            url.port or (443 if is_tls else 80),
+            self._ca_file if is_tls else "",
+            self._request(key, wanted, if_match),
+            first,
+            if_match,
+            *self._timeouts,
+        )
 
     def close(self) -> None:
         """Closes the idle connections now, and the others when they become idle."""
@@ -160,17 +188,8 @@ class RangeReader:
             if self._idle:
                 return self._idle.pop(), False
         owner = self._connect()
-        sock: socket.socket = owner.sock
-        if _is_plain(sock):
-            sock.settimeout(None)  # the kernel's own time limit: a receive is one system call
-            whole = int(self._read_timeout_s)
-            micros = int((self._read_timeout_s - whole) * 1e6)
-            limit = struct.pack("@ll", whole, max(micros, 0 if whole else 1))
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
-        else:
-            sock.settimeout(self._read_timeout_s)
-        return S3Connection(owner, sock), True
+        limit_waiting(owner.sock, self._timeouts.read_s)
+        return S3Connection(owner, owner.sock), True
 
     def _give_back(self, connection: S3Connection, *, kept: bool) -> None:
         if kept:
@@ -181,16 +200,32 @@ class RangeReader:
         connection.owner.close()
 
 
-def _is_plain(sock: socket.socket) -> bool:
+def limit_waiting(sock: socket.socket, timeout_s: float) -> None:
+    """Has receiving and sending fail after so many seconds without a byte."""
+    if not is_plain(sock):
+        sock.settimeout(timeout_s)
+        return
+    sock.settimeout(None)  # the kernel's own time limit: a receive is one system call
+    whole = int(timeout_s)
+    micros = int((timeout_s - whole) * 1e6)
+    limit = struct.pack("@ll", whole, max(micros, 0 if whole else 1))
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+
+
+def is_plain(sock: socket.socket) -> bool:
     """Whether nothing lies between the socket and its bytes, as TLS does."""
     return type(sock) is socket.socket
 
 
-def _receive_head(sock: socket.socket) -> tuple[bytes, bytes]:
-    """An answer's head with its end, and what came with it of the body. Raises: ConnectionError."""
+def receive_head(sock: socket.socket) -> tuple[bytes, bytes]:
+    """An answer's head with its end, and what came with it of the body.
+
+    Raises: UnsupportedResponse, OSError.
+    """
     head = b""
     while len(head) < HEAD_SIZE_BYTES_MAX:
-        if _is_plain(sock):  # looked at first, so that the body can be received in one piece
+        if is_plain(sock):  # looked at first, so that the body can be received in one piece
             seen = sock.recv(_PEEK_SIZE_BYTES, socket.MSG_PEEK)
             end = (head + seen).find(END)
             taken = len(seen) if end < 0 else end + len(END) - len(head)
@@ -228,7 +263,7 @@ def _receive(
 def _receive_body(sock: socket.socket, rest: bytes, left: int) -> Buffer:
     if not left:
         return rest
-    if _is_plain(sock) and not rest:
+    if is_plain(sock) and not rest:
         data = sock.recv(left, socket.MSG_WAITALL)  # not cleared first, as a bytearray would be
         if len(data) == left:
             return data

@@ -159,7 +159,8 @@ class Node:
         with suppress(ChildError):
             self._child.wait()
         self._child.kill()
-        for own in Path("/sys/fs/cgroup").glob(f"*/{configs.cgroup(self.folder)}"):
+        top, name = Path("/sys/fs/cgroup"), configs.cgroup(self.folder)
+        for own in [top / name, *top.glob(f"*/{name}")]:
             for folder, _, _ in os.walk(own, topdown=False):
                 with suppress(OSError):
                     os.rmdir(folder)

@@ -87,14 +87,16 @@ def make_places(folder: Path) -> None:
 
 
 def make_cgroups(folder: Path) -> None:
-    """A cgroup of the node's own in each hierarchy of version 1."""
-    for hierarchy in Path("/sys/fs/cgroup").iterdir():
+    """A cgroup of the node's own, in each hierarchy where there are several (version 1)."""
+    top = Path("/sys/fs/cgroup")
+    is_unified = (top / "cgroup.controllers").exists()
+    for hierarchy in [top] if is_unified else top.iterdir():
         if not (hierarchy / "cgroup.procs").exists():
             continue
         own = hierarchy / configs.cgroup(folder)
         own.mkdir(exist_ok=True)
         for name in ("cpuset.cpus", "cpuset.mems"):
-            if (own / name).exists():
+            if not is_unified and (own / name).exists():
                 (own / name).write_text((hierarchy / name).read_text())
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 from lodefs.chunkstore.errors import LodefsError, NotFound
 from lodefs.chunkstore.format.tree import Kind
 from lodefs.chunkstore.nodeapi.read_client import Client
-from lodefs.chunkstore.nodeapi.wire import Node, Page
+from lodefs.chunkstore.nodeapi.wire import Node, Page, Place
 from lodefs.chunkstore.system.lru import Lru
 from lodefs.chunkstore.types import Buffer
 from lodefs.mount.fs.device_lead import BeforeBlocking
@@ -85,7 +85,35 @@ class CachedReader:
     def read(self, ino: int, first: int, size_bytes: int) -> Buffer:
         """As of Reader."""
         found = self._ask(lambda view: self._read(view, ino, first, size_bytes), eager=True)
-        return self._client.read(ino, first, size_bytes) if found is None else found
+        if found is not None:
+            return found
+        view = self._monitor.view
+        if view is not None and size_bytes > 0:
+            return self._located(view, ino, first, size_bytes)
+        return self._client.read(ino, first, size_bytes)
+
+    def _located(self, view: CacheView, ino: int, first: int, size_bytes: int) -> Buffer:
+        """Bytes from where the proxy says that they lie; else from the proxy itself."""
+        extents: list[Extent] = []
+        at, end = first, first + size_bytes
+        while at < end:
+            told = self._client.locate(ino, at, end - at)
+            if not isinstance(told, Place):
+                if at == first:
+                    return told
+                break
+            end = min(end, told.file_size_bytes)
+            file = view.tell(ino, told)
+            if file is None:
+                break
+            size = min(end - at, told.size_bytes)
+            extents.append((file, told.offset, size))
+            at += size
+        if at >= end:
+            found = self._bytes(view, extents, end - first)
+            if found is not None:
+                return found
+        return self._client.read(ino, first, size_bytes)
 
     def complete_flat(self, ino: int) -> int | None:
         """A descriptor of the file in the cache that has the bytes of a whole file and nothing
@@ -124,6 +152,9 @@ class CachedReader:
         if file is not None:
             size = min(size_bytes, file.size_bytes - first)
             return self._bytes(view, [(file, first, size)], size) if size > 0 else _NOTHING
+        told = view.told(ino, first, size_bytes)
+        if told is not None:
+            return self._bytes(view, [told], size_bytes)
         node = self._node(view, ino)
         if node is None or node.kind != Kind.FILE:
             return None

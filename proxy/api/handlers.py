@@ -17,7 +17,15 @@ from lodefs.proxy.api.routes import Route
 from lodefs.proxy.node import Node, SnapshotFile
 from lodefs.proxy.runtime.metrics import Metrics
 
-HEADERS = ("Range", "If-Match", "If-None-Match", "If-Range", "Accept", "Authorization")
+HEADERS = (
+    "Range",
+    "If-Match",
+    "If-None-Match",
+    "If-Range",
+    "Accept",
+    "Authorization",
+    wire.PLACE_HEADER,
+)
 
 
 class Handlers:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import mimetypes
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 
 import msgspec
@@ -18,7 +18,7 @@ from lodefs.proxy.api.conditions import Outcome, evaluate, range_applies
 from lodefs.proxy.api.fast_path import Target
 from lodefs.proxy.api.ranges import ByteRange, Unsatisfiable
 from lodefs.proxy.api.request import Request
-from lodefs.proxy.node import Files, Pieces, SnapshotFile
+from lodefs.proxy.node import Files, Located, Pieces, SnapshotFile
 from lodefs.proxy.runtime.metrics import RequestCounter
 
 SERVER = ("Server", "lodefs")
@@ -141,7 +141,13 @@ async def file_answer(
     status, headers = (206 if selection else 200), [*headers, *extra]
     if not one.size_bytes or not with_body:
         return Answer(status, headers, size_bytes=one.size_bytes, target=target)
-    stream = await files.open(file, *one)
+    if selection and wire.PLACE_HEADER in asked:
+        found = await files.locate(file, *one)
+        if isinstance(found, Located):
+            return replace(msgpack_answer(found.place), origin=found.origin)
+        stream, target = found, None
+    else:
+        stream = await files.open(file, *one)
     return Answer(
         status,
         headers,

@@ -30,6 +30,7 @@ class CacheFile:
         "content",
         "fd",
         "generation",
+        "holes",
         "is_stale",
         "kind",
         "last_use_s",
@@ -62,6 +63,7 @@ class CacheFile:
         self.staled = 0  # how often it became so: what was known of its bytes before is void
         self._cache_dir = cache_dir
         self.reserved_bytes = row.size_bytes  # of a slab: where the next bytes go
+        self.holes: list[tuple[int, int]] = []  # of a slab: offset and size of unused reservations
         self.generation = 0  # counts the writes
         self.users = 0  # calls that need the descriptor, or the file to stay
         self.fd = -1
@@ -158,6 +160,14 @@ class CacheFile:
         fd = self.open()
         with self._writing:
             write_at(fd, offset, buffers)
+
+    def give_back(self, offset: int, size_bytes: int) -> None:
+        """A part of a slab that was reserved is not used: it is reserved again when all behind it
+        was given back too. Under the cache's lock."""
+        self.holes.append((offset, size_bytes))
+        self.holes.sort()
+        while self.holes and sum(self.holes[-1]) == self.reserved_bytes:
+            self.reserved_bytes = self.holes.pop()[0]
 
     @contextmanager
     def in_use(self) -> Iterator[int]:

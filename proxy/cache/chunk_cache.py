@@ -57,13 +57,29 @@ class NewChunk(NamedTuple):
     raw: Buffer
     offset: int
 
+    @property
+    def size_bytes(self) -> int:
+        """Of the raw bytes."""
+        return len(self.raw)
+
+
+class ComingChunk(NamedTuple):
+    """As NewChunk, of one whose bytes somebody else writes to the place that it gets."""
+
+    id: bytes
+    size_bytes: int
+    offset: int
+
+
+Chunk = NewChunk | ComingChunk
+
 
 class StoredRun(NamedTuple):
     """Chunks that lie in a cache file one after another, from an offset on."""
 
     file: CacheFile
     offset: int
-    chunks: list[NewChunk]
+    chunks: Sequence[Chunk]
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,23 +184,47 @@ class Cache(CacheTables):
         no space or if their file was damaged from outside. With ``are_copies`` the chunks are
         still found where they were before.
         """
-        size_bytes = sum(len(chunk.raw) for chunk in chunks)
+        try:
+            with self.place(chunks, flat) as placed:
+                if placed is None:
+                    return []
+                for run in placed.runs:
+                    self.step("data")
+                    raws = [chunk.raw for chunk in run.chunks if isinstance(chunk, NewChunk)]
+                    placed.file.write(run.offset, raws)
+                return placed.commit(are_copies=are_copies)
+        except (OSError, LodefsError) as error:
+            self._failed(error)
+            return []
+
+    @contextmanager
+    def place(self, chunks: Sequence[Chunk], flat: Flat | None) -> Iterator[Placed | None]:
+        """Places for chunks, as ``store`` chooses them, which stay theirs within the block; None
+        if there is no space, or if the file was damaged from outside. The chunks are in the cache
+        when their bytes are written and ``commit`` was called; else the places are free again,
+        unless it ``is_held``.
+
+        Raises: OSError, NoSpace.
+        """
+        size_bytes = sum(chunk.size_bytes for chunk in chunks)
         with self._reserved(size_bytes) as fits:
             if not fits:
                 self.pins.note_full()
-                return []
-            try:
-                with self._target(flat, size_bytes) as (file, runs_of):
-                    if damage := file.damage():
-                        self.eviction.drop(file, damage)
-                        return []
-                    runs = runs_of(chunks)
-                    self._write(file, runs, are_copies=are_copies)
-            except (OSError, LodefsError) as error:
-                self._failed(error)
-                return []
-        self.meter.add(Counter.FILLED_BYTES, size_bytes)
-        return [StoredRun(file, run.offset, run.chunks) for run in runs]
+                yield None
+                return
+            with self._target(flat, size_bytes) as (file, first):
+                if damage := file.damage():
+                    self.eviction.drop(file, damage)
+                    yield None
+                    return
+                runs = _runs_by_offset(chunks) if first < 0 else [PlacedRun(first, list(chunks))]
+                placed = Placed(self, file, runs, size_bytes)
+                try:
+                    yield placed
+                finally:
+                    if first >= 0 and not placed.is_held:
+                        with self.lock:
+                            file.give_back(first, size_bytes)
 
     @contextmanager
     def _reserved(self, size_bytes: int) -> Iterator[bool]:
@@ -221,10 +261,9 @@ class Cache(CacheTables):
         return self.used_bytes + self.reserved_bytes + size_bytes
 
     @contextmanager
-    def _target(
-        self, flat: Flat | None, size_bytes: int
-    ) -> Iterator[tuple[CacheFile, Callable[[Sequence[NewChunk]], list[_Run]]]]:
-        """The file to write to, which is no victim meanwhile, and how chunks lie in it."""
+    def _target(self, flat: Flat | None, size_bytes: int) -> Iterator[tuple[CacheFile, int]]:
+        """The file to write to, which is no victim meanwhile, and from where on in a slab; -1: at
+        the chunks' own offsets."""
         with self.lock:
             file = self._flat(flat) if flat else None
             first = -1
@@ -235,7 +274,7 @@ class Cache(CacheTables):
             with file.lock:
                 file.users += 1
         try:
-            yield file, (_runs_by_offset if first < 0 else lambda c: [_Run(first, list(c))])
+            yield file, first
         finally:
             with file.lock:
                 file.users -= 1
@@ -273,15 +312,14 @@ class Cache(CacheTables):
             self.files[number] = file
             return file
 
-    def _write(self, file: CacheFile, runs: list[_Run], *, are_copies: bool) -> None:
+    def add_rows(self, file: CacheFile, runs: Sequence[PlacedRun], *, are_copies: bool) -> None:
+        """Indexes chunks whose bytes are written: for Placed. Raises: OSError, LodefsError."""
         rows: list[Row] = []
         for run in runs:
-            self.step("data")
-            file.write(run.offset, [chunk.raw for chunk in run.chunks])
             if not are_copies:
                 rows += _chunk_rows(file, run)
             rows += self._run_rows(file, run)
-        size_bytes = sum(len(chunk.raw) for run in runs for chunk in run.chunks)
+        size_bytes = sum(chunk.size_bytes for run in runs for chunk in run.chunks)
         with file.lock:
             if not file.is_alive:
                 raise Unavailable(f"{file.path} was dropped while chunks were written to it")
@@ -291,10 +329,10 @@ class Cache(CacheTables):
         if file.kind is FileKind.FLAT and file.present_bytes >= file.size_bytes:
             self._complete(file)
 
-    def _run_rows(self, file: CacheFile, run: _Run) -> list[Row]:
+    def _run_rows(self, file: CacheFile, run: PlacedRun) -> list[Row]:
         """The row of a run, unless a longer run stands there: a row that vanished would leave bytes
         that no check covers. The same offset of a flat file always holds the same chunks."""
-        sizes = [(chunk.id, len(chunk.raw)) for chunk in run.chunks]
+        sizes = [(chunk.id, chunk.size_bytes) for chunk in run.chunks]
         key, value = layout.run_key(file.number, run.offset), layout.encode_run_row(sizes)
         there = self.kv.get(key) if file.kind is FileKind.FLAT else None
         if there is not None and layout.run_size(there) >= layout.run_size(value):
@@ -347,30 +385,50 @@ class Cache(CacheTables):
             self.eviction.free(max(int(surplus), 1))
 
 
-class _Run(NamedTuple):
+class PlacedRun(NamedTuple):
     """Chunks that lie one after the other from an offset of a file."""
 
     offset: int
-    chunks: list[NewChunk]
+    chunks: list[Chunk]
 
 
-def _runs_by_offset(chunks: Sequence[NewChunk]) -> list[_Run]:
-    runs: list[_Run] = []
+class Placed:
+    """Places in a file of the cache for chunks, whose bytes are to be written there."""
+
+    def __init__(
+        self, cache: Cache, file: CacheFile, runs: Sequence[PlacedRun], size_bytes: int
+    ) -> None:
+        self.file = file
+        self.runs = runs
+        self.is_held = False  # rows name it, or somebody may still write there
+        self._cache = cache
+        self._size_bytes = size_bytes
+
+    def commit(self, *, are_copies: bool = False) -> list[StoredRun]:
+        """Indexes the chunks, whose bytes are written. Raises: OSError, LodefsError."""
+        self.is_held = True
+        self._cache.add_rows(self.file, self.runs, are_copies=are_copies)
+        self._cache.meter.add(Counter.FILLED_BYTES, self._size_bytes)
+        return [StoredRun(self.file, run.offset, run.chunks) for run in self.runs]
+
+
+def _runs_by_offset(chunks: Sequence[Chunk]) -> list[PlacedRun]:
+    runs: list[PlacedRun] = []
     end = -1
     for chunk in chunks:
         if chunk.offset != end:
-            runs.append(_Run(chunk.offset, []))
+            runs.append(PlacedRun(chunk.offset, []))
         runs[-1].chunks.append(chunk)
-        end = chunk.offset + len(chunk.raw)
+        end = chunk.offset + chunk.size_bytes
     return runs
 
 
-def _chunk_rows(file: CacheFile, run: _Run) -> list[Row]:
+def _chunk_rows(file: CacheFile, run: PlacedRun) -> list[Row]:
     """Where each chunk of a run lies from now on."""
     rows: list[Row] = []
     offset = run.offset
     for chunk in run.chunks:
-        size = len(chunk.raw)
+        size = chunk.size_bytes
         place = layout.encode_chunk_row(file.number, offset, size)
         rows.append((layout.chunk_key(chunk.id), place))
         offset += size

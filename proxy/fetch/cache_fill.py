@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import NamedTuple, TypeVar
 
 from lodefs.chunkstore.errors import Changed, Corrupt
 from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.chunkstore.repo.pack_reader import PackIndexVersion, WrongChunk
 from lodefs.chunkstore.types import Buffer
-from lodefs.proxy.cache.chunk_cache import Cache, Flat, NewChunk, Place, StoredRun
+from lodefs.proxy.cache.chunk_cache import Cache, ComingChunk, Flat, NewChunk, Place, StoredRun
 from lodefs.proxy.cache.extents import Run
+from lodefs.proxy.fetch.data_plane import Landing, LandingPart
 from lodefs.proxy.fetch.known_damage import DamagedChunks
 from lodefs.proxy.fetch.pack_indexes import PackIndexes
 from lodefs.proxy.fetch.pack_source import KnownWrongChunk, OnTransferStarted, PackSource
@@ -56,6 +59,15 @@ class Unit:
         return self.first + self.count
 
 
+class _Part(NamedTuple):
+    """Chunks [first, end) of a run that go to one destination."""
+
+    destination: Destination
+    first: int
+    end: int
+
+
+Raws = TypeVar("Raws")
 RawChunks = dict[int, Buffer]  # raw bytes by the chunk's number in the pack
 
 
@@ -116,17 +128,42 @@ class CacheFill:
         filled = Filled()
         sizes = index.stored_sizes[unit.first : unit.end]
         for skipped, count in missing_runs(settled, sizes):
-            first = unit.first + skipped
-            raws = self.read(loaded, first, count, on_started, from_origin=unit.from_origin)
-            for n in range(max(first, held.start), min(first + count, held.stop)):
+            first, end = unit.first + skipped, unit.first + skipped + count
+            parts = _parts(destinations, first, end)
+            landing = self._landing(loaded, parts, unit.first, settled)
+            source = self._origin if unit.from_origin else self._packs
+            raws = self._checked(
+                loaded,
+                range(first, end),
+                source,
+                partial(source.read_to, loaded, first, count, on_started, landing),
+            )
+            if raws is None:
+                _note_landed(landing, filled)
+                continue
+            for n in range(max(first, held.start), min(end, held.stop)):
                 filled.held_chunks[n] = bytes(raws[n - first])  # not a view of all that came
-            for one in destinations:
-                low, high = max(one.first, first), min(one.end, first + count)
-                if low < high:
-                    here = settled[low - unit.first : high - unit.first]
-                    self._store(loaded, one, low, raws[low - first : high - first], here, filled)
-                    settled[low - unit.first : high - unit.first] = [True] * (high - low)
+            for one, low, high in parts:
+                here = slice(low - unit.first, high - unit.first)
+                self._store(
+                    loaded, one, low, raws[low - first : high - first], settled[here], filled
+                )
+                settled[here] = [True] * (high - low)
         return filled
+
+    def _landing(
+        self, loaded: PackIndexVersion, parts: Sequence[_Part], first: int, settled: Sequence[bool]
+    ) -> Landing:
+        """Where chunks go that are not present; ``settled`` tells of those from ``first`` on."""
+
+        def found() -> list[LandingPart]:
+            of_parts = (
+                _coming(loaded, one, low, settled[low - first : high - first])
+                for one, low, high in parts
+            )
+            return [part for part in of_parts if part.chunks]
+
+        return Landing(self._cache, found)
 
     def waits_for_peers(self, unit: Unit) -> bool:
         """Whether other nodes are asked for the unit before the store is."""
@@ -179,10 +216,23 @@ class CacheFill:
 
         Raises: WrongChunk (names the pack and the store), and the errors of reading.
         """
-        pack_id = loaded.index.pack_id
         source = self._origin if from_origin else self._packs
+        read = partial(source.read, loaded, first, count, on_started)
+        return self._checked(loaded, range(first, first + count), source, read)
+
+    def _checked(
+        self,
+        loaded: PackIndexVersion,
+        chunks: range,
+        source: PackSource,
+        read: Callable[[], Raws],
+    ) -> Raws | list[Buffer]:
+        """What ``read`` gives, which reads these chunks from the source; as ``read`` says if they
+        are wrong."""
+        pack_id = loaded.index.pack_id
+        first, end = chunks.start, chunks.stop
         try:
-            return source.read(loaded, first, count, on_started)
+            return read()
         except Changed:
             log.info("pack %s was written again: its index is read again", pack_id.hex())
         except Corrupt as error:
@@ -191,14 +241,43 @@ class CacheFill:
             self._meter.add(Counter.STORE_CORRUPT)
             log.warning("%s sent wrong bytes, they are read again: %s", source.url, error)
         try:
-            return self._origin.read(self._indexes.reload(pack_id), first, count, on_started)
+            return self._origin.read(self._indexes.reload(pack_id), first, len(chunks))
         except Corrupt as error:
             self._meter.add(Counter.STORE_CORRUPT)
             bad = error.number if isinstance(error, WrongChunk) else None
             twice = WrongChunk(f"{self._origin.url} sent wrong bytes twice: {error}", bad)
-            bad_first, bad_end = (first, first + count) if bad is None else (bad, bad + 1)
+            bad_first, bad_end = (first, end) if bad is None else (bad, bad + 1)
             self._damaged_chunks.note(pack_id, twice, bad_first, bad_end)
             raise twice from error
+
+
+def _parts(destinations: Sequence[Destination], first: int, end: int) -> list[_Part]:
+    """Those of the chunks [first, end) that have destinations."""
+    cut = ((one, max(one.first, first), min(one.end, end)) for one in destinations)
+    return [_Part(*part) for part in cut if part[1] < part[2]]
+
+
+def _coming(
+    loaded: PackIndexVersion, destination: Destination, first: int, present: Sequence[bool]
+) -> LandingPart:
+    """The chunks from ``first`` on that are not in the cache, each once."""
+    index, shift = loaded.index, destination.shift
+    numbers: list[int] = []
+    chunks: dict[bytes, ComingChunk] = {}  # a run may contain a chunk twice
+    for n, is_present in enumerate(present, first):
+        chunk_id = index.chunk_id(n)
+        if not is_present and chunk_id not in chunks:
+            numbers.append(n)
+            offset = shift + index.raw_offsets[n]
+            chunks[chunk_id] = ComingChunk(chunk_id, index.raw_sizes[n], offset)
+    return LandingPart(numbers, list(chunks.values()), destination.flat, shift)
+
+
+def _note_landed(landing: Landing, filled: Filled) -> None:
+    """Notes where chunks lie that data processes wrote."""
+    for part, stored in zip(landing.parts, landing.stored, strict=True):
+        filled.brought_bytes += sum(chunk.size_bytes for chunk in part.chunks)
+        filled.runs.extend(_pack_runs(stored, part.shift))
 
 
 def _new_chunks(
@@ -227,7 +306,7 @@ def _pack_runs(stored: Iterable[StoredRun], shift: int) -> list[Run]:
                     runs.append(Run(begin, end, file, at))
                     at += end - begin
                 begin = end = start
-            end += len(chunk.raw)
+            end += chunk.size_bytes
         runs.append(Run(begin, end, file, at))
     return runs
 

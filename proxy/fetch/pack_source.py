@@ -22,6 +22,7 @@ from lodefs.chunkstore.repo.pack_reader import (
 )
 from lodefs.chunkstore.repo.store import require_there
 from lodefs.chunkstore.types import Buffer
+from lodefs.proxy.fetch.data_plane import DataPlane, Landing
 from lodefs.proxy.fetch.known_damage import DamagedChunks
 from lodefs.proxy.runtime.counters import Counter, Counts
 
@@ -70,6 +71,18 @@ class PackSource(Protocol):
         """
         ...
 
+    def read_to(
+        self,
+        loaded: PackIndexVersion,
+        first: int,
+        count: int,
+        begun: OnTransferStarted,
+        landing: Landing,
+    ) -> list[Buffer] | None:
+        """As ``read``; None if the chunks were not read but brought to the cache, by ``landing``'s
+        places."""
+        ...
+
 
 def lacking(objects: ObjectStore, error: NotFound) -> LodefsError:
     """The error for a missing pack: damage, or a store that is gone as a whole, such as a directory
@@ -85,10 +98,18 @@ class StorePacks:
     """The store. Reads of bytes that are known to be damaged there fail at once. That is checked
     here, so that peers, which may have good copies, are asked before."""
 
-    def __init__(self, objects: ObjectStore, meter: Counts, damaged_chunks: DamagedChunks) -> None:
+    def __init__(
+        self,
+        objects: ObjectStore,
+        meter: Counts,
+        damaged_chunks: DamagedChunks,
+        plane: DataPlane | None = None,
+    ) -> None:
+        """``plane``: what brings chunks to the cache without this process reading them."""
         self._objects = objects
         self._meter = meter
         self._damaged_chunks = damaged_chunks
+        self._plane = plane
 
     @property
     def url(self) -> str:
@@ -126,10 +147,7 @@ class StorePacks:
     ) -> list[Buffer]:
         """One ranged GET. WrongChunk."""
         index = loaded.index
-        known = self._damaged_chunks.find(index.pack_id, first, first + count)
-        if known is not None:
-            number = known.first if known.end == known.first + 1 else None
-            raise KnownWrongChunk(known.why, number)
+        self._check(loaded, first, count)
         begun(Origin.STORE)
         self._meter.add(Counter.FETCHES)
         try:
@@ -138,3 +156,29 @@ class StorePacks:
             raise lacking(self._objects, error) from error
         self._meter.add(Counter.FETCHED_BYTES, len(stored))
         return unpack_chunks(index, first, count, stored)
+
+    def read_to(
+        self,
+        loaded: PackIndexVersion,
+        first: int,
+        count: int,
+        begun: OnTransferStarted,
+        landing: Landing,
+    ) -> list[Buffer] | None:
+        """As of PackSource. What the data processes do not bring is read here."""
+        if self._plane is not None:
+            self._check(loaded, first, count)
+            begun(Origin.STORE)
+            received_bytes = self._plane.bring(loaded, first, count, landing)
+            if received_bytes is not None:
+                self._meter.add(Counter.FETCHES)
+                self._meter.add(Counter.FETCHED_BYTES, received_bytes)
+                return None
+        return self.read(loaded, first, count, begun)
+
+    def _check(self, loaded: PackIndexVersion, first: int, count: int) -> None:
+        """Raises: KnownWrongChunk."""
+        known = self._damaged_chunks.find(loaded.index.pack_id, first, first + count)
+        if known is not None:
+            number = known.first if known.end == known.first + 1 else None
+            raise KnownWrongChunk(known.why, number)

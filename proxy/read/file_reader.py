@@ -12,7 +12,7 @@ from contextlib import suppress
 from lodefs.chunkstore.errors import Corrupt, InvalidInput, LodefsError
 from lodefs.chunkstore.format.names import Spec
 from lodefs.chunkstore.format.tree import Segment
-from lodefs.chunkstore.nodeapi.wire import Origin
+from lodefs.chunkstore.nodeapi.wire import Origin, Place
 from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.chunkstore.nodecache import name_rows
 from lodefs.chunkstore.nodecache.layout import FileKind
@@ -25,7 +25,7 @@ from lodefs.proxy.fetch.cache_fill import RawChunks
 from lodefs.proxy.fetch.pack_indexes import PackIndexes
 from lodefs.proxy.fetch.readahead_policy import MIB, Range
 from lodefs.proxy.fetch.single_flight import Fetcher
-from lodefs.proxy.node import Extent, SnapshotFile
+from lodefs.proxy.node import Extent, Located, SnapshotFile
 from lodefs.proxy.read.dataset_file import ChunkPosition, DatasetFile, position_of
 from lodefs.proxy.read.flat_completion import FlatCompletion
 from lodefs.proxy.read.namespace import Namespace
@@ -38,6 +38,7 @@ log = logging.getLogger("lodefs.cache")
 FILES_MAX = 16 * 1024
 SEGMENTS_MAX = 512 * 1024  # of all files that are known; each takes 200 bytes
 PIECE_SIZE_BYTES = MIB  # what a reader holds at once
+PLACE_SIZE_BYTES_MAX = 8 * MIB  # that a reader of the cache's files is told of at once
 SMALL_PIECE_SIZE_BYTES = 128 * 1024  # what each holds if there are many, who may all be slow
 READERS_MANY = 64
 LOOKUP_CHUNKS_MAX = 256  # of one lookup in the index
@@ -142,6 +143,44 @@ class FileReader:
 
         Raises: InvalidInput (outside the file), Corrupt, and the errors of fetching.
         """
+        stream = await self._stream(file, first, size_bytes)
+        try:
+            if size_bytes:
+                stream.first = await anext(stream)
+        except BaseException:
+            await stream.aclose()
+            raise
+        return stream
+
+    async def locate(self, file: SnapshotFile, first: int, size_bytes: int) -> Located | FileStream:
+        """As of Files: where the range's beginning lies, and what lies behind it in the same file,
+        a few MiB at most, so that readers are seen to read on. Raises: as ``open``."""
+        stream = await self._stream(file, first, size_bytes)
+        try:
+            if not size_bytes:
+                return stream
+            found, _ = await self._find(stream)
+            if isinstance(found, bytes):
+                stream.first = found
+                stream.at, stream.tries = first + len(found), 0
+                return stream
+        except Corrupt as error:
+            await stream.aclose()
+            raise self.corrupt(file, error) from error
+        except BaseException:
+            await stream.aclose()
+            raise
+        await stream.aclose()
+        known, (cache_file, offset, known_bytes) = stream.known, found
+        known_bytes = min(known_bytes, PLACE_SIZE_BYTES_MAX)
+        if first + known_bytes == known.size_bytes:
+            self._completion.note(known)
+        content = cache_file.content if cache_file.kind is FileKind.FLAT else b""
+        place = Place(cache_file.number, content, offset, first, known_bytes, known.size_bytes)
+        return Located(place, stream.origin)
+
+    async def _stream(self, file: SnapshotFile, first: int, size_bytes: int) -> FileStream:
+        """A stream of which nothing is read yet."""
         entry = file.entry
         if first < 0 or first + size_bytes > entry.size_bytes:
             raise InvalidInput(f"{entry.name!r} has no bytes {first} to {first + size_bytes}")
@@ -152,32 +191,16 @@ class FileReader:
         stream = FileStream(self, file, known, first)
         stream.end += size_bytes
         self._readers += 1
-        try:
-            if size_bytes:
-                stream.first = await anext(stream)
-        except BaseException:
-            await stream.aclose()
-            raise
         return stream
 
     async def next_piece(self, stream: FileStream) -> Buffer:
         """Returns the next bytes of a stream. Raises: the errors of fetching."""
         known, at = stream.known, stream.at
-        step = Range(at, min(at + PIECE_SIZE_BYTES, stream.end))
-        many = self._readers > READERS_MANY
-        piece_end = min(step.end, at + (SMALL_PIECE_SIZE_BYTES if many else PIECE_SIZE_BYTES))
-        if known.ahead is not None and step.end > stream.advanced:
-            stream.ahead = known.ahead.advance(at, step.end, stream.end)
-            stream.advanced = step.end
         data: Buffer | None = None
         while not data:
-            found = self._extent(known, at, piece_end - at)
-            if found is None and not await self._lookup(known, at, stream.end):
-                data = await self._fetch(stream, step, piece_end)
-                stream.tries += 1
-                continue
-            self._start_wanted_readahead(stream)
-            if found is None:
+            found, piece_end = await self._find(stream)
+            if isinstance(found, bytes):
+                data = found
                 continue
             file, offset, known_bytes = found
             data = await self._reads.read(file, offset, min(known_bytes, piece_end - at))
@@ -188,6 +211,28 @@ class FileReader:
         if at + len(data) == known.size_bytes:
             self._completion.note(known)
         return data
+
+    async def _find(self, stream: FileStream) -> tuple[tuple[CacheFile, int, int] | bytes, int]:
+        """Where the next bytes of a stream lie, or these themselves, which may have been fetched
+        for that; and the end of its next piece."""
+        known, at = stream.known, stream.at
+        step = Range(at, min(at + PIECE_SIZE_BYTES, stream.end))
+        many = self._readers > READERS_MANY
+        piece_end = min(step.end, at + (SMALL_PIECE_SIZE_BYTES if many else PIECE_SIZE_BYTES))
+        if known.ahead is not None and step.end > stream.advanced:
+            stream.ahead = known.ahead.advance(at, step.end, stream.end)
+            stream.advanced = step.end
+        while True:
+            found = self._extent(known, at, piece_end - at)
+            if found is None and not await self._lookup(known, at, stream.end):
+                data = await self._fetch(stream, step, piece_end)
+                stream.tries += 1
+                if data:
+                    return data, piece_end
+                continue
+            self._start_wanted_readahead(stream)
+            if found is not None:
+                return found, piece_end
 
     async def _fetch(self, stream: FileStream, step: Range, piece_end: int) -> bytes:
         """Fetches the unit that begins a step into the cache. Returns bytes from there on, up to

@@ -121,7 +121,7 @@ def query_of(asked: S3Request) -> Query:
     token = None
     marker = asked.query.get("start-after" if is_version_2(asked) else "marker", b"")
     start = start_after(marker, prefix, delimiter)
-    if is_version_2(asked) and "continuation-token" in asked.query:
+    if is_version_2(asked) and asked.query.get("continuation-token"):
         token = decode_token(asked.text("continuation-token"))
         if token.bucket != asked.bucket:
             raise wrong_token("this continuation token is of another bucket")
@@ -138,7 +138,7 @@ def listing_answer(asked: S3Request, query: Query, page: KeyPage) -> Answer:
     if two:
         if "start-after" in asked.query:
             parts.append(_named("StartAfter", asked.query["start-after"], text))
-        if query.token is not None:
+        if "continuation-token" in asked.query:
             parts.append(element("ContinuationToken", asked.text("continuation-token")))
         parts.append(element("KeyCount", len(page)))
     else:

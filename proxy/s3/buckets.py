@@ -78,9 +78,11 @@ def place_of(settings: S3Settings, bucket: str, key: bytes) -> ObjectPlace:
         raise no_such_key(key, "keys of this bucket are REPO@REV/PATH")
     path = key[len(root.key) :]
     try:
-        exact = path and b"/".join(split_path(path)) == path
         path.decode()
-    except (InvalidInput, UnicodeDecodeError):
+        exact = path and b"/".join(split_path(path)) == path
+    except UnicodeDecodeError:
+        raise S3Error("InvalidURI", "couldn't parse the specified URI: keys are UTF-8") from None
+    except InvalidInput:
         exact = False
     if not exact:
         raise no_such_key(key)

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from time import monotonic, perf_counter
 from typing import NamedTuple
 
+from lodefs.chunkstore.system.lru import Lru
 from lodefs.proxy.api.fast_path import TARGETS_MAX, FastPath, Target
 from lodefs.proxy.api.ranges import ByteRange, Unsatisfiable
 from lodefs.proxy.api.responses import Answer
@@ -25,12 +26,16 @@ from lodefs.proxy.s3.service import S3Service
 from lodefs.proxy.s3.signature import (
     NO_PAYLOAD,
     UNSIGNED_PAYLOAD,
+    Claim,
     Verifier,
     canonical_head,
     claim_of,
 )
 
 HEAD_BYTES_MAX = 4096
+CLAIMS_MAX = 256
+SIGNATURE_CHARS = 64
+RANGE_CHARS_MAX = 40
 RESOLVED_FOR_S = 1.0  # how long a branch or tag is taken for the same commit, as in namespace.py
 _PLAIN_QUERIES = ("", "x-id=GetObject", "x-id=HeadObject")
 # Headers that change the answer in ways that are not looked at here.
@@ -66,13 +71,12 @@ def parse_plain(data: bytes) -> PlainRequest | None:
     method = line[: line.find(" ")]
     if method not in ("GET", "HEAD") or not line.endswith(" HTTP/1.1"):
         return None
-    headers: dict[str, str] = {}
-    for one in lines:
-        name, colon, value = one.partition(":")
-        name = name.lower()
-        if not colon or name in headers or name in _NOT_PLAIN:
-            return None
-        headers[name] = value.strip(" \t")
+    try:
+        headers = {name.lower(): value for name, value in [one.split(": ", 1) for one in lines]}
+    except ValueError:  # unusual, and left to who knows all of HTTP
+        return None
+    if len(headers) != len(lines) or not _NOT_PLAIN.isdisjoint(headers):
+        return None
     if headers.get("content-length", "0") != "0":
         return None
     if headers.get("connection", "keep-alive").lower() != "keep-alive":
@@ -91,6 +95,7 @@ class HotObjects:
         self._verifier: Verifier | None = service.verifier
         self._fast_path = fast_path
         self._clock_s = clock_s
+        self._claims: Lru[tuple[str, str], Claim] = Lru(CLAIMS_MAX)
         self._objects: OrderedDict[tuple[str, bytes], HotObject] = OrderedDict()
 
     def learn(self, raw_target: str, headers: dict[str, str], answer: Answer) -> None:
@@ -130,7 +135,7 @@ class HotObjects:
         if headers.get("if-match", found.etag) != found.etag:
             return False
         target = found.target
-        wanted = one_range(headers.get("range"), target.size_bytes)
+        wanted = _range(headers.get("range"), target.size_bytes)
         if isinstance(wanted, Unsatisfiable):
             return False
         first, size = wanted or ByteRange(0, target.size_bytes)
@@ -156,7 +161,7 @@ class HotObjects:
             return False
         try:
             return self._verifier.allows(
-                claim_of(headers.get("authorization", ""), headers),
+                self._claim(headers.get("authorization", ""), headers),
                 found.heads[asked.method],
                 headers,
                 payload,
@@ -164,3 +169,26 @@ class HotObjects:
             )
         except S3Error:
             return False
+
+    def _claim(self, authorization: str, headers: dict[str, str]) -> Claim:
+        """The claim of a header; all of it but the signature is mostly that of others before.
+        Raises: S3Error."""
+        begin, _, signature = authorization.rpartition("Signature=")
+        stamp = headers.get("x-amz-date", "")
+        known = self._claims.get((begin, stamp))
+        if known is not None and len(signature) == SIGNATURE_CHARS:
+            return known._replace(signature=signature)
+        found = claim_of(authorization, headers)
+        self._claims.put((begin, stamp), found)
+        return found
+
+
+def _range(header: str | None, total_bytes: int) -> ByteRange | Unsatisfiable | None:
+    """``one_range``, at once for the common form."""
+    if header is not None and header.startswith("bytes="):
+        first, _, last = header[6:].partition("-")
+        if first.isdecimal() and last.isdecimal() and len(header) < RANGE_CHARS_MAX:
+            begin, end = int(first), min(int(last) + 1, total_bytes)
+            if begin < end:
+                return ByteRange(begin, end - begin)
+    return one_range(header, total_bytes)

@@ -22,7 +22,8 @@ from typing import NamedTuple
 
 from lodefs.chunkstore.errors import InvalidInput
 from lodefs.chunkstore.objects.observing import Observation
-from lodefs.chunkstore.objects.open_url import StoreOptions, open_objects
+from lodefs.chunkstore.objects.open_url import StoreOptions, open_ordered
+from lodefs.chunkstore.objects.range_order import RangeOrders
 from lodefs.chunkstore.repo.store import Store, open_store
 from lodefs.chunkstore.system import fd_limit, sockets
 from lodefs.chunkstore.system.systemd_notify import READY, STOPPING, SystemdNotifier
@@ -30,6 +31,8 @@ from lodefs.proxy.cache.chunk_cache import Cache
 from lodefs.proxy.cache.scrub import ScrubSettings
 from lodefs.proxy.cache.tables import CacheSettings
 from lodefs.proxy.config import PLAIN_TOKENS, Config, cache_size_bytes
+from lodefs.proxy.data.processes import DataProcesses, DataSettings, processes_default
+from lodefs.proxy.fetch.data_plane import DataPlane
 from lodefs.proxy.http.admission import ClientLimits
 from lodefs.proxy.http.door_tls import DoorTls
 from lodefs.proxy.http.endpoint import Endpoint
@@ -44,7 +47,7 @@ from lodefs.proxy.runtime.metrics import StoreCalls
 from lodefs.proxy.s3.buckets import S3Settings
 from lodefs.proxy.service.idle_exit import IdleExit
 from lodefs.proxy.service.kept_sockets import CLIENTS, PEERS, S3, Listeners
-from lodefs.proxy.service.store_node import NodeSettings, StoreNode
+from lodefs.proxy.service.store_node import DataSide, NodeSettings, StoreNode
 
 
 class OpenedNode(NamedTuple):
@@ -78,12 +81,12 @@ async def open_store_node(config: Config, calls: StoreCalls) -> AsyncIterator[Op
         connections_max=config.fetch_concurrency,
         observe=observe,
     )
-    objects = open_objects(config.store, options)
+    objects, orders = open_ordered(config.store, options)
     try:
         store = await asyncio.to_thread(open_store, objects)
         shares = shares_of(config)
         async with join_cluster(config, shares.peer_sockets) as part:
-            node = _open_node(store, config, shares, part.peering if part else None)
+            node = _open_node(store, orders, config, shares, part.peering if part else None)
             try:
                 tls = part.tls if part else None
                 yield OpenedNode(node, node.peer_server, tls, node.is_cache_lost)
@@ -94,7 +97,11 @@ async def open_store_node(config: Config, calls: StoreCalls) -> AsyncIterator[Op
 
 
 def _open_node(
-    store: Store, config: Config, shares: fd_limit.DescriptorShares, peering: Peering | None
+    store: Store,
+    orders: RangeOrders,
+    config: Config,
+    shares: fd_limit.DescriptorShares,
+    peering: Peering | None,
 ) -> StoreNode:
     """A node whose cache has its limit: only an open cache knows what it uses already."""
     counts = Counts()
@@ -114,10 +121,28 @@ def _open_node(
             fetch_threads=config.fetch_concurrency,
             scrub=ScrubSettings(config.scrub_bytes_per_s_max, config.scrub_days),
         )
-        return StoreNode(store, node_settings, counts, cache=cache, peering=peering)
+        with ExitStack() as started:
+            data = _start_data(config, orders)
+            if data is not None:
+                started.callback(data.processes.close)
+            node = StoreNode(store, node_settings, counts, cache=cache, peering=peering, data=data)
+            started.pop_all()  # the node ends them
+            return node
     except BaseException:
         cache.close()
         raise
+
+
+def _start_data(config: Config, orders: RangeOrders) -> DataSide | None:
+    """The data processes that the settings ask for."""
+    count = config.data_processes
+    if count is None:
+        count = processes_default(len(os.sched_getaffinity(0)))
+    if not count:
+        return None
+    processes = DataProcesses(DataSettings(count))
+    timeout_s = config.transfer_timeout_s
+    return DataSide(processes, DataPlane(processes, orders, transfer_timeout_s=timeout_s))
 
 
 async def serve(

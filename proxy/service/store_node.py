@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from lodefs.chunkstore.errors import LodefsError
 from lodefs.chunkstore.nodeapi.wire import CachePlace, Used
@@ -22,7 +23,9 @@ from lodefs.proxy.cache.reader import CacheReader
 from lodefs.proxy.cache.scrub import Scrub, ScrubSettings
 from lodefs.proxy.cache.tables import CacheSettings
 from lodefs.proxy.cache_control import CacheControl
+from lodefs.proxy.data.processes import DataProcesses
 from lodefs.proxy.fetch.cache_fill import CacheFill
+from lodefs.proxy.fetch.data_plane import DataPlane
 from lodefs.proxy.fetch.known_damage import DamagedChunks
 from lodefs.proxy.fetch.pack_chunks import Packs
 from lodefs.proxy.fetch.pack_indexes import PackIndexes
@@ -59,6 +62,13 @@ class NodeSettings:
     scrub: ScrubSettings = field(default_factory=ScrubSettings)
 
 
+class DataSide(NamedTuple):
+    """Data processes, and what brings chunks of the store by them. The node ends them."""
+
+    processes: DataProcesses
+    plane: DataPlane
+
+
 class StoreNode:
     """proxy.node.Node over a store. Made inside a running event loop; owns the cache directory
     (but not the store) until ``close``.
@@ -74,6 +84,7 @@ class StoreNode:
         *,
         cache: Cache | None = None,
         peering: Peering | None = None,
+        data: DataSide | None = None,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self.counts = counts or Counts()
@@ -85,7 +96,9 @@ class StoreNode:
         deadline_s = settings.fetch_deadline_s
         kv, pools = self._cache.kv, self._pools
         damaged_chunks = DamagedChunks(clock_s=clock_s)
-        origin = StorePacks(store.objects, self.counts, damaged_chunks)
+        self._processes = data.processes if data is not None else None
+        plane = data.plane if data is not None else None
+        origin = StorePacks(store.objects, self.counts, damaged_chunks, plane)
         packs = peering.packs(origin, self.counts) if peering is not None else origin
         indexes = PackIndexes(packs, origin, kv, pools, deadline_s=deadline_s)
         filler = CacheFill(self._cache, indexes, packs, origin, damaged_chunks)
@@ -160,6 +173,7 @@ class StoreNode:
             **self._maintenance.status(),
             "warm_jobs": self._warmer.running,
             "in_flight_bytes": self._fetcher.in_flight_bytes,
+            **(self._processes.status() if self._processes is not None else {}),
             **peers,
             **counters,
         }
@@ -176,6 +190,8 @@ class StoreNode:
         await self._warmer.close()
         await self.files.close()
         await self._fetcher.close()
+        if self._processes is not None:
+            await asyncio.to_thread(self._processes.close)
         left = await self._pools.close()
         if left:
             log.warning("%d calls to the store, or to other nodes, hang: nobody waits", left)

@@ -7,7 +7,10 @@ that a peer sent is believed: an index is checked by the pack's id, a chunk by i
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from typing import TypeVar
 
 from lodefs.chunkstore.errors import Corrupt
 from lodefs.chunkstore.format.names import PackId, digest_of
@@ -17,6 +20,7 @@ from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.chunkstore.repo.pack_reader import PackIndexVersion
 from lodefs.chunkstore.system.lru import Lru
 from lodefs.chunkstore.types import Buffer
+from lodefs.proxy.fetch.data_plane import Landing
 from lodefs.proxy.fetch.pack_source import OnTransferStarted, PackSource
 from lodefs.proxy.peers.client.context import PeerContext
 from lodefs.proxy.peers.client.hedge_budget import HedgeBudget
@@ -29,6 +33,8 @@ from lodefs.proxy.peers.client.request_plan import PlanContext, RequestPlan
 from lodefs.proxy.peers.membership.peer import Peer
 from lodefs.proxy.peers.membership.rendezvous import Owners
 from lodefs.proxy.runtime.counters import Counts
+
+Raws = TypeVar("Raws")
 
 SENDERS_MAX = 1024
 _ETAG = re.compile(r"[!-~]{0,256}")  # it goes into a header of requests to S3
@@ -75,6 +81,30 @@ class PeerPacks:
         count: int,
         begun: OnTransferStarted = lambda _origin: None,
     ) -> list[Buffer]:
+        origin = partial(self._origin.read, loaded, first, count, begun)
+        return self._read(loaded, first, count, begun, origin)
+
+    def read_to(
+        self,
+        loaded: PackIndexVersion,
+        first: int,
+        count: int,
+        begun: OnTransferStarted,
+        landing: Landing,
+    ) -> list[Buffer] | None:
+        """As of PackSource: what peers send is read here."""
+        origin = partial(self._origin.read_to, loaded, first, count, begun, landing)
+        return self._read(loaded, first, count, begun, origin)
+
+    def _read(
+        self,
+        loaded: PackIndexVersion,
+        first: int,
+        count: int,
+        begun: OnTransferStarted,
+        read_origin: Callable[[], Raws],
+    ) -> list[Buffer] | Raws:
+        """Chunks of a peer, else what ``read_origin`` gives."""
         index = loaded.index
         size_bytes = index.raw_offsets[first + count] - index.raw_offsets[first]
         request = PeerRequest(
@@ -90,7 +120,7 @@ class PeerPacks:
             return found
         clock_s = self._context.clock_s
         begin_s = clock_s()
-        raws = self._origin.read(loaded, first, count, begun)
+        raws = read_origin()
         self._context.health.store_served(size_bytes, clock_s() - begin_s)
         return raws
 

@@ -137,7 +137,7 @@ def test_a_stuck_reader_and_a_dead_store(node: RealDriver, fake: FakeProxy) -> N
     thread, _ = read_in_thread(node.target("v1") / "big")
     try:
         assert came.wait(WAIT_S)
-        node.kubelet.unpublish("v1", node.target("v1"), timeout_s=10.0)
+        node.kubelet.unpublish("v1", node.target("v1"), timeout_s=WAIT_S / 2)
         assert not node.target("v1").exists()
         node.kubelet.unpublish("v1", node.target("v1"))
     finally:
@@ -167,13 +167,15 @@ def test_a_mount_whose_processes_die(node: RealDriver) -> None:
 def test_a_proxy_that_is_away(node: RealDriver, fake: FakeProxy) -> None:
     """Without the proxy a new snapshot is UNAVAILABLE and leaves nothing; it works afterwards."""
     fake.stop()
-    with pytest.raises(grpc.RpcError) as error:
-        node.kubelet.publish("v1", node.target("v1"), DEMO, timeout_s=3.0)
+    try:
+        with pytest.raises(grpc.RpcError) as error:
+            node.kubelet.publish("v1", node.target("v1"), DEMO, timeout_s=WAIT_S / 4)
+    finally:
+        fake.start()
     code, text = refused(error.value)
     assert code in ("UNAVAILABLE", "DEADLINE_EXCEEDED")
     assert "proxy" in text
     assert list(node.pods.iterdir()) == []
-    fake.start()
     node.kubelet.publish("v1", node.target("v1"), DEMO)
     assert (node.target("v1") / "a").read_bytes() == b"hello"
 

@@ -75,8 +75,8 @@ def test_files_are_private(files: MountFiles, tmp_path: Path) -> None:
     with files.lent(None) as nothing:
         assert nothing == ""
     assert files.token("key") == "s3cr3t"
-    for path in (*(tmp_path / "state").rglob("*"), *(tmp_path / "run").rglob("*")):
-        assert Path(path).stat().st_mode & 0o077 == 0
+    for file in (*(tmp_path / "state").rglob("*"), *(tmp_path / "run").rglob("*")):
+        assert file.stat().st_mode & 0o077 == 0
     files.remove("key")
     assert files.token("key") is None
 

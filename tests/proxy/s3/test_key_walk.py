@@ -47,7 +47,7 @@ def keys_of(
     return asyncio.run(run())
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.lists(PARTS, max_size=12), PARTS | st.just(""), PARTS | st.just(""))
 def test_order(paths: list[str], prefix: str, start: str) -> None:
     """The keys are those with the prefix, not less than the start, sorted by their bytes."""
@@ -57,7 +57,7 @@ def test_order(paths: list[str], prefix: str, start: str) -> None:
     assert keys_of(files, first, begin) == wanted
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.lists(PARTS, min_size=1, max_size=12))
 def test_going_on(paths: list[str]) -> None:
     """A walk that begins after any key goes on with the next one."""

@@ -50,7 +50,7 @@ def listed(files: dict[bytes, bytes], bucket: str, target: str, branches: list[s
     return [one for page in found for one in sorted([*[k.key for k in page.keys], *page.prefixes])]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(
     st.lists(PARTS, max_size=12),
     PARTS | st.just(""),
@@ -65,7 +65,7 @@ def test_pages(paths: list[str], prefix: str, delimiter: str, keys_max: int) -> 
     assert listed(files, "alias", target, ["main"]) == wanted
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     st.lists(PARTS, min_size=1, max_size=6),
     st.sampled_from(["", "d", "demo@", "demo@main/", "demo@v1", "demo@v1.0/a", "x"]),
@@ -85,7 +85,7 @@ def test_revisions(paths: list[str], prefix: str, delimiter: str, keys_max: int)
     assert found == wanted
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.lists(PARTS, min_size=1, max_size=12), PARTS, st.sampled_from(["", "/", "-"]))
 def test_start_after(paths: list[str], after: str, delimiter: str) -> None:
     """A listing begins after a key; within a common prefix it begins after all of it."""
@@ -147,3 +147,24 @@ def test_what_is_left_out_is_counted() -> None:
     node = DictNode({b"\xff": b"", b"\xfe": b"", b"ok": b""})
     page = asyncio.run(Lister(node, SETTINGS, lambda _repo: True).page(Query("alias")))
     assert ([one.key for one in page.keys], page.left_out) == ([b"ok"], 2)
+
+
+@pytest.mark.parametrize("delimiter", ["", "/"])
+def test_a_page_costs_what_is_on_it(delimiter: str) -> None:
+    """A page far behind asks for no more of the directory than it shows."""
+    asked: list[int] = []
+
+    class Counting(DictNode):
+        async def children(self, snapshot, ino, *, after=b"", limit):  # type: ignore[no-untyped-def]
+            page = await super().children(snapshot, ino, after=after, limit=limit)
+            asked.append(len(page.nodes))
+            return page
+
+    node = Counting({b"many/%05d.bin" % n: b"" for n in range(3000)})
+    lister = Lister(node, SETTINGS, lambda _repo: True)
+    start = b"many/02699.bin\0"
+    prefix = b"many/" if delimiter else b""
+    query = Query("alias", prefix, delimiter.encode(), keys_max=10, start=start)
+    page = asyncio.run(lister.page(query))
+    assert [one.key for one in page.keys] == [b"many/%05d.bin" % n for n in range(2700, 2710)]
+    assert sum(asked) <= 40

@@ -293,6 +293,7 @@ def test_page_sizes(rig: Rig, keys_max: int) -> None:
     wanted = len(FILES) if keys_max else 0
     assert (got["KeyCount"], got["MaxKeys"]) == (wanted, min(keys_max, 1000))
     assert got["IsTruncated"] is False
+    assert rig.client().list_objects_v2(Bucket="data", ContinuationToken="")["KeyCount"]
 
 
 def test_bad_listings(rig: Rig) -> None:
@@ -326,3 +327,4 @@ def test_no_good_http(open_rig: Rig) -> None:
     assert b"<Code>InvalidRequest</Code>" in body
     assert open_rig.get("/data/a.txt", X_Long="x" * 8000)[2] == b"22"
     assert open_rig.get("/data/%zz")[0] == 404
+    assert open_rig.get("/data/%ff")[0] == 400

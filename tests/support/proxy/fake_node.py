@@ -283,6 +283,10 @@ class DictNode:
             stream.first = await anext(stream)
         return stream
 
+    async def locate(self, file: SnapshotFile, first: int, size_bytes: int) -> GeneratedStream:
+        """See proxy.node.Files: it has no cache."""
+        return await self.open(file, first, size_bytes)
+
     async def read(
         self, file: SnapshotFile, first: int, size_bytes: int
     ) -> AsyncGenerator[Buffer, None]:
@@ -416,7 +420,7 @@ class Client:
         self._http.close()
 
     def get(
-        self, target: str, *, method: str = "GET", body: bytes | None = None, **headers: str
+        self, target: str, *, method: str = "GET", body: bytes | str | None = None, **headers: str
     ) -> Reply:
         """The answer to a request; '_' in a header's name stands for '-'."""
         names = {name.replace("_", "-"): headers[name] for name in headers}

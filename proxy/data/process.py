@@ -1,0 +1,184 @@
+"""A data process: it carries out orders, one at a time in each of its threads.
+
+``python -P -m lodefs.proxy.data.process CONTROL SLOT ...`` serves the sockets with these numbers.
+It knows no store, no cache and no credentials, only what an order says, and ends when the proxy
+has closed its end of the control socket.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from array import array
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from itertools import accumulate
+
+import msgspec
+from blake3 import blake3
+
+from lodefs.chunkstore.errors import Changed, LodefsError
+from lodefs.chunkstore.format.compression import decompress
+from lodefs.chunkstore.format.names import ID_BYTES
+from lodefs.chunkstore.objects.range_stream import Body, FileBody, RangeStreams
+from lodefs.chunkstore.system import libc
+from lodefs.chunkstore.system.batched_writes import write_at
+from lodefs.chunkstore.types import Buffer
+from lodefs.proxy.data import order as orders
+from lodefs.proxy.data.order import FetchOrder, FetchReport
+
+BATCH_SIZE_BYTES = 512 * 1024  # stored; received, verified and written while it is in the cache
+OOM_SCORE = b"500"  # the kernel takes this process before the proxy, and the unit goes on
+_PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15  # linux/prctl.h
+_NAME = b"lodefs-data\0"
+
+
+class Worker:
+    """One thread: its socket, and the memory that bodies come to."""
+
+    def __init__(self, slot: socket.socket, streams: RangeStreams, writing: threading.Lock) -> None:
+        """``writing``: the kernel lets one thread write to a file; those that wait for that there
+        would keep their processors busy."""
+        self._slot = slot
+        self._streams = streams
+        self._writing = writing
+        self._buffer = memoryview(bytearray(BATCH_SIZE_BYTES))
+
+    def run(self) -> None:
+        """Serves orders until the socket is closed."""
+        while True:
+            fds: list[int] = []
+            try:
+                data, fds = orders.receive(self._slot)
+                report = self._carried_out(orders.decode(data, FetchOrder), fds)
+            except EOFError:
+                return
+            except (OSError, MemoryError, msgspec.MsgspecError) as error:
+                report = FetchReport(orders.FAILED, why=_text(error))
+            finally:
+                orders.close_all(fds)
+            try:
+                orders.send(self._slot, orders.encode(report))
+            except OSError:
+                return
+
+    def _carried_out(self, order: FetchOrder, fds: Sequence[int]) -> FetchReport:
+        begin_s = time.monotonic()
+        size_bytes = sum(_u32s(order.stored_sizes))
+        source: AbstractContextManager[Body]
+        if order.http is None:
+            source, files = nullcontext(FileBody(fds[0], order.offset)), fds[1:]
+        else:
+            source, files = self._streams.get(order.http, size_bytes), fds
+        try:
+            with source as body:
+                wrong = self._fetch(order, body, files)
+        except Changed:
+            return FetchReport(orders.CHANGED)
+        except (LodefsError, OSError, MemoryError, IndexError) as error:
+            return FetchReport(orders.FAILED, why=_text(error))
+        seconds = time.monotonic() - begin_s
+        if wrong is not None:
+            return FetchReport(orders.WRONG, *wrong, size_bytes, seconds)
+        return FetchReport(orders.DONE, 0, "", size_bytes, seconds)
+
+    def _fetch(self, order: FetchOrder, body: Body, files: Sequence[int]) -> tuple[int, str] | None:
+        """Receives, verifies and writes all; the first chunk that is wrong, and why."""
+        wrong: tuple[int, str] | None = None
+        stored_sizes, raw_sizes = _u32s(order.stored_sizes), _u32s(order.raw_sizes)
+        raw_starts = list(accumulate(raw_sizes, initial=0))
+        for first, end, size_bytes in _batches(stored_sizes):
+            if size_bytes > len(self._buffer):  # one large chunk
+                self._buffer = memoryview(bytearray(size_bytes))
+            body.read_into(self._buffer[:size_bytes])
+            if wrong is not None:
+                continue  # the rest is read so that the connection can be used again
+            raws: list[Buffer] = []
+            at = 0
+            for n in range(first, end):
+                stored = self._buffer[at : at + stored_sizes[n]]
+                at += stored_sizes[n]
+                wanted = order.ids[n * ID_BYTES : (n + 1) * ID_BYTES]
+                raw = decompress(order.codecs[n], stored, raw_sizes[n])  # Corrupt: not done here
+                if blake3(raw).digest() != wanted:
+                    wrong = (n, f"bytes do not match chunk {wanted.hex()}")
+                    break
+                raws.append(raw)
+            else:
+                with self._writing:
+                    _write(order, raw_starts, first, raws, files)
+        return wrong
+
+
+def _write(
+    order: FetchOrder,
+    raw_starts: Sequence[int],
+    first: int,
+    raws: Sequence[Buffer],
+    files: Sequence[int],
+) -> None:
+    """Writes those chunks from ``first`` on that have a target."""
+    for target in order.targets:
+        low, high = max(target.first, first), min(target.end, first + len(raws))
+        if low < high:
+            offset = target.offset + raw_starts[low] - raw_starts[target.first]
+            write_at(files[target.file], offset, raws[low - first : high - first])
+
+
+def _batches(stored_sizes: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+    """Chunks [first, end) of about BATCH_SIZE_BYTES stored bytes, and how many these are."""
+    first = size_bytes = 0
+    for n, one in enumerate(stored_sizes):
+        if n > first and size_bytes + one > BATCH_SIZE_BYTES:
+            yield first, n, size_bytes
+            first, size_bytes = n, 0
+        size_bytes += one
+    if stored_sizes:
+        yield first, len(stored_sizes), size_bytes
+
+
+def _u32s(data: bytes) -> array[int]:
+    numbers = array("I")
+    numbers.frombytes(data)
+    return numbers
+
+
+def _text(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _settle() -> None:
+    """Dies with the proxy, ignores the signals by which that is asked to end, and bears its name in
+    ``ps``."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    libc.call("prctl", _PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    libc.call("prctl", _PR_SET_NAME, _NAME, 0, 0, 0)
+    with suppress(OSError):
+        fd = os.open("/proc/self/oom_score_adj", os.O_WRONLY)
+        try:
+            os.write(fd, OOM_SCORE)
+        finally:
+            os.close(fd)
+
+
+def main() -> None:
+    """The process as a program."""
+    control, *slots = (socket.socket(fileno=int(number)) for number in sys.argv[1:])
+    _settle()
+    streams, writing = RangeStreams(), threading.Lock()
+    for slot in slots:
+        threading.Thread(target=Worker(slot, streams, writing).run, daemon=True).start()
+    with suppress(OSError):
+        control.sendall(orders.READY)
+        while control.recv(1):
+            control.sendall(orders.PONG)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,321 @@
+"""The data processes of a proxy: started, watched, started again, and given orders.
+
+Each has a few threads and a socket for each thread; who has an order carried out holds one of these
+sockets until the report comes. What a process does not do, for whatever reason, the caller does
+itself, so that a process may die or hang at any time.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import msgspec
+
+from lodefs.chunkstore.objects.s3_range_reader import limit_waiting
+from lodefs.proxy.data import order as orders
+from lodefs.proxy.data.order import FetchOrder, FetchReport
+
+log = logging.getLogger("lodefs.data")
+
+SLOTS_MAX = 16  # of all processes together
+SLOTS_LEAST = 4  # of each
+LOOK_S = 5.0  # without a report, until a process is asked whether it lives
+HANG_S = 10.0  # until one that does not say so is killed
+GRACE_S = 30.0  # beyond the time of an order's transfer, for writing
+END_S = 5.0  # for a killed process to be gone
+PAUSE_S_FIRST, PAUSE_S_MAX = 0.1, 5.0  # before a process that ended soon is started again
+SOON_S = 10.0
+_SECRET = ("AWS_", "LODEFS_", "NOTIFY_", "LISTEN_", "WATCHDOG_")  # what it need not know begins so
+
+
+class NotDone(Exception):
+    """An order was not carried out. ``is_over``: surely nothing of it is written any more."""
+
+    def __init__(self, message: str, *, is_over: bool = True) -> None:
+        super().__init__(message)
+        self.is_over = is_over
+
+
+@dataclass(frozen=True, slots=True)
+class DataSettings:
+    """How many processes, and what tests change. ``argv``: the program."""
+
+    processes: int
+    argv: Sequence[str] = (sys.executable, "-P", "-m", "lodefs.proxy.data.process")
+    look_s: float = LOOK_S
+    hang_s: float = HANG_S
+
+    @property
+    def slots(self) -> int:
+        """Of each process."""
+        return max(SLOTS_LEAST, SLOTS_MAX // max(self.processes, 1))
+
+
+def processes_default(processors: int) -> int:
+    """One for each two processors, at most 8."""
+    return max(1, min(processors // 2, 8))
+
+
+class DataProcesses:
+    """The processes of one proxy, started when they are first needed. For any thread, until
+    ``close``."""
+
+    def __init__(self, settings: DataSettings) -> None:
+        self._settings = settings
+        self._starting = threading.Lock()  # guards what follows
+        self._keepers: list[_Keeper] = []
+        self._is_closed = False
+
+    def start(self) -> bool:
+        """Starts them, if that was not done before; whether one takes orders already."""
+        if not self._keepers:
+            with self._starting:
+                if not self._keepers and not self._is_closed:
+                    count = self._settings.processes
+                    self._keepers = [_Keeper(self._settings) for _ in range(count)]
+        return any(keeper.is_up for keeper in self._keepers)
+
+    def carry_out(self, order: FetchOrder, fds: Sequence[int], timeout_s: float) -> FetchReport:
+        """The report on an order. Blocking. Raises: NotDone."""
+        for keeper in sorted(self._keepers, key=lambda keeper: keeper.busy):
+            slot = keeper.take()
+            if slot is not None:
+                try:
+                    return self._ask(slot, orders.encode(order), fds, timeout_s)
+                finally:
+                    keeper.give_back(slot)
+        raise NotDone("no data process is free")
+
+    def _ask(self, slot: _Slot, data: bytes, fds: Sequence[int], timeout_s: float) -> FetchReport:
+        process, ends_s = slot.process, time.monotonic() + timeout_s
+        try:
+            orders.send(slot.sock, data, fds)
+            poll = select.poll()
+            poll.register(slot.sock, select.POLLIN)
+            while not poll.poll(self._settings.look_s * 1000):
+                if time.monotonic() >= ends_s:
+                    raise TimeoutError("it is late")
+                if not process.answers(self._settings.hang_s):
+                    raise TimeoutError("it does not answer")
+            received = orders.receive(slot.sock)
+            return orders.decode(received.data, FetchReport)
+        except (OSError, EOFError, msgspec.MsgspecError) as error:
+            slot.is_good = False
+            process.kill(str(error))  # it may have done a half of it
+            raise NotDone("a data process ended", is_over=process.is_gone(END_S)) from error
+
+    def status(self) -> dict[str, object]:
+        """For Node.status()."""
+        return {
+            "data_processes": sum(keeper.is_up for keeper in self._keepers),
+            "data_processes_busy_orders": sum(keeper.busy for keeper in self._keepers),
+            "data_processes_restarts": sum(keeper.restarts for keeper in self._keepers),
+        }
+
+    @property
+    def pids(self) -> list[int]:
+        """Of those that run."""
+        return [keeper.pid for keeper in self._keepers if keeper.is_up]
+
+    def close(self) -> None:
+        """Ends all of them, and starts no more. Orders that run fail."""
+        with self._starting:
+            self._is_closed, keepers = True, self._keepers
+        for keeper in keepers:
+            keeper.stop()
+        for keeper in keepers:
+            keeper.join()
+
+
+class _Process:
+    """A running process: it is told on ``control`` to say that it lives, and ends when that is
+    closed."""
+
+    def __init__(self, settings: DataSettings) -> None:
+        self.control, control = socket.socketpair()
+        pairs = [socket.socketpair() for _ in range(settings.slots)]
+        theirs = [control, *(pair[1] for pair in pairs)]
+        try:
+            self.popen = subprocess.Popen(
+                [*settings.argv, *(str(sock.fileno()) for sock in theirs)],
+                stdin=subprocess.DEVNULL,
+                pass_fds=[sock.fileno() for sock in theirs],
+                env=_environment(os.environ),
+            )
+        except BaseException:
+            for sock in (self.control, *(pair[0] for pair in pairs)):
+                sock.close()
+            raise
+        finally:
+            for sock in theirs:
+                sock.close()
+        for sock, _ in pairs:
+            limit_waiting(sock, settings.hang_s)
+        self.slots = [_Slot(sock, self) for sock, _ in pairs]
+        self._heard = threading.Condition()
+        self._pongs = 0
+        self._is_gone = threading.Event()
+
+    def listen(self) -> bool:
+        """The next word of the process; False at its end."""
+        try:
+            word = self.control.recv(1)
+        except OSError:
+            return False
+        with self._heard:
+            self._pongs += word == orders.PONG
+            self._heard.notify_all()
+        return bool(word)
+
+    def answers(self, timeout_s: float) -> bool:
+        """Whether it says in time that it lives."""
+        with self._heard:
+            before = self._pongs
+            try:
+                self.control.send(orders.PING, socket.MSG_DONTWAIT)
+            except OSError:
+                return False
+            return self._heard.wait_for(lambda: self._pongs > before, timeout_s)
+
+    def kill(self, why: str) -> None:
+        """SIGKILL, unless it has ended."""
+        if self.popen.poll() is None:
+            log.warning("the data process %d is killed: %s", self.popen.pid, why)
+            with suppress(ProcessLookupError):
+                self.popen.kill()
+
+    def is_gone(self, timeout_s: float) -> bool:
+        """Whether it has ended, at the latest after so many seconds."""
+        return self._is_gone.wait(timeout_s)
+
+    def reap(self, timeout_s: float | None = None) -> int:
+        """Waits for its end; its exit status. Raises: TimeoutExpired."""
+        status = self.popen.wait(timeout_s)
+        self._is_gone.set()
+        return status
+
+
+@dataclass(slots=True, eq=False)
+class _Slot:
+    """This end of the socket of one thread of a process."""
+
+    sock: socket.socket
+    process: _Process
+    is_good: bool = field(default=True)
+
+
+class _Keeper:
+    """A thread that keeps one process running. It is the parent of all of them: the kernel kills a
+    process whose parent, the thread, has ended."""
+
+    def __init__(self, settings: DataSettings) -> None:
+        self._settings = settings
+        self._lock = threading.Lock()  # guards what follows
+        self._started: _Process | None = None
+        self._process: _Process | None = None  # the same, once it takes orders
+        self._idle: list[_Slot] = []
+        self.busy = 0
+        self.restarts = 0
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._keep, name="lodefs-data", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_up(self) -> bool:
+        """Whether its process takes orders."""
+        return self._process is not None
+
+    @property
+    def pid(self) -> int:
+        """Of its process; 0 if there is none."""
+        process = self._process
+        return process.popen.pid if process is not None else 0
+
+    def take(self) -> _Slot | None:
+        """A thread of the process that has nothing to do."""
+        with self._lock:
+            if not self._idle:
+                return None
+            self.busy += 1
+            return self._idle.pop()
+
+    def give_back(self, slot: _Slot) -> None:
+        """The slot has its report, or never will."""
+        with self._lock:
+            self.busy -= 1
+            if slot.is_good and slot.process is self._process:
+                self._idle.append(slot)
+                return
+        slot.sock.close()
+
+    def stop(self) -> None:
+        """Lets the process end, and starts no other."""
+        self._ended.set()
+        with self._lock:
+            process = self._started
+        if process is not None:
+            with suppress(OSError):
+                process.control.shutdown(socket.SHUT_RDWR)
+
+    def join(self) -> None:
+        """Returns when the process has ended."""
+        self._thread.join()
+
+    def _keep(self) -> None:
+        pause_s = PAUSE_S_FIRST
+        while not self._ended.is_set():
+            begin_s = time.monotonic()
+            try:
+                process = self._start()
+            except OSError as error:
+                log.warning("no data process can be started: %s", error)
+            else:
+                status = self._serve(process)
+                if not self._ended.is_set():
+                    self.restarts += 1
+                    pid = process.popen.pid
+                    log.warning("the data process %d ended (%d): another is started", pid, status)
+            is_soon = time.monotonic() - begin_s < SOON_S
+            pause_s = min(2 * pause_s, PAUSE_S_MAX) if is_soon else PAUSE_S_FIRST
+            self._ended.wait(pause_s)
+
+    def _start(self) -> _Process:
+        process = _Process(self._settings)
+        with self._lock:
+            self._started = process
+        if self._ended.is_set():  # nobody else would tell it
+            process.control.shutdown(socket.SHUT_RDWR)
+        return process
+
+    def _serve(self, process: _Process) -> int:
+        """Has the process take orders until it ends; its exit status."""
+        if process.listen() and not self._ended.is_set():
+            with self._lock:
+                self._process, self._idle = process, list(process.slots)
+            while process.listen():
+                pass
+        with self._lock:
+            idle, self._idle, self._process, self._started = self._idle, [], None, None
+        for slot in idle:
+            slot.sock.close()
+        process.control.close()
+        try:
+            return process.reap(END_S)
+        except subprocess.TimeoutExpired:
+            process.kill("it does not end")
+            return process.reap()
+
+
+def _environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Of a data process: no credentials, and nothing that systemd means for the proxy."""
+    return {name: value for name, value in environ.items() if not name.startswith(_SECRET)}

@@ -1,0 +1,195 @@
+"""Bringing chunks from the store to the cache's files by data processes: this process finds the
+places and writes the rows, and sees none of the bytes.
+
+Only what goes well is done here. Wrong bytes and packs that were written again are raised as the
+store's; of all else the caller hears that nothing was brought, and reads by itself, with retries.
+"""
+
+from __future__ import annotations
+
+import logging
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import cached_property
+from typing import NamedTuple
+
+from lodefs.chunkstore.errors import Changed, LodefsError, Unavailable
+from lodefs.chunkstore.format import keys
+from lodefs.chunkstore.format.names import ID_BYTES
+from lodefs.chunkstore.objects.range_order import RangeOrder, RangeOrders
+from lodefs.chunkstore.repo.pack_reader import PackIndexVersion, WrongChunk
+from lodefs.proxy.cache.chunk_cache import (
+    Cache,
+    Chunk,
+    ComingChunk,
+    Flat,
+    Placed,
+    StoredRun,
+)
+from lodefs.proxy.data import order as orders
+from lodefs.proxy.data.order import FetchOrder, FetchReport, WriteTarget
+from lodefs.proxy.data.processes import GRACE_S, DataProcesses, NotDone
+
+log = logging.getLogger("lodefs.data")
+
+SIZE_BYTES_LEAST = 512 * 1024  # stored; for less, the way to another process is not worth it
+PARTS_MAX = orders.FILES_MAX - 1  # files that one order writes to
+
+
+class LandingPart(NamedTuple):
+    """Chunks that go to one file: ``numbers`` in the pack, in their order, and what they are."""
+
+    numbers: Sequence[int]
+    chunks: Sequence[ComingChunk]
+    flat: Flat | None
+    shift: int  # from raw offsets in the pack to the chunks' own
+
+
+class Landing:
+    """Where chunks of a pack that are fetched go to, and, once they are there, where they lie."""
+
+    def __init__(self, cache: Cache, parts: Callable[[], Sequence[LandingPart]]) -> None:
+        """``parts`` is called if they are needed."""
+        self._cache = cache
+        self._make_parts = parts
+        self.stored: list[list[StoredRun]] = []  # of each part
+
+    @cached_property
+    def parts(self) -> Sequence[LandingPart]:
+        """What is to be placed."""
+        return self._make_parts()
+
+    @contextmanager
+    def places(self) -> Iterator[list[Placed] | None]:
+        """Places for all parts, within the block; None if there is no space for all. Raises:
+        OSError, NoSpace."""
+        with ExitStack() as stack:
+            found: list[Placed] = []
+            for part in self.parts:
+                placed = stack.enter_context(self._cache.place(part.chunks, part.flat))
+                if placed is None:
+                    yield None
+                    return
+                found.append(placed)
+            yield found
+
+
+class DataPlane:
+    """Brings chunks of one store's packs by data processes. For any thread."""
+
+    def __init__(
+        self, processes: DataProcesses, reads: RangeOrders, *, transfer_timeout_s: float
+    ) -> None:
+        self._processes = processes
+        self._reads = reads
+        self._timeout_s = transfer_timeout_s + GRACE_S
+
+    def bring(
+        self, loaded: PackIndexVersion, first: int, count: int, landing: Landing
+    ) -> int | None:
+        """Fetches chunks [first, first + count) and writes those that have a place there. How many
+        stored bytes came; None if nothing was brought.
+
+        Raises: WrongChunk, Changed; Corrupt, Denied and others if the store's file cannot be read.
+        """
+        offsets = loaded.index.offsets
+        size_bytes = offsets[first + count] - offsets[first]
+        if size_bytes < SIZE_BYTES_LEAST or not self._processes.start():
+            return None
+        if len(landing.parts) > PARTS_MAX:
+            return None
+        key = keys.pack(loaded.index.pack_id)
+        try:
+            with self._reads.order(key, offsets[first], size_bytes, loaded.etag) as read:
+                if read is None:
+                    return None
+                with landing.places() as places:
+                    if places is None:
+                        return None
+                    return self._fetch(loaded, first, count, read, landing, places)
+        except (NotDone, OSError, LodefsError) as error:
+            if isinstance(error, WrongChunk | Changed):
+                raise
+            log.info("chunks %d to %d of %s: %s", first, first + count - 1, key, error)
+            return None
+
+    def _fetch(
+        self,
+        loaded: PackIndexVersion,
+        first: int,
+        count: int,
+        read: RangeOrder,
+        landing: Landing,
+        places: Sequence[Placed],
+    ) -> int:
+        order = _order_of(loaded, first, count, read, landing.parts, places)
+        fds = [placed.file.open() for placed in places]
+        if read.http is None:
+            fds.insert(0, read.fd)
+        try:
+            report = self._processes.carry_out(order, fds, self._timeout_s)
+        except NotDone as error:
+            for placed in places:
+                placed.is_held = not error.is_over
+            raise
+        self._heed(report, loaded, first)
+        landing.stored = [placed.commit() for placed in places]
+        return report.received_bytes
+
+    def _heed(self, report: FetchReport, loaded: PackIndexVersion, first: int) -> None:
+        """Counts what came. Raises: what the report says."""
+        key = keys.pack(loaded.index.pack_id)
+        if report.outcome == orders.DONE:
+            self._reads.carried_out(report.received_bytes, report.seconds)
+            return
+        if report.outcome == orders.WRONG:
+            self._reads.carried_out(report.received_bytes, report.seconds)
+            number = first + report.number
+            raise WrongChunk(f"chunk {number} of {key}: {report.why}", number)
+        if report.outcome == orders.CHANGED:
+            self._reads.carried_out(0, report.seconds, Changed)
+            raise Changed(f"{key} was written again")
+        self._reads.carried_out(0, report.seconds, Unavailable)
+        raise NotDone(report.why)
+
+
+def _order_of(
+    loaded: PackIndexVersion,
+    first: int,
+    count: int,
+    read: RangeOrder,
+    parts: Sequence[LandingPart],
+    places: Sequence[Placed],
+) -> FetchOrder:
+    index = loaded.index
+    end = first + count
+    targets: list[WriteTarget] = []
+    for file, (part, placed) in enumerate(zip(parts, places, strict=True)):
+        numbers = iter(part.numbers)
+        for run in placed.runs:
+            targets += _targets(file, run.offset, [(next(numbers), c) for c in run.chunks], first)
+    return FetchOrder(
+        read.http,
+        read.offset,
+        bytes(index.ids[first * ID_BYTES : end * ID_BYTES]),
+        array("I", index.stored_sizes[first:end]).tobytes(),
+        array("I", index.raw_sizes[first:end]).tobytes(),
+        index.codecs[first:end],
+        tuple(targets),
+    )
+
+
+def _targets(
+    file: int, offset: int, chunks: Sequence[tuple[int, Chunk]], base: int
+) -> Iterator[WriteTarget]:
+    """Chunks that lie one after the other from an offset on, as far as their numbers follow each
+    other."""
+    begin, end, at = chunks[0][0], chunks[0][0], offset
+    for number, chunk in chunks:
+        if number != end:
+            yield WriteTarget(begin - base, end - base, file, at)
+            begin, at = number, offset
+        end = number + 1
+        offset += chunk.size_bytes
+    yield WriteTarget(begin - base, end - base, file, at)
