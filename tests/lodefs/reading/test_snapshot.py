@@ -135,15 +135,15 @@ def test_a_child_keeps_no_file_of_the_cache(node: DatasetNode) -> None:
     """A forked child holds no space of files that its parent read: they may be evicted."""
     with lodefs.snapshot(REPO, proxy=node.address) as snapshot:
 
-        def open_files() -> int:
+        def are_open() -> bool:
             snapshot.read("large")
-            return held()
+            return held() > 0
 
         def held() -> int:
             places = Path("/proc/self/fd").iterdir()
             return sum("/flat/" in os.readlink(place) for place in places if place.is_symlink())
 
-        until(open_files)
+        until(are_open)
         pid = os.fork()
         if not pid:
             os._exit(min(held(), 1))
