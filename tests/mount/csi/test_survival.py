@@ -252,6 +252,19 @@ def test_leftovers_of_a_node_that_died(node: RealDriver) -> None:
     assert (node.target("v2") / "a").read_bytes() == b"hello"  # who has it reads on
 
 
+def test_stores_of_volumes(node: RealDriver) -> None:
+    """A volume names no store that the mounter's administrator has not allowed: without the option
+    it is refused, with it lodefs looks there."""
+    store = str(node.folder / "no-store")
+    for code in ("UNAUTHENTICATED", "UNAVAILABLE"):
+        with pytest.raises(grpc.RpcError) as error:
+            node.kubelet.publish("v1", node.target("v1"), {**DEMO, "store": store})
+        assert refused(error.value)[0] == code
+        assert list(node.pods.iterdir()) == []
+        node.mounters.append(node.mounter("--allow-store", store))
+        node.mounters.pop(0).terminate()
+
+
 def kill_all(place: str) -> bool:
     """Kill the processes of a mount; whether it is dead."""
     from tests.support.mount.places import processes_of
