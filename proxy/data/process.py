@@ -18,7 +18,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from itertools import accumulate
 
-import msgspec
 from blake3 import blake3
 
 from lodefs.chunkstore.errors import Changed, LodefsError
@@ -57,7 +56,7 @@ class Worker:
                 report = self._carried_out(orders.decode(data, FetchOrder), fds)
             except EOFError:
                 return
-            except (OSError, MemoryError, msgspec.MsgspecError) as error:
+            except Exception as error:  # noqa: BLE001 - a thread that ended would be waited for
                 report = FetchReport(orders.FAILED, why=_text(error))
             finally:
                 orders.close_all(fds)

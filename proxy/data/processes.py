@@ -61,11 +61,6 @@ class DataSettings:
         return max(SLOTS_LEAST, SLOTS_MAX // max(self.processes, 1))
 
 
-def processes_default(processors: int) -> int:
-    """One for each two processors, at most 8."""
-    return max(1, min(processors // 2, 8))
-
-
 class DataProcesses:
     """The processes of one proxy, started when they are first needed. For any thread, until
     ``close``."""
@@ -98,6 +93,7 @@ class DataProcesses:
 
     def _ask(self, slot: _Slot, data: bytes, fds: Sequence[int], timeout_s: float) -> FetchReport:
         process, ends_s = slot.process, time.monotonic() + timeout_s
+        slot.is_good = False  # until it has reported, whatever happens here
         try:
             orders.send(slot.sock, data, fds)
             poll = select.poll()
@@ -108,9 +104,10 @@ class DataProcesses:
                 if not process.answers(self._settings.hang_s):
                     raise TimeoutError("it does not answer")
             received = orders.receive(slot.sock)
-            return orders.decode(received.data, FetchReport)
-        except (OSError, EOFError, msgspec.MsgspecError) as error:
-            slot.is_good = False
+            report = orders.decode(received.data, FetchReport)
+            slot.is_good = True
+            return report
+        except (OSError, EOFError, MemoryError, msgspec.MsgspecError) as error:
             process.kill(str(error))  # it may have done a half of it
             raise NotDone("a data process ended", is_over=process.is_gone(END_S)) from error
 

@@ -127,12 +127,16 @@ class DataPlane:
         fds = [placed.file.open() for placed in places]
         if read.http is None:
             fds.insert(0, read.fd)
+        for placed in places:
+            placed.is_held = True  # until it is sure that nobody writes there any more
         try:
             report = self._processes.carry_out(order, fds, self._timeout_s)
         except NotDone as error:
             for placed in places:
                 placed.is_held = not error.is_over
             raise
+        for placed in places:
+            placed.is_held = False
         self._heed(report, loaded, first)
         landing.stored = [placed.commit() for placed in places]
         return report.received_bytes

@@ -31,7 +31,7 @@ from lodefs.proxy.cache.chunk_cache import Cache
 from lodefs.proxy.cache.scrub import ScrubSettings
 from lodefs.proxy.cache.tables import CacheSettings
 from lodefs.proxy.config import PLAIN_TOKENS, Config, cache_size_bytes
-from lodefs.proxy.data.processes import DataProcesses, DataSettings, processes_default
+from lodefs.proxy.data.processes import DataProcesses, DataSettings
 from lodefs.proxy.fetch.data_plane import DataPlane
 from lodefs.proxy.http.admission import ClientLimits
 from lodefs.proxy.http.door_tls import DoorTls
@@ -135,12 +135,9 @@ def _open_node(
 
 def _start_data(config: Config, orders: RangeOrders) -> DataSide | None:
     """The data processes that the settings ask for."""
-    count = config.data_processes
-    if count is None:
-        count = processes_default(len(os.sched_getaffinity(0)))
-    if not count:
+    if not config.data_processes:
         return None
-    processes = DataProcesses(DataSettings(count))
+    processes = DataProcesses(DataSettings(config.data_processes))
     timeout_s = config.transfer_timeout_s
     return DataSide(processes, DataPlane(processes, orders, transfer_timeout_s=timeout_s))
 

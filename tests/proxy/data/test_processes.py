@@ -22,7 +22,7 @@ from lodefs.chunkstore.format.compression import compress
 from lodefs.chunkstore.format.names import digest_of
 from lodefs.proxy.data import order as orders
 from lodefs.proxy.data.order import FetchOrder, WriteTarget
-from lodefs.proxy.data.processes import DataProcesses, DataSettings, NotDone, processes_default
+from lodefs.proxy.data.processes import DataProcesses, DataSettings, NotDone
 from tests.support.chunkstore.child_process import Child
 
 WAIT_S = 60.0
@@ -265,11 +265,6 @@ def test_closing_ends_a_process_that_starts_or_is_stopped() -> None:
         (pid,) = processes.pids
         os.kill(pid, signal.SIGSTOP)
     assert not is_running(pid)
-
-
-def test_the_default_number() -> None:
-    """One for each two processors, at least one and at most eight."""
-    assert [processes_default(n) for n in (1, 2, 3, 4, 16, 64)] == [1, 1, 1, 2, 8, 8]
 
 
 def is_running(pid: int) -> bool:
