@@ -2,6 +2,10 @@
 # generate.sh: makes mount/csi/generated/*_pb2.py and *_pb2.pyi anew from the .proto files beside them.
 # csi.proto is that of the CSI specification 1.12.0 (Apache-2.0). The tools get an environment of their own.
 set -eu
+if [ "${1:-}" = --help ] || [ "${1:-}" = -h ]; then
+  echo "usage: generate.sh"
+  exit 0
+fi
 cd "$(dirname "$0")/../.."
 tools=$(mktemp -d)
 trap 'rm -rf "$tools"' EXIT

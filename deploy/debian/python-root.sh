@@ -14,6 +14,7 @@ TEXT
 suite=bookworm version=3.11 # the Debian that it is made of, and its Python
 
 [ $# -gt 0 ] || { usage >&2 && exit 2; }
+case $1 in -h | --help) usage && exit 0 ;; esac
 mirror=''
 if [ "$1" = --mirror ]; then
   [ $# -ge 2 ] || { usage >&2 && exit 2; }

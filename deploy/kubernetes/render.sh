@@ -1,6 +1,10 @@
 #!/bin/sh
-# Writes the plain manifests, for those who do without Helm: the chart, rendered. render.sh [OUT]
+# Writes the plain manifests, for those who do without Helm: the chart, rendered.
 set -eu
+if [ "${1:-}" = --help ] || [ "${1:-}" = -h ]; then
+  echo "usage: render.sh [OUT]     OUT: the file [lodefs.yaml]; HELM: the program [helm]"
+  exit 0
+fi
 cd "$(dirname "$0")"
 helm=${HELM:-helm}
 {

@@ -180,7 +180,8 @@ def _rate(address: tuple[str, int], path: str, size: int, scratch: Path) -> floa
         "end\n"
     )
     url = f"http://{address[0]}:{address[1]}{path}"
-    words = ["wrk", "-t", "2", "-c", str(CONNECTIONS), "-d", f"{SECONDS:.0f}s", "-s", script, url]
+    words = ["wrk", "-t", "2", "-c", str(CONNECTIONS), "-d", f"{SECONDS:.0f}s"]
+    words += ["-s", str(script), url]
     output = run(words).output
     if "Non-2xx" in output or "Socket errors" in output:
         raise RuntimeError(output)

@@ -70,11 +70,11 @@ def _known(result: Result, node: RealDriver, commit: str) -> None:
     ours, bind = [], []
     for number in range(RUNS):
         target = node.target(f"k{number}")
-        ours.append(_timed(lambda t=target: node.kubelet.publish(t.name, t, context)))  # type: ignore[misc]
+        ours.append(_timed(lambda t=target: node.kubelet.publish(t.name, t, context)))
         node.kubelet.unpublish(target.name, target)
         target.mkdir()
         words = ["mount", "--bind", node.target("first"), target]
-        bind.append(_timed(lambda w=words: subprocess.run(w, check=True)))  # type: ignore[misc]
+        bind.append(_timed(lambda w=words: subprocess.run(w, check=True)))
         subprocess.run(["umount", target], check=True)
         target.rmdir()
     node.kubelet.unpublish("first", node.target("first"))

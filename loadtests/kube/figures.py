@@ -97,7 +97,7 @@ def _kills(made: Installation, repos: list[str], say: Say) -> None:
         pid = made.main_process(part)
         node.run("kill", "-9", str(pid))
         _read_on(node, names)
-        node.until(lambda p=part, old=pid: made.main_process(p) not in (0, old), part)  # type: ignore[misc]
+        node.until(lambda p=part, old=pid: made.main_process(p) not in (0, old), part)
         say(f"kill -9 of {part}: {_bad(node, names)} failed reads in {_rounds(node, names)} rounds")
     values = made.values()
     values["csi"] = {"logLevel": "debug"}

@@ -79,6 +79,7 @@ class Installation:
                 "existingSecret": "lodefs-s3",
             },
             "proxy": {"cache": {"size": "4GiB"}},
+            "nodeLabels": {"enabled": True},
             **more,
         }
 

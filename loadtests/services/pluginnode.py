@@ -158,7 +158,7 @@ class PluginNode:
 
     def _start_plugin(self) -> Child:
         fd = self._listening.fileno()
-        words = ["docker-plugin", "--socket", self.socket, "--state", self.state]
+        words: list[str | Path] = ["docker-plugin", "--socket", self.socket, "--state", self.state]
         if self._answer_timeout_s is not None:
             words += ["--answer-timeout", str(self._answer_timeout_s)]
         child = Child(

@@ -79,7 +79,8 @@ def parse_size(text: str) -> int:
         raise argparse.ArgumentTypeError(f"{text}: not a size; 1TB and 64MiB are")
     number, prefix, binary = match.groups()
     power = "kMGT".index(prefix) + 1 if prefix else 0
-    return round(float(number) * (1024 if binary else 1000) ** power)
+    unit: int = (1024 if binary else 1000) ** power
+    return round(float(number) * unit)
 
 
 def parse_count(text: str) -> int:

@@ -70,6 +70,15 @@ EPILOG = examples(
     help="For so long a mount stays for its next user, in seconds [10].",
 )
 @click.option(
+    "--allow-store",
+    "stores",
+    metavar="URL",
+    multiple=True,
+    envvar="LODEFS_MOUNTER_ALLOW_STORE",
+    help="A store that volumes may name; repeat it, or list them with blanks in the environment. "
+    "Who may make volumes reads all of it, without a token [none].",
+)
+@click.option(
     "--restart",
     is_flag=True,
     envvar="LODEFS_MOUNTER_RESTART",
@@ -85,7 +94,12 @@ EPILOG = examples(
 )
 @session_command(proxy=True)
 def mounter(
-    session: Session, log_level: str, idle_s: float, restart: bool, **options: Path | None
+    session: Session,
+    log_level: str,
+    idle_s: float,
+    stores: tuple[str, ...],
+    restart: bool,
+    **options: Path | None,
 ) -> None:
     """Hold this node's mounts for drivers, until SIGTERM or SIGINT; mounts stay then.
 
@@ -103,7 +117,7 @@ def mounter(
     form = "console" if sys.stderr.isatty() else "auto"
     configure_logs(log_level, form, identifier="lodefs-mounter")
     given = {name: value.absolute() for name, value in options.items() if value is not None}
-    settings = MounterSettings(idle_s=idle_s, **given)
+    settings = MounterSettings(idle_s=idle_s, stores=stores, **given)
     run(settings, partial(open_node, session, settings.state), session.environment)
 
 

@@ -94,22 +94,23 @@ class NodeServer:
             self._read(target, deadline_s)
             return False
         try:
+            self._check_seen(held)
             self._targets.unbind(target)  # of a mount that had died
-            self._bind(held, target, options)
+            self._targets.bind(held.place, target, noexec=options.noexec)
             self._read(target, deadline_s)
         except LodefsError:
-            self._undo(user)
+            if there is None and held.is_new:  # else a pod may run, and its commit must not move
+                self._undo(user)
             raise
         return True
 
-    def _bind(self, held: Held, target: str, options: VolumeOptions) -> None:
+    def _check_seen(self, held: Held) -> None:
         found = self._targets.shown(held.place)
         if found is None or not found.is_lodefs:
             raise Unavailable(
                 f"{held.place} is mounted, and not seen by the driver: its container needs the "
                 "directory of mounts with mountPropagation HostToContainer"
             )
-        self._targets.bind(held.place, target, noexec=options.noexec)
 
     def _read(self, target: str, deadline_s: float) -> None:
         """Read through the mount; a kernel that hangs holds up a thread, and not the call."""

@@ -12,7 +12,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -37,7 +37,13 @@ from lodefs.mount.lifecycle.handover import MountResources
 from lodefs.mount.lifecycle.mount_log import Log, Logs
 from lodefs.mount.lifecycle.mount_target import prepare, request_handover
 from lodefs.mount.lifecycle.startup import Requester
-from lodefs.mount.lifecycle.supervisor import Supervisor, SupervisorConfig, WorkerContext, ended
+from lodefs.mount.lifecycle.supervisor import (
+    Private,
+    Supervisor,
+    SupervisorConfig,
+    WorkerContext,
+    ended,
+)
 from lodefs.mount.lifecycle.worker_main import EndEvent, WorkerMain
 from lodefs.mount.mount_spec import Job, MountRequest, Reply, TakeOver
 from lodefs.mount.options import MountOptions
@@ -141,16 +147,17 @@ def go_on(
     confirm: Callable[[], None],
     *,
     kept: bool = False,
+    private: Sequence[Private] = (),
 ) -> bool:
     """The same for a mount that is there already, in the place of another supervisor.
 
     ``confirm`` is called when the new workers serve; before that, the mount is not touched, and
-    an error leaves it to those who have it. ``kept``: what holds it is kept elsewhere, too. The
-    process must have no threads.
+    an error leaves it to those who have it. ``kept``: what holds it is kept elsewhere, too.
+    ``private``: what workers are not to hold. The process must have no threads.
     """
     raise_limit("a mount")
     with mount_resources.leased(resources.job.options.proxy, required=False):
-        return _go_on(resources, log, on_ready, confirm, kept=kept)
+        return _go_on(resources, log, on_ready, confirm, kept=kept, private=private)
 
 
 def _go_on(
@@ -160,10 +167,11 @@ def _go_on(
     confirm: Callable[[], None],
     *,
     kept: bool,
+    private: Sequence[Private],
 ) -> bool:
     mounted = mount_resources.mounted(resources)
     resources = mount_resources.add_clones(resources, log)
-    supervisor = _supervisor(resources, log, None, kept=kept)
+    supervisor = _supervisor(resources, log, None, kept=kept, private=private)
 
     def on_settled(_code: int) -> bool:
         on_ready()
@@ -242,7 +250,12 @@ def ready_timeout_s(options: MountOptions) -> float:
 
 
 def _supervisor(
-    resources: MountResources, log: Log, requester: Requester | None, *, kept: bool
+    resources: MountResources,
+    log: Log,
+    requester: Requester | None,
+    *,
+    kept: bool,
+    private: Sequence[Private] = (),
 ) -> Supervisor:
     job, options, session = resources.job, resources.job.options, resources.session
     state = "on" if session.passthrough else f"off: {session.objection}"
@@ -273,6 +286,7 @@ def _supervisor(
         control_server=mount_resources.control_server(resources, supervised=True),
         kept=kept,
         requester=requester,
+        private=private,
     )
     return Supervisor(config)
 
@@ -473,7 +487,8 @@ def _take_over(request: TakeOver, requester: Requester, logs: Logs) -> None:
         requester.finish(_reply(job))
         logs.log(_line("took over", job))
 
-    left = go_on(resources, logs.log, on_ready, taken.confirm)
+    private = (taken.connection, requester)
+    left = go_on(resources, logs.log, on_ready, taken.confirm, private=private)
     logs.log(farewell(job, left=left))
 
 

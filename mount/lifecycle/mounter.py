@@ -146,7 +146,8 @@ def _go_on_here(
             taken.unlock()
 
     log = say_in_foreground(job.options.mountpoint)
-    return go_on(resources, log, lambda: on_ready(job), confirm, kept=True)
+    private = () if taken is None else (taken.connection,)
+    return go_on(resources, log, lambda: on_ready(job), confirm, kept=True, private=private)
 
 
 def take_over(mountpoint: str, *, log_path: str = "", fork: bool = False) -> Mounted:
@@ -174,7 +175,7 @@ def take_over_here(mountpoint: str, on_ready: Callable[[Mounted], None]) -> None
         on_ready(_here(job))
 
     log = say_in_foreground(job.options.mountpoint)
-    if not go_on(taken.resources, log, ready, taken.confirm):
+    if not go_on(taken.resources, log, ready, taken.confirm, private=(taken.connection,)):
         store.forget()
 
 

@@ -19,9 +19,9 @@ import select
 import signal
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
 import msgspec
 
@@ -80,6 +80,14 @@ class _Place(msgspec.Struct):
     pause_s: float = 0.0
 
 
+class Private(Protocol):
+    """A socket, or what has one."""
+
+    def close(self) -> None:
+        """Again and again is fine."""
+        ...
+
+
 @dataclass(frozen=True)
 class SupervisorConfig:
     """What a supervisor runs: ``workers`` processes of ``work`` on the connection ``fd``.
@@ -90,7 +98,8 @@ class SupervisorConfig:
     nothing waits for it. With a ``process_table`` workers outlive the supervisor;
     ``control_server`` is where others ask for the mount. ``kept``: the descriptors are also kept
     elsewhere, so that the mount lives on without any process. ``requester``: acknowledges a new
-    mount when it is ready; None: that is not needed.
+    mount when it is ready; None: that is not needed. ``private``: what only the supervisor has, so
+    that its end is seen at the other side.
     """
 
     fd: int
@@ -106,6 +115,7 @@ class SupervisorConfig:
     control_server: ControlServer | None = None
     kept: bool = False
     requester: Requester | None = None
+    private: Sequence[Private] = ()
 
 
 class Supervisor:
@@ -122,6 +132,7 @@ class Supervisor:
         self.over = False
         self.made = config.requester is None
         self._requester = config.requester
+        self._private = config.private
         self._made_fd = (
             config.requester.done_fd if config.requester else startup.new_done_fd(done=True)
         )
@@ -256,7 +267,8 @@ class Supervisor:
             self._poll.register(successor, select.POLLIN)
 
     def _hear(self, successor: socket.socket) -> None:
-        """What one says who was given all descriptors: that it goes on, or nothing (it failed)."""
+        """What one says who was given all descriptors: that it goes on, or nothing (it failed, and
+        workers that it left are ended)."""
         self._poll.unregister(successor)
         try:
             told = successor.recv(len(TAKEN))
@@ -267,6 +279,8 @@ class Supervisor:
             return
         self._successor = None
         successor.close()
+        if self._process_table is not None:
+            self._replace(self._process_table, list(self._others(self._process_table)))
 
     def _settle(self, requester: Requester) -> bool:
         """Once the requester has acknowledged the mount, its workers live without us.
@@ -291,8 +305,7 @@ class Supervisor:
         if self._process_table is None:
             self.settled = True
             return
-        own = {place.slot for place in self._places}
-        others = [found for found in self._process_table.living() if found[0] not in own]
+        others = list(self._others(self._process_table))
         if not self._own_serve() and others:
             raise Unavailable("the workers of the new supervisor do not start; see the log")
         confirm()
@@ -300,12 +313,25 @@ class Supervisor:
         self._process_table.turn()
         if self._session.resend:
             device.notify(self._fd, fuse_abi.NOTIFY_RESEND)  # those of workers that died before
+        self._replace(self._process_table, others)
+
+    def _others(self, process_table: ProcessTable) -> Iterator[tuple[int, int, int]]:
+        """Slot, pid and pidfd of each worker that is another supervisor's. Unavailable."""
+        own = {place.slot for place in self._places}
+        for slot, pid, pid_fd in process_table.living():
+            if slot in own:
+                os.close(pid_fd)
+            else:
+                yield slot, pid, pid_fd
+
+    def _replace(self, process_table: ProcessTable, others: Sequence[tuple[int, int, int]]) -> None:
+        """End workers of another supervisor, one by one; the own answer what these had."""
         for slot, pid, pid_fd in others:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(pid_fd, signal.SIGKILL)
             _wait(pid_fd, END_TIMEOUT_S)
             os.close(pid_fd)
-            self._process_table.clear(slot)
+            process_table.clear(slot)
             self._log(f"worker {pid} of another supervisor is replaced")
             device.notify(self._fd, fuse_abi.NOTIFY_RESEND)
 
@@ -425,7 +451,7 @@ class Supervisor:
             _die_with_parent(supervisor)
             for fd in self._fds() - keep:
                 os.close(fd)
-            for other in (self._successor, self._requester):
+            for other in (self._successor, self._requester, *self._private):
                 if other is not None:
                     other.close()
             status = main() or 0

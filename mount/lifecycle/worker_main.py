@@ -62,6 +62,7 @@ class WorkerMain:
         self._open: set[int] = set()  # interrupted, and not answered
         self._watch_s = 0.0
         self._said = False
+        self._is_answering = False
         self.alone = False  # whether the supervisor is gone
         self._poll = select.poll()
         self._poll.register(interrupts.fileno(self._index), select.POLLIN)
@@ -118,8 +119,20 @@ class WorkerMain:
         self._poll.unregister(self._supervisor_fd)
         self.alone = True
         self._watch_s = time.monotonic() + WATCH_S
-        if self._control_server is not None:
-            self._poll.register(self._control_server, select.POLLIN)
+        self._answer_for_mount()
+
+    def _answer_for_mount(self) -> None:
+        """At the mount's socket, from when no supervisor does. One that lives, which ours was to
+        relieve when it died, or that relieves ours, answers itself and ends this worker soon."""
+        if self._control_server is None or self._is_answering:
+            return
+        try:
+            if self._process_table is not None and self._process_table.has_supervisor():
+                return
+        except Unavailable:
+            return  # no descriptors are left; it is looked again
+        self._is_answering = True
+        self._poll.register(self._control_server, select.POLLIN)
 
     def _watch(self) -> None:
         """Without a supervisor: see to the requests of workers that die, as it would.
@@ -127,6 +140,7 @@ class WorkerMain:
         The first time, a while after it has gone, say so: another may just be taking its place.
         """
         self._watch_s = time.monotonic() + WATCH_S
+        self._answer_for_mount()
         left = 0
         try:
             for _, _, pid_fd in (

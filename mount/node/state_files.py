@@ -42,7 +42,7 @@ def write_whole(path: Path, data: bytes) -> None:
 
     NoSpace, Denied, Unavailable; the old content stays then.
     """
-    unfinished = path.with_suffix(UNFINISHED)
+    unfinished = path.with_name(path.name + UNFINISHED)
     try:
         with open(unfinished, "wb", opener=_private) as file:
             file.write(data)

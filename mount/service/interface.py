@@ -27,12 +27,14 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Held(msgspec.Struct, frozen=True):
-    """A mount that can be read at ``place``, and what it is of."""
+    """A mount that can be read at ``place``, and what it is of. ``is_new``: the user had none
+    before this call."""
 
     place: str
     commit: str
     files: int
     size_bytes: int
+    is_new: bool = False
 
 
 class Health(msgspec.Struct, frozen=True):
@@ -51,7 +53,8 @@ class MountService(Protocol):
     """
 
     def resolve(self, wanted: Wanted, token: str | None, timeout_s: float) -> ResolvedCommit:
-        """What would be mounted now. NotFound, Denied, InvalidInput, Unavailable."""
+        """What would be mounted now. NotFound, Denied (a token, or a store that is not allowed),
+        InvalidInput, Unavailable."""
         ...
 
     def acquire(self, user: User, wanted: Wanted, token: str | None, timeout_s: float) -> Held:

@@ -2,7 +2,8 @@
 
 ``STATE/mounts/KEY.json`` is ``{"version":1,"digest":HEX,"mount":{...}}``, ``digest`` the BLAKE3 of
 the bytes of ``mount``. Tokens are ``RUN/tokens/KEY``, in a directory that a reboot empties; mount
-points are ``ROOT/KEY``. All of it is for its owner alone.
+points are ``ROOT/KEY``. All of it is for its owner alone: mounts let everybody read who gets to
+them, and those who may are shown them elsewhere, as bind mounts.
 """
 
 from __future__ import annotations
@@ -48,12 +49,17 @@ class MountFiles:
             self._lock = state_files.lock(state / "lock", "another `lodefs mounter`")
             self._mounts = state / "mounts"
             self._tokens = run / "tokens"
-            root.mkdir(mode=0o755, parents=True, exist_ok=True)
             self._root = Path(os.path.realpath(root))  # the kernel lists mounts so
-            for folder in (self._mounts, self._tokens):
+            for folder in (self._mounts, self._tokens, self._root):
                 state_files.make_private(folder)
-            for path in (*self._mounts.glob("*.new"), *self._tokens.glob(f"{_LENT}*")):
-                path.unlink()
+            unfinished = f"*{state_files.UNFINISHED}"
+            for folder, name in (
+                (self._mounts, unfinished),
+                (self._tokens, unfinished),
+                (self._tokens, f"{_LENT}*"),
+            ):
+                for path in folder.glob(name):
+                    path.unlink()
         except OSError as error:
             raise state_files.translated(error, state) from error
 

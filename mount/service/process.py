@@ -42,14 +42,15 @@ OpenNode = Callable[[], AbstractContextManager[NodeMounts]]
 
 
 class MounterSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one mount service: its socket, its state, what a reboot may empty, where it mounts, and
-    how long a mount stays without users."""
+    """Of one mount service: its socket, its state, what a reboot may empty, where it mounts, how
+    long a mount stays without users, and which stores volumes may name."""
 
     socket: Path = RUN / SOCKET_NAME
     state: Path = STATE
     run: Path = RUN
     root: Path = ROOT
     idle_s: float = IDLE_S
+    stores: tuple[str, ...] = ()
 
 
 def run(settings: MounterSettings, open_node: OpenNode, environ: Mapping[str, str]) -> None:
@@ -85,7 +86,7 @@ def _serving(
     settings: MounterSettings, node: NodeMounts, files: MountFiles, *, succeeds: bool
 ) -> Iterator[None]:
     woken = threading.Event()
-    mounts = SharedMounts(files, node, boot=boot_id(), on_change=woken.set)
+    mounts = SharedMounts(files, node, boot=boot_id(), stores=settings.stores, on_change=woken.set)
     calls = Calls()
     upkeep = MountUpkeep(mounts, calls, woken, idle_s=settings.idle_s)
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 import string
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import msgspec
 
+from lodefs.chunkstore.errors import Denied
 from lodefs.mount.node.interface import MountStatus, ResolvedCommit, Source
 from lodefs.mount.service.interface import User, Wanted
 
@@ -50,6 +51,18 @@ class SharedMount(msgspec.Struct, frozen=True, kw_only=True):
         return next((usage for usage in self.users if usage.user == user), None)
 
 
+def check_store(store: str, allowed: Collection[str]) -> None:
+    """Denied where a volume names a store that the administrator of the node has not allowed: who
+    makes volumes would open directories of the node, and reach hosts, by its rights. "" is the
+    store of the node's proxy."""
+    if store and _plain(store) not in map(_plain, allowed):
+        raise Denied(
+            f"volumeAttributes store: {store.partition('?')[0]} is not allowed on this node; leave "
+            "it out for the store of the node's proxy, or have `lodefs mounter --allow-store URL` "
+            "say the very same URL"
+        )
+
+
 def new_key(repo: str, commit: str, unique: str) -> str:
     """The name of a mount's files: where an administrator looks, the repository is told."""
     safe = "".join(c if c in _SAFE else "_" for c in repo[:KEY_NAME_CHARS_MAX]).lstrip(".")
@@ -69,6 +82,10 @@ def made(
         has_token=has_token,
         boot=boot,
     )
+
+
+def _plain(store: str) -> str:
+    return store.removeprefix("file://").rstrip("/")
 
 
 def used(mount: SharedMount, usage: Usage) -> SharedMount:

@@ -12,8 +12,9 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -31,6 +32,7 @@ from lodefs.mount.service.mount_files import MountFiles
 from lodefs.mount.service.shared_mount import (
     SharedMount,
     Usage,
+    check_store,
     made,
     new_key,
     started,
@@ -65,8 +67,25 @@ class SharedSlot:
         self.idle_since_s: float | None = None
 
 
+class Acquiring:
+    """An acquire under way. A release that comes meanwhile makes it void, so that it cannot write
+    down a user whom nobody would release any more. ``slot``: the mount, when there is one."""
+
+    def __init__(self, user: User) -> None:
+        self.user = user
+        self.slot: SharedSlot | None = None
+        self.is_void = False
+
+    def put_into(self, mount: SharedMount, usage: Usage) -> SharedMount:
+        """The mount with its user. Unavailable where that was released meanwhile."""
+        if self.is_void:
+            raise Unavailable(f"volume {self.user.volume} was released meanwhile; try again")
+        return used(mount, usage)
+
+
 class SharedMounts:
-    """See MountService. ``on_change`` is told when upkeep may have something to do."""
+    """See MountService. ``on_change`` is told when upkeep may have something to do; ``stores``:
+    those that volumes may name."""
 
     def __init__(
         self,
@@ -74,15 +93,18 @@ class SharedMounts:
         node: NodeMounts,
         *,
         boot: str,
+        stores: Collection[str] = (),
         on_change: Callable[[], None] = lambda: None,
     ) -> None:
         self.files = files
         self.node = node
         self._boot = boot
+        self._stores = stores
         self._on_change = on_change
         self._closed = False
         self._lock = threading.Lock()
         self._slots: dict[str, SharedSlot] = {}
+        self._under_way: list[Acquiring] = []
         for mount in files.load():
             slot = self._slots[mount.key] = SharedSlot(mount)
             slot.is_written = True
@@ -91,29 +113,43 @@ class SharedMounts:
 
     def resolve(self, wanted: Wanted, token: str | None, timeout_s: float) -> ResolvedCommit:
         """See MountService."""
+        check_store(wanted.source.store, self._stores)
         with self.files.lent(token) as path:
             source = msgspec.structs.replace(wanted.source, token_file=path)
             return self.node.resolve(source, wanted.rev, timeout_s)
 
     def acquire(self, user: User, wanted: Wanted, token: str | None, timeout_s: float) -> Held:
         """See MountService."""
+        check_store(wanted.source.store, self._stores)
         deadline_s = time.monotonic() + timeout_s
-        with self._held(user, wanted, token, deadline_s) as slot:
+        with (
+            self._acquiring(user) as under_way,
+            self._held(user, wanted, token, deadline_s) as slot,
+        ):
             with _locked(slot.lock, deadline_s):
                 self._check_token(slot, user, wanted, token, deadline_s)
                 self.bring_up(slot, deadline_s)
-            self._write(slot, lambda mount: used(mount, Usage(user, wanted, time.time())))
+            under_way.slot = slot
+            is_new = slot.mount.usage(user) is None
+            usage = Usage(user, wanted, time.time())
+            self._write(slot, partial(under_way.put_into, usage=usage), _left_s(deadline_s))
         if wanted.pin_s is not None:
             self._on_change()
-        return self._held_by(slot)
+        return msgspec.structs.replace(self._held_by(slot), is_new=is_new)
 
     def release(self, user: User, timeout_s: float) -> None:
-        """See MountService."""
-        for slot in self.slots():
-            if slot.mount.usage(user) is not None:
-                self._write(slot, lambda mount: unused(mount, user), timeout_s)
-                slot.given.pop(user, None)
-                self._on_change()
+        """See MountService. An acquire that is still under way does not count any more."""
+        deadline_s = time.monotonic() + timeout_s
+        with self._lock:
+            overtaken = [one for one in self._under_way if one.user == user]
+            for one in overtaken:
+                one.is_void = True
+            writing = [one.slot for one in overtaken if one.slot is not None]
+            held = [slot for slot in self._slots.values() if slot.mount.usage(user) is not None]
+        for slot in {slot.key: slot for slot in (*held, *writing)}.values():
+            self._write(slot, lambda mount: unused(mount, user), _left_s(deadline_s))
+            slot.given.pop(user, None)
+            self._on_change()
 
     def health(self, volume: str, timeout_s: float) -> Health:
         """See MountService."""
@@ -171,6 +207,17 @@ class SharedMounts:
     def pinned(self, slot: SharedSlot, until_s: float) -> None:
         """Note that its data is pinned until then (Unix time)."""
         self._write(slot, lambda mount: msgspec.structs.replace(mount, pinned_until_s=until_s))
+
+    @contextmanager
+    def _acquiring(self, user: User) -> Iterator[Acquiring]:
+        one = Acquiring(user)
+        with self._lock:
+            self._under_way.append(one)
+        try:
+            yield one
+        finally:
+            with self._lock:
+                self._under_way.remove(one)
 
     @contextmanager
     def _held(
@@ -273,7 +320,7 @@ class SharedMounts:
             if self._closed:
                 raise Unavailable("another service has the mounts now; try again")
             after = change(slot.mount)
-            if after != slot.mount or not slot.is_written:
+            if after != slot.mount:
                 self.files.write(after)
                 with self._lock:
                     slot.mount, slot.is_written = after, True

@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+import select
 import signal
 import struct
 from collections.abc import Iterator
@@ -86,11 +87,15 @@ class ProcessTable:
         self.enter(SUPERVISOR)
 
     def has_supervisor(self) -> bool:
-        """Whether the supervisor lives. Unavailable."""
+        """Whether the supervisor lives, and is none that has ended and was not waited for yet.
+        Unavailable."""
         pid_fd = self._open(SUPERVISOR)
-        if pid_fd is not None:
+        if pid_fd is None:
+            return False
+        try:
+            return not select.select([pid_fd], [], [], 0)[0]
+        finally:
             os.close(pid_fd)
-        return pid_fd is not None
 
     def kill_all(self) -> None:
         """SIGKILL to all that live. Unavailable, after all others, where that cannot be told."""

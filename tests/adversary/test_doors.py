@@ -8,6 +8,7 @@ import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -114,7 +115,7 @@ def test_handshakes_that_do_not_begin_lock_nobody_out(folder: Path) -> None:
     uncounted: they are counted from the start, and another one's handshake is done."""
     create_token(folder / "tokens", "one", ["*"], now_s=1)
     files = Authority().files(folder / "node")
-    settings = {
+    settings: dict[str, Any] = {
         "listen": "",
         "peer_listen": "127.0.0.1:0",
         "peers": ["127.0.0.1:7441"],

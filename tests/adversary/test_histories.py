@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.adversary.histories import Lie, Push, Read, Restart, Step, Warm, histories, play
 
-OTHER = ("other",) * 4
+OTHER: tuple[Literal["other"], ...] = ("other",) * 4
 
 
 @pytest.mark.slow
@@ -29,17 +30,28 @@ def test_any_history(steps: list[Step], nodes: int, small_cache: bool) -> None:
 @pytest.mark.parametrize("path", range(4))
 def test_a_lie_that_is_read_first(tmp_path: Path, path: int, size: int) -> None:
     """An attacker has his own commit read by a cold node before the honest one."""
-    steps = [Lie(0, 1, OTHER), Push(0, 0, 99), Read(0, path, 0, size, 0), Read(1, path, 0, 16, 0)]
+    steps: list[Step] = [
+        Lie(0, 1, OTHER),
+        Push(0, 0, 99),
+        Read(0, path, 0, size, 0),
+        Read(1, path, 0, 16, 0),
+    ]
     assert asyncio.run(play(steps, tmp_path)) == 1 + 4
 
 
 def test_a_lie_that_is_warmed_before_a_restart(tmp_path: Path) -> None:
     """An attacker has all of his commit cached, and the node is restarted."""
-    steps = [Lie(0, 1, OTHER), Push(0, 0, 99), Warm(0, 0), Restart(), Read(1, 2, 0, 16, 0)]
+    steps: list[Step] = [
+        Lie(0, 1, OTHER),
+        Push(0, 0, 99),
+        Warm(0, 0),
+        Restart(),
+        Read(1, 2, 0, 16, 0),
+    ]
     assert asyncio.run(play(steps, tmp_path)) == 4 + 1 + 4
 
 
 def test_a_lie_that_a_peer_has(tmp_path: Path) -> None:
     """An attacker has his commit cached by one node; another node reads the honest one."""
-    steps = [Lie(0, 1, OTHER, "d"), Push(0, 0, 3), Warm(0, 0), Read(1, 2, 0, 16, 1)]
+    steps: list[Step] = [Lie(0, 1, OTHER, "d"), Push(0, 0, 3), Warm(0, 0), Read(1, 2, 0, 16, 1)]
     assert asyncio.run(play(steps, tmp_path, nodes=2)) == 1 + 4

@@ -78,7 +78,7 @@ def wheels(workshop: Path) -> Path:
     run([*pip, "wheel", "--no-deps", "-w", wheels, source], timeout_s=BUILD_TIMEOUT_S)
     (own,) = wheels.glob("lodefs-*.whl")
     fits = ["--python-version", PYTHON_VERSION, "--only-binary", ":all:"]
-    constraints = ["-c", source / "constraints.txt"]
+    constraints: list[str | Path] = ["-c", source / "constraints.txt"]
     run([*pip, "download", "-d", wheels, *fits, *constraints, own], timeout_s=BUILD_TIMEOUT_S)
     return wheels
 

@@ -40,6 +40,7 @@ ALL_ON = {
         "tlsSecret": "certificate",
         "tokensSecret": "tokens",
     },
+    "nodeLabels": {"enabled": True},
     "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
     "storageClasses": [{"name": "cats", "parameters": {"repo": "vision/cats"}}],
     "store": {"endpointUrl": "https://s3.example.org", "region": "us-east-1", "url": "s3://b/p"},
@@ -152,6 +153,25 @@ def test_only_the_node_plugin_is_privileged() -> None:
                 assert context["runAsNonRoot"], container["name"]
                 assert not context["allowPrivilegeEscalation"], container["name"]
     assert free == {"mounter": "all", "driver": "all", "directories": ["CHOWN", "FOWNER"]}
+
+
+def test_only_who_labels_nodes_and_the_controllers_pod_may_ask() -> None:
+    """No other container has the token of an account, also where everything is switched on."""
+    holders = set()
+    for one in rendered(values=ALL_ON):
+        pod = one.get("spec", {}).get("template", {}).get("spec", {})
+        containers = pod.get("containers", []) + pod.get("initContainers", [])
+        given = {
+            volume["name"]
+            for volume in pod.get("volumes", [])
+            for source in volume.get("projected", {}).get("sources", [])
+            if "serviceAccountToken" in source
+        }
+        for container in containers:
+            mounted = {mount["name"] for mount in container.get("volumeMounts", [])}
+            if pod.get("automountServiceAccountToken", True) or mounted & given:
+                holders.add(container["name"])
+    assert holders == {"node-labels", "controller", "mounter", "provisioner"}
 
 
 def test_names_are_unique_and_namespaced() -> None:

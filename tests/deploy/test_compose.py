@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import yaml
 
-from lodefs.commands.docker_plugin import split_url
 from lodefs.mount.docker.options import parse_options
 from tests.deploy.conftest import DEPLOY
 
@@ -15,7 +14,7 @@ def test_its_volumes_are_volumes() -> None:
     document = yaml.safe_load((DEPLOY / "docker-compose.yml").read_text())
     volumes = {name: about for name, about in document["volumes"].items() if "driver" in about}
     assert {about["driver"] for about in volumes.values()} == {"lodefs"}
-    options = parse_options(volumes["flickr30k"]["driver_opts"], split_url)
+    options = parse_options(volumes["flickr30k"]["driver_opts"], lambda url: ("", url))
     assert (options.source.repo, options.rev) == ("vision/flickr30k", "main")
     used = [one.split(":") for one in document["services"]["train"]["volumes"]]
     named = {words[0]: words[2:] for words in used if not words[0].startswith(".")}

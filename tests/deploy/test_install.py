@@ -51,7 +51,7 @@ def test_what_is_said_is_done_and_undone(offline: Path, tmp_path: Path) -> None:
     settings = root / "etc/lodefs/lodefs.toml"
     settings.parent.mkdir(parents=True)
     settings.write_text("# ours\n")
-    words = [INSTALL, "--destdir", root, "--wheel", offline]
+    words: list[str | Path] = [INSTALL, "--destdir", root, "--wheel", offline]
     told = build(*words, "--dry-run")
     assert files(root) == {"/etc/lodefs/lodefs.toml"}
     assert f"  keep {settings}\n" in told

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -31,7 +32,8 @@ def simulated(name: str, settings: Settings = SMALL) -> Figures:
 
 def test_time_goes_by_the_calls() -> None:
     """Calls are made at their times, equal ones in the order of asking, and none after the end."""
-    clock, seen = Clock(), []
+    clock = Clock()
+    seen: list[str] = []
     clock.at(2.0, seen.append, "c")
     clock.at(1.0, seen.append, "a")
     clock.at(1.0, seen.append, "b")
@@ -47,9 +49,13 @@ def test_flows_share_their_ports() -> None:
     clock = Clock()
     network, a, b, c = Network(clock), Port(100.0), Port(1000.0), Port(10.0)
     ends: dict[str, float] = {}
-    network.start(a, b, 100.0, lambda: ends.setdefault("to b", clock.now_s))
-    network.start(a, b, 300.0, lambda: ends.setdefault("also to b", clock.now_s))
-    network.start(b, c, 100.0, lambda: ends.setdefault("to c", clock.now_s))
+
+    def end(name: str) -> None:
+        ends[name] = clock.now_s
+
+    network.start(a, b, 100.0, partial(end, "to b"))
+    network.start(a, b, 300.0, partial(end, "also to b"))
+    network.start(b, c, 100.0, partial(end, "to c"))
     assert clock.run(lambda: len(ends) == 3, calls_max=99)
     assert ends == pytest.approx({"to b": 2.0, "also to b": 4.0, "to c": 10.0})
     assert (a.sent_bytes, b.sent_bytes) == pytest.approx((400.0, 100.0))

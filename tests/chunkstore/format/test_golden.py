@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from lodefs.chunkstore.errors import Corrupt, LodefsError, UnknownFormat
 from lodefs.chunkstore.format.commit import decode_commit
 from lodefs.chunkstore.format.envelope import unseal
 from lodefs.chunkstore.format.index_shard import decode_shard
+from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.format.pack import PackIndex, unpack
 from lodefs.chunkstore.format.tree import decode_tree
 from lodefs.chunkstore.repo.store import decode_settings
@@ -59,7 +61,7 @@ def test_reads_a_golden_shard() -> None:
 
 def test_reads_golden_documents() -> None:
     """Tree, commit, ref and store.json say what their examples say."""
-    assert decode_tree(read("tree"), bytes(32)) == golden.tree()
+    assert decode_tree(read("tree"), PackId(bytes(32))) == golden.tree()
     assert decode_commit(read("commit")) == golden.commit()
     assert decode_commit(read("commit-2")) == golden.new_commit()
     assert decode_settings(read("store.json")) == golden.settings()
@@ -73,7 +75,7 @@ def test_reads_golden_documents() -> None:
     }
 
 
-READERS = {
+READERS: dict[str, Callable[[bytes], object]] = {
     "pack": lambda data: PackIndex.decode(golden.pack().pack_id, data),
     "shard": decode_shard,
     "commit": decode_commit,
@@ -96,11 +98,15 @@ def test_any_flipped_bit_is_noticed(name: str) -> None:
             READERS[name](bytes(bad))
 
 
+def _read_tree(data: bytes) -> object:
+    return decode_tree(data, PackId(bytes(32)))
+
+
 @pytest.mark.parametrize("name", [*READERS, "tree"])
 def test_any_cut_is_noticed(name: str) -> None:
     """No end of a format can be missing unseen."""
     good = read(name)
-    reader = READERS.get(name, lambda data: decode_tree(data, bytes(32)))
+    reader: Callable[[bytes], object] = READERS.get(name, _read_tree)
     for size in range(len(good)):
         with pytest.raises(LodefsError):
             reader(good[:size])

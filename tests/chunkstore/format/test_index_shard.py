@@ -21,7 +21,7 @@ shards = st.lists(chunk_lists.map(lambda raws: pack_of(raws).index), max_size=4)
 
 @pytest.mark.slow
 @given(shards)
-def test_round_trip(packs: list) -> None:
+def test_round_trip(packs: list[ShardPack]) -> None:
     """The packs of a shard come back, and give the same shard again."""
     data = encode_shard(packs)
     found = decode_shard(data)
@@ -31,7 +31,7 @@ def test_round_trip(packs: list) -> None:
 
 @pytest.mark.slow
 @given(shards, st.data())
-def test_damage_is_noticed(packs: list, data: st.DataObject) -> None:
+def test_damage_is_noticed(packs: list[ShardPack], data: st.DataObject) -> None:
     """No bit changes, and no byte is lost or added, unseen."""
     good = encode_shard(packs)
     at = data.draw(st.integers(0, len(good) - 1))

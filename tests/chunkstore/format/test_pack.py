@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 
 import pytest
 from blake3 import blake3
@@ -27,7 +28,7 @@ class Counted(MemoryObjects):
     """Counts reads, and can do something between the first and the second."""
 
     gets = 0
-    before_second = staticmethod(lambda: None)
+    before_second: Callable[[], object] = staticmethod(lambda: None)
 
     def get(self, key: str, *, offset: int = 0, size: int, if_match: str | None = None) -> Part:
         self.gets += 1

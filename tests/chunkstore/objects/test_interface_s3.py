@@ -231,7 +231,7 @@ def test_head_that_is_cut_off(server: BadServer, objects: S3Objects, name: str) 
 def test_empty_answer_is_no_empty_list(server: BadServer, objects: S3Objects) -> None:
     """A success without a listing in it is Unavailable: nobody may take it for an empty store."""
     for body in (b"", b"<html><p>please log in</p></html>"):
-        server.script = lambda _, body=body: Answer(200, body)  # type: ignore[misc]
+        server.script = lambda _, body=body: Answer(200, body)
         with pytest.raises(Unavailable):
             list(objects.list(""))
 

@@ -123,7 +123,7 @@ def test_refusals_are_the_errors_that_they_are(server: BadServer, objects: S3Obj
         (error(500, ""), Unavailable),
     ):
         server.requests.clear()
-        server.script = lambda _, answer=answer: answer  # type: ignore[misc]
+        server.script = lambda _, answer=answer: answer
         with pytest.raises(expected) as caught:
             objects.get("a", offset=0, size=5)
         assert [is_quick(request) for request in server.requests] == [True]
@@ -141,7 +141,7 @@ def test_broken_answers_are_unavailable(server: BadServer, objects: S3Objects) -
         Answer(206, DATA[:5], other),
         Answer(206, DATA[:5]),
     ):
-        server.script = lambda _, answer=answer: answer  # type: ignore[misc]
+        server.script = lambda _, answer=answer: answer
         with pytest.raises(Unavailable):
             objects.get("a", offset=0, size=5)
     server.script = ranged

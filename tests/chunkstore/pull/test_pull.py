@@ -59,7 +59,7 @@ class Counting(MemoryObjects):
         super().__init__()
         self.reads = 0
         self.fail_from = 1_000_000
-        self.on_failure = lambda: None
+        self.on_failure: Callable[[], object] = lambda: None
         self._count_lock = threading.Lock()
 
     def get(self, key: str, *, offset: int = 0, size: int, if_match: str | None = None) -> Part:

@@ -15,10 +15,10 @@ from lodefs.chunkstore.repo.store import Store, create_store
 from tests.adversary.hostile_repo import Claims, FileClaim, TreeClaim, lying_commit
 from tests.support.chunkstore.directories import random_files
 from tests.support.chunkstore.faulty_store import FaultyObjects
-from tests.support.chunkstore.handmade import Handmade, Program, memory_store
+from tests.support.chunkstore.handmade import Files, Handmade, Program, memory_store
 from tests.support.chunkstore.memory_objects import MemoryObjects
 
-FILES = {
+FILES: Files = {
     b"a": b"a" * 3000,
     b"d/b": b"bb" * 3000,
     b"d/e/f": b"c",
@@ -27,8 +27,8 @@ FILES = {
 }
 
 
-def root_of(store: Store, made: Handmade, files: dict[bytes, object]) -> Entry:
-    return store.commit("r", made.commit("r", files)).root  # type: ignore[arg-type]
+def root_of(store: Store, made: Handmade, files: Files) -> Entry:
+    return store.commit("r", made.commit("r", files)).root
 
 
 def test_the_same_chunks_in_other_packs() -> None:

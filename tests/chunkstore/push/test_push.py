@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
@@ -54,7 +55,7 @@ class Pusher:
         branch: str = "main",
         *,
         source: Path | None = None,
-        later_ns: int = LATER_NS,
+        clock_ns: Callable[[], int] = lambda: time.time_ns() + LATER_NS,
         workers: int | None = 0,
         skip_unreadable: bool = False,
     ) -> PushResult:
@@ -65,7 +66,7 @@ class Pusher:
             index_dir=self.index_dir,
             skip_unreadable=skip_unreadable,
             workers=workers,
-            clock_ns=lambda: time.time_ns() + later_ns,
+            clock_ns=clock_ns,
         )
         return push(self.store, source or self.source, "r", branch, options)
 
@@ -209,7 +210,7 @@ def test_a_young_file_is_read_again(pusher: Pusher) -> None:
     clock, so it is read next time; then it is trusted."""
     write_files(pusher.source, {"a": b"young", "d/b": b"young"})
     newest_ns = max(os.stat(path).st_ctime_ns for path in pusher.source.rglob("*"))
-    assert pusher.push(later_ns=newest_ns - time.time_ns()).files_read == 2
+    assert pusher.push(clock_ns=lambda: newest_ns).files_read == 2
     pusher.objects.forget()
     again = pusher.push()
     assert again.unchanged

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import accumulate
+from typing import TypeVar
 
 import pytest
 from hypothesis import given
@@ -13,9 +15,12 @@ from lodefs.chunkstore.repo.range_planner import (
     GAP_STORED_BYTES_MAX,
     UNIT_RAW_BYTES_MAX,
     UNIT_STORED_BYTES_MAX,
+    Unit,
     Wanted,
-    units,
 )
+from lodefs.chunkstore.repo.range_planner import units as units_of_index
+
+T = TypeVar("T")
 
 
 class Sizes:
@@ -24,6 +29,11 @@ class Sizes:
     def __init__(self, sizes: list[tuple[int, int]]) -> None:
         self.offsets = list(accumulate((stored for stored, _ in sizes), initial=0))
         self.raw_offsets = list(accumulate((raw for _, raw in sizes), initial=0))
+
+
+def units(index: Sizes, wanted: list[Wanted[T]]) -> Iterator[Unit[T]]:
+    """Of what is no whole index."""
+    return units_of_index(index, wanted)  # type: ignore[arg-type]
 
 
 @st.composite

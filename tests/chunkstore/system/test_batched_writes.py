@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lodefs.chunkstore.system import batched_writes
 from lodefs.chunkstore.system.batched_writes import BATCH_SIZE_BYTES, BUFFERS_MAX, write_at
 
 SIZES = st.lists(
@@ -66,7 +65,7 @@ def test_the_file_holds_the_joined_buffers(
 def test_no_call_is_larger_than_a_batch(fd: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A large buffer is cut, small ones are gathered: no write is beyond a MiB."""
     kernel = Kernel()
-    monkeypatch.setattr(batched_writes.os, "pwritev", kernel)
+    monkeypatch.setattr(os, "pwritev", kernel)
     write_at(fd, 0, [bytes(5 * BATCH_SIZE_BYTES // 2), *[bytes(BATCH_SIZE_BYTES // 4)] * 6])
     assert kernel.sizes == [BATCH_SIZE_BYTES] * 4
 
@@ -76,7 +75,7 @@ def test_no_call_has_more_buffers_than_the_kernel_takes(
 ) -> None:
     """Many tiny buffers go in calls of at most IOV_MAX of them."""
     kernel = Kernel()
-    monkeypatch.setattr(batched_writes.os, "pwritev", kernel)
+    monkeypatch.setattr(os, "pwritev", kernel)
     assert write_at(fd, 0, [b"x"] * (2 * BUFFERS_MAX + 1)) == 2 * BUFFERS_MAX + 1
     assert kernel.counts == [BUFFERS_MAX, BUFFERS_MAX, 1]
 
@@ -85,7 +84,7 @@ def test_a_short_write_is_gone_on_with(
     fd: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where the kernel takes a part only, the rest follows."""
-    monkeypatch.setattr(batched_writes.os, "pwritev", Kernel(most=7))
+    monkeypatch.setattr(os, "pwritev", Kernel(most=7))
     buffers = _buffers([3, 5, 0, 20])
     assert write_at(fd, 2, buffers) == 28
     assert (tmp_path / "file").read_bytes()[2:] == b"".join(buffers)

@@ -150,7 +150,7 @@ def test_no_answer(
 
 
 def test_one_byte_a_second(client: http.client.HTTPConnection, relay: RunningRelay) -> None:
-    """The head comes at once, the first byte too, and the second not soon."""
+    """The head comes at once, the first byte too, and the next ones not soon."""
     relay.behave(fault="slow")
     client.request("GET", "/peers/packs/ab/chunks")
     sock = client.sock
@@ -158,8 +158,9 @@ def test_one_byte_a_second(client: http.client.HTTPConnection, relay: RunningRel
     answer = client.getresponse()
     assert answer.status == 200 and answer.read(1) == BODY[:1]
     sock.settimeout(SOON_S)
+    # some may be there, where this process was held up
     with pytest.raises(TimeoutError):
-        sock.recv(1)
+        [sock.recv(1) for _ in range(100)]
 
 
 def test_latency(client: http.client.HTTPConnection, relay: RunningRelay) -> None:

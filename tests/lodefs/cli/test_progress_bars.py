@@ -44,14 +44,15 @@ def test_told_in_little_room(room_chars: int, words: str) -> None:
 
 def test_eighty_columns() -> None:
     """A line of a long operation fits into 80 columns: nothing in it is cut."""
-    console = Console(width=80, file=io.StringIO(), force_terminal=True)
+    file = io.StringIO()
+    console = Console(width=80, file=file, force_terminal=True)
     with progress_bars.bars(console) as bar:
         task = bar.add_task("", total=None, words="")
         progress_bars._update(
             bar, task, dataclasses.replace(FULL, phase="checking vision/flickr30k")
         )
         bar.refresh()
-        drawn = console.file.getvalue()
+        drawn = file.getvalue()
     assert "1.0 GiB/2.0 GiB" in drawn
     assert "…" not in drawn
 

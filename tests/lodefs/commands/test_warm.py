@@ -218,10 +218,10 @@ class Follow:
         self.now_s = 0.0
         request = WarmRequest(REPO) if own else None
         self.follower = Follower(
-            self.calls,
+            self.calls,  # type: ignore[arg-type]
             request,
             clock_s=lambda: self.now_s,
-            sleep=self._sleep,  # type: ignore[arg-type]
+            sleep=self._sleep,
         )
 
     def _sleep(self, seconds: float) -> None:
@@ -315,7 +315,7 @@ def test_missing_nodes_are_told_at_once_and_skipped(
     gone = Gone()
     rig = Rig(tmp_path, FILES, chunk_size_bytes=10_000)
     with serve_rig(rig, rig.settings(8 * MIB)) as (served, node):
-        node._warmer._peers = gone
+        node._warmer._peers = gone  # type: ignore[assignment]
         failed = lodefs("--proxy", served.address, "warm", REPO, "--all-nodes")
         skipped = lodefs("--proxy", served.address, "warm", REPO, "--all-nodes", "--skip-missing")
     assert failed.code == 7

@@ -14,7 +14,7 @@ from lodefs.chunkstore.errors import Unavailable
 from lodefs.mount.service.interface import User
 from tests.mount.csi.conftest import DriverRig
 from tests.support.csi.kubelet import EPHEMERAL, MODE, capability, refused
-from tests.support.docker.rig import OLD
+from tests.support.docker.rig import NEW, OLD
 from tests.support.mount.mounts import until
 
 CATS = {"repo": "vision/cats"}
@@ -164,6 +164,29 @@ def test_a_mount_that_has_died_is_replaced(driver: DriverRig) -> None:
     place, _ = driver.targets.bound[str(target)]
     driver.targets.bound[str(target)] = (f"{place}-before", False)
     driver.kubelet.publish("v1", target, CATS)
+    assert driver.targets.bound[str(target)] == (place, False)
+
+
+@pytest.mark.parametrize("fault", ["unreadable", "is_blind"])
+def test_a_republish_that_fails_keeps_the_commit(driver: DriverRig, fault: str) -> None:
+    """A republish that cannot show the new mount leaves the pod's commit held, however often it
+    fails: when it works, the branch that moved meanwhile is not looked at."""
+    target = driver.pods / "t1"
+    driver.kubelet.publish("v1", target, CATS)
+    place, _ = driver.targets.bound[str(target)]
+    died = (f"{place}-before", False)
+    driver.targets.bound[str(target)] = died
+    driver.targets.others[died[0]] = "0:77"
+    driver.service.repos["vision/cats"].revisions["main"] = NEW
+    setattr(driver.targets, fault, True)
+    for _ in range(3):
+        with pytest.raises(grpc.RpcError):
+            driver.kubelet.publish("v1", target, CATS)
+    assert driver.service.users() == {User("v1", str(target))}
+    assert target.exists()
+    setattr(driver.targets, fault, False)
+    driver.kubelet.publish("v1", target, CATS)
+    assert [mount.held.commit for mount in driver.service.mounts] == [OLD]
     assert driver.targets.bound[str(target)] == (place, False)
 
 

@@ -137,7 +137,7 @@ def test_a_stuck_reader_and_a_dead_store(node: RealDriver, fake: FakeProxy) -> N
     thread, _ = read_in_thread(node.target("v1") / "big")
     try:
         assert came.wait(WAIT_S)
-        node.kubelet.unpublish("v1", node.target("v1"), timeout_s=10.0)
+        node.kubelet.unpublish("v1", node.target("v1"), timeout_s=WAIT_S / 2)
         assert not node.target("v1").exists()
         node.kubelet.unpublish("v1", node.target("v1"))
     finally:
@@ -167,13 +167,15 @@ def test_a_mount_whose_processes_die(node: RealDriver) -> None:
 def test_a_proxy_that_is_away(node: RealDriver, fake: FakeProxy) -> None:
     """Without the proxy a new snapshot is UNAVAILABLE and leaves nothing; it works afterwards."""
     fake.stop()
-    with pytest.raises(grpc.RpcError) as error:
-        node.kubelet.publish("v1", node.target("v1"), DEMO, timeout_s=3.0)
+    try:
+        with pytest.raises(grpc.RpcError) as error:
+            node.kubelet.publish("v1", node.target("v1"), DEMO, timeout_s=WAIT_S / 4)
+    finally:
+        fake.start()
     code, text = refused(error.value)
     assert code in ("UNAVAILABLE", "DEADLINE_EXCEEDED")
     assert "proxy" in text
     assert list(node.pods.iterdir()) == []
-    fake.start()
     node.kubelet.publish("v1", node.target("v1"), DEMO)
     assert (node.target("v1") / "a").read_bytes() == b"hello"
 
@@ -248,6 +250,19 @@ def test_leftovers_of_a_node_that_died(node: RealDriver) -> None:
     node.mounters.append(node.mounter())
     until(lambda: not node.fuse_mounts() and not list((node.folder / "mounts").iterdir()))
     assert (node.target("v2") / "a").read_bytes() == b"hello"  # who has it reads on
+
+
+def test_stores_of_volumes(node: RealDriver) -> None:
+    """A volume names no store that the mounter's administrator has not allowed: without the option
+    it is refused, with it lodefs looks there."""
+    store = str(node.folder / "no-store")
+    for code in ("UNAUTHENTICATED", "UNAVAILABLE"):
+        with pytest.raises(grpc.RpcError) as error:
+            node.kubelet.publish("v1", node.target("v1"), {**DEMO, "store": store})
+        assert refused(error.value)[0] == code
+        assert list(node.pods.iterdir()) == []
+        node.mounters.append(node.mounter("--allow-store", store))
+        node.mounters.pop(0).terminate()
 
 
 def kill_all(place: str) -> bool:

@@ -68,13 +68,14 @@ def test_a_volume(helper: MountHelper) -> None:
             assert sorted(os.listdir(place)) == ["a", "b"]
             assert (place / "a").read_bytes() == FILES[b"train/a"]
             told = node.traffic(str(place), WAIT_S)
+            assert told is not None
             assert told.cache_bytes + told.store_bytes >= len(FILES[b"train/a"])
             assert told.store_bytes > 0
             for path in (b"train", b""):
                 part = msgspec.structs.replace(source, path=path)
                 for _ in range(2):
                     node.pin(part, found.commit, 600, WAIT_S)
-                until(lambda path=path: set(pinned(proxy)) == {path.decode()})  # type: ignore[misc]
+                until(lambda path=path: set(pinned(proxy)) == {path.decode()})
                 for _ in range(2):
                     node.unpin(part, found.commit, WAIT_S)
                 assert pinned(proxy) == []

@@ -135,7 +135,8 @@ def test_one_process_has_a_directory(tmp_path: Path, records: Records) -> None:
 def test_what_a_crash_left_is_swept(tmp_path: Path, records: Records) -> None:
     """A file that was not finished is removed at the next start, and its volume is as before."""
     records.write(VOLUME)
-    unfinished = file_of(tmp_path).with_suffix(".new")
+    path = file_of(tmp_path)
+    unfinished = path.with_name(f"{path.name}.new")
     unfinished.write_bytes(b'{"version"')
     records.close()
     assert Records(tmp_path / "state").load() == [VOLUME]
@@ -323,7 +324,7 @@ def test_a_directory_in_the_place_of_a_new_file(tmp_path: Path) -> None:
     """A directory where a volume's new state would be written keeps that volume from being
     written, and nobody from anything else."""
     Records(tmp_path / "state").close()
-    file_of(tmp_path).with_suffix(".new").mkdir()
+    (path := file_of(tmp_path)).with_name(f"{path.name}.new").mkdir()
     records = Records(tmp_path / "state")
     assert records.load() == []
     with pytest.raises(LodefsError, match="Is a directory"):

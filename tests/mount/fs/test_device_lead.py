@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from threading import Lock
+from threading import Lock, Thread
 
 import pytest
 
@@ -136,6 +136,6 @@ def test_without_room_for_a_thread_the_lead_is_passed_on(
     def refuse(_thread: object) -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(device_lead.Thread, "start", refuse)
+    monkeypatch.setattr(Thread, "start", refuse)
     worker.request.disk()
     assert not worker.turn.is_held

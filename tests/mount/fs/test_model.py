@@ -130,7 +130,7 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
         write_source(source)
         node = NodeProcess(folder, source, size_bytes_max=LIMIT_BYTES)
         stack.callback(node.kill)
-        mounts = Mounts(folder, node, KERNELS[request.param])  # type: ignore[arg-type]
+        mounts = Mounts(folder, node, KERNELS[request.param])
         stack.callback(mounts.close)
         mounted = mounts.mount(repo=REPO, workers=2, passthrough="on")
         yield World(source, node, mounts.place, mounted, mounts.resends)
@@ -232,7 +232,7 @@ class Model(RuleBasedStateMachine):
         return listing
 
     @rule(listing=listings, count=st.integers(1, 2000))
-    def list(self, listing: Listing, count: int) -> None:
+    def list_more(self, listing: Listing, count: int) -> None:
         """The next names are listed."""
         expected = listing.names[listing.at : listing.at + count]
         assert listing.directory.read(count) == expected
@@ -349,5 +349,5 @@ def test_a_mount_is_the_directory_that_was_pushed(world: World, examples: int) -
         stateful_step_count=40,
         phases=[Phase.generate],  # looking for a shorter failure takes minutes
     )
-    run_state_machine_as_test(lambda: Model(world), settings=bounded)
+    run_state_machine_as_test(lambda: Model(world), settings=bounded)  # type: ignore[arg-type]
     assert world.evictions() > examples // 3

@@ -15,7 +15,7 @@ import pytest
 import lodefs
 from lodefs.chunkstore.errors import Denied, InUse, InvalidInput, NotFound, Unavailable
 from lodefs.mount.kernel import device, mount_syscalls, mount_table
-from lodefs.mount.lifecycle import daemon, mount_target, mounter, process_scan
+from lodefs.mount.lifecycle import daemon, mount_target, mounter, process_scan, spawn
 from lodefs.mount.mount_spec import Reply
 from tests.support.mount.fake_proxy import FakeProxy
 from tests.support.mount.mounts import (
@@ -304,7 +304,7 @@ def test_who_loses_the_race_leaves_the_winner_alone(
     mounts: Mounts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A mount that does not get ready in time takes no other away, though it is of the same."""
-    start = mounter.start
+    start = spawn.start
 
     def lose(*_words: object, **_more: object) -> Reply:
         monkeypatch.setattr(mounter, "start", start)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
+import sys
 from pathlib import Path
 from threading import Thread
 
 import pytest
 
+import lodefs
 from lodefs.chunkstore.errors import InUse, InvalidInput, LodefsError, Unavailable
 from lodefs.mount.kernel import mount_table
 from lodefs.mount.lifecycle import control_socket, handover, mount_resources, mounter
@@ -19,6 +22,7 @@ from tests.support.mount.kernels import DISTINCT
 from tests.support.mount.load import Load
 from tests.support.mount.mounts import (
     BIG,
+    SAMPLE,
     WAIT_S,
     Mounts,
     alive,
@@ -110,8 +114,9 @@ def test_living_supervisor_is_relieved(mounts: Mounts) -> None:
         second = mounts.take_over()
         until(load.everyone_read())
     assert load.wrong == []
-    assert first.pid is not None
-    until(lambda: not alive(first.pid))
+    pid = first.pid
+    assert pid is not None
+    until(lambda: not alive(pid))
     assert listed(mounts) == second
     assert socket_of(mounts) == place
     assert "left to another process" in mounts.log.read_text()
@@ -267,9 +272,55 @@ def test_a_taker_that_fails_leaves_all_as_it_was(mounts: Mounts) -> None:
     assert listed(mounts) == second
 
 
+KILLED_TAKER = """
+import os, signal, socket, sys
+from pathlib import Path
+from lodefs.mount.lifecycle import daemon, handover, startup
+from lodefs.mount.mount_spec import TakeOver
+def die(_taken):
+    Path(sys.argv[3]).write_text(Path("/proc/thread-self/children").read_text())
+    os.kill(os.getpid(), signal.SIGKILL)
+handover.Taken.confirm = die
+requester = startup.Requester(socket.socket(fileno=int(sys.argv[2])), startup.new_done_fd())
+daemon.run(TakeOver(sys.argv[1]), requester)
+"""
+
+
+def test_a_taker_that_is_killed_halfway_leaves_all_as_it_was(
+    mounts: Mounts, tmp_path: Path
+) -> None:
+    """Its workers serve already when it is killed: they end, who asked for it sees its end at
+    once, and the mount's supervisor stays the only one."""
+    mounted = mounts.mount()
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.settimeout(WAIT_S)
+    with Load(mounts.place / "big", BIG, readers=2) as load, ours:
+        words = [str(mounts.place), str(theirs.fileno()), str(tmp_path / "workers")]
+        with theirs:
+            taker = subprocess.run(
+                [sys.executable, "-c", KILLED_TAKER, *words],
+                env=os.environ | {"PYTHONPATH": str(Path(lodefs.__file__).parents[1])},
+                timeout=WAIT_S,
+                check=False,
+                pass_fds=[theirs.fileno()],
+            )
+        assert taker.returncode == -signal.SIGKILL
+        workers = list(map(int, (tmp_path / "workers").read_text().split()))
+        assert workers
+        assert ours.recv(1) == b""
+        until(lambda: not any(map(alive, workers)))
+        assert listed(mounts) == mounted
+        until(load.everyone_read())
+        second = mounts.take_over()
+        until(load.everyone_read())
+    assert load.wrong == []
+    until(lambda: not alive(mounted.pid or 0))
+    assert listed(mounts) == second
+
+
 def test_the_token_goes_over_the_socket_alone(mounts: Mounts) -> None:
     """No process of the new supervisor shows a token, and its requests carry it."""
-    with FakeProxy(mounts.proxy.tree, token="very-secret") as proxy:
+    with FakeProxy(SAMPLE, token="very-secret") as proxy:
         mounts.mount(proxy=proxy.address, token="very-secret")
         mounted = mounts.take_over()
         assert (mounts.place / "a").read_bytes() == b"hello"

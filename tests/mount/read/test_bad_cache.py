@@ -50,7 +50,7 @@ def make(source: Path) -> Iterator[Makes]:
         def made(size_bytes_max: int = 64 * MIB, **more: Path) -> tuple[NodeProcess, Mounts]:
             node = NodeProcess(folder, source, size_bytes_max=size_bytes_max, **more)
             stack.callback(node.kill)
-            mounts = Mounts(folder, node)  # type: ignore[arg-type]
+            mounts = Mounts(folder, node)
             stack.callback(mounts.close)
             mounts.mount(repo=REPO)
             return node, mounts

@@ -23,6 +23,7 @@ from lodefs.chunkstore.system.lru import Lru
 from lodefs.mount.read import memory_fit
 from lodefs.mount.read.cache_monitor import RETRY_S
 from lodefs.proxy.read import flat_completion
+from lodefs.proxy.runtime.counters import Counter
 from tests.support.mount.cached_place import BIG, DATA, FILES, Place, place_on
 from tests.support.proxy.rig import MIB, Rig, serve_rig
 
@@ -195,8 +196,8 @@ def test_a_harmed_cache_file_is_asked_for(place: Place, harm: Callable[[Path], N
     place.warm()
     for _ in range(2):
         for kind in FileKind:
-            for path in cache_files(place.cache, kind):
-                harm(path)
+            for file in cache_files(place.cache, kind):
+                harm(file)
         for path, data in FILES.items():
             assert place.read(path) == data, path
         place.turn()
@@ -248,15 +249,17 @@ def test_reports(place: Place) -> None:
     """The proxy hears which files were read, how often and how much: hits stay true."""
     place.warm()
     counts = place.node.counts.values
-    before = {name: counts[name] for name in ("hits_reads", "direct_reads", "direct_bytes")}
+    before = {name: counts[name] for name in (Counter.HITS, Counter.DIRECT, Counter.DIRECT_BYTES)}
     for file in place.node._cache.files.values():
         file.last_use_s = 0
     place.read(b"big")
     place.read(b"one")
     place.turn()
-    assert counts["direct_reads"] - before["direct_reads"] == 5  # of at most 1 MiB
-    assert counts["direct_bytes"] - before["direct_bytes"] == len(BIG) + len(FILES[b"one"])
-    assert counts["hits_reads"] - before["hits_reads"] == 5
+    assert counts[Counter.DIRECT] - before[Counter.DIRECT] == 5  # of at most 1 MiB
+    assert counts[Counter.DIRECT_BYTES] - before[Counter.DIRECT_BYTES] == len(BIG) + len(
+        FILES[b"one"]
+    )
+    assert counts[Counter.HITS] - before[Counter.HITS] == 5
     used = {file.kind for file in place.node._cache.files.values() if file.last_use_s}
     assert used == {FileKind.FLAT, FileKind.SLAB}
     with place.asked("cache-used"):
@@ -298,8 +301,8 @@ def test_the_whole_flat_file(place: Place) -> None:
     assert os.pread(fd, len(BIG) + 1, 0) == BIG
     for path in (b"one", b"middle", b"same", b"d", b"nothing"):
         assert place.reader.complete_flat(place.ino(path)) is None
-    for path in cache_files(place.cache, FileKind.FLAT):
-        cut(path)
+    for file in cache_files(place.cache, FileKind.FLAT):
+        cut(file)
     assert place.reader.complete_flat(place.ino(b"big")) is None
 
 
@@ -406,12 +409,12 @@ def test_lost_reports_are_sent_later(place: Place) -> None:
     def fail(_used: object) -> None:
         raise Unavailable("no proxy")
 
-    place.clients[1].report = fail  # type: ignore[method-assign]
+    place.clients[1].report = fail  # type: ignore[method-assign, assignment]
     place.turn()
     place.clients[1].report = report  # type: ignore[method-assign]
-    before = place.node.counts.values["direct_reads"]
+    before = place.node.counts.values[Counter.DIRECT]
     place.turn()
-    assert place.node.counts.values["direct_reads"] == before + 1
+    assert place.node.counts.values[Counter.DIRECT] == before + 1
 
 
 ACTIONS = st.one_of(

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from lodefs.chunkstore.nodecache import layout as layout
+from lodefs.proxy.runtime.counters import Counter
 from lodefs.proxy.service.store_node import StoreNode
 from tests.support.chunkstore.child_process import private_directory
 from tests.support.mount.mounts import Mounts, read_anew, until
@@ -72,7 +73,7 @@ def test_warm_reads_make_no_requests(rigged: Rigged) -> None:
     proxy hears of it."""
     rigged.read_all()
     until(rigged.reads_without_proxy)
-    until(lambda: rigged.node.counts.values["direct_bytes"] >= len(FILES[b"big"]))
+    until(lambda: rigged.node.counts.values[Counter.DIRECT_BYTES] >= len(FILES[b"big"]))
 
 
 def let_go(path: Path) -> None:

@@ -53,12 +53,15 @@ class Made:
         return os.fsencode(self.mounts.place) + b"/" + path
 
     def forget(self) -> None:
-        """Nothing of the mount is in the page cache."""
+        """Nothing of the mount is in the page cache, once what was read before is stored ahead."""
+        until(self._drops_all)
+
+    def _drops_all(self) -> bool:
         for path in FILES:
             fd = os.open(self.path(path), os.O_RDONLY)
             os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
             os.close(fd)
-            assert not any(self.pages(path))
+        return not any(any(self.pages(path)) for path in FILES)
 
     def pages(self, path: bytes) -> list[bool]:
         return pages_in_memory(Path(os.fsdecode(self.path(path))))

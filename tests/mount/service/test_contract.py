@@ -53,7 +53,7 @@ class TestRemoteMounts(MountServiceSuite):
 class TestKernelMounts(MountServiceSuite):
     @pytest.fixture
     def given(self, tmp_path: Path, node: KernelMounts) -> Iterator[ServiceGiven]:
-        rig = ServiceRig(tmp_path / "service", node)
+        rig = ServiceRig(tmp_path / "service", node, stores=(SECRET_STORE,))
         yield ServiceGiven(
             rig.mounts,
             Wanted(source=Source(repo="demo"), rev="main"),

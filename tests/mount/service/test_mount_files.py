@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from lodefs.chunkstore.errors import Corrupt, InUse, UnknownFormat
+from lodefs.mount.node import state_files
 from lodefs.mount.node.interface import ResolvedCommit, Source
 from lodefs.mount.service.interface import User, Wanted
 from lodefs.mount.service.mount_files import MountFiles, decode_mount, encode_mount
@@ -71,18 +75,44 @@ def test_files_are_private(files: MountFiles, tmp_path: Path) -> None:
     with files.lent(None) as nothing:
         assert nothing == ""
     assert files.token("key") == "s3cr3t"
-    for path in (*(tmp_path / "state").rglob("*"), *(tmp_path / "run").rglob("*")):
-        assert Path(path).stat().st_mode & 0o077 == 0
+    for file in (*(tmp_path / "state").rglob("*"), *(tmp_path / "run").rglob("*")):
+        assert file.stat().st_mode & 0o077 == 0
     files.remove("key")
     assert files.token("key") is None
+
+
+def test_mounts_are_private(tmp_path: Path) -> None:
+    """The root of the mounts is closed to other users, also one that an earlier lodefs left open:
+    mounts allow everybody who gets there."""
+    (tmp_path / "mounts").mkdir(mode=0o755)
+    MountFiles(tmp_path / "state", tmp_path / "run", tmp_path / "mounts")
+    assert (tmp_path / "mounts").stat().st_mode & 0o777 == 0o700
+
+
+def test_tokens_of_keys_alike(files: MountFiles, tmp_path: Path) -> None:
+    """Keys that differ after a dot alone have files of their own while they are written, and what a
+    kill left unfinished is gone after a start."""
+    tokens = tmp_path / "run" / "tokens"
+    written = []
+
+    def noted(path: str, flags: int) -> int:
+        written.append(path)
+        return os.open(path, flags, 0o600)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(state_files, "_private", noted)
+        for key in ("a-1.x", "a-1.y"):
+            files.keep_token(key, key)
+    assert len(set(written)) == 2
+    Path(written[0]).write_text("s3cr3t")
+    files.close()
+    MountFiles(tmp_path / "state", tmp_path / "run", tmp_path / "mounts")
+    assert sorted(path.name for path in tokens.iterdir()) == ["a-1.x", "a-1.y"]
 
 
 @pytest.mark.slow
 def test_one_service_for_a_state(files: MountFiles, tmp_path: Path) -> None:
     """A second service on one state is InUse: locks are of a process, so it is another one."""
-    import subprocess
-    import sys
-
     script = (
         "import sys; from pathlib import Path; from lodefs.mount.service.mount_files import "
         "MountFiles; d = Path(sys.argv[1]); MountFiles(d / 'state', d / 'run', d / 'mounts')"

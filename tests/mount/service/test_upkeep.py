@@ -130,7 +130,7 @@ def test_a_token_rotates_without_a_new_mount(rig: ServiceRig, memory: MemoryMoun
     and the mount keeps its own."""
     held = rig.mounts.acquire(USER, SECRET, "right-token", WAIT_S)
     memory.repos["secret"].token = "next-token"
-    assert rig.mounts.acquire(USER, SECRET, "next-token", WAIT_S) == held
+    assert rig.mounts.acquire(USER, SECRET, "next-token", WAIT_S).place == held.place
     assert memory.renewed == [(held.place, "next-token")]
     with pytest.raises(Denied):
         rig.mounts.acquire(USER, SECRET, "wrong-token", WAIT_S)

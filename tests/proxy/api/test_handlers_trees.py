@@ -25,7 +25,7 @@ from tests.support.proxy.fake_node import (
 )
 
 NAMES = [b"name%03d" % i for i in range(25)] + [b"caf\xe9", b"a\nb", b"q?&=+#%2F", b"n" * 255]
-FILES = {
+FILES: dict[bytes, bytes | Executable | Symlink] = {
     b"a.txt": b"hello",
     b"run": Executable(b"#!/bin/sh\n"),
     b"link": Symlink(b"/outside/\xff"),

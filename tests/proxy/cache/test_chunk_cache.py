@@ -52,8 +52,9 @@ class Opened:
     ) -> None:
         self.counts = Counts()
         settings = CacheSettings(path, size_bytes_max, free_size_bytes_min=free_size_bytes_min)
-        fixed = {"now_s": lambda: 1000.0, "call_soon": at_once}
-        self.cache = Cache(settings, self.counts, boot=boot, step=step, **fixed)
+        self.cache = Cache(
+            settings, self.counts, boot=boot, step=step, now_s=lambda: 1000.0, call_soon=at_once
+        )
         self.evictor = self.cache.eviction
 
     def clean(self) -> None:
@@ -262,14 +263,13 @@ def test_a_full_disk_keeps_nothing_and_breaks_nothing(path: Path, where: str) ->
 
     def step(name: str) -> None:
         if full[0] and name == where:
-            if where == "rows":
-                raise NoSpace("the index is full")
-            raise OSError(errno.ENOSPC, "No space left on device")
+            told = "No space left on device"
+            raise NoSpace(told) if where == "rows" else OSError(errno.ENOSPC, told)
 
     with opened_at(path, step=step) as opened:
         assert opened.store_small(SMALL[:5])
         full[0] = True
-        opened.evictor.free = lambda _size_bytes: None  # type: ignore[method-assign]
+        opened.evictor.free = lambda _size_bytes: None  # type: ignore[method-assign, assignment]
         assert opened.store_small(SMALL[5:]) is (where == "create")  # the slab is there already
         assert not opened.store_big(BIG[0], 0, 1000)
         full[0] = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -119,9 +120,10 @@ class _Full:
         self.is_full = False
         self._write = below.write
         self.get, self.get_many, self.scan = below.get, below.get_many, below.scan
+        self.floor = below.floor
         self.catch_up, self.close = below.catch_up, below.close
 
-    def write(self, rows: list[tuple[bytes, bytes | None]], *, durable: bool = False) -> None:
+    def write(self, rows: Sequence[tuple[bytes, bytes | None]], *, durable: bool = False) -> None:
         if self.is_full:
             raise NoSpace("the index is full")
         self._write(rows, durable=durable)

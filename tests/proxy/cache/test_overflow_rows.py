@@ -20,10 +20,10 @@ class Disk(MemoryKeyValues):
         self.is_full = True
         self.meanwhile: Callable[[], None] = lambda: None
 
-    def write(self, rows: Sequence[Row]) -> None:
+    def write(self, rows: Sequence[Row], *, durable: bool = False) -> None:
         if self.is_full:
             raise NoSpace("full")
-        super().write(rows)
+        super().write(rows, durable=durable)
 
     def get(self, key: bytes) -> bytes | None:
         value = super().get(key)

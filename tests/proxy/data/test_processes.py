@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -109,7 +110,7 @@ def test_chunks_come_to_their_places(
             targets.append(WriteTarget(n, n + 1, 0, at))
             expected += raw
             at += len(raw)
-    order = FetchOrder(*(getattr(order, f) for f in order.__struct_fields__[:-1]), tuple(targets))
+    order = msgspec.structs.replace(order, targets=tuple(targets))
     with files(tmp_path, pack) as (fds, target):
         report = processes.carry_out(order, fds, WAIT_S)
         assert (report.outcome, report.received_bytes) == (orders.DONE, len(pack))

@@ -158,6 +158,17 @@ class GoodPeers:
         """As of PackSource."""
         return self._source().read(loaded, first, count, begun)
 
+    def read_to(
+        self,
+        loaded: PackIndexVersion,
+        first: int,
+        count: int,
+        begun: OnTransferStarted,
+        landing: object,
+    ) -> list[Buffer]:
+        """As of PackSource: never elsewhere."""
+        return self.read(loaded, first, count, begun)
+
 
 @asynccontextmanager
 async def owner(rig: Rig) -> AsyncIterator[tuple[CacheFill, PackIndexes, GoodPeers]]:

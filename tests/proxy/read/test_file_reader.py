@@ -6,6 +6,7 @@ import asyncio
 import errno
 import os
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -122,11 +123,11 @@ def test_a_cache_file_that_was_tampered_with_is_fetched_again(rig: Rig, harm: st
 def test_bits_flipped_by_a_power_cut_reach_nobody(rig: Rig) -> None:
     """After a reboot, chunks of files that were not synced are checked before they are served."""
 
-    def in_boot(boot: bytes) -> object:
+    def in_boot(boot: bytes) -> Callable[[CacheSettings, Counts], Cache]:
         return lambda settings, counts: Cache(settings, counts, boot=boot)
 
     async def run() -> None:
-        async with rig.node(cache=in_boot(b"one.............")) as node:  # type: ignore[arg-type]
+        async with rig.node(cache=in_boot(b"one.............")) as node:
             for path in (b"big/1", b"small/9"):
                 await read_path(node, path)
             rows = list(node._cache.kv.scan(b"f"))
@@ -140,7 +141,7 @@ def test_bits_flipped_by_a_power_cut_reach_nobody(rig: Rig) -> None:
         cache.close()
         async with rig.node(
             cache=in_boot(b"two............."),
-        ) as node:  # type: ignore[arg-type]
+        ) as node:
             for path in (b"big/1", b"small/9"):
                 assert await read_path(node, path) == FILES[path]
             assert node.counts.values[Counter.CACHE_CORRUPT] == 2

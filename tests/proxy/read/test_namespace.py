@@ -22,7 +22,7 @@ from lodefs.proxy.service.store_node import StoreNode
 from tests.support.chunkstore.handmade import Files, Link, Program
 from tests.support.proxy.rig import REPO, Rig, until
 
-AWKWARD = {
+AWKWARD: Files = {
     b"new\nline": b"1",
     b"\xff\xfe not utf-8": b"2",
     b"x" * 255: b"3",

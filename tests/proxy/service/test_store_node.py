@@ -21,12 +21,12 @@ from lodefs.chunkstore.objects.interface import Part
 from lodefs.proxy.fetch.known_damage import KEPT_FOR_S
 from lodefs.proxy.node import SnapshotFile
 from lodefs.proxy.runtime.counters import Counter
-from tests.support.chunkstore.handmade import Link
+from tests.support.chunkstore.handmade import Link, Program
 from tests.support.proxy.rig import MIB, REPO, Rig, file_of, read_path
 
 BIG = random.Random(1).randbytes(3 * MIB + 12345)
 SMALL = {b"small/%03d" % n: random.Random(n).randbytes(100 + n * 37) for n in range(100)}
-FILES = {
+FILES: dict[bytes, bytes | Link | Program | None] = {
     b"big": BIG,
     b"empty": b"",
     b"link": Link(b"big"),
@@ -317,7 +317,7 @@ def test_a_rewritten_pack_is_found_again(rig: Rig) -> None:
             await read_path(node, b"big", 0, 100)
             from lodefs.chunkstore.errors import Changed
 
-            def get(key: str, *, offset: int = 0, size: int | None = None, if_match: str | None = None) -> Part:  # fmt: skip # noqa: E501
+            def get(key: str, *, offset: int = 0, size: int, if_match: str | None = None) -> Part:  # fmt: skip # noqa: E501
                 if if_match is not None and key.startswith("packs/") and not changed:
                     changed.append(key)
                     raise Changed(key)

@@ -71,7 +71,10 @@ class Nodes:
         self.peers = MemoryPeers({"b:1": nodes[1]._warmer, "c:1": nodes[2]._warmer})
         self._sleepers: list[tuple[float, asyncio.Future[None]]] = []
         self.warmer = ClusterWarmer(
-            nodes[0]._warmer._warmer, self.peers, clock_s=lambda: self.now_s, sleep=self._sleep
+            nodes[0]._warmer._warmer,
+            self.peers,  # type: ignore[arg-type]
+            clock_s=lambda: self.now_s,
+            sleep=self._sleep,
         )
         self._warmers = [nodes[0]._warmer, *self.peers.warmers.values()]
 
@@ -210,7 +213,7 @@ def test_a_node_that_forgot_its_job_is_asked_again(tmp_path: Path) -> None:
         async def forget(_job_id: str) -> WarmStatus:
             raise NotFound("never heard of it")
 
-        nodes.peers.warmers["b:1"].status = forget  # type: ignore[method-assign]
+        nodes.peers.warmers["b:1"].status = forget  # type: ignore[method-assign, assignment]
         job = await nodes.warmer.start(REQUEST)
         await nodes.go(100.0)
         status = await nodes.look(job.id)

@@ -23,7 +23,7 @@ from lodefs.chunkstore.nodeapi.cache_control import (
 )
 from lodefs.chunkstore.nodecache.layout import PinRow
 from lodefs.chunkstore.objects.interface import Part
-from lodefs.proxy.cache.chunk_cache import Cache
+from lodefs.proxy.cache.chunk_cache import Cache, StoredRun
 from lodefs.proxy.fetch.known_damage import KEPT_FOR_S
 from lodefs.proxy.runtime.backoff import Backoff
 from lodefs.proxy.runtime.counters import Counter, Counts
@@ -31,13 +31,13 @@ from lodefs.proxy.service.store_node import StoreNode
 from lodefs.proxy.warm import job_run, jobs
 from lodefs.proxy.warm.jobs import JOBS_MAX, Warmer
 from lodefs.proxy.warm.path_patterns import Selection
-from tests.support.chunkstore.handmade import Link
+from tests.support.chunkstore.handmade import Link, Program
 from tests.support.proxy.rig import MIB, REPO, Rig, ended, read_path, run, until
 
 BIG = random.Random(1).randbytes(3 * MIB + 12345)
 TWIN = BIG[: 2 * MIB] + b"another end"
 SMALL = {b"small/%03d" % n: random.Random(n).randbytes(100 + n * 37) for n in range(100)}
-FILES = {
+FILES: dict[bytes, bytes | Link | Program | None] = {
     b"big": BIG,
     b"copy/big": BIG,
     b"empty": b"",
@@ -524,8 +524,8 @@ def test_a_cache_that_keeps_nothing_fails_the_job(rig: Rig) -> None:
     """A job never says done when its bytes did not stay."""
 
     class Refusing(Cache):
-        def store(self, chunks: object, flat: object) -> None:
-            return None
+        def store(self, *_given: object, **_more: object) -> list[StoredRun]:
+            return []
 
     async def work() -> None:
         async with rig.node(cache=Refusing) as node:

@@ -21,7 +21,7 @@ READ_MANY = MODE.MULTI_NODE_READER_ONLY
 def capability(mode: int = READ_MANY, flags: tuple[str, ...] = (), group: str = "") -> Any:
     """A mounted volume of an access mode."""
     mount = pb.VolumeCapability.MountVolume(mount_flags=flags, volume_mount_group=group)
-    return pb.VolumeCapability(mount=mount, access_mode=MODE(mode=mode))
+    return pb.VolumeCapability(mount=mount, access_mode=MODE(mode=mode))  # type: ignore[arg-type]
 
 
 class Kubelet:

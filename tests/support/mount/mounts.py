@@ -16,6 +16,7 @@ from threading import Event, Thread
 from typing import Protocol
 
 import lodefs
+from lodefs.chunkstore.errors import InvalidInput
 from lodefs.mount.kernel import mount_syscalls, mount_table
 from lodefs.mount.kernel.features import Feature
 from lodefs.mount.lifecycle import mounter
@@ -118,7 +119,8 @@ class Mounts:
                 with contextlib.suppress(ProcessLookupError):
                     self.watch(worker)
         while mount_table.on_top(str(self.place)) is not None:
-            mount_syscalls.detach(str(self.place), lazy=True)
+            with contextlib.suppress(InvalidInput):  # it has gone by itself meanwhile
+                mount_syscalls.detach(str(self.place), lazy=True)
         for pid_fd in self._pid_fds:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(pid_fd, signal.SIGKILL)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import select
 import time
+from contextlib import suppress
 from pathlib import Path
 
-from lodefs.chunkstore.errors import LodefsError
+from lodefs.chunkstore.errors import InvalidInput, LodefsError
 from lodefs.mount.kernel import mount_syscalls, mount_table
 from lodefs.mount.lifecycle import control_socket, handover, mount_resources
 from lodefs.mount.mount_spec import MountRequest
@@ -85,7 +86,8 @@ class Places:
     def close(self) -> None:
         """Leave nothing behind."""
         for found in self.mounted():
-            mount_syscalls.detach(found.mountpoint, lazy=True, abort=True)
+            with suppress(InvalidInput):  # it has gone by itself meanwhile
+                mount_syscalls.detach(found.mountpoint, lazy=True, abort=True)
         until(lambda: not self.processes())
         for pid_fds in self._pid_fds.values():
             for pid_fd in pid_fds:

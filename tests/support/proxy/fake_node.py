@@ -420,7 +420,7 @@ class Client:
         self._http.close()
 
     def get(
-        self, target: str, *, method: str = "GET", body: bytes | None = None, **headers: str
+        self, target: str, *, method: str = "GET", body: bytes | str | None = None, **headers: str
     ) -> Reply:
         """The answer to a request; '_' in a header's name stands for '-'."""
         names = {name.replace("_", "-"): headers[name] for name in headers}

@@ -9,6 +9,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
+
 from lodefs.chunkstore.errors import (
     AlreadyExists,
     DeadlineExceeded,
@@ -91,7 +93,7 @@ class MemoryService:
             found = self.resolve(wanted, token, timeout_s)
             mount = self._of(wanted, found, token)
             mount.users[user] = wanted
-            return mount.held
+            return msgspec.structs.replace(mount.held, is_new=True)
 
     def release(self, user: User, timeout_s: float) -> None:
         """See MountService."""
@@ -123,8 +125,9 @@ class MemoryService:
         if token is not None and token != mount.token:
             self.resolve(wanted, token, timeout_s)
             mount.token = token
+        is_new = user not in mount.users
         mount.users[user] = wanted
-        return mount.held
+        return msgspec.structs.replace(mount.held, is_new=is_new)
 
     def _of(self, wanted: Wanted, found: ResolvedCommit, token: str | None) -> MemoryHeld:
         for mount in self.mounts:
@@ -144,6 +147,7 @@ class MemoryTargets:
         self.service = service
         self.bound: dict[str, tuple[str, bool]] = {}  # place and noexec, by target
         self.foreign: set[str] = set()
+        self.others: dict[str, str] = {}  # devices of mounts that the service has no more
         self.unreadable = False
         self.is_blind = False  # to the mounts of the service
 
@@ -153,6 +157,8 @@ class MemoryTargets:
             return Mount(target, "tmpfs", b"none", "0:99")
         places = [mount.held.place for mount in self.service.mounts]
         place = self.bound[target][0] if target in self.bound else target
+        if place in self.others:
+            return Mount(target, FS_TYPE, b"", self.others[place])
         if place not in places or (self.is_blind and target == place):
             return None
         return Mount(target, FS_TYPE, b"", f"0:{places.index(place)}")

@@ -52,11 +52,14 @@ class MountServiceSuite:
         assert service.acquire(User("v2", "/t2"), named, None, TIMEOUT_S) == first
 
     def test_again_is_the_same(self, given: ServiceGiven) -> None:
-        """A user that asks again has what it has; at another target too."""
+        """A user that asks again has what it has, and is told so; at another target it is another
+        user."""
         service, user = given.service, User("v1", "/t1")
         first = service.acquire(user, given.wanted, None, TIMEOUT_S)
-        assert service.acquire(user, given.wanted, None, TIMEOUT_S) == first
-        assert service.acquire(User("v1", "/t2"), given.wanted, None, TIMEOUT_S) == first
+        again = service.acquire(user, given.wanted, None, TIMEOUT_S)
+        other = service.acquire(User("v1", "/t2"), given.wanted, None, TIMEOUT_S)
+        assert [held.is_new for held in (first, again, other)] == [True, False, True]
+        assert {held.place for held in (first, again, other)} == {first.place}
 
     def test_a_volume_does_not_change(self, given: ServiceGiven) -> None:
         """A volume with other wishes is AlreadyExists, until it is released at all targets."""
@@ -114,7 +117,7 @@ class MountServiceSuite:
         service = given.service
         held = service.acquire(User("v1", "/t1"), given.wanted, None, TIMEOUT_S)
         health = service.health("v1", TIMEOUT_S)
-        assert health.held == held
+        assert health.held == msgspec.structs.replace(held, is_new=False)
         assert health.problem == ""
         service.ping(TIMEOUT_S)
 

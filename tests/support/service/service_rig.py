@@ -19,13 +19,21 @@ WAIT_S = 60.0
 
 
 class ServiceRig:
-    """One start of a service in ``folder``. ``boot``: of the machine."""
+    """One start of a service in ``folder``. ``boot``: of the machine; ``stores``: those that
+    volumes may name."""
 
-    def __init__(self, folder: Path, node: NodeMounts, *, boot: str = "boot-1") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        node: NodeMounts,
+        *,
+        boot: str = "boot-1",
+        stores: tuple[str, ...] = (),
+    ) -> None:
         self.folder = folder
         self.node = node
         self.files = MountFiles(folder / "state", folder / "run", folder / "mounts")
-        self.mounts = SharedMounts(self.files, node, boot=boot)
+        self.mounts = SharedMounts(self.files, node, boot=boot, stores=stores)
         self.calls = Calls()
         self.upkeep = MountUpkeep(self.mounts, self.calls, threading.Event())
 

@@ -17,7 +17,7 @@ from lodefs.chunkstore.format.compression import decompress
 from lodefs.chunkstore.format.names import digest_of
 from lodefs.chunkstore.push.workers import worker
 from lodefs.chunkstore.push.workers.pool import InlineWorkers, WorkerPool, Workers
-from lodefs.chunkstore.push.workers.source_files import FileStat, SourceFile
+from lodefs.chunkstore.push.workers.source_files import FileStat, SourceFile, read_full
 from lodefs.chunkstore.push.workers.window_join import CutUnit
 from lodefs.chunkstore.types import Buffer
 
@@ -316,7 +316,7 @@ class Disturber:
         self._inode = path.stat().st_ino
         self._times = times
         self._after = after
-        self._read_full = worker.read_full
+        self._read_full = read_full
 
     def __call__(self, fd: int, buffer: memoryview, offset: int, enough: int) -> int:
         got = self._read_full(fd, buffer, offset, enough)

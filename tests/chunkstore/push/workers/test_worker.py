@@ -16,6 +16,7 @@ from lodefs.chunkstore.format.compression import RAW, ZSTD, decompress
 from lodefs.chunkstore.format.names import digest_of
 from lodefs.chunkstore.push.workers import worker as worker_module
 from lodefs.chunkstore.push.workers.shared_slots import SharedSlots, Slot
+from lodefs.chunkstore.push.workers.source_files import read_full
 from lodefs.chunkstore.push.workers.worker import (
     CHANGED,
     RESIZED,
@@ -120,7 +121,7 @@ def test_change_while_reading_is_seen(
     """A file that is written to between its first and its last byte is not taken."""
     path = tmp_path / "a"
     path.write_bytes(bytes(1000))
-    real = worker_module.read_full
+    real = read_full
 
     def read_and_change(fd: int, buffer: memoryview, offset: int, enough: int) -> int:
         if change == "truncate":

@@ -472,7 +472,8 @@ def test_every_plan_ends(
     """Whatever peers answer: the plan ends in S3 within its deadline after a bounded number of
     actions, asks at most two peers at once, none of them twice at once, and never itself."""
     way = Way(owners, nodes=nodes, known=known, size_bytes=size_bytes)
-    plan, now_s, running = way.plan, 0.0, set()
+    plan, now_s = way.plan, 0.0
+    running: set[str] = set()
     answers = data.draw(st.lists(replies, min_size=1, max_size=20))
     for count in range(2000):
         assert now_s <= DEADLINE_S_MAX

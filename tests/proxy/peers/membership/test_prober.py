@@ -113,7 +113,7 @@ def prober(
     async def found(address: str) -> ProbeResult:
         return ProbeResult(None if await probe(address) else Fault.UNREACHABLE)
 
-    return Prober(lambda: others, health, found, clock_s=lambda: now_s, jitter=lambda: 0.0)
+    return Prober(lambda: others, health, found, clock_s=lambda: now_s, jitter=lambda: 0.0)  # type: ignore[arg-type]
 
 
 def test_health_is_told() -> None:
@@ -215,7 +215,12 @@ def test_few_descriptors_mean_few_probes_at_once(monkeypatch: pytest.MonkeyPatch
 
         others = [f"n{n}:1" for n in range(40)]
         limited = Prober(
-            lambda: others, FakeHealth(), probe, jitter=lambda: 0.0, probes_max=3, looks_max=5
+            lambda: others,
+            FakeHealth(),  # type: ignore[arg-type]
+            probe,
+            jitter=lambda: 0.0,
+            probes_max=3,
+            looks_max=5,
         )
         await (limited.look() if turn else limited.refresh())
 

@@ -38,7 +38,10 @@ if [ ! -x "$built" ]; then
   cp "$here/go.mod" "$here/go.sum" "$work/module"
   cd "$work/module"
   export CGO_ENABLED=0 GOFLAGS=-mod=vendor GOCACHE="$work/gocache"
-  GOFLAGS= "$go" mod vendor 2>"$work/log" || { cat "$work/log" >&2; exit 1; }
+  for try in 1 2 3; do # the proxy of modules may be busy
+    if GOFLAGS= "$go" mod vendor 2>"$work/log"; then break; fi
+    if [ "$try" = 3 ]; then cat "$work/log" >&2; exit 1; fi
+  done
   sed -i 's/AccessMode_SINGLE_NODE_WRITER/AccessMode_MULTI_NODE_READER_ONLY/' \
     vendor/github.com/kubernetes-csi/csi-test/v5/pkg/sanity/*.go
   "$go" build -trimpath -gcflags='all=-N -l' -ldflags='-s -w' -o "$work/csi-sanity" \

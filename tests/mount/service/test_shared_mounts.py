@@ -1,0 +1,103 @@
+"""What a mount service allows, and calls of it that overtake each other."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from lodefs.chunkstore.errors import Denied, Unavailable
+from lodefs.mount.service.interface import Source, User, Wanted
+from lodefs.mount.service.shared_mount import SharedMount
+from tests.support.docker.memory_mounts import MemoryMounts
+from tests.support.mount.mounts import until
+from tests.support.service.service_rig import WAIT_S, ServiceRig
+
+CATS = Wanted(source=Source(repo="vision/cats"), rev="main")
+USER = User("v1", "/t1")
+
+
+def of_store(store: str) -> Wanted:
+    return Wanted(source=Source(repo="vision/cats", store=store), rev="main")
+
+
+@pytest.mark.parametrize(
+    "store",
+    [
+        "/etc",
+        "/stores/open/../closed",
+        "s3://bucket/open?endpoint_url=http://169.254.169.254",
+        "s3://bucket/open/below",
+    ],
+)
+def test_stores_that_nobody_allowed(tmp_path: Path, memory: MemoryMounts, store: str) -> None:
+    """A volume that names a store which is not listed is Denied before anybody looks at it."""
+    rig = ServiceRig(tmp_path, memory, stores=("s3://bucket/open", "/stores/open"))
+    with pytest.raises(Denied, match="--allow-store"):
+        rig.mounts.acquire(USER, of_store(store), None, WAIT_S)
+    with pytest.raises(Denied, match="--allow-store"):
+        rig.mounts.resolve(of_store(store), None, WAIT_S)
+    assert not memory.calls
+    assert rig.mounts.slots() == []
+    rig.end()
+
+
+def test_stores_that_are_allowed(tmp_path: Path, memory: MemoryMounts) -> None:
+    """One that is listed may be named, however a directory is written; none needs no list."""
+    stores = ("s3://b/p?region=eu-1", "file:///stores/open/")
+    rig = ServiceRig(tmp_path, memory, stores=stores)
+    for number, store in enumerate(("", *stores, "/stores/open")):
+        rig.mounts.acquire(User(f"v{number}", "/t"), of_store(store), None, WAIT_S)
+    rig.end()
+
+
+def test_a_release_overtakes_an_acquire(rig: ServiceRig, memory: MemoryMounts) -> None:
+    """A volume that is released while it is mounted is not written down when that is done, and its
+    mount goes; an acquire that begins afterwards counts."""
+    failures: list[BaseException] = []
+
+    def late() -> None:
+        try:
+            rig.mounts.acquire(USER, CATS, None, WAIT_S)
+        except Unavailable as error:
+            failures.append(error)
+
+    with memory.hold("mount") as gate:
+        first = threading.Thread(target=late)
+        first.start()
+        assert gate.reached.wait(WAIT_S)
+        rig.mounts.release(USER, WAIT_S)
+    first.join(WAIT_S)
+    assert "released meanwhile" in str(failures[0])
+    rig.idle()
+    assert memory.mounts == {}
+    assert rig.places() == []
+    assert rig.mounts.acquire(USER, CATS, None, WAIT_S).is_new
+
+
+def test_a_release_while_a_user_is_written_down(rig: ServiceRig) -> None:
+    """A release that comes while the record is written waits for that, and holds."""
+    write, begun, go = rig.files.write, threading.Event(), threading.Event()
+
+    def slow(mount: SharedMount) -> None:
+        begun.set()
+        assert go.wait(WAIT_S)
+        write(mount)
+
+    rig.files.write = slow  # type: ignore[method-assign]
+    threads = [
+        threading.Thread(target=call)
+        for call in (
+            lambda: rig.mounts.acquire(USER, CATS, None, WAIT_S),
+            lambda: rig.mounts.release(USER, WAIT_S),
+        )
+    ]
+    threads[0].start()
+    assert begun.wait(WAIT_S)
+    threads[1].start()
+    until(lambda: rig.mounts._under_way[0].is_void)
+    go.set()
+    for thread in threads:
+        thread.join(WAIT_S)
+    assert [slot.mount.users for slot in rig.mounts.slots()] == [()]
