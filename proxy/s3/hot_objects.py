@@ -46,8 +46,8 @@ _NOT_PLAIN = frozenset(
         *("transfer-encoding", "content-encoding", "expect", "upgrade", "x-amz-security-token"),
     }
 )
-# One complete head as RFC 9112 has it, without a folded line. Where another server, or aiohttp, could
-# see another end of it, a body would be answered as a request.
+# One complete head as RFC 9112 has it, without a folded line. Where another server, or aiohttp,
+# could see another end of it, a body would be answered as a request.
 _PLAIN_HEAD = re.compile(
     rb"(?:GET|HEAD) [!-~]+ HTTP/1\.1\r\n(?:[!#$%&'*+.^_`|~0-9A-Za-z-]+: [\t -~]*\r\n)+\r\n"
 )
