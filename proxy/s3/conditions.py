@@ -30,18 +30,17 @@ def evaluate(headers: Mapping[str, str], etag: str, modified_s: int) -> tuple[Ou
     if (
         "If-None-Match" not in given
         and modified_since_s is not None
-        and modified_s <= modified_since_s
+        and modified_s == modified_since_s  # a branch that was set back is older, and other
     ):
         return Outcome.NOT_MODIFIED, "If-Modified-Since"
     return Outcome.PROCEED, ""
 
 
-def range_applies(headers: Mapping[str, str], etag: str, modified_s: int) -> bool:
-    """Whether a Range header counts: there is no If-Range, or it holds."""
+def range_applies(headers: Mapping[str, str], etag: str) -> bool:
+    """Whether a Range header counts: there is no If-Range, or its tag holds. A date never does: two
+    commits may be of the same second."""
     wanted = headers.get("if-range")
-    if wanted is None:
-        return True
-    return _quoted(wanted.strip()) == etag or _date_s(wanted) == modified_s
+    return wanted is None or _quoted(wanted.strip()) == etag
 
 
 def _quoted(value: str) -> str:

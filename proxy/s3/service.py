@@ -49,7 +49,7 @@ class S3Service:
         self._node = node
         self._metrics = metrics
         self._started_s = clock_s()
-        self._listings: Lru[tuple[str, bytes, bytes, bytes], ListingToken] = Lru(LISTINGS_MAX)
+        self._listings: Lru[tuple[str, str, bytes, bytes, bytes], ListingToken] = Lru(LISTINGS_MAX)
 
     async def answer(
         self,
@@ -114,14 +114,16 @@ class S3Service:
         query = query_of(asked)
         if not query.keys_max:
             return listing_answer(asked, query, KeyPage())
-        kept = (query.bucket, query.prefix, query.delimiter)
+        who = "" if key is None else key.name  # each sees other repositories
+        kept = (who, query.bucket, query.prefix, query.delimiter)
         if not is_version_2(asked):  # a marker says nothing of the commit
-            token = self._listings.get((*kept, asked.query.get("marker", b"")))
+            marker = asked.query.get("marker", b"")
+            token = self._listings.get((*kept, marker)) if marker else None
             query = query if token is None else replace(query, token=token, start=token.start)
         lister = Lister(self._node.names, self.settings, lambda repo: _may_read(key, repo))
         page = await lister.page(query)
         self._metrics.s3_left_out += page.left_out
-        if page.following is not None and not is_version_2(asked):
+        if page.following is not None and page.last and not is_version_2(asked):
             self._listings.put((*kept, page.last), page.following)
         return listing_answer(asked, query, page)
 

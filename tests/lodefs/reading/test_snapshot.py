@@ -57,7 +57,7 @@ def test_from_the_cache_alone(node: DatasetNode) -> None:
             return snapshot.cache.read(found, 0, found.size_bytes) is not None
 
         until(is_there)
-        snapshot._clients._idle.clear()
+        snapshot._clients.close()
         snapshot._clients._url = "unix:/nowhere"
         assert snapshot.read("a/02.bin") == (node.source / "a/02.bin").read_bytes()
 

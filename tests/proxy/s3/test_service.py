@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import contextmanager, suppress
+from email.utils import formatdate
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from lodefs.chunkstore.format.names import Spec
+from lodefs.chunkstore.nodeapi.wire import Snapshot
 from lodefs.proxy.api.responses import Answer
 from lodefs.proxy.http.tokens import create_s3_token, create_token, delete_token
 from lodefs.proxy.s3.buckets import S3Settings
@@ -174,13 +176,22 @@ def test_conditions(rig: Rig) -> None:
         {"IfUnmodifiedSince": after},
         {"IfMatch": etag, "IfUnmodifiedSince": before},
         {"IfNoneMatch": '"other"', "IfModifiedSince": after},
+        {"IfModifiedSince": after},  # the branch was set back: the client has another commit
     ):
         assert s3.get_object(Bucket="data", Key="big", **good)["Body"].read() == BIG
     for failed in ({"IfMatch": '"other"'}, {"IfUnmodifiedSince": before}):
         got = code_of(s3.get_object, Bucket="data", Key="big", **failed)
         assert got == ("PreconditionFailed", 412)
-    for same in ({"IfNoneMatch": etag}, {"IfModifiedSince": after}):
+    for same in ({"IfNoneMatch": etag}, {"IfModifiedSince": COMMIT_TIME_S}):
         assert code_of(s3.get_object, Bucket="data", Key="big", **same) == ("304", 304)
+
+
+def test_if_range(open_rig: Rig) -> None:
+    """A tag lets a range count. A date never does: two commits may be of the same second."""
+    etag = open_rig.get("/data/big")[1]["ETag"]
+    date = formatdate(COMMIT_TIME_S, usegmt=True)
+    for wanted, status in ((etag, 206), (date, 200), ('"other"', 200)):
+        assert open_rig.get("/data/big", Range="bytes=0-0", If_Range=wanted)[0] == status
 
 
 def test_parts(rig: Rig) -> None:
@@ -286,6 +297,37 @@ def test_listing_v1(rig: Rig) -> None:
         keys += [one["Key"] for one in page.get("Contents", [])]
         prefixes += [one["Prefix"] for one in page.get("CommonPrefixes", [])]
     assert (keys, prefixes) == (["a-b", "a.txt", "big", "zero", "é +%@"], ["a/", "dir/"])
+
+
+def test_listing_v1_of_two_clients(tmp_path: Path) -> None:
+    """A client's pages hold what it may read, also where another one, who may read other
+    repositories, was given the same marker meanwhile."""
+    path = tmp_path / "tokens"
+    secrets = {
+        name: create_s3_token(path, name, patterns, now_s=1).s3_secret
+        for name, patterns in (("a", ["a", "c"]), ("b", ["a", "b"]))
+    }
+
+    class Three(DictNode):
+        async def revisions(self) -> list[tuple[str, str]]:
+            return [(repo, "main") for repo in ("a", "b", "c")]
+
+        async def snapshot(self, repo: str, rev: str) -> Snapshot:
+            return await super().snapshot("demo", "main")
+
+    with start_proxy(Three({b"x": b""}), tokens_file=path, s3=SETTINGS) as proxy:
+        rig = Rig(proxy, path, "")
+        clients = {name: rig.client(name, secret) for name, secret in secrets.items()}
+
+        def page(name: str, marker: str) -> list[str]:
+            found = clients[name].list_objects(Bucket="lodefs", MaxKeys=1, Marker=marker)
+            return [one["Key"] for one in found["Contents"]]
+
+        assert [page(name, "") for name in "ab"] == [["a@main/x"], ["a@main/x"]]
+        assert [page(name, "a@main/x") for name in "ba"] == [["b@main/x"], ["c@main/x"]]
+        for name in "ba":
+            page(name, "")
+        assert [page(name, "a@main/x") for name in "ab"] == [["c@main/x"], ["b@main/x"]]
 
 
 @pytest.mark.parametrize("keys_max", [0, 10_000])
