@@ -56,9 +56,9 @@ class Descriptor:
         self.fd = -1
         self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
 
-    def __del__(self) -> None:
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
         if self.fd >= 0:
-            os.close(self.fd)
+            close(self.fd)  # at the end of a program, the module may be gone before
 
 
 class OpenFile(Descriptor):
@@ -169,6 +169,11 @@ class CacheView:
         for ino, other in self._flats.items():
             if other is file:
                 self._flats.pop(ino)
+
+    def abandon(self) -> None:
+        """Closes the cache's files in a child that was forked: it never asks this view again, and
+        would else keep the space of what is evicted. The locks may be another thread's."""
+        self._files, self._flats, self._told = Lru(1), Lru(1), Lru(1)
 
     # --- what the proxy told
 

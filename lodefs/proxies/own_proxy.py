@@ -106,7 +106,8 @@ def start_again(session: Session, url: str) -> None:
 def _start_for(session: Session, own: OwnProxy, store: str) -> None:
     """Starts a user's own proxy unless it runs; it stays until the session is closed."""
     _make(own)
-    session.keep_open(lease.take(own.socket, START_TIMEOUT_S, create=True))
+    taken = lease.take(own.socket, START_TIMEOUT_S, create=True)
+    session.keep_open(str(own.socket), taken)
     command = serve_command(own, store)
     if may_end(session.config.serve):
         command += ["--unused-timeout", f"{UNUSED_TIMEOUT_S:.0f}"]

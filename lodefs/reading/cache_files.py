@@ -44,6 +44,7 @@ class CacheFiles:
     def reset(self) -> None:
         """Without an index: it is opened by the next reader."""
         if self._view is not None:
+            self._view.abandon()
             after_fork.keep_for_ever(self._view)
             self._view = None
         self._upkeep_s = 0.0

@@ -6,6 +6,7 @@ Symlinks are followed inside the snapshot, as by open(2); one that leads out of 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
 
 from lodefs.chunkstore.errors import InvalidInput, NotADirectory, NotFound
@@ -110,9 +111,10 @@ class Entries:
             raise NotADirectory(f"{self._name(directory)} is not a directory")
         self._make_room(1)
         try:
-            if known is None or (directory in self._listed and known is _UNKNOWN):
+            if known is None:
                 raise self._missing(path)
-            node = self._lookup(parent.ino, name)
+            listed = self._listed.get(directory)  # another thread may have forgotten `_known`
+            node = self._lookup(parent.ino, name) if listed is None else _of(listed, name)
         except NotFound:
             self._known[real] = None
             raise self._missing(path) from None
@@ -176,3 +178,11 @@ class Entries:
 
     def _name(self, path: bytes) -> str:
         return f"{self._snapshot.repo}@{self._snapshot.commit[:12]}/{decoded_path(path)}"
+
+
+def _of(listed: list[Node], name: bytes) -> Node:
+    """The entry of a whole directory. Raises: NotFound."""
+    at = bisect_left(listed, name, key=lambda node: node.name)
+    if at == len(listed) or listed[at].name != name:
+        raise NotFound("it is not there")
+    return listed[at]

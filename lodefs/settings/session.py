@@ -39,7 +39,7 @@ class Session:
         self._store_option: str | None = None
         self._proxy_option: str | None = None
         self._objects: ObjectStore | None = None
-        self._kept_fds: list[int] = []
+        self._kept_fds: dict[str, int] = {}  # by what they are for
 
     def apply_options(self, *, store: str | None = None, proxy: str | None = None) -> None:
         """Applies options of the command line, which override all other settings."""
@@ -109,14 +109,18 @@ class Session:
         base = self.environment.get("XDG_CACHE_HOME")
         return Path(base or os.path.join(config.home(self.environment), ".cache")) / "lodefs"
 
-    def keep_open(self, fd: int) -> None:
-        """Keeps a descriptor open until the session is closed."""
-        self._kept_fds.append(fd)
+    def keep_open(self, name: str, fd: int) -> None:
+        """Keeps a descriptor open until there is another one for the same, or the session is
+        closed."""
+        former = self._kept_fds.pop(name, None)
+        self._kept_fds[name] = fd
+        if former is not None:
+            os.close(former)
 
     def close(self) -> None:
         """Closes the store and all descriptors."""
         while self._kept_fds:
-            os.close(self._kept_fds.pop())
+            os.close(self._kept_fds.popitem()[1])
         if self._objects is not None:
             self._objects.close()
             self._objects = None

@@ -280,7 +280,8 @@ class Supervisor:
         self._successor = None
         successor.close()
         if self._process_table is not None:
-            self._replace(self._process_table, list(self._others(self._process_table)))
+            with contextlib.suppress(Unavailable):  # they serve on until the next one
+                self._replace(self._process_table, list(self._others(self._process_table)))
 
     def _settle(self, requester: Requester) -> bool:
         """Once the requester has acknowledged the mount, its workers live without us.

@@ -25,6 +25,7 @@ from lodefs.proxies.own_proxy import (
     serve_command,
     serves,
     start,
+    start_again,
 )
 from lodefs.settings.session import Session
 from tests.support.chunkstore.child_process import private_directory
@@ -127,6 +128,27 @@ def test_a_proxy_that_fails_is_told_with_its_words() -> None:
             Unavailable, match=r"ended at once: the cache is in use \(more in .*log"
         ):
             start(own, [sys.executable, "-c", script], dict(os.environ))
+
+
+def test_one_lease_however_often_it_is_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A session that starts its proxy again and again holds one descriptor for it."""
+    monkeypatch.setattr("lodefs.proxies.own_proxy.start", lambda *_: None)
+    session = Session({"HOME": str(tmp_path), "LODEFS_CONFIG": os.devnull})
+    own = own_proxy(session.home_cache(), "store")
+    own.directory.mkdir(parents=True)
+    own.store_file.write_text("store")
+
+    def leases() -> int:
+        places = Path("/proc/self/fd").iterdir()
+        return sum(str(own.socket) in os.readlink(one) for one in places if one.is_symlink())
+
+    for _ in range(3):
+        start_again(session, own.url)
+    assert leases() == 1
+    session.close()
+    assert leases() == 0
 
 
 def test_no_place_for_a_proxy(tmp_path: Path) -> None:

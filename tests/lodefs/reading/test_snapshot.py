@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -128,6 +129,37 @@ def test_forks_while_threads_read(node: DatasetNode) -> None:
         stop.set()
         for thread in threads:
             thread.join()
+
+
+def test_a_child_keeps_no_file_of_the_cache(node: DatasetNode) -> None:
+    """A forked child holds no space of files that its parent read: they may be evicted."""
+    with lodefs.snapshot(REPO, proxy=node.address) as snapshot:
+
+        def are_open() -> bool:
+            snapshot.read("large")
+            return held() > 0
+
+        def held() -> int:
+            places = Path("/proc/self/fd").iterdir()
+            return sum("/flat/" in os.readlink(place) for place in places if place.is_symlink())
+
+        until(are_open)
+        pid = os.fork()
+        if not pid:
+            os._exit(min(held(), 1))
+        assert os.waitpid(pid, 0)[1] == 0
+        assert held()
+
+
+def test_forgetting_in_the_middle_of_a_look(node: DatasetNode) -> None:
+    """What a thread forgets while another one looks is looked up, and is not missing."""
+    with lodefs.snapshot(REPO, proxy=node.address) as snapshot:
+        list(snapshot.files())
+        entries = snapshot.entries
+        entries._known = {b"": entries._known[b""]}  # as in the middle of `forget`
+        assert snapshot.exists("a/01.bin")
+        assert not snapshot.exists("a/missing")
+        assert snapshot.read("a/b/plain") == b"plain" * 100
 
 
 def test_an_own_proxy_comes_back() -> None:
