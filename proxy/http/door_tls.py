@@ -53,5 +53,8 @@ def _trusting(cert: Path) -> ssl.SSLContext:
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname = False
     client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    client.load_verify_locations(cert)
+    try:
+        client.load_verify_locations(cert)
+    except (OSError, ValueError) as error:  # it was read before: it is being written
+        raise InvalidInput(f"tls_cert_file {cert} cannot be read whole: {error}") from error
     return client

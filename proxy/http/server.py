@@ -245,7 +245,7 @@ class ProxyServer:
         _log.debug(
             "%s %s",
             request.method,
-            request.raw_path,
+            _logged(request.raw_path),
             extra={"status": answer.status, "elapsed_s": round(elapsed_s, 6)},
         )
         return response
@@ -290,7 +290,7 @@ class ProxyServer:
             late = DeadlineExceeded("the answer took longer than it may")
             return label, error_responses.failure_answer(late)
         except Exception:  # noqa: BLE001 - the last line of defence; the log has it
-            _log.exception("request failed: %s", request.raw_path)
+            _log.exception("request failed: %s", _logged(request.raw_path))
             return label, error_responses.internal_error()
 
     async def _of_s3(
@@ -316,7 +316,7 @@ class ProxyServer:
             late = DeadlineExceeded("the answer took longer than it may")
             return error_answer(late, path)
         except Exception:  # noqa: BLE001 - as above
-            _log.exception("request failed: %s", path)
+            _log.exception("request failed: %s", _logged(path))
             inside = S3Error("InternalError", "an error inside the proxy; its log says more")
             return error_answer(inside, path, close=True)
 
@@ -376,7 +376,7 @@ class ProxyServer:
             _cut(request)  # the client has gone, or was cut
         except Exception as error:  # noqa: BLE001 - whatever it was, the body is not complete
             self.metrics.broken_bodies += 1
-            _log.error("answer broken off: %s: %r", request.raw_path, error)
+            _log.error("answer broken off: %s: %r", _logged(request.raw_path), error)
             _cut(request)
         finally:
             await pieces.aclose()
@@ -392,6 +392,11 @@ async def _sent(request: web.BaseRequest, response: web.Response) -> web.Respons
     except ConnectionError:
         _cut(request)  # the client has gone, or was cut
     return response
+
+
+def _logged(raw_path: str) -> str:
+    """A target as logs show it: the query of a presigned URL lets its reader in."""
+    return raw_path.partition("?")[0]
 
 
 def _cut(request: web.BaseRequest) -> None:

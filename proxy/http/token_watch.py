@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from lodefs.chunkstore.errors import LodefsError
 from lodefs.proxy.http.endpoint import Endpoint
@@ -42,19 +42,25 @@ class TokenWatch:
         await self._pool.close(0)
 
     async def look(self) -> None:
-        """Read what has changed. What the fast path learnt by then holds no more."""
+        """Read what has changed. What the fast path learnt by then holds no more. A file that
+        cannot be read keeps no other from being read, now and later."""
         for certificate in self._certificates:
-            if await self._pool.run(certificate.refresh):
+            if await self._changed(certificate.refresh, "the certificate stays as it was"):
                 _log.info("new connections are shown the new certificate")
         for book, endpoints in self._endpoints.items():
-            try:
-                changed = await self._pool.run(book.reload)
-            except LodefsError as error:
-                _log.error("the tokens stay as they were: %s", error)
-                continue
-            if changed:
+            if await self._changed(book.reload, "the tokens stay as they were"):
                 for endpoint in endpoints:
                     endpoint.blocks.clear()
+
+    async def _changed(self, read: Callable[[], bool], otherwise: str) -> bool:
+        """What ``read`` says; False where it fails, however it does: the watch must not end."""
+        try:
+            return await self._pool.run(read)
+        except LodefsError as error:
+            _log.error("%s: %s", otherwise, error)
+        except Exception:  # noqa: BLE001 - a deleted token would be good for ever
+            _log.exception("%s", otherwise)
+        return False
 
     async def _run(self) -> None:
         while True:

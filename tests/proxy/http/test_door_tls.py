@@ -11,8 +11,10 @@ import pytest
 from lodefs.chunkstore.errors import Denied, InvalidInput, Unavailable
 from lodefs.chunkstore.nodeapi.connection import parse_address
 from lodefs.chunkstore.nodeapi.read_client import Client as ReadClient
+from lodefs.proxy.http import door_tls
 from lodefs.proxy.http.door_tls import DoorTls
 from lodefs.proxy.http.tokens import create_token
+from lodefs.proxy.peers.security.tls import load_certificate
 from lodefs.proxy.s3.buckets import S3Settings
 from tests.proxy.peers.certificates import Authority
 from tests.support.chunkstore.certificates import certificate
@@ -82,6 +84,28 @@ def test_new_files_are_followed(tmp_path: Path) -> None:
         write(tmp_path, cert, key)
         door.refresh()  # unless the server has looked by itself
         assert shown() == ssl.PEM_cert_to_DER_cert(cert.decode())
+
+
+def test_a_certificate_that_is_half_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A certificate that is truncated between two looks at it is told as what it is, and is
+    followed when it is whole."""
+    authority = Authority()
+    paths = write(tmp_path, *authority.issue())
+    door = DoorTls(*paths)
+    cert, key = authority.issue()
+    write(tmp_path, cert, key)
+
+    def truncate_behind(context: ssl.SSLContext, cert: Path, key: Path) -> None:
+        load_certificate(context, cert, key)
+        cert.write_bytes(b"-----BEGIN CERTIFICATE-----")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(door_tls, "load_certificate", truncate_behind)
+        assert not door.refresh()
+    write(tmp_path, cert, key)
+    assert door.refresh()
 
 
 @pytest.mark.parametrize(

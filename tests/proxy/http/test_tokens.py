@@ -8,6 +8,7 @@ import socket
 import stat
 import threading
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -23,6 +24,7 @@ from lodefs.chunkstore.errors import (
 from lodefs.chunkstore.nodeapi.wire import Node as Entry
 from lodefs.chunkstore.nodeapi.wire import Snapshot
 from lodefs.proxy.http import tokens
+from lodefs.proxy.http.door_tls import DoorTls
 from lodefs.proxy.http.endpoint import Endpoint
 from lodefs.proxy.http.token_watch import TokenWatch
 from lodefs.proxy.http.tokens import (
@@ -244,6 +246,30 @@ def test_doors_with_the_same_tokens(path: Path) -> None:
             delete_token(path, "good")
             await watch.look()
             assert not any(door.blocks.allow(b"headers", "demo") for door in doors)
+            await watch.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("error", [Unavailable("too many calls"), ValueError("a defect")])
+def test_a_certificate_that_fails_keeps_no_token(path: Path, error: Exception) -> None:
+    """Whatever goes wrong with a certificate, or with another door's tokens, tokens that are
+    deleted are good no more."""
+
+    def fail() -> bool:
+        raise error
+
+    async def run() -> None:
+        good = create_token(path, "good", ["demo"], now_s=NOW_S)
+        first, book = TokenBook(path), TokenBook(path)
+        first.reload = fail  # type: ignore[method-assign]
+        certificate = Mock(spec=DoorTls, refresh=fail)
+        with socket.socket() as one, socket.socket() as two:
+            watch = TokenWatch([Endpoint(one, first, certificate=certificate), Endpoint(two, book)])
+            await watch.look()
+            delete_token(path, "good")
+            await watch.look()
+            assert book.check(good, "demo") is Verdict.UNKNOWN
             await watch.close()
 
     asyncio.run(run())

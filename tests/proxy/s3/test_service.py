@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import http.client
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,10 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from lodefs.chunkstore.format.names import Spec
+from lodefs.proxy.api.responses import Answer
 from lodefs.proxy.http.tokens import create_s3_token, create_token, delete_token
 from lodefs.proxy.s3.buckets import S3Settings
+from lodefs.proxy.s3.service import S3Service
 from tests.support.proxy.fake_node import COMMIT_TIME_S, DictNode, RunningProxy, start_proxy
 
 BIG = bytes(range(256)) * 4096
@@ -318,6 +320,37 @@ def test_hosts(open_rig: Rig) -> None:
         assert open_rig.get("/deep", Host="inner.S3.test")[2] == b"4444"
     assert b"<Name>data</Name>" in open_rig.get("/?list-type=2", Host="data.s3.test")[2]
     assert open_rig.get("/a.txt", Host="other.test")[0] == 404
+
+
+def test_presigned_urls_are_not_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A log shows what was asked for, without the signature: also where the answer fails, before
+    its first byte or in the middle."""
+    with caplog.at_level("DEBUG", "lodefs"), serving(tmp_path, tokens=True) as rig:
+        url = rig.client().generate_presigned_url("get_object", {"Bucket": "data", "Key": "big"})
+        target = url.partition(str(rig.proxy.s3_port))[2]
+        signature = target.rpartition("Signature=")[2][:64]
+        assert rig.get(target)[2] == BIG
+        assert "GET /data/big" in caplog.text
+
+        async def broken(*_: object) -> Answer:
+            raise ValueError("a defect")
+
+        async def breaking_off(*_: object) -> Answer:
+            return Answer(200, [("Content-Length", "10")], pieces=endless(), size_bytes=10)
+
+        async def endless() -> AsyncGenerator[bytes, None]:
+            yield b"x"
+            raise ValueError("a defect")
+
+        for failing, said in ((broken, "request failed"), (breaking_off, "answer broken off")):
+            monkeypatch.setattr(S3Service, "answer", failing)
+            with suppress(http.client.IncompleteRead, ConnectionError):
+                rig.get(target)
+            rig.proxy.until(lambda said=said: said in caplog.text)
+    assert signature
+    assert signature not in caplog.text
 
 
 def test_no_good_http(open_rig: Rig) -> None:
