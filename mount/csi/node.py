@@ -91,6 +91,9 @@ class NodeServer:
                 self._targets.remove(target)
             raise
         if there is not None and self._targets.same_mount(held.place, target):
+            self._targets.restrict(
+                target, noexec=options.noexec
+            )  # a kill may have come before that
             self._read(target, deadline_s)
             return False
         try:

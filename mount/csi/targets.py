@@ -29,6 +29,7 @@ class Targets(Protocol):
     def same_mount(self, place: str, target: str, /) -> bool: ...
     def make(self, target: str, /) -> None: ...
     def bind(self, place: str, target: str, /, *, noexec: bool) -> None: ...
+    def restrict(self, target: str, /, *, noexec: bool) -> None: ...
     def unbind(self, target: str, /) -> None: ...
     def remove(self, target: str, /) -> None: ...
     def read_root(self, target: str, /) -> None: ...
@@ -65,13 +66,18 @@ def make(target: str) -> None:
 def bind(place: str, target: str, *, noexec: bool) -> None:
     """Show the mount at ``place`` on a target too, read-only. Denied, Unavailable; nothing is
     mounted then."""
-    flags = _MS_RDONLY | _MS_NOSUID | _MS_NODEV | (_MS_NOEXEC if noexec else 0)
     _mount(place, target, _MS_BIND)
     try:
-        _mount("none", target, _MS_BIND | _MS_REMOUNT | flags)
+        restrict(target, noexec=noexec)
     except BaseException:
         unbind(target)
         raise
+
+
+def restrict(target: str, *, noexec: bool) -> None:
+    """Take rights off what a target shows; may be repeated. Denied, Unavailable."""
+    flags = _MS_RDONLY | _MS_NOSUID | _MS_NODEV | (_MS_NOEXEC if noexec else 0)
+    _mount("none", target, _MS_BIND | _MS_REMOUNT | flags)
 
 
 def unbind(target: str) -> None:

@@ -22,6 +22,7 @@ import msgspec
 from lodefs.chunkstore.errors import (
     AlreadyExists,
     DeadlineExceeded,
+    Denied,
     LodefsError,
     NotFound,
     Unavailable,
@@ -54,7 +55,8 @@ def boot_id() -> str:
 class SharedSlot:
     """A mount's place in memory. ``lock``: for whom makes or ends the mount; ``mount`` changes
     under the lock of the table. ``holders``: threads that want it to stay. ``given``: the token
-    that each user gave last, so that only one that is new to its user replaces the mount's."""
+    that each user gave last, so that only one that is new to its user replaces the mount's.
+    ``renewal_problem``: why the mount is read with an earlier token than the one that is kept."""
 
     def __init__(self, mount: SharedMount) -> None:
         self.key = mount.key
@@ -63,6 +65,7 @@ class SharedSlot:
         self.mount = mount
         self.holders = 0
         self.given: dict[User, str] = {}
+        self.renewal_problem = ""
         self.is_written = False
         self.idle_since_s: float | None = None
 
@@ -166,6 +169,8 @@ class SharedMounts:
             self.node.resolve(self.source_of(slot.mount), slot.mount.commit, limit_s)
         except LodefsError as error:
             return Health(held, f"the node's proxy is not well: {error}")
+        if slot.renewal_problem:
+            return Health(held, f"it is read with its earlier token still: {slot.renewal_problem}")
         return Health(held)
 
     def ping(self, timeout_s: float) -> None:
@@ -287,27 +292,51 @@ class SharedMounts:
     ) -> None:
         """A token that is new to its user takes the place of the mount's, where the proxy takes it;
         a new user without one must not need one. Denied: the mount keeps its own."""
-        mount, place = slot.mount, self.files.place(slot.key)
+        mount = slot.mount
         current = self.files.token(slot.key) if mount.has_token else None
+        checked = msgspec.structs.replace(wanted, rev=mount.commit)
         is_known = token == slot.given.get(user) and mount.usage(user) is not None
+        if is_known and token != current:
+            is_known = not self._is_denied(checked, current, deadline_s)
         if token == current or is_known or (token is None and mount.usage(user) is not None):
             if token is not None:
                 slot.given[user] = token
+            if slot.renewal_problem:
+                self._renew(slot, deadline_s)
             return
-        checked = msgspec.structs.replace(wanted, rev=mount.commit)
         self.resolve(checked, token, _left_s(deadline_s))
         if token is None:
             return
-        status = self.node.look(place, _left_s(deadline_s))
-        if status is not None and status.alive:
-            with self.files.lent(token) as path:
-                source = msgspec.structs.replace(mount.source, token_file=path)
-                self.node.renew(source, place, _left_s(deadline_s))
         self.files.keep_token(slot.key, token)
         slot.given[user] = token
         if not mount.has_token:
             self._write(slot, lambda old: msgspec.structs.replace(old, has_token=True))
-        _log.info("the mount %s has another token now", slot.key)
+        self._renew(slot, deadline_s)
+
+    def _is_denied(self, wanted: Wanted, token: str | None, deadline_s: float) -> bool:
+        """Whether a token is of no use any more, as far as can be said now."""
+        try:
+            self.resolve(wanted, token, _left_s(deadline_s))
+        except Denied:
+            return True
+        except LodefsError:
+            return False
+        return False
+
+    def _renew(self, slot: SharedSlot, deadline_s: float) -> None:
+        """Have a living mount read with the token that is kept. What fails is no matter of who
+        gave the token: health tells it, and the next acquire tries again."""
+        place = self.files.place(slot.key)
+        try:
+            status = self.node.look(place, _left_s(deadline_s))
+            if status is not None and status.alive:
+                self.node.renew(self.source_of(slot.mount), place, _left_s(deadline_s))
+        except LodefsError as error:
+            slot.renewal_problem = str(error)
+            _log.warning("the mount %s keeps its earlier token: %s", slot.key, error)
+        else:
+            slot.renewal_problem = ""
+            _log.info("the mount %s has another token now", slot.key)
 
     def _write(
         self,

@@ -190,6 +190,17 @@ def test_a_republish_that_fails_keeps_the_commit(driver: DriverRig, fault: str) 
     assert driver.targets.bound[str(target)] == (place, False)
 
 
+def test_a_bind_mount_that_was_not_finished(driver: DriverRig) -> None:
+    """Where a driver was killed before it had taken rights off a target, a repeated publish does
+    that."""
+    target, noexec = driver.pods / "t1", capability(flags=("noexec",))
+    driver.kubelet.publish("v1", target, CATS, volume_capability=noexec)
+    place, _ = driver.targets.bound[str(target)]
+    driver.targets.bound[str(target)] = (place, False)
+    driver.kubelet.publish("v1", target, CATS, volume_capability=noexec)
+    assert driver.targets.bound[str(target)] == (place, True)
+
+
 def test_one_call_at_a_time(driver: DriverRig) -> None:
     """While a volume is published, other calls for it are ABORTED, and those for others go on."""
     driver.kubelet.publish("v2", driver.pods / "t2", CATS)

@@ -175,6 +175,38 @@ def test_who_has_retired_writes_nothing(rig: ServiceRig, memory: MemoryMounts) -
     assert acquire(rig) == place
 
 
+def test_a_mount_that_cannot_take_another_token(rig: ServiceRig, memory: MemoryMounts) -> None:
+    """Where the kernel cannot do that, the token is kept for the next mount, its users get what
+    they ask for, health tells it, and it is tried again."""
+    rig.mounts.acquire(USER, SECRET, "right-token", WAIT_S)
+    memory.repos["secret"].token = "next-token"
+    memory.fail("renew", Unavailable("not before Linux 6.9"), times=2)
+    for _ in range(2):
+        rig.mounts.acquire(USER, SECRET, "next-token", WAIT_S)
+        assert "Linux 6.9" in rig.mounts.health("v1", WAIT_S).problem
+    rig.mounts.acquire(USER, SECRET, "next-token", WAIT_S)
+    assert rig.mounts.health("v1", WAIT_S).problem == ""
+    assert memory.calls["renew"] == 3
+
+
+def test_a_token_that_died_is_replaced_by_a_known_one(
+    rig: ServiceRig, memory: MemoryMounts
+) -> None:
+    """Of two users one gave another token, and is gone: when that is revoked, the token that the
+    other one gives again and again takes its place."""
+    users = (User("v1", "/t1"), User("v2", "/t2"))
+    for user in users:
+        held = rig.mounts.acquire(user, SECRET, "right-token", WAIT_S)
+    memory.repos["secret"].token = "next-token"
+    rig.mounts.acquire(users[0], SECRET, "next-token", WAIT_S)
+    rig.mounts.release(users[0], WAIT_S)
+    memory.repos["secret"].token = "right-token"
+    memory.fail("resolve", Unavailable("no proxy here"))
+    for _ in range(3):
+        rig.mounts.acquire(users[1], SECRET, "right-token", WAIT_S)
+    assert memory.renewed == [(held.place, "next-token"), (held.place, "right-token")]
+
+
 def test_users_do_not_take_each_others_tokens_away(rig: ServiceRig, memory: MemoryMounts) -> None:
     """Of two users with one token, one gets another: the other's, which it gives again and again,
     does not come back. A user that is new, and has none, is Denied."""

@@ -177,6 +177,10 @@ class MemoryTargets:
         """Show it."""
         self.bound[target] = (place, noexec)
 
+    def restrict(self, target: str, *, noexec: bool) -> None:
+        """Take rights off it."""
+        self.bound[target] = (self.bound[target][0], noexec)
+
     def unbind(self, target: str) -> None:
         """Take it off."""
         if target in self.foreign:
