@@ -17,6 +17,7 @@ from random import Random
 from typing import Any
 
 from lodefs.chunkstore.errors import InvalidInput
+from lodefs.torch.epoch_position import EpochPosition
 from lodefs.torch.file_dataset import FileDataset
 from lodefs.torch.hints import WarmHints
 from lodefs.torch.torch_types import rank_share
@@ -53,27 +54,36 @@ class PackSampler:
         self._hints = WarmHints(dataset.snapshot) if hints else None
         self._seed = seed
         self._commit = dataset.snapshot.commit
-        self.epoch = 0
-        self._position = 0
+        self._at = EpochPosition()
+
+    @property
+    def epoch(self) -> int:
+        """Of the iteration that runs or ran last, or of the one that was set."""
+        return self._at.epoch
 
     def __len__(self) -> int:
         """How many files this process gets in an epoch."""
         return len(self._paths) // self._share.total
 
     def __iter__(self) -> Iterator[int]:
+        return self._indices(self._at.begin())
+
+    def _indices(self, left_out: int) -> Iterator[int]:
         windows = self.windows(self.epoch)
-        skipped = 0
+        wanted = 0  # windows that the proxy was told of
         try:
             for number, window in enumerate(windows):
+                if left_out >= len(window):
+                    left_out -= len(window)
+                    continue
                 if self._hints is not None:
-                    self._want(windows[number : number + 2] if not number else
-                               windows[number + 1 : number + 2])  # fmt: skip
-                for index in window[max(self._position - skipped, 0) :]:
-                    self._position += 1
+                    for ahead in windows[max(number, wanted) : number + 2]:
+                        self._hints.want(self._paths[index] for index in ahead)
+                    wanted = number + 2
+                for index in window[left_out:]:
+                    self._at.samples += 1
                     yield index
-                skipped += len(window)
-            self.epoch += 1
-            self._position = 0
+                left_out = 0
         finally:  # also where the training leaves the epoch
             if self._hints is not None:
                 self._hints.cancel()
@@ -94,14 +104,14 @@ class PackSampler:
         return windows
 
     def set_epoch(self, epoch: int) -> None:
-        """The next iteration is this epoch, from its beginning."""
-        if epoch != self.epoch:
-            self.epoch, self._position = epoch, 0
+        """The next iteration is this epoch: from its beginning, or from where a state that was
+        loaded says, if it is of this epoch."""
+        self._at.set_epoch(epoch)
 
     def state_dict(self, consumed: int | None = None) -> dict[str, Any]:
         """Where it is. A DataLoader with workers asks for indices ahead of what the training has
         seen: ``consumed`` is then how many samples of this epoch the training has."""
-        position = self._position if consumed is None else consumed
+        position = self._at.samples if consumed is None else consumed
         share = list(self._share)
         return {
             "version": VERSION,
@@ -123,12 +133,9 @@ class PackSampler:
                     f"the state is of another order: its {name} is {state.get(name)}, "
                     f"not {ours[name]}"
                 )
-        self.epoch, self._position = state["epoch"], state["position"]
-
-    def _want(self, windows: list[list[int]]) -> None:
-        for window in windows:
-            assert self._hints is not None
-            self._hints.want(self._paths[index] for index in window)
+        epoch, position = state["epoch"], state["position"]
+        is_over = position >= len(self)
+        self._at.go_to(epoch + is_over, 0 if is_over else position)
 
 
 def runs_of(sizes_bytes: Sequence[int], run_bytes: int) -> list[tuple[int, int]]:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from lodefs.api.snapshots import snapshot as open_snapshot
 from lodefs.chunkstore.errors import InvalidInput
 from lodefs.reading.snapshot import Snapshot
+from lodefs.torch.epoch_position import EpochPosition
 from lodefs.torch.file_choice import chosen_files
 from lodefs.torch.hints import WarmHints
 from lodefs.torch.tar_index import TarSample, samples_of
@@ -52,11 +53,10 @@ class TarDataset(IterableBase):
         self.snapshot = open_snapshot(snapshot) if isinstance(snapshot, str) else snapshot
         self.shards = [path for path, _ in chosen_files(self.snapshot, shards)]
         self.transform = transform
-        self.epoch = 0
+        self._at = EpochPosition()
         self._seed = seed if shuffle else None
         self._window_shards = window_shards if shuffle else 1
         self._hints = WarmHints(self.snapshot) if hints else None
-        self._position = 0
         self._rank: tuple[int | None, int | None] = (None, None)
 
     def set_rank(self, rank: int, ranks: int) -> None:
@@ -64,13 +64,20 @@ class TarDataset(IterableBase):
         rank_share(rank, ranks)
         self._rank = (rank, ranks)
 
+    @property
+    def epoch(self) -> int:
+        """Of the iteration that runs or ran last, or of the one that was set."""
+        return self._at.epoch
+
     def set_epoch(self, epoch: int) -> None:
-        """The next iteration is this epoch, from its beginning."""
-        if epoch != self.epoch:
-            self.epoch, self._position = epoch, 0
+        """The next iteration is this epoch: from its beginning, or from where a state that was
+        loaded says, if it is of this epoch."""
+        self._at.set_epoch(epoch)
 
     def __iter__(self) -> Iterator[Any]:
-        skipped = 0
+        return self._of_epoch(self._at.begin())
+
+    def _of_epoch(self, left_out: int) -> Iterator[Any]:
         windows = list(_batches(self.my_shards(), self._window_shards))
         try:
             for number, shards in enumerate(windows):
@@ -78,17 +85,24 @@ class TarDataset(IterableBase):
                     for ahead in windows[number + bool(number) : number + 2]:
                         self._hints.want(ahead)
                 samples = self._samples(shards)
-                left = samples[max(self._position - skipped, 0) :]
-                skipped += len(samples)
+                left = samples[left_out:]
+                left_out = max(left_out - len(samples), 0)
                 for some in _batches(left, READ_SAMPLES):
                     for sample in self._read(some):
-                        self._position += 1
+                        self._at.samples += 1
                         yield self.transform(sample) if self.transform else sample
-            self.epoch += 1
-            self._position = 0
+            self._at.go_to(self.epoch + 1, 0)
         finally:
             if self._hints is not None:
                 self._hints.cancel()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For a worker that is a new program, where torch.distributed says nothing."""
+        rank = rank_share(*self._rank)
+        return {
+            **self.__dict__,
+            "_rank": (rank.number, rank.total) if rank.total > 1 else self._rank,
+        }
 
     def my_shards(self) -> list[str]:
         """The shards of this process and worker, in the order of this epoch."""
@@ -105,7 +119,7 @@ class TarDataset(IterableBase):
             "commit": self.snapshot.commit,
             "seed": self._seed,
             "epoch": self.epoch,
-            "position": self._position,
+            "position": self._at.samples,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -118,7 +132,7 @@ class TarDataset(IterableBase):
                     f"the state is of another order: its {name} is {state.get(name)}, "
                     f"not {ours[name]}"
                 )
-        self.epoch, self._position = state["epoch"], state["position"]
+        self._at.go_to(state["epoch"], state["position"])
 
     def _samples(self, shards: Sequence[str]) -> list[TarSample]:
         found = [sample for shard in shards for sample in samples_of(self.snapshot, shard)]

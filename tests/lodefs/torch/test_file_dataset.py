@@ -101,6 +101,35 @@ def test_resume(snapshot: Snapshot) -> None:
         sampler_of(dataset, seed=1).load_state_dict(sampler.state_dict())
 
 
+def test_resume_at_an_epochs_end(snapshot: Snapshot) -> None:
+    """Samples that were asked for ahead at the end of an epoch are not lost to it; a state of its
+    very end goes on with the next one."""
+    dataset = FileDataset(snapshot, "a/*.bin")
+    whole = sampler_of(dataset)
+    first, second = list(whole), list(whole)
+    sampler = sampler_of(dataset)
+    assert list(sampler) == first  # all were asked for; the training has 26
+    resumed = sampler_of(dataset)
+    resumed.load_state_dict(sampler.state_dict(consumed=26))
+    resumed.set_epoch(resumed.epoch)
+    assert [*resumed, *resumed] == [*first[26:], *second]
+    resumed.load_state_dict(sampler.state_dict())
+    assert list(resumed) == second
+
+
+def test_an_iteration_that_is_left(snapshot: Snapshot) -> None:
+    """The next one is the next epoch, whole, or the epoch that is set."""
+    dataset = FileDataset(snapshot, "a/*.bin")
+    whole = sampler_of(dataset)
+    first, second = list(whole), list(whole)
+    sampler = sampler_of(dataset)
+    next(iter(sampler))
+    assert list(sampler) == second
+    next(iter(sampler))
+    sampler.set_epoch(0)
+    assert list(sampler) == first
+
+
 def test_hints(snapshot: Snapshot) -> None:
     """The proxy is told of two windows at the beginning; jobs end with the epoch."""
     dataset = FileDataset(snapshot, "a/*.bin")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import pickle
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,8 @@ import pytest
 import lodefs
 from lodefs.chunkstore.errors import Corrupt, InvalidInput
 from lodefs.reading.snapshot import Snapshot
-from lodefs.torch import TarDataset
+from lodefs.torch import TarDataset, tar_dataset
+from lodefs.torch.torch_types import Share
 from tests.support.lodefs.dataset_node import DatasetNode
 from tests.support.proxy.node_process import REPO
 
@@ -99,6 +101,28 @@ def test_resume(snapshot: Snapshot) -> None:
         assert seen + keys(resumed) == whole
     with pytest.raises(InvalidInput, match="seed"):
         TarDataset(snapshot, "train-*.tar", seed=4).load_state_dict(dataset.state_dict())
+
+
+def test_an_iteration_that_is_left(snapshot: Snapshot) -> None:
+    """The next one is the next epoch, whole."""
+    whole = TarDataset(snapshot, "train-*.tar")
+    first, second = keys(whole), keys(whole)
+    dataset = TarDataset(snapshot, "train-*.tar")
+    assert next(iter(dataset))["jpg"] == first[0]
+    assert keys(dataset) == second
+
+
+def test_a_worker_that_is_a_new_program_has_its_process_rank(
+    snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What torch.distributed says is asked where the dataset is pickled: it says nothing there."""
+    share = Share(1, 2)
+    monkeypatch.setattr(tar_dataset, "rank_share", lambda *_: share)
+    pickled = pickle.dumps(TarDataset(snapshot, "train-*.tar"))
+    monkeypatch.undo()
+    other = TarDataset(snapshot, "train-*.tar")
+    other.set_rank(0, 2)
+    assert {*keys(pickle.loads(pickled)), *keys(other)} == everything()
 
 
 def test_a_broken_shard(snapshot: Snapshot) -> None:
