@@ -21,6 +21,7 @@ HELM = Path(sys.executable).with_name("helm")  # of the package helm-binary
 CHART = DEPLOY / "helm/lodefs"
 STORE = "store.url=s3://bucket/prefix"
 ALL_ON = {
+    "csi": {"mounter": {"allowStores": ["s3://other/store"]}},
     "controller": {"enabled": True, "provisioner": {"image": "csi-provisioner:v6.3.0"}},
     "imagePullSecrets": [{"name": "registry"}],
     "image": {"digest": f"sha256:{'0' * 64}"},
@@ -172,6 +173,26 @@ def test_only_who_labels_nodes_and_the_controllers_pod_may_ask() -> None:
             if pod.get("automountServiceAccountToken", True) or mounted & given:
                 holders.add(container["name"])
     assert holders == {"node-labels", "controller", "mounter", "provisioner"}
+
+
+def test_volumes_name_only_stores_that_are_allowed() -> None:
+    """The mounters are told of the stores of the settings, and of none by default."""
+    few = {"store": ALL_ON["store"], "controller": ALL_ON["controller"]}
+    for values, expected in ((ALL_ON, ["--allow-store", "s3://other/store"]), (few, [])):
+        found = rendered(values=values)
+        mounters = [
+            container["args"]
+            for one in found
+            for container in one.get("spec", {})
+            .get("template", {})
+            .get("spec", {})
+            .get("containers", [])
+            if container["args"][0] == "mounter"
+        ]
+        assert len(mounters) == 2
+        for args in mounters:
+            assert args[len(args) - len(expected) :] == expected
+            assert ("--allow-store" in args) == bool(expected)
 
 
 def test_names_are_unique_and_namespaced() -> None:
