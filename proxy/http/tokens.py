@@ -10,7 +10,7 @@ from __future__ import annotations
 import fcntl
 import os
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum
 from fnmatch import fnmatchcase
@@ -140,24 +140,36 @@ class TokenBook:
         self._path = path
         self._s3 = s3
         self._seen = self._stamps()
-        self._tokens = _Known(path, s3=s3)
+        self._tokens = _Known(list_tokens(path))
+        self._read_s3_key()
 
     def reload(self) -> bool:
         """Read the file again if it changed; whether it did.
 
         Raises as list_tokens does, and then keeps the tokens it knows: until the file changes if
-        its bytes are wrong, else until it can be read.
+        its bytes are wrong, else until it can be read. Raises InvalidInput also if the S3 key
+        cannot be used: then the tokens are the new ones, and no signature counts.
         """
         stamps = self._stamps()
         if stamps == self._seen:
             return False
         try:
-            self._tokens = _Known(self._path, s3=self._s3)
+            tokens = list_tokens(self._path)
         except (Corrupt, UnknownFormat):
+            self._seen = stamps
+            raise
+        self._tokens = _Known(tokens)
+        try:
+            self._read_s3_key()
+        except InvalidInput:
             self._seen = stamps
             raise
         self._seen = stamps
         return True
+
+    def _read_s3_key(self) -> None:
+        if self._s3:
+            self._tokens.access_keys = access_keys_of(self._path, self._tokens.by_digest.values())
 
     def _stamps(self) -> list[Stamp | None]:
         return [stamp_of(path) for path in (self._path, s3_keys.key_path(self._path))]
@@ -181,16 +193,23 @@ class TokenBook:
 class _Known:
     """What a tokens file says now."""
 
-    def __init__(self, path: Path, *, s3: bool) -> None:
-        tokens = list_tokens(path)
+    def __init__(self, tokens: Iterable[Token]) -> None:
         self.by_digest = {token.digest: token for token in tokens}
         self.access_keys: dict[str, AccessKey] = {}
-        signing = [token for token in tokens if s3 and token.s3_salt]
-        if signing:
-            key = s3_keys.read_key(path)
-            for token in signing:
-                secret = s3_keys.secret_of(key, token.name, token.s3_salt)
-                self.access_keys[token.name] = AccessKey(token.name, secret, token.allows)
+
+
+def access_keys_of(path: Path, tokens: Iterable[Token]) -> dict[str, AccessKey]:
+    """The keys for S3 of a file's tokens, by name. Raises: InvalidInput."""
+    signing = [token for token in tokens if token.s3_salt]
+    if not signing:
+        return {}
+    key = s3_keys.read_key(path)
+    return {
+        token.name: AccessKey(
+            token.name, s3_keys.secret_of(key, token.name, token.s3_salt), token.allows
+        )
+        for token in signing
+    }
 
 
 def bearer_of(authorization: str | None) -> str | None:

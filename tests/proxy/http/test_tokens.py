@@ -26,12 +26,15 @@ from lodefs.chunkstore.nodeapi.wire import Snapshot
 from lodefs.proxy.http import tokens
 from lodefs.proxy.http.door_tls import DoorTls
 from lodefs.proxy.http.endpoint import Endpoint
+from lodefs.proxy.http.s3_keys import key_path
 from lodefs.proxy.http.token_watch import TokenWatch
 from lodefs.proxy.http.tokens import (
     TOKEN_PREFIX,
+    Token,
     TokenBook,
     Verdict,
     bearer_of,
+    create_s3_token,
     create_token,
     delete_token,
     list_tokens,
@@ -360,6 +363,34 @@ def test_a_token_that_is_deleted_while_its_request_is_answered(path: Path) -> No
     node.close()
 
 
+@pytest.mark.parametrize("problem", ["open to others", "damaged", "missing"])
+def test_a_bad_s3_key_keeps_no_deleted_token(path: Path, problem: str) -> None:
+    """While the key of S3's secrets cannot be used, no signature counts, and tokens that were
+    deleted are good no more; both come back with the key."""
+    good = create_token(path, "good", ["demo"], now_s=NOW_S)
+    create_s3_token(path, "signing", ["demo"], now_s=NOW_S)
+    book = TokenBook(path, s3=True)
+    delete_token(path, "good")
+    key = key_path(path)
+    text = key.read_text()
+    if problem == "open to others":
+        key.chmod(0o644)
+    elif problem == "damaged":
+        key.write_text("x")
+    else:
+        key.unlink()
+    with pytest.raises(InvalidInput, match="S3 key"):
+        book.reload()
+    assert book.check(good, "demo") is Verdict.UNKNOWN
+    assert book.access_key("signing") is None
+    assert not book.reload()
+    key.touch(0o600)
+    key.chmod(0o600)
+    key.write_text(text)
+    assert book.reload()
+    assert book.access_key("signing") is not None
+
+
 def test_a_change_that_cannot_be_read_yet_is_not_lost(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -368,11 +399,11 @@ def test_a_change_that_cannot_be_read_yet_is_not_lost(
     book = TokenBook(path)
     delete_token(path, "good")
 
-    def refuse(_path: Path, *, s3: bool) -> object:
+    def refuse(_path: Path) -> list[Token]:
         raise Unavailable("too many open files")
 
     with monkeypatch.context() as patched:
-        patched.setattr(tokens, "_Known", refuse)
+        patched.setattr(tokens, "list_tokens", refuse)
         with pytest.raises(Unavailable):
             book.reload()
     assert book.check(good, "demo") is Verdict.ALLOWED
