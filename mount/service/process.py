@@ -8,7 +8,6 @@ over: in Kubernetes the new pod does so before the old one, with its processes, 
 from __future__ import annotations
 
 import logging
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -20,6 +19,7 @@ import msgspec
 from lodefs.chunkstore.errors import Unavailable
 from lodefs.chunkstore.system.systemd_notify import READY, STOPPING, SystemdNotifier
 from lodefs.mount.node.deadline_calls import Calls
+from lodefs.mount.node.end_signals import asked_to_end
 from lodefs.mount.node.interface import NodeMounts
 from lodefs.mount.service.client import RemoteMounts
 from lodefs.mount.service.mount_files import MountFiles
@@ -59,7 +59,7 @@ def run(settings: MounterSettings, open_node: OpenNode, environ: Mapping[str, st
     InUse, Denied, InvalidInput, Unavailable.
     """
     notifier = SystemdNotifier(environ)
-    with _asked_to_end() as end, open_node() as node:
+    with asked_to_end() as end, open_node() as node:
         succeeds = _relieve(settings)
         files = MountFiles(settings.state, settings.run, settings.root)
         try:
@@ -115,16 +115,3 @@ def _serving(
         upkeep.stop(WORK_END_S)
         if not calls.wait_idle(WORK_END_S):
             _log.warning("work that is not done is left to the next start")
-
-
-@contextmanager
-def _asked_to_end() -> Iterator[threading.Event]:
-    """An event that SIGTERM and SIGINT set."""
-    end = threading.Event()
-    numbers = (signal.SIGTERM, signal.SIGINT)
-    before = [signal.signal(number, lambda *_: end.set()) for number in numbers]
-    try:
-        yield end
-    finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)
