@@ -25,13 +25,14 @@ from lodefs.chunkstore.errors import (
     Corrupt,
     Denied,
     InUse,
+    InvalidInput,
     LodefsError,
     NoSpace,
     NotFound,
     UnknownFormat,
 )
 from lodefs.chunkstore.format import keys
-from lodefs.chunkstore.format.index_shard import PackChunks, ShardPack
+from lodefs.chunkstore.format.index_shard import PackChunks, ShardPack, push_id_of
 from lodefs.chunkstore.format.names import Digest, PackId
 from lodefs.chunkstore.format.pack import pack_id_of_columns
 from lodefs.chunkstore.format.tree import SAME_PACK, Segment, decode_tree
@@ -319,11 +320,12 @@ class PushIndex:
         """
         from concurrent.futures import ThreadPoolExecutor
 
-        known = {row[0] for row in self.select("SELECT id FROM shards")}
+        known = {push_id_of(row[0]) for row in self.select("SELECT id FROM shards")}
         names = [info.key[len(keys.INDEX) :] for info in objects.list(keys.INDEX)]
-        if lost := known.difference(names):
+        lost = known.difference(map(push_id_of, names))
+        if any(not _has_shard(objects, push_id) for push_id in lost):  # a list may lack one
             raise IndexBroken(f"the push index {self.path} knows a shard that is gone: {min(lost)}")
-        unseen = [name for name in names if name not in known]
+        unseen = [name for name in names if push_id_of(name) not in known]
         if not unseen:
             return
         with ThreadPoolExecutor(threads) as executor:
@@ -542,6 +544,13 @@ def _add_chunks(db: sqlite3.Connection, rows: list[tuple[bytes, int, int]]) -> N
     in_one_pack = [row for row, after in pairwise(rows) if row[0] == after[0]]
     db.executemany("INSERT OR IGNORE INTO older VALUES (?, ?, ?)", in_one_pack)
     db.executemany("INSERT OR REPLACE INTO chunks VALUES (?, ?, ?)", rows)
+
+
+def _has_shard(objects: ObjectStore, push_id: str) -> bool:
+    try:
+        return next(iter(objects.list(keys.shard(push_id), limit=1)), None) is not None
+    except InvalidInput:  # a name that is damaged
+        return False
 
 
 def _load_shard(objects: ObjectStore, name: str) -> Iterator[ShardPack] | None:

@@ -97,8 +97,13 @@ def ref() -> bytes:
 
 
 def settings() -> Settings:
-    """What store.json says in a new store."""
-    return Settings("000102030405060708090a0b0c0d0e0f", ChunkingParams())
+    """What store.json says in a store of version 1."""
+    return Settings("000102030405060708090a0b0c0d0e0f", ChunkingParams(), version=1)
+
+
+def new_settings() -> Settings:
+    """The same after a collection made it one of version 2."""
+    return replace(settings(), version=2, upgraded_s=1_700_000_000)
 
 
 def cut_inputs() -> dict[str, bytes]:
@@ -131,6 +136,7 @@ def examples() -> dict[str, bytes]:
         "commit-2": encode_commit(new_commit()),
         "ref": ref(),
         "store.json": encode_settings(settings()),
+        "store-2.json": encode_settings(new_settings()),
         "cuts": cuts().encode(),
     }
 
