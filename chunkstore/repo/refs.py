@@ -65,7 +65,7 @@ class Refs:
         listed = next(iter(self._objects.list(log, limit=1)), None)
         found = None if listed is None else keys.ref_of_entry(listed.key)
         known = max(at_least, -1 if found is None else found[3])
-        sequence = last_of_row(lambda n: self._has(kind, name, n), known)
+        sequence = last_of_row(lambda n: self.has(kind, name, n), known)
         return None if sequence < 0 else self.entry(kind, name, sequence)
 
     def entry(self, kind: str, name: str, sequence: int) -> RefEntry:
@@ -182,7 +182,8 @@ class Refs:
             yield name, info
             after = f"{prefix}{name}0"  # '0' follows '/': past the whole log of this name
 
-    def _has(self, kind: str, name: str, sequence: int) -> bool:
+    def has(self, kind: str, name: str, sequence: int) -> bool:
+        """Whether a ref has that entry."""
         try:
             self._objects.head(keys.ref_entry(self._repo, kind, name, sequence))
         except NotFound:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 
 import msgspec
@@ -132,6 +132,15 @@ class Store:
                 require_there(self.objects)
                 probe(self.objects)
                 self._probed = True
+
+    def upgrade(self, now_s: int) -> Settings:
+        """Makes a store of an older version one of this, so that older clients, which keep no
+        journal, are refused. Gives its settings. Raises what the store does."""
+        settings = _read_settings(self.objects)
+        if settings.version < VERSION:
+            settings = replace(settings, version=VERSION, upgraded_s=now_s)
+            self.objects.put(keys.STORE, [encode_settings(settings)])
+        return settings
 
     def repos(self, below: str = "") -> Iterator[str]:
         """Names of the repositories that have refs, in order: two lists for each. ``below``:
@@ -276,6 +285,10 @@ def create_store(objects: ObjectStore, chunking: ChunkingParams | None = None) -
 
 def open_store(objects: ObjectStore) -> Store:
     """A store that exists. Raises: NotFound; Corrupt, UnknownFormat; Denied, Unavailable."""
+    return Store(objects, _read_settings(objects))
+
+
+def _read_settings(objects: ObjectStore) -> Settings:
     try:
         data = read_whole(objects, keys.STORE, SIZE_BYTES_MAX).data
     except NotFound as error:
@@ -283,7 +296,7 @@ def open_store(objects: ObjectStore) -> Store:
             f"{objects.url} is not a lodefs store: create it with `lodefs init {objects.url}` "
             f"({error})"
         ) from error
-    return Store(objects, decode_settings(data, f"{keys.STORE} of {objects.url}"))
+    return decode_settings(data, f"{keys.STORE} of {objects.url}")
 
 
 def require_there(objects: ObjectStore) -> None:
