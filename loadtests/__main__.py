@@ -12,6 +12,7 @@ from pathlib import Path
 
 from loadtests.bench import (
     coldsequential,
+    collections,
     docker,
     firstbytes,
     hostile,
@@ -77,6 +78,8 @@ BENCHMARKS: dict[str, tuple[Benchmark, str]] = {
 }
 MOUNT = "mount"
 MOUNT_TEXT = "reads of many kinds: local disk, lodefs, rclone mount, any --peer"
+GC_SCHEDULES = "gc-schedules"
+GC_SCHEDULES_TEXT = "random schedules of writers and collections, --count of them"
 FSX = "fsx"
 FSX_TEXT = "every byte of reads checked while workers and proxies are killed, --minutes long"
 
@@ -87,6 +90,10 @@ def main() -> int:
     benchmarks = {
         **BENCHMARKS,
         MOUNT: (_mount(options), MOUNT_TEXT),
+        GC_SCHEDULES: (
+            lambda scratch: collections.schedules(scratch, options.count),
+            GC_SCHEDULES_TEXT,
+        ),
         FSX: (lambda scratch: readcheck.check(scratch, options.minutes), FSX_TEXT),
     }
     if options.write_corpus:
@@ -121,6 +128,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--dir", type=Path, help="where scratch files go (default: a new one)")
     parser.add_argument("--minutes", type=float, default=readcheck.MINUTES, metavar="N",
                         help="how long fsx reads (default: 10)")  # fmt: skip
+    parser.add_argument("--count", type=int, default=collections.SCHEDULES, metavar="N",
+                        help="how many schedules gc-schedules plays (default: 10000)")  # fmt: skip
     group = parser.add_argument_group("mount")
     group.add_argument("--peer", action="append", default=[], type=_peer, metavar="NAME=DIR",
                        help="another mount that holds the corpus; may be repeated")  # fmt: skip

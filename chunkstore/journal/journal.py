@@ -79,8 +79,8 @@ class Journal:
             )
 
     def undone(self, newest: int | None) -> list[JournalEntry]:
-        """Those of them whose fate was not carried out yet, oldest first. A collection condemns
-        nothing before that, so they are the newest ones."""
+        """Those of them whose fate was not carried out yet, oldest first. Fates are carried out in
+        their order, so they are the newest ones."""
         found: list[JournalEntry] = []
         for entry in self.condemning(newest):
             if self.is_done(entry.number):

@@ -110,6 +110,7 @@ class _Collection:
         self._packs = packs
         self._journal = Journal(store.objects, options.clock)
         self._repos = Repositories()
+        self._handled: Sequence[Garbage] = ()  # what was deleted
         self._result = CollectResult()
 
     def run(self) -> CollectResult:
@@ -124,10 +125,8 @@ class _Collection:
         self._mark(refs, writers)
         sizes, commits = self._garbage()
         left = self._sweep(undone, writers, sizes)
-        if left:
-            self._result.waiting = self._amount([entry.condemned for entry in left], sizes)
-        else:
-            self._condemn(sizes, commits)
+        self._result.waiting = _amount([entry.condemned for entry in left], sizes)
+        self._condemn(sizes, commits, left)
         after = decisions.next_ledger(ledger, refs, writers.silences, newest)
         if after != ledger and not self._options.dry_run:
             self._journal.put_ledger(after)
@@ -179,7 +178,10 @@ class _Collection:
         return sizes, commits
 
     def _sweep(
-        self, undone: Sequence[JournalEntry], writers: Writers, sizes: dict[PackId, int]
+        self,
+        undone: Sequence[JournalEntry],
+        writers: Writers,
+        sizes: dict[PackId, int],
     ) -> Sequence[JournalEntry]:
         """Deletes the garbage of the entries that are ripe; gives the others. In their order, so
         that those that are not done are always the newest."""
@@ -190,16 +192,13 @@ class _Collection:
                 break
             ripe.append((entry, fate))
         garbage = [fate.deleted for _, fate in ripe if fate.deleted is not None]
-        self._result.deleted = self._amount(garbage, sizes)
+        self._result.deleted = _amount(garbage, sizes)
         if ripe and not self._options.dry_run:
             objects, collection = self._store.objects, ripe[-1][0].number
             sweep(objects, garbage, collection, self._executor, self._progress)
             for entry, _ in ripe:
                 self._journal.put_done(entry.number)
-        for one in garbage:
-            for pack in one.packs:
-                sizes.pop(pack, None)
-        self._gone = {commit for one in garbage for commit in one.commits}
+        self._handled = garbage
         return undone[len(ripe) :]
 
     def _fate(self, entry: JournalEntry, writers: Writers) -> Fate | None:
@@ -208,17 +207,34 @@ class _Collection:
             return fate
         ripe_at_s = decisions.ripe_at_s(entry, self._options.grace_s, self._upgraded_s)
         if int(self._options.clock()) < ripe_at_s:
-            self._result.ripe_at_s = ripe_at_s
+            self._result.ripe_at_s = self._result.ripe_at_s or ripe_at_s
             return None
         if not writers.have_ended_before(entry.number):
             return None
         fate = decisions.fate_of(entry, self._marked, self._marked.commits)
         return fate if self._options.dry_run else self._journal.put_fate(fate)
 
-    def _condemn(self, sizes: dict[PackId, int], commits: list[tuple[str, CommitId]]) -> None:
-        left = [commit for commit in commits if commit not in self._gone]
-        parts = decisions.entries_of(Garbage(tuple(sizes), tuple(left)))
-        self._result.condemned = self._amount(parts, sizes)
+    def _condemn(
+        self,
+        sizes: Mapping[PackId, int],
+        commits: Sequence[tuple[str, CommitId]],
+        left: Sequence[JournalEntry],
+    ) -> None:
+        """Condemns what of the garbage is not deleted, and not condemned already; again what a
+        writer has saved."""
+        fates = self._executor.map(lambda entry: self._journal.fate(entry.number), left)
+        known = list(self._handled)
+        for entry, fate in zip(left, fates, strict=True):
+            if entry.condemned is not None and (fate is None or fate.deleted):
+                known.append(entry.condemned)
+        packs_known = {pack for one in known for pack in one.packs}
+        commits_known = {commit for one in known for commit in one.commits}
+        garbage = Garbage(
+            tuple(pack for pack in sizes if pack not in packs_known),
+            tuple(commit for commit in commits if commit not in commits_known),
+        )
+        parts = decisions.entries_of(garbage)
+        self._result.condemned = _amount(parts, sizes)
         if not parts:
             return
         self._progress.phase = "condemning what nothing leads to"
@@ -226,13 +242,15 @@ class _Collection:
         for part in () if self._options.dry_run else parts:
             now_s = self._journal.append(part).time_s
         last = JournalEntry(0, None, now_s, "")
-        self._result.ripe_at_s = decisions.ripe_at_s(last, self._options.grace_s, self._upgraded_s)
+        ripe_at_s = decisions.ripe_at_s(last, self._options.grace_s, self._upgraded_s)
+        self._result.ripe_at_s = self._result.ripe_at_s or ripe_at_s
 
-    def _amount(self, garbage: Sequence[Garbage | None], sizes: Mapping[PackId, int]) -> Amount:
-        amount = Amount()
-        for one in garbage:
-            if one is not None:
-                amount.packs += len(one.packs)
-                amount.commits += len(one.commits)
-                amount.size_bytes += sum(sizes.get(pack, 0) for pack in one.packs)
-        return amount
+
+def _amount(garbage: Sequence[Garbage | None], sizes: Mapping[PackId, int]) -> Amount:
+    amount = Amount()
+    for one in garbage:
+        if one is not None:
+            amount.packs += len(one.packs)
+            amount.commits += len(one.commits)
+            amount.size_bytes += sum(sizes.get(pack, 0) for pack in one.packs)
+    return amount
