@@ -51,11 +51,17 @@ def _save(store: Store, write: RefWrite, repo: str, commit_id: CommitId) -> None
     ids: set[bytes] = set()
     unreadable: set[bytes] = set()
     base: Entry | None = None
-    for at, commit in _ancestors(store, repo, commit_id, set()):
-        named = named_packs(store.packs, commit.root, base)
-        ids |= named.found | {commit_key(repo, at)}
-        unreadable |= named.unreadable
-        base = commit.root
+    try:
+        for at, commit in _ancestors(store, repo, commit_id, set()):
+            named = named_packs(store.packs, commit.root, base)
+            ids |= named.found | {commit_key(repo, at)}
+            unreadable |= named.unreadable
+            base = commit.root
+    except NotFound as error:
+        raise NotFound(
+            f"{repo}@{commit_id.hex()[:12]}, or a commit before it, is gone: a collection (lodefs "
+            f"gc) has deleted it ({error})"
+        ) from error
     write.save(condemned, ids)
     if unreadable:
         raise NotFound(

@@ -16,7 +16,7 @@ from lodefs.chunkstore.format import journal as documents
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.journal import End, Fate, Garbage, JournalEntry, Ledger
 from lodefs.chunkstore.objects.interface import ObjectStore, read_whole
-from lodefs.chunkstore.system.gallop import last_of_row
+from lodefs.chunkstore.repo.gallop import last_of_row
 from lodefs.chunkstore.types import Buffer
 
 T = TypeVar("T")
@@ -26,7 +26,7 @@ class OlderJournal(Corrupt):
     """A journal lacks an entry that it had: the store was restored from a backup, say."""
 
 
-class Journal:
+class StoreJournal:
     """The journal of one store. Safe for many threads. Methods raise what the store does, and
     Corrupt, UnknownFormat for documents."""
 

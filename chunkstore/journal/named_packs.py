@@ -29,13 +29,13 @@ def named_packs(packs: PackReader, root: Entry, base: Entry | None) -> NamedPack
     Raises: Unavailable, Denied.
     """
     with ThreadPoolExecutor(REQUESTS_MAX, "lodefs-names") as executor:
-        return _Walk(packs, executor).run(root, base)
+        return _NamesWalk(packs, executor).run(root, base)
 
 
 _Pair = tuple[Entry, Entry | None]  # a directory, and what base has there
 
 
-class _Walk:
+class _NamesWalk:
     def __init__(self, packs: PackReader, executor: Executor) -> None:
         self._packs = packs
         self._executor = executor

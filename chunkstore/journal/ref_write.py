@@ -14,7 +14,7 @@ from lodefs.chunkstore.errors import Conflict, LodefsError, NotFound
 from lodefs.chunkstore.format.journal import End, Fate, Intent, JournalEntry, RefName
 from lodefs.chunkstore.format.names import CommitId
 from lodefs.chunkstore.journal.condemned import CondemnedIds, ids_of
-from lodefs.chunkstore.journal.journal import Journal
+from lodefs.chunkstore.journal.journal import StoreJournal
 from lodefs.chunkstore.repo.refs import RefEntry
 from lodefs.chunkstore.repo.store import Store
 
@@ -31,7 +31,7 @@ class RefWrite:
     """Begin, learn, save, advance, close. One thread; ``beat`` may be called by another."""
 
     def __init__(self, store: Store, clock: Callable[[], float] = time.time) -> None:
-        self.journal = Journal(store.objects, clock)
+        self.journal = StoreJournal(store.objects, clock)
         self._store = store
         self._clock = clock
         self._entry: JournalEntry | None = None

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from lodefs.chunkstore.errors import InvalidInput, NotFound
 from lodefs.chunkstore.format.journal import Fate, Garbage, JournalEntry, Ledger, RefName
 from lodefs.chunkstore.format.names import CommitId, PackId
-from lodefs.chunkstore.journal.journal import Journal
+from lodefs.chunkstore.journal.journal import StoreJournal
 from lodefs.chunkstore.maintenance import decisions
 from lodefs.chunkstore.maintenance.inventory import PackList, Repositories
 from lodefs.chunkstore.maintenance.mark import Marked, mark
@@ -108,7 +108,7 @@ class _Collection:
         self._progress = progress
         self._marked = marked
         self._packs = packs
-        self._journal = Journal(store.objects, options.clock)
+        self._journal = StoreJournal(store.objects, options.clock)
         self._repos = Repositories()
         self._handled: Sequence[Garbage] = ()  # what was deleted
         self._result = CollectResult()

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from lodefs.chunkstore.errors import Conflict
 from lodefs.chunkstore.format.journal import End, Intent, Ledger, RefName, Silence
-from lodefs.chunkstore.journal.journal import Journal, newest_condemning
+from lodefs.chunkstore.journal.journal import StoreJournal, newest_condemning
 from lodefs.chunkstore.maintenance.decisions import Writer, dead, silences
 from lodefs.chunkstore.repo.store import Store
 
@@ -38,7 +38,7 @@ class WriterCheck:
     """Looks at all writers from the ledger's mark to an entry, each of which has its number for
     itself: no list is asked."""
 
-    def __init__(self, store: Store, journal: Journal, executor: Executor) -> None:
+    def __init__(self, store: Store, journal: StoreJournal, executor: Executor) -> None:
         self._store = store
         self._journal = journal
         self._executor = executor
@@ -113,7 +113,7 @@ class WriterCheck:
             return
 
 
-def newest_of(journal: Journal) -> tuple[int, int | None]:
+def newest_of(journal: StoreJournal) -> tuple[int, int | None]:
     """The numbers of the newest entry (-1: none), and of the newest one that condemns."""
     newest = journal.newest()
     return (-1 if newest is None else newest.number), newest_condemning(newest)

@@ -25,7 +25,6 @@ from lodefs.chunkstore.errors import (
     Corrupt,
     Denied,
     InUse,
-    InvalidInput,
     LodefsError,
     NoSpace,
     NotFound,
@@ -45,7 +44,7 @@ from lodefs.chunkstore.push.chunk_places import (
     split,
 )
 from lodefs.chunkstore.push.fragmentation import Run
-from lodefs.chunkstore.repo.shard_reader import read_shard
+from lodefs.chunkstore.repo.shard_reader import has_shard, read_shard
 
 SCHEMA_VERSION = 3
 _CLAIMS_VERSION = 2  # its table of trees may hold what trees of others claimed
@@ -320,10 +319,10 @@ class PushIndex:
         """
         from concurrent.futures import ThreadPoolExecutor
 
-        known = {push_id_of(row[0]) for row in self.select("SELECT id FROM shards")}
+        known = {push_id_of(str(row[0])) for row in self.select("SELECT id FROM shards")}
         names = [info.key[len(keys.INDEX) :] for info in objects.list(keys.INDEX)]
         lost = known.difference(map(push_id_of, names))
-        if any(not _has_shard(objects, push_id) for push_id in lost):  # a list may lack one
+        if any(not has_shard(objects, push_id) for push_id in lost):  # a list may lack one
             raise IndexBroken(f"the push index {self.path} knows a shard that is gone: {min(lost)}")
         unseen = [name for name in names if push_id_of(name) not in known]
         if not unseen:
@@ -544,13 +543,6 @@ def _add_chunks(db: sqlite3.Connection, rows: list[tuple[bytes, int, int]]) -> N
     in_one_pack = [row for row, after in pairwise(rows) if row[0] == after[0]]
     db.executemany("INSERT OR IGNORE INTO older VALUES (?, ?, ?)", in_one_pack)
     db.executemany("INSERT OR REPLACE INTO chunks VALUES (?, ?, ?)", rows)
-
-
-def _has_shard(objects: ObjectStore, push_id: str) -> bool:
-    try:
-        return next(iter(objects.list(keys.shard(push_id), limit=1)), None) is not None
-    except InvalidInput:  # a name that is damaged
-        return False
 
 
 def _load_shard(objects: ObjectStore, name: str) -> Iterator[ShardPack] | None:

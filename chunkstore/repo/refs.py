@@ -14,7 +14,7 @@ from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.envelope import seal, unseal
 from lodefs.chunkstore.format.names import CommitId, check_ref_name, check_repo, parse_id
 from lodefs.chunkstore.objects.interface import ObjectInfo, ObjectStore, read_whole
-from lodefs.chunkstore.system.gallop import last_of_row
+from lodefs.chunkstore.repo.gallop import last_of_row
 
 BRANCHES = "branches"
 TAGS = "tags"

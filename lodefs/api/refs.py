@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from lodefs.api.sessions import opened, revision_of
-from lodefs.chunkstore.errors import AlreadyExists
+from lodefs.chunkstore.errors import AlreadyExists, NotFound
 from lodefs.chunkstore.format.journal import RefName
 from lodefs.chunkstore.format.names import Spec, check_ref_name
 from lodefs.chunkstore.journal.existing_commit import point_ref
@@ -96,7 +96,11 @@ class Refs:
             found.require_repo(repo)
             refs = found.refs(repo)
             deleted, commit_id = refs.before_deletion(self.kind, name)
-            found.commit(repo, commit_id)
+            try:
+                found.commit(repo, commit_id)
+            except NotFound as error:
+                error.add_note("its grace time is over, and `lodefs gc` has deleted it")
+                raise
             found.check_new_ref(repo, self.kind, name)
             found.ensure_writable()
             ref = RefName(repo, self.kind, name)

@@ -14,6 +14,7 @@ from random import Random
 from typing import Any, TypeVar
 
 from lodefs.chunkstore.errors import Denied, LodefsError, Unavailable
+from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.objects.interface import ObjectInfo, ObjectStore, Part
 from lodefs.chunkstore.types import Buffer
 
@@ -32,6 +33,7 @@ class Actor:
         self.name = name
         self.stalled_until = 0  # a step of the schedule
         self.at = ""  # the request that it stands before: operation and key
+        self.number = -1  # of its entry in the journal
         self.is_killed = False
         self.has_ended = False
         self.error: LodefsError | None = None
@@ -125,6 +127,8 @@ class ActorObjects:
     def put(self, key: str, data: Sequence[Buffer], *, if_absent: bool = False) -> str:
         def put() -> str:
             etag = self._inner.put(key, data, if_absent=if_absent)
+            if key.startswith(keys.ENTRIES):
+                self._actor.number = keys.journal_number(key)
             if self._faults.random.random() < self._faults.hiding:
                 self._faults.hidden.add(key)
             self._watch("put", key)

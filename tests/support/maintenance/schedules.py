@@ -20,6 +20,7 @@ from unittest import mock
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.journal import RefName
 from lodefs.chunkstore.journal.existing_commit import point_ref
+from lodefs.chunkstore.journal.journal import StoreJournal
 from lodefs.chunkstore.maintenance.collect import CollectOptions, collect
 from lodefs.chunkstore.push.push import PushOptions, push
 from lodefs.chunkstore.repo.refs import BRANCHES, TAGS
@@ -118,6 +119,7 @@ class Schedule:
         self._faults.hiding = 0.03 * (faults in ("hidden", "all"))
         self._faults.refused = 0.2 * (faults in ("deletes", "all"))
         self._faults.unanswered = 0.02 * (faults in ("requests", "all"))
+        self._beats = random.choice((True, False))  # or writers are silent while they live
         self._kills = random.choice((0.0, 0.0, 0.01, 0.03))
         self._stalls = random.choice((0.0, 0.01, 0.04))
         self._keeps_going = random.choice((0.0, 0.8, 0.95))  # an actor after its request
@@ -161,7 +163,15 @@ class Schedule:
 
     def _advance_clock(self) -> None:
         if self._chance(0.03):
+            for actor in self._actors if self._beats else ():
+                if actor.number >= 0:
+                    self._beat(actor.number)
             self._now_s += self.random.choice((60, HOUR_S, 12 * HOUR_S, 30 * HOUR_S, 30 * HOUR_S))
+
+    def _beat(self, number: int) -> None:
+        """As the thread of its own does it, whatever the writer waits for."""
+        journal = StoreJournal(self._objects)
+        journal.put_beat(number, journal.beats(number) + 1)
 
     def _chance(self, chance: float) -> bool:
         return self.random.random() < chance
