@@ -104,12 +104,15 @@ def mounter(
     """Hold this node's mounts for drivers, until SIGTERM or SIGINT; mounts stay then.
 
     `lodefs csi` asks it for mounts, and may be killed, restarted and upgraded while they are read.
-    One that is started while another runs takes that one's mounts over: readers notice nothing.
+    One that is started while another runs takes that one's mounts over: readers notice nothing. The
+    other one waits, and takes them back should this one end first.
     """
+    tenure = None
     if restart:
         from lodefs.mount.service.keeper import run_in_child
 
-        if not run_in_child():
+        tenure = run_in_child()
+        if tenure is None:
             return
     from lodefs.mount.service.process import MounterSettings, run
     from lodefs.proxy.service.logs import configure_logs
@@ -118,7 +121,8 @@ def mounter(
     configure_logs(log_level, form, identifier="lodefs-mounter")
     given = {name: value.absolute() for name, value in options.items() if value is not None}
     settings = MounterSettings(idle_s=idle_s, stores=stores, **given)
-    run(settings, partial(open_node, session, settings.state), session.environment)
+    node = partial(open_node, session, settings.state)
+    run(settings, node, session.environment, tenure)
 
 
 @contextmanager
