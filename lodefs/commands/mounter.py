@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from lodefs.cli.options import examples, session_command
 from lodefs.settings.session import Session
-
-if TYPE_CHECKING:
-    from lodefs.mount.node.interface import NodeMounts
 
 _LEVELS = ("debug", "info", "warning", "error")
 _log = logging.getLogger("lodefs.mounter")
@@ -115,30 +109,12 @@ def mounter(
         if tenure is None:
             return
     from lodefs.mount.service.process import MounterSettings, run
+    from lodefs.proxies.node_mounts import open_node_mounts
     from lodefs.proxy.service.logs import configure_logs
 
     form = "console" if sys.stderr.isatty() else "auto"
     configure_logs(log_level, form, identifier="lodefs-mounter")
     given = {name: value.absolute() for name, value in options.items() if value is not None}
     settings = MounterSettings(idle_s=idle_s, stores=stores, **given)
-    node = partial(open_node, session, settings.state)
-    run(settings, node, session.environment, tenure)
-
-
-@contextmanager
-def open_node(session: Session, state: Path) -> Iterator[NodeMounts]:
-    """Mounts of this machine, through the node's proxy, and through others for other stores."""
-    from lodefs.mount.node.helper_client import MountHelper
-    from lodefs.mount.node.kernel_mounts import KernelMounts
-    from lodefs.proxies.store_proxies import StoreProxies
-
-    say = partial(_log.warning, "%s")
-    with MountHelper() as helper:
-        proxies = StoreProxies(session, state / "proxies", say)
-        proxies.adopt()
-        try:
-            yield KernelMounts(
-                helper, proxies.proxy_for, environ=session.environment, log=say, owner="csi"
-            )
-        finally:
-            proxies.close()
+    opened = partial(open_node_mounts, session, settings.state, "csi", _log)
+    run(settings, opened, session.environment, tenure)

@@ -9,7 +9,6 @@ that has retired stands by, and takes the mounts back where the other one ends f
 from __future__ import annotations
 
 import logging
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -21,6 +20,7 @@ import msgspec
 from lodefs.chunkstore.errors import InUse, Unavailable
 from lodefs.chunkstore.system.systemd_notify import READY, STOPPING, SystemdNotifier
 from lodefs.mount.node.deadline_calls import Calls
+from lodefs.mount.node.end_signals import asked_to_end
 from lodefs.mount.node.interface import NodeMounts
 from lodefs.mount.service.client import RemoteMounts
 from lodefs.mount.service.keeper import Tenure
@@ -69,7 +69,7 @@ def run(
     InUse, Denied, InvalidInput, Unavailable.
     """
     notifier = SystemdNotifier(environ)
-    with _asked_to_end() as end, open_node() as node:
+    with asked_to_end() as end, open_node() as node:
         service = _Service(settings, node, end, notifier)
         files, takes_over = _first_files(settings, tenure)
         while files or (files := service.await_files()):
@@ -197,16 +197,3 @@ class _Service:
             upkeep.stop(WORK_END_S)
             if not calls.wait_idle(WORK_END_S):
                 _log.warning("work that is not done is left to the next start")
-
-
-@contextmanager
-def _asked_to_end() -> Iterator[threading.Event]:
-    """An event that SIGTERM and SIGINT set."""
-    end = threading.Event()
-    numbers = (signal.SIGTERM, signal.SIGINT)
-    before = [signal.signal(number, lambda *_: end.set()) for number in numbers]
-    try:
-        yield end
-    finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)
