@@ -41,6 +41,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "serve": ("serve", "Run the node's proxy."),
     "node-labels": ("node_labels", "Keep labels of a Kubernetes node by what is pinned there."),
     "status": ("status", "Show the proxy's state and the mounts."),
+    "doctor": ("doctor", "Look for what is wrong on this node, and how to mend it."),
     "docker-plugin": ("docker_plugin", "Serve volumes to Docker."),
     "mounter": ("mounter", "Hold mounts for drivers, such as lodefs csi."),
     "mounter-ready": ("mounter_ready", "Tell whether this container's mounter answers."),

@@ -42,6 +42,7 @@ KEYS = {
     "evict": {"pins", "cache_files", "freed_bytes", "wanted_bytes", "kept_cache_files",
               "kept_bytes", "held_by", "dry_run"},
     "init": {"store", "store_id"},
+    "doctor": {"check", "state", "saw", "mend"},
 }  # fmt: skip
 
 
