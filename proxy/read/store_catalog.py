@@ -90,7 +90,7 @@ class StoreCatalog:
             found = _everything(repo, commit_id, commit)
         else:
             parent = await self._commit(repo, commit.parents[0])
-            tally = _Tally(repo, commit_id, commit.parents[0])
+            tally = _ChangeTally(repo, commit_id, commit.parents[0])
             async with asyncio.timeout(self._deadline_s), self._comparing:
                 found = await self._bounded(
                     f"what {commit_id.hex()[:12]} of {repo} changed",
@@ -141,7 +141,7 @@ class StoreCatalog:
         return RefsView(repo, found, more)
 
 
-class _Tally:
+class _ChangeTally:
     """Counts changes, and keeps the first of them."""
 
     def __init__(self, repo: str, commit_id: CommitId, parent: CommitId) -> None:
