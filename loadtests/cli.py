@@ -20,7 +20,7 @@ from loadtests.measure import Run, run
 
 LODEFS = Path(sys.executable).with_name("lodefs")
 READY_TIMEOUT_S = 120
-REQUESTS = "lodefs_http_requests_total{"
+REQUESTS = "lodefs_http_request_seconds_count{"
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from lodefs.chunkstore.nodeapi.wire import Node as Entry
 from lodefs.chunkstore.nodecache.name_rows import EntryRow
 from lodefs.chunkstore.types import Buffer
 from lodefs.proxy.cache_control import CacheControl
+from lodefs.proxy.runtime.counters import Counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +144,11 @@ class Node(Protocol):
     @property
     def cache_control(self) -> CacheControl | None:
         """Warming, pins and eviction."""
+        ...
+
+    @property
+    def counts(self) -> Counts:
+        """What it counts."""
         ...
 
     def cache_place(self) -> CachePlace | None:

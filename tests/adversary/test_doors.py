@@ -132,7 +132,7 @@ def test_handshakes_that_do_not_begin_lock_nobody_out(folder: Path) -> None:
                 assert client.get("/healthz").status == 200
                 with local(folder) as other:
                     metrics = other.get("/metrics").body.decode()
-        assert 'lodefs_http_connections{door="peers"} 20.0' in metrics
+        assert 'lodefs_http_connections{door="peers"} 20\n' in metrics
         assert child.terminate() == 0
 
 
