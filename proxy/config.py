@@ -244,17 +244,19 @@ def is_loopback(host: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """All settings. ``cache_size_bytes_max`` None means a share of the disk; ``listen`` None
-    means no TCP; ``socket_path`` None means no Unix socket; ``unused_timeout_s`` 0 means that the
-    proxy runs until it is told to end; ``scrub_bytes_per_s_max`` 0 means that files of the cache
-    are not read again in idle time."""
+    """All settings. ``cache_size_bytes_max`` None means a share of the disk; ``data_processes``
+    None as many as suit the machine; ``listen`` None means no TCP; ``socket_path`` None means no
+    Unix socket; ``unused_timeout_s`` 0 means that the proxy runs until it is told to end;
+    ``scrub_bytes_per_s_max`` 0 means that files of the cache are not read again in idle time."""
 
     store: str = field(metadata=_by(_text, str))
     endpoint_url: str | None = field(default=None, metadata=_by(_maybe(_text), str))
     region: str | None = field(default=None, metadata=_by(_maybe(_text), str))
     transfer_timeout_s: float = field(default=60.0, metadata=_by(_seconds(1, 3600), int, float))
     fetch_concurrency: int = field(default=FETCH_CONCURRENCY, metadata=_by(_whole(1, 256), int))
-    data_processes: int = field(default=0, metadata=_by(_whole(0, DATA_PROCESSES_MAX), int))
+    data_processes: int | None = field(
+        default=None, metadata=_by(_maybe(_whole(0, DATA_PROCESSES_MAX)), int)
+    )
     cache_dir: Path = field(default=CACHE_DIR_DEFAULT, metadata=_by(_path, str))
     cache_size_bytes_max: int | None = field(
         default=None, metadata=_by(_maybe(parse_size), int, str)

@@ -1,8 +1,8 @@
 """Ranged reads that another process carries out: what it needs for one, and no secret but the
 signature of that one request.
 
-Only the plain case is ordered: whoever carries an order out reports whatever else happens, and the
-store is then asked in the usual way, with its retries.
+Only the plain case is ordered. The process that carries an order out reports everything else, and
+the store is then asked in the usual way, with its retries.
 """
 
 from __future__ import annotations

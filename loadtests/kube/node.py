@@ -123,8 +123,8 @@ class Node:
             raise ChildError(f"{archive}: {done.stderr}")
 
     def await_pods(self, names: Sequence[str], phase: str, timeout_s: float = 120.0) -> float:
-        """Waits until all of these pods are in a phase; how long that took. ChildError where they
-        are late, or end otherwise."""
+        """Waits until all of these pods are in a phase. Returns the seconds it took; ChildError
+        where one fails, or after ``timeout_s``."""
         return self.until(lambda: self._are(names, phase), f"{phase}: {names}", timeout_s)
 
     def _are(self, names: Sequence[str], phase: str) -> bool:
@@ -135,7 +135,8 @@ class Node:
         return all(phases.get(name) == phase for name in names)
 
     def until(self, is_so: Callable[[], bool], what: str, timeout_s: float = 120.0) -> float:
-        """Waits until it is so; how long that took. ChildError, with events, where it is late."""
+        """Waits until ``is_so()``. Returns the seconds it took; ChildError with the cluster's pods
+        and events after ``timeout_s``."""
         began_s = time.monotonic()
         while not is_so():
             if self._child.process.poll() is not None:

@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from lodefs.cli.options import examples, session_command
 from lodefs.settings.session import Session
-
-if TYPE_CHECKING:
-    from lodefs.mount.node.interface import NodeMounts
 
 _LEVELS = ("debug", "info", "warning", "error")
 _log = logging.getLogger("lodefs.docker")
@@ -57,6 +51,7 @@ def docker_plugin(session: Session, log_level: str, **options: object) -> None:
     Started by systemd, it uses systemd's socket. Each plugin needs a state directory of its own.
     """
     from lodefs.mount.docker.plugin import Settings, run
+    from lodefs.proxies.node_mounts import open_node_mounts
     from lodefs.proxy.service.logs import configure_logs
 
     form = "console" if sys.stderr.isatty() else "auto"
@@ -67,27 +62,10 @@ def docker_plugin(session: Session, log_level: str, **options: object) -> None:
     settings = Settings(**given)  # type: ignore[arg-type]  # as their options' types say
     run(
         settings,
-        partial(open_node, session, settings.state),
+        partial(open_node_mounts, session, settings.state, "docker", _log),
         partial(split_url, session),
         session.environment,
     )
-
-
-@contextmanager
-def open_node(session: Session, state: Path) -> Iterator[NodeMounts]:
-    """Mounts of this machine, through the node's proxy, and through others for other stores."""
-    from lodefs.mount.node.helper_client import MountHelper
-    from lodefs.mount.node.kernel_mounts import KernelMounts
-    from lodefs.proxies.store_proxies import StoreProxies
-
-    say = partial(_log.warning, "%s")
-    with MountHelper() as nursery:
-        proxies = StoreProxies(session, state / "proxies", say)
-        proxies.adopt()
-        try:
-            yield KernelMounts(nursery, proxies.proxy_for, environ=session.environment, log=say)
-        finally:
-            proxies.close()
 
 
 def split_url(session: Session, url: str) -> tuple[str, str]:

@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from lodefs.cli.options import examples, session_command
 from lodefs.settings.session import Session
-
-if TYPE_CHECKING:
-    from lodefs.mount.node.interface import NodeMounts
 
 _LEVELS = ("debug", "info", "warning", "error")
 _log = logging.getLogger("lodefs.mounter")
@@ -104,37 +98,23 @@ def mounter(
     """Hold this node's mounts for drivers, until SIGTERM or SIGINT; mounts stay then.
 
     `lodefs csi` asks it for mounts, and may be killed, restarted and upgraded while they are read.
-    One that is started while another runs takes that one's mounts over: readers notice nothing.
+    One that is started while another runs takes that one's mounts over: readers notice nothing. The
+    other one waits, and takes them back should this one end first.
     """
+    tenure = None
     if restart:
         from lodefs.mount.service.keeper import run_in_child
 
-        if not run_in_child():
+        tenure = run_in_child()
+        if tenure is None:
             return
     from lodefs.mount.service.process import MounterSettings, run
+    from lodefs.proxies.node_mounts import open_node_mounts
     from lodefs.proxy.service.logs import configure_logs
 
     form = "console" if sys.stderr.isatty() else "auto"
     configure_logs(log_level, form, identifier="lodefs-mounter")
     given = {name: value.absolute() for name, value in options.items() if value is not None}
     settings = MounterSettings(idle_s=idle_s, stores=stores, **given)
-    run(settings, partial(open_node, session, settings.state), session.environment)
-
-
-@contextmanager
-def open_node(session: Session, state: Path) -> Iterator[NodeMounts]:
-    """Mounts of this machine, through the node's proxy, and through others for other stores."""
-    from lodefs.mount.node.helper_client import MountHelper
-    from lodefs.mount.node.kernel_mounts import KernelMounts
-    from lodefs.proxies.store_proxies import StoreProxies
-
-    say = partial(_log.warning, "%s")
-    with MountHelper() as helper:
-        proxies = StoreProxies(session, state / "proxies", say)
-        proxies.adopt()
-        try:
-            yield KernelMounts(
-                helper, proxies.proxy_for, environ=session.environment, log=say, owner="csi"
-            )
-        finally:
-            proxies.close()
+    opened = partial(open_node_mounts, session, settings.state, "csi", _log)
+    run(settings, opened, session.environment, tenure)

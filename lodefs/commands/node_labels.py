@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import logging
-import signal
-import threading
-from types import FrameType
 
 import click
 
@@ -38,28 +35,23 @@ def node_labels(session: Session, node: str, interval_s: float) -> None:
     pods can prefer the node. Runs in a pod whose service account may get and patch nodes. What
     fails is tried again at the next look; at the end the labels stay.
     """
+    from lodefs.mount.node.end_signals import asked_to_end
     from lodefs.proxies.own_proxy import running_proxy
     from lodefs.proxy.service.logs import configure_logs
 
     configure_logs("info", "auto", identifier="lodefs-node-labels")
     server = ApiServer(session.environment)
-    end = threading.Event()
-
-    def stop(_number: int, _frame: FrameType | None) -> None:
-        end.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop)
     said = ""
-    while not end.is_set():
-        try:
-            _look(server, running_proxy(session), node)
-            said = ""
-        except LodefsError as error:
-            if str(error) != said:  # once, however long it lasts
-                _log.warning("labels of %s are not kept: %s", node, error)
-            said = str(error)
-        end.wait(interval_s)
+    with asked_to_end() as end:
+        while not end.is_set():
+            try:
+                _look(server, running_proxy(session), node)
+                said = ""
+            except LodefsError as error:
+                if str(error) != said:  # once, however long it lasts
+                    _log.warning("labels of %s are not kept: %s", node, error)
+                said = str(error)
+            end.wait(interval_s)
 
 
 def _look(server: ApiServer, proxy: str, node: str) -> None:

@@ -10,7 +10,7 @@ import errno
 import os
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Any, NoReturn
+from typing import Any
 from uuid import uuid4
 
 from fsspec.callbacks import DEFAULT_CALLBACK
@@ -20,24 +20,39 @@ from fsspec.utils import isfilelike
 from lodefs.chunkstore.errors import LodefsError
 from lodefs.chunkstore.format.tree import Kind
 from lodefs.chunkstore.nodeapi.wire import Node
+from lodefs.fs.entry_info import Info, info_of, infos_of, walked
 from lodefs.fs.os_errors import os_error, raising_os_errors
+from lodefs.fs.read_only import ReadOnlyMethods, read_only
 from lodefs.fs.running_cache import RunningCache
 from lodefs.reading.file_bytes import Span, bounds
 from lodefs.reading.proxy_clients import TIMEOUT_S, ProxyClients, ProxyOptions
 from lodefs.reading.snapshot import Snapshot, open_snapshot
-from lodefs.reading.snapshot_file import READ_ONLY
 from lodefs.reading.urls import SCHEME, decoded_path, encoded_path, parse_url, stripped
 
 BLOCK_BYTES = 64 << 10  # what reading by lines reads at once
 COPY_BYTES = 8 << 20
 SNAPSHOTS_MAX = 32  # that are kept open
 _MISSING = (FileNotFoundError, NotADirectoryError)
-_FILE, _DIRECTORY, _SYMLINK = int(Kind.FILE), int(Kind.DIRECTORY), int(Kind.SYMLINK)
+_FILE, _DIRECTORY = int(Kind.FILE), int(Kind.DIRECTORY)
+_commits_of: dict[ProxyOptions, dict[str, str]] = {}  # by REPO@REV, for all of this process
 
-Info = dict[str, Any]
+
+class _OneCommit(type(AbstractFileSystem)):  # type: ignore[misc]  # fsspec has no types
+    """fsspec makes an instance for each thread, and forgets them in a child that was forked: they
+    share what they know of revisions, unless an instance of its own is asked for."""
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        fs = super().__call__(*args, **kwargs)
+        if not kwargs.get("skip_instance_cache"):
+            fs._commits = _commits_of.setdefault(fs._clients.options, fs._commits)
+        return fs
 
 
-class LodefsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types
+class LodefsFileSystem(
+    ReadOnlyMethods,
+    AbstractFileSystem,  # type: ignore[misc]  # fsspec has no types
+    metaclass=_OneCommit,
+):
     """``proxy`` (unix:/PATH or http://HOST:PORT), ``store`` and ``token``: as of the commands, and
     found as by these if they are not given. ``timeout_s``: of a request, a proxy's restart
     included."""
@@ -144,7 +159,7 @@ class LodefsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has 
         if kwargs.get("refresh"):
             self.invalidate_cache(path)
         snapshot, inner = self._at(path)
-        return _info(snapshot, path, inner, snapshot.entries.entry(inner))
+        return info_of(snapshot, path, inner, snapshot.entries.entry(inner))
 
     @raising_os_errors
     def ls(self, path: str, detail: bool = True, **kwargs: Any) -> list[Any]:  # noqa: FBT002
@@ -158,7 +173,7 @@ class LodefsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has 
         nodes = snapshot.entries.children(inner)
         if not detail:
             return [f"{path}/{decoded_path(node.name)}" for node in nodes]
-        return list(_infos(snapshot, path, inner, nodes))
+        return list(infos_of(snapshot, path, inner, nodes))
 
     @raising_os_errors
     def find(
@@ -182,10 +197,10 @@ class LodefsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has 
         if info["type"] == "directory":
             if withdirs:
                 found[path] = info
-            for directory, nodes in _walked(snapshot, inner, maxdepth):
+            for directory, nodes in walked(snapshot, inner, maxdepth):
                 below = directory[len(inner) :].lstrip(b"/")
                 name = f"{path}/{decoded_path(below)}" if below else path
-                for one in _infos(snapshot, name, directory, nodes):
+                for one in infos_of(snapshot, name, directory, nodes):
                     if withdirs or one["type"] != "directory":
                         found[one["name"]] = one
         else:
@@ -242,17 +257,21 @@ class LodefsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has 
 
     def isdir(self, path: str) -> bool:
         """Whether there is a directory at a path."""
-        try:
-            return bool(self.info(path)["type"] == "directory")
-        except _MISSING:
-            return False
+        return self._type(path) == "directory"
 
     def isfile(self, path: str) -> bool:
         """Whether there is a file at a path."""
+        return self._type(path) == "file"
+
+    def _type(self, path: str) -> str:
+        """Of the entry at a path; "" for none, and for a name without a revision, which others
+        ask for when they go up from a path."""
         try:
-            return bool(self.info(path)["type"] == "file")
-        except _MISSING:
-            return False
+            return str(self.info(path)["type"])
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EINVAL):
+                return ""
+            raise
 
     def ukey(self, path: str) -> str:
         """The digest of the content: the same for equal files of all commits."""
@@ -288,12 +307,14 @@ class LodefsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has 
         on_error: str = "raise",
         **kwargs: Any,
     ) -> Any:
-        """As of fsspec; several files are read in parallel where they are not on the node."""
+        """As of fsspec, ``start`` and ``end`` of each file included; several files are read in
+        parallel if they are not on the node."""
+        start, end = kwargs.pop("start", None), kwargs.pop("end", None)
         paths = self.expand_path(path, recursive=recursive, **kwargs)
         if len(paths) == 1 and isinstance(path, str) and paths[0] == self._strip_protocol(path):
-            return self.cat_file(paths[0])
+            return self.cat_file(paths[0], start, end)
         files = [one for one in paths if not (recursive and self.isdir(one))]
-        results = self.cat_ranges(files, None, None, on_error="return")
+        results = self.cat_ranges(files, start, end, on_error="return")
         for result in results if on_error == "raise" else ():
             if isinstance(result, Exception):
                 raise result
@@ -352,7 +373,7 @@ class LodefsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has 
         **kwargs: Any,
     ) -> LodefsFile:
         if mode != "rb":
-            _read_only(path)
+            read_only(path)
         snapshot, node = self._file(path)
         kwargs.setdefault("cache_type", RunningCache.name)
         size_bytes = BLOCK_BYTES if block_size in (None, "default") else block_size
@@ -387,9 +408,9 @@ class LodefsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has 
             _copy(snapshot, node, outfile, callback)
             return
         target = os.fspath(lpath)
-        folder, name = os.path.split(target)
+        folder = os.path.dirname(target)
         os.makedirs(folder or ".", exist_ok=True)
-        partial = os.path.join(folder, f".{name[:200]}.{uuid4().hex[:12]}.part")
+        partial = os.path.join(folder, f".{uuid4().hex}.part")
         try:
             with open(partial, "xb") as file:
                 _copy(snapshot, node, file, callback)
@@ -398,38 +419,6 @@ class LodefsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has 
             if os.path.exists(partial):
                 os.unlink(partial)
             raise
-
-    # --- what would write
-
-    def _rm(self, path: str) -> NoReturn:
-        _read_only(path)
-
-    def rm(self, path: Any, recursive: bool = False, maxdepth: Any = None) -> NoReturn:  # noqa: ARG002, FBT002
-        _read_only(path)
-
-    def rm_file(self, path: str) -> NoReturn:
-        _read_only(path)
-
-    def rmdir(self, path: str) -> NoReturn:
-        _read_only(path)
-
-    def mkdir(self, path: str, *_: Any, **__: Any) -> NoReturn:
-        _read_only(path)
-
-    def makedirs(self, path: str, *_: Any, **__: Any) -> NoReturn:
-        _read_only(path)
-
-    def cp_file(self, path1: str, path2: str, **_: Any) -> NoReturn:  # noqa: ARG002
-        _read_only(path2)
-
-    def put_file(self, lpath: str, rpath: str, *_: Any, **__: Any) -> NoReturn:  # noqa: ARG002
-        _read_only(rpath)
-
-    def mv(self, path1: str, path2: str, *_: Any, **__: Any) -> NoReturn:  # noqa: ARG002
-        _read_only(path2)
-
-    def touch(self, path: str, *_: Any, **__: Any) -> NoReturn:
-        _read_only(path)
 
 
 class LodefsFile(AbstractBufferedFile):  # type: ignore[misc]  # fsspec has no types
@@ -467,68 +456,8 @@ def _last(path: str) -> str:
     return path.rpartition("/")[2]
 
 
-def _walked(
-    snapshot: Snapshot, inner: bytes, maxdepth: int | None
-) -> Iterator[tuple[bytes, list[Node]]]:
-    """The directories at and below a path, at most so deep."""
-    if maxdepth is None:
-        yield from snapshot.entries.walk(inner)
-        return
-    level = [inner]
-    for _ in range(maxdepth):
-        below: list[bytes] = []
-        for directory in level:
-            nodes = snapshot.entries.children(directory)
-            yield directory, nodes
-            prefix = directory + b"/" if directory else b""
-            below += [prefix + node.name for node in nodes if node.kind == _DIRECTORY]
-        level = below
-
-
-def _infos(snapshot: Snapshot, path: str, inner: bytes, nodes: list[Node]) -> Iterator[Info]:
-    """Of the entries of a directory."""
-    prefix = inner + b"/" if inner else b""
-    for node in nodes:
-        name = f"{path}/{node.name.decode('utf-8', 'surrogateescape')}"
-        if node.kind == _SYMLINK:
-            yield _info(snapshot, name, prefix + node.name, node)
-        else:
-            yield _plain_info(snapshot, name, node)
-
-
-def _info(snapshot: Snapshot, name: str, inner: bytes, node: Node) -> Info:
-    """Of any entry. A symlink looks like what it leads to; one that leads out of the snapshot is
-    of the type "other"."""
-    if node.kind != _SYMLINK:
-        return _plain_info(snapshot, name, node)
-    target = snapshot.entries.target(inner, node)
-    info = _plain_info(snapshot, name, node if target is None else target)
-    info["islink"] = True
-    info["destination"] = decoded_path(node.target)
-    if target is None:
-        info["type"] = "other"
-    return info
-
-
-def _plain_info(snapshot: Snapshot, name: str, node: Node) -> Info:
-    return {
-        "name": name,
-        "size": node.size_bytes,
-        "type": "directory" if node.kind == _DIRECTORY else "file",
-        "ETag": node.digest.hex(),
-        "executable": node.executable,
-        "islink": False,
-        "commit": snapshot.commit,
-        "mtime": snapshot.time_s,
-    }
-
-
 def _copy(snapshot: Snapshot, node: Node, file: Any, callback: Any) -> None:
     for first in range(0, node.size_bytes, COPY_BYTES):
         piece = snapshot.bytes.read(node, first, first + COPY_BYTES)
         file.write(piece)
         callback.relative_update(len(piece))
-
-
-def _read_only(path: Any) -> NoReturn:
-    raise OSError(errno.EROFS, READ_ONLY, str(path))

@@ -20,16 +20,22 @@ def chosen_files(snapshot: Snapshot, files: str | Sequence[str] | None) -> list[
     """The files of a dataset, in an order that does not depend on the machine.
 
     ``files``: None for all; a pattern (``train/**/*.jpg``, as of ``lodefs warm``), a directory or
-    a file; or a list of these. Paths keep the order of the list; what patterns match comes after
-    them, sorted. Raises: NotFound if something matches nothing, InvalidInput for an empty list.
+    a file; or a list of these. What exists under a name that looks like a pattern (``a[1].jpg``)
+    is meant by it. Paths keep the order of the list; what patterns match comes after them, sorted.
+    Raises: NotFound if something matches nothing, InvalidInput for an empty list.
     """
     names = [encoded_path(name) for name in ([files] if isinstance(files, str) else files or [""])]
     if files is not None and not len(files):
         raise InvalidInput("the list of files is empty")
     found: dict[bytes, int] = {}
-    globs = [name for name in names if is_glob(name)]
-    for name in names if not globs else [name for name in names if not is_glob(name)]:
-        found |= _below(snapshot, name.strip(b"/"))
+    globs: list[bytes] = []
+    for name in names:
+        try:
+            found |= _below(snapshot, name.strip(b"/"))
+        except NotFound:
+            if not is_glob(name):
+                raise
+            globs.append(name)
     if globs:
         selection = Selection((), globs)
         found |= sorted(_matching(snapshot, selection, b"", selection.start()))

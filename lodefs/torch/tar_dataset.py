@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from hashlib import blake2b
 from itertools import islice
 from random import Random
 from typing import Any, TypeVar
@@ -58,6 +59,7 @@ class TarDataset(IterableBase):
         self._window_shards = window_shards if shuffle else 1
         self._hints = WarmHints(self.snapshot) if hints else None
         self._rank: tuple[int | None, int | None] = (None, None)
+        self._resumed_worker = worker_share()
 
     def set_rank(self, rank: int, ranks: int) -> None:
         """Which part of the shards this process reads, if torch.distributed does not say."""
@@ -78,6 +80,11 @@ class TarDataset(IterableBase):
         return self._of_epoch(self._at.begin())
 
     def _of_epoch(self, left_out: int) -> Iterator[Any]:
+        if left_out and worker_share() != self._resumed_worker:
+            raise InvalidInput(
+                "a state that was loaded outside of a DataLoader's workers does not say what each "
+                "of them has read; use torchdata's StatefulDataLoader, which asks each of them"
+            )
         windows = list(_batches(self.my_shards(), self._window_shards))
         try:
             for number, shards in enumerate(windows):
@@ -114,25 +121,31 @@ class TarDataset(IterableBase):
 
     def state_dict(self) -> dict[str, Any]:
         """Where this process, or this worker, is: torchdata's StatefulDataLoader asks for it."""
+        return {**self._order(), "epoch": self.epoch, "position": self._at.samples}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on from there; no sample before it is read. Raises: InvalidInput if it is of
+        another order: of other shards, windows, ranks or workers, too."""
+        for name, ours in self._order().items():
+            if state.get(name) != ours:
+                raise InvalidInput(
+                    f"the state is of another order: its {name} is {state.get(name)}, not {ours}"
+                )
+        self._at.go_to(state["epoch"], state["position"])
+        self._resumed_worker = worker_share()
+
+    def _order(self) -> dict[str, Any]:
+        """All that the order of this process and worker depends on, but for the epoch."""
+        shards = "\0".join(self.shards).encode(errors="surrogateescape")
         return {
             "version": VERSION,
             "commit": self.snapshot.commit,
             "seed": self._seed,
-            "epoch": self.epoch,
-            "position": self._at.samples,
+            "shards": blake2b(shards, digest_size=8).hexdigest(),
+            "window_shards": self._window_shards,
+            "rank": list(rank_share(*self._rank)),
+            "worker": list(worker_share()),
         }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on from there; no sample before it is read. Raises: InvalidInput if it is of
-        another order."""
-        ours = self.state_dict()
-        for name in ("version", "commit", "seed"):
-            if state.get(name) != ours[name]:
-                raise InvalidInput(
-                    f"the state is of another order: its {name} is {state.get(name)}, "
-                    f"not {ours[name]}"
-                )
-        self._at.go_to(state["epoch"], state["position"])
 
     def _samples(self, shards: Sequence[str]) -> list[TarSample]:
         found = [sample for shard in shards for sample in samples_of(self.snapshot, shard)]

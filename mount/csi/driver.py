@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import signal
-import threading
 from pathlib import Path
 
 import msgspec
@@ -16,6 +14,7 @@ from lodefs.mount.csi.identity import DRIVER, Identity
 from lodefs.mount.csi.node import NodeServer
 from lodefs.mount.csi.registration import Registration
 from lodefs.mount.csi.rpc import RpcServer
+from lodefs.mount.node.end_signals import asked_to_end
 from lodefs.mount.service.client import RemoteMounts
 from lodefs.mount.service.interface import MountService
 
@@ -41,21 +40,19 @@ def run(settings: DriverSettings) -> None:
 
     InUse, Denied, InvalidInput, Unavailable.
     """
-    end = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: end.set())
-    service = RemoteMounts(settings.mounter)
-    server = serving(service, settings)
-    registrar = _registered(settings)
-    try:
-        service.ping(1.0)
-    except LodefsError as error:
-        _log.warning("nothing can be published yet: %s", error)
-    _log.info("serving %s of node %s on %s", DRIVER, settings.node_id, settings.endpoint)
-    end.wait()
-    if registrar is not None:
-        registrar.stop(STOP_TIMEOUT_S)
-    server.stop(STOP_TIMEOUT_S)
+    with asked_to_end() as end:
+        service = RemoteMounts(settings.mounter)
+        server = serving(service, settings)
+        registrar = _registered(settings)
+        try:
+            service.ping(1.0)
+        except LodefsError as error:
+            _log.warning("nothing can be published yet: %s", error)
+        _log.info("serving %s of node %s on %s", DRIVER, settings.node_id, settings.endpoint)
+        end.wait()
+        if registrar is not None:
+            registrar.stop(STOP_TIMEOUT_S)
+        server.stop(STOP_TIMEOUT_S)
     _log.info("told to end; mounts stay")
 
 

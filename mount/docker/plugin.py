@@ -6,7 +6,6 @@ It ends without touching a mount: containers go on reading, and the next one fin
 from __future__ import annotations
 
 import logging
-import signal
 import socket
 import threading
 import time
@@ -36,6 +35,7 @@ from lodefs.mount.docker.volume_files import Records
 from lodefs.mount.docker.volume_table import VolumeTable, machine_clock
 from lodefs.mount.docker.volumes import ANSWER_TIMEOUT_S, Volumes
 from lodefs.mount.node.deadline_calls import Calls
+from lodefs.mount.node.end_signals import asked_to_end
 from lodefs.mount.node.interface import NodeMounts
 
 SOCKET = Path("/run/docker/plugins/lodefs.sock")
@@ -67,7 +67,7 @@ def run(
     InUse (socket or state of another plugin), Denied, InvalidInput, Unavailable.
     """
     notifier = SystemdNotifier(environ)
-    with open_node() as node, _asked_to_end() as end, _listening(settings, environ) as listener:
+    with open_node() as node, asked_to_end() as end, _listening(settings, environ) as listener:
         records = Records(settings.state)
         try:
             with _serving(settings, node, records, split_url, listener) as upkeep:
@@ -174,16 +174,3 @@ def _listening(settings: Settings, environ: Mapping[str, str]) -> Iterator[socke
         if inode:
             sockets.remove_unix(settings.socket, inode)
         listener.close()
-
-
-@contextmanager
-def _asked_to_end() -> Iterator[threading.Event]:
-    """An event that SIGTERM and SIGINT set."""
-    end = threading.Event()
-    numbers = (signal.SIGTERM, signal.SIGINT)
-    before = [signal.signal(number, lambda *_: end.set()) for number in numbers]
-    try:
-        yield end
-    finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)

@@ -1,9 +1,9 @@
 """Mounting and unmounting for a program with threads, which cannot fork: a process that can.
 
-The nursery (mount.node.helper_process) has loaded all that a mount needs, so that one costs no
+The mount helper (mount.node.helper_process) has loaded all that a mount needs, so that one costs no
 start of a Python; it is started anew should it die. It is a program of its own and no fork of this
 one, since libraries of this one may have left something to be done at forks (libuv closes
-descriptors there). Each order is done by a child of the nursery within a time limit, so that a
+descriptors there). Each order is done by a child of the mount helper within a time limit, so that a
 kernel that hangs never holds up this program. Mounts outlive both.
 """
 
@@ -27,12 +27,14 @@ from lodefs.mount.mount_spec import MountRequest, Reply
 from lodefs.mount.node.helper_process import HelperRequest
 from lodefs.mount.node.helper_requests import Operation
 
-MARGIN_S = 1.0  # for an answer to come after the time limit, before the nursery counts as hanging
+MARGIN_S = (
+    1.0  # for an answer to come after the time limit, before the mount helper counts as hanging
+)
 END_TIMEOUT_S = 5.0
 
 
 class _Process:
-    """A nursery that runs: ``control`` is our end of its socket. Unavailable where none can be
+    """A mount helper that runs: ``control`` is our end of its socket. Unavailable where none can be
     started."""
 
     def __init__(self) -> None:
@@ -101,7 +103,7 @@ class MountHelper:
         return answer
 
     def _try(self, request: HelperRequest) -> Reply | None:
-        """None where the order was lost, with the nursery or with its child."""
+        """None where the order was lost, with the mount helper or with its child."""
         try:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         except OSError as error:
@@ -121,7 +123,7 @@ class MountHelper:
         return reply
 
     def _send(self, request: HelperRequest, fd: int) -> _Process:
-        """Give an order to the nursery, to a new one where it is gone. Unavailable,
+        """Give an order to the mount helper, to a new one where it is gone. Unavailable,
         DeadlineExceeded."""
         data = msgspec.msgpack.encode(request)
         for _ in range(2):
@@ -135,7 +137,7 @@ class MountHelper:
         raise Unavailable("the process that mounts does not run; try again")
 
     def _reach(self, request: HelperRequest) -> tuple[_Process, socket.socket]:
-        """The nursery, and a socket to it that stays open when another thread ends it."""
+        """The mount helper, and a socket to it that stays open when another thread ends it."""
         if not self._lock.acquire(timeout=_left_s(request)):
             raise DeadlineExceeded("not begun in time: the process that mounts is being started")
         try:
@@ -172,7 +174,7 @@ def _acknowledge(request: HelperRequest, channel: socket.socket) -> None:
 
 
 def _send_in_time(control: socket.socket, data: bytes, fd: int, request: HelperRequest) -> None:
-    """OSError where the nursery is gone; DeadlineExceeded where it takes no order in time."""
+    """OSError where the mount helper is gone; DeadlineExceeded where it takes no order in time."""
     while True:
         try:
             socket.send_fds(control, [data], [fd])
@@ -185,7 +187,7 @@ def _send_in_time(control: socket.socket, data: bytes, fd: int, request: HelperR
 
 
 def _start(fd: int) -> tuple[int, int]:
-    """A nursery's pid, and a pidfd of it. OSError; then nothing is left."""
+    """A mount helper's pid, and a pidfd of it. OSError; then nothing is left."""
     pid = spawn.spawn("lodefs.mount.node.helper_process", fd)
     try:
         return pid, os.pidfd_open(pid)

@@ -1,4 +1,4 @@
-"""The nursery's process: one thread, everything loaded that a mount needs, a fork for each order.
+"""The mount helper: one thread, everything loaded that a mount needs, a fork for each order.
 
 ``python -P -m mount.node.helper_process FD`` serves the socket FD. An order comes as one packet
 with one descriptor (SCM_RIGHTS, unix(7)): the socket on which its child answers. The child's time

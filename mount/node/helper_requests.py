@@ -1,4 +1,4 @@
-"""What the nursery's children are asked to do with mounts, and how they do it.
+"""What the mount helper's children are asked to do with mounts, and how they do it.
 
 Each order is done by a process of its own, which may be killed at any time: a kernel that does not
 answer holds nobody else up.

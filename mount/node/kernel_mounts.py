@@ -1,4 +1,4 @@
-"""NodeMounts over the kernel: mounts by the nursery, questions to the proxy and to the mounts."""
+"""NodeMounts over the kernel: the mount helper mounts; the proxy and the mounts are asked."""
 
 from __future__ import annotations
 

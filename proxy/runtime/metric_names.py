@@ -58,14 +58,16 @@ HTTP_FIRST_BYTE = _histogram(
 HTTP_SENT_BYTES = _counter("http_sent_bytes", "Bytes of answers", "route", "status", "source")
 HTTP_HOT = _counter("http_hot_answers", "Of all answers, those of the hot path")
 HTTP_BROKEN = _counter("http_broken_bodies", "Answers broken off by an error")
-HTTP_CONNECTIONS = _gauge("http_connections", "Open connections", "door")
-HTTP_CONNECTIONS_REFUSED = _counter("http_connections_refused", "Beyond the limit", "door")
-HTTP_CONNECTIONS_CUT = _counter("http_connections_cut", "Idle, or reading too slowly", "door")
-HTTP_STREAMS = _gauge("http_streams", "Requests being answered", "door")
-HTTP_STREAMS_REFUSED = _counter("http_streams_refused", "Requests beyond the limit", "door")
+HTTP_CONNECTIONS = _gauge("http_connections", "Open connections", "listener")
+HTTP_CONNECTIONS_REFUSED = _counter("http_connections_refused", "Beyond the limit", "listener")
+HTTP_CONNECTIONS_CUT = _counter("http_connections_cut", "Idle, or reading too slowly", "listener")
+HTTP_STREAMS = _gauge("http_streams", "Requests being answered", "listener")
+HTTP_STREAMS_REFUSED = _counter("http_streams_refused", "Requests beyond the limit", "listener")
 S3_LEFT_OUT = _counter("s3_left_out", "Names left out of S3's listings")
 CERTIFICATE_END = _gauge(
-    "certificate_not_after_timestamp_seconds", "When the certificate of a door expires", "door"
+    "certificate_not_after_timestamp_seconds",
+    "When the certificate of a listener expires",
+    "listener",
 )
 
 # --- the cache

@@ -7,7 +7,9 @@ import os
 import pickle
 import subprocess
 import sys
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from importlib.metadata import entry_points
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -97,8 +99,10 @@ def test_slices(node: DatasetNode, fs: LodefsFileSystem) -> None:
     ]  # fmt: skip
     for start, end in spans:
         assert fs.cat_file(url, start, end) == data[start:end]
+        assert fs.cat(url, start=start, end=end) == data[start:end]
     starts, ends = [list(each) for each in zip(*spans, strict=True)]
     assert fs.cat_ranges([url] * len(spans), starts, ends) == [data[a:b] for a, b in spans]
+    assert fs.cat([url], start=2, end=5) == {fs._strip_protocol(url): data[2:5]}
 
 
 def test_cat_ranges_says_which_failed(node: DatasetNode, fs: LodefsFileSystem) -> None:
@@ -206,6 +210,43 @@ def test_one_commit_for_a_job(node: DatasetNode, fs: LodefsFileSystem, tmp_path:
     until(lambda: not LodefsFileSystem(proxy=node.address, skip_instance_cache=True).exists(url))
 
 
+def test_one_commit_for_threads_and_children(node: DatasetNode, tmp_path: Path) -> None:
+    """fsspec's instances of other threads, and of a child that was forked, read the commit that
+    the process saw first."""
+    (tmp_path / "text").write_text("first")
+    node.push(tmp_path, "shared")
+    url = f"lodefs://{REPO}@shared/text"
+    options: dict[str, Any] = {"proxy": node.address, "timeout_s": 59.0}
+    assert LodefsFileSystem(**options).cat_file(url) == b"first"
+    (tmp_path / "text").write_text("changed")
+    node.push(tmp_path, "shared")
+
+    def seen_anew() -> bytes:
+        return LodefsFileSystem(**options, skip_instance_cache=True).cat_file(url)
+
+    until(lambda: seen_anew() == b"changed")
+
+    def seen() -> bytes:
+        return LodefsFileSystem(**options).cat_file(url)
+
+    with ThreadPoolExecutor(1) as threads:
+        assert threads.submit(seen).result(60) == b"first"
+    with ProcessPoolExecutor(1, get_context("fork")) as children:
+        assert children.submit(_text_of, url, options).result(60) == b"first"
+
+
+def _text_of(url: str, options: dict[str, Any]) -> bytes:
+    return LodefsFileSystem(**options).cat_file(url)
+
+
+def test_names_without_a_revision(fs: LodefsFileSystem) -> None:
+    """Nothing is there for programs that go up from a path; asked for by name, they are told."""
+    assert not fs.isdir(REPO)
+    assert not fs.isfile(REPO)
+    with pytest.raises(OSError, match="names no revision"):
+        fs.info(REPO)
+
+
 def test_a_restart_of_the_proxy(node: DatasetNode) -> None:
     """Reads of an open file go on when the proxy was killed and started anew."""
     fs = LodefsFileSystem(proxy=node.address, skip_instance_cache=True)
@@ -219,8 +260,9 @@ def test_a_restart_of_the_proxy(node: DatasetNode) -> None:
 
 def test_get_leaves_no_part(node: DatasetNode, fs: LodefsFileSystem, tmp_path: Path) -> None:
     """A copy gets its name when it is complete, and a failed one leaves nothing."""
-    fs.get_file(f"{node.root}/large", str(tmp_path / "deep" / "large"))
-    assert (tmp_path / "deep" / "large").read_bytes() == (node.source / "large").read_bytes()
+    target = tmp_path / "deep" / ("é" * 127)
+    fs.get_file(f"{node.root}/large", str(target))
+    assert target.read_bytes() == (node.source / "large").read_bytes()
 
     class Full:
         def set_size(self, _: int) -> None: ...

@@ -47,6 +47,7 @@ def test_choice(snapshot: Snapshot) -> None:
     """Files are a list, patterns, directories, or all; symlinks to files are among them."""
     assert FileDataset(snapshot, ["large", "a/01.bin"]).paths == ["large", "a/01.bin"]
     assert FileDataset(snapshot, ["text", "**/0[12].bin"]).paths == ["text", "a/01.bin", "a/02.bin"]
+    assert FileDataset(snapshot, ["a/b/x[1]*"]).paths == ["a/b/x[1]*"]
     everything = FileDataset(snapshot).paths
     assert everything == sorted(everything)
     assert {"to-file", "a/up", "empty"} <= set(everything)

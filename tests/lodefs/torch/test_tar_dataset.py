@@ -7,6 +7,7 @@ import pickle
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -99,8 +100,38 @@ def test_resume(snapshot: Snapshot) -> None:
         resumed = TarDataset(snapshot, "train-*.tar", window_shards=2)
         resumed.load_state_dict(dataset.state_dict())
         assert seen + keys(resumed) == whole
-    with pytest.raises(InvalidInput, match="seed"):
-        TarDataset(snapshot, "train-*.tar", seed=4).load_state_dict(dataset.state_dict())
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [({"seed": 4}, "seed"), ({"window_shards": 3}, "window_shards"), ({}, "shards"), ({}, "rank")],
+)
+def test_a_state_of_another_order(snapshot: Snapshot, other: dict[str, Any], said: str) -> None:
+    """It is refused, and what differs is named."""
+    state = TarDataset(snapshot, "train-*.tar").state_dict()
+    shards = "train-*[0-3].tar" if said == "shards" else "train-*.tar"
+    dataset = TarDataset(snapshot, shards, **other)
+    if said == "rank":
+        dataset.set_rank(0, 2)
+    with pytest.raises(InvalidInput, match=f"its {said} is"):
+        dataset.load_state_dict(state)
+
+
+def test_a_state_of_another_number_of_workers(
+    snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What one reader has read says nothing of the parts of two workers: it is refused when it is
+    loaded there, and when they begin."""
+    dataset = TarDataset(snapshot, "train-*.tar")
+    next(iter(dataset))
+    state = dataset.state_dict()
+    resumed = TarDataset(snapshot, "train-*.tar")
+    resumed.load_state_dict(state)
+    monkeypatch.setattr(tar_dataset, "worker_share", lambda: Share(0, 2))
+    with pytest.raises(InvalidInput, match="StatefulDataLoader"):
+        next(iter(resumed))
+    with pytest.raises(InvalidInput, match="its worker is"):
+        TarDataset(snapshot, "train-*.tar").load_state_dict(state)
 
 
 def test_an_iteration_that_is_left(snapshot: Snapshot) -> None:

@@ -1,4 +1,4 @@
-"""The nursery: mounts for a program with threads, whatever hangs or is killed."""
+"""The mount helper: mounts for a program with threads, whatever hangs or is killed."""
 
 from __future__ import annotations
 
@@ -124,8 +124,8 @@ def test_a_proxy_that_is_silent(helper: MountHelper, places: Places, proxy: Fake
 def test_a_child_that_cannot_be_killed(
     helper: MountHelper, places: Places, proxy: FakeProxy
 ) -> None:
-    """Who waits is told that the time is up although the child does not end, and the nursery goes
-    on."""
+    """A caller is told that the time is up although the child does not end, and the mount helper
+    goes on."""
     place, short_s, pid = places.new("place"), places.short_s(helper), helper.pid
     until(lambda: not workers_of(pid))
     came, go = hold_reads(proxy, where="/snapshots")
@@ -143,7 +143,7 @@ def test_a_child_that_cannot_be_killed(
     assert (Path(place) / "a").read_bytes() == b"hello"
 
 
-def test_the_nursery_is_killed(helper: MountHelper, places: Places) -> None:
+def test_the_helper_is_killed(helper: MountHelper, places: Places) -> None:
     """Another takes its place; mounts stay."""
     first, second = places.new("first"), places.new("second")
     helper.run(places.mount(first), WAIT_S)
@@ -184,7 +184,7 @@ def test_killed_again_and_again(helper: MountHelper, places: Places) -> None:
     until(lambda: not places.processes())
 
 
-def test_the_nursery_hangs(
+def test_the_helper_hangs(
     helper: MountHelper, places: Places, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that takes no orders is killed, and the next order is done by another."""
@@ -199,7 +199,7 @@ def test_the_nursery_hangs(
     assert not alive(hung)
 
 
-def test_calls_end_in_time_while_the_nursery_hangs(helper: MountHelper) -> None:
+def test_calls_end_in_time_while_the_helper_hangs(helper: MountHelper) -> None:
     """However many threads give orders to one that takes none, each is told that its time is up."""
     gone, hung = "/no/such/place", helper.pid
     os.kill(hung, signal.SIGSTOP)
@@ -323,7 +323,7 @@ forkserver.KILL_S = 60.0
 
 @contextmanager
 def changed(monkeypatch: pytest.MonkeyPatch, script: str) -> Iterator[MountHelper]:
-    """A nursery in whose process ``script`` was run."""
+    """A mount helper in whose process ``script`` was run."""
     program = CHANGED.format(script)
     command = [sys.executable, "-c", program]
     with monkeypatch.context() as patched:
@@ -356,7 +356,7 @@ def test_the_next_mount_where_one_is_taken_back(
         assert (Path(place) / "a").read_bytes() == b"hello"
 
 
-def test_a_full_nursery(monkeypatch: pytest.MonkeyPatch, places: Places, proxy: FakeProxy) -> None:
+def test_a_full_helper(monkeypatch: pytest.MonkeyPatch, places: Places, proxy: FakeProxy) -> None:
     """Whose order finds no room in time is told so, and the others are done."""
     held, place = places.new("held"), places.new("place")
     came, go = hold_reads(proxy, where="/snapshots")
@@ -444,8 +444,8 @@ OWNER = """
 import socket, sys
 listener = socket.create_server(("127.0.0.1", 0))
 from lodefs.mount.node.helper_client import MountHelper
-nursery = MountHelper()
-print(nursery.pid, flush=True)
+helper = MountHelper()
+print(helper.pid, flush=True)
 sys.stdin.read()
 """
 
@@ -470,7 +470,7 @@ def test_it_ends_with_its_owner() -> None:
 def test_another_that_cannot_be_started(
     helper: MountHelper, places: Places, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the nursery ends at once each time, an order fails instead of waiting."""
+    """Where the mount helper ends at once each time, an order fails instead of waiting."""
     monkeypatch.setattr(sys, "executable", "/bin/false")
     os.kill(helper.pid, signal.SIGKILL)
     with pytest.raises(Unavailable):

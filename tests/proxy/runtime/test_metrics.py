@@ -52,7 +52,7 @@ def test_requests_are_counted_by_route_status_and_source() -> None:
     first = labels_of(route="files", source="cache")
     assert found["lodefs_http_first_byte_seconds_count", first] == 5
     assert found["lodefs_http_hot_answers_total", PLAIN_LABELS] == hot == 4
-    assert found["lodefs_http_connections", labels_of(door="unix")] == 1
+    assert found["lodefs_http_connections", labels_of(listener="unix")] == 1
     hot_reads = labels_of(repository="demo", source="cache")
     assert found["lodefs_reads_total", hot_reads] == 4  # this node counts hot ones alone
     assert found["lodefs_read_bytes_total", hot_reads] == 400

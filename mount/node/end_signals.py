@@ -1,0 +1,24 @@
+"""SIGTERM and SIGINT as an event, for services of the node that end when they are told to."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def asked_to_end() -> Iterator[threading.Event]:
+    """An event that SIGTERM and SIGINT set. Must be entered in the main thread.
+
+    The handlers from before are back when the context ends.
+    """
+    end = threading.Event()
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = [signal.signal(number, lambda *_: end.set()) for number in numbers]
+    try:
+        yield end
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
