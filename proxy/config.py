@@ -43,6 +43,7 @@ _UNITS |= {f"{unit}B": 10 ** (3 * power) for power, unit in enumerate("kMGTP", 1
 _UNITS |= {"KB": 1000}
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*\Z")
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+_HOST_NAME = re.compile(r"(?:\*\.)?[a-z0-9_](?:[a-z0-9_.-]{0,251}[a-z0-9_])?")
 _DOMAIN = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG_FORMATS = ("auto", "journald", "json", "console")
@@ -104,6 +105,16 @@ def _domain(value: object) -> str:
     if not _DOMAIN.fullmatch(name):
         raise InvalidInput("must be a host's name such as s3.example.org, without a port")
     return name
+
+
+def _host_names(value: object) -> tuple[str, ...]:
+    texts = value.split(",") if isinstance(value, str) else value
+    if not isinstance(texts, list | tuple) or not all(isinstance(one, str) for one in texts):
+        raise InvalidInput('must be a list of names, such as ["data.example.org"]')
+    found = tuple(text.strip().lower() for text in texts if text.strip())
+    if not all(map(_HOST_NAME.fullmatch, found)):
+        raise InvalidInput("must have names of hosts, without ports; *.example.org covers many")
+    return found
 
 
 def _peer_address(value: object) -> str:
@@ -271,6 +282,7 @@ class Config:
     metrics_repositories_max: int = field(default=100, metadata=_by(_whole(1, 10_000), int))
     price_per_1000_gets: float = field(default=0.0, metadata=_by(_price, int, float))
     price_per_gb: float = field(default=0.0, metadata=_by(_price, int, float))
+    host_names: tuple[str, ...] = field(default=(), metadata=_by(_host_names, list, str))
     tls_cert_file: Path | None = field(default=None, metadata=_by(_maybe(_path), str))
     tls_key_file: Path | None = field(default=None, metadata=_by(_maybe(_path), str))
     allow_plain_tokens: bool = field(default=False, metadata=_by(_flag, bool))

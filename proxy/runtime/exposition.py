@@ -39,7 +39,7 @@ class Exemplar(NamedTuple):
     time_s: float
 
 
-class Sample(NamedTuple):
+class MetricLine(NamedTuple):
     """One line of a family: its name's ending, its labels as text, its value."""
 
     ending: str
@@ -52,7 +52,7 @@ class Family(NamedTuple):
     """All samples of one metric."""
 
     definition: Definition
-    samples: list[Sample]
+    samples: list[MetricLine]
 
 
 def label_text(names: Iterable[str], values: Iterable[str]) -> str:
@@ -74,13 +74,13 @@ def label_value(value: str) -> str:
 
 def simple(definition: Definition, value: float) -> Family:
     """A family without labels."""
-    return Family(definition, [Sample("", "", value)])
+    return Family(definition, [MetricLine("", "", value)])
 
 
 def labelled(definition: Definition, values: Mapping[K, float]) -> Family:
     """A family with a sample for each tuple of values of its labels."""
     names = definition.labels
-    samples = [Sample("", label_text(names, key), value) for key, value in values.items()]
+    samples = [MetricLine("", label_text(names, key), value) for key, value in values.items()]
     return Family(definition, samples)
 
 

@@ -6,7 +6,7 @@ import time
 from bisect import bisect_left
 from collections.abc import Sequence
 
-from lodefs.proxy.runtime.exposition import Exemplar, Sample, number
+from lodefs.proxy.runtime.exposition import Exemplar, MetricLine, number
 
 LATENCY_BOUNDS_S = (
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5,
@@ -47,17 +47,17 @@ class Histogram:
         self.total += other.total
         self.exemplars |= other.exemplars
 
-    def samples(self, labels: str = "") -> list[Sample]:
+    def samples(self, labels: str = "") -> list[MetricLine]:
         """Its lines, with these labels."""
         comma = "," if labels else ""
-        found: list[Sample] = []
+        found: list[MetricLine] = []
         cumulated = 0
         for bucket, (bound, count) in enumerate(
             zip((*self.bounds, float("inf")), self.buckets, strict=True)
         ):
             cumulated += count
             line = f'{labels}{comma}le="{number(bound)}"'
-            found.append(Sample("_bucket", line, cumulated, self.exemplars.get(bucket)))
-        found.append(Sample("_count", labels, cumulated))
-        found.append(Sample("_sum", labels, self.total))
+            found.append(MetricLine("_bucket", line, cumulated, self.exemplars.get(bucket)))
+        found.append(MetricLine("_count", labels, cumulated))
+        found.append(MetricLine("_sum", labels, self.total))
         return found

@@ -22,7 +22,7 @@ from lodefs.proxy.runtime.counters import Counts
 from lodefs.proxy.runtime.exposition import (
     Definition,
     Family,
-    Sample,
+    MetricLine,
     label_text,
     labelled,
     simple,
@@ -139,7 +139,7 @@ class Metrics:
         return found
 
     def endpoint(self, kind: str) -> EndpointCounts:
-        """The figures of the doors of a kind, one of ENDPOINT_KINDS."""
+        """The figures of the endpoints of a kind, one of ENDPOINT_KINDS."""
         return self._endpoints[kind]
 
     def total(self, name: str) -> int:
@@ -232,7 +232,7 @@ class Metrics:
         yield labelled(names.CERTIFICATE_END, ends)
 
     def _request_families(self) -> Iterator[Family]:
-        seconds: list[Sample] = []
+        seconds: list[MetricLine] = []
         sent: dict[tuple[str, ...], float] = {}
         firsts = {key: _copy(one) for key, one in self._first_bytes.items()}
         for key in sorted(self._counters.keys() | self._hot.keys()):
@@ -249,7 +249,7 @@ class Metrics:
             firsts.setdefault((route, source), Histogram()).add_all(hot)
         yield Family(names.HTTP_SECONDS, seconds)
         yield labelled(names.HTTP_SENT_BYTES, sent)
-        lines: list[Sample] = []
+        lines: list[MetricLine] = []
         for key_of_first, histogram in sorted(firsts.items()):
             if histogram.count:
                 lines += histogram.samples(label_text(names.HTTP_FIRST_BYTE.labels, key_of_first))

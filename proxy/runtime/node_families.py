@@ -7,7 +7,14 @@ from collections.abc import Iterator, Mapping
 
 from lodefs.proxy.runtime import metric_names as names
 from lodefs.proxy.runtime.counters import Counter, Counts
-from lodefs.proxy.runtime.exposition import Definition, Family, Sample, label_text, labelled, simple
+from lodefs.proxy.runtime.exposition import (
+    Definition,
+    Family,
+    MetricLine,
+    label_text,
+    labelled,
+    simple,
+)
 
 # keys of Node.status() that are metrics as they are
 PLAIN: dict[str, Definition] = {
@@ -85,7 +92,7 @@ def node_families(status: Mapping[str, object], counts: Counts) -> Iterator[Fami
     yield from _peers(status.get("peers"))
     with counts.lock:
         yield Family(names.CACHE_EVICTED_AGE, counts.evicted_age_s.samples())
-        lines: list[Sample] = []
+        lines: list[MetricLine] = []
         for source, histogram in counts.fetch_s.items():
             lines += histogram.samples(label_text(names.FETCH_SECONDS.labels, (source,)))
     yield Family(names.FETCH_SECONDS, lines)

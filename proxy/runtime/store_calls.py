@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from lodefs.proxy.runtime import metric_names as names
-from lodefs.proxy.runtime.exposition import Family, Sample, label_text, labelled
+from lodefs.proxy.runtime.exposition import Family, MetricLine, label_text, labelled
 from lodefs.proxy.runtime.histogram import Histogram
 
 OK = "ok"
@@ -55,7 +55,7 @@ class StoreCalls:
         """The counts for Prometheus."""
         with self._lock:
             sizes, retries = dict(self._bytes), dict(self._retries)
-            lines: list[Sample] = []
+            lines: list[MetricLine] = []
             for key, histogram in sorted(self._seconds.items()):
                 lines += histogram.samples(label_text(names.STORE_SECONDS.labels, key))
         yield Family(names.STORE_SECONDS, lines)

@@ -36,6 +36,7 @@ from lodefs.proxy.fetch.data_plane import DataPlane
 from lodefs.proxy.http.admission import ClientLimits
 from lodefs.proxy.http.door_tls import DoorTls
 from lodefs.proxy.http.endpoint import Endpoint
+from lodefs.proxy.http.request_origin import HostNames
 from lodefs.proxy.http.server import ProxyServer
 from lodefs.proxy.http.tokens import TokenBook
 from lodefs.proxy.node import Node
@@ -352,6 +353,7 @@ def _tcp_endpoint(config: Config) -> Callable[[socket.socket], Endpoint]:
     tokens = None
     if config.tokens_file is not None:
         tokens = TokenBook(config.tokens_file, s3=config.s3_listen is not None)
+    names = HostNames(config.host_names)
     certificate = None
     if config.tls_cert_file is not None and config.tls_key_file is not None:
         certificate = DoorTls(config.tls_cert_file, config.tls_key_file)
@@ -361,6 +363,7 @@ def _tcp_endpoint(config: Config) -> Callable[[socket.socket], Endpoint]:
         info_is_open=config.metrics_anonymous or tokens is None,
         tls=certificate.context if certificate is not None else None,
         certificate=certificate,
+        host_names=names,
     )
 
 
