@@ -42,6 +42,7 @@ _UNITS |= {f"{unit}B": 10 ** (3 * power) for power, unit in enumerate("kMGTP", 1
 _UNITS |= {"KB": 1000}
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*\Z")
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+_HOST_NAME = re.compile(r"(?:\*\.)?[a-z0-9_](?:[a-z0-9_.-]{0,251}[a-z0-9_])?")
 _DOMAIN = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG_FORMATS = ("auto", "journald", "json", "console")
@@ -103,6 +104,16 @@ def _domain(value: object) -> str:
     if not _DOMAIN.fullmatch(name):
         raise InvalidInput("must be a host's name such as s3.example.org, without a port")
     return name
+
+
+def _host_names(value: object) -> tuple[str, ...]:
+    texts = value.split(",") if isinstance(value, str) else value
+    if not isinstance(texts, list | tuple) or not all(isinstance(one, str) for one in texts):
+        raise InvalidInput('must be a list of names, such as ["data.example.org"]')
+    found = tuple(text.strip().lower() for text in texts if text.strip())
+    if not all(map(_HOST_NAME.fullmatch, found)):
+        raise InvalidInput("must have names of hosts, without ports; *.example.org covers many")
+    return found
 
 
 def _peer_address(value: object) -> str:
@@ -233,17 +244,19 @@ def is_loopback(host: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """All settings. ``cache_size_bytes_max`` None means a share of the disk; ``listen`` None
-    means no TCP; ``socket_path`` None means no Unix socket; ``unused_timeout_s`` 0 means that the
-    proxy runs until it is told to end; ``scrub_bytes_per_s_max`` 0 means that files of the cache
-    are not read again in idle time."""
+    """All settings. ``cache_size_bytes_max`` None means a share of the disk; ``data_processes``
+    None as many as suit the machine; ``listen`` None means no TCP; ``socket_path`` None means no
+    Unix socket; ``unused_timeout_s`` 0 means that the proxy runs until it is told to end;
+    ``scrub_bytes_per_s_max`` 0 means that files of the cache are not read again in idle time."""
 
     store: str = field(metadata=_by(_text, str))
     endpoint_url: str | None = field(default=None, metadata=_by(_maybe(_text), str))
     region: str | None = field(default=None, metadata=_by(_maybe(_text), str))
     transfer_timeout_s: float = field(default=60.0, metadata=_by(_seconds(1, 3600), int, float))
     fetch_concurrency: int = field(default=FETCH_CONCURRENCY, metadata=_by(_whole(1, 256), int))
-    data_processes: int = field(default=0, metadata=_by(_whole(0, DATA_PROCESSES_MAX), int))
+    data_processes: int | None = field(
+        default=None, metadata=_by(_maybe(_whole(0, DATA_PROCESSES_MAX)), int)
+    )
     cache_dir: Path = field(default=CACHE_DIR_DEFAULT, metadata=_by(_path, str))
     cache_size_bytes_max: int | None = field(
         default=None, metadata=_by(_maybe(parse_size), int, str)
@@ -255,6 +268,7 @@ class Config:
     tokens_file: Path | None = field(default=None, metadata=_by(_maybe(_path), str))
     allow_anonymous: bool = field(default=False, metadata=_by(_flag, bool))
     metrics_anonymous: bool = field(default=False, metadata=_by(_flag, bool))
+    host_names: tuple[str, ...] = field(default=(), metadata=_by(_host_names, list, str))
     tls_cert_file: Path | None = field(default=None, metadata=_by(_maybe(_path), str))
     tls_key_file: Path | None = field(default=None, metadata=_by(_maybe(_path), str))
     allow_plain_tokens: bool = field(default=False, metadata=_by(_flag, bool))

@@ -26,6 +26,9 @@ OCTETS = "application/octet-stream"
 JSON = "application/json"
 IMMUTABLE = "max-age=31536000, immutable"
 REVALIDATE = "no-cache"
+NOSNIFF = ("X-Content-Type-Options", "nosniff")
+# What somebody pushed never runs as a script of this server's origin, whatever its name says.
+FOREIGN_CONTENT = [NOSNIFF, ("Content-Security-Policy", "sandbox")]
 _TYPES = mimetypes.MimeTypes(filenames=())  # Python's own table: the same on every machine
 
 Headers = list[tuple[str, str]]
@@ -48,13 +51,14 @@ class Answer:
     origin: wire.Origin | None = None
     target: Target | None = None
     close: bool = False
+    is_endless: bool = False  # ``pieces`` come until somebody ends them
 
 
 def json_answer(
     value: object, *, status: int = 200, headers: Sequence[tuple[str, str]] = ()
 ) -> Answer:
     """``value`` (a msgspec structure or plain values) as JSON."""
-    return Answer(status, [("Content-Type", JSON), *headers], msgspec.json.encode(value))
+    return Answer(status, [("Content-Type", JSON), NOSNIFF, *headers], msgspec.json.encode(value))
 
 
 def msgpack_answer(value: msgspec.Struct, headers: Sequence[tuple[str, str]] = ()) -> Answer:

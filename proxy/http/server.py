@@ -32,14 +32,17 @@ from lodefs.proxy.api.handlers import Handlers
 from lodefs.proxy.api.request import Request
 from lodefs.proxy.api.responses import SERVER, Answer
 from lodefs.proxy.api.routes import Route
+from lodefs.proxy.http import login
 from lodefs.proxy.http.acceptor import Acceptor, last_answer
 from lodefs.proxy.http.admission import Admission, ClientLimits, connections_by_endpoint
 from lodefs.proxy.http.connection import SWEEP_INTERVAL_S, Connection
-from lodefs.proxy.http.endpoint import Endpoint, needs_token, refusal
+from lodefs.proxy.http.endpoint import Endpoint, admit, needs_token
 from lodefs.proxy.http.http_request import all_headers, asked_headers, body_of, is_plain
 from lodefs.proxy.http.token_watch import TokenWatch
 from lodefs.proxy.http.usage import Use
 from lodefs.proxy.node import Node
+from lodefs.proxy.page.live_feed import LiveFeed
+from lodefs.proxy.page.page_handlers import PageHandlers
 from lodefs.proxy.peers.server.peer_server import PEERS, PeerServer
 from lodefs.proxy.runtime.metrics import Metrics, StoreCalls
 from lodefs.proxy.runtime.thread_pools import is_remote
@@ -111,12 +114,14 @@ class ProxyServer:
         self._on_sweep = on_sweep
         self.node = node
         self._store = store
+        self._live = LiveFeed(node, lambda: {"version": version, **self._figures()})
         self._handlers = Handlers(
             node,
             self.metrics,
             version=version,
             status=self._figures,
             stopping=lambda: self.stopping,
+            more=PageHandlers(node, self._live).of,
         )
         self._endpoints: list[EndpointServer] = []
         self._all_gone = asyncio.Event()
@@ -147,6 +152,7 @@ class ProxyServer:
         """Stop accepting, let running answers end within ``timeout_s``, then close all; the
         listening sockets only with ``close_endpoints``: else another server uses them."""
         self.stopping = True
+        self._live.close()
         ends_s = monotonic() + timeout_s
         for served in self._endpoints:
             served.acceptor.stop(close=close_endpoints)
@@ -192,6 +198,7 @@ class ProxyServer:
         """Once a second: the date, and connections that idle or do not read."""
         self.tick += 1
         self._set_date()
+        self._live.tick()
         for connection in self.connections:
             if connection.is_late:
                 connection.give_way()
@@ -276,14 +283,14 @@ class ProxyServer:
                 raise route.error
             label = route.kind
             asked = Request(request.method, asked_headers(request))
-            answer = refusal(endpoint, route, asked)
-            if answer is None:
-                if needs_token(endpoint, route):
-                    connection.allowed()
-                if request.method == "POST":
-                    asked = replace(asked, body=await body_of(request, route.body_bytes_max))
-                answer = await self._handlers.answer(route, asked)
-            return label, answer
+            reader = admit(endpoint, route, asked)
+            if isinstance(reader, Answer):
+                return label, reader
+            if needs_token(endpoint, route):
+                connection.allowed()
+            body = await body_of(request, route.body_bytes_max) if request.method == "POST" else b""
+            asked = replace(asked, reader=reader, body=body)
+            return label, await self._admitted(endpoint, route, asked)
         except LodefsError as error:
             return label, error_responses.failure_answer(error)
         except TimeoutError:
@@ -292,6 +299,11 @@ class ProxyServer:
         except Exception:  # noqa: BLE001 - the last line of defence; the log has it
             _log.exception("request failed: %s", _logged(request.raw_path))
             return label, error_responses.internal_error()
+
+    async def _admitted(self, endpoint: Endpoint, route: Route, asked: Request) -> Answer:
+        if route.kind in (routes.PAGE_LOGIN, routes.PAGE_LOGOUT):
+            return login.answer(endpoint, route, asked)
+        return await self._handlers.answer(route, asked)
 
     async def _of_s3(
         self,
@@ -370,7 +382,7 @@ class ProxyServer:
             async for piece in pieces:
                 await stream.write(piece)
                 sent_bytes += len(piece)
-            if sent_bytes != answer.size_bytes:
+            if sent_bytes != answer.size_bytes and not answer.is_endless:
                 raise Corrupt(f"{sent_bytes} bytes came where {answer.size_bytes} belong")
         except ConnectionError:
             _cut(request)  # the client has gone, or was cut

@@ -34,6 +34,7 @@ from lodefs.proxy.fetch.single_flight import Fetcher
 from lodefs.proxy.peers.peering import Peering
 from lodefs.proxy.read.file_reader import FileReader
 from lodefs.proxy.read.namespace import Namespace
+from lodefs.proxy.read.store_catalog import StoreCatalog
 from lodefs.proxy.read.tree_source import CachedTrees, StoreTrees, Trees
 from lodefs.proxy.runtime.counters import Counter, Counts
 from lodefs.proxy.runtime.thread_pools import FETCH_THREADS, Pools
@@ -114,6 +115,7 @@ class StoreNode:
         self.files = FileReader(
             self._cache, reads, self._fetcher, indexes, self.names, pools, clock_s=clock_s
         )
+        self.catalog = StoreCatalog(store, self._pools)
         self._peering = peering
         context = WarmContext(self._cache, self.names, self._fetcher, indexes, pools)
         warmer = Warmer(context)
@@ -188,6 +190,7 @@ class StoreNode:
         self._keeper.cancel()
         await asyncio.gather(self._keeper, return_exceptions=True)
         await self._warmer.close()
+        await self.catalog.close()
         await self.files.close()
         await self._fetcher.close()
         if self._processes is not None:
