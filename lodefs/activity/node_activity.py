@@ -106,6 +106,7 @@ def activity_of(found: Iterable[Sample]) -> NodeActivity:
             setattr(timed, figure, getattr(timed, figure) + sample.value)
         else:
             _others(activity, sample)
+    activity.requests_now = max(0, activity.requests_now - 1)  # without the one that asks
     return activity
 
 

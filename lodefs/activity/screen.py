@@ -60,7 +60,7 @@ def screen(
     if size.lines is not None:
         kept = size.lines - (1 if note else 0)
         lines = lines[:kept] + [""] * (kept - len(lines))
-    return [fit(line, size.columns) for line in [*lines, *([note] if note else [])]]
+    return [fit(line.rstrip(), size.columns) for line in [*lines, *([note] if note else [])]]
 
 
 def _state(rates: Rates) -> list[str]:

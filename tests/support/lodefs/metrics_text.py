@@ -36,7 +36,7 @@ class Figures:
         lines += [
             f"lodefs_http_first_byte_seconds_count{labels} {self.first_byte[0]}",
             f"lodefs_http_first_byte_seconds_sum{labels} {self.first_byte[1]}",
-            'lodefs_http_streams{door="unix"} 3',
+            'lodefs_http_streams{door="unix"} 4',
             "lodefs_fetch_in_flight_bytes 8388608",
             "lodefs_cache_used_bytes 1048576",
             "lodefs_cache_limit_bytes 4194304",
