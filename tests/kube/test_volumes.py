@@ -15,7 +15,8 @@ import yaml
 
 from loadtests.kube.installation import NAMESPACE, RELEASE, Installation, claimed, inline, pod
 from loadtests.kube.node import ROOT, Node
-from tests.kube.conftest import REPO, Dataset
+from tests.kube.conftest import Dataset
+from tests.kube.readers import REPO
 
 EXAMPLES = ROOT / "deploy/kubernetes/examples"
 SUMS = "cd /data && find . -type f | sort | xargs sha256sum"
