@@ -129,6 +129,19 @@ def test_a_volume_without_its_repository_is_explained(node: Node, lodefs: Instal
     )
 
 
+def test_a_handle_that_is_too_long_is_explained(node: Node, lodefs: Installation) -> None:
+    """The event of a PersistentVolume with a handle of 2 KiB says how long it may be, and the pod
+    can be deleted."""
+    volume, claim, _ = objects("claim.yaml")
+    volume["spec"]["csi"]["volumeHandle"] = "v" * 2048
+    node.apply(volume, claim, pod("long", claimed("flickr30k"), "true"))
+    node.until(
+        lambda: any("CSI allows 128" in line for line in _warnings(lodefs, "long")),
+        "an event names the limit",
+    )
+    node.kubectl("delete", "pod", "long", "--timeout=60s")
+
+
 def test_a_secret_that_is_missing_is_explained(node: Node, lodefs: Installation) -> None:
     """A namespace without the Secret that a volume names is told so."""
     volume = inline(REPO)
