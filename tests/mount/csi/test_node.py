@@ -117,7 +117,7 @@ def test_a_handle_that_is_too_long_can_be_taken_back(driver: DriverRig) -> None:
     ],
 )
 def test_bad_requests_about_a_volume(
-    driver: DriverRig, called: str, fields: dict[str, str], named: str
+    driver: DriverRig, called: str, fields: dict[str, Any], named: str
 ) -> None:
     """So it is in the calls that take a volume back and look at it."""
     with pytest.raises(grpc.RpcError) as error:
