@@ -38,6 +38,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "warm": ("warm", "Bring a revision into the node's cache before it is used."),
     "pins": ("evict", "List what is pinned in the node's cache."),
     "evict": ("evict", "Remove pins and cached data of a dataset."),
+    "bench-store": ("bench_store", "Measure what a store can do."),
     "serve": ("serve", "Run the node's proxy."),
     "node-labels": ("node_labels", "Keep labels of a Kubernetes node by what is pinned there."),
     "status": ("status", "Show the proxy's state and the mounts."),
