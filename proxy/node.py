@@ -14,6 +14,8 @@ from lodefs.chunkstore.nodeapi.wire import Node as Entry
 from lodefs.chunkstore.nodecache.name_rows import EntryRow
 from lodefs.chunkstore.types import Buffer
 from lodefs.proxy.cache_control import CacheControl
+from lodefs.proxy.catalog import Catalog
+from lodefs.proxy.runtime.counters import Counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,10 @@ class Names(Protocol):
         """The content ids of files that were looked up, in their order. Raises: NotFound."""
         ...
 
+    async def met(self) -> list[Snapshot]:
+        """Snapshots that this node has met, some thousands at most."""
+        ...
+
     async def revisions(self) -> list[tuple[str, str]]:
         """All branches and tags of all repositories, by the bytes of REPO@REV/. They may be some
         seconds old."""
@@ -141,8 +147,18 @@ class Node(Protocol):
         ...
 
     @property
+    def catalog(self) -> Catalog:
+        """What the store holds, for people."""
+        ...
+
+    @property
     def cache_control(self) -> CacheControl | None:
         """Warming, pins and eviction."""
+        ...
+
+    @property
+    def counts(self) -> Counts:
+        """What it counts."""
         ...
 
     def cache_place(self) -> CachePlace | None:

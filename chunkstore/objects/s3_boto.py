@@ -91,6 +91,15 @@ def open_client(options: S3Options, current: ThreadTransfer) -> Any:
     return client
 
 
+def endpoint_of(options: S3Options) -> str:
+    """The URL that requests go to. Raises: InvalidInput as open_client does."""
+    client = open_client(options, ThreadTransfer())
+    try:
+        return str(client.meta.endpoint_url)
+    finally:
+        client.close()
+
+
 def _text(value: str | bytes) -> str:
     return value if isinstance(value, str) else value.decode("latin-1")
 

@@ -117,10 +117,10 @@ class Store:
                 probe(self.objects)
                 self._probed = True
 
-    def repos(self, below: str = "") -> Iterator[str]:
+    def repos(self, below: str = "", *, after: str = "") -> Iterator[str]:
         """Names of the repositories that have refs, in order: two lists for each. ``below``:
-        those that begin so."""
-        after = ""
+        those that begin so. ``after``: those that follow a repository."""
+        after = f"{keys.REPOS}{after}/refs0" if after else ""  # '0' follows '/'
         while True:
             info = next(iter(self.objects.list(keys.REPOS + below, after=after, limit=1)), None)
             if info is None:

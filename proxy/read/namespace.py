@@ -37,6 +37,7 @@ RESOLVED_MAX = 1024
 SNAPSHOTS_MAX = 1024  # in memory
 REVISIONS_FOR_S = 10.0  # how old the list of all branches and tags may be
 REPOS_MAX = 10_000  # in it
+MET_MAX = 2000
 
 
 class Namespace:
@@ -255,6 +256,15 @@ class Namespace:
     ) -> list[Outcome]:
         """As of DirectoryLoader.read_all."""
         return await self._loader.read_all(snapshot, inos, from_store=from_store)
+
+    async def met(self) -> list[Snapshot]:
+        """As of Names. The index is not waited for: some rows may be missing yet."""
+
+        def scanned() -> list[Snapshot]:
+            rows = islice(self._kv.scan(SNAPSHOTS), MET_MAX)
+            return [name_rows.decode_snapshot(value) for _, value in rows]
+
+        return await self._pools.disk.run(scanned)
 
     def known(self, repo: str) -> list[Snapshot]:
         """The snapshots of a repository that this node has met. For any thread."""

@@ -22,8 +22,8 @@ from lodefs.proxy.s3.bucket_answers import (
 )
 from lodefs.proxy.s3.buckets import S3Settings, place_of, root_of
 from lodefs.proxy.s3.errors import S3Error, error_answer
-from lodefs.proxy.s3.listing import KeyPage, Lister
-from lodefs.proxy.s3.listing_token import ListingToken
+from lodefs.proxy.s3.listing.listing_token import ListingToken
+from lodefs.proxy.s3.listing.pages import KeyPage, Lister
 from lodefs.proxy.s3.objects import find_object, object_answer
 from lodefs.proxy.s3.request import S3Request, parse_request
 from lodefs.proxy.s3.signature import AccessKey, AccessKeys, Verifier
@@ -95,8 +95,7 @@ class S3Service:
         setting = object_setting(asked)
         if setting is not None:
             return setting
-        counter = self._metrics.counter(LABEL, 200)
-        return await object_answer(self._node.files, found, asked, counter)
+        return await object_answer(self._node.files, found, asked, self._metrics, LABEL)
 
     async def _bucket(self, asked: S3Request, key: AccessKey | None) -> Answer:
         alias = self.settings.aliases.get(asked.bucket)

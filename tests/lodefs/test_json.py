@@ -42,6 +42,10 @@ KEYS = {
     "evict": {"pins", "cache_files", "freed_bytes", "wanted_bytes", "kept_cache_files",
               "kept_bytes", "held_by", "dry_run"},
     "init": {"store", "store_id"},
+    "bench-store": {"store", "first_byte_s", "first_byte_worst_s", "reads", "ranges",
+                    "list_keys_per_s", "listed_keys", "writes", "read_bytes", "written_bytes",
+                    "recommended"},
+    "doctor": {"check", "state", "saw", "mend"},
 }  # fmt: skip
 
 

@@ -12,8 +12,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 
-def certificate(folder: Path) -> Path:
-    """A file with a key and a certificate for 127.0.0.1, signed by itself."""
+def certificate(folder: Path, *, days: float = 2) -> Path:
+    """A file with a key and a certificate for 127.0.0.1, signed by itself; it ends in ``days``."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
     now = datetime.now(UTC)
@@ -24,7 +24,7 @@ def certificate(folder: Path) -> Path:
         .public_key(key.public_key())
         .serial_number(1)
         .not_valid_before(now - timedelta(days=2))
-        .not_valid_after(now + timedelta(days=2))
+        .not_valid_after(now + timedelta(days=days))
         .add_extension(
             x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False
         )

@@ -15,8 +15,8 @@ from lodefs.chunkstore.format.names import ID_BYTES
 from lodefs.chunkstore.nodeapi.wire import Snapshot
 from lodefs.proxy.node import Names
 from lodefs.proxy.s3.buckets import Root, S3Settings, root_of
-from lodefs.proxy.s3.key_walk import Found, KeyWalk
-from lodefs.proxy.s3.listing_token import ListingToken, wrong_token
+from lodefs.proxy.s3.listing.key_walk import Found, KeyWalk
+from lodefs.proxy.s3.listing.listing_token import ListingToken, wrong_token
 
 KEYS_MAX = 1000
 STEPS_MAX = 50_000  # entries that are looked at for a page; what is empty or left out counts too

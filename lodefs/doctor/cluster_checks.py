@@ -1,0 +1,144 @@
+"""The cluster and secrets: other nodes, the shared secret, certificates."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from lodefs.chunkstore.errors import InvalidInput, LodefsError
+from lodefs.cli import text
+from lodefs.doctor.check import Finding, fault, ok, unchecked, warning
+from lodefs.doctor.subject import Subject
+from lodefs.proxy.peers.membership.peer import split_address
+from lodefs.proxy.peers.security.shared_secret import read_secrets
+from lodefs.proxy.peers.security.tls import TlsFiles, check, load
+from lodefs.proxy.peers.security.x509_expiry import expiries_s
+
+PEERS, SECRET, CERTIFICATES = "peers", "peer secret", "certificates"
+PEER_TIMEOUT_S = 3.0
+EXPIRY_WARNED_S = 14 * 86400.0
+NAMED_MAX = 5
+
+
+def peers(subject: Subject) -> list[Finding]:
+    """The other nodes: as the running proxy sees them, else whether their ports answer."""
+    if subject.config is None or not subject.config.in_cluster:
+        return [ok(PEERS, "this node is in no cluster")]
+    seen = subject.proxy.node.get("peers")
+    if isinstance(seen, list):
+        return _as_seen([one for one in seen if isinstance(one, dict)])
+    if not subject.config.peers:
+        saw = "the proxy does not run, and it finds the members"
+        return [unchecked(PEERS, saw, "start the proxy")]
+    named = [peer.address for peer in subject.config.peers]
+    silent = [address for address in named if not _answers(address)]
+    if not silent:
+        return [ok(PEERS, f"{text.count(len(named), 'node')} answer")]
+    mend = "start lodefs-proxy there; let TCP through to peer_listen's port"
+    return [fault(PEERS, f"no answer from {_named(silent)}", mend)]
+
+
+def _as_seen(nodes: list[Mapping[str, object]]) -> list[Finding]:
+    bad = [one for one in nodes if not one.get("self") and one.get("state") != "well"]
+    found = []
+    if nodes and not any(one.get("self") for one in nodes):
+        mend = "list its address as others reach it, or set peer_address to what the list says"
+        found.append(warning(PEERS, "this node is none of the members", mend))
+    for one in bad[:NAMED_MAX]:
+        state, reason = str(one.get("state")), str(one.get("reason") or one.get("error") or "")
+        saw = f"{one.get('address')} is {state}" + (f": {reason}" if reason else "")
+        found.append(fault(PEERS, saw, _mend(f"{state} {reason}")))
+    if len(bad) > NAMED_MAX:
+        saw = f"and {len(bad) - NAMED_MAX:,} more nodes are not well"
+        found.append(fault(PEERS, saw, "`lodefs status` lists them"))
+    return found or [ok(PEERS, f"{text.count(len(nodes), 'node')}, all well")]
+
+
+def _mend(words: str) -> str:
+    """What to do about a node, by what is said of it."""
+    if "secret" in words:
+        return "the same peer_secret_file on all nodes; then restart their proxies"
+    if "clock" in words:
+        return "set the clocks of both nodes (NTP)"
+    if "certificate" in words:
+        return "renew the certificates of peer_tls_cert_file"
+    return "start lodefs-proxy there; let TCP through to peer_listen's port"
+
+
+def _answers(address: str) -> bool:
+    with suppress(OSError, InvalidInput):
+        host, port = split_address(address)
+        with socket.create_connection((host.strip("[]"), port), PEER_TIMEOUT_S):
+            return True
+    return False
+
+
+def _named(names: list[str]) -> str:
+    rest = len(names) - NAMED_MAX
+    return ", ".join(names[:NAMED_MAX]) + (f" and {rest:,} more" if rest > 0 else "")
+
+
+def secret(subject: Subject) -> list[Finding]:
+    """The file of the cluster's secret."""
+    path = None if subject.config is None else subject.config.peer_secret_file
+    if path is None:
+        return [ok(SECRET, "the settings name none")]
+    try:
+        read_secrets(path)
+    except LodefsError as error:
+        if isinstance(error.__cause__, PermissionError):
+            return [unchecked(SECRET, str(error), "run it as root")]
+        mend = f"openssl rand -hex 32 > {path}; chmod 0640; the same file on all nodes"
+        return [fault(SECRET, str(error), mend)]
+    return [ok(SECRET, f"{path} can be used")]
+
+
+def certificates(subject: Subject, *, now_s: Callable[[], float] = time.time) -> list[Finding]:
+    """Whether certificates can be used, and until when."""
+    config = subject.config
+    named = (
+        {}
+        if config is None
+        else {
+            "tls_cert_file": config.tls_cert_file,
+            "peer_tls_cert_file": config.peer_tls_cert_file,
+            "peer_tls_ca_file": config.peer_tls_ca_file,
+        }
+    )
+    paths = {name: path for name, path in named.items() if path is not None}
+    if config is None or not paths:
+        return [ok(CERTIFICATES, "the settings name none")]
+    found = [_certificate(name, path, now_s()) for name, path in paths.items()]
+    bad = [one for one in found if one is not None]
+    cert, key = config.peer_tls_cert_file, config.peer_tls_key_file
+    if not bad and cert is not None and key is not None and config.peer_tls_ca_file is not None:
+        try:
+            check(load(TlsFiles(cert, key, config.peer_tls_ca_file)))
+        except LodefsError as error:
+            mend = "sign this node's certificate with the cluster's CA, for both uses"
+            bad.append(fault(CERTIFICATES, f"peer_tls_cert_file {cert}: {error}", mend))
+    return bad or [ok(CERTIFICATES, f"{text.count(len(paths), 'file')}, none ends soon")]
+
+
+def _certificate(name: str, path: Path, now_s: float) -> Finding | None:
+    """What is wrong with one file; None if nothing is."""
+    what = f"{name} {path}"
+    try:
+        ends_s = min(expiries_s(path.read_text(errors="replace")))
+    except PermissionError:
+        return unchecked(CERTIFICATES, f"{what} is not for this user", "run it as root")
+    except OSError as error:
+        return fault(CERTIFICATES, f"{what}: {error.strerror}", "put the certificate there (PEM)")
+    except InvalidInput as error:
+        return fault(CERTIFICATES, f"{what} {error}", "put the certificate there (PEM)")
+    left_s = ends_s - now_s
+    mend = "renew it; the proxy takes new files without a restart"
+    if left_s <= 0:
+        return fault(CERTIFICATES, f"{what} expired on {text.time(int(ends_s))}", mend)
+    if left_s < EXPIRY_WARNED_S:
+        days = left_s / 86400
+        return warning(CERTIFICATES, f"{what} expires in {days:.1f} days", mend)
+    return None

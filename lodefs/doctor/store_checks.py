@@ -1,0 +1,167 @@
+"""The store: whether it answers, takes these credentials, is lodefs', refuses to overwrite, and
+agrees about the time."""
+
+from __future__ import annotations
+
+import http.client
+import ssl
+import time
+from collections.abc import Callable
+from email.utils import parsedate_to_datetime
+from urllib.parse import parse_qsl, urlsplit
+
+from lodefs.chunkstore.errors import Denied, LodefsError, NotFound, Unavailable, Unsupported
+from lodefs.chunkstore.objects.interface import ObjectStore
+from lodefs.chunkstore.objects.open_url import StoreOptions, open_objects
+from lodefs.chunkstore.repo.store import open_store, probe
+from lodefs.doctor.check import Finding, fault, ok, unchecked, warning
+from lodefs.doctor.subject import Subject
+
+STORE, CREDENTIALS, CONDITIONAL, CLOCK = "store", "credentials", "conditional writes", "clock"
+FIRST_TIMEOUT_S = 4.0
+ATTEMPTS_MAX = 2
+SKEW_REFUSED_S = 900.0  # by AWS: RequestTimeTooSkewed
+SKEW_AMONG_NODES_S = 30.0  # more, and nodes refuse each other's requests (docs/cluster.md)
+SKEW_SEEN_S = 10.0  # less may be rounding and a slow answer
+_SKEWED = "RequestTimeTooSkewed"
+_SET_CLOCK = "set the clock: timedatectl set-ntp true, or chronyc makestep"
+
+
+def objects_of(subject: Subject, url: str) -> ObjectStore:
+    """The objects of the store; soon given up if nothing answers. Raises: InvalidInput."""
+    options = StoreOptions(
+        endpoint_url=subject.s3.endpoint_url,
+        region=subject.s3.region,
+        connect_timeout_s=FIRST_TIMEOUT_S,
+        transfer_timeout_s=FIRST_TIMEOUT_S,
+        first_timeout_s=FIRST_TIMEOUT_S,
+        first_time_s_max=FIRST_TIMEOUT_S,
+        attempts_max=ATTEMPTS_MAX,
+        retry_time_s_max=FIRST_TIMEOUT_S,
+    )
+    return open_objects(url, options)
+
+
+def store(subject: Subject, *, clock_s: Callable[[], float] = time.monotonic) -> list[Finding]:
+    """Whether it answers, and takes these credentials; whether it refuses to overwrite."""
+    url = subject.store_url
+    if url is None:
+        if subject.proxy_serves_store:
+            saw = "the settings name none; the proxy reads its own"
+            return [unchecked(STORE, saw, "--store URL, LODEFS_STORE or `store` in the settings")]
+        saw = "the settings name none"
+        return [fault(STORE, saw, "set --store URL, LODEFS_STORE or `store` in the settings")]
+    objects = objects_of(subject, url)
+    try:
+        begin_s = clock_s()
+        open_store(objects)
+        took_ms = 1000 * (clock_s() - begin_s)
+        return [
+            ok(STORE, f"{objects.url} answers ({took_ms:.0f} ms)"),
+            ok(CREDENTIALS, "they may read"),
+            _conditional(objects),
+        ]
+    except LodefsError as error:
+        return refused(subject, error)
+    finally:
+        objects.close()
+
+
+def refused(subject: Subject, error: LodefsError) -> list[Finding]:
+    """What it means that a store could not be opened."""
+    url, saw = subject.store_url, str(error)
+    left = [unchecked(name, "the store cannot be read") for name in (CREDENTIALS, CONDITIONAL)]
+    if _SKEWED in saw:
+        mend = f"this is a matter of the clock: {_SET_CLOCK}"
+        return [ok(STORE, f"{url} answers"), fault(CREDENTIALS, saw, mend), left[1]]
+    if isinstance(error, Denied):
+        answers = ok(STORE, f"{url} answers")
+        if "no AWS credentials" in saw and subject.proxy_serves_store:
+            saw = "this shell has none; the proxy reads the store with its own"
+            mend = "to check these: set -a; . /etc/default/lodefs; lodefs doctor (as root)"
+            return [answers, unchecked(CREDENTIALS, saw, mend), left[1]]
+        mend = (
+            "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (the proxy's stand in "
+            "/etc/default/lodefs), and let them get, put and list in this bucket"
+        )
+        return [answers, fault(CREDENTIALS, saw, mend), left[1]]
+    if isinstance(error, NotFound):
+        mend = f"check its URL; `lodefs init {url}` creates a store in a bucket that is there"
+        return [fault(STORE, saw, mend), *left]
+    if isinstance(error, Unavailable):
+        mend = "check endpoint_url (or AWS_ENDPOINT_URL), the network, and that the server runs"
+        return [fault(STORE, saw, mend), *left]
+    return [fault(STORE, saw, "the message says what to do"), *left]
+
+
+def _conditional(objects: ObjectStore) -> Finding:
+    """Whether a second write of one key is refused. Writes a small object and removes it."""
+    try:
+        probe(objects)
+    except Unsupported as error:
+        mend = "use another S3 server (AWS S3, Ceph RGW, MinIO): here two pushes could lose commits"
+        return fault(CONDITIONAL, str(error), mend)
+    except Denied as error:
+        saw = f"these credentials may not write ({error})"
+        mend = "none for reading; for pushes let them put objects"
+        return unchecked(CONDITIONAL, saw, mend)
+    except LodefsError as error:
+        return fault(CONDITIONAL, str(error), "let the store be written, or push from elsewhere")
+    return ok(CONDITIONAL, "a second write of one key is refused")
+
+
+def clock(subject: Subject, *, now_s: Callable[[], float] = time.time) -> list[Finding]:
+    """This machine's clock against the store's."""
+    if subject.store_url is None or not subject.store_url.startswith("s3:"):
+        return [unchecked(CLOCK, "there is no store on S3 to compare it with")]
+    from lodefs.chunkstore.objects.s3_boto import S3Options, endpoint_of  # slow to import
+
+    query = dict(parse_qsl(urlsplit(subject.store_url).query))
+    endpoint = endpoint_of(
+        S3Options(
+            endpoint_url=query.get("endpoint_url", subject.s3.endpoint_url),
+            region=query.get("region", subject.s3.region),
+        )
+    )
+    try:
+        date = _date_of(endpoint)
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        return [unchecked(CLOCK, f"{endpoint} does not tell the time ({error})")]
+    return [judged(now_s() - date, in_cluster=bool(subject.config and subject.config.in_cluster))]
+
+
+def judged(skew_s: float, *, in_cluster: bool) -> Finding:
+    """What a difference of clocks means; ``skew_s`` is positive if this one is ahead."""
+    off = f"{abs(skew_s):,.0f} s {'ahead of' if skew_s > 0 else 'behind'} the store's"
+    if abs(skew_s) >= SKEW_REFUSED_S:
+        return fault(CLOCK, f"{off}: S3 refuses what is signed so", _SET_CLOCK)
+    if abs(skew_s) > SKEW_AMONG_NODES_S and in_cluster:
+        return fault(CLOCK, f"{off}: other nodes refuse what is signed so", _SET_CLOCK)
+    if abs(skew_s) > SKEW_SEEN_S:
+        return warning(CLOCK, off, _SET_CLOCK)
+    return ok(CLOCK, "agrees with the store's")
+
+
+def _date_of(endpoint: str) -> float:
+    """The Date that a server answers with, whatever its answer is (Unix). OSError, ValueError."""
+    parts = urlsplit(endpoint)
+    host, port = parts.hostname or "", parts.port
+    connection: http.client.HTTPConnection
+    if parts.scheme == "https":
+        # Who answers is checked where bytes are read; here a wrong certificate must not hide a
+        # wrong clock, which is what makes certificates look wrong.
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        connection = http.client.HTTPSConnection(
+            host, port, timeout=FIRST_TIMEOUT_S, context=context
+        )
+    else:
+        connection = http.client.HTTPConnection(host, port, timeout=FIRST_TIMEOUT_S)
+    try:
+        connection.request("HEAD", "/")
+        date = connection.getresponse().headers.get("Date")
+    finally:
+        connection.close()
+    if date is None:
+        raise ValueError("no Date")
+    return parsedate_to_datetime(date).timestamp()

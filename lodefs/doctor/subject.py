@@ -1,0 +1,145 @@
+"""What is examined: the settings of this user and machine, and the proxy that answers here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from lodefs.chunkstore.errors import Denied, InvalidInput, LodefsError, Unavailable
+from lodefs.chunkstore.nodeapi.wire import SOCKET_DEFAULT
+from lodefs.proxies.own_proxy import ask, own_proxy, plain_store, served_store
+from lodefs.proxy.config import CACHE_DIR_DEFAULT, Config
+from lodefs.settings.config import S3Config
+from lodefs.settings.session import Session
+
+ASK_TIMEOUT_S = 3.0
+
+
+class ProxySeen(msgspec.Struct, frozen=True):
+    """The proxy at ``url``, and what it says of itself; None, and the error, if it does not.
+
+    ``expected``: settings name it, or its socket is there, so that it ought to run."""
+
+    url: str
+    expected: bool
+    status: Mapping[str, object] | None = None
+    error: LodefsError | None = None
+
+    @property
+    def node(self) -> Mapping[str, object]:
+        """What it says of its node; nothing if it does not answer."""
+        found = (self.status or {}).get("node")
+        return found if isinstance(found, dict) else {}
+
+    @property
+    def socket(self) -> Path | None:
+        """Its Unix socket; None for one on TCP."""
+        return Path(self.url.removeprefix("unix:")) if self.url.startswith("unix:") else None
+
+
+class Subject(msgspec.Struct, frozen=True, kw_only=True):
+    """All that checks need to know. ``mistakes``: of the settings; with any, ``config`` may be
+    None. ``config``: the settings of a proxy of this node, None if there is no store."""
+
+    environment: Mapping[str, str]
+    version: str
+    is_root: bool
+    store_url: str | None
+    s3: S3Config
+    config: Config | None
+    mistakes: tuple[str, ...]
+    serve_names: frozenset[str]  # of the settings that [serve] has
+    proxy: ProxySeen
+    cache_dir: Path
+
+    @property
+    def proxy_serves_store(self) -> bool:
+        """Whether the proxy answers and serves the store that the settings name, or any."""
+        if self.proxy.status is None:
+            return False
+        served = str(served_store(self.proxy.status))
+        return self.store_url is None or plain_store(served) == plain_store(self.store_url)
+
+
+def subject_of(
+    session: Session, *, version: str, config: Config | None, mistakes: tuple[str, ...]
+) -> Subject:
+    """What a command examines. Waits for the proxy, ASK_TIMEOUT_S at most for each that there may
+    be. ``session`` must have settings that can be read, but if ``mistakes`` says otherwise."""
+    store_url, s3, serve = None, S3Config(), frozenset[str]()
+    with suppress(LodefsError):
+        store_url = session.store_url
+    with suppress(LodefsError):
+        s3, serve = session.config.s3, frozenset(session.config.serve)
+    proxy = _proxy(session, store_url, expected="socket_path" in serve, config=config)
+    return Subject(
+        environment=session.environment,
+        version=version,
+        is_root=os.geteuid() == 0,
+        store_url=store_url,
+        s3=s3,
+        config=config,
+        mistakes=mistakes,
+        serve_names=serve,
+        proxy=proxy,
+        cache_dir=_cache_dir(session, proxy, store_url, config, named="cache_dir" in serve),
+    )
+
+
+def _proxy(
+    session: Session, store_url: str | None, *, expected: bool, config: Config | None
+) -> ProxySeen:
+    token = session.environment.get("LODEFS_TOKEN")
+    named = session.proxy_option
+    with suppress(LodefsError):
+        named = session.proxy_url
+    if named:
+        return _seen(named, token, expected=True)
+    place = config.socket_path if config is not None else Path(SOCKET_DEFAULT)
+    node = None
+    if place is not None and (expected or _is_there(place)):
+        node = _seen(f"unix:{place}", token, expected=True)
+        if node.status is not None or isinstance(node.error, Denied):
+            return node
+    own = None if store_url is None else own_proxy(session.home_cache(), store_url)
+    if own is not None and _is_there(own.socket):
+        seen = _seen(own.url, token, expected=False)
+        if seen.status is not None:
+            return seen
+    return node or ProxySeen(f"unix:{place}", expected=False)
+
+
+def _is_there(path: Path) -> bool:
+    """Whether there is a file; True also where this user may not look."""
+    try:
+        return path.exists()
+    except OSError:
+        return True
+
+
+def _seen(url: str, token: str | None, *, expected: bool) -> ProxySeen:
+    place = url.removeprefix("unix:")
+    if url.startswith("unix:") and os.path.exists(place) and not os.access(place, os.W_OK):
+        return ProxySeen(url, expected, error=Denied(f"{place}: this user may not open the socket"))
+    try:
+        return ProxySeen(url, expected, status=ask(url, "/status", token, timeout_s=ASK_TIMEOUT_S))
+    except (Unavailable, Denied, InvalidInput) as error:
+        return ProxySeen(url, expected, error=error)
+
+
+def _cache_dir(
+    session: Session, proxy: ProxySeen, store_url: str | None, config: Config | None, *, named: bool
+) -> Path:
+    """The running proxy's cache; else that of the settings; else that of the user's own proxy."""
+    running = proxy.node.get("cache")
+    if isinstance(running, str):
+        return Path(running)
+    if config is not None and (named or proxy.expected):
+        return config.cache_dir
+    if store_url is not None and not os.access(CACHE_DIR_DEFAULT, os.W_OK):
+        return own_proxy(session.home_cache(), store_url).directory / "cache"
+    return CACHE_DIR_DEFAULT if config is None else config.cache_dir

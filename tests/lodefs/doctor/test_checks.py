@@ -1,0 +1,116 @@
+"""What checks judge, and how they run: side by side, each within its time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from threading import Event
+
+import pytest
+
+from lodefs.chunkstore.errors import InvalidInput
+from lodefs.doctor import cache_checks, store_checks
+from lodefs.doctor.cache_checks import DiskSpeed
+from lodefs.doctor.check import Check, Finding, State, ok, run
+from lodefs.mount.kernel import mount_table
+from lodefs.proxy.peers.security.x509_expiry import expiries_s
+from tests.support.chunkstore.certificates import certificate
+
+TABLE = b"""1 0 8:1 / / rw - ext4 /dev/sda1 rw
+2 1 0:40 / /var/cache rw - nfs4 server:/cache rw
+3 1 0:41 / /var/cachefiles rw - tmpfs none rw
+"""
+
+
+def test_late_check_holds_up_nobody() -> None:
+    """A check that does not end in time is a fault with its mending; those after it are heard."""
+    never = Event()
+
+    def hang() -> list[Finding]:
+        never.wait()
+        return []
+
+    hanging = Check("a", hang, "look at dmesg", timeout_s=0.05)
+    found = list(run([hanging, Check("b", lambda: [ok("b", "fine")], "")]))
+    never.set()
+    assert found[0] == Finding("a", State.FAULT, "no answer within 0.05 s", "look at dmesg")
+    assert found[1:] == [ok("b", "fine")]
+
+
+def test_broken_check_is_no_fault_of_the_node() -> None:
+    """An error that a check did not expect, or a right that it lacks, is no fault of the node."""
+
+    def broken() -> list[Finding]:
+        raise KeyError("x")
+
+    def denied() -> list[Finding]:
+        raise PermissionError(13, "Permission denied", "/x")
+
+    found = list(run([Check("a", broken, ""), Check("b", denied, "")]))
+    assert [one.state for one in found] == [State.UNCHECKED, State.UNCHECKED]
+    assert found[1].mend == "run it as root"
+
+
+@pytest.mark.parametrize(
+    ("place", "kind", "state"),
+    [
+        ("/var/cache/lodefs", "nfs4", State.FAULT),
+        ("/var/cachefiles", "tmpfs", State.WARNING),
+        ("/srv", "ext4", State.OK),
+    ],
+)
+def test_file_system(place: str, kind: str, state: State) -> None:
+    """The mount that a directory is below is the nearest, and a network is refused."""
+    found = cache_checks.kind_of(Path(place), mount_table.parse(TABLE))
+    assert found == kind
+    assert cache_checks.judged_kind(found, Path(place)).state == state
+
+
+@pytest.mark.parametrize(
+    ("skew_s", "in_cluster", "state"),
+    [
+        (1, True, State.OK),
+        (-20, False, State.WARNING),
+        (40, False, State.WARNING),
+        (-40, True, State.FAULT),
+        (901, False, State.FAULT),
+    ],
+)
+def test_clock(skew_s: float, in_cluster: bool, state: State) -> None:
+    """The clock may be off by as much as S3 allows, in a cluster by as much as nodes allow."""
+    assert store_checks.judged(skew_s, in_cluster=in_cluster).state == state
+
+
+def test_slow_disk() -> None:
+    """A disk that is slow in one direction is warned of."""
+    assert cache_checks.judged_speed(DiskSpeed(1e9, 1e7)).state == State.WARNING
+    assert cache_checks.judged_speed(DiskSpeed(1e9, 1e9)).state == State.OK
+    assert cache_checks.judged_speed(None).state == State.UNCHECKED
+
+
+def test_expiry(tmp_path: Path) -> None:
+    """The end of each certificate of a file is read as OpenSSL reads it."""
+    import datetime as dt
+
+    from cryptography import x509
+
+    text = certificate(tmp_path, days=20_000).read_text()  # beyond 2050: another form of time
+    soon = certificate(tmp_path, days=3).read_text()
+    known = [
+        x509.load_pem_x509_certificate(pem.encode()).not_valid_after_utc for pem in (text, soon)
+    ]
+    assert expiries_s(text + soon) == [one.timestamp() for one in known]
+    assert known[0] > dt.datetime(2050, 1, 1, tzinfo=dt.UTC)
+
+
+@pytest.mark.parametrize("cut", range(10, 300, 23))
+def test_damaged_certificate(tmp_path: Path, cut: int) -> None:
+    """A certificate that is cut is an error of the input."""
+    import ssl
+
+    der = ssl.PEM_cert_to_DER_cert(
+        certificate(tmp_path).read_text().partition("-----END PRIVATE KEY-----\n")[2]
+    )
+    with pytest.raises(InvalidInput):
+        expiries_s(ssl.DER_cert_to_PEM_cert(der[:cut]))
+    with pytest.raises(InvalidInput):
+        expiries_s("nothing")
