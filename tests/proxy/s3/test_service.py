@@ -19,9 +19,16 @@ from lodefs.chunkstore.format.names import Spec
 from lodefs.chunkstore.nodeapi.wire import Snapshot
 from lodefs.proxy.api.responses import Answer
 from lodefs.proxy.http.tokens import create_s3_token, create_token, delete_token
+from lodefs.proxy.node import NamePage
 from lodefs.proxy.s3.buckets import S3Settings
 from lodefs.proxy.s3.service import S3Service
-from tests.support.proxy.fake_node import COMMIT_TIME_S, DictNode, RunningProxy, start_proxy
+from tests.support.proxy.fake_node import (
+    COMMIT_TIME_S,
+    DictNode,
+    RunningProxy,
+    name_page,
+    start_proxy,
+)
 
 BIG = bytes(range(256)) * 4096
 FILES = {
@@ -309,8 +316,11 @@ def test_listing_v1_of_two_clients(tmp_path: Path) -> None:
     }
 
     class Three(DictNode):
-        async def revisions(self) -> list[tuple[str, str]]:
-            return [(repo, "main") for repo in ("a", "b", "c")]
+        async def repos(self, prefix: bytes, start: bytes) -> NamePage:
+            return name_page("abc", "@", prefix, start)
+
+        async def revisions(self, repo: str, start: bytes) -> NamePage:
+            return name_page(["main"], "/", b"", start)
 
         async def snapshot(self, repo: str, rev: str) -> Snapshot:
             return await super().snapshot("demo", "main")
