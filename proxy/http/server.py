@@ -139,6 +139,10 @@ class ProxyServer:
             self._endpoints.append(EndpointServer(self, endpoint, connections_max))
         for served in self._endpoints:
             served.acceptor.start()
+        doors = {one.certificate for one in endpoints if one.certificate is not None}
+        self.metrics.certificate_expires_s = lambda: min(
+            (door.expires_s for door in doors), default=None
+        )
         self.tokens = TokenWatch(endpoints)
         self.tokens.start()
         self._sweeper = loop.create_task(self._sweep_forever())

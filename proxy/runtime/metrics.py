@@ -187,6 +187,7 @@ class Metrics(Collector):
         self.broken_bodies = 0
         self.fast_answers = 0  # by the fast path
         self.s3_left_out = 0
+        self.certificate_expires_s: Callable[[], float | None] = lambda: None
         self._registry = CollectorRegistry()
         self._registry.register(self)
         ProcessCollector(registry=self._registry)
@@ -237,6 +238,10 @@ class Metrics(Collector):
             ("lodefs_s3_left_out", "Names left out of S3's listings", self.s3_left_out),
         ):
             yield CounterMetricFamily(name, text, value=value)
+        expires_s = self.certificate_expires_s()
+        if expires_s is not None:
+            what = "When the clients' TLS certificate expires (Unix time)"
+            yield GaugeMetricFamily("lodefs_tls_certificate_expires_s", what, value=expires_s)
         yield from self._store_calls.families()
         yield from _node_families(self._node_status())
 

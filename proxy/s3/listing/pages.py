@@ -51,7 +51,7 @@ class KeyPage:
     keys: list[ListedKey] = field(default_factory=list)
     prefixes: list[bytes] = field(default_factory=list)
     following: ListingToken | None = None
-    last: bytes = b""  # the key or prefix that came last
+    last: bytes = b""  # what V1 goes on after: the key or prefix that came last
     left_out: int = 0
 
     def __len__(self) -> int:
@@ -234,7 +234,7 @@ class _PageBuilder:
                 found = await walk.next(query.keys_max + 1 - self._count)
                 if found is None and walk.is_over:
                     return False
-                if self._is_spent(walk):
+                if self._is_spent(walk) and (found is None or self._count):
                     at = root.key + walk.position[len(base) :]
                     self._end(at if found is not None else at + b"\0", root, snapshot)
                     return False
@@ -278,6 +278,8 @@ class _PageBuilder:
         repo, rev = (root.repo, root.rev) if snapshot is not None else ("", "")
         commit = snapshot.commit if snapshot is not None else ""
         self._page.following = ListingToken(self._query.bucket, repo, rev, commit, start)
+        if not self._count:  # nothing was found so far, and there is no key at ``start`` either
+            self._page.last = start.removesuffix(b"\0")
 
     async def finished(self) -> KeyPage:
         """The page, with what is said of its keys."""
