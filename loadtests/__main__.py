@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from loadtests.bench import (
@@ -26,6 +26,7 @@ from loadtests.bench import (
     pythons,
     readcheck,
     s3ranges,
+    soaks,
     survival,
     systemd,
     volumes,
@@ -34,6 +35,7 @@ from loadtests.bench import (
     warms,
 )
 from loadtests.errors import LoadtestError
+from loadtests.regression import Change, changes, read_results
 from loadtests.results import Result
 
 Benchmark = Callable[[Path], Result]
@@ -78,6 +80,10 @@ BENCHMARKS: dict[str, tuple[Benchmark, str]] = {
 MOUNT = "mount"
 MOUNT_TEXT = "reads of many kinds: local disk, lodefs, rclone mount, any --peer"
 FSX = "fsx"
+SOAK = "soak"
+SOAK_TEXT = (
+    "epochs, evictions, pushes, restarts, --minutes long: nothing fails, nothing is left over"
+)
 FSX_TEXT = "every byte of reads checked while workers and proxies are killed, --minutes long"
 
 
@@ -87,7 +93,11 @@ def main() -> int:
     benchmarks = {
         **BENCHMARKS,
         MOUNT: (_mount(options), MOUNT_TEXT),
-        FSX: (lambda scratch: readcheck.check(scratch, options.minutes), FSX_TEXT),
+        FSX: (
+            lambda scratch: readcheck.check(scratch, options.minutes or readcheck.MINUTES),
+            FSX_TEXT,
+        ),
+        SOAK: (lambda scratch: soaks.soak(scratch, options.minutes or soaks.MINUTES), SOAK_TEXT),
     }
     if options.write_corpus:
         mountcorpus.write(options.write_corpus, _mount_options(options).shape)
@@ -103,6 +113,12 @@ def main() -> int:
         return 2
     os.umask(0o022)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # mounts and servers are to be ended
+    try:
+        before = read_results(options.compare) if options.compare else []
+    except LoadtestError as error:
+        print(error, file=sys.stderr)
+        return 2
+    seen = []
     for name in names:
         with tempfile.TemporaryDirectory(prefix=f"lodefs-{name}-", dir=options.dir) as scratch:
             try:
@@ -111,16 +127,27 @@ def main() -> int:
                 print(error, file=sys.stderr)
                 return 1
         print(result.json() if options.json else result.table(), flush=True)
-    return 0
+        seen.append(result)
+    return _compared(changes(before, seen)) if options.compare else 0
+
+
+def _compared(found: Sequence[Change]) -> int:
+    """Says what changed; 1 if a ratio got worse, or if there is none to compare."""
+    print("== compared" if found else "no ratio is in both runs", file=sys.stderr)
+    for change in found:
+        print(change, file=sys.stderr)
+    return int(not found or any(change.is_worse for change in found))
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="./run bench", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="which ones; 'all' for all")
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
+    parser.add_argument("--compare", type=Path, metavar="OLD.json",
+                        help="exit code 1 if a ratio is worse by over 10 %%")  # fmt: skip
     parser.add_argument("--dir", type=Path, help="where scratch files go (default: a new one)")
-    parser.add_argument("--minutes", type=float, default=readcheck.MINUTES, metavar="N",
-                        help="how long fsx reads (default: 10)")  # fmt: skip
+    parser.add_argument("--minutes", type=float, metavar="N",
+                        help="how long fsx reads (default: 10), and a soak lasts (30)")  # fmt: skip
     group = parser.add_argument_group("mount")
     group.add_argument("--peer", action="append", default=[], type=_peer, metavar="NAME=DIR",
                        help="another mount that holds the corpus; may be repeated")  # fmt: skip

@@ -14,6 +14,8 @@ from lodefs.chunkstore.nodeapi.wire import Node as Entry
 from lodefs.chunkstore.nodecache.name_rows import EntryRow
 from lodefs.chunkstore.types import Buffer
 from lodefs.proxy.cache_control import CacheControl
+from lodefs.proxy.catalog import Catalog
+from lodefs.proxy.runtime.counters import Counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,10 @@ class Names(Protocol):
         """The content ids of files that were looked up, in their order. Raises: NotFound."""
         ...
 
+    async def met(self) -> list[Snapshot]:
+        """Snapshots that this node has met, some thousands at most."""
+        ...
+
     async def repos(self, prefix: bytes, start: bytes) -> NamePage:
         """Some of the repositories whose names begin with ``prefix``, by the bytes of NAME@, from
         ``start`` on: also the one whose NAME@ ``start`` begins with. Raises: Unavailable."""
@@ -154,8 +160,18 @@ class Node(Protocol):
         ...
 
     @property
+    def catalog(self) -> Catalog:
+        """What the store holds, for people."""
+        ...
+
+    @property
     def cache_control(self) -> CacheControl | None:
         """Warming, pins and eviction."""
+        ...
+
+    @property
+    def counts(self) -> Counts:
+        """What it counts."""
         ...
 
     def cache_place(self) -> CachePlace | None:

@@ -117,10 +117,12 @@ class Store:
                 probe(self.objects)
                 self._probed = True
 
-    def repos(self, below: str = "", *, after: str = "") -> Iterator[str]:
+    def repos(self, below: str = "", *, after: str = "", start: str = "") -> Iterator[str]:
         """Names of the repositories that have refs, by the bytes of NAME/refs/: two lists for each.
-        ``below``: those that begin so; ``after``: those that come after it."""
-        after = after and keys.REPOS + after
+        ``below``: those that begin so. ``after``: those that follow a repository; ``start``: those
+        whose NAME/refs/ follows it."""
+        start = f"{after}/refs0" if after else start  # '0' follows '/'
+        after = start and keys.REPOS + start
         while True:
             info = next(iter(self.objects.list(keys.REPOS + below, after=after, limit=1)), None)
             if info is None:

@@ -12,7 +12,7 @@ import msgspec
 
 from lodefs.chunkstore.errors import Denied, InvalidInput, LodefsError, NotFound, Unavailable
 from lodefs.chunkstore.nodeapi.wire import error_of
-from lodefs.mount.kernel import mount_syscalls, mount_table
+from lodefs.mount.kernel import mount_syscalls, mount_table, namespaces
 from lodefs.mount.lifecycle import control_socket, handover, mount_resources, process_scan
 from lodefs.mount.lifecycle.daemon import go_on, ready_timeout_s, serve
 from lodefs.mount.lifecycle.handover import MountResources, State
@@ -61,12 +61,15 @@ def mount(options: MountOptions, *, fork: bool = False) -> Mounted:
     """Mount a snapshot and return when its root has been read through the mount.
 
     A process of its own answers for the mount from then on; with ``fork`` a child of this one,
-    which is faster and for programs that end soon.
+    which is faster and for programs that end soon. In a user namespace the mount ends with the
+    mount namespace that it is made in.
     Raises: InvalidInput (mount point, options), InUse (a lodefs mount is there), NotFound, Denied,
     Unsupported, Unavailable (proxy or kernel did not answer). Nothing stays mounted then.
     """
     place = canonical(options.mountpoint)
-    request = MountRequest(msgspec.structs.replace(options, mountpoint=place))
+    leaves = options.leaves_namespace or not namespaces.in_first_user_namespace()
+    options = msgspec.structs.replace(options, mountpoint=place, leaves_namespace=leaves)
+    request = MountRequest(options)
     timeout_s = options.read_timeout_s + ready_timeout_s(options) + REPLY_MARGIN_S
     return _mounted(place, start(request, place, options.log_path, timeout_s, fork=fork))
 

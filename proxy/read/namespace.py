@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from itertools import islice
 
 from lodefs.chunkstore.errors import NotADirectory, NotFound
 from lodefs.chunkstore.format.inodes import ROOT_INO, child_ino
@@ -33,6 +34,7 @@ from lodefs.proxy.runtime.thread_pools import Pools
 RESOLVED_FOR_S = 1.0  # how old the answer for a branch may be
 RESOLVED_MAX = 1024
 SNAPSHOTS_MAX = 1024  # in memory
+MET_MAX = 2000
 
 
 class Namespace:
@@ -235,6 +237,15 @@ class Namespace:
     ) -> list[Outcome]:
         """As of DirectoryLoader.read_all."""
         return await self._loader.read_all(snapshot, inos, from_store=from_store)
+
+    async def met(self) -> list[Snapshot]:
+        """As of Names. The index is not waited for: some rows may be missing yet."""
+
+        def scanned() -> list[Snapshot]:
+            rows = islice(self._kv.scan(SNAPSHOTS), MET_MAX)
+            return [name_rows.decode_snapshot(value) for _, value in rows]
+
+        return await self._pools.disk.run(scanned)
 
     def known(self, repo: str) -> list[Snapshot]:
         """The snapshots of a repository that this node has met. For any thread."""

@@ -86,7 +86,7 @@ def repos_from(store: Store, prefix: bytes, start: bytes) -> Iterator[str]:
         behind = after[cut] <= "@" and f"{name}/refs/" <= after
         if behind and name.startswith(below) and _is_repo_name(name) and store.has_refs(name):
             heappush(waiting, f"{name}@")
-    for name in store.repos(below, after=after):
+    for name in store.repos(below, start=after):
         while waiting and f"{waiting[0][:-1]}:" < f"{name}/refs/":  # ':' comes after the digits
             yield heappop(waiting)[:-1]
         if f"{name}@" not in waiting:

@@ -29,13 +29,16 @@ from lodefs.chunkstore.nodecache.name_rows import EntryRow
 from lodefs.chunkstore.system.sockets import listen_tcp, listen_unix
 from lodefs.chunkstore.types import Buffer
 from lodefs.proxy.cache_control import CacheControl
+from lodefs.proxy.catalog import Catalog
 from lodefs.proxy.http.admission import ClientLimits
 from lodefs.proxy.http.door_tls import DoorTls
 from lodefs.proxy.http.endpoint import Endpoint
 from lodefs.proxy.http.server import ProxyServer
 from lodefs.proxy.http.tokens import TokenBook
 from lodefs.proxy.node import Extent, NamePage, Node, SnapshotFile
+from lodefs.proxy.runtime.counters import Counts
 from lodefs.proxy.s3.buckets import S3Settings
+from tests.support.proxy.memory_catalog import MemoryCatalog
 
 T = TypeVar("T")
 
@@ -119,6 +122,7 @@ class DictNode:
         self.failures: dict[bytes, tuple[int, Exception]] = {}
         self.reads = 0
         self.hits = 0
+        self.counts = Counts()
         self.figures: dict[str, object] = {}
         self.place: CachePlace | None = None
         self.reports: list[Used] = []
@@ -129,6 +133,7 @@ class DictNode:
         self.commit = digest_of(repr(sorted(self._entries.items())).encode()).hex()
         self._fds = self._write_out() if extents else {}
         self._snapshot = self._describe()
+        self.catalog: Catalog = MemoryCatalog(self._snapshot, self._branches)
 
     def close(self) -> None:
         """Close the memory files, if there are some."""
@@ -260,6 +265,10 @@ class DictNode:
     async def content_ids(self, snapshot: Snapshot, inos: Sequence[int]) -> list[bytes]:
         """See proxy.node.Names."""
         return [_content_id(self._contents[ino]) for ino in inos]
+
+    async def met(self) -> list[Snapshot]:
+        """See proxy.node.Names."""
+        return [self._snapshot]
 
     async def repos(self, prefix: bytes, start: bytes) -> NamePage:
         """See proxy.node.Names."""
