@@ -358,6 +358,7 @@ def _work(
         ended=ended,
         pending=pending,
         on_interrupt=interrupts.notify,
+        trace=mount_resources.trace_writer(resources, _row(context, resources)),
     )
     control_server = mount_resources.control_server(resources, supervised=False)
     attendant = WorkerMain(
@@ -387,10 +388,13 @@ def _store_ahead(
 
 def _counter(context: WorkerContext, resources: MountResources) -> Count:
     table = mount_resources.traffic(resources)
-    row = (
-        context.slot if resources.session.resend else context.index
-    )  # there is no roster without it
+    row = _row(context, resources)
     return table.counter(row) if table is not None and 0 <= row < SLOTS else uncounted
+
+
+def _row(context: WorkerContext, resources: MountResources) -> int:
+    """The row of a process in shared tables: its slot of the roster; without one, its number."""
+    return context.slot if resources.session.resend else context.index
 
 
 def reader_factory(
