@@ -374,6 +374,8 @@ class SharedMounts:
         upkeep writes it once that can be: no pod stays for a disk that is full."""
         with self._writing(slot, timeout_s):
             after = change(slot.mount)
+            if after == slot.mount:
+                return
             try:
                 self.files.write(after)
                 slot.is_behind = False
