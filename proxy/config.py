@@ -35,6 +35,7 @@ RATE_BYTES_PER_S_MIN = 1 << 20  # less, and one chunk takes longer than its dead
 SCRUB_BYTES_PER_S = 16 << 20
 SCRUB_DAYS = 7
 S3_PORT_DEFAULT = 7480
+PRICE_MAX = 1e6
 TLS_SETTINGS = ("peer_tls_cert_file", "peer_tls_key_file", "peer_tls_ca_file")
 _UNITS = {"": 1, "B": 1}
 _UNITS |= {f"{unit}iB": 1 << 10 * power for power, unit in enumerate("KMGTP", 1)}
@@ -211,6 +212,16 @@ def _seconds(least: float, most: float) -> Callable[[object], float]:
     return parse
 
 
+def _price(value: object) -> float:
+    try:
+        price = float(str(value))
+    except ValueError:
+        price = -1.0
+    if not 0 <= price <= PRICE_MAX:
+        raise InvalidInput(f"must be a price from 0 to {PRICE_MAX:g}")
+    return price
+
+
 def _choice(*known: str) -> Callable[[object], str]:
     def parse(value: object) -> str:
         if value not in known:
@@ -268,6 +279,9 @@ class Config:
     tokens_file: Path | None = field(default=None, metadata=_by(_maybe(_path), str))
     allow_anonymous: bool = field(default=False, metadata=_by(_flag, bool))
     metrics_anonymous: bool = field(default=False, metadata=_by(_flag, bool))
+    metrics_repositories_max: int = field(default=100, metadata=_by(_whole(1, 10_000), int))
+    price_per_1000_gets: float = field(default=0.0, metadata=_by(_price, int, float))
+    price_per_gb: float = field(default=0.0, metadata=_by(_price, int, float))
     host_names: tuple[str, ...] = field(default=(), metadata=_by(_host_names, list, str))
     tls_cert_file: Path | None = field(default=None, metadata=_by(_maybe(_path), str))
     tls_key_file: Path | None = field(default=None, metadata=_by(_maybe(_path), str))

@@ -15,6 +15,7 @@ from lodefs.chunkstore.nodecache.name_rows import EntryRow
 from lodefs.chunkstore.types import Buffer
 from lodefs.proxy.cache_control import CacheControl
 from lodefs.proxy.catalog import Catalog
+from lodefs.proxy.runtime.counters import Counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +154,11 @@ class Node(Protocol):
     @property
     def cache_control(self) -> CacheControl | None:
         """Warming, pins and eviction."""
+        ...
+
+    @property
+    def counts(self) -> Counts:
+        """What it counts."""
         ...
 
     def cache_place(self) -> CachePlace | None:

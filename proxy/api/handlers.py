@@ -109,8 +109,7 @@ class Handlers:
     ) -> Answer:
         target = None
         if learn and request.method == "GET":
-            counter = self._metrics.counter(label, 200)
-            target = responses.fast_path_target(file, headers, counter)
+            target = responses.fast_path_target(file, headers, self._metrics, label)
         return await responses.file_answer(self._node.files, file, headers, request, target)
 
     async def _stat(self, route: Route, _request: Request) -> Answer:
@@ -172,8 +171,8 @@ class Handlers:
             raise Unavailable("the node cannot serve now: its store or its cache does not answer")
         return json_answer({"status": "ready"})
 
-    async def _metrics_text(self, _route: Route, _request: Request) -> Answer:
-        body, media = self._metrics.text()
+    async def _metrics_text(self, _route: Route, request: Request) -> Answer:
+        body, media = self._metrics.text(request.headers.get("Accept", ""))
         return Answer(200, [("Content-Type", media)], body)
 
     async def _status_view(self, _route: Route, _request: Request) -> Answer:

@@ -44,7 +44,7 @@ from lodefs.proxy.node import Node
 from lodefs.proxy.page.live_feed import LiveFeed
 from lodefs.proxy.page.page_handlers import PageHandlers
 from lodefs.proxy.peers.server.peer_server import PEERS, PeerServer
-from lodefs.proxy.runtime.metrics import Metrics, StoreCalls
+from lodefs.proxy.runtime.metrics import NO_SOURCE, MetricInputs, Metrics
 from lodefs.proxy.runtime.thread_pools import is_remote
 from lodefs.proxy.s3.errors import S3Error, error_answer
 from lodefs.proxy.s3.hot_objects import HotObjects
@@ -94,7 +94,7 @@ class ProxyServer:
         *,
         version: str,
         store: str = "",
-        store_calls: StoreCalls | None = None,
+        metric_inputs: MetricInputs | None = None,
         limits: ClientLimits | None = None,
         hot_path: bool = True,
         on_sweep: Callable[[], None] = lambda: None,
@@ -102,7 +102,7 @@ class ProxyServer:
         """``store`` is the URL that /status names. ``on_sweep`` is called about once a second (a
         watchdog's sign of life)."""
         self.limits = limits or ClientLimits()
-        self.metrics = Metrics(version, node.status, store_calls)
+        self.metrics = Metrics(version, node.status, node.counts, metric_inputs)
         self.fast_path = FastPath(
             node.files, self.metrics, closing=lambda: self._closing_lines, enabled=hot_path
         )
@@ -191,7 +191,9 @@ class ProxyServer:
 
     async def _sweep_forever(self) -> None:
         while True:
+            due_s = monotonic() + SWEEP_INTERVAL_S
             await asyncio.sleep(SWEEP_INTERVAL_S)
+            self.metrics.loop_lag_s.add(max(0.0, monotonic() - due_s))
             self.sweep()
 
     def sweep(self) -> None:
@@ -240,15 +242,18 @@ class ProxyServer:
             elif answer.target and plain_get and is_plain(request, answer, plain_get):
                 self.fast_path.learn(plain_get, answer.target)
                 blocks.add(plain_get.headers, answer.target.repo, generation)
+            first_s = perf_counter() - started
             response = await self._send(request, answer)
         finally:
             served.streams -= 1
             served.figures.streams -= 1
             connection.answered()
         elapsed_s = perf_counter() - started
-        self.metrics.counter(label, answer.status).add(
-            elapsed_s=elapsed_s, sent_bytes=answer.size_bytes or len(answer.body)
-        )
+        counter = self.metrics.counter(label, answer.status, answer.source)
+        counter.add(elapsed_s)
+        counter.sent_bytes += len(answer.body) if answer.pieces is None else answer.size_bytes
+        if answer.source != NO_SOURCE:
+            self.metrics.first_byte(label, answer.source).add(first_s)
         _log.debug(
             "%s %s",
             request.method,
@@ -363,13 +368,13 @@ class ProxyServer:
         """Send an answer. A body that cannot be completed ends with a broken connection."""
         headers = CIMultiDict([*answer.headers, SERVER, ("Date", self._date)])
         first, pieces = answer.first, answer.pieces
+        if answer.origin is not None:
+            headers[ORIGIN_HEADER] = answer.origin
         if pieces is None:
             response = web.Response(status=answer.status, headers=headers, body=answer.body)
             if answer.close:
                 response.force_close()
             return await _sent(request, response)
-        if answer.origin is not None:
-            headers[ORIGIN_HEADER] = answer.origin
         if len(first) == answer.size_bytes:  # one write, and no streaming, for all of it
             await pieces.aclose()
             whole = web.Response(status=answer.status, headers=headers, body=first)

@@ -61,6 +61,12 @@ class Pool:
             return self._running + self._queued
 
     @property
+    def running_and_waiting(self) -> tuple[int, int]:
+        """How many calls run, and how many wait for a thread."""
+        with self._changed:
+            return self._running, self._queued
+
+    @property
     def _queued(self) -> int:
         return len(self._waiting) + len(self._waiting_remote)
 
@@ -215,6 +221,17 @@ class Pools:
         self.serving = Pool("serving", threads=min(fetch, SERVING_THREADS))
         self.jobs = Pool("jobs", threads=JOBS_THREADS)
         self.disk = Pool("disk", threads=disk)
+
+    def status(self) -> dict[str, tuple[int, int]]:
+        """By pool: calls that run, and calls that wait."""
+        pools = {
+            "fetch": self.fetch,
+            "large": self.large,
+            "serving": self.serving,
+            "jobs": self.jobs,
+            "disk": self.disk,
+        }
+        return {name: pool.running_and_waiting for name, pool in pools.items()}
 
     async def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> int:
         """Ends all of them: those that only use the disk when they are done, others also when

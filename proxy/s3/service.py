@@ -95,8 +95,7 @@ class S3Service:
         setting = object_setting(asked)
         if setting is not None:
             return setting
-        counter = self._metrics.counter(LABEL, 200)
-        return await object_answer(self._node.files, found, asked, counter)
+        return await object_answer(self._node.files, found, asked, self._metrics, LABEL)
 
     async def _bucket(self, asked: S3Request, key: AccessKey | None) -> Answer:
         alias = self.settings.aliases.get(asked.bucket)

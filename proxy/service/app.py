@@ -20,7 +20,7 @@ from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as version_of
 from typing import NamedTuple
 
-from lodefs.chunkstore.errors import InvalidInput
+from lodefs.chunkstore.errors import InvalidInput, Unavailable
 from lodefs.chunkstore.objects.observing import Observation
 from lodefs.chunkstore.objects.open_url import StoreOptions, open_ordered
 from lodefs.chunkstore.objects.range_order import RangeOrders
@@ -45,7 +45,8 @@ from lodefs.proxy.peers.peering import Peering
 from lodefs.proxy.peers.server.peer_server import PeerServer
 from lodefs.proxy.runtime import processors
 from lodefs.proxy.runtime.counters import Counts
-from lodefs.proxy.runtime.metrics import StoreCalls
+from lodefs.proxy.runtime.metrics import MetricInputs, MetricSettings
+from lodefs.proxy.runtime.store_calls import StoreCalls
 from lodefs.proxy.s3.buckets import S3Settings
 from lodefs.proxy.service.idle_exit import IdleExit
 from lodefs.proxy.service.kept_sockets import CLIENTS, PEERS, S3, Listeners
@@ -84,6 +85,7 @@ async def open_store_node(config: Config, calls: StoreCalls) -> AsyncIterator[Op
         calls_max=config.fetch_concurrency,
         connections_max=config.fetch_concurrency,
         observe=observe,
+        on_retry=lambda error: calls.retried(retry_reason(error)),
     )
     objects, orders = open_ordered(config.store, options)
     try:
@@ -98,6 +100,13 @@ async def open_store_node(config: Config, calls: StoreCalls) -> AsyncIterator[Op
                 await node.close()
     finally:
         objects.close()
+
+
+def retry_reason(error: Unavailable) -> str:
+    """Why a call to the store is repeated, as a label of metrics."""
+    if error.is_throttled:
+        return "throttled"
+    return "unreached" if error.is_unreached else "failed"
 
 
 def _open_node(
@@ -202,11 +211,14 @@ class _Serving:
         self._systemd = systemd
         self._unused = unused
         self._ended = asyncio.Event()
+        settings = MetricSettings(
+            config.metrics_repositories_max, config.price_per_1000_gets, config.price_per_gb
+        )
         self._server = ProxyServer(
             opened.node,
             version=version(),
             store=config.store,
-            store_calls=calls,
+            metric_inputs=MetricInputs(calls, settings),
             limits=limits_of(config),
             hot_path=config.log_level != "debug",  # so that every request is logged
             on_sweep=self._look,

@@ -36,6 +36,7 @@ from lodefs.proxy.http.endpoint import Endpoint
 from lodefs.proxy.http.server import ProxyServer
 from lodefs.proxy.http.tokens import TokenBook
 from lodefs.proxy.node import Extent, Node, SnapshotFile
+from lodefs.proxy.runtime.counters import Counts
 from lodefs.proxy.s3.buckets import S3Settings
 from tests.support.proxy.memory_catalog import MemoryCatalog
 
@@ -114,6 +115,7 @@ class DictNode:
         self.failures: dict[bytes, tuple[int, Exception]] = {}
         self.reads = 0
         self.hits = 0
+        self.counts = Counts()
         self.figures: dict[str, object] = {}
         self.place: CachePlace | None = None
         self.reports: list[Used] = []
