@@ -149,19 +149,19 @@ class Page:
             raise LoadtestError(f"{script[:200]}: {answer['exceptionDetails']}")
         return answer["result"].get("value")
 
-    def until(self, script: str) -> Any:
-        """Wait until an expression is true; its value."""
-        return self.wait(lambda: self.run(script), script)
+    def until(self, script: str) -> None:
+        """Wait until an expression is true. One that throws is not true yet."""
+        tried = f"(() => {{ try {{ return !!({script}); }} catch {{ return false; }} }})()"
+        self.wait(lambda: self.run(tried), script)
 
-    def wait(self, holds: Callable[[], Any], what: str) -> Any:
+    def wait(self, holds: Callable[[], object], what: str) -> None:
         """Wait until something holds. Raises: LoadtestError."""
         ends_s = time.monotonic() + TIMEOUT_S
         pause = threading.Event()
-        while not (found := holds()):
+        while not holds():
             if time.monotonic() > ends_s:
                 raise LoadtestError(f"the page did not come to: {what}\n{self.text()[:2000]}")
             pause.wait(0.02)
-        return found
 
     def text(self) -> str:
         """All that can be read."""

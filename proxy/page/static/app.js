@@ -95,7 +95,8 @@ function chosenTheme() {
 }
 
 function nameTheme() {
-  replace(themeButton, "Theme: ", el("span", {}, chosenTheme()));
+  replace(themeButton, el("span", { class: "theme-word" }, "Theme: "), chosenTheme());
+  themeButton.setAttribute("aria-label", `Theme: ${chosenTheme()}`);
 }
 
 themeButton.addEventListener("click", () => {

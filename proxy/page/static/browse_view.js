@@ -34,6 +34,7 @@ export class BrowseView {
       el("section", { class: "card", "aria-label": "Directory" }, place, more));
     const rows = await get(`/list/${spec}/${path}?limit=${PAGE}`, this.signal);
     const shown = entries(rows.entries);
+    if (place.childElementCount) return; // what was looked for was found first
     replace(place, rows.entries.length ? shown : el("p", { class: "soft" }, "The directory is empty."));
     let { next } = rows;
     more.hidden = next === null;

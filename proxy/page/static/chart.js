@@ -1,7 +1,7 @@
 // Throughput by source as lines over the last minutes, with the same figures in words.
 import { bytes, el, replace, svg } from "./dom.js";
 
-const WIDTH = 900;
+const WIDTH_MIN = 320;
 const HEIGHT = 220;
 const LEFT = 76;
 const BOTTOM = 24;
@@ -14,10 +14,9 @@ export class Chart {
     this.title = svg("title", {}, "Throughput by source");
     this.description = svg("desc", {});
     this.plot = svg("g");
-    this.picture = svg("svg", { class: "chart", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img" },
+    this.picture = svg("svg", { class: "chart", role: "img" },
       this.title, this.description, this.plot);
     this.legend = el("ul", { class: "legend" });
-    this.rows = el("tbody");
     this.element = el("div", {}, this.legend, this.picture);
   }
 
@@ -32,16 +31,18 @@ export class Chart {
       `${source} `, el("b", {}, `${bytes(now.values[n])}/s`))));
     const end = rates.at(-1)?.time ?? 0;
     const shown = rates.filter((rate) => rate.time > end - SPAN_S);
+    const width = Math.max(WIDTH_MIN, this.element.clientWidth);
+    this.picture.setAttribute("viewBox", `0 0 ${width} ${HEIGHT}`);
     const top = niceTop(Math.max(1024, ...shown.flatMap((rate) => rate.values)));
-    const x = (time) => LEFT + (1 - (end - time) / SPAN_S) * (WIDTH - LEFT - 8);
+    const x = (time) => LEFT + (1 - (end - time) / SPAN_S) * (width - LEFT - 8);
     const y = (value) => 8 + (1 - value / top) * (HEIGHT - BOTTOM - 8);
     const parts = [];
     for (let n = 0; n <= LABELS; n += 1) {
       const value = (top / LABELS) * n;
-      parts.push(svg("line", { class: "grid", x1: LEFT, x2: WIDTH - 8, y1: y(value), y2: y(value) }));
+      parts.push(svg("line", { class: "grid", x1: LEFT, x2: width - 8, y1: y(value), y2: y(value) }));
       parts.push(svg("text", { x: LEFT - 8, y: y(value) + 4, "text-anchor": "end" }, `${bytes(value)}/s`));
     }
-    for (const minutes of [5, 4, 3, 2, 1, 0]) {
+    for (const minutes of width < 560 ? [5, 0] : [5, 4, 3, 2, 1, 0]) {
       const text = minutes ? `−${minutes} min` : "now";
       parts.push(svg("text", { x: x(end - minutes * 60), y: HEIGHT - 6,
         "text-anchor": minutes === 5 ? "start" : minutes ? "middle" : "end" }, text));

@@ -41,7 +41,7 @@ export class NodeView {
   // What has the focus is not taken away from under somebody's keyboard.
   drawRest() {
     if (this.rest.contains(document.activeElement)) return;
-    replace(this.rest, this.peers(), this.mounts(), this.jobs(), this.pins(), this.datasets());
+    replace(this.rest, this.peers(), this.mounts(), this.reads(), this.jobs(), this.pins(), this.datasets());
   }
 
   drawChart() {
@@ -53,9 +53,10 @@ export class NodeView {
   drawCards() {
     if (this.state === null) return;
     const f = this.state.figures;
-    const total = (this.rates ?? []).reduce((sum, rate) => sum + rate, 0);
-    const local = (f.hit_bytes ?? 0);
-    const far = (f.store_fetched_bytes ?? 0) + (f.peer_fetched_bytes ?? 0);
+    const total = sum(this.rates ?? []);
+    const [, direct = 0, cached = 0, peers = 0, store = 0] = this.samples.at(-1) ?? [];
+    const local = direct + cached;
+    const far = peers + store;
     const share = local + far ? Math.round((100 * local) / (local + far)) : null;
     const used = f.cache_used_bytes ?? 0;
     const limit = f.cache_size_bytes_max ?? 0;
@@ -66,7 +67,7 @@ export class NodeView {
       figure("Cache", bytes(used), `of ${bytes(limit)}; ${bytes(this.state.pinned_bytes)} pinned`,
         limit ? el("meter", { min: 0, max: limit, value: used,
           "aria-label": `cache: ${bytes(used)} of ${bytes(limit)}` }) : null),
-      figure("Under way", counted(f.streams ?? 0, "request", "requests"),
+      figure("Under way", counted(Math.max(0, (f.streams ?? 0) - (f.listeners ?? 0)), "request", "requests"),
         `${bytes(f.in_flight_bytes ?? 0)} coming; ${counted(f.connections ?? 0, "connection", "connections")}`));
   }
 
@@ -92,6 +93,16 @@ export class NodeView {
     return card("Mounts and volumes that read here", table("Mounts", [{ name: "At" },
       { name: "Dataset" }, { name: "Reads", number: true, wide: true },
       { name: "Bytes", number: true }], rows));
+  }
+
+  reads() {
+    const rows = this.state.reads.filter((one) => sum(one.by_source)).map((one) => [
+      el("a", { href: `#/repository/${one.repo}` }, one.repo), bytes(sum(one.by_source)),
+      ...one.by_source.map((count) => bytes(count))]);
+    return rows.length ? card("Read here since the proxy began", table("Reads by repository", [
+      { name: "Repository" }, { name: "Bytes", number: true },
+      ...["By mounts", "By the proxy", "Other nodes", "Store"].map((name) => ({ name, number: true, wide: true }))],
+    rows)) : null;
   }
 
   jobs() {
@@ -156,6 +167,10 @@ export class NodeView {
 function figure(title, value, note, ...more) {
   return el("section", { class: "card" }, el("h2", {}, title), el("p", { class: "figure" }, value),
     ...more, el("p", { class: "note" }, note));
+}
+
+function sum(numbers) {
+  return numbers.reduce((total, one) => total + one, 0);
 }
 
 function version(repo, commit) {
