@@ -13,6 +13,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -30,7 +31,8 @@ from lodefs.mount.fs.filesystem import FileSystem, Memory, MountView
 from lodefs.mount.fs.interrupts import InterruptPipes
 from lodefs.mount.fs.passthrough import Opening
 from lodefs.mount.fs.pending_requests import PendingRequests
-from lodefs.mount.kernel import device, features, mount_syscalls, mount_table
+from lodefs.mount.kernel import device, features, mount_syscalls, mount_table, namespaces
+from lodefs.mount.kernel.namespaces import Departure
 from lodefs.mount.kernel.session import Session
 from lodefs.mount.lifecycle import control_socket, mount_resources, startup
 from lodefs.mount.lifecycle.handover import MountResources
@@ -96,6 +98,7 @@ def _serve(
     fd, mounted = _attach(job)
     supervisor: Supervisor | None = None
     place: control_socket.Place | None = None
+    departure: Departure | None = None
     failures: list[LodefsError] = []
 
     def on_probe(code: int) -> bool:
@@ -110,14 +113,19 @@ def _serve(
         return False
 
     try:
+        departure = _departure(options, mounted) if requester is not None else None
         resources = mount_resources.begin(job, agree(fd, job, objection, log), fd, mounted, log)
         place = resources.place
-        supervisor = _supervisor(resources, log, requester, kept=on_held(resources))
+        supervisor = _supervisor(
+            resources, log, requester, kept=on_held(resources), departure=departure
+        )
         limit_s = ready_timeout_s(options) if timeout_s is None else timeout_s
         supervisor.run(lambda: probe(options, mounted), on_probe, limit_s)
     finally:
         if supervisor is None or not supervisor.left:
             over = ended(fd) if supervisor is None else supervisor.over
+            if departure is not None:
+                departure.go_back()
             _take_away(job, mounted, place, over=over)
     if failures:
         raise failures[0]
@@ -138,6 +146,19 @@ def _attach(job: Job) -> tuple[int, mount_table.Mount | None]:
         os.close(fd)
         mount_syscalls.detach(options.mountpoint, lazy=True)
         raise
+
+
+def _departure(options: MountOptions, mounted: mount_table.Mount | None) -> Departure | None:
+    """Out of the mount namespace, where that is wanted. Unavailable."""
+    if not options.leaves_namespace or mounted is None:
+        return None
+    try:
+        return Departure(options.mountpoint, mounted.device)
+    except OSError as error:
+        raise Unavailable(
+            f"{options.mountpoint}: its processes cannot have a mount namespace of their own: "
+            f"{error.strerror}"
+        ) from error
 
 
 def go_on(
@@ -170,6 +191,9 @@ def _go_on(
     private: Sequence[Private],
 ) -> bool:
     mounted = mount_resources.mounted(resources)
+    if resources.job.options.leaves_namespace:
+        with suppress(OSError):  # then the mount lives for as long as this process
+            namespaces.leave()
     resources = mount_resources.add_clones(resources, log)
     supervisor = _supervisor(resources, log, None, kept=kept, private=private)
 
@@ -256,6 +280,7 @@ def _supervisor(
     *,
     kept: bool,
     private: Sequence[Private] = (),
+    departure: Departure | None = None,
 ) -> Supervisor:
     job, options, session = resources.job, resources.job.options, resources.session
     state = "on" if session.passthrough else f"off: {session.objection}"
@@ -286,9 +311,21 @@ def _supervisor(
         control_server=mount_resources.control_server(resources, supervised=True),
         kept=kept,
         requester=requester,
-        private=private,
+        private=[*private, *filter(None, [departure])],
+        on_made=departure.settle if departure is not None else lambda: None,
+        life_fd=_life_fd(options),
     )
     return Supervisor(config)
+
+
+def _life_fd(options: MountOptions) -> int:
+    """A pidfd of the process with which the mount ends; -1 without one. Unavailable."""
+    try:
+        return os.pidfd_open(options.ends_with) if options.ends_with else -1
+    except OSError as error:
+        raise Unavailable(
+            f"{options.mountpoint}: process {options.ends_with}, for which it was made, has ended"
+        ) from error
 
 
 def _work(
@@ -321,6 +358,7 @@ def _work(
         ended=ended,
         pending=pending,
         on_interrupt=interrupts.notify,
+        trace=mount_resources.trace_writer(resources, _row(context, resources)),
     )
     control_server = mount_resources.control_server(resources, supervised=False)
     attendant = WorkerMain(
@@ -350,10 +388,13 @@ def _store_ahead(
 
 def _counter(context: WorkerContext, resources: MountResources) -> Count:
     table = mount_resources.traffic(resources)
-    row = (
-        context.slot if resources.session.resend else context.index
-    )  # there is no roster without it
+    row = _row(context, resources)
     return table.counter(row) if table is not None and 0 <= row < SLOTS else uncounted
+
+
+def _row(context: WorkerContext, resources: MountResources) -> int:
+    """The row of a process in shared tables: its slot of the roster; without one, its number."""
+    return context.slot if resources.session.resend else context.index
 
 
 def reader_factory(

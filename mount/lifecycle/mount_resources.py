@@ -20,11 +20,13 @@ from lodefs.mount.mount_spec import Job
 from lodefs.mount.options import MountOptions
 from lodefs.mount.shm.open_files import OpenFileTable
 from lodefs.mount.shm.process_table import ProcessTable
+from lodefs.mount.shm.request_trace import RequestTrace, TraceWriter
 from lodefs.mount.shm.traffic_counters import TrafficTable
 
 WORKERS = "workers"  # the memory that mount.shm.process_table owns
 HANDLES = "handles"  # the one of mount.shm.open_files
 TRAFFIC = "traffic"  # the one of mount.shm.traffic_counters
+TRACE = "trace"  # the one of mount.shm.request_trace
 
 
 def folders() -> list[Path]:
@@ -73,7 +75,7 @@ def begin(
     resources = add_clones(MountResources(job, session, fd, memories=memories, number=number), log)
     if mounted is None:
         return resources
-    memories = {**memories, TRAFFIC: TrafficTable.create()}
+    memories = {**memories, TRAFFIC: TrafficTable.create(), TRACE: RequestTrace.create()}
     if session.resend:
         memories |= {WORKERS: ProcessTable.create()}
     try:
@@ -134,6 +136,13 @@ def traffic(resources: MountResources) -> TrafficTable | None:
     """What was read; None where nobody could ask for it, or an older lodefs made the mount."""
     fd = resources.memories.get(TRAFFIC)
     return None if fd is None else TrafficTable(fd)
+
+
+def trace_writer(resources: MountResources, slot: int) -> TraceWriter | None:
+    """Where the process in a slot tells of its requests; None where an older lodefs made the
+    mount."""
+    fd = resources.memories.get(TRACE)
+    return None if fd is None else RequestTrace(fd).writer(slot)
 
 
 def control_server(resources: MountResources, *, supervised: bool) -> ControlServer | None:

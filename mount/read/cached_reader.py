@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
@@ -56,6 +57,7 @@ class CachedReader:
         self._nowait = os.RWF_NOWAIT
         self._held: OpenFile | None = None
         self._tell = emit
+        self.waited = client.waited
         self._tally = ReadCounter()
         monitor.tallies.append(self._tally)
 
@@ -216,10 +218,13 @@ class CachedReader:
         self._before_disk()
         if file.is_slab:
             self._bring_neighbours(fd, offset)
+        begin_s = time.monotonic()
         try:
             return os.preadv(fd, (part,), offset) == len(part)
         except OSError:
             return False
+        finally:
+            self.waited.for_disk(time.monotonic() - begin_s)
 
     def _bring_neighbours(self, fd: int, offset: int) -> None:
         """Has the kernel read what lies around, where that is worth while."""
