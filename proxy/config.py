@@ -110,7 +110,7 @@ def _bucket_target(bucket: str, text: str) -> Spec:
 
 
 def _endpoint_url(value: object) -> str:
-    from lodefs.proxy.s3.raw_s3 import parse_endpoint  # here: it loads HTTP and TLS
+    from lodefs.chunkstore.objects.open_url import parse_endpoint  # here: few settings need it
 
     url = _text(value)
     parse_endpoint(url)

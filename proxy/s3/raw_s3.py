@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import NamedTuple
-from urllib.parse import urlsplit
 
-from lodefs.chunkstore.errors import DeadlineExceeded, InvalidInput, Unavailable
+from lodefs.chunkstore.errors import DeadlineExceeded, Unavailable
+from lodefs.chunkstore.objects.open_url import parse_endpoint
 from lodefs.chunkstore.objects.sigv4 import Credentials, Signer
 
 TIMEOUT_S = 30.0  # without a single byte
@@ -96,20 +96,6 @@ class RawS3:
         return http.client.HTTPSConnection(
             self._host, self._port, timeout=TIMEOUT_S, context=self._tls
         )
-
-
-def parse_endpoint(url: str) -> tuple[bool, str, int]:
-    """Whether it is TLS, host and port of an endpoint's URL. Raises: InvalidInput."""
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError as error:
-        raise InvalidInput(f"{url!r} is no URL: {error}") from error
-    is_tls = parts.scheme == "https"
-    other = parts.username or parts.path.strip("/") or parts.query or parts.fragment
-    if not (is_tls or parts.scheme == "http") or not parts.hostname or other:
-        raise InvalidInput(f"{url!r} must be http://HOST[:PORT] or https://HOST[:PORT]")
-    return is_tls, parts.hostname, port or (443 if is_tls else 80)
 
 
 @contextmanager
