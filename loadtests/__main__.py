@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from loadtests.bench import (
@@ -17,6 +17,7 @@ from loadtests.bench import (
     firstbytes,
     hostile,
     latencies,
+    metriccosts,
     mixtures,
     mountcorpus,
     mountrates,
@@ -27,6 +28,7 @@ from loadtests.bench import (
     pythons,
     readcheck,
     s3ranges,
+    soaks,
     survival,
     systemd,
     volumes,
@@ -35,6 +37,7 @@ from loadtests.bench import (
     warms,
 )
 from loadtests.errors import LoadtestError
+from loadtests.regression import Change, changes, read_results
 from loadtests.results import Result
 
 Benchmark = Callable[[Path], Result]
@@ -48,6 +51,7 @@ BENCHMARKS: dict[str, tuple[Benchmark, str]] = {
     "pull": (pulls.pull, "pull from Ceph RGW against boto3 with 8 threads"),
     "warm": (warms.warm, "warm of a node's cache against pull; small files, S3 answering late"),
     "range-get": (proxies.range_get, "range GETs that hit, against nginx with one worker"),
+    "metrics-cost": (metriccosts.costs, "what counting costs on the hot path, and a scrape"),
     "s3-range-get": (s3ranges.s3_range_get, "signed range GETs over S3 against /files/"),
     "proxy-restart": (proxies.restart, "ready again with 1,000,000 chunks cached"),
     "proxy-memory": (proxies.memory, "memory under a cold full-speed read of 4 GiB"),
@@ -81,6 +85,10 @@ MOUNT_TEXT = "reads of many kinds: local disk, lodefs, rclone mount, any --peer"
 GC_SCHEDULES = "gc-schedules"
 GC_SCHEDULES_TEXT = "random schedules of writers and collections, --count of them"
 FSX = "fsx"
+SOAK = "soak"
+SOAK_TEXT = (
+    "epochs, evictions, pushes, restarts, --minutes long: nothing fails, nothing is left over"
+)
 FSX_TEXT = "every byte of reads checked while workers and proxies are killed, --minutes long"
 
 
@@ -94,7 +102,11 @@ def main() -> int:
             lambda scratch: collections.schedules(scratch, options.count),
             GC_SCHEDULES_TEXT,
         ),
-        FSX: (lambda scratch: readcheck.check(scratch, options.minutes), FSX_TEXT),
+        FSX: (
+            lambda scratch: readcheck.check(scratch, options.minutes or readcheck.MINUTES),
+            FSX_TEXT,
+        ),
+        SOAK: (lambda scratch: soaks.soak(scratch, options.minutes or soaks.MINUTES), SOAK_TEXT),
     }
     if options.write_corpus:
         mountcorpus.write(options.write_corpus, _mount_options(options).shape)
@@ -110,6 +122,12 @@ def main() -> int:
         return 2
     os.umask(0o022)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # mounts and servers are to be ended
+    try:
+        before = read_results(options.compare) if options.compare else []
+    except LoadtestError as error:
+        print(error, file=sys.stderr)
+        return 2
+    seen = []
     for name in names:
         with tempfile.TemporaryDirectory(prefix=f"lodefs-{name}-", dir=options.dir) as scratch:
             try:
@@ -118,16 +136,27 @@ def main() -> int:
                 print(error, file=sys.stderr)
                 return 1
         print(result.json() if options.json else result.table(), flush=True)
-    return 0
+        seen.append(result)
+    return _compared(changes(before, seen)) if options.compare else 0
+
+
+def _compared(found: Sequence[Change]) -> int:
+    """Says what changed; 1 if a ratio got worse, or if there is none to compare."""
+    print("== compared" if found else "no ratio is in both runs", file=sys.stderr)
+    for change in found:
+        print(change, file=sys.stderr)
+    return int(not found or any(change.is_worse for change in found))
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="./run bench", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="which ones; 'all' for all")
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
+    parser.add_argument("--compare", type=Path, metavar="OLD.json",
+                        help="exit code 1 if a ratio is worse by over 10 %%")  # fmt: skip
     parser.add_argument("--dir", type=Path, help="where scratch files go (default: a new one)")
-    parser.add_argument("--minutes", type=float, default=readcheck.MINUTES, metavar="N",
-                        help="how long fsx reads (default: 10)")  # fmt: skip
+    parser.add_argument("--minutes", type=float, metavar="N",
+                        help="how long fsx reads (default: 10), and a soak lasts (30)")  # fmt: skip
     parser.add_argument("--count", type=int, default=collections.SCHEDULES, metavar="N",
                         help="how many schedules gc-schedules plays (default: 10000)")  # fmt: skip
     group = parser.add_argument_group("mount")

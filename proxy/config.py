@@ -35,6 +35,7 @@ RATE_BYTES_PER_S_MIN = 1 << 20  # less, and one chunk takes longer than its dead
 SCRUB_BYTES_PER_S = 16 << 20
 SCRUB_DAYS = 7
 S3_PORT_DEFAULT = 7480
+PRICE_MAX = 1e6
 TLS_SETTINGS = ("peer_tls_cert_file", "peer_tls_key_file", "peer_tls_ca_file")
 _UNITS = {"": 1, "B": 1}
 _UNITS |= {f"{unit}iB": 1 << 10 * power for power, unit in enumerate("KMGTP", 1)}
@@ -42,6 +43,7 @@ _UNITS |= {f"{unit}B": 10 ** (3 * power) for power, unit in enumerate("kMGTP", 1
 _UNITS |= {"KB": 1000}
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*\Z")
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+_HOST_NAME = re.compile(r"(?:\*\.)?[a-z0-9_](?:[a-z0-9_.-]{0,251}[a-z0-9_])?")
 _DOMAIN = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG_FORMATS = ("auto", "journald", "json", "console")
@@ -95,7 +97,24 @@ def _buckets(value: object) -> dict[str, Spec]:
     """Aliases from a table of texts REPO@REV[:PATH]."""
     if not isinstance(value, Mapping) or not all(isinstance(one, str) for one in value.values()):
         raise InvalidInput('must be a table such as {imagenet = "vision/imagenet@v3:train"}')
-    return {_bucket(name): parse_spec(str(spec)) for name, spec in value.items()}
+    return {_bucket(name): _bucket_target(name, str(spec)) for name, spec in value.items()}
+
+
+def _bucket_target(bucket: str, text: str) -> Spec:
+    try:
+        return parse_spec(text)
+    except InvalidInput as error:
+        raise InvalidInput(
+            f"{bucket} = {text!r} must be REPO@REV or REPO@REV:DIRECTORY: {error}"
+        ) from error
+
+
+def _endpoint_url(value: object) -> str:
+    from lodefs.chunkstore.objects.open_url import parse_endpoint  # here: few settings need it
+
+    url = _text(value)
+    parse_endpoint(url)
+    return url
 
 
 def _domain(value: object) -> str:
@@ -103,6 +122,16 @@ def _domain(value: object) -> str:
     if not _DOMAIN.fullmatch(name):
         raise InvalidInput("must be a host's name such as s3.example.org, without a port")
     return name
+
+
+def _host_names(value: object) -> tuple[str, ...]:
+    texts = value.split(",") if isinstance(value, str) else value
+    if not isinstance(texts, list | tuple) or not all(isinstance(one, str) for one in texts):
+        raise InvalidInput('must be a list of names, such as ["data.example.org"]')
+    found = tuple(text.strip().lower() for text in texts if text.strip())
+    if not all(map(_HOST_NAME.fullmatch, found)):
+        raise InvalidInput("must have names of hosts, without ports; *.example.org covers many")
+    return found
 
 
 def _peer_address(value: object) -> str:
@@ -200,6 +229,16 @@ def _seconds(least: float, most: float) -> Callable[[object], float]:
     return parse
 
 
+def _price(value: object) -> float:
+    try:
+        price = float(str(value))
+    except ValueError:
+        price = -1.0
+    if not 0 <= price <= PRICE_MAX:
+        raise InvalidInput(f"must be a price from 0 to {PRICE_MAX:g}")
+    return price
+
+
 def _choice(*known: str) -> Callable[[object], str]:
     def parse(value: object) -> str:
         if value not in known:
@@ -233,17 +272,19 @@ def is_loopback(host: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """All settings. ``cache_size_bytes_max`` None means a share of the disk; ``listen`` None
-    means no TCP; ``socket_path`` None means no Unix socket; ``unused_timeout_s`` 0 means that the
-    proxy runs until it is told to end; ``scrub_bytes_per_s_max`` 0 means that files of the cache
-    are not read again in idle time."""
+    """All settings. ``cache_size_bytes_max`` None means a share of the disk; ``data_processes``
+    None as many as suit the machine; ``listen`` None means no TCP; ``socket_path`` None means no
+    Unix socket; ``unused_timeout_s`` 0 means that the proxy runs until it is told to end;
+    ``scrub_bytes_per_s_max`` 0 means that files of the cache are not read again in idle time."""
 
     store: str = field(metadata=_by(_text, str))
     endpoint_url: str | None = field(default=None, metadata=_by(_maybe(_text), str))
     region: str | None = field(default=None, metadata=_by(_maybe(_text), str))
     transfer_timeout_s: float = field(default=60.0, metadata=_by(_seconds(1, 3600), int, float))
     fetch_concurrency: int = field(default=FETCH_CONCURRENCY, metadata=_by(_whole(1, 256), int))
-    data_processes: int = field(default=0, metadata=_by(_whole(0, DATA_PROCESSES_MAX), int))
+    data_processes: int | None = field(
+        default=None, metadata=_by(_maybe(_whole(0, DATA_PROCESSES_MAX)), int)
+    )
     cache_dir: Path = field(default=CACHE_DIR_DEFAULT, metadata=_by(_path, str))
     cache_size_bytes_max: int | None = field(
         default=None, metadata=_by(_maybe(parse_size), int, str)
@@ -255,6 +296,10 @@ class Config:
     tokens_file: Path | None = field(default=None, metadata=_by(_maybe(_path), str))
     allow_anonymous: bool = field(default=False, metadata=_by(_flag, bool))
     metrics_anonymous: bool = field(default=False, metadata=_by(_flag, bool))
+    metrics_repositories_max: int = field(default=100, metadata=_by(_whole(1, 10_000), int))
+    price_per_1000_gets: float = field(default=0.0, metadata=_by(_price, int, float))
+    price_per_gb: float = field(default=0.0, metadata=_by(_price, int, float))
+    host_names: tuple[str, ...] = field(default=(), metadata=_by(_host_names, list, str))
     tls_cert_file: Path | None = field(default=None, metadata=_by(_maybe(_path), str))
     tls_key_file: Path | None = field(default=None, metadata=_by(_maybe(_path), str))
     allow_plain_tokens: bool = field(default=False, metadata=_by(_flag, bool))
@@ -262,6 +307,7 @@ class Config:
     s3_bucket: str = field(default="lodefs", metadata=_by(_bucket, str))
     s3_buckets: Mapping[str, Spec] = field(default_factory=dict, metadata=_by(_buckets, dict))
     s3_domain: str | None = field(default=None, metadata=_by(_maybe(_domain), str))
+    s3_forward: str | None = field(default=None, metadata=_by(_maybe(_endpoint_url), str))
     connections_max: int = field(default=4096, metadata=_by(_whole(1, 1_000_000), int))
     streams_max: int = field(default=512, metadata=_by(_whole(1, 1_000_000), int))
     idle_timeout_s: float = field(default=120.0, metadata=_by(_seconds(1, 86400), int, float))
@@ -345,6 +391,10 @@ class Config:
             found.append(
                 "s3.listen: needs tokens_file with keys (lodefs token create --s3), or "
                 "allow_anonymous = true to let everybody read"
+            )
+        if self.s3_forward is not None and self.tokens_file is None:
+            found.append(
+                "s3.forward: needs tokens_file: only keys that name s3://BUCKET may use it"
             )
         if self.s3_listen is not None and self.s3_listen in (self.listen, self.peer_listen):
             found.append("s3.listen: must differ from listen and peer_listen: S3 has its own door")

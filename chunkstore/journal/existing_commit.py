@@ -77,7 +77,7 @@ def _is_living(store: Store, repo: str, commit_id: CommitId) -> bool:
     seen: set[CommitId] = set()
     for kind in (BRANCHES, TAGS):
         for name in sorted(refs.names(kind), key=lambda name: (name != DEFAULT_BRANCH, name)):
-            entry = refs.newest(kind, name)
+            entry = refs.surely_newest(kind, name)
             if entry is None or entry.commit is None:
                 continue
             if any(at == commit_id for at, _ in _ancestors(store, repo, entry.commit, seen)):

@@ -164,7 +164,7 @@ class _Collection:
 
     def _head(self, ref: tuple[RefName, int]) -> tuple[str, CommitId] | None:
         (repo, kind, name), sequence = ref
-        entry = self._store.refs(repo).newest(kind, name, sequence)
+        entry = self._store.refs(repo).surely_newest(kind, name, sequence)
         if entry is None:
             raise NotFound(f"{kind}/{name} of {repo} is gone, with its whole history")
         return None if entry.commit is None else (repo, entry.commit)

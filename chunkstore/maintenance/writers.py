@@ -102,7 +102,7 @@ class WriterCheck:
         """Puts an entry into the ref's log, which changes nothing, where a dead writer would."""
         ref, before = intent.ref, intent.sequence - 1
         refs = self._store.refs(ref.repo)
-        now = refs.newest(ref.kind, ref.name, before)
+        now = refs.surely_newest(ref.kind, ref.name, before)
         if now is not None and now.sequence != before:
             return
         commit = None if now is None else now.commit

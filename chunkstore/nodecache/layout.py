@@ -2,6 +2,7 @@
 
     VERSION             "lodefs-cache 2\\n"
     lock                held (flock) by the proxy; its process id
+    writers             held (flock) by the proxy and its data processes
     index/              RocksDB, the rows below
     slabs/ab/N          raw chunks of small files, one after the other; N: the file's number, hex
     flat/ab/CONTENT-N   one file of a dataset, of 1 MiB or more, each chunk at its own offset;
@@ -47,6 +48,7 @@ VERSION = 2  # 1 found flat files by the digests that commits claim: see cachedi
 VERSION_TEXT = f"lodefs-cache {VERSION}\n"
 OLD_VERSION_TEXTS = ("lodefs-cache 1\n",)
 VERSION_FILE, LOCK_FILE, INDEX_DIR = "VERSION", "lock", "index"
+WRITERS_FILE = "writers"
 SLABS_DIR, FLAT_DIR, SUSPECTS_DIR = "slabs", "flat", "suspects"
 
 FLAT_SIZE_BYTES_MIN = 1024 * 1024  # dataset files from this size on have a flat file

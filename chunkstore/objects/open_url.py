@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
-from lodefs.chunkstore.errors import InvalidInput
+from lodefs.chunkstore.errors import InvalidInput, Unavailable
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.objects.directory import TEMPORARY, DirectoryObjects
 from lodefs.chunkstore.objects.interface import ObjectStore
@@ -40,6 +40,7 @@ class StoreOptions(S3Options):
     calls_max: int = 32  # at once
     wait_s_max: float = 120.0  # of a call for its turn
     observe: Callable[[Observation], None] | None = None  # called for every call
+    on_retry: Callable[[Unavailable], None] | None = None  # and before each repetition of one
 
 
 def open_objects(url: str, options: StoreOptions | None = None) -> ObjectStore:
@@ -62,7 +63,8 @@ def open_ordered(url: str, options: StoreOptions | None = None) -> tuple[ObjectS
     budget = RetryBudget(
         options.attempts_max, options.retry_time_s_max, first_time_s_max=options.first_time_s_max
     )
-    limited = Limited(Retrying(source, budget), options.calls_max, options.wait_s_max)
+    patient = Retrying(source, budget, on_retry=options.on_retry)
+    limited = Limited(patient, options.calls_max, options.wait_s_max)
     orders = RangeOrders(source, limited, options.observe)
     return (Observed(limited, options.observe) if options.observe else limited), orders
 
@@ -176,3 +178,17 @@ def _path_of(url: str) -> str:
     if parts.netloc not in ("", "localhost") or not path.startswith("/") or "\0" in path:
         raise InvalidInput(f"{url!r} is not a store: a file URL has the form file:///path")
     return path
+
+
+def parse_endpoint(url: str) -> tuple[bool, str, int]:
+    """Whether it is TLS, host and port of an endpoint's URL. Raises: InvalidInput."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise InvalidInput(f"{url!r} is no URL: {error}") from error
+    is_tls = parts.scheme == "https"
+    other = parts.username or parts.path.strip("/") or parts.query or parts.fragment
+    if not (is_tls or parts.scheme == "http") or not parts.hostname or other:
+        raise InvalidInput(f"{url!r} must be http://HOST[:PORT] or https://HOST[:PORT]")
+    return is_tls, parts.hostname, port or (443 if is_tls else 80)

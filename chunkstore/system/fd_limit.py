@@ -24,14 +24,17 @@ class DescriptorShares(NamedTuple):
     peer_sockets: int  # besides those of fetches
 
 
-def shares(limit: int, *, fetches_max: int, in_cluster: bool = False) -> DescriptorShares:
+def shares(
+    limit: int, *, fetches_max: int, in_cluster: bool = False, data_sockets: int = 0
+) -> DescriptorShares:
     """A proxy's shares of a limit of open files, which together stay below it.
 
-    Each fetch has a connection to the store and perhaps one to another node. Where the limit is
-    low, the cache's files, the index and, in a cluster, sockets to the others get a quarter of the
-    rest each, and connections what is left of it.
+    Each fetch has a connection to the store and perhaps one to another node; ``data_sockets`` lead
+    to data processes. Where the limit is low, the cache's files, the index and, in a cluster,
+    sockets to the others get a quarter of the rest each, and connections what is left of it.
     """
-    rest = max(limit - OTHERS_MIN - min(2 * fetches_max, limit // 4), 0)
+    fetching = min(2 * fetches_max, limit // 4) + min(data_sockets, limit // 8)
+    rest = max(limit - OTHERS_MIN - fetching, 0)
     cache_files = min(CACHE_FILES_MAX, rest // 4)
     index_files = min(INDEX_FILES_MAX, rest // 4)
     peer_sockets = min(PEER_SOCKETS_MAX, rest // 4) if in_cluster else 0

@@ -98,12 +98,15 @@ def mounter(
     """Hold this node's mounts for drivers, until SIGTERM or SIGINT; mounts stay then.
 
     `lodefs csi` asks it for mounts, and may be killed, restarted and upgraded while they are read.
-    One that is started while another runs takes that one's mounts over: readers notice nothing.
+    One that is started while another runs takes that one's mounts over: readers notice nothing. The
+    other one waits, and takes them back should this one end first.
     """
+    tenure = None
     if restart:
         from lodefs.mount.service.keeper import run_in_child
 
-        if not run_in_child():
+        tenure = run_in_child()
+        if tenure is None:
             return
     from lodefs.mount.service.process import MounterSettings, run
     from lodefs.proxies.node_mounts import open_node_mounts
@@ -114,4 +117,4 @@ def mounter(
     given = {name: value.absolute() for name, value in options.items() if value is not None}
     settings = MounterSettings(idle_s=idle_s, stores=stores, **given)
     opened = partial(open_node_mounts, session, settings.state, "csi", _log)
-    run(settings, opened, session.environment)
+    run(settings, opened, session.environment, tenure)

@@ -33,9 +33,9 @@ from lodefs.chunkstore.errors import (
     Unavailable,
     Unsupported,
 )
+from lodefs.mount.csi.admission import THREADS_MAX, Admission
 from lodefs.mount.node import state_files
 
-THREADS_MAX = 64
 CALL_TIMEOUT_S_MAX = 60.0  # the kubelet waits for two minutes
 WORK_SHARE = 0.8  # of a caller's time: who waits no more does not hear what is wrong
 SLOW_S = 2.0
@@ -67,9 +67,11 @@ def code_of(error: LodefsError) -> grpc.StatusCode:
 
 
 class RpcServer:
-    """Serves gRPC on Unix sockets until ``stop``; each is this process's alone."""
+    """Serves gRPC on Unix sockets until ``stop``; each is this process's alone. ``admission``: how
+    many calls of a method may be under way."""
 
-    def __init__(self) -> None:
+    def __init__(self, admission: Admission | None = None) -> None:
+        self._admission = admission or Admission()
         self._server = grpc.server(
             ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="lodefs-csi"),
             options=(("grpc.so_reuseport", 0),),
@@ -81,7 +83,7 @@ class RpcServer:
         """Serve a service. Methods that are not given are UNIMPLEMENTED."""
         handlers = {
             method.name: grpc.unary_unary_rpc_method_handler(
-                _behaviour(f"{descriptor.name}.{method.name}", methods[method.name]),
+                _behaviour(f"{descriptor.name}.{method.name}", self._limited(method.name, methods)),
                 request_deserializer=GetMessageClass(method.input_type).FromString,
                 response_serializer=GetMessageClass(method.output_type).SerializeToString,
             )
@@ -90,6 +92,13 @@ class RpcServer:
         }
         generic = grpc.method_handlers_generic_handler(descriptor.full_name, handlers)
         self._server.add_generic_rpc_handlers((generic,))
+
+    def _limited(self, name: str, methods: Mapping[str, Method]) -> Method:
+        def limited(request: Any, timeout_s: float) -> Any:
+            with self._admission.admitted(name):
+                return methods[name](request, timeout_s)
+
+        return limited
 
     def listen(self, path: Path) -> None:
         """Serve on a socket too; a stale one is replaced. InUse where another process has it,

@@ -6,19 +6,37 @@ does nothing that could fail, and reaps whatever dies.
 
 from __future__ import annotations
 
+import mmap
 import os
 import signal
 import time
 
 PAUSE_S, PAUSE_S_MAX = 0.2, 10.0
 LONG_RUN_S = 30.0  # after which an end is no failure to start
-END_S = 20.0  # for the service to end
+END_S = 75.0  # for the service to end, which may hand its mounts over meanwhile
 _SIGNALS = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT}
 
 
-def run_in_child() -> bool:
-    """True in the child, which is to be the service; False in the parent, when all has ended. Must
-    be called in the main thread of a process without other threads."""
+class Tenure:
+    """What all starts of a service in one container know: whether one of them has served."""
+
+    def __init__(self) -> None:
+        self._byte = mmap.mmap(-1, 1)  # shared with processes that are forked
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether it has."""
+        return self._byte[0] != 0
+
+    def begin(self) -> None:
+        """One has now."""
+        self._byte[0] = 1
+
+
+def run_in_child() -> Tenure | None:
+    """Returns in each child, which is to be the service; None in the parent, when all has ended.
+    Must be called in the main thread of a process without other threads."""
+    tenure = Tenure()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     pause_s = PAUSE_S
     while True:
@@ -27,12 +45,12 @@ def run_in_child() -> bool:
         if not child:
             os.setsid()
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
-            return True
+            return tenure
         if not _await_end(child):
-            return False
+            return None
         pause_s = PAUSE_S if time.monotonic() - begun_s > LONG_RUN_S else pause_s
         if _told_to_end(pause_s):
-            return False
+            return None
         pause_s = min(2 * pause_s, PAUSE_S_MAX)
 
 

@@ -24,6 +24,7 @@ from lodefs.mount.node import state_files
 from lodefs.mount.service.shared_mount import SharedMount
 
 VERSION = 1
+LOCK = "lock"  # in the state directory: of the service that has it
 RECORD_BYTES_MAX = 16 << 20
 TOKEN_BYTES_MAX = 16384
 _SUFFIX, _DAMAGED, _LENT = ".json", ".damaged", ".lent-"
@@ -46,7 +47,7 @@ class MountFiles:
         """InUse where another service has it; Denied, InvalidInput, Unavailable."""
         try:
             state_files.make_private(state)
-            self._lock = state_files.lock(state / "lock", "another `lodefs mounter`")
+            self._lock = state_files.lock(state / LOCK, "another `lodefs mounter`")
             self._mounts = state / "mounts"
             self._tokens = run / "tokens"
             self._root = Path(os.path.realpath(root))  # the kernel lists mounts so
@@ -92,8 +93,15 @@ class MountFiles:
     def remove(self, key: str) -> None:
         """Forget a mount and its token; fine where there is none."""
         try:
-            (self._mounts / f"{key}{_SUFFIX}").unlink(missing_ok=True)
             (self._tokens / key).unlink(missing_ok=True)
+        except OSError as error:
+            raise state_files.translated(error, self._tokens / key) from error
+        self.forget(key)
+
+    def forget(self, key: str) -> None:
+        """Forget a mount, and keep its token for those who come meanwhile."""
+        try:
+            (self._mounts / f"{key}{_SUFFIX}").unlink(missing_ok=True)
             state_files.sync(self._mounts)
         except OSError as error:
             raise state_files.translated(error, self._mounts / key) from error

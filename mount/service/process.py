@@ -2,7 +2,8 @@
 
 It ends without touching a mount: mounts are processes of their own, and the next service finds
 them again. Where another service has the state, this one asks it to retire, and takes its mounts
-over: in Kubernetes the new pod does so before the old one, with its processes, is ended.
+over: in Kubernetes the new pod does so before the old one, with its processes, is ended. The one
+that has retired stands by, and takes the mounts back where the other one ends first.
 """
 
 from __future__ import annotations
@@ -16,16 +17,18 @@ from pathlib import Path
 
 import msgspec
 
-from lodefs.chunkstore.errors import Unavailable
+from lodefs.chunkstore.errors import InUse, Unavailable
 from lodefs.chunkstore.system.systemd_notify import READY, STOPPING, SystemdNotifier
 from lodefs.mount.node.deadline_calls import Calls
 from lodefs.mount.node.end_signals import asked_to_end
 from lodefs.mount.node.interface import NodeMounts
 from lodefs.mount.service.client import RemoteMounts
+from lodefs.mount.service.keeper import Tenure
 from lodefs.mount.service.mount_files import MountFiles
 from lodefs.mount.service.server import ServiceServer, listen
 from lodefs.mount.service.shared_mount import IDLE_S
 from lodefs.mount.service.shared_mounts import SharedMounts, boot_id
+from lodefs.mount.service.standby import Standby, hand_over
 from lodefs.mount.service.upkeep import MountUpkeep
 
 RUN = Path("/run/lodefs/mounter")
@@ -34,7 +37,8 @@ ROOT = Path("/var/lib/lodefs/mounts")
 SOCKET_NAME = "mounter.sock"
 RETIRE_TIMEOUT_S = 60.0
 WORK_END_S = 10.0
-WATCH_S = 5.0
+WATCH_S = 1.0
+TRIES = 3  # of asking for the state
 _log = logging.getLogger("lodefs.mounter")
 
 OpenNode = Callable[[], AbstractContextManager[NodeMounts]]
@@ -53,24 +57,49 @@ class MounterSettings(msgspec.Struct, frozen=True, kw_only=True):
     stores: tuple[str, ...] = ()
 
 
-def run(settings: MounterSettings, open_node: OpenNode, environ: Mapping[str, str]) -> None:
-    """Serve until SIGTERM or SIGINT. Must be called in the main thread.
+def run(
+    settings: MounterSettings,
+    open_node: OpenNode,
+    environ: Mapping[str, str],
+    tenure: Tenure | None = None,
+) -> None:
+    """Serve until SIGTERM or SIGINT. Must be called in the main thread. ``tenure``: of the
+    container whose service this is, if it is one's.
 
     InUse, Denied, InvalidInput, Unavailable.
     """
     notifier = SystemdNotifier(environ)
     with asked_to_end() as end, open_node() as node:
-        succeeds = _relieve(settings)
-        files = MountFiles(settings.state, settings.run, settings.root)
+        service = _Service(settings, node, end, notifier)
+        files, takes_over = _first_files(settings, tenure)
+        while files or (files := service.await_files()):
+            if tenure is not None:
+                tenure.begin()
+            if not service.serve(files, takes_over=takes_over):
+                break
+            files, takes_over = None, True
+        notifier.send(STOPPING)
+
+
+def _first_files(
+    settings: MounterSettings, tenure: Tenure | None
+) -> tuple[MountFiles | None, bool]:
+    """The state, and whether living mounts are to be taken over: from a service that leaves them
+    to this one, or from a container whose service does not answer just now. None where a container
+    that has served before finds that another one serves: nobody has asked it to come back."""
+    is_again = tenure is not None and tenure.has_begun
+    for tries_left in reversed(range(TRIES)):
+        succeeds = not is_again and _relieve(settings)
         try:
-            with _serving(settings, node, files, succeeds=succeeds):
-                notifier.send(READY)
-                while not end.wait(WATCH_S):
-                    notifier.alive()
-                notifier.send(STOPPING)
-                _log.info("told to end; mounts stay")
-        finally:
-            files.close()
+            files = MountFiles(settings.state, settings.run, settings.root)
+        except InUse:
+            if is_again:
+                break
+            if not (succeeds and tries_left):
+                raise
+        else:
+            return files, succeeds or (tenure is not None and not is_again)
+    return None, True
 
 
 def _relieve(settings: MounterSettings) -> bool:
@@ -81,37 +110,90 @@ def _relieve(settings: MounterSettings) -> bool:
     return False
 
 
-@contextmanager
-def _serving(
-    settings: MounterSettings, node: NodeMounts, files: MountFiles, *, succeeds: bool
-) -> Iterator[None]:
-    woken = threading.Event()
-    mounts = SharedMounts(files, node, boot=boot_id(), stores=settings.stores, on_change=woken.set)
-    calls = Calls()
-    upkeep = MountUpkeep(mounts, calls, woken, idle_s=settings.idle_s)
+class _Service:
+    """The service of one process, which serves, stands by, and serves again."""
 
-    def retire(timeout_s: float) -> None:
-        """No more calls and no more upkeep; then the state is another's. Mounts are served on."""
-        ends_s = time.monotonic() + timeout_s
-        server.stop()
-        upkeep.stop(max(ends_s - time.monotonic(), 0))
-        server.wait_idle(max(ends_s - time.monotonic(), 0) / 2, calls=1)
-        calls.wait_idle(max(ends_s - time.monotonic(), 0) / 2)
-        mounts.close()  # what still goes on fails now, and is done again by the other service
-        files.close()
-        _log.info("retired: another service has the mounts; waiting to be ended")
+    def __init__(
+        self,
+        settings: MounterSettings,
+        node: NodeMounts,
+        end: threading.Event,
+        notifier: SystemdNotifier,
+    ) -> None:
+        self._settings = settings
+        self._node = node
+        self._end = end
+        self._notifier = notifier
+        self._standby = Standby(settings.state)
+        self._retired = threading.Event()
 
-    listener = listen(settings.socket, replace=succeeds)
-    server = ServiceServer(listener, mounts, retire)
-    if succeeds:
-        upkeep.take_over()
-    upkeep.start()
-    server.start()
-    _log.info("serving %d mounts of %s", len(mounts.slots()), settings.state)
-    try:
-        yield
-    finally:
-        server.stop()
-        upkeep.stop(WORK_END_S)
-        if not calls.wait_idle(WORK_END_S):
-            _log.warning("work that is not done is left to the next start")
+    def await_files(self) -> MountFiles | None:
+        """The state, once the service that has it has ended; None where this one is to end."""
+        settings, standby = self._settings, self._standby
+        _log.info("another service has the mounts; waiting for its end")
+        self._notifier.send(READY)
+        standby.begin()
+        try:
+            while standby.await_free(self._is_told_to_end):
+                with suppress(InUse):  # somebody was faster
+                    return MountFiles(settings.state, settings.run, settings.root)
+            return None
+        finally:
+            standby.end()
+
+    def serve(self, files: MountFiles, *, takes_over: bool) -> bool:
+        """Serve until another service has the state: then True; or until this one is to end."""
+        self._retired.clear()
+        try:
+            with self._serving(files, takes_over=takes_over):
+                self._notifier.send(READY)
+                while not (self._is_told_to_end(WATCH_S) or self._retired.is_set()):
+                    pass
+        finally:
+            files.close()
+        if self._retired.is_set() and not self._end.is_set():
+            return True
+        _log.info("told to end; mounts stay")
+        self._standby.end()
+        hand_over(self._settings.state, RemoteMounts(self._settings.socket).ping)
+        return False
+
+    def _is_told_to_end(self, timeout_s: float) -> bool:
+        self._notifier.alive()
+        return self._end.wait(timeout_s)
+
+    @contextmanager
+    def _serving(self, files: MountFiles, *, takes_over: bool) -> Iterator[None]:
+        settings, woken = self._settings, threading.Event()
+        mounts = SharedMounts(
+            files, self._node, boot=boot_id(), stores=settings.stores, on_change=woken.set
+        )
+        calls = Calls()
+        upkeep = MountUpkeep(mounts, calls, woken, idle_s=settings.idle_s)
+
+        def retire(timeout_s: float) -> None:
+            """No more calls and no more upkeep; then the state is another's. Mounts stay."""
+            ends_s = time.monotonic() + timeout_s
+            server.stop()
+            upkeep.stop(max(ends_s - time.monotonic(), 0))
+            server.wait_idle(max(ends_s - time.monotonic(), 0) / 2, calls=1)
+            calls.wait_idle(max(ends_s - time.monotonic(), 0) / 2)
+            mounts.close()  # what still goes on fails now, and is done again by the other service
+            self._standby.begin()
+            files.close()
+            self._retired.set()
+
+        listener = listen(settings.socket, replace=takes_over)
+        server = ServiceServer(listener, mounts, retire)
+        if takes_over:
+            upkeep.take_over()
+        upkeep.start()
+        server.start()
+        _log.info("serving %d mounts of %s", len(mounts.slots()), settings.state)
+        try:
+            yield
+        finally:
+            server.stop()
+            upkeep.stop(WORK_END_S)
+            if not calls.wait_idle(WORK_END_S):
+                _log.warning("work that is not done is left to the next start")

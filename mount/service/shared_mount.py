@@ -143,20 +143,28 @@ class PinData(NamedTuple):
     pin_s: int
 
 
+class WriteAgain(NamedTuple):
+    """Its file says less than is known: the disk took nothing."""
+
+    key: str
+
+
 class Sweep(NamedTuple):
     """A mount point without a mount that is written down: take it away."""
 
     key: str
 
 
-Action = MountAgain | ReviveMount | UnmountIdle | PinData | Sweep
+Action = MountAgain | ReviveMount | UnmountIdle | PinData | WriteAgain | Sweep
 
 
 class SharedView(NamedTuple):
-    """A mount, and since when upkeep has seen it without users (of the machine's uptime)."""
+    """A mount, since when upkeep has seen it without users (of the machine's uptime), and whether
+    its file is behind."""
 
     mount: SharedMount
     idle_since_s: float | None = None
+    is_behind: bool = False
 
 
 class UpkeepTimes(NamedTuple):
@@ -198,3 +206,5 @@ def _of(view: SharedView, status: MountStatus | None, now: UpkeepTimes) -> Itera
         yield ReviveMount(mount.key)
     if pin_s := pin_due_s(mount, now.now_s):
         yield PinData(mount.key, pin_s)
+    if view.is_behind:
+        yield WriteAgain(mount.key)

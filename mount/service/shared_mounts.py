@@ -24,6 +24,7 @@ from lodefs.chunkstore.errors import (
     DeadlineExceeded,
     Denied,
     LodefsError,
+    NoSpace,
     NotFound,
     Unavailable,
 )
@@ -42,7 +43,7 @@ from lodefs.mount.service.shared_mount import (
 )
 
 HEALTH_TIMEOUT_S = 2.0  # for the proxy to say that it knows a snapshot
-COMMIT_CHARS = 64
+LOCK_TIMEOUT_S = 30.0  # for another call to have written a mount's state
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _log = logging.getLogger("lodefs.mounter")
 
@@ -56,7 +57,8 @@ class SharedSlot:
     """A mount's place in memory. ``lock``: for whom makes or ends the mount; ``mount`` changes
     under the lock of the table. ``holders``: threads that want it to stay. ``given``: the token
     that each user gave last, so that only one that is new to its user replaces the mount's.
-    ``renewal_problem``: why the mount is read with an earlier token than the one that is kept."""
+    ``renewal_problem``: why the mount is read with an earlier token than the one that is kept.
+    ``is_behind``: its file does not say yet who was released."""
 
     def __init__(self, mount: SharedMount) -> None:
         self.key = mount.key
@@ -67,6 +69,7 @@ class SharedSlot:
         self.given: dict[User, str] = {}
         self.renewal_problem = ""
         self.is_written = False
+        self.is_behind = False
         self.idle_since_s: float | None = None
 
 
@@ -111,8 +114,8 @@ class SharedMounts:
         for mount in files.load():
             slot = self._slots[mount.key] = SharedSlot(mount)
             slot.is_written = True
-            if (fresh := started(mount, boot)) != mount:
-                self._write(slot, lambda _old, fresh=fresh: fresh)  # type: ignore[misc]
+            if started(mount, boot) != mount:
+                self._write_less(slot, partial(started, boot=boot), LOCK_TIMEOUT_S)
 
     def resolve(self, wanted: Wanted, token: str | None, timeout_s: float) -> ResolvedCommit:
         """See MountService."""
@@ -150,7 +153,7 @@ class SharedMounts:
             writing = [one.slot for one in overtaken if one.slot is not None]
             held = [slot for slot in self._slots.values() if slot.mount.usage(user) is not None]
         for slot in {slot.key: slot for slot in (*held, *writing)}.values():
-            self._write(slot, lambda mount: unused(mount, user), _left_s(deadline_s))
+            self._write_less(slot, partial(unused, user=user), _left_s(deadline_s))
             slot.given.pop(user, None)
             self._on_change()
 
@@ -342,17 +345,47 @@ class SharedMounts:
         self,
         slot: SharedSlot,
         change: Callable[[SharedMount], SharedMount],
-        timeout_s: float = 30.0,
+        timeout_s: float = LOCK_TIMEOUT_S,
     ) -> None:
         """A mount's new state, on disk and then in memory."""
+        with self._writing(slot, timeout_s):
+            after = change(slot.mount)
+            if after != slot.mount or slot.is_behind:
+                self.files.write(after)
+                with self._lock:
+                    slot.mount, slot.is_written, slot.is_behind = after, True, False
+
+    @contextmanager
+    def _writing(self, slot: SharedSlot, timeout_s: float) -> Iterator[None]:
+        """Inside the block nobody else changes a mount's record."""
         with _locked(slot.writing, time.monotonic() + timeout_s):
             if self._closed:
                 raise Unavailable("another service has the mounts now; try again")
+            yield
+
+    def write_again(self, slot: SharedSlot) -> None:
+        """Bring the file of a mount up to what is known. NoSpace, Denied, Unavailable."""
+        self._write(slot, lambda mount: mount)
+
+    def _write_less(
+        self, slot: SharedSlot, change: Callable[[SharedMount], SharedMount], timeout_s: float
+    ) -> None:
+        """Write down that users are gone. Where the disk takes nothing it is known in memory, and
+        upkeep writes it once that can be: no pod stays for a disk that is full."""
+        with self._writing(slot, timeout_s):
             after = change(slot.mount)
-            if after != slot.mount:
+            if after == slot.mount:
+                return
+            try:
                 self.files.write(after)
-                with self._lock:
-                    slot.mount, slot.is_written = after, True
+                slot.is_behind = False
+            except (NoSpace, Denied, Unavailable) as error:
+                _log.warning("a release is not written down yet: %s", error)
+                slot.is_behind = True
+                if not after.users:
+                    self.files.forget(slot.key)  # takes no space
+            with self._lock:
+                slot.mount = after
 
     def _held_by(self, slot: SharedSlot) -> Held:
         mount = slot.mount

@@ -23,6 +23,7 @@ from lodefs.mount.service.shared_mount import (
     Sweep,
     UnmountIdle,
     UpkeepTimes,
+    WriteAgain,
     decide,
 )
 from lodefs.mount.service.shared_mounts import SharedMounts, SharedSlot
@@ -107,7 +108,7 @@ class MountUpkeep:
             slot.idle_since_s = None
         elif slot.idle_since_s is None:
             slot.idle_since_s = uptime_s
-        return SharedView(slot.mount, slot.idle_since_s)
+        return SharedView(slot.mount, slot.idle_since_s, slot.is_behind)
 
     def _carry_out(self, action: Action) -> None:
         try:
@@ -135,7 +136,9 @@ class MountUpkeep:
             slot.lock.release()
 
     def _mend(
-        self, action: MountAgain | ReviveMount | UnmountIdle | PinData, slot: SharedSlot
+        self,
+        action: MountAgain | ReviveMount | UnmountIdle | PinData | WriteAgain,
+        slot: SharedSlot,
     ) -> None:
         match action:
             case MountAgain():
@@ -153,6 +156,9 @@ class MountUpkeep:
                 source = self._mounts.source_of(slot.mount)
                 self._node.pin(source, slot.mount.commit, action.pin_s, WORK_TIMEOUT_S)
                 self._mounts.pinned(slot, time.time() + action.pin_s)
+            case WriteAgain():
+                self._mounts.write_again(slot)
+                _log.info("the file of %s is written again", slot.key)
 
     def _unpin(self, slot: SharedSlot) -> None:
         """Let its data go, unless another mount of the commit has it pinned: then it expires."""

@@ -20,7 +20,8 @@ from time import perf_counter
 from typing import NamedTuple
 
 from lodefs.proxy.node import Extent, Files
-from lodefs.proxy.runtime.metrics import LATENCY_BOUNDS_S, Metrics, RequestCounter
+from lodefs.proxy.runtime.histogram import LATENCY_BOUNDS_S
+from lodefs.proxy.runtime.metrics import Metrics, RequestCounter
 
 ANSWER_SIZE_BYTES_MAX = 1 << 20  # longer answers are streamed by the ordinary path
 BUFFERED_SIZE_BYTES_MAX = 128 << 10  # longer ones are a first piece and a sendfile
@@ -200,10 +201,8 @@ class FastPath:
         return True
 
     def _count(self, counter: RequestCounter, size: int, elapsed_s: float) -> None:
-        self._metrics.fast_answers += 1
-        counter.requests += 1
         counter.sent_bytes += size
-        counter.elapsed_s += elapsed_s
+        counter.total += elapsed_s
         counter.buckets[bisect_left(LATENCY_BOUNDS_S, elapsed_s)] += 1
 
     def _put_head(self, target: Target, wanted: tuple[int, int, bool]) -> int:

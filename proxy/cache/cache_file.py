@@ -34,6 +34,7 @@ class CacheFile:
         "is_stale",
         "kind",
         "last_use_s",
+        "length_bytes",
         "lock",
         "number",
         "on_open",
@@ -63,6 +64,7 @@ class CacheFile:
         self.staled = 0  # how often it became so: what was known of its bytes before is void
         self._cache_dir = cache_dir
         self.reserved_bytes = row.size_bytes  # of a slab: where the next bytes go
+        self.length_bytes = row.size_bytes  # what the file system says at least, unless it was cut
         self.holes: list[tuple[int, int]] = []  # of a slab: offset and size of unused reservations
         self.generation = 0  # counts the writes
         self.users = 0  # calls that need the descriptor, or the file to stay
@@ -123,6 +125,13 @@ class CacheFile:
         if self.kind is FileKind.FLAT:
             os.ftruncate(self.fd, self.size_bytes)
 
+    def lengthen(self, length_bytes: int) -> None:
+        """Gives a slab the length that it will have in the end, before bytes are written, as flat
+        files have it: so it shows if somebody cuts it. Not one that was harmed. Raises: OSError."""
+        if length_bytes > self.length_bytes and not self.damage():
+            os.ftruncate(self.open(), length_bytes)
+            self.length_bytes = length_bytes
+
     def open(self) -> int:
         """Returns the descriptor, and opens it if it was closed. Raises: OSError."""
         with self.lock:
@@ -139,14 +148,14 @@ class CacheFile:
         Bytes that are written behind the end of a truncated file leave zeros before them, which
         no reader could tell from data.
         """
-        size_bytes = self.size_bytes  # before the look at the file: others may add to both
+        length_bytes = self.length_bytes  # before the look at the file: others may add to both
         try:
             status = os.fstat(self.open())
         except FileNotFoundError:
             return "it was removed"
         if not status.st_nlink:
             return "it was removed"
-        if status.st_size < size_bytes:
+        if status.st_size < length_bytes:
             return f"it was cut to {status.st_size} bytes"
         return ""
 

@@ -290,9 +290,11 @@ class Cache(CacheTables):
         slab = self._slab
         if slab is not None and slab.is_alive and slab.is_trusted(self.boot):
             if slab.reserved_bytes + size_bytes <= self.settings.slab_size_bytes:
+                slab.lengthen(self.settings.slab_size_bytes)  # of an earlier proxy
                 return slab
             slab.state = FileState.COMPLETE
         self._slab = self._new_file(FileKind.SLAB, _NO_CONTENT, 0)
+        self._slab.lengthen(max(self.settings.slab_size_bytes, size_bytes))
         return self._slab
 
     def _new_file(self, kind: FileKind, content: bytes, size_bytes: int) -> CacheFile:
@@ -404,9 +406,17 @@ class Placed:
         self._cache = cache
         self._size_bytes = size_bytes
 
+    def drop(self, why: str) -> None:
+        """The file was harmed: nothing of it is used any more."""
+        self._cache.eviction.drop(self.file, why)
+
     def commit(self, *, are_copies: bool = False) -> list[StoredRun]:
-        """Indexes the chunks, whose bytes are written. Raises: OSError, LodefsError."""
+        """Indexes the chunks, whose bytes are written. Raises: OSError, LodefsError, also if the
+        file was harmed meanwhile: then it is dropped."""
         self.is_held = True
+        if damage := self.file.damage():
+            self.drop(damage)
+            raise Unavailable(f"{self.file.path} was harmed while chunks were written: {damage}")
         self._cache.add_rows(self.file, self.runs, are_copies=are_copies)
         self._cache.meter.add(Counter.FILLED_BYTES, self._size_bytes)
         return [StoredRun(self.file, run.offset, run.chunks) for run in self.runs]

@@ -7,6 +7,7 @@ import fcntl
 import logging
 import os
 import shutil
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -23,6 +24,9 @@ from lodefs.chunkstore.system.os_errors import kind_of
 
 log = logging.getLogger("lodefs.cache")
 
+LEFT_S_MAX = 5.0  # that a killed proxy's data processes may take to be gone
+_LOOK_S = 0.02
+
 
 class CacheDir:
     """A cache directory that this process owns until ``close``.
@@ -33,14 +37,17 @@ class CacheDir:
     Raises: Denied, NoSpace, InUse, UnknownFormat, InvalidInput.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, left_s_max: float = LEFT_S_MAX) -> None:
+        """``left_s_max``: how long a killed proxy's data processes are waited for."""
         self.path = path
         try:
             path.mkdir(parents=True, exist_ok=True)
             self._lock_fd = _lock(path)
         except OSError as error:
             raise error_of(error, path) from error
+        self.writers_fd = -1  # inherited by data processes, so that they have its lock as well
         try:
+            self.writers_fd = _lock_writers(path, left_s_max)
             _check_version(path)
             for part in (layout.SLABS_DIR, layout.FLAT_DIR):
                 (path / part).mkdir(exist_ok=True)
@@ -68,7 +75,9 @@ class CacheDir:
         return not self.is_there() and (version.exists() or not index.exists())
 
     def close(self) -> None:
-        """Releases the directory."""
+        """Releases the directory; a data process that does not end keeps it."""
+        if self.writers_fd >= 0:
+            os.close(self.writers_fd)
         os.close(self._lock_fd)
 
 
@@ -87,8 +96,12 @@ def error_of(error: OSError, path: Path) -> LodefsError:
     return kind(f"the cache directory {path} failed: {error.strerror}")
 
 
+def _open_lock(path: Path) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+
+
 def _lock(path: Path) -> int:
-    fd = os.open(path / layout.LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    fd = _open_lock(path / layout.LOCK_FILE)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.ftruncate(fd, 0)
@@ -105,6 +118,29 @@ def _lock(path: Path) -> int:
             os.close(fd)
         raise
     return fd
+
+
+def _lock_writers(path: Path, wait_s_max: float) -> int:
+    """The lock that data processes hold too: they end with a proxy that is killed, but not at once,
+    and not while their disk does not answer."""
+    fd = _open_lock(path / layout.WRITERS_FILE)
+    ends_s = time.monotonic() + wait_s_max
+    try:
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return fd
+            except BlockingIOError:
+                if time.monotonic() > ends_s:
+                    raise InUse(
+                        f"the cache directory {path} is still written to by a data process of a "
+                        "proxy that was killed (`lodefs-data` in ps): it ends when its disk "
+                        "answers; repair that, or give this proxy another cache directory"
+                    ) from None
+            time.sleep(_LOOK_S)
+    except BaseException:
+        os.close(fd)
+        raise
 
 
 def _check_version(path: Path) -> None:

@@ -29,6 +29,7 @@ PONG = b"!"
 DONE = "done"
 WRONG = "wrong"  # ``number`` is the first chunk that is not what its id says
 CHANGED = "changed"  # the pack was written again
+HARMED = "harmed"  # the file ``number`` to write to was cut or removed: nothing in it is sure
 FAILED = "failed"  # anything else: not done, and perhaps done elsewhere
 
 T = TypeVar("T")
@@ -46,7 +47,8 @@ class WriteTarget(msgspec.Struct, frozen=True, array_like=True):
 
 class FetchOrder(msgspec.Struct, frozen=True, array_like=True):
     """Consecutive chunks of a pack: where to read them (None: from ``offset`` of the file that
-    comes first), what they are (ids; sizes as arrays of u32; codecs), and where to write them."""
+    comes first), what they are (ids; sizes as arrays of u32; codecs), and where to write them:
+    to files that are at least so long (``lengths_bytes``), unless somebody cut them."""
 
     http: HttpOrder | None
     offset: int
@@ -55,6 +57,7 @@ class FetchOrder(msgspec.Struct, frozen=True, array_like=True):
     raw_sizes: bytes
     codecs: bytes
     targets: tuple[WriteTarget, ...]
+    lengths_bytes: tuple[int, ...]
 
 
 class FetchReport(msgspec.Struct, frozen=True, array_like=True):

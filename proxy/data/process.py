@@ -31,9 +31,18 @@ from lodefs.proxy.data import order as orders
 from lodefs.proxy.data.order import FetchOrder, FetchReport
 
 BATCH_SIZE_BYTES = 512 * 1024  # stored; received, verified and written while it is in the cache
+RAW_SIZE_BYTES_MAX = 4 * BATCH_SIZE_BYTES  # of a batch, decompressed
 OOM_SCORE = b"500"  # the kernel takes this process before the proxy, and the unit goes on
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15  # linux/prctl.h
 _NAME = b"lodefs-data\0"
+
+
+class _Harmed(Exception):
+    """A file to write to was cut or removed."""
+
+    def __init__(self, file: int, why: str) -> None:
+        super().__init__(why)
+        self.file = file
 
 
 class Worker:
@@ -78,6 +87,8 @@ class Worker:
                 wrong = self._fetch(order, body, files)
         except Changed:
             return FetchReport(orders.CHANGED)
+        except _Harmed as error:
+            return FetchReport(orders.HARMED, error.file, str(error))
         except (LodefsError, OSError, MemoryError, IndexError) as error:
             return FetchReport(orders.FAILED, why=_text(error))
         seconds = time.monotonic() - begin_s
@@ -90,7 +101,7 @@ class Worker:
         wrong: tuple[int, str] | None = None
         stored_sizes, raw_sizes = _u32s(order.stored_sizes), _u32s(order.raw_sizes)
         raw_starts = list(accumulate(raw_sizes, initial=0))
-        for first, end, size_bytes in _batches(stored_sizes):
+        for first, end, size_bytes in _batches(stored_sizes, raw_sizes):
             if size_bytes > len(self._buffer):  # one large chunk
                 self._buffer = memoryview(bytearray(size_bytes))
             body.read_into(self._buffer[:size_bytes])
@@ -120,22 +131,33 @@ def _write(
     raws: Sequence[Buffer],
     files: Sequence[int],
 ) -> None:
-    """Writes those chunks from ``first`` on that have a target."""
+    """Writes those chunks from ``first`` on that have a target. Raises: OSError, _Harmed: a write
+    behind the end of a file that was cut would leave zeros before it."""
     for target in order.targets:
         low, high = max(target.first, first), min(target.end, first + len(raws))
         if low < high:
+            status = os.fstat(files[target.file])
+            if not status.st_nlink:
+                raise _Harmed(target.file, "it was removed")
+            if status.st_size < order.lengths_bytes[target.file]:
+                raise _Harmed(target.file, f"it was cut to {status.st_size} bytes")
             offset = target.offset + raw_starts[low] - raw_starts[target.first]
             write_at(files[target.file], offset, raws[low - first : high - first])
 
 
-def _batches(stored_sizes: Sequence[int]) -> Iterator[tuple[int, int, int]]:
-    """Chunks [first, end) of about BATCH_SIZE_BYTES stored bytes, and how many these are."""
-    first = size_bytes = 0
-    for n, one in enumerate(stored_sizes):
-        if n > first and size_bytes + one > BATCH_SIZE_BYTES:
+def _batches(
+    stored_sizes: Sequence[int], raw_sizes: Sequence[int]
+) -> Iterator[tuple[int, int, int]]:
+    """Chunks [first, end) of about BATCH_SIZE_BYTES, stored or four times that raw, and how many
+    stored bytes these are."""
+    first = size_bytes = raw_bytes = 0
+    for n, (one, raw) in enumerate(zip(stored_sizes, raw_sizes, strict=True)):
+        is_full = size_bytes + one > BATCH_SIZE_BYTES or raw_bytes + raw > RAW_SIZE_BYTES_MAX
+        if n > first and is_full:
             yield first, n, size_bytes
-            first, size_bytes = n, 0
+            first, size_bytes, raw_bytes = n, 0, 0
         size_bytes += one
+        raw_bytes += raw
     if stored_sizes:
         yield first, len(stored_sizes), size_bytes
 

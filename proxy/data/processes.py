@@ -33,7 +33,9 @@ LOOK_S = 5.0  # without a report, until a process is asked whether it lives
 HANG_S = 10.0  # until one that does not say so is killed
 GRACE_S = 30.0  # beyond the time of an order's transfer, for writing
 END_S = 5.0  # for a killed process to be gone
-PAUSE_S_FIRST, PAUSE_S_MAX = 0.1, 5.0  # before a process that ended soon is started again
+START_S = 30.0  # for a process to say that it takes orders
+CLOSE_S = 10.0  # for all of them to be gone at the proxy's end
+PAUSE_S_FIRST, PAUSE_S_MAX = 0.1, 60.0  # before a process that ended soon is started again
 SOON_S = 10.0
 _SECRET = ("AWS_", "LODEFS_", "NOTIFY_", "LISTEN_", "WATCHDOG_")  # what it need not know begins so
 
@@ -48,17 +50,20 @@ class NotDone(Exception):
 
 @dataclass(frozen=True, slots=True)
 class DataSettings:
-    """How many processes, and what tests change. ``argv``: the program."""
+    """How many processes, and what tests change. ``kept_fds``: what they have open for as long as
+    they live, for its lock. ``argv``: the program."""
 
     processes: int
+    kept_fds: Sequence[int] = ()
     argv: Sequence[str] = (sys.executable, "-P", "-m", "lodefs.proxy.data.process")
+    start_s: float = START_S
     look_s: float = LOOK_S
     hang_s: float = HANG_S
 
     @property
     def slots(self) -> int:
         """Of each process."""
-        return max(SLOTS_LEAST, SLOTS_MAX // max(self.processes, 1))
+        return slots_of(self.processes)
 
 
 class DataProcesses:
@@ -124,14 +129,17 @@ class DataProcesses:
         """Of those that run."""
         return [keeper.pid for keeper in self._keepers if keeper.is_up]
 
-    def close(self) -> None:
-        """Ends all of them, and starts no more. Orders that run fail."""
+    def close(self, timeout_s: float = CLOSE_S) -> None:
+        """Ends all of them, and starts no more. Orders that run fail. A process that a disk holds
+        is left to end by itself; it keeps ``kept_fds`` till then."""
         with self._starting:
             self._is_closed, keepers = True, self._keepers
         for keeper in keepers:
             keeper.stop()
+        ends_s = time.monotonic() + timeout_s
         for keeper in keepers:
-            keeper.join()
+            if not keeper.join(max(ends_s - time.monotonic(), 0.0)):
+                log.warning("a data process does not end: the disk that it writes to hangs")
 
 
 class _Process:
@@ -146,7 +154,7 @@ class _Process:
             self.popen = subprocess.Popen(
                 [*settings.argv, *(str(sock.fileno()) for sock in theirs)],
                 stdin=subprocess.DEVNULL,
-                pass_fds=[sock.fileno() for sock in theirs],
+                pass_fds=[*(sock.fileno() for sock in theirs), *settings.kept_fds],
                 env=_environment(os.environ),
             )
         except BaseException:
@@ -162,6 +170,12 @@ class _Process:
         self._heard = threading.Condition()
         self._pongs = 0
         self._is_gone = threading.Event()
+
+    def has_word(self, timeout_s: float) -> bool:
+        """Whether it says something in time, or ends."""
+        poll = select.poll()
+        poll.register(self.control, select.POLLIN)
+        return bool(poll.poll(timeout_s * 1000))
 
     def listen(self) -> bool:
         """The next word of the process; False at its end."""
@@ -264,27 +278,33 @@ class _Keeper:
             with suppress(OSError):
                 process.control.shutdown(socket.SHUT_RDWR)
 
-    def join(self) -> None:
-        """Returns when the process has ended."""
-        self._thread.join()
+    def join(self, timeout_s: float) -> bool:
+        """Whether the process has ended, at the latest after so many seconds."""
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
 
     def _keep(self) -> None:
         pause_s = PAUSE_S_FIRST
         while not self._ended.is_set():
             begin_s = time.monotonic()
-            try:
-                process = self._start()
-            except OSError as error:
-                log.warning("no data process can be started: %s", error)
-            else:
-                status = self._serve(process)
-                if not self._ended.is_set():
-                    self.restarts += 1
-                    pid = process.popen.pid
-                    log.warning("the data process %d ended (%d): another is started", pid, status)
-            is_soon = time.monotonic() - begin_s < SOON_S
-            pause_s = min(2 * pause_s, PAUSE_S_MAX) if is_soon else PAUSE_S_FIRST
+            why = self._run_one()
+            if self._ended.is_set():
+                return
+            self.restarts += 1
+            before_s, pause_s = pause_s, next_pause_s(pause_s, time.monotonic() - begin_s)
+            if pause_s <= 2 * PAUSE_S_FIRST:
+                log.warning("%s: another one is started", why)
+            elif before_s < pause_s == PAUSE_S_MAX:
+                log.warning("%s, as those before it: fetches do without, for %g s", why, pause_s)
             self._ended.wait(pause_s)
+
+    def _run_one(self) -> str:
+        """Has one process take orders until it ends. How it ended."""
+        try:
+            process = self._start()
+        except OSError as error:
+            return f"no data process can be started ({error})"
+        return f"the data process {process.popen.pid} ended ({self._serve(process)})"
 
     def _start(self) -> _Process:
         process = _Process(self._settings)
@@ -296,7 +316,9 @@ class _Keeper:
 
     def _serve(self, process: _Process) -> int:
         """Has the process take orders until it ends; its exit status."""
-        if process.listen() and not self._ended.is_set():
+        if not process.has_word(self._settings.start_s):
+            process.kill("it does not begin")
+        elif process.listen() and not self._ended.is_set():
             with self._lock:
                 self._process, self._idle = process, list(process.slots)
             while process.listen():
@@ -311,6 +333,22 @@ class _Keeper:
         except subprocess.TimeoutExpired:
             process.kill("it does not end")
             return process.reap()
+
+
+def slots_of(processes: int) -> int:
+    """Sockets and threads of each of so many processes."""
+    return max(SLOTS_LEAST, SLOTS_MAX // max(processes, 1))
+
+
+def descriptors(processes: int) -> int:
+    """That a proxy needs for so many processes: for each a socket of control, those of the threads,
+    and as many again while it is started."""
+    return processes * 2 * (slots_of(processes) + 1)
+
+
+def next_pause_s(pause_s: float, lived_s: float) -> float:
+    """Before the next start, after a pause of ``pause_s`` and a process that lived so long."""
+    return min(2 * pause_s, PAUSE_S_MAX) if lived_s < SOON_S else PAUSE_S_FIRST
 
 
 def _environment(environ: Mapping[str, str]) -> dict[str, str]:

@@ -8,6 +8,9 @@ store's; of all else the caller hears that nothing was brought, and reads by its
 from __future__ import annotations
 
 import logging
+import math
+import threading
+import time
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -34,6 +37,7 @@ from lodefs.proxy.data.processes import GRACE_S, DataProcesses, NotDone
 log = logging.getLogger("lodefs.data")
 
 SIZE_BYTES_LEAST = 512 * 1024  # stored; for less, the way to another process is not worth it
+REST_S_FIRST, REST_S_MAX = 1.0, 30.0
 PARTS_MAX = orders.FILES_MAX - 1  # files that one order writes to
 
 
@@ -75,6 +79,32 @@ class Landing:
             yield found
 
 
+class Rest:
+    """While the store (or the disk) fails, orders only ask it once more, and know nothing of how
+    long it wants to be left alone: so none are given for a while, which doubles. For any thread."""
+
+    def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
+        self._clock_s = clock_s
+        self._lock = threading.Lock()
+        self._pause_s = REST_S_FIRST
+        self._ends_s = -math.inf
+
+    def is_on(self) -> bool:
+        """Whether no order is to be given now."""
+        return self._clock_s() < self._ends_s
+
+    def begin(self) -> None:
+        """An order failed: those that were under way with it count as one."""
+        with self._lock:
+            if not self.is_on():
+                self._ends_s = self._clock_s() + self._pause_s
+                self._pause_s = min(2 * self._pause_s, REST_S_MAX)
+
+    def end(self) -> None:
+        """An order was carried out."""
+        self._pause_s = REST_S_FIRST
+
+
 class DataPlane:
     """Brings chunks of one store's packs by data processes. For any thread."""
 
@@ -84,6 +114,7 @@ class DataPlane:
         self._processes = processes
         self._reads = reads
         self._timeout_s = transfer_timeout_s + GRACE_S
+        self._rest = Rest()
 
     def bring(
         self, loaded: PackIndexVersion, first: int, count: int, landing: Landing
@@ -95,7 +126,7 @@ class DataPlane:
         """
         offsets = loaded.index.offsets
         size_bytes = offsets[first + count] - offsets[first]
-        if size_bytes < SIZE_BYTES_LEAST or not self._processes.start():
+        if size_bytes < SIZE_BYTES_LEAST or self._rest.is_on() or not self._processes.start():
             return None
         if len(landing.parts) > PARTS_MAX:
             return None
@@ -137,6 +168,8 @@ class DataPlane:
             raise
         for placed in places:
             placed.is_held = False
+        if report.outcome == orders.HARMED and report.number < len(places):
+            places[report.number].drop(report.why)
         self._heed(report, loaded, first)
         landing.stored = [placed.commit() for placed in places]
         return report.received_bytes
@@ -146,6 +179,7 @@ class DataPlane:
         key = keys.pack(loaded.index.pack_id)
         if report.outcome == orders.DONE:
             self._reads.carried_out(report.received_bytes, report.seconds)
+            self._rest.end()
             return
         if report.outcome == orders.WRONG:
             self._reads.carried_out(report.received_bytes, report.seconds)
@@ -154,7 +188,9 @@ class DataPlane:
         if report.outcome == orders.CHANGED:
             self._reads.carried_out(0, report.seconds, Changed)
             raise Changed(f"{key} was written again")
-        self._reads.carried_out(0, report.seconds, Unavailable)
+        if report.outcome == orders.FAILED:
+            self._reads.carried_out(0, report.seconds, Unavailable)
+            self._rest.begin()
         raise NotDone(report.why)
 
 
@@ -181,6 +217,7 @@ def _order_of(
         array("I", index.raw_sizes[first:end]).tobytes(),
         index.codecs[first:end],
         tuple(targets),
+        tuple(placed.file.length_bytes for placed in places),
     )
 
 

@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Collection
 from dataclasses import replace
 from functools import partial
+from time import monotonic
 
 from lodefs.chunkstore.errors import Corrupt, DeadlineExceeded, Unavailable
 from lodefs.chunkstore.format.names import PackId
@@ -116,6 +117,11 @@ class Fetcher:
         self._running_bytes = 0
         self.in_flight_bytes = 0  # running and waiting, bulk flights too
         self.bulk_bytes = 0
+
+    @property
+    def waiting_units(self) -> int:
+        """Flights ahead of readers that wait for their turn."""
+        return len(self._waiting)
 
     def join(
         self, pack: PackId, chunk: int, *, for_peer: bool = False, without: Collection[int] = ()
@@ -283,13 +289,17 @@ class Fetcher:
 
     async def _fly(self, flight: Flight, loaded: PackIndexVersion, unit: Unit) -> Filled:
         await flight.started.wait()
+        begun_s = monotonic()
         try:
             pool = self._pools.fetching(flight.size_bytes, from_origin=unit.from_origin)
-            return await pool.bounded(
+            filled = await pool.bounded(
                 _name(unit),
                 self._deadline_s,
                 lambda: self._filler.fill(loaded, unit, flight.on_transfer_started, flight.held),
             )
+            if flight.origin is not None:
+                self._meter.fetched(flight.origin, monotonic() - begun_s)
+            return filled
         except DeadlineExceeded:
             self._meter.add(Counter.DEADLINES)
             raise

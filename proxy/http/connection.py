@@ -39,6 +39,7 @@ class Connection(web.RequestHandler):
         "_fd",
         "_half_read",
         "_head_bytes",
+        "_hot_client",
         "_last_tick",
         "_server",
         "_wire",
@@ -67,6 +68,8 @@ class Connection(web.RequestHandler):
         self._head_bytes = 0  # of a head that has not come whole
         self._last_tick = self._server.tick  # when a request was last begun or answered
         self.paused_tick = -1  # since when the client does not read; -1 while it does
+        hot_objects = manager.hot_objects
+        self._hot_client = None if hot_objects is None else hot_objects.client()
         self._asked: tuple[object, PlainGet] | None = None  # the last plain message, as it came
 
     @property
@@ -124,10 +127,10 @@ class Connection(web.RequestHandler):
         """Answer a plain hit here and now; give everything else to aiohttp."""
         plain_get = None
         if not (self._half_read or self._messages or self._close):
-            hot_objects = self._endpoint.hot_objects
-            if hot_objects is not None:
+            hot_client = self._hot_client
+            if hot_client is not None:
                 transport = self._free_transport()
-                if transport is not None and hot_objects.answer(data, transport, self._fd):
+                if transport is not None and hot_client.answer(data, transport, self._fd):
                     self.allowed()
                     self.answered()
                     return
@@ -202,9 +205,9 @@ class Connection(web.RequestHandler):
         if self._endpoint.s3 is not None:
             refused = S3Error("InvalidRequest", str(error), status=status)
             answer = error_answer(refused, "/", close=True)
-        self._server.metrics.counter(routes.OTHER, status).add(
-            elapsed_s=0.0, sent_bytes=len(answer.body)
-        )
+        counter = self._server.metrics.counter(routes.OTHER, status)
+        counter.add(0.0)
+        counter.sent_bytes += len(answer.body)
         return _whole(answer)
 
     @property

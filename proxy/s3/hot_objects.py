@@ -1,8 +1,9 @@
 """The fast path of the S3 interface: GETs and HEADs of objects whose bytes are cached.
 
 Signatures differ from request to request, so no block of headers comes twice, as it does for
-/files/. What is remembered is what a target is; headers are read, and the signature is checked,
-each time. Whatever is not plain is left to service.py, also everything that is refused.
+/files/. What is remembered is what a target is, and for each connection how its requests are read
+(request_shape.py); the signature is checked each time. Whatever is not plain is left to service.py,
+also everything that is refused.
 """
 
 from __future__ import annotations
@@ -12,31 +13,37 @@ import math
 import re
 from collections import OrderedDict
 from collections.abc import Callable
+from hmac import compare_digest
 from time import monotonic, perf_counter
 from typing import NamedTuple
 
-from lodefs.chunkstore.system.lru import Lru
 from lodefs.proxy.api.fast_path import TARGETS_MAX, FastPath, Target
-from lodefs.proxy.api.ranges import ByteRange, Unsatisfiable
+from lodefs.proxy.api.ranges import ByteRange
 from lodefs.proxy.api.responses import Answer
 from lodefs.proxy.s3.buckets import place_of
 from lodefs.proxy.s3.errors import S3Error
 from lodefs.proxy.s3.objects import one_range
 from lodefs.proxy.s3.request import bucket_of_host, parse_request
+from lodefs.proxy.s3.request_shape import (
+    IF_MATCH,
+    RANGE,
+    SIGNATURE,
+    STAMP,
+    RequestShape,
+    learn_shape,
+)
 from lodefs.proxy.s3.service import S3Service
 from lodefs.proxy.s3.signature import (
     NO_PAYLOAD,
     UNSIGNED_PAYLOAD,
-    Claim,
     Verifier,
     canonical_head,
+    canonical_headers,
     claim_of,
 )
 
 HEAD_BYTES_MAX = 4096
-CLAIMS_MAX = 256
-SIGNATURE_CHARS = 64
-RANGE_CHARS_MAX = 40
+SHAPES_MAX = 4  # of one connection: with and without a range, GET and HEAD
 RESOLVED_FOR_S = 1.0  # how long a branch or tag is taken for the same commit, as in namespace.py
 _PLAIN_QUERIES = ("", "x-id=GetObject", "x-id=HeadObject")
 # Headers that change the answer in ways that are not looked at here.
@@ -54,11 +61,12 @@ _PLAIN_HEAD = re.compile(
 
 
 class HotObject(NamedTuple):
-    """An object that was answered before. ``heads``: of canonical requests, by method."""
+    """An object that was answered before. ``heads``: of canonical requests, by whether they are
+    GETs."""
 
     target: Target
-    etag: str
-    heads: dict[str, str]
+    etag: bytes
+    heads: dict[bool, bytes]
     good_until_s: float
 
 
@@ -93,103 +101,147 @@ class HotObjects:
     ) -> None:
         self._settings = service.settings
         self._domain = service.settings.domain
-        self._verifier: Verifier | None = service.verifier
-        self._fast_path = fast_path
+        self._verifier = service.verifier
+        self.fast_path = fast_path
         self._clock_s = clock_s
-        self._claims: Lru[tuple[str, str], Claim] = Lru(CLAIMS_MAX)
         self._objects: OrderedDict[tuple[str, bytes], HotObject] = OrderedDict()
 
     def learn(self, raw_target: str, headers: dict[str, str], answer: Answer) -> None:
         """Remember what a target was answered with."""
         target = answer.target
         path, _, raw_query = raw_target.partition("?")
-        if target is None or raw_query not in _PLAIN_QUERIES or not self._fast_path.enabled:
+        if target is None or raw_query not in _PLAIN_QUERIES or not self.fast_path.enabled:
             return
-        heads = {method: canonical_head(method, path, raw_query) for method in ("GET", "HEAD")}
+        methods = ((True, "GET"), (False, "HEAD"))
+        heads = {is_get: canonical_head(name, path, raw_query) for is_get, name in methods}
         found = dict(answer.headers)
         asked = parse_request("GET", raw_target, headers, self._domain)
         rev = place_of(self._settings, asked.bucket, asked.key).rev
         fixed = rev == found["x-amz-meta-lodefs-commit"]
         good_until_s = math.inf if fixed else self._clock_s() + RESOLVED_FOR_S
-        key = (self._bucket(headers), raw_target.encode("latin-1", "replace"))
-        self._objects[key] = HotObject(target, found["ETag"], heads, good_until_s)
+        key = (self.bucket(headers), raw_target.encode("latin-1", "replace"))
+        self._objects[key] = HotObject(target, found["ETag"].encode(), heads, good_until_s)
         if len(self._objects) > TARGETS_MAX:
             self._objects.popitem(last=False)
+
+    def client(self) -> HotClient:
+        """The answering of a new connection."""
+        return HotClient(self, self._verifier)
+
+    def knows(self, raw_target: bytes) -> bool:
+        """Whether a target may have been answered before."""
+        return bool(self._domain) or ("", raw_target) in self._objects
+
+    def find(self, bucket: str, raw_target: bytes) -> HotObject | None:
+        """An object that was answered before, and is still the same."""
+        found = self._objects.get((bucket, raw_target))
+        return None if found is None or self._clock_s() >= found.good_until_s else found
+
+    def bucket(self, headers: dict[str, str]) -> str:
+        """The bucket that the host of a request names; "" for none."""
+        return bucket_of_host(headers.get("host", ""), self._domain) if self._domain else ""
+
+
+class HotClient:
+    """One connection of an S3 client."""
+
+    __slots__ = ("_objects", "_shapes", "_verifier")
+
+    def __init__(self, objects: HotObjects, verifier: Verifier | None) -> None:
+        self._objects = objects
+        self._verifier = verifier
+        self._shapes: list[RequestShape] = []  # the one that was learned last is the first
 
     def answer(self, data: bytes, transport: asyncio.Transport, fd: int) -> bool:
         """Answer on the socket ``fd`` of ``transport``; False, with nothing sent, where it cannot.
         As of FastPath."""
         started = perf_counter()
-        begin = 4 if data[:4] == b"GET " else 5
-        raw_target = data[begin : data.find(b" ", begin)]
-        if len(data) > HEAD_BYTES_MAX:
+        is_get = data.startswith(b"GET ")
+        begin = 4 if is_get else 5
+        end = data.find(b" ", begin)
+        raw_target = data[begin:end]
+        if len(data) > HEAD_BYTES_MAX or not (is_get or data.startswith(b"HEAD ")):
             return False
-        if not self._domain and ("", raw_target) not in self._objects:
+        if not self._objects.knows(raw_target):
             return False
+        for shape in self._shapes:
+            values = shape.values_of(data, end)
+            if values is not None:
+                break
+        else:
+            learned = self._learn(data, end)
+            if learned is None:
+                return False
+            shape, values = learned
+        found = self._objects.find(shape.bucket, raw_target)
+        if found is None or values[IF_MATCH] not in (b"", found.etag):
+            return False
+        wanted = _wanted(values[RANGE], found.target.size_bytes)
+        if wanted is None or not self._may(shape, values, found, is_get=is_get):
+            return False
+        send = self._objects.fast_path.send
+        return send(found.target, wanted, transport, fd, started=started, with_body=is_get)
+
+    def _learn(self, data: bytes, end: int) -> tuple[RequestShape, list[bytes]] | None:
+        """The shape of a request that is read for the first time, and what it says."""
         asked = parse_plain(data)
         if asked is None:
-            return False
-        found = self._objects.get((self._bucket(asked.headers), raw_target))
-        if found is None or self._clock_s() >= found.good_until_s or not self._may(asked, found):
-            return False
-        headers = asked.headers
-        if headers.get("if-match", found.etag) != found.etag:
-            return False
-        target = found.target
-        wanted = _range(headers.get("range"), target.size_bytes)
-        if isinstance(wanted, Unsatisfiable):
-            return False
-        first, size = wanted or ByteRange(0, target.size_bytes)
-        return self._fast_path.send(
-            target,
-            (first, size, wanted is not None),
-            transport,
-            fd,
-            started=started,
-            with_body=asked.method == "GET",
-        )
+            return None
+        claim, canonical = None, b""
+        if self._verifier is not None:
+            payload = asked.headers.get("x-amz-content-sha256", "")
+            try:
+                claim = claim_of(asked.headers.get("authorization", ""), asked.headers)
+            except S3Error:
+                return None
+            canonical = canonical_headers(claim, asked.headers, payload) or b""
+            if payload not in (UNSIGNED_PAYLOAD, NO_PAYLOAD):
+                return None
+        shape = learn_shape(data, end, self._objects.bucket(asked.headers), claim, canonical)
+        values = None if shape is None else shape.values_of(data, end)
+        if shape is None or values is None:
+            return None
+        if claim is not None and shape.canonical_headers(values) != canonical:
+            return None
+        self._shapes = [shape, *self._shapes[: SHAPES_MAX - 1]]
+        return shape, values
 
-    def _bucket(self, headers: dict[str, str]) -> str:
-        return bucket_of_host(headers.get("host", ""), self._domain) if self._domain else ""
-
-    def _may(self, asked: PlainRequest, found: HotObject) -> bool:
-        """Whether the request is signed by a key that may read the object."""
-        if self._verifier is None:
-            return True
-        headers = asked.headers
-        payload = headers.get("x-amz-content-sha256", "")
-        if payload not in (UNSIGNED_PAYLOAD, NO_PAYLOAD):
+    def _may(
+        self, shape: RequestShape, values: list[bytes], found: HotObject, *, is_get: bool
+    ) -> bool:
+        """Whether the request is signed, now, by a key that may read the object."""
+        verifier, claim = self._verifier, shape.claim
+        if verifier is None or claim is None:
+            return verifier is None
+        key = verifier.key(claim.name)
+        if key is None:
             return False
-        try:
-            return self._verifier.allows(
-                self._claim(headers.get("authorization", ""), headers),
-                found.heads[asked.method],
-                headers,
-                payload,
-                found.target.repo,
-            )
-        except S3Error:
-            return False
-
-    def _claim(self, authorization: str, headers: dict[str, str]) -> Claim:
-        """The claim of a header; all of it but the signature is mostly that of others before.
-        Raises: S3Error."""
-        begin, _, signature = authorization.rpartition("Signature=")
-        stamp = headers.get("x-amz-date", "")
-        known = self._claims.get((begin, stamp))
-        if known is not None and len(signature) == SIGNATURE_CHARS:
-            return known._replace(signature=signature)
-        found = claim_of(authorization, headers)
-        self._claims.put((begin, stamp), found)
-        return found
+        if key is not shape.key or shape.signer is None:
+            shape.key, shape.signer = key, verifier.signer(key, claim.scope)
+            shape.repo = ""
+        repo, stamp = found.target.repo, values[STAMP]
+        if repo != shape.repo:
+            if not key.allows(repo):
+                return False
+            shape.repo = repo
+        canonical = found.heads[is_get] + shape.canonical_headers(values)
+        made = shape.signer.signature(stamp, shape.scope, canonical)
+        return compare_digest(made, values[SIGNATURE]) and verifier.is_timely(stamp, shape.scope)
 
 
-def _range(header: str | None, total_bytes: int) -> ByteRange | Unsatisfiable | None:
-    """``one_range``, at once for the common form."""
-    if header is not None and header.startswith("bytes="):
-        first, _, last = header[6:].partition("-")
-        if first.isdecimal() and last.isdecimal() and len(header) < RANGE_CHARS_MAX:
-            begin, end = int(first), min(int(last) + 1, total_bytes)
-            if begin < end:
-                return ByteRange(begin, end - begin)
-    return one_range(header, total_bytes)
+def _wanted(value: bytes, total_bytes: int) -> tuple[int, int, bool] | None:
+    """What a range asks for, b"" being none, as FastPath.send wants it; None if there is no such
+    range."""
+    if not value:
+        return 0, total_bytes, False
+    first, _, last = value.partition(b"-")
+    if not (first.isdigit() and last.isdigit()):
+        return _other_range(value, total_bytes)
+    begin, end = int(first), min(int(last) + 1, total_bytes)
+    return (begin, end - begin, True) if begin < end else None
+
+
+def _other_range(value: bytes, total_bytes: int) -> tuple[int, int, bool] | None:
+    """The same for one without beginning or end."""
+    found = one_range(f"bytes={value.decode('latin-1')}", total_bytes)
+    return (*found, True) if isinstance(found, ByteRange) else None

@@ -27,6 +27,7 @@ SKEW_S_MAX = 900.0
 EXPIRES_S_MAX = 7 * 86400
 UNSIGNED_PAYLOAD = "UNSIGNED-PAYLOAD"
 NO_PAYLOAD = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"  # SHA-256 of b""
+SIGNATURE_CHARS = 64
 KEYS_MAX = 1024
 _SIGNATURE_PARAMETER = "X-Amz-Signature"
 _AUTHORIZATION = re.compile(
@@ -37,11 +38,13 @@ _STAMP = re.compile(r"[0-9]{8}T[0-9]{6}Z\Z")
 
 
 class AccessKey(NamedTuple):
-    """A key that requests may be signed with, and which repositories it may read."""
+    """A key that requests may be signed with, which repositories it may read, and which buckets of
+    another S3."""
 
     name: str
     secret: str
     allows: Callable[[str], bool]
+    forwards: Callable[[str], bool] = lambda _: False
 
     def __repr__(self) -> str:
         """Without the secret."""
@@ -54,6 +57,26 @@ class AccessKeys(Protocol):
     def access_key(self, name: str) -> AccessKey | None:
         """The key of this name."""
         ...
+
+
+class Signer:
+    """Makes signatures with one day's key: HMAC with SHA-256 (RFC 2104), whose two first blocks are
+    hashed once."""
+
+    def __init__(self, key: bytes) -> None:
+        """``key``: 32 bytes, of ``signing_key``."""
+        block = key.ljust(sha256().block_size, b"\0")
+        self._inner = sha256(bytes(byte ^ 0x36 for byte in block))
+        self._outer = sha256(bytes(byte ^ 0x5C for byte in block))
+
+    def signature(self, stamp: bytes, scope: bytes, canonical: bytes) -> bytes:
+        """The signature of a canonical request."""
+        inner = self._inner.copy()
+        digest = sha256(canonical).hexdigest().encode()
+        inner.update(b"AWS4-HMAC-SHA256\n%b\n%b\n%b" % (stamp, scope, digest))
+        outer = self._outer.copy()
+        outer.update(inner.digest())
+        return outer.hexdigest().encode()
 
 
 class Claim(NamedTuple):
@@ -110,7 +133,7 @@ class Verifier:
     def __init__(self, keys: AccessKeys, clock_s: Callable[[], float] = wall_clock_s) -> None:
         self._keys = keys
         self._clock_s = clock_s
-        self._signing: Lru[tuple[str, str, str], bytes] = Lru(KEYS_MAX)
+        self._signers: Lru[tuple[str, str, str], Signer] = Lru(KEYS_MAX)
         self._times: Lru[str, float] = Lru(KEYS_MAX)
 
     def verify(self, asked: S3Request) -> AccessKey:
@@ -143,59 +166,50 @@ class Verifier:
         if key is None:
             raise S3Error("InvalidAccessKeyId", "this access key is not known here")
         head = canonical_head(asked.method, asked.path, asked.raw_query)
-        if not self.is_signed(key, claim, head, asked.headers, payload):
+        rest = canonical_headers(claim, asked.headers, payload)
+        if rest is None or not self.is_signed(key, claim, head + rest):
             raise S3Error(
                 "SignatureDoesNotMatch", "the signature is not the one that this key makes"
             )
         if authorization is not None:
-            self.check_time(claim)
+            self.check_time(claim.stamp)
         else:
             self._check_expiry(claim, asked)
         if asked.headers.get("x-amz-security-token") or asked.query.get("X-Amz-Security-Token"):
             raise S3Error("InvalidToken", "keys of this proxy have no security token")
         return key
 
-    def allows(
-        self, claim: Claim, head: str, headers: Mapping[str, str], payload: str, repo: str
-    ) -> bool:
-        """Whether a request is signed, now, by a key that may read a repository. Raises: S3Error if
-        its time is wrong."""
-        key = self._keys.access_key(claim.name)
-        if key is None or not key.allows(repo):
-            return False
-        self.check_time(claim)
-        return self.is_signed(key, claim, head, headers, payload)
+    def key(self, name: str) -> AccessKey | None:
+        """The key of this name that is known now."""
+        return self._keys.access_key(name)
 
-    def is_signed(
-        self, key: AccessKey, claim: Claim, head: str, headers: Mapping[str, str], payload: str
-    ) -> bool:
-        """Whether a claim is true. ``head``: of ``canonical_head``."""
-        names = claim.headers.split(";")
-        if "host" not in names:
-            return False
-        lines = []
-        for name in names:
-            value = headers.get(name)
-            if value is None:
-                return False
-            lines.append(f"{name}:{' '.join(value.split())}\n")
-        asked = f"{head}{''.join(lines)}\n{claim.headers}\n{payload}"
-        digest = sha256(asked.encode("latin-1", "replace")).hexdigest()
-        text = f"{ALGORITHM}\n{claim.stamp}\n{claim.scope}\n{digest}"
-        made = hmac_digest(self._key(key, claim.scope), text.encode(), "sha256").hex()
-        return compare_digest(made, claim.signature.encode("ascii", "replace").decode())
+    def is_signed(self, key: AccessKey, claim: Claim, canonical: bytes) -> bool:
+        """Whether a claim is true of a canonical request."""
+        stamp, scope = (text.encode("ascii", "replace") for text in (claim.stamp, claim.scope))
+        made = self.signer(key, claim.scope).signature(stamp, scope, canonical)
+        return compare_digest(made, claim.signature.encode("ascii", "replace"))
 
-    def check_time(self, claim: Claim) -> None:
+    def check_time(self, stamp: str) -> None:
         """Raises: S3Error if a request was signed too long ago, or will be."""
         now_s = self._clock_s()
-        if abs(now_s - self._time_s(claim.stamp)) > SKEW_S_MAX:
+        if abs(now_s - self._time_s(stamp)) > SKEW_S_MAX:
             more = (
-                ("RequestTime", claim.stamp),
+                ("RequestTime", stamp),
                 ("ServerTime", iso_time(now_s)),
                 ("MaxAllowedSkewMilliseconds", str(int(SKEW_S_MAX * 1000))),
             )
             late = "the request's time differs too much from this machine's: compare the clocks"
             raise S3Error("RequestTimeTooSkewed", late, more=more)
+
+    def is_timely(self, stamp: bytes, scope: bytes) -> bool:
+        """Whether a request of this time and scope may be answered now."""
+        if stamp[:8] != scope[:8]:
+            return False
+        try:
+            self.check_time(stamp.decode("ascii", "replace"))
+        except S3Error:
+            return False
+        return True
 
     def _check_expiry(self, claim: Claim, asked: S3Request) -> None:
         expires = asked.text("X-Amz-Expires")
@@ -220,13 +234,13 @@ class Verifier:
             self._times.put(stamp, found)
         return found
 
-    def _key(self, key: AccessKey, scope: str) -> bytes:
-        """The day's signing key of a secret."""
+    def signer(self, key: AccessKey, scope: str) -> Signer:
+        """What signatures of a key for this day and region are made with."""
         known = (key.name, key.secret, scope)
-        found = self._signing.get(known)
+        found = self._signers.get(known)
         if found is None:
-            found = signing_key(key.secret, scope)
-            self._signing.put(known, found)
+            found = Signer(signing_key(key.secret, scope))
+            self._signers.put(known, found)
         return found
 
 
@@ -234,14 +248,30 @@ def signing_key(secret: str, scope: str) -> bytes:
     """What requests of one scope are signed with."""
     made = b"AWS4" + secret.encode()
     for part in scope.split("/"):
-        made = hmac_digest(made, part.encode(), "sha256")
+        made = hmac_digest(made, part.encode("ascii", "replace"), "sha256")
     return made
 
 
-def canonical_head(method: str, path: str, raw_query: str) -> str:
+def canonical_head(method: str, path: str, raw_query: str) -> bytes:
     """The first three lines of a canonical request."""
     uri = quote_from_bytes(unquote_to_bytes(path), safe="/")
-    return f"{method}\n{uri}\n{canonical_query(raw_query)}\n"
+    return f"{method}\n{uri}\n{canonical_query(raw_query)}\n".encode()
+
+
+def canonical_headers(claim: Claim, headers: Mapping[str, str], payload: str) -> bytes | None:
+    """The other lines; None if a header that is said to be signed is not there, or the host is not
+    said to be."""
+    names = claim.headers.split(";")
+    lines = []
+    for name in names:
+        value = headers.get(name)
+        if value is None:
+            return None
+        lines.append(f"{name}:{' '.join(value.split())}\n")
+    if "host" not in names:
+        return None
+    text = f"{''.join(lines)}\n{claim.headers}\n{payload}"
+    return text.encode("latin-1", "replace")
 
 
 def canonical_query(raw_query: str) -> str:

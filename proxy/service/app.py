@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import shutil
 import socket
 import ssl
 import time
@@ -18,12 +19,15 @@ from contextlib import (
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as version_of
+from pathlib import Path
 from typing import NamedTuple
 
-from lodefs.chunkstore.errors import InvalidInput
+from lodefs.chunkstore.errors import InvalidInput, Unavailable
+from lodefs.chunkstore.nodeapi.mount_counts import directory_of
 from lodefs.chunkstore.objects.observing import Observation
 from lodefs.chunkstore.objects.open_url import StoreOptions, open_ordered
 from lodefs.chunkstore.objects.range_order import RangeOrders
+from lodefs.chunkstore.objects.s3_boto import REGION, node_credentials
 from lodefs.chunkstore.repo.store import Store, open_store
 from lodefs.chunkstore.system import fd_limit, sockets
 from lodefs.chunkstore.system.systemd_notify import READY, STOPPING, SystemdNotifier
@@ -31,20 +35,25 @@ from lodefs.proxy.cache.chunk_cache import Cache
 from lodefs.proxy.cache.scrub import ScrubSettings
 from lodefs.proxy.cache.tables import CacheSettings
 from lodefs.proxy.config import PLAIN_TOKENS, Config, cache_size_bytes
-from lodefs.proxy.data.processes import DataProcesses, DataSettings
+from lodefs.proxy.data.processes import DataProcesses, DataSettings, descriptors
 from lodefs.proxy.fetch.data_plane import DataPlane
 from lodefs.proxy.http.admission import ClientLimits
 from lodefs.proxy.http.door_tls import DoorTls
 from lodefs.proxy.http.endpoint import Endpoint
+from lodefs.proxy.http.request_origin import HostNames
 from lodefs.proxy.http.server import ProxyServer
 from lodefs.proxy.http.tokens import TokenBook
 from lodefs.proxy.node import Node
 from lodefs.proxy.peers.assembly import join_cluster
 from lodefs.proxy.peers.peering import Peering
 from lodefs.proxy.peers.server.peer_server import PeerServer
+from lodefs.proxy.runtime import processors
 from lodefs.proxy.runtime.counters import Counts
-from lodefs.proxy.runtime.metrics import StoreCalls
+from lodefs.proxy.runtime.metrics import MetricInputs, MetricSettings
+from lodefs.proxy.runtime.mount_families import MountFamilies
+from lodefs.proxy.runtime.store_calls import StoreCalls
 from lodefs.proxy.s3.buckets import S3Settings
+from lodefs.proxy.s3.raw_s3 import RawS3
 from lodefs.proxy.service.idle_exit import IdleExit
 from lodefs.proxy.service.kept_sockets import CLIENTS, PEERS, S3, Listeners
 from lodefs.proxy.service.store_node import DataSide, NodeSettings, StoreNode
@@ -61,6 +70,8 @@ class OpenedNode(NamedTuple):
 
 
 NodeOpener = Callable[[Config, StoreCalls], AbstractAsyncContextManager[OpenedNode]]
+DATA_PROCESSES_DEFAULT_MAX = 8
+FILES_FOR_DATA_MIN = 1024
 _log = logging.getLogger("lodefs.proxy")
 
 
@@ -80,6 +91,7 @@ async def open_store_node(config: Config, calls: StoreCalls) -> AsyncIterator[Op
         calls_max=config.fetch_concurrency,
         connections_max=config.fetch_concurrency,
         observe=observe,
+        on_retry=lambda error: calls.retried(retry_reason(error)),
     )
     objects, orders = open_ordered(config.store, options)
     try:
@@ -94,6 +106,13 @@ async def open_store_node(config: Config, calls: StoreCalls) -> AsyncIterator[Op
                 await node.close()
     finally:
         objects.close()
+
+
+def retry_reason(error: Unavailable) -> str:
+    """Why a call to the store is repeated, as a label of metrics."""
+    if error.is_throttled:
+        return "throttled"
+    return "unreached" if error.is_unreached else "failed"
 
 
 def _open_node(
@@ -122,7 +141,7 @@ def _open_node(
             scrub=ScrubSettings(config.scrub_bytes_per_s_max, config.scrub_days),
         )
         with ExitStack() as started:
-            data = _start_data(config, orders)
+            data = _start_data(config, orders, cache)
             if data is not None:
                 started.callback(data.processes.close)
             node = StoreNode(store, node_settings, counts, cache=cache, peering=peering, data=data)
@@ -133,11 +152,12 @@ def _open_node(
         raise
 
 
-def _start_data(config: Config, orders: RangeOrders) -> DataSide | None:
-    """The data processes that the settings ask for."""
-    if not config.data_processes:
+def _start_data(config: Config, orders: RangeOrders, cache: Cache) -> DataSide | None:
+    """The data processes that the settings ask for. They hold the lock of its writers."""
+    count = data_processes_of(config)
+    if not count:
         return None
-    processes = DataProcesses(DataSettings(config.data_processes))
+    processes = DataProcesses(DataSettings(count, (cache.directory.writers_fd,)))
     timeout_s = config.transfer_timeout_s
     return DataSide(processes, DataPlane(processes, orders, transfer_timeout_s=timeout_s))
 
@@ -197,11 +217,15 @@ class _Serving:
         self._systemd = systemd
         self._unused = unused
         self._ended = asyncio.Event()
+        settings = MetricSettings(
+            config.metrics_repositories_max, config.price_per_1000_gets, config.price_per_gb
+        )
+        more = MountFamilies(directory_of(config.socket_path)) if config.socket_path else tuple
         self._server = ProxyServer(
             opened.node,
             version=version(),
             store=config.store,
-            store_calls=calls,
+            metric_inputs=MetricInputs(calls, settings, more),
             limits=limits_of(config),
             hot_path=config.log_level != "debug",  # so that every request is logged
             on_sweep=self._look,
@@ -252,8 +276,21 @@ def version() -> str:
 def shares_of(config: Config) -> fd_limit.DescriptorShares:
     """What the proxy may open of what this process may."""
     return fd_limit.shares(
-        fd_limit.limit(), fetches_max=config.fetch_concurrency, in_cluster=config.in_cluster
+        fd_limit.limit(),
+        fetches_max=config.fetch_concurrency,
+        in_cluster=config.in_cluster,
+        data_sockets=descriptors(data_processes_of(config)),
     )
+
+
+def data_processes_of(config: Config) -> int:
+    """How many the settings ask for; else one for each two processors, and none where few files
+    may be open."""
+    if config.data_processes is not None:
+        return config.data_processes
+    if fd_limit.limit() < FILES_FOR_DATA_MIN:
+        return 0
+    return min(processors.count() // 2, DATA_PROCESSES_DEFAULT_MAX)
 
 
 def limits_of(config: Config) -> ClientLimits:
@@ -303,6 +340,7 @@ def open_endpoints(config: Config, listeners: Listeners) -> Iterator[list[Endpoi
                 own_path, mode=config.socket_mode, group=config.socket_group
             )
             inode = own_path.lstat().st_ino
+            make_figures_directory(own_path, config)
             endpoints.append(Endpoint(listener, name=f"unix:{own_path}", is_local=True))
         if config.listen is not None and all(map(sockets.is_unix, given)):
             listener = listeners.tcp(CLIENTS, config.listen)
@@ -318,11 +356,27 @@ def open_endpoints(config: Config, listeners: Listeners) -> Iterator[list[Endpoi
             endpoint.listener.close()
 
 
+def make_figures_directory(socket_path: Path, config: Config) -> None:
+    """Where mounts of those count who may use the socket; without it they are not seen."""
+    directory = directory_of(socket_path)
+    mode = 0o1700
+    for bit, rights in ((0o020, 0o070), (0o002, 0o007)):
+        mode |= rights if config.socket_mode & bit else 0
+    try:
+        directory.mkdir(0o700, exist_ok=True)
+        if config.socket_group is not None:
+            shutil.chown(directory, group=config.socket_group)
+        directory.chmod(mode)
+    except (OSError, LookupError) as error:
+        _log.warning("mounts cannot count in %s: /metrics does not show them: %s", directory, error)
+
+
 def _tcp_endpoint(config: Config) -> Callable[[socket.socket], Endpoint]:
     """Makes endpoints for clients on TCP, all with the same tokens and certificate."""
     tokens = None
     if config.tokens_file is not None:
         tokens = TokenBook(config.tokens_file, s3=config.s3_listen is not None)
+    names = HostNames(config.host_names)
     certificate = None
     if config.tls_cert_file is not None and config.tls_key_file is not None:
         certificate = DoorTls(config.tls_cert_file, config.tls_key_file)
@@ -332,6 +386,7 @@ def _tcp_endpoint(config: Config) -> Callable[[socket.socket], Endpoint]:
         info_is_open=config.metrics_anonymous or tokens is None,
         tls=certificate.context if certificate is not None else None,
         certificate=certificate,
+        host_names=names,
     )
 
 
@@ -349,4 +404,14 @@ def _check_given(config: Config, listener: socket.socket) -> None:
 
 def s3_settings(config: Config) -> S3Settings:
     """The S3 interface's part of the settings."""
-    return S3Settings(config.s3_bucket, dict(config.s3_buckets), config.s3_domain or "")
+    other = None
+    if config.s3_forward is not None:
+        other = RawS3(config.s3_forward, config.region or REGION, node_credentials())
+    is_s3 = config.store.startswith("s3://")
+    return S3Settings(
+        config.s3_bucket,
+        dict(config.s3_buckets),
+        config.s3_domain or "",
+        other,
+        withheld=config.store.removeprefix("s3://").partition("/")[0] if is_s3 else "",
+    )

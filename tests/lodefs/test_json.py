@@ -42,6 +42,14 @@ KEYS = {
     "evict": {"pins", "cache_files", "freed_bytes", "wanted_bytes", "kept_cache_files",
               "kept_bytes", "held_by", "dry_run"},
     "init": {"store", "store_id"},
+    "bench-store": {"store", "first_byte_s", "first_byte_worst_s", "reads", "ranges",
+                    "list_keys_per_s", "listed_keys", "writes", "read_bytes", "written_bytes",
+                    "recommended"},
+    "stats": {"time_s", "proxy_answers", "interval_s", "restarted", "reads_per_s", "bytes_per_s",
+              "sources", "latency_s", "store_calls_per_s", "peer_received_bytes_per_s",
+              "peer_sent_bytes_per_s", "requests", "fetching_bytes", "waiting_units"},
+    "profile": {"mountpoint", "repo", "commit", "seconds", "layer", "waiting", "requests",
+                "lost_requests", "passthrough_opens", "operations", "reads", "slowest", "advice"},
     "doctor": {"check", "state", "saw", "mend"},
 }  # fmt: skip
 

@@ -59,6 +59,14 @@ def test_shares_fit_into_the_limit(limit: int, fetches: int, in_cluster: bool) -
     assert 32 <= got.index_files <= INDEX_FILES_MAX
 
 
+@pytest.mark.parametrize("limit", [1024, 4096, sys.maxsize])
+def test_data_processes_have_a_share(limit: int) -> None:
+    """Sockets to data processes fit in as well, and each other share is of use yet."""
+    got = shares(limit, fetches_max=32, in_cluster=True, data_sockets=80)
+    assert sum(got) + 64 + 80 + OTHERS_MIN <= limit
+    assert min(got) >= 32
+
+
 def test_a_high_limit_takes_nothing_away() -> None:
     """With the descriptors that systemd gives, all shares are as set."""
     got = shares(524_288, fetches_max=32, in_cluster=True)

@@ -5,20 +5,30 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import grpc
 import pytest
 
 from lodefs.chunkstore.errors import InvalidInput, LodefsError
-from lodefs.mount.csi.generated import registration_pb2
+from lodefs.mount.csi.admission import CALLS_MAX, THREADS_MAX, Admission
+from lodefs.mount.csi.generated import csi_pb2, registration_pb2
+from lodefs.mount.csi.identity import Identity
+from lodefs.mount.csi.node import NodeServer
 from lodefs.mount.csi.registration import Registration
 from lodefs.mount.csi.rpc import RpcServer, code_of
 from tests.mount.csi.conftest import DriverRig
-from tests.support.csi.kubelet import Kubelet
+from tests.support.csi.kubelet import TIMEOUT_S, Kubelet, refused
+from tests.support.docker.rig import memory_mounts
+from tests.support.mount.mounts import until
+from tests.support.service.memory_service import MemoryService, MemoryTargets
+
+CATS = {"repo": "vision/cats"}
 
 SECOND = """
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from lodefs.mount.csi.rpc import RpcServer
 RpcServer().listen(Path(sys.argv[1]))
@@ -64,6 +74,44 @@ def test_every_error_has_a_status() -> None:
     kinds = [kind for kind in LodefsError.__subclasses__() if kind.__module__ == module]
     internal = {kind.__name__ for kind in kinds if code_of(kind("x")).name == "INTERNAL"}
     assert internal == {"Changed", "SourceChanged", "TooManyRemovals", "UnknownFormat"}
+
+
+def test_calls_that_wait_do_not_hold_up_others(tmp_path: Path) -> None:
+    """While as many publishes wait as may, the next one is UNAVAILABLE at once, and calls of other
+    kinds are answered; afterwards it works."""
+    service = MemoryService(memory_mounts().repos, tmp_path / "mounts")
+    server = RpcServer(Admission({"NodePublishVolume": 2}))
+    by_name = csi_pb2.DESCRIPTOR.services_by_name
+    server.add(by_name["Identity"], Identity(service, "1.2.3").methods())
+    node = NodeServer(service, "node-1", MemoryTargets(service))
+    server.add(by_name["Node"], node.methods())
+    server.listen(tmp_path / "csi.sock")
+    server.start()
+    targets = {name: tmp_path / name for name in ("v1", "v2", "v3")}
+    with (
+        Kubelet(tmp_path / "csi.sock") as kubelet,
+        ThreadPoolExecutor(2) as pool,
+        service.hold() as gate,
+    ):
+        waiting = [pool.submit(kubelet.publish, n, targets[n], CATS) for n in ("v1", "v2")]
+        assert gate.reached.wait(TIMEOUT_S)
+        until(lambda: all(targets[name].exists() for name in ("v1", "v2")))
+        with pytest.raises(grpc.RpcError) as error:
+            kubelet.publish("v3", targets["v3"], CATS)
+        assert refused(error.value)[0] == "UNAVAILABLE"
+        assert "2 calls of NodePublishVolume" in refused(error.value)[1]
+        assert kubelet.call("Probe").ready.value
+        kubelet.unpublish("v3", targets["v3"])
+        gate.open.set()
+        for one in waiting:
+            one.result(TIMEOUT_S)
+        kubelet.publish("v3", targets["v3"], CATS)
+    server.stop(60.0)
+
+
+def test_threads_are_left_for_calls_that_wait_for_nothing() -> None:
+    """All calls that wait, together, leave threads free."""
+    assert sum(CALLS_MAX.values()) < THREADS_MAX
 
 
 def test_registration(tmp_path: Path) -> None:

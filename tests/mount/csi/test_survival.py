@@ -6,9 +6,8 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import grpc
@@ -17,21 +16,18 @@ import pytest
 from lodefs.mount.kernel import mount_table
 from tests.support.chunkstore.child_process import private_directory
 from tests.support.csi.kubelet import refused
-from tests.support.csi.real_driver import RealDriver
+from tests.support.csi.real_driver import DEMO, RealDriver, readers
 from tests.support.mount.fake_proxy import FakeProxy
 from tests.support.mount.mounts import (
     SAMPLE,
     WAIT_S,
     hold_reads,
-    read_anew,
     read_in_thread,
     until,
 )
 
 pytestmark = [pytest.mark.fuse, pytest.mark.slow]
-
-DEMO = {"repo": SAMPLE.snapshot.repo}
-READERS = 4
+REPUBLISHES = 360
 
 
 @pytest.fixture(scope="module")
@@ -53,39 +49,6 @@ def node(one_node: RealDriver) -> Iterator[RealDriver]:
     for target in one_node.pods.iterdir():
         one_node.kubelet.unpublish(target.name, target)
     one_node.await_no_mounts()
-
-
-@contextmanager
-def readers(node: RealDriver, names: list[str]) -> Iterator[None]:
-    """Volumes are read all the time, each reader of all of them; no read may fail."""
-    failures: list[object] = []
-    turns = [0] * READERS
-    end = threading.Event()
-
-    def read(number: int) -> None:
-        while not end.is_set():
-            for name in names:
-                try:
-                    if read_anew(os.fsencode(node.target(name) / "a")) != b"hello":
-                        failures.append("other bytes")
-                except OSError as error:
-                    failures.append(error)
-                    return
-            turns[number] += 1
-            end.wait(0.002)
-
-    threads = [threading.Thread(target=read, args=(number,)) for number in range(READERS)]
-    for thread in threads:
-        thread.start()
-    try:
-        yield
-        before = list(turns)  # all go on reading after what happened
-        until(lambda: failures != [] or all(map(int.__gt__, turns, before)))
-    finally:
-        end.set()
-        for thread in threads:
-            thread.join(WAIT_S)
-    assert failures == []
 
 
 def test_killed_while_volumes_are_read(node: RealDriver) -> None:
@@ -202,6 +165,31 @@ def test_a_token_rotates_under_a_reader() -> None:
         logs = node.driver.output + node.mounters[0].output
         assert "published" in logs
         assert "-token" not in logs
+
+
+def test_an_hour_of_republishing(node: RealDriver) -> None:
+    """As many republishes as in an hour of requiresRepublish, every 10 s, make no mount, leave no
+    file open, and are no line in the log; the reader's open file stays good."""
+    node.kubelet.publish("v1", node.target("v1"), DEMO)
+    processes = (node.driver, node.mounters[0])
+    with open(node.target("v1") / "a", "rb") as file:
+        before = [(_open_files(one.pid), one.output.count("published")) for one in processes]
+        [mounted] = node.fuse_mounts()
+        for _ in range(REPUBLISHES):
+            node.kubelet.publish("v1", node.target("v1"), DEMO)
+        assert file.read() == b"hello"
+    assert node.fuse_mounts() == [mounted]
+    assert len(node.mounts(node.pods)) == 1
+    until(  # connections that were ended take a while to be closed
+        lambda: all(
+            _open_files(one.pid) <= files and one.output.count("published") == lines
+            for one, (files, lines) in zip(processes, before, strict=True)
+        )
+    )
+
+
+def _open_files(pid: int) -> int:
+    return len(os.listdir(f"/proc/{pid}/fd"))
 
 
 def test_targets_of_the_kernel(node: RealDriver) -> None:

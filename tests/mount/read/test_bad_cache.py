@@ -117,7 +117,7 @@ def test_a_cache_file_that_was_harmed(make: Makes, harm: str, restarted: bool) -
             if harm == "deleted":
                 path.unlink()
             else:
-                os.truncate(path, path.stat().st_size // 2 if harm == "cut" else 0)
+                os.truncate(path, path.stat().st_blocks * 512 // 2 if harm == "cut" else 0)
         if restarted:
             node.restart()
         for name, content in FILES.items():

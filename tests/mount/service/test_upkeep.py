@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from lodefs.chunkstore.errors import DeadlineExceeded, Denied, Unavailable
+from lodefs.chunkstore.errors import DeadlineExceeded, Denied, NoSpace, NotFound, Unavailable
 from lodefs.mount.service.interface import Source, User, Wanted
+from lodefs.mount.service.mount_files import MountFiles
 from tests.support.docker.memory_mounts import MemoryMounts
 from tests.support.service.service_rig import WAIT_S, ServiceRig
 
@@ -141,6 +142,45 @@ def test_a_token_rotates_without_a_new_mount(rig: ServiceRig, memory: MemoryMoun
     assert rig.files.token(slot.key) == "next-token"
     state = b"".join(path.read_bytes() for path in (rig.folder / "state").rglob("*.json"))
     assert b"-token" not in state
+
+
+def test_a_release_on_a_full_disk(
+    rig: ServiceRig, memory: MemoryMounts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that takes nothing keeps no user: who is released is gone for the service, also for
+    its next start where it was the last one, and is written down when there is space again. A new
+    user is NoSpace, and holds nothing."""
+    other = Wanted(source=Source(repo="vision/cats", path=b"train"), rev="main")
+    for user in (USER, User("v2", "/t2")):
+        acquire(rig, user)
+    last = User("v3", "/t3")
+    acquire(rig, last, other)
+
+    def full(*_: object) -> None:
+        raise NoSpace("the disk is full")
+
+    with monkeypatch.context() as disk:
+        disk.setattr(MountFiles, "write", full)
+        for user in (USER, last):
+            rig.mounts.release(user, WAIT_S)
+            with pytest.raises(NotFound):
+                rig.mounts.health(user.volume, WAIT_S)
+        rig.round()
+        with pytest.raises(NoSpace):
+            acquire(rig, User("v4", "/t4"))
+        assert {mount.users[0].user.volume for mount in rig.files.load()} == {"v1"}
+    rig.round()
+    rig = rig.again()
+    [slot] = rig.mounts.slots()
+    assert [usage.user.volume for usage in slot.mount.users] == ["v2"]
+    memory.mounts.clear()
+    with monkeypatch.context() as disk:
+        disk.setattr(MountFiles, "write", full)
+        rig = rig.again("boot-2")
+        assert [slot.mount.users for slot in rig.mounts.slots()] == [()]
+        assert rig.files.load() == []
+    rig.idle()
+    assert rig.places() == []
 
 
 def test_pins(rig: ServiceRig, memory: MemoryMounts) -> None:

@@ -144,11 +144,10 @@ def power_cut(path: Path, opened: Opened, rng: random.Random) -> None:
         if harm == 0:
             file.path.unlink()
         elif harm == 1:
-            os.truncate(file.path, rng.randrange(file.path.stat().st_size + 1))
+            os.truncate(file.path, rng.randrange(file.size_bytes + 1))
         elif harm == 2:
-            size = file.path.stat().st_size
             with file.path.open("r+b") as spoiled:
-                spoiled.seek(rng.randrange(size + 1))
+                spoiled.seek(rng.randrange(file.size_bytes + 1))
                 spoiled.write(bytes(4096))
 
 

@@ -299,7 +299,7 @@ def test_old_files_are_checked_before_the_proxy_uses_them(tmp_path: Path, scrubs
 
     asyncio.run(fill())
     for path in (tmp_path / "cache").glob("[fs]*/*/*"):
-        flip(path, path.stat().st_size // 2)
+        flip(path, path.stat().st_blocks * 512 // 2)
     later_s = 10 * DAY_S
 
     def aged(settings: CacheSettings, counts: Counts) -> Cache:
@@ -369,7 +369,7 @@ def test_what_grows_old_while_it_is_known_is_checked(tmp_path: Path) -> None:
             for path, content in ((b"big", BIG), (b"small", SMALL)):
                 assert await read_path(node, path) == content
             for file in (tmp_path / "cache").glob("[fs]*/*/*"):
-                flip(file, file.stat().st_size // 2)
+                flip(file, file.stat().st_blocks * 512 // 2)
             late_s[0] = 10 * DAY_S
             files = list(node._cache.files.values())
             await until(lambda: all(file.is_stale for file in files))

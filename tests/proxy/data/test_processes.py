@@ -10,6 +10,7 @@ import threading
 import time
 from array import array
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,11 +19,20 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from lodefs.chunkstore.errors import InUse
 from lodefs.chunkstore.format.compression import compress
 from lodefs.chunkstore.format.names import digest_of
+from lodefs.proxy.cache.directory import CacheDir
 from lodefs.proxy.data import order as orders
 from lodefs.proxy.data.order import FetchOrder, WriteTarget
-from lodefs.proxy.data.processes import DataProcesses, DataSettings, NotDone
+from lodefs.proxy.data.processes import (
+    PAUSE_S_FIRST,
+    PAUSE_S_MAX,
+    DataProcesses,
+    DataSettings,
+    NotDone,
+    next_pause_s,
+)
 from tests.support.chunkstore.child_process import Child
 
 WAIT_S = 60.0
@@ -62,6 +72,7 @@ def stored(raws: Sequence[bytes]) -> tuple[bytes, FetchOrder]:
         array("I", map(len, raws)).tobytes(),
         bytes(codec for codec, _ in packed),
         (WriteTarget(0, len(raws), 0, 0),),
+        (0,),
     )
     return b"".join(bytes(data) for _, data in packed), order
 
@@ -137,6 +148,75 @@ def test_a_short_pack_is_not_done(processes: DataProcesses, tmp_path: Path) -> N
         assert processes.carry_out(order, fds, WAIT_S).outcome == orders.FAILED
     with files(tmp_path, pack) as (fds, _):
         assert processes.carry_out(order, fds, WAIT_S).outcome == orders.DONE
+
+
+def test_many_bytes_of_few_take_little_memory(processes: DataProcesses, tmp_path: Path) -> None:
+    """Chunks that compress to nearly nothing are not all decompressed at once."""
+    pack, order = stored([bytes(256 * 1024)] * 2000)
+    (pid,) = processes.pids
+    with files(tmp_path, pack) as (fds, target):
+        assert processes.carry_out(order, fds, WAIT_S).outcome == orders.DONE
+        assert target.stat().st_size == 2000 * 256 * 1024
+    status = Path(f"/proc/{pid}/status").read_text()
+    peak_kib = int(status.partition("VmHWM:")[2].split()[0])
+    assert peak_kib < 128 * 1024
+
+
+@pytest.mark.parametrize("harm", ["cut", "removed"])
+def test_a_file_that_was_harmed_is_not_written_to(
+    processes: DataProcesses, tmp_path: Path, harm: str
+) -> None:
+    """Nothing is written to a file that is shorter than it was, or gone; the report names it."""
+    pack, order = stored([b"x" * 5000])
+    order = msgspec.structs.replace(order, lengths_bytes=(9000,))
+    with files(tmp_path, pack) as (fds, target):
+        os.truncate(target, 9000)
+        assert processes.carry_out(order, fds, WAIT_S).outcome == orders.DONE
+        if harm == "cut":
+            os.truncate(target, 8999)
+        else:
+            target.unlink()
+        report = processes.carry_out(order, fds, WAIT_S)
+        assert (report.outcome, report.number) == (orders.HARMED, 0)
+        assert harm in report.why
+
+
+def test_what_cannot_start_is_tried_more_and_more_slowly() -> None:
+    """The pause before a start doubles up to a minute, until a process has lived for a while."""
+    pauses = [PAUSE_S_FIRST]
+    for _ in range(12):
+        pauses.append(next_pause_s(pauses[-1], lived_s=0.5))
+    assert pauses[:4] == [0.1, 0.2, 0.4, 0.8]
+    assert pauses[-2:] == [PAUSE_S_MAX, PAUSE_S_MAX]
+    assert next_pause_s(PAUSE_S_MAX, lived_s=600.0) == PAUSE_S_FIRST
+
+
+@pytest.mark.parametrize("argv", [("/bin/false",), ("/nowhere/python",)])
+def test_starts_that_fail_are_counted_and_logged_once(
+    caplog: pytest.LogCaptureFixture, argv: tuple[str, ...]
+) -> None:
+    """Processes that can never start are a figure, and one line of the log."""
+    processes = DataProcesses(DataSettings(1, argv=argv))
+    processes.start()
+    try:
+        until(lambda: processes.status()["data_processes_restarts"] == 3)
+    finally:
+        processes.close()
+    assert len([one for one in caplog.records if one.levelname == "WARNING"]) == 1
+
+
+def test_a_process_that_never_begins_is_killed(tmp_path: Path) -> None:
+    """One that says nothing after its start does not take the place of another for ever."""
+    program = tmp_path / "silent"
+    program.write_text("#!/bin/sh\nexec sleep 600\n")
+    program.chmod(0o755)
+    processes = DataProcesses(DataSettings(1, argv=(str(program),), start_s=0.05))
+    processes.start()
+    try:
+        until(lambda: processes.status()["data_processes_restarts"] == 2)
+        assert not processes.pids
+    finally:
+        processes.close()
 
 
 def test_a_killed_process_comes_again(tmp_path: Path) -> None:
@@ -253,6 +333,40 @@ def test_a_killed_proxy_leaves_none_behind() -> None:
         os.kill(pids[0], signal.SIGSTOP)
         os.kill(child.pid, signal.SIGKILL)
         until(lambda: not any(is_running(pid) for pid in pids))
+
+
+def test_a_process_that_does_not_end_keeps_its_cache(tmp_path: Path) -> None:
+    """While a data process is left of a proxy, another one does not get the cache's directory; it
+    gets it as soon as that process is gone."""
+    path = tmp_path / "cache"
+    owner = CacheDir(path)
+    with running(DataSettings(1, (owner.writers_fd,))) as processes:
+        (pid,) = processes.pids
+        owner.close()
+        with pytest.raises(InUse, match="data process of a proxy that was killed"):
+            CacheDir(path, left_s_max=0)
+        with ThreadPoolExecutor(1) as thread:
+            waiting = thread.submit(CacheDir, path, left_s_max=WAIT_S)
+            processes.close()
+            waiting.result(WAIT_S).close()
+        assert not is_running(pid)
+
+
+def test_closing_does_not_wait_for_ever(caplog: pytest.LogCaptureFixture) -> None:
+    """A process that cannot be killed, as one in a write to a dead disk, is left behind."""
+    with running() as processes:
+        (keeper,) = processes._keepers
+        assert keeper._process is not None
+        real, stuck = keeper._process.reap, threading.Event()
+
+        def reap(timeout_s: float | None = None) -> int:
+            stuck.wait(WAIT_S)
+            return real(timeout_s)
+
+        keeper._process.reap = reap  # type: ignore[method-assign]  # the kernel's part
+        processes.close(timeout_s=0.05)
+        stuck.set()
+    assert "does not end" in caplog.text
 
 
 def test_closing_ends_a_process_that_starts_or_is_stopped() -> None:

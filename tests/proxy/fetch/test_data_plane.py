@@ -4,12 +4,13 @@ reads wrong bytes or fails, whatever happens to the processes."""
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import random
 import signal
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -20,12 +21,13 @@ from lodefs.chunkstore.objects.directory import DirectoryObjects
 from lodefs.chunkstore.objects.limiting import Limited
 from lodefs.chunkstore.objects.range_order import RangeOrders
 from lodefs.proxy.data.processes import DataProcesses, DataSettings
-from lodefs.proxy.fetch.data_plane import DataPlane
+from lodefs.proxy.fetch.data_plane import DataPlane, Rest
 from lodefs.proxy.node import Located
 from lodefs.proxy.runtime.counters import Counter
 from lodefs.proxy.service.store_node import DataSide, StoreNode
 from tests.proxy.data.test_processes import until
 from tests.support.proxy.rig import MIB, Rig, file_of, read_path
+from tests.support.proxy.slow_data_process import ARGV as SLOW
 
 WAIT_S = 60.0
 LARGE = random.Random(1).randbytes(12 * MIB)
@@ -112,17 +114,16 @@ def test_wrong_bytes_cost_their_file_alone(rig: DiskRig, *, by_processes: bool) 
 
 
 @contextmanager
-def harmed(processes: DataProcesses, number: signal.Signals) -> Iterator[None]:
-    """Sends a signal to the data processes again and again."""
+def repeated(harm: Callable[[], None], processes: DataProcesses) -> Iterator[None]:
+    """Does harm again and again while data processes have orders."""
     ended = threading.Event()
 
-    def harm() -> None:
-        while not ended.wait(0.02):
-            for pid in processes.pids:
-                if pid:
-                    os.kill(pid, number)
+    def work() -> None:
+        while not ended.wait(0.03):
+            if processes.status()["data_processes_busy_orders"]:
+                harm()
 
-    thread = threading.Thread(target=harm)
+    thread = threading.Thread(target=work)
     thread.start()
     try:
         yield
@@ -131,19 +132,91 @@ def harmed(processes: DataProcesses, number: signal.Signals) -> Iterator[None]:
         thread.join()
 
 
+async def all_read_right(node: StoreNode) -> None:
+    """Every file, by readers at the same time."""
+    found = await asyncio.gather(*(read_path(node, name) for name in FILES))
+    assert dict(zip(FILES, found, strict=True)) == FILES
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_nobody_notices_that_processes_end(rig: DiskRig, number: signal.Signals) -> None:
-    """While data processes are killed or stopped all the time, every file is read right."""
+def test_nobody_notices_that_processes_end(
+    rig: DiskRig, number: signal.Signals, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Data processes are killed or stopped in the middle of orders: every file is read right,
+    then and later, and what was written is right."""
+    caplog.set_level(logging.INFO, "lodefs.data")
+
+    def lost() -> int:
+        return sum("a data process ended" in one.getMessage() for one in caplog.records)
+
+    def harm() -> None:
+        for pid in data.processes.pids:
+            if pid:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, number)
+
+    data = rig.data(DataSettings(2, argv=SLOW, look_s=0.05, hang_s=0.1))
 
     async def read() -> None:
-        data = rig.data(DataSettings(2, look_s=0.05, hang_s=0.1))
         async with rig.node(data=data) as node:
-            with harmed(data.processes, number):
-                names = list(FILES)
-                found = await asyncio.gather(*(read_path(node, name) for name in names))
-            assert dict(zip(names, found, strict=True)) == FILES
+            with repeated(harm, data.processes):
+                async with asyncio.timeout(WAIT_S):
+                    while lost() < 3:
+                        node._cache.eviction.free(64 * MIB)
+                        await all_read_right(node)
+            await all_read_right(node)
+        async with rig.node() as later:
+            await all_read_right(later)
 
     asyncio.run(read())
+
+
+@pytest.mark.parametrize("to_bytes", [0, 300_000])
+def test_files_that_are_cut_while_orders_run_are_not_trusted(rig: DiskRig, to_bytes: int) -> None:
+    """Somebody cuts the cache's files while data processes write to them: the zeros that this
+    leaves are no bytes of any file, then and later."""
+    data = rig.data(DataSettings(1, argv=SLOW))
+    cuts = 0
+
+    def harm() -> None:
+        nonlocal cuts
+        for path in (rig.directory / "cache").glob("[fs]*/*/*"):
+            with suppress(FileNotFoundError):
+                os.truncate(path, to_bytes)
+                cuts += 1
+
+    async def read() -> None:
+        async with rig.node(data=data) as node:
+            with repeated(harm, data.processes):
+                await all_read_right(node)
+            assert cuts
+            assert node.counts.values[Counter.CACHE_CORRUPT]
+            await all_read_right(node)
+        async with rig.node() as later:
+            await all_read_right(later)
+
+    asyncio.run(read())
+
+
+def test_a_store_that_fails_is_left_alone_for_longer_and_longer() -> None:
+    """After a failure no orders are given for a second, then for two, up to half a minute; one that
+    is carried out ends that."""
+    now_s = 100.0
+    rest = Rest(lambda: now_s)
+    assert not rest.is_on()
+    pauses = []
+    for _ in range(7):
+        rest.begin()
+        rest.begin()  # one that was under way at the same time
+        begin_s = now_s
+        while rest.is_on():
+            now_s += 0.5
+        pauses.append(now_s - begin_s)
+    assert pauses == [1, 2, 4, 8, 16, 30, 30]
+    rest.end()
+    rest.begin()
+    now_s += 1
+    assert not rest.is_on()
 
 
 def test_without_space_readers_get_their_bytes(rig: DiskRig) -> None:

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-import pytest
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from unittest import mock
+from uuid import uuid4
 
+import pytest
+from botocore.auth import S3SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
+
+from lodefs.chunkstore.format.names import Spec
+from lodefs.proxy.http.tokens import create_s3_token, delete_token
 from lodefs.proxy.s3.buckets import S3Settings
 from lodefs.proxy.s3.hot_objects import parse_plain
-from tests.support.proxy.fake_node import Client, DictNode, exchange, start_proxy
+from tests.support.proxy.fake_node import Client, DictNode, RunningProxy, exchange, start_proxy
 
 PLAIN = b"GET /data/x HTTP/1.1\r\nHost: h:7480\r\nRange: bytes=0-1\r\n%b\r\n"
 
@@ -68,4 +78,101 @@ def test_no_request_is_smuggled() -> None:
         head = f"GET {target} HTTP/1.1\r\nHost: h\r\nContent-Length : 99\r\n\r\n"
         answer = exchange(proxy.connect(tcp=True, s3=True), head.encode())
         assert answer.partition(b"\r\n")[0].endswith(b" 400 Bad Request")
+    node.close()
+
+
+def signed(url: str, secret: str, wanted: str, method: str, late_s: int) -> dict[str, str]:
+    """The headers of a request as botocore signed it, some seconds ago."""
+    headers = {"Range": wanted, "amz-sdk-invocation-id": str(uuid4())}
+    request = AWSRequest(method=method, url=url, headers=headers)
+    then = (datetime.now(UTC) - timedelta(seconds=late_s)).replace(tzinfo=None)
+    with mock.patch("botocore.auth.get_current_datetime", return_value=then):
+        S3SigV4Auth(Credentials("team", secret), "s3", "us-east-1").add_auth(request)
+    return {name: str(value) for name, value in request.headers.items()}
+
+
+class Signing:
+    """A client with one connection, whose requests the proxy comes to know."""
+
+    def __init__(self, proxy: RunningProxy, client: Client, secret: str) -> None:
+        self.proxy = proxy
+        self.secret = secret
+        self._client = client
+        self._host = f"127.0.0.1:{proxy.s3_port}"
+
+    def get(
+        self,
+        target: str,
+        wanted: str = "bytes=0-9",
+        *,
+        method: str = "GET",
+        late_s: int = 0,
+        sent: str = "",
+        **other: str,
+    ) -> tuple[int, bytes, bool]:
+        """Status and body of an answer, and whether it took the fast path. ``sent``: the range
+        that is sent in place of the signed one."""
+        url = f"http://{self._host}{target}"
+        given = {**signed(url, self.secret, wanted, method, late_s), "Host": self._host, **other}
+        given["Range"] = sent or wanted
+        metrics = self.proxy.server.metrics
+        self.proxy.until(lambda: all(one.idle for one in self.proxy.server.connections))
+        before = self.proxy.call(lambda: metrics.fast_answers)
+        got = self._client.get(target, method=method, **given)
+        return got.status, got.body, self.proxy.call(lambda: metrics.fast_answers) > before
+
+
+def test_signed_requests(tmp_path: Path) -> None:
+    """A connection's requests are answered at once when one of them was, and each is still checked:
+    its range, signature and time, and what its key may read now."""
+    path, content = tmp_path / "tokens", bytes(range(256)) * 64
+    secret = create_s3_token(path, "team", ["demo"], now_s=1).s3_secret
+    node = DictNode({b"x": content}, extents=True)
+    settings = S3Settings(aliases={"foreign": Spec("secret", node.commit, b"")})
+    with (
+        start_proxy(node, tokens_file=path, s3=settings) as proxy,
+        Client(proxy.connect(tcp=True, s3=True)) as connection,
+    ):
+        client = Signing(proxy, connection, secret)
+        target = f"/lodefs/demo%40{node.commit}/x"
+        assert client.get(target) == (206, content[:10], False)
+        assert client.get(target) == (206, content[:10], True)
+        assert client.get(target, "bytes=7-4000", late_s=60) == (206, content[7:4001], True)
+        assert client.get(target, "bytes=16000-") == (206, content[16000:], True)
+        assert client.get(target, "bytes=-20") == (206, content[-20:], True)
+        assert client.get(target, method="HEAD") == (206, b"", True)
+        assert client.get(target, "bytes=99999-")[::2] == (416, False)
+        assert client.get(target, "bytes=-0")[::2] == (416, False)
+        for status, _, fast in (
+            client.get(target, sent="bytes=0-8"),
+            client.get(target, late_s=3600),
+            client.get(target, X_Amz_Content_SHA256="0" * 64),
+            client.get(target, X_Amz_Security_Token="x"),
+            client.get("/foreign/x"),
+        ):
+            assert (status >= 400, fast) == (True, False)
+        assert client.get(target)[2]
+        delete_token(path, "team")
+        books = list(proxy.server.tokens._endpoints)
+        proxy.until(lambda: all(one.access_key("team") is None for one in books))
+        assert client.get(target)[::2] == (403, False)
+    node.close()
+
+
+def test_conditions_of_one_connection() -> None:
+    """A tag that holds is answered at once, another one is not, also where nobody signs."""
+    node = DictNode({b"x": b"content", b"y": b"other"}, extents=True)
+    with (
+        start_proxy(node, s3=S3Settings()) as proxy,
+        Client(proxy.connect(tcp=True, s3=True)) as client,
+    ):
+        x, y = (f"/lodefs/demo@{node.commit}/{name}" for name in "xy")
+        tags = [str(client.get(target).header("ETag")) for target in (x, y)]
+        proxy.until(lambda: all(one.idle for one in proxy.server.connections))
+        for _ in range(2):
+            assert client.get(x, If_Match=tags[0]).body == b"content"
+            assert client.get(y, If_Match=tags[1]).body == b"other"
+        assert proxy.call(lambda: proxy.server.metrics.fast_answers) == 4
+        assert client.get(y, If_Match=tags[0]).status == 412
+        assert client.get(y, If_Match='"' + "x" * 64 + '"').status == 412
     node.close()

@@ -4,29 +4,34 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
 from lodefs.mount.kernel import mount_syscalls, mount_table
 from tests.support.chunkstore.child_process import Child
 from tests.support.csi.kubelet import Kubelet
-from tests.support.mount.mounts import until
+from tests.support.mount.mounts import SAMPLE, WAIT_S, read_anew, until
 
 ROOT = Path(__file__).parents[3]
+DEMO = {"repo": SAMPLE.snapshot.repo}
+READERS = 4
 LODEFS = (sys.executable, "-m", "lodefs.main")
 
 
 class RealDriver:
-    """One node. ``pods`` is where a kubelet would publish."""
+    """One node. ``pods`` is where a kubelet would publish; ``words``: options of its mounter."""
 
-    def __init__(self, folder: Path, proxy: str) -> None:
+    def __init__(self, folder: Path, proxy: str, *words: str) -> None:
         self.folder = folder
         self.proxy = proxy
         self.socket = folder / "csi.sock"
         self.pods = folder / "pods"
         self.pods.mkdir()
         self.kubelet = Kubelet(self.socket)
-        self.mounters = [self.mounter()]
+        self.mounters = [self.mounter(*words)]
         self.driver = self.start_driver()
 
     def __enter__(self) -> RealDriver:
@@ -100,3 +105,36 @@ class RealDriver:
     def await_no_mounts(self) -> None:
         """Wait until nothing is mounted, which takes a while after the last user."""
         until(lambda: not self.mounts(self.folder))
+
+
+@contextmanager
+def readers(node: RealDriver, names: list[str]) -> Iterator[None]:
+    """Volumes are read all the time, each reader of all of them; no read may fail."""
+    failures: list[object] = []
+    turns = [0] * READERS
+    end = threading.Event()
+
+    def read(number: int) -> None:
+        while not end.is_set():
+            for name in names:
+                try:
+                    if read_anew(os.fsencode(node.target(name) / "a")) != b"hello":
+                        failures.append("other bytes")
+                except OSError as error:
+                    failures.append(error)
+                    return
+            turns[number] += 1
+            end.wait(0.002)
+
+    threads = [threading.Thread(target=read, args=(number,)) for number in range(READERS)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+        before = list(turns)  # all go on reading after what happened
+        until(lambda: failures != [] or all(map(int.__gt__, turns, before)))
+    finally:
+        end.set()
+        for thread in threads:
+            thread.join(WAIT_S)
+    assert failures == []

@@ -1,0 +1,150 @@
+"""``lodefs bench-store``."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from lodefs.chunkstore.errors import InvalidInput, NotFound
+from lodefs.cli import text
+from lodefs.cli.options import examples, json_option, session_command, write_json, write_line
+from lodefs.cli.progress_bars import show_progress
+from lodefs.settings.session import FIRST_TIME_S_MAX, FIRST_TIMEOUT_S, Session, absolute
+
+if TYPE_CHECKING:
+    from lodefs.chunkstore.objects.interface import ObjectStore
+    from lodefs.store_bench.results import Advice, Measured
+
+REQUEST_TIMEOUT_S = 30.0
+BYTES_MAX = "4GiB"
+
+
+def _size(ctx: click.Context, param: click.Parameter, value: Any) -> int:  # noqa: ARG001
+    from lodefs.proxy.config import parse_size
+
+    try:
+        return parse_size(value)
+    except InvalidInput as error:
+        raise click.BadParameter(f"{error}, not {value!r}") from None
+
+
+@click.command(
+    "bench-store",
+    epilog=examples(
+        "lodefs bench-store s3://bucket/datasets",
+        "lodefs bench-store --write --json | jq .recommended.fetch_concurrency",
+    ),
+)
+@click.argument("url", metavar="[STORE]", required=False)
+@click.option("--write", is_flag=True, help="Also write, and remove it again: 128 MiB.")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(0.05, 60.0),
+    default=2.0,
+    metavar="S",
+    help="For each of its ten steps [2].",
+)
+@click.option(
+    "--bytes-max",
+    default=BYTES_MAX,
+    metavar="SIZE",
+    callback=_size,
+    help=f"To read, at most, in all [{BYTES_MAX}].",
+)
+@json_option
+@session_command(store=True)
+def bench_store(
+    session: Session, url: str | None, write: bool, seconds: float, bytes_max: int, as_json: bool
+) -> None:
+    """Measure what a store can do, and say what follows for the settings.
+
+    The time to the first byte, throughput with 1, 4, 16 and 64 requests at a time and with ranges
+    of 1 to 16 MiB, how fast it lists; with --write what writes cost. It reads packs that are there;
+    from an empty store only with --write. What S3 sends may cost money: see --bytes-max.
+    """
+    from lodefs.store_bench.results import advice
+    from lodefs.store_bench.trial import Plan, measure
+
+    place = absolute(url) if url else session.store_url
+    _require_directory(place)
+    objects = _objects(session, place)
+    try:
+        with show_progress() as progress:
+            found = measure(objects, Plan(seconds, bytes_max, write), progress)
+    finally:
+        objects.close()
+    follows = advice(found)
+    if as_json:
+        write_json(as_object(found, follows))
+    else:
+        for name, words in shown(found, follows):
+            write_line(f"{name:<11} {words}")
+
+
+def _require_directory(url: str) -> None:
+    """Raises: NotFound for a directory that --write would make, where it was mistyped."""
+    path = url.removeprefix("file://")
+    if not url.startswith("s3:") and not os.path.isdir(path):
+        raise NotFound(f"{path} is no directory; `lodefs init {path}` creates a store")
+
+
+def _objects(session: Session, url: str) -> ObjectStore:
+    """The store, with room for all requests, none of which is repeated."""
+    from lodefs.chunkstore.objects.open_url import StoreOptions, open_objects
+    from lodefs.store_bench.trial import CONCURRENCIES
+
+    settings = session.config.s3
+    most = max(CONCURRENCIES)
+    return open_objects(
+        url,
+        StoreOptions(
+            endpoint_url=settings.endpoint_url,
+            region=settings.region,
+            connections_max=most,
+            calls_max=most,
+            transfer_timeout_s=REQUEST_TIMEOUT_S,
+            first_timeout_s=FIRST_TIMEOUT_S,
+            first_time_s_max=FIRST_TIME_S_MAX,
+            attempts_max=1,
+        ),
+    )
+
+
+def as_object(found: Measured, follows: Advice) -> dict[str, object]:
+    """For scripts."""
+    import msgspec
+
+    recommended = {"fetch_concurrency": follows.fetch_concurrency, "reasons": follows.reasons}
+    return {**msgspec.to_builtins(found), "recommended": recommended}
+
+
+def shown(found: Measured, follows: Advice) -> list[tuple[str, str]]:
+    """For people: lines of a name and what was measured."""
+    lines = [
+        ("store", text.escaped(found.store)),
+        ("first byte", f"{_ms(found.first_byte_s)} (the longest {_ms(found.first_byte_worst_s)})"),
+    ]
+    for one in found.reads:
+        failed = f", {one.errors:,} of {one.requests:,} failed" if one.errors else ""
+        busy = f", {one.cpu_share * 100:.0f} % of a processor"
+        rate = f"{text.size(int(one.bytes_per_s))}/s"
+        lines.append((f"read x{one.concurrency}", f"{rate:>12}{busy}{failed}"))
+    for one in found.ranges:
+        rate = f"{text.size(int(one.bytes_per_s))}/s"
+        at_once = f", {one.concurrency} at a time"
+        lines.append((f"of {one.range_bytes >> 20} MiB", f"{rate:>12}{at_once}"))
+    if found.list_keys_per_s is not None:
+        few = f" ({found.listed_keys:,} keys)"
+        lines.append(("list", f"{found.list_keys_per_s:,.0f} keys/s{few}"))
+    if found.writes is not None:
+        rate = f"{text.size(int(found.writes.bytes_per_s))}/s, {found.writes.concurrency} at a time"
+        lines.append(("write", f"{rate}; {_ms(found.writes.small_s)} for a small object"))
+    lines.append(("read", f"{text.size(found.read_bytes)} in all"))
+    lines.append(("recommended", f"fetch_concurrency = {follows.fetch_concurrency}"))
+    return lines + [("because", reason) for reason in follows.reasons]
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1000:.1f} ms"

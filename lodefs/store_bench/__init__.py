@@ -1,0 +1,1 @@
+"""What a store can do, measured: first byte, throughput by concurrency, listing, writing."""

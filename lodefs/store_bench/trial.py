@@ -1,0 +1,251 @@
+"""Measures a store: every phase within its time and its bytes; what was written is removed."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from itertools import count, islice
+from threading import Lock
+from typing import NamedTuple
+
+from lodefs.chunkstore.errors import InvalidInput, LodefsError
+from lodefs.chunkstore.format import keys
+from lodefs.chunkstore.objects.interface import ObjectStore
+from lodefs.chunkstore.repo.range_planner import UNIT_STORED_BYTES_MAX
+from lodefs.chunkstore.system.progress import Progress
+from lodefs.store_bench.results import Measured, Rate, Writes, first_byte
+
+CONCURRENCIES = (1, 4, 16, 64)
+_SHARES = {1: 1, 4: 1, 16: 2, 64: 4}  # of the bytes: enough for so many at once; 1 for a range size
+RANGES_BYTES = (1 << 20, 4 << 20, UNIT_STORED_BYTES_MAX, 16 << 20)
+RANGES_CONCURRENCY = 16
+FIRST_BYTE_SAMPLES = 20
+FIRST_BYTE_BYTES = 4096
+LISTED_KEYS_MAX = 20_000
+OBJECTS_READ_MAX = 64
+OBJECT_BYTES = 16 << 20  # of each that --write puts there
+OBJECTS_WRITTEN = 8
+WRITERS = 4
+SMALL_SAMPLES = 10
+LEFTOVER_AGE_S = 3600  # older ones belong to a run that was killed
+_PREFIX = f"{keys.PROBES}bench-"
+
+
+class Plan(NamedTuple):
+    """``seconds`` for each phase, ``bytes_max`` for all reads together; whether to write."""
+
+    seconds: float
+    bytes_max: int
+    write: bool
+
+
+class Source(NamedTuple):
+    """An object to read from."""
+
+    key: str
+    size_bytes: int
+
+
+def measure(
+    objects: ObjectStore,
+    plan: Plan,
+    progress: Progress,
+    *,
+    now_s: Callable[[], float] = time.time,
+) -> Measured:
+    """Measures a store. InvalidInput if there is nothing to read; as ObjectStore raises if nothing
+    works. ``now_s``: the time of day, by which leftovers are told."""
+    prefix = f"{_PREFIX}{int(now_s())}-{os.urandom(4).hex()}-"  # no '/': a directory would stay
+    made: list[Source] = []
+    writes = None
+    try:
+        if plan.write:
+            progress.phase = "writing"
+            _remove_leftovers(objects, now_s())
+            writes = _write(objects, prefix, plan, made)
+        progress.phase = "listing"
+        sources, listed, keys_per_s = _list(objects, plan)
+        sources = made or sources
+        if not sources:
+            raise InvalidInput(
+                f"{objects.url} holds nothing to read from: --write puts objects there meanwhile"
+            )
+        return _read(objects, plan, sources, progress, writes, (listed, keys_per_s))
+    finally:
+        for source in made:
+            with suppress(LodefsError):
+                objects.delete(source.key)
+
+
+def _read(
+    objects: ObjectStore,
+    plan: Plan,
+    sources: Sequence[Source],
+    progress: Progress,
+    writes: Writes | None,
+    listing: tuple[int, float | None],
+) -> Measured:
+    progress.phase = "first byte"
+    typical_s, worst_s = first_byte(_first_bytes(objects, sources, plan.seconds))
+    progress.bytes_total = plan.bytes_max
+    share = plan.bytes_max // (sum(_SHARES.values()) + len(RANGES_BYTES))
+    reads, ranges = [], []
+    for concurrency in CONCURRENCIES:
+        progress.phase = f"{concurrency} at a time"
+        part = share * _SHARES[concurrency]
+        reader = _Reader(objects, sources, UNIT_STORED_BYTES_MAX, part, progress)
+        reads.append(reader.run(concurrency, plan.seconds))
+    for range_bytes in RANGES_BYTES:
+        progress.phase = f"{range_bytes >> 20} MiB each"
+        reader = _Reader(objects, sources, range_bytes, share, progress)
+        ranges.append(reader.run(RANGES_CONCURRENCY, plan.seconds))
+    listed, keys_per_s = listing
+    small = 0 if writes is None else SMALL_SAMPLES * FIRST_BYTE_BYTES
+    return Measured(
+        store=objects.url,
+        first_byte_s=typical_s,
+        first_byte_worst_s=worst_s,
+        reads=reads,
+        ranges=ranges,
+        list_keys_per_s=keys_per_s,
+        listed_keys=listed,
+        writes=writes,
+        read_bytes=progress.bytes_done,
+        written_bytes=0 if writes is None else OBJECTS_WRITTEN * OBJECT_BYTES + small,
+    )
+
+
+def _first_bytes(objects: ObjectStore, sources: Sequence[Source], seconds: float) -> list[float]:
+    """The times of small reads, one after the other, after one that opens the connection."""
+    end_s = time.monotonic() + seconds
+    times_s: list[float] = []
+    for number in range(FIRST_BYTE_SAMPLES + 1):
+        source = random.choice(sources)
+        offset = random.randrange(max(1, source.size_bytes - FIRST_BYTE_BYTES))
+        begin_s = time.monotonic()
+        objects.get(source.key, offset=offset, size=FIRST_BYTE_BYTES)
+        if number:
+            times_s.append(time.monotonic() - begin_s)
+        if times_s and time.monotonic() > end_s:
+            break
+    return times_s
+
+
+class _Reader:
+    """Reads ranges at random places, in several threads, until the time or the bytes are over."""
+
+    def __init__(
+        self,
+        objects: ObjectStore,
+        sources: Sequence[Source],
+        range_bytes: int,
+        bytes_max: int,
+        progress: Progress,
+    ) -> None:
+        self._objects = objects
+        self._sources = sources
+        self._range_bytes = range_bytes
+        self._left_bytes = bytes_max
+        self._progress = progress
+        self._lock = Lock()
+        self._done_bytes = self._requests = self._errors = 0
+        self._error: LodefsError | None = None
+
+    def run(self, concurrency: int, seconds: float) -> Rate:
+        """One step. Raises what the store raises if every request fails."""
+        begin_s, cpu_s = time.monotonic(), time.process_time()
+        with ThreadPoolExecutor(concurrency, "bench") as pool:
+            for _ in range(concurrency):
+                pool.submit(self._work, begin_s + seconds)
+        took_s = max(time.monotonic() - begin_s, 1e-6)
+        if self._error is not None and self._errors == self._requests:
+            raise self._error
+        cpu_share = (time.process_time() - cpu_s) / took_s
+        rate = self._done_bytes / took_s
+        return Rate(
+            concurrency, self._range_bytes, rate, self._requests, self._errors, round(cpu_share, 3)
+        )
+
+    def _work(self, end_s: float) -> None:
+        while time.monotonic() < end_s and self._claim():
+            source = random.choice(self._sources)
+            last = max(0, source.size_bytes - self._range_bytes)
+            offset = random.randrange(last + 1)
+            try:
+                part = self._objects.get(source.key, offset=offset, size=self._range_bytes)
+                self._count(len(part.data), None)
+            except LodefsError as error:
+                self._count(0, error)
+
+    def _claim(self) -> bool:
+        with self._lock:
+            if self._left_bytes <= 0:
+                return False
+            self._left_bytes -= self._range_bytes
+            return True
+
+    def _count(self, size_bytes: int, error: LodefsError | None) -> None:
+        with self._lock:
+            self._requests += 1
+            self._done_bytes += size_bytes
+            self._progress.bytes_done += size_bytes
+            if error is not None:
+                self._errors += 1
+                self._error = error
+
+
+def _list(objects: ObjectStore, plan: Plan) -> tuple[list[Source], int, float | None]:
+    """Packs to read from (the largest of those seen), how many keys were listed, and how fast."""
+    begin_s = time.monotonic()
+    found: list[Source] = []
+    for info in islice(objects.list(keys.PACKS), LISTED_KEYS_MAX):
+        found.append(Source(info.key, info.size_bytes))
+        if time.monotonic() - begin_s > plan.seconds:
+            break
+    took_s = time.monotonic() - begin_s
+    largest = sorted(found, key=lambda source: -source.size_bytes)[:OBJECTS_READ_MAX]
+    rate = len(found) / took_s if found and took_s > 0 else None
+    return [one for one in largest if one.size_bytes > FIRST_BYTE_BYTES], len(found), rate
+
+
+def _write(objects: ObjectStore, prefix: str, plan: Plan, made: list[Source]) -> Writes:
+    """Puts objects of OBJECT_BYTES, and small ones; ``made`` names what is to be removed."""
+    body = os.urandom(OBJECT_BYTES)
+    numbers = count()
+
+    def put(size_bytes: int) -> None:
+        source = Source(f"{prefix}{next(numbers)}", size_bytes)
+        made.append(source)  # before it is there: a put may be half done
+        objects.put(source.key, [memoryview(body)[:size_bytes]])
+
+    begin_s = time.monotonic()
+    with ThreadPoolExecutor(WRITERS, "bench") as pool:
+        for done in [pool.submit(put, OBJECT_BYTES) for _ in range(OBJECTS_WRITTEN)]:
+            done.result()
+    took_s = max(time.monotonic() - begin_s, 1e-6)
+    large = list(made)
+    times_s = []
+    for _ in range(SMALL_SAMPLES):
+        small_begin_s = time.monotonic()
+        put(FIRST_BYTE_BYTES)
+        times_s.append(time.monotonic() - small_begin_s)
+        if sum(times_s) > plan.seconds:
+            break
+    for source in made[len(large) :]:
+        objects.delete(source.key)
+    made[:] = large
+    rate = OBJECTS_WRITTEN * OBJECT_BYTES / took_s
+    return Writes(OBJECT_BYTES, WRITERS, rate, first_byte(times_s)[0])
+
+
+def _remove_leftovers(objects: ObjectStore, now_s: float) -> None:
+    """What runs left that were killed."""
+    for info in list(islice(objects.list(_PREFIX), LISTED_KEYS_MAX)):
+        made = info.key.removeprefix(_PREFIX).partition("-")[0]
+        if made.isdigit() and int(made) < now_s - LEFTOVER_AGE_S:
+            with suppress(LodefsError):
+                objects.delete(info.key)
