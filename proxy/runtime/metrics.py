@@ -53,11 +53,12 @@ class MetricSettings:
 @dataclass(frozen=True, slots=True)
 class MetricInputs:
     """What is shown beside a server's own counters: calls to the store, and families of others on
-    this node, such as its mounts."""
+    this node, such as its mounts. ``mounts_directory``: where these count, for others who ask."""
 
     store_calls: StoreCalls = field(default_factory=StoreCalls)
     settings: MetricSettings = field(default_factory=MetricSettings)
     more: MoreFamilies = tuple
+    mounts_directory: Path | None = None
 
 
 class RequestCounter(Histogram):
