@@ -13,6 +13,7 @@ from pathlib import Path
 from loadtests.bench import (
     coldsequential,
     collections,
+    collectspeed,
     docker,
     firstbytes,
     hostile,
@@ -70,6 +71,7 @@ BENCHMARKS: dict[str, tuple[Benchmark, str]] = {
     ),
     "page": (statuspage.page, "the status page: first paint with 1,000,000 files, axe-core"),
     "hostile": (hostile.hostile, "10,000 histories of honest and lying repositories in one store"),
+    "gc-speed": (collectspeed.speed, "gc of a store with 1,000 commits, 10 million chunks"),
     "docker": (docker.docker, "containers on volumes against bind mounts; many; under kills"),
     "csi": (volumes.volumes, "volumes of Kubernetes: one, a hundred, while the driver is killed"),
     "mount-directories": (
