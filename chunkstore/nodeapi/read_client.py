@@ -60,7 +60,8 @@ class Client:
 
     ``timeout_s`` bounds each request, repetitions included; after ``begin``, all requests until
     the next ``begin``. ``before_blocking`` is called before what may take long, ``count`` with
-    the bytes of files that came. ``waited``: what requests waited for since ``begin``.
+    the bytes of files that came, or that it was told the place of. ``waited``: what requests
+    waited for since ``begin``.
     """
 
     def __init__(
@@ -197,6 +198,8 @@ class Client:
         place = _decode(answer, wire.Place)
         if place.first != first or place.size_bytes < 1:
             raise Unavailable("the proxy told of another place")
+        told_bytes = min(size_bytes, place.size_bytes)
+        self._count(header(answer.head, _ORIGIN_HEADER), told_bytes)
         return place
 
     def _checked(self, answer: Response, first: int, size_bytes: int) -> memoryview:

@@ -20,6 +20,11 @@ class Waited:
         """A new request begins."""
         self.store_s = self.peers_s = self.proxy_s = self.disk_s = 0.0
 
+    @property
+    def is_any(self) -> bool:
+        """Whether it has waited for anything."""
+        return bool(self.proxy_s or self.store_s or self.disk_s or self.peers_s)
+
     def for_proxy(self, origin: bytes, elapsed_s: float) -> None:
         """The proxy has answered; ``origin``: what its ORIGIN_HEADER says, b"" without one."""
         if origin == _STORE:

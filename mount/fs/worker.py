@@ -28,6 +28,7 @@ from lodefs.mount.fs.pending_requests import PendingRequests
 from lodefs.mount.kernel import device, fuse_abi
 from lodefs.mount.kernel.session import Session
 from lodefs.mount.shm.request_trace import TraceWriter
+from lodefs.mount.shm.traffic_counters import RowCounter, uncounted
 
 FAILURES_PER_S = 1.0  # lines in the log
 FAILURES_BURST = 10.0
@@ -119,6 +120,7 @@ def serve(
     on_interrupt: Callable[[int], None] = lambda _unique: None,
     clock: Callable[[], float] = time.monotonic,
     trace: TraceWriter | None = None,
+    counter: RowCounter | None = None,
 ) -> list[Thread]:
     """Start to answer ``fd`` until the connection ends; then ``ended`` is set. The threads that
     were started, up to ``threads`` and one that looks ahead while all of them wait.
@@ -143,6 +145,7 @@ def serve(
         clock=clock,
         disk_watch=DiskWatch(fd, pending),
         trace=trace,
+        counter=counter or uncounted(),
     )
     if not work.start_next():
         raise Unavailable("no thread can be started")
@@ -165,6 +168,7 @@ class _Work(msgspec.Struct, kw_only=True):
     clock: Callable[[], float]
     disk_watch: DiskWatch
     trace: TraceWriter | None
+    counter: RowCounter
     lock: Lock = msgspec.field(default_factory=Lock)  # its holder leads
     started: list[Thread] = []
 
@@ -188,7 +192,7 @@ class _Work(msgspec.Struct, kw_only=True):
     def answer(self, index: int) -> None:
         """A thread: answers requests until the connection ends."""
         turn = DeviceTurn(self.lock, self.start_next)
-        current = CurrentRequest(turn, self.pending, self.disk_watch)
+        current = CurrentRequest(turn, self.pending, self.disk_watch, self.counter.add)
         try:
             reader, filesystem = self.readers(current)
             current.ends_with(reader.cancel)
@@ -253,6 +257,7 @@ class _Work(msgspec.Struct, kw_only=True):
         # Every request comes through here: what it needs is looked up once, before.
         fd, turn, pending, ended = self.fd, current.turn, self.pending, self.ended
         marks, clock, begin, trace = self.marks, self.clock, reader.begin, self.trace
+        counter = self.counter
         buffer = bytearray(fuse_abi.REQUEST_BYTES_MIN + 4096)
         view = memoryview(buffer)
         while True:
@@ -277,6 +282,11 @@ class _Work(msgspec.Struct, kw_only=True):
             answer = dispatcher.answer(current.message)
             if answer is not None and not current.cancelled:  # else its canceller answers
                 device.write_answer(fd, *answer)
+                counter.answered(dispatcher.operation, int((clock() - since_s) * 1e9))
+                if reader.waited.is_any:
+                    counter.waited(reader.waited)
+                if dispatcher.has_failed:
+                    counter.failed(dispatcher.operation)
             if trace is not None and trace.is_on(since_s):
                 add_request(trace, since_s, reader.waited, current.message, answer)
             current.done()
