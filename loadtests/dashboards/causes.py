@@ -21,7 +21,7 @@ Cause = Callable[[Watched], AbstractContextManager[None]]
 def _a_store_that_throttles(watched: Watched) -> Iterator[None]:
     """S3 answers 503 while a node reads what it does not have."""
     watched.origin.relay.behave(outage="503")
-    watched.read(TLS_NODE, ["cold0"])
+    watched.read(TLS_NODE, ["cold5"])
     try:
         yield
     finally:
@@ -32,7 +32,7 @@ def _a_store_that_throttles(watched: Watched) -> Iterator[None]:
 def _a_store_that_hangs(watched: Watched) -> Iterator[None]:
     """S3 takes requests and answers none, while a program waits for a file."""
     watched.origin.relay.behave(outage="blackhole")
-    watched.read(TLS_NODE, ["cold1"])
+    watched.read(TLS_NODE, ["cold4"])
     try:
         yield
     finally:
@@ -73,7 +73,7 @@ def _too_small_a_cache(watched: Watched) -> Iterator[None]:
 @contextmanager
 def _a_full_disk(watched: Watched) -> Iterator[None]:
     """A node reads more than the disk of its cache takes."""
-    watched.read(0, ["cold0", "cold1", "cold2", "cold3"])
+    watched.read(0, [f"cold{number}" for number in range(6)])
     yield
 
 
@@ -115,14 +115,14 @@ def _a_dead_node(watched: Watched) -> Iterator[None]:
 
 CAUSES: tuple[tuple[Cause, tuple[str, ...]], ...] = (
     (_a_certificate_that_ends, ("LodefsCertificateExpires",)),
-    (_too_small_a_cache, ("LodefsCacheThrashing",)),
-    (_a_full_disk, ("LodefsCacheDiskFull",)),
     (_wrong_bytes, ("LodefsWrongBytes",)),
     (_data_processes_die, ("LodefsDataProcessesRestart",)),
     (_a_store_that_hangs, ("LodefsMountStalled",)),
     (_a_store_that_throttles, ("LodefsStoreThrottled", "LodefsStoreErrors")),
+    (_too_small_a_cache, ("LodefsCacheThrashing",)),
+    (_a_full_disk, ("LodefsCacheDiskFull",)),
     (_a_proxy_without_processor_time, ("LodefsProxyOverloaded",)),
     (_restarts, ("LodefsProxyRestartsOften",)),
     (_a_dead_node, ("LodefsPeerDown", "LodefsNodeDown")),
 )
-"""In an order in which none is in the way of the next."""
+"""In an order in which none is in the way of the next: first what wants data that no node has."""

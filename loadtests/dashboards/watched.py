@@ -33,7 +33,7 @@ MIB = 1 << 20
 GROUPS = (
     Group("warm", 6, 8 * MIB),
     Group("small", 1000, 16 << 10),
-    *(Group(f"cold{number}", 8, 8 * MIB) for number in range(4)),
+    *(Group(f"cold{number}", 8, 4 * MIB) for number in range(6)),
 )
 CERTIFICATE = "tls.pem"
 SMALL_DISK = "128m"  # of node 0's cache: less than the data, which its limit does not know
@@ -54,9 +54,9 @@ allow_anonymous = true
 price_per_1000_gets = 0.0004
 price_per_gb = 0.09
 [nodes.serve_of.0]
-cache_size_max = "1GiB"
+cache_size_bytes_max = "1GiB"
 [nodes.serve_of.2]
-cache_size_max = "48MiB"
+cache_size_bytes_max = "64MiB"
 """
 
 
