@@ -36,7 +36,7 @@ GROUPS = (
     *(Group(f"cold{number}", 8, 4 * MIB) for number in range(6)),
 )
 CERTIFICATE = "tls.pem"
-SMALL_DISK = "128m"  # of node 0's cache: less than the data, which its limit does not know
+SMALL_DISK = "256m"  # of node 0's cache, which leaves 128 MiB of it free: less than the data
 TLS_NODE, SMALL_NODE = 1, 2
 SCENARIO = """
 title = "dashboards and alerts"
