@@ -111,6 +111,7 @@ def _open_node(
     settings = CacheSettings(
         config.cache_dir,
         cache_size_bytes(config),
+        unwritten_size_bytes_max=config.unwritten_size_bytes_max,
         open_files_max=shares.cache_files,
         index_files_max=shares.index_files,
     )

@@ -173,6 +173,7 @@ class StoreNode:
             **self._maintenance.status(),
             "warm_jobs": self._warmer.running,
             "in_flight_bytes": self._fetcher.in_flight_bytes,
+            "unwritten_bytes": cache.gate.unwritten_bytes,
             **(self._processes.status() if self._processes is not None else {}),
             **peers,
             **counters,
