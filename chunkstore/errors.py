@@ -48,6 +48,7 @@ class Unavailable(LodefsError):
     def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+        self.is_throttled = False  # it asks for fewer requests
         self.is_unreached = False  # nothing has ever answered there: the address may be wrong
 
 

@@ -26,6 +26,7 @@ from loadtests.bench import (
     pythons,
     readcheck,
     s3ranges,
+    soaks,
     survival,
     systemd,
     volumes,
@@ -79,6 +80,10 @@ BENCHMARKS: dict[str, tuple[Benchmark, str]] = {
 MOUNT = "mount"
 MOUNT_TEXT = "reads of many kinds: local disk, lodefs, rclone mount, any --peer"
 FSX = "fsx"
+SOAK = "soak"
+SOAK_TEXT = (
+    "epochs, evictions, pushes, restarts, --minutes long: nothing fails, nothing is left over"
+)
 FSX_TEXT = "every byte of reads checked while workers and proxies are killed, --minutes long"
 
 
@@ -88,7 +93,11 @@ def main() -> int:
     benchmarks = {
         **BENCHMARKS,
         MOUNT: (_mount(options), MOUNT_TEXT),
-        FSX: (lambda scratch: readcheck.check(scratch, options.minutes), FSX_TEXT),
+        FSX: (
+            lambda scratch: readcheck.check(scratch, options.minutes or readcheck.MINUTES),
+            FSX_TEXT,
+        ),
+        SOAK: (lambda scratch: soaks.soak(scratch, options.minutes or soaks.MINUTES), SOAK_TEXT),
     }
     if options.write_corpus:
         mountcorpus.write(options.write_corpus, _mount_options(options).shape)
@@ -137,8 +146,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--compare", type=Path, metavar="OLD.json",
                         help="exit code 1 if a ratio is worse by over 10 %%")  # fmt: skip
     parser.add_argument("--dir", type=Path, help="where scratch files go (default: a new one)")
-    parser.add_argument("--minutes", type=float, default=readcheck.MINUTES, metavar="N",
-                        help="how long fsx reads (default: 10)")  # fmt: skip
+    parser.add_argument("--minutes", type=float, metavar="N",
+                        help="how long fsx reads (default: 10), and a soak lasts (30)")  # fmt: skip
     group = parser.add_argument_group("mount")
     group.add_argument("--peer", action="append", default=[], type=_peer, metavar="NAME=DIR",
                        help="another mount that holds the corpus; may be repeated")  # fmt: skip

@@ -20,7 +20,7 @@ from loadtests.measure import Run, run
 
 LODEFS = Path(sys.executable).with_name("lodefs")
 READY_TIMEOUT_S = 120
-REQUESTS = "lodefs_http_requests_total{"
+REQUESTS = "lodefs_http_request_seconds_count{"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,13 +110,16 @@ class Proxy:
         times = psutil.Process(self.process.pid).cpu_times()
         return float(times.user + times.system)
 
-    def requests(self, *routes: str) -> int:
-        """How many requests of some routes it has answered."""
+    def metrics(self) -> str:
+        """What Prometheus would read now."""
         with socket.socket(socket.AF_UNIX) as client:
             client.connect(str(self.socket))
             client.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-            text = b"".join(iter(lambda: client.recv(1 << 16), b"")).decode()
-        lines = [line for line in text.splitlines() if REQUESTS in line]
+            return b"".join(iter(lambda: client.recv(1 << 16), b"")).decode()
+
+    def requests(self, *routes: str) -> int:
+        """How many requests of some routes it has answered."""
+        lines = [line for line in self.metrics().splitlines() if REQUESTS in line]
         ours = [line for line in lines if any(f'route="{route}"' in line for route in routes)]
         return int(sum(float(line.rpartition(" ")[2]) for line in ours))
 

@@ -30,6 +30,9 @@ class MountOptions(msgspec.Struct, frozen=True, kw_only=True):
     can; "auto": unless most files are small. ``log_path`` "": syslog. ``uid``, ``gid``: whose all
     of it is. ``mode``: of directories and programs, up to 0o555; other files have it without its
     executable bits; None: 0o555. ``without``: do as if the kernel lacked these.
+    ``leaves_namespace``: the mount's processes leave the mount namespace (mount.kernel.namespaces),
+    and the mount ends with it. ``ends_with``: the id of a process with which the mount ends; 0:
+    with none.
     """
 
     repo: str
@@ -51,6 +54,8 @@ class MountOptions(msgspec.Struct, frozen=True, kw_only=True):
     passthrough: Wanted = "auto"
     log_path: str = ""
     without: frozenset[Feature] = frozenset()
+    leaves_namespace: bool = False
+    ends_with: int = 0
 
     def __repr__(self) -> str:
         """Without the token."""

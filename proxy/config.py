@@ -36,6 +36,7 @@ RATE_BYTES_PER_S_MIN = 1 << 20  # less, and one chunk takes longer than its dead
 SCRUB_BYTES_PER_S = 16 << 20
 SCRUB_DAYS = 7
 S3_PORT_DEFAULT = 7480
+PRICE_MAX = 1e6
 TLS_SETTINGS = ("peer_tls_cert_file", "peer_tls_key_file", "peer_tls_ca_file")
 _UNITS = {"": 1, "B": 1}
 _UNITS |= {f"{unit}iB": 1 << 10 * power for power, unit in enumerate("KMGTP", 1)}
@@ -43,6 +44,7 @@ _UNITS |= {f"{unit}B": 10 ** (3 * power) for power, unit in enumerate("kMGTP", 1
 _UNITS |= {"KB": 1000}
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*\Z")
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+_HOST_NAME = re.compile(r"(?:\*\.)?[a-z0-9_](?:[a-z0-9_.-]{0,251}[a-z0-9_])?")
 _DOMAIN = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG_FORMATS = ("auto", "journald", "json", "console")
@@ -96,7 +98,16 @@ def _buckets(value: object) -> dict[str, Spec]:
     """Aliases from a table of texts REPO@REV[:PATH]."""
     if not isinstance(value, Mapping) or not all(isinstance(one, str) for one in value.values()):
         raise InvalidInput('must be a table such as {imagenet = "vision/imagenet@v3:train"}')
-    return {_bucket(name): parse_spec(str(spec)) for name, spec in value.items()}
+    return {_bucket(name): _bucket_target(name, str(spec)) for name, spec in value.items()}
+
+
+def _bucket_target(bucket: str, text: str) -> Spec:
+    try:
+        return parse_spec(text)
+    except InvalidInput as error:
+        raise InvalidInput(
+            f"{bucket} = {text!r} must be REPO@REV or REPO@REV:DIRECTORY: {error}"
+        ) from error
 
 
 def _domain(value: object) -> str:
@@ -104,6 +115,16 @@ def _domain(value: object) -> str:
     if not _DOMAIN.fullmatch(name):
         raise InvalidInput("must be a host's name such as s3.example.org, without a port")
     return name
+
+
+def _host_names(value: object) -> tuple[str, ...]:
+    texts = value.split(",") if isinstance(value, str) else value
+    if not isinstance(texts, list | tuple) or not all(isinstance(one, str) for one in texts):
+        raise InvalidInput('must be a list of names, such as ["data.example.org"]')
+    found = tuple(text.strip().lower() for text in texts if text.strip())
+    if not all(map(_HOST_NAME.fullmatch, found)):
+        raise InvalidInput("must have names of hosts, without ports; *.example.org covers many")
+    return found
 
 
 def _peer_address(value: object) -> str:
@@ -201,6 +222,16 @@ def _seconds(least: float, most: float) -> Callable[[object], float]:
     return parse
 
 
+def _price(value: object) -> float:
+    try:
+        price = float(str(value))
+    except ValueError:
+        price = -1.0
+    if not 0 <= price <= PRICE_MAX:
+        raise InvalidInput(f"must be a price from 0 to {PRICE_MAX:g}")
+    return price
+
+
 def _choice(*known: str) -> Callable[[object], str]:
     def parse(value: object) -> str:
         if value not in known:
@@ -261,6 +292,10 @@ class Config:
     tokens_file: Path | None = field(default=None, metadata=_by(_maybe(_path), str))
     allow_anonymous: bool = field(default=False, metadata=_by(_flag, bool))
     metrics_anonymous: bool = field(default=False, metadata=_by(_flag, bool))
+    metrics_repositories_max: int = field(default=100, metadata=_by(_whole(1, 10_000), int))
+    price_per_1000_gets: float = field(default=0.0, metadata=_by(_price, int, float))
+    price_per_gb: float = field(default=0.0, metadata=_by(_price, int, float))
+    host_names: tuple[str, ...] = field(default=(), metadata=_by(_host_names, list, str))
     tls_cert_file: Path | None = field(default=None, metadata=_by(_maybe(_path), str))
     tls_key_file: Path | None = field(default=None, metadata=_by(_maybe(_path), str))
     allow_plain_tokens: bool = field(default=False, metadata=_by(_flag, bool))

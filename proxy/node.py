@@ -14,6 +14,8 @@ from lodefs.chunkstore.nodeapi.wire import Node as Entry
 from lodefs.chunkstore.nodecache.name_rows import EntryRow
 from lodefs.chunkstore.types import Buffer
 from lodefs.proxy.cache_control import CacheControl
+from lodefs.proxy.catalog import Catalog
+from lodefs.proxy.runtime.counters import Counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,14 @@ class ByteStream(Pieces, Protocol):
     origin: Origin | None
 
 
+class NamePage(NamedTuple):
+    """Some names, maybe none. ``following``: what the next page starts with; None after the last
+    one."""
+
+    names: list[str]
+    following: bytes | None
+
+
 class Names(Protocol):
     """Snapshots and their entries. Methods raise errors.py's classes; all awaits have deadlines."""
 
@@ -92,9 +102,18 @@ class Names(Protocol):
         """The content ids of files that were looked up, in their order. Raises: NotFound."""
         ...
 
-    async def revisions(self) -> list[tuple[str, str]]:
-        """All branches and tags of all repositories, by the bytes of REPO@REV/. They may be some
-        seconds old."""
+    async def met(self) -> list[Snapshot]:
+        """Snapshots that this node has met, some thousands at most."""
+        ...
+
+    async def repos(self, prefix: bytes, start: bytes) -> NamePage:
+        """Some of the repositories whose names begin with ``prefix``, by the bytes of NAME@, from
+        ``start`` on: also the one whose NAME@ ``start`` begins with. Raises: Unavailable."""
+        ...
+
+    async def revisions(self, repo: str, start: bytes) -> NamePage:
+        """Some of the branches and tags of a repository, by the bytes of NAME/, from ``start`` on.
+        Raises: Unavailable."""
         ...
 
 
@@ -141,8 +160,18 @@ class Node(Protocol):
         ...
 
     @property
+    def catalog(self) -> Catalog:
+        """What the store holds, for people."""
+        ...
+
+    @property
     def cache_control(self) -> CacheControl | None:
         """Warming, pins and eviction."""
+        ...
+
+    @property
+    def counts(self) -> Counts:
+        """What it counts."""
         ...
 
     def cache_place(self) -> CachePlace | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import socket
 import struct
 import time
@@ -18,7 +19,7 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from lodefs.chunkstore.errors import DeadlineExceeded, InvalidInput, Unavailable
+from lodefs.chunkstore.errors import DeadlineExceeded, Denied, InvalidInput, Unavailable
 from lodefs.chunkstore.nodeapi import client_tls
 from lodefs.chunkstore.nodeapi.wire import PORT_DEFAULT
 
@@ -85,7 +86,8 @@ class Connection:
     """A keep-alive connection, opened when it is first needed and again after any failure.
 
     ``ask`` raises Unavailable if the other side is gone or its answer is malformed (the connection
-    is closed then, and the request may be repeated), DeadlineExceeded when the time is up.
+    is closed then, and the request may be repeated), DeadlineExceeded when the time is up, Denied
+    where this user may not open the socket.
     ``clock`` counts seconds.
     """
 
@@ -146,6 +148,10 @@ class Connection:
                 raise DeadlineExceeded(f"{self._address}: no answer in time") from error
             if self._address.tls and (denied := client_tls.refusal(self._address.host, error)):
                 raise denied from error
+            if self._address.path and isinstance(error, PermissionError):
+                raise Denied(
+                    f"{self._address}: {error.strerror}; {_who_may(self._address.path)}"
+                ) from error
             message = f"{self._address}: {error.strerror or error}"
             if error.errno in _NOT_LISTENING:
                 message += "; does the proxy run? `lodefs serve` starts one"
@@ -275,6 +281,18 @@ def header(head: bytes, name: bytes) -> bytes:
     start += len(name) + 3
     end = head.find(b"\r\n", start)
     return head[start : end if end >= 0 else len(head)].strip()
+
+
+def _who_may(path: str) -> str:
+    """Who may open a proxy's socket, for people."""
+    import grp  # here: needed for this message alone
+
+    try:
+        group = grp.getgrgid(os.stat(path).st_gid).gr_name
+    except (OSError, KeyError):
+        return "the proxy is for users of its socket's group"
+    how = f"usermod -aG {group} USER, from the next login on"
+    return f"the proxy is for members of the group {group} ({how})"
 
 
 def _family(host: str) -> socket.AddressFamily:

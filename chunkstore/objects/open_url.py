@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
-from lodefs.chunkstore.errors import InvalidInput
+from lodefs.chunkstore.errors import InvalidInput, Unavailable
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.objects.directory import TEMPORARY, DirectoryObjects
 from lodefs.chunkstore.objects.interface import ObjectStore
@@ -40,6 +40,7 @@ class StoreOptions(S3Options):
     calls_max: int = 32  # at once
     wait_s_max: float = 120.0  # of a call for its turn
     observe: Callable[[Observation], None] | None = None  # called for every call
+    on_retry: Callable[[Unavailable], None] | None = None  # and before each repetition of one
 
 
 def open_objects(url: str, options: StoreOptions | None = None) -> ObjectStore:
@@ -62,7 +63,8 @@ def open_ordered(url: str, options: StoreOptions | None = None) -> tuple[ObjectS
     budget = RetryBudget(
         options.attempts_max, options.retry_time_s_max, first_time_s_max=options.first_time_s_max
     )
-    limited = Limited(Retrying(source, budget), options.calls_max, options.wait_s_max)
+    patient = Retrying(source, budget, on_retry=options.on_retry)
+    limited = Limited(patient, options.calls_max, options.wait_s_max)
     orders = RangeOrders(source, limited, options.observe)
     return (Observed(limited, options.observe) if options.observe else limited), orders
 

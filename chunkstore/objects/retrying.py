@@ -40,8 +40,11 @@ class Retrying:
         random: Callable[[], float] = random_module.random,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
+        on_retry: Callable[[Unavailable], None] | None = None,
     ) -> None:
+        """``on_retry`` is told of each error after which a call is repeated. For any thread."""
         self._inner = inner
+        self._on_retry = on_retry
         self._budget = budget or RetryBudget()
         self._random = random
         self._sleep = sleep
@@ -100,7 +103,7 @@ class Retrying:
         self._inner.close()
 
     def _attempts(self) -> _Attempts:
-        return _Attempts(self._budget, self._random, self._sleep, self._clock)
+        return _Attempts(self._budget, self._random, self._sleep, self._clock, self._on_retry)
 
     def _repeat(self, call: Callable[[], T]) -> T:
         attempts = self._attempts()
@@ -120,7 +123,9 @@ class _Attempts:
         random: Callable[[], float],
         sleep: Callable[[float], None],
         clock: Callable[[], float],
+        on_retry: Callable[[Unavailable], None] | None,
     ) -> None:
+        self._on_retry = on_retry
         self._budget = budget
         self._random = random
         self._sleep = sleep
@@ -135,6 +140,8 @@ class _Attempts:
         ends_at = self._begun_at + time_for(error, self._budget)
         if self._failed >= self._budget.attempts_max or self._clock() + pause_s > ends_at:
             raise error
+        if self._on_retry is not None:
+            self._on_retry(error)
         self._sleep(pause_s)
 
 

@@ -31,14 +31,11 @@ _DENIED = {
     "RequestTimeTooSkewed",
     "SignatureDoesNotMatch",
 }
-_UNAVAILABLE = {
+_THROTTLED = {"SlowDown", "Throttling", "ThrottlingException", "TooManyRequests"}
+_UNAVAILABLE = _THROTTLED | {
     "ConditionalRequestConflict",
     "OperationAborted",
     "RequestTimeout",
-    "SlowDown",
-    "Throttling",
-    "ThrottlingException",
-    "TooManyRequests",
 }
 _NO_SPACE = {"QuotaExceeded", "XMinioStorageFull", "InsufficientStorage"}
 _OTHER_REGION = {"AuthorizationHeaderMalformed", "PermanentRedirect", "IllegalLocationConstraint"}
@@ -70,7 +67,9 @@ def error_of(answer: Mapping[str, Any], what: str, bucket: str) -> LodefsError:
     if code in _OTHER_REGION or status in (301, 307):
         return InvalidInput(f"{why}; the bucket is in another region: set the store's region")
     if code in _UNAVAILABLE or _may_pass(status):
-        return Unavailable(why, retry_after_s=_retry_after_s(metadata.get("HTTPHeaders", {})))
+        error = Unavailable(why, retry_after_s=_retry_after_s(metadata.get("HTTPHeaders", {})))
+        error.is_throttled = code in _THROTTLED or status in (429, 503)
+        return error
     if code in _DENIED or status in (401, 403):
         return Denied(f"{why}; check the credentials, and that they allow this on {bucket}")
     return _by_status(status)(why)

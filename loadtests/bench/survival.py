@@ -62,30 +62,41 @@ def killing(scratch: Path) -> Result:
 class Node:
     """A proxy and a mount on ``target``, and ways to harm them."""
 
-    def __init__(self, lodefs: Lodefs, folder: Path, target: Path) -> None:
+    def __init__(self, lodefs: Lodefs, folder: Path, target: Path, *words: str) -> None:
+        """``words``: further options of ``lodefs serve``."""
         self._lodefs = lodefs
         self._folder = folder
         self._target = target
-        self.proxy = Proxy.start(lodefs, folder)
+        self._words = words
+        self.proxy = Proxy.start(lodefs, folder, *words)
         self.proxy_ready_s = 0.0  # the longest time that it needed to start again
 
     def kill_workers(self) -> None:
         """All workers at once."""
-        for worker in psutil.Process(self._supervisor()).children():
+        for worker in psutil.Process(self.supervisor()).children():
             worker.kill()
 
     def kill_proxy(self) -> None:
         """The proxy, which is started again."""
         self.proxy.kill()
-        self.proxy = Proxy.start(self._lodefs, self._folder)
+        self._start_proxy()
+
+    def restart_proxy(self) -> None:
+        """The proxy ends as it is told to, and is started again."""
+        self.proxy.stop()
+        self._start_proxy()
+
+    def _start_proxy(self) -> None:
+        self.proxy = Proxy.start(self._lodefs, self._folder, *self._words)
         self.proxy_ready_s = max(self.proxy_ready_s, self.proxy.ready_s)
 
     def kill_supervisor(self) -> None:
         """The supervisor; another takes the mount over."""
-        os.kill(self._supervisor(), signal.SIGKILL)
+        os.kill(self.supervisor(), signal.SIGKILL)
         self._lodefs.run("mount", "--take-over", self._target)
 
-    def _supervisor(self) -> int:
+    def supervisor(self) -> int:
+        """The process that holds the mount."""
         for line in self._lodefs.run("mounts", "--json").output.splitlines():
             mount = json.loads(line)
             if unquote(mount["mountpoint"]) == str(self._target) and mount["supervised"]:

@@ -17,7 +17,7 @@ from tests.support.chunkstore.child_process import ChildError, private_directory
 
 ROOT = Path(__file__).parents[2]
 TASKS = {
-    "build": "build kubenode, once: ten minutes or more on two processors",
+    "build": "build Kubernetes, once: ten minutes or more on two processors",
     "demo": "from nothing to a pod that has read and compared a dataset",
     "test": "the tests on a real kubelet; further words go to pytest",
     "figures": "memory of a node, reads under kills and an upgrade, a pod that hangs",
@@ -32,7 +32,9 @@ def say(line: str) -> None:
 
 def run_tests(words: list[str]) -> int:
     """pytest on what needs a kubelet. Its exit code."""
-    argv = [sys.executable, "-m", "pytest", "-q", *(words or ["tests/kube"])]
+    binary.PROVISIONER.build(say)
+    names_tests = any(Path(ROOT, word.partition("::")[0]).exists() for word in words if word)
+    argv = [sys.executable, "-m", "pytest", "-q", *words, *([] if names_tests else ["tests/kube"])]
     return subprocess.run(argv, cwd=ROOT, check=False).returncode
 
 
@@ -61,14 +63,14 @@ def main(argv: list[str]) -> int:
         say(f"./run kube: missing: {lacking}")
         return 2
     tasks: dict[str, Callable[[Path], int | None]] = {
-        "build": lambda path: say(str(path)),
+        "build": lambda path: say(f"{path}\n{binary.PROVISIONER.build(say)}"),
         "demo": lambda path: demo.run(path, say),
         "test": lambda _path: run_tests(given.words),
         "figures": lambda path: figures.run(path, say),
         "shell": shell,
     }
     try:
-        return tasks[given.task](binary.build(say)) or 0
+        return tasks[given.task](binary.KUBENODE.build(say)) or 0
     except (LoadtestError, ChildError) as error:
         say(f"./run kube: {error}")
         return 1

@@ -17,6 +17,7 @@ DEPLOY = Path(__file__).parents[2] / "deploy"
 BUSYBOX = "/bin/busybox"
 BOX = "docker.io/library/busybox:1.36"  # as in the examples
 LODEFS = "docker.io/library/lodefs"
+PROVISIONER = "lodefs.test/csi-provisioner:1"
 BUILD_TIMEOUT_S = 600.0
 
 
@@ -40,14 +41,25 @@ def box_images(folder: Path) -> list[Path]:
     for applet in set(listed.stdout.split()) - {"busybox"}:
         (root / "bin" / applet).symlink_to("busybox")
     (root / "etc/passwd").write_text("root:x:0:0:root:/:/bin/sh\n")
+    shell, sleep = ["/bin/sh"], ["/bin/sleep", "1000000000"]
     return [
-        _archive(folder / "box.tar", BOX, root, ["/bin/sh"]),
-        _archive(folder / "pause.tar", configs.PAUSE_IMAGE, root, ["/bin/sleep", "1000000000"]),
+        _archive(folder / "box.tar", BOX, root, {"Cmd": shell}),
+        _archive(folder / "pause.tar", configs.PAUSE_IMAGE, root, {"Cmd": sleep}),
     ]
 
 
-def _archive(out: Path, name: str, root: Path, command: list[str]) -> Path:
+def provisioner_image(binary: Path, folder: Path) -> Path:
+    """The external-provisioner, alone."""
+    root = folder / "provisioner"
+    root.mkdir()
+    shutil.copy(binary, root / "csi-provisioner")
+    (root / "tmp").mkdir()
+    start = {"Entrypoint": ["/csi-provisioner"]}
+    return _archive(folder / "provisioner.tar", PROVISIONER, root, start)
+
+
+def _archive(out: Path, name: str, root: Path, start: dict[str, list[str]]) -> Path:
     config = out.with_suffix(".json")
-    config.write_text(json.dumps({"Cmd": command, "Env": ["PATH=/bin"]}))
+    config.write_text(json.dumps({**start, "Env": ["PATH=/bin"]}))
     run([sys.executable, DEPLOY / "images/archive.py", out, name, config, root])
     return out

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ STORE = f"s3://{BUCKET}/store"
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "AKIAIOSFODNN7EXAMPLE", "AWS_SECRET_ACCESS_KEY": "moto"}
 S3_TIMEOUT_S = 120.0
 READY_TIMEOUT_S = 180.0
+MOUNTER = f"daemonset/{RELEASE}-mounter"
 PARTS = ("proxy", "mounter", "csi")  # DaemonSets
 _S3 = """
 import logging, sys
@@ -31,6 +32,20 @@ app = DomainDispatcherApplication(create_backend_app)
 server = make_server(sys.argv[1], 9000, app, threaded=True)
 print("serves", flush=True)
 server.serve_forever()
+"""
+# All objects of a bucket, to files of a directory and back.
+_SAVE = """
+import sys, boto3, pathlib, urllib.parse
+bucket, folder = boto3.resource("s3").Bucket(sys.argv[1]), pathlib.Path(sys.argv[2])
+for one in bucket.objects.all():
+    (folder / urllib.parse.quote(one.key, "")).write_bytes(one.get()["Body"].read())
+"""
+_LOAD = """
+import sys, boto3, pathlib, urllib.parse
+bucket, folder = boto3.resource("s3").Bucket(sys.argv[1]), pathlib.Path(sys.argv[2])
+bucket.create()
+for path in folder.iterdir():
+    bucket.put_object(Key=urllib.parse.unquote(path.name), Body=path.read_bytes())
 """
 ENDPOINT = f"http://{configs.NODE_ADDRESS}:9000"
 
@@ -48,21 +63,22 @@ class Installation:
 
     def lodefs(self, *words: str | Path) -> str:
         """A command of this checkout, inside of the node, on the store. ChildError."""
-        environment = {
-            **CREDENTIALS,
-            "AWS_DEFAULT_REGION": "us-east-1",
-            "AWS_ENDPOINT_URL": ENDPOINT,
-            "HOME": str(self.home),
-            "LODEFS_CONFIG": str(self.home / "lodefs.toml"),
-            "LODEFS_STORE": STORE,
-            "PYTHONPATH": str(ROOT),
-        }
-        done = self.node.run(
-            sys.executable, "-m", "lodefs.main", *words, environment=environment, timeout_s=180.0
-        )
-        if done.returncode != 0:
-            raise ChildError(f"lodefs {' '.join(map(str, words))}: {done.stderr}")
-        return done.stdout
+        return self._python("-m", "lodefs.main", *words)
+
+    def python(self, script: str, *words: str | Path) -> str:
+        """A script inside of the node, for which boto3 finds the S3 server. ChildError."""
+        return self._python("-c", script, *words)
+
+    def reboot(self, meanwhile: Callable[[], None]) -> None:
+        """The node's power fails, and comes back. What the S3 server has is carried over: it stands
+        for one that is elsewhere. ``meanwhile`` is called while the node is down."""
+        kept = self.node.folder / "s3"
+        kept.mkdir(exist_ok=True)
+        self.python(_SAVE, BUCKET, kept)
+        self.node.reboot(meanwhile)
+        self.s3.kill()
+        self.s3 = start_s3(self.node)
+        self.python(_LOAD, BUCKET, kept)
 
     def push(self, source: Path, repo: str) -> str:
         """Push a directory; the commit."""
@@ -99,6 +115,38 @@ class Installation:
         self.node.helm("uninstall", RELEASE, "-n", NAMESPACE)
         self.node.until(lambda: not self.pods(), "the release's pods are gone")
 
+    def roll_out_a_mounter_that_fails(self) -> str:
+        """Begin the rollout of a mounter that takes the mounts over, and is never ready. Returns
+        the old one's pod when the new one serves."""
+        [old] = self._mounters()
+        never = {"exec": {"command": ["/usr/bin/lodefs", "mounter-ready", "--socket", "/none"]}}
+        container = {"name": "mounter", "startupProbe": never}
+        patch = {"spec": {"template": {"spec": {"containers": [container]}}}}
+        self.node.kubectl("-n", NAMESPACE, "patch", MOUNTER, "-p", json.dumps(patch))
+        self.node.until(lambda: "waiting for its end" in self.log(old), "the old one has retired")
+        [new] = [name for name in self._mounters() if name != old]
+        self.node.until(lambda: "serving" in self.log(new), "the new one serves")
+        return str(old)
+
+    def undo_rollout_of_mounter(self, old: str) -> float:
+        """Undo it. Returns, when the old mounter alone is there and has served again, the seconds
+        that this took."""
+        before = self.log(old).count("serving")
+        self.node.kubectl("-n", NAMESPACE, "rollout", "undo", MOUNTER)
+        took_s = self.node.until(
+            lambda: self._mounters() == [old] and self.log(old).count("serving") > before,
+            "the old one serves again, alone",
+        )
+        self.await_ready()
+        return took_s
+
+    def log(self, pod: str) -> str:
+        """What a pod of the release has written; "" where there is none."""
+        return self.node.try_kubectl("-n", NAMESPACE, "logs", pod).stdout
+
+    def _mounters(self) -> list[str]:
+        return [one["metadata"]["name"] for one in self.pods("mounter")]
+
     def await_ready(self) -> None:
         """Waits until every DaemonSet has its pods, of the newest version, and the kubelet knows
         the driver."""
@@ -127,6 +175,21 @@ class Installation:
         """`kubectl describe pod`."""
         return self.node.kubectl("describe", "pod", pod)
 
+    def _python(self, *words: str | Path) -> str:
+        environment = {
+            **CREDENTIALS,
+            "AWS_DEFAULT_REGION": "us-east-1",
+            "AWS_ENDPOINT_URL": ENDPOINT,
+            "HOME": str(self.home),
+            "LODEFS_CONFIG": str(self.home / "lodefs.toml"),
+            "LODEFS_STORE": STORE,
+            "PYTHONPATH": str(ROOT),
+        }
+        done = self.node.run(sys.executable, *words, environment=environment, timeout_s=180.0)
+        if done.returncode != 0:
+            raise ChildError(f"{' '.join(map(str, words))}: {done.stderr}")
+        return done.stdout
+
     def _helm(self, verb: str, values: Mapping[str, Any]) -> None:
         file = self.node.folder / "values.json"
         file.write_text(json.dumps(values))
@@ -142,20 +205,20 @@ class Installation:
 @contextmanager
 def installation(node: Node, tag: str) -> Iterator[Installation]:
     """A store on an S3 server inside of the node; nothing is installed yet."""
-    with node.start(sys.executable, "-c", _S3, configs.NODE_ADDRESS) as s3:
-        s3.wait_for("^serves$", timeout_s=S3_TIMEOUT_S)
-        made = Installation(node, s3, tag)
-        make = f"import boto3; boto3.client('s3').create_bucket(Bucket={BUCKET!r})"
-        environment = {
-            **CREDENTIALS,
-            "AWS_ENDPOINT_URL": ENDPOINT,
-            "AWS_DEFAULT_REGION": "us-east-1",
-        }
-        done = node.run(sys.executable, "-c", make, environment=environment)
-        if done.returncode != 0:
-            raise ChildError(f"no bucket: {done.stderr}")
+    made = Installation(node, start_s3(node), tag)
+    try:
+        made.python(f"import boto3; boto3.resource('s3').Bucket({BUCKET!r}).create()")
         made.lodefs("init", STORE)
         yield made
+    finally:
+        made.s3.kill()
+
+
+def start_s3(node: Node) -> Child:
+    """An S3 server, which serves now. It keeps all in memory."""
+    s3 = node.start(sys.executable, "-c", _S3, configs.NODE_ADDRESS)
+    s3.wait_for("^serves$", timeout_s=S3_TIMEOUT_S)
+    return s3
 
 
 def inline(repo: str, **attributes: str) -> dict[str, Any]:

@@ -39,21 +39,8 @@ class Node:
         (folder / "images").mkdir()
         for image in images:
             os.link(image, folder / "images" / image.name)
-        self._child = Child(
-            [
-                *("unshare", *_NAMESPACES, "--fork", "--kill-child", "--mount-proc"),
-                *("--propagation", "private", sys.executable),
-                *("-m", "loadtests.kube.node_init", folder, kubenode),
-            ],
-            cwd=ROOT,
-        )
         self._init = 0
-        try:
-            self._init = self._first_process()
-            self._await_ready()
-        except BaseException:
-            self.close()
-            raise
+        self._start()
 
     @property
     def argv_inside(self) -> list[str]:
@@ -151,6 +138,43 @@ class Node:
     def log(self, component: str) -> str:
         """What a component has written."""
         return (self.folder / "log" / component).read_text(errors="replace")
+
+    def restart_kubelet(self) -> None:
+        """kill -9; node_init starts the next one."""
+        [pid] = self._pids_of("kubelet")
+        self.run("kill", "-9", str(pid))
+        self.until(lambda: self._pids_of("kubelet") not in ([], [pid]), "another kubelet")
+
+    def reboot(self, meanwhile: Callable[[], None]) -> None:
+        """As a power failure: no process is told, and what was on disk is there afterwards. All
+        that was started inside of the node is gone. Returns when pods can run again."""
+        self.close()
+        meanwhile()
+        (self.folder / "ready").unlink()
+        self._start()
+
+    def _start(self) -> None:
+        self._child = Child(
+            [
+                *("unshare", *_NAMESPACES, "--fork", "--kill-child", "--mount-proc"),
+                *("--propagation", "private", sys.executable),
+                *("-m", "loadtests.kube.node_init", self.folder, self.kubenode),
+            ],
+            cwd=ROOT,
+        )
+        try:
+            self._init = self._first_process()
+            self._await_ready()
+        except BaseException:
+            self.close()
+            raise
+
+    def _pids_of(self, component: str) -> list[int]:
+        """Processes of a component, by their numbers inside of the node."""
+        listed = self.run("ps", "-eo", "pid,args").stdout.splitlines()
+        begin = f"{self.kubenode} {component} "
+        found = (line.strip().partition(" ") for line in listed)
+        return [int(pid) for pid, _, args in found if args.strip().startswith(begin)]
 
     def close(self) -> None:
         """Ends all processes, mounts and cgroups of the node, in whatever state they are."""

@@ -1,7 +1,7 @@
 """The first process in the node's namespaces: makes its places, starts its components, stays.
 
 ``python -m loadtests.kube.node_init FOLDER KUBENODE``. FOLDER/ready is there once pods can run. It
-ends, and with it the process namespace, when a component does.
+ends, and with it the process namespace, when a component does; but a kubelet is started again.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ class Components:
         self.folder = folder
         self.kubenode = kubenode
         self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._argv: dict[str, list[str]] = {}
         self._deadline_s = time.monotonic() + READY_TIMEOUT_S
 
     def start(self, name: str, flags: list[str]) -> None:
@@ -37,8 +38,14 @@ class Components:
 
     def start_program(self, name: str, argv: list[str]) -> None:
         """Start any program."""
-        with (self.folder / "log" / name).open("wb") as log:
+        self._argv[name] = argv
+        with (self.folder / "log" / name).open("ab") as log:
             self._running[name] = subprocess.Popen(argv, stdout=log, stderr=log)
+
+    def start_again(self, name: str) -> None:
+        """One that has ended."""
+        self._running[name].wait()
+        self.start_program(name, self._argv[name])
 
     def ended(self) -> str:
         """The name of one that has ended; "" while all run."""
@@ -164,9 +171,13 @@ def succeeds(*argv: str) -> bool:
 def reap_until_end(components: Components) -> None:
     """Until a component ends. Containers' shims become children of this process: it reaps them."""
     while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)) is not None:
-        if name := components.name_of(ended.si_pid):
+        name = components.name_of(ended.si_pid)
+        if name == "kubelet":
+            components.start_again(name)
+        elif name:
             raise SystemExit(f"{name} ended")
-        os.waitpid(ended.si_pid, 0)
+        else:
+            os.waitpid(ended.si_pid, 0)
 
 
 def main() -> None:

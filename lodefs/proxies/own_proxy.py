@@ -13,7 +13,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -75,12 +75,15 @@ def proxy_url(session: Session) -> str:
     """A proxy that is ready: the one that the settings name, else the node's where it serves the
     same store, else the user's own, which is started.
 
-    InvalidInput where neither proxy nor store are given; Unavailable.
+    InvalidInput where neither proxy nor store are given, Denied where the node's is not for this
+    user; Unavailable.
     """
     found, store = _found(session)
     if found:
         return found
     if store is None:
+        with suppress(Unavailable):  # one that runs may not be for this user: Denied says so
+            _get(node_proxy(session), "/readyz", None, ASK_TIMEOUT_S)
         raise InvalidInput(f"{NO_STORE}; or a proxy with --proxy or LODEFS_PROXY")
     own = own_proxy(session.home_cache(), store)
     _start_for(session, own, store)
@@ -256,7 +259,7 @@ def ready(url: str, timeout_s: float = ASK_TIMEOUT_S) -> bool:
     """Whether a proxy answers there and is ready."""
     try:
         return _get(url, "/readyz", None, timeout_s)[0] == 200
-    except Unavailable:
+    except (Unavailable, Denied):
         return False
 
 

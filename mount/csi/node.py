@@ -129,14 +129,15 @@ class NodeServer:
     def _unpublish(self, request: pb.NodeUnpublishVolumeRequest, timeout_s: float) -> object:
         deadline_s = time.monotonic() + timeout_s
         check_fields(request, ("volume_id", "target_path"))
-        user = _user(request.volume_id, request.target_path)
+        user = User(request.volume_id, _target(request.target_path))
         with self._locks.holding(user.volume):
             try:
                 self._targets.unbind(user.target)
                 self._targets.remove(user.target)
             except InUse as error:
                 _log.warning("left alone: %s", error, extra=labels(request))
-            self._service.release(user, _left_s(deadline_s))
+            if len(user.volume.encode()) <= ID_BYTES_MAX:  # nobody can hold another one
+                self._service.release(user, _left_s(deadline_s))
         return pb.NodeUnpublishVolumeResponse()
 
     def _stats(self, request: pb.NodeGetVolumeStatsRequest, timeout_s: float) -> object:
@@ -182,9 +183,14 @@ def _user(volume: str, target: str) -> User:
             f"volume_id: it has {size_bytes} bytes, and CSI allows {ID_BYTES_MAX}: choose a "
             "shorter volumeHandle"
         )
-    if not os.path.isabs(target) or "\0" in target or len(target.encode()) > PATH_BYTES_MAX:
+    return User(volume, _target(target))
+
+
+def _target(path: str) -> str:
+    """Where a volume is shown. InvalidInput."""
+    if not os.path.isabs(path) or "\0" in path or len(path.encode()) > PATH_BYTES_MAX:
         raise InvalidInput(f"target_path must be an absolute path of up to {PATH_BYTES_MAX} bytes")
-    return User(volume, os.path.normpath(target))
+    return os.path.normpath(path)
 
 
 def _left_s(deadline_s: float) -> float:

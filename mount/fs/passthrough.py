@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import Protocol
 
 from lodefs.chunkstore.errors import LodefsError
+from lodefs.chunkstore.nodeapi.mount_counts import Column
 from lodefs.chunkstore.nodeapi.wire import Snapshot
 from lodefs.chunkstore.system import libc
-from lodefs.mount.kernel import device
+from lodefs.mount.kernel import device, namespaces
 from lodefs.mount.options import Wanted
 from lodefs.mount.shm.open_files import CACHED, Opened, OpenFileTable
-from lodefs.mount.shm.traffic_counters import Column, Count, uncounted
+from lodefs.mount.shm.traffic_counters import Count, ignore_count
 
 MARK_PERIOD_S = 5.0  # how often the flat files that the kernel reads are marked as used
 
@@ -32,8 +33,6 @@ MARK_PERIOD_S = 5.0  # how often the flat files that the kernel reads are marked
 DISK_BYTES_BY_FILE_MIN = 64 * 1024
 MEMORY_BYTES_BY_FILE_MIN = 256 * 1024
 
-_INITIAL_USER_NAMESPACE = 0xEFFFFFFD  # PROC_USER_INIT_INO, linux/proc_ns.h
-_CAP_SYS_ADMIN = 21  # linux/capability.h
 # f_type of file systems that are stacked on another, or are FUSE themselves (linux/magic.h)
 _STACKED = {0x794C7630: "overlayfs", 0xF15F: "ecryptfs", 0x61756673: "aufs", 0x65735546: "FUSE"}
 _PASSING = frozenset({errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EINTR, errno.EAGAIN})
@@ -58,7 +57,7 @@ class PassthroughFiles:
         handles: OpenFileTable,
         flats: Flats,
         log: Callable[[str], None],
-        count: Count = uncounted,
+        count: Count = ignore_count,
     ) -> None:
         self._fd = fd
         self._handles = handles
@@ -78,6 +77,9 @@ class PassthroughFiles:
         opened = self._open(ino, request)
         if opened.backing != CACHED:
             self._count(Column.KERNEL_OPENS, 1)
+            flat = self._flat(ino)
+            if flat is not None:
+                self._count(Column.KERNEL_OPENED_BYTES, os.fstat(flat).st_size)
         return opened
 
     def _open(self, ino: int, request: int) -> Opened:
@@ -140,7 +142,11 @@ class Opening:
     """What the threads of one worker have in common for it; ``fd`` is its device."""
 
     def __init__(
-        self, fd: int, handles: OpenFileTable, log: Callable[[str], None], count: Count = uncounted
+        self,
+        fd: int,
+        handles: OpenFileTable,
+        log: Callable[[str], None],
+        count: Count = ignore_count,
     ) -> None:
         self._fd = fd
         self._handles = handles
@@ -209,14 +215,7 @@ def obstacle(cache_dir: Path | None) -> str | None:
 
 def is_admin(proc: Path = Path("/proc/self")) -> bool:
     """Whether this process has CAP_SYS_ADMIN where the kernel asks for it."""
-    try:
-        if os.stat(proc / "ns/user").st_ino != _INITIAL_USER_NAMESPACE:
-            return False
-        status = (proc / "status").read_text()
-    except OSError:
-        return False
-    effective = int(status.partition("CapEff:")[2].split(maxsplit=1)[0], 16)
-    return bool(effective >> _CAP_SYS_ADMIN & 1)
+    return namespaces.in_first_user_namespace(proc) and namespaces.may_mount(proc)
 
 
 def _file_system(path: Path) -> int:

@@ -9,7 +9,7 @@ import socket
 from typing import TYPE_CHECKING, Any
 
 from lodefs.chunkstore.errors import Denied, InvalidInput, LodefsError, Unavailable, Unsupported
-from lodefs.mount.kernel import device
+from lodefs.mount.kernel import device, namespaces
 from lodefs.mount.kernel.mount_table import FS_TYPE, SUBTYPE
 from lodefs.mount.kernel.session import READ_BYTES_MAX
 
@@ -26,10 +26,10 @@ FUSERMOUNT_TIMEOUT_S = 60.0
 def attach(mountpoint: str, source: bytes, *, allow_other: bool) -> int:
     """Mount a new FUSE connection and return its device descriptor; INIT is still to be answered.
 
-    With mount(2) as root, also as the root of a user namespace; otherwise through fusermount3.
-    Denied, Unsupported, InvalidInput.
+    With mount(2) as root and as any user with CAP_SYS_ADMIN, also of a user namespace; otherwise
+    through fusermount3. Denied, Unsupported, InvalidInput.
     """
-    if os.geteuid() != 0:
+    if not _may_mount():
         return attach_by_helper(mountpoint, source, allow_other=allow_other)
     fd = device.open_device()
     try:
@@ -38,6 +38,11 @@ def attach(mountpoint: str, source: bytes, *, allow_other: bool) -> int:
         os.close(fd)
         raise
     return fd
+
+
+def _may_mount() -> bool:
+    """Whether to do without fusermount3, which is no help to root, or in a user namespace."""
+    return os.geteuid() == 0 or namespaces.may_mount()
 
 
 def _mount(fd: int, mountpoint: str, source: bytes, *, allow_other: bool) -> None:
@@ -101,7 +106,7 @@ def detach(mountpoint: str, *, lazy: bool, abort: bool = False) -> None:
     BlockingIOError where it is in use and ``lazy`` is false; Denied, InvalidInput, Unavailable
     otherwise.
     """
-    if os.geteuid() != 0:
+    if not _may_mount():
         return detach_by_helper(mountpoint, lazy=lazy)
     flags = _UMOUNT_NOFOLLOW | (_MNT_DETACH if lazy else 0) | (_MNT_FORCE if abort else 0)
     libc, last_error = _libc()

@@ -13,6 +13,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -30,7 +31,8 @@ from lodefs.mount.fs.filesystem import FileSystem, Memory, MountView
 from lodefs.mount.fs.interrupts import InterruptPipes
 from lodefs.mount.fs.passthrough import Opening
 from lodefs.mount.fs.pending_requests import PendingRequests
-from lodefs.mount.kernel import device, features, mount_syscalls, mount_table
+from lodefs.mount.kernel import device, features, mount_syscalls, mount_table, namespaces
+from lodefs.mount.kernel.namespaces import Departure
 from lodefs.mount.kernel.session import Session
 from lodefs.mount.lifecycle import control_socket, mount_resources, startup
 from lodefs.mount.lifecycle.handover import MountResources
@@ -53,8 +55,8 @@ from lodefs.mount.read.cached_reader import CachedReader
 from lodefs.mount.read.prefetcher import Prefetcher
 from lodefs.mount.read.prefetcher import serve as serve_wishes
 from lodefs.mount.read.read_events import LOOK_UP, EmitRead, ReadEvents, ignore_read
-from lodefs.mount.shm.process_table import SLOTS
-from lodefs.mount.shm.traffic_counters import Count, by_origin, uncounted
+from lodefs.mount.shm.process_table import SUPERVISOR
+from lodefs.mount.shm.traffic_counters import RowCounter, uncounted
 
 CACHE_TIMEOUT_S = 5.0  # of requests that no reader waits for
 REQUEST_BYTES_MAX = 65536
@@ -96,6 +98,7 @@ def _serve(
     fd, mounted = _attach(job)
     supervisor: Supervisor | None = None
     place: control_socket.Place | None = None
+    departure: Departure | None = None
     failures: list[LodefsError] = []
 
     def on_probe(code: int) -> bool:
@@ -110,14 +113,19 @@ def _serve(
         return False
 
     try:
+        departure = _departure(options, mounted) if requester is not None else None
         resources = mount_resources.begin(job, agree(fd, job, objection, log), fd, mounted, log)
         place = resources.place
-        supervisor = _supervisor(resources, log, requester, kept=on_held(resources))
+        supervisor = _supervisor(
+            resources, log, requester, kept=on_held(resources), departure=departure
+        )
         limit_s = ready_timeout_s(options) if timeout_s is None else timeout_s
         supervisor.run(lambda: probe(options, mounted), on_probe, limit_s)
     finally:
         if supervisor is None or not supervisor.left:
             over = ended(fd) if supervisor is None else supervisor.over
+            if departure is not None:
+                departure.go_back()
             _take_away(job, mounted, place, over=over)
     if failures:
         raise failures[0]
@@ -138,6 +146,19 @@ def _attach(job: Job) -> tuple[int, mount_table.Mount | None]:
         os.close(fd)
         mount_syscalls.detach(options.mountpoint, lazy=True)
         raise
+
+
+def _departure(options: MountOptions, mounted: mount_table.Mount | None) -> Departure | None:
+    """Out of the mount namespace, where that is wanted. Unavailable."""
+    if not options.leaves_namespace or mounted is None:
+        return None
+    try:
+        return Departure(options.mountpoint, mounted.device)
+    except OSError as error:
+        raise Unavailable(
+            f"{options.mountpoint}: its processes cannot have a mount namespace of their own: "
+            f"{error.strerror}"
+        ) from error
 
 
 def go_on(
@@ -170,6 +191,9 @@ def _go_on(
     private: Sequence[Private],
 ) -> bool:
     mounted = mount_resources.mounted(resources)
+    if resources.job.options.leaves_namespace:
+        with suppress(OSError):  # then the mount lives for as long as this process
+            namespaces.leave()
     resources = mount_resources.add_clones(resources, log)
     supervisor = _supervisor(resources, log, None, kept=kept, private=private)
 
@@ -256,6 +280,7 @@ def _supervisor(
     *,
     kept: bool,
     private: Sequence[Private] = (),
+    departure: Departure | None = None,
 ) -> Supervisor:
     job, options, session = resources.job, resources.job.options, resources.session
     state = "on" if session.passthrough else f"off: {session.objection}"
@@ -286,9 +311,22 @@ def _supervisor(
         control_server=mount_resources.control_server(resources, supervised=True),
         kept=kept,
         requester=requester,
-        private=private,
+        private=[*private, *filter(None, [departure])],
+        on_made=departure.settle if departure is not None else lambda: None,
+        life_fd=_life_fd(options),
+        counter=_count_row(resources, SUPERVISOR),
     )
     return Supervisor(config)
+
+
+def _life_fd(options: MountOptions) -> int:
+    """A pidfd of the process with which the mount ends; -1 without one. Unavailable."""
+    try:
+        return os.pidfd_open(options.ends_with) if options.ends_with else -1
+    except OSError as error:
+        raise Unavailable(
+            f"{options.mountpoint}: process {options.ends_with}, for which it was made, has ended"
+        ) from error
 
 
 def _work(
@@ -309,18 +347,20 @@ def _work(
 
     ended = EndEvent(wake)
     handles = mount_resources.handles(resources)
-    count = _counter(context, resources)
-    opening = Opening(context.fd, handles, log, count) if handles is not None else None
+    counter = _counter(context, resources)
+    opening = Opening(context.fd, handles, log, counter.add) if handles is not None else None
     worker.serve(
         context.fd,
         resources.session,
-        reader_factory(options, view, log, opening, count, emit),
+        reader_factory(options, view, log, opening, counter, emit),
         threads=options.threads,
         marks=context.marks,
         log=log,
         ended=ended,
         pending=pending,
         on_interrupt=interrupts.notify,
+        trace=mount_resources.trace_writer(resources, _row(context, resources)),
+        counter=counter,
     )
     control_server = mount_resources.control_server(resources, supervised=False)
     attendant = WorkerMain(
@@ -343,17 +383,28 @@ def _store_ahead(
     client = Client(parse_address(resources.job.options.proxy), timeout_s=CACHE_TIMEOUT_S)
     monitor = CacheMonitor(client, snapshot, log)
     large = not resources.session.passthrough  # else they have pages of their own
-    prefetcher = Prefetcher(context.fd, monitor, large=large, count=_counter(context, resources))
+    counter = _counter(context, resources)
+    prefetcher = Prefetcher(context.fd, monitor, large=large, count=counter.add)
     context.serving()
     serve_wishes(events, monitor, prefetcher, lambda: ended(context.fd))
 
 
-def _counter(context: WorkerContext, resources: MountResources) -> Count:
+def _counter(context: WorkerContext, resources: MountResources) -> RowCounter:
+    """The row of a worker."""
+    counter = _count_row(resources, _row(context, resources))
+    counter.begin()
+    return counter
+
+
+def _count_row(resources: MountResources, row: int) -> RowCounter:
     table = mount_resources.traffic(resources)
-    row = (
-        context.slot if resources.session.resend else context.index
-    )  # there is no roster without it
-    return table.counter(row) if table is not None and 0 <= row < SLOTS else uncounted
+    return table.counter(row) if table is not None else uncounted()
+
+
+def _row(context: WorkerContext, resources: MountResources) -> int:
+    """The row of a process in shared tables: its slot of the roster; without one, those after the
+    supervisor's in turn."""
+    return context.slot if resources.session.resend else context.index + 1
 
 
 def reader_factory(
@@ -361,7 +412,7 @@ def reader_factory(
     view: MountView,
     log: Log,
     opening: Opening | None = None,
-    count: Count = uncounted,
+    counter: RowCounter | None = None,
     emit: EmitRead = ignore_read,
 ) -> worker.ReaderFactory:
     """Makes a reader and a file system for each thread of a worker; what they learn they share.
@@ -370,6 +421,7 @@ def reader_factory(
     passed through to the kernel.
     """
     address = parse_address(options.proxy)
+    counter = counter or uncounted()
     remembered = Memory()
     outage = Outage()
     monitor: CacheMonitor | None = None
@@ -389,11 +441,11 @@ def reader_factory(
             timeout_s=options.read_timeout_s,
             outage=outage,
             before_blocking=before_blocking,
-            count=by_origin(count),
+            count=counter.brought,
         ).mounted(view.snapshot)
         if monitor is None:
             return client, FileSystem(client, view, remembered)
-        direct = CachedReader(client, monitor, remembered.nodes, before_blocking, count, emit)
+        direct = CachedReader(client, monitor, remembered.nodes, before_blocking, counter, emit)
         opens = opening.opens(direct) if opening is not None else None
         return direct, FileSystem(direct, view, remembered, opens)
 

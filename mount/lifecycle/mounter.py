@@ -12,7 +12,7 @@ import msgspec
 
 from lodefs.chunkstore.errors import Denied, InvalidInput, LodefsError, NotFound, Unavailable
 from lodefs.chunkstore.nodeapi.wire import error_of
-from lodefs.mount.kernel import mount_syscalls, mount_table
+from lodefs.mount.kernel import mount_syscalls, mount_table, namespaces
 from lodefs.mount.lifecycle import control_socket, handover, mount_resources, process_scan
 from lodefs.mount.lifecycle.daemon import go_on, ready_timeout_s, serve
 from lodefs.mount.lifecycle.handover import MountResources, State
@@ -23,6 +23,7 @@ from lodefs.mount.lifecycle.spawn import start
 from lodefs.mount.lifecycle.systemd_fdstore import FdStore
 from lodefs.mount.mount_spec import Job, MountRequest, Reply, TakeOver
 from lodefs.mount.options import MountOptions
+from lodefs.mount.shm.request_trace import RequestTrace
 from lodefs.mount.shm.traffic_counters import Traffic
 
 END_TIMEOUT_S = 30.0  # for the daemon of a mount to end after unmounting
@@ -61,12 +62,15 @@ def mount(options: MountOptions, *, fork: bool = False) -> Mounted:
     """Mount a snapshot and return when its root has been read through the mount.
 
     A process of its own answers for the mount from then on; with ``fork`` a child of this one,
-    which is faster and for programs that end soon.
+    which is faster and for programs that end soon. In a user namespace the mount ends with the
+    mount namespace that it is made in.
     Raises: InvalidInput (mount point, options), InUse (a lodefs mount is there), NotFound, Denied,
     Unsupported, Unavailable (proxy or kernel did not answer). Nothing stays mounted then.
     """
     place = canonical(options.mountpoint)
-    request = MountRequest(msgspec.structs.replace(options, mountpoint=place))
+    leaves = options.leaves_namespace or not namespaces.in_first_user_namespace()
+    options = msgspec.structs.replace(options, mountpoint=place, leaves_namespace=leaves)
+    request = MountRequest(options)
     timeout_s = options.read_timeout_s + ready_timeout_s(options) + REPLY_MARGIN_S
     return _mounted(place, start(request, place, options.log_path, timeout_s, fork=fork))
 
@@ -270,6 +274,25 @@ def state_of(mountpoint: str, timeout_s: float = control_socket.CONNECT_TIMEOUT_
         raise NotFound(f"{mountpoint}: there is no lodefs mount here")
     place = control_socket.find(found.device, mount_resources.folders())
     return handover.state_of(place, timeout_s) if place is not None else None
+
+
+def trace_of(mountpoint: str) -> RequestTrace:
+    """Where the requests of a mount are traced while somebody looks. NotFound where there is no
+    lodefs mount, Denied where it is another user's, Unavailable, Unsupported (an older one)."""
+    found = mount_table.on_top(mount_table.plain(mountpoint))
+    if found is None or not found.is_lodefs:
+        raise NotFound(f"{mountpoint}: there is no lodefs mount here")
+    if os.geteuid() != found.owner:
+        owner = _user_name(found.owner)
+        raise Denied(f"{mountpoint} belongs to {owner}: look at it as that user")
+    place = control_socket.find(found.device, mount_resources.folders())
+    if place is None:
+        raise Unavailable(f"{mountpoint}: its socket is not found: look as the user who mounted it")
+    fd = handover.trace(place)
+    try:
+        return RequestTrace(fd)
+    finally:
+        os.close(fd)
 
 
 def _open_pid(pid: int) -> int:

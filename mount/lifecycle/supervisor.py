@@ -20,18 +20,21 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NoReturn, Protocol
 
 import msgspec
 
 from lodefs.chunkstore.errors import LodefsError, Unavailable
+from lodefs.chunkstore.nodeapi.mount_counts import Column
 from lodefs.mount.kernel import device, fuse_abi
 from lodefs.mount.kernel.session import Session
 from lodefs.mount.lifecycle import startup
 from lodefs.mount.lifecycle.handover import TAKEN, ControlServer
+from lodefs.mount.lifecycle.process_end import die_with_parent, is_over, wait
 from lodefs.mount.lifecycle.startup import Requester
 from lodefs.mount.shm.process_table import ProcessTable
+from lodefs.mount.shm.traffic_counters import RowCounter, uncounted
 
 CHECK_S = 1.0  # how often workers are looked at
 STEADY_S = 1.0  # a worker that lived so long did not die of its start: replaced at once
@@ -40,12 +43,11 @@ END_TIMEOUT_S = 5.0  # for workers to end by themselves when the mount is gone
 KILL_S = 0.1  # so long it takes at most, where nothing holds a process
 FAIL_PAUSE_S = 0.01
 START_TIMEOUT_S = 30.0  # for own workers to serve before those of a predecessor are ended
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 class WorkerContext(msgspec.Struct, frozen=True):
     """What a worker is given. ``supervisor_fd`` is a pidfd; ``marks`` are of its threads; ``slot``
-    is of the roster, -1 without one.
+    is of the roster, -1 without one; ``life_fd`` is the supervisor's.
 
     ``serving`` is to be called once it serves, in the main thread, and again when ``made_fd`` gets
     readable: where it can live without its supervisor, it does from then on.
@@ -58,6 +60,7 @@ class WorkerContext(msgspec.Struct, frozen=True):
     serving: Callable[[], None]
     made_fd: int
     slot: int = -1
+    life_fd: int = -1
 
 
 WorkerFunction = Callable[[WorkerContext], None]
@@ -99,7 +102,8 @@ class SupervisorConfig:
     ``control_server`` is where others ask for the mount. ``kept``: the descriptors are also kept
     elsewhere, so that the mount lives on without any process. ``requester``: acknowledges a new
     mount when it is ready; None: that is not needed. ``private``: what only the supervisor has, so
-    that its end is seen at the other side.
+    that its end is seen at the other side. ``on_made`` is called when a new mount was
+    acknowledged. ``life_fd``: the mount ends when that is readable; -1: for no such reason.
     """
 
     fd: int
@@ -116,6 +120,9 @@ class SupervisorConfig:
     kept: bool = False
     requester: Requester | None = None
     private: Sequence[Private] = ()
+    on_made: Callable[[], None] = lambda: None
+    life_fd: int = -1
+    counter: RowCounter = field(default_factory=uncounted)
 
 
 class Supervisor:
@@ -133,6 +140,9 @@ class Supervisor:
         self.made = config.requester is None
         self._requester = config.requester
         self._private = config.private
+        self._on_made = config.on_made
+        self._life_fd = config.life_fd
+        self._counter = config.counter
         self._made_fd = (
             config.requester.done_fd if config.requester else startup.new_done_fd(done=True)
         )
@@ -197,6 +207,8 @@ class Supervisor:
                 self._succeed(confirm)
             if self._control_server is not None:
                 self._poll.register(self._control_server, select.POLLIN)
+            if self._life_fd >= 0:
+                self._poll.register(self._life_fd, select.POLLIN)
             if ready is None and not on_ready(0):
                 return
             while not self._stop and self._turn(on_ready, deadline_s):
@@ -230,6 +242,9 @@ class Supervisor:
 
     def _react(self, fd: int, on_ready: Callable[[int], bool]) -> bool:
         """Deal with a descriptor that is readable; False at the end."""
+        if fd == self._life_fd:
+            self._log("what this mount was made for has ended")
+            return False
         requester = self._requester
         if requester is not None and fd == requester.fileno() and not self._settle(requester):
             return False
@@ -296,6 +311,8 @@ class Supervisor:
         self._succeed(lambda: None)
         self._requester = None
         self.made = requester.settle()
+        if self.made:
+            self._on_made()
         return self.made
 
     def _succeed(self, confirm: Callable[[], None]) -> None:
@@ -313,7 +330,7 @@ class Supervisor:
         self.settled = True
         self._process_table.turn()
         if self._session.resend:
-            device.notify(self._fd, fuse_abi.NOTIFY_RESEND)  # those of workers that died before
+            self._resend()  # those of workers that died before
         self._replace(self._process_table, others)
 
     def _others(self, process_table: ProcessTable) -> Iterator[tuple[int, int, int]]:
@@ -330,11 +347,11 @@ class Supervisor:
         for slot, pid, pid_fd in others:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(pid_fd, signal.SIGKILL)
-            _wait(pid_fd, END_TIMEOUT_S)
+            wait(pid_fd, END_TIMEOUT_S)
             os.close(pid_fd)
             process_table.clear(slot)
             self._log(f"worker {pid} of another supervisor is replaced")
-            device.notify(self._fd, fuse_abi.NOTIFY_RESEND)
+            self._resend()
 
     def _own_serve(self) -> bool:
         """Wait until all workers serve, and would go on without this process; False where one
@@ -369,6 +386,7 @@ class Supervisor:
                 lambda: self._serving(place.slot),
                 self._made_fd,
                 place.slot,
+                self._life_fd,
             )
             # Who answers nobody must not keep the requests of others alive.
             is_holder = self._process_table is not None and place.call_fd < 0
@@ -382,12 +400,13 @@ class Supervisor:
         if place.call_fd >= 0:
             self._poll.register(place.call_fd, select.POLLIN)
             place.listening = True
-        elif (
-            self._try_start(place)
-            and self._session.resend
-            and not device.notify(self._fd, fuse_abi.NOTIFY_RESEND)
-        ):
+        elif self._try_start(place) and self._session.resend and not self._resend():
             self._log("the kernel does not send the requests of the dead worker again")
+
+    def _resend(self) -> bool:
+        """Have the kernel send unanswered requests again; whether it does."""
+        self._counter.add(Column.RESENDS, 1)
+        return device.notify(self._fd, fuse_abi.NOTIFY_RESEND)
 
     def _start_called(self, place: _Place) -> None:
         self._poll.unregister(place.call_fd)
@@ -431,7 +450,7 @@ class Supervisor:
         """In a worker, when the mount is made: it is written down, so that any supervisor can find
         it, and lives on its own then."""
         if self._process_table is not None and startup.is_done(self._made_fd):
-            _die_with_parent(None)
+            die_with_parent(None)
             self._process_table.enter(slot)
 
     def _fds(self) -> set[int]:
@@ -449,7 +468,7 @@ class Supervisor:
             signal.signal(signal.SIGUSR2, signal.SIG_IGN)
             signal.signal(signal.SIGHUP, signal.SIG_IGN)
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal sends it to all
-            _die_with_parent(supervisor)
+            die_with_parent(supervisor)
             for fd in self._fds() - keep:
                 os.close(fd)
             for other in (self._successor, self._requester, *self._private):
@@ -475,6 +494,7 @@ class Supervisor:
             return False
         if not self._session.resend and place.call_fd < 0 and not self._renew(place):
             return False
+        self._counter.add(Column.WORKER_RESTARTS, int(place.call_fd < 0))
         now_s = time.monotonic()
         steady = now_s - place.started_s >= STEADY_S
         place.pause_s = 0.0 if steady else min(2 * place.pause_s + 0.01, RESTART_PAUSE_S_MAX)
@@ -524,7 +544,7 @@ class Supervisor:
         deadline_s = time.monotonic() + (END_TIMEOUT_S if ended(self._fd) else 0)
         living = [place for place in self._places if place.pid]
         for place in living:
-            _wait(place.pid_fd, deadline_s - time.monotonic())
+            wait(place.pid_fd, deadline_s - time.monotonic())
             os.kill(place.pid, signal.SIGKILL)
         pid_fds = [place.pid_fd for place in living]
         if self._probe[0]:
@@ -533,7 +553,7 @@ class Supervisor:
         if not self.left:
             self._await_killed(pid_fds)
         for place in living:
-            if _is_over(place.pid_fd):
+            if is_over(place.pid_fd):
                 self._collect(place)
         # Closing the last descriptor ends the connection, and with it a probe that waits for it.
         for fd in self._fds():
@@ -544,8 +564,8 @@ class Supervisor:
         """Reap a killed probe, if any. It may wait on if descriptors are kept elsewhere."""
         if not self._probe[0]:
             return
-        _wait(self._probe[1], END_TIMEOUT_S)
-        if _is_over(self._probe[1]):
+        wait(self._probe[1], END_TIMEOUT_S)
+        if is_over(self._probe[1]):
             self._reap_probe()
 
     def _await_killed(self, pid_fds: Sequence[int]) -> None:
@@ -555,14 +575,14 @@ class Supervisor:
         others_answer = self.made and not self.settled
         deadline_s = time.monotonic() + END_TIMEOUT_S
         for pid_fd in pid_fds:
-            _wait(pid_fd, KILL_S)
-        is_needed = others_answer or not all(map(_is_over, pid_fds))
+            wait(pid_fd, KILL_S)
+        is_needed = others_answer or not all(map(is_over, pid_fds))
         if pid_fds and self._session.resend and is_needed:
-            device.notify(self._fd, fuse_abi.NOTIFY_RESEND)  # those that dead workers had
-        while not all(map(_is_over, pid_fds)) and time.monotonic() < deadline_s:
+            self._resend()  # those that dead workers had
+        while not all(map(is_over, pid_fds)) and time.monotonic() < deadline_s:
             if others_answer or not device.fail_request(self._fd):
-                left = next((fd for fd in pid_fds if not _is_over(fd)), pid_fds[0])
-                _wait(left, FAIL_PAUSE_S)
+                left = next((fd for fd in pid_fds if not is_over(fd)), pid_fds[0])
+                wait(left, FAIL_PAUSE_S)
 
 
 def ended(fd: int) -> bool:
@@ -575,21 +595,3 @@ def ended(fd: int) -> bool:
 def _clear(marks: memoryview[float]) -> None:
     for index in range(len(marks)):
         marks[index] = 0.0
-
-
-def _is_over(pid_fd: int) -> bool:
-    return bool(select.select([pid_fd], [], [], 0)[0])
-
-
-def _wait(pid_fd: int, seconds: float) -> None:
-    select.select([pid_fd], [], [], max(seconds, 0))
-
-
-def _die_with_parent(parent: int | None) -> None:
-    """prctl(2): SIGKILL when the parent ends, which may have ended before. None: not any more."""
-    import ctypes
-
-    number = 0 if parent is None else signal.SIGKILL
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
-    if parent is not None and os.getppid() != parent:
-        os._exit(1)

@@ -17,6 +17,7 @@ from lodefs.mount.fs.interrupts import InterruptPipes
 from lodefs.mount.fs.pending_requests import PendingRequests
 from lodefs.mount.kernel import device, fuse_abi
 from lodefs.mount.lifecycle.handover import ControlServer
+from lodefs.mount.lifecycle.process_end import is_over
 from lodefs.mount.lifecycle.supervisor import WorkerContext
 from lodefs.mount.shm.process_table import ProcessTable
 
@@ -64,6 +65,7 @@ class WorkerMain:
         self._said = False
         self._is_answering = False
         self.alone = False  # whether the supervisor is gone
+        self._life_fd = context.life_fd
         self._poll = select.poll()
         self._poll.register(interrupts.fileno(self._index), select.POLLIN)
         self._made_fd = context.made_fd
@@ -73,9 +75,9 @@ class WorkerMain:
             self._poll.register(self._made_fd, select.POLLIN)
 
     def run(self, ended: Event) -> None:
-        """Return when the connection is over."""
+        """Return when the connection is over, or is to end and there is no supervisor to do it."""
         next_s = 0.0
-        while not ended.is_set():
+        while not ended.is_set() and not (self.alone and self._is_to_end()):
             fds = {fd for fd, _ in self._poll.poll(self._pause_s() * 1000)}
             if self._made_fd in fds:
                 self._poll.unregister(self._made_fd)
@@ -94,6 +96,9 @@ class WorkerMain:
                 for unique in list(self._open):
                     self._retry_interrupt(unique, again=True)
                 next_s = time.monotonic() + TICK_S
+
+    def _is_to_end(self) -> bool:
+        return self._life_fd >= 0 and is_over(self._life_fd)
 
     def _pause_s(self) -> float:
         if self._open:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 from lodefs.chunkstore.errors import InvalidInput, NotADirectory, NotFound, Unavailable
 from lodefs.chunkstore.format.decoding import from_msgpack
@@ -17,6 +17,7 @@ from lodefs.proxy.api.routes import Route
 from lodefs.proxy.node import Node, SnapshotFile
 from lodefs.proxy.runtime.metrics import Metrics
 
+Handler = Callable[[Route, Request], Awaitable[Answer]]
 HEADERS = (
     "Range",
     "If-Match",
@@ -24,6 +25,10 @@ HEADERS = (
     "If-Range",
     "Accept",
     "Authorization",
+    "Cookie",
+    "Host",
+    "Origin",
+    "Sec-Fetch-Site",
     wire.PLACE_HEADER,
 )
 
@@ -39,8 +44,10 @@ class Handlers:
         version: str,
         status: Callable[[], dict[str, object]],
         stopping: Callable[[], bool],
+        more: Mapping[str, Handler] | None = None,
     ) -> None:
-        """``status`` gives the server's own figures for /status."""
+        """``status`` gives the server's own figures for /status. ``more``: handlers of routes that
+        are not the interface's."""
         self._node = node
         self._names = node.names
         self._metrics = metrics
@@ -48,7 +55,7 @@ class Handlers:
         self._status = status
         self._stopping = stopping
         self._openapi = json_answer(openapi.document(version))
-        self._of: dict[str, Callable[[Route, Request], Awaitable[Answer]]] = {
+        self._of: dict[str, Handler] = {
             routes.FILES: self._files,
             routes.STAT: self._stat,
             routes.LIST: self._list,
@@ -65,6 +72,7 @@ class Handlers:
             routes.CACHE: self._cache,
             routes.CACHE_USED: self._cache_used,
             **CacheControlHandlers(node).of,
+            **(more or {}),
         }
 
     async def answer(self, route: Route, request: Request) -> Answer:
@@ -79,6 +87,7 @@ class Handlers:
         fixed = snapshot.commit == route.rev
         caching = responses.IMMUTABLE if fixed else responses.REVALIDATE
         headers = responses.file_headers(file, responses.content_type(route.path), caching)
+        headers += responses.FOREIGN_CONTENT
         return await self._file_answer(file, headers, request, routes.FILES, learn=fixed)
 
     async def _data(self, route: Route, request: Request) -> Answer:
@@ -100,8 +109,7 @@ class Handlers:
     ) -> Answer:
         target = None
         if learn and request.method == "GET":
-            counter = self._metrics.counter(label, 200)
-            target = responses.fast_path_target(file, headers, counter)
+            target = responses.fast_path_target(file, headers, self._metrics, label)
         return await responses.file_answer(self._node.files, file, headers, request, target)
 
     async def _stat(self, route: Route, _request: Request) -> Answer:
@@ -163,8 +171,8 @@ class Handlers:
             raise Unavailable("the node cannot serve now: its store or its cache does not answer")
         return json_answer({"status": "ready"})
 
-    async def _metrics_text(self, _route: Route, _request: Request) -> Answer:
-        body, media = self._metrics.text()
+    async def _metrics_text(self, _route: Route, request: Request) -> Answer:
+        body, media = self._metrics.text(request.headers.get("Accept", ""))
         return Answer(200, [("Content-Type", media)], body)
 
     async def _status_view(self, _route: Route, _request: Request) -> Answer:

@@ -19,13 +19,17 @@ from lodefs.proxy.api.fast_path import Target
 from lodefs.proxy.api.ranges import ByteRange, Unsatisfiable
 from lodefs.proxy.api.request import Request
 from lodefs.proxy.node import Files, Located, Pieces, SnapshotFile
-from lodefs.proxy.runtime.metrics import RequestCounter
+from lodefs.proxy.runtime.metrics import NO_SOURCE, Metrics
+from lodefs.proxy.runtime.repository_reads import OF_ORIGIN, Source
 
 SERVER = ("Server", "lodefs")
 OCTETS = "application/octet-stream"
 JSON = "application/json"
 IMMUTABLE = "max-age=31536000, immutable"
 REVALIDATE = "no-cache"
+NOSNIFF = ("X-Content-Type-Options", "nosniff")
+# What somebody pushed never runs as a script of this server's origin, whatever its name says.
+FOREIGN_CONTENT = [NOSNIFF, ("Content-Security-Policy", "sandbox")]
 _TYPES = mimetypes.MimeTypes(filenames=())  # Python's own table: the same on every machine
 
 Headers = list[tuple[str, str]]
@@ -36,7 +40,8 @@ class Answer:
     """One answer. The body is ``body``, or if there are ``pieces``: ``first`` and these,
     ``size_bytes`` in all, fetched from ``origin`` (None: all were in the cache).
 
-    ``target``: what the fast path may answer by itself from now on.
+    ``target``: what the fast path may answer by itself from now on. ``source``: for metrics, where
+    the bytes of a file came from.
     """
 
     status: int
@@ -48,13 +53,15 @@ class Answer:
     origin: wire.Origin | None = None
     target: Target | None = None
     close: bool = False
+    source: str = NO_SOURCE
+    is_endless: bool = False  # ``pieces`` come until somebody ends them
 
 
 def json_answer(
     value: object, *, status: int = 200, headers: Sequence[tuple[str, str]] = ()
 ) -> Answer:
     """``value`` (a msgspec structure or plain values) as JSON."""
-    return Answer(status, [("Content-Type", JSON), *headers], msgspec.json.encode(value))
+    return Answer(status, [("Content-Type", JSON), NOSNIFF, *headers], msgspec.json.encode(value))
 
 
 def msgpack_answer(value: msgspec.Struct, headers: Sequence[tuple[str, str]] = ()) -> Answer:
@@ -87,7 +94,7 @@ def _etag(file: SnapshotFile) -> str:
     return f'"{file.content_id.hex()}"'
 
 
-def fast_path_target(file: SnapshotFile, headers: Headers, counter: RequestCounter) -> Target:
+def fast_path_target(file: SnapshotFile, headers: Headers, metrics: Metrics, label: str) -> Target:
     """What the fast path needs to answer for a file as ``file_answer`` would."""
     size_bytes = file.entry.size_bytes
     return Target(
@@ -96,7 +103,8 @@ def fast_path_target(file: SnapshotFile, headers: Headers, counter: RequestCount
         size_bytes=size_bytes,
         whole_head=_head(200, [*headers, ("Content-Length", str(size_bytes))]),
         part_head=_head(206, headers),
-        counter=counter,
+        counter=metrics.hot_counter(label, 200),
+        reads=metrics.counts.reads.of(file.snapshot.repo)[Source.CACHE],
     )
 
 
@@ -144,7 +152,8 @@ async def file_answer(
     if selection and wire.PLACE_HEADER in asked:
         found = await files.locate(file, *one)
         if isinstance(found, Located):
-            return replace(msgpack_answer(found.place), origin=found.origin)
+            told = msgpack_answer(found.place)
+            return replace(told, origin=found.origin, source=source_of(found.origin))
         stream, target = found, None
     else:
         stream = await files.open(file, *one)
@@ -156,7 +165,13 @@ async def file_answer(
         size_bytes=one.size_bytes,
         origin=stream.origin,
         target=target,
+        source=source_of(stream.origin),
     )
+
+
+def source_of(origin: wire.Origin | None) -> str:
+    """Where bytes came from, as a label of metrics."""
+    return OF_ORIGIN[origin].label
 
 
 def _multipart(
@@ -193,4 +208,5 @@ def _multipart(
         *(pair for pair in headers if pair[0] != "Content-Type"),
         ("Content-Length", str(size)),
     ]
-    return Answer(206, own, pieces=pieces(), first=heads[0], size_bytes=size)
+    source = Source.CACHE.label  # of what is here; the parts are read while it is sent
+    return Answer(206, own, pieces=pieces(), first=heads[0], size_bytes=size, source=source)

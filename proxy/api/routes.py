@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from urllib.parse import unquote_to_bytes
+from urllib.parse import unquote, unquote_to_bytes
 
 from lodefs.chunkstore.errors import InvalidInput, LodefsError, NotFound
 from lodefs.chunkstore.format import names
@@ -19,9 +19,21 @@ HEALTHZ, READYZ, METRICS, STATUS, OPENAPI = "healthz", "readyz", "metrics", "sta
 CACHE, CACHE_USED = "cache", "cache-used"  # on the Unix socket only
 WARM, WARM_JOB, PINS, EVICT = "warm", "warm-job", "pins", "evict"  # there, too
 PEER_WARM, PEER_WARM_JOB = "peer-warm", "peer-warm-job"  # among nodes alone
+# The status page's own; they change with it, and are no interface for others.
+PAGE, PAGE_STATIC, PAGE_LOGIN, PAGE_LOGOUT = "page", "page-static", "page-login", "page-logout"
+PAGE_EVENTS, PAGE_REPOSITORIES, PAGE_REPOSITORY = "page-events", "page-repos", "page-repo"
+PAGE_HISTORY, PAGE_CHANGES, PAGE_CACHED = "page-history", "page-changes", "page-cached"
+PAGE_PREVIEW, PAGE_IMAGE, PAGE_FIND = "page-preview", "page-image", "page-find"
 OTHER = "other"  # the label of requests that name no route
 
+PAGE_PREFIX = "/page/"
+STATIC_PREFIX = f"{PAGE_PREFIX}static/"
+LOGIN_BYTES_MAX = 1024
 _PLAIN = {
+    "/": PAGE,
+    f"{PAGE_PREFIX}login": PAGE_LOGIN,
+    f"{PAGE_PREFIX}logout": PAGE_LOGOUT,
+    f"{PAGE_PREFIX}events": PAGE_EVENTS,
     "/healthz": HEALTHZ,
     "/readyz": READYZ,
     "/metrics": METRICS,
@@ -40,11 +52,14 @@ _METHODS = {
     CACHE_USED: ("POST",),
     EVICT: ("POST",),
     WARM: (*READ_METHODS, "POST"),
+    PAGE_LOGIN: ("POST",),
+    PAGE_LOGOUT: ("POST",),
     WARM_JOB: _JOB_METHODS,
     PEER_WARM: ("POST",),
     PEER_WARM_JOB: _JOB_METHODS,
 }
 _BODIES = {
+    PAGE_LOGIN: LOGIN_BYTES_MAX,
     CACHE_USED: wire.USED_BYTES_MAX,
     EVICT: cache_control.EVICT_BYTES_MAX,
     WARM: cache_control.WARM_BYTES_MAX,
@@ -52,6 +67,14 @@ _BODIES = {
 }
 _JOB_ID = re.compile(r"[0-9a-f]{16}\Z")
 _TREES = {wire.FILES: FILES, wire.STAT: STAT, wire.LIST: LIST, wire.SNAPSHOTS: SNAPSHOTS}
+_PAGE_TREES = {
+    "history": PAGE_HISTORY,
+    "changes": PAGE_CHANGES,
+    "cached": PAGE_CACHED,
+    "preview": PAGE_PREVIEW,
+    "image": PAGE_IMAGE,
+    "find": PAGE_FIND,
+}
 _NODE_PARTS = {b"": NODE, b"children": CHILDREN, b"lookup": LOOKUP, b"data": DATA}
 _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _INO = re.compile(rb"[1-9][0-9]{0,18}\Z")
@@ -130,7 +153,23 @@ def parse_route(raw_target: str) -> Route:
         return Route(WARM_JOB, path=tail.encode())
     if prefix == wire.NODES:
         return _node_route(tail, raw_query)
+    if prefix == PAGE_PREFIX:
+        return _page_route(tail, raw_query)
     raise NotFound("no such path; /openapi.json lists what there is")
+
+
+def _page_route(tail: str, raw_query: str) -> Route:
+    head, _, rest = tail.partition("/")
+    query = parse_query(raw_query)
+    if head == "static" and rest:
+        return Route(PAGE_STATIC, path=unquote_to_bytes(rest))
+    if head == "repositories" and not rest:
+        return Route(PAGE_REPOSITORIES, query=query)
+    if head == "repository":
+        return Route(PAGE_REPOSITORY, names.check_repo(unquote(rest)), query=query)
+    if head in _PAGE_TREES:
+        return Route(_PAGE_TREES[head], *_split(rest), query=query)
+    raise NotFound("the status page has no such part")
 
 
 def _split(tail: str) -> tuple[str, str, bytes]:

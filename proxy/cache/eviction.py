@@ -114,8 +114,7 @@ class Eviction:
         with cache.lock:
             cache.used_bytes -= file.present_bytes
             cache.retired.append(file)
-        cache.meter.add(Counter.EVICTED_FILES)
-        cache.meter.add(Counter.EVICTED_BYTES, file.present_bytes)
+        cache.meter.evicted(file.present_bytes, cache.now_s() - file.last_use_s)
         cache.trim_soon()
         return True
 

@@ -13,6 +13,7 @@ from collections import OrderedDict
 from collections.abc import Collection
 from dataclasses import replace
 from functools import partial
+from time import monotonic
 
 from lodefs.chunkstore.errors import Corrupt, DeadlineExceeded, Unavailable
 from lodefs.chunkstore.format.names import PackId
@@ -146,6 +147,11 @@ class Fetcher:
         self._kept_bytes = self._unread_bytes = 0  # of these; of those that nobody has read yet
         self.in_flight_bytes = 0  # running and waiting, bulk flights too
         self.bulk_bytes = 0
+
+    @property
+    def waiting_units(self) -> int:
+        """Flights ahead of readers that wait for their turn."""
+        return len(self._waiting)
 
     def join(
         self, pack: PackId, chunk: int, *, for_peer: bool = False, without: Collection[int] = ()
@@ -316,15 +322,19 @@ class Fetcher:
 
     async def _fly(self, flight: Flight, loaded: PackIndexVersion, unit: Unit) -> Filled:
         await flight.started.wait()
+        begun_s = monotonic()
         try:
             pool = self._pools.fetching(flight.size_bytes, from_origin=unit.from_origin)
-            return await pool.bounded(
+            filled = await pool.bounded(
                 _name(unit),
                 self._deadline_s,
                 lambda: self._filler.fill(
                     loaded, unit, flight.on_transfer_started, flight.held, flight.on_read
                 ),
             )
+            if flight.origin is not None:
+                self._meter.fetched(flight.origin, monotonic() - begun_s)
+            return filled
         except DeadlineExceeded:
             self._meter.add(Counter.DEADLINES)
             raise

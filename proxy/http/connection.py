@@ -205,9 +205,9 @@ class Connection(web.RequestHandler):
         if self._endpoint.s3 is not None:
             refused = S3Error("InvalidRequest", str(error), status=status)
             answer = error_answer(refused, "/", close=True)
-        self._server.metrics.counter(routes.OTHER, status).add(
-            elapsed_s=0.0, sent_bytes=len(answer.body)
-        )
+        counter = self._server.metrics.counter(routes.OTHER, status)
+        counter.add(0.0)
+        counter.sent_bytes += len(answer.body)
         return _whole(answer)
 
     @property

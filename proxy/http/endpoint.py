@@ -1,4 +1,4 @@
-"""Endpoints: the sockets that clients connect to, and which token each requires."""
+"""Endpoints: the sockets that clients connect to, and whom each lets in."""
 
 from __future__ import annotations
 
@@ -9,15 +9,24 @@ from dataclasses import dataclass, field
 from lodefs.chunkstore.errors import Denied, NotFound
 from lodefs.proxy.api import error_responses, routes
 from lodefs.proxy.api.fast_path import KnownHeaders
-from lodefs.proxy.api.request import Request
+from lodefs.proxy.api.request import EVERYBODY, Reader, Request
 from lodefs.proxy.api.responses import Answer
 from lodefs.proxy.api.routes import Route
+from lodefs.proxy.http import request_origin
 from lodefs.proxy.http.door_tls import DoorTls
+from lodefs.proxy.http.request_origin import HostNames
 from lodefs.proxy.http.tokens import TokenBook, Verdict, bearer_of
+from lodefs.proxy.page import session_cookie
 from lodefs.proxy.peers.server.peer_server import PeerServer
 from lodefs.proxy.s3.buckets import S3Settings
 
-_OPEN_ROUTES = frozenset({routes.HEALTHZ, routes.READYZ})
+_OPEN_ROUTES = frozenset(
+    {
+        *(routes.HEALTHZ, routes.READYZ),
+        *(routes.PAGE, routes.PAGE_STATIC, routes.PAGE_LOGIN, routes.PAGE_LOGOUT),
+    }
+)
+_ANY_HOST_ROUTES = frozenset({routes.HEALTHZ, routes.READYZ, routes.METRICS})
 _LOCAL_ROUTES = frozenset(
     {
         *(routes.CACHE, routes.CACHE_USED),
@@ -41,6 +50,7 @@ class Endpoint:
     tls: ssl.SSLContext | None = None
     certificate: DoorTls | None = None  # that ``tls`` shows, if it may change
     s3: S3Settings | None = None  # for S3's clients alone
+    host_names: HostNames = field(default_factory=HostNames)  # for clients without a token
 
     @property
     def kind(self) -> str:
@@ -68,23 +78,48 @@ def needs_token(endpoint: Endpoint, route: Route) -> bool:
     return route.kind not in _OPEN_ROUTES
 
 
-def refusal(endpoint: Endpoint, route: Route, asked: Request) -> Answer | None:
-    """The answer to a client of this endpoint without a valid token; None if it may pass.
+def admit(endpoint: Endpoint, route: Route, asked: Request) -> Reader | Answer:
+    """Who a client of this endpoint is; or the answer to one without a valid token.
 
-    Raises: Denied (the token is valid, but not for this repository), NotFound (only programs of
-    this machine may ask).
+    Raises: Denied (the token is valid, but not for this repository; the request may come from a
+    foreign web page), NotFound (only programs of this machine may ask).
     """
     if route.kind in _LOCAL_ROUTES and not endpoint.is_local:
         raise NotFound("this is answered on the proxy's Unix socket alone")
-    if endpoint.tokens is None or not needs_token(endpoint, route):
-        return None
     token = bearer_of(asked.headers.get("Authorization"))
+    from_cookie = None
+    if token is None:
+        from_cookie = _cookie_of(endpoint, asked)
+        if route.kind not in _ANY_HOST_ROUTES:
+            request_origin.check(
+                asked.headers,
+                asked.method,
+                endpoint.host_names,
+                cookie=from_cookie is not None and needs_token(endpoint, route),
+            )
+    if endpoint.tokens is None or not needs_token(endpoint, route):
+        return EVERYBODY
+    return _with_token(endpoint.tokens, token or from_cookie, route)
+
+
+def _cookie_of(endpoint: Endpoint, asked: Request) -> str | None:
+    """The token of a browser that logged in, if the endpoint has tokens; for reading alone."""
+    if endpoint.tokens is None or asked.method not in routes.READ_METHODS:
+        return None
+    cookies = asked.headers.get("Cookie")
+    return session_cookie.token_of(cookies, is_tls=endpoint.tls is not None)
+
+
+def _with_token(book: TokenBook, token: str | None, route: Route) -> Reader | Answer:
     if token is None:
         return error_responses.unauthorized("a token is needed: send 'Authorization: Bearer TOKEN'")
-    verdict = endpoint.tokens.check(token, route.repo or None)
+    verdict = book.check(token, route.repo or None)
     if verdict is Verdict.UNKNOWN:
         challenge = 'Bearer error="invalid_token"'
         return error_responses.unauthorized("this token is not known here", challenge=challenge)
     if verdict is Verdict.FORBIDDEN:
         raise Denied(f"this token may not read the repository {route.repo!r}")
-    return None
+    return Reader(
+        may_read=lambda repo: book.check(token, repo) is Verdict.ALLOWED,
+        is_known=lambda: book.check(token, None) is Verdict.ALLOWED,
+    )

@@ -32,16 +32,19 @@ from lodefs.proxy.api.handlers import Handlers
 from lodefs.proxy.api.request import Request
 from lodefs.proxy.api.responses import SERVER, Answer
 from lodefs.proxy.api.routes import Route
+from lodefs.proxy.http import login
 from lodefs.proxy.http.acceptor import Acceptor, last_answer
 from lodefs.proxy.http.admission import Admission, ClientLimits, connections_by_endpoint
 from lodefs.proxy.http.connection import SWEEP_INTERVAL_S, Connection
-from lodefs.proxy.http.endpoint import Endpoint, needs_token, refusal
+from lodefs.proxy.http.endpoint import Endpoint, admit, needs_token
 from lodefs.proxy.http.http_request import all_headers, asked_headers, body_of, is_plain
 from lodefs.proxy.http.token_watch import TokenWatch
 from lodefs.proxy.http.usage import Use
 from lodefs.proxy.node import Node
+from lodefs.proxy.page.live_feed import LiveFeed
+from lodefs.proxy.page.page_handlers import PageHandlers
 from lodefs.proxy.peers.server.peer_server import PEERS, PeerServer
-from lodefs.proxy.runtime.metrics import Metrics, StoreCalls
+from lodefs.proxy.runtime.metrics import NO_SOURCE, MetricInputs, Metrics
 from lodefs.proxy.runtime.thread_pools import is_remote
 from lodefs.proxy.s3.errors import S3Error, error_answer
 from lodefs.proxy.s3.hot_objects import HotObjects
@@ -91,7 +94,7 @@ class ProxyServer:
         *,
         version: str,
         store: str = "",
-        store_calls: StoreCalls | None = None,
+        metric_inputs: MetricInputs | None = None,
         limits: ClientLimits | None = None,
         hot_path: bool = True,
         on_sweep: Callable[[], None] = lambda: None,
@@ -99,7 +102,7 @@ class ProxyServer:
         """``store`` is the URL that /status names. ``on_sweep`` is called about once a second (a
         watchdog's sign of life)."""
         self.limits = limits or ClientLimits()
-        self.metrics = Metrics(version, node.status, store_calls)
+        self.metrics = Metrics(version, node.status, node.counts, metric_inputs)
         self.fast_path = FastPath(
             node.files, self.metrics, closing=lambda: self._closing_lines, enabled=hot_path
         )
@@ -111,12 +114,14 @@ class ProxyServer:
         self._on_sweep = on_sweep
         self.node = node
         self._store = store
+        self._live = LiveFeed(node, lambda: {"version": version, **self._figures()})
         self._handlers = Handlers(
             node,
             self.metrics,
             version=version,
             status=self._figures,
             stopping=lambda: self.stopping,
+            more=PageHandlers(node, self._live).of,
         )
         self._endpoints: list[EndpointServer] = []
         self._all_gone = asyncio.Event()
@@ -139,6 +144,7 @@ class ProxyServer:
             self._endpoints.append(EndpointServer(self, endpoint, connections_max))
         for served in self._endpoints:
             served.acceptor.start()
+        self._note_certificates()
         self.tokens = TokenWatch(endpoints)
         self.tokens.start()
         self._sweeper = loop.create_task(self._sweep_forever())
@@ -147,6 +153,7 @@ class ProxyServer:
         """Stop accepting, let running answers end within ``timeout_s``, then close all; the
         listening sockets only with ``close_endpoints``: else another server uses them."""
         self.stopping = True
+        self._live.close()
         ends_s = monotonic() + timeout_s
         for served in self._endpoints:
             served.acceptor.stop(close=close_endpoints)
@@ -185,17 +192,26 @@ class ProxyServer:
 
     async def _sweep_forever(self) -> None:
         while True:
+            due_s = monotonic() + SWEEP_INTERVAL_S
             await asyncio.sleep(SWEEP_INTERVAL_S)
+            self.metrics.loop_lag_s.add(max(0.0, monotonic() - due_s))
             self.sweep()
 
     def sweep(self) -> None:
         """Once a second: the date, and connections that idle or do not read."""
         self.tick += 1
         self._set_date()
+        self._note_certificates()
+        self._live.tick()
         for connection in self.connections:
             if connection.is_late:
                 connection.give_way()
         self._on_sweep()
+
+    def _note_certificates(self) -> None:
+        for served in self._endpoints:
+            if served.endpoint.certificate is not None:
+                served.figures.certificate_end_s = served.endpoint.certificate.expires_s
 
     def _set_date(self) -> None:
         self._date = formatdate(usegmt=True)
@@ -233,15 +249,18 @@ class ProxyServer:
             elif answer.target and plain_get and is_plain(request, answer, plain_get):
                 self.fast_path.learn(plain_get, answer.target)
                 blocks.add(plain_get.headers, answer.target.repo, generation)
+            first_s = perf_counter() - started
             response = await self._send(request, answer)
         finally:
             served.streams -= 1
             served.figures.streams -= 1
             connection.answered()
         elapsed_s = perf_counter() - started
-        self.metrics.counter(label, answer.status).add(
-            elapsed_s=elapsed_s, sent_bytes=answer.size_bytes or len(answer.body)
-        )
+        counter = self.metrics.counter(label, answer.status, answer.source)
+        counter.add(elapsed_s)
+        counter.sent_bytes += len(answer.body) if answer.pieces is None else answer.size_bytes
+        if answer.source != NO_SOURCE:
+            self.metrics.first_byte(label, answer.source).add(first_s)
         _log.debug(
             "%s %s",
             request.method,
@@ -276,14 +295,14 @@ class ProxyServer:
                 raise route.error
             label = route.kind
             asked = Request(request.method, asked_headers(request))
-            answer = refusal(endpoint, route, asked)
-            if answer is None:
-                if needs_token(endpoint, route):
-                    connection.allowed()
-                if request.method == "POST":
-                    asked = replace(asked, body=await body_of(request, route.body_bytes_max))
-                answer = await self._handlers.answer(route, asked)
-            return label, answer
+            reader = admit(endpoint, route, asked)
+            if isinstance(reader, Answer):
+                return label, reader
+            if needs_token(endpoint, route):
+                connection.allowed()
+            body = await body_of(request, route.body_bytes_max) if request.method == "POST" else b""
+            asked = replace(asked, reader=reader, body=body)
+            return label, await self._admitted(endpoint, route, asked)
         except LodefsError as error:
             return label, error_responses.failure_answer(error)
         except TimeoutError:
@@ -292,6 +311,11 @@ class ProxyServer:
         except Exception:  # noqa: BLE001 - the last line of defence; the log has it
             _log.exception("request failed: %s", _logged(request.raw_path))
             return label, error_responses.internal_error()
+
+    async def _admitted(self, endpoint: Endpoint, route: Route, asked: Request) -> Answer:
+        if route.kind in (routes.PAGE_LOGIN, routes.PAGE_LOGOUT):
+            return login.answer(endpoint, route, asked)
+        return await self._handlers.answer(route, asked)
 
     async def _of_s3(
         self,
@@ -351,13 +375,13 @@ class ProxyServer:
         """Send an answer. A body that cannot be completed ends with a broken connection."""
         headers = CIMultiDict([*answer.headers, SERVER, ("Date", self._date)])
         first, pieces = answer.first, answer.pieces
+        if answer.origin is not None:
+            headers[ORIGIN_HEADER] = answer.origin
         if pieces is None:
             response = web.Response(status=answer.status, headers=headers, body=answer.body)
             if answer.close:
                 response.force_close()
             return await _sent(request, response)
-        if answer.origin is not None:
-            headers[ORIGIN_HEADER] = answer.origin
         if len(first) == answer.size_bytes:  # one write, and no streaming, for all of it
             await pieces.aclose()
             whole = web.Response(status=answer.status, headers=headers, body=first)
@@ -370,7 +394,7 @@ class ProxyServer:
             async for piece in pieces:
                 await stream.write(piece)
                 sent_bytes += len(piece)
-            if sent_bytes != answer.size_bytes:
+            if sent_bytes != answer.size_bytes and not answer.is_endless:
                 raise Corrupt(f"{sent_bytes} bytes came where {answer.size_bytes} belong")
         except ConnectionError:
             _cut(request)  # the client has gone, or was cut

@@ -31,6 +31,7 @@ from lodefs.proxy.read.flat_completion import FlatCompletion
 from lodefs.proxy.read.namespace import Namespace
 from lodefs.proxy.read.readahead import ReadaheadScheduler, unit_around
 from lodefs.proxy.runtime.counters import Counter
+from lodefs.proxy.runtime.repository_reads import OF_ORIGIN, Source
 from lodefs.proxy.runtime.thread_pools import Pools
 
 log = logging.getLogger("lodefs.cache")
@@ -61,6 +62,7 @@ class FileStream:
         self.tries = 0  # fetches since the last piece
         self.advanced = 0  # up to where the readahead policy knows of this read
         self.ahead: tuple[Range | None, int] = (None, 0)  # what it wants, not begun yet
+        self.counted = False  # whether this read was counted among reads
 
     def __aiter__(self) -> FileStream:
         return self
@@ -73,6 +75,7 @@ class FileStream:
         except Corrupt as error:
             raise self._reader.corrupt(self._file, error) from error
         self.at += len(piece)
+        self._reader.count(self, self._file.snapshot.repo, len(piece))
         self.tries = 0
         return piece
 
@@ -162,7 +165,9 @@ class FileReader:
             found, _ = await self._find(stream)
             if isinstance(found, bytes):
                 stream.first = found
-                stream.at, stream.tries = first + len(found), 0
+                stream.at = first + len(found)
+                self.count(stream, file.snapshot.repo, len(found))
+                stream.tries = 0
                 return stream
         except Corrupt as error:
             await stream.aclose()
@@ -171,6 +176,7 @@ class FileReader:
             await stream.aclose()
             raise
         await stream.aclose()
+        self.count(stream, file.snapshot.repo, min(found[2], size_bytes))
         known, (cache_file, offset, known_bytes) = stream.known, found
         known_bytes = min(known_bytes, PLACE_SIZE_BYTES_MAX)
         if first + known_bytes == known.size_bytes:
@@ -321,6 +327,12 @@ class FileReader:
             [Run(offsets[n], offsets[n + 1], file, offset) for n, (file, offset, _) in here[:good]],
         )
         return self._extent(known, at) is not None
+
+    def count(self, stream: FileStream, repo: str, size_bytes: int) -> None:
+        """Counts bytes that a stream gives now, by where they came from."""
+        source = OF_ORIGIN[stream.origin] if stream.tries else Source.CACHE
+        self._meter.reads.of(repo)[source].add(size_bytes, not stream.counted)
+        stream.counted = True
 
     # --- known files
 

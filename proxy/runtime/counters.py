@@ -1,9 +1,13 @@
-"""What a node counts: the names of the figures, and their sums. ``metrics.py`` shows them."""
+"""What a node counts: the names of the figures, and their sums. ``node_families.py`` shows them."""
 
 from __future__ import annotations
 
 import threading
 from enum import StrEnum
+
+from lodefs.chunkstore.nodeapi.wire import Origin
+from lodefs.proxy.runtime.histogram import AGE_BOUNDS_S, Histogram
+from lodefs.proxy.runtime.repository_reads import RepositoryReads, Source
 
 
 class Counter(StrEnum):
@@ -49,12 +53,27 @@ class Counts:
 
     def __init__(self) -> None:
         self.values: dict[Counter, int] = dict.fromkeys(Counter, 0)
-        self._lock = threading.Lock()
+        self.reads = RepositoryReads()
+        self.evicted_age_s = Histogram(AGE_BOUNDS_S)
+        self.fetch_s = {origin: Histogram() for origin in Origin}
+        self.lock = threading.Lock()
 
     def add(self, counter: Counter, amount: int = 1) -> None:
         """Adds to a counter. For any thread."""
-        with self._lock:
+        with self.lock:
             self.values[counter] += amount
+
+    def evicted(self, size_bytes: int, age_s: float) -> None:
+        """A file of the cache was evicted that had been used last so long ago. For any thread."""
+        with self.lock:
+            self.values[Counter.EVICTED_FILES] += 1
+            self.values[Counter.EVICTED_BYTES] += size_bytes
+            self.evicted_age_s.add(max(age_s, 0.0))
+
+    def fetched(self, origin: Origin, elapsed_s: float) -> None:
+        """A unit has come from a source. For any thread."""
+        with self.lock:
+            self.fetch_s[origin].add(elapsed_s)
 
     def hit(self, size_bytes: int) -> None:
         """One piece from the cache. On the hot path: only the event loop moves these two, so that
@@ -63,8 +82,9 @@ class Counts:
         values[Counter.HITS] += 1
         values[Counter.HIT_BYTES] += size_bytes
 
-    def direct(self, reads: int, size_bytes: int) -> None:
+    def direct(self, reads: int, size_bytes: int, repo: str = "") -> None:
         """Hits that mounts served themselves. On the event loop, as ``hit``."""
+        self.reads.of(repo)[Source.DIRECT].add(size_bytes, reads)
         values = self.values
         values[Counter.HITS] += reads
         values[Counter.HIT_BYTES] += size_bytes

@@ -12,9 +12,9 @@ from lodefs.chunkstore.errors import NotADirectory, NotFound
 from lodefs.chunkstore.format.tree import Kind
 from lodefs.proxy.api.conditions import Outcome
 from lodefs.proxy.api.ranges import ByteRange, Selection, Unsatisfiable, select_ranges
-from lodefs.proxy.api.responses import Answer, Headers, content_type, fast_path_target
+from lodefs.proxy.api.responses import Answer, Headers, content_type, fast_path_target, source_of
 from lodefs.proxy.node import Files, Names, SnapshotFile
-from lodefs.proxy.runtime.metrics import RequestCounter
+from lodefs.proxy.runtime.metrics import Metrics
 from lodefs.proxy.s3.buckets import ObjectPlace, no_such_key
 from lodefs.proxy.s3.conditions import evaluate, range_applies
 from lodefs.proxy.s3.documents import http_time
@@ -72,7 +72,7 @@ async def find_object(names: Names, place: ObjectPlace, key: bytes) -> FoundObje
 
 
 async def object_answer(
-    files: Files, found: FoundObject, asked: S3Request, counter: RequestCounter
+    files: Files, found: FoundObject, asked: S3Request, metrics: Metrics, label: str
 ) -> Answer:
     """The answer to a GET or HEAD of an object. Raises: S3Error; the errors of reading."""
     total = found.file.entry.size_bytes
@@ -91,7 +91,7 @@ async def object_answer(
     status = 200 if selected is None else 206
     target = None
     if headers is found.headers:
-        target = fast_path_target(found.file, found.headers, counter)
+        target = fast_path_target(found.file, found.headers, metrics, label)
     if asked.method == "HEAD" or not one.size_bytes:
         return Answer(status, [*headers, *sizes], size_bytes=one.size_bytes, target=target)
     stream = await files.open(found.file, *one)
@@ -102,6 +102,7 @@ async def object_answer(
         first=stream.first,
         size_bytes=one.size_bytes,
         origin=stream.origin,
+        source=source_of(stream.origin),
         target=target,
     )
 

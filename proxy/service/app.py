@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import shutil
 import socket
 import ssl
 import time
@@ -18,9 +19,11 @@ from contextlib import (
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as version_of
+from pathlib import Path
 from typing import NamedTuple
 
-from lodefs.chunkstore.errors import InvalidInput
+from lodefs.chunkstore.errors import InvalidInput, Unavailable
+from lodefs.chunkstore.nodeapi.mount_counts import directory_of
 from lodefs.chunkstore.objects.observing import Observation
 from lodefs.chunkstore.objects.open_url import StoreOptions, open_ordered
 from lodefs.chunkstore.objects.range_order import RangeOrders
@@ -36,6 +39,7 @@ from lodefs.proxy.fetch.data_plane import DataPlane
 from lodefs.proxy.http.admission import ClientLimits
 from lodefs.proxy.http.door_tls import DoorTls
 from lodefs.proxy.http.endpoint import Endpoint
+from lodefs.proxy.http.request_origin import HostNames
 from lodefs.proxy.http.server import ProxyServer
 from lodefs.proxy.http.tokens import TokenBook
 from lodefs.proxy.node import Node
@@ -44,7 +48,9 @@ from lodefs.proxy.peers.peering import Peering
 from lodefs.proxy.peers.server.peer_server import PeerServer
 from lodefs.proxy.runtime import processors
 from lodefs.proxy.runtime.counters import Counts
-from lodefs.proxy.runtime.metrics import StoreCalls
+from lodefs.proxy.runtime.metrics import MetricInputs, MetricSettings
+from lodefs.proxy.runtime.mount_families import MountFamilies
+from lodefs.proxy.runtime.store_calls import StoreCalls
 from lodefs.proxy.s3.buckets import S3Settings
 from lodefs.proxy.service.idle_exit import IdleExit
 from lodefs.proxy.service.kept_sockets import CLIENTS, PEERS, S3, Listeners
@@ -83,6 +89,7 @@ async def open_store_node(config: Config, calls: StoreCalls) -> AsyncIterator[Op
         calls_max=config.fetch_concurrency,
         connections_max=config.fetch_concurrency,
         observe=observe,
+        on_retry=lambda error: calls.retried(retry_reason(error)),
     )
     objects, orders = open_ordered(config.store, options)
     try:
@@ -97,6 +104,13 @@ async def open_store_node(config: Config, calls: StoreCalls) -> AsyncIterator[Op
                 await node.close()
     finally:
         objects.close()
+
+
+def retry_reason(error: Unavailable) -> str:
+    """Why a call to the store is repeated, as a label of metrics."""
+    if error.is_throttled:
+        return "throttled"
+    return "unreached" if error.is_unreached else "failed"
 
 
 def _open_node(
@@ -202,11 +216,15 @@ class _Serving:
         self._systemd = systemd
         self._unused = unused
         self._ended = asyncio.Event()
+        settings = MetricSettings(
+            config.metrics_repositories_max, config.price_per_1000_gets, config.price_per_gb
+        )
+        more = MountFamilies(directory_of(config.socket_path)) if config.socket_path else tuple
         self._server = ProxyServer(
             opened.node,
             version=version(),
             store=config.store,
-            store_calls=calls,
+            metric_inputs=MetricInputs(calls, settings, more),
             limits=limits_of(config),
             hot_path=config.log_level != "debug",  # so that every request is logged
             on_sweep=self._look,
@@ -321,6 +339,7 @@ def open_endpoints(config: Config, listeners: Listeners) -> Iterator[list[Endpoi
                 own_path, mode=config.socket_mode, group=config.socket_group
             )
             inode = own_path.lstat().st_ino
+            make_figures_directory(own_path, config)
             endpoints.append(Endpoint(listener, name=f"unix:{own_path}", is_local=True))
         if config.listen is not None and all(map(sockets.is_unix, given)):
             listener = listeners.tcp(CLIENTS, config.listen)
@@ -336,11 +355,27 @@ def open_endpoints(config: Config, listeners: Listeners) -> Iterator[list[Endpoi
             endpoint.listener.close()
 
 
+def make_figures_directory(socket_path: Path, config: Config) -> None:
+    """Where mounts of those count who may use the socket; without it they are not seen."""
+    directory = directory_of(socket_path)
+    mode = 0o1700
+    for bit, rights in ((0o020, 0o070), (0o002, 0o007)):
+        mode |= rights if config.socket_mode & bit else 0
+    try:
+        directory.mkdir(0o700, exist_ok=True)
+        if config.socket_group is not None:
+            shutil.chown(directory, group=config.socket_group)
+        directory.chmod(mode)
+    except (OSError, LookupError) as error:
+        _log.warning("mounts cannot count in %s: /metrics does not show them: %s", directory, error)
+
+
 def _tcp_endpoint(config: Config) -> Callable[[socket.socket], Endpoint]:
     """Makes endpoints for clients on TCP, all with the same tokens and certificate."""
     tokens = None
     if config.tokens_file is not None:
         tokens = TokenBook(config.tokens_file, s3=config.s3_listen is not None)
+    names = HostNames(config.host_names)
     certificate = None
     if config.tls_cert_file is not None and config.tls_key_file is not None:
         certificate = DoorTls(config.tls_cert_file, config.tls_key_file)
@@ -350,6 +385,7 @@ def _tcp_endpoint(config: Config) -> Callable[[socket.socket], Endpoint]:
         info_is_open=config.metrics_anonymous or tokens is None,
         tls=certificate.context if certificate is not None else None,
         certificate=certificate,
+        host_names=names,
     )
 
 

@@ -34,6 +34,7 @@ from lodefs.proxy.fetch.single_flight import Fetcher
 from lodefs.proxy.peers.peering import Peering
 from lodefs.proxy.read.file_reader import FileReader
 from lodefs.proxy.read.namespace import Namespace
+from lodefs.proxy.read.store_catalog import StoreCatalog
 from lodefs.proxy.read.tree_source import CachedTrees, StoreTrees, Trees
 from lodefs.proxy.runtime.counters import Counter, Counts
 from lodefs.proxy.runtime.thread_pools import FETCH_THREADS, Pools
@@ -87,39 +88,40 @@ class StoreNode:
         data: DataSide | None = None,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.counts = counts or Counts()
+        self._counts = counts or Counts()
         self._store = store
         self._settings = settings
         call_soon = asyncio.get_running_loop().call_soon_threadsafe
-        self._cache = cache or Cache(settings.cache, self.counts, call_soon=call_soon)
+        self._cache = cache or Cache(settings.cache, self._counts, call_soon=call_soon)
         self._pools = Pools(fetch=settings.fetch_threads)
         deadline_s = settings.fetch_deadline_s
         kv, pools = self._cache.kv, self._pools
         damaged_chunks = DamagedChunks(clock_s=clock_s)
         self._processes = data.processes if data is not None else None
         plane = data.plane if data is not None else None
-        origin = StorePacks(store.objects, self.counts, damaged_chunks, plane)
-        packs = peering.packs(origin, self.counts) if peering is not None else origin
+        origin = StorePacks(store.objects, self._counts, damaged_chunks, plane)
+        packs = peering.packs(origin, self._counts) if peering is not None else origin
         indexes = PackIndexes(packs, origin, kv, pools, deadline_s=deadline_s)
         filler = CacheFill(self._cache, indexes, packs, origin, damaged_chunks)
-        self._fetcher = Fetcher(filler, pools, self.counts, PackExtents(), deadline_s=deadline_s)
+        self._fetcher = Fetcher(filler, pools, self._counts, PackExtents(), deadline_s=deadline_s)
         reads = CacheReader(self._cache, pools)
         self.packs = Packs(reads, self._fetcher, indexes)
         trees: Trees = StoreTrees(store.objects, store.packs, pools, damaged_chunks)
         if peering is not None:
             trees = CachedTrees(self.packs, pools)
         self.names = Namespace(
-            store, trees, kv, pools, self.counts, deadline_s=deadline_s, clock_s=clock_s
+            store, trees, kv, pools, self._counts, deadline_s=deadline_s, clock_s=clock_s
         )
         self.files = FileReader(
             self._cache, reads, self._fetcher, indexes, self.names, pools, clock_s=clock_s
         )
+        self.catalog = StoreCatalog(store, self._pools)
         self._peering = peering
         context = WarmContext(self._cache, self.names, self._fetcher, indexes, pools)
         warmer = Warmer(context)
         self._warmer = ClusterWarmer(warmer, peering.jobs(pools.jobs) if peering else None)
         self.peer_server = (
-            peering.server(self.packs, self._warmer, self.counts) if peering is not None else None
+            peering.server(self.packs, self._warmer, self._counts) if peering is not None else None
         )
         dropper = DatasetEviction(self._cache, self.names, indexes, pools, warmer)
         self._cache_control = NodeCacheControl(self._cache, pools, self._warmer, dropper)
@@ -129,9 +131,14 @@ class StoreNode:
         self._maintenance = Maintenance(self._cache, scrub, pools, every_s=every_s)
         self._keeper = asyncio.create_task(self._maintenance.run())
 
+    @property
+    def counts(self) -> Counts:
+        """As of Node."""
+        return self._counts
+
     def _work(self) -> tuple[int, int]:
         """As of DiskLoad. For any thread."""
-        values = self.counts.values
+        values = self._counts.values
         return self._fetcher.in_flight_bytes, values[Counter.HITS] + values[Counter.MISSES]
 
     def cache_place(self) -> CachePlace:
@@ -146,7 +153,7 @@ class StoreNode:
             file = files.get(number)
             if file is not None:
                 file.last_use_s = now_s
-        self.counts.direct(report.reads, report.read_bytes)
+        self._counts.direct(report.reads, report.read_bytes, report.repo)
         await self.files.complete(report.repo, report.commit, report.scattered)
 
     @property
@@ -162,7 +169,7 @@ class StoreNode:
     def status(self) -> dict[str, object]:
         """As of Node."""
         cache = self._cache
-        counters: dict[str, object] = {str(name): n for name, n in self.counts.values.items()}
+        counters: dict[str, object] = {str(name): n for name, n in self._counts.values.items()}
         peers = {} if self._peering is None else self._peering.status()
         return {
             "store": self._store.url,
@@ -174,6 +181,8 @@ class StoreNode:
             "warm_jobs": self._warmer.running,
             "in_flight_bytes": self._fetcher.in_flight_bytes,
             "unwritten_bytes": cache.gate.unwritten_bytes,
+            "waiting_units": self._fetcher.waiting_units,
+            "pools": self._pools.status(),
             **(self._processes.status() if self._processes is not None else {}),
             **peers,
             **counters,
@@ -189,6 +198,7 @@ class StoreNode:
         self._keeper.cancel()
         await asyncio.gather(self._keeper, return_exceptions=True)
         await self._warmer.close()
+        await self.catalog.close()
         await self.files.close()
         await self._fetcher.close()
         if self._processes is not None:

@@ -89,7 +89,7 @@ def test_idle_tcp_connections_do_not_lock_out_the_unix_socket(folder: Path) -> N
                 assert client.get(TARGET, Authorization=f"Bearer {token}").body == b"hello"
             with local(folder) as client:
                 metrics = client.get("/metrics").body.decode()
-        found = re.search(r'lodefs_http_connections\{door="tcp"\} ([0-9.]+)', metrics)
+        found = re.search(r'lodefs_http_connections\{listener="tcp"\} ([0-9.]+)', metrics)
         assert found and float(found[1]) <= 4096
         assert child.terminate() == 0
 
@@ -132,7 +132,7 @@ def test_handshakes_that_do_not_begin_lock_nobody_out(folder: Path) -> None:
                 assert client.get("/healthz").status == 200
                 with local(folder) as other:
                     metrics = other.get("/metrics").body.decode()
-        assert 'lodefs_http_connections{door="peers"} 20.0' in metrics
+        assert 'lodefs_http_connections{listener="peers"} 20\n' in metrics
         assert child.terminate() == 0
 
 

@@ -15,15 +15,17 @@ from loadtests.kube.demo import prepared
 from loadtests.kube.installation import Installation
 from loadtests.kube.node import Node, missing
 from loadtests.services.containers import write_flowers
+from tests.kube.readers import REPO, Readers
 from tests.support.chunkstore.child_process import private_directory
 
-REPO = "vision/flickr30k"  # as in the examples
 NEXT_TAG = "next"
 
 
 _is_asked = os.environ.get("LODEFS_TEST_KUBE") == "1"
-if not _is_asked and (missing() or not binary.kubenode().exists()):
+if not _is_asked and (missing() or not binary.KUBENODE.binary.exists()):
     collect_ignore_glob = ["test_*.py"]  # not a part of this run
+elif not _is_asked and not binary.PROVISIONER.binary.exists():
+    collect_ignore_glob = ["test_provisioning.py"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -39,7 +41,7 @@ def kubenode() -> Path:
     """The binary; it is built only where that was asked for."""
     if lacking := missing():
         pytest.fail(f"LODEFS_TEST_KUBE=1, but there is no {lacking}")
-    return binary.build(print)
+    return binary.KUBENODE.build(print)
 
 
 @dataclass(frozen=True)
@@ -84,3 +86,9 @@ def node(lodefs: Installation) -> Iterator[Node]:
     kinds = "pods,jobs,persistentvolumeclaims,secrets,configmaps"
     lodefs.node.kubectl("delete", kinds, "--all", "--wait=true", "--timeout=120s")
     lodefs.node.kubectl("delete", "persistentvolumes", "--all", "--timeout=120s")
+
+
+@pytest.fixture
+def readers(node: Node, dataset: Dataset) -> Readers:
+    """Pods that read and compare until the test ends."""
+    return Readers(node)

@@ -8,49 +8,8 @@ import pytest
 
 from loadtests.kube.installation import NAMESPACE, RELEASE, Installation, inline, pod
 from loadtests.kube.node import ROOT, Node
-from loadtests.services.containers import VERIFY
-from tests.kube.conftest import NEXT_TAG, REPO, Dataset
-
-READERS = ["reader-0", "reader-1"]
-ROUNDS = 3
-
-
-class Readers:
-    """Pods that run VERIFY."""
-
-    def __init__(self, node: Node) -> None:
-        self.node = node
-
-    def seen(self) -> list[tuple[int, int]]:
-        """Of each: rounds done, bad reads."""
-        found = []
-        for name in READERS:
-            text = self.node.kubectl("exec", name, "--", "cat", "/tmp/seen").split()
-            found.append((int(text[0]), int(text[1])) if text else (0, 0))
-        return found
-
-    def read_on(self) -> None:
-        """Returns when each has read all files a few times more, and every byte was right."""
-        before = [rounds for rounds, _ in self.seen()]
-
-        def all_did() -> bool:
-            now = self.seen()
-            assert not any(bad for _, bad in now), now
-            pairs = zip(now, before, strict=True)
-            return all(rounds >= old + ROUNDS for (rounds, _), old in pairs)
-
-        self.node.until(all_did, "readers read on", timeout_s=240.0)
-
-
-@pytest.fixture
-def readers(node: Node, dataset: Dataset) -> Readers:
-    """Pods that read and compare until the test ends."""
-    script = f"echo 0 0 >/tmp/seen\n{VERIFY}"
-    node.apply(*(pod(name, inline(REPO, commit="v1.0"), script) for name in READERS))
-    node.await_pods(READERS, "Running")
-    made = Readers(node)
-    made.read_on()
-    return made
+from tests.kube.conftest import NEXT_TAG
+from tests.kube.readers import REPO, Readers
 
 
 @pytest.mark.parametrize("part", ["csi", "proxy"])

@@ -15,7 +15,8 @@ import yaml
 
 from loadtests.kube.installation import NAMESPACE, RELEASE, Installation, claimed, inline, pod
 from loadtests.kube.node import ROOT, Node
-from tests.kube.conftest import REPO, Dataset
+from tests.kube.conftest import Dataset
+from tests.kube.readers import REPO
 
 EXAMPLES = ROOT / "deploy/kubernetes/examples"
 SUMS = "cd /data && find . -type f | sort | xargs sha256sum"
@@ -126,6 +127,19 @@ def test_a_volume_without_its_repository_is_explained(node: Node, lodefs: Instal
         ),
         "an event names the attribute",
     )
+
+
+def test_a_handle_that_is_too_long_is_explained(node: Node, lodefs: Installation) -> None:
+    """The event of a PersistentVolume with a handle of 2 KiB says how long it may be, and the pod
+    can be deleted."""
+    volume, claim, _ = objects("claim.yaml")
+    volume["spec"]["csi"]["volumeHandle"] = "v" * 2048
+    node.apply(volume, claim, pod("long", claimed("flickr30k"), "true"))
+    node.until(
+        lambda: any("CSI allows 128" in line for line in _warnings(lodefs, "long")),
+        "an event names the limit",
+    )
+    node.kubectl("delete", "pod", "long", "--timeout=60s")
 
 
 def test_a_secret_that_is_missing_is_explained(node: Node, lodefs: Installation) -> None:

@@ -178,7 +178,7 @@ def test_a_real_node(tmp_path: Path) -> None:
         assert (found["state"], found["files_done"]) == ("done", 20)
         (pin,) = client.get("/pins").json()["pins"]
         assert (pin["repo"], pin["is_complete"]) == (REPO, True)
-        assert b"lodefs_pinned_bytes" in client.get("/metrics").body
+        assert b"lodefs_cache_pinned_bytes" in client.get("/metrics").body
         status, view = post(client, "/evict", {"repo": REPO})
         assert (status, len(view["pins"])) == (200, 1)  # type: ignore[index]
         assert client.get("/status").json()["node"]["cache_used_bytes"] == 0

@@ -100,6 +100,52 @@ def test_a_handle_of_128_bytes(driver: DriverRig) -> None:
     driver.kubelet.unpublish("v" * 128, driver.pods / "t1")
 
 
+def test_a_handle_that_is_too_long_can_be_taken_back(driver: DriverRig) -> None:
+    """A volume whose handle was refused is one that nobody has: a pod that names it can go."""
+    driver.kubelet.unpublish("v" * 2048, driver.pods / "t1")
+    driver.kubelet.unpublish("v" * 100_000, driver.pods / "t1")
+
+
+@pytest.mark.parametrize(
+    ("called", "fields", "named"),
+    [
+        ("NodeUnpublishVolume", {"target_path": "/t"}, "volume_id"),
+        ("NodeUnpublishVolume", {"volume_id": "v1"}, "target_path"),
+        ("NodeUnpublishVolume", {"volume_id": "v1", "target_path": "t"}, "target_path"),
+        ("NodeGetVolumeStats", {"volume_path": "/t"}, "volume_id"),
+        ("NodeGetVolumeStats", {"volume_id": "v1"}, "volume_path"),
+    ],
+)
+def test_bad_requests_about_a_volume(
+    driver: DriverRig, called: str, fields: dict[str, Any], named: str
+) -> None:
+    """So it is in the calls that take a volume back and look at it."""
+    with pytest.raises(grpc.RpcError) as error:
+        driver.kubelet.call(called, **fields)
+    code, text = refused(error.value)
+    assert code == "INVALID_ARGUMENT"
+    assert named in text
+
+
+def test_staging_is_not_asked_for(driver: DriverRig) -> None:
+    """The driver has no stage: to stage is UNIMPLEMENTED, and a staging path, be it missing or a
+    file, is no concern of a publish."""
+    (file := driver.pods / "file").touch()
+    for number, path in enumerate((driver.pods / "none", file)):
+        with pytest.raises(grpc.RpcError) as error:
+            driver.kubelet.call(
+                "NodeStageVolume",
+                volume_id="v1",
+                staging_target_path=str(path),
+                volume_capability=capability(),
+            )
+        assert refused(error.value)[0] == "UNIMPLEMENTED"
+        name = f"v{number}"
+        driver.kubelet.publish(name, driver.pods / name, CATS, staging_target_path=str(path))
+        driver.kubelet.unpublish(name, driver.pods / name)
+    assert list(driver.pods.iterdir()) == [file]
+
+
 def test_what_does_not_exist(driver: DriverRig) -> None:
     """An unknown repository or commit is NOT_FOUND, which names it."""
     for context, named in (

@@ -27,6 +27,7 @@ from tests.support.mount.mounts import (
 )
 
 pytestmark = [pytest.mark.fuse, pytest.mark.slow]
+REPUBLISHES = 360
 
 
 @pytest.fixture(scope="module")
@@ -164,6 +165,31 @@ def test_a_token_rotates_under_a_reader() -> None:
         logs = node.driver.output + node.mounters[0].output
         assert "published" in logs
         assert "-token" not in logs
+
+
+def test_an_hour_of_republishing(node: RealDriver) -> None:
+    """As many republishes as in an hour of requiresRepublish, every 10 s, make no mount, leave no
+    file open, and are no line in the log; the reader's open file stays good."""
+    node.kubelet.publish("v1", node.target("v1"), DEMO)
+    processes = (node.driver, node.mounters[0])
+    with open(node.target("v1") / "a", "rb") as file:
+        before = [(_open_files(one.pid), one.output.count("published")) for one in processes]
+        [mounted] = node.fuse_mounts()
+        for _ in range(REPUBLISHES):
+            node.kubelet.publish("v1", node.target("v1"), DEMO)
+        assert file.read() == b"hello"
+    assert node.fuse_mounts() == [mounted]
+    assert len(node.mounts(node.pods)) == 1
+    until(  # connections that were ended take a while to be closed
+        lambda: all(
+            _open_files(one.pid) <= files and one.output.count("published") == lines
+            for one, (files, lines) in zip(processes, before, strict=True)
+        )
+    )
+
+
+def _open_files(pid: int) -> int:
+    return len(os.listdir(f"/proc/{pid}/fd"))
 
 
 def test_targets_of_the_kernel(node: RealDriver) -> None:

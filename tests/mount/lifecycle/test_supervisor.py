@@ -162,7 +162,7 @@ from lodefs.chunkstore.errors import Unavailable
 module.START_TIMEOUT_S = 0.0
 module.KILL_S = module.END_TIMEOUT_S = 0.05
 failed = []
-module._is_over = lambda fd: False
+module.is_over = lambda fd: False
 module.device.fail_request = failed.append
 class Table:
     def reserve(self):
@@ -187,8 +187,8 @@ def test_a_killed_process_that_ends_as_it_is_looked_at() -> None:
     script = """
 import signal
 import lodefs.mount.lifecycle.supervisor as module
-is_over, answers = module._is_over, iter([False, False])
-module._is_over = lambda fd: next(answers, None) is None and is_over(fd)
+is_over, answers = module.is_over, iter([False, False])
+module.is_over = lambda fd: next(answers, None) is None and is_over(fd)
 run(lambda post: signal.pause(), lambda: 5, lambda code: False)
 print(next(answers, "looked at"))
 """

@@ -48,7 +48,8 @@ def test_known_routes(target: str, route: Route) -> None:
 
 @pytest.mark.parametrize(
     "target",
-    ["/", "", "*", "/nothing", "/files", "/healthz/x", "/snapshots/demo@main/x", "//healthz",
+    ["/x", "", "*", "/nothing", "/page/", "/page/x", "/page/static/", "/files",
+     "/healthz/x", "/snapshots/demo@main/x", "//healthz",
      f"/nodes/demo@{COMMIT}/1/other", f"/nodes/demo@{COMMIT}/1/data/more"],
 )  # fmt: skip
 def test_unknown_routes(target: str) -> None:

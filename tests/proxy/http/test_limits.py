@@ -107,10 +107,10 @@ def test_a_door_takes_no_room_from_another() -> None:
         found = local.get("/metrics").body.decode()
         proxy.call(node.gate.set)
         assert waiting.result(60).body == b"hello"
-    assert 'lodefs_http_streams_refused_total{door="tcp"} 1.0' in found
-    assert 'lodefs_http_streams_refused_total{door="unix"} 0.0' in found
-    assert 'lodefs_http_connections{door="tcp"} 2.0' in found
-    assert 'lodefs_http_connections{door="unix"} 1.0' in found
+    assert 'lodefs_http_streams_refused_total{listener="tcp"} 1\n' in found
+    assert 'lodefs_http_streams_refused_total{listener="unix"} 0\n' in found
+    assert 'lodefs_http_connections{listener="tcp"} 2\n' in found
+    assert 'lodefs_http_connections{listener="unix"} 1\n' in found
 
 
 def test_too_many_requests_at_once_are_told() -> None:

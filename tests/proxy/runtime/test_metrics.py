@@ -2,33 +2,30 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
+from lodefs.proxy.runtime import metric_names
 from lodefs.proxy.runtime.counters import Counter as Figure
-from lodefs.proxy.runtime.metrics import LATENCY_BOUNDS_S, NODE_METRICS, Metrics, StoreCalls
+from lodefs.proxy.runtime.counters import Counts
+from lodefs.proxy.runtime.exposition import Definition
+from lodefs.proxy.runtime.histogram import LATENCY_BOUNDS_S
+from lodefs.proxy.runtime.metrics import MetricInputs, Metrics, MetricSettings
+from lodefs.proxy.runtime.node_families import PARTS, PLAIN, SHOWN_OTHERWISE, node_families
+from lodefs.proxy.runtime.repository_reads import Source
+from lodefs.proxy.runtime.store_calls import StoreCalls
 from tests.support.proxy.fake_node import DictNode, Reply, start_proxy
+from tests.support.proxy.scrape import PLAIN_LABELS, Samples, labels_of, samples
 
 DOCS = Path(__file__).parents[3] / "docs"
 
 
-def samples(text: bytes) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
-    """Values by name and labels."""
-    return {
-        (sample.name, frozenset(sample.labels.items())): sample.value
-        for family in text_string_to_metric_families(text.decode())
-        for sample in family.samples
-    }
+def of_route(route: str, status: str, source: str) -> frozenset[tuple[str, str]]:
+    return labels_of(route=route, status=status, source=source)
 
 
-def labels(route: str, status: str) -> frozenset[tuple[str, str]]:
-    return frozenset({("route", route), ("status", status)})
-
-
-def test_requests_are_counted_by_route_and_status() -> None:
+def test_requests_are_counted_by_route_status_and_source() -> None:
     """Hot or not, each answer counts once, with its bytes and its time."""
     node = DictNode({b"a": b"x" * 1000}, extents=True)
     target = f"/files/demo@{node.commit}/a"
@@ -46,82 +43,147 @@ def test_requests_are_counted_by_route_and_status() -> None:
         hot = proxy.server.metrics.fast_answers
     node.close()
     found = samples(reply.body)
+    good = of_route("files", "2xx", "cache")
     assert (reply.header("Content-Type") or "").startswith("text/plain")
-    assert found["lodefs_http_requests_total", labels("files", "2xx")] == 5
-    assert found["lodefs_http_requests_total", labels("files", "4xx")] == 1
-    assert found["lodefs_http_requests_total", labels("other", "4xx")] == 1
-    assert found["lodefs_http_sent_bytes_total", labels("files", "2xx")] == 5 * 100
-    assert found["lodefs_http_request_seconds_count", labels("files", "2xx")] == 5
-    assert found["lodefs_http_hot_answers_total", frozenset()] == hot == 4
-    assert found["lodefs_http_connections", frozenset({("door", "unix")})] == 1
-    assert found["lodefs_build_info", frozenset({("version", "test")})] == 1
+    assert found["lodefs_http_request_seconds_count", good] == 5
+    assert found["lodefs_http_request_seconds_count", of_route("files", "4xx", "none")] == 1
+    assert found["lodefs_http_request_seconds_count", of_route("other", "4xx", "none")] == 1
+    assert found["lodefs_http_sent_bytes_total", good] == 5 * 100
+    first = labels_of(route="files", source="cache")
+    assert found["lodefs_http_first_byte_seconds_count", first] == 5
+    assert found["lodefs_http_hot_answers_total", PLAIN_LABELS] == hot == 4
+    assert found["lodefs_http_connections", labels_of(listener="unix")] == 1
+    hot_reads = labels_of(repository="demo", source="cache")
+    assert found["lodefs_reads_total", hot_reads] == 4  # this node counts hot ones alone
+    assert found["lodefs_read_bytes_total", hot_reads] == 400
+
+
+def _of_status(status: dict[str, object]) -> Samples:
+    return samples(Metrics("test", lambda: status).text()[0])
 
 
 def test_the_nodes_figures_are_shown_where_it_has_them() -> None:
     """Known figures of Node.status() appear under their names; others do not."""
-    status: dict[str, object] = {one.key: number for number, one in enumerate(NODE_METRICS, 7)}
-    shown = Metrics("test", lambda: {**status, "store": "memory:", "other": 1}).text()[0]
-    found = samples(shown)
-    for number, one in enumerate(NODE_METRICS, 7):
-        name = f"{one.name}_total" if one.kind == "counter" else one.name
-        assert found[name, frozenset()] == number
-    empty = samples(Metrics("test", dict).text()[0])
-    assert not [name for name, _ in empty if name.startswith("lodefs_cache")]
+    keys = [*PLAIN, *PARTS]
+    status: dict[str, object] = {key: number for number, key in enumerate(keys, 1000)}
+    found = _of_status({**status, "store": "memory:", "other": 1})
+    for key, definition in PLAIN.items():
+        assert found[definition.name, PLAIN_LABELS] == status[key]
+    failed = PARTS.pop(Figure.PEER_FAILED)
+    for key, (definition, label) in PARTS.items():
+        assert found[definition.name, frozenset({(definition.labels[0], label)})] == status[key]
+    PARTS[Figure.PEER_FAILED] = failed
+    peers: dict[str, object] = {"peers": [{"self": True}, {"state": "late"}, {"state": "late"}]}
+    found = _of_status(peers)
+    assert found["lodefs_peer_nodes", labels_of(state="late")] == 2
+    assert found["lodefs_peer_nodes", labels_of(state="well")] == 0
+    assert not [name for name, _ in found if name.startswith("lodefs_cache_used")]
+
+
+def test_a_denied_request_to_a_peer_fails_once() -> None:
+    """Denied requests are among the failed of /status, and not among those of /metrics."""
+    found = _of_status({Figure.PEER_FAILED: 5, Figure.PEER_DENIED: 2, Figure.PEER_BUSY: 1})
+    kinds = {"failed": 3, "denied": 2, "busy": 1}
+    for kind, count in kinds.items():
+        assert found["lodefs_peer_failures_total", labels_of(kind=kind)] == count
 
 
 def test_names_follow_the_rules() -> None:
-    """Every metric is lodefs', counters do not say so twice, and none of the node's is lost."""
-    names = [one.name for one in NODE_METRICS]
-    assert len(set(names)) == len(names)
-    assert all(name.startswith("lodefs_") and not name.endswith("_total") for name in names)
-    assert {one.key for one in NODE_METRICS} >= set(Figure)
+    """Every metric is lodefs', counters end in _total and others do not, units come last and are
+    base units, and no figure of a node is forgotten or shown twice."""
+    for one in metric_names.ALL:
+        assert one.name.startswith("lodefs_")
+        assert one.name.endswith("_total") == (one.kind == "counter"), one.name
+        assert not one.name.endswith(("_s", "_ms", "_s_total", "_ms_total", "_mib", "_kib"))
+        if one.kind in ("histogram", "summary"):
+            assert one.name.endswith(("_seconds", "_bytes"))
+        assert not {"le", "quantile"} & set(one.labels)
+    shown = [*PLAIN, *PARTS, *SHOWN_OTHERWISE]
+    assert len(set(shown)) == len(shown)
+    assert set(shown) >= set(Figure)
 
 
 def test_latency_buckets() -> None:
-    """A time falls into the first bucket that holds it, and buckets add up."""
+    """A time falls into the first bucket that holds it, and buckets add up, hot ones too."""
     metrics = Metrics("test", dict)
-    counter = metrics.counter("files", 206)
-    for elapsed_s in (0.0, LATENCY_BOUNDS_S[0], 0.3, 1000.0):
-        counter.add(elapsed_s=elapsed_s, sent_bytes=10)
+    counter = metrics.counter("files", 206, "cache")
+    for elapsed_s in (0.0, LATENCY_BOUNDS_S[0], 0.3):
+        counter.add(elapsed_s)
+        counter.sent_bytes += 10
+    metrics.hot_counter("files", 200).add(1000.0)
     found = samples(metrics.text()[0])
+    labels = of_route("files", "2xx", "cache")
 
     def bucket(bound: str) -> float:
-        return found["lodefs_http_request_seconds_bucket", labels("files", "2xx") | {("le", bound)}]
+        return found["lodefs_http_request_seconds_bucket", labels | {("le", bound)}]
 
     assert bucket(str(LATENCY_BOUNDS_S[0])) == 2
     assert bucket("0.25") == 2
     assert bucket("0.5") == 3
     assert bucket("60.0") == 3
-    assert bucket("+Inf") == 4
-    assert metrics.counter("files", 200) is counter
-    assert (metrics.requests(), metrics.sent_bytes()) == (4, 40)
+    assert bucket("+Inf") == found["lodefs_http_request_seconds_count", labels] == 4
+    assert found["lodefs_http_request_seconds_sum", labels] == 1000.3001
+    assert metrics.counter("files", 200, "cache") is counter
+    assert (metrics.requests(), metrics.sent_bytes()) == (4, 30)
 
 
 def test_calls_to_the_store() -> None:
-    """Calls are counted by operation and outcome, with bytes and time."""
+    """Calls are counted by operation and outcome, with bytes and time; repeated ones by cause."""
     calls = StoreCalls()
     calls.add("get", "ok", size_bytes=100, elapsed_s=0.5)
     calls.add("get", "ok", size_bytes=50, elapsed_s=0.25)
     calls.add("get", "Unavailable", size_bytes=0, elapsed_s=1.0)
-    found = samples(Metrics("test", dict, calls).text()[0])
-    good = frozenset({("operation", "get"), ("outcome", "ok")})
-    bad = frozenset({("operation", "get"), ("outcome", "Unavailable")})
-    assert found["lodefs_store_calls_total", good] == 2
-    assert found["lodefs_store_bytes_total", good] == 150
-    assert found["lodefs_store_seconds_total", good] == 0.75
-    assert found["lodefs_store_calls_total", bad] == 1
+    calls.retried("throttled")
+    found = samples(Metrics("test", dict, None, MetricInputs(calls)).text()[0])
+    good = labels_of(operation="get", outcome="ok")
+    bad = labels_of(operation="get", outcome="Unavailable")
+    assert found["lodefs_store_request_seconds_count", good] == 2
+    assert found["lodefs_store_request_bytes_total", labels_of(operation="get")] == 150
+    assert found["lodefs_store_request_seconds_sum", good] == 0.75
+    assert found["lodefs_store_request_seconds_count", bad] == 1
+    assert found["lodefs_store_retries_total", labels_of(reason="throttled")] == 1
+    assert found["lodefs_store_retries_total", labels_of(reason="failed")] == 0
 
 
-@pytest.mark.parametrize("document", ["operations.md", "protocol.md"])
-def test_documents_name_metrics_that_there_are(document: str) -> None:
-    """Every metric in a document is one of the proxy's, by the name that Prometheus sees."""
-    calls = StoreCalls()
-    calls.add("get", "ok", size_bytes=1, elapsed_s=0.1)
-    metrics = Metrics("test", lambda: dict.fromkeys((one.key for one in NODE_METRICS), 1), calls)
-    metrics.counter("files", 200).add(elapsed_s=0.1, sent_bytes=1)
-    text = metrics.text()[0].decode()
-    families = {family.name for family in text_string_to_metric_families(text)}
-    shown = families | {name for name, _ in samples(text.encode())}
-    named = re.findall(r"\blodefs_[a-z_]+", (DOCS / document).read_text())
-    assert named
-    assert set(named) <= shown - {name for name in families if f"{name}_total" in shown}
+def test_what_is_saved_never_falls() -> None:
+    """What readers got beyond what the store sent is saved, in bytes and money; a fetch ahead of
+    its readers takes nothing back."""
+    calls, counts = StoreCalls(), Counts()
+    prices = MetricSettings(price_per_1000_gets=1.0, price_per_gb=1e9)  # 0.001 a get, 1 a byte
+    metrics = Metrics("test", dict, counts, MetricInputs(calls, prices))
+
+    def saved() -> tuple[float, float, float]:
+        found = samples(metrics.text()[0])
+        names = ("store_saved_bytes", "store_cost", "store_saved_cost")
+        first, second, third = (found[f"lodefs_{name}_total", PLAIN_LABELS] for name in names)
+        return first, second, third
+
+    calls.add("get", "ok", size_bytes=100, elapsed_s=0.1)
+    assert saved() == (0, 100.001, 0)
+    counts.reads.of("a")[Source.DIRECT].add(70, 2)
+    counts.reads.of("b")[Source.STORE].add(80)
+    assert saved() == pytest.approx((50, 100.001, 50.002))
+    calls.add("get", "ok", size_bytes=500, elapsed_s=0.1)
+    assert saved()[0] == 50
+
+
+def test_histograms_of_a_node() -> None:
+    """Ages of evicted files and times of fetches are shown by source."""
+    counts = Counts()
+    counts.evicted(10, 30.0)
+    counts.evicted(10, -5.0)  # the clock was set back
+    families = {one.definition.name: one.samples for one in node_families({}, counts)}
+    ages = families["lodefs_cache_evicted_age_seconds"]
+    assert [one.value for one in ages if one.ending == "_count"] == [2]
+    assert [one.value for one in ages if one.ending == "_sum"] == [30.0]
+    assert {one.labels for one in families["lodefs_fetch_seconds"] if one.ending == "_sum"} == {
+        'source="peers"',
+        'source="store"',
+    }
+
+
+def test_definitions_are_plain() -> None:
+    """Each metric says what it is in a few words."""
+    for one in metric_names.ALL:
+        assert isinstance(one, Definition)
+        assert 10 < len(one.text) <= 80

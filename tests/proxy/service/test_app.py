@@ -22,7 +22,7 @@ from lodefs.chunkstore.system import fd_limit
 from lodefs.chunkstore.system.systemd_notify import SystemdNotifier
 from lodefs.proxy.config import Config
 from lodefs.proxy.http.tokens import create_token
-from lodefs.proxy.runtime.metrics import StoreCalls
+from lodefs.proxy.runtime.store_calls import StoreCalls
 from lodefs.proxy.service.app import OpenedNode, limits_of, open_endpoints, serve, shares_of
 from lodefs.proxy.service.kept_sockets import Listeners
 from tests.support.chunkstore.child_process import Child, private_directory
@@ -99,7 +99,7 @@ def test_a_process_serves_a_real_store_until_it_is_told_to_end(folder: Path) -> 
                 assert status["store"] == str(folder / "store")
                 assert status["node"]["cache_used_bytes"] > 0
                 metrics = client.get("/metrics").body.decode()
-                assert 'lodefs_store_calls_total{operation="get",outcome="ok"}' in metrics
+                assert 'lodefs_store_request_seconds_count{operation="get",outcome="ok"}' in metrics
                 fetched = int(status["node"]["store_fetches"])
                 assert (fetched > 0) is (start_number == 0)
             assert child.terminate() == 0

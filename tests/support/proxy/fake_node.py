@@ -10,7 +10,7 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -29,13 +29,16 @@ from lodefs.chunkstore.nodecache.name_rows import EntryRow
 from lodefs.chunkstore.system.sockets import listen_tcp, listen_unix
 from lodefs.chunkstore.types import Buffer
 from lodefs.proxy.cache_control import CacheControl
+from lodefs.proxy.catalog import Catalog
 from lodefs.proxy.http.admission import ClientLimits
 from lodefs.proxy.http.door_tls import DoorTls
 from lodefs.proxy.http.endpoint import Endpoint
 from lodefs.proxy.http.server import ProxyServer
 from lodefs.proxy.http.tokens import TokenBook
-from lodefs.proxy.node import Extent, Node, SnapshotFile
+from lodefs.proxy.node import Extent, NamePage, Node, SnapshotFile
+from lodefs.proxy.runtime.counters import Counts
 from lodefs.proxy.s3.buckets import S3Settings
+from tests.support.proxy.memory_catalog import MemoryCatalog
 
 T = TypeVar("T")
 
@@ -84,6 +87,13 @@ class GeneratedStream:
         await self._pieces.aclose()
 
 
+def name_page(names: Iterable[str], end: str, prefix: bytes, start: bytes) -> NamePage:
+    """A page of names as of proxy.node.Names: one at a time."""
+    keys = sorted(f"{name}{end}".encode() for name in names if name.encode().startswith(prefix))
+    found = [key for key in keys if key >= start or start.startswith(key)]
+    return NamePage([key[:-1].decode() for key in found[:1]], found[1] if found[1:] else None)
+
+
 class DictNode:
     """proxy.node.Node, its names and its files, over a dictionary: path -> content, all of one
     commit of one repository.
@@ -112,6 +122,7 @@ class DictNode:
         self.failures: dict[bytes, tuple[int, Exception]] = {}
         self.reads = 0
         self.hits = 0
+        self.counts = Counts()
         self.figures: dict[str, object] = {}
         self.place: CachePlace | None = None
         self.reports: list[Used] = []
@@ -122,6 +133,7 @@ class DictNode:
         self.commit = digest_of(repr(sorted(self._entries.items())).encode()).hex()
         self._fds = self._write_out() if extents else {}
         self._snapshot = self._describe()
+        self.catalog: Catalog = MemoryCatalog(self._snapshot, self._branches)
 
     def close(self) -> None:
         """Close the memory files, if there are some."""
@@ -254,10 +266,17 @@ class DictNode:
         """See proxy.node.Names."""
         return [_content_id(self._contents[ino]) for ino in inos]
 
-    async def revisions(self) -> list[tuple[str, str]]:
+    async def met(self) -> list[Snapshot]:
         """See proxy.node.Names."""
-        found = [(self._repo, branch) for branch in self._branches]
-        return sorted(found, key=lambda one: f"{one[0]}@{one[1]}/")
+        return [self._snapshot]
+
+    async def repos(self, prefix: bytes, start: bytes) -> NamePage:
+        """See proxy.node.Names."""
+        return name_page([self._repo], "@", prefix, start)
+
+    async def revisions(self, repo: str, start: bytes) -> NamePage:
+        """See proxy.node.Names."""
+        return name_page(self._branches if repo == self._repo else (), "/", b"", start)
 
     async def file(self, snapshot: Snapshot, path: bytes) -> Entry | SnapshotFile:
         """See proxy.node.Names."""
@@ -367,8 +386,7 @@ class RunningProxy:
         """Answers of a route so far; waits for those that are on their way."""
         metrics = self.server.metrics
         self.until(lambda: metrics.total("streams") == 0)
-        statuses = range(200, 600, 100)
-        return self.call(lambda: sum(metrics.counter(route, one).requests for one in statuses))
+        return self.call(lambda: metrics.requests(route))
 
     @property
     def url(self) -> str:

@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from lodefs.proxy.config import Config
-from lodefs.proxy.runtime.metrics import StoreCalls
+from lodefs.proxy.runtime.store_calls import StoreCalls
 from lodefs.proxy.service.app import OpenedNode
 from tests.support.chunkstore.child_process import Child
 

@@ -1,0 +1,86 @@
+"""Which web page sent a request, as far as its headers tell: no foreign page may use this proxy
+through somebody's browser.
+
+A request with a bearer token needs no such check: a foreign page does not know the token. One that
+is let in for its cookie, or because the endpoint asks for no token, does. Two ways are closed:
+
+DNS rebinding: a page of evil.example has its name point to this machine, and is then "the same
+origin" for the browser. But the name stands in Host. Addresses pass (a name that points there does
+not stand in Host then), and so do names that nobody can register: those of one label, and those
+below the suffixes reserved for private networks.
+
+Requests from elsewhere: browsers say so in Sec-Fetch-Site (W3C Fetch Metadata), where the proxy is
+on this machine or behind TLS, and in Origin (RFC 6454), always when something is to change.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
+from ipaddress import ip_address
+
+from lodefs.chunkstore.errors import Denied
+
+HEADERS = ("Host", "Origin", "Sec-Fetch-Site")
+PRIVATE_SUFFIXES = (  # RFC 6761, 6762, 8375, ICANN's .internal, Kubernetes' services
+    *(".localhost", ".test", ".local", ".home.arpa", ".internal", ".svc"),
+)
+_HOST = re.compile(
+    r"(?:\[(?P<v6>[0-9A-Fa-f:.]{2,45})\]|(?P<name>[A-Za-z0-9._-]{1,253}))(?::\d*)?\Z"
+)
+_OWN = ("same-origin", "none")  # none: the user typed the address, or followed a bookmark
+_READS = ("GET", "HEAD")
+
+
+class HostNames:
+    """The names that this proxy answers to: its machine's, and ``patterns`` of others."""
+
+    def __init__(self, patterns: Iterable[str] = ()) -> None:
+        self._patterns = [pattern.lower() for pattern in patterns]
+        self._own = socket.gethostname().lower()
+
+    def has(self, host: str) -> bool:
+        """Whether a Host header names this proxy; what is no such header never does."""
+        found = _HOST.match(host)
+        if found is None:
+            return False
+        if found["v6"] is not None:
+            return True
+        name = found["name"].lower().removesuffix(".")
+        if "." not in name or name == self._own or _is_address(name):
+            return True
+        if name.endswith(PRIVATE_SUFFIXES):
+            return True
+        return any(fnmatchcase(name, pattern) for pattern in self._patterns)
+
+
+def check(headers: Mapping[str, str], method: str, names: HostNames, *, cookie: bool) -> None:
+    """Raises: Denied if a request without a bearer token may come from a foreign page. ``cookie``:
+    whether it is let in for its cookie."""
+    host = headers.get("Host", "")
+    if host and not names.has(host):
+        raise Denied(
+            f"this proxy is not known as {host[:300]!r}: send a token, ask by address, or name it "
+            "in the setting host_names"
+        )
+    changes = method not in _READS
+    site = headers.get("Sec-Fetch-Site")
+    if (changes or cookie) and site is not None and site not in _OWN:
+        raise Denied("a page of another site asked for this in a browser: that is not answered")
+    origin = headers.get("Origin")
+    if changes and origin is not None and not _is_of(origin, host):
+        raise Denied("a page of another origin asked for this in a browser: that is not answered")
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_of(origin: str, host: str) -> bool:
+    return origin.lower().partition("://")[2] == host.lower() != ""

@@ -1,0 +1,203 @@
+"""What the page shows of the node while it works, sent to browsers as it happens.
+
+The format is server-sent events (WHATWG HTML, section 9.2): ``history`` once, then ``sample`` every
+SAMPLE_S, which is also the heartbeat, and ``node`` every STATE_S.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from lodefs.chunkstore.errors import LodefsError, Unavailable
+from lodefs.chunkstore.nodeapi.cache_control import PinView, WarmStatus
+from lodefs.proxy.api.request import Reader
+from lodefs.proxy.node import Node
+from lodefs.proxy.runtime.counters import Counter
+
+SAMPLE_S = 2.0
+STATE_S = 6.0
+SAMPLES_MAX = 150  # five minutes
+LISTENERS_MAX = 32
+RETRY_AFTER_S = 5
+SHOWN_MAX = 200  # jobs, pins, peers, datasets
+_HIDDEN = frozenset({"peers", "cache", "store"})
+
+
+class Sample(msgspec.Struct, array_like=True, frozen=True):
+    """Sums since the proxy began, at a time (Unix). Bytes for readers by where they came from:
+    ``direct_bytes`` mounts read from the cache's files, ``cache_bytes`` the proxy had, others came
+    from ``peer_bytes`` other nodes or ``store_bytes`` the store."""
+
+    time_s: float
+    direct_bytes: int
+    cache_bytes: int
+    peer_bytes: int
+    store_bytes: int
+
+
+class KnownDataset(msgspec.Struct, frozen=True):
+    """A commit that this node has met."""
+
+    repo: str
+    commit: str
+    files: int
+    size_bytes: int
+
+
+class StateView(msgspec.Struct, frozen=True):
+    """The node now. ``figures``: the plain numbers of /status."""
+
+    figures: dict[str, object]
+    peers: list[object]
+    peers_total: int
+    jobs: list[WarmStatus]
+    pins: list[PinView]
+    pinned_bytes: int
+    datasets: list[KnownDataset]
+
+
+@dataclass(frozen=True, slots=True)
+class _Looked:
+    """What was found at a time, before it is known who asks."""
+
+    at_s: float
+    state: StateView
+
+
+class LiveFeed:
+    """Samples a node and tells listeners. Used from the event loop."""
+
+    def __init__(
+        self,
+        node: Node,
+        figures: Callable[[], dict[str, object]],
+        *,
+        clock_s: Callable[[], float] = time.time,
+    ) -> None:
+        """``figures``: the server's own, as in /status."""
+        self._node = node
+        self._figures = figures
+        self._clock_s = clock_s
+        self._samples: deque[Sample] = deque(maxlen=SAMPLES_MAX)
+        self._sampled = asyncio.Event()
+        self._looked: _Looked | None = None
+        self._looking = asyncio.Lock()
+        self._closed = False
+        self.listeners = 0
+
+    def tick(self) -> None:
+        """About once a second: takes a sample when it is time to."""
+        now_s = self._clock_s()
+        if self._samples and now_s - self._samples[-1].time_s < SAMPLE_S - 0.5:
+            return
+        self._samples.append(sample_of(now_s, self._node.status()))
+        self._sampled.set()
+        self._sampled = asyncio.Event()
+
+    def close(self) -> None:
+        """All listeners are told that it is over."""
+        self._closed = True
+        self._sampled.set()
+
+    def listen(self, reader: Reader) -> AsyncGenerator[bytes, None]:
+        """Events for one browser, for as long as its token is good. Raises: Unavailable where too
+        many listen."""
+        if self.listeners >= LISTENERS_MAX or self._closed:
+            raise Unavailable(
+                f"{self.listeners} pages follow this node already", retry_after_s=RETRY_AFTER_S
+            )
+        return self._events(reader)
+
+    async def _events(self, reader: Reader) -> AsyncGenerator[bytes, None]:
+        self.listeners += 1
+        try:
+            yield b"retry: 3000\n\n"
+            yield _event("history", list(self._samples))
+            stated_s = 0.0
+            while reader.is_known() and not self._closed:
+                if abs(self._clock_s() - stated_s) >= STATE_S:
+                    stated_s = self._clock_s()
+                    yield _event("node", shown_to(reader, await self.state()))
+                await self._sampled.wait()
+                if self._samples and not self._closed:
+                    yield _event("sample", self._samples[-1])
+        finally:
+            self.listeners -= 1
+
+    async def state(self) -> StateView:
+        """The node as it is, at most some seconds old; shared by all who ask."""
+        async with self._looking:
+            now_s = self._clock_s()
+            if self._looked is None or abs(now_s - self._looked.at_s) >= STATE_S - 1:
+                self._looked = _Looked(now_s, await self._look())
+            return self._looked.state
+
+    async def _look(self) -> StateView:
+        await self._node.look()
+        status = self._node.status()
+        peers = status.get("peers", [])
+        assert isinstance(peers, list)
+        jobs: list[WarmStatus] = []
+        pins: list[PinView] = []
+        pinned_bytes = 0
+        control = self._node.cache_control
+        if control is not None:
+            jobs = (await control.warm_jobs()).jobs
+            pinned = await control.pins()
+            pins, pinned_bytes = pinned.pins, pinned.pinned_bytes
+        figures = {key: value for key, value in status.items() if key not in _HIDDEN}
+        return StateView(
+            figures={**figures, **self._figures()},
+            peers=peers[:SHOWN_MAX],
+            peers_total=len(peers),
+            jobs=jobs,
+            pins=pins,
+            pinned_bytes=pinned_bytes,
+            datasets=await self._datasets(),
+        )
+
+    async def _datasets(self) -> list[KnownDataset]:
+        try:
+            met = await self._node.names.met()
+        except LodefsError:
+            return []
+        return [KnownDataset(one.repo, one.commit, one.files, one.size_bytes) for one in met]
+
+
+def sample_of(now_s: float, status: dict[str, object]) -> Sample:
+    """The sample in the figures of a node."""
+
+    def figure(name: str) -> int:
+        value = status.get(name)
+        return int(value) if isinstance(value, int | float) else 0
+
+    direct = figure(Counter.DIRECT_BYTES)
+    return Sample(
+        round(now_s, 1),
+        direct,
+        max(0, figure(Counter.HIT_BYTES) - direct),
+        figure(Counter.PEER_FETCHED_BYTES),
+        figure(Counter.FETCHED_BYTES),
+    )
+
+
+def shown_to(reader: Reader, state: StateView) -> StateView:
+    """What a reader may know: of repositories, those of its token."""
+    may_read = reader.may_read
+    return msgspec.structs.replace(
+        state,
+        jobs=[one for one in state.jobs if may_read(one.repo)][:SHOWN_MAX],
+        pins=[one for one in state.pins if may_read(one.repo)][:SHOWN_MAX],
+        datasets=[one for one in state.datasets if may_read(one.repo)][:SHOWN_MAX],
+    )
+
+
+def _event(name: str, data: object) -> bytes:
+    """One event. JSON has no raw line breaks, so that it is one line."""
+    return b"event: %b\ndata: %b\n\n" % (name.encode(), msgspec.json.encode(data))

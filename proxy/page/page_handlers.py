@@ -1,0 +1,154 @@
+"""Handlers of the status page: its files, and the JSON that only it reads."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+
+import msgspec
+
+from lodefs.chunkstore.errors import InvalidInput, LodefsError, NotFound
+from lodefs.chunkstore.nodeapi.cache_control import EvictRequest
+from lodefs.proxy.api import responses, routes
+from lodefs.proxy.api.handlers import Handler
+from lodefs.proxy.api.request import Request
+from lodefs.proxy.api.responses import FOREIGN_CONTENT, Answer, json_answer
+from lodefs.proxy.api.routes import Route
+from lodefs.proxy.node import Node, SnapshotFile
+from lodefs.proxy.page import path_search
+from lodefs.proxy.page.live_feed import LiveFeed
+from lodefs.proxy.page.previews import Previews
+from lodefs.proxy.page.static_files import INDEX, StaticFiles
+
+LIMIT_MAX = 200
+LIMIT_DEFAULT = 50
+MATCH_CHARS_MAX = 200
+COUNTING_S_MAX = 10.0  # for what of a dataset is cached
+_NUMBER = re.compile(rb"[1-9][0-9]{0,3}\Z")
+
+
+class CachedView(msgspec.Struct, frozen=True):
+    """How many bytes of a dataset are in this node's cache; null: counting takes too long."""
+
+    repo: str
+    commit: str
+    cached_bytes: int | None
+
+
+class PageHandlers:
+    """Answers for one node. ``of`` has them by the kind of route."""
+
+    def __init__(self, node: Node, live: LiveFeed) -> None:
+        self._node = node
+        self._names = node.names
+        self._live = live
+        self._static = StaticFiles()
+        self._previews = Previews(node.files)
+        self._counting = asyncio.Lock()
+        self.of: dict[str, Handler] = {
+            routes.PAGE: self._index,
+            routes.PAGE_STATIC: self._file,
+            routes.PAGE_EVENTS: self._events,
+            routes.PAGE_REPOSITORIES: self._repositories,
+            routes.PAGE_REPOSITORY: self._repository,
+            routes.PAGE_HISTORY: self._history,
+            routes.PAGE_CHANGES: self._changes,
+            routes.PAGE_CACHED: self._cached,
+            routes.PAGE_PREVIEW: self._preview,
+            routes.PAGE_IMAGE: self._image,
+            routes.PAGE_FIND: self._find,
+        }
+
+    async def _index(self, _route: Route, request: Request) -> Answer:
+        return self._static.answer(INDEX, request)
+
+    async def _file(self, route: Route, request: Request) -> Answer:
+        return self._static.answer(route.path, request)
+
+    async def _events(self, _route: Route, request: Request) -> Answer:
+        headers = [("Content-Type", "text/event-stream"), _NO_STORE, responses.NOSNIFF]
+        if request.method != "GET":
+            return Answer(200, headers)
+        events = self._live.listen(request.reader)
+        return Answer(200, headers, pieces=events, first=await anext(events), is_endless=True)
+
+    async def _repositories(self, route: Route, request: Request) -> Answer:
+        match = _text(route, "match").casefold()
+        may_read = request.reader.may_read
+        page = await self._node.catalog.repositories(
+            after=_text(route, "after"),
+            limit=_limit(route),
+            keep=lambda name: match in name.casefold() and may_read(name),
+        )
+        return _fresh(page)
+
+    async def _repository(self, route: Route, _request: Request) -> Answer:
+        return _fresh(await self._node.catalog.refs(route.repo))
+
+    async def _history(self, route: Route, _request: Request) -> Answer:
+        return _fresh(await self._node.catalog.log(route.repo, route.rev, _limit(route)))
+
+    async def _changes(self, route: Route, _request: Request) -> Answer:
+        return _fresh(await self._node.catalog.changes(route.repo, route.rev))
+
+    async def _cached(self, route: Route, _request: Request) -> Answer:
+        snapshot = await self._names.snapshot(route.repo, route.rev)
+        control = self._node.cache_control
+        if control is None:
+            raise NotFound("this proxy has no cache")
+        wanted = EvictRequest(route.repo, snapshot.commit, dry_run=True)
+        cached_bytes: int | None = None
+        try:
+            async with asyncio.timeout(COUNTING_S_MAX), self._counting:
+                found = await control.evict(wanted)
+            cached_bytes = found.wanted_bytes + found.kept_bytes
+        except (TimeoutError, LodefsError):
+            pass
+        return _fresh(CachedView(route.repo, snapshot.commit, cached_bytes))
+
+    async def _preview(self, route: Route, _request: Request) -> Answer:
+        file = await self._file_at(route)
+        return _fresh(await self._previews.view(file, route.path.rpartition(b"/")[2]))
+
+    async def _image(self, route: Route, request: Request) -> Answer:
+        file = await self._file_at(route)
+        header = await self._previews.image(file)
+        headers = [*responses.file_headers(file, header.media, "private, max-age=3600")]
+        headers += [*FOREIGN_CONTENT, ("Cross-Origin-Resource-Policy", "same-origin")]
+        return await responses.file_answer(self._node.files, file, headers, request, None)
+
+    async def _find(self, route: Route, _request: Request) -> Answer:
+        match = _text(route, "match")
+        if not match:
+            raise InvalidInput("the query parameter 'match' is missing: what names are to hold")
+        snapshot = await self._names.snapshot(route.repo, route.rev)
+        return _fresh(await path_search.find(self._names, snapshot, route.path, match))
+
+    async def _file_at(self, route: Route) -> SnapshotFile:
+        snapshot = await self._names.snapshot(route.repo, route.rev)
+        file = await self._names.file(snapshot, route.path)
+        if not isinstance(file, SnapshotFile):
+            raise NotFound("this is no file, and has no preview")
+        return file
+
+
+_NO_STORE = ("Cache-Control", "no-store")
+
+
+def _fresh(value: object) -> Answer:
+    """JSON for the page alone."""
+    return json_answer(value, headers=[_NO_STORE, ("Cross-Origin-Resource-Policy", "same-origin")])
+
+
+def _text(route: Route, name: str) -> str:
+    text = route.query.get(name, b"").decode("utf-8", "replace")
+    if len(text) > MATCH_CHARS_MAX:
+        raise InvalidInput(f"{name} may have {MATCH_CHARS_MAX} characters at most")
+    return text
+
+
+def _limit(route: Route) -> int:
+    raw = route.query.get("limit", str(LIMIT_DEFAULT).encode())
+    if not _NUMBER.match(raw) or int(raw) > LIMIT_MAX:
+        raise InvalidInput(f"limit must be a number from 1 to {LIMIT_MAX}")
+    return int(raw)

@@ -1,0 +1,134 @@
+"""Previews of files: what is read of one, and the processes that look at it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from contextlib import aclosing
+
+import msgspec
+
+from lodefs.chunkstore.errors import InvalidInput, Unavailable
+from lodefs.proxy.node import Files, SnapshotFile
+from lodefs.proxy.page import image_header, parquet_footer, parquet_rows
+from lodefs.proxy.page.image_header import ImageHeader
+from lodefs.proxy.page.preview_view import (
+    HEAD_BYTES_MAX,
+    VIEW_BYTES_MAX,
+    WHOLE_BYTES_MAX,
+    Format,
+    PreviewOrder,
+    PreviewView,
+    none,
+)
+
+PROCESS_S_MAX = 2.0
+PROCESSES_MAX = 2  # at once
+WAITING_MAX = 16
+_COMMAND = (sys.executable, "-P", "-m", "lodefs.proxy.page.preview_process")
+
+
+class Previews:
+    """Makes previews, a few at a time. Used from the event loop."""
+
+    def __init__(self, files: Files, *, process_s_max: float = PROCESS_S_MAX) -> None:
+        self._files = files
+        self._process_s_max = process_s_max
+        self._running = asyncio.Semaphore(PROCESSES_MAX)
+        self._waiting = 0
+
+    async def view(self, file: SnapshotFile, name: bytes) -> PreviewView:
+        """What is shown of a file. Raises: Unavailable, Corrupt, as reads do."""
+        size_bytes = file.entry.size_bytes
+        try:
+            head = await self._read(file, 0, min(size_bytes, HEAD_BYTES_MAX))
+            header = image_header.read_header(head)
+            if header is not None:
+                image_header.check_image(header, size_bytes)
+                return PreviewView("image", media=header.media, width=header[1], height=header[2])
+            lower = name.lower()
+            if head.startswith(parquet_footer.MAGIC) or lower.endswith(b".parquet"):
+                return await self._parquet(file)
+        except InvalidInput as error:
+            return none(str(error))
+        form: Format = "csv" if lower.endswith((b".csv", b".tsv")) else "text"
+        return await self._processed(PreviewOrder(form, size_bytes <= len(head)), head)
+
+    async def image(self, file: SnapshotFile) -> ImageHeader:
+        """The header of an image that may be shown. Raises: InvalidInput for all else."""
+        size_bytes = file.entry.size_bytes
+        head = await self._read(file, 0, min(size_bytes, HEAD_BYTES_MAX))
+        header = image_header.read_header(head)
+        if header is None:
+            raise InvalidInput("this is no PNG, JPEG, GIF or WebP image")
+        image_header.check_image(header, size_bytes)
+        return header
+
+    async def _parquet(self, file: SnapshotFile) -> PreviewView:
+        size_bytes = file.entry.size_bytes
+        trailer_at = max(0, size_bytes - parquet_footer.TRAILER_BYTES)
+        trailer = await self._read(file, trailer_at, size_bytes - trailer_at)
+        footer_bytes = parquet_footer.footer_bytes(trailer)
+        if footer_bytes > trailer_at:
+            raise InvalidInput("this Parquet file is damaged: its footer is longer than the file")
+        if size_bytes <= WHOLE_BYTES_MAX and parquet_rows.can_show_rows():
+            data = await self._read(file, 0, size_bytes)
+            return await self._processed(PreviewOrder("parquet", is_whole=True), data)
+        read_bytes = min(footer_bytes, HEAD_BYTES_MAX)
+        footer = await self._read(file, trailer_at - footer_bytes, read_bytes)
+        order = PreviewOrder("parquet-footer", read_bytes == footer_bytes)
+        return await self._processed(order, footer)
+
+    async def _read(self, file: SnapshotFile, first: int, size_bytes: int) -> bytes:
+        if not size_bytes:
+            return b""
+        async with aclosing(await self._files.open(file, first, size_bytes)) as stream:
+            data = bytearray(stream.first)
+            async for piece in stream:
+                data += piece
+        return bytes(data)
+
+    async def _processed(self, order: PreviewOrder, data: bytes) -> PreviewView:
+        """The view that a process of its own makes of bytes."""
+        if self._waiting >= WAITING_MAX:
+            raise Unavailable("many previews are being made: try again in a moment")
+        self._waiting += 1
+        try:
+            async with self._running:
+                return await self._run(order, data)
+        finally:
+            self._waiting -= 1
+
+    async def _run(self, order: PreviewOrder, data: bytes) -> PreviewView:
+        process = await asyncio.create_subprocess_exec(
+            *_COMMAND,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            env=_environment(),
+            cwd="/",
+        )
+        try:
+            async with asyncio.timeout(self._process_s_max):
+                given = msgspec.json.encode(order) + b"\n" + data
+                answered, _ = await process.communicate(given)
+        except TimeoutError:
+            return none(f"looking at this file took longer than {self._process_s_max:g} s")
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+        if process.returncode or len(answered) > VIEW_BYTES_MAX:
+            return none("this file could not be looked at: it takes too much, or is damaged")
+        try:
+            return msgspec.json.decode(answered, type=PreviewView)
+        except msgspec.DecodeError:
+            return none("this file could not be looked at")
+
+
+def _environment() -> dict[str, str]:
+    """What a preview process sees of this one's: no credentials."""
+    kept = {name: os.environ[name] for name in ("PYTHONPATH", "PATH") if name in os.environ}
+    return {"LC_ALL": "C.UTF-8", "OMP_NUM_THREADS": "1",
+            "ARROW_DEFAULT_MEMORY_POOL": "system", **kept}  # fmt: skip

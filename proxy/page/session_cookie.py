@@ -1,0 +1,33 @@
+"""The cookie that keeps a token in a browser (RFC 6265bis).
+
+HttpOnly: no script sees it. SameSite=Strict: no other site's page has it sent. With TLS it has the
+prefix __Host-, so that only this host over TLS can have set it.
+"""
+
+from __future__ import annotations
+
+import re
+
+AGE_S_MAX = 12 * 3600
+_TOKEN = re.compile(r"[A-Za-z0-9_.~+/=-]{1,256}\Z")
+
+
+def name_of(*, is_tls: bool) -> str:
+    """The cookie's name."""
+    return "__Host-lodefs" if is_tls else "lodefs"
+
+
+def token_of(cookies: str | None, *, is_tls: bool) -> str | None:
+    """The token in a Cookie header; None without one, or with several."""
+    wanted = name_of(is_tls=is_tls)
+    pairs = (pair.strip().partition("=") for pair in (cookies or "").split(";"))
+    found = [value for name, _, value in pairs if name == wanted]
+    return found[0] if len(found) == 1 and _TOKEN.match(found[0]) else None
+
+
+def set_cookie(token: str, *, is_tls: bool) -> str:
+    """The Set-Cookie that keeps a token; with "" the one that forgets it."""
+    age_s = AGE_S_MAX if token else 0
+    secure = "; Secure" if is_tls else ""
+    name = name_of(is_tls=is_tls)
+    return f"{name}={token}; Path=/; HttpOnly; SameSite=Strict; Max-Age={age_s}{secure}"

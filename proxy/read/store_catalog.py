@@ -1,0 +1,218 @@
+"""proxy.catalog.Catalog of a store: bounded looks at what it holds, for people."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from itertools import islice
+from typing import TypeVar
+
+from lodefs.chunkstore.format.commit import Commit
+from lodefs.chunkstore.format.names import CommitId, parse_id
+from lodefs.chunkstore.format.tree import Entry, Kind
+from lodefs.chunkstore.nodeapi.cache_control import encoded
+from lodefs.chunkstore.repo import history
+from lodefs.chunkstore.repo.history import Change, ChangeKind
+from lodefs.chunkstore.repo.refs import BRANCHES, TAGS
+from lodefs.chunkstore.repo.store import Store
+from lodefs.chunkstore.system.lru import Lru
+from lodefs.proxy.catalog import (
+    ChangesView,
+    ChangeView,
+    CommitView,
+    LogView,
+    RefKind,
+    RefsView,
+    RefView,
+    RepositoryPage,
+)
+from lodefs.proxy.read.repository_names import RepositoryNames
+from lodefs.proxy.runtime.thread_pools import Pools
+
+T = TypeVar("T")
+
+REFS_MAX = 200  # of each kind
+CHANGES_MAX = 300  # shown
+COUNTED_MAX = 50_000  # changes that are counted
+COUNTING_S_MAX = 2.0
+COMPARISONS_MAX = 2  # at once
+COMMITS_MAX = 2048  # in memory
+CHANGES_KEPT = 128
+DEADLINE_S = 15.0
+MESSAGE_CHARS_MAX = 4000
+
+
+class StoreCatalog:
+    """Looks into one store, in its threads. Used from the event loop."""
+
+    def __init__(self, store: Store, pools: Pools, *, deadline_s: float = DEADLINE_S) -> None:
+        self._store = store
+        self._pools = pools
+        self._deadline_s = deadline_s
+        self._names = RepositoryNames(self._name_group)
+        self._commits: Lru[tuple[str, CommitId], Commit] = Lru(COMMITS_MAX)
+        self._changes: Lru[tuple[str, CommitId], ChangesView] = Lru(CHANGES_KEPT)
+        self._comparing = asyncio.Semaphore(COMPARISONS_MAX)
+
+    async def close(self) -> None:
+        """Nothing is listed any more."""
+        await self._names.close()
+
+    async def repositories(
+        self, *, after: str, limit: int, keep: Callable[[str], bool]
+    ) -> RepositoryPage:
+        """As of Catalog."""
+        return await self._names.page(after, limit, keep)
+
+    async def refs(self, repo: str) -> RefsView:
+        """As of Catalog."""
+        return await self._bounded(f"the branches of {repo}", lambda: self._read_refs(repo))
+
+    async def log(self, repo: str, rev: str, limit: int) -> LogView:
+        """As of Catalog."""
+        following: CommitId | None = await self._resolve(repo, rev)
+        found: list[CommitView] = []
+        while following is not None and len(found) < limit:
+            commit = await self._commit(repo, following)
+            found.append(_commit_view(following, commit))
+            following = commit.parents[0] if commit.parents else None
+        return LogView(repo, found, following.hex() if following is not None else None)
+
+    async def changes(self, repo: str, rev: str) -> ChangesView:
+        """As of Catalog."""
+        commit_id = await self._resolve(repo, rev)
+        known = self._changes.get((repo, commit_id))
+        if known is not None:
+            return known
+        commit = await self._commit(repo, commit_id)
+        if not commit.parents:
+            found = _everything(repo, commit_id, commit)
+        else:
+            parent = await self._commit(repo, commit.parents[0])
+            tally = _ChangeTally(repo, commit_id, commit.parents[0])
+            async with asyncio.timeout(self._deadline_s), self._comparing:
+                found = await self._bounded(
+                    f"what {commit_id.hex()[:12]} of {repo} changed",
+                    lambda: tally.count(self._store, parent.root, commit.root),
+                )
+        self._changes.put((repo, commit_id), found)
+        return found
+
+    async def _name_group(self, after: str, limit: int) -> list[str]:
+        return await self._bounded(
+            "the list of repositories", lambda: list(islice(self._store.repos(after=after), limit))
+        )
+
+    async def _resolve(self, repo: str, rev: str) -> CommitId:
+        if len(rev) == 64:
+            return CommitId(parse_id(rev, "commit id"))
+        return await self._bounded(
+            f"revision {rev} of {repo}", lambda: self._store.resolve(repo, rev)
+        )
+
+    async def _commit(self, repo: str, commit_id: CommitId) -> Commit:
+        known = self._commits.get((repo, commit_id))
+        if known is None:
+            what = f"commit {commit_id.hex()[:12]} of {repo}"
+            known = await self._bounded(what, lambda: self._store.commit(repo, commit_id))
+            self._commits.put((repo, commit_id), known)
+        return known
+
+    async def _bounded(self, what: str, call: Callable[[], T]) -> T:
+        return await self._pools.fetch.bounded(what, self._deadline_s, call)
+
+    def _read_refs(self, repo: str) -> RefsView:
+        """Blocking."""
+        refs = self._store.refs(repo)
+        found: list[RefView] = []
+        more = False
+        kinds: tuple[tuple[str, RefKind], ...] = ((BRANCHES, "branch"), (TAGS, "tag"))
+        for kind, shown in kinds:
+            living = list(islice(refs.living(kind), REFS_MAX + 1))
+            more = more or len(living) > REFS_MAX
+            found += [
+                RefView(shown, name, entry.commit.hex(), entry.time_s)
+                for name, entry in living[:REFS_MAX]
+                if entry.commit is not None
+            ]
+        if not found:
+            self._store.require_repo(repo)
+        return RefsView(repo, found, more)
+
+
+class _ChangeTally:
+    """Counts changes, and keeps the first of them."""
+
+    def __init__(self, repo: str, commit_id: CommitId, parent: CommitId) -> None:
+        self._repo = repo
+        self._commit_id = commit_id
+        self._parent = parent
+        self._first: list[ChangeView] = []
+        self._counts = dict.fromkeys(ChangeKind, 0)
+        self._added_bytes = self._removed_bytes = 0
+
+    def count(self, store: Store, before: Entry, after: Entry) -> ChangesView:
+        """Blocking; for COUNTING_S_MAX, or until a directory that is read then is there."""
+        ends_s = time.monotonic() + COUNTING_S_MAX
+        is_complete = True
+        for n, change in enumerate(history.diff(store, before, after)):
+            if n >= COUNTED_MAX or time.monotonic() > ends_s:
+                is_complete = False
+                break
+            self._add(change)
+        counts = self._counts
+        return ChangesView(
+            repo=self._repo,
+            commit=self._commit_id.hex(),
+            parent=self._parent.hex(),
+            changes=self._first,
+            added=counts[ChangeKind.ADDED],
+            removed=counts[ChangeKind.REMOVED],
+            changed=counts[ChangeKind.CHANGED] + counts[ChangeKind.TYPE_CHANGED],
+            added_bytes=self._added_bytes,
+            removed_bytes=self._removed_bytes,
+            is_complete=is_complete,
+        )
+
+    def _add(self, change: Change) -> None:
+        before_bytes, after_bytes = _file_bytes(change.before), _file_bytes(change.after)
+        self._counts[change.what] += 1
+        self._added_bytes += after_bytes or 0
+        self._removed_bytes += before_bytes or 0
+        if len(self._first) < CHANGES_MAX:
+            path = encoded(change.path)
+            self._first.append(ChangeView(change.what.value, path, before_bytes, after_bytes))
+
+
+def _file_bytes(entry: Entry | None) -> int | None:
+    return entry.size_bytes if entry is not None and entry.kind is Kind.FILE else None
+
+
+def _commit_view(commit_id: CommitId, commit: Commit) -> CommitView:
+    return CommitView(
+        commit=commit_id.hex(),
+        parents=[parent.hex() for parent in commit.parents],
+        author=commit.author[:MESSAGE_CHARS_MAX],
+        message=commit.message[:MESSAGE_CHARS_MAX],
+        time_s=commit.time_s,
+        files=commit.files,
+        directories=commit.directories,
+        size_bytes=commit.size_bytes,
+    )
+
+
+def _everything(repo: str, commit_id: CommitId, commit: Commit) -> ChangesView:
+    """Of a first version: all of it was added."""
+    return ChangesView(
+        repo=repo,
+        commit=commit_id.hex(),
+        parent=None,
+        changes=[],
+        added=commit.files,
+        removed=0,
+        changed=0,
+        added_bytes=commit.size_bytes,
+        removed_bytes=0,
+        is_complete=True,
+    )

@@ -1,0 +1,152 @@
+"""Metric families, and their text for Prometheus: its own format, and OpenMetrics 1.0.
+
+Sources: https://prometheus.io/docs/instrumenting/exposition_formats/ and
+https://prometheus.io/docs/specs/om/open_metrics_spec/. A node with a hundred mounts has ten
+thousand lines, which are written here with one ``join`` for each family.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple, TypeVar
+
+TEXT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+OPENMETRICS_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+OPENMETRICS_MEDIA = "application/openmetrics-text"
+LABEL_CHARS_MAX = 256
+
+K = TypeVar("K", bound=tuple[str, ...])
+
+_ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
+
+
+class Definition(NamedTuple):
+    """What a metric is. ``name`` as it is shown, a counter's with ``_total``; ``kind``: "counter",
+    "gauge", "histogram" or "summary"."""
+
+    name: str
+    kind: str
+    labels: tuple[str, ...]
+    text: str
+
+
+class Exemplar(NamedTuple):
+    """One request of a bucket: its trace, its value, and when it was (Unix)."""
+
+    trace_id: str
+    value: float
+    time_s: float
+
+
+class MetricLine(NamedTuple):
+    """One line of a family: its name's ending, its labels as text, its value."""
+
+    ending: str
+    labels: str
+    value: float
+    exemplar: Exemplar | None = None
+
+
+class Family(NamedTuple):
+    """All samples of one metric."""
+
+    definition: Definition
+    samples: list[MetricLine]
+
+
+def label_text(names: Iterable[str], values: Iterable[str]) -> str:
+    """Labels as they stand in a line, without braces. Names that no UTF-8 can hold are escaped,
+    and very long values cut."""
+    return ",".join(
+        f'{name}="{label_value(value).translate(_ESCAPES)}"'
+        for name, value in zip(names, values, strict=True)
+    )
+
+
+def label_value(value: str) -> str:
+    """A value that every reader of the text can decode, at most LABEL_CHARS_MAX characters."""
+    clean = value.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    if len(clean) > LABEL_CHARS_MAX:
+        return f"{clean[: LABEL_CHARS_MAX - 1]}…"
+    return clean
+
+
+def simple(definition: Definition, value: float) -> Family:
+    """A family without labels."""
+    return Family(definition, [MetricLine("", "", value)])
+
+
+def labelled(definition: Definition, values: Mapping[K, float]) -> Family:
+    """A family with a sample for each tuple of values of its labels."""
+    names = definition.labels
+    samples = [MetricLine("", label_text(names, key), value) for key, value in values.items()]
+    return Family(definition, samples)
+
+
+def text(families: Iterable[Family]) -> bytes:
+    """All families in Prometheus' text format."""
+    return "".join(_lines(family, openmetrics=False) for family in families).encode()
+
+
+def openmetrics(families: Iterable[Family]) -> bytes:
+    """All families as OpenMetrics, with exemplars."""
+    lines = [_lines(family, openmetrics=True) for family in families]
+    return "".join([*lines, "# EOF\n"]).encode()
+
+
+def wants_openmetrics(accept: str) -> bool:
+    """Whether a client that sent this Accept header takes OpenMetrics, and likes it no less than
+    plain text."""
+    weights = {"openmetrics": 0.0, "text": 0.0}
+    for part in accept.split(","):
+        media, *parameters = (one.strip() for one in part.split(";"))
+        weight = _weight(parameters)
+        if media == OPENMETRICS_MEDIA:
+            weights["openmetrics"] = max(weights["openmetrics"], weight)
+        elif media == "text/plain":
+            weights["text"] = max(weights["text"], weight)
+    return weights["openmetrics"] > 0 and weights["openmetrics"] >= weights["text"]
+
+
+def _weight(parameters: list[str]) -> float:
+    for one in parameters:
+        name, _, value = one.partition("=")
+        if name.strip() == "q":
+            try:
+                return float(value)
+            except ValueError:
+                return 0.0
+    return 1.0
+
+
+def _lines(family: Family, *, openmetrics: bool) -> str:
+    definition = family.definition
+    name = definition.name
+    base = name.removesuffix("_total") if definition.kind == "counter" else name
+    head = base if openmetrics else name
+    kind = definition.kind
+    lines = [f"# HELP {head} {definition.text.translate(_ESCAPES)}\n# TYPE {head} {kind}\n"]
+    for ending, labels, value, exemplar in family.samples:
+        tail = _exemplar(exemplar) if openmetrics and exemplar is not None else ""
+        shown = repr(value) if value.__class__ is int else number(value)
+        lines.append(
+            f"{name}{ending}{{{labels}}} {shown}{tail}\n"
+            if labels
+            else f"{name}{ending} {shown}{tail}\n"
+        )
+    return "".join(lines)
+
+
+def _exemplar(exemplar: Exemplar) -> str:
+    labels = label_text(("trace_id",), (exemplar.trace_id,))
+    return f" # {{{labels}}} {number(exemplar.value)} {exemplar.time_s:.3f}"
+
+
+def number(value: float) -> str:
+    """A value as both formats write it."""
+    if math.isinf(value):
+        return "+Inf" if value > 0 else "-Inf"
+    if math.isnan(value):
+        return "NaN"
+    return repr(float(value))

@@ -1,0 +1,75 @@
+"""What readers of this node got, by repository and by where the bytes came from."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from lodefs.chunkstore.nodeapi.wire import Origin
+
+
+class Source(IntEnum):
+    """Where bytes for a reader came from."""
+
+    DIRECT = 0  # a mount or a Python program read the cache's files without asking
+    CACHE = 1  # the proxy had them in its cache
+    PEERS = 2
+    STORE = 3
+
+    @property
+    def label(self) -> str:
+        """Its name in metrics."""
+        return self.name.lower()
+
+
+OF_ORIGIN = {None: Source.CACHE, Origin.PEERS: Source.PEERS, Origin.STORE: Source.STORE}
+REPOSITORIES_KNOWN_MAX = 100_000  # further ones are counted as one
+
+
+class SourceReads:
+    """Reads of one repository from one source. On the hot path: plain numbers, which the event
+    loop's thread alone changes."""
+
+    __slots__ = ("read_bytes", "reads")
+
+    def __init__(self) -> None:
+        self.reads = 0
+        self.read_bytes = 0
+
+    def add(self, size_bytes: int, reads: int = 1) -> None:
+        """Count bytes, of so many reads that began."""
+        self.reads += reads
+        self.read_bytes += size_bytes
+
+
+class RepositoryReads:
+    """All reads of a node. Used from the event loop alone."""
+
+    def __init__(self) -> None:
+        self._repositories: dict[str, tuple[SourceReads, ...]] = {}
+
+    def of(self, repo: str) -> tuple[SourceReads, ...]:
+        """The counters of a repository, by Source."""
+        found = self._repositories.get(repo)
+        if found is None:
+            if len(self._repositories) >= REPOSITORIES_KNOWN_MAX:
+                repo = ""
+            found = self._repositories.setdefault(repo, tuple(SourceReads() for _ in Source))
+        return found
+
+    def figures(self) -> dict[str, tuple[int, ...]]:
+        """By repository: reads and bytes of each source, one after the other."""
+        return {
+            repo: tuple(n for one in sources for n in (one.reads, one.read_bytes))
+            for repo, sources in self._repositories.items()
+            if any(one.reads for one in sources)
+        }
+
+    @property
+    def read_bytes(self) -> int:
+        """Of all repositories and sources."""
+        return sum(one.read_bytes for sources in self._repositories.values() for one in sources)
+
+    @property
+    def reads(self) -> int:
+        """Of all repositories and sources."""
+        return sum(one.reads for sources in self._repositories.values() for one in sources)

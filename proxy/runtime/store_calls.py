@@ -1,0 +1,66 @@
+"""What the calls to the store came to: times, bytes, errors, attempts that were repeated."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+
+from lodefs.proxy.runtime import metric_names as names
+from lodefs.proxy.runtime.exposition import Family, MetricLine, label_text, labelled
+from lodefs.proxy.runtime.histogram import Histogram
+
+OK = "ok"
+
+
+class StoreCalls:
+    """Calls to the store by operation and outcome. Counted from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._seconds: dict[tuple[str, str], Histogram] = {}
+        self._bytes: Counter[tuple[str, ...]] = Counter()
+        self._retries: Counter[tuple[str, ...]] = Counter()
+        self._gets = 0
+
+    def add(self, operation: str, outcome: str, *, size_bytes: int, elapsed_s: float) -> None:
+        """Count one call that ended: ``outcome`` is "ok" or the class of its error."""
+        with self._lock:
+            found = self._seconds.get((operation, outcome))
+            if found is None:
+                found = self._seconds[operation, outcome] = Histogram()
+            found.add(elapsed_s)
+            self._bytes[(operation,)] += size_bytes
+            self._gets += operation == "get"
+
+    def retried(self, reason: str) -> None:
+        """Count an attempt that is repeated, and why: "throttled", "unreached" or
+        "failed"."""
+        with self._lock:
+            self._retries[(reason,)] += 1
+
+    @property
+    def gets(self) -> int:
+        """Reads of objects, as a store bills them, and those that were tried again."""
+        with self._lock:
+            return self._gets + self._retries.total()
+
+    @property
+    def received_bytes(self) -> int:
+        """Bytes that reads of objects brought."""
+        with self._lock:
+            return self._bytes["get",]
+
+    def families(self) -> Iterator[Family]:
+        """The counts for Prometheus."""
+        with self._lock:
+            sizes, retries = dict(self._bytes), dict(self._retries)
+            lines: list[MetricLine] = []
+            for key, histogram in sorted(self._seconds.items()):
+                lines += histogram.samples(label_text(names.STORE_SECONDS.labels, key))
+        yield Family(names.STORE_SECONDS, lines)
+        yield labelled(names.STORE_BYTES, sizes)
+        known: dict[tuple[str, ...], int] = {
+            (reason,): 0 for reason in ("throttled", "unreached", "failed")
+        }
+        yield labelled(names.STORE_RETRIES, known | retries)
