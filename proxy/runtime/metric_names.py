@@ -181,16 +181,4 @@ MOUNT_RESENDS = _counter(
     "mount_resends", "Times that the kernel was asked to send requests again", "mountpoint"
 )
 
-# --- Docker's plugin, the mounter, the CSI driver
-COMPONENT_INFO = _gauge("component_info", "Always 1; what runs beside", "component", "version")
-COMPONENT_START = _gauge("component_start_time_seconds", "When it was started", "component")
-COMPONENT_REQUESTS = _summary(
-    "component_request_seconds", "Requests to it: how many, and their time",
-    *("component", "operation"),
-)  # fmt: skip
-COMPONENT_ERRORS = _counter(
-    "component_errors", "Requests that failed", "component", "operation", "error"
-)
-COMPONENT_VOLUMES = _gauge("component_volumes", "Volumes or mounts by state", "component", "state")
-
 ALL: tuple[Definition, ...] = tuple(_all.values())
