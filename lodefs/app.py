@@ -44,6 +44,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "status": ("status", "Show the proxy's state and the mounts."),
     "top": ("top", "Show live what the proxy serves."),
     "stats": ("stats", "Write one line a second of what the proxy serves."),
+    "profile": ("profile", "Say what a job does on a mount, and what it waits for."),
     "doctor": ("doctor", "Look for what is wrong on this node, and how to mend it."),
     "docker-plugin": ("docker_plugin", "Serve volumes to Docker."),
     "mounter": ("mounter", "Hold mounts for drivers, such as lodefs csi."),

@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from loadtests import profiling
 from loadtests.cluster import dataset, figures, outage, peerhit, playing, scenario
 from loadtests.cluster.cluster import AS_IT_IS, DIRECT, UNDISTURBED, WITHOUT_PEERS, Site, Variant
 from loadtests.cluster.figures import Outcome
@@ -28,7 +29,7 @@ from loadtests.errors import LoadtestError
 from lodefs.chunkstore.errors import InvalidInput
 from tests.support.chunkstore.child_process import ChildError
 
-SIMULATE = "simulate"
+SIMULATE, PROFILE = "simulate", "profile"
 SIMULATION = "loadtests.simulation.__main__"
 Play = Callable[[Site, Scenario, Variant], Outcome]
 
@@ -38,6 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words[:1] == [SIMULATE]:
         return _simulate(words[1:])
+    if words[:1] == [PROFILE]:
+        return profiling.main(words[1:])
     options = _parser().parse_args(words)
     if options.scenario is None:
         _list()
@@ -178,6 +181,7 @@ def _tell(options: argparse.Namespace, wanted: Scenario, outcomes: dict[str, Out
 def _list() -> None:
     for name in scenario.names():
         print(f"{name:16} {scenario.load(name).title}")
+    print(f"{PROFILE:16} jobs that are slowed on purpose, and what `lodefs profile` says of each")
     print(f"{SIMULATE:16} many nodes on a virtual clock, by the same decisions")
 
 

@@ -114,7 +114,11 @@ class ProxyServer:
         self._on_sweep = on_sweep
         self.node = node
         self._store = store
-        self._live = LiveFeed(node, lambda: {"version": version, **self._figures()})
+        self._live = LiveFeed(
+            node,
+            lambda: {"version": version, **self._figures()},
+            mounts_directory=metric_inputs.mounts_directory if metric_inputs else None,
+        )
         self._handlers = Handlers(
             node,
             self.metrics,

@@ -11,6 +11,7 @@ import platform
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sized
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 
@@ -57,11 +58,12 @@ class MetricSettings:
 @dataclass(frozen=True, slots=True)
 class MetricInputs:
     """What is shown beside a server's own counters: calls to the store, and families of others on
-    this node, such as its mounts."""
+    this node, such as its mounts. ``mounts_directory``: where these count, for others who ask."""
 
     store_calls: StoreCalls = field(default_factory=StoreCalls)
     settings: MetricSettings = field(default_factory=MetricSettings)
     more: MoreFamilies = tuple
+    mounts_directory: Path | None = None
 
 
 class RequestCounter(Histogram):

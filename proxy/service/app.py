@@ -221,12 +221,13 @@ class _Serving:
         settings = MetricSettings(
             config.metrics_repositories_max, config.price_per_1000_gets, config.price_per_gb
         )
-        more = MountFamilies(directory_of(config.socket_path)) if config.socket_path else tuple
+        mounts = directory_of(config.socket_path) if config.socket_path else None
+        more = MountFamilies(mounts) if mounts else tuple
         self._server = ProxyServer(
             opened.node,
             version=version(),
             store=config.store,
-            metric_inputs=MetricInputs(calls, settings, more),
+            metric_inputs=MetricInputs(calls, settings, more, mounts),
             limits=limits_of(config),
             hot_path=config.log_level != "debug",  # so that every request is logged
             on_sweep=self._look,
