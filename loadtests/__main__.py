@@ -12,6 +12,7 @@ from pathlib import Path
 
 from loadtests.bench import (
     coldsequential,
+    collections,
     docker,
     firstbytes,
     hostile,
@@ -83,6 +84,8 @@ BENCHMARKS: dict[str, tuple[Benchmark, str]] = {
 }
 MOUNT = "mount"
 MOUNT_TEXT = "reads of many kinds: local disk, lodefs, rclone mount, any --peer"
+GC_SCHEDULES = "gc-schedules"
+GC_SCHEDULES_TEXT = "random schedules of writers and collections, --count of them"
 FSX = "fsx"
 SOAK = "soak"
 SOAK_TEXT = (
@@ -97,6 +100,10 @@ def main() -> int:
     benchmarks = {
         **BENCHMARKS,
         MOUNT: (_mount(options), MOUNT_TEXT),
+        GC_SCHEDULES: (
+            lambda scratch: collections.schedules(scratch, options.count),
+            GC_SCHEDULES_TEXT,
+        ),
         FSX: (
             lambda scratch: readcheck.check(scratch, options.minutes or readcheck.MINUTES),
             FSX_TEXT,
@@ -152,6 +159,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--dir", type=Path, help="where scratch files go (default: a new one)")
     parser.add_argument("--minutes", type=float, metavar="N",
                         help="how long fsx reads (default: 10), and a soak lasts (30)")  # fmt: skip
+    parser.add_argument("--count", type=int, default=collections.SCHEDULES, metavar="N",
+                        help="how many schedules gc-schedules plays (default: 10000)")  # fmt: skip
     group = parser.add_argument_group("mount")
     group.add_argument("--peer", action="append", default=[], type=_peer, metavar="NAME=DIR",
                        help="another mount that holds the corpus; may be repeated")  # fmt: skip
