@@ -33,6 +33,10 @@ ELSEWHERE = {
         "loadtests.simulation.__main__",
         "many nodes on a virtual clock, by the same decisions",
     ),
+    "profile": (
+        "loadtests.profiling",
+        "jobs that are slowed on purpose, and what `lodefs profile` says of each",
+    ),
     "dashboards": (
         "loadtests.dashboards.__main__",
         "every panel has data, every alert fires for its cause",
