@@ -77,6 +77,8 @@ CACHE_FILES = _gauge("cache_files", "Slabs and flat files in the cache")
 CACHE_PINNED = _gauge("cache_pinned_bytes", "Bytes of cache files that are pinned")
 CACHE_FILLED = _counter("cache_filled_bytes", "Bytes written to the cache")
 CACHE_UNCACHED = _counter("cache_uncached_bytes", "Bytes served but not kept, for lack of space")
+CACHE_LEFT_OUT = _counter("cache_left_out_bytes", "Bytes served but not kept: the disk is slow")
+CACHE_UNWRITTEN = _gauge("cache_unwritten_bytes", "Bytes that wait for the cache's disk")
 CACHE_EVICTED_BYTES = _counter("cache_evicted_bytes", "Bytes evicted")
 CACHE_EVICTED_AGE = _histogram(
     "cache_evicted_age_seconds", "How long ago an evicted file had been used last"
