@@ -12,12 +12,14 @@ without that lock is left over. Readers use pread(2): a file that somebody cuts 
 from __future__ import annotations
 
 import array
+import errno
 import fcntl
 import os
 import stat
 import struct
+from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from enum import IntEnum
 from pathlib import Path
 
@@ -33,7 +35,8 @@ HEAD_BYTES = 8192
 ROWS = 64
 ROW_WORDS = 64
 FILE_BYTES = HEAD_BYTES + 8 * ROWS * ROW_WORDS
-FILES_MAX = 1000  # that are read
+FILES_MAX = 1000  # that are read, of each user
+NAMES_MAX = 20_000  # that are looked at
 _HEAD = struct.Struct("=8sIIIII")  # magic, version, rows, words of a row, rows in use, info's size
 _IN_USE_OFFSET = 20
 
@@ -159,7 +162,7 @@ def decode(data: bytes, uid: int = 0) -> MountCounts:
             raise UnknownFormat(f"no counts of a mount that this lodefs knows (version {version})")
         info = data[_HEAD.size : min(_HEAD.size + info_bytes, HEAD_BYTES)]
         description = msgspec.msgpack.decode(info, type=MountDescription)
-    except (struct.error, msgspec.DecodeError) as error:
+    except (struct.error, ValueError, RecursionError) as error:
         raise UnknownFormat(f"no counts of a mount: {error}") from error
     words = array.array("Q")
     used = rows_in_use(memoryview(data))
@@ -171,34 +174,72 @@ def decode(data: bytes, uid: int = 0) -> MountCounts:
 
 def read_all(directory: Path, *, sweep: bool = False) -> Iterator[MountCounts]:
     """The counts of all living mounts that have files in a directory, as far as they can be read.
-    ``sweep``: files of mounts that have ended are removed, where that is allowed."""
+    Who may write there can neither stop a reader nor hide what others put there: see _found, and
+    FILES_MAX counts for each user. ``sweep``: files of mounts that have ended are removed, where
+    that is allowed."""
     try:
-        names = sorted(name for name in os.listdir(directory) if name.endswith(ENDING))
+        place = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:
         return
-    for name in names[:FILES_MAX]:
-        with suppress(OSError, UnknownFormat):
-            found = _read(directory / name, sweep=sweep)
-            if found is not None:
-                yield found
-
-
-def _read(path: Path, *, sweep: bool) -> MountCounts | None:
-    """Raises: OSError, UnknownFormat."""
-    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
-        status = os.fstat(fd)
+        yield from _living(place, sweep=sweep)
+    finally:
+        os.close(place)
+
+
+def _living(place: int, *, sweep: bool) -> Iterator[MountCounts]:
+    try:
+        found = os.listdir(f"/proc/self/fd/{place}")
+        names = sorted(name for name in found if name.endswith(ENDING))
+        mount = _mount_of(place)
+    except OSError:
+        return
+    of_user: Counter[int] = Counter()
+    for name in names[:NAMES_MAX]:
+        with suppress(OSError, UnknownFormat), _found(place, name, mount) as (fd, uid):
+            if of_user[uid] >= FILES_MAX:
+                continue
+            if not is_held(fd):
+                if sweep:
+                    os.unlink(name, dir_fd=place)
+                continue
+            of_user[uid] += 1
+            yield _read(fd, uid)
+
+
+@contextmanager
+def _found(place: int, name: str, mount: bytes) -> Iterator[tuple[int, int]]:
+    """A file of the directory ``place``, open, and its owner. Only a path is opened until it is
+    known that this is a regular file, and of the directory's mount: in a file system that a user
+    mounted over a file, even fstat(2) may wait for ever. Raises: OSError."""
+    path = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=place)
+    try:
+        if _mount_of(path) != mount:
+            raise OSError(errno.EXDEV, "lies in another file system", name)
+        status = os.fstat(path)
         if not stat.S_ISREG(status.st_mode):
-            return None
-        if not is_held(fd):
-            if sweep:
-                path.unlink()
-            return None
-        head = os.pread(fd, HEAD_BYTES, 0)
-        used = rows_in_use(memoryview(head.ljust(HEAD_BYTES, b"\0")))
-        return decode(head + os.pread(fd, 8 * ROW_WORDS * used, HEAD_BYTES), status.st_uid)
+            raise OSError(errno.EINVAL, "is no file", name)
+        fd = os.open(f"/proc/self/fd/{path}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    finally:
+        os.close(path)
+    try:
+        yield fd, status.st_uid
     finally:
         os.close(fd)
+
+
+def _mount_of(fd: int) -> bytes:
+    """The line that names the mount in which an open file lies (proc_pid_fdinfo(5)); the kernel
+    knows it without asking the file system."""
+    with open(f"/proc/self/fdinfo/{fd}", "rb") as lines:
+        return next(line for line in lines if line.startswith(b"mnt_id:"))
+
+
+def _read(fd: int, uid: int) -> MountCounts:
+    """Raises: OSError, UnknownFormat."""
+    head = os.pread(fd, HEAD_BYTES, 0)
+    used = rows_in_use(memoryview(head.ljust(HEAD_BYTES, b"\0")))
+    return decode(head + os.pread(fd, 8 * ROW_WORDS * used, HEAD_BYTES), uid)
 
 
 def is_held(fd: int) -> bool:

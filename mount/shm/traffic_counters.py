@@ -126,8 +126,9 @@ class TrafficTable:
         can be, else without a name."""
         head = encode_head(description)
         if directory is not None:
-            for _ in read_all(directory, sweep=True):
-                pass
+            with suppress(Exception):  # others write there, and no mount depends on it
+                for _ in read_all(directory, sweep=True):
+                    pass
             with suppress(OSError):
                 return _create_file(directory, head)
         fd = os.memfd_create("lodefs-counts", os.MFD_CLOEXEC)

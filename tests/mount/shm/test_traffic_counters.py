@@ -6,16 +6,23 @@ import contextlib
 import fcntl
 import os
 import random
+import struct
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from threading import Thread
 
+import msgspec
 import pytest
 
 from lodefs.chunkstore.errors import UnknownFormat
+from lodefs.chunkstore.nodeapi import mount_counts
 from lodefs.chunkstore.nodeapi.mount_counts import (
     ENDING,
+    ROW_WORDS,
     ROWS,
     Column,
+    MountCounts,
     MountDescription,
     Operation,
     Wait,
@@ -26,6 +33,7 @@ from lodefs.chunkstore.nodeapi.mount_counts import (
 from lodefs.chunkstore.nodeapi.waited import Waited
 from lodefs.chunkstore.nodeapi.wire import ORIGIN_HEADER
 from lodefs.mount.lifecycle.mounter import traffic_of, unmount
+from lodefs.mount.shm import traffic_counters
 from lodefs.mount.shm.process_table import SLOTS
 from lodefs.mount.shm.traffic_counters import Traffic, TrafficTable
 from tests.support.chunkstore.child_process import private_directory
@@ -130,6 +138,87 @@ def test_other_files_are_left_alone(tmp_path: Path) -> None:
     nameless = TrafficTable.create(SAID, tmp_path / "missing")
     assert TrafficTable(nameless).counts().description == SAID
     os.close(nameless)
+
+
+def held_file(directory: Path, name: str, data: bytes) -> int:
+    """A file as a living mount has it, made by somebody else."""
+    fd = os.open(directory / f"{name}{ENDING}", os.O_RDWR | os.O_CREAT)
+    os.write(fd, data)
+    fcntl.flock(fd, fcntl.LOCK_SH)
+    return fd
+
+
+@pytest.mark.parametrize(
+    "info",
+    [
+        msgspec.msgpack.encode(MountDescription(b"/", "demo", "c", "1", 0.0)).replace(
+            b"demo", b"d\xff\xfeo"
+        ),
+        b"\x91" * 7000 + b"\xc0",
+        b"\x81\xa1x" + b"\x91" * 7000,
+    ],
+    ids=["no UTF-8", "nested", "nested in a map"],
+)
+def test_a_hostile_description_hides_no_mount(tmp_path: Path, info: bytes) -> None:
+    """A description that cannot be decoded is left out, and mounts go on to be made and read."""
+    head = struct.pack("=8sIIIII", b"lodefsMC", 1, ROWS, ROW_WORDS, 0, len(info)) + info
+    with pytest.raises(UnknownFormat):
+        decode(head)
+    held = held_file(tmp_path, "0", head)
+    fd = TrafficTable.create(SAID, tmp_path)
+    assert [one.description for one in read_all(tmp_path, sweep=True)] == [SAID]
+    os.close(held)
+    os.close(fd)
+
+
+def test_no_failing_sweep_stops_a_mount(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What others left in the directory is nothing that a new mount depends on."""
+
+    def failing(*_: object, **__: object) -> Iterator[MountCounts]:
+        raise ValueError("unforeseen")
+
+    monkeypatch.setattr(traffic_counters, "read_all", failing)
+    fd = TrafficTable.create(SAID, tmp_path)
+    assert [one.description for one in read_all(tmp_path)] == [SAID]
+    os.close(fd)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts as root")
+def test_what_is_mounted_over_a_file_is_not_asked(tmp_path: Path) -> None:
+    """A file system over a file of the directory, which may never answer, is passed by; the file
+    of counts that lies in it is not read."""
+    first = TrafficTable.create(SAID, tmp_path)
+    other = tmp_path / f"0{ENDING}"
+    other.touch()
+    elsewhere = TrafficTable.create(MountDescription(b"/x", "other", "c", "1", 0.0), tmp_path)
+    (source,) = {
+        path for path in tmp_path.iterdir() if os.fstat(elsewhere).st_ino == path.stat().st_ino
+    }
+    hidden = source.rename(tmp_path / "hidden")
+    other.touch()
+    subprocess.run(["mount", "--bind", str(hidden), str(other)], check=True, timeout=60)
+    try:
+        assert [one.description for one in read_all(tmp_path)] == [SAID]
+    finally:
+        subprocess.run(["umount", str(other)], check=True, timeout=60)
+    os.close(first)
+    os.close(elsewhere)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="makes files of another user")
+def test_many_files_of_one_user_hide_no_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The limit counts for each user: who makes many files hides but his own."""
+    monkeypatch.setattr(mount_counts, "FILES_MAX", 3)
+    mine = TrafficTable.create(SAID, tmp_path)
+    (whole,) = (path.read_bytes() for path in tmp_path.iterdir())
+    held = [held_file(tmp_path, f"0{n}", whole) for n in range(5)]
+    for fd in held:
+        os.fchown(fd, 12345, -1)
+    assert [one.uid for one in read_all(tmp_path)] == [12345, 12345, 12345, 0]
+    for fd in (*held, mine):
+        os.close(fd)
 
 
 def read_whole(mounts: Mounts) -> None:
