@@ -50,7 +50,7 @@ class Endpoint:
     tls: ssl.SSLContext | None = None
     certificate: DoorTls | None = None  # that ``tls`` shows, if it may change
     s3: S3Settings | None = None  # for S3's clients alone
-    host_names: HostNames = field(default_factory=HostNames)  # for clients without a token
+    host_names: HostNames = field(default_factory=HostNames)  # for clients without a known token
 
     @property
     def kind(self) -> str:
@@ -87,19 +87,26 @@ def admit(endpoint: Endpoint, route: Route, asked: Request) -> Reader | Answer:
     if route.kind in _LOCAL_ROUTES and not endpoint.is_local:
         raise NotFound("this is answered on the proxy's Unix socket alone")
     token = bearer_of(asked.headers.get("Authorization"))
-    from_cookie = None
-    if token is None:
-        from_cookie = _cookie_of(endpoint, asked)
-        if route.kind not in _ANY_HOST_ROUTES:
-            request_origin.check(
-                asked.headers,
-                asked.method,
-                endpoint.host_names,
-                cookie=from_cookie is not None and needs_token(endpoint, route),
-            )
+    from_cookie = None if token is not None else _cookie_of(endpoint, asked)
+    if route.kind not in _ANY_HOST_ROUTES and not _is_verified(endpoint, route, token):
+        request_origin.check(
+            asked.headers,
+            asked.method,
+            endpoint.host_names,
+            cookie=from_cookie is not None and needs_token(endpoint, route),
+        )
     if endpoint.tokens is None or not needs_token(endpoint, route):
         return EVERYBODY
     return _with_token(endpoint.tokens, token or from_cookie, route)
+
+
+def _is_verified(endpoint: Endpoint, route: Route, token: str | None) -> bool:
+    """Whether only a bearer token that is known here gets an answer: any page can make one up."""
+    if token is None or endpoint.tokens is None:
+        return False
+    if needs_token(endpoint, route):
+        return True  # one that is not known gets 401
+    return endpoint.tokens.check(token, None) is Verdict.ALLOWED
 
 
 def _cookie_of(endpoint: Endpoint, asked: Request) -> str | None:

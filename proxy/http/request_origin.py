@@ -1,8 +1,9 @@
 """Which web page sent a request, as far as its headers tell: no foreign page may use this proxy
 through somebody's browser.
 
-A request with a bearer token needs no such check: a foreign page does not know the token. One that
-is let in for its cookie, or because the endpoint asks for no token, does. Two ways are closed:
+A request with a bearer token that is known here needs no such check: a foreign page does not know
+it. One that is let in for its cookie, or because the endpoint asks for no token, does, whatever it
+sends as a token. Two ways are closed:
 
 DNS rebinding: a page of evil.example has its name point to this machine, and is then "the same
 origin" for the browser. But the name stands in Host. Addresses pass (a name that points there does
@@ -57,13 +58,13 @@ class HostNames:
 
 
 def check(headers: Mapping[str, str], method: str, names: HostNames, *, cookie: bool) -> None:
-    """Raises: Denied if a request without a bearer token may come from a foreign page. ``cookie``:
-    whether it is let in for its cookie."""
+    """Raises: Denied if a request without a known bearer token may come from a foreign page.
+    ``cookie``: whether it is let in for its cookie."""
     host = headers.get("Host", "")
     if host and not names.has(host):
         raise Denied(
-            f"this proxy is not known as {host[:300]!r}: send a token, ask by address, or name it "
-            "in the setting host_names"
+            f"this proxy is not known as {host[:300]!r}: send a token that it knows, ask by "
+            "address, or name it in the setting host_names"
         )
     changes = method not in _READS
     site = headers.get("Sec-Fetch-Site")

@@ -122,6 +122,32 @@ def test_a_page_elsewhere_uses_no_proxy_without_tokens(node: DictNode) -> None:
                     assert reply.status == (404 if tcp else 403)  # TCP has no such path
 
 
+def test_a_made_up_token_proves_nothing(node: DictNode) -> None:
+    """A foreign page may send any bearer token: where nobody verifies it, Host and Origin are
+    checked as without."""
+    target = f"/files/demo@{node.commit}/a.js"
+    made_up = "Bearer x"
+    with start_proxy(node) as proxy:
+        for tcp in (True, False):
+            with proxy.client(tcp=tcp) as client:
+                for _ in range(3):
+                    assert client.get(target, Authorization=made_up).status == 200
+                    reply = client.get(target, Authorization=made_up, Host=EVIL)
+                    assert reply.status == 403
+        with proxy.client() as client:
+            headers = {"Authorization": made_up, "Origin": "http://evil.example"}
+            assert client.get("/evict", method="POST", body="{}", **headers).status == 403
+
+
+def test_on_open_paths_a_token_counts_if_it_is_known(guarded: tuple[RunningProxy, str]) -> None:
+    """Where no token is needed, a foreign name passes with a known one and not with any other."""
+    proxy, token = guarded
+    with proxy.client(tcp=True) as client:
+        for text, status in ((token, 200), ("x", 403)):
+            assert client.get("/", Authorization=f"Bearer {text}", Host=EVIL).status == status
+        assert client.get("/list/demo@main", Authorization="Bearer x", Host=EVIL).status == 401
+
+
 @pytest.mark.parametrize("name", ["a.html", "a.svg", "a.js"])
 @pytest.mark.parametrize("asks", [1, 3])
 def test_content_of_others_is_kept_in_a_sandbox(node: DictNode, name: str, asks: int) -> None:
