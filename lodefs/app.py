@@ -43,6 +43,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "serve": ("serve", "Run the node's proxy."),
     "node-labels": ("node_labels", "Keep labels of a Kubernetes node by what is pinned there."),
     "status": ("status", "Show the proxy's state and the mounts."),
+    "top": ("top", "Show live what the proxy serves."),
+    "stats": ("stats", "Write one line a second of what the proxy serves."),
     "doctor": ("doctor", "Look for what is wrong on this node, and how to mend it."),
     "docker-plugin": ("docker_plugin", "Serve volumes to Docker."),
     "mounter": ("mounter", "Hold mounts for drivers, such as lodefs csi."),

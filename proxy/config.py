@@ -97,7 +97,16 @@ def _buckets(value: object) -> dict[str, Spec]:
     """Aliases from a table of texts REPO@REV[:PATH]."""
     if not isinstance(value, Mapping) or not all(isinstance(one, str) for one in value.values()):
         raise InvalidInput('must be a table such as {imagenet = "vision/imagenet@v3:train"}')
-    return {_bucket(name): parse_spec(str(spec)) for name, spec in value.items()}
+    return {_bucket(name): _bucket_target(name, str(spec)) for name, spec in value.items()}
+
+
+def _bucket_target(bucket: str, text: str) -> Spec:
+    try:
+        return parse_spec(text)
+    except InvalidInput as error:
+        raise InvalidInput(
+            f"{bucket} = {text!r} must be REPO@REV or REPO@REV:DIRECTORY: {error}"
+        ) from error
 
 
 def _domain(value: object) -> str:

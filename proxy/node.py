@@ -57,6 +57,14 @@ class ByteStream(Pieces, Protocol):
     origin: Origin | None
 
 
+class NamePage(NamedTuple):
+    """Some names, maybe none. ``following``: what the next page starts with; None after the last
+    one."""
+
+    names: list[str]
+    following: bytes | None
+
+
 class Names(Protocol):
     """Snapshots and their entries. Methods raise errors.py's classes; all awaits have deadlines."""
 
@@ -98,9 +106,14 @@ class Names(Protocol):
         """Snapshots that this node has met, some thousands at most."""
         ...
 
-    async def revisions(self) -> list[tuple[str, str]]:
-        """All branches and tags of all repositories, by the bytes of REPO@REV/. They may be some
-        seconds old."""
+    async def repos(self, prefix: bytes, start: bytes) -> NamePage:
+        """Some of the repositories whose names begin with ``prefix``, by the bytes of NAME@, from
+        ``start`` on: also the one whose NAME@ ``start`` begins with. Raises: Unavailable."""
+        ...
+
+    async def revisions(self, repo: str, start: bytes) -> NamePage:
+        """Some of the branches and tags of a repository, by the bytes of NAME/, from ``start`` on.
+        Raises: Unavailable."""
         ...
 
 

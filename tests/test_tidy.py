@@ -15,7 +15,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("chunkstore", "proxy", "mount", "lodefs")
-CODE = (*PACKAGES, "tests", "loadtests", "deploy")
+CODE = (*PACKAGES, "tests", "loadtests", "deploy", "grafana")
 FILE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 70
 DOCUMENT_COLUMNS_MAX = 120

@@ -21,6 +21,7 @@ from lodefs.chunkstore.errors import (
 from lodefs.chunkstore.format.decoding import from_json, from_msgpack
 from lodefs.chunkstore.nodeapi import wire
 from lodefs.chunkstore.nodeapi.connection import Address, Connection, Response, header
+from lodefs.chunkstore.nodeapi.waited import Waited
 from lodefs.chunkstore.types import Buffer
 
 PAUSE_S_MIN = 0.01  # between attempts; doubles
@@ -59,7 +60,8 @@ class Client:
 
     ``timeout_s`` bounds each request, repetitions included; after ``begin``, all requests until
     the next ``begin``. ``before_blocking`` is called before what may take long, ``count`` with
-    the bytes of files that came.
+    the bytes of files that came, or that it was told the place of. ``waited``: what requests
+    waited for since ``begin``.
     """
 
     def __init__(
@@ -82,6 +84,7 @@ class Client:
         self._sleep = clock.sleep
         self._deadline_s: float | None = None
         self._cancelled = False
+        self.waited = Waited()
         self._tail = b" HTTP/1.1\r\nHost: lodefs\r\n"
         if token is not None:
             self._tail += b"Authorization: Bearer %b\r\n" % token.encode("ascii")
@@ -98,6 +101,7 @@ class Client:
         """The time for the next requests, together, starts now, or ``waited_s`` ago."""
         self._deadline_s = self._clock() + self._timeout_s - waited_s
         self._cancelled = False
+        self.waited.clear()
 
     def cancel(self) -> None:
         """Ends the current requests soon: their caller has left. Safe to call from any thread."""
@@ -194,6 +198,8 @@ class Client:
         place = _decode(answer, wire.Place)
         if place.first != first or place.size_bytes < 1:
             raise Unavailable("the proxy told of another place")
+        told_bytes = min(size_bytes, place.size_bytes)
+        self._count(header(answer.head, _ORIGIN_HEADER), told_bytes)
         return place
 
     def _checked(self, answer: Response, first: int, size_bytes: int) -> memoryview:
@@ -216,8 +222,17 @@ class Client:
         """The answer to a request; statuses that mean "later" and lost connections are repeated.
         ``body_bytes``: how large a body is expected."""
         request = b"%b%b%b\r\n%b" % (line, self._tail, headers, body)
-        connection = self._connection
         start_s = self._clock()
+        origin = b""
+        try:
+            answer = self._repeated(request, start_s, body_bytes)
+            origin = header(answer.head, _ORIGIN_HEADER)
+            return answer
+        finally:
+            self.waited.for_proxy(origin, self._clock() - start_s)
+
+    def _repeated(self, request: bytes, start_s: float, body_bytes: int) -> Response:
+        connection = self._connection
         deadline_s = self._deadline_s or start_s + self._timeout_s
         pause_s = PAUSE_S_MIN
         while True:

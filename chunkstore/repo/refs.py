@@ -70,10 +70,13 @@ class Refs:
 
     def living(self, kind: str) -> Iterator[tuple[str, RefEntry]]:
         """The same, each read when it is asked for."""
-        for name, newest in self._newest(kind):
-            entry = self._entry(kind, name, newest)
-            if entry.commit is not None:
-                yield name, entry
+        return ((name, entry) for name, entry in self.newest(kind) if entry.commit is not None)
+
+    def newest(self, kind: str, *, start: str = "") -> Iterator[tuple[str, RefEntry]]:
+        """The newest entries of all refs of a kind, also deletions, by the bytes of NAME/, from
+        ``start`` on; each is read when it is asked for."""
+        for name, info in self._newest(kind, start):
+            yield name, self._entry(kind, name, info)
 
     def names(self, kind: str) -> Iterator[str]:
         """Names of all refs of a kind, deleted ones too: one list for each, and no get."""
@@ -157,9 +160,9 @@ class Refs:
             "Nothing is lost: repeat the command to go on from there"
         )
 
-    def _newest(self, kind: str) -> Iterator[tuple[str, ObjectInfo]]:
+    def _newest(self, kind: str, start: str = "") -> Iterator[tuple[str, ObjectInfo]]:
         prefix = keys.refs(self._repo, _check_kind(kind))
-        after = ""
+        after = start and prefix + start
         while (
             info := next(iter(self._objects.list(prefix, after=after, limit=1)), None)
         ) is not None:

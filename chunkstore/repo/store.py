@@ -117,10 +117,12 @@ class Store:
                 probe(self.objects)
                 self._probed = True
 
-    def repos(self, below: str = "", *, after: str = "") -> Iterator[str]:
-        """Names of the repositories that have refs, in order: two lists for each. ``below``:
-        those that begin so. ``after``: those that follow a repository."""
-        after = f"{keys.REPOS}{after}/refs0" if after else ""  # '0' follows '/'
+    def repos(self, below: str = "", *, after: str = "", start: str = "") -> Iterator[str]:
+        """Names of the repositories that have refs, by the bytes of NAME/refs/: two lists for each.
+        ``below``: those that begin so. ``after``: those that follow a repository; ``start``: those
+        whose NAME/refs/ follows it."""
+        start = f"{after}/refs0" if after else start  # '0' follows '/'
+        after = start and keys.REPOS + start
         while True:
             info = next(iter(self.objects.list(keys.REPOS + below, after=after, limit=1)), None)
             if info is None:
@@ -135,6 +137,10 @@ class Store:
             # '0' follows '/': past all commits, or all refs, of this repository
             after = "/".join(parts[: cut + 1]) + "0"
 
+    def has_refs(self, repo: str) -> bool:
+        """Whether a repository has, or had, branches or tags."""
+        return self._has(f"{keys.REPOS}{repo}/refs/")
+
     def refs(self, repo: str) -> Refs:
         """The branches and tags of a repository. Raises: InvalidInput for a malformed name."""
         return Refs(self.objects, repo)
@@ -142,7 +148,7 @@ class Store:
     def require_repo(self, repo: str) -> None:
         """Raises: NotFound, which lists what exists, if a repository has no commits and refs."""
         check_repo(repo)
-        if self._has(keys.commits(repo)) or self._has(f"{keys.REPOS}{repo}/refs/"):
+        if self._has(keys.commits(repo)) or self.has_refs(repo):
             return
         require_there(self.objects)
         there = list(islice(chain(self.repos(f"{repo}/"), self.repos()), _NAMED_MAX))

@@ -14,8 +14,10 @@ from collections.abc import Callable
 from threading import Event, Lock, Thread
 from typing import Protocol
 
+from lodefs.chunkstore.nodeapi.mount_counts import Column
 from lodefs.mount.fs.pending_requests import PendingRequests, Waiting
 from lodefs.mount.kernel import fuse_abi
+from lodefs.mount.shm.traffic_counters import Count, ignore_count
 
 DISK_PATIENCE_S = 0.005  # for a read from the disk, with the lead
 EAGER_S = 0.1  # how long the lead is passed on for each read after it was needed during one
@@ -141,10 +143,17 @@ class CurrentRequest:
     """One thread's request: it is entered among those that wait when it first has to. It is what
     the thread's reader calls before it waits (``BeforeBlocking``)."""
 
-    def __init__(self, turn: DeviceTurn, pending: PendingRequests, disk_watch: DiskWatch) -> None:
+    def __init__(
+        self,
+        turn: DeviceTurn,
+        pending: PendingRequests,
+        disk_watch: DiskWatch,
+        count: Count = ignore_count,
+    ) -> None:
         self.turn = turn
         self._pending = pending
         self._disk_watch = disk_watch
+        self._count = count
         self._is_watched = False
         self._entered = 0
         self._waiting: Waiting | None = None
@@ -172,6 +181,7 @@ class CurrentRequest:
             _, _, self._entered, _, _, _, pid, *_ = fuse_abi.IN_HEADER.unpack_from(self.message)
             self.cancelled = False
             self._waiting = self._pending.enter(self._entered, pid, self.cancel)
+            self._count(Column.WAITING, 1)
         self.turn.release()
 
     def _end_watch(self) -> None:
@@ -194,4 +204,5 @@ class CurrentRequest:
         if self._waiting is not None:
             self._pending.leave(self._entered, self._waiting)
             self._entered, self._waiting = 0, None
+            self._count(Column.WAITING, -1)
             self.cancelled = False

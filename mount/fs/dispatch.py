@@ -14,6 +14,7 @@ from lodefs.chunkstore.errors import (
     Unsupported,
 )
 from lodefs.chunkstore.format.names import NAME_BYTES_MAX
+from lodefs.chunkstore.nodeapi.mount_counts import Operation
 from lodefs.chunkstore.types import Buffer
 from lodefs.mount.fs.filesystem import LARGE, FileSystem
 from lodefs.mount.kernel import fuse_abi
@@ -44,6 +45,17 @@ READ_ONLY = frozenset(
         Opcode.COPY_FILE_RANGE,
     }
 )  # fmt: skip
+
+
+OPERATION_OF: dict[int, Operation] = {
+    Opcode.LOOKUP: Operation.LOOKUP,
+    Opcode.GETATTR: Operation.GETATTR,
+    Opcode.OPEN: Operation.OPEN,
+    Opcode.READ: Operation.READ,
+    Opcode.RELEASE: Operation.RELEASE,
+    Opcode.READDIR: Operation.LIST,
+    Opcode.READDIRPLUS: Operation.LIST,
+}
 
 
 class RefusedError(Exception):
@@ -78,6 +90,8 @@ class Dispatcher:
         self._session = session
         self._on_failure = on_failure
         self._unique = 0
+        self.operation = Operation.OTHER  # of the last request
+        self.has_failed = False  # whether it was answered with EIO or ESTALE
         self._on_interrupt = on_interrupt
         self._handlers: dict[int, Callable[[int, memoryview], Buffer]] = {
             Opcode.LOOKUP: self._lookup,
@@ -103,6 +117,8 @@ class Dispatcher:
         """
         _, opcode, unique, node, *_ = fuse_abi.IN_HEADER.unpack_from(message)
         handler = self._handlers.get(opcode)
+        self.operation = OPERATION_OF.get(opcode, Operation.OTHER)
+        self.has_failed = False
         if handler is None:
             if opcode == Opcode.INTERRUPT:
                 self._on_interrupt(fuse_abi.decode_interrupt(message[fuse_abi.IN_HEADER_BYTES :]))
@@ -119,7 +135,7 @@ class Dispatcher:
         except SlowError:
             raise
         except Exception as error:  # noqa: BLE001 - no reader may be left waiting
-            self._on_failure(_what(opcode, node), error)
+            self._fail(_what(opcode, node), error)
             return _failure(unique, errno.EIO)
         return fuse_abi.OUT_HEADER.pack(fuse_abi.OUT_HEADER_BYTES + len(body), 0, unique), body
 
@@ -130,8 +146,12 @@ class Dispatcher:
             # again.
             code = errno.ESTALE
         if code in (errno.EIO, errno.ESTALE):
-            self._on_failure(_what(opcode, node), error)
+            self._fail(_what(opcode, node), error)
         return code
+
+    def _fail(self, what: str, error: Exception) -> None:
+        self.has_failed = True
+        self._on_failure(what, error)
 
     def _lookup(self, node: int, body: memoryview) -> Buffer:
         name = fuse_abi.decode_name(body)

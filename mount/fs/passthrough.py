@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import Protocol
 
 from lodefs.chunkstore.errors import LodefsError
+from lodefs.chunkstore.nodeapi.mount_counts import Column
 from lodefs.chunkstore.nodeapi.wire import Snapshot
 from lodefs.chunkstore.system import libc
 from lodefs.mount.kernel import device, namespaces
 from lodefs.mount.options import Wanted
 from lodefs.mount.shm.open_files import CACHED, Opened, OpenFileTable
-from lodefs.mount.shm.traffic_counters import Column, Count, uncounted
+from lodefs.mount.shm.traffic_counters import Count, ignore_count
 
 MARK_PERIOD_S = 5.0  # how often the flat files that the kernel reads are marked as used
 
@@ -56,7 +57,7 @@ class PassthroughFiles:
         handles: OpenFileTable,
         flats: Flats,
         log: Callable[[str], None],
-        count: Count = uncounted,
+        count: Count = ignore_count,
     ) -> None:
         self._fd = fd
         self._handles = handles
@@ -76,6 +77,9 @@ class PassthroughFiles:
         opened = self._open(ino, request)
         if opened.backing != CACHED:
             self._count(Column.KERNEL_OPENS, 1)
+            flat = self._flat(ino)
+            if flat is not None:
+                self._count(Column.KERNEL_OPENED_BYTES, os.fstat(flat).st_size)
         return opened
 
     def _open(self, ino: int, request: int) -> Opened:
@@ -138,7 +142,11 @@ class Opening:
     """What the threads of one worker have in common for it; ``fd`` is its device."""
 
     def __init__(
-        self, fd: int, handles: OpenFileTable, log: Callable[[str], None], count: Count = uncounted
+        self,
+        fd: int,
+        handles: OpenFileTable,
+        log: Callable[[str], None],
+        count: Count = ignore_count,
     ) -> None:
         self._fd = fd
         self._handles = handles

@@ -20,12 +20,15 @@ from typing import Protocol
 import msgspec
 
 from lodefs.chunkstore.errors import NotFound, Unavailable
+from lodefs.chunkstore.nodeapi.waited import Waited
 from lodefs.mount.fs.device_lead import BeforeBlocking, CurrentRequest, DeviceTurn, DiskWatch
-from lodefs.mount.fs.dispatch import Dispatcher, SlowError
-from lodefs.mount.fs.filesystem import FileSystem, Reader
+from lodefs.mount.fs.dispatch import Answer, Dispatcher, SlowError
+from lodefs.mount.fs.filesystem import LARGE, FileSystem, Reader
 from lodefs.mount.fs.pending_requests import PendingRequests
 from lodefs.mount.kernel import device, fuse_abi
 from lodefs.mount.kernel.session import Session
+from lodefs.mount.shm.request_trace import TraceWriter
+from lodefs.mount.shm.traffic_counters import RowCounter, uncounted
 
 FAILURES_PER_S = 1.0  # lines in the log
 FAILURES_BURST = 10.0
@@ -87,6 +90,11 @@ class Renewal:
 class ThreadReader(Reader, Protocol):
     """A reader of one thread, with a time limit for what one request needs."""
 
+    @property
+    def waited(self) -> Waited:
+        """What the current request has waited for so far."""
+        ...
+
     def begin(self, waited_s: float = 0.0) -> None:
         """The time for the next request starts now, or ``waited_s`` ago."""
         ...
@@ -111,13 +119,16 @@ def serve(
     pending: PendingRequests | None = None,
     on_interrupt: Callable[[int], None] = lambda _unique: None,
     clock: Callable[[], float] = time.monotonic,
+    trace: TraceWriter | None = None,
+    counter: RowCounter | None = None,
 ) -> list[Thread]:
     """Start to answer ``fd`` until the connection ends; then ``ended`` is set. The threads that
     were started, up to ``threads`` and one that looks ahead while all of them wait.
 
     ``readers`` makes what one thread reads with; what it is given is to be called before it
     waits. ``on_interrupt`` hears which request, perhaps of another worker, is
-    interrupted; ``pending`` knows those of this worker.
+    interrupted; ``pending`` knows those of this worker. ``trace`` is told of each request while
+    somebody looks.
     """
     pending = pending or PendingRequests(threads)
     work = _Work(
@@ -133,6 +144,8 @@ def serve(
         on_interrupt=on_interrupt,
         clock=clock,
         disk_watch=DiskWatch(fd, pending),
+        trace=trace,
+        counter=counter or uncounted(),
     )
     if not work.start_next():
         raise Unavailable("no thread can be started")
@@ -154,6 +167,8 @@ class _Work(msgspec.Struct, kw_only=True):
     on_interrupt: Callable[[int], None]
     clock: Callable[[], float]
     disk_watch: DiskWatch
+    trace: TraceWriter | None
+    counter: RowCounter
     lock: Lock = msgspec.field(default_factory=Lock)  # its holder leads
     started: list[Thread] = []
 
@@ -177,13 +192,13 @@ class _Work(msgspec.Struct, kw_only=True):
     def answer(self, index: int) -> None:
         """A thread: answers requests until the connection ends."""
         turn = DeviceTurn(self.lock, self.start_next)
-        current = CurrentRequest(turn, self.pending, self.disk_watch)
+        current = CurrentRequest(turn, self.pending, self.disk_watch, self.counter.add)
         try:
             reader, filesystem = self.readers(current)
             current.ends_with(reader.cancel)
             on_failure = partial(self._failed, current)
             dispatcher = Dispatcher(filesystem, self.session, on_failure, self.on_interrupt)
-            self._answer_all(index, current, dispatcher, reader.begin)
+            self._answer_all(index, current, dispatcher, reader)
         finally:
             self.ended.set()
             self.pending.end()
@@ -237,11 +252,12 @@ class _Work(msgspec.Struct, kw_only=True):
         index: int,
         current: CurrentRequest,
         dispatcher: Dispatcher,
-        begin: Callable[..., None],
+        reader: ThreadReader,
     ) -> None:
         # Every request comes through here: what it needs is looked up once, before.
         fd, turn, pending, ended = self.fd, current.turn, self.pending, self.ended
-        marks, clock = self.marks, self.clock
+        marks, clock, begin, trace = self.marks, self.clock, reader.begin, self.trace
+        counter = self.counter
         buffer = bytearray(fuse_abi.REQUEST_BYTES_MIN + 4096)
         view = memoryview(buffer)
         while True:
@@ -255,18 +271,45 @@ class _Work(msgspec.Struct, kw_only=True):
                 size = device.read_request(fd, buffer)
                 if size is None:
                     return
-                marks[index] = clock()
+                marks[index] = since_s = clock()
                 begin()
                 current.message = view[:size]
             else:
                 marks[index] = now_s = clock()
-                begin(now_s - queued.since_s)
+                since_s = queued.since_s
+                begin(now_s - since_s)
                 current.message = memoryview(queued.message)
             answer = dispatcher.answer(current.message)
             if answer is not None and not current.cancelled:  # else its canceller answers
                 device.write_answer(fd, *answer)
+                counter.answered(dispatcher.operation, int((clock() - since_s) * 1e9))
+                if reader.waited.is_any:
+                    counter.waited(reader.waited)
+                if dispatcher.has_failed:
+                    counter.failed(dispatcher.operation)
+            if trace is not None and trace.is_on(since_s):
+                add_request(trace, since_s, reader.waited, current.message, answer)
             current.done()
             marks[index] = 0.0
+
+
+def add_request(
+    trace: TraceWriter, since_s: float, waited: Waited, message: memoryview, answer: Answer | None
+) -> None:
+    """Tell the trace of a request that is answered; those that take no answer are left out."""
+    if answer is None:
+        return
+    _, opcode, _, node, _, _, pid, *_ = fuse_abi.IN_HEADER.unpack_from(message)
+    first = size_bytes = 0
+    if opcode == fuse_abi.Opcode.READ:
+        body = message[fuse_abi.IN_HEADER_BYTES :]
+        _, first, _ = fuse_abi.READ_IN.unpack_from(body)
+        size_bytes = len(answer[1])
+    _, code, _ = fuse_abi.OUT_HEADER.unpack(answer[0])
+    trace.add(
+        since_s, waited, opcode=opcode, ino=node & ~LARGE, pid=pid, first=first,
+        size_bytes=size_bytes, errno=-code,
+    )  # fmt: skip
 
 
 class _Refusal:

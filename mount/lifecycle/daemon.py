@@ -55,8 +55,8 @@ from lodefs.mount.read.cached_reader import CachedReader
 from lodefs.mount.read.prefetcher import Prefetcher
 from lodefs.mount.read.prefetcher import serve as serve_wishes
 from lodefs.mount.read.read_events import LOOK_UP, EmitRead, ReadEvents, ignore_read
-from lodefs.mount.shm.process_table import SLOTS
-from lodefs.mount.shm.traffic_counters import Count, by_origin, uncounted
+from lodefs.mount.shm.process_table import SUPERVISOR
+from lodefs.mount.shm.traffic_counters import RowCounter, uncounted
 
 CACHE_TIMEOUT_S = 5.0  # of requests that no reader waits for
 REQUEST_BYTES_MAX = 65536
@@ -314,6 +314,7 @@ def _supervisor(
         private=[*private, *filter(None, [departure])],
         on_made=departure.settle if departure is not None else lambda: None,
         life_fd=_life_fd(options),
+        counter=_count_row(resources, SUPERVISOR),
     )
     return Supervisor(config)
 
@@ -346,18 +347,20 @@ def _work(
 
     ended = EndEvent(wake)
     handles = mount_resources.handles(resources)
-    count = _counter(context, resources)
-    opening = Opening(context.fd, handles, log, count) if handles is not None else None
+    counter = _counter(context, resources)
+    opening = Opening(context.fd, handles, log, counter.add) if handles is not None else None
     worker.serve(
         context.fd,
         resources.session,
-        reader_factory(options, view, log, opening, count, emit),
+        reader_factory(options, view, log, opening, counter, emit),
         threads=options.threads,
         marks=context.marks,
         log=log,
         ended=ended,
         pending=pending,
         on_interrupt=interrupts.notify,
+        trace=mount_resources.trace_writer(resources, _row(context, resources)),
+        counter=counter,
     )
     control_server = mount_resources.control_server(resources, supervised=False)
     attendant = WorkerMain(
@@ -380,17 +383,28 @@ def _store_ahead(
     client = Client(parse_address(resources.job.options.proxy), timeout_s=CACHE_TIMEOUT_S)
     monitor = CacheMonitor(client, snapshot, log)
     large = not resources.session.passthrough  # else they have pages of their own
-    prefetcher = Prefetcher(context.fd, monitor, large=large, count=_counter(context, resources))
+    counter = _counter(context, resources)
+    prefetcher = Prefetcher(context.fd, monitor, large=large, count=counter.add)
     context.serving()
     serve_wishes(events, monitor, prefetcher, lambda: ended(context.fd))
 
 
-def _counter(context: WorkerContext, resources: MountResources) -> Count:
+def _counter(context: WorkerContext, resources: MountResources) -> RowCounter:
+    """The row of a worker."""
+    counter = _count_row(resources, _row(context, resources))
+    counter.begin()
+    return counter
+
+
+def _count_row(resources: MountResources, row: int) -> RowCounter:
     table = mount_resources.traffic(resources)
-    row = (
-        context.slot if resources.session.resend else context.index
-    )  # there is no roster without it
-    return table.counter(row) if table is not None and 0 <= row < SLOTS else uncounted
+    return table.counter(row) if table is not None else uncounted()
+
+
+def _row(context: WorkerContext, resources: MountResources) -> int:
+    """The row of a process in shared tables: its slot of the roster; without one, those after the
+    supervisor's in turn."""
+    return context.slot if resources.session.resend else context.index + 1
 
 
 def reader_factory(
@@ -398,7 +412,7 @@ def reader_factory(
     view: MountView,
     log: Log,
     opening: Opening | None = None,
-    count: Count = uncounted,
+    counter: RowCounter | None = None,
     emit: EmitRead = ignore_read,
 ) -> worker.ReaderFactory:
     """Makes a reader and a file system for each thread of a worker; what they learn they share.
@@ -407,6 +421,7 @@ def reader_factory(
     passed through to the kernel.
     """
     address = parse_address(options.proxy)
+    counter = counter or uncounted()
     remembered = Memory()
     outage = Outage()
     monitor: CacheMonitor | None = None
@@ -426,11 +441,11 @@ def reader_factory(
             timeout_s=options.read_timeout_s,
             outage=outage,
             before_blocking=before_blocking,
-            count=by_origin(count),
+            count=counter.brought,
         ).mounted(view.snapshot)
         if monitor is None:
             return client, FileSystem(client, view, remembered)
-        direct = CachedReader(client, monitor, remembered.nodes, before_blocking, count, emit)
+        direct = CachedReader(client, monitor, remembered.nodes, before_blocking, counter, emit)
         opens = opening.opens(direct) if opening is not None else None
         return direct, FileSystem(direct, view, remembered, opens)
 

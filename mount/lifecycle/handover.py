@@ -16,7 +16,13 @@ from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
-from lodefs.chunkstore.errors import Denied, InvalidInput, Unavailable, UnknownFormat
+from lodefs.chunkstore.errors import (
+    Denied,
+    InvalidInput,
+    Unavailable,
+    UnknownFormat,
+    Unsupported,
+)
 from lodefs.chunkstore.format.decoding import from_msgpack
 from lodefs.chunkstore.nodeapi.wire import Failure, error_of
 from lodefs.mount.kernel.session import Session
@@ -25,7 +31,7 @@ from lodefs.mount.mount_spec import Job
 from lodefs.mount.shm.traffic_counters import Traffic
 
 VERSION = 1
-STATE, TAKE_OVER, TAKEN = b"state", b"take over", b"taken"
+STATE, TAKE_OVER, TAKEN, TRACE = b"state", b"take over", b"taken", b"trace"
 ASK_BYTES_MAX = 64
 ANSWER_BYTES_MAX = 131072
 FDS_MAX = 253  # SCM_MAX_FD
@@ -176,6 +182,8 @@ class ControlServer:
                 if asked == TAKE_OVER and refusal is None:
                     self._hand_over(client)
                     return client
+                if asked == TRACE:
+                    self._show_trace(client)
                 if asked in (STATE, TAKE_OVER):
                     self._log(client, refusal, ready=ready)
         except OSError:
@@ -202,6 +210,13 @@ class ControlServer:
         names = tuple(name for name, _ in named)
         answer = _Answer(self._state(ready=True), None, self._grip.handover_state(), names)
         socket.send_fds(client, [msgspec.msgpack.encode(answer)], [fd for _, fd in named])
+
+    def _show_trace(self, client: socket.socket) -> None:
+        """The memory that requests are traced in, if there is one."""
+        fd = self._grip.memories.get(TRACE.decode())
+        names, fds = ((), []) if fd is None else ((TRACE.decode(),), [fd])
+        answer = _Answer(self._state(ready=True), names=names)
+        socket.send_fds(client, [msgspec.msgpack.encode(answer)], fds)
 
     def _state(self, *, ready: bool) -> State:
         traffic = self._traffic() if self._traffic is not None else None
@@ -236,6 +251,22 @@ def state_of(
     """Who answers for a mount. Unavailable where nobody does in time."""
     with control_socket.connect(place, timeout_s) as client:
         return _ask(client, STATE, place).state
+
+
+def trace(place: control_socket.Place) -> int:
+    """The memory file of mount.shm.request_trace, the caller's to close. Unsupported where an older
+    lodefs made the mount; Unavailable, Denied (another user's)."""
+    fds: list[int] = []
+    with control_socket.connect(place) as client:
+        try:
+            _ask(client, TRACE, place, fds)
+        except Unavailable as error:
+            raise Unavailable(
+                f"{error}; if an older lodefs made it, `lodefs mount --take-over` first"
+            ) from error
+    if not fds:
+        raise Unsupported("an older lodefs made this mount: unmount it, and mount it again")
+    return fds[0]
 
 
 def take(place: control_socket.Place) -> Taken:

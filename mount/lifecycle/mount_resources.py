@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +13,7 @@ import msgspec
 from lodefs.chunkstore.errors import Denied, LodefsError, NotFound, Unavailable
 from lodefs.chunkstore.nodeapi import lease
 from lodefs.chunkstore.nodeapi.connection import parse_address
+from lodefs.chunkstore.nodeapi.mount_counts import MountDescription, directory_of
 from lodefs.mount.kernel import device, mount_table
 from lodefs.mount.kernel.session import Session
 from lodefs.mount.lifecycle import control_socket
@@ -20,11 +22,13 @@ from lodefs.mount.mount_spec import Job
 from lodefs.mount.options import MountOptions
 from lodefs.mount.shm.open_files import OpenFileTable
 from lodefs.mount.shm.process_table import ProcessTable
+from lodefs.mount.shm.request_trace import RequestTrace, TraceWriter
 from lodefs.mount.shm.traffic_counters import TrafficTable
 
 WORKERS = "workers"  # the memory that mount.shm.process_table owns
 HANDLES = "handles"  # the one of mount.shm.open_files
-TRAFFIC = "traffic"  # the one of mount.shm.traffic_counters
+COUNTS = "counts"  # the one of mount.shm.traffic_counters
+TRACE = "trace"  # the one of mount.shm.request_trace
 
 
 def folders() -> list[Path]:
@@ -73,7 +77,7 @@ def begin(
     resources = add_clones(MountResources(job, session, fd, memories=memories, number=number), log)
     if mounted is None:
         return resources
-    memories = {**memories, TRAFFIC: TrafficTable.create()}
+    memories = {**memories, COUNTS: _counts(job), TRACE: RequestTrace.create()}
     if session.resend:
         memories |= {WORKERS: ProcessTable.create()}
     try:
@@ -84,6 +88,20 @@ def begin(
     return msgspec.structs.replace(
         resources, memories=memories, listener=listener.detach(), place=place
     )
+
+
+def _counts(job: Job) -> int:
+    """A new table of counts, beside the proxy's socket if it is there to be seen."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        installed = version("lodefs")
+    except PackageNotFoundError:
+        installed = "0+unknown"
+    snapshot, where = job.snapshot, os.fsencode(job.options.mountpoint)
+    description = MountDescription(where, snapshot.repo, snapshot.commit, installed, time.time())
+    socket = parse_address(job.options.proxy).path
+    return TrafficTable.create(description, directory_of(socket) if socket else None)
 
 
 def mounted(resources: MountResources) -> mount_table.Mount | None:
@@ -132,8 +150,15 @@ def handles(resources: MountResources) -> OpenFileTable | None:
 
 def traffic(resources: MountResources) -> TrafficTable | None:
     """What was read; None where nobody could ask for it, or an older lodefs made the mount."""
-    fd = resources.memories.get(TRAFFIC)
+    fd = resources.memories.get(COUNTS)
     return None if fd is None else TrafficTable(fd)
+
+
+def trace_writer(resources: MountResources, slot: int) -> TraceWriter | None:
+    """Where the process in a slot tells of its requests; None where an older lodefs made the
+    mount."""
+    fd = resources.memories.get(TRACE)
+    return None if fd is None else RequestTrace(fd).writer(slot)
 
 
 def control_server(resources: MountResources, *, supervised: bool) -> ControlServer | None:

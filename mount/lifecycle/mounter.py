@@ -23,6 +23,7 @@ from lodefs.mount.lifecycle.spawn import start
 from lodefs.mount.lifecycle.systemd_fdstore import FdStore
 from lodefs.mount.mount_spec import Job, MountRequest, Reply, TakeOver
 from lodefs.mount.options import MountOptions
+from lodefs.mount.shm.request_trace import RequestTrace
 from lodefs.mount.shm.traffic_counters import Traffic
 
 END_TIMEOUT_S = 30.0  # for the daemon of a mount to end after unmounting
@@ -273,6 +274,25 @@ def state_of(mountpoint: str, timeout_s: float = control_socket.CONNECT_TIMEOUT_
         raise NotFound(f"{mountpoint}: there is no lodefs mount here")
     place = control_socket.find(found.device, mount_resources.folders())
     return handover.state_of(place, timeout_s) if place is not None else None
+
+
+def trace_of(mountpoint: str) -> RequestTrace:
+    """Where the requests of a mount are traced while somebody looks. NotFound where there is no
+    lodefs mount, Denied where it is another user's, Unavailable, Unsupported (an older one)."""
+    found = mount_table.on_top(mount_table.plain(mountpoint))
+    if found is None or not found.is_lodefs:
+        raise NotFound(f"{mountpoint}: there is no lodefs mount here")
+    if os.geteuid() != found.owner:
+        owner = _user_name(found.owner)
+        raise Denied(f"{mountpoint} belongs to {owner}: look at it as that user")
+    place = control_socket.find(found.device, mount_resources.folders())
+    if place is None:
+        raise Unavailable(f"{mountpoint}: its socket is not found: look as the user who mounted it")
+    fd = handover.trace(place)
+    try:
+        return RequestTrace(fd)
+    finally:
+        os.close(fd)
 
 
 def _open_pid(pid: int) -> int:

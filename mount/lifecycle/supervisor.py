@@ -20,12 +20,13 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NoReturn, Protocol
 
 import msgspec
 
 from lodefs.chunkstore.errors import LodefsError, Unavailable
+from lodefs.chunkstore.nodeapi.mount_counts import Column
 from lodefs.mount.kernel import device, fuse_abi
 from lodefs.mount.kernel.session import Session
 from lodefs.mount.lifecycle import startup
@@ -33,6 +34,7 @@ from lodefs.mount.lifecycle.handover import TAKEN, ControlServer
 from lodefs.mount.lifecycle.process_end import die_with_parent, is_over, wait
 from lodefs.mount.lifecycle.startup import Requester
 from lodefs.mount.shm.process_table import ProcessTable
+from lodefs.mount.shm.traffic_counters import RowCounter, uncounted
 
 CHECK_S = 1.0  # how often workers are looked at
 STEADY_S = 1.0  # a worker that lived so long did not die of its start: replaced at once
@@ -120,6 +122,7 @@ class SupervisorConfig:
     private: Sequence[Private] = ()
     on_made: Callable[[], None] = lambda: None
     life_fd: int = -1
+    counter: RowCounter = field(default_factory=uncounted)
 
 
 class Supervisor:
@@ -139,6 +142,7 @@ class Supervisor:
         self._private = config.private
         self._on_made = config.on_made
         self._life_fd = config.life_fd
+        self._counter = config.counter
         self._made_fd = (
             config.requester.done_fd if config.requester else startup.new_done_fd(done=True)
         )
@@ -326,7 +330,7 @@ class Supervisor:
         self.settled = True
         self._process_table.turn()
         if self._session.resend:
-            device.notify(self._fd, fuse_abi.NOTIFY_RESEND)  # those of workers that died before
+            self._resend()  # those of workers that died before
         self._replace(self._process_table, others)
 
     def _others(self, process_table: ProcessTable) -> Iterator[tuple[int, int, int]]:
@@ -347,7 +351,7 @@ class Supervisor:
             os.close(pid_fd)
             process_table.clear(slot)
             self._log(f"worker {pid} of another supervisor is replaced")
-            device.notify(self._fd, fuse_abi.NOTIFY_RESEND)
+            self._resend()
 
     def _own_serve(self) -> bool:
         """Wait until all workers serve, and would go on without this process; False where one
@@ -396,12 +400,13 @@ class Supervisor:
         if place.call_fd >= 0:
             self._poll.register(place.call_fd, select.POLLIN)
             place.listening = True
-        elif (
-            self._try_start(place)
-            and self._session.resend
-            and not device.notify(self._fd, fuse_abi.NOTIFY_RESEND)
-        ):
+        elif self._try_start(place) and self._session.resend and not self._resend():
             self._log("the kernel does not send the requests of the dead worker again")
+
+    def _resend(self) -> bool:
+        """Have the kernel send unanswered requests again; whether it does."""
+        self._counter.add(Column.RESENDS, 1)
+        return device.notify(self._fd, fuse_abi.NOTIFY_RESEND)
 
     def _start_called(self, place: _Place) -> None:
         self._poll.unregister(place.call_fd)
@@ -489,6 +494,7 @@ class Supervisor:
             return False
         if not self._session.resend and place.call_fd < 0 and not self._renew(place):
             return False
+        self._counter.add(Column.WORKER_RESTARTS, int(place.call_fd < 0))
         now_s = time.monotonic()
         steady = now_s - place.started_s >= STEADY_S
         place.pause_s = 0.0 if steady else min(2 * place.pause_s + 0.01, RESTART_PAUSE_S_MAX)
@@ -572,7 +578,7 @@ class Supervisor:
             wait(pid_fd, KILL_S)
         is_needed = others_answer or not all(map(is_over, pid_fds))
         if pid_fds and self._session.resend and is_needed:
-            device.notify(self._fd, fuse_abi.NOTIFY_RESEND)  # those that dead workers had
+            self._resend()  # those that dead workers had
         while not all(map(is_over, pid_fds)) and time.monotonic() < deadline_s:
             if others_answer or not device.fail_request(self._fd):
                 left = next((fd for fd in pid_fds if not is_over(fd)), pid_fds[0])

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
 from lodefs.chunkstore.errors import LodefsError, NotFound
 from lodefs.chunkstore.format.tree import Kind
+from lodefs.chunkstore.nodeapi.mount_counts import Column
 from lodefs.chunkstore.nodeapi.read_client import Client
 from lodefs.chunkstore.nodeapi.wire import Node, Page, Place
 from lodefs.chunkstore.system.lru import Lru
@@ -18,7 +20,7 @@ from lodefs.mount.fs.device_lead import BeforeBlocking
 from lodefs.mount.read.cache_monitor import CacheMonitor, ReadCounter
 from lodefs.mount.read.prefetch_policy import is_telling
 from lodefs.mount.read.read_events import EmitRead, ReadEvent, ignore_read
-from lodefs.mount.shm.traffic_counters import Column, Count, uncounted
+from lodefs.mount.shm.traffic_counters import RowCounter, uncounted
 
 if TYPE_CHECKING:
     from lodefs.chunkstore.nodecache.view import (  # loaded where there is a cache
@@ -45,17 +47,18 @@ class CachedReader:
         monitor: CacheMonitor,
         nodes: Lru[int, Node],
         before_blocking: BeforeBlocking | None = None,
-        count: Count = uncounted,
+        counter: RowCounter | None = None,
         emit: EmitRead = ignore_read,
     ) -> None:
         self._client = client
         self._monitor = monitor
         self._nodes = nodes
         self._before_disk = before_blocking.disk if before_blocking else lambda: None
-        self._count = count
+        self._counter = counter or uncounted()
         self._nowait = os.RWF_NOWAIT
         self._held: OpenFile | None = None
         self._tell = emit
+        self.waited = client.waited
         self._tally = ReadCounter()
         monitor.tallies.append(self._tally)
 
@@ -110,7 +113,7 @@ class CachedReader:
             extents.append((file, told.offset, size))
             at += size
         if at >= end:
-            found = self._bytes(view, extents, end - first)
+            found = self._filled(view, extents, end - first)
             if found is not None:
                 return found
         return self._client.read(ino, first, size_bytes)
@@ -183,6 +186,15 @@ class CachedReader:
         return node
 
     def _bytes(self, view: CacheView, extents: list[Extent], size_bytes: int) -> memoryview | None:
+        """As ``_filled``, for what nobody was asked about."""
+        found = self._filled(view, extents, size_bytes)
+        if found is not None:
+            self._tally.reads += 1
+            self._tally.read_bytes += size_bytes
+            self._counter.read(Column.DIRECT_READS, size_bytes)
+        return found
+
+    def _filled(self, view: CacheView, extents: list[Extent], size_bytes: int) -> memoryview | None:
         """The bytes of all extents, one after the other; None where a file has become shorter."""
         buffer = self._client.scratch(size_bytes)
         end = 0
@@ -196,9 +208,6 @@ class CachedReader:
                 )
                 return None
             view.used.add(file.number)
-        self._tally.reads += 1
-        self._tally.read_bytes += size_bytes
-        self._count(Column.CACHE_BYTES, size_bytes)
         return buffer
 
     def _fill(self, part: memoryview, file: OpenFile, offset: int) -> bool:
@@ -216,10 +225,13 @@ class CachedReader:
         self._before_disk()
         if file.is_slab:
             self._bring_neighbours(fd, offset)
+        begin_s = time.monotonic()
         try:
             return os.preadv(fd, (part,), offset) == len(part)
         except OSError:
             return False
+        finally:
+            self.waited.for_disk(time.monotonic() - begin_s)
 
     def _bring_neighbours(self, fd: int, offset: int) -> None:
         """Has the kernel read what lies around, where that is worth while."""

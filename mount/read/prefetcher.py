@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from lodefs.chunkstore.errors import LodefsError
 from lodefs.chunkstore.format.tree import Kind
+from lodefs.chunkstore.nodeapi.mount_counts import Column
 from lodefs.chunkstore.nodeapi.wire import Node
 from lodefs.mount.fs.filesystem import LARGE
 from lodefs.mount.kernel import device
@@ -30,7 +31,7 @@ from lodefs.mount.read.prefetch_policy import (
 )
 from lodefs.mount.read.read_events import ReadEvent, ReadEvents
 from lodefs.mount.read.read_runs import RUN_BYTES_MAX, Piece, Run, runs_of
-from lodefs.mount.shm.traffic_counters import Column, Count, uncounted
+from lodefs.mount.shm.traffic_counters import Count, ignore_count
 
 if TYPE_CHECKING:
     from lodefs.chunkstore.nodecache.view import CacheView, OpenFile
@@ -62,7 +63,7 @@ class Prefetcher:
         monitor: CacheHolder,
         *,
         large: bool,
-        count: Count = uncounted,
+        count: Count = ignore_count,
         policy: Policy | None = None,
     ) -> None:
         self._fd = fd
@@ -114,7 +115,7 @@ class Prefetcher:
             view.used.add(file.number)
             if device.store(self._fd, node.ino | LARGE, first, data):
                 self._policy.mark([spot])
-                self._count(Column.CACHE_BYTES, len(data))
+                self._count(Column.AHEAD_BYTES, len(data))
 
     def _store_siblings(self, view: CacheView, node: Node, read: Read) -> Iterable[int]:
         """The numbers of those for which that is done."""
@@ -147,7 +148,7 @@ class Prefetcher:
             elif (in_vain := in_vain + 1) == IN_VAIN_MAX:
                 break
         self._policy.mark([(piece.ino, 0) for piece in kept])
-        self._count(Column.CACHE_BYTES, sum(piece.size_bytes for piece in kept))
+        self._count(Column.AHEAD_BYTES, sum(piece.size_bytes for piece in kept))
 
 
 def serve(

@@ -1,43 +1,51 @@
-"""What the readers of a mount got, counted in memory that its workers share.
+"""What a mount counts, in memory that its processes share: lodefs.chunkstore.nodeapi.mount_counts.
 
-A row for each slot of the roster (mount.shm.process_table), so that a count has one writing
-process; a worker that comes after another goes on with its row. Told at the mount's socket, which
-works also where the kernel does not.
+A row for each of the first slots of the roster (mount.shm.process_table), so that a count has one
+writing process; a worker that comes after another goes on with its row. It is a file beside the
+proxy's socket, which the proxy reads, where there is such a directory; else memory without a name.
+Its totals are told at the mount's socket too, which works also where the kernel does not.
 """
 
 from __future__ import annotations
 
+import fcntl
 import mmap
 import os
 from collections.abc import Callable
-from enum import IntEnum
+from contextlib import suppress
+from pathlib import Path
 from threading import Lock
 
 import msgspec
 
+from lodefs.chunkstore.nodeapi.mount_counts import (
+    ENDING,
+    FILE_BYTES,
+    HEAD_BYTES,
+    ROW_WORDS,
+    ROWS,
+    Column,
+    MountCounts,
+    MountDescription,
+    Operation,
+    decode,
+    encode_head,
+    read_all,
+    use_rows,
+)
+from lodefs.chunkstore.nodeapi.waited import Waited
 from lodefs.chunkstore.nodeapi.wire import Origin
-from lodefs.mount.shm.process_table import SLOTS
 
 _WORD_BYTES = 8
+_MODE = 0o644
 
+Count = Callable[[Column, int], None]  # as RowCounter.add
 
-class Column(IntEnum):
-    """A figure of the table."""
-
-    CACHE_BYTES = 0
-    PEERS_BYTES = 1
-    STORE_BYTES = 2
-    KERNEL_OPENS = 3
-
-
-# As an answer of the proxy names them; b"" where it does not.
-COLUMN_OF = {
-    b"": Column.CACHE_BYTES,
-    Origin.PEERS.encode(): Column.PEERS_BYTES,
-    Origin.STORE.encode(): Column.STORE_BYTES,
+# As an answer of the proxy names them
+_READS_OF = {
+    Origin.PEERS.encode(): Column.PEERS_READS,
+    Origin.STORE.encode(): Column.STORE_READS,
 }
-
-Count = Callable[[Column, int], None]
 
 
 class Traffic(msgspec.Struct, frozen=True):
@@ -52,43 +60,128 @@ class Traffic(msgspec.Struct, frozen=True):
     kernel_opens: int = 0
 
 
-class TrafficTable:
-    """The table in the memory file ``fd``, which stays the caller's."""
+class RowCounter:
+    """Counts for one process of a mount. For any thread of that."""
 
-    def __init__(self, fd: int) -> None:
-        self._words = memoryview(mmap.mmap(fd, _size_bytes())).cast("Q")
+    __slots__ = ("_lock", "_words")
+
+    def __init__(self, words: memoryview[int]) -> None:
+        self._words = words
         self._lock = Lock()
 
+    def add(self, column: Column, amount: int) -> None:
+        """Count for one column; negative for what is no counter."""
+        with self._lock:
+            self._words[column] += amount
+
+    def read(self, reads: Column, size_bytes: int) -> None:
+        """A read of so many bytes: ``reads``, and the column of their bytes after it."""
+        words = self._words
+        with self._lock:
+            words[reads] += 1
+            words[reads + 1] += size_bytes
+
+    def answered(self, operation: Operation, spent_ns: int) -> None:
+        """A request of the kernel was answered."""
+        words, first = self._words, 3 * operation
+        with self._lock:
+            words[first] += 1
+            words[first + 1] += spent_ns
+
+    def failed(self, operation: Operation) -> None:
+        """A request was answered with an error that is one."""
+        with self._lock:
+            self._words[3 * operation + 2] += 1
+
+    def brought(self, origin: bytes, size_bytes: int) -> None:
+        """The proxy brought bytes, or told where they lie; ``origin`` as its ORIGIN_HEADER."""
+        self.read(_READS_OF.get(origin, Column.CACHE_READS), size_bytes)
+
+    def waited(self, waited: Waited) -> None:
+        """What a request that was answered has waited for."""
+        words = self._words
+        with self._lock:
+            words[Column.STORE_WAIT] += int(waited.store_s * 1e9)
+            words[Column.PEERS_WAIT] += int(waited.peers_s * 1e9)
+            words[Column.PROXY_WAIT] += int(waited.proxy_s * 1e9)
+            words[Column.DISK_WAIT] += int(waited.disk_s * 1e9)
+
+    def begin(self) -> None:
+        """A process begins with this row: nothing of it waits."""
+        self._words[Column.WAITING] = 0
+
+
+class TrafficTable:
+    """The table in the file ``fd``, which stays the caller's."""
+
+    def __init__(self, fd: int) -> None:
+        memory = memoryview(mmap.mmap(fd, FILE_BYTES))
+        self._head = memory[:HEAD_BYTES]
+        self._memory = memory
+        self._words = memory[HEAD_BYTES:].cast("Q")
+
     @staticmethod
-    def create() -> int:
-        """A memory file for an empty table."""
-        fd = os.memfd_create("lodefs-traffic", os.MFD_CLOEXEC)
-        os.ftruncate(fd, _size_bytes())
+    def create(description: MountDescription, directory: Path | None = None) -> int:
+        """A file for an empty table, locked for as long as anybody has it: in the directory if that
+        can be, else without a name."""
+        head = encode_head(description)
+        if directory is not None:
+            for _ in read_all(directory, sweep=True):
+                pass
+            with suppress(OSError):
+                return _create_file(directory, head)
+        fd = os.memfd_create("lodefs-counts", os.MFD_CLOEXEC)
+        os.ftruncate(fd, FILE_BYTES)
+        os.pwrite(fd, head, 0)
         return fd
 
-    def counter(self, slot: int) -> Count:
-        """Counts for the process in a slot. For any thread of that."""
-        words, lock, first = self._words, self._lock, slot * len(Column)
+    def counter(self, slot: int) -> RowCounter:
+        """Counts for the process in a slot, if that has a row; else for nobody."""
+        if not 0 <= slot < ROWS:
+            return uncounted()
+        use_rows(self._head, slot + 1)
+        return RowCounter(self._words[slot * ROW_WORDS : (slot + 1) * ROW_WORDS])
 
-        def count(column: Column, amount: int) -> None:
-            with lock:
-                words[first + column] += amount
-
-        return count
+    def counts(self) -> MountCounts:
+        """What all processes counted since the mount was made."""
+        return decode(bytes(self._memory), os.geteuid())
 
     def total(self) -> Traffic:
-        """What all processes counted since the mount was made."""
-        return Traffic(*(sum(self._words[column :: len(Column)]) for column in Column))
+        """The same in short, as it is told at the mount's socket."""
+        found = self.counts()
+        cached = (Column.DIRECT_BYTES, Column.CACHE_BYTES, Column.AHEAD_BYTES)
+        return Traffic(
+            sum(found[column] for column in cached),
+            found[Column.PEERS_BYTES],
+            found[Column.STORE_BYTES],
+            found[Column.KERNEL_OPENS],
+        )
 
 
-def by_origin(count: Count) -> Callable[[bytes, int], None]:
-    """Counts bytes of the proxy's answers by what their ORIGIN_HEADER says."""
-    return lambda origin, size_bytes: count(COLUMN_OF.get(origin, Column.CACHE_BYTES), size_bytes)
+def ignore_count(_column: Column, _amount: int) -> None:
+    """A Count where nothing is counted."""
 
 
-def uncounted(_column: Column, _amount: int) -> None:
+def uncounted() -> RowCounter:
     """Where there is no table."""
+    return RowCounter(memoryview(bytearray(_WORD_BYTES * ROW_WORDS)).cast("Q"))
 
 
-def _size_bytes() -> int:
-    return SLOTS * len(Column) * _WORD_BYTES
+def _create_file(directory: Path, head: bytes) -> int:
+    """A new file, which has its name only when it is locked. Raises: OSError."""
+    name = f"{os.getpid()}-{os.urandom(4).hex()}"
+    hidden, path = directory / f".{name}", directory / f"{name}{ENDING}"
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+    fd = os.open(hidden, flags, _MODE)
+    try:
+        os.fchmod(fd, _MODE)
+        os.posix_fallocate(fd, 0, FILE_BYTES)  # no write to the memory can find the disk full
+        os.pwrite(fd, head, 0)
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        os.rename(hidden, path)
+    except OSError:
+        os.close(fd)
+        with suppress(OSError):
+            hidden.unlink()
+        raise
+    return fd

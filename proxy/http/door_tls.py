@@ -5,13 +5,24 @@ from __future__ import annotations
 import logging
 import ssl
 from pathlib import Path
+from time import time
+from typing import NamedTuple
 
 from lodefs.chunkstore.errors import Denied, InvalidInput
 from lodefs.chunkstore.system.private_file import check_private
 from lodefs.chunkstore.system.watched_files import WatchedFiles
 from lodefs.proxy.peers.security.tls import Contexts, check, load_certificate
 
+SOON_S = 14 * 86400.0  # a certificate that expires so soon is warned of
+_NO_CHECK_TIME = 0x200000  # X509_V_FLAG_NO_CHECK_TIME, which the module ssl has no name for
 _log = logging.getLogger("lodefs.proxy")
+
+
+class ServerCertificate(NamedTuple):
+    """What clients are shown, and when it expires (Unix)."""
+
+    context: ssl.SSLContext
+    expires_s: float
 
 
 class DoorTls:
@@ -21,9 +32,14 @@ class DoorTls:
         """Reads the files. InvalidInput, which names the file: they cannot be read, do not belong
         together, or clients would refuse the certificate (expired, not yet valid, for another
         use)."""
-        self._watched = WatchedFiles([cert, key], lambda: server_context(cert, key), _log)
-        self.context = server_context(cert, key)
+        self._watched = WatchedFiles([cert, key], lambda: server_certificate(cert, key), _log)
+        self.context = self._watched.value.context
         self.context.sni_callback = self._switch
+
+    @property
+    def expires_s(self) -> float:
+        """When the certificate expires (Unix)."""
+        return self._watched.value.expires_s
 
     def refresh(self) -> bool:
         """Look at the files again; whether new connections have another certificate now. Files
@@ -32,20 +48,36 @@ class DoorTls:
 
     def _switch(self, connection: ssl.SSLObject, name: str | None, door: ssl.SSLContext) -> None:  # noqa: ARG002
         """OpenSSL calls this at the beginning of each handshake, with or without a name."""
-        connection.context = self._watched.value
+        connection.context = self._watched.value.context
 
 
-def server_context(cert: Path, key: Path) -> ssl.SSLContext:
-    """A context of a server with this certificate. Raises: InvalidInput."""
+def server_certificate(cert: Path, key: Path) -> ServerCertificate:
+    """A server's context with this certificate; one that expires soon is warned of. Raises:
+    InvalidInput."""
     check_private(key, f"tls_key_file {key}")
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.minimum_version = ssl.TLSVersion.TLSv1_2
     load_certificate(server, cert, key)
     try:
-        check(Contexts(server, _trusting(cert)))
+        found = check(Contexts(server, _trusting(cert)))
     except Denied as error:
-        raise InvalidInput(f"tls_cert_file {cert}: clients would refuse it: {error}") from error
-    return server
+        why = f"clients would refuse it: {error}{_validity(server, cert)}"
+        raise InvalidInput(f"tls_cert_file {cert}: {why}") from error
+    expires_s = float(ssl.cert_time_to_seconds(found["notAfter"]))
+    if expires_s - time() < SOON_S:
+        _log.warning("tls_cert_file %s expires on %s: renew it", cert, found["notAfter"])
+    return ServerCertificate(server, expires_s)
+
+
+def _validity(server: ssl.SSLContext, cert: Path) -> str:
+    """The dates of a certificate that was refused, if that is for nothing but its dates."""
+    client = _trusting(cert)
+    client.verify_flags |= _NO_CHECK_TIME
+    try:
+        found = check(Contexts(server, client))
+    except Denied:
+        return ""
+    return f" (valid from {found['notBefore']} to {found['notAfter']})"
 
 
 def _trusting(cert: Path) -> ssl.SSLContext:

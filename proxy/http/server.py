@@ -144,6 +144,7 @@ class ProxyServer:
             self._endpoints.append(EndpointServer(self, endpoint, connections_max))
         for served in self._endpoints:
             served.acceptor.start()
+        self._note_certificates()
         self.tokens = TokenWatch(endpoints)
         self.tokens.start()
         self._sweeper = loop.create_task(self._sweep_forever())
@@ -200,11 +201,17 @@ class ProxyServer:
         """Once a second: the date, and connections that idle or do not read."""
         self.tick += 1
         self._set_date()
+        self._note_certificates()
         self._live.tick()
         for connection in self.connections:
             if connection.is_late:
                 connection.give_way()
         self._on_sweep()
+
+    def _note_certificates(self) -> None:
+        for served in self._endpoints:
+            if served.endpoint.certificate is not None:
+                served.figures.certificate_end_s = served.endpoint.certificate.expires_s
 
     def _set_date(self) -> None:
         self._date = formatdate(usegmt=True)

@@ -6,7 +6,6 @@ What the node knows needs no store, also after a restart. Inode numbers are deri
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Sequence
 from itertools import islice
@@ -20,13 +19,13 @@ from lodefs.chunkstore.nodecache import name_rows
 from lodefs.chunkstore.nodecache.kv import KeyValues
 from lodefs.chunkstore.nodecache.layout import SNAPSHOTS
 from lodefs.chunkstore.nodecache.name_rows import EntryRow
-from lodefs.chunkstore.repo.refs import BRANCHES, TAGS
 from lodefs.chunkstore.repo.store import Store
 from lodefs.chunkstore.system.lru import Lru
 from lodefs.proxy.cache.overflow_rows import Unwritten
-from lodefs.proxy.node import SnapshotFile
+from lodefs.proxy.node import NamePage, SnapshotFile
 from lodefs.proxy.read.directory_loader import DirectoryLoader
 from lodefs.proxy.read.directory_rows import DirectoryRows, name_of
+from lodefs.proxy.read.revisions import Revisions
 from lodefs.proxy.read.tree_source import Outcome, Trees
 from lodefs.proxy.runtime.counters import Counts
 from lodefs.proxy.runtime.shared_tasks import SharedTasks
@@ -35,8 +34,6 @@ from lodefs.proxy.runtime.thread_pools import Pools
 RESOLVED_FOR_S = 1.0  # how old the answer for a branch may be
 RESOLVED_MAX = 1024
 SNAPSHOTS_MAX = 1024  # in memory
-REVISIONS_FOR_S = 10.0  # how old the list of all branches and tags may be
-REPOS_MAX = 10_000  # in it
 MET_MAX = 2000
 
 
@@ -64,8 +61,7 @@ class Namespace:
         self._resolved: Lru[tuple[str, str], tuple[float, Snapshot]] = Lru(RESOLVED_MAX)
         self._snapshots: Lru[tuple[str, str], Snapshot] = Lru(SNAPSHOTS_MAX)
         self._resolving: SharedTasks[tuple[str, str], Snapshot] = SharedTasks()
-        self._listing: SharedTasks[str, list[tuple[str, str]]] = SharedTasks()
-        self._revisions: tuple[float, list[tuple[str, str]]] = (-math.inf, [])
+        self._lists = Revisions(store, pools, deadline_s=deadline_s)
 
     # --- snapshots
 
@@ -224,28 +220,13 @@ class Namespace:
         rows = await self._pools.disk.run(self._rows.rows, snapshot, inos)
         return [name_rows.content_id(row) for row in rows]
 
-    async def revisions(self) -> list[tuple[str, str]]:
-        """All branches and tags of all repositories, by the bytes of REPO@REV/; at most
-        REVISIONS_FOR_S old. Raises: Unavailable."""
-        listed_s, found = self._revisions
-        if self._clock_s() - listed_s >= REVISIONS_FOR_S:
-            found = await self._listing.run("", self._list_revisions)
-            self._revisions = (self._clock_s(), found)
-        return found
+    async def repos(self, prefix: bytes, start: bytes) -> NamePage:
+        """See proxy.node.Names."""
+        return await self._lists.repos(prefix, start)
 
-    async def _list_revisions(self) -> list[tuple[str, str]]:
-        def listed() -> list[tuple[str, str]]:
-            return sorted(
-                {
-                    (repo, name)
-                    for repo in islice(self._store.repos(), REPOS_MAX)
-                    for kind in (BRANCHES, TAGS)
-                    for name, _ in self._store.refs(repo).living(kind)
-                },
-                key=lambda one: f"{one[0]}@{one[1]}/",
-            )
-
-        return await self._pools.fetch.bounded("the list of repositories", self._deadline_s, listed)
+    async def revisions(self, repo: str, start: bytes) -> NamePage:
+        """See proxy.node.Names."""
+        return await self._lists.revisions(repo, start)
 
     def path(self, snapshot: Snapshot, node: Node) -> bytes:
         """The path of an entry, for messages; as much of it as the node knows."""

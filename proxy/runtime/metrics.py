@@ -152,17 +152,19 @@ class Metrics:
             return exposition.openmetrics(self.families()), exposition.OPENMETRICS_TYPE
         return exposition.text(self.families()), exposition.TEXT_TYPE
 
-    def requests(self) -> int:
-        """Answered requests of all routes."""
-        return sum(counter.requests for counter in self._all_counters())
+    def requests(self, route: str | None = None) -> int:
+        """Answered requests of a route; None: of all."""
+        return sum(
+            counter.requests
+            for counters in (self._counters, self._hot)
+            for (of_route, _, _), counter in counters.items()
+            if route in (None, of_route)
+        )
 
     def sent_bytes(self) -> int:
         """Bytes of all answers."""
-        return sum(counter.sent_bytes for counter in self._all_counters())
-
-    def _all_counters(self) -> Iterator[RequestCounter]:
-        yield from self._counters.values()
-        yield from self._hot.values()
+        counters = (*self._counters.values(), *self._hot.values())
+        return sum(counter.sent_bytes for counter in counters)
 
     def families(self) -> Iterator[Family]:
         """All families that there are now."""

@@ -1,8 +1,8 @@
 """The one bridge from asyncio to blocking code: thread pools with bounded queues.
 
-Five pools, so that a stuck store cannot hold up reads of the disk, few threads only ever hold the
-memory of a large transfer, nodes that wait for each other can still serve each other, and one that
-is silent holds up no fetch.
+Six pools, so that a stuck store cannot hold up reads of the disk, few threads only ever hold the
+memory of a large transfer, nodes that wait for each other can still serve each other, one that is
+silent holds up no fetch, and neither does a client that lists all repositories.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ LARGE_THREADS = 8
 SERVING_THREADS = 8
 JOBS_THREADS = 8  # that ask other nodes how far they are
 LARGE_SIZE_BYTES_MIN = 1024 * 1024  # a fetch of this size is a large one
+LISTING_THREADS = 4  # that list repositories, branches and tags
+LISTING_CALLS_MAX = 64  # that wait for them; more are refused
 DISK_THREADS = 4
 QUEUE_CALLS_MAX = 4096
 CLOSE_TIMEOUT_S = 2.0  # for calls that run at the end: a store may hang for minutes
@@ -220,6 +222,9 @@ class Pools:
         self.large = Pool("large", threads=min(fetch, LARGE_THREADS))
         self.serving = Pool("serving", threads=min(fetch, SERVING_THREADS))
         self.jobs = Pool("jobs", threads=JOBS_THREADS)
+        self.listing = Pool(
+            "listing", threads=min(fetch, LISTING_THREADS), queue_calls_max=LISTING_CALLS_MAX
+        )
         self.disk = Pool("disk", threads=disk)
 
     def status(self) -> dict[str, tuple[int, int]]:
@@ -236,7 +241,7 @@ class Pools:
     async def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> int:
         """Ends all of them: those that only use the disk when they are done, others also when
         they are not, after ``timeout_s``. How many calls then run still."""
-        others = (self.fetch, self.large, self.serving, self.jobs)
+        others = (self.fetch, self.large, self.serving, self.jobs, self.listing)
         left = await asyncio.gather(*(pool.close(timeout_s) for pool in others))
         return sum(left) + await self.disk.close(None)
 

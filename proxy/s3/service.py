@@ -28,9 +28,11 @@ from lodefs.proxy.s3.objects import find_object, object_answer
 from lodefs.proxy.s3.request import S3Request, parse_request
 from lodefs.proxy.s3.signature import AccessKey, AccessKeys, Verifier
 
+_V1Page = tuple[str, str, bytes, bytes, bytes]  # key, bucket, prefix, delimiter, marker
 LABEL = "s3"  # of its requests in metrics
 METHODS = ("GET", "HEAD")
 LISTINGS_MAX = 1024  # of V1, whose pages are held together
+LISTING_FOR_S = 900.0  # then a marker is nothing but a key
 
 
 class S3Service:
@@ -48,8 +50,9 @@ class S3Service:
         self.verifier = None if keys is None else Verifier(keys, clock_s)
         self._node = node
         self._metrics = metrics
+        self._clock_s = clock_s
         self._started_s = clock_s()
-        self._listings: Lru[tuple[str, str, bytes, bytes, bytes], ListingToken] = Lru(LISTINGS_MAX)
+        self._listings: Lru[_V1Page, tuple[float, ListingToken]] = Lru(LISTINGS_MAX)
 
     async def answer(
         self,
@@ -77,7 +80,10 @@ class S3Service:
             return buckets_answer(names, self._started_s)
         root = root_of(self.settings, asked.bucket, asked.key or asked.query.get("prefix", b""))
         if root is not None and not _may_read(key, root.repo):
-            raise S3Error("AccessDenied", f"this key may not read the repository {root.repo!r}")
+            what = f"the bucket {asked.bucket!r}"  # what is behind it is not for everybody
+            if asked.bucket not in self.settings.aliases:
+                what = f"the repository {root.repo!r}"
+            raise S3Error("AccessDenied", f"this key may not read {what}")
         if asked.key:
             return await self._object(asked)
         return await self._bucket(asked, key)
@@ -117,13 +123,15 @@ class S3Service:
         kept = (who, query.bucket, query.prefix, query.delimiter)
         if not is_version_2(asked):  # a marker says nothing of the commit
             marker = asked.query.get("marker", b"")
-            token = self._listings.get((*kept, marker)) if marker else None
-            query = query if token is None else replace(query, token=token, start=token.start)
+            ends_s, token = self._listings.get((*kept, marker)) or (0.0, None)
+            if token is not None and self._clock_s() < ends_s:
+                query = replace(query, token=token, start=token.start)
         lister = Lister(self._node.names, self.settings, lambda repo: _may_read(key, repo))
         page = await lister.page(query)
         self._metrics.s3_left_out += page.left_out
         if page.following is not None and page.last and not is_version_2(asked):
-            self._listings.put((*kept, page.last), page.following)
+            until_s = self._clock_s() + LISTING_FOR_S
+            self._listings.put((*kept, page.last), (until_s, page.following))
         return listing_answer(asked, query, page)
 
 

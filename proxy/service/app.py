@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import shutil
 import socket
 import ssl
 import time
@@ -18,9 +19,11 @@ from contextlib import (
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as version_of
+from pathlib import Path
 from typing import NamedTuple
 
 from lodefs.chunkstore.errors import InvalidInput, Unavailable
+from lodefs.chunkstore.nodeapi.mount_counts import directory_of
 from lodefs.chunkstore.objects.observing import Observation
 from lodefs.chunkstore.objects.open_url import StoreOptions, open_ordered
 from lodefs.chunkstore.objects.range_order import RangeOrders
@@ -46,6 +49,7 @@ from lodefs.proxy.peers.server.peer_server import PeerServer
 from lodefs.proxy.runtime import processors
 from lodefs.proxy.runtime.counters import Counts
 from lodefs.proxy.runtime.metrics import MetricInputs, MetricSettings
+from lodefs.proxy.runtime.mount_families import MountFamilies
 from lodefs.proxy.runtime.store_calls import StoreCalls
 from lodefs.proxy.s3.buckets import S3Settings
 from lodefs.proxy.service.idle_exit import IdleExit
@@ -214,11 +218,12 @@ class _Serving:
         settings = MetricSettings(
             config.metrics_repositories_max, config.price_per_1000_gets, config.price_per_gb
         )
+        more = MountFamilies(directory_of(config.socket_path)) if config.socket_path else tuple
         self._server = ProxyServer(
             opened.node,
             version=version(),
             store=config.store,
-            metric_inputs=MetricInputs(calls, settings),
+            metric_inputs=MetricInputs(calls, settings, more),
             limits=limits_of(config),
             hot_path=config.log_level != "debug",  # so that every request is logged
             on_sweep=self._look,
@@ -333,6 +338,7 @@ def open_endpoints(config: Config, listeners: Listeners) -> Iterator[list[Endpoi
                 own_path, mode=config.socket_mode, group=config.socket_group
             )
             inode = own_path.lstat().st_ino
+            make_figures_directory(own_path, config)
             endpoints.append(Endpoint(listener, name=f"unix:{own_path}", is_local=True))
         if config.listen is not None and all(map(sockets.is_unix, given)):
             listener = listeners.tcp(CLIENTS, config.listen)
@@ -346,6 +352,21 @@ def open_endpoints(config: Config, listeners: Listeners) -> Iterator[list[Endpoi
             sockets.remove_unix(own_path, inode)
         for endpoint in endpoints:
             endpoint.listener.close()
+
+
+def make_figures_directory(socket_path: Path, config: Config) -> None:
+    """Where mounts of those count who may use the socket; without it they are not seen."""
+    directory = directory_of(socket_path)
+    mode = 0o1700
+    for bit, rights in ((0o020, 0o070), (0o002, 0o007)):
+        mode |= rights if config.socket_mode & bit else 0
+    try:
+        directory.mkdir(0o700, exist_ok=True)
+        if config.socket_group is not None:
+            shutil.chown(directory, group=config.socket_group)
+        directory.chmod(mode)
+    except (OSError, LookupError) as error:
+        _log.warning("mounts cannot count in %s: /metrics does not show them: %s", directory, error)
 
 
 def _tcp_endpoint(config: Config) -> Callable[[socket.socket], Endpoint]:

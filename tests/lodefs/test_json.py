@@ -45,6 +45,9 @@ KEYS = {
     "bench-store": {"store", "first_byte_s", "first_byte_worst_s", "reads", "ranges",
                     "list_keys_per_s", "listed_keys", "writes", "read_bytes", "written_bytes",
                     "recommended"},
+    "stats": {"time_s", "proxy_answers", "interval_s", "restarted", "reads_per_s", "bytes_per_s",
+              "sources", "latency_s", "store_calls_per_s", "peer_received_bytes_per_s",
+              "peer_sent_bytes_per_s", "requests", "fetching_bytes", "waiting_units"},
     "doctor": {"check", "state", "saw", "mend"},
 }  # fmt: skip
 

@@ -11,7 +11,7 @@ import logging
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from lodefs.chunkstore.errors import Denied, InvalidInput
 from lodefs.chunkstore.system.private_file import check_private
@@ -134,9 +134,10 @@ def _reason(error: Exception) -> str:
     return str(getattr(error, "reason", None) or getattr(error, "strerror", None) or error)
 
 
-def check(contexts: Contexts) -> None:
-    """Has a server and a client with these contexts greet each other, in memory. Denied, with what
-    one of them says against the other: expired, signed by another CA, not for this use."""
+def check(contexts: Contexts) -> dict[str, Any]:
+    """Has a server and a client with these contexts greet each other, in memory; the server's
+    certificate as SSLSocket.getpeercert has it. Denied, with what one of them says against the
+    other: expired, signed by another CA, not for this use."""
     to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
     client = contexts.client.wrap_bio(to_client, to_server)
     server = contexts.server.wrap_bio(to_server, to_client, server_side=True)
@@ -153,5 +154,5 @@ def check(contexts: Contexts) -> None:
                 raise Denied(_reason(error)) from error
             unfinished.remove(side)
         if not unfinished:
-            return
+            return client.getpeercert() or {}
     raise Denied("the handshake does not end")

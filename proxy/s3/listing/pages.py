@@ -5,13 +5,13 @@ Source: Amazon S3 API Reference, ListObjectsV2 and ListObjects.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import NamedTuple
 
-from lodefs.chunkstore.errors import NotFound
-from lodefs.chunkstore.format.names import ID_BYTES
+from lodefs.chunkstore.errors import InvalidInput, NotFound
+from lodefs.chunkstore.format.names import ID_BYTES, check_repo
 from lodefs.chunkstore.nodeapi.wire import Snapshot
 from lodefs.proxy.node import Names
 from lodefs.proxy.s3.buckets import Root, S3Settings, root_of
@@ -20,7 +20,7 @@ from lodefs.proxy.s3.listing.listing_token import ListingToken, wrong_token
 
 KEYS_MAX = 1000
 STEPS_MAX = 50_000  # entries that are looked at for a page; what is empty or left out counts too
-PAGE_S_MAX = 20.0  # a page that has something ends then: clients wait for a minute at most
+PAGE_S_MAX = 20.0  # then a page ends that has something: clients wait for a minute at most
 
 
 class ListedKey(NamedTuple):
@@ -51,7 +51,7 @@ class KeyPage:
     keys: list[ListedKey] = field(default_factory=list)
     prefixes: list[bytes] = field(default_factory=list)
     following: ListingToken | None = None
-    last: bytes = b""  # the key or prefix that came last
+    last: bytes = b""  # what V1 goes on after: the key or prefix that came last
     left_out: int = 0
 
     def __len__(self) -> int:
@@ -92,26 +92,65 @@ class Lister:
     async def page(self, query: Query) -> KeyPage:
         """A page. Raises: S3Error, Unavailable."""
         builder = _PageBuilder(self._names, query)
-        async for root in self._roots(query):
-            if not await builder.add(root):
-                break
-        return await builder.finished()
-
-    async def _roots(self, query: Query) -> AsyncIterator[Root]:
-        """The parts of the bucket that may hold what is wanted, in the order of their keys."""
         token, prefix = query.token, query.prefix
         one = root_of(self._settings, query.bucket, prefix)
-        if one is not None:
-            if token is not None and (token.repo, token.rev) != (one.repo, one.rev):
-                raise wrong_token("this continuation token is of a listing of something else")
-            yield one
+        if one is None:
+            await self._add_repos(builder, prefix)
+        elif token is not None and (token.repo, token.rev) != (one.repo, one.rev):
+            raise wrong_token("this continuation token is of a listing of something else")
+        else:
+            await builder.add(one)
+        return await builder.finished()
+
+    async def _add_repos(self, builder: _PageBuilder, prefix: bytes) -> None:
+        """Take from the repositories whose keys begin so. Only those are looked at that the page
+        may show."""
+        repo, at, _ = prefix.partition(b"@")
+        if at:
+            if _is_repo(repo) and self._may_read(repo.decode()):
+                await self._add_repo(builder, repo.decode(), prefix)
             return
-        least = query.start
-        for repo, rev in await self._names.revisions():
-            key = f"{repo}@{rev}/".encode()
-            fits = key.startswith(prefix) and (key >= least or least.startswith(key))
-            if fits and self._may_read(repo):
-                yield Root(repo, rev, b"", key)
+        start: bytes | None = builder.least
+        while start is not None:
+            page = await self._names.repos(prefix, max(start, builder.least))
+            for name in page.names:
+                if not builder.is_ahead(f"{name}@".encode()) or not self._may_read(name):
+                    continue
+                if not await self._add_repo(builder, name, prefix):
+                    return
+            start = page.following
+            if start is not None and builder.is_late:
+                builder.end_at(max(start, builder.least))
+                return
+
+    async def _add_repo(self, builder: _PageBuilder, repo: str, prefix: bytes) -> bool:
+        """Take from one repository; whether there is room left."""
+        key = f"{repo}@".encode()
+        if builder.shows_as_one(key):
+            return builder.add_common(key)
+        start: bytes | None = b""
+        while start is not None:
+            least = max(builder.least, prefix)
+            rest = least[len(key) :] if least.startswith(key) else b""
+            rev, slash, _ = rest.partition(b"/")
+            page = await self._names.revisions(repo, max(start, rev + slash))
+            for name in page.names:
+                root = Root(repo, name, b"", f"{repo}@{name}/".encode())
+                if root.key.startswith(prefix) and not await builder.add(root):
+                    return False
+                if builder.is_late:
+                    builder.end_at(max(after_all(root.key), builder.least))
+                    return False
+            start = page.following
+        return True
+
+
+def _is_repo(name: bytes) -> bool:
+    try:
+        check_repo(name.decode("ascii", "replace"))
+    except InvalidInput:
+        return False
+    return True
 
 
 class _PageBuilder:
@@ -122,7 +161,7 @@ class _PageBuilder:
         self._query = query
         self._page = KeyPage()
         self._found: list[tuple[Root, Snapshot, Found]] = []
-        self._least = query.start
+        self.least = query.start  # the least key that is still to be shown
         self._ends_s = monotonic() + PAGE_S_MAX
         self._steps = 0
 
@@ -130,14 +169,35 @@ class _PageBuilder:
     def _count(self) -> int:
         return len(self._found) + len(self._page.prefixes)
 
+    def is_ahead(self, key: bytes) -> bool:
+        """Whether keys that begin so are still to be shown."""
+        return key >= self.least or self.least.startswith(key)
+
+    def shows_as_one(self, key: bytes) -> bool:
+        """Whether all keys that begin so are shown as one common prefix."""
+        return bool(common_prefix(key, self._query.prefix, self._query.delimiter))
+
+    def add_common(self, key: bytes) -> bool:
+        """Take the common prefix of keys that begin so; whether there is room left."""
+        common = common_prefix(key, self._query.prefix, self._query.delimiter)
+        return self._add_prefix(common, Root("", ""), None)
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the page ends now; one that has nothing yet has twice the time."""
+        late_s = monotonic() - self._ends_s
+        return late_s > (0 if self._count else PAGE_S_MAX)
+
+    def end_at(self, start: bytes) -> None:
+        """The page ends, and ``start`` begins the next one."""
+        self._end(start, Root("", ""), None)
+
     async def add(self, root: Root) -> bool:
         """Take what belongs to the page from a part of the bucket; whether there is room left."""
-        if root.key < self._least and not self._least.startswith(root.key):
-            return True  # behind a common prefix
-        query = self._query
-        common = common_prefix(root.key, query.prefix, query.delimiter)
-        if common:
-            return self._add_prefix(common, root, None)
+        if not self.is_ahead(root.key):
+            return True  # it is in a common prefix
+        if self.shows_as_one(root.key):
+            return self.add_common(root.key)
         try:
             snapshot = await self._names.snapshot(root.repo, self._rev_of(root))
         except NotFound:
@@ -160,7 +220,7 @@ class _PageBuilder:
         query = self._query
         base = root.directory + b"/" if root.directory else b""
         begun = len(root.key)
-        start = self._least[begun:] if self._least.startswith(root.key) else b""
+        start = self.least[begun:] if self.least.startswith(root.key) else b""
         prefix = query.prefix[begun:]
         walk = KeyWalk(
             self._names,
@@ -174,7 +234,7 @@ class _PageBuilder:
                 found = await walk.next(query.keys_max + 1 - self._count)
                 if found is None and walk.is_over:
                     return False
-                if self._is_spent(walk):
+                if self._is_spent(walk) and (found is None or self._count):
                     at = root.key + walk.position[len(base) :]
                     self._end(at if found is not None else at + b"\0", root, snapshot)
                     return False
@@ -194,8 +254,7 @@ class _PageBuilder:
             self._steps += walk.steps
 
     def _is_spent(self, walk: KeyWalk) -> bool:
-        late = self._count and monotonic() > self._ends_s
-        return bool(late) or self._steps + walk.steps > STEPS_MAX
+        return self.is_late or self._steps + walk.steps > STEPS_MAX
 
     def _add_prefix(self, common: bytes, root: Root, snapshot: Snapshot | None) -> bool:
         if self._count >= self._query.keys_max:
@@ -203,7 +262,7 @@ class _PageBuilder:
             return False
         self._page.prefixes.append(common)
         self._page.last = common
-        self._least = after_all(common)
+        self.least = after_all(common)
         return True
 
     def _add_key(self, key: bytes, root: Root, snapshot: Snapshot, found: Found) -> bool:
@@ -219,6 +278,8 @@ class _PageBuilder:
         repo, rev = (root.repo, root.rev) if snapshot is not None else ("", "")
         commit = snapshot.commit if snapshot is not None else ""
         self._page.following = ListingToken(self._query.bucket, repo, rev, commit, start)
+        if not self._count:  # nothing was found so far, and there is no key at ``start`` either
+            self._page.last = start.removesuffix(b"\0")
 
     async def finished(self) -> KeyPage:
         """The page, with what is said of its keys."""

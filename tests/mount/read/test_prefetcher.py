@@ -11,6 +11,7 @@ import pytest
 
 from lodefs.chunkstore.errors import LodefsError, Unavailable
 from lodefs.chunkstore.format.inodes import ROOT_INO, child_ino
+from lodefs.chunkstore.nodeapi.mount_counts import Column
 from lodefs.chunkstore.nodecache.view import CacheView, open_view
 from lodefs.mount.fs.filesystem import LARGE
 from lodefs.mount.kernel import device
@@ -18,7 +19,6 @@ from lodefs.mount.read.prefetch_policy import AGAIN_S, BLOCK_BYTES, READ_BYTES_M
 from lodefs.mount.read.prefetcher import IN_VAIN_MAX, Prefetcher
 from lodefs.mount.read.read_events import ReadEvent
 from lodefs.mount.read.read_runs import GAP_BYTES_MAX, MISSING_MAX
-from lodefs.mount.shm.traffic_counters import Column
 from tests.support.mount.dict_tree import DictTree, Link
 from tests.support.mount.node_cache import NodeCache
 
@@ -74,7 +74,7 @@ class Rig:
         self.prefetcher = Prefetcher(3, self.near, large=large, count=self._count, policy=policy)
 
     def _count(self, column: Column, amount: int) -> None:
-        assert column is Column.CACHE_BYTES
+        assert column is Column.AHEAD_BYTES
         self.counted_bytes += amount
 
     def store(self, _device: int, node: int, first: int, data: memoryview) -> bool:

@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import random
+from pathlib import Path
 from threading import Thread
 
 import pytest
 
+from lodefs.chunkstore.errors import UnknownFormat
+from lodefs.chunkstore.nodeapi.mount_counts import (
+    ENDING,
+    ROWS,
+    Column,
+    MountDescription,
+    Operation,
+    Wait,
+    decode,
+    directory_of,
+    read_all,
+)
+from lodefs.chunkstore.nodeapi.waited import Waited
 from lodefs.chunkstore.nodeapi.wire import ORIGIN_HEADER
 from lodefs.mount.lifecycle.mounter import traffic_of, unmount
 from lodefs.mount.shm.process_table import SLOTS
-from lodefs.mount.shm.traffic_counters import Column, Traffic, TrafficTable
+from lodefs.mount.shm.traffic_counters import Traffic, TrafficTable
 from tests.support.chunkstore.child_process import private_directory
 from tests.support.mount.mounts import Mounts, read_anew, until
 from tests.support.proxy.rig import MIB, REPO, Rig, serve_rig
@@ -23,26 +39,100 @@ FILES = {
 TOTAL_BYTES = sum(map(len, FILES.values()))
 
 
+SAID = MountDescription(b"/mnt/\xff", "demo", "c" * 64, "1.0", 7.5)
+
+
 def test_rows_add_up() -> None:
     """Every process counts in its own row, with all its threads; the sum is of all rows."""
-    fd = TrafficTable.create()
-    count, last = TrafficTable(fd).counter(3), TrafficTable(fd).counter(SLOTS - 1)
+    fd = TrafficTable.create(SAID)
+    first, last = TrafficTable(fd).counter(3), TrafficTable(fd).counter(ROWS - 1)
     threads = [
-        Thread(target=lambda: [count(Column.CACHE_BYTES, 2) for _ in range(1000)]) for _ in range(4)
+        Thread(target=lambda: [first.read(Column.DIRECT_READS, 2) for _ in range(1000)])
+        for _ in range(4)
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    last(Column.STORE_BYTES, 1 << 40)
-    last(Column.KERNEL_OPENS, 1)
-    assert TrafficTable(fd).total() == Traffic(
-        cache_bytes=8000, store_bytes=1 << 40, kernel_opens=1
-    )
+    last.add(Column.STORE_BYTES, 1 << 40)
+    last.add(Column.KERNEL_OPENS, 1)
+    TrafficTable(fd).counter(SLOTS - 1).add(Column.KERNEL_OPENS, 1)  # has no row
+    table = TrafficTable(fd)
+    assert table.total() == Traffic(cache_bytes=8000, store_bytes=1 << 40, kernel_opens=1)
+    assert table.counts()[Column.DIRECT_READS] == 4000
     os.close(fd)
 
 
-def read_all(mounts: Mounts) -> None:
+def test_waiting_is_told_by_layer() -> None:
+    """What the proxy brought is waited for where it came from; what is left is the mount's own."""
+    fd = TrafficTable.create(SAID)
+    counter = TrafficTable(fd).counter(1)
+    for _ in range(2):
+        counter.answered(Operation.READ, 3 * 10**9)
+    counter.failed(Operation.READ)
+    counter.brought(b"store", 100)
+    waited = Waited()
+    for origin, elapsed_s in ((b"store", 2.0), (b"peers", 1.0), (b"", 0.5)):
+        waited.for_proxy(origin, elapsed_s)
+    waited.for_disk(1.0)
+    assert waited.is_any
+    counter.waited(waited)
+    counter.add(Column.WAITING, 2)
+    found = TrafficTable(fd).counts()
+    assert found.waiting == Wait(2.0, 1.0, 0.5, 1.0, 1.5)
+    assert found.requests(Operation.READ) == (2, 6.0, 1)
+    assert (found[Column.STORE_READS], found[Column.STORE_BYTES]) == (1, 100)
+    assert (found[Column.CACHE_READS], found[Column.WAITING]) == (0, 2)
+    counter.add(Column.WAITING, -1)
+    TrafficTable(fd).counter(1).begin()
+    assert TrafficTable(fd).counts()[Column.WAITING] == 0
+    os.close(fd)
+
+
+def test_files_are_seen_while_their_mount_lives(tmp_path: Path) -> None:
+    """A mount's file is read by others until the last who has it ends, then it is swept."""
+    fd = TrafficTable.create(SAID, tmp_path)
+    TrafficTable(fd).counter(2).add(Column.RESENDS, 5)
+    kept = os.dup(fd)  # as a child has it
+    os.close(fd)
+    (found,) = read_all(tmp_path, sweep=True)
+    assert (found.description, found.uid, found[Column.RESENDS]) == (SAID, os.geteuid(), 5)
+    os.close(kept)
+    assert list(read_all(tmp_path)) == []
+    assert len(list(tmp_path.iterdir())) == 1
+    fd = TrafficTable.create(SAID, tmp_path)
+    assert [path.suffix for path in tmp_path.iterdir()] == [ENDING]  # the other was swept
+    os.close(fd)
+
+
+def test_other_files_are_left_alone(tmp_path: Path) -> None:
+    """What is no file of counts harms no reader: rubbish, links, pipes, directories, cut files."""
+    fd = TrafficTable.create(SAID, tmp_path)
+    (mine,) = tmp_path.iterdir()
+    whole = mine.read_bytes()
+    held = []
+    for name, data in (("rubbish", b"x" * 99), ("other", b"lodefsMC" + b"\xff" * 9000)):
+        path = tmp_path / f"{name}{ENDING}"
+        path.write_bytes(data)
+        held.append(os.open(path, os.O_RDONLY))
+        fcntl.flock(held[-1], fcntl.LOCK_SH)
+    (tmp_path / f"link{ENDING}").symlink_to(mine)
+    os.mkfifo(tmp_path / f"pipe{ENDING}")
+    (tmp_path / f"dir{ENDING}").mkdir()
+    assert [one.description for one in read_all(tmp_path, sweep=True)] == [SAID]
+    assert len(list(tmp_path.iterdir())) == 6
+    for size in (0, 10, 40, 8191, 8192, 8193, 9000):
+        with contextlib.suppress(UnknownFormat):
+            assert decode(whole[:size]).description == SAID
+    for one in (*held, fd):
+        os.close(one)
+    assert list(read_all(tmp_path / "missing")) == []
+    nameless = TrafficTable.create(SAID, tmp_path / "missing")
+    assert TrafficTable(nameless).counts().description == SAID
+    os.close(nameless)
+
+
+def read_whole(mounts: Mounts) -> None:
     """Every byte, whatever the kernel remembers."""
     for path, data in FILES.items():
         assert read_anew(os.fsencode(mounts.place) + b"/" + path) == data
@@ -57,18 +147,26 @@ def test_of_a_real_proxy() -> None:
         rig = Rig(folder, FILES)
         with serve_rig(rig) as (proxy, _):
             mounts = Mounts(folder, proxy)
+            figures = directory_of(proxy.socket_path)
+            figures.mkdir()
             try:
                 mounts.mount(repo=REPO, workers=2, passthrough="off")
                 assert traffic_of(str(mounts.place)) == Traffic()
-                read_all(mounts)
+                read_whole(mounts)
                 cold = traffic_of(str(mounts.place))
                 assert cold is not None
                 assert cold.store_bytes > 0
                 assert cold.store_bytes + cold.cache_bytes >= TOTAL_BYTES
                 assert (cold.peers_bytes, cold.kernel_opens) == (0, 0)
+                (counts,) = read_all(figures)
+                assert os.fsdecode(counts.description.mountpoint) == str(mounts.place)
+                reads, spent_s, failed = counts.requests(Operation.READ)
+                assert reads >= len(FILES) and spent_s > 0 and not failed
+                assert 0 < counts.waiting.store_s <= spent_s + counts.requests(Operation.LIST)[1]
+                assert counts[Column.WAITING] == 0
                 unmount(str(mounts.place))
                 mounts.mount(repo=REPO, workers=2, passthrough="off")
-                read_all(mounts)
+                read_whole(mounts)
                 warm = traffic_of(str(mounts.place))
                 assert warm is not None
                 assert warm.cache_bytes >= TOTAL_BYTES
@@ -87,7 +185,7 @@ def test_what_the_kernel_reads_by_itself() -> None:
             mounts = Mounts(folder, proxy)
             try:
                 mounted = mounts.mount(repo=REPO, workers=1, passthrough="on")
-                read_all(mounts)
+                read_whole(mounts)
                 path = mounts.place / "large"
                 if mounted.passthrough == "on":
                     until(lambda: os.getxattr(path, "user.lodefs.read_path") == b"passthrough")

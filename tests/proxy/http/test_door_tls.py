@@ -21,6 +21,7 @@ from tests.support.chunkstore.certificates import certificate
 from tests.support.proxy.fake_node import Client, DictNode, start_proxy
 
 BIG = bytes(range(256)) * 2048
+METRIC = 'lodefs_certificate_not_after_timestamp_seconds{listener="tcp"} '
 
 
 def write(folder: Path, cert: bytes, key: bytes) -> tuple[Path, Path]:
@@ -61,6 +62,30 @@ def test_reading_over_tls(tmp_path: Path) -> None:
                     )
         assert proxy.call(lambda: proxy.server.metrics.fast_answers) > 4
     node.close()
+
+
+def test_a_certificate_that_expires(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """One that expires soon is warned of, with the day; /metrics says when, also of the next."""
+    authority = Authority()
+    paths = write(tmp_path, *authority.issue(days=3))
+    with caplog.at_level("WARNING", "lodefs"):
+        door = DoorTls(*paths)
+    assert f"{paths[0]} expires on " in caplog.text
+    caplog.clear()
+    with start_proxy(DictNode({b"f": b"x"}), certificate=door) as proxy:
+
+        def shown_s() -> float:
+            text = proxy.client().get("/metrics").body.decode()
+            line = next(one for one in text.splitlines() if one.startswith(METRIC))
+            return float(line.removeprefix(METRIC))
+
+        first_s = shown_s()
+        assert first_s == door.expires_s
+        write(tmp_path, *authority.issue(days=300))
+        door.refresh()  # unless the server has looked by itself
+        proxy.call(proxy.server.sweep)
+        assert shown_s() == door.expires_s > first_s
+    assert "expires on" not in caplog.text
 
 
 def test_new_files_are_followed(tmp_path: Path) -> None:
@@ -111,7 +136,8 @@ def test_a_certificate_that_is_half_written(
 @pytest.mark.parametrize(
     ("what", "problem"),
     [
-        ("expired", "certificate has expired"),
+        ("expired", r"certificate has expired \(valid from .* to .* GMT\)"),
+        ("early", r"certificate is not yet valid \(valid from .* GMT to .*\)"),
         ("other key", "tls_cert_file .* and tls_key_file .* must be a PEM certificate and its key"),
         ("no cert", "tls_cert_file .*: No such file"),
         ("no key", "tls_key_file .*: No such file"),
@@ -122,7 +148,8 @@ def test_a_certificate_that_is_half_written(
 def test_files_that_cannot_be_used(tmp_path: Path, what: str, problem: str) -> None:
     """A start fails with the file's name and what is wrong with it."""
     authority = Authority()
-    cert, key = authority.issue(days=-1 if what == "expired" else 1)
+    begin = 5 if what == "early" else -10
+    cert, key = authority.issue(days={"expired": -1, "early": 9}.get(what, 1), begin_days=begin)
     if what == "other key":
         key = authority.issue()[1]
     paths = write(tmp_path, b"x" if what == "no PEM" else cert, key)

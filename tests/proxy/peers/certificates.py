@@ -41,9 +41,13 @@ class Authority:
         )
 
     def issue(
-        self, *, days: int = 1, usages: tuple[ObjectIdentifier, ...] = BOTH
+        self,
+        *,
+        days: int = 1,
+        begin_days: int = -10,
+        usages: tuple[ObjectIdentifier, ...] = BOTH,
     ) -> tuple[bytes, bytes]:
-        """A certificate that ends in so many days, and its key; PEM."""
+        """A certificate that begins and ends in so many days, and its key; PEM."""
         key = ec.generate_private_key(ec.SECP256R1())
         now = dt.datetime.now(dt.UTC)
         cert = (
@@ -52,7 +56,7 @@ class Authority:
             .issuer_name(self._name)
             .public_key(key.public_key())
             .serial_number(x509.random_serial_number())
-            .not_valid_before(now - 10 * DAY)
+            .not_valid_before(now + begin_days * DAY)
             .not_valid_after(now + days * DAY)
             .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
             .sign(self._key, hashes.SHA256())

@@ -13,8 +13,9 @@ from lodefs.chunkstore.format.names import Spec
 from lodefs.proxy.s3.bucket_answers import query_of
 from lodefs.proxy.s3.buckets import S3Settings
 from lodefs.proxy.s3.errors import S3Error
+from lodefs.proxy.s3.listing import pages as pages_module
 from lodefs.proxy.s3.listing.listing_token import decode_token, encode_token
-from lodefs.proxy.s3.listing.pages import KeyPage, Lister, Query, common_prefix
+from lodefs.proxy.s3.listing.pages import KeyPage, Lister, Query, common_prefix, start_after
 from lodefs.proxy.s3.request import parse_request
 from tests.proxy.s3.test_key_walk import PARTS, tree_of
 from tests.support.proxy.fake_node import DictNode
@@ -168,3 +169,20 @@ def test_a_page_costs_what_is_on_it(delimiter: str) -> None:
     page = asyncio.run(lister.page(query))
     assert [one.key for one in page.keys] == [b"many/%05d.bin" % n for n in range(2700, 2710)]
     assert sum(asked) <= 40
+
+
+def test_a_page_that_ends_before_its_first_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where too much was passed without a key, the page says a marker all the same, and the next
+    one goes on behind it."""
+    monkeypatch.setattr(pages_module, "STEPS_MAX", 10)
+    node = DictNode({**{b"a/%02d/" % n: b"" for n in range(25)}, b"b": b"", b"c": b""})
+    lister = Lister(node, SETTINGS, lambda _repo: True)
+    marker, found = b"", []
+    for _ in range(20):
+        page = asyncio.run(lister.page(Query("alias", start=start_after(marker, b"", b""))))
+        found += [one.key for one in page.keys]
+        if page.following is None:
+            break
+        assert page.last > marker
+        marker = page.last
+    assert found == [b"b", b"c"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import contextmanager, suppress
@@ -19,9 +20,17 @@ from lodefs.chunkstore.format.names import Spec
 from lodefs.chunkstore.nodeapi.wire import Snapshot
 from lodefs.proxy.api.responses import Answer
 from lodefs.proxy.http.tokens import create_s3_token, create_token, delete_token
+from lodefs.proxy.node import NamePage
+from lodefs.proxy.runtime.metrics import Metrics
 from lodefs.proxy.s3.buckets import S3Settings
-from lodefs.proxy.s3.service import S3Service
-from tests.support.proxy.fake_node import COMMIT_TIME_S, DictNode, RunningProxy, start_proxy
+from lodefs.proxy.s3.service import LISTING_FOR_S, S3Service
+from tests.support.proxy.fake_node import (
+    COMMIT_TIME_S,
+    DictNode,
+    RunningProxy,
+    name_page,
+    start_proxy,
+)
 
 BIG = bytes(range(256)) * 4096
 FILES = {
@@ -32,6 +41,7 @@ FILES = {
     b"zero": b"",
     b"big": BIG,
     b"dir/in/deep": b"4444",
+    b"odd#1?/x#y": b"55555",
 }
 SETTINGS = S3Settings(
     aliases={
@@ -39,6 +49,7 @@ SETTINGS = S3Settings(
         "inner": Spec("demo", "main", b"dir/in"),
         "gone": Spec("demo", "nothing", b""),
         "foreign": Spec("secret", "main", b""),
+        "odd": Spec("demo", "main", b"odd#1?"),
     },
     domain="s3.test",
 )
@@ -226,10 +237,13 @@ def test_who_may_read(rig: Rig) -> None:
     assert code_of(rig.client(signature_version=UNSIGNED).list_buckets) == ("AccessDenied", 403)
     s3 = rig.client()
     assert code_of(s3.list_objects_v2, Bucket="foreign") == ("AccessDenied", 403)
+    with pytest.raises(ClientError) as caught:
+        s3.list_objects_v2(Bucket="foreign")
+    assert "secret" not in str(caught.value)  # the repository behind the bucket
     denied = code_of(s3.get_object, Bucket="lodefs", Key="secret@main/x")
     assert denied == ("AccessDenied", 403)
     found = [one["Name"] for one in s3.list_buckets()["Buckets"]]
-    assert found == ["data", "gone", "inner", "lodefs"]
+    assert found == ["data", "gone", "inner", "lodefs", "odd"]
     # a token of HTTP alone is no key, and a key that was deleted is none any more
     create_token(rig.tokens, "plain", ["*"], now_s=1)
     secret = create_s3_token(rig.tokens, "other", ["demo"], now_s=1).s3_secret
@@ -296,7 +310,7 @@ def test_listing_v1(rig: Rig) -> None:
     for page in pages:
         keys += [one["Key"] for one in page.get("Contents", [])]
         prefixes += [one["Prefix"] for one in page.get("CommonPrefixes", [])]
-    assert (keys, prefixes) == (["a-b", "a.txt", "big", "zero", "é +%@"], ["a/", "dir/"])
+    assert (keys, prefixes) == (["a-b", "a.txt", "big", "zero", "é +%@"], ["a/", "dir/", "odd#1?/"])
 
 
 def test_listing_v1_of_two_clients(tmp_path: Path) -> None:
@@ -309,8 +323,11 @@ def test_listing_v1_of_two_clients(tmp_path: Path) -> None:
     }
 
     class Three(DictNode):
-        async def revisions(self) -> list[tuple[str, str]]:
-            return [(repo, "main") for repo in ("a", "b", "c")]
+        async def repos(self, prefix: bytes, start: bytes) -> NamePage:
+            return name_page("abc", "@", prefix, start)
+
+        async def revisions(self, repo: str, start: bytes) -> NamePage:
+            return name_page(["main"], "/", b"", start)
 
         async def snapshot(self, repo: str, rev: str) -> Snapshot:
             return await super().snapshot("demo", "main")
@@ -328,6 +345,39 @@ def test_listing_v1_of_two_clients(tmp_path: Path) -> None:
         for name in "ba":
             page(name, "")
         assert [page(name, "a@main/x") for name in "ab"] == [["c@main/x"], ["b@main/x"]]
+
+
+def test_a_bucket_of_an_odd_directory(rig: Rig) -> None:
+    """'#' and '?' in the directory of a bucket, and in keys, are plain characters."""
+    s3 = rig.client()
+    assert [one["Key"] for one in s3.list_objects_v2(Bucket="odd")["Contents"]] == ["x#y"]
+    for _ in range(2):
+        assert s3.get_object(Bucket="odd", Key="x#y")["Body"].read() == b"55555"
+
+
+def test_listing_v1_later() -> None:
+    """Pages of V1 are of one commit for a quarter of an hour; a marker that comes later is a key
+    of what the branch is then."""
+    asked: list[str] = []
+
+    class Moving(DictNode):
+        async def snapshot(self, repo: str, rev: str) -> Snapshot:
+            asked.append(rev)
+            return await super().snapshot(repo, rev)
+
+    node, now_s = Moving({b"a": b"", b"b": b"", b"c": b""}), [1000.0]
+    service = S3Service(node, SETTINGS, None, Metrics("", dict), clock_s=lambda: now_s[0])
+
+    def page(marker: str) -> bytes:
+        target = f"/data?max-keys=1&marker={marker}"
+        return asyncio.run(service.answer("GET", target, {})).body
+
+    assert b"<NextMarker>a</NextMarker>" in page("")
+    asked.clear()
+    assert b"<Key>b</Key>" in page("a")
+    now_s[0] += LISTING_FOR_S + 1
+    assert b"<Key>b</Key>" in page("a")
+    assert asked == ["main", node.commit, "main", "main"]
 
 
 @pytest.mark.parametrize("keys_max", [0, 10_000])

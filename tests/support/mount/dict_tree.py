@@ -12,6 +12,7 @@ from lodefs.chunkstore.errors import NotADirectory, NotFound
 from lodefs.chunkstore.format.inodes import ROOT_INO, child_ino
 from lodefs.chunkstore.format.names import Digest, PackId, digest_of
 from lodefs.chunkstore.format.tree import Entry, Kind, Segment
+from lodefs.chunkstore.nodeapi.waited import Waited
 from lodefs.chunkstore.nodeapi.wire import Node, Page, Snapshot
 from lodefs.chunkstore.nodecache.layout import FLAT_SIZE_BYTES_MIN
 from lodefs.chunkstore.nodecache.name_rows import content_id
@@ -46,6 +47,7 @@ class DictTree:
     chunkstore.nodeapi.read_client has them. ``calls`` counts what was asked."""
 
     def __init__(self, tree: Tree, *, repo: str = "demo", time_s: int = 1_700_000_000) -> None:
+        self.waited = Waited()
         self.nodes: dict[int, Node] = {}
         self.names: dict[int, list[int]] = {}  # directory -> its children, by name
         self.data: dict[int, bytes] = {}

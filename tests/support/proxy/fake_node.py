@@ -10,7 +10,7 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -35,7 +35,7 @@ from lodefs.proxy.http.door_tls import DoorTls
 from lodefs.proxy.http.endpoint import Endpoint
 from lodefs.proxy.http.server import ProxyServer
 from lodefs.proxy.http.tokens import TokenBook
-from lodefs.proxy.node import Extent, Node, SnapshotFile
+from lodefs.proxy.node import Extent, NamePage, Node, SnapshotFile
 from lodefs.proxy.runtime.counters import Counts
 from lodefs.proxy.s3.buckets import S3Settings
 from tests.support.proxy.memory_catalog import MemoryCatalog
@@ -85,6 +85,13 @@ class GeneratedStream:
     async def aclose(self) -> None:
         """See proxy.node.ByteStream."""
         await self._pieces.aclose()
+
+
+def name_page(names: Iterable[str], end: str, prefix: bytes, start: bytes) -> NamePage:
+    """A page of names as of proxy.node.Names: one at a time."""
+    keys = sorted(f"{name}{end}".encode() for name in names if name.encode().startswith(prefix))
+    found = [key for key in keys if key >= start or start.startswith(key)]
+    return NamePage([key[:-1].decode() for key in found[:1]], found[1] if found[1:] else None)
 
 
 class DictNode:
@@ -263,10 +270,13 @@ class DictNode:
         """See proxy.node.Names."""
         return [self._snapshot]
 
-    async def revisions(self) -> list[tuple[str, str]]:
+    async def repos(self, prefix: bytes, start: bytes) -> NamePage:
         """See proxy.node.Names."""
-        found = [(self._repo, branch) for branch in self._branches]
-        return sorted(found, key=lambda one: f"{one[0]}@{one[1]}/")
+        return name_page([self._repo], "@", prefix, start)
+
+    async def revisions(self, repo: str, start: bytes) -> NamePage:
+        """See proxy.node.Names."""
+        return name_page(self._branches if repo == self._repo else (), "/", b"", start)
 
     async def file(self, snapshot: Snapshot, path: bytes) -> Entry | SnapshotFile:
         """See proxy.node.Names."""
@@ -376,8 +386,7 @@ class RunningProxy:
         """Answers of a route so far; waits for those that are on their way."""
         metrics = self.server.metrics
         self.until(lambda: metrics.total("streams") == 0)
-        statuses = range(200, 600, 100)
-        return self.call(lambda: sum(metrics.counter(route, one).requests for one in statuses))
+        return self.call(lambda: metrics.requests(route))
 
     @property
     def url(self) -> str:

@@ -1,0 +1,210 @@
+"""What the processes of a mount count, in a file that all of them share and others may read.
+
+The file lies in a directory beside the proxy's socket (``directory_of``). Its head of HEAD_BYTES
+has the magic, sizes and a MessagePack map of what the mount is; then come ROWS rows of ROW_WORDS
+counters of 8 bytes, one row for each process at a time, so that each counter has one writer. A
+process that comes after another goes on with its row.
+
+Who serves the mount shares a lock on the file (flock(2), which ends with the last of them); a file
+without that lock is left over. Readers use pread(2): a file that somebody cuts does them no harm.
+"""
+
+from __future__ import annotations
+
+import array
+import fcntl
+import os
+import stat
+import struct
+from collections.abc import Iterator
+from contextlib import suppress
+from enum import IntEnum
+from pathlib import Path
+
+import msgspec
+
+from lodefs.chunkstore.errors import UnknownFormat
+
+DIRECTORY = "figures"
+ENDING = ".mount"
+VERSION = 1
+MAGIC = b"lodefsMC"
+HEAD_BYTES = 8192
+ROWS = 64
+ROW_WORDS = 64
+FILE_BYTES = HEAD_BYTES + 8 * ROWS * ROW_WORDS
+FILES_MAX = 1000  # that are read
+_HEAD = struct.Struct("=8sIIIII")  # magic, version, rows, words of a row, rows in use, info's size
+_IN_USE_OFFSET = 20
+
+
+class Operation(IntEnum):
+    """What the kernel asks for; each has three words: how many, nanoseconds, errors."""
+
+    LOOKUP = 0
+    GETATTR = 1
+    OPEN = 2
+    READ = 3
+    RELEASE = 4
+    LIST = 5
+    OTHER = 6
+
+    @property
+    def label(self) -> str:
+        """Its name for people."""
+        return self.name.lower()
+
+
+class Column(IntEnum):
+    """A word of a row. Times are in nanoseconds."""
+
+    OPERATIONS = 0  # three for each Operation
+    DIRECT_READS = 24  # from the cache's files, without asking
+    DIRECT_BYTES = 25
+    CACHE_READS = 26  # by way of the proxy, which had them
+    CACHE_BYTES = 27
+    PEERS_READS = 28
+    PEERS_BYTES = 29
+    STORE_READS = 30
+    STORE_BYTES = 31
+    AHEAD_BYTES = 32  # stored in the kernel before it asked
+    STORE_WAIT = 33
+    PEERS_WAIT = 34
+    PROXY_WAIT = 35
+    DISK_WAIT = 36
+    WAITING = 37  # requests that wait now: no counter
+    KERNEL_OPENS = 38  # of files that the kernel reads by itself
+    KERNEL_OPENED_BYTES = 39
+    WORKER_RESTARTS = 40
+    RESENDS = 41
+
+
+class MountDescription(msgspec.Struct, frozen=True):
+    """What a mount is, in the head of its file."""
+
+    mountpoint: bytes
+    repo: str
+    commit: str
+    version: str
+    started_s: float  # Unix
+
+
+class Wait(msgspec.Struct, frozen=True):
+    """Seconds that requests took, by what they waited for; summed over requests. ``fuse_s`` is the
+    rest: processor time of the mount."""
+
+    store_s: float
+    peers_s: float
+    proxy_s: float
+    cache_disk_s: float
+    fuse_s: float
+
+
+class MountCounts(msgspec.Struct, frozen=True):
+    """The counters of one mount since it was made, and who has it."""
+
+    description: MountDescription
+    uid: int
+    words: tuple[int, ...]  # by Column
+
+    def __getitem__(self, column: Column) -> int:
+        return self.words[column]
+
+    def requests(self, operation: Operation) -> tuple[int, float, int]:
+        """How many requests of a kind ended, their seconds together, and how many failed."""
+        count, spent_ns, errors = self.words[3 * operation : 3 * operation + 3]
+        return count, spent_ns / 1e9, errors
+
+    @property
+    def waiting(self) -> Wait:
+        """Where the time of all requests that ended went."""
+        words = self.words
+        spent_ns = sum(words[3 * operation + 1] for operation in Operation)
+        known = (Column.STORE_WAIT, Column.PEERS_WAIT, Column.PROXY_WAIT, Column.DISK_WAIT)
+        waits_ns = [words[column] for column in known]
+        rest_ns = max(spent_ns - sum(waits_ns), 0)
+        return Wait(*(one / 1e9 for one in (*waits_ns, rest_ns)))
+
+
+def directory_of(socket: str | os.PathLike[str]) -> Path:
+    """Where mounts by way of the proxy at a socket have their files."""
+    return Path(socket).parent / DIRECTORY
+
+
+def encode_head(description: MountDescription) -> bytes:
+    """The head of a new file, with no row in use."""
+    info = msgspec.msgpack.encode(description)
+    head = _HEAD.pack(MAGIC, VERSION, ROWS, ROW_WORDS, 0, len(info)) + info
+    return head.ljust(HEAD_BYTES, b"\0")
+
+
+def rows_in_use(head: memoryview) -> int:
+    """How many rows of a file were ever used."""
+    (found,) = struct.unpack_from("=I", head, _IN_USE_OFFSET)
+    return min(int(found), ROWS)
+
+
+def use_rows(head: memoryview, count: int) -> None:
+    """Note that the first ``count`` rows are in use."""
+    if count > rows_in_use(head):
+        struct.pack_into("=I", head, _IN_USE_OFFSET, count)
+
+
+def decode(data: bytes, uid: int = 0) -> MountCounts:
+    """The counts in a file's bytes, which rows that nobody used may be missing from. Raises:
+    UnknownFormat."""
+    try:
+        magic, version, rows, width, _, info_bytes = _HEAD.unpack_from(data)
+        if (magic, version, rows, width) != (MAGIC, VERSION, ROWS, ROW_WORDS):
+            raise UnknownFormat(f"no counts of a mount that this lodefs knows (version {version})")
+        info = data[_HEAD.size : min(_HEAD.size + info_bytes, HEAD_BYTES)]
+        description = msgspec.msgpack.decode(info, type=MountDescription)
+    except (struct.error, msgspec.DecodeError) as error:
+        raise UnknownFormat(f"no counts of a mount: {error}") from error
+    words = array.array("Q")
+    used = rows_in_use(memoryview(data))
+    body = data[HEAD_BYTES : HEAD_BYTES + 8 * ROW_WORDS * used]
+    words.frombytes(body[: len(body) // 8 * 8])
+    sums = tuple(sum(words[column::ROW_WORDS]) & ((1 << 64) - 1) for column in range(ROW_WORDS))
+    return MountCounts(description, uid, sums)
+
+
+def read_all(directory: Path, *, sweep: bool = False) -> Iterator[MountCounts]:
+    """The counts of all living mounts that have files in a directory, as far as they can be read.
+    ``sweep``: files of mounts that have ended are removed, where that is allowed."""
+    try:
+        names = sorted(name for name in os.listdir(directory) if name.endswith(ENDING))
+    except OSError:
+        return
+    for name in names[:FILES_MAX]:
+        with suppress(OSError, UnknownFormat):
+            found = _read(directory / name, sweep=sweep)
+            if found is not None:
+                yield found
+
+
+def _read(path: Path, *, sweep: bool) -> MountCounts | None:
+    """Raises: OSError, UnknownFormat."""
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            return None
+        if not is_held(fd):
+            if sweep:
+                path.unlink()
+            return None
+        head = os.pread(fd, HEAD_BYTES, 0)
+        used = rows_in_use(memoryview(head.ljust(HEAD_BYTES, b"\0")))
+        return decode(head + os.pread(fd, 8 * ROW_WORDS * used, HEAD_BYTES), status.st_uid)
+    finally:
+        os.close(fd)
+
+
+def is_held(fd: int) -> bool:
+    """Whether anybody lives who shares the lock on an open file."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    return False

@@ -1,0 +1,1 @@
+"""Dashboards, alerts and recording rules for lodefs' metrics (docs/metrics.md)."""

@@ -1,0 +1,1 @@
+"""What a node does: its proxy's metrics, looked at again and again, as rates."""

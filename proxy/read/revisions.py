@@ -1,0 +1,130 @@
+"""What a store has, some at a time: its repositories, and the branches and tags of each.
+
+Both are in the order of the keys that S3's clients see, REPO@REV/PATH. The store's own order is
+another one: there the keys of a repository begin with REPO/. Every call ends after some names or
+some time, whatever the store holds, and has threads of its own, so that fetches never wait for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from heapq import heappop, heappush, merge
+from time import monotonic
+
+from lodefs.chunkstore.errors import InvalidInput
+from lodefs.chunkstore.format import keys
+from lodefs.chunkstore.format.names import check_repo
+from lodefs.chunkstore.objects.interface import check_prefix
+from lodefs.chunkstore.repo.refs import BRANCHES, TAGS
+from lodefs.chunkstore.repo.store import Store
+from lodefs.proxy.node import NamePage
+from lodefs.proxy.runtime.thread_pools import Pools
+
+NAMES_MAX = 10  # of one page: a client that sees groups jumps over most names
+PAGE_S = 2.0  # then a page ends that has something
+START_BYTES_MAX = 512
+_NAME_BYTES = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-/")
+
+
+class Revisions:
+    """The repositories, branches and tags of a store. Used from the event loop alone."""
+
+    def __init__(
+        self,
+        store: Store,
+        pools: Pools,
+        *,
+        deadline_s: float,
+        clock_s: Callable[[], float] = monotonic,
+    ) -> None:
+        self._store = store
+        self._pools = pools
+        self._deadline_s = deadline_s
+        self._clock_s = clock_s
+
+    async def repos(self, prefix: bytes, start: bytes) -> NamePage:
+        """See proxy.node.Names."""
+        repos = ((name, True) for name in repos_from(self._store, prefix, start))
+        return await self._pools.listing.bounded(
+            "the list of repositories", self._deadline_s, lambda: self._page("@", repos)
+        )
+
+    async def revisions(self, repo: str, start: bytes) -> NamePage:
+        """See proxy.node.Names."""
+        return await self._pools.listing.bounded(
+            f"the list of branches and tags of {repo}",
+            self._deadline_s,
+            lambda: self._page("/", _refs_from(self._store, repo, start)),
+        )
+
+    def _page(self, end: str, names: Iterator[tuple[str, bool]]) -> NamePage:
+        """Some of the names that count; of each is said whether it does."""
+        ends_s = self._clock_s() + PAGE_S
+        found: list[str] = []
+        for looked_at, (name, counts) in enumerate(names):
+            if looked_at and (looked_at >= NAMES_MAX or self._clock_s() > ends_s):
+                return NamePage(found, f"{name}{end}".encode())
+            if counts and name not in found[-1:]:  # a branch and a tag may have one name
+                found.append(name)
+        return NamePage(found, None)
+
+
+def repos_from(store: Store, prefix: bytes, start: bytes) -> Iterator[str]:
+    """Repositories whose names begin so, by the bytes of NAME@, from ``start`` on: also the one
+    whose NAME@ ``start`` begins with.
+
+    The store has them by NAME/refs/. So one waits until no name that is still to come begins with
+    it and goes on with '-', '.', '/' or a digit, which are less than '@'; and those that would have
+    come before ``start`` in the store's order, and do not in this one, are looked up.
+    """
+    after, below = _text(start), prefix.decode("ascii", "replace")
+    if not _is_prefix(keys.REPOS + below):
+        return
+    waiting: list[str] = []  # by NAME@
+    for cut in range(1, len(after)):
+        name = after[:cut]
+        behind = after[cut] <= "@" and f"{name}/refs/" <= after
+        if behind and name.startswith(below) and _is_repo_name(name) and store.has_refs(name):
+            heappush(waiting, f"{name}@")
+    for name in store.repos(below, start=after):
+        while waiting and f"{waiting[0][:-1]}:" < f"{name}/refs/":  # ':' comes after the digits
+            yield heappop(waiting)[:-1]
+        if f"{name}@" not in waiting:
+            heappush(waiting, f"{name}@")
+    while waiting:
+        yield heappop(waiting)[:-1]
+
+
+def _refs_from(store: Store, repo: str, start: bytes) -> Iterator[tuple[str, bool]]:
+    """Branches and tags by the bytes of NAME/, and whether each is there still."""
+    refs = store.refs(repo)
+    both = (refs.newest(kind, start=_text(start)) for kind in (BRANCHES, TAGS))
+    for name, entry in merge(*both, key=lambda one: f"{one[0]}/"):
+        yield name, entry.commit is not None
+
+
+def _text(start: bytes) -> str:
+    """A text that names compare with as with ``start``: up to its first byte that is in no name.
+    No name is as long as what is cut off."""
+    start = start[:START_BYTES_MAX]
+    for at, byte in enumerate(start):
+        if byte not in _NAME_BYTES:
+            return (start[:at] + bytes((min(byte, 0x7F),))).decode()
+    return start.decode()
+
+
+def _is_prefix(text: str) -> bool:
+    """Whether keys of a store may begin so."""
+    try:
+        check_prefix(text)
+    except InvalidInput:
+        return False
+    return True
+
+
+def _is_repo_name(name: str) -> bool:
+    try:
+        check_repo(name)
+    except InvalidInput:
+        return False
+    return True
