@@ -86,7 +86,7 @@ def _hundred_volumes(made: Installation, repos: list[str], say: Say) -> None:
 
 
 def _kills(made: Installation, repos: list[str], say: Say) -> None:
-    """Driver and proxy killed, then an upgrade, while 50 volumes are read."""
+    """Driver and proxy killed, an upgrade, and one that is undone, while 50 volumes are read."""
     node = made.node
     names = [f"reads-{number}" for number in range(READING_PODS)]
     script = f"echo 0 0 >/tmp/seen\n{READ}"
@@ -105,6 +105,12 @@ def _kills(made: Installation, repos: list[str], say: Say) -> None:
     made.upgrade(values)
     _read_on(node, names)
     say(f"helm upgrade: {_bad(node, names)} failed reads in {_rounds(node, names)} rounds")
+    old = made.roll_out_a_mounter_that_fails()
+    _read_on(node, names)
+    took_s = made.undo_rollout_of_mounter(old)
+    _read_on(node, names)
+    told = f"{_bad(node, names)} failed reads in {_rounds(node, names)} rounds"
+    say(f"a rollout of the mounter undone half-way, mounts back after {took_s:.1f} s: {told}")
     node.kubectl("delete", "pods", "--all", "--timeout=180s")
 
 

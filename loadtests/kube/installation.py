@@ -21,6 +21,7 @@ STORE = f"s3://{BUCKET}/store"
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "AKIAIOSFODNN7EXAMPLE", "AWS_SECRET_ACCESS_KEY": "moto"}
 S3_TIMEOUT_S = 120.0
 READY_TIMEOUT_S = 180.0
+MOUNTER = f"daemonset/{RELEASE}-mounter"
 PARTS = ("proxy", "mounter", "csi")  # DaemonSets
 _S3 = """
 import logging, sys
@@ -113,6 +114,38 @@ class Installation:
         """`helm uninstall`; returns when its pods are gone."""
         self.node.helm("uninstall", RELEASE, "-n", NAMESPACE)
         self.node.until(lambda: not self.pods(), "the release's pods are gone")
+
+    def roll_out_a_mounter_that_fails(self) -> str:
+        """Begin the rollout of a mounter that takes the mounts over, and is never ready. Returns
+        the old one's pod when the new one serves."""
+        [old] = self._mounters()
+        never = {"exec": {"command": ["/usr/bin/lodefs", "mounter-ready", "--socket", "/none"]}}
+        container = {"name": "mounter", "startupProbe": never}
+        patch = {"spec": {"template": {"spec": {"containers": [container]}}}}
+        self.node.kubectl("-n", NAMESPACE, "patch", MOUNTER, "-p", json.dumps(patch))
+        self.node.until(lambda: "waiting for its end" in self.log(old), "the old one has retired")
+        [new] = [name for name in self._mounters() if name != old]
+        self.node.until(lambda: "serving" in self.log(new), "the new one serves")
+        return str(old)
+
+    def undo_rollout_of_mounter(self, old: str) -> float:
+        """Undo it. Returns, when the old mounter alone is there and has served again, the seconds
+        that this took."""
+        before = self.log(old).count("serving")
+        self.node.kubectl("-n", NAMESPACE, "rollout", "undo", MOUNTER)
+        took_s = self.node.until(
+            lambda: self._mounters() == [old] and self.log(old).count("serving") > before,
+            "the old one serves again, alone",
+        )
+        self.await_ready()
+        return took_s
+
+    def log(self, pod: str) -> str:
+        """What a pod of the release has written; "" where there is none."""
+        return self.node.try_kubectl("-n", NAMESPACE, "logs", pod).stdout
+
+    def _mounters(self) -> list[str]:
+        return [one["metadata"]["name"] for one in self.pods("mounter")]
 
     def await_ready(self) -> None:
         """Waits until every DaemonSet has its pods, of the newest version, and the kubelet knows

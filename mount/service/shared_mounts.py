@@ -43,7 +43,7 @@ from lodefs.mount.service.shared_mount import (
 )
 
 HEALTH_TIMEOUT_S = 2.0  # for the proxy to say that it knows a snapshot
-COMMIT_CHARS = 64
+LOCK_TIMEOUT_S = 30.0  # for another call to have written a mount's state
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _log = logging.getLogger("lodefs.mounter")
 
@@ -114,8 +114,8 @@ class SharedMounts:
         for mount in files.load():
             slot = self._slots[mount.key] = SharedSlot(mount)
             slot.is_written = True
-            if (fresh := started(mount, boot)) != mount:
-                self._write(slot, lambda _old, fresh=fresh: fresh)  # type: ignore[misc]
+            if started(mount, boot) != mount:
+                self._write_less(slot, partial(started, boot=boot), LOCK_TIMEOUT_S)
 
     def resolve(self, wanted: Wanted, token: str | None, timeout_s: float) -> ResolvedCommit:
         """See MountService."""
@@ -153,7 +153,7 @@ class SharedMounts:
             writing = [one.slot for one in overtaken if one.slot is not None]
             held = [slot for slot in self._slots.values() if slot.mount.usage(user) is not None]
         for slot in {slot.key: slot for slot in (*held, *writing)}.values():
-            self._forget(slot, user, _left_s(deadline_s))
+            self._write_less(slot, partial(unused, user=user), _left_s(deadline_s))
             slot.given.pop(user, None)
             self._on_change()
 
@@ -345,7 +345,7 @@ class SharedMounts:
         self,
         slot: SharedSlot,
         change: Callable[[SharedMount], SharedMount],
-        timeout_s: float = 30.0,
+        timeout_s: float = LOCK_TIMEOUT_S,
     ) -> None:
         """A mount's new state, on disk and then in memory."""
         with self._writing(slot, timeout_s):
@@ -367,11 +367,15 @@ class SharedMounts:
         """Bring the file of a mount up to what is known. NoSpace, Denied, Unavailable."""
         self._write(slot, lambda mount: mount)
 
-    def _forget(self, slot: SharedSlot, user: User, timeout_s: float) -> None:
-        """Write down that a user is gone. Where the disk takes nothing it is known in memory, and
+    def _write_less(
+        self, slot: SharedSlot, change: Callable[[SharedMount], SharedMount], timeout_s: float
+    ) -> None:
+        """Write down that users are gone. Where the disk takes nothing it is known in memory, and
         upkeep writes it once that can be: no pod stays for a disk that is full."""
         with self._writing(slot, timeout_s):
-            after = unused(slot.mount, user)
+            after = change(slot.mount)
+            if after == slot.mount:
+                return
             try:
                 self.files.write(after)
                 slot.is_behind = False

@@ -34,7 +34,7 @@ class Standby:
 
     def begin(self) -> None:
         """Have the service of this state know that another one waits. Nothing happens the second
-        time. Denied, NoSpace, Unavailable."""
+        time. A disk that takes no file holds nobody up: the state is waited for all the same."""
         if self._fd >= 0:
             return
         path = self._state / _NAME
@@ -43,7 +43,7 @@ class Standby:
             self._fd = os.open(path, flags, 0o600)
             fcntl.lockf(self._fd, fcntl.LOCK_SH)
         except OSError as error:
-            raise state_files.translated(error, path) from error
+            _log.warning("it cannot be said that this service waits: %s: %s", path, error.strerror)
 
     def end(self) -> None:
         """Wait no more: the state is this service's now, or it ends."""

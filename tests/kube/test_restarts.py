@@ -13,9 +13,6 @@ from lodefs.mount.service.mount_files import decode_mount, encode_mount
 from tests.kube.conftest import Dataset
 from tests.kube.readers import NAMES, REPO, Readers
 
-MOUNTER = f"daemonset/{RELEASE}-mounter"
-NEVER_READY = {"exec": {"command": ["/usr/bin/lodefs", "mounter-ready", "--socket", "/none"]}}
-
 
 def test_a_kubelet_that_is_killed(node: Node, readers: Readers) -> None:
     """Pods read on under a kubelet that dies and comes back; it knows their volumes, and the
@@ -31,22 +28,12 @@ def test_a_kubelet_that_is_killed(node: Node, readers: Readers) -> None:
 def test_a_mounter_that_is_rolled_back(node: Node, lodefs: Installation, readers: Readers) -> None:
     """A new mounter that has the mounts, and is never ready: when the rollout is undone, the old
     one takes them back, and no read fails."""
-    [old] = _mounters(lodefs)
-    container = {"name": "mounter", "startupProbe": NEVER_READY}
-    patch = {"spec": {"template": {"spec": {"containers": [container]}}}}
-    node.kubectl("-n", NAMESPACE, "patch", MOUNTER, "-p", json.dumps(patch))
-    node.until(lambda: "waiting for its end" in _log(node, old), "the old one has retired")
+    old = lodefs.roll_out_a_mounter_that_fails()
     readers.read_on()
-    [new] = [name for name in _mounters(lodefs) if name != old]
-    node.until(lambda: "serving" in _log(node, new), "the new one serves")
     _reads(node, "meanwhile")
-    node.kubectl("-n", NAMESPACE, "rollout", "undo", MOUNTER)
-    node.until(lambda: _mounters(lodefs) == [old], "the new one is gone")
+    lodefs.undo_rollout_of_mounter(old)
     readers.read_on()
-    assert _log(node, old).count("serving") == 2
     _reads(node, "next")
-    lodefs.await_ready()
-    readers.read_on()
 
 
 def test_an_upgrade_that_cannot_start(node: Node, lodefs: Installation, readers: Readers) -> None:
@@ -98,14 +85,6 @@ def _reads(node: Node, name: str) -> None:
     node.apply(pod(name, inline(REPO, commit="v1.0"), "cat /data/labels/a.txt"))
     node.await_pods([name], "Succeeded")
     assert node.kubectl("logs", name) == "rose\n"
-
-
-def _mounters(lodefs: Installation) -> list[str]:
-    return [one["metadata"]["name"] for one in lodefs.pods("mounter")]
-
-
-def _log(node: Node, mounter: str) -> str:
-    return node.try_kubectl("-n", NAMESPACE, "logs", mounter).stdout
 
 
 def _mounts(node: Node) -> str:

@@ -6,6 +6,7 @@ import pytest
 
 from lodefs.chunkstore.errors import DeadlineExceeded, Denied, NoSpace, NotFound, Unavailable
 from lodefs.mount.service.interface import Source, User, Wanted
+from lodefs.mount.service.mount_files import MountFiles
 from tests.support.docker.memory_mounts import MemoryMounts
 from tests.support.service.service_rig import WAIT_S, ServiceRig
 
@@ -155,11 +156,11 @@ def test_a_release_on_a_full_disk(
     last = User("v3", "/t3")
     acquire(rig, last, other)
 
-    def full(_mount: object) -> None:
+    def full(*_: object) -> None:
         raise NoSpace("the disk is full")
 
     with monkeypatch.context() as disk:
-        disk.setattr(rig.files, "write", full)
+        disk.setattr(MountFiles, "write", full)
         for user in (USER, last):
             rig.mounts.release(user, WAIT_S)
             with pytest.raises(NotFound):
@@ -172,9 +173,14 @@ def test_a_release_on_a_full_disk(
     rig = rig.again()
     [slot] = rig.mounts.slots()
     assert [usage.user.volume for usage in slot.mount.users] == ["v2"]
-    rig.mounts.release(User("v2", "/t2"), WAIT_S)
+    memory.mounts.clear()
+    with monkeypatch.context() as disk:
+        disk.setattr(MountFiles, "write", full)
+        rig = rig.again("boot-2")
+        assert [slot.mount.users for slot in rig.mounts.slots()] == [()]
+        assert rig.files.load() == []
     rig.idle()
-    assert memory.mounts == {}
+    assert rig.places() == []
 
 
 def test_pins(rig: ServiceRig, memory: MemoryMounts) -> None:
