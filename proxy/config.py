@@ -109,6 +109,14 @@ def _bucket_target(bucket: str, text: str) -> Spec:
         ) from error
 
 
+def _endpoint_url(value: object) -> str:
+    from lodefs.chunkstore.objects.open_url import parse_endpoint  # here: few settings need it
+
+    url = _text(value)
+    parse_endpoint(url)
+    return url
+
+
 def _domain(value: object) -> str:
     name = _text(value).lower()
     if not _DOMAIN.fullmatch(name):
@@ -299,6 +307,7 @@ class Config:
     s3_bucket: str = field(default="lodefs", metadata=_by(_bucket, str))
     s3_buckets: Mapping[str, Spec] = field(default_factory=dict, metadata=_by(_buckets, dict))
     s3_domain: str | None = field(default=None, metadata=_by(_maybe(_domain), str))
+    s3_forward: str | None = field(default=None, metadata=_by(_maybe(_endpoint_url), str))
     connections_max: int = field(default=4096, metadata=_by(_whole(1, 1_000_000), int))
     streams_max: int = field(default=512, metadata=_by(_whole(1, 1_000_000), int))
     idle_timeout_s: float = field(default=120.0, metadata=_by(_seconds(1, 86400), int, float))
@@ -382,6 +391,10 @@ class Config:
             found.append(
                 "s3.listen: needs tokens_file with keys (lodefs token create --s3), or "
                 "allow_anonymous = true to let everybody read"
+            )
+        if self.s3_forward is not None and self.tokens_file is None:
+            found.append(
+                "s3.forward: needs tokens_file: only keys that name s3://BUCKET may use it"
             )
         if self.s3_listen is not None and self.s3_listen in (self.listen, self.peer_listen):
             found.append("s3.listen: must differ from listen and peer_listen: S3 has its own door")

@@ -8,6 +8,7 @@ import pytest
 
 from loadtests.services import S3Server
 from loadtests.services.ceph import ceph_rgw
+from loadtests.services.chromium import Browser, chromium
 from loadtests.services.dockerd import Dockerd
 from loadtests.services.dockerd import dockerd as running_dockerd
 from loadtests.services.moto import moto_server
@@ -37,6 +38,13 @@ def moto() -> Iterator[S3Server]:
 def moto_bucket(moto: S3Server, monkeypatch: pytest.MonkeyPatch) -> str:
     """The name of an empty bucket on moto; AWS's environment holds the user who may use it."""
     return _bucket(moto, monkeypatch)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """A real Chromium without a window. Tests that ask for it carry the marker browser."""
+    with chromium() as running:
+        yield running
 
 
 @pytest.fixture(scope="session")

@@ -178,3 +178,17 @@ def _path_of(url: str) -> str:
     if parts.netloc not in ("", "localhost") or not path.startswith("/") or "\0" in path:
         raise InvalidInput(f"{url!r} is not a store: a file URL has the form file:///path")
     return path
+
+
+def parse_endpoint(url: str) -> tuple[bool, str, int]:
+    """Whether it is TLS, host and port of an endpoint's URL. Raises: InvalidInput."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise InvalidInput(f"{url!r} is no URL: {error}") from error
+    is_tls = parts.scheme == "https"
+    other = parts.username or parts.path.strip("/") or parts.query or parts.fragment
+    if not (is_tls or parts.scheme == "http") or not parts.hostname or other:
+        raise InvalidInput(f"{url!r} must be http://HOST[:PORT] or https://HOST[:PORT]")
+    return is_tls, parts.hostname, port or (443 if is_tls else 80)

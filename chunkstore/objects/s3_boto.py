@@ -91,6 +91,27 @@ def open_client(options: S3Options, current: ThreadTransfer) -> Any:
     return client
 
 
+def node_credentials() -> Callable[[], Credentials]:
+    """Finds the credentials of AWS's usual places, as they are now. Raises: Denied if there are
+    none; Unavailable if they cannot be renewed."""
+    import boto3
+    from botocore.exceptions import BotoCoreError
+
+    found = boto3.session.Session().get_credentials()
+
+    def credentials() -> Credentials:
+        if found is None:
+            raise Denied("this node has no credentials for S3")
+        try:
+            return Credentials(*found.get_frozen_credentials()[:3])
+        except BotoCoreError as error:
+            raise Unavailable(
+                f"this node's credentials for S3 cannot be renewed: {error}"
+            ) from error
+
+    return credentials
+
+
 def endpoint_of(options: S3Options) -> str:
     """The URL that requests go to. Raises: InvalidInput as open_client does."""
     client = open_client(options, ThreadTransfer())

@@ -1,7 +1,7 @@
 """Signs reads for S3. Pure, but for the keys that it keeps for a day.
 
 Source: AWS General Reference, "Create a signed AWS API request" (Signature Version 4), with the
-headers that Amazon S3 wants. Only what a GET without query and body needs.
+headers that Amazon S3 wants. Only what a request without a body needs.
 """
 
 from __future__ import annotations
@@ -26,15 +26,24 @@ class Credentials(NamedTuple):
 
 
 class Signer:
-    """Signs GETs to one host of one region. Safe for many threads."""
+    """Signs reads of one host of one region. Safe for many threads."""
 
     def __init__(self, host: str, region: str) -> None:
         self._host = host
         self._region = region
         self._keys: tuple[str, Credentials, bytes] | None = None  # of the last day and user
 
-    def headers(self, path: str, credentials: Credentials, now_s: float) -> dict[str, str]:
-        """The headers that authenticate a GET of ``path`` (as it stands in the request line)."""
+    def headers(
+        self,
+        path: str,
+        credentials: Credentials,
+        now_s: float,
+        *,
+        method: str = "GET",
+        query: str = "",
+    ) -> dict[str, str]:
+        """The headers that authenticate a read of ``path`` and ``query`` (as they stand in the
+        request line, the query in its canonical form)."""
         import hashlib  # here: OpenSSL takes milliseconds to load, and most stores need none
         import hmac
 
@@ -45,7 +54,7 @@ class Signer:
             signed["x-amz-security-token"] = credentials.token
         names = ";".join(signed)
         lines = "".join(f"{name}:{value}\n" for name, value in signed.items())
-        asked = f"GET\n{path}\n\n{lines}\n{names}\n{_NO_BODY}"
+        asked = f"{method}\n{path}\n{query}\n{lines}\n{names}\n{_NO_BODY}"
         scope = f"{day}/{self._region}/s3/aws4_request"
         digest = hashlib.sha256(asked.encode()).hexdigest()
         text = f"{_ALGORITHM}\n{stamp}\n{scope}\n{digest}"

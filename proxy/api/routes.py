@@ -24,6 +24,7 @@ PAGE, PAGE_STATIC, PAGE_LOGIN, PAGE_LOGOUT = "page", "page-static", "page-login"
 PAGE_EVENTS, PAGE_REPOSITORIES, PAGE_REPOSITORY = "page-events", "page-repos", "page-repo"
 PAGE_HISTORY, PAGE_CHANGES, PAGE_CACHED = "page-history", "page-changes", "page-cached"
 PAGE_PREVIEW, PAGE_IMAGE, PAGE_FIND = "page-preview", "page-image", "page-find"
+PAGE_SESSION = "page-session"
 OTHER = "other"  # the label of requests that name no route
 
 PAGE_PREFIX = "/page/"
@@ -34,6 +35,7 @@ _PLAIN = {
     f"{PAGE_PREFIX}login": PAGE_LOGIN,
     f"{PAGE_PREFIX}logout": PAGE_LOGOUT,
     f"{PAGE_PREFIX}events": PAGE_EVENTS,
+    f"{PAGE_PREFIX}session": PAGE_SESSION,
     "/healthz": HEALTHZ,
     "/readyz": READYZ,
     "/metrics": METRICS,

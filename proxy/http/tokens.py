@@ -28,12 +28,14 @@ from lodefs.proxy.s3.signature import AccessKey
 
 VERSION = 1
 TOKENS_MAX = 10_000
+OTHER_S3 = "s3://"  # what patterns of buckets of another S3 begin with
 TOKEN_PREFIX = "lodefs_"  # so that scanners for leaked secrets can know one
 _TOKEN_BYTES = 32
 
 
 class Token(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One token. ``patterns`` are shell patterns of repository names; '*' also covers '/'.
+    """One token. ``patterns`` are shell patterns of repository names; '*' also covers '/'. Those
+    that begin with s3:// are of buckets of another S3, and cover no repository.
     ``s3_salt``: its secret for S3 is made with it; "" if it has none."""
 
     name: str
@@ -45,6 +47,14 @@ class Token(msgspec.Struct, frozen=True, omit_defaults=True):
     def allows(self, repo: str) -> bool:
         """Whether this token may read a repository."""
         return any(fnmatchcase(repo, pattern) for pattern in self.patterns)
+
+    def forwards(self, bucket: str) -> bool:
+        """Whether this token may read a bucket of another S3: no pattern of repositories says so,
+        not '*' either."""
+        url = f"{OTHER_S3}{bucket}"
+        return any(
+            fnmatchcase(url, pattern) for pattern in self.patterns if pattern.startswith(OTHER_S3)
+        )
 
 
 class _Document(msgspec.Struct, frozen=True):
@@ -206,7 +216,10 @@ def access_keys_of(path: Path, tokens: Iterable[Token]) -> dict[str, AccessKey]:
     key = s3_keys.read_key(path)
     return {
         token.name: AccessKey(
-            token.name, s3_keys.secret_of(key, token.name, token.s3_salt), token.allows
+            token.name,
+            s3_keys.secret_of(key, token.name, token.s3_salt),
+            token.allows,
+            token.forwards,
         )
         for token in signing
     }

@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 import msgspec
 
@@ -18,7 +19,7 @@ from lodefs.chunkstore.errors import LodefsError, Unavailable
 from lodefs.chunkstore.nodeapi.cache_control import PinView, WarmStatus
 from lodefs.proxy.api.request import Reader
 from lodefs.proxy.node import Node
-from lodefs.proxy.runtime.counters import Counter
+from lodefs.proxy.runtime.counters import Counts
 
 SAMPLE_S = 2.0
 STATE_S = 6.0
@@ -30,15 +31,21 @@ _HIDDEN = frozenset({"peers", "cache", "store"})
 
 
 class Sample(msgspec.Struct, array_like=True, frozen=True):
-    """Sums since the proxy began, at a time (Unix). Bytes for readers by where they came from:
-    ``direct_bytes`` mounts read from the cache's files, ``cache_bytes`` the proxy had, others came
-    from ``peer_bytes`` other nodes or ``store_bytes`` the store."""
+    """Sums since the proxy began, at a time (Unix): bytes for readers by Source, as of
+    repository_reads.py."""
 
     time_s: float
     direct_bytes: int
     cache_bytes: int
     peer_bytes: int
     store_bytes: int
+
+
+class RepositoryBytes(msgspec.Struct, frozen=True):
+    """Bytes that readers of a repository got since the proxy began, by Source."""
+
+    repo: str
+    by_source: list[int]
 
 
 class KnownDataset(msgspec.Struct, frozen=True):
@@ -60,6 +67,7 @@ class StateView(msgspec.Struct, frozen=True):
     pins: list[PinView]
     pinned_bytes: int
     datasets: list[KnownDataset]
+    reads: list[RepositoryBytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +104,7 @@ class LiveFeed:
         now_s = self._clock_s()
         if self._samples and now_s - self._samples[-1].time_s < SAMPLE_S - 0.5:
             return
-        self._samples.append(sample_of(now_s, self._node.status()))
+        self._samples.append(sample_of(now_s, reads_of(self._node.counts)))
         self._sampled.set()
         self._sampled = asyncio.Event()
 
@@ -153,13 +161,14 @@ class LiveFeed:
             pins, pinned_bytes = pinned.pins, pinned.pinned_bytes
         figures = {key: value for key, value in status.items() if key not in _HIDDEN}
         return StateView(
-            figures={**figures, **self._figures()},
+            figures={**figures, **self._figures(), "listeners": self.listeners},
             peers=peers[:SHOWN_MAX],
             peers_total=len(peers),
             jobs=jobs,
             pins=pins,
             pinned_bytes=pinned_bytes,
             datasets=await self._datasets(),
+            reads=sorted(reads_of(self._node.counts), key=lambda one: -sum(one.by_source)),
         )
 
     async def _datasets(self) -> list[KnownDataset]:
@@ -170,21 +179,19 @@ class LiveFeed:
         return [KnownDataset(one.repo, one.commit, one.files, one.size_bytes) for one in met]
 
 
-def sample_of(now_s: float, status: dict[str, object]) -> Sample:
-    """The sample in the figures of a node."""
+def sample_of(now_s: float, reads: Iterable[RepositoryBytes]) -> Sample:
+    """The sum of what readers got."""
+    sums = [0, 0, 0, 0]
+    for one in reads:
+        for n, size_bytes in enumerate(one.by_source):
+            sums[n] += size_bytes
+    return Sample(round(now_s, 1), *sums)
 
-    def figure(name: str) -> int:
-        value = status.get(name)
-        return int(value) if isinstance(value, int | float) else 0
 
-    direct = figure(Counter.DIRECT_BYTES)
-    return Sample(
-        round(now_s, 1),
-        direct,
-        max(0, figure(Counter.HIT_BYTES) - direct),
-        figure(Counter.PEER_FETCHED_BYTES),
-        figure(Counter.FETCHED_BYTES),
-    )
+def reads_of(counts: Counts) -> Iterator[RepositoryBytes]:
+    """What readers got, by repository."""
+    for repo, figures in counts.reads.figures().items():
+        yield RepositoryBytes(repo, list(figures[1::2]))
 
 
 def shown_to(reader: Reader, state: StateView) -> StateView:
@@ -195,6 +202,7 @@ def shown_to(reader: Reader, state: StateView) -> StateView:
         jobs=[one for one in state.jobs if may_read(one.repo)][:SHOWN_MAX],
         pins=[one for one in state.pins if may_read(one.repo)][:SHOWN_MAX],
         datasets=[one for one in state.datasets if may_read(one.repo)][:SHOWN_MAX],
+        reads=list(islice((one for one in state.reads if may_read(one.repo)), SHOWN_MAX)),
     )
 
 

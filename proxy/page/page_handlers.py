@@ -11,7 +11,7 @@ from lodefs.chunkstore.errors import InvalidInput, LodefsError, NotFound
 from lodefs.chunkstore.nodeapi.cache_control import EvictRequest
 from lodefs.proxy.api import responses, routes
 from lodefs.proxy.api.handlers import Handler
-from lodefs.proxy.api.request import Request
+from lodefs.proxy.api.request import EVERYBODY, Request
 from lodefs.proxy.api.responses import FOREIGN_CONTENT, Answer, json_answer
 from lodefs.proxy.api.routes import Route
 from lodefs.proxy.node import Node, SnapshotFile
@@ -49,6 +49,7 @@ class PageHandlers:
             routes.PAGE: self._index,
             routes.PAGE_STATIC: self._file,
             routes.PAGE_EVENTS: self._events,
+            routes.PAGE_SESSION: self._session,
             routes.PAGE_REPOSITORIES: self._repositories,
             routes.PAGE_REPOSITORY: self._repository,
             routes.PAGE_HISTORY: self._history,
@@ -64,6 +65,10 @@ class PageHandlers:
 
     async def _file(self, route: Route, request: Request) -> Answer:
         return self._static.answer(route.path, request)
+
+    async def _session(self, _route: Route, request: Request) -> Answer:
+        is_bearer = "Authorization" in request.headers
+        return _fresh({"by_cookie": request.reader is not EVERYBODY and not is_bearer})
 
     async def _events(self, _route: Route, request: Request) -> Answer:
         headers = [("Content-Type", "text/event-stream"), _NO_STORE, responses.NOSNIFF]

@@ -13,17 +13,27 @@ from typing import NamedTuple
 from lodefs.chunkstore.errors import InvalidInput
 from lodefs.chunkstore.format.names import Spec, check_ref_name, check_repo, split_path
 from lodefs.proxy.s3.errors import S3Error
+from lodefs.proxy.s3.forwarding import OtherS3
 
 STORE_BUCKET = "lodefs"
 
 
 @dataclass(frozen=True, slots=True)
 class S3Settings:
-    """Settings of the S3 interface. ``domain``: hosts below it name buckets."""
+    """Settings of the S3 interface. ``domain``: hosts below it name buckets. ``other``: where
+    buckets are that are not named here; None: nowhere. ``withheld``: the bucket that the store lies
+    in, which is none of these: its objects are of all repositories."""
 
     bucket: str = STORE_BUCKET
     aliases: Mapping[str, Spec] = field(default_factory=dict)
     domain: str = ""
+    other: OtherS3 | None = None
+    withheld: str = ""
+
+    def is_other(self, bucket: str) -> bool:
+        """Whether a bucket may be of the other S3."""
+        own = bucket in (self.bucket, self.withheld) or bucket in self.aliases
+        return self.other is not None and not own
 
 
 class ObjectPlace(NamedTuple):

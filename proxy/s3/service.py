@@ -22,6 +22,7 @@ from lodefs.proxy.s3.bucket_answers import (
 )
 from lodefs.proxy.s3.buckets import S3Settings, place_of, root_of
 from lodefs.proxy.s3.errors import S3Error, error_answer
+from lodefs.proxy.s3.forwarding import Forwarder
 from lodefs.proxy.s3.listing.listing_token import ListingToken
 from lodefs.proxy.s3.listing.pages import KeyPage, Lister
 from lodefs.proxy.s3.objects import find_object, object_answer
@@ -48,6 +49,7 @@ class S3Service:
     ) -> None:
         self.settings = settings
         self.verifier = None if keys is None else Verifier(keys, clock_s)
+        self._forwarder = None if settings.other is None else Forwarder(settings.other)
         self._node = node
         self._metrics = metrics
         self._clock_s = clock_s
@@ -78,6 +80,8 @@ class S3Service:
         if not asked.bucket:
             names = [name for name in self._buckets() if self._may_open(key, name)]
             return buckets_answer(names, self._started_s)
+        if self._is_forwarded(asked.bucket, key) and self._forwarder is not None:
+            return await self._forwarder.answer(asked)
         root = root_of(self.settings, asked.bucket, asked.key or asked.query.get("prefix", b""))
         if root is not None and not _may_read(key, root.repo):
             what = f"the bucket {asked.bucket!r}"  # what is behind it is not for everybody
@@ -87,6 +91,9 @@ class S3Service:
         if asked.key:
             return await self._object(asked)
         return await self._bucket(asked, key)
+
+    def _is_forwarded(self, bucket: str, key: AccessKey | None) -> bool:
+        return self.settings.is_other(bucket) and key is not None and key.forwards(bucket)
 
     def _buckets(self) -> list[str]:
         return sorted({self.settings.bucket, *self.settings.aliases})

@@ -38,11 +38,13 @@ _STAMP = re.compile(r"[0-9]{8}T[0-9]{6}Z\Z")
 
 
 class AccessKey(NamedTuple):
-    """A key that requests may be signed with, and which repositories it may read."""
+    """A key that requests may be signed with, which repositories it may read, and which buckets of
+    another S3."""
 
     name: str
     secret: str
     allows: Callable[[str], bool]
+    forwards: Callable[[str], bool] = lambda _: False
 
     def __repr__(self) -> str:
         """Without the secret."""

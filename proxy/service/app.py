@@ -27,6 +27,7 @@ from lodefs.chunkstore.nodeapi.mount_counts import directory_of
 from lodefs.chunkstore.objects.observing import Observation
 from lodefs.chunkstore.objects.open_url import StoreOptions, open_ordered
 from lodefs.chunkstore.objects.range_order import RangeOrders
+from lodefs.chunkstore.objects.s3_boto import REGION, node_credentials
 from lodefs.chunkstore.repo.store import Store, open_store
 from lodefs.chunkstore.system import fd_limit, sockets
 from lodefs.chunkstore.system.systemd_notify import READY, STOPPING, SystemdNotifier
@@ -52,6 +53,7 @@ from lodefs.proxy.runtime.metrics import MetricInputs, MetricSettings
 from lodefs.proxy.runtime.mount_families import MountFamilies
 from lodefs.proxy.runtime.store_calls import StoreCalls
 from lodefs.proxy.s3.buckets import S3Settings
+from lodefs.proxy.s3.raw_s3 import RawS3
 from lodefs.proxy.service.idle_exit import IdleExit
 from lodefs.proxy.service.kept_sockets import CLIENTS, PEERS, S3, Listeners
 from lodefs.proxy.service.store_node import DataSide, NodeSettings, StoreNode
@@ -402,4 +404,14 @@ def _check_given(config: Config, listener: socket.socket) -> None:
 
 def s3_settings(config: Config) -> S3Settings:
     """The S3 interface's part of the settings."""
-    return S3Settings(config.s3_bucket, dict(config.s3_buckets), config.s3_domain or "")
+    other = None
+    if config.s3_forward is not None:
+        other = RawS3(config.s3_forward, config.region or REGION, node_credentials())
+    is_s3 = config.store.startswith("s3://")
+    return S3Settings(
+        config.s3_bucket,
+        dict(config.s3_buckets),
+        config.s3_domain or "",
+        other,
+        withheld=config.store.removeprefix("s3://").partition("/")[0] if is_s3 else "",
+    )

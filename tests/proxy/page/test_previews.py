@@ -1,0 +1,164 @@
+"""Previews: what is shown of good files, and what is said of broken ones and bombs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import struct
+import sys
+import zlib
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from lodefs.chunkstore.errors import InvalidInput
+from lodefs.proxy.page import parquet_footer, parquet_rows, previews
+from lodefs.proxy.page.image_header import read_header
+from lodefs.proxy.page.parquet_footer import footer_view
+from lodefs.proxy.page.preview_view import PreviewView
+from lodefs.proxy.page.previews import Previews
+from tests.support.proxy.fake_node import DictNode
+from tests.support.proxy.rig import file_of
+
+
+def view(name: bytes, content: bytes, *, process_s_max: float = 60) -> PreviewView:
+    """The preview of a file, with enough time for a busy machine."""
+
+    async def run() -> PreviewView:
+        node = DictNode({name: content})
+        file = await file_of(node, name, repo="demo")
+        return await Previews(node, process_s_max=process_s_max).view(file, name)
+
+    return asyncio.run(run())
+
+
+def png(width: int, height: int) -> bytes:
+    """An image that says it has a size."""
+
+    def part(kind: bytes, data: bytes) -> bytes:
+        checked = kind + data
+        return struct.pack(">I", len(data)) + checked + struct.pack(">I", zlib.crc32(checked))
+
+    head = part(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0))
+    return b"\x89PNG\r\n\x1a\n" + head + part(b"IDAT", zlib.compress(b"")) + part(b"IEND", b"")
+
+
+def parquet(rows: int, **options: object) -> bytes:
+    """A file of pyarrow's."""
+    table = pa.table({"id": list(range(rows)), "a\u202eb": ["<b>"] * rows})
+    out = io.BytesIO()
+    pq.write_table(table, out, **options)
+    return out.getvalue()
+
+
+def test_a_text_is_shown() -> None:
+    """UTF-8, with U+FFFD for what is not, and no more than a part of a long one."""
+    assert view(b"a.md", "# Käse <b>".encode() + b"\xff").text == "# Käse <b>\ufffd"
+    long = view(b"a.txt", b"line\n" * 200_000)
+    assert long.is_cut
+    assert len(long.text) == 65536
+    assert view(b"empty", b"").note == "the file is empty"
+    assert view(b"a.bin", bytes(range(256))).kind == "binary"
+
+
+def test_csv_is_a_table() -> None:
+    """Quoted cells, other delimiters, ragged rows; the first rows and columns alone."""
+    found = view(b"a.csv", b'name,n\n"a, ""b""",1\nc\n')
+    assert (found.columns, found.rows) == (["name", "n"], [['a, "b"', "1"], ["c"]])
+    assert view(b"a.tsv", b"x\ty\n1\t2\n").columns == ["x", "y"]
+    wide = view(b"w.csv", b",".join(b"c%d" % n for n in range(500)) + b"\n" + b"x" * 5000)
+    assert len(wide.columns) == 60
+    assert len(wide.rows[0][0]) == 201
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        (b"a.csv", b'a,b\n"never closed', "no CSV file"),
+        (b"a.csv", b"a,b\n" + b"x" * 200_000, "no CSV file"),
+        (b"a.csv", b"\0\1\2", "no CSV file"),
+        (b"a.parquet", b"", "no Parquet"),
+        (b"a.parquet", b"PAR1" + b"x" * 100, "no Parquet"),
+        (b"a.parquet", b"PAR1" + struct.pack("<I", 1 << 31) + b"PAR1", "longer than the file"),
+        (b"a.parquet", b"PAR1" + b"\xff" * 64 + struct.pack("<I", 64) + b"PAR1", "read"),
+        (b"a.png", png(60_000, 60_000), "too many"),
+        (b"a.png", png(0, 5), "no pixels"),
+        (b"a.png", png(5, 5)[:20], "cut off"),
+        (b"a.jpg", b"\xff\xd8\xff\xe0\x00\x04ab", "cut off"),
+        (b"a.gif", b"GIF89a", "cut off"),
+    ],
+)  # fmt: skip
+def test_broken_files_give_a_sentence(name: bytes, content: bytes, words: str) -> None:
+    """What is broken or a bomb is named, and nothing else happens."""
+    found = view(name, content)
+    assert found.kind == "none"
+    assert words in found.note
+
+
+def test_images_are_known_by_their_bytes() -> None:
+    """Four kinds, whatever their name; SVG is a text."""
+    assert read_header(png(3, 4)) == ("image/png", 3, 4)
+    assert read_header(b"GIF89a" + struct.pack("<HH", 5, 6)) == ("image/gif", 5, 6)
+    jpeg = b"\xff\xd8\xff\xe0\x00\x04ab\xff\xc0\x00\x0b\x08" + struct.pack(">HH", 7, 8)
+    assert read_header(jpeg) == ("image/jpeg", 8, 7)
+    webp = b"RIFF\0\0\0\0WEBPVP8X" + bytes(8) + b"\x09\0\0\x0a\0\0"
+    assert read_header(webp) == ("image/webp", 10, 11)
+    assert view(b"x.txt", png(3, 4)).media == "image/png"
+    assert view(b"x.svg", b"<svg onload='alert(1)'/>").kind == "text"
+
+
+def test_parquet_shows_rows_where_pyarrow_is_there() -> None:
+    """The first rows of a whole small file."""
+    found = view(b"a.parquet", parquet(120))
+    assert found.columns == ["id", "a\u202eb"]
+    assert (found.rows[0], len(found.rows), found.is_cut) == (["0", "<b>"], 50, True)
+
+
+def test_parquet_without_pyarrow_shows_its_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without it, names and types stand in the footer, and the page says what to install."""
+    monkeypatch.setattr(parquet_rows, "can_show_rows", lambda: False)
+    found = view(b"a.parquet", parquet(3000, row_group_size=1000))
+    assert found.rows == [["id", "int64, optional"], ["a\u202eb", "text, optional"]]
+    assert "3,000 rows in 3 row groups" in found.note
+    assert "lodefs[preview]" in found.note
+
+
+def test_no_footer_does_harm() -> None:
+    """Every beginning of a footer, and each with one byte changed, is read or refused at once."""
+    data = parquet(10)
+    size = parquet_footer.footer_bytes(data[-8:])
+    footer = data[-8 - size : -8]
+    for n in range(len(footer)):
+        for spoiled in (footer[:n], footer[:n] + b"\xff" + footer[n + 1 :]):
+            with contextlib.suppress(InvalidInput):
+                footer_view(spoiled)
+
+
+HANGS = "import time; time.sleep(1000)"
+EATS = "import sys; sys.stdout.write('x' * 3_000_000)"
+DIES = "import os; os.kill(os.getpid(), 9)"
+
+
+@pytest.mark.parametrize(
+    ("program", "words"), [(HANGS, "longer than"), (EATS, "takes too much"), (DIES, "too much")]
+)
+def test_a_process_that_fails_is_ended(
+    program: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that hangs is killed at its time limit; one that dies or floods shows nothing."""
+    monkeypatch.setattr(previews, "_COMMAND", (sys.executable, "-c", program))
+    found = view(b"a.txt", b"text", process_s_max=0.5 if program == HANGS else 60)
+    assert words in found.note
+
+
+def test_a_process_gets_no_more_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that takes more memory than it may is refused it, and the page says so."""
+    program = (
+        "from lodefs.proxy.page import preview_process as p\n"
+        "p.view_of = lambda order, data: bytearray(4 << 30)\n"
+        "p.main()"
+    )
+    monkeypatch.setattr(previews, "_COMMAND", (sys.executable, "-c", program))
+    assert "not enough memory" in view(b"a.csv", b"a,b").note
