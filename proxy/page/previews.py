@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from contextlib import aclosing
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
 
 import msgspec
 
@@ -24,7 +25,7 @@ from lodefs.proxy.page.preview_view import (
 )
 
 PROCESS_S_MAX = 2.0
-PROCESSES_MAX = 2  # at once
+PROCESSES_MAX = 2  # at once, with what they are given
 WAITING_MAX = 16
 _COMMAND = (sys.executable, "-P", "-m", "lodefs.proxy.page.preview_process")
 
@@ -39,7 +40,12 @@ class Previews:
         self._waiting = 0
 
     async def view(self, file: SnapshotFile, name: bytes) -> PreviewView:
-        """What is shown of a file. Raises: Unavailable, Corrupt, as reads do."""
+        """What is shown of a file. Raises: Unavailable, also where many wait; Corrupt, as reads
+        do."""
+        async with self._place():
+            return await self._view(file, name)
+
+    async def _view(self, file: SnapshotFile, name: bytes) -> PreviewView:
         size_bytes = file.entry.size_bytes
         try:
             head = await self._read(file, 0, min(size_bytes, HEAD_BYTES_MAX))
@@ -53,12 +59,13 @@ class Previews:
         except InvalidInput as error:
             return none(str(error))
         form: Format = "csv" if lower.endswith((b".csv", b".tsv")) else "text"
-        return await self._processed(PreviewOrder(form, size_bytes <= len(head)), head)
+        return await self._run(PreviewOrder(form, size_bytes <= len(head)), head)
 
     async def image(self, file: SnapshotFile) -> ImageHeader:
         """The header of an image that may be shown. Raises: InvalidInput for all else."""
         size_bytes = file.entry.size_bytes
-        head = await self._read(file, 0, min(size_bytes, HEAD_BYTES_MAX))
+        async with self._place():
+            head = await self._read(file, 0, min(size_bytes, HEAD_BYTES_MAX))
         header = image_header.read_header(head)
         if header is None:
             raise InvalidInput("this is no PNG, JPEG, GIF or WebP image")
@@ -74,11 +81,11 @@ class Previews:
             raise InvalidInput("this Parquet file is damaged: its footer is longer than the file")
         if size_bytes <= WHOLE_BYTES_MAX and parquet_rows.can_show_rows():
             data = await self._read(file, 0, size_bytes)
-            return await self._processed(PreviewOrder("parquet", is_whole=True), data)
+            return await self._run(PreviewOrder("parquet", is_whole=True), data)
         read_bytes = min(footer_bytes, HEAD_BYTES_MAX)
         footer = await self._read(file, trailer_at - footer_bytes, read_bytes)
         order = PreviewOrder("parquet-footer", read_bytes == footer_bytes)
-        return await self._processed(order, footer)
+        return await self._run(order, footer)
 
     async def _read(self, file: SnapshotFile, first: int, size_bytes: int) -> bytes:
         if not size_bytes:
@@ -89,18 +96,20 @@ class Previews:
                 data += piece
         return bytes(data)
 
-    async def _processed(self, order: PreviewOrder, data: bytes) -> PreviewView:
-        """The view that a process of its own makes of bytes."""
+    @asynccontextmanager
+    async def _place(self) -> AsyncIterator[None]:
+        """A turn to read a file and to look at it: who waits for one holds no bytes yet."""
         if self._waiting >= WAITING_MAX:
             raise Unavailable("many previews are being made: try again in a moment")
         self._waiting += 1
         try:
             async with self._running:
-                return await self._run(order, data)
+                yield
         finally:
             self._waiting -= 1
 
     async def _run(self, order: PreviewOrder, data: bytes) -> PreviewView:
+        """The view that a process of its own makes of bytes."""
         process = await asyncio.create_subprocess_exec(
             *_COMMAND,
             stdin=asyncio.subprocess.PIPE,

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lodefs.chunkstore.errors import InvalidInput
+from lodefs.chunkstore.errors import InvalidInput, Unavailable
 from lodefs.proxy.page import parquet_footer, parquet_rows, previews
 from lodefs.proxy.page.image_header import read_header
 from lodefs.proxy.page.parquet_footer import footer_view
@@ -51,6 +51,33 @@ def parquet(rows: int, **options: object) -> bytes:
     out = io.BytesIO()
     pq.write_table(table, out, **options)
     return out.getvalue()
+
+
+def test_who_waits_for_a_preview_holds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files are read when it is their turn; requests beyond those that may wait read nothing."""
+
+    async def run() -> tuple[int, int]:
+        node = DictNode({b"a.txt": b"x" * 1000})
+        file = await file_of(node, b"a.txt", repo="demo")
+        reading, go_on = 0, asyncio.Event()
+
+        async def open_(*_: object) -> object:
+            nonlocal reading
+            reading += 1
+            await go_on.wait()
+            raise Unavailable("the store does not answer")
+
+        monkeypatch.setattr(node, "open", open_)
+        made = Previews(node)
+        asked = [asyncio.create_task(made.view(file, b"a.txt")) for _ in range(40)]
+        for _ in range(100):
+            await asyncio.sleep(0)
+        found = reading, sum(task.done() for task in asked)
+        go_on.set()
+        await asyncio.gather(*asked, return_exceptions=True)
+        return found
+
+    assert asyncio.run(run()) == (previews.PROCESSES_MAX, 40 - previews.WAITING_MAX)
 
 
 def test_a_text_is_shown() -> None:
