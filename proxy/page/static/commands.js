@@ -1,7 +1,12 @@
 // How to use a version: commands to be copied.
 import { el } from "./dom.js";
 
+// Of which names of repositories, branches and tags consist; all of them are plain for a shell.
+const NAMES = /^[A-Za-z0-9_.][A-Za-z0-9_./-]*@[A-Za-z0-9_.-]+$/;
+
+// Nothing for what is no name: it may come from a link that somebody made to be copied into a shell.
 export function commands(repo, rev) {
+  if (!NAMES.test(`${repo}@${rev}`)) return null;
   const spec = `${repo}@${rev}`;
   const name = repo.split("/").at(-1).replace(/[^A-Za-z0-9_.-]/g, "-");
   return el("details", { class: "card" }, el("summary", {}, "How to use it"),
