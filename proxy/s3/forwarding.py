@@ -14,7 +14,7 @@ from typing import Protocol, TypeVar
 from urllib.parse import quote, quote_from_bytes
 
 from lodefs.chunkstore.errors import Unavailable
-from lodefs.proxy.api.responses import Answer, Headers
+from lodefs.proxy.api.responses import FOREIGN_CONTENT, Answer, Headers
 from lodefs.proxy.runtime.thread_pools import Pool
 from lodefs.proxy.s3.errors import S3Error
 from lodefs.proxy.s3.raw_s3 import RawAnswer, RawRequest
@@ -116,7 +116,7 @@ class _Body:
             document = await self._whole(DOCUMENT_BYTES_MAX)
             return Answer(raw.status, _passed_on(raw), document)
         self._left_bytes = size_bytes = int(length)
-        headers = [*_passed_on(raw), ("Content-Length", length)]
+        headers = [*_passed_on(raw), ("Content-Length", length), *FOREIGN_CONTENT]
         if not size_bytes:
             await self.aclose()
             return Answer(raw.status, headers)

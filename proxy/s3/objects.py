@@ -12,7 +12,14 @@ from lodefs.chunkstore.errors import NotADirectory, NotFound
 from lodefs.chunkstore.format.tree import Kind
 from lodefs.proxy.api.conditions import Outcome
 from lodefs.proxy.api.ranges import ByteRange, Selection, Unsatisfiable, select_ranges
-from lodefs.proxy.api.responses import Answer, Headers, content_type, fast_path_target, source_of
+from lodefs.proxy.api.responses import (
+    FOREIGN_CONTENT,
+    Answer,
+    Headers,
+    content_type,
+    fast_path_target,
+    source_of,
+)
 from lodefs.proxy.node import Files, Names, SnapshotFile
 from lodefs.proxy.runtime.metrics import Metrics
 from lodefs.proxy.s3.buckets import ObjectPlace, no_such_key
@@ -67,6 +74,7 @@ async def find_object(names: Names, place: ObjectPlace, key: bytes) -> FoundObje
         ("Accept-Ranges", "bytes"),
         ("x-amz-meta-lodefs-commit", snapshot.commit),
         ("x-amz-meta-lodefs-digest", found.entry.digest.hex()),
+        *FOREIGN_CONTENT,
     ]
     return FoundObject(found, headers, etag, snapshot.time_s)
 

@@ -224,6 +224,9 @@ def test_headers_of_choice(rig: Rig, open_rig: Rig) -> None:
     )
     status, headers, body = rig.get(url.partition(str(rig.proxy.s3_port))[2])
     assert (status, headers["Content-Type"], body) == (200, "x/y", b"special")
+    # whatever type it is asked for as, it runs nothing in a browser
+    assert headers["Content-Security-Policy"] == "sandbox"
+    assert headers["X-Content-Type-Options"] == "nosniff"
     assert open_rig.get("/data/big?response-content-type=x/y")[0] == 400
     assert rig.client().get_object(Bucket="data", Key="zero")["ContentType"] != "x/y"
     bad = {"ResponseContentType": "x\r\nSet-Cookie: y"}
