@@ -20,7 +20,7 @@ import re
 import socket
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
-from ipaddress import ip_address
+from pathlib import Path
 
 from lodefs.chunkstore.errors import Denied
 
@@ -29,8 +29,9 @@ PRIVATE_SUFFIXES = (  # RFC 6761, 6762, 8375, ICANN's .internal, Kubernetes' ser
     *(".localhost", ".test", ".local", ".home.arpa", ".internal", ".svc"),
 )
 _HOST = re.compile(
-    r"(?:\[(?P<v6>[0-9A-Fa-f:.]{2,45})\]|(?P<name>[A-Za-z0-9._-]{1,253}))(?::\d*)?\Z"
+    r"(?:\[(?P<v6>[0-9A-Fa-f:.]{2,45})(?:%25[A-Za-z0-9._~-]{1,64})?\]|(?P<name>[A-Za-z0-9._-]{1,253}))(?::\d*)?\Z"
 )
+_RESOLVER = Path("/etc/resolv.conf")
 _OWN = ("same-origin", "none")  # none: the user typed the address, or followed a bookmark
 _READS = ("GET", "HEAD")
 
@@ -40,7 +41,7 @@ class HostNames:
 
     def __init__(self, patterns: Iterable[str] = ()) -> None:
         self._patterns = [pattern.lower() for pattern in patterns]
-        self._own = socket.gethostname().lower()
+        self._own = own_names(socket.gethostname(), _resolver_settings())
 
     def has(self, host: str) -> bool:
         """Whether a Host header names this proxy; what is no such header never does."""
@@ -50,7 +51,7 @@ class HostNames:
         if found["v6"] is not None:
             return True
         name = found["name"].lower().removesuffix(".")
-        if "." not in name or name == self._own or _is_address(name):
+        if "." not in name or name in self._own or _is_address(name):
             return True
         if name.endswith(PRIVATE_SUFFIXES):
             return True
@@ -75,12 +76,29 @@ def check(headers: Mapping[str, str], method: str, names: HostNames, *, cookie: 
         raise Denied("a page of another origin asked for this in a browser: that is not answered")
 
 
-def _is_address(name: str) -> bool:
+def own_names(host: str, settings: str) -> frozenset[str]:
+    """A machine's names: its own, and that in the domains in which resolv.conf(5) lets it search.
+    Nobody is asked for them: a name server that does not answer must not delay a start."""
+    own = host.lower()
+    names = {own}
+    for line in settings.splitlines():
+        keyword, *domains = line.split()[:32] or [""]
+        if keyword in ("search", "domain"):
+            names.update(f"{own}.{domain.lower().strip('.')}" for domain in domains)
+    return frozenset(names)
+
+
+def _resolver_settings() -> str:
     try:
-        ip_address(name)
-    except ValueError:
-        return False
-    return True
+        return _RESOLVER.read_text("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def _is_address(name: str) -> bool:
+    """Whether a name is an IPv4 address, also a short one (127.1): URLs whose last label is a
+    number name nothing else (WHATWG URL, "ends in a number")."""
+    return name.rpartition(".")[2].isdecimal()
 
 
 def _is_of(origin: str, host: str) -> bool:

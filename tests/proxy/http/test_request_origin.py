@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lodefs.chunkstore.errors import Denied
-from lodefs.proxy.http.request_origin import HostNames, check
+from lodefs.proxy.http.request_origin import HostNames, check, own_names
 
 NAMES = HostNames(["data.example.org", "*.cluster.example.org"])
 
@@ -14,7 +14,8 @@ NAMES = HostNames(["data.example.org", "*.cluster.example.org"])
     "host",
     ["localhost", "localhost:7440", "127.0.0.1:7440", "10.1.2.3", "[::1]:7440", "node1:7440",
      "LODEFS-proxy", "lodefs-proxy.lodefs.svc:7440", "proxy.lodefs.svc.cluster.local",
-     "a.localhost", "data.example.org", "DATA.example.org.:80", "n7.cluster.example.org"],
+     "a.localhost", "data.example.org", "DATA.example.org.:80", "n7.cluster.example.org",
+     "127.1:7440", "[fe80::1%25eth0]:7440"],
 )  # fmt: skip
 def test_names_of_this_proxy(host: str) -> None:
     """Addresses, names that nobody can register, and those of the setting are this proxy."""
@@ -25,11 +26,20 @@ def test_names_of_this_proxy(host: str) -> None:
     "host",
     ["evil.example", "evil.example:7440", "localhost.evil.example", "127.0.0.1.evil.example",
      "evil.data.example.org", "cluster.example.org", "a b", "", "x@localhost", "localhost, evil",
-     "127.0.0.1:x", "[::1", "evil.example#localhost", "a/b"],
+     "127.0.0.1:x", "[::1", "evil.example#localhost", "a/b",
+     "1.evil.example", "[fe80::1%25]", "[%25eth0]"],
 )  # fmt: skip
 def test_names_of_others(host: str) -> None:
     """A name that somebody may register and point here is not; nor is what is no name."""
     assert not NAMES.has(host)
+
+
+def test_names_of_this_machine() -> None:
+    """A machine is known by its name, and by that in the domains that it searches."""
+    settings = "# search no\nnameserver 10.0.0.1\n\nsearch corp.example.com. Lab.example.com\n"
+    assert own_names("Node1", settings) == {
+        "node1", "node1.corp.example.com", "node1.lab.example.com"
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
