@@ -10,7 +10,7 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
@@ -47,6 +47,7 @@ FIRST_LOOK_S = 2.0  # dockerd waits meanwhile
 STOP_TIMEOUT_S = 3.0
 WORK_END_S = 20.0  # for what goes on in the background when the plugin is told to end
 SLOW_S = 0.5
+STATES = ("mounted", "unmounted", "dead", "damaged")  # of volumes, as metrics name them
 _log = logging.getLogger("lodefs.docker")
 
 OpenNode = Callable[[], AbstractContextManager[NodeMounts]]
@@ -119,7 +120,7 @@ def _serving(
     server.start()
     _log.info("serving %d volumes of %s", len(table.slots()), settings.state)
     try:
-        yield upkeep, lambda: counts.publish(Counter(map(state_of, table.slots())))
+        yield upkeep, lambda: counts.publish(by_state(table.slots()))
     finally:
         server.stop(STOP_TIMEOUT_S)
         counts.close()
@@ -131,12 +132,17 @@ def _serving(
 
 
 def state_of(slot: Slot) -> str:
-    """A volume's state, as metrics name it."""
+    """A volume's state, one of STATES."""
     if isinstance(slot.record, Damaged):
         return "damaged"
     if slot.standing is None:
         return "unmounted"
     return "mounted" if slot.standing.alive else "dead"
+
+
+def by_state(slots: Iterable[Slot]) -> dict[str, int]:
+    """How many volumes are in each state."""
+    return {**dict.fromkeys(STATES, 0), **Counter(map(state_of, slots))}
 
 
 def _operation(path: str) -> str:

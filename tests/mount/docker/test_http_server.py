@@ -17,7 +17,7 @@ import pytest
 from lodefs.chunkstore.errors import Unavailable
 from lodefs.chunkstore.nodeapi.component_counts import ComponentCounts
 from lodefs.mount.docker.http_server import Limits
-from lodefs.mount.docker.plugin import state_of
+from lodefs.mount.docker.plugin import by_state, state_of
 from lodefs.mount.docker.volume import key_of
 from lodefs.mount.docker.volume_files import Damaged
 from lodefs.mount.node.interface import Traffic
@@ -72,10 +72,9 @@ def test_calls_count(rig: Rig, tmp_path: Path) -> None:
     assert (found["Mount"].count, found["Mount"].errors) == (3, {"InvalidInput": 1})
     assert set(found) == {"Get", "Create", "Mount"}
     rig.round()
-    slots = {slot.key: slot for slot in rig.table.slots()}
-    states = {name: state_of(slots[key_of(name)]) for name in ("a", "b", "c")}
-    assert states == {"a": "mounted", "b": "mounted", "c": "unmounted"}
-    slot = slots[key_of("b")]
+    slots = rig.table.slots()
+    assert by_state(slots) == {"mounted": 2, "unmounted": 1, "dead": 0, "damaged": 0}
+    (slot,) = (slot for slot in slots if slot.key == key_of("b"))
     assert slot.standing is not None
     slot.standing = msgspec.structs.replace(slot.standing, alive=False)
     assert state_of(slot) == "dead"
