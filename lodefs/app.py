@@ -35,6 +35,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "mount": ("mount", "Mount a revision, read-only."),
     "unmount": ("mounts", "Unmount a directory."),
     "mounts": ("mounts", "List the mounts of this machine."),
+    "run": ("run", "Run a command that sees datasets, without root."),
     "warm": ("warm", "Bring a revision into the node's cache before it is used."),
     "pins": ("evict", "List what is pinned in the node's cache."),
     "evict": ("evict", "Remove pins and cached data of a dataset."),
