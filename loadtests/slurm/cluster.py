@@ -1,7 +1,7 @@
 """The cluster, seen from outside: started, asked, ended without a trace.
 
-Needs root and the Debian packages slurmctld, slurmd, slurm-client, munge, libslurm-dev, gcc. It lives
-in mount, network, process, ipc and host name namespaces of its own.
+Needs root and the Debian packages slurmctld, slurmd, slurm-client, munge, libslurm-dev, gcc. It
+lives in mount, network, process, ipc and host name namespaces of its own.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Cluster:
     def call(
         self, *words: str | Path, user: str = configs.USER, node: str = ""
     ) -> subprocess.CompletedProcess[str]:
-        """A command of a user, however it ends; on the submit host, or a node, as its mounts are."""
+        """A command of a user, however it ends, on the submit host or a node."""
         as_user = () if user == "root" else (f"--reuid={user}", f"--regid={user}", "--init-groups")
         inside = [*self.argv_inside(node), *(["setpriv", *as_user] if as_user else [])]
         return subprocess.run(
@@ -158,7 +158,16 @@ class Cluster:
 
     def await_clean(self) -> None:
         """Waits until nothing is left of any job."""
-        self.until(lambda: not self.leftovers(), "a clean cluster")
+        seen: list[str] = []
+
+        def is_clean() -> bool:
+            seen[:] = self.leftovers()
+            return not seen
+
+        try:
+            self.until(is_clean, "a clean cluster")
+        except ChildError as error:
+            raise ChildError("\n".join(["left over:", *seen, str(error)])) from error
 
     def signal(self, name: str, number: signal.Signals) -> None:
         """Sends a signal to a server: proxy, mounter-n1."""

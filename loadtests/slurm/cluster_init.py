@@ -1,7 +1,8 @@
-"""The first process in the cluster's namespaces: ``python -m loadtests.slurm.cluster_init FOLDER``.
+"""The first process in the cluster's namespaces.
 
-Starts munged, the controller, a proxy, and on each node, which has a mount namespace of its own, the
-mount service and slurmd. FOLDER/ready is there once all nodes are idle.
+``python -m loadtests.slurm.cluster_init FOLDER`` starts munged, the controller, a proxy, and on
+each node, which has a mount namespace of its own, the mount service and slurmd. FOLDER/ready is
+there once all nodes are idle.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ _POLL_S = 0.1
 _PRIVATE = ("/run", "/var/log", "/var/spool", "/var/lib/munge", "/etc/munge", "/etc/slurm", "/tmp")
 _NODE = """
 mount -t tmpfs -o mode=755 lodefs {run} && hostname {name} && cd /
-{lodefs} mounter --proxy unix:{folder}/proxy/proxy.sock --idle-timeout 0.5 --mounts-root {run}/mounts \
-  --state-dir {run}/mounter-state --restart >{folder}/log/mounter-{name} 2>&1 </dev/null &
+{lodefs} mounter --proxy unix:{folder}/proxy/proxy.sock --idle-timeout 0.5 \
+  --mounts-root {run}/mounts --state-dir {run}/mounter-state --restart \
+  >{folder}/log/mounter-{name} 2>&1 </dev/null &
 echo $! >{folder}/mounter-{name}.pid
 exec slurmd -D -N {name}
 """

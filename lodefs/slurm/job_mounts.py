@@ -11,7 +11,9 @@ import shutil
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -19,28 +21,37 @@ from lodefs.chunkstore.errors import InvalidInput, LodefsError, Unavailable
 from lodefs.chunkstore.system import libc
 from lodefs.mount.kernel import mount_syscalls, mount_table
 from lodefs.mount.node.interface import Source
-from lodefs.mount.service.interface import MountService, Wanted
+from lodefs.mount.service.interface import Held, MountService, Wanted
 from lodefs.settings.datasets import Dataset
 from lodefs.slurm.job_comment import datasets_in, is_fixed
 from lodefs.slurm.job_record import JobRecord, JobRecords, Shown
 
 NOT_DONE = "the prolog of the job did not come to its end on this node"
 PIN_WHILE_USED = 0
+PATIENCE_S = 15.0  # with a service or a proxy that is being started again
 RELEASE_TIMEOUT_S = 5.0
+_PAUSE_S = 0.3
 _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_REMOUNT, _MS_BIND = 1, 2, 4, 32, 4096  # linux/mount.h
 
 Bind = Callable[[str, str], None]
+T = TypeVar("T")
 
 
 class JobMounts:
     """Those of one node. ``bind`` shows a mount on another directory, read-only."""
 
     def __init__(
-        self, records: JobRecords, service: MountService, bind: Bind | None = None
+        self,
+        records: JobRecords,
+        service: MountService,
+        bind: Bind | None = None,
+        *,
+        patience_s: float = PATIENCE_S,
     ) -> None:
         self._records = records
         self._service = service
         self._bind = bind or bind_read_only
+        self._patience_s = patience_s
 
     def begin(self, record: JobRecord, comment: str, *, pinned: bool, timeout_s: float) -> str:
         """Have the datasets that a job's comment names shown below its tree. ``record``: of the
@@ -71,19 +82,34 @@ class JobMounts:
         Raises: LodefsError."""
         record = self._records.read(job)
         _hide(self._records.tree(job))
-        if record is not None:
-            for shown in record.datasets:
-                self._service.release(record.user(shown), RELEASE_TIMEOUT_S)
+        deadline_s = time.monotonic() + self._patience_s
+        for user in record.users if record is not None else ():
+            _patiently(partial(self._service.release, user, RELEASE_TIMEOUT_S), deadline_s)
         self._records.remove(job)
 
     def _show(self, record: JobRecord, shown: Shown, pin_s: int | None, deadline_s: float) -> None:
         wanted = Wanted(source=Source(repo=shown.repo, path=shown.path), rev=shown.commit,
                         pin_s=pin_s)  # fmt: skip
-        left_s = max(deadline_s - time.monotonic(), 0.001)
-        held = self._service.acquire(record.user(shown), wanted, None, left_s)
+
+        def acquire() -> Held:
+            left_s = max(deadline_s - time.monotonic(), 0.001)
+            return self._service.acquire(record.user(shown), wanted, None, left_s)
+
+        held = _patiently(acquire, min(deadline_s, time.monotonic() + self._patience_s))
         place = self._records.place(record.job, shown)
         place.mkdir(parents=True)
         self._bind(held.place, str(place))
+
+
+def _patiently(call: Callable[[], T], deadline_s: float) -> T:
+    """The same again while what it needs is not there, until then."""
+    while True:
+        try:
+            return call()
+        except Unavailable:
+            if time.monotonic() + _PAUSE_S > deadline_s:
+                raise
+        time.sleep(_PAUSE_S)
 
 
 def bind_read_only(source: str, target: str) -> None:

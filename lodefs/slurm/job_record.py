@@ -43,6 +43,11 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
         """Who holds the mount of a dataset."""
         return User(f"slurm-{self.job}-{self.datasets.index(shown)}", shown.directory)
 
+    @property
+    def users(self) -> tuple[User, ...]:
+        """Of all its datasets."""
+        return tuple(self.user(shown) for shown in self.datasets)
+
 
 class JobRecords:
     """The files of all jobs of this node, for root to write and everybody to read."""

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from loadtests.slurm import cluster as real
+from loadtests.slurm import configs
 from loadtests.slurm.cluster import Cluster
 from tests.slurm.dataset import Dataset
 
@@ -43,4 +44,5 @@ def dataset(_made: Cluster) -> Dataset:
 def cluster(_made: Cluster) -> Iterator[Cluster]:
     """The cluster. After each test all nodes must become idle, with nothing left of any job."""
     yield _made
+    _made.output("scancel", "-u", configs.USER)
     _made.await_clean()
