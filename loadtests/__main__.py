@@ -12,10 +12,13 @@ from pathlib import Path
 
 from loadtests.bench import (
     coldsequential,
+    collections,
+    collectspeed,
     docker,
     firstbytes,
     hostile,
     latencies,
+    metriccosts,
     mixtures,
     mountcorpus,
     mountrates,
@@ -27,6 +30,7 @@ from loadtests.bench import (
     readcheck,
     s3ranges,
     soaks,
+    statuspage,
     survival,
     systemd,
     volumes,
@@ -49,6 +53,7 @@ BENCHMARKS: dict[str, tuple[Benchmark, str]] = {
     "pull": (pulls.pull, "pull from Ceph RGW against boto3 with 8 threads"),
     "warm": (warms.warm, "warm of a node's cache against pull; small files, S3 answering late"),
     "range-get": (proxies.range_get, "range GETs that hit, against nginx with one worker"),
+    "metrics-cost": (metriccosts.costs, "what counting costs on the hot path, and a scrape"),
     "s3-range-get": (s3ranges.s3_range_get, "signed range GETs over S3 against /files/"),
     "proxy-restart": (proxies.restart, "ready again with 1,000,000 chunks cached"),
     "proxy-memory": (proxies.memory, "memory under a cold full-speed read of 4 GiB"),
@@ -64,7 +69,9 @@ BENCHMARKS: dict[str, tuple[Benchmark, str]] = {
         systemd.service,
         "kill -9 of a mount's unit under a real systemd, while it is read",
     ),
+    "page": (statuspage.page, "the status page: first paint with 1,000,000 files, axe-core"),
     "hostile": (hostile.hostile, "10,000 histories of honest and lying repositories in one store"),
+    "gc-speed": (collectspeed.speed, "gc of a store with 1,000 commits, 10 million chunks"),
     "docker": (docker.docker, "containers on volumes against bind mounts; many; under kills"),
     "csi": (volumes.volumes, "volumes of Kubernetes: one, a hundred, while the driver is killed"),
     "mount-directories": (
@@ -79,6 +86,8 @@ BENCHMARKS: dict[str, tuple[Benchmark, str]] = {
 }
 MOUNT = "mount"
 MOUNT_TEXT = "reads of many kinds: local disk, lodefs, rclone mount, any --peer"
+GC_SCHEDULES = "gc-schedules"
+GC_SCHEDULES_TEXT = "random schedules of writers and collections, --count of them"
 FSX = "fsx"
 SOAK = "soak"
 SOAK_TEXT = (
@@ -93,6 +102,10 @@ def main() -> int:
     benchmarks = {
         **BENCHMARKS,
         MOUNT: (_mount(options), MOUNT_TEXT),
+        GC_SCHEDULES: (
+            lambda scratch: collections.schedules(scratch, options.count),
+            GC_SCHEDULES_TEXT,
+        ),
         FSX: (
             lambda scratch: readcheck.check(scratch, options.minutes or readcheck.MINUTES),
             FSX_TEXT,
@@ -148,6 +161,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--dir", type=Path, help="where scratch files go (default: a new one)")
     parser.add_argument("--minutes", type=float, metavar="N",
                         help="how long fsx reads (default: 10), and a soak lasts (30)")  # fmt: skip
+    parser.add_argument("--count", type=int, default=collections.SCHEDULES, metavar="N",
+                        help="how many schedules gc-schedules plays (default: 10000)")  # fmt: skip
     group = parser.add_argument_group("mount")
     group.add_argument("--peer", action="append", default=[], type=_peer, metavar="NAME=DIR",
                        help="another mount that holds the corpus; may be repeated")  # fmt: skip

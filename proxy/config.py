@@ -30,6 +30,7 @@ SOCKET_DEFAULT = Path(wire.SOCKET_DEFAULT)
 FETCH_CONCURRENCY = 32
 DATA_PROCESSES_MAX = 64
 CACHE_SIZE_BYTES_MIN = 64 << 20
+UNWRITTEN_SIZE_BYTES = 16 << 20
 CACHE_DISK_SHARE_DEFAULT = 0.8
 RATE_BYTES_PER_S_MIN = 1 << 20  # less, and one chunk takes longer than its deadline
 SCRUB_BYTES_PER_S = 16 << 20
@@ -288,6 +289,9 @@ class Config:
     cache_dir: Path = field(default=CACHE_DIR_DEFAULT, metadata=_by(_path, str))
     cache_size_bytes_max: int | None = field(
         default=None, metadata=_by(_maybe(parse_size), int, str)
+    )
+    unwritten_size_bytes_max: int = field(
+        default=UNWRITTEN_SIZE_BYTES, metadata=_by(parse_size, int, str)
     )
     socket_path: Path | None = field(default=SOCKET_DEFAULT, metadata=_by(_maybe(_path), str))
     socket_mode: int = field(default=0o660, metadata=_by(_mode, int, str))

@@ -5,6 +5,7 @@ A shard repeats the packs' own indexes in one object for a whole push, so it can
 
 from __future__ import annotations
 
+import re
 import struct
 import sys
 from array import array
@@ -22,7 +23,19 @@ MAGIC = b"LODESHRD"
 VERSION = 1
 SIZE_BYTES_MAX = 5 * 1024**3  # what S3 takes in one PUT: of some 9 TiB that were added
 HEAD = struct.Struct("<8sHHI")  # magic, version, flags, packs
+_REST = re.compile(r"-g\d+\Z")
 PACK_HEAD = struct.Struct("<32sI")  # pack id, chunks
+
+
+def rest_name(name: str, collection: int) -> str:
+    """The name of the shard that takes the place of the shard ``name``, when a collection (number
+    of its entry in the journal) has deleted packs that it lists."""
+    return f"{push_id_of(name)}-g{collection}"
+
+
+def push_id_of(name: str) -> str:
+    """The id of the push that a shard is of, or was of before collections wrote it again."""
+    return _REST.sub("", name)
 
 
 class PackChunks(Protocol):

@@ -9,8 +9,10 @@ PACKS = "packs/"
 INDEX = "index/"
 REPOS = "repos/"
 PROBES = "probe/"
+ENTRIES = "journal/entries/"
+LEDGER = "journal/ledger"
 
-SEQUENCE_MAX = 10**10 - 1  # refs count down from here, so that the newest sorts first
+SEQUENCE_MAX = 10**10 - 1  # refs and the journal count down from here: the newest sorts first
 
 
 def pack(pack_id: PackId) -> str:
@@ -52,3 +54,31 @@ def ref(repo: str, kind: str, name: str) -> str:
 def ref_entry(repo: str, kind: str, name: str, sequence: int) -> str:
     """``repos/<repo>/refs/<kind>/<name>/<10 digits, descending>``; sequences count from 0."""
     return f"{ref(repo, kind, name)}{SEQUENCE_MAX - sequence:010d}"
+
+
+def ref_of_entry(key: str) -> tuple[str, str, str, int] | None:
+    """Repository, kind, name and sequence of a ref's entry; None for the key of anything else."""
+    repo, found, rest = key.removeprefix(REPOS).partition("/refs/")
+    kind, name, number = (*rest.split("/"), "", "")[:3]
+    if not (found and name) or not number.isdigit():
+        return None
+    sequence = SEQUENCE_MAX - int(number)
+    return (repo, kind, name, sequence) if key == ref_entry(repo, kind, name, sequence) else None
+
+
+def journal_entry(number: int) -> str:
+    """``journal/entries/<10 digits, descending>``; numbers count from 0."""
+    return f"{ENTRIES}{SEQUENCE_MAX - number:010d}"
+
+
+def journal_number(key: str) -> int:
+    """The number of the journal's entry that lies at ``key``; -1 if that is no such key."""
+    digits = key.removeprefix(ENTRIES)
+    number = SEQUENCE_MAX - int(digits) if digits.isdigit() else -1
+    return number if number >= 0 and key == journal_entry(number) else -1
+
+
+def journal_part(what: str, number: int) -> str:
+    """``journal/<what>/<10 digits, descending>``: what belongs to an entry of the journal
+    ("ends", "beats", "fates", "done")."""
+    return f"journal/{what}/{SEQUENCE_MAX - number:010d}"

@@ -29,6 +29,11 @@ class PacksLost(Corrupt):
         self.packs = packs
 
 
+class PacksCollected(PacksLost):
+    """They were deleted by a collection: what they held has to be stored under other ids, since a
+    collection that stood still may delete these again."""
+
+
 def missing_packs(objects: ObjectStore, pack_ids: Collection[PackId]) -> set[PackId]:
     """Those of the packs that are not in the store: a HEAD for each, several at once."""
     if not pack_ids:

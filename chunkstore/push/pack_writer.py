@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import mmap
+import os
 from array import array
 from bisect import bisect_right
 from collections import deque
@@ -19,7 +20,8 @@ from typing import NoReturn
 
 from lodefs.chunkstore.errors import AlreadyExists
 from lodefs.chunkstore.format import keys
-from lodefs.chunkstore.format.names import ID_BYTES, PackId
+from lodefs.chunkstore.format.compression import RAW
+from lodefs.chunkstore.format.names import ID_BYTES, PackId, digest_of
 from lodefs.chunkstore.format.pack import PACK_CHUNKS_MAX, PackIndex
 from lodefs.chunkstore.format.tree import SAME_PACK, Segment
 from lodefs.chunkstore.objects.interface import ObjectStore
@@ -34,7 +36,8 @@ DATA_PACK_SIZES_BYTES = (8 << 20, 16 << 20, 32 << 20)
 TREE_PACK_SIZES_BYTES = (32 << 20,)
 FRESH = 1 << 63  # places from here on are serials of new chunks
 UPLOADS_MAX = 3  # packs under way; one more is being filled
-_BODY_SIZE_BYTES = max(DATA_PACK_SIZES_BYTES + TREE_PACK_SIZES_BYTES)
+SALT_BYTES = 16
+_BODY_SIZE_BYTES = max(DATA_PACK_SIZES_BYTES + TREE_PACK_SIZES_BYTES) + SALT_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +51,8 @@ class Uploader:
     """Puts packs into the store, ``uploads_max`` at once, from memory that is used again.
 
     ``prepare`` is called before the first one. Packs in ``lost`` are put even if objects with
-    their names exist. After an error nothing more is put, and every call raises it.
+    their names exist; ``dead`` are ids that no pack may have. After an error nothing more is put,
+    and every call raises it.
     """
 
     def __init__(
@@ -58,12 +62,14 @@ class Uploader:
         prepare: Callable[[], None],
         uploads_max: int = UPLOADS_MAX,
         lost: Collection[PackId] = (),
+        dead: Collection[PackId] = (),
     ) -> None:
         self._objects = objects
         self._prepare = prepare
         self._progress = progress
         self._uploads_max = uploads_max
         self._lost = lost
+        self.dead = dead
         self._executor: ThreadPoolExecutor | None = None  # worker processes are forked before
         self._under_way: deque[_Upload] = deque()
         self._bodies: list[memoryview] = []  # free ones
@@ -175,6 +181,21 @@ class _OpenPack:
         self.stored_sizes = array("I")
         self.raw_sizes = array("I")
 
+    def index(self) -> PackIndex:
+        """The index of what is in it."""
+        ids, codecs = b"".join(self.ids), bytes(self.codecs)
+        return PackIndex(ids, self.raw_sizes, self.stored_sizes, codecs)
+
+    def add_salt(self) -> None:
+        """Gives it another id, by a chunk that no tree names."""
+        salt = os.urandom(SALT_BYTES)
+        self.body[self.used : self.used + SALT_BYTES] = salt
+        self.used += SALT_BYTES
+        self.ids.append(digest_of(salt))
+        self.codecs.append(RAW)
+        self.stored_sizes.append(SALT_BYTES)
+        self.raw_sizes.append(SALT_BYTES)
+
 
 class PackWriter:
     """Fills packs of one kind (data or trees). One thread.
@@ -238,7 +259,10 @@ class PackWriter:
         pack, serial = self._open, self.serial
         if not pack.ids:
             return
-        index = PackIndex(b"".join(pack.ids), pack.raw_sizes, pack.stored_sizes, bytes(pack.codecs))
+        index = pack.index()
+        if index.pack_id in self._uploader.dead:
+            pack.add_salt()
+            index = pack.index()
         self._pack_ids.append(index.pack_id)
         self._starts.append(serial)
         self._limit = self._sizes_bytes[min(len(self._pack_ids), len(self._sizes_bytes) - 1)]

@@ -9,16 +9,17 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import TypeVar
 
 from lodefs.chunkstore.errors import Conflict, InvalidInput, LodefsError
 from lodefs.chunkstore.format import keys
-from lodefs.chunkstore.format.commit import Commit, Large, encode_commit
+from lodefs.chunkstore.format.commit import Commit, Large, commit_id_of, encode_commit
 from lodefs.chunkstore.format.index_shard import encode_shard
+from lodefs.chunkstore.format.journal import RefName
 from lodefs.chunkstore.format.names import (
     PULL_STATE_DIR,
     CommitId,
@@ -27,6 +28,11 @@ from lodefs.chunkstore.format.names import (
     check_repo,
 )
 from lodefs.chunkstore.format.tree import Entry
+from lodefs.chunkstore.journal.condemned import commit_key
+from lodefs.chunkstore.journal.heartbeat import Heartbeat
+from lodefs.chunkstore.journal.journal import OlderJournal
+from lodefs.chunkstore.journal.named_packs import named_packs
+from lodefs.chunkstore.journal.ref_write import Collected, RefWrite
 from lodefs.chunkstore.push.changes import (
     AllowRemovals,
     Changes,
@@ -36,9 +42,15 @@ from lodefs.chunkstore.push.changes import (
     check_changes,
     check_names,
 )
+from lodefs.chunkstore.push.condemned_rows import CondemnedRows
 from lodefs.chunkstore.push.deduplicator import Deduplicator
 from lodefs.chunkstore.push.directories import HashedDirectory, PushTree
-from lodefs.chunkstore.push.pack_check import PacksLost, missing_below, missing_packs
+from lodefs.chunkstore.push.pack_check import (
+    PacksCollected,
+    PacksLost,
+    missing_below,
+    missing_packs,
+)
 from lodefs.chunkstore.push.pack_writer import TREE_PACK_SIZES_BYTES, Placement, Uploader
 from lodefs.chunkstore.push.proof import has_same_chunks
 from lodefs.chunkstore.push.push_index import IndexBroken, PushIndex, TreePlace
@@ -72,6 +84,7 @@ class PushOptions:
     skip_unreadable: bool = False  # leave out what cannot be read, and name it
     workers: int | None = None  # processes that read; 0: none but this one; None: by the cores
     clock_ns: Callable[[], int] = time.time_ns  # the clock of the files' times
+    clock: Callable[[], float] = time.time  # what the journal says of this push
     check_packs: bool = False  # look for all packs that the commit names, and store lost ones again
     # asked before more than half of a branch's files are removed; False refuses the push
     allow_removals: AllowRemovals = allow_all
@@ -122,6 +135,7 @@ class _PushJob:
     head: _Head
     options: PushOptions
     progress: Progress
+    write: RefWrite
 
     @property
     def target(self) -> PushTarget:
@@ -153,44 +167,66 @@ def push(
     _check_apart(root, store.url, "the store")
     _check_apart(root, os.path.abspath(options.index_dir), "the push index")
     head = _read_head(store, repo, branch)
-    job = _PushJob(store, root, repo, branch, head, options, progress or Progress())
+    write = RefWrite(store, options.clock)
+    job = _PushJob(store, root, repo, branch, head, options, progress or Progress(), write)
     sent_before_bytes = job.progress.bytes_sent
-    lost: set[PackId] = set()
+    lost = _Lost()
     is_broken = False
-    while True:
-        try:
-            result = _try(job, lost)
-        except IndexBroken as error:
-            if is_broken:
-                raise
-            is_broken = True
-            PushIndex.set_aside(options.index_dir, store.settings.store_id, error)
-        except PacksLost as error:
-            if error.packs <= lost:
-                raise
-            lost |= error.packs
-        else:
-            result.stored_bytes = job.progress.bytes_sent - sent_before_bytes  # of all tries
-            result.lost_packs = len(lost)
-            return result
+    try:
+        while True:
+            try:
+                result = _try(job, lost)
+            except IndexBroken as error:
+                if is_broken:
+                    raise
+                is_broken = True
+                PushIndex.set_aside(options.index_dir, store.settings.store_id, error)
+            except PacksLost as error:
+                if not lost.add(error):
+                    raise
+            else:
+                result.stored_bytes = job.progress.bytes_sent - sent_before_bytes  # of all tries
+                result.lost_packs = len(lost.packs)
+                return result
+    finally:
+        job.write.close()
 
 
-def _try(job: _PushJob, lost: Collection[PackId]) -> PushResult:
+@dataclass(slots=True)
+class _Lost:
+    """Packs that earlier tries found to be lost; of these ``dead`` are ids not to be used again."""
+
+    packs: set[PackId] = field(default_factory=set)
+    dead: set[PackId] = field(default_factory=set)
+
+    def add(self, error: PacksLost) -> bool:
+        """Whether a try found anything new."""
+        known = self.dead if isinstance(error, PacksCollected) else self.packs
+        is_new = not error.packs <= known
+        known |= error.packs
+        self.packs |= error.packs
+        return is_new
+
+
+def _try(job: _PushJob, lost: _Lost) -> PushResult:
     store, head = job.store, job.head
     index = PushIndex(job.options.index_dir, store.settings.store_id)
     root_fd = open_root(job.root)
+    heartbeat = Heartbeat(job.write.beat)
 
     def prepare() -> None:
         store.ensure_writable()
         if head.commit is not None and head.id is not None:
             names = map(os.fsencode, os.listdir(root_fd))
             check_names(store.packs, job.target, head.id, head.commit, names)
+        job.write.begin()
+        heartbeat.start()
 
-    uploader = Uploader(store.objects, job.progress, prepare, lost=lost)
+    uploader = Uploader(store.objects, job.progress, prepare, lost=lost.packs, dead=lost.dead)
     try:
-        if lost:
+        if lost.packs:
             index.load_shards(store.objects)  # of a new index too: shards still list what is lost
-            index.forget_packs(lost)
+            index.forget_packs(lost.packs)
         run = _Push(job, root_fd, index, uploader)
         try:
             return run.run()
@@ -198,6 +234,7 @@ def _try(job: _PushJob, lost: Collection[PackId]) -> PushResult:
             run.abandon()
             raise
     finally:
+        heartbeat.stop()
         uploader.close()
         index.close()
         os.close(root_fd)
@@ -361,18 +398,60 @@ class _Push:
                 lost,
             )
 
+    def _save(self, root: Entry, condemned: CondemnedRows) -> None:
+        """Saves what the commit will name and a collection has condemned, but for what the head
+        names too. Raises: PacksCollected, PacksLost."""
+        try:
+            self._job.write.learn(condemned)
+        except OlderJournal as error:
+            raise IndexBroken(
+                f"the push index {self._index.path} is of a newer store: {error}"
+            ) from error
+        if condemned.newest is None:
+            return
+        packs, unreadable = named_packs(self._store.packs, root, self._head.root)
+        try:
+            self._job.write.save(condemned, packs)
+        except Collected as error:
+            raise PacksCollected(str(error), {PackId(one) for one in error.ids}) from error
+        if unreadable:
+            require_there(self._store.objects)
+            raise PacksLost("packs of trees that the commit would name are lost", unreadable)
+
     def _commit(self, root: Entry) -> CommitId:
         """Shard, commit, ref."""
         self._store.ensure_writable()  # a commit of trees that are all there already
+        condemned = CondemnedRows(self._index)
+        self._save(root, condemned)
+        self._publish(condemned)
+        commit = self._unused(self._commit_of(root), condemned)
+        head, repo = self._head, self._job.repo
+        commit_id = self._store.put_commit(repo, commit)
+        self._sent(len(encode_commit(commit)))
+        sequence = None if head.ref is None else head.ref.sequence
+        ref = RefName(repo, BRANCHES, self._job.branch)
+        try:
+            self._job.write.advance(ref, commit_id, expected_sequence=sequence)
+        except Conflict as error:
+            raise Conflict(f"{error}. {_REPEATED}") from None
+        return commit_id
+
+    def _publish(self, condemned: CondemnedRows) -> None:
+        """Puts the shard of the packs that no shard lists yet, but for what is left of dead pushes
+        and may be deleted."""
         packs = self._index.unpublished()
+        doubtful = set().union(*condemned.find([pack.pack_id for pack in packs]).values())
+        packs = [pack for pack in packs if pack.pack_id not in doubtful]
         if packs:
             shard_id = f"{time.time_ns():016x}-{os.urandom(4).hex()}"
             shard = encode_shard(packs)
             self._store.objects.put(keys.shard(shard_id), [shard], if_absent=True)
             self._sent(len(shard))
             self._index.published(shard_id, packs)
+
+    def _commit_of(self, root: Entry) -> Commit:
         totals, options, head = self._tree.totals, self._options, self._head
-        commit = Commit(
+        return Commit(
             root=root,
             parents=() if head.id is None else (head.id,),
             author=options.author,
@@ -383,15 +462,17 @@ class _Push:
             size_bytes=totals.size_bytes,
             large=Large(totals.large_files, totals.large_size_bytes),
         )
-        commit_id = self._store.put_commit(self._job.repo, commit)
-        self._sent(len(encode_commit(commit)))
-        sequence = None if head.ref is None else head.ref.sequence
-        refs = self._store.refs(self._job.repo)
-        try:
-            refs.advance(BRANCHES, self._job.branch, commit_id, expected_sequence=sequence)
-        except Conflict as error:
-            raise Conflict(f"{error}. {_REPEATED}") from None
-        return commit_id
+
+    def _unused(self, commit: Commit, condemned: CondemnedRows) -> Commit:
+        """The commit, of a time at which no collection has deleted one of the same id."""
+        while True:
+            key = commit_key(self._job.repo, commit_id_of(encode_commit(commit)))
+            try:
+                self._job.write.save(condemned, [key])
+            except Collected:
+                commit = replace(commit, time_s=commit.time_s + 1)
+                continue
+            return commit
 
     def _sent(self, size_bytes: int) -> None:
         self._other_bytes += size_bytes

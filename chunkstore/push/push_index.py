@@ -31,7 +31,7 @@ from lodefs.chunkstore.errors import (
     UnknownFormat,
 )
 from lodefs.chunkstore.format import keys
-from lodefs.chunkstore.format.index_shard import PackChunks, ShardPack
+from lodefs.chunkstore.format.index_shard import PackChunks, ShardPack, push_id_of
 from lodefs.chunkstore.format.names import Digest, PackId
 from lodefs.chunkstore.format.pack import pack_id_of_columns
 from lodefs.chunkstore.format.tree import SAME_PACK, Segment, decode_tree
@@ -44,7 +44,7 @@ from lodefs.chunkstore.push.chunk_places import (
     split,
 )
 from lodefs.chunkstore.push.fragmentation import Run
-from lodefs.chunkstore.repo.shard_reader import read_shard
+from lodefs.chunkstore.repo.shard_reader import has_shard, read_shard
 
 SCHEMA_VERSION = 3
 _CLAIMS_VERSION = 2  # its table of trees may hold what trees of others claimed
@@ -319,11 +319,12 @@ class PushIndex:
         """
         from concurrent.futures import ThreadPoolExecutor
 
-        known = {row[0] for row in self.select("SELECT id FROM shards")}
+        known = {push_id_of(str(row[0])) for row in self.select("SELECT id FROM shards")}
         names = [info.key[len(keys.INDEX) :] for info in objects.list(keys.INDEX)]
-        if lost := known.difference(names):
+        lost = known.difference(map(push_id_of, names))
+        if any(not has_shard(objects, push_id) for push_id in lost):  # a list may lack one
             raise IndexBroken(f"the push index {self.path} knows a shard that is gone: {min(lost)}")
-        unseen = [name for name in names if name not in known]
+        unseen = [name for name in names if push_id_of(name) not in known]
         if not unseen:
             return
         with ThreadPoolExecutor(threads) as executor:

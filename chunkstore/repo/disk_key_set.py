@@ -35,6 +35,9 @@ class DiskKeySet:
         for table in self._tables:
             table.close()
 
+    def __contains__(self, key: bytes) -> bool:
+        return any(table.has(key) for table in self._tables)
+
     def add(self, key: bytes) -> bool:
         """Adds a key. Returns whether it is new. Raises: NoSpace, Denied, Unavailable."""
         tables = self._tables

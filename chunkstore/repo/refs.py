@@ -14,6 +14,7 @@ from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.envelope import seal, unseal
 from lodefs.chunkstore.format.names import CommitId, check_ref_name, check_repo, parse_id
 from lodefs.chunkstore.objects.interface import ObjectInfo, ObjectStore, read_whole
+from lodefs.chunkstore.repo.gallop import last_of_row
 
 BRANCHES = "branches"
 TAGS = "tags"
@@ -56,6 +57,20 @@ class Refs:
         log = keys.ref(self._repo, _check_kind(kind), check_ref_name(name))
         newest = next(iter(self._objects.list(log, limit=1)), None)
         return None if newest is None else self._entry(kind, name, newest)
+
+    def surely_newest(self, kind: str, name: str, at_least: int = -1) -> RefEntry | None:
+        """As ``latest``, but asks for the entries themselves, from one that a list shows, or
+        ``at_least`` (there must be such an entry), on: a list may lack some."""
+        log = keys.ref(self._repo, _check_kind(kind), check_ref_name(name))
+        listed = next(iter(self._objects.list(log, limit=1)), None)
+        found = None if listed is None else keys.ref_of_entry(listed.key)
+        known = max(at_least, -1 if found is None else found[3])
+        sequence = last_of_row(lambda n: self.has(kind, name, n), known)
+        return None if sequence < 0 else self.entry(kind, name, sequence)
+
+    def entry(self, kind: str, name: str, sequence: int) -> RefEntry:
+        """One entry of a ref. Raises: NotFound; Corrupt, UnknownFormat."""
+        return self._read(kind, name, keys.ref_entry(self._repo, kind, name, sequence))
 
     def read(self, kind: str, name: str) -> RefEntry:
         """Where a ref is now. Raises: NotFound; Corrupt, UnknownFormat."""
@@ -170,20 +185,31 @@ class Refs:
             yield name, info
             after = f"{prefix}{name}0"  # '0' follows '/': past the whole log of this name
 
+    def has(self, kind: str, name: str, sequence: int) -> bool:
+        """Whether a ref has that entry."""
+        try:
+            self._objects.head(keys.ref_entry(self._repo, kind, name, sequence))
+        except NotFound:
+            return False
+        return True
+
     def _entry(self, kind: str, name: str, info: ObjectInfo) -> RefEntry:
-        data = read_whole(self._objects, info.key, SIZE_BYTES_MAX).data
-        body = unseal(_KIND, {VERSION: _RefBody}, data, info.key)
+        return self._read(kind, name, info.key)
+
+    def _read(self, kind: str, name: str, key: str) -> RefEntry:
+        data = read_whole(self._objects, key, SIZE_BYTES_MAX).data
+        body = unseal(_KIND, {VERSION: _RefBody}, data, key)
         found = (body.repo, body.kind, body.name)
         if (
             found != (self._repo, kind, name)
             or body.sequence < 0
-            or info.key != keys.ref_entry(self._repo, kind, name, body.sequence)
+            or key != keys.ref_entry(self._repo, kind, name, body.sequence)
         ):
-            raise Corrupt(f"{info.key} is an entry of another ref: {found}, {body.sequence}")
+            raise Corrupt(f"{key} is an entry of another ref: {found}, {body.sequence}")
         try:
             commit = None if body.commit is None else CommitId(parse_id(body.commit, "commit id"))
         except InvalidInput as error:
-            raise Corrupt(f"{info.key}: {error}") from error
+            raise Corrupt(f"{key}: {error}") from error
         return RefEntry(commit, body.sequence, body.time_s)
 
 

@@ -8,7 +8,8 @@ from typing import BinaryIO
 
 from blake3 import blake3
 
-from lodefs.chunkstore.errors import Corrupt
+from lodefs.chunkstore.errors import Corrupt, InvalidInput
+from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.index_shard import (
     HEAD,
     MAGIC,
@@ -25,6 +26,14 @@ from lodefs.chunkstore.objects.interface import ObjectStore, Part, check_size
 from lodefs.chunkstore.system.os_errors import kind_of
 
 WINDOW_SIZE_BYTES = 2 * 1024 * 1024  # what is read at once: the whole, of up to 3.5 GB added
+
+
+def has_shard(objects: ObjectStore, push_id: str) -> bool:
+    """Whether there is a shard of a push, as it was put or as a collection wrote it again."""
+    try:
+        return next(iter(objects.list(keys.shard(push_id), limit=1)), None) is not None
+    except InvalidInput:  # a push index may hold a damaged name
+        return False
 
 
 def read_shard(

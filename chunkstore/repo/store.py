@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 
 import msgspec
@@ -39,7 +39,8 @@ from lodefs.chunkstore.repo.pack_reader import PackReader
 from lodefs.chunkstore.repo.refs import BRANCHES, TAGS, Refs, singular
 from lodefs.chunkstore.types import Buffer
 
-VERSION = 1
+VERSION = 2  # since then a store may be collected: writers of refs keep a journal
+_OLD_VERSION = 1
 SIZE_BYTES_MAX = 64 * 1024  # of store.json; it has less than 1 KiB today
 _KIND = "store"
 _NAMED_MAX = 8  # candidates that an error lists
@@ -51,6 +52,8 @@ class Settings:
 
     store_id: str  # 32 hex characters, random
     chunking: ChunkingParams
+    version: int = VERSION
+    upgraded_s: int | None = None  # Unix; when a store of version 1 became one of version 2
 
 
 class _Chunking(msgspec.Struct, forbid_unknown_fields=True):
@@ -60,9 +63,13 @@ class _Chunking(msgspec.Struct, forbid_unknown_fields=True):
     size_bytes_max: int
 
 
-class _SettingsBody(msgspec.Struct, forbid_unknown_fields=True):
+class _OldSettingsBody(msgspec.Struct, forbid_unknown_fields=True):
     store_id: str
     chunking: _Chunking
+
+
+class _SettingsBody(_OldSettingsBody, forbid_unknown_fields=True):
+    upgraded_s: int | None
 
 
 _ALGORITHM = "fastcdc-2016"  # see chunking.py
@@ -72,12 +79,19 @@ def encode_settings(settings: Settings) -> bytes:
     """The bytes of store.json."""
     params = settings.chunking
     sizes = (params.size_bytes_min, params.size_bytes_average, params.size_bytes_max)
-    return seal(_KIND, VERSION, _SettingsBody(settings.store_id, _Chunking(_ALGORITHM, *sizes)))
+    body = settings.store_id, _Chunking(_ALGORITHM, *sizes)
+    if settings.version == _OLD_VERSION:
+        return seal(_KIND, _OLD_VERSION, _OldSettingsBody(*body))
+    return seal(_KIND, VERSION, _SettingsBody(*body, settings.upgraded_s))
 
 
 def decode_settings(data: Buffer, what: str = keys.STORE) -> Settings:
     """Settings from the bytes of store.json. Raises: Corrupt, UnknownFormat."""
-    body = unseal(_KIND, {VERSION: _SettingsBody}, data, what)
+    bodies: dict[int, type[_OldSettingsBody]] = {
+        _OLD_VERSION: _OldSettingsBody,
+        VERSION: _SettingsBody,
+    }
+    body = unseal(_KIND, bodies, data, what)
     chunking = body.chunking
     if chunking.algorithm != _ALGORITHM:
         raise UnknownFormat(
@@ -90,7 +104,9 @@ def decode_settings(data: Buffer, what: str = keys.STORE) -> Settings:
         )
     except InvalidInput as error:
         raise Corrupt(f"{what}: {error}") from error
-    return Settings(body.store_id, params)
+    if isinstance(body, _SettingsBody):
+        return Settings(body.store_id, params, VERSION, body.upgraded_s)
+    return Settings(body.store_id, params, _OLD_VERSION)
 
 
 class Store:
@@ -116,6 +132,15 @@ class Store:
                 require_there(self.objects)
                 probe(self.objects)
                 self._probed = True
+
+    def upgrade(self, now_s: int) -> Settings:
+        """Makes a store of an older version one of this, so that older clients, which keep no
+        journal, are refused. Gives its settings. Raises what the store does."""
+        settings = _read_settings(self.objects)
+        if settings.version < VERSION:
+            settings = replace(settings, version=VERSION, upgraded_s=now_s)
+            self.objects.put(keys.STORE, [encode_settings(settings)])
+        return settings
 
     def repos(self, below: str = "", *, after: str = "", start: str = "") -> Iterator[str]:
         """Names of the repositories that have refs, by the bytes of NAME/refs/: two lists for each.
@@ -266,6 +291,10 @@ def create_store(objects: ObjectStore, chunking: ChunkingParams | None = None) -
 
 def open_store(objects: ObjectStore) -> Store:
     """A store that exists. Raises: NotFound; Corrupt, UnknownFormat; Denied, Unavailable."""
+    return Store(objects, _read_settings(objects))
+
+
+def _read_settings(objects: ObjectStore) -> Settings:
     try:
         data = read_whole(objects, keys.STORE, SIZE_BYTES_MAX).data
     except NotFound as error:
@@ -273,7 +302,7 @@ def open_store(objects: ObjectStore) -> Store:
             f"{objects.url} is not a lodefs store: create it with `lodefs init {objects.url}` "
             f"({error})"
         ) from error
-    return Store(objects, decode_settings(data, f"{keys.STORE} of {objects.url}"))
+    return decode_settings(data, f"{keys.STORE} of {objects.url}")
 
 
 def require_there(objects: ObjectStore) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from lodefs.api.sessions import opened, revision_of
-from lodefs.chunkstore.errors import AlreadyExists
+from lodefs.chunkstore.errors import AlreadyExists, NotFound
+from lodefs.chunkstore.format.journal import RefName
 from lodefs.chunkstore.format.names import Spec, check_ref_name
+from lodefs.chunkstore.journal.existing_commit import point_ref
 from lodefs.chunkstore.repo.refs import BRANCHES, TAGS
 from lodefs.settings.session import Session
 
@@ -94,10 +96,15 @@ class Refs:
             found.require_repo(repo)
             refs = found.refs(repo)
             deleted, commit_id = refs.before_deletion(self.kind, name)
-            found.commit(repo, commit_id)
+            try:
+                found.commit(repo, commit_id)
+            except NotFound as error:
+                error.add_note("its grace time is over, and `lodefs gc` has deleted it")
+                raise
             found.check_new_ref(repo, self.kind, name)
             found.ensure_writable()
-            refs.advance(self.kind, name, commit_id, expected_sequence=deleted.sequence)
+            ref = RefName(repo, self.kind, name)
+            point_ref(found, ref, commit_id, expected_sequence=deleted.sequence)
             return RefChange(name, commit_id.hex(), None)
 
 
@@ -114,7 +121,8 @@ def _create(store: Store, kind: str, target: Spec, name: str, *, force: bool) ->
     if now != commit_id:
         store.ensure_writable()
         sequence = None if latest is None else latest.sequence
-        refs.advance(kind, name, commit_id, expected_sequence=sequence)
+        ref = RefName(target.repo, kind, name)
+        point_ref(store, ref, commit_id, expected_sequence=sequence)
     return RefChange(name, commit_id.hex(), None if now is None else now.hex())
 
 

@@ -47,7 +47,7 @@ READ_ONLY = frozenset(
 )  # fmt: skip
 
 
-OPERATION_OF: dict[int, Operation] = {
+_OPERATIONS = {
     Opcode.LOOKUP: Operation.LOOKUP,
     Opcode.GETATTR: Operation.GETATTR,
     Opcode.OPEN: Operation.OPEN,
@@ -56,6 +56,8 @@ OPERATION_OF: dict[int, Operation] = {
     Opcode.READDIR: Operation.LIST,
     Opcode.READDIRPLUS: Operation.LIST,
 }
+OPERATION_OF = {opcode.value: operation.value for opcode, operation in _OPERATIONS.items()}
+_OTHER = Operation.OTHER.value
 
 
 class RefusedError(Exception):
@@ -90,7 +92,7 @@ class Dispatcher:
         self._session = session
         self._on_failure = on_failure
         self._unique = 0
-        self.operation = Operation.OTHER  # of the last request
+        self.operation = _OTHER  # an Operation: of the last request
         self.has_failed = False  # whether it was answered with EIO or ESTALE
         self._on_interrupt = on_interrupt
         self._handlers: dict[int, Callable[[int, memoryview], Buffer]] = {
@@ -117,7 +119,7 @@ class Dispatcher:
         """
         _, opcode, unique, node, *_ = fuse_abi.IN_HEADER.unpack_from(message)
         handler = self._handlers.get(opcode)
-        self.operation = OPERATION_OF.get(opcode, Operation.OTHER)
+        self.operation = OPERATION_OF.get(opcode, _OTHER)
         self.has_failed = False
         if handler is None:
             if opcode == Opcode.INTERRUPT:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     )
 
 _NOTHING = memoryview(b"")
+_DIRECT_READS = Column.DIRECT_READS.value
 
 T = TypeVar("T")
 
@@ -191,7 +192,7 @@ class CachedReader:
         if found is not None:
             self._tally.reads += 1
             self._tally.read_bytes += size_bytes
-            self._counter.read(Column.DIRECT_READS, size_bytes)
+            self._counter.read(_DIRECT_READS, size_bytes)
         return found
 
     def _filled(self, view: CacheView, extents: list[Extent], size_bytes: int) -> memoryview | None:

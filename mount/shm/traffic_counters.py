@@ -27,7 +27,6 @@ from lodefs.chunkstore.nodeapi.mount_counts import (
     Column,
     MountCounts,
     MountDescription,
-    Operation,
     decode,
     encode_head,
     read_all,
@@ -74,21 +73,22 @@ class RowCounter:
         with self._lock:
             self._words[column] += amount
 
-    def read(self, reads: Column, size_bytes: int) -> None:
-        """A read of so many bytes: ``reads``, and the column of their bytes after it."""
+    def read(self, reads: int, size_bytes: int) -> None:
+        """A read of so many bytes: ``reads``, and the column of their bytes after it. Plain numbers
+        index memory faster than those of an IntEnum."""
         words = self._words
         with self._lock:
             words[reads] += 1
             words[reads + 1] += size_bytes
 
-    def answered(self, operation: Operation, spent_ns: int) -> None:
+    def answered(self, operation: int, spent_ns: int) -> None:
         """A request of the kernel was answered."""
         words, first = self._words, 3 * operation
         with self._lock:
             words[first] += 1
             words[first + 1] += spent_ns
 
-    def failed(self, operation: Operation) -> None:
+    def failed(self, operation: int) -> None:
         """A request was answered with an error that is one."""
         with self._lock:
             self._words[3 * operation + 2] += 1

@@ -22,7 +22,6 @@ from typing import NamedTuple
 from lodefs.proxy.node import Extent, Files
 from lodefs.proxy.runtime.histogram import LATENCY_BOUNDS_S
 from lodefs.proxy.runtime.metrics import Metrics, RequestCounter
-from lodefs.proxy.runtime.repository_reads import SourceReads
 
 ANSWER_SIZE_BYTES_MAX = 1 << 20  # longer answers are streamed by the ordinary path
 BUFFERED_SIZE_BYTES_MAX = 128 << 10  # longer ones are a first piece and a sendfile
@@ -60,7 +59,6 @@ class Target(NamedTuple):
     whole_head: bytes
     part_head: bytes
     counter: RequestCounter
-    reads: SourceReads  # of the repository, from the cache
 
 
 def parse_plain_get(data: bytes) -> PlainGet | None:
@@ -199,18 +197,13 @@ class FastPath:
             end, extent, buffered, size = self._put_head(target, wanted), NO_EXTENT, 0, 0
         if not self._send(transport, fd, self._buffer[:end], extent, buffered, size):
             transport.abort()
-        self._count(target, size, perf_counter() - started)
+        self._count(target.counter, size, perf_counter() - started)
         return True
 
-    def _count(self, target: Target, size: int, elapsed_s: float) -> None:
-        self._metrics.fast_answers += 1
-        counter = target.counter
+    def _count(self, counter: RequestCounter, size: int, elapsed_s: float) -> None:
         counter.sent_bytes += size
         counter.total += elapsed_s
         counter.buckets[bisect_left(LATENCY_BOUNDS_S, elapsed_s)] += 1
-        if size:
-            target.reads.reads += 1
-            target.reads.read_bytes += size
 
     def _put_head(self, target: Target, wanted: tuple[int, int, bool]) -> int:
         """Put the head of an answer into the buffer; its size."""

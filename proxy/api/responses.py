@@ -103,8 +103,7 @@ def fast_path_target(file: SnapshotFile, headers: Headers, metrics: Metrics, lab
         size_bytes=size_bytes,
         whole_head=_head(200, [*headers, ("Content-Length", str(size_bytes))]),
         part_head=_head(206, headers),
-        counter=metrics.hot_counter(label, 200),
-        reads=metrics.counts.reads.of(file.snapshot.repo)[Source.CACHE],
+        counter=metrics.hot_counter(label, file.snapshot.repo),
     )
 
 

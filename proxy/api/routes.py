@@ -108,6 +108,12 @@ class Route:
         return _BODIES.get(self.kind, 0)
 
     @property
+    def is_always_answered(self) -> bool:
+        """Whether it is answered also while there are too many requests: who looks what is the
+        matter must see it."""
+        return self.is_health or self.kind == METRICS
+
+    @property
     def is_health(self) -> bool:
         """Whether every endpoint answers it."""
         return self.kind in (HEALTHZ, READYZ)

@@ -19,6 +19,7 @@ from lodefs.chunkstore.system.fd_limit import CACHE_FILES_MAX, INDEX_FILES_MAX
 from lodefs.proxy.cache.cache_file import CacheFile
 from lodefs.proxy.cache.directory import CacheDir
 from lodefs.proxy.runtime.counters import Counts
+from lodefs.proxy.runtime.write_gate import UNWRITTEN_SIZE_BYTES_MAX, WriteGate
 
 SLAB_SIZE_BYTES_MAX = 64 * 1024 * 1024
 SLAB_SIZE_BYTES_MIN = 1024 * 1024
@@ -32,14 +33,16 @@ CallSoon = Callable[[Callable[[], None]], object]  # loop.call_soon_threadsafe
 class CacheSettings:
     """Where the cache is and how much it may hold. Watermarks are parts of the limit: above the
     high one files are evicted until the low one is reached. ``free_size_bytes_min`` is left free
-    on the file system, if need be by evicting; the index lives on it. ``open_files_max``: of the
-    cache's files, ``index_files_max``: of the index."""
+    on the file system, if need be by evicting; the index lives on it.
+    ``unwritten_size_bytes_max``: what may wait for the disk. ``open_files_max``: of the cache's
+    files, ``index_files_max``: of the index."""
 
     path: Path
     size_bytes_max: int
     high: float = 0.95
     low: float = 0.90
     free_size_bytes_min: int = FREE_SIZE_BYTES_MIN
+    unwritten_size_bytes_max: int = UNWRITTEN_SIZE_BYTES_MAX
     open_files_max: int = CACHE_FILES_MAX
     index_files_max: int = INDEX_FILES_MAX
 
@@ -89,6 +92,7 @@ class CacheTables:
         except BaseException:
             self.directory.close()
             raise
+        self.gate = WriteGate(settings.unwritten_size_bytes_max)
         self.lock = threading.Lock()  # guards the tables and figures below
         self.files: dict[int, CacheFile] = {}
         self.flats: dict[bytes, CacheFile] = {}

@@ -25,11 +25,13 @@ FILES_MAX = 32  # of one order; the kernel takes 253
 READY = b"r"  # of a process that has started, on its control socket
 PING = b"?"  # answered by PONG
 PONG = b"!"
+STUCK = b"~"  # instead of PONG: the disk keeps a write
 
 DONE = "done"
 WRONG = "wrong"  # ``number`` is the first chunk that is not what its id says
 CHANGED = "changed"  # the pack was written again
 HARMED = "harmed"  # the file ``number`` to write to was cut or removed: nothing in it is sure
+SLOW = "slow"  # the disk to write to does not keep up
 FAILED = "failed"  # anything else: not done, and perhaps done elsewhere
 
 T = TypeVar("T")

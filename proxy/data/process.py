@@ -7,6 +7,7 @@ has closed its end of the control socket.
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import socket
@@ -15,7 +16,7 @@ import threading
 import time
 from array import array
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from itertools import accumulate
 
 from blake3 import blake3
@@ -32,9 +33,38 @@ from lodefs.proxy.data.order import FetchOrder, FetchReport
 
 BATCH_SIZE_BYTES = 512 * 1024  # stored; received, verified and written while it is in the cache
 RAW_SIZE_BYTES_MAX = 4 * BATCH_SIZE_BYTES  # of a batch, decompressed
+SLOW_S = 1.0  # that writing an order may take: then the proxy's own process does the rest
+STUCK_S = 2.5  # that one write may take
 OOM_SCORE = b"500"  # the kernel takes this process before the proxy, and the unit goes on
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15  # linux/prctl.h
 _NAME = b"lodefs-data\0"
+
+
+class _Slow(Exception):
+    """The disk to write to does not keep up."""
+
+
+class Turns:
+    """One write at a time: the kernel lets one thread write to a file, and those that wait for that
+    there would keep their processors busy. For any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._since_s = math.inf
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """One write."""
+        with self._lock:
+            self._since_s = time.monotonic()
+            try:
+                yield
+            finally:
+                self._since_s = math.inf
+
+    def is_stuck(self) -> bool:
+        """Whether the disk keeps a write."""
+        return time.monotonic() - self._since_s > STUCK_S
 
 
 class _Harmed(Exception):
@@ -48,9 +78,7 @@ class _Harmed(Exception):
 class Worker:
     """One thread: its socket, and the memory that bodies come to."""
 
-    def __init__(self, slot: socket.socket, streams: RangeStreams, writing: threading.Lock) -> None:
-        """``writing``: the kernel lets one thread write to a file; those that wait for that there
-        would keep their processors busy."""
+    def __init__(self, slot: socket.socket, streams: RangeStreams, writing: Turns) -> None:
         self._slot = slot
         self._streams = streams
         self._writing = writing
@@ -87,6 +115,8 @@ class Worker:
                 wrong = self._fetch(order, body, files)
         except Changed:
             return FetchReport(orders.CHANGED)
+        except _Slow:
+            return FetchReport(orders.SLOW, why="the cache's disk is slow")
         except _Harmed as error:
             return FetchReport(orders.HARMED, error.file, str(error))
         except (LodefsError, OSError, MemoryError, IndexError) as error:
@@ -97,8 +127,10 @@ class Worker:
         return FetchReport(orders.DONE, 0, "", size_bytes, seconds)
 
     def _fetch(self, order: FetchOrder, body: Body, files: Sequence[int]) -> tuple[int, str] | None:
-        """Receives, verifies and writes all; the first chunk that is wrong, and why."""
+        """Receives, verifies and writes all; the first chunk that is wrong, and why. Raises: _Slow,
+        when the disk has kept it waiting for too long."""
         wrong: tuple[int, str] | None = None
+        write_s = 0.0
         stored_sizes, raw_sizes = _u32s(order.stored_sizes), _u32s(order.raw_sizes)
         raw_starts = list(accumulate(raw_sizes, initial=0))
         for first, end, size_bytes in _batches(stored_sizes, raw_sizes):
@@ -119,8 +151,12 @@ class Worker:
                     break
                 raws.append(raw)
             else:
-                with self._writing:
+                begin_s = time.monotonic()
+                with self._writing.turn():
                     _write(order, raw_starts, first, raws, files)
+                write_s += time.monotonic() - begin_s
+                if write_s > SLOW_S and end < len(raw_sizes):
+                    raise _Slow
         return wrong
 
 
@@ -191,13 +227,13 @@ def main() -> None:
     """The process as a program."""
     control, *slots = (socket.socket(fileno=int(number)) for number in sys.argv[1:])
     _settle()
-    streams, writing = RangeStreams(), threading.Lock()
+    streams, writing = RangeStreams(), Turns()
     for slot in slots:
         threading.Thread(target=Worker(slot, streams, writing).run, daemon=True).start()
     with suppress(OSError):
         control.sendall(orders.READY)
         while control.recv(1):
-            control.sendall(orders.PONG)
+            control.sendall(orders.STUCK if writing.is_stuck() else orders.PONG)
     os._exit(0)
 
 

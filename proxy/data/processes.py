@@ -29,7 +29,7 @@ log = logging.getLogger("lodefs.data")
 
 SLOTS_MAX = 16  # of all processes together
 SLOTS_LEAST = 4  # of each
-LOOK_S = 5.0  # without a report, until a process is asked whether it lives
+LOOK_S = 3.0  # without a report, until a process is asked whether it lives
 HANG_S = 10.0  # until one that does not say so is killed
 GRACE_S = 30.0  # beyond the time of an order's transfer, for writing
 END_S = 5.0  # for a killed process to be gone
@@ -41,11 +41,13 @@ _SECRET = ("AWS_", "LODEFS_", "NOTIFY_", "LISTEN_", "WATCHDOG_")  # what it need
 
 
 class NotDone(Exception):
-    """An order was not carried out. ``is_over``: surely nothing of it is written any more."""
+    """An order was not carried out. ``is_over``: surely nothing of it is written any more.
+    ``is_disk_slow``: since the disk kept it."""
 
-    def __init__(self, message: str, *, is_over: bool = True) -> None:
+    def __init__(self, message: str, *, is_over: bool = True, is_disk_slow: bool = False) -> None:
         super().__init__(message)
         self.is_over = is_over
+        self.is_disk_slow = is_disk_slow
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,13 +110,18 @@ class DataProcesses:
                     raise TimeoutError("it is late")
                 if not process.answers(self._settings.hang_s):
                     raise TimeoutError("it does not answer")
+                if process.is_stuck:
+                    raise TimeoutError("its disk keeps a write")
             received = orders.receive(slot.sock)
             report = orders.decode(received.data, FetchReport)
             slot.is_good = True
             return report
         except (OSError, EOFError, MemoryError, msgspec.MsgspecError) as error:
             process.kill(str(error))  # it may have done a half of it
-            raise NotDone("a data process ended", is_over=process.is_gone(END_S)) from error
+            wait_s = 0.0 if process.is_stuck else END_S  # it ends when its disk answers
+            is_over = process.is_gone(wait_s)
+            why = "a data process ended"
+            raise NotDone(why, is_over=is_over, is_disk_slow=process.is_stuck) from error
 
     def status(self) -> dict[str, object]:
         """For Node.status()."""
@@ -169,6 +176,7 @@ class _Process:
         self.slots = [_Slot(sock, self) for sock, _ in pairs]
         self._heard = threading.Condition()
         self._pongs = 0
+        self.is_stuck = False  # a write of it, when it was asked last
         self._is_gone = threading.Event()
 
     def has_word(self, timeout_s: float) -> bool:
@@ -184,7 +192,8 @@ class _Process:
         except OSError:
             return False
         with self._heard:
-            self._pongs += word == orders.PONG
+            self._pongs += word in (orders.PONG, orders.STUCK)
+            self.is_stuck = word == orders.STUCK
             self._heard.notify_all()
         return bool(word)
 

@@ -73,11 +73,13 @@ RawChunks = dict[int, Buffer]  # raw bytes by the chunk's number in the pack
 
 @dataclass(slots=True)
 class Filled:
-    """A unit that has been fetched. ``uncached_chunks`` found no space. ``held_chunks`` are copies
-    of those that the reader who caused the fetch wants at once. ``runs``: where raw bytes of the
-    pack lie in the cache now. ``brought_bytes``: raw bytes that are new in the cache."""
+    """A unit that has been fetched. ``uncached_chunks`` found no space, or, if they were
+    ``left_out``, a disk too slow. ``held_chunks`` are copies of those that the reader who caused
+    the fetch wants at once. ``runs``: where raw bytes of the pack lie in the cache now.
+    ``brought_bytes``: raw bytes that are new in the cache."""
 
     uncached_chunks: RawChunks = field(default_factory=dict)
+    left_out: bool = False
     held_chunks: RawChunks = field(default_factory=dict)
     runs: list[Run] = field(default_factory=list)
     brought_bytes: int = 0
@@ -109,9 +111,11 @@ class CacheFill:
         unit: Unit,
         on_started: OnTransferStarted = lambda _origin: None,
         held: range = range(0),
+        on_read: Callable[[RawChunks], None] = lambda _chunks: None,
     ) -> Filled:
         """Fetches what is missing of the unit. ``on_started``: as of PackSource. ``held``: the
-        chunks to return copies of.
+        chunks to return copies of. ``on_read``: called with the chunks that are in memory before
+        the first of them is written, which may take long.
 
         Raises: WrongChunk (what was wrong was read twice), Corrupt, Unavailable, Denied,
         DeadlineExceeded.
@@ -126,6 +130,7 @@ class CacheFill:
             low, high = max(one.first - unit.first, 0), max(one.end - unit.first, 0)
             settled[low:high] = present[low:high]
         filled = Filled()
+        read: dict[int, list[Buffer]] = {}  # by the number of the first
         sizes = index.stored_sizes[unit.first : unit.end]
         for skipped, count in missing_runs(settled, sizes):
             first, end = unit.first + skipped, unit.first + skipped + count
@@ -143,7 +148,11 @@ class CacheFill:
                 continue
             for n in range(max(first, held.start), min(end, held.stop)):
                 filled.held_chunks[n] = bytes(raws[n - first])  # not a view of all that came
-            for one, low, high in parts:
+            read[first] = raws
+        if read:
+            on_read({n: raw for first, raws in read.items() for n, raw in enumerate(raws, first)})
+        for first, raws in read.items():
+            for one, low, high in _parts(destinations, first, first + len(raws)):
                 here = slice(low - unit.first, high - unit.first)
                 self._store(
                     loaded, one, low, raws[low - first : high - first], settled[here], filled
@@ -194,12 +203,16 @@ class CacheFill:
         chunks = _new_chunks(loaded, destination.shift, first, raws, present)
         if not chunks:
             return
-        stored = self._cache.store(chunks, destination.flat)
+        size_bytes = sum(len(chunk.raw) for chunk in chunks)
+        with self._cache.gate.turn(size_bytes) as may_write:
+            stored = self._cache.store(chunks, destination.flat) if may_write else []
         if not stored:
-            self._meter.add(Counter.UNCACHED_BYTES, sum(map(len, raws)))
+            why = Counter.UNCACHED_BYTES if may_write else Counter.LEFT_OUT_BYTES
+            self._meter.add(why, sum(map(len, raws)))
+            filled.left_out |= not may_write
             filled.uncached_chunks.update(enumerate(raws, first))
             return
-        filled.brought_bytes += sum(len(chunk.raw) for chunk in chunks)
+        filled.brought_bytes += size_bytes
         filled.runs.extend(_pack_runs(stored, destination.shift))
 
     def read(

@@ -64,6 +64,14 @@ class Landing:
         """What is to be placed."""
         return self._make_parts()
 
+    def is_disk_slow(self) -> bool:
+        """Whether bytes should come to this process's memory, where readers get them at once."""
+        return self._cache.gate.is_slow()
+
+    def note_slow(self) -> None:
+        """The disk held up whoever wrote there."""
+        self._cache.gate.note_slow()
+
     @contextmanager
     def places(self) -> Iterator[list[Placed] | None]:
         """Places for all parts, within the block; None if there is no space for all. Raises:
@@ -128,7 +136,7 @@ class DataPlane:
         size_bytes = offsets[first + count] - offsets[first]
         if size_bytes < SIZE_BYTES_LEAST or self._rest.is_on() or not self._processes.start():
             return None
-        if len(landing.parts) > PARTS_MAX:
+        if landing.is_disk_slow() or len(landing.parts) > PARTS_MAX:
             return None
         key = keys.pack(loaded.index.pack_id)
         try:
@@ -163,6 +171,8 @@ class DataPlane:
         try:
             report = self._processes.carry_out(order, fds, self._timeout_s)
         except NotDone as error:
+            if error.is_disk_slow:
+                landing.note_slow()
             for placed in places:
                 placed.is_held = not error.is_over
             raise
@@ -170,6 +180,8 @@ class DataPlane:
             placed.is_held = False
         if report.outcome == orders.HARMED and report.number < len(places):
             places[report.number].drop(report.why)
+        if report.outcome == orders.SLOW:
+            landing.note_slow()
         self._heed(report, loaded, first)
         landing.stored = [placed.commit() for placed in places]
         return report.received_bytes

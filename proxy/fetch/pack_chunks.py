@@ -120,7 +120,7 @@ class Packs:
         self, loaded: PackIndexVersion, at: int, end: int, *, from_origin: bool
     ) -> RawChunks:
         """Fetches the chunk ``at``, and starts to fetch the missing ones after it. Returns chunks
-        that found no space in the cache."""
+        that are not in the cache, or not yet."""
         pack = loaded.index.pack_id
         flight = self._fetcher.join(pack, at, for_peer=from_origin)
         if flight is None:
@@ -136,7 +136,8 @@ class Packs:
             for unit in units[1:]:
                 self._fetcher.ahead(loaded, unit)
         flight = await self._fetcher.arrived(loaded, flight, at, for_peer=from_origin)
-        return (await flight.landed()).uncached_chunks
+        filled = await flight.readable()
+        return filled.uncached_chunks or filled.held_chunks
 
 
 def _size(run: list[Place]) -> int:

@@ -9,6 +9,7 @@ fight for the processors; it starts at once when a reader needs it.
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Collection
 from dataclasses import replace
 from functools import partial
@@ -26,6 +27,9 @@ from lodefs.proxy.runtime.thread_pools import Pools
 
 AHEAD_SIZE_BYTES_MAX = 8 * UNIT_SIZE_BYTES_MAX  # in flight, from where on nothing is read ahead
 JOINED_MAX = 8  # flights of others that a reader may see fail by chunks that it did not want
+KEPT_SIZE_BYTES_MAX = AHEAD_SIZE_BYTES_MAX  # of units in memory that the cache did not take
+KEPT_S = 30.0
+LATE_S = 0.1  # after which bytes that wait for the cache's disk are read from memory
 RUNNING_SIZE_BYTES_MAX = 4 * UNIT_SIZE_BYTES_MAX  # under way, from where on what is ahead waits
 
 
@@ -34,10 +38,14 @@ class Flight:
 
     __slots__ = (
         "bad",
+        "chunks",
         "end",
         "first",
         "held",
         "is_bulk",
+        "is_kept",
+        "is_late",
+        "is_read",
         "origin",
         "size_bytes",
         "started",
@@ -64,6 +72,10 @@ class Flight:
         self.transferring = not waits_for_peers  # else: bytes have begun to come
         self.origin: Origin | None = None  # where bytes came from, so far
         self.bad: int | None = None  # a chunk that it failed by
+        self.chunks: RawChunks | None = None  # that have come, and are being written
+        self.is_late = False  # that takes long
+        self.is_read = False  # most of what is kept
+        self.is_kept = False  # it has ended; what the cache did not take is still in memory
         self.started = asyncio.Event()
         self.task: asyncio.Task[Filled]
 
@@ -72,8 +84,14 @@ class Flight:
         self.transferring = True
         self.origin = origin
 
+    def on_read(self, chunks: RawChunks) -> None:
+        """Its bytes are in memory, and written next. For any thread."""
+        self.chunks = chunks
+
     def brings(self, chunk: int) -> bool:
         """Whether a chunk is among its own."""
+        if self.is_kept and self.chunks is not None:
+            return chunk in self.chunks
         return self.first <= chunk < self.end
 
     def has_failed(self) -> bool:
@@ -88,6 +106,16 @@ class Flight:
             if self.task.cancelled():  # and not the one who waits
                 raise Unavailable("the proxy is shutting down") from None
             raise
+
+    async def readable(self) -> Filled:
+        """As ``landed``; but what came is not kept waiting by the cache's disk: if it is slow, the
+        chunks that are in memory are given. Raises as it did."""
+        while not self.task.done():
+            if self.is_late and self.chunks is not None:
+                return Filled(held_chunks=self.chunks)
+            await asyncio.wait((self.task,), timeout=LATE_S)
+            self.is_late = self.chunks is not None
+        return await self.landed()
 
 
 class Fetcher:
@@ -115,6 +143,8 @@ class Fetcher:
         self._flights: dict[PackId, list[Flight]] = {}
         self._waiting: dict[Flight, None] = {}  # in the order of asking
         self._running_bytes = 0
+        self._kept: OrderedDict[Flight, asyncio.TimerHandle] = OrderedDict()  # to go first: first
+        self._kept_bytes = self._unread_bytes = 0  # of these; of those that nobody has read yet
         self.in_flight_bytes = 0  # running and waiting, bulk flights too
         self.bulk_bytes = 0
 
@@ -132,6 +162,8 @@ class Fetcher:
             if flight.brings(chunk) and not any(map(flight.brings, without)):
                 self._meter.add(Counter.JOINED)
                 self._start(flight)
+                if flight.is_kept and 2 * chunk >= flight.first + flight.end:
+                    self._note_read(flight)
                 return flight
         return None
 
@@ -143,7 +175,7 @@ class Fetcher:
         bad: set[int] = set()
         for n, around in enumerate((_around, *[_alone] * JOINED_MAX)):
             try:
-                await flight.landed()
+                await flight.readable()
                 return flight
             except Corrupt:
                 others = flight.unit.from_origin and not for_peer  # they may have it whole
@@ -157,7 +189,7 @@ class Fetcher:
             if n < JOINED_MAX:  # at last it goes alone, whatever is on its way
                 joined = self.join(unit.pack, wanted, for_peer=for_peer, without=bad)
             flight = joined or self.demand(loaded, unit, wanted)
-        await flight.landed()
+        await flight.readable()
         return flight
 
     def is_coming(self, pack: PackId, chunk: int) -> bool:
@@ -206,7 +238,7 @@ class Fetcher:
                 self._start(flights[-1])
 
         at = unit.first
-        flights_now = self._of(unit.pack, for_peer=False)
+        flights_now = [one for one in self._of(unit.pack, for_peer=False) if not one.is_kept]
         for flight in sorted(flights_now, key=lambda flight: flight.first):
             if at < flight.end and flight.first < unit.end:
                 if at < flight.first:
@@ -232,6 +264,7 @@ class Fetcher:
             return True
         part = part_of(unit, first, end)
         ahead_bytes = self.in_flight_bytes - self.bulk_bytes + _size(loaded, part)
+        ahead_bytes += self._unread_bytes
         if ahead_bytes > self._ahead_size_bytes_max:
             self._meter.add(Counter.AHEAD_REFUSED)
             return False
@@ -295,7 +328,9 @@ class Fetcher:
             filled = await pool.bounded(
                 _name(unit),
                 self._deadline_s,
-                lambda: self._filler.fill(loaded, unit, flight.on_transfer_started, flight.held),
+                lambda: self._filler.fill(
+                    loaded, unit, flight.on_transfer_started, flight.held, flight.on_read
+                ),
             )
             if flight.origin is not None:
                 self._meter.fetched(flight.origin, monotonic() - begun_s)
@@ -308,21 +343,56 @@ class Fetcher:
             raise Corrupt(str(error)) from error
 
     def _landed(self, unit: Unit, flight: Flight, task: asyncio.Task[Filled]) -> None:
-        flights = self._flights[unit.pack]
-        flights.remove(flight)
-        if not flights:
-            del self._flights[unit.pack]
+        self._remove(flight)
+        flight.chunks = None
         self.in_flight_bytes -= flight.size_bytes
         self.bulk_bytes -= flight.size_bytes * flight.is_bulk
         if flight.started.is_set():
             self._running_bytes -= flight.size_bytes * (not flight.is_bulk)
         if not task.cancelled() and task.exception() is None:  # seen, even if nobody waits
-            self.extents.add(unit.pack, task.result().runs)
+            filled = task.result()
+            self.extents.add(unit.pack, filled.runs)
+            if filled.uncached_chunks and not flight.is_bulk:
+                self._keep(flight, filled.uncached_chunks)
         self._start_waiting()
+
+    def _remove(self, flight: Flight) -> None:
+        flights = self._flights[flight.unit.pack]
+        flights.remove(flight)
+        if not flights:
+            del self._flights[flight.unit.pack]
+
+    def _keep(self, flight: Flight, chunks: RawChunks) -> None:
+        """Keeps what the cache did not take in memory for a while: a reader reads a unit in many
+        pieces, and what was read ahead later."""
+        flight.chunks, flight.is_kept = chunks, True
+        self._flights.setdefault(flight.unit.pack, []).append(flight)
+        timer = asyncio.get_running_loop().call_later(KEPT_S, self._forget, flight)
+        self._kept[flight] = timer
+        self._kept_bytes += flight.size_bytes
+        self._unread_bytes += flight.size_bytes
+        while self._kept_bytes > KEPT_SIZE_BYTES_MAX:
+            self._forget(next(iter(self._kept)))
+
+    def _note_read(self, flight: Flight) -> None:
+        """Most of it was read: it goes first, and something else may be read ahead."""
+        if not flight.is_read:
+            flight.is_read = True
+            self._unread_bytes -= flight.size_bytes
+            self._kept.move_to_end(flight, last=False)
+
+    def _forget(self, flight: Flight) -> None:
+        if flight in self._kept:
+            self._remove(flight)
+            self._kept.pop(flight).cancel()  # else the timer would hold its chunks
+            self._kept_bytes -= flight.size_bytes
+            self._unread_bytes -= flight.size_bytes * (not flight.is_read)
 
     async def close(self) -> None:
         """Cancels all flights."""
         self._waiting.clear()
+        for flight in list(self._kept):
+            self._forget(flight)
         tasks = [flight.task for flights in self._flights.values() for flight in flights]
         for task in tasks:
             task.cancel()

@@ -114,7 +114,11 @@ class ProxyServer:
         self._on_sweep = on_sweep
         self.node = node
         self._store = store
-        self._live = LiveFeed(node, lambda: {"version": version, **self._figures()})
+        self._live = LiveFeed(
+            node,
+            lambda: {"version": version, **self._figures()},
+            mounts_directory=metric_inputs.mounts_directory if metric_inputs else None,
+        )
         self._handlers = Handlers(
             node,
             self.metrics,
@@ -285,7 +289,7 @@ class ProxyServer:
             if request.method not in route.methods:
                 allowed = ", ".join(route.methods)
                 return label, error_responses.method_not_allowed(request.method, allowed)
-            if not route.is_health and served.streams > self.limits.streams_max:
+            if not route.is_always_answered and served.streams > self.limits.streams_max:
                 served.figures.streams_refused += 1
                 raise Unavailable("the proxy answers too many requests at once")
             if endpoint.peer_server is not None and not route.is_health:

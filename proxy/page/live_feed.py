@@ -12,11 +12,13 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 
 import msgspec
 
 from lodefs.chunkstore.errors import LodefsError, Unavailable
 from lodefs.chunkstore.nodeapi.cache_control import PinView, WarmStatus
+from lodefs.chunkstore.nodeapi.mount_counts import Column, read_all
 from lodefs.proxy.api.request import Reader
 from lodefs.proxy.node import Node
 from lodefs.proxy.runtime.counters import Counts
@@ -27,6 +29,8 @@ SAMPLES_MAX = 150  # five minutes
 LISTENERS_MAX = 32
 RETRY_AFTER_S = 5
 SHOWN_MAX = 200  # jobs, pins, peers, datasets
+# each is followed by its bytes
+_READS = (Column.DIRECT_READS, Column.CACHE_READS, Column.PEERS_READS, Column.STORE_READS)
 _HIDDEN = frozenset({"peers", "cache", "store"})
 
 
@@ -57,6 +61,18 @@ class KnownDataset(msgspec.Struct, frozen=True):
     size_bytes: int
 
 
+class MountView(msgspec.Struct, frozen=True):
+    """A mount of this node that counts where the proxy can see it. ``waiting``: requests of the
+    kernel that are not answered yet."""
+
+    mount: str
+    repo: str
+    commit: str
+    reads: int
+    read_bytes: int
+    waiting: int
+
+
 class StateView(msgspec.Struct, frozen=True):
     """The node now. ``figures``: the plain numbers of /status."""
 
@@ -68,6 +84,7 @@ class StateView(msgspec.Struct, frozen=True):
     pinned_bytes: int
     datasets: list[KnownDataset]
     reads: list[RepositoryBytes]
+    mounts: list[MountView]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +103,12 @@ class LiveFeed:
         node: Node,
         figures: Callable[[], dict[str, object]],
         *,
+        mounts_directory: Path | None = None,
         clock_s: Callable[[], float] = time.time,
     ) -> None:
-        """``figures``: the server's own, as in /status."""
+        """``figures``: the server's own, as in /status. ``mounts_directory``: where mounts count
+        (mount_counts.py)."""
+        self._mounts_directory = mounts_directory
         self._node = node
         self._figures = figures
         self._clock_s = clock_s
@@ -168,8 +188,13 @@ class LiveFeed:
             pins=pins,
             pinned_bytes=pinned_bytes,
             datasets=await self._datasets(),
+            mounts=await self._mounts(),
             reads=sorted(reads_of(self._node.counts), key=lambda one: -sum(one.by_source)),
         )
+
+    async def _mounts(self) -> list[MountView]:
+        directory = self._mounts_directory
+        return await asyncio.to_thread(mounts_in, directory) if directory is not None else []
 
     async def _datasets(self) -> list[KnownDataset]:
         try:
@@ -177,6 +202,22 @@ class LiveFeed:
         except LodefsError:
             return []
         return [KnownDataset(one.repo, one.commit, one.files, one.size_bytes) for one in met]
+
+
+def mounts_in(directory: Path) -> list[MountView]:
+    """The living mounts that count in a directory, the busiest first. Blocking."""
+    found = [
+        MountView(
+            mount=one.description.mountpoint.decode("utf-8", "replace"),
+            repo=one.description.repo,
+            commit=one.description.commit,
+            reads=sum(one[column] for column in _READS),
+            read_bytes=sum(one[Column(column + 1)] for column in _READS),
+            waiting=one[Column.WAITING],
+        )
+        for one in read_all(directory)
+    ]
+    return sorted(found, key=lambda one: -one.read_bytes)
 
 
 def sample_of(now_s: float, reads: Iterable[RepositoryBytes]) -> Sample:
@@ -202,6 +243,7 @@ def shown_to(reader: Reader, state: StateView) -> StateView:
         jobs=[one for one in state.jobs if may_read(one.repo)][:SHOWN_MAX],
         pins=[one for one in state.pins if may_read(one.repo)][:SHOWN_MAX],
         datasets=[one for one in state.datasets if may_read(one.repo)][:SHOWN_MAX],
+        mounts=[one for one in state.mounts if may_read(one.repo)][:SHOWN_MAX],
         reads=list(islice((one for one in state.reads if may_read(one.repo)), SHOWN_MAX)),
     )
 

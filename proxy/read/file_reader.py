@@ -258,12 +258,12 @@ class FileReader:
             flight = self._fetcher.demand(loaded, unit, chunk, min(end, position.segment_end))
         self._start_wanted_readahead(stream)
         flight = await self._fetcher.arrived(loaded, flight, chunk)
-        filled = await flight.landed()
+        filled = await flight.readable()
         if flight.origin is not None:
             stream.origin = flight.origin
         if known.flat is not None and self._cache.is_half_there(known.flat):
             self._completion.note(known)  # it may be the last part that was missing
-        if filled.uncached_chunks:
+        if filled.uncached_chunks and not filled.left_out:
             self._readahead.pause()
         chunks = filled.uncached_chunks or filled.held_chunks
         return _joined(chunks, position, step.first, piece_end)

@@ -23,6 +23,7 @@ class Counter(StrEnum):
     FETCHED_BYTES = "store_fetched_bytes"  # as stored, before decompression
     FILLED_BYTES = "cache_filled_bytes"
     UNCACHED_BYTES = "uncached_bytes"  # served without keeping them: no space
+    LEFT_OUT_BYTES = "left_out_bytes"  # served without keeping them: the disk cannot keep up
     AHEAD_UNITS = "read_ahead_units"
     AHEAD_REFUSED = "read_ahead_refused_units"  # too much in flight already
     STORE_CORRUPT = "store_corrupt_chunks"  # bytes from the store that did not match

@@ -77,6 +77,8 @@ CACHE_FILES = _gauge("cache_files", "Slabs and flat files in the cache")
 CACHE_PINNED = _gauge("cache_pinned_bytes", "Bytes of cache files that are pinned")
 CACHE_FILLED = _counter("cache_filled_bytes", "Bytes written to the cache")
 CACHE_UNCACHED = _counter("cache_uncached_bytes", "Bytes served but not kept, for lack of space")
+CACHE_LEFT_OUT = _counter("cache_left_out_bytes", "Bytes served but not kept: the disk is slow")
+CACHE_UNWRITTEN = _gauge("cache_unwritten_bytes", "Bytes that wait for the cache's disk")
 CACHE_EVICTED_BYTES = _counter("cache_evicted_bytes", "Bytes evicted")
 CACHE_EVICTED_AGE = _histogram(
     "cache_evicted_age_seconds", "How long ago an evicted file had been used last"
@@ -178,17 +180,5 @@ MOUNT_WORKER_RESTARTS = _counter("mount_worker_restarts", "Workers replaced", "m
 MOUNT_RESENDS = _counter(
     "mount_resends", "Times that the kernel was asked to send requests again", "mountpoint"
 )
-
-# --- Docker's plugin, the mounter, the CSI driver
-COMPONENT_INFO = _gauge("component_info", "Always 1; what runs beside", "component", "version")
-COMPONENT_START = _gauge("component_start_time_seconds", "When it was started", "component")
-COMPONENT_REQUESTS = _summary(
-    "component_request_seconds", "Requests to it: how many, and their time",
-    *("component", "operation"),
-)  # fmt: skip
-COMPONENT_ERRORS = _counter(
-    "component_errors", "Requests that failed", "component", "operation", "error"
-)
-COMPONENT_VOLUMES = _gauge("component_volumes", "Volumes or mounts by state", "component", "state")
 
 ALL: tuple[Definition, ...] = tuple(_all.values())

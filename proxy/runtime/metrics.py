@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Callable, Collection, Iterable, Iterator, Sized
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 
@@ -22,6 +23,7 @@ from lodefs.proxy.runtime.counters import Counts
 from lodefs.proxy.runtime.exposition import (
     Definition,
     Family,
+    K,
     MetricLine,
     label_text,
     labelled,
@@ -35,7 +37,10 @@ from lodefs.proxy.runtime.store_calls import StoreCalls
 ENDPOINT_KINDS = ("unix", "tcp", "s3", "peers")
 NO_SOURCE = "none"  # of answers that are no bytes of a file
 SERIES_MAX = 100
+BUSY_STREAMS = 64  # at once, from where on scrapes share what was made within BUSY_AGE_S
+BUSY_AGE_S = 1.0
 _GB = 1e9
+_CACHE = Source.CACHE.label
 
 MoreFamilies = Callable[[], Iterable[Family]]
 
@@ -53,11 +58,12 @@ class MetricSettings:
 @dataclass(frozen=True, slots=True)
 class MetricInputs:
     """What is shown beside a server's own counters: calls to the store, and families of others on
-    this node, such as its mounts."""
+    this node, such as its mounts. ``mounts_directory``: where these count, for others who ask."""
 
     store_calls: StoreCalls = field(default_factory=StoreCalls)
     settings: MetricSettings = field(default_factory=MetricSettings)
     more: MoreFamilies = tuple
+    mounts_directory: Path | None = None
 
 
 class RequestCounter(Histogram):
@@ -110,15 +116,15 @@ class Metrics:
         self.counts = counts or Counts()
         self._more = inputs.more
         self._counters: dict[tuple[str, str, str], RequestCounter] = {}
-        self._hot: dict[tuple[str, str, str], RequestCounter] = {}
+        self._hot: dict[tuple[str, str], RequestCounter] = {}  # by route and repository
         self._first_bytes: dict[tuple[str, str], Histogram] = {}
         self._endpoints = {kind: EndpointCounts() for kind in ENDPOINT_KINDS}
         self._repositories = BoundedLabels(self._settings.repositories_max)
+        self._made: dict[bool, tuple[float, bytes]] = {}  # when, and what
         self._saved_bytes = 0
         self._saved_cost = 0.0
         self.loop_lag_s = Histogram()
         self.broken_bodies = 0
-        self.fast_answers = 0  # by the fast path
         self.s3_left_out = 0
         self._process = CollectorRegistry()
         ProcessCollector(registry=self._process)
@@ -127,9 +133,14 @@ class Metrics:
         """The counter of a route ("files", "stat", ...), a status's class ("2xx") and a source."""
         return _at(self._counters, (route, _class_of(status), source))
 
-    def hot_counter(self, route: str, status: int) -> RequestCounter:
-        """The same for the fast path, whose bytes come from the cache, at once."""
-        return _at(self._hot, (route, _class_of(status), Source.CACHE.label))
+    def hot_counter(self, route: str, repo: str) -> RequestCounter:
+        """The counter of the fast path, whose answers are good, and bytes of the cache."""
+        return _at(self._hot, (route, repo))
+
+    @property
+    def fast_answers(self) -> int:
+        """Answers of the fast path."""
+        return sum(counter.count for counter in self._hot.values())
 
     def first_byte(self, route: str, source: str) -> Histogram:
         """Times until the first byte was there, of a route and source."""
@@ -147,18 +158,25 @@ class Metrics:
         return sum(getattr(counts, name) for counts in self._endpoints.values())
 
     def text(self, accept: str = "") -> tuple[bytes, str]:
-        """What /metrics answers to a client with this Accept header: the body and its type."""
-        if exposition.wants_openmetrics(accept):
-            return exposition.openmetrics(self.families()), exposition.OPENMETRICS_TYPE
-        return exposition.text(self.families()), exposition.TEXT_TYPE
+        """What /metrics answers to a client with this Accept header: the body and its type. While
+        many requests are under way it is made once a second at most, however many ask."""
+        is_open = exposition.wants_openmetrics(accept)
+        made_s, made = self._made.get(is_open, (0.0, b""))
+        media = exposition.OPENMETRICS_TYPE if is_open else exposition.TEXT_TYPE
+        now_s = time.monotonic()
+        if made and self.total("streams") > BUSY_STREAMS and now_s - made_s < BUSY_AGE_S:
+            return made, media
+        write = exposition.openmetrics if is_open else exposition.text
+        made = write(self.families())
+        self._made[is_open] = (now_s, made)
+        return made, media
 
     def requests(self, route: str | None = None) -> int:
         """Answered requests of a route; None: of all."""
         return sum(
             counter.requests
-            for counters in (self._counters, self._hot)
-            for (of_route, _, _), counter in counters.items()
-            if route in (None, of_route)
+            for key, counter in (*self._counters.items(), *self._hot.items())
+            if route in (None, key[0])
         )
 
     def sent_bytes(self) -> int:
@@ -183,13 +201,14 @@ class Metrics:
         yield simple(names.S3_LEFT_OUT, self.s3_left_out)
         yield from self._read_families()
         yield from self._store_calls.families()
-        yield from self._saving_families()
         yield from node_families(self._node_status(), self.counts)
         yield from self._more()
         yield from self._process_families()
 
     def _read_families(self) -> Iterator[Family]:
-        shown = self._repositories.show(self.counts.reads.figures(), time.monotonic())
+        figures = self._read_figures()
+        yield from self._saving_families(figures.values())
+        shown = self._repositories.show(figures, time.monotonic())
         for nth, definition in enumerate((names.READS, names.READ_BYTES)):
             values = {
                 (repo, source.label): figures[2 * source + nth]
@@ -198,18 +217,30 @@ class Metrics:
             }
             yield labelled(definition, values)
 
-    def _saving_families(self) -> Iterator[Family]:
+    def _read_figures(self) -> dict[str, tuple[int, ...]]:
+        """By repository: reads and bytes of each source, those of the fast path too."""
+        found = {repo: list(figures) for repo, figures in self.counts.reads.figures().items()}
+        for (_, repo), hot in self._hot.items():
+            if hot.count:
+                figures = found.setdefault(repo, [0] * (2 * len(Source)))
+                figures[2 * Source.CACHE] += hot.count
+                figures[2 * Source.CACHE + 1] += hot.sent_bytes
+        return {repo: tuple(figures) for repo, figures in found.items()}
+
+    def _saving_families(self, read: Collection[tuple[int, ...]]) -> Iterator[Family]:
         """Against every reader going to the store: each read a request of its own, of its bytes.
 
         What is fetched ahead of its readers costs first and saves later, so that what is saved is
         the most that it has been.
         """
-        calls, reads, prices = self._store_calls, self.counts.reads, self._settings
+        calls, prices = self._store_calls, self._settings
+        reads = sum(sum(figures[0::2]) for figures in read)
+        read_bytes = sum(sum(figures[1::2]) for figures in read)
         by_get, by_byte = prices.price_per_1000_gets / 1000, prices.price_per_gb / _GB
         received_bytes, gets = calls.received_bytes, calls.gets
         cost = gets * by_get + received_bytes * by_byte
-        full_cost = reads.reads * by_get + reads.read_bytes * by_byte
-        self._saved_bytes = max(self._saved_bytes, reads.read_bytes - received_bytes)
+        full_cost = reads * by_get + read_bytes * by_byte
+        self._saved_bytes = max(self._saved_bytes, read_bytes - received_bytes)
         self._saved_cost = max(self._saved_cost, full_cost - cost)
         yield simple(names.STORE_SAVED_BYTES, self._saved_bytes)
         yield simple(names.STORE_COST, cost)
@@ -237,18 +268,19 @@ class Metrics:
         seconds: list[MetricLine] = []
         sent: dict[tuple[str, ...], float] = {}
         firsts = {key: _copy(one) for key, one in self._first_bytes.items()}
-        for key in sorted(self._counters.keys() | self._hot.keys()):
-            merged = RequestCounter()
-            for counters in (self._counters, self._hot):
-                if key in counters:
-                    merged.add_all(counters[key])
-                    merged.sent_bytes += counters[key].sent_bytes
+        merged_counters: dict[tuple[str, str, str], RequestCounter] = {}
+        hot = [((route, "2xx", _CACHE), one) for (route, _), one in self._hot.items()]
+        for key, counter in (*self._counters.items(), *hot):
+            merged = _at(merged_counters, key)
+            merged.add_all(counter)
+            merged.sent_bytes += counter.sent_bytes
+        for key, merged in sorted(merged_counters.items()):
             if not merged.count:
                 continue
             seconds += merged.samples(label_text(names.HTTP_SECONDS.labels, key))
             sent[key] = merged.sent_bytes
-        for (route, _, source), hot in self._hot.items():
-            firsts.setdefault((route, source), Histogram()).add_all(hot)
+        for (route, _, source), counter in hot:
+            firsts.setdefault((route, source), Histogram()).add_all(counter)
         yield Family(names.HTTP_SECONDS, seconds)
         yield labelled(names.HTTP_SENT_BYTES, sent)
         lines: list[MetricLine] = []
@@ -265,9 +297,7 @@ class Metrics:
             yield simple(definition, metric.samples[0].value)
 
 
-def _at(
-    counters: dict[tuple[str, str, str], RequestCounter], key: tuple[str, str, str]
-) -> RequestCounter:
+def _at(counters: dict[K, RequestCounter], key: K) -> RequestCounter:
     found = counters.get(key)
     if found is None:
         found = counters[key] = RequestCounter()

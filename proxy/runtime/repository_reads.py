@@ -26,8 +26,8 @@ REPOSITORIES_KNOWN_MAX = 100_000  # further ones are counted as one
 
 
 class SourceReads:
-    """Reads of one repository from one source. On the hot path: plain numbers, which the event
-    loop's thread alone changes."""
+    """Reads of one repository from one source: plain numbers, which the event loop's thread alone
+    changes."""
 
     __slots__ = ("read_bytes", "reads")
 
@@ -63,13 +63,3 @@ class RepositoryReads:
             for repo, sources in self._repositories.items()
             if any(one.reads for one in sources)
         }
-
-    @property
-    def read_bytes(self) -> int:
-        """Of all repositories and sources."""
-        return sum(one.read_bytes for sources in self._repositories.values() for one in sources)
-
-    @property
-    def reads(self) -> int:
-        """Of all repositories and sources."""
-        return sum(one.reads for sources in self._repositories.values() for one in sources)

@@ -35,6 +35,7 @@ from lodefs.proxy.cache.chunk_cache import Cache
 from lodefs.proxy.cache.scrub import ScrubSettings
 from lodefs.proxy.cache.tables import CacheSettings
 from lodefs.proxy.config import PLAIN_TOKENS, Config, cache_size_bytes
+from lodefs.proxy.data import processors
 from lodefs.proxy.data.processes import DataProcesses, DataSettings, descriptors
 from lodefs.proxy.fetch.data_plane import DataPlane
 from lodefs.proxy.http.admission import ClientLimits
@@ -47,7 +48,6 @@ from lodefs.proxy.node import Node
 from lodefs.proxy.peers.assembly import join_cluster
 from lodefs.proxy.peers.peering import Peering
 from lodefs.proxy.peers.server.peer_server import PeerServer
-from lodefs.proxy.runtime import processors
 from lodefs.proxy.runtime.counters import Counts
 from lodefs.proxy.runtime.metrics import MetricInputs, MetricSettings
 from lodefs.proxy.runtime.mount_families import MountFamilies
@@ -127,6 +127,7 @@ def _open_node(
     settings = CacheSettings(
         config.cache_dir,
         cache_size_bytes(config),
+        unwritten_size_bytes_max=config.unwritten_size_bytes_max,
         open_files_max=shares.cache_files,
         index_files_max=shares.index_files,
     )
@@ -220,12 +221,13 @@ class _Serving:
         settings = MetricSettings(
             config.metrics_repositories_max, config.price_per_1000_gets, config.price_per_gb
         )
-        more = MountFamilies(directory_of(config.socket_path)) if config.socket_path else tuple
+        mounts = directory_of(config.socket_path) if config.socket_path else None
+        more = MountFamilies(mounts) if mounts else tuple
         self._server = ProxyServer(
             opened.node,
             version=version(),
             store=config.store,
-            metric_inputs=MetricInputs(calls, settings, more),
+            metric_inputs=MetricInputs(calls, settings, more, mounts),
             limits=limits_of(config),
             hot_path=config.log_level != "debug",  # so that every request is logged
             on_sweep=self._look,

@@ -180,6 +180,7 @@ class StoreNode:
             **self._maintenance.status(),
             "warm_jobs": self._warmer.running,
             "in_flight_bytes": self._fetcher.in_flight_bytes,
+            "unwritten_bytes": cache.gate.unwritten_bytes,
             "waiting_units": self._fetcher.waiting_units,
             "pools": self._pools.status(),
             **(self._processes.status() if self._processes is not None else {}),

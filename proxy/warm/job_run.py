@@ -46,6 +46,7 @@ from lodefs.proxy.warm.job import Job
 FILES_TOGETHER_MAX = 65_536  # planned at once; bounds memory, whatever the size of the dataset
 INDEXES_AHEAD = 16
 WHAT_BYTES_MAX = 200
+SLOW_DISK = "the cache's disk cannot keep up"
 UNMATCHED_MAX = 5  # that an error names
 SOME_LOST = (Corrupt, NotFound, UnknownFormat)  # the rest of the files may well come
 
@@ -348,13 +349,18 @@ class WarmRun:
 
     async def _fetch(self, loaded: PackIndexVersion, fetch: PlannedFetch) -> int:
         """Has a unit in the cache on return, held if the job pins; how many bytes were not here
-        before. Raises: NoSpace if the cache does not keep it."""
+        before. Raises: NoSpace if the cache does not keep it; Unavailable, also while its disk
+        cannot keep up."""
         unit = fetch.unit
         brought_bytes = 0
+        if self._context.cache.gate.refuses():
+            raise Unavailable(f"{self._name}: {SLOW_DISK}")
         for is_last in (False, True):
             flights = self._context.fetcher.bulk(loaded, unit)
             landed = await asyncio.gather(*[flight.landed() for flight in flights])
             brought_bytes += sum(filled.brought_bytes for filled in landed)
+            if any(filled.left_out for filled in landed):
+                raise Unavailable(f"{self._name}: {SLOW_DISK}")
             if not _is_kept(unit, landed):
                 if is_last:
                     raise NoSpace(

@@ -48,6 +48,8 @@ KEYS = {
     "stats": {"time_s", "proxy_answers", "interval_s", "restarted", "reads_per_s", "bytes_per_s",
               "sources", "latency_s", "store_calls_per_s", "peer_received_bytes_per_s",
               "peer_sent_bytes_per_s", "requests", "fetching_bytes", "waiting_units"},
+    "profile": {"mountpoint", "repo", "commit", "seconds", "layer", "waiting", "requests",
+                "lost_requests", "passthrough_opens", "operations", "reads", "slowest", "advice"},
     "doctor": {"check", "state", "saw", "mend"},
 }  # fmt: skip
 

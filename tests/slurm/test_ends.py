@@ -25,17 +25,20 @@ def _reading(cluster: Cluster, dataset: Dataset, *words: str) -> int:
 
 
 def test_scancel(cluster: Cluster, dataset: Dataset) -> None:
+    """A job that is cancelled while it reads."""
     job = _reading(cluster, dataset)
     cluster.output("scancel", str(job))
     cluster.await_state(job, "CANCELLED")
 
 
 def test_a_time_limit(cluster: Cluster, dataset: Dataset) -> None:
+    """A job that reads beyond its time limit."""
     job = _reading(cluster, dataset, "--time=0:01")
     cluster.until(lambda: cluster.state(job) == "TIMEOUT", "its time limit", timeout_s=180)
 
 
 def test_slurmstepd_is_killed(cluster: Cluster, dataset: Dataset) -> None:
+    """kill -9 of the processes that start and watch its tasks."""
     job = _reading(cluster, dataset)
     cluster.output("pkill", "-9", "-f", rf"^slurmstepd: \[{job}\.0\]", user="root")
     cluster.call("pkill", "-9", "-u", configs.USER, "cat", user="root")  # nobody waits for them
@@ -74,6 +77,7 @@ def test_a_job_goes_on_while_the_mount_service_is_killed(
 def test_what_cannot_be_is_refused_at_submission_with_the_reason(
     cluster: Cluster, dataset: Dataset, asked: str, why: str
 ) -> None:
+    """What cannot be is refused at submission with the reason."""
     done = cluster.call("srun", f"--lodefs={asked}", "true")
     assert done.returncode != 0
     assert why in done.stderr
@@ -92,6 +96,7 @@ def test_what_cannot_be_is_refused_at_submission_with_the_reason(
 def test_a_comment_that_nobody_has_checked_fails_the_job_and_no_node(
     cluster: Cluster, dataset: Dataset, comment: str, why: str
 ) -> None:
+    """A comment that nobody has checked fails the job and no node."""
     job = cluster.submit(dataset.read, "--hold", "-N2")
     cluster.output("scontrol", "update", f"jobid={job}", f"comment={comment}")
     cluster.output("scontrol", "release", str(job))
@@ -103,6 +108,7 @@ def test_a_comment_that_nobody_has_checked_fails_the_job_and_no_node(
 def test_a_directory_that_a_mount_would_spoil_fails_the_job(
     cluster: Cluster, dataset: Dataset, kind: str
 ) -> None:
+    """A directory that a mount would spoil fails the job."""
     place = cluster.folder / "jobs" / f"place-{kind}"
     if kind == "full":
         place.mkdir()
@@ -119,6 +125,7 @@ def test_a_directory_that_a_mount_would_spoil_fails_the_job(
 
 
 def test_a_step_cannot_ask_for_more_than_its_job(cluster: Cluster, dataset: Dataset) -> None:
+    """A step cannot ask for more than its job."""
     more = f"srun --lodefs={REPO}@main:/tmp/more true"
     job = cluster.submit(f"{more}; {dataset.read}", dataset.option)
     cluster.await_state(job, "COMPLETED")

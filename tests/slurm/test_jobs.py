@@ -11,6 +11,7 @@ from tests.slurm.dataset import REPO, Dataset
 def test_an_option_of_srun_shows_a_dataset_on_all_nodes_of_the_job_and_to_nobody_else(
     cluster: Cluster, dataset: Dataset
 ) -> None:
+    """An option of srun shows a dataset on all nodes of the job and to nobody else."""
     script = f"{dataset.read}; touch {dataset.directory}/x || echo read-only"
     said = cluster.output("srun", dataset.option, "-N3", "sh", "-c", script)
     assert sorted(said.splitlines()) == ["read-only"] * 3 + [dataset.text] * 3
@@ -20,17 +21,20 @@ def test_an_option_of_srun_shows_a_dataset_on_all_nodes_of_the_job_and_to_nobody
 def test_sbatch_shows_it_to_the_script_and_to_the_steps_that_it_starts(
     cluster: Cluster, dataset: Dataset
 ) -> None:
+    """sbatch shows it to the script and to the steps that it starts."""
     job = cluster.submit(f"{dataset.read}\nsrun {dataset.read}", "-N2", dataset.option)
     cluster.await_state(job, "COMPLETED")
     assert cluster.said(job).splitlines() == [dataset.text] * 3
 
 
 def test_salloc_gives_it_to_its_steps(cluster: Cluster, dataset: Dataset) -> None:
+    """Salloc gives it to its steps."""
     said = cluster.output("salloc", "-N2", dataset.option, "srun", *dataset.read.split())
     assert said.splitlines() == [dataset.text] * 2
 
 
 def test_both_components_of_a_heterogeneous_job_have_it(cluster: Cluster, dataset: Dataset) -> None:
+    """Both components of a heterogeneous job have it."""
     one = ["-N1", dataset.option, *dataset.read.split()]
     said = cluster.output("srun", *one, ":", *one)
     assert said.splitlines() == [dataset.text] * 2
@@ -47,6 +51,7 @@ def test_a_comment_is_enough_where_there_is_no_plugin(cluster: Cluster, dataset:
 
 
 def test_jobs_of_a_node_share_a_mount(cluster: Cluster, dataset: Dataset) -> None:
+    """Jobs of a node share a mount."""
     words = ["srun", "-w", "n1", dataset.option, "stat", "-c", "%d", dataset.directory]
     hold = cluster.submit("sleep 60", "-w", "n1", dataset.option)
     cluster.await_state(hold, "RUNNING")
@@ -78,6 +83,7 @@ def test_tasks_of_an_array_read_the_commit_of_the_submission(
 def test_a_requeued_job_reads_the_commit_of_its_submission(
     cluster: Cluster, dataset: Dataset
 ) -> None:
+    """A requeued job reads the commit of its submission."""
     before = dataset.text
     script = f"{dataset.read}; [ $SLURM_RESTART_COUNT ] || sleep 60"
     job = cluster.submit(script, "--open-mode=append", dataset.option)
@@ -90,6 +96,7 @@ def test_a_requeued_job_reads_the_commit_of_its_submission(
 
 
 def test_data_is_pinned_while_a_job_runs(cluster: Cluster, dataset: Dataset) -> None:
+    """Data is pinned while a job runs."""
     job = cluster.submit("sleep 60", dataset.option)
     cluster.until(lambda: dataset.commit in _pinned(cluster), "a pin")
     cluster.output("scancel", str(job))
@@ -99,6 +106,7 @@ def test_data_is_pinned_while_a_job_runs(cluster: Cluster, dataset: Dataset) -> 
 def test_setuid_programs_have_no_power_where_a_dataset_is_shown(
     cluster: Cluster, dataset: Dataset
 ) -> None:
+    """Setuid programs have no power where a dataset is shown."""
     said = cluster.output("srun", dataset.option, "grep", "NoNewPrivs", "/proc/self/status")
     assert said.split() == ["NoNewPrivs:", "1"]
     said = cluster.output("srun", "grep", "NoNewPrivs", "/proc/self/status")

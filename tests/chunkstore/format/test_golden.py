@@ -11,6 +11,14 @@ from lodefs.chunkstore.errors import Corrupt, LodefsError, UnknownFormat
 from lodefs.chunkstore.format.commit import decode_commit
 from lodefs.chunkstore.format.envelope import unseal
 from lodefs.chunkstore.format.index_shard import decode_shard
+from lodefs.chunkstore.format.journal import (
+    Fate,
+    decode_beat,
+    decode_end,
+    decode_entry,
+    decode_fate,
+    decode_ledger,
+)
 from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.format.pack import PackIndex, unpack
 from lodefs.chunkstore.format.tree import decode_tree
@@ -65,6 +73,7 @@ def test_reads_golden_documents() -> None:
     assert decode_commit(read("commit")) == golden.commit()
     assert decode_commit(read("commit-2")) == golden.new_commit()
     assert decode_settings(read("store.json")) == golden.settings()
+    assert decode_settings(read("store-2.json")) == golden.new_settings()
     assert unseal("ref", {1: dict}, read("ref"), "ref") == {
         "repo": "vision/flickr30k",
         "kind": "branches",
@@ -75,6 +84,36 @@ def test_reads_golden_documents() -> None:
     }
 
 
+def test_reads_a_golden_journal() -> None:
+    """The documents of the journal say what their examples say."""
+    assert JOURNAL["journal-entry"](read("journal-entry")) == golden.journal_entry()
+    assert JOURNAL["journal-end"](read("journal-end")) == golden.journal_end()
+    assert JOURNAL["journal-beat"](read("journal-beat")) == 2
+    assert JOURNAL["journal-fate"](read("journal-fate")) == Fate(7, golden.garbage())
+    assert JOURNAL["journal-ledger"](read("journal-ledger")) == golden.ledger()
+
+
+@pytest.mark.parametrize("name", ["journal-entry", "journal-end", "journal-beat", "journal-fate"])
+def test_a_document_of_another_entry_is_refused(name: str) -> None:
+    """A document of the journal that lies under another number counts as damaged."""
+    decode = {
+        "journal-entry": decode_entry,
+        "journal-end": decode_end,
+        "journal-beat": decode_beat,
+        "journal-fate": decode_fate,
+    }[name]
+    with pytest.raises(Corrupt, match="of entry"):
+        decode(read(name), 99, name)
+
+
+JOURNAL: dict[str, Callable[[bytes], object]] = {
+    "journal-entry": lambda data: decode_entry(data, 7, "it"),
+    "journal-end": lambda data: decode_end(data, 6, "it"),
+    "journal-beat": lambda data: decode_beat(data, 6, "it"),
+    "journal-fate": lambda data: decode_fate(data, 7, "it"),
+    "journal-done": lambda data: unseal("journal-done", {1: dict}, data, "it"),
+    "journal-ledger": lambda data: decode_ledger(data, "it"),
+}
 READERS: dict[str, Callable[[bytes], object]] = {
     "pack": lambda data: PackIndex.decode(golden.pack().pack_id, data),
     "shard": decode_shard,
@@ -82,6 +121,8 @@ READERS: dict[str, Callable[[bytes], object]] = {
     "commit-2": decode_commit,
     "ref": lambda data: unseal("ref", {1: dict}, data, "ref"),
     "store.json": decode_settings,
+    "store-2.json": decode_settings,
+    **JOURNAL,
 }
 PAYLOAD_BYTES = {"pack": golden.pack().index.offsets[-1]}  # unpack checks these
 

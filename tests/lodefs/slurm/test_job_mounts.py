@@ -51,6 +51,7 @@ def node(tmp_path: Path) -> Node:
 
 
 def test_datasets_are_shown_below_the_jobs_tree_which_is_its_users_alone(node: Node) -> None:
+    """Datasets are shown below the job's tree which is its user's alone."""
     assert node.begin() == ""
     tree = node.records.tree(7)
     assert node.bound == [f"{tree}/data/cats", f"{tree}/data/dogs"]
@@ -59,6 +60,7 @@ def test_datasets_are_shown_below_the_jobs_tree_which_is_its_users_alone(node: N
 
 
 def test_the_end_leaves_nothing_and_may_be_repeated(node: Node) -> None:
+    """The end leaves nothing and may be repeated."""
     node.begin()
     for _ in range(2):
         node.mounts.end(7)
@@ -66,6 +68,7 @@ def test_the_end_leaves_nothing_and_may_be_repeated(node: Node) -> None:
 
 
 def test_a_job_without_datasets_leaves_no_record(node: Node) -> None:
+    """A job without datasets leaves no record."""
     assert node.begin("run 7") == ""
     assert not node.records.root.exists()
 
@@ -88,6 +91,7 @@ def test_a_second_prolog_of_a_job_begins_anew(node: Node) -> None:
 def test_a_mistake_is_told_by_the_record_and_nothing_stays_shown(
     node: Node, comment: str, why: str
 ) -> None:
+    """A mistake is told by the record and nothing stays shown."""
     assert why in node.begin(comment)
     record = node.records.read(7)
     assert record is not None
@@ -98,6 +102,7 @@ def test_a_mistake_is_told_by_the_record_and_nothing_stays_shown(
 
 
 def test_a_service_that_is_gone_is_told_and_the_record_stays_until_it_is_back(node: Node) -> None:
+    """A service that is gone is told and the record stays until it is back."""
     node.begin()
     node.service.failure = Unavailable("it is gone")
     with pytest.raises(Unavailable):
@@ -112,6 +117,7 @@ def test_a_service_that_is_gone_is_told_and_the_record_stays_until_it_is_back(no
 def test_a_service_that_is_being_started_is_waited_for(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A service that is being started is waited for."""
     node.service.failure = Unavailable("it is not there yet")
 
     def come_back(_pause_s: float) -> None:
@@ -123,6 +129,7 @@ def test_a_service_that_is_being_started_is_waited_for(
 
 
 def test_a_prolog_that_is_killed_leaves_a_record_that_says_so(node: Node) -> None:
+    """A prolog that is killed leaves a record that says so."""
     def die(source: str, target: str) -> None:
         raise KeyboardInterrupt
 
@@ -137,17 +144,20 @@ def test_a_prolog_that_is_killed_leaves_a_record_that_says_so(node: Node) -> Non
 
 
 def test_a_service_that_hangs_costs_no_more_than_the_time_limit(node: Node) -> None:
+    """A service that hangs costs no more than the time limit."""
     with node.service.hold():
         assert "not done" in node.begin(timeout_s=0.05)
 
 
 def test_a_record_of_another_version_is_refused(node: Node) -> None:
+    """A record of another version is refused."""
     node.records.write(JobRecord(version=99, job=7, uid=0))
     with pytest.raises(UnknownFormat, match="version 99"):
         node.records.read(7)
 
 
 def test_a_step_may_ask_for_what_its_job_has(node: Node) -> None:
+    """A step may ask for what its job has."""
     node.begin()
     record = node.records.read(7)
     assert record is not None
@@ -157,6 +167,7 @@ def test_a_step_may_ask_for_what_its_job_has(node: Node) -> None:
 
 
 def test_jobs_with_steps_are_known_by_their_processes(tmp_path: Path) -> None:
+    """Jobs with steps are known by their processes."""
     commands = [b"slurmstepd: [12.extern]\0", b"slurmstepd: [13.0]\0", b"sleep\0012\0", b""]
     for pid, command in enumerate(commands):
         (tmp_path / str(pid)).mkdir()

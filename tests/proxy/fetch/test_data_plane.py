@@ -27,7 +27,7 @@ from lodefs.proxy.runtime.counters import Counter
 from lodefs.proxy.service.store_node import DataSide, StoreNode
 from tests.proxy.data.test_processes import until
 from tests.support.proxy.rig import MIB, Rig, file_of, read_path
-from tests.support.proxy.slow_data_process import ARGV as SLOW
+from tests.support.proxy.slow_data_process import DEAD, SLOW, TOO_SLOW
 
 WAIT_S = 60.0
 LARGE = random.Random(1).randbytes(12 * MIB)
@@ -194,6 +194,23 @@ def test_files_that_are_cut_while_orders_run_are_not_trusted(rig: DiskRig, to_by
             await all_read_right(node)
         async with rig.node() as later:
             await all_read_right(later)
+
+    asyncio.run(read())
+
+
+@pytest.mark.parametrize("argv", [TOO_SLOW, DEAD])
+def test_a_slow_disk_under_data_processes(rig: DiskRig, argv: tuple[str, ...]) -> None:
+    """What data processes cannot write in time the proxy's own process fetches into memory: readers
+    get it though a write never ends, and the next reads do not wait for the disk again."""
+
+    async def read() -> None:
+        data = rig.data(DataSettings(1, argv=argv, look_s=0.05))
+        async with rig.node(data=data) as node:
+            assert await read_path(node, b"large") == LARGE
+            asked = len(rig.objects.ranges)
+            assert asked
+            assert await read_path(node, b"soft") == SOFT
+            assert data.processes.status()["data_processes_restarts"] == 0 or argv is DEAD
 
     asyncio.run(read())
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +18,7 @@ from lodefs.chunkstore.nodeapi.wire import Origin
 from lodefs.chunkstore.objects.interface import Part
 from lodefs.chunkstore.repo.pack_reader import PackIndexVersion, WrongChunk, read_index
 from lodefs.proxy.cache.extents import PackExtents
-from lodefs.proxy.fetch.cache_fill import Destination, Filled, Unit
+from lodefs.proxy.fetch.cache_fill import Destination, Filled, RawChunks, Unit
 from lodefs.proxy.fetch.pack_source import OnTransferStarted
 from lodefs.proxy.fetch.single_flight import Fetcher
 from lodefs.proxy.runtime.counters import Counter, Counts
@@ -171,7 +171,12 @@ class Fills:
         self._ends = 0
 
     def fill(
-        self, _loaded: PackIndexVersion, unit: Unit, begun: OnTransferStarted, _held: range
+        self,
+        _loaded: PackIndexVersion,
+        unit: Unit,
+        begun: OnTransferStarted,
+        _held: range,
+        _on_read: Callable[[RawChunks], None],
     ) -> Filled:
         with self._may_end:
             number = len(self.begun)

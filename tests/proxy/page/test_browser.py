@@ -95,7 +95,7 @@ def test_names_are_text(page: Page, proxy: RunningProxy) -> None:
     for text, link in links:
         if text in shown:
             page.run(f"location.hash = {json.dumps(link)}")
-            page.until(f"document.querySelector('h1').textContent === {json.dumps(text)}")
+            page.until(f"document.querySelector('#view h1').textContent === {json.dumps(text)}")
             page.until("document.querySelector('.preview pre')")
             content = FILES[shown[text]].decode("utf-8", "replace")
             assert page.run("document.querySelector('.preview pre').textContent") == content
@@ -157,7 +157,7 @@ def test_the_node_is_shown_live(page: Page, tmp_path: Path) -> None:
 
         proxy.call(count)
         page.until("document.body.innerText.includes('50.0 MiB')")
-        page.until("/cache.s files: [1-9]/.test(document.querySelector('.chart desc').textContent)")
+        page.until("/^Now mounts/.test(document.querySelector('.chart desc').textContent)")
         assert len(page.events("Network.eventSourceMessageReceived")) > before
     page.until("document.getElementById('link-state').dataset.state === 'lost'")
 

@@ -110,7 +110,7 @@ def test_latency_buckets() -> None:
     for elapsed_s in (0.0, LATENCY_BOUNDS_S[0], 0.3):
         counter.add(elapsed_s)
         counter.sent_bytes += 10
-    metrics.hot_counter("files", 200).add(1000.0)
+    metrics.hot_counter("files", "demo").add(1000.0)
     found = samples(metrics.text()[0])
     labels = of_route("files", "2xx", "cache")
 

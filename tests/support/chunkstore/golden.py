@@ -12,7 +12,7 @@ from pathlib import Path
 
 from blake3 import blake3
 
-from lodefs.chunkstore.format import keys
+from lodefs.chunkstore.format import journal, keys
 from lodefs.chunkstore.format.chunking import ChunkingParams, cut
 from lodefs.chunkstore.format.commit import Commit, Large, encode_commit
 from lodefs.chunkstore.format.compression import RAW, ZSTD
@@ -97,8 +97,36 @@ def ref() -> bytes:
 
 
 def settings() -> Settings:
-    """What store.json says in a new store."""
-    return Settings("000102030405060708090a0b0c0d0e0f", ChunkingParams())
+    """What store.json says in a store of version 1."""
+    return Settings("000102030405060708090a0b0c0d0e0f", ChunkingParams(), version=1)
+
+
+def new_settings() -> Settings:
+    """The same after a collection made it one of version 2."""
+    return replace(settings(), version=2, upgraded_s=1_700_000_000)
+
+
+def garbage() -> journal.Garbage:
+    """A pack, and a commit of a repository."""
+    return journal.Garbage((OTHER_PACK,), (("vision/flickr30k", CommitId(bytes(range(96, 128)))),))
+
+
+def journal_entry() -> journal.JournalEntry:
+    """An entry that condemns."""
+    token = "000102030405060708090a0b0c0d0e0f"
+    return journal.JournalEntry(7, 3, 1_700_000_000, token, garbage())
+
+
+def journal_end() -> journal.End:
+    """A writer that is about to move a branch."""
+    ref = journal.RefName("vision/flickr30k", BRANCHES, "main")
+    return journal.End(6, journal.Intent(ref, 1, CommitId(bytes(range(96, 128)))))
+
+
+def ledger() -> journal.Ledger:
+    """What a collection knew, with a writer that it waits for."""
+    refs = {journal.RefName("vision/flickr30k", BRANCHES, "main"): 1}
+    return journal.Ledger(6, refs, {6: journal.Silence(2, 1_700_000_000)})
 
 
 def cut_inputs() -> dict[str, bytes]:
@@ -131,6 +159,13 @@ def examples() -> dict[str, bytes]:
         "commit-2": encode_commit(new_commit()),
         "ref": ref(),
         "store.json": encode_settings(settings()),
+        "store-2.json": encode_settings(new_settings()),
+        "journal-entry": journal.encode_entry(journal_entry()),
+        "journal-end": journal.encode_end(journal_end()),
+        "journal-beat": journal.encode_beat(6, 2),
+        "journal-fate": journal.encode_fate(journal.Fate(7, garbage())),
+        "journal-done": journal.encode_done(7),
+        "journal-ledger": journal.encode_ledger(ledger()),
         "cuts": cuts().encode(),
     }
 

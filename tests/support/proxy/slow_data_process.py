@@ -1,4 +1,5 @@
-"""A data process as a program whose disk is slow: it pauses before each write."""
+"""A data process as a program whose disk is slow: the first argument says how many seconds each
+write takes longer."""
 
 from __future__ import annotations
 
@@ -11,8 +12,10 @@ from lodefs.chunkstore.types import Buffer
 from lodefs.proxy.data import process
 from lodefs.proxy.data.order import FetchOrder
 
-ARGV = (sys.executable, "-P", str(Path(__file__)))
-PAUSE_S = 0.02
+_PROGRAM = (sys.executable, "-P", str(Path(__file__)))
+SLOW = (*_PROGRAM, "0.02")  # orders take long enough for something to happen to them
+TOO_SLOW = (*_PROGRAM, "0.6")
+DEAD = (*_PROGRAM, "600")
 
 
 def _slowly(
@@ -22,12 +25,13 @@ def _slowly(
     raws: Sequence[Buffer],
     files: Sequence[int],
 ) -> None:
-    threading.Event().wait(PAUSE_S)
+    threading.Event().wait(_pause_s)
     _write(order, raw_starts, first, raws, files)
 
 
 _write = process._write
 
 if __name__ == "__main__":
+    _pause_s = float(sys.argv.pop(1))
     process._write = _slowly
     process.main()

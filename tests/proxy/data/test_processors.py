@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lodefs.proxy.runtime import processors
+from lodefs.proxy.data import processors
 
 
 @pytest.mark.parametrize(

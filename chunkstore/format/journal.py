@@ -1,0 +1,266 @@
+"""The journal of a store: who is about to write refs, and what a collection has condemned.
+
+The numbers of its entries give all writers and collections one order (docs/format.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeVar
+
+import msgspec
+
+from lodefs.chunkstore.errors import Corrupt, InvalidInput
+from lodefs.chunkstore.format.envelope import seal, unseal
+from lodefs.chunkstore.format.names import CommitId, PackId, check_ref_name, check_repo, parse_id
+from lodefs.chunkstore.types import Buffer
+
+VERSION = 1
+IDS_MAX = 1024  # that one entry condemns
+SIZE_BYTES_MAX = 1024 * 1024  # of all documents but the ledger: IDS_MAX commits have 300 KB
+LEDGER_SIZE_BYTES_MAX = 64 * 1024 * 1024  # some 200,000 refs with the longest names
+
+T = TypeVar("T")
+
+
+class RefName(NamedTuple):
+    """A branch or tag of a store."""
+
+    repo: str
+    kind: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Garbage:
+    """Packs and commits (with their repositories) that no ref leads to."""
+
+    packs: tuple[PackId, ...] = ()
+    commits: tuple[tuple[str, CommitId], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class JournalEntry:
+    """A writer of a ref begins; or with ``condemned`` a collection has found garbage."""
+
+    number: int
+    previous: int | None  # the newest entry before this that condemns
+    time_s: int  # Unix
+    token: str  # 32 random hex characters, so that no two entries have the same bytes
+    condemned: Garbage | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """The entry of a ref that a writer is about to put."""
+
+    ref: RefName
+    sequence: int
+    commit: CommitId
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How a writer ended: with an intent, or (None) without having written a ref."""
+
+    number: int
+    intent: Intent | None
+
+
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """What came of the garbage of an entry: it is kept (None), or this of it is deleted."""
+
+    number: int
+    deleted: Garbage | None
+
+
+class Silence(NamedTuple):
+    """A writer had said so often that it is alive, and not again since a time (Unix)."""
+
+    beats: int
+    since_s: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """What a collection knows, so that the next one need not read the whole journal."""
+
+    before: int = 0  # all writers with a lower number have ended, and ``refs`` has theirs
+    refs: Mapping[RefName, int] = field(default_factory=dict)  # a sequence that each of them has
+    silences: Mapping[int, Silence] = field(default_factory=dict)  # of the other writers
+
+
+class _Garbage(msgspec.Struct, forbid_unknown_fields=True):
+    packs: list[str]
+    commits: list[tuple[str, str]]
+
+
+class _EntryBody(msgspec.Struct, forbid_unknown_fields=True):
+    number: int
+    previous: int | None
+    time_s: int
+    token: str
+    condemned: _Garbage | None
+
+
+class _Intent(msgspec.Struct, forbid_unknown_fields=True):
+    repo: str
+    kind: str
+    name: str
+    sequence: int
+    commit: str
+
+
+class _EndBody(msgspec.Struct, forbid_unknown_fields=True):
+    number: int
+    intent: _Intent | None
+
+
+class _FateBody(msgspec.Struct, forbid_unknown_fields=True):
+    number: int
+    deleted: _Garbage | None
+
+
+class _BeatBody(msgspec.Struct, forbid_unknown_fields=True):
+    number: int
+    beats: int
+
+
+class _DoneBody(msgspec.Struct, forbid_unknown_fields=True):
+    number: int
+
+
+class _LedgerBody(msgspec.Struct, forbid_unknown_fields=True):
+    before: int
+    refs: list[tuple[str, str, str, int]]
+    silences: list[tuple[int, int, int]]
+
+
+def encode_entry(entry: JournalEntry) -> bytes:
+    """The document. Raises: InvalidInput for more garbage than an entry may condemn."""
+    if entry.condemned is not None:
+        count = len(entry.condemned.packs) + len(entry.condemned.commits)
+        if count > IDS_MAX:
+            raise InvalidInput(f"an entry of the journal cannot condemn {count} ids: {IDS_MAX}")
+    body = _EntryBody(
+        entry.number, entry.previous, entry.time_s, entry.token, _packed(entry.condemned)
+    )
+    return seal("journal-entry", VERSION, body)
+
+
+def decode_entry(data: Buffer, number: int, what: str) -> JournalEntry:
+    """The entry with that number. Raises: Corrupt, UnknownFormat; ``what`` names it in these."""
+    body = _unsealed("journal-entry", _EntryBody, data, number, what)
+    if body.previous is not None and not 0 <= body.previous < number:
+        raise Corrupt(f"{what} follows entry {body.previous}")
+    condemned = _unpacked(body.condemned, what)
+    return JournalEntry(number, body.previous, body.time_s, body.token, condemned)
+
+
+def encode_end(end: End) -> bytes:
+    """The document."""
+    intent = None
+    if end.intent is not None:
+        intent = _Intent(*end.intent.ref, end.intent.sequence, end.intent.commit.hex())
+    return seal("journal-end", VERSION, _EndBody(end.number, intent))
+
+
+def decode_end(data: Buffer, number: int, what: str) -> End:
+    """The end of the writer with that number. Raises: Corrupt, UnknownFormat."""
+    body = _unsealed("journal-end", _EndBody, data, number, what)
+    if body.intent is None:
+        return End(number, None)
+    ref = _ref_name(body.intent.repo, body.intent.kind, body.intent.name, what)
+    commit = CommitId(_id(body.intent.commit, what))
+    return End(number, Intent(ref, body.intent.sequence, commit))
+
+
+def encode_fate(fate: Fate) -> bytes:
+    """The document."""
+    return seal("journal-fate", VERSION, _FateBody(fate.number, _packed(fate.deleted)))
+
+
+def decode_fate(data: Buffer, number: int, what: str) -> Fate:
+    """The fate of the garbage of that entry. Raises: Corrupt, UnknownFormat."""
+    body = _unsealed("journal-fate", _FateBody, data, number, what)
+    return Fate(number, _unpacked(body.deleted, what))
+
+
+def encode_beat(number: int, beats: int) -> bytes:
+    """How often the writer with that number has said that it is alive."""
+    return seal("journal-beat", VERSION, _BeatBody(number, beats))
+
+
+def decode_beat(data: Buffer, number: int, what: str) -> int:
+    """The same. Raises: Corrupt, UnknownFormat."""
+    return _unsealed("journal-beat", _BeatBody, data, number, what).beats
+
+
+def encode_done(number: int) -> bytes:
+    """Says that the fate of that entry's garbage was carried out."""
+    return seal("journal-done", VERSION, _DoneBody(number))
+
+
+def encode_ledger(ledger: Ledger) -> bytes:
+    """The document."""
+    refs = sorted((*ref, sequence) for ref, sequence in ledger.refs.items())
+    silences = sorted((number, *silence) for number, silence in ledger.silences.items())
+    body = _LedgerBody(ledger.before, refs, silences)
+    return seal("journal-ledger", VERSION, body)
+
+
+def decode_ledger(data: Buffer, what: str) -> Ledger:
+    """The ledger. Raises: Corrupt, UnknownFormat."""
+    body = unseal("journal-ledger", {VERSION: _LedgerBody}, data, what)
+    refs = {_ref_name(repo, kind, name, what): last for repo, kind, name, last in body.refs}
+    silences = {number: Silence(beats, since_s) for number, beats, since_s in body.silences}
+    if min((body.before, *refs.values(), *silences)) < 0:
+        raise Corrupt(f"{what} holds a negative number")
+    return Ledger(body.before, refs, silences)
+
+
+def _unsealed(kind: str, body_type: type[T], data: Buffer, number: int, what: str) -> T:
+    body = unseal(kind, {VERSION: body_type}, data, what)
+    if (found := getattr(body, "number", None)) != number:
+        raise Corrupt(f"{what} is of entry {found} of the journal, not of {number}")
+    return body
+
+
+def _packed(garbage: Garbage | None) -> _Garbage | None:
+    if garbage is None:
+        return None
+    commits = [(repo, commit.hex()) for repo, commit in garbage.commits]
+    return _Garbage([pack.hex() for pack in garbage.packs], commits)
+
+
+def _unpacked(garbage: _Garbage | None, what: str) -> Garbage | None:
+    if garbage is None:
+        return None
+    packs = tuple(PackId(_id(pack, what)) for pack in garbage.packs)
+    commits = tuple((_repo(repo, what), CommitId(_id(id_, what))) for repo, id_ in garbage.commits)
+    return Garbage(packs, commits)
+
+
+def _ref_name(repo: str, kind: str, name: str, what: str) -> RefName:
+    if kind not in ("branches", "tags"):
+        raise Corrupt(f"{what} names the ref {kind}/{name}")
+    try:
+        return RefName(_repo(repo, what), kind, check_ref_name(name))
+    except InvalidInput as error:
+        raise Corrupt(f"{what}: {error}") from error
+
+
+def _repo(name: str, what: str) -> str:
+    try:
+        return check_repo(name)
+    except InvalidInput as error:
+        raise Corrupt(f"{what}: {error}") from error
+
+
+def _id(text: str, what: str) -> bytes:
+    try:
+        return parse_id(text)
+    except InvalidInput as error:
+        raise Corrupt(f"{what}: {error}") from error

@@ -1,0 +1,68 @@
+"""What collections have condemned, as a writer of a ref knows it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Protocol
+
+from lodefs.chunkstore.format.journal import Fate, Garbage, JournalEntry
+from lodefs.chunkstore.format.names import CommitId, digest_of
+
+
+class CondemnedIds(Protocol):
+    """Ids of packs, and keys of commits (``commit_key``), by the entry that condemns them.
+
+    Implementations: MemoryCondemned; push/condemned_rows.py. They pass
+    ``tests.support.chunkstore.condemned_suite``.
+    """
+
+    @property
+    def newest(self) -> int | None:
+        """The newest entry that was added; None without any."""
+        ...
+
+    def add(self, entries: Sequence[JournalEntry]) -> None:
+        """Adds entries, in the order of their numbers: all of them or none."""
+        ...
+
+    def find(self, ids: Collection[bytes]) -> dict[int, set[bytes]]:
+        """Those of ``ids`` that are condemned, by entry."""
+        ...
+
+    def settle(self, fate: Fate) -> None:
+        """Forgets what of an entry was not deleted."""
+        ...
+
+
+class MemoryCondemned:
+    """CondemnedIds in memory: for a few entries, or one command."""
+
+    def __init__(self) -> None:
+        self._ids: dict[int, set[bytes]] = {}
+
+    @property
+    def newest(self) -> int | None:
+        return max(self._ids, default=None)
+
+    def add(self, entries: Sequence[JournalEntry]) -> None:
+        self._ids |= {entry.number: set(ids_of(entry.condemned)) for entry in entries}
+
+    def find(self, ids: Collection[bytes]) -> dict[int, set[bytes]]:
+        found = {number: condemned.intersection(ids) for number, condemned in self._ids.items()}
+        return {number: some for number, some in found.items() if some}
+
+    def settle(self, fate: Fate) -> None:
+        if fate.number in self._ids:
+            self._ids[fate.number] = set(ids_of(fate.deleted))
+
+
+def ids_of(garbage: Garbage | None) -> list[bytes]:
+    """Ids of packs and keys of commits."""
+    if garbage is None:
+        return []
+    return [*garbage.packs, *(commit_key(repo, commit) for repo, commit in garbage.commits)]
+
+
+def commit_key(repo: str, commit: CommitId) -> bytes:
+    """32 bytes that stand for a commit of one repository: another may have the same."""
+    return digest_of(repo.encode() + b"\0" + commit)

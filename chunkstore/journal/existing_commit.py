@@ -1,0 +1,100 @@
+"""Points a branch or tag to a commit that exists, safe beside collections."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+from lodefs.chunkstore.errors import NotFound
+from lodefs.chunkstore.format.commit import Commit
+from lodefs.chunkstore.format.journal import RefName
+from lodefs.chunkstore.format.names import DEFAULT_BRANCH, CommitId
+from lodefs.chunkstore.format.tree import Entry
+from lodefs.chunkstore.journal.condemned import MemoryCondemned, commit_key
+from lodefs.chunkstore.journal.named_packs import named_packs
+from lodefs.chunkstore.journal.ref_write import RefWrite
+from lodefs.chunkstore.repo.refs import BRANCHES, TAGS, RefEntry
+from lodefs.chunkstore.repo.store import Store
+
+
+def point_ref(
+    store: Store,
+    ref: RefName,
+    commit_id: CommitId,
+    *,
+    expected_sequence: int | None,
+    clock: Callable[[], float] = time.time,
+) -> RefEntry:
+    """Moves a ref as Refs.advance, to a commit of its repository that exists.
+
+    Raises: Collected if a collection has deleted the commit, or what it needs; NotFound if it is
+    gone or was never whole; Conflict; what the store raises.
+    """
+    write = RefWrite(store, clock)
+    try:
+        if write.begin().previous is not None:
+            _save(store, write, ref.repo, commit_id)
+        return write.advance(ref, commit_id, expected_sequence=expected_sequence)
+    finally:
+        write.close()
+
+
+def _save(store: Store, write: RefWrite, repo: str, commit_id: CommitId) -> None:
+    """Saves a commit, its ancestors and all that they name. Where a living ref leads to it, all of
+    it is there, and only collections that are not at their end could delete it."""
+    journal, previous = write.journal, write.begin().previous
+    condemned = MemoryCondemned()
+    is_living = _is_living(store, repo, commit_id)
+    condemned.add(journal.undone(previous) if is_living else [*journal.condemning(previous)][::-1])
+    if condemned.newest is None:
+        return
+    ids: set[bytes] = set()
+    unreadable: set[bytes] = set()
+    base: Entry | None = None
+    try:
+        for at, commit in _ancestors(store, repo, commit_id, set()):
+            named = named_packs(store.packs, commit.root, base)
+            ids |= named.found | {commit_key(repo, at)}
+            unreadable |= named.unreadable
+            base = commit.root
+    except NotFound as error:
+        raise NotFound(
+            f"{repo}@{commit_id.hex()[:12]}, or a commit before it, is gone: a collection (lodefs "
+            f"gc) has deleted it ({error})"
+        ) from error
+    write.save(condemned, ids)
+    if unreadable:
+        raise NotFound(
+            f"{repo}@{commit_id.hex()[:12]} is not whole: pack {min(unreadable).hex()} is missing "
+            "or damaged; see `lodefs verify`"
+        )
+
+
+def _is_living(store: Store, repo: str, commit_id: CommitId) -> bool:
+    """Whether a ref of the repository leads to a commit, now. A list that lacks something can only
+    make this say no."""
+    refs = store.refs(repo)
+    seen: set[CommitId] = set()
+    for kind in (BRANCHES, TAGS):
+        for name in sorted(refs.names(kind), key=lambda name: (name != DEFAULT_BRANCH, name)):
+            entry = refs.surely_newest(kind, name)
+            if entry is None or entry.commit is None:
+                continue
+            if any(at == commit_id for at, _ in _ancestors(store, repo, entry.commit, seen)):
+                return True
+    return False
+
+
+def _ancestors(
+    store: Store, repo: str, head: CommitId, seen: set[CommitId]
+) -> Iterator[tuple[CommitId, Commit]]:
+    """A commit and all before it but those in ``seen``, where they are added. Raises: NotFound,
+    Corrupt."""
+    waiting = [head]
+    while waiting:
+        at = waiting.pop()
+        if at not in seen:
+            seen.add(at)
+            commit = store.commit(repo, at)
+            yield at, commit
+            waiting += commit.parents

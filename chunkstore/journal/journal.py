@@ -1,0 +1,179 @@
+"""The journal in a store: a log of put-if-absent objects, as a ref is.
+
+An entry is put under the number after the newest, and never removed. So whoever has a number has
+read what leads to all entries before it, whatever a list may lack.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from lodefs.chunkstore.errors import AlreadyExists, Corrupt, NotFound
+from lodefs.chunkstore.format import journal as documents
+from lodefs.chunkstore.format import keys
+from lodefs.chunkstore.format.journal import End, Fate, Garbage, JournalEntry, Ledger
+from lodefs.chunkstore.objects.interface import ObjectStore, read_whole
+from lodefs.chunkstore.repo.gallop import last_of_row
+from lodefs.chunkstore.types import Buffer
+
+T = TypeVar("T")
+
+
+class OlderJournal(Corrupt):
+    """A journal lacks an entry that it had: the store was restored from a backup, say."""
+
+
+class StoreJournal:
+    """The journal of one store. Safe for many threads. Methods raise what the store does, and
+    Corrupt, UnknownFormat for documents."""
+
+    def __init__(self, objects: ObjectStore, clock: Callable[[], float] = time.time) -> None:
+        self._objects = objects
+        self._clock = clock
+
+    def append(self, condemned: Garbage | None = None) -> JournalEntry:
+        """Puts the next entry: a list, a get and a put, if nobody else does so at this moment."""
+        token = os.urandom(16).hex()
+        listed = self._listed()
+        before = None if listed < 0 else self.entry(listed)
+        while True:
+            number = 0 if before is None else before.number + 1
+            previous = newest_condemning(before)
+            entry = JournalEntry(number, previous, int(self._clock()), token, condemned)
+            data = documents.encode_entry(entry)
+            try:
+                self._objects.put(keys.journal_entry(number), [data], if_absent=True)
+            except AlreadyExists:
+                before = self.entry(self._newest_after(number))
+                continue
+            return entry
+
+    def newest(self) -> JournalEntry | None:
+        """The newest entry; None in a journal without any."""
+        number = self._newest_after(self._listed())
+        return None if number < 0 else self.entry(number)
+
+    def entry(self, number: int) -> JournalEntry:
+        """One entry. Raises: NotFound."""
+        key = keys.journal_entry(number)
+        data = read_whole(self._objects, key, documents.SIZE_BYTES_MAX).data
+        return documents.decode_entry(data, number, key)
+
+    def condemning(self, newest: int | None, known: int | None = None) -> Iterator[JournalEntry]:
+        """The entries that condemn, from ``newest`` back to the one after ``known``. Raises:
+        OlderJournal if ``known`` is not among them."""
+        number = newest
+        while number is not None and (known is None or number > known):
+            entry = self.entry(number)
+            if entry.condemned is None:
+                raise Corrupt(f"{keys.journal_entry(number)} condemns nothing")
+            yield entry
+            number = entry.previous
+        if number != known:
+            raise OlderJournal(
+                f"the journal leads to {keys.journal_entry(known or 0)} no more: the store is an "
+                "older copy of itself"
+            )
+
+    def undone(self, newest: int | None) -> list[JournalEntry]:
+        """Those of them whose fate was not carried out yet, oldest first. Fates are carried out in
+        their order, so they are the newest ones."""
+        found: list[JournalEntry] = []
+        for entry in self.condemning(newest):
+            if self.is_done(entry.number):
+                break
+            found.append(entry)
+        return found[::-1]
+
+    def end(self, number: int) -> End | None:
+        """How a writer ended; None while it has not."""
+        return self._part("ends", number, documents.decode_end)
+
+    def put_end(self, end: End) -> End:
+        """Ends a writer, and gives the end that counts: the first."""
+        if self._put_first("ends", end.number, documents.encode_end(end)):
+            return end
+        return self.end(end.number) or end
+
+    def fate(self, number: int) -> Fate | None:
+        """The fate of an entry's garbage; None while it has none."""
+        return self._part("fates", number, documents.decode_fate)
+
+    def put_fate(self, fate: Fate) -> Fate:
+        """Decides the fate of an entry's garbage, and gives the one that counts: the first."""
+        if self._put_first("fates", fate.number, documents.encode_fate(fate)):
+            return fate
+        return self.fate(fate.number) or fate
+
+    def is_done(self, number: int) -> bool:
+        """Whether the fate of an entry's garbage was carried out."""
+        return self._has(keys.journal_part("done", number))
+
+    def put_done(self, number: int) -> None:
+        """Says that it was."""
+        self._objects.put(keys.journal_part("done", number), [documents.encode_done(number)])
+
+    def beats(self, number: int) -> int:
+        """How often a writer has said that it is alive."""
+        return self._part("beats", number, documents.decode_beat) or 0
+
+    def put_beat(self, number: int, beats: int) -> None:
+        """Says it."""
+        data = documents.encode_beat(number, beats)
+        self._objects.put(keys.journal_part("beats", number), [data])
+
+    def ledger(self) -> Ledger:
+        """What the last collection knew; nothing, without any."""
+        try:
+            part = read_whole(self._objects, keys.LEDGER, documents.LEDGER_SIZE_BYTES_MAX)
+        except NotFound:
+            return Ledger()
+        return documents.decode_ledger(part.data, keys.LEDGER)
+
+    def put_ledger(self, ledger: Ledger) -> None:
+        """Keeps what a collection knows. It saves work and decides nothing, so it may be lost."""
+        data = documents.encode_ledger(ledger)
+        if len(data) <= documents.LEDGER_SIZE_BYTES_MAX:
+            self._objects.put(keys.LEDGER, [data])
+
+    def _listed(self) -> int:
+        """The newest number as a list says it: there may be newer ones. -1: none."""
+        newest = next(iter(self._objects.list(keys.ENTRIES, limit=1)), None)
+        return -1 if newest is None else keys.journal_number(newest.key)
+
+    def _newest_after(self, number: int) -> int:
+        """The newest number, from one that there is (-1: none) on. No number is left out."""
+        return last_of_row(lambda n: self._has(keys.journal_entry(n)), number)
+
+    def _has(self, key: str) -> bool:
+        try:
+            self._objects.head(key)
+        except NotFound:
+            return False
+        return True
+
+    def _part(self, what: str, number: int, decode: Callable[[Buffer, int, str], T]) -> T | None:
+        key = keys.journal_part(what, number)
+        try:
+            data = read_whole(self._objects, key, documents.SIZE_BYTES_MAX).data
+        except NotFound:
+            return None
+        return decode(data, number, key)
+
+    def _put_first(self, what: str, number: int, data: bytes) -> bool:
+        """Whether this was the first."""
+        try:
+            self._objects.put(keys.journal_part(what, number), [data], if_absent=True)
+        except AlreadyExists:
+            return False
+        return True
+
+
+def newest_condemning(entry: JournalEntry | None) -> int | None:
+    """The newest entry that condemns, up to ``entry``."""
+    if entry is None or entry.condemned is None:
+        return None if entry is None else entry.previous
+    return entry.number

@@ -1,0 +1,90 @@
+"""Which packs a directory names, all the way down, besides those of another one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from typing import NamedTuple
+
+from lodefs.chunkstore.errors import Corrupt, NotFound, UnknownFormat
+from lodefs.chunkstore.format.names import Digest, PackId
+from lodefs.chunkstore.format.tree import Entry, Kind, Segment
+from lodefs.chunkstore.repo.pack_reader import PackReader
+
+REQUESTS_MAX = 16  # at once
+TREES_AHEAD = 64  # directories that are read at once; bounds memory
+
+
+class NamedPacks(NamedTuple):
+    """``found``: all packs; ``unreadable``: those of trees that cannot be read, or are missing."""
+
+    found: set[PackId]
+    unreadable: set[PackId]
+
+
+def named_packs(packs: PackReader, root: Entry, base: Entry | None) -> NamedPacks:
+    """The packs that ``root`` (a directory) leads to. Nothing below a directory that ``base`` has
+    in the same place, stored in the same place, is looked at.
+
+    Raises: Unavailable, Denied.
+    """
+    with ThreadPoolExecutor(REQUESTS_MAX, "lodefs-names") as executor:
+        return _NamesWalk(packs, executor).run(root, base)
+
+
+_Pair = tuple[Entry, Entry | None]  # a directory, and what base has there
+
+
+class _NamesWalk:
+    def __init__(self, packs: PackReader, executor: Executor) -> None:
+        self._packs = packs
+        self._executor = executor
+        self._seen: set[tuple[Digest, tuple[Segment, ...]]] = set()
+        self._result = NamedPacks(set(), set())
+
+    def run(self, root: Entry, base: Entry | None) -> NamedPacks:
+        stack = self._new([(root, base)])
+        while stack:
+            some, stack = stack[-TREES_AHEAD:], stack[:-TREES_AHEAD]
+            read = self._executor.map(self._read_both, some)
+            for (entry, _), (children, others) in zip(some, read, strict=True):
+                if children is None:
+                    self._result.unreadable.update(segment.pack for segment in entry.segments)
+                    continue
+                directories = {child.name: child for child in others or ()}
+                self._name(children)
+                stack += self._new(
+                    [
+                        (child, directories.get(child.name))
+                        for child in children
+                        if child.kind is Kind.DIRECTORY
+                    ]
+                )
+        return self._result
+
+    def _new(self, pairs: Sequence[_Pair]) -> list[_Pair]:
+        """Those that have to be read."""
+        self._name([entry for entry, _ in pairs])
+        found: list[_Pair] = []
+        for entry, other in pairs:
+            place = entry.digest, entry.segments
+            if other is not None and (other.digest, other.segments) == place:
+                continue
+            if place not in self._seen:
+                self._seen.add(place)
+                found.append((entry, other))
+        return found
+
+    def _name(self, entries: Sequence[Entry]) -> None:
+        self._result.found.update(segment.pack for e in entries for segment in e.segments)
+
+    def _read_both(self, pair: _Pair) -> tuple[list[Entry] | None, list[Entry] | None]:
+        entry, other = pair
+        is_tree = other is not None and other.kind is Kind.DIRECTORY
+        return self._read(entry), self._read(other) if is_tree and other is not None else None
+
+    def _read(self, entry: Entry) -> list[Entry] | None:
+        try:
+            return self._packs.read_tree(entry)
+        except (Corrupt, NotFound, UnknownFormat):
+            return None

@@ -1,0 +1,97 @@
+"""One write of a ref that names a commit, safe beside collections.
+
+A collection whose entry in the journal comes after the writer's waits for the writer's end. What an
+earlier one condemns, the writer has to save before it names it, or to see that it is deleted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterable
+
+from lodefs.chunkstore.errors import Conflict, LodefsError, NotFound
+from lodefs.chunkstore.format.journal import End, Fate, Intent, JournalEntry, RefName
+from lodefs.chunkstore.format.names import CommitId
+from lodefs.chunkstore.journal.condemned import CondemnedIds, ids_of
+from lodefs.chunkstore.journal.journal import StoreJournal
+from lodefs.chunkstore.repo.refs import RefEntry
+from lodefs.chunkstore.repo.store import Store
+
+
+class Collected(NotFound):
+    """A collection has deleted what a commit would name. ``ids``: of packs, keys of commits."""
+
+    def __init__(self, message: str, ids: set[bytes]) -> None:
+        super().__init__(message)
+        self.ids = ids
+
+
+class RefWrite:
+    """Begin, learn, save, advance, close. One thread; ``beat`` may be called by another."""
+
+    def __init__(self, store: Store, clock: Callable[[], float] = time.time) -> None:
+        self.journal = StoreJournal(store.objects, clock)
+        self._store = store
+        self._clock = clock
+        self._entry: JournalEntry | None = None
+        self._beats = 0
+        self._has_ended = False
+
+    def begin(self) -> JournalEntry:
+        """Takes a place in the journal, once: before anything is looked at that the commit will
+        rely on. Raises what the store does."""
+        if self._entry is None:
+            self._entry = self.journal.append()
+        return self._entry
+
+    def beat(self) -> None:
+        """Says that this writer is alive; a collection gives up a writer that is not."""
+        self._beats += 1
+        self.journal.put_beat(self.begin().number, self._beats)
+
+    def learn(self, condemned: CondemnedIds) -> None:
+        """Adds what was condemned before this writer began. Raises: OlderJournal if
+        ``condemned`` knows more than the journal has."""
+        previous = self.begin().previous
+        if previous != condemned.newest:
+            condemned.add([*self.journal.condemning(previous, condemned.newest)][::-1])
+
+    def save(self, condemned: CondemnedIds, ids: Iterable[bytes]) -> None:
+        """Keeps those of the ids (as of CondemnedIds) that are condemned. Raises: Collected if
+        some of them are deleted."""
+        lost: set[bytes] = set()
+        for number, some in condemned.find(set(ids)).items():
+            fate = self.journal.put_fate(Fate(number, None))
+            condemned.settle(fate)
+            lost |= some.intersection(ids_of(fate.deleted))
+        if lost:
+            raise Collected(
+                f"a collection (lodefs gc) has deleted {len(lost)} objects of {self._store.url} "
+                f"that this needs, such as {min(lost).hex()}",
+                lost,
+            )
+
+    def advance(
+        self, ref: RefName, commit_id: CommitId, *, expected_sequence: int | None
+    ) -> RefEntry:
+        """Moves the ref, as Refs.advance. The commit, and all it names, must be saved. Raises:
+        Conflict, also if a collection has given up this writer."""
+        sequence = 0 if expected_sequence is None else expected_sequence + 1
+        end = End(self.begin().number, Intent(ref, sequence, commit_id))
+        if self.journal.put_end(end) != end:
+            self._has_ended = True
+            raise Conflict(
+                f"a collection (lodefs gc) took the writer of {ref.repo}@{ref.name} for dead, "
+                "which had said nothing for so long: nothing is lost, repeat the command"
+            )
+        self._has_ended = True
+        refs = self._store.refs(ref.repo)
+        return refs.advance(ref.kind, ref.name, commit_id, expected_sequence=expected_sequence)
+
+    def close(self) -> None:
+        """Ends a writer that has not written, so that no collection waits for it."""
+        if self._entry is not None and not self._has_ended:
+            self._has_ended = True
+            with contextlib.suppress(LodefsError):  # then a collection ends it some day
+                self.journal.put_end(End(self._entry.number, None))

@@ -1,0 +1,1 @@
+"""What keeps a store that lives for years small: collection."""

@@ -1,0 +1,256 @@
+"""Collection: what no ref leads to is condemned, and deleted by a later collection.
+
+Beside writers and other collections, from any number of machines: docs/decisions/0036. Each run
+first deletes what is ripe, then condemns what it has found. It may end anywhere, and be repeated.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from lodefs.chunkstore.errors import InvalidInput, NotFound
+from lodefs.chunkstore.format.journal import Fate, Garbage, JournalEntry, Ledger, RefName
+from lodefs.chunkstore.format.names import CommitId, PackId
+from lodefs.chunkstore.journal.journal import StoreJournal
+from lodefs.chunkstore.maintenance import decisions
+from lodefs.chunkstore.maintenance.inventory import PackList, Repositories
+from lodefs.chunkstore.maintenance.mark import Marked, mark
+from lodefs.chunkstore.maintenance.sweep import sweep
+from lodefs.chunkstore.maintenance.writers import WriterCheck, Writers, newest_of
+from lodefs.chunkstore.repo.store import Store, require_there
+from lodefs.chunkstore.system.progress import Progress
+
+WORKERS = 16
+GRACE_S = 24 * 3600
+
+
+@dataclass(frozen=True, slots=True)
+class CollectOptions:
+    """How to collect."""
+
+    grace_s: int = GRACE_S  # from being condemned to being deleted, and until a writer is dead
+    dry_run: bool = False
+    clock: Callable[[], float] = time.time
+    workers: int = WORKERS  # requests at once
+
+
+@dataclass(slots=True)
+class Amount:
+    """So many packs and commits; ``size_bytes`` of the packs that are there."""
+
+    packs: int = 0
+    commits: int = 0
+    size_bytes: int = 0
+
+
+@dataclass(slots=True)
+class CollectResult:
+    """What a collection found and did; with ``dry_run`` would do."""
+
+    packs: int = 0  # of the store, when the collection began
+    size_bytes: int = 0
+    used_commits: int = 0
+    used_packs: int = 0
+    garbage: Amount = field(default_factory=Amount)  # all that nothing leads to
+    deleted: Amount = field(default_factory=Amount)
+    condemned: Amount = field(default_factory=Amount)  # by this collection
+    waiting: Amount = field(default_factory=Amount)  # condemned earlier, and not ripe yet
+    ripe_at_s: int | None = None  # when that, or what was condemned now, may be deleted
+    writers: int = 0  # that what is condemned waits for
+    dead_writers: int = 0  # that were given up
+
+
+def collect(
+    store: Store, options: CollectOptions, progress: Progress | None = None
+) -> CollectResult:
+    """Deletes the garbage that is ripe, and condemns what else is found.
+
+    Raises: InvalidInput for a grace time below 0; Corrupt if a ref leads to something that is
+    missing or damaged; what the store raises. After an error the repetition goes on.
+    """
+    if options.grace_s < 0:
+        raise InvalidInput(f"a grace time of {options.grace_s} s is none: 0 or more")
+    require_there(store.objects)
+    settings = store.settings
+    if not options.dry_run:
+        store.ensure_writable()
+        settings = store.upgrade(int(options.clock()))
+    progress = progress or Progress()
+    with (
+        ThreadPoolExecutor(options.workers, "lodefs-gc") as executor,
+        Marked() as marked,
+        PackList() as packs,
+    ):
+        upgraded_s = settings.upgraded_s
+        return _Collection(store, options, upgraded_s, executor, progress, marked, packs).run()
+
+
+class _Collection:
+    """One run."""
+
+    def __init__(
+        self,
+        store: Store,
+        options: CollectOptions,
+        upgraded_s: int | None,
+        executor: Executor,
+        progress: Progress,
+        marked: Marked,
+        packs: PackList,
+    ) -> None:
+        self._store = store
+        self._options = options
+        self._upgraded_s = upgraded_s
+        self._executor = executor
+        self._progress = progress
+        self._marked = marked
+        self._packs = packs
+        self._journal = StoreJournal(store.objects, options.clock)
+        self._repos = Repositories()
+        self._handled: Sequence[Garbage] = ()  # what was deleted
+        self._result = CollectResult()
+
+    def run(self) -> CollectResult:
+        """Writers, lists, mark, sweep, condemn. The order counts: docs/decisions/0036."""
+        self._progress.phase = "reading the journal"
+        ledger = self._journal.ledger()
+        newest, condemning = newest_of(self._journal)
+        undone = self._journal.undone(condemning)
+        writers = self._writers(ledger, newest, condemning)
+        self._list()
+        refs = {**ledger.refs, **writers.refs, **self._repos.refs}
+        self._mark(refs, writers)
+        sizes, commits = self._garbage()
+        left = self._sweep(undone, writers, sizes)
+        self._result.waiting = _amount([entry.condemned for entry in left], sizes)
+        self._condemn(sizes, commits, left)
+        after = decisions.next_ledger(ledger, refs, writers.silences, newest)
+        if after != ledger and not self._options.dry_run:
+            self._journal.put_ledger(after)
+        return self._result
+
+    def _writers(self, ledger: Ledger, newest: int, condemning: int | None) -> Writers:
+        options = self._options
+        check = WriterCheck(self._store, self._journal, self._executor)
+        found = check.look(ledger, newest, condemning)
+        now_s = int(options.clock())
+        check.give_up(found, ledger, now_s, options.grace_s, dry=options.dry_run)
+        self._result.dead_writers = found.dead
+        self._result.writers = sum(writer.intent is None for writer in found.waiting.values())
+        return found
+
+    def _list(self) -> None:
+        """Packs first: what is put later is no garbage of this collection."""
+        self._progress.phase = "listing packs"
+        self._packs.fill(self._store.objects)
+        self._progress.phase = "listing commits and refs"
+        self._repos.fill(self._store.objects)
+        if self._upgraded_s is not None:  # older refs are in no journal, and a list may lack some
+            again = Repositories()
+            again.fill(self._store.objects)
+            self._repos.refs |= again.refs
+        self._result.packs, self._result.size_bytes = self._packs.count, self._packs.size_bytes
+
+    def _mark(self, refs: Mapping[RefName, int], writers: Writers) -> None:
+        self._progress.phase = "reading refs"
+        roots = [(intent.ref.repo, intent.commit) for intent in writers.intents]
+        roots += [head for head in self._executor.map(self._head, refs.items()) if head]
+        mark(self._store, roots, self._marked, self._executor, self._progress)
+        self._result.used_commits = len(self._marked.commits)
+        self._result.used_packs = self._marked.packs
+
+    def _head(self, ref: tuple[RefName, int]) -> tuple[str, CommitId] | None:
+        (repo, kind, name), sequence = ref
+        entry = self._store.refs(repo).surely_newest(kind, name, sequence)
+        if entry is None:
+            raise NotFound(f"{kind}/{name} of {repo} is gone, with its whole history")
+        return None if entry.commit is None else (repo, entry.commit)
+
+    def _garbage(self) -> tuple[dict[PackId, int], list[tuple[str, CommitId]]]:
+        """Packs with their sizes, and commits, that are there and not in use."""
+        self._progress.phase = "comparing"
+        sizes = {pack: size_bytes for pack, size_bytes in self._packs if pack not in self._marked}
+        commits = [at for at in self._repos.all_commits() if at not in self._marked.commits]
+        self._result.garbage = Amount(len(sizes), len(commits), sum(sizes.values()))
+        return sizes, commits
+
+    def _sweep(
+        self,
+        undone: Sequence[JournalEntry],
+        writers: Writers,
+        sizes: dict[PackId, int],
+    ) -> Sequence[JournalEntry]:
+        """Deletes the garbage of the entries that are ripe; gives the others. In their order, so
+        that those that are not done are always the newest."""
+        ripe: list[tuple[JournalEntry, Fate]] = []
+        for entry in undone:
+            fate = self._fate(entry, writers)
+            if fate is None:
+                break
+            ripe.append((entry, fate))
+        garbage = [fate.deleted for _, fate in ripe if fate.deleted is not None]
+        self._result.deleted = _amount(garbage, sizes)
+        if ripe and not self._options.dry_run:
+            objects, collection = self._store.objects, ripe[-1][0].number
+            sweep(objects, garbage, collection, self._executor, self._progress)
+            for entry, _ in ripe:
+                self._journal.put_done(entry.number)
+        self._handled = garbage
+        return undone[len(ripe) :]
+
+    def _fate(self, entry: JournalEntry, writers: Writers) -> Fate | None:
+        """What comes of an entry's garbage; None while it is not ripe."""
+        if (fate := self._journal.fate(entry.number)) is not None:
+            return fate
+        ripe_at_s = decisions.ripe_at_s(entry, self._options.grace_s, self._upgraded_s)
+        if int(self._options.clock()) < ripe_at_s:
+            self._result.ripe_at_s = self._result.ripe_at_s or ripe_at_s
+            return None
+        if not writers.have_ended_before(entry.number):
+            return None
+        fate = decisions.fate_of(entry, self._marked, self._marked.commits)
+        return fate if self._options.dry_run else self._journal.put_fate(fate)
+
+    def _condemn(
+        self,
+        sizes: Mapping[PackId, int],
+        commits: Sequence[tuple[str, CommitId]],
+        left: Sequence[JournalEntry],
+    ) -> None:
+        """Condemns what of the garbage is not deleted, and not condemned already; again what a
+        writer has saved."""
+        fates = self._executor.map(lambda entry: self._journal.fate(entry.number), left)
+        known = list(self._handled)
+        for entry, fate in zip(left, fates, strict=True):
+            if entry.condemned is not None and (fate is None or fate.deleted):
+                known.append(entry.condemned)
+        packs_known = {pack for one in known for pack in one.packs}
+        commits_known = {commit for one in known for commit in one.commits}
+        garbage = Garbage(
+            tuple(pack for pack in sizes if pack not in packs_known),
+            tuple(commit for commit in commits if commit not in commits_known),
+        )
+        parts = decisions.entries_of(garbage)
+        self._result.condemned = _amount(parts, sizes)
+        if not parts:
+            return
+        self._progress.phase = "condemning what nothing leads to"
+        now_s = int(self._options.clock())
+        for part in () if self._options.dry_run else parts:
+            now_s = self._journal.append(part).time_s
+        last = JournalEntry(0, None, now_s, "")
+        ripe_at_s = decisions.ripe_at_s(last, self._options.grace_s, self._upgraded_s)
+        self._result.ripe_at_s = self._result.ripe_at_s or ripe_at_s
+
+
+def _amount(garbage: Sequence[Garbage | None], sizes: Mapping[PackId, int]) -> Amount:
+    amount = Amount()
+    for one in garbage:
+        if one is not None:
+            amount.packs += len(one.packs)
+            amount.commits += len(one.commits)
+            amount.size_bytes += sum(sizes.get(pack, 0) for pack in one.packs)
+    return amount

@@ -1,0 +1,108 @@
+"""What a collection decides: pure functions of what it has seen.
+
+Clocks decide only when something is done. That it is right to do it, the journal's order says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from lodefs.chunkstore.format.journal import (
+    IDS_MAX,
+    Fate,
+    Garbage,
+    Intent,
+    JournalEntry,
+    Ledger,
+    RefName,
+    Silence,
+)
+from lodefs.chunkstore.format.names import CommitId, PackId
+
+SILENCE_S_MIN = 600  # of a writer that is taken for dead: it says each minute that it is alive
+UPGRADE_GRACE_S = 24 * 3600
+ENTRIES_MAX = 1024  # that one collection puts into the journal: of a million packs
+_ENTRIES_GOAL = 16  # a push that saves one pack saves all of its entry until the next time
+_ENTRY_IDS_MIN = 64
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """A writer of the journal that may yet write its ref."""
+
+    number: int
+    beats: int
+    intent: Intent | None  # None: it has not ended
+
+
+def silences(
+    writers: Iterable[Writer], before: Mapping[int, Silence], now_s: int
+) -> dict[int, Silence]:
+    """Since when each writer is silent, as the looks of this and earlier collections tell. A time
+    that is yet to come counts as now: a clock was wrong."""
+    found: dict[int, Silence] = {}
+    for writer in writers:
+        known = before.get(writer.number)
+        is_silent = known is not None and known.beats == writer.beats
+        since_s = min(known.since_s, now_s) if known is not None and is_silent else now_s
+        found[writer.number] = Silence(writer.beats, since_s)
+    return found
+
+
+def dead(silences_: Mapping[int, Silence], before: Ledger, now_s: int, grace_s: int) -> set[int]:
+    """Writers that an earlier collection saw already, and that are silent for the grace time."""
+    silence_s = max(grace_s, SILENCE_S_MIN)
+    return {
+        number
+        for number, silence in silences_.items()
+        if number in before.silences and silence.since_s + silence_s <= now_s
+    }
+
+
+def ripe_at_s(entry: JournalEntry, grace_s: int, upgraded_s: int | None) -> int:
+    """When the garbage of an entry may be deleted at the earliest (Unix). Clients of before an
+    upgrade know no journal: theirs may be under way for a while, whatever the grace time."""
+    at_s = entry.time_s + grace_s
+    return at_s if upgraded_s is None else max(at_s, upgraded_s + UPGRADE_GRACE_S)
+
+
+def fate_of(
+    entry: JournalEntry, packs: Container[PackId], commits: Container[tuple[str, CommitId]]
+) -> Fate:
+    """Deletes what of an entry's garbage is not among the packs and commits that are in use."""
+    condemned = entry.condemned or Garbage()
+    deleted = Garbage(
+        tuple(pack for pack in condemned.packs if pack not in packs),
+        tuple(commit for commit in condemned.commits if commit not in commits),
+    )
+    return Fate(entry.number, deleted if deleted.packs or deleted.commits else None)
+
+
+def entries_of(garbage: Garbage) -> list[Garbage]:
+    """Garbage in parts, of which each gets an entry of the journal: the first of it, if there is
+    more than one collection takes."""
+    count = len(garbage.packs) + len(garbage.commits)
+    size = min(IDS_MAX, max(_ENTRY_IDS_MIN, -(-count // _ENTRIES_GOAL)))
+    found = [Garbage(commits=part) for part in _parts(garbage.commits, size)]
+    found += [Garbage(packs=part) for part in _parts(garbage.packs, size)]
+    return found[:ENTRIES_MAX]
+
+
+def _parts(items: Sequence[T], size: int) -> list[tuple[T, ...]]:
+    return [tuple(items[at : at + size]) for at in range(0, len(items), size)]
+
+
+def next_ledger(
+    before: Ledger,
+    refs: Mapping[RefName, int],
+    waiting: Mapping[int, Silence],
+    newest: int,
+) -> Ledger:
+    """What the next collection starts from. ``waiting``: writers that may yet write; ``newest``:
+    the number of the journal's newest entry that was seen, -1 without any."""
+    known = {**before.refs, **refs}
+    return Ledger(min([*waiting, max(newest + 1, before.before)]), known, waiting)

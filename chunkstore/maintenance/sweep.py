@@ -1,0 +1,89 @@
+"""Deletes what the fates of condemned garbage say. All of it may be done again, and by many."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from concurrent.futures import Executor
+
+from lodefs.chunkstore.errors import Corrupt, LodefsError, NotFound, UnknownFormat
+from lodefs.chunkstore.format import keys
+from lodefs.chunkstore.format.index_shard import ShardPack, encode_shard, rest_name
+from lodefs.chunkstore.format.journal import Garbage
+from lodefs.chunkstore.format.names import PackId
+from lodefs.chunkstore.objects.interface import ObjectStore
+from lodefs.chunkstore.repo.shard_reader import read_shard
+from lodefs.chunkstore.system.progress import Progress
+
+SHARDS_AHEAD = 16
+
+
+def sweep(
+    objects: ObjectStore,
+    garbage: Sequence[Garbage],
+    collection: int,
+    executor: Executor,
+    progress: Progress,
+) -> None:
+    """Deletes commits, then shards' mention of packs, then the packs: what is left after a crash
+    is garbage. ``collection``: the number of the newest entry whose garbage this is.
+
+    Raises: what the store does, after it has tried all deletes of one kind.
+    """
+    commits = [commit for one in garbage for commit in one.commits]
+    packs = {pack for one in garbage for pack in one.packs}
+    progress.phase = f"deleting {len(commits)} commits"
+    _delete(objects, [keys.commit(*commit) for commit in commits], executor)
+    if packs:
+        progress.phase = "rewriting index shards"
+        _rewrite_shards(objects, packs, collection, executor)
+        progress.phase = f"deleting {len(packs)} packs"
+        _delete(objects, [keys.pack(pack) for pack in sorted(packs)], executor)
+
+
+def _delete(objects: ObjectStore, names: Collection[str], executor: Executor) -> None:
+    errors = [error for error in executor.map(_caught(objects.delete), names) if error is not None]
+    if errors:
+        errors[0].add_note(
+            f"{len(errors)} of {len(names)} deletes failed: repeat the command to go on"
+        )
+        raise errors[0]
+
+
+def _caught(delete: Callable[[str], None]) -> Callable[[str], LodefsError | None]:
+    def run(key: str) -> LodefsError | None:
+        try:
+            delete(key)
+        except LodefsError as error:
+            return error
+        return None
+
+    return run
+
+
+def _rewrite_shards(
+    objects: ObjectStore, dead: Collection[PackId], collection: int, executor: Executor
+) -> None:
+    """Shards that list packs of ``dead``: the rest of each is put first, under another name."""
+    names = [info.key[len(keys.INDEX) :] for info in objects.list(keys.INDEX)]
+    for at in range(0, len(names), SHARDS_AHEAD):
+        some = names[at : at + SHARDS_AHEAD]
+        rests = executor.map(lambda name: _rest(objects, name, dead), some)
+        for name, rest in zip(some, rests, strict=True):
+            if rest is not None and (new := rest_name(name, collection)) != name:
+                objects.put(keys.shard(new), [encode_shard(rest)])
+                objects.delete(keys.shard(name))
+
+
+def _rest(objects: ObjectStore, name: str, dead: Collection[PackId]) -> list[ShardPack] | None:
+    """The packs of a shard that live on; None if all do, or if it cannot be read."""
+    try:
+        packs: Iterable[ShardPack] = read_shard(objects, keys.shard(name))
+        rest: list[ShardPack] = []
+        count = 0
+        for pack in packs:
+            count += 1
+            if pack.pack_id not in dead:
+                rest.append(pack)
+    except (Corrupt, NotFound, UnknownFormat):
+        return None
+    return rest if len(rest) < count else None

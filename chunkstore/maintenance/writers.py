@@ -1,0 +1,119 @@
+"""The writers of the journal, as a collection meets them: those that have ended, that may yet write
+a ref, and that are dead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+
+from lodefs.chunkstore.errors import Conflict
+from lodefs.chunkstore.format.journal import End, Intent, Ledger, RefName, Silence
+from lodefs.chunkstore.journal.journal import StoreJournal, newest_condemning
+from lodefs.chunkstore.maintenance.decisions import Writer, dead, silences
+from lodefs.chunkstore.repo.store import Store
+
+
+@dataclass(slots=True)
+class Writers:
+    """``refs``: that writers have written, with the sequence; ``waiting``: writers that may yet
+    write, without or with an intent; ``dead``: how many were given up now."""
+
+    refs: dict[RefName, int] = field(default_factory=dict)
+    waiting: dict[int, Writer] = field(default_factory=dict)
+    silences: dict[int, Silence] = field(default_factory=dict)
+    dead: int = 0
+
+    def have_ended_before(self, number: int) -> bool:
+        """Whether all writers before an entry have ended."""
+        return all(w.intent for w in self.waiting.values() if w.number < number)
+
+    @property
+    def intents(self) -> list[Intent]:
+        """What may yet be written by a writer that has ended."""
+        return [writer.intent for writer in self.waiting.values() if writer.intent]
+
+
+class WriterCheck:
+    """Looks at all writers from the ledger's mark to an entry, each of which has its number for
+    itself: no list is asked."""
+
+    def __init__(self, store: Store, journal: StoreJournal, executor: Executor) -> None:
+        self._store = store
+        self._journal = journal
+        self._executor = executor
+
+    def look(self, ledger: Ledger, newest: int, newest_condemning_: int | None) -> Writers:
+        """Writers up to ``newest``. Changes nothing."""
+        condemning = set()
+        for entry in self._journal.condemning(newest_condemning_):
+            if entry.number < ledger.before:
+                break
+            condemning.add(entry.number)
+        numbers = [n for n in range(ledger.before, newest + 1) if n not in condemning]
+        found = Writers()
+        ends = self._executor.map(self._journal.end, numbers)
+        self._sort(zip(numbers, ends, strict=True), found)
+        return found
+
+    def give_up(
+        self, found: Writers, ledger: Ledger, now_s: int, grace_s: int, *, dry: bool
+    ) -> None:
+        """Ends those writers that are dead. One with an intent cannot write it any more, once its
+        place in the ref's log is taken."""
+        found.silences = silences(found.waiting.values(), ledger.silences, now_s)
+        gone = dead(found.silences, ledger, now_s, grace_s)
+        found.dead = len(gone)
+        if dry:
+            return
+        ends: list[tuple[int, End | None]] = []
+        for number in gone:
+            intent = found.waiting.pop(number).intent
+            if intent is None:
+                ends.append((number, self._journal.put_end(End(number, None))))
+            else:
+                self._take_place(intent)
+                ends.append((number, End(number, intent)))
+        self._sort(ends, found)
+        left = silences(found.waiting.values(), found.silences, now_s)
+        found.silences = left
+
+    def _sort(self, ends: Iterable[tuple[int, End | None]], found: Writers) -> None:
+        waiting: list[tuple[int, Intent | None]] = []
+        for number, end in ends:
+            if end is None:
+                waiting.append((number, None))
+            elif end.intent is not None:
+                if self._is_written(end.intent):
+                    ref, sequence = end.intent.ref, end.intent.sequence
+                    found.refs[ref] = max(sequence, found.refs.get(ref, -1))
+                else:
+                    waiting.append((number, end.intent))
+        for number, intent in waiting:
+            found.waiting[number] = Writer(number, self._journal.beats(number), intent)
+
+    def _is_written(self, intent: Intent) -> bool:
+        """Whether its place in the log is taken, by it or another."""
+        return self._store.refs(intent.ref.repo).has(
+            intent.ref.kind, intent.ref.name, intent.sequence
+        )
+
+    def _take_place(self, intent: Intent) -> None:
+        """Puts an entry into the ref's log, which changes nothing, where a dead writer would."""
+        ref, before = intent.ref, intent.sequence - 1
+        refs = self._store.refs(ref.repo)
+        now = refs.surely_newest(ref.kind, ref.name, before)
+        if now is not None and now.sequence != before:
+            return
+        commit = None if now is None else now.commit
+        expected = None if now is None else before
+        try:
+            refs.advance(ref.kind, ref.name, commit, expected_sequence=expected)
+        except Conflict:  # it was taken
+            return
+
+
+def newest_of(journal: StoreJournal) -> tuple[int, int | None]:
+    """The numbers of the newest entry (-1: none), and of the newest one that condemns."""
+    newest = journal.newest()
+    return (-1 if newest is None else newest.number), newest_condemning(newest)

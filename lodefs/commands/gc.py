@@ -1,0 +1,104 @@
+"""``lodefs gc``: deletes what no branch or tag leads to."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from lodefs.cli import text
+from lodefs.cli.duration_type import DURATION
+from lodefs.cli.options import examples, json_option, session_command, write_json, write_line
+from lodefs.cli.progress_bars import show_progress
+from lodefs.settings.session import Session
+
+if TYPE_CHECKING:
+    from lodefs.chunkstore.maintenance.collect import Amount, CollectResult
+
+EPILOG = examples(
+    "lodefs gc --dry-run                # what it would do, and how many bytes that is",
+    "lodefs gc                          # every night: deletes what a run of before condemned",
+)
+
+
+@click.command(epilog=EPILOG)
+@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@click.option(
+    "--grace", type=DURATION, default="24h", metavar="DURATION",
+    help="From being condemned to being deleted, at least [24h].",
+)  # fmt: skip
+@click.option("--workers", type=click.IntRange(1, 256), default=16, help="Parallel requests [16].")
+@json_option
+@session_command(store=True)
+def gc(session: Session, dry_run: bool, grace: int, workers: int, as_json: bool) -> None:
+    """Delete the commits and data that no branch or tag leads to.
+
+    A run condemns what it finds, and deletes what an earlier run has condemned at least --grace
+    ago and nothing has used since. So what is deleted by mistake can be got back until then
+    (lodefs branch --undelete). It may run beside pushes, pulls and other runs, from any machine,
+    and be repeated after an interruption.
+    """
+    from lodefs.chunkstore.maintenance.collect import CollectOptions, collect
+
+    options = CollectOptions(grace, dry_run=dry_run, clock=time.time, workers=workers)
+    with show_progress() as progress:
+        result = collect(session.store, options, progress)
+    if as_json:
+        write_json(_json_of(result, dry_run=dry_run))
+    else:
+        for line in _lines(result, dry_run=dry_run):
+            write_line(line)
+
+
+def _json_of(result: CollectResult, *, dry_run: bool) -> dict[str, object]:
+    amounts = {
+        f"{name}_{unit}": getattr(getattr(result, name), field)
+        for name in ("garbage", "deleted", "condemned", "waiting")
+        for unit, field in (("packs", "packs"), ("commits", "commits"), ("bytes", "size_bytes"))
+    }
+    return {
+        "dry_run": dry_run,
+        "packs": result.packs,
+        "size_bytes": result.size_bytes,
+        "used_packs": result.used_packs,
+        "used_commits": result.used_commits,
+        **amounts,
+        "ripe_at_s": result.ripe_at_s,
+        "writers": result.writers,
+        "dead_writers": result.dead_writers,
+    }
+
+
+def _lines(result: CollectResult, *, dry_run: bool) -> list[str]:
+    """What happened, for people; with ``dry_run`` what would."""
+    delete, condemn = ("to delete", "to condemn") if dry_run else ("deleted", "condemned")
+    used = text.count(result.used_packs, "pack")
+    commits = text.count(result.used_commits, "commit")
+    rows = [
+        ("store", f"{text.count(result.packs, 'pack')}, {text.size(result.size_bytes)}"),
+        ("in use", f"{used}, {commits}"),
+        (delete, _amount(result.deleted)),
+        (condemn, _amount(result.condemned)),
+    ]
+    if _is_some(result.waiting):
+        rows.append(("waiting", f"{_amount(result.waiting)}, condemned by earlier runs"))
+    if result.dead_writers:
+        rows.append(("given up", f"{text.count(result.dead_writers, 'writer')}, silent for long"))
+    if result.writers:
+        what = f"{text.count(result.writers, 'writer')}; deletions wait for their end"
+        rows.append(("under way", what))
+    if result.ripe_at_s is not None and not dry_run:
+        rows.append(("next", f"lodefs gc deletes more from {text.time(result.ripe_at_s)} on"))
+    return [f"{name:<10}  {words}" for name, words in rows]
+
+
+def _amount(amount: Amount) -> str:
+    if not _is_some(amount):
+        return "nothing"
+    commits = text.count(amount.commits, "commit")
+    return f"{text.count(amount.packs, 'pack')}, {commits}, {text.size(amount.size_bytes)}"
+
+
+def _is_some(amount: Amount) -> bool:
+    return amount.packs + amount.commits > 0

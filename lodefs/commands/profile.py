@@ -1,0 +1,96 @@
+"""``lodefs profile``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from urllib.parse import unquote_to_bytes
+
+import click
+
+from lodefs.cli import text
+from lodefs.cli.options import examples, json_option, session_command, write_json, write_line
+from lodefs.cli.progress_bars import show_progress
+from lodefs.settings.session import Session
+
+if TYPE_CHECKING:
+    from lodefs.job_profile.profile import Profile
+
+OPERATIONS_SHOWN_MAX = 6
+_LAYERS = {
+    "store": "the store",
+    "peers": "other nodes",
+    "cache disk": "the cache's disk",
+    "cpu": "proxy and workers",
+    "job": "the job itself",
+}
+
+
+@click.command(
+    epilog=examples("lodefs profile /mnt/flickr30k", "lodefs profile . --seconds 10 --json")
+)
+@click.argument("directory", metavar="DIR", type=click.Path())
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=0.1, max=3600.0),
+    default=30.0,
+    metavar="S",
+    help="How long to watch [30]; Ctrl-C ends it with what was seen.",
+)
+@json_option
+@session_command()
+def profile(session: Session, directory: str, seconds: float, as_json: bool) -> None:
+    """Say what a job does on the mount that DIR lies in, and what it waits for.
+
+    Operations, sizes of reads and their order, the slowest files; waiting by layer: the store,
+    other nodes, the cache's disk, proxy and workers, or the job itself; and what to do about it.
+    Watches the mount's requests and the threads of who uses it; the mount works as ever, and traces
+    its requests only meanwhile. Files that the kernel reads by itself (passthrough) are counted
+    when they are opened; who waits for them waits for the cache's disk. For the mount's own user.
+    """
+    import msgspec
+
+    from lodefs.job_profile.profile import profile as watched
+
+    with show_progress() as progress:
+        progress.phase = f"watching for {seconds:g} s"
+        found = watched(directory, seconds, session.environment.get("LODEFS_TOKEN"))
+    if as_json:
+        write_json(msgspec.to_builtins(found))
+    else:
+        for line in lines(found):
+            write_line(line)
+
+
+def lines(found: Profile) -> list[str]:
+    """For people."""
+    place = text.escaped(unquote_to_bytes(found.mountpoint))
+    shown = [f"{place}  {found.repo}@{found.commit[:12]}  {found.seconds:.1f} s", ""]
+    shown += [f"=> {text.escaped(one)}" for one in found.advice]
+    shown += ["", "waiting"]
+    for layer, share in found.waiting.items():
+        bar = "█" * round(40 * share)
+        shown.append(f"  {_LAYERS[layer]:<20}{100 * share:5.1f} %  {bar}".rstrip())
+    shown += ["", f"{'operation':<16}{'requests':>10}{'mean ms':>10}{'errors':>8}"]
+    for one in found.operations[:OPERATIONS_SHOWN_MAX]:
+        mean_ms = 1000 * one.seconds / one.requests
+        shown.append(f"  {one.operation:<14}{one.requests:>10,}{mean_ms:>10.2f}{one.errors:>8,}")
+    if found.lost_requests:
+        shown.append(f"  {found.lost_requests:,} requests more came too fast to be looked at")
+    return [*shown, *_reads(found)]
+
+
+def _reads(found: Profile) -> list[str]:
+    reads = found.reads
+    if not reads.reads:
+        return []
+    files = text.count(reads.files, "file")
+    order = f"{100 * reads.sequential_share:.0f} % in order"
+    shown = ["", f"reads: {text.size(reads.read_bytes)} of {files}, {order}"]
+    sizes = [f"{n:,} {'' if size == 'larger' else 'to '}{size}" for size, n in reads.sizes.items()]
+    shown.append(f"  {', '.join(one for one in sizes if not one.startswith('0 '))}")
+    shown += ["", "slowest files"]
+    for file in found.slowest:
+        path = text.escaped(unquote_to_bytes(file.path)) if file.path else f"inode {file.ino}"
+        what = f"{file.seconds:8.2f} s  {text.size(file.read_bytes):>10}"
+        shown.append(f"  {what}  {_LAYERS[file.layer]:<18}  {path}")
+    return shown

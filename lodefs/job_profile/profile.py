@@ -1,0 +1,175 @@
+"""A profile of a mount: watched, and what follows."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+
+import msgspec
+
+from lodefs.chunkstore.errors import InvalidInput, LodefsError, NotFound
+from lodefs.chunkstore.nodeapi.connection import parse_address
+from lodefs.chunkstore.nodeapi.read_client import Client
+from lodefs.cli.text import percent_encoded
+from lodefs.job_profile.advice import Circumstances, advice
+from lodefs.job_profile.layers import Layer, named, waiting
+from lodefs.job_profile.reads import Operation, ReadPattern, SlowFile, operations, pattern, slowest
+from lodefs.job_profile.watching import watch
+from lodefs.mount.kernel import mount_table
+from lodefs.mount.lifecycle.mounter import state_of, trace_of
+from lodefs.mount.lifecycle.process_scan import processes_using
+from lodefs.proxies.own_proxy import ask
+
+TIMEOUT_S = 5.0
+DEPTH_MAX = 256  # of a path
+
+
+class Profile(msgspec.Struct, frozen=True):
+    """``waiting``: the share of the time that the job waited for each layer (``job``: it did not
+    wait). ``layer``: the one that matters. ``lost_requests``: they came too fast to be read."""
+
+    mountpoint: str
+    repo: str
+    commit: str
+    seconds: float
+    layer: str
+    waiting: dict[str, float]
+    requests: int
+    lost_requests: int
+    passthrough_opens: int
+    operations: list[Operation]
+    reads: ReadPattern
+    slowest: list[SlowFile]
+    advice: list[str]
+
+
+def mount_of(directory: str) -> mount_table.Mount:
+    """The lodefs mount that a directory or file lies in. NotFound; InvalidInput if it is on
+    anything else."""
+    if not os.path.lexists(directory):
+        raise NotFound(f"{directory}: no such file or directory")
+    place = os.path.realpath(directory)
+    holding = [
+        mount
+        for mount in mount_table.read_table()
+        if place == mount.mountpoint or place.startswith(mount.mountpoint.rstrip("/") + "/")
+    ]
+    found = max(holding, key=lambda mount: len(mount.mountpoint), default=None)
+    if found is not None:  # of two on one directory the later one is on top
+        found = [mount for mount in holding if mount.mountpoint == found.mountpoint][-1]
+    if found is None or not found.is_lodefs:
+        kind = "" if found is None else f", but on {found.fs_type} ({found.mountpoint})"
+        raise InvalidInput(f"{directory} is in no lodefs mount{kind}; `lodefs mounts` lists them")
+    return found
+
+
+def profile(
+    directory: str,
+    seconds: float,
+    token: str | None,
+    *,
+    on_progress: Callable[[float], None] = lambda _done_s: None,
+) -> Profile:
+    """Watches the mount of a directory. NotFound, InvalidInput (no lodefs mount), Denied (another
+    user's), Unavailable, Unsupported (made by an older lodefs)."""
+    mount = mount_of(directory)
+    trace = trace_of(mount.mountpoint)
+    users = [user.pid for user in processes_using(mount.mountpoint)]
+    before = _figures(mount.mountpoint, token)
+    watched = watch(trace, users, seconds, on_progress=on_progress)
+    after = _figures(mount.mountpoint, token)
+    records = watched.records
+    opens = after.kernel_opens - before.kernel_opens
+    shares = waiting(
+        watched.ticks,
+        records,
+        passed_through=after.kernel_opens > 0,
+        names_from_store=after.trees_loaded > before.trees_loaded,
+    )
+    reads = pattern(records)
+    files = slowest(records)
+    client = _client(after.proxy, mount, token)
+    try:
+        dataset_bytes = _name(client, mount, files)
+    finally:
+        if client is not None:
+            client.close()
+    store_s = shares[Layer.STORE] * watched.seconds
+    around = Circumstances(
+        target=f"{mount.repo}@{mount.commit[:12]}",
+        dataset_bytes=dataset_bytes,
+        store_bytes_per_s=reads.store_bytes / store_s if store_s else 0.0,
+        passthrough_opens=opens,
+        requests=len(records),
+    )
+    return Profile(
+        mountpoint=percent_encoded(os.fsencode(mount.mountpoint)),
+        repo=mount.repo,
+        commit=mount.commit,
+        seconds=round(watched.seconds, 3),
+        layer=str(named(shares)),
+        waiting={str(layer): round(share, 4) for layer, share in shares.items()},
+        requests=len(records),
+        lost_requests=watched.lost,
+        passthrough_opens=opens,
+        operations=operations(records),
+        reads=reads,
+        slowest=files,
+        advice=advice(shares, reads, around),
+    )
+
+
+class _Figures(msgspec.Struct, frozen=True):
+    proxy: str = ""
+    kernel_opens: int = 0
+    trees_loaded: int = 0
+
+
+def _figures(mountpoint: str, token: str | None) -> _Figures:
+    """What mount and proxy have counted so far, as far as they say."""
+    proxy, opens, trees = "", 0, 0
+    with suppress(LodefsError):
+        state = state_of(mountpoint)
+        if state is not None:
+            proxy = state.proxy
+            opens = state.traffic.kernel_opens if state.traffic is not None else 0
+    with suppress(LodefsError):
+        node = ask(proxy, "/status", token, timeout_s=TIMEOUT_S).get("node") if proxy else None
+        loaded = node.get("trees_loaded_directories") if isinstance(node, dict) else None
+        trees = loaded if isinstance(loaded, int) else 0
+    return _Figures(proxy, opens, trees)
+
+
+def _client(proxy: str, mount: mount_table.Mount, token: str | None) -> Client | None:
+    if not proxy:
+        return None
+    client = Client(parse_address(proxy), token=token, timeout_s=TIMEOUT_S)
+    try:
+        return client.mounted(client.snapshot(mount.repo, mount.commit))
+    except LodefsError:
+        client.close()
+        return None
+
+
+def _name(client: Client | None, mount: mount_table.Mount, files: Iterable[SlowFile]) -> int | None:
+    """Gives files their paths; the bytes of all of the snapshot. As far as the proxy tells."""
+    if client is None:
+        return None
+    with suppress(LodefsError):
+        for file in files:
+            file.path = _path(client, file.ino)
+        return client.snapshot(mount.repo, mount.commit).size_bytes
+    return None
+
+
+def _path(client: Client, ino: int) -> str:
+    """The path of a file in its snapshot, percent-encoded."""
+    names: list[bytes] = []
+    for _ in range(DEPTH_MAX):
+        node = client.node(ino)
+        if not node.name or node.parent == node.ino:
+            break
+        names.append(node.name)
+        ino = node.parent
+    return percent_encoded(b"/".join(reversed(names)))

@@ -1,0 +1,174 @@
+"""Orders of requests that only chance would bring about: who stands still, and where."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lodefs.chunkstore.errors import Conflict, NotFound
+from tests.support.maintenance.schedules import one_at_a_time
+from tests.support.maintenance.world import REPO, World, finish, go_on_to
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    with one_at_a_time():
+        yield World(tmp_path)
+
+
+def test_a_writer_that_is_about_to_put_its_ref(world: World) -> None:
+    """A push that has said what it will write, and whose last put takes a day, is given its
+    bytes: its commit counts as in use."""
+    source = world.source("source", a=b"a" * 9000)
+    push = world.actor("push", lambda store: world.push(source, store=store))
+    go_on_to(push, "put index/")
+    world.collect()  # condemns what the push has sent
+    go_on_to(push, "put repos/r/refs/")
+    world.hours += 25
+    world.beat(push)
+    assert world.collect().deleted.packs == 0
+    finish(push)
+    assert push.error is None
+    world.needs.check("at the end")
+    world.collect_all()
+    world.needs.check("after more collections")
+    assert world.needs.refs() == [("branches", "main")]
+
+
+def test_a_writer_that_is_silent_for_long_is_given_up(world: World) -> None:
+    """A push that stands still before its end, from one collection to another after the grace time,
+    is refused then, with nothing lost; its repetition goes through."""
+    source = world.source("source", a=b"a" * 9000)
+    push = world.actor("push", lambda store: world.push(source, store=store))
+    go_on_to(push, "put repos/r/commits/")
+    assert world.collect().writers == 1
+    world.hours += 25
+    assert world.collect().dead_writers == 1
+    finish(push)
+    assert isinstance(push.error, Conflict)
+    assert "repeat" in str(push.error)
+    world.push(source)
+    world.needs.check("after the repetition")
+    world.collect_all()
+    assert world.needs.garbage(set()) == set()
+    world.needs.check("at the end")
+
+
+def test_a_writer_that_says_it_is_alive_is_waited_for(world: World) -> None:
+    """A push whose beats go on is never given up, however long it takes."""
+    source = world.source("source", a=b"a" * 9000)
+    push = world.actor("push", lambda store: world.push(source, store=store))
+    go_on_to(push, "put repos/r/commits/")
+    for _ in range(4):
+        world.beat(push)
+        result = world.collect()
+        assert (result.dead_writers, result.writers, result.deleted.packs) == (0, 1, 0)
+        world.hours += 25
+    finish(push)
+    assert push.error is None
+    world.needs.check("at the end")
+
+
+def test_a_writer_that_died_with_an_intent(world: World) -> None:
+    """What it was about to write counts as in use until its place in the ref's log is taken; a
+    request of it that comes late changes nothing."""
+    first = world.push(world.source("first", a=b"1" * 9000))
+    push = world.actor(
+        "push", lambda store: world.push(world.source("other", b=b"2" * 9000), store=store)
+    )
+    go_on_to(push, "put repos/r/refs/")
+    for _ in range(2):
+        world.collect()
+        world.hours += 25
+    assert len(world.packs()) == 4
+    world.collect_all()
+    finish(push)
+    assert isinstance(push.error, Conflict)
+    head = world.store.refs(REPO).read("branches", "main")
+    assert head.commit is not None
+    assert head.commit.hex() == first.commit
+    world.collect_all()
+    assert world.needs.garbage(set()) == set()
+    world.needs.check("at the end")
+
+
+def test_a_collection_that_deletes_late(world: World) -> None:
+    """A collection that stands still before its deletes, while another carries them out, may delete
+    the same packs hours later: no push puts anything under their ids again."""
+    source = world.source("source", a=b"a" * 9000, b=b"b" * 200)
+    world.push(source)
+    world.delete()
+    world.collect()
+    world.hours += 25
+    late = world.actor("late", lambda store: world.collect(store=store))
+    go_on_to(late, "delete packs/")
+    world.collect()
+    assert world.packs() == set()
+    result = world.push(source)
+    assert result.lost_packs > 0
+    world.needs.check("after the push")
+    finish(late)
+    world.needs.check("after the late deletes")
+    world.collect_all()
+    world.needs.check("at the end")
+    assert len(world.packs()) == 2
+
+
+def test_a_push_saves_what_is_condemned(world: World) -> None:
+    """A push of the same content, by another machine too, between being condemned and deleted:
+    nothing is sent again, and nothing is deleted."""
+    source = world.source("source", a=b"a" * 9000)
+    world.push(source)
+    packs = world.packs()
+    world.delete()
+    assert world.collect().condemned.packs == len(packs)
+    for machine in ("one", "two"):
+        world.push(source, machine, machine=machine)
+    world.hours += 25
+    assert world.collect().deleted.packs == 0
+    assert world.packs() == packs
+    world.needs.check("at the end")
+
+
+def test_a_condemned_commit_can_be_got_back_until_it_is_deleted(world: World) -> None:
+    """A branch at a commit that is condemned saves it, with its parent and their data; once it is
+    deleted, the branch is refused with a clear error."""
+    source = world.source("source", a=b"a" * 9000)
+    world.push(source)
+    world.push(world.source("source", b=b"b" * 9000))
+    commit = world.delete()
+    world.collect()
+    world.point("back", commit)
+    world.hours += 25
+    assert world.collect().deleted.commits == 0
+    world.needs.check("after the branch came back")
+    world.delete("back")
+    world.collect()
+    late = world.actor("late", lambda store: world.point("late", commit, store=store))
+    world.hours += 25
+    assert world.collect().deleted.commits == 2
+    finish(late)
+    assert isinstance(late.error, NotFound)
+    assert "gc" in str(late.error)
+    assert world.needs.refs() == []
+
+
+def test_a_commit_that_was_deleted_is_not_made_again(world: World) -> None:
+    """A push that would make the very commit that a collection has deleted makes another one."""
+    source = world.source("source", a=b"a" * 9000)
+    world.push(source, "kept")
+    deleted = world.push(source, "main").commit
+    world.source("source", b=b"b")  # so that the next push has something to commit
+    world.hours = 0
+    kept = world.delete("kept")
+    world.delete("main")
+    world.point("still", kept)  # the packs stay
+    assert deleted == kept.hex()  # the same time, the same tree: one commit for both branches
+    world.delete("still")
+    world.collect_all()
+    world.hours = 0
+    (source / "b").unlink()
+    assert world.push(source).commit != deleted
+    world.needs.check("at the end")

@@ -1,0 +1,68 @@
+"""``lodefs gc``: what it says, and its exit codes."""
+
+from __future__ import annotations
+
+import pytest
+
+from lodefs.chunkstore.errors import Denied
+from lodefs.chunkstore.format import keys
+from lodefs.chunkstore.repo.store import create_store, open_store
+from tests.support.chunkstore.faulty_store import FaultyObjects, fail
+from tests.support.chunkstore.handmade import Handmade
+from tests.support.chunkstore.memory_objects import MemoryObjects
+from tests.support.lodefs.command_line import Lodefs
+
+
+@pytest.fixture(autouse=True)
+def garbage(objects: MemoryObjects) -> None:
+    """A branch that was deleted, and one that was not."""
+    store = create_store(objects)
+    Handmade(store).commit("r", {b"a": b"a" * 1000})
+    store.refs("r").advance("branches", "main", None, expected_sequence=0)
+    Handmade(store).commit("s", {b"b": b"b" * 1000})
+
+
+def test_for_people(lodefs: Lodefs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dry run says what would be done; a run what was, and when more will be."""
+    out = lodefs("gc", "--dry-run").out
+    assert "to condemn  2 packs, 1 commit" in out
+    assert "next" not in out
+    out = lodefs("gc").out
+    assert "in use      2 packs, 1 commit" in out
+    assert "deleted     nothing" in out
+    assert "condemned   2 packs, 1 commit" in out
+    assert "next        lodefs gc deletes more from 20" in out
+    monkeypatch.setattr("time.time", lambda: 4_000_000_000.0)
+    assert "deleted     2 packs, 1 commit" in lodefs("gc").out
+
+
+def test_for_scripts(lodefs: Lodefs, objects: MemoryObjects) -> None:
+    """--json has every figure; a lost branch can be got back until it is deleted."""
+    found = lodefs("gc", "--json", "--dry-run").json
+    assert (found["dry_run"], found["condemned_packs"], found["garbage_commits"]) == (True, 2, 1)
+    assert found["condemned_bytes"] == found["garbage_bytes"] > 0
+    assert lodefs("gc", "--json", "--grace", "7d").json["condemned_packs"] == 2
+    assert lodefs("branch", "--undelete", "r", "main").code == 0
+    assert lodefs("gc", "--json").json["garbage_packs"] == 0
+    assert open_store(objects).refs("r").read("branches", "main").commit is not None
+
+
+@pytest.mark.parametrize("words", [["--grace", "never"], ["--grace", "-1h"], ["--workers", "0"]])
+def test_nonsense(lodefs: Lodefs, words: list[str]) -> None:
+    """Options that make no sense are refused, and nothing is written."""
+    assert lodefs("gc", *words).code == 2
+
+
+def test_refused_deletes(
+    lodefs: Lodefs, objects: MemoryObjects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error of the store is told with its own exit code, and what to do."""
+    lodefs("gc")
+    monkeypatch.setattr("time.time", lambda: 4_000_000_000.0)
+    faulty = FaultyObjects(objects)
+    faulty.add(fail(Denied("deletes are not allowed")), "delete", keys.PACKS)
+    monkeypatch.setattr(objects, "delete", faulty.delete)
+    faulty.inner = MemoryObjects()
+    result = lodefs("gc")
+    assert result.code == 6
+    assert "2 of 2 deletes failed: repeat the command" in result.err

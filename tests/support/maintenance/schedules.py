@@ -1,0 +1,262 @@
+"""Random schedules of pushes, tags, deletions and collections with the real code over a store in
+memory, and what must always hold.
+
+``play(seed, directory)`` plays one. Every object that a ref leads to is looked for after every
+delete and every move of a ref.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from random import Random
+from unittest import mock
+
+from lodefs.chunkstore.format import keys
+from lodefs.chunkstore.format.journal import RefName
+from lodefs.chunkstore.journal.existing_commit import point_ref
+from lodefs.chunkstore.journal.journal import StoreJournal
+from lodefs.chunkstore.maintenance.collect import CollectOptions, collect
+from lodefs.chunkstore.push.push import PushOptions, push
+from lodefs.chunkstore.repo.refs import BRANCHES, TAGS
+from lodefs.chunkstore.repo.store import Store, create_store, open_store
+from tests.support.chunkstore.memory_objects import MemoryObjects
+from tests.support.maintenance.baton import Actor, ActorObjects, Faults, InlineExecutor
+from tests.support.maintenance.needs import Needs
+
+HOUR_S = 3600
+GRACE_S = 24 * HOUR_S
+REPO = "r"
+NAMES = ("main", "dev")
+MACHINES = 2
+SOURCES = 4
+ACTORS = 16
+AT_ONCE_MAX = 4
+_TELLING = ("put journal/", "put repos/", "put index/", "delete ")  # requests that others see
+_EXECUTORS = (
+    "lodefs.chunkstore.push.pack_writer.ThreadPoolExecutor",
+    "lodefs.chunkstore.push.pack_check.ThreadPoolExecutor",
+    "lodefs.chunkstore.journal.named_packs.ThreadPoolExecutor",
+    "lodefs.chunkstore.maintenance.collect.ThreadPoolExecutor",
+    "concurrent.futures.ThreadPoolExecutor",
+)
+
+
+@dataclass(slots=True)
+class Played:
+    """What happened in a schedule."""
+
+    steps: int = 0
+    pushes: int = 0  # that made a commit
+    stored_again: int = 0  # of these, that met packs which a collection had deleted
+    kept: int = 0  # entries of the journal whose garbage was kept: saved, or in use after all
+    collections: int = 0  # that ended well
+    killed: int = 0
+    failed: dict[str, int] = field(default_factory=dict)  # actors that ended with an error, by kind
+    deleted: int = 0  # packs and commits
+    collections_to_clean: int = 0  # undisturbed ones, until all garbage was gone
+
+
+@contextlib.contextmanager
+def one_at_a_time() -> Iterator[None]:
+    """No thread of the code under test but the actors' own."""
+    with contextlib.ExitStack() as stack:
+        for name in _EXECUTORS:
+            stack.enter_context(mock.patch(name, InlineExecutor))
+        stack.enter_context(mock.patch("lodefs.chunkstore.journal.heartbeat.Heartbeat.start"))
+        yield
+
+
+def write_sources(directory: Path) -> list[Path]:
+    """Small directories that share some of their files and subdirectories."""
+    random = Random(1)
+    blobs = [random.randbytes(random.choice((50, 900, 20_000))) for _ in range(9)]
+    for n in range(SOURCES):
+        for name in ("a", "b", "c/d", "e"):
+            if name == "e" and n % 2:
+                continue
+            folder = directory / f"source{n}" / name
+            folder.mkdir(parents=True, exist_ok=True)
+            for file in range(random.randint(1, 2)):
+                (folder / f"f{file}").write_bytes(random.choice(blobs))
+    return [directory / f"source{n}" for n in range(SOURCES)]
+
+
+def play(seed: int, directory: Path, sources: list[Path]) -> Played:
+    """One schedule. ``directory`` is for push indexes, and gone afterwards. Raises:
+    AssertionError if a ref leads to something that is not there, or garbage stays."""
+    schedule = Schedule(seed, directory, sources)
+    try:
+        with mock.patch("os.urandom", schedule.random.randbytes):
+            schedule.run()
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+    return schedule.played
+
+
+class Schedule:
+    """One world: a store, machines, a clock."""
+
+    def __init__(self, seed: int, directory: Path, sources: list[Path]) -> None:
+        self.random = random = Random(seed)
+        self.played = Played()
+        self._seed = seed
+        self._directory = directory
+        self._sources = sources
+        self._objects = MemoryObjects()
+        create_store(self._objects)
+        self._now_s = 1_700_000_000.0
+        self._needs = Needs(self._objects)
+        self._actors: list[Actor] = []
+        self._faults = Faults(random)
+        faults = random.choice(("none", "lists", "hidden", "deletes", "requests", "all"))
+        self._faults.lacking = 0.1 * (faults in ("lists", "all"))
+        self._faults.hiding = 0.03 * (faults in ("hidden", "all"))
+        self._faults.refused = 0.2 * (faults in ("deletes", "all"))
+        self._faults.unanswered = 0.02 * (faults in ("requests", "all"))
+        self._beats = random.choice((True, False))  # or writers are silent while they live
+        self._kills = random.choice((0.0, 0.0, 0.01, 0.03))
+        self._stalls = random.choice((0.0, 0.01, 0.04))
+        self._keeps_going = random.choice((0.0, 0.8, 0.95))  # an actor after its request
+
+    def run(self) -> None:
+        """Actors one after the other and at once, then peace, and all garbage goes."""
+        left, current = ACTORS, None
+        while left or self._actors:
+            self.played.steps += 1
+            self._advance_clock()
+            if left and len(self._actors) < AT_ONCE_MAX and self._chance(0.05 if current else 1):
+                self._actors.append(self._start())
+                left -= 1
+            if current not in self._actors or not self._chance(self._keeps_going):
+                current = self._choose()
+            if current is not None:
+                self._step(current)
+        self._faults.clear()
+        self._clean()
+
+    def _choose(self) -> Actor | None:
+        ready = [actor for actor in self._actors if actor.stalled_until <= self.played.steps]
+        return self.random.choice(ready) if ready else None
+
+    def _step(self, actor: Actor) -> None:
+        often = 6 if actor.at.startswith(_TELLING) else 1
+        if self._chance(self._stalls * often):
+            actor.stalled_until = self.played.steps + self.random.choice((5, 50, 400))
+        elif self._chance(self._kills * often):
+            self.played.killed += 1
+            actor.kill(after_request=self._chance(0.5))
+        else:
+            actor.step()
+        if actor.has_ended:
+            self._actors.remove(actor)
+            if actor.failure is not None:
+                raise AssertionError(f"seed {self._seed}: {actor.name}") from actor.failure
+            if actor.error is not None:
+                kind = f"{actor.name}: {type(actor.error).__name__}"
+                self.played.failed[kind] = self.played.failed.get(kind, 0) + 1
+
+    def _advance_clock(self) -> None:
+        if self._chance(0.03):
+            for actor in self._actors if self._beats else ():
+                if actor.number >= 0:
+                    self._beat(actor.number)
+            self._now_s += self.random.choice((60, HOUR_S, 12 * HOUR_S, 30 * HOUR_S, 30 * HOUR_S))
+
+    def _beat(self, number: int) -> None:
+        """As the thread of its own does it, whatever the writer waits for."""
+        journal = StoreJournal(self._objects)
+        journal.put_beat(number, journal.beats(number) + 1)
+
+    def _chance(self, chance: float) -> bool:
+        return self.random.random() < chance
+
+    def _start(self) -> Actor:
+        act, weight = zip(*self._acts(), strict=True)
+        chosen = self.random.choices(act, weight)[0]
+        wrong_s = self.random.choice((0, 0, 0, -7, 5, 40)) * HOUR_S
+        clock = lambda: self._now_s + wrong_s  # noqa: E731 - of the machine of this actor
+        return Actor(getattr(chosen, "__name__", ""), partial(chosen, clock=clock))
+
+    def _acts(self) -> list[tuple[Callable[..., None], int]]:
+        return [
+            (self._push, 6),
+            (self._collect, 6),
+            (self._delete, 4),
+            (self._point, 3),
+        ]
+
+    def _store(self, actor: Actor) -> Store:
+        return open_store(ActorObjects(self._objects, actor, self._faults, self._watch))
+
+    def _push(self, actor: Actor, clock: Callable[[], float]) -> None:
+        random = self.random
+        source, name = random.choice(self._sources), random.choice(NAMES)
+        options = PushOptions(
+            message="",
+            author="",
+            time_s=int(clock()) // (12 * HOUR_S),  # often the same
+            index_dir=self._directory / f"machine{random.randrange(MACHINES)}",
+            workers=0,
+            clock_ns=lambda: time.time_ns() + HOUR_S * 10**9,
+            clock=clock,
+        )
+        result = push(self._store(actor), source, REPO, name, options)
+        self.played.pushes += not result.unchanged
+        self.played.stored_again += result.lost_packs > 0
+
+    def _collect(self, actor: Actor, clock: Callable[[], float]) -> None:
+        collect(self._store(actor), CollectOptions(GRACE_S, clock=clock))
+        self.played.collections += 1
+
+    def _delete(self, actor: Actor, clock: Callable[[], float]) -> None:
+        refs = self._store(actor).refs(REPO)
+        kind, name = self.random.choice(self._needs.refs() or [self._any_ref()])
+        entry = refs.read(kind, name)
+        refs.advance(kind, name, None, expected_sequence=entry.sequence)
+
+    def _point(self, actor: Actor, clock: Callable[[], float]) -> None:
+        """A tag or branch at any commit that ever was."""
+        kind, name = self._any_ref()
+        store = self._store(actor)
+        if not self._needs.commits:
+            return
+        commit_id = self.random.choice(sorted(self._needs.commits))
+        store.commit(REPO, commit_id)
+        latest = store.refs(REPO).latest(kind, name)
+        sequence = None if latest is None else latest.sequence
+        ref = RefName(REPO, kind, name)
+        point_ref(store, ref, commit_id, expected_sequence=sequence, clock=clock)
+
+    def _any_ref(self) -> tuple[str, str]:
+        kind = self.random.choice((BRANCHES, BRANCHES, TAGS))
+        return kind, self.random.choice(NAMES if kind == BRANCHES else ("v1", "v2"))
+
+    def _watch(self, what: str, key: str) -> None:
+        """Looks for all that refs lead to, when that or what is there changes."""
+        if what == "delete" and key.startswith((keys.PACKS, keys.REPOS)):
+            self.played.deleted += 1
+        elif not (what == "put" and keys.ref_of_entry(key)):
+            return
+        self._needs.check(f"seed {self._seed}, step {self.played.steps}, after {what} of {key}")
+
+    def _clean(self) -> None:
+        """Collections that nothing disturbs, a day after each other."""
+        self.played.kept = self._needs.kept()
+        dangling = self._needs.dangling_intents()
+        for count in range(1, 5):
+            self._now_s += 50 * HOUR_S
+            actor = Actor("collect", partial(self._collect, clock=lambda: self._now_s))
+            while not actor.has_ended:
+                actor.step()
+            assert not actor.error and not actor.failure, (self._seed, actor.error, actor.failure)
+            if not (garbage := self._needs.garbage(self._faults.hidden)):
+                self.played.collections_to_clean = count
+                break
+        limit = 3 if dangling else 2
+        assert not garbage and count <= limit, f"seed {self._seed}: {sorted(garbage)} stays"
