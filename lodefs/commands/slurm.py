@@ -39,10 +39,10 @@ def slurm() -> None:
         "lodefs slurm resolve --comment 'run 7 lodefs=vision/cats@main:/data'",
     )
 )
-@click.argument("words", metavar="[REPO@REV[:PATH]:DIR[,...]]", default="")
+@click.argument("words", metavar="[REPO@REV[:PATH]:DIR[,...]]", required=False)
 @click.option("--comment", metavar="TEXT", default="", help="The job's comment so far.")
 @session_command(store=True, proxy=True)
-def resolve(session: Session, words: str, comment: str) -> None:
+def resolve(session: Session, words: str | None, comment: str) -> None:
     """Print a job's comment with each branch and tag as the commit that it is now.
 
     For cli_filter.lua, at submission: all nodes, tasks of an array and requeues then read the same.
@@ -51,7 +51,7 @@ def resolve(session: Session, words: str, comment: str) -> None:
     from lodefs.slurm.job_comment import datasets_in, parsed, with_datasets
     from lodefs.slurm.resolving import fixed
 
-    datasets = parsed(words) if words else datasets_in(comment)
+    datasets = datasets_in(comment) if words is None else parsed(words)
     write_line(with_datasets(comment, fixed(session, datasets)) if datasets else comment)
 
 

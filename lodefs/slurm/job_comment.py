@@ -39,7 +39,7 @@ def parsed(words: str) -> list[Dataset]:
     """A list ``REPO[@REV][:PATH]:DIR[,...]`` with plain directories. Raises: InvalidInput."""
     datasets = [_plain(dataset) for dataset in parse_list(words)]
     if not datasets:
-        raise InvalidInput("lodefs: no dataset is named: write REPO@REV:DIR")
+        raise InvalidInput("no dataset is named: write REPO@REV:DIR")
     check_places([(dataset.directory, dataset) for dataset in datasets])
     return datasets
 
@@ -50,7 +50,7 @@ def with_datasets(comment: str, datasets: Sequence[Dataset]) -> str:
     text = (comment[: found.start()] if found else comment).strip()
     written = f"{text} lodefs={written_list(datasets)}".strip()
     if len(os.fsencode(written)) > COMMENT_BYTES_MAX:
-        raise InvalidInput("lodefs: too many datasets, or names too long, for a job's comment")
+        raise InvalidInput("too many datasets, or names too long, for a job's comment")
     return written
 
 

@@ -130,6 +130,7 @@ def test_a_service_that_is_being_started_is_waited_for(
 
 def test_a_prolog_that_is_killed_leaves_a_record_that_says_so(node: Node) -> None:
     """A prolog that is killed leaves a record that says so."""
+
     def die(source: str, target: str) -> None:
         raise KeyboardInterrupt
 
