@@ -49,6 +49,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "profile": ("profile", "Say what a job does on a mount, and what it waits for."),
     "doctor": ("doctor", "Look for what is wrong on this node, and how to mend it."),
     "docker-plugin": ("docker_plugin", "Serve volumes to Docker."),
+    "enroot-hook": ("enroot_hook", "Mount datasets into containers of enroot and pyxis."),
     "mounter": ("mounter", "Hold mounts for drivers, such as lodefs csi."),
     "mounter-ready": ("mounter_ready", "Tell whether this container's mounter answers."),
     "csi": ("csi", "Serve volumes to Kubernetes."),

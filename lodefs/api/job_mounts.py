@@ -37,6 +37,22 @@ def prepare(
     InvalidInput (directories), Unavailable.
     """
     places = [(os.path.realpath(dataset.directory), dataset) for dataset in datasets]
+    return _prepare(session, places, read_timeout_s, log_path)
+
+
+def mount_in_container(places: Sequence[tuple[str, Dataset]], session: Session) -> None:
+    """Mount datasets on directories, as absolute paths without symlinks, of a container that is
+    being made in this process's namespaces; they end with these. Errors as of ``mounter.mount``."""
+    for one in _prepare(session, places):
+        mount(one, fork=True)
+
+
+def _prepare(
+    session: Session,
+    places: Sequence[tuple[str, Dataset]],
+    read_timeout_s: float | None = None,
+    log_path: str = "",
+) -> list[MountOptions]:
     check_places(places)
     for place, _ in places:
         _make(place)
