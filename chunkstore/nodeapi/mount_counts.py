@@ -1,33 +1,26 @@
 """What the processes of a mount count, in a file that all of them share and others may read.
 
-The file lies in a directory beside the proxy's socket (``directory_of``). Its head of HEAD_BYTES
-has the magic, sizes and a MessagePack map of what the mount is; then come ROWS rows of ROW_WORDS
+The file lies in a directory beside the proxy's socket (figure_files). Its head of HEAD_BYTES has
+the magic, sizes and a MessagePack map of what the mount is; then come ROWS rows of ROW_WORDS
 counters of 8 bytes, one row for each process at a time, so that each counter has one writer. A
 process that comes after another goes on with its row.
-
-Who serves the mount shares a lock on the file (flock(2), which ends with the last of them); a file
-without that lock is left over. Readers use pread(2): a file that somebody cuts does them no harm.
 """
 
 from __future__ import annotations
 
 import array
-import errno
-import fcntl
 import os
-import stat
 import struct
-from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from enum import IntEnum
 from pathlib import Path
 
 import msgspec
 
 from lodefs.chunkstore.errors import UnknownFormat
+from lodefs.chunkstore.nodeapi.figure_files import living
 
-DIRECTORY = "figures"
 ENDING = ".mount"
 VERSION = 1
 MAGIC = b"lodefsMC"
@@ -35,8 +28,6 @@ HEAD_BYTES = 8192
 ROWS = 64
 ROW_WORDS = 64
 FILE_BYTES = HEAD_BYTES + 8 * ROWS * ROW_WORDS
-FILES_MAX = 1000  # that are read, of each user
-NAMES_MAX = 20_000  # that are looked at
 _HEAD = struct.Struct("=8sIIIII")  # magic, version, rows, words of a row, rows in use, info's size
 _IN_USE_OFFSET = 20
 
@@ -129,11 +120,6 @@ class MountCounts(msgspec.Struct, frozen=True):
         return Wait(*(one / 1e9 for one in (*waits_ns, rest_ns)))
 
 
-def directory_of(socket: str | os.PathLike[str]) -> Path:
-    """Where mounts by way of the proxy at a socket have their files."""
-    return Path(socket).parent / DIRECTORY
-
-
 def encode_head(description: MountDescription) -> bytes:
     """The head of a new file, with no row in use."""
     info = msgspec.msgpack.encode(description)
@@ -174,78 +160,10 @@ def decode(data: bytes, uid: int = 0) -> MountCounts:
 
 def read_all(directory: Path, *, sweep: bool = False) -> Iterator[MountCounts]:
     """The counts of all living mounts that have files in a directory, as far as they can be read.
-    Who may write there can neither stop a reader nor hide what others put there: see _found, and
-    FILES_MAX counts for each user. ``sweep``: files of mounts that have ended are removed, where
-    that is allowed."""
-    try:
-        place = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError:
-        return
-    try:
-        yield from _living(place, sweep=sweep)
-    finally:
-        os.close(place)
-
-
-def _living(place: int, *, sweep: bool) -> Iterator[MountCounts]:
-    try:
-        found = os.listdir(f"/proc/self/fd/{place}")
-        names = sorted(name for name in found if name.endswith(ENDING))
-        mount = _mount_of(place)
-    except OSError:
-        return
-    of_user: Counter[int] = Counter()
-    for name in names[:NAMES_MAX]:
-        with suppress(OSError, UnknownFormat), _found(place, name, mount) as (fd, uid):
-            if of_user[uid] >= FILES_MAX:
-                continue
-            if not is_held(fd):
-                if sweep:
-                    os.unlink(name, dir_fd=place)
-                continue
-            of_user[uid] += 1
-            yield _read(fd, uid)
-
-
-@contextmanager
-def _found(place: int, name: str, mount: bytes) -> Iterator[tuple[int, int]]:
-    """A file of the directory ``place``, open, and its owner. Only a path is opened until it is
-    known that this is a regular file, and of the directory's mount: in a file system that a user
-    mounted over a file, even fstat(2) may wait for ever. Raises: OSError."""
-    path = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=place)
-    try:
-        if _mount_of(path) != mount:
-            raise OSError(errno.EXDEV, "lies in another file system", name)
-        status = os.fstat(path)
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError(errno.EINVAL, "is no file", name)
-        fd = os.open(f"/proc/self/fd/{path}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    finally:
-        os.close(path)
-    try:
-        yield fd, status.st_uid
-    finally:
-        os.close(fd)
-
-
-def _mount_of(fd: int) -> bytes:
-    """The line that names the mount in which an open file lies (proc_pid_fdinfo(5)); the kernel
-    knows it without asking the file system."""
-    with open(f"/proc/self/fdinfo/{fd}", "rb") as lines:
-        return next(line for line in lines if line.startswith(b"mnt_id:"))
-
-
-def _read(fd: int, uid: int) -> MountCounts:
-    """Raises: OSError, UnknownFormat."""
-    head = os.pread(fd, HEAD_BYTES, 0)
-    used = rows_in_use(memoryview(head.ljust(HEAD_BYTES, b"\0")))
-    return decode(head + os.pread(fd, 8 * ROW_WORDS * used, HEAD_BYTES), uid)
-
-
-def is_held(fd: int) -> bool:
-    """Whether anybody lives who shares the lock on an open file."""
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    return False
+    ``sweep``: files of mounts that have ended are removed, where that is allowed."""
+    for file in living(directory, ENDING, sweep=sweep):
+        with suppress(OSError, UnknownFormat):
+            head = os.pread(file.fd, HEAD_BYTES, 0)
+            used = rows_in_use(memoryview(head.ljust(HEAD_BYTES, b"\0")))
+            rows = os.pread(file.fd, 8 * ROW_WORDS * used, HEAD_BYTES)
+            yield decode(head + rows, file.uid)

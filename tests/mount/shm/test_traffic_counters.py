@@ -16,7 +16,8 @@ import msgspec
 import pytest
 
 from lodefs.chunkstore.errors import UnknownFormat
-from lodefs.chunkstore.nodeapi import mount_counts
+from lodefs.chunkstore.nodeapi import figure_files
+from lodefs.chunkstore.nodeapi.figure_files import directory_of
 from lodefs.chunkstore.nodeapi.mount_counts import (
     ENDING,
     ROW_WORDS,
@@ -27,7 +28,6 @@ from lodefs.chunkstore.nodeapi.mount_counts import (
     Operation,
     Wait,
     decode,
-    directory_of,
     read_all,
 )
 from lodefs.chunkstore.nodeapi.waited import Waited
@@ -210,7 +210,7 @@ def test_many_files_of_one_user_hide_no_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The limit counts for each user: who makes many files hides but his own."""
-    monkeypatch.setattr(mount_counts, "FILES_MAX", 3)
+    monkeypatch.setattr(figure_files, "FILES_MAX", 3)
     mine = TrafficTable.create(SAID, tmp_path)
     (whole,) = (path.read_bytes() for path in tmp_path.iterdir())
     held = [held_file(tmp_path, f"0{n}", whole) for n in range(5)]

@@ -1,0 +1,125 @@
+"""Files of figures beside a proxy's socket: programs of its node count in them for it to read.
+
+Who counts shares a lock on its file (flock(2), which ends with the last of its processes); a file
+without that lock is left over. Readers use pread(2): a file that somebody cuts does them no harm.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+DIRECTORY = "figures"
+FILES_MAX = 1000  # of a kind and a user, that are read
+NAMES_MAX = 20_000  # of a kind, that are looked at
+_MODE = 0o644
+
+
+class FigureFile(NamedTuple):
+    """An open file of figures, and which user's it is."""
+
+    fd: int
+    uid: int
+
+
+def directory_of(socket: str | os.PathLike[str]) -> Path:
+    """Where programs that use the proxy at a socket have their files."""
+    return Path(socket).parent / DIRECTORY
+
+
+def create(directory: Path, ending: str, head: bytes, size_bytes: int) -> int:
+    """A new file, which has its name only when it is locked. Its space is taken: no write to it
+    finds the disk full. Returns its descriptor. Raises: OSError."""
+    name = f"{os.getpid()}-{os.urandom(4).hex()}"
+    hidden, path = directory / f".{name}", directory / f"{name}{ending}"
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+    fd = os.open(hidden, flags, _MODE)
+    try:
+        os.fchmod(fd, _MODE)
+        os.posix_fallocate(fd, 0, size_bytes)
+        os.pwrite(fd, head, 0)
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        os.rename(hidden, path)
+    except OSError:
+        os.close(fd)
+        with suppress(OSError):
+            hidden.unlink()
+        raise
+    return fd
+
+
+def living(directory: Path, ending: str, *, sweep: bool) -> Iterator[FigureFile]:
+    """The files with an ending in which somebody counts, by name, the first FILES_MAX of each user,
+    as far as they can be opened; each is open until the next. ``sweep``: others are removed, where
+    that is allowed."""
+    try:
+        place = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        yield from _living(place, ending, sweep=sweep)
+    finally:
+        os.close(place)
+
+
+def _living(place: int, ending: str, *, sweep: bool) -> Iterator[FigureFile]:
+    try:
+        found = os.listdir(f"/proc/self/fd/{place}")
+        names = sorted(name for name in found if name.endswith(ending))
+        mount = _mount_of(place)
+    except OSError:
+        return
+    of_user: Counter[int] = Counter()
+    for name in names[:NAMES_MAX]:
+        with suppress(OSError), _opened(place, name, mount) as file:
+            if of_user[file.uid] >= FILES_MAX:
+                continue
+            if is_held(file.fd):
+                of_user[file.uid] += 1
+                yield file
+            elif sweep:
+                os.unlink(name, dir_fd=place)
+
+
+@contextmanager
+def _opened(place: int, name: str, mount: bytes) -> Iterator[FigureFile]:
+    """A file of the directory ``place``. Only a path is opened until it is known that this is a
+    regular file, and of the directory's mount: in a file system that a user mounted over a file,
+    even fstat(2) may wait for ever. Raises: OSError."""
+    path = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=place)
+    try:
+        if _mount_of(path) != mount:
+            raise OSError(errno.EXDEV, "lies in another file system", name)
+        status = os.fstat(path)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "is no file", name)
+        fd = os.open(f"/proc/self/fd/{path}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    finally:
+        os.close(path)
+    try:
+        yield FigureFile(fd, status.st_uid)
+    finally:
+        os.close(fd)
+
+
+def _mount_of(fd: int) -> bytes:
+    """The line that names the mount in which an open file lies (proc_pid_fdinfo(5)); the kernel
+    knows it without asking the file system."""
+    with open(f"/proc/self/fdinfo/{fd}", "rb") as lines:
+        return next(line for line in lines if line.startswith(b"mnt_id:"))
+
+
+def is_held(fd: int) -> bool:
+    """Whether anybody lives who shares the lock on an open file."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    return False
