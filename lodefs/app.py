@@ -53,6 +53,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "mounter": ("mounter", "Hold mounts for drivers, such as lodefs csi."),
     "mounter-ready": ("mounter_ready", "Tell whether this container's mounter answers."),
     "csi": ("csi", "Serve volumes to Kubernetes."),
+    "slurm": ("slurm", "Datasets of Slurm's jobs."),
+    "health": ("health", "Tell whether this node can mount, for Slurm's health check."),
     "token": ("token", "Create, list and delete the proxy's tokens."),
     "demo": ("demo", "Push, mount and compare a directory in a temporary store."),
     "version": ("version", "Show the version."),
