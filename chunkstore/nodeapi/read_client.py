@@ -21,6 +21,7 @@ from lodefs.chunkstore.errors import (
 from lodefs.chunkstore.format.decoding import from_json, from_msgpack
 from lodefs.chunkstore.nodeapi import wire
 from lodefs.chunkstore.nodeapi.connection import Address, Connection, Response, header
+from lodefs.chunkstore.nodeapi.trace_context import TraceContext
 from lodefs.chunkstore.nodeapi.waited import Waited
 from lodefs.chunkstore.types import Buffer
 
@@ -61,7 +62,7 @@ class Client:
     ``timeout_s`` bounds each request, repetitions included; after ``begin``, all requests until
     the next ``begin``. ``before_blocking`` is called before what may take long, ``count`` with
     the bytes of files that came, or that it was told the place of. ``waited``: what requests
-    waited for since ``begin``.
+    waited for since ``begin``. ``trace``: what all requests belong to.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class Client:
         before_blocking: Callable[[], None] = lambda: None,
         count: Callable[[bytes, int], None] = lambda _origin, _size_bytes: None,
         clock: Clock = time,
+        trace: TraceContext | None = None,
     ) -> None:
         self._connection = Connection(address, clock=clock.monotonic)
         self._timeout_s = timeout_s
@@ -88,6 +90,8 @@ class Client:
         self._tail = b" HTTP/1.1\r\nHost: lodefs\r\n"
         if token is not None:
             self._tail += b"Authorization: Bearer %b\r\n" % token.encode("ascii")
+        if trace is not None:
+            self._tail += trace.lines
         self._nodes = b""
         self._commit = b""
 

@@ -22,6 +22,7 @@ import msgspec
 from lodefs.chunkstore.errors import DeadlineExceeded, LodefsError, Unavailable
 from lodefs.chunkstore.nodeapi.connection import parse_address
 from lodefs.chunkstore.nodeapi.read_client import Client, Outage
+from lodefs.chunkstore.nodeapi.trace_context import trace_of_environment
 from lodefs.chunkstore.nodeapi.wire import Snapshot
 from lodefs.chunkstore.nodecache.layout import FLAT_DIR
 from lodefs.chunkstore.system.fd_limit import raise_limit
@@ -442,6 +443,7 @@ def reader_factory(
             outage=outage,
             before_blocking=before_blocking,
             count=counter.brought,
+            trace=trace_of_environment(os.environ),
         ).mounted(view.snapshot)
         if monitor is None:
             return client, FileSystem(client, view, remembered)
