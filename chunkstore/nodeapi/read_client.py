@@ -62,7 +62,7 @@ class Client:
     ``timeout_s`` bounds each request, repetitions included; after ``begin``, all requests until
     the next ``begin``. ``before_blocking`` is called before what may take long, ``count`` with
     the bytes of files that came, or that it was told the place of. ``waited``: what requests
-    waited for since ``begin``. ``trace``: what all requests belong to.
+    waited for since ``begin``.
     """
 
     def __init__(
@@ -75,7 +75,6 @@ class Client:
         before_blocking: Callable[[], None] = lambda: None,
         count: Callable[[bytes, int], None] = lambda _origin, _size_bytes: None,
         clock: Clock = time,
-        trace: TraceContext | None = None,
     ) -> None:
         self._connection = Connection(address, clock=clock.monotonic)
         self._timeout_s = timeout_s
@@ -90,8 +89,6 @@ class Client:
         self._tail = b" HTTP/1.1\r\nHost: lodefs\r\n"
         if token is not None:
             self._tail += b"Authorization: Bearer %b\r\n" % token.encode("ascii")
-        if trace is not None:
-            self._tail += trace.lines
         self._nodes = b""
         self._commit = b""
 
@@ -99,6 +96,12 @@ class Client:
         """This client, from now on for the entries of ``snapshot``."""
         self._nodes = f"GET {wire.NODES}{wire.target(snapshot.repo, snapshot.commit)}/".encode()
         self._commit = snapshot.commit.encode()
+        return self
+
+    def traced(self, trace: TraceContext | None) -> Client:
+        """This client, from now on for a trace; None changes nothing."""
+        if trace is not None:
+            self._tail += trace.lines
         return self
 
     def begin(self, waited_s: float = 0.0) -> None:

@@ -110,8 +110,7 @@ class ProxyClients:
             timeout_s=self.options.timeout_s,
             outage=self._outage,
             before_blocking=self._revive if self._is_own else lambda: None,
-            trace=trace_of_environment(self._session.environment),
-        )
+        ).traced(trace_of_environment(self._session.environment))
 
     def _revive(self) -> None:
         """Starts the user's own proxy again if it was killed. Called before each wait."""

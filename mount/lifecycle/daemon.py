@@ -443,8 +443,8 @@ def reader_factory(
             outage=outage,
             before_blocking=before_blocking,
             count=counter.brought,
-            trace=trace_of_environment(os.environ),
         ).mounted(view.snapshot)
+        client.traced(trace_of_environment(os.environ))
         if monitor is None:
             return client, FileSystem(client, view, remembered)
         direct = CachedReader(client, monitor, remembered.nodes, before_blocking, counter, emit)

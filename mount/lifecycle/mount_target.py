@@ -65,8 +65,7 @@ def resolve(options: MountOptions, timeout_s: float | None = None) -> Job:
         parse_address(options.proxy),
         token=options.token,
         timeout_s=options.read_timeout_s if timeout_s is None else timeout_s,
-        trace=trace_of_environment(os.environ),
-    )
+    ).traced(trace_of_environment(os.environ))
     client.begin()
     try:
         snapshot = client.snapshot(options.repo, options.rev)

@@ -176,7 +176,7 @@ def test_exemplars_name_traces_that_are_recorded(proxy: RunningProxy) -> None:
 
 def test_from_a_mount(proxy: RunningProxy, node: TracedNode) -> None:
     """A client of a job that is traced sends its trace with each request."""
-    client = ReadClient(parse_address(proxy.address), timeout_s=60, trace=TRACE)
+    client = ReadClient(parse_address(proxy.address), timeout_s=60).traced(TRACE)
     client.mounted(client.snapshot("demo", "main"))
     assert client.node(ROOT_INO).ino == ROOT_INO
     client.close()
