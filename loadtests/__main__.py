@@ -13,8 +13,10 @@ from pathlib import Path
 from loadtests.bench import (
     coldsequential,
     collections,
+    collectspeed,
     docker,
     firstbytes,
+    hooks,
     hostile,
     latencies,
     metriccosts,
@@ -70,6 +72,7 @@ BENCHMARKS: dict[str, tuple[Benchmark, str]] = {
     ),
     "page": (statuspage.page, "the status page: first paint with 1,000,000 files, axe-core"),
     "hostile": (hostile.hostile, "10,000 histories of honest and lying repositories in one store"),
+    "gc-speed": (collectspeed.speed, "gc of a store with 1,000 commits, 10 million chunks"),
     "docker": (docker.docker, "containers on volumes against bind mounts; many; under kills"),
     "csi": (volumes.volumes, "volumes of Kubernetes: one, a hundred, while the driver is killed"),
     "mount-directories": (
@@ -78,6 +81,7 @@ BENCHMARKS: dict[str, tuple[Benchmark, str]] = {
     ),
     "mount-mixtures": (mixtures.mixtures, "a large file read whole after other reads beside it"),
     "mount-warm": (warmreads.warm_reads, "reads from the cache's disk; the dataset exceeds memory"),
+    "enroot-hook": (hooks.enroot_hook, "what lodefs' hook costs a container of enroot"),
     "python": (pythons.python, "fsspec against its local file system; glob against find"),
     "dataloader": (pythons.dataloader, "PyTorch's DataLoader against ext4 and s3fs; 100 runs"),
     "mount-walk": (walks.million, "walk of 1,000,000 files, memory of the mount, time to ready"),

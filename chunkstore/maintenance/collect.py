@@ -1,6 +1,6 @@
 """Collection: what no ref leads to is condemned, and deleted by a later collection.
 
-Beside writers and other collections, from any number of machines: docs/decisions/0033. Each run
+Beside writers and other collections, from any number of machines: docs/decisions/0036. Each run
 first deletes what is ripe, then condemns what it has found. It may end anywhere, and be repeated.
 """
 
@@ -114,7 +114,7 @@ class _Collection:
         self._result = CollectResult()
 
     def run(self) -> CollectResult:
-        """Writers, lists, mark, sweep, condemn. The order counts: docs/decisions/0033."""
+        """Writers, lists, mark, sweep, condemn. The order counts: docs/decisions/0036."""
         self._progress.phase = "reading the journal"
         ledger = self._journal.ledger()
         newest, condemning = newest_of(self._journal)

@@ -81,9 +81,11 @@ TEXT
   echo " -- lodefs maintainers <lodefs@localhost>  $(date -Ru -d "@$SOURCE_DATE_EPOCH")"
 } | gzip -9n >"$doc/changelog.gz"
 
+install -D -m 755 "$here/../enroot/50-lodefs.sh" "$tree/etc/enroot/hooks.d/50-lodefs.sh"
 mkdir "$tree/DEBIAN"
 install -m 755 "$here/preinst" "$here/postinst" "$here/prerm" "$here/postrm" "$tree/DEBIAN/"
-printf '%s\n' /etc/default/lodefs /etc/lodefs/lodefs.toml >"$tree/DEBIAN/conffiles"
+printf '%s\n' /etc/default/lodefs /etc/enroot/hooks.d/50-lodefs.sh /etc/lodefs/lodefs.toml \
+  >"$tree/DEBIAN/conffiles"
 fits=$("$python" -c 'import sys; a, b = sys.version_info[:2]
 print(f"python3 (>= {a}.{b}), python3 (<< {a}.{b + 1}), python{a}.{b}")')
 cat >"$tree/DEBIAN/control" <<TEXT

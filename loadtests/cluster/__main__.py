@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import importlib.util
+import importlib
 import os
 import re
 import shutil
@@ -17,7 +17,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from loadtests import profiling
 from loadtests.cluster import dataset, figures, outage, peerhit, playing, scenario
 from loadtests.cluster.cluster import AS_IT_IS, DIRECT, UNDISTURBED, WITHOUT_PEERS, Site, Variant
 from loadtests.cluster.figures import Outcome
@@ -29,18 +28,28 @@ from loadtests.errors import LoadtestError
 from lodefs.chunkstore.errors import InvalidInput
 from tests.support.chunkstore.child_process import ChildError
 
-SIMULATE, PROFILE = "simulate", "profile"
-SIMULATION = "loadtests.simulation.__main__"
+ELSEWHERE = {
+    "simulate": (
+        "loadtests.simulation.__main__",
+        "many nodes on a virtual clock, by the same decisions",
+    ),
+    "profile": (
+        "loadtests.profiling",
+        "jobs that are slowed on purpose, and what `lodefs profile` says of each",
+    ),
+    "dashboards": (
+        "loadtests.dashboards.__main__",
+        "every panel has data, every alert fires for its cause",
+    ),
+}
 Play = Callable[[Site, Scenario, Variant], Outcome]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit code: 0 all that is asked is reached, 1 it is not or cannot be run, 2 bad usage."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    if words[:1] == [SIMULATE]:
-        return _simulate(words[1:])
-    if words[:1] == [PROFILE]:
-        return profiling.main(words[1:])
+    if words[0:1] and words[0] in ELSEWHERE:
+        return _elsewhere(words[0], words[1:])
     options = _parser().parse_args(words)
     if options.scenario is None:
         _list()
@@ -181,16 +190,13 @@ def _tell(options: argparse.Namespace, wanted: Scenario, outcomes: dict[str, Out
 def _list() -> None:
     for name in scenario.names():
         print(f"{name:16} {scenario.load(name).title}")
-    print(f"{PROFILE:16} jobs that are slowed on purpose, and what `lodefs profile` says of each")
-    print(f"{SIMULATE:16} many nodes on a virtual clock, by the same decisions")
+    for name, (_, text) in ELSEWHERE.items():
+        print(f"{name:16} {text}")
 
 
-def _simulate(words: list[str]) -> int:
-    if importlib.util.find_spec(SIMULATION.rpartition(".")[0]) is None:
-        print("loadtest: there is no simulation in this version", file=sys.stderr)
-        return 1
-    found = importlib.import_module(SIMULATION).main(words)
-    return int(found or 0)
+def _elsewhere(name: str, words: list[str]) -> int:
+    """A load test that is no scenario, with a command line of its own."""
+    return int(importlib.import_module(ELSEWHERE[name][0]).main(words) or 0)
 
 
 def _parser() -> argparse.ArgumentParser:

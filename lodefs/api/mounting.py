@@ -12,7 +12,7 @@ from lodefs.mount.lifecycle.mount_target import check_mountpoint
 from lodefs.mount.lifecycle.mounter import Mounted, Unmounted, unmount
 from lodefs.mount.lifecycle.mounter import mount as mount_apart
 from lodefs.mount.options import READ_TIMEOUT_S, MountOptions, Wanted, check_mode
-from lodefs.proxies.own_proxy import proxy_url
+from lodefs.proxies.own_proxy import UNUSED_TIMEOUT_S, proxy_url
 from lodefs.settings.mount_file import MountFile
 from lodefs.settings.session import Session
 
@@ -80,8 +80,15 @@ def mount(
         return Mount(mount_apart(options_of(settings, requested)))
 
 
-def options_of(session: Session, requested: MountFile, log_path: str = "") -> MountOptions:
-    """The options of the mount's process. Starts a proxy if none runs."""
+def options_of(
+    session: Session,
+    requested: MountFile,
+    log_path: str = "",
+    *,
+    proxy_unused_timeout_s: float = UNUSED_TIMEOUT_S,
+) -> MountOptions:
+    """The options of the mount's process. Starts a proxy if none runs, which ends when it has been
+    unused for so long."""
     without = features.parse(session.environment.get(features.VARIABLE, ""))
     session.apply_options(proxy=session.proxy_option or requested.proxy)
     return MountOptions(
@@ -89,7 +96,7 @@ def options_of(session: Session, requested: MountFile, log_path: str = "") -> Mo
         rev=requested.spec.rev,
         path=requested.spec.path,
         mountpoint=requested.directory,
-        proxy=proxy_url(session),
+        proxy=proxy_url(session, proxy_unused_timeout_s),
         token=requested.token() or session.environment.get("LODEFS_TOKEN") or None,
         uid=os.getuid() if requested.uid is None else requested.uid,
         gid=os.getgid() if requested.gid is None else requested.gid,

@@ -27,6 +27,7 @@ from lodefs.chunkstore.nodeapi import lease
 from lodefs.chunkstore.nodeapi.connection import Connection, parse_address
 from lodefs.chunkstore.nodeapi.wire import SOCKET_DEFAULT
 from lodefs.chunkstore.system.systemd_notify import inheritable
+from lodefs.mount.kernel import namespaces
 from lodefs.settings.session import NO_STORE, Session, split_settings
 
 if TYPE_CHECKING:
@@ -71,9 +72,9 @@ class OwnProxy(msgspec.Struct, frozen=True):
         return self.directory / "pid"
 
 
-def proxy_url(session: Session) -> str:
+def proxy_url(session: Session, unused_timeout_s: float = UNUSED_TIMEOUT_S) -> str:
     """A proxy that is ready: the one that the settings name, else the node's where it serves the
-    same store, else the user's own, which is started.
+    same store, else the user's own, which is started, and ends when it is unused for so long.
 
     InvalidInput where neither proxy nor store are given, Denied where the node's is not for this
     user; Unavailable.
@@ -86,7 +87,7 @@ def proxy_url(session: Session) -> str:
             _get(node_proxy(session), "/readyz", None, ASK_TIMEOUT_S)
         raise InvalidInput(f"{NO_STORE}; or a proxy with --proxy or LODEFS_PROXY")
     own = own_proxy(session.home_cache(), store)
-    _start_for(session, own, store)
+    _start_for(session, own, store, unused_timeout_s)
     own.store_file.write_text(store)
     return own.url
 
@@ -106,14 +107,16 @@ def start_again(session: Session, url: str) -> None:
         _start_for(session, own, own.store_file.read_text())
 
 
-def _start_for(session: Session, own: OwnProxy, store: str) -> None:
+def _start_for(
+    session: Session, own: OwnProxy, store: str, unused_timeout_s: float = UNUSED_TIMEOUT_S
+) -> None:
     """Starts a user's own proxy unless it runs; it stays until the session is closed."""
     _make(own)
     taken = lease.take(own.socket, START_TIMEOUT_S, create=True)
     session.keep_open(str(own.socket), taken)
     command = serve_command(own, store)
     if may_end(session.config.serve):
-        command += ["--unused-timeout", f"{UNUSED_TIMEOUT_S:.0f}"]
+        command += ["--unused-timeout", f"{unused_timeout_s:g}"]
     start(own, command, session.environment)
 
 
@@ -210,6 +213,7 @@ def start(own: OwnProxy, command: Sequence[str], environment: Mapping[str, str])
     with _locked(own.directory / "starting"):
         if ready(own.url):
             return
+        leave = None if namespaces.in_first_user_namespace() else _leave_namespace
         with own.log.open("ab") as log:
             begin = log.tell()
             process = subprocess.Popen(
@@ -220,10 +224,17 @@ def start(own: OwnProxy, command: Sequence[str], environment: Mapping[str, str])
                 cwd=own.directory,  # not where the user is: that could not be unmounted
                 env={**inheritable(environment), "PYTHONPATH": python_path(environment)},
                 start_new_session=True,
+                preexec_fn=leave,  # noqa: PLW1509 - commands in containers have no threads
             )
         own.pid_file.write_text(f"{process.pid}\n")
         _await(own, process, begin)
         process.returncode = 0  # it outlives us on purpose: Popen need not warn
+
+
+def _leave_namespace() -> None:
+    """In the proxy's process: a container's mounts do not wait for its end."""
+    with suppress(OSError):
+        namespaces.leave()
 
 
 def _make(own: OwnProxy) -> None:

@@ -19,7 +19,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import NoReturn
@@ -190,12 +190,14 @@ class HelperProcess:
         done_fd = startup.new_done_fd()
         pid = 0
         try:
-            pid = os.fork()
-            if not pid:
-                if verdict is None:
-                    _become(partial(_work, request, answer_fd, done_fd), answer_fd, done_fd)
-                _become(partial(_clean_up, request.place))
-            pid_fd = os.pidfd_open(pid)
+            with _gate() as await_watcher:
+                pid = os.fork()
+                if not pid:
+                    await_watcher()
+                    if verdict is None:
+                        _become(partial(_work, request, answer_fd, done_fd), answer_fd, done_fd)
+                    _become(partial(_clean_up, request.place))
+                pid_fd = os.pidfd_open(pid)
         except OSError as error:
             if pid:  # nobody could watch it
                 os.kill(pid, signal.SIGKILL)
@@ -227,6 +229,23 @@ class HelperProcess:
             else:
                 _answer(child.answer_fd, verdict)
         child.close()
+
+
+@contextlib.contextmanager
+def _gate() -> Iterator[Callable[[], None]]:
+    """What a child calls that is forked in the block: it waits until its parent leaves the block,
+    or has ended. Ended children are reaped at once, and then nobody could watch them any more."""
+    waiting, parents = os.pipe2(os.O_CLOEXEC)
+
+    def wait() -> None:
+        os.close(parents)
+        os.read(waiting, 1)
+
+    try:
+        yield wait
+    finally:
+        os.close(waiting)
+        os.close(parents)
 
 
 def _failed(text: str, error: str = "Unavailable") -> Reply:

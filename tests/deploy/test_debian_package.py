@@ -59,7 +59,8 @@ def test_control_fields(packages: Packages) -> None:
     assert {"python3 (>= 3.11)", "python3 (<< 3.12)"} <= set(field("Depends").split(", "))
     assert packages.first.name == f"lodefs_{field('Version')}_{field('Architecture')}.deb"
     conffiles = run(["dpkg-deb", "-I", packages.first, "conffiles"]).split()
-    assert conffiles == ["/etc/default/lodefs", "/etc/lodefs/lodefs.toml"]
+    hook = "/etc/enroot/hooks.d/50-lodefs.sh"
+    assert conffiles == ["/etc/default/lodefs", hook, "/etc/lodefs/lodefs.toml"]
 
 
 def test_files_and_modes(members: dict[str, tarfile.TarInfo]) -> None:
@@ -68,6 +69,7 @@ def test_files_and_modes(members: dict[str, tarfile.TarInfo]) -> None:
     assert max(one.mtime for one in members.values()) == EPOCH
     programs = {name for name, one in members.items() if one.isfile() and one.mode & 0o111}
     assert programs == {
+        "/etc/enroot/hooks.d/50-lodefs.sh",
         "/usr/bin/lodefs",
         "/usr/lib/lodefs/services.sh",
         "/usr/lib/systemd/system-generators/lodefs-mounts-generator",

@@ -46,6 +46,7 @@ class JobUser:
             "HOME": str(self.home),
             "PATH": f"{prefix / 'bin'}:{os.environ['PATH']}",
             "PYTHONPATH": f"{code}:{packages}",
+            "LD_LIBRARY_PATH": str(prefix / "lib"),  # where Python is a shared library
             "LODEFS_CONFIG": os.devnull,
         }
 

@@ -1,0 +1,171 @@
+"""The first process in the cluster's namespaces.
+
+``python -m loadtests.slurm.cluster_init FOLDER`` starts munged, the controller, a proxy, and on
+each node, which has a mount namespace of its own, the mount service and slurmd. FOLDER/ready is
+there once all nodes are idle.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from loadtests.slurm import configs
+
+ROOT = Path(__file__).parents[2]
+LODEFS = Path(sys.executable).with_name("lodefs")
+READY_TIMEOUT_S = 120.0
+_POLL_S = 0.1
+_PRIVATE = ("/run", "/var/log", "/var/spool", "/var/lib/munge", "/etc/munge", "/etc/slurm", "/tmp")
+_NODE = """
+mount -t tmpfs -o mode=755 lodefs {run} && hostname {name} && cd /
+{lodefs} mounter --proxy unix:{folder}/proxy/proxy.sock --idle-timeout 0.5 \
+  --mounts-root {run}/mounts --state-dir {run}/mounter-state --restart \
+  >{folder}/log/mounter-{name} 2>&1 </dev/null &
+echo $! >{folder}/mounter-{name}.pid
+exec slurmd -D -N {name}
+"""
+
+
+def run(*words: str | Path) -> None:
+    """A command that must succeed."""
+    subprocess.run([str(word) for word in words], check=True, stdin=subprocess.DEVNULL)
+
+
+def start(folder: Path, name: str, *words: str | Path) -> subprocess.Popen[bytes]:
+    """A server, with a log of its own."""
+    with (folder / "log" / name).open("ab") as log:
+        return subprocess.Popen(
+            [str(word) for word in words], stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/"
+        )
+
+
+def until(is_so: Callable[[], bool], what: str) -> None:
+    """Wait until it is so."""
+    deadline_s = time.monotonic() + READY_TIMEOUT_S
+    while not is_so():
+        if time.monotonic() > deadline_s:
+            raise SystemExit(f"late: {what}")
+        time.sleep(_POLL_S)
+
+
+def make_places(folder: Path) -> None:
+    """Directories of this namespace, so that nothing of the machine's is touched or held."""
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        if " - fuse.lodefs " in line:
+            run("umount", "--lazy", line.split()[4])
+    for place in _PRIVATE:
+        Path(place).mkdir(parents=True, exist_ok=True)
+        if not folder.is_relative_to(place):
+            run("mount", "-t", "tmpfs", "-o", "mode=755", "cluster", place)
+    Path("/tmp").chmod(0o1777)
+    for place in ("/var/spool/slurm/ctld", "/var/log/munge", "/run/munge", str(configs.RUN)):
+        Path(place).mkdir(parents=True)
+    for name in configs.NODES:
+        Path("/var/spool/slurm", name).mkdir()
+    run("ip", "link", "set", "lo", "up")
+    run("ip", "addr", "add", f"{configs.ADDRESS}/32", "dev", "lo")
+    run("hostname", configs.HOST)
+    hosts = folder / "hosts"
+    names = " ".join((configs.HOST, *configs.NODES))
+    hosts.write_text(f"127.0.0.1 localhost\n{configs.ADDRESS} {names}\n")
+    run("mount", "--bind", hosts, "/etc/hosts")
+
+
+def open_ways() -> None:
+    """Python and this checkout, readable for all users of the cluster wherever they lie."""
+    places = [Path(sys.base_prefix), ROOT]
+    for number, place in enumerate(places):
+        Path(f"/run/shown/{number}").mkdir(parents=True)
+        run("mount", "--rbind", place, f"/run/shown/{number}")
+    closed = {
+        parent
+        for place in places
+        for parent in [*place.parents][::-1]
+        if parent.exists() and not parent.stat().st_mode & 0o001
+    }
+    for parent in closed:
+        run("mount", "-t", "tmpfs", "-o", "mode=755", "cluster", parent)
+    for number, place in enumerate(places):
+        if closed & {*place.parents}:
+            place.mkdir(parents=True, exist_ok=True)
+            run("mount", "--rbind", f"/run/shown/{number}", place)
+
+
+def write_configs(folder: Path) -> None:
+    """/etc/slurm and /etc/default/lodefs-slurm, of the files that a site installs."""
+    etc, deploy = Path("/etc/slurm"), ROOT / "deploy/slurm"
+    (etc / "slurm.conf").write_text(configs.SLURM_CONF)
+    (etc / "plugstack.conf").write_text(configs.plugstack(folder / "lodefs_spank.so", LODEFS))
+    for name in ("prolog.d", "epilog.d", "cli_filter.lua", "task_prolog.sh", "health.sh"):
+        (shutil.copytree if name.endswith(".d") else shutil.copy)(deploy / name, etc / name)
+    Path("/run/default").mkdir()
+    Path("/run/default/lodefs-slurm").write_text(configs.defaults(LODEFS, "--pin"))
+    run("mount", "--bind", "/run/default", "/etc/default")
+
+
+def start_munge(folder: Path) -> None:
+    """munged, with a key of its own."""
+    key = Path("/etc/munge/munge.key")
+    key.write_bytes(secrets.token_bytes(1024))
+    key.chmod(0o400)
+    for place in ("/etc/munge", "/var/lib/munge", "/run/munge", "/var/log/munge", key):
+        shutil.chown(place, "munge", "munge")
+    for place in ("/etc/munge", "/var/lib/munge", "/var/log/munge"):
+        Path(place).chmod(0o700)
+    start(folder, "munged", "runuser", "-u", "munge", "--", "munged", "--foreground")
+    until(lambda: Path("/run/munge/munge.socket.2").exists(), "munged")
+
+
+def start_proxy(folder: Path) -> None:
+    """The proxy, which all nodes share."""
+    proxy = folder / "proxy"
+    words = ("serve", "--cache", proxy / "cache", "--socket", proxy / "proxy.sock")
+    process = start(folder, "proxy", LODEFS, "--store", folder / "store", *words)
+    (folder / "proxy.pid").write_text(str(process.pid))
+    until((proxy / "proxy.sock").exists, "the proxy")
+    (proxy / "proxy.sock").chmod(0o666)
+
+
+def are_idle() -> bool:
+    """Whether all nodes are."""
+    done = subprocess.run(
+        ["sinfo", "-h", "-N", "-o", "%T"], capture_output=True, text=True, check=False
+    )
+    return done.stdout.split() == ["idle"] * len(configs.NODES)
+
+
+def main(folder: Path) -> None:
+    """Until it is killed."""
+    make_places(folder)
+    open_ways()
+    write_configs(folder)
+    start_munge(folder)
+    start_proxy(folder)
+    start(folder, "slurmctld", "slurmctld", "-D")
+    for name in configs.NODES:
+        script = _NODE.format(run=configs.RUN, lodefs=LODEFS, folder=folder, name=name)
+        words = ("--mount", "--uts", "--propagation", "slave", "sh", "-c", script)
+        start(folder, f"slurmd-{name}", "unshare", *words)
+    until(are_idle, "idle nodes")
+    (folder / "ready").touch()
+    while True:
+        with_children()
+
+
+def with_children() -> None:
+    """Reap what has been left to the first process."""
+    try:
+        os.waitpid(-1, 0)
+    except ChildProcessError:
+        raise SystemExit("all processes have ended") from None
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

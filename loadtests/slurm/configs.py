@@ -1,0 +1,63 @@
+"""The files of /etc/slurm on the cluster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+ADDRESS = "10.77.0.1"  # Slurm resolves no name where there are only loopback addresses
+HOST = "slurmhost"
+NODES = ("n1", "n2", "n3")
+USER = "games"  # of base-passwd: somebody who is not root
+KILL_WAIT_S = 3
+RUN = Path("/run/lodefs")
+
+SLURM_CONF = f"""\
+ClusterName=lodefs
+SlurmctldHost={HOST}({ADDRESS})
+SlurmctldPort=17001
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+CryptoType=crypto/munge
+MpiDefault=none
+StateSaveLocation=/var/spool/slurm/ctld
+SlurmdSpoolDir=/var/spool/slurm/%n
+SlurmctldPidFile=/run/slurmctld.pid
+SlurmdPidFile=/run/slurmd-%n.pid
+SlurmctldDebug=info
+SlurmdDebug=info
+SwitchType=switch/none
+TaskPlugin=task/none
+ProctrackType=proctrack/linuxproc
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+SchedulerType=sched/backfill
+SchedulerParameters=batch_sched_delay=0,sched_interval=2
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+ReturnToService=2
+SlurmctldTimeout=30
+SlurmdTimeout=30
+KillWait={KILL_WAIT_S}
+MinJobAge=60
+InactiveLimit=0
+PrologFlags=Alloc,Contain
+PrologEpilogTimeout=60
+Prolog=/etc/slurm/prolog.d/*
+Epilog=/etc/slurm/epilog.d/*
+TaskProlog=/etc/slurm/task_prolog.sh
+PlugStackConfig=/etc/slurm/plugstack.conf
+CliFilterPlugins=lua
+NodeName=n[1-3] NodeHostname={HOST} NodeAddr={ADDRESS} Port=[17101-17103] CPUs=2 State=UNKNOWN
+PartitionName=all Nodes=n[1-3] Default=YES MaxTime=10 OverTimeLimit=0 State=UP
+"""
+
+
+def plugstack(plugin: Path, program: Path) -> str:
+    """plugstack.conf."""
+    return f"optional {plugin} lodefs={program}\n"
+
+
+def defaults(program: Path, options: str) -> str:
+    """/etc/default/lodefs-slurm."""
+    return f'LODEFS_PROGRAM={program}\nLODEFS_PROLOG_OPTIONS="{options}"\n'

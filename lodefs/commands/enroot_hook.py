@@ -1,0 +1,150 @@
+"""``lodefs enroot-hook``."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import click
+
+from lodefs.chunkstore.errors import InvalidInput
+from lodefs.cli.options import examples, session_command, write_line
+from lodefs.settings.datasets import VARIABLE, Dataset, parse_list
+from lodefs.settings.session import Session
+
+NAME = "50-lodefs.sh"  # after devices, before GPUs
+SYSTEM_DIR = Path("/etc/enroot/hooks.d")
+LINKS_MAX = 40  # as of the kernel
+# deploy/enroot holds this for the package's program. No program is started where there is nothing
+# to do, so that it costs a container a few milliseconds.
+SCRIPT = """\
+#!/bin/sh
+# Mounts the datasets of LODEFS_DATASETS into a container that enroot starts, without privilege:
+# REPO[@REV][:PATH]:DIR, with commas between them, from the environment or `enroot start --env`.
+# Ends at once where there are none. See `lodefs enroot-hook --help`.
+set -eu
+
+found=${LODEFS_DATASETS-}
+if [ -z "$found" ] && [ -r "${ENROOT_ENVIRON-}" ]; then
+  while IFS= read -r line || [ -n "$line" ]; do
+    case $line in LODEFS_DATASETS=?*) found=$line ;; esac
+  done <"$ENROOT_ENVIRON"
+fi
+[ -n "$found" ] || exit 0
+exec PROGRAM enroot-hook
+"""
+
+
+@click.command(
+    "enroot-hook",
+    epilog=examples(
+        "lodefs enroot-hook --install",
+        "enroot start --env LODEFS_DATASETS=vision/cats@v1:/data IMAGE ls /data",
+    ),
+)
+@click.option(
+    "--install",
+    is_flag=True,
+    help="Install the hook for this user; as root, for all users of this machine.",
+)
+@session_command()
+def enroot_hook(session: Session, install: bool) -> None:
+    """Mount datasets into a container that enroot or pyxis starts.
+
+    LODEFS_DATASETS names them: REPO[@REV][:PATH]:DIR, with commas between them, set for the job or
+    by `enroot start --env`. Each is mounted read-only on DIR of the container, which is made where
+    it is missing. The mounts end with the container. Needs no privilege.
+    """
+    if install:
+        write_line(f"installed {_install(session.environment)}")
+        return
+    environment = session.environment
+    root = os.path.realpath(environment.get("ENROOT_ROOTFS", "/"))
+    if root == "/":
+        raise click.UsageError(
+            "this is for enroot, which sets ENROOT_ROOTFS; --install installs it"
+        )
+    datasets = parse_list(_wanted(environment))
+    if not datasets:
+        return
+    from lodefs.api import job_mounts  # here: mistakes above are told at once
+
+    places = [(inside(root, dataset.directory), dataset) for dataset in datasets]
+    job_mounts.mount_in_container([one for one in places if not _is_there(*one)], session)
+
+
+def _wanted(environment: Mapping[str, str]) -> str:
+    """The list of datasets. What ``--env`` says is in a file alone, and wins."""
+    found = environment.get(VARIABLE, "")
+    with suppress(OSError):
+        for line in Path(environment.get("ENROOT_ENVIRON", "")).read_bytes().splitlines():
+            name, _, value = line.partition(b"=")
+            if name == VARIABLE.encode():
+                found = os.fsdecode(value)
+    return found
+
+
+def inside(root: str, directory: str) -> str:
+    """Where a directory of a container lies, whose root is ``root`` here: its symlinks, and "..",
+    do not lead out of it. Names that are missing are kept. Raises: InvalidInput for a loop."""
+    todo, place, links = directory.split("/")[::-1], list[str](), 0
+    while todo:
+        name = todo.pop()
+        if name == "..":
+            del place[-1:]
+        if name in ("", ".", ".."):
+            continue
+        try:
+            target = os.readlink(os.path.join(root, *place, name))
+        except OSError:
+            place.append(name)
+            continue
+        links += 1
+        if links > LINKS_MAX:
+            raise InvalidInput(f"{directory}: too many symlinks in the container")
+        if target.startswith("/"):
+            place = []
+        todo += target.split("/")[::-1]
+    return os.path.join(root, *place)
+
+
+def _is_there(place: str, dataset: Dataset) -> bool:
+    """Whether this hook, installed twice, has mounted it before."""
+    from lodefs.mount.kernel import mount_table
+
+    found = mount_table.on_top(place)
+    wanted = (dataset.spec.repo, dataset.spec.path)
+    return found is not None and found.is_lodefs and (found.repo, found.path) == wanted
+
+
+def _install(environment: Mapping[str, str]) -> Path:
+    """Where enroot finds it from now on. Raises: OSError."""
+    if os.geteuid() == 0:
+        folder = SYSTEM_DIR
+    else:
+        config = environment.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+        folder = Path(environment.get("ENROOT_CONFIG_PATH") or f"{config}/enroot") / "hooks.d"
+    folder.mkdir(parents=True, exist_ok=True)
+    unfinished = folder / f".{NAME}.{os.getpid()}"
+    unfinished.write_text(script(_program()))
+    unfinished.chmod(0o755)
+    unfinished.rename(folder / NAME)
+    return folder / NAME
+
+
+def script(program: str) -> str:
+    """The hook, with the command line of lodefs in it."""
+    return SCRIPT.replace("PROGRAM", program)
+
+
+def _program() -> str:
+    """This program, as a shell calls it from anywhere."""
+    found = shutil.which(sys.argv[0])
+    if found is not None and os.path.basename(found) == "lodefs":
+        return shlex.quote(os.path.abspath(found))
+    return shlex.join([sys.executable, "-m", "lodefs.main"])

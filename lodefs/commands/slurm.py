@@ -1,0 +1,161 @@
+"""``lodefs slurm``: what Slurm's scripts and the plug-in call."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from lodefs.chunkstore.errors import InvalidInput, LodefsError
+from lodefs.cli import exit_codes, text
+from lodefs.cli.options import examples, session_command, write_line
+from lodefs.settings.session import Session
+
+if TYPE_CHECKING:
+    from lodefs.slurm.job_mounts import JobMounts
+
+OPTION_VARIABLE = "SPANK__SLURM_SPANK_OPTION_lodefs_lodefs"  # as Slurm names it for a prolog
+SWEEP_AGE_S = 60.0
+_mounter = click.option(
+    "--mounter",
+    metavar="PATH",
+    type=click.Path(path_type=Path),
+    envvar="LODEFS_MOUNTER_SOCKET",
+    default=Path("/run/lodefs/mounter/mounter.sock"),
+    help="The socket of the node's `lodefs mounter` [/run/lodefs/mounter/mounter.sock].",
+)
+
+
+@click.group()
+def slurm() -> None:
+    """Datasets of Slurm's jobs; docs/hpc.md says where each of these commands goes."""
+
+
+@slurm.command(
+    epilog=examples(
+        "lodefs slurm resolve vision/cats@main:/data",
+        "lodefs slurm resolve --comment 'run 7 lodefs=vision/cats@main:/data'",
+    )
+)
+@click.argument("words", metavar="[REPO@REV[:PATH]:DIR[,...]]", required=False)
+@click.option("--comment", metavar="TEXT", default="", help="The job's comment so far.")
+@session_command(store=True, proxy=True)
+def resolve(session: Session, words: str | None, comment: str) -> None:
+    """Print a job's comment with each branch and tag as the commit that it is now.
+
+    For cli_filter.lua, at submission: all nodes, tasks of an array and requeues then read the same.
+    Without datasets the comment is printed as it is.
+    """
+    from lodefs.slurm.job_comment import datasets_in, parsed, with_datasets
+    from lodefs.slurm.resolving import fixed
+
+    datasets = datasets_in(comment) if words is None else parsed(words)
+    write_line(with_datasets(comment, fixed(session, datasets)) if datasets else comment)
+
+
+@slurm.command(epilog=examples("lodefs slurm prolog --pin"))
+@_mounter
+@click.option("--pin", is_flag=True, help="Fetch the datasets, and keep them while the job runs.")
+@click.option(
+    "--timeout",
+    "timeout_s",
+    metavar="S",
+    type=click.FloatRange(0.1, 3600),
+    default=20.0,
+    help="For all mounts of the job, in seconds [20].",
+)
+@session_command()
+def prolog(session: Session, mounter: Path, pin: bool, timeout_s: float) -> None:
+    """Mount what the job asks for, below /run/lodefs/jobs/JOB. Run by Slurm's Prolog, as root.
+
+    Exits with 0 also where that fails, since Slurm drains a node whose prolog fails: the job is
+    told instead, by the plug-in or the task prolog.
+    """
+    from lodefs.slurm.job_record import JobRecord
+
+    environ = session.environment
+    comment = environ.get("SLURM_JOB_COMMENT", "")
+    if "lodefs=" not in comment and (asked := environ.get(OPTION_VARIABLE)):
+        comment = f"lodefs={asked}"
+    try:
+        record = JobRecord(
+            job=_number(session, "SLURM_JOB_ID"), uid=_number(session, "SLURM_JOB_UID")
+        )
+        problem = _mounts(mounter).begin(record, comment, pinned=pin, timeout_s=timeout_s)
+    except (LodefsError, OSError) as error:
+        problem = str(error)
+    if problem:
+        _say(problem)
+
+
+@slurm.command(epilog=examples("lodefs slurm epilog"))
+@_mounter
+@session_command()
+def epilog(session: Session, mounter: Path) -> None:
+    """Unmount what the job has on this node. Run by Slurm's Epilog, as root; exits with 0."""
+    try:
+        _mounts(mounter).end(_number(session, "SLURM_JOB_ID"))
+    except (LodefsError, OSError) as error:
+        _say(f"{error}; `lodefs slurm sweep` tries again")
+
+
+@slurm.command(epilog=examples("lodefs slurm enter --asked vision/cats@main:/data"))
+@click.option("--asked", metavar="LIST", default="", help="What the step's own --lodefs says.")
+@session_command()
+def enter(session: Session, asked: str) -> None:
+    """Show the job's datasets on their directories, in this mount namespace. Run by the plug-in."""
+    from lodefs.slurm.job_comment import parsed
+    from lodefs.slurm.job_namespace import enter as enter_job
+    from lodefs.slurm.job_record import JobRecords
+
+    enter_job(JobRecords(), _number(session, "SLURM_JOB_ID"), parsed(asked) if asked else [])
+
+
+@slurm.command(epilog=examples("lodefs slurm sweep"))
+@_mounter
+@session_command()
+def sweep(session: Session, mounter: Path) -> None:
+    """Unmount what jobs have left that are gone, such as those whose epilog never ran.
+
+    For HealthCheckProgram: it asks Slurm's controller about a job only where the node has no
+    process of it any more.
+    """
+    from lodefs.slurm import job_liveness
+    from lodefs.slurm.job_record import JobRecords
+
+    records, mounts = JobRecords(), _mounts(mounter)
+    steps = job_liveness.jobs_with_steps()
+    is_at_work = job_liveness.ask_controller(session.environment)
+    for job in records.jobs():
+        if job in steps or records.age_s(job, time.time()) < SWEEP_AGE_S:
+            continue
+        try:
+            if not is_at_work(job):
+                mounts.end(job)
+                write_line(f"job {job} is gone: its mounts were released")
+        except (LodefsError, OSError) as error:
+            _say(f"job {job}: {error}")
+            session.exit_code = exit_codes.FAILURE
+
+
+def _mounts(mounter: Path) -> JobMounts:
+    from lodefs.mount.service.client import RemoteMounts
+    from lodefs.slurm.job_mounts import JobMounts
+    from lodefs.slurm.job_record import JobRecords
+
+    return JobMounts(JobRecords(), RemoteMounts(mounter))
+
+
+def _number(session: Session, variable: str) -> int:
+    try:
+        return int(session.environment[variable])
+    except (KeyError, ValueError) as error:
+        raise InvalidInput(
+            f"{variable} is no number: Slurm sets it, for prologs and steps"
+        ) from error
+
+
+def _say(problem: str) -> None:
+    click.echo(f"lodefs: error: {text.escaped(problem)}", err=True)

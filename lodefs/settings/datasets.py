@@ -1,0 +1,74 @@
+"""Datasets and their places, as jobs name them: ``REPO[@REV][:PATH]:DIR``, and lists of these."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+
+import msgspec
+
+from lodefs.chunkstore.errors import InvalidInput
+from lodefs.chunkstore.format.names import Spec, parse_spec
+
+DATASETS_MAX = 64  # of one job: each has processes of its own
+VARIABLE = "LODEFS_DATASETS"
+FORM = "REPO[@REV][:PATH]:DIR, with a DIR that begins with /, ./ or ../"
+_DIR = re.compile(r":(?=/|\.\.?/|\.\.?\Z)")  # what follows the first such colon is DIR
+_PARTS = re.compile(r"(?:[^\\,\n]|\\.)+")
+
+
+class Dataset(msgspec.Struct, frozen=True):
+    """What to mount, and the directory as it was written."""
+
+    spec: Spec
+    directory: str
+
+    def __str__(self) -> str:
+        return f"{self.spec}:{self.directory}"
+
+
+def is_dataset(words: str) -> bool:
+    """Whether it has the form of one; a command mostly has not."""
+    return bool(_DIR.search(words)) and not words.startswith(("/", "."))
+
+
+def parse(words: str) -> Dataset:
+    """One dataset. Raises: InvalidInput."""
+    found = _DIR.search(words)
+    if found is None:
+        raise InvalidInput(f"{words!r} names no directory: write {FORM}")
+    directory = words[found.end() :]
+    if "\0" in directory or "\n" in directory:
+        raise InvalidInput(f"{words!r}: a directory's name with a line break or NUL")
+    return Dataset(parse_spec(os.fsencode(words[: found.start()])), directory)
+
+
+def parse_list(words: str) -> list[Dataset]:
+    """A list, separated by commas or line breaks; ``\\,`` is a comma and ``\\\\`` a backslash of a
+    name. Blanks around each do not count. Raises: InvalidInput, also for a DIR that is relative."""
+    parts = (re.sub(r"\\(.)", r"\1", part.strip()) for part in _PARTS.findall(words))
+    found = [parse(part) for part in parts if part]
+    for dataset in found:
+        if not dataset.directory.startswith("/"):
+            raise InvalidInput(f"{VARIABLE}: {dataset}: the directory must begin with /")
+    return found
+
+
+def check_places(places: Sequence[tuple[str, Dataset]]) -> None:
+    """InvalidInput where a dataset's place, an absolute path without symlinks, is the same as
+    another's, or lies in it, or there are too many."""
+    if len(places) > DATASETS_MAX:
+        raise InvalidInput(
+            f"{len(places)} datasets for one job: at most {DATASETS_MAX}; mount a directory that "
+            "holds several, or push them as one repository"
+        )
+    for number, (one, dataset) in enumerate(places):
+        for other, former in places[:number]:
+            if one == other:
+                raise InvalidInput(f"{dataset} has the directory of {former}: {one}")
+            if one.startswith(f"{other}/") or other.startswith(f"{one}/"):
+                raise InvalidInput(
+                    f"{dataset} and {former}: one directory lies in the other, and a mount hides "
+                    "what is below it"
+                )

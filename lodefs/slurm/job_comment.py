@@ -1,0 +1,90 @@
+"""A job's comment, where its datasets stand: ``[TEXT ]lodefs=REPO@COMMIT[:PATH]:DIR[,...]``. Pure.
+
+Slurm keeps the comment with the job: all its nodes, tasks of its array and requeues have the same,
+and ``scontrol show job`` shows it.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+from collections.abc import Sequence
+
+import msgspec
+
+from lodefs.chunkstore.errors import InvalidInput
+from lodefs.chunkstore.format.names import Spec
+from lodefs.settings.datasets import Dataset, check_places, parse_list
+
+COMMENT_BYTES_MAX = 16384
+_MARK = re.compile(r"(?:\A|(?<=\s))lodefs=")
+_COMMIT = re.compile(r"[0-9a-f]{64}")
+# Programs of root read these; a job that could cover them would choose what root reads.
+_SYSTEM = ("bin", "boot", "dev", "etc", "lib", "lib32", "lib64", "libx32", "proc", "root", "run")
+SYSTEM_DIRECTORIES = tuple(f"/{name}" for name in (*_SYSTEM, "sbin", "sys", "usr", "var"))
+_EXCEPT = ("/var/tmp", "/var/scratch")
+
+
+def datasets_in(comment: str) -> list[Dataset]:
+    """The datasets of a comment, with plain directories; none where it does not speak of lodefs.
+
+    Raises: InvalidInput, also for directories that no job may have.
+    """
+    found = _MARK.search(comment)
+    return parsed(comment[found.end() :]) if found else []
+
+
+def parsed(words: str) -> list[Dataset]:
+    """A list ``REPO[@REV][:PATH]:DIR[,...]`` with plain directories. Raises: InvalidInput."""
+    datasets = [_plain(dataset) for dataset in parse_list(words)]
+    if not datasets:
+        raise InvalidInput("no dataset is named: write REPO@REV:DIR")
+    check_places([(dataset.directory, dataset) for dataset in datasets])
+    return datasets
+
+
+def with_datasets(comment: str, datasets: Sequence[Dataset]) -> str:
+    """The comment that names these datasets and no others. Raises: InvalidInput (too long)."""
+    found = _MARK.search(comment)
+    text = (comment[: found.start()] if found else comment).strip()
+    written = f"{text} lodefs={written_list(datasets)}".strip()
+    if len(os.fsencode(written)) > COMMENT_BYTES_MAX:
+        raise InvalidInput("too many datasets, or names too long, for a job's comment")
+    return written
+
+
+def written_list(datasets: Sequence[Dataset]) -> str:
+    """What ``parsed`` reads again."""
+    return ",".join(_escaped(dataset) for dataset in datasets)
+
+
+def is_fixed(spec: Spec) -> bool:
+    """Whether it names a commit in full, so that it is the same on all nodes, at any time."""
+    return bool(_COMMIT.fullmatch(spec.rev))
+
+
+def check_directory(directory: str) -> None:
+    """InvalidInput for a directory of the system, or the root: jobs see a dataset elsewhere."""
+    top = directory == "/" or any(
+        directory == one or directory.startswith(f"{one}/") for one in SYSTEM_DIRECTORIES
+    )
+    if top and not any(directory.startswith(f"{one}/") for one in _EXCEPT):
+        raise InvalidInput(
+            f"{directory}: a job may not mount over the system; choose a directory below your "
+            "home, /tmp, or one that your site has made for datasets"
+        )
+
+
+def _plain(dataset: Dataset) -> Dataset:
+    directory = posixpath.normpath("/" + dataset.directory.lstrip("/"))
+    if ".." in dataset.directory.split("/"):
+        raise InvalidInput(f"{dataset}: a directory with '..'; write where it leads")
+    check_directory(directory)
+    return msgspec.structs.replace(dataset, directory=directory)
+
+
+def _escaped(dataset: Dataset) -> str:
+    path = f":{os.fsdecode(dataset.spec.path)}" if dataset.spec.path else ""
+    words = f"{dataset.spec.repo}@{dataset.spec.rev}{path}:{dataset.directory}"
+    return words.replace("\\", "\\\\").replace(",", "\\,")

@@ -1,0 +1,152 @@
+"""A job's datasets on a node: asked of the node's mount service, shown, and taken away again.
+
+A user's mistake never fails a prolog, which would drain the node: it is written into the record,
+and the job says it by itself.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from lodefs.chunkstore.errors import InvalidInput, LodefsError, Unavailable
+from lodefs.chunkstore.system import libc
+from lodefs.mount.kernel import mount_syscalls, mount_table
+from lodefs.mount.node.interface import Source
+from lodefs.mount.service.interface import Held, MountService, Wanted
+from lodefs.settings.datasets import Dataset
+from lodefs.slurm.job_comment import datasets_in, is_fixed
+from lodefs.slurm.job_record import JobRecord, JobRecords, Shown
+
+NOT_DONE = "the prolog of the job did not come to its end on this node"
+PIN_WHILE_USED = 0
+PATIENCE_S = 15.0  # with a service or a proxy that is being started again
+RELEASE_TIMEOUT_S = 5.0
+_PAUSE_S = 0.3
+_MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_REMOUNT, _MS_BIND = 1, 2, 4, 32, 4096  # linux/mount.h
+
+Bind = Callable[[str, str], None]
+T = TypeVar("T")
+
+
+class JobMounts:
+    """Those of one node. ``bind`` shows a mount on another directory, read-only."""
+
+    def __init__(
+        self,
+        records: JobRecords,
+        service: MountService,
+        bind: Bind | None = None,
+        *,
+        patience_s: float = PATIENCE_S,
+    ) -> None:
+        self._records = records
+        self._service = service
+        self._bind = bind or bind_read_only
+        self._patience_s = patience_s
+
+    def begin(self, record: JobRecord, comment: str, *, pinned: bool, timeout_s: float) -> str:
+        """Have the datasets that a job's comment names shown below its tree. ``record``: of the
+        job, without datasets. What a job of this id has left goes first.
+
+        Returns why the job has no datasets, which its record tells then; "" where it has, or names
+        none. Raises: OSError (a full /run).
+        """
+        deadline_s = time.monotonic() + timeout_s
+        try:
+            self.end(record.job)
+            record = msgspec.structs.replace(record, datasets=_fixed(datasets_in(comment)))
+            if not record.datasets:
+                return ""
+            self._records.write(msgspec.structs.replace(record, problem=NOT_DONE))
+            for shown in record.datasets:
+                self._show(record, shown, PIN_WHILE_USED if pinned else None, deadline_s)
+            _give(self._records.tree(record.job), record.uid)
+        except LodefsError as error:
+            record = msgspec.structs.replace(record, problem=str(error))
+            _hide(self._records.tree(record.job))
+        self._records.write(record)  # with its datasets, so that the end releases them
+        return record.problem
+
+    def end(self, job: int) -> None:
+        """Take all that a job has on this node away; fine where it has nothing. Readers keep what
+        they have open. Where the service does not answer, the record stays for another call.
+        Raises: LodefsError."""
+        record = self._records.read(job)
+        _hide(self._records.tree(job))
+        deadline_s = time.monotonic() + self._patience_s
+        for user in record.users if record is not None else ():
+            _patiently(partial(self._service.release, user, RELEASE_TIMEOUT_S), deadline_s)
+        self._records.remove(job)
+
+    def _show(self, record: JobRecord, shown: Shown, pin_s: int | None, deadline_s: float) -> None:
+        wanted = Wanted(source=Source(repo=shown.repo, path=shown.path), rev=shown.commit,
+                        pin_s=pin_s)  # fmt: skip
+
+        def acquire() -> Held:
+            left_s = max(deadline_s - time.monotonic(), 0.001)
+            return self._service.acquire(record.user(shown), wanted, None, left_s)
+
+        held = _patiently(acquire, min(deadline_s, time.monotonic() + self._patience_s))
+        place = self._records.place(record.job, shown)
+        place.mkdir(parents=True)
+        self._bind(held.place, str(place))
+
+
+def _patiently(call: Callable[[], T], deadline_s: float) -> T:
+    """The same again while what it needs is not there, until then."""
+    while True:
+        try:
+            return call()
+        except Unavailable:
+            if time.monotonic() + _PAUSE_S > deadline_s:
+                raise
+        time.sleep(_PAUSE_S)
+
+
+def bind_read_only(source: str, target: str) -> None:
+    """Show a mount on a directory too. Raises: Unavailable."""
+    flags = _MS_BIND | _MS_REMOUNT | _MS_RDONLY | _MS_NOSUID | _MS_NODEV
+    try:
+        libc.call("mount", os.fsencode(source), os.fsencode(target), None, _MS_BIND, None)
+        libc.call("mount", b"none", os.fsencode(target), None, flags, None)
+    except OSError as error:
+        raise Unavailable(f"{target}: mount(2) says {error.strerror}") from error
+
+
+def _fixed(datasets: Sequence[Dataset]) -> tuple[Shown, ...]:
+    for dataset in datasets:
+        if not is_fixed(dataset.spec):
+            raise InvalidInput(
+                f"{dataset}: its commit was not fixed when the job was submitted: the submit host "
+                "lacks lodefs' cli_filter.lua; name a commit in full, or ask your administrator"
+            )
+    return tuple(Shown(d.spec.repo, d.spec.rev, d.spec.path, d.directory) for d in datasets)
+
+
+def _give(tree: Path, uid: int) -> None:
+    """Only the job's user may look into its tree. It is given last: before that, its owner could
+    put symlinks in the way of what root mounts."""
+    tree.chmod(0o500)
+    os.chown(tree, uid, -1)
+
+
+def _hide(tree: Path) -> None:
+    """Unmount all below, whatever state it is in, and remove the directories."""
+    if not tree.is_dir():
+        return
+    os.chown(tree, 0 if os.geteuid() == 0 else -1, -1)  # nobody else changes names in it any more
+    tree.chmod(0o700)
+    for mounted in reversed(mount_table.read_table()):
+        if mounted.mountpoint.startswith(f"{tree}/"):
+            with suppress(InvalidInput):  # somebody was faster
+                mount_syscalls.detach(mounted.mountpoint, lazy=True)
+    shutil.rmtree(tree, ignore_errors=True)

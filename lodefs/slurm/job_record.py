@@ -1,0 +1,107 @@
+"""What a node knows of a job with datasets: a file for each, in a directory that a reboot empties.
+
+``ROOT/JOB.json`` is written before the first mount is asked for and removed after the last was
+released, so that whatever a dead prolog or epilog left is known. ``ROOT/JOB/DIR`` shows a dataset.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from lodefs.chunkstore.errors import InvalidInput, UnknownFormat
+from lodefs.chunkstore.format.decoding import from_json
+from lodefs.mount.service.interface import User
+
+ROOT = Path("/run/lodefs/jobs")
+VERSION = 1
+
+
+class Shown(msgspec.Struct, frozen=True):
+    """A dataset that the job asked for: ``REPO@COMMIT[:PATH]`` in its parts, and its directory."""
+
+    repo: str
+    commit: str
+    path: bytes
+    directory: str
+
+
+class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A job on this node. ``problem``: why it has no datasets, for the user; "" where it has."""
+
+    version: int = VERSION
+    job: int
+    uid: int
+    datasets: tuple[Shown, ...] = ()
+    problem: str = ""
+
+    def user(self, shown: Shown) -> User:
+        """Who holds the mount of a dataset."""
+        return User(f"slurm-{self.job}-{self.datasets.index(shown)}", shown.directory)
+
+    @property
+    def users(self) -> tuple[User, ...]:
+        """Of all its datasets."""
+        return tuple(self.user(shown) for shown in self.datasets)
+
+
+class JobRecords:
+    """The files of all jobs of this node, for root to write and everybody to read."""
+
+    def __init__(self, root: Path = ROOT) -> None:
+        self.root = root
+
+    def tree(self, job: int) -> Path:
+        """Where a job's datasets are, each on its directory below this one."""
+        return self.root / str(job)
+
+    def place(self, job: int, shown: Shown) -> Path:
+        """Where one of them is."""
+        return self.tree(job) / shown.directory.lstrip("/")
+
+    def write(self, record: JobRecord) -> None:
+        """Raises: OSError."""
+        self.root.mkdir(mode=0o755, parents=True, exist_ok=True)
+        fresh = self.root / f".{record.job}.fresh"
+        fresh.write_bytes(msgspec.json.encode(record))
+        fresh.chmod(0o644)
+        fresh.rename(self._path(record.job))
+
+    def read(self, job: int) -> JobRecord | None:
+        """None where the job has none. Raises: UnknownFormat."""
+        try:
+            data = self._path(job).read_bytes()
+        except FileNotFoundError:
+            return None
+        try:
+            record = from_json(data, JobRecord)
+        except InvalidInput as error:
+            raise UnknownFormat(f"{self._path(job)}: {error}") from error
+        if record.version != VERSION:
+            raise UnknownFormat(f"{self._path(job)} is of version {record.version}")
+        return record
+
+    def remove(self, job: int) -> None:
+        """Fine where there is none."""
+        with suppress(FileNotFoundError):
+            self._path(job).unlink()
+
+    def jobs(self) -> Iterator[int]:
+        """Those with a record or a tree, in order."""
+        names: list[str] = []
+        with suppress(FileNotFoundError):
+            names = os.listdir(self.root)
+        yield from sorted({int(n) for name in names if (n := name.removesuffix(".json")).isdigit()})
+
+    def age_s(self, job: int, now_s: float) -> float:
+        """Since its record was written; 0 where it has none, or the clock went back."""
+        with suppress(FileNotFoundError):
+            return max(0.0, now_s - self._path(job).stat().st_mtime)
+        return 0.0
+
+    def _path(self, job: int) -> Path:
+        return self.root / f"{job}.json"

@@ -1,0 +1,176 @@
+"""A job's mounts on a node, without a kernel: held, recorded, and given back however it ends."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from lodefs.chunkstore.errors import InvalidInput, Unavailable, UnknownFormat
+from lodefs.settings.datasets import parse
+from lodefs.slurm.job_liveness import jobs_with_steps
+from lodefs.slurm.job_mounts import NOT_DONE, JobMounts
+from lodefs.slurm.job_namespace import check_asked
+from lodefs.slurm.job_record import JobRecord, JobRecords
+from tests.support.docker.memory_mounts import Repo
+from tests.support.service.memory_service import MemoryService
+
+COMMIT = "0123456789abcdef" * 4
+COMMENT = f"lodefs=cats@{COMMIT}:/data/cats,dogs@{COMMIT}:/data/dogs"
+JOB = JobRecord(job=7, uid=os.getuid())
+LONG_S = 30.0
+
+
+class Node:
+    """Records in a directory, mounts in memory, and what was bound."""
+
+    def __init__(self, folder: Path) -> None:
+        repos = {name: Repo({"main": COMMIT}) for name in ("cats", "dogs")}
+        self.service = MemoryService(repos, folder / "mounts")
+        self.records = JobRecords(folder / "jobs")
+        self.bound: list[str] = []
+        self.mounts = JobMounts(self.records, self.service, self.bind, patience_s=0)
+
+    def bind(self, source: str, target: str) -> None:
+        assert source.startswith(str(self.service.root))
+        self.bound.append(target)
+
+    def begin(self, comment: str = COMMENT, *, timeout_s: float = LONG_S) -> str:
+        return self.mounts.begin(JOB, comment, pinned=False, timeout_s=timeout_s)
+
+    @property
+    def held(self) -> list[str]:
+        """Directories of those who hold mounts."""
+        return sorted(user.target for mount in self.service.mounts for user in mount.users)
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
+
+
+def test_datasets_are_shown_below_the_jobs_tree_which_is_its_users_alone(node: Node) -> None:
+    """Datasets are shown below the job's tree which is its user's alone."""
+    assert node.begin() == ""
+    tree = node.records.tree(7)
+    assert node.bound == [f"{tree}/data/cats", f"{tree}/data/dogs"]
+    assert tree.stat().st_mode & 0o777 == 0o500
+    assert node.held == ["/data/cats", "/data/dogs"]
+
+
+def test_the_end_leaves_nothing_and_may_be_repeated(node: Node) -> None:
+    """The end leaves nothing and may be repeated."""
+    node.begin()
+    for _ in range(2):
+        node.mounts.end(7)
+        assert (node.held, list(node.records.jobs())) == ([], [])
+
+
+def test_a_job_without_datasets_leaves_no_record(node: Node) -> None:
+    """A job without datasets leaves no record."""
+    assert node.begin("run 7") == ""
+    assert not node.records.root.exists()
+
+
+def test_a_second_prolog_of_a_job_begins_anew(node: Node) -> None:
+    """A requeued job whose epilog never ran."""
+    node.begin()
+    node.begin(f"lodefs=dogs@{COMMIT}:/other")
+    assert node.held == ["/other"]
+
+
+@pytest.mark.parametrize(
+    ("comment", "why"),
+    [
+        ("lodefs=cats@main:/d", "was not fixed"),
+        (f"lodefs=cats@{COMMIT}:/d,nosuch@{COMMIT}:/e", "nosuch"),
+        ("lodefs=cats", "names no directory"),
+    ],
+)
+def test_a_mistake_is_told_by_the_record_and_nothing_stays_shown(
+    node: Node, comment: str, why: str
+) -> None:
+    """A mistake is told by the record and nothing stays shown."""
+    assert why in node.begin(comment)
+    record = node.records.read(7)
+    assert record is not None
+    assert why in record.problem
+    assert not node.records.tree(7).exists()
+    node.mounts.end(7)
+    assert node.held == []
+
+
+def test_a_service_that_is_gone_is_told_and_the_record_stays_until_it_is_back(node: Node) -> None:
+    """A service that is gone is told and the record stays until it is back."""
+    node.begin()
+    node.service.failure = Unavailable("it is gone")
+    with pytest.raises(Unavailable):
+        node.mounts.end(7)
+    assert not node.records.tree(7).exists()
+    assert list(node.records.jobs()) == [7]
+    node.service.failure = None
+    node.mounts.end(7)
+    assert node.held == []
+
+
+def test_a_service_that_is_being_started_is_waited_for(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A service that is being started is waited for."""
+    node.service.failure = Unavailable("it is not there yet")
+
+    def come_back(_pause_s: float) -> None:
+        node.service.failure = None
+
+    monkeypatch.setattr("lodefs.slurm.job_mounts.time.sleep", come_back)
+    mounts = JobMounts(node.records, node.service, node.bind, patience_s=LONG_S)
+    assert mounts.begin(JOB, COMMENT, pinned=False, timeout_s=LONG_S) == ""
+
+
+def test_a_prolog_that_is_killed_leaves_a_record_that_says_so(node: Node) -> None:
+    """A prolog that is killed leaves a record that says so."""
+
+    def die(source: str, target: str) -> None:
+        raise KeyboardInterrupt
+
+    mounts = JobMounts(node.records, node.service, die, patience_s=0)
+    with pytest.raises(KeyboardInterrupt):
+        mounts.begin(JOB, COMMENT, pinned=False, timeout_s=LONG_S)
+    record = node.records.read(7)
+    assert record is not None
+    assert record.problem == NOT_DONE
+    mounts.end(7)
+    assert node.held == []
+
+
+def test_a_service_that_hangs_costs_no_more_than_the_time_limit(node: Node) -> None:
+    """A service that hangs costs no more than the time limit."""
+    with node.service.hold():
+        assert "not done" in node.begin(timeout_s=0.05)
+
+
+def test_a_record_of_another_version_is_refused(node: Node) -> None:
+    """A record of another version is refused."""
+    node.records.write(JobRecord(version=99, job=7, uid=0))
+    with pytest.raises(UnknownFormat, match="version 99"):
+        node.records.read(7)
+
+
+def test_a_step_may_ask_for_what_its_job_has(node: Node) -> None:
+    """A step may ask for what its job has."""
+    node.begin()
+    record = node.records.read(7)
+    assert record is not None
+    check_asked(record, [parse("cats@main:/data/cats")])
+    with pytest.raises(InvalidInput, match="belong to a whole job"):
+        check_asked(record, [parse("cats@main:/elsewhere")])
+
+
+def test_jobs_with_steps_are_known_by_their_processes(tmp_path: Path) -> None:
+    """Jobs with steps are known by their processes."""
+    commands = [b"slurmstepd: [12.extern]\0", b"slurmstepd: [13.0]\0", b"sleep\0012\0", b""]
+    for pid, command in enumerate(commands):
+        (tmp_path / str(pid)).mkdir()
+        (tmp_path / str(pid) / "cmdline").write_bytes(command)
+    assert jobs_with_steps(tmp_path) == {12, 13}
