@@ -18,6 +18,8 @@ from types import FrameType
 from typing import Any
 
 from lodefs.chunkstore.errors import LodefsError, Unavailable
+from lodefs.chunkstore.format.journal import RefName
+from lodefs.chunkstore.journal.existing_commit import point_ref
 from lodefs.chunkstore.objects.open_url import StoreOptions, open_objects
 from lodefs.chunkstore.push.push import PushOptions, push
 from lodefs.chunkstore.repo.refs import TAGS
@@ -132,7 +134,8 @@ def _push_both(folder: Path, say: Say) -> dict[str, Path]:
         total_bytes = 0
         for rev, source in (("v1", first), ("v2", second)):
             total_bytes += _push(store, folder, source, rev, say)
-            store.refs(REPO).advance(TAGS, rev, store.resolve(REPO, "main"), expected_sequence=None)
+            tag = RefName(REPO, TAGS, rev)
+            point_ref(store, tag, store.resolve(REPO, "main"), expected_sequence=None)
         stored_bytes = sum(info.size_bytes for info in objects.list(""))
     finally:
         objects.close()

@@ -44,8 +44,11 @@ def _save(store: Store, write: RefWrite, repo: str, commit_id: CommitId) -> None
     it is there, and only collections that are not at their end could delete it."""
     journal, previous = write.journal, write.begin().previous
     condemned = MemoryCondemned()
+    # Before the look at the refs: a collection that ends between the two looks may have deleted
+    # what was living at the first, and would be taken for one of those that could not.
+    undone = journal.undone(previous)
     is_living = _is_living(store, repo, commit_id)
-    condemned.add(journal.undone(previous) if is_living else [*journal.condemning(previous)][::-1])
+    condemned.add(undone if is_living else [*journal.condemning(previous)][::-1])
     if condemned.newest is None:
         return
     ids: set[bytes] = set()

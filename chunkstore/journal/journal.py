@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from lodefs.chunkstore.errors import AlreadyExists, Corrupt, NotFound
+from lodefs.chunkstore.errors import AlreadyExists, Corrupt, NotFound, Unavailable
 from lodefs.chunkstore.format import journal as documents
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.journal import End, Fate, Garbage, JournalEntry, Ledger
@@ -78,6 +78,13 @@ class StoreJournal:
                 "older copy of itself"
             )
 
+    def condemns(self, number: int) -> bool:
+        """Whether there is an entry of that number, and it condemns something."""
+        try:
+            return self.entry(number).condemned is not None
+        except NotFound:
+            return False
+
     def undone(self, newest: int | None) -> list[JournalEntry]:
         """Those of them whose fate was not carried out yet, oldest first. Fates are carried out in
         their order, so they are the newest ones."""
@@ -96,7 +103,9 @@ class StoreJournal:
         """Ends a writer, and gives the end that counts: the first."""
         if self._put_first("ends", end.number, documents.encode_end(end)):
             return end
-        return self.end(end.number) or end
+        if (first := self.end(end.number)) is None:
+            raise _unreadable("ends", end.number)
+        return first
 
     def fate(self, number: int) -> Fate | None:
         """The fate of an entry's garbage; None while it has none."""
@@ -106,7 +115,9 @@ class StoreJournal:
         """Decides the fate of an entry's garbage, and gives the one that counts: the first."""
         if self._put_first("fates", fate.number, documents.encode_fate(fate)):
             return fate
-        return self.fate(fate.number) or fate
+        if (first := self.fate(fate.number)) is None:
+            raise _unreadable("fates", fate.number)
+        return first
 
     def is_done(self, number: int) -> bool:
         """Whether the fate of an entry's garbage was carried out."""
@@ -170,6 +181,13 @@ class StoreJournal:
         except AlreadyExists:
             return False
         return True
+
+
+def _unreadable(what: str, number: int) -> Unavailable:
+    """A part that is there, as a refused put says, and not there, as a get says: whoever took
+    either for the truth could delete what the other keeps."""
+    key = keys.journal_part(what, number)
+    return Unavailable(f"the store says that {key} is there, and that it is not: try again")
 
 
 def newest_condemning(entry: JournalEntry | None) -> int | None:

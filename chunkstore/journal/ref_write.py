@@ -53,8 +53,11 @@ class RefWrite:
     def learn(self, condemned: CondemnedIds) -> None:
         """Adds what was condemned before this writer began. Raises: OlderJournal if
         ``condemned`` knows more than the journal has."""
-        previous = self.begin().previous
-        if previous != condemned.newest:
+        previous, known = self.begin().previous, condemned.newest
+        is_ahead = known is not None and (previous is None or previous < known)
+        if is_ahead and known is not None and self.journal.condemns(known):
+            return  # another writer of this machine began later, and has learned more
+        if known != previous:
             condemned.add([*self.journal.condemning(previous, condemned.newest)][::-1])
 
     def save(self, condemned: CondemnedIds, ids: Iterable[bytes]) -> None:

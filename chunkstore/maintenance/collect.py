@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from lodefs.chunkstore.errors import InvalidInput, NotFound
+from lodefs.chunkstore.errors import InvalidInput, NotFound, Unsupported
 from lodefs.chunkstore.format.journal import Fate, Garbage, JournalEntry, Ledger, RefName
 from lodefs.chunkstore.format.names import CommitId, PackId
 from lodefs.chunkstore.journal.journal import StoreJournal
@@ -20,7 +20,7 @@ from lodefs.chunkstore.maintenance.inventory import PackList, Repositories
 from lodefs.chunkstore.maintenance.mark import Marked, mark
 from lodefs.chunkstore.maintenance.sweep import sweep
 from lodefs.chunkstore.maintenance.writers import WriterCheck, Writers, newest_of
-from lodefs.chunkstore.repo.store import Store, require_there
+from lodefs.chunkstore.repo.store import VERSION, Store, require_there
 from lodefs.chunkstore.system.progress import Progress
 
 WORKERS = 16
@@ -33,6 +33,7 @@ class CollectOptions:
 
     grace_s: int = GRACE_S  # from being condemned to being deleted, and until a writer is dead
     dry_run: bool = False
+    upgrade: bool = False  # a store that older versions of lodefs may still write to
     clock: Callable[[], float] = time.time
     workers: int = WORKERS  # requests at once
 
@@ -68,7 +69,8 @@ def collect(
 ) -> CollectResult:
     """Deletes the garbage that is ripe, and condemns what else is found.
 
-    Raises: InvalidInput for a grace time below 0; Corrupt if a ref leads to something that is
+    Raises: InvalidInput for a grace time below 0; Unsupported for a store that older versions may
+    write to, unless it is upgraded; Corrupt if a ref leads to something that is
     missing or damaged; what the store raises. After an error the repetition goes on.
     """
     if options.grace_s < 0:
@@ -77,7 +79,13 @@ def collect(
     settings = store.settings
     if not options.dry_run:
         store.ensure_writable()
-        settings = store.upgrade(int(options.clock()))
+        settings = store.upgrade(int(options.clock())) if options.upgrade else settings
+        if settings.version < VERSION:
+            raise Unsupported(
+                f"{store.url} was made by a lodefs that knows no collections, and such a lodefs "
+                "may be writing to it: when every machine that uses the store has this version, "
+                "and no push or proxy of an older one runs any more, `lodefs gc --upgrade`"
+            )
     progress = progress or Progress()
     with (
         ThreadPoolExecutor(options.workers, "lodefs-gc") as executor,

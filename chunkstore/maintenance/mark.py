@@ -112,6 +112,7 @@ def _mark_trees(store: Store, root: Entry, marked: Marked, executor: Executor) -
 def _unknown(what: str, error: Exception) -> Corrupt:
     return Corrupt(
         f"{what} cannot be read to the end, so it is not known what it needs, and nothing more is "
-        f"deleted ({error}). See `lodefs verify`; `lodefs push --check` may store again what is "
-        "lost, else delete the branch or tag that leads there"
+        f"deleted ({error}). If a branch moved meanwhile, repeat the command. Else see `lodefs "
+        "verify`: `lodefs push --check` may store again what is lost; or delete the branch or tag "
+        "that leads there"
     )

@@ -67,23 +67,31 @@ def _rewrite_shards(
     names = [info.key[len(keys.INDEX) :] for info in objects.list(keys.INDEX)]
     for at in range(0, len(names), SHARDS_AHEAD):
         some = names[at : at + SHARDS_AHEAD]
-        rests = executor.map(lambda name: _rest(objects, name, dead), some)
-        for name, rest in zip(some, rests, strict=True):
-            if rest is not None and (new := rest_name(name, collection)) != name:
-                objects.put(keys.shard(new), [encode_shard(rest)])
-                objects.delete(keys.shard(name))
+        for name, is_hit in zip(
+            some, executor.map(lambda name: _lists(objects, name, dead), some), strict=True
+        ):
+            if is_hit and (new := rest_name(name, collection)) != name:
+                _rewrite_shard(objects, name, new, dead)
 
 
-def _rest(objects: ObjectStore, name: str, dead: Collection[PackId]) -> list[ShardPack] | None:
-    """The packs of a shard that live on; None if all do, or if it cannot be read."""
+def _lists(objects: ObjectStore, name: str, dead: Collection[PackId]) -> bool:
+    """Whether a shard lists packs of ``dead``; False if it cannot be read. Holds none of it: shards
+    may be large, and most are not hit."""
+    try:
+        found = False
+        for pack in read_shard(objects, keys.shard(name)):
+            found = found or pack.pack_id in dead
+    except (Corrupt, NotFound, UnknownFormat):
+        return False
+    return found
+
+
+def _rewrite_shard(objects: ObjectStore, name: str, new: str, dead: Collection[PackId]) -> None:
+    """What of a shard lives on, under another name; in memory while it is put."""
     try:
         packs: Iterable[ShardPack] = read_shard(objects, keys.shard(name))
-        rest: list[ShardPack] = []
-        count = 0
-        for pack in packs:
-            count += 1
-            if pack.pack_id not in dead:
-                rest.append(pack)
-    except (Corrupt, NotFound, UnknownFormat):
-        return None
-    return rest if len(rest) < count else None
+        rest = [pack for pack in packs if pack.pack_id not in dead]
+    except NotFound:  # another collection was first
+        return
+    objects.put(keys.shard(new), [encode_shard(rest)])
+    objects.delete(keys.shard(name))

@@ -1,20 +1,15 @@
 """What the processes of a mount count, in a file that all of them share and others may read.
 
-The file lies in a directory beside the proxy's socket (``directory_of``). Its head of HEAD_BYTES
-has the magic, sizes and a MessagePack map of what the mount is; then come ROWS rows of ROW_WORDS
+The file lies in a directory beside the proxy's socket (figure_files). Its head of HEAD_BYTES has
+the magic, sizes and a MessagePack map of what the mount is; then come ROWS rows of ROW_WORDS
 counters of 8 bytes, one row for each process at a time, so that each counter has one writer. A
 process that comes after another goes on with its row.
-
-Who serves the mount shares a lock on the file (flock(2), which ends with the last of them); a file
-without that lock is left over. Readers use pread(2): a file that somebody cuts does them no harm.
 """
 
 from __future__ import annotations
 
 import array
-import fcntl
 import os
-import stat
 import struct
 from collections.abc import Iterator
 from contextlib import suppress
@@ -24,8 +19,8 @@ from pathlib import Path
 import msgspec
 
 from lodefs.chunkstore.errors import UnknownFormat
+from lodefs.chunkstore.nodeapi.figure_files import living
 
-DIRECTORY = "figures"
 ENDING = ".mount"
 VERSION = 1
 MAGIC = b"lodefsMC"
@@ -33,7 +28,6 @@ HEAD_BYTES = 8192
 ROWS = 64
 ROW_WORDS = 64
 FILE_BYTES = HEAD_BYTES + 8 * ROWS * ROW_WORDS
-FILES_MAX = 1000  # that are read
 _HEAD = struct.Struct("=8sIIIII")  # magic, version, rows, words of a row, rows in use, info's size
 _IN_USE_OFFSET = 20
 
@@ -126,11 +120,6 @@ class MountCounts(msgspec.Struct, frozen=True):
         return Wait(*(one / 1e9 for one in (*waits_ns, rest_ns)))
 
 
-def directory_of(socket: str | os.PathLike[str]) -> Path:
-    """Where mounts by way of the proxy at a socket have their files."""
-    return Path(socket).parent / DIRECTORY
-
-
 def encode_head(description: MountDescription) -> bytes:
     """The head of a new file, with no row in use."""
     info = msgspec.msgpack.encode(description)
@@ -172,39 +161,9 @@ def decode(data: bytes, uid: int = 0) -> MountCounts:
 def read_all(directory: Path, *, sweep: bool = False) -> Iterator[MountCounts]:
     """The counts of all living mounts that have files in a directory, as far as they can be read.
     ``sweep``: files of mounts that have ended are removed, where that is allowed."""
-    try:
-        names = sorted(name for name in os.listdir(directory) if name.endswith(ENDING))
-    except OSError:
-        return
-    for name in names[:FILES_MAX]:
+    for file in living(directory, ENDING, sweep=sweep):
         with suppress(OSError, UnknownFormat):
-            found = _read(directory / name, sweep=sweep)
-            if found is not None:
-                yield found
-
-
-def _read(path: Path, *, sweep: bool) -> MountCounts | None:
-    """Raises: OSError, UnknownFormat."""
-    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode):
-            return None
-        if not is_held(fd):
-            if sweep:
-                path.unlink()
-            return None
-        head = os.pread(fd, HEAD_BYTES, 0)
-        used = rows_in_use(memoryview(head.ljust(HEAD_BYTES, b"\0")))
-        return decode(head + os.pread(fd, 8 * ROW_WORDS * used, HEAD_BYTES), status.st_uid)
-    finally:
-        os.close(fd)
-
-
-def is_held(fd: int) -> bool:
-    """Whether anybody lives who shares the lock on an open file."""
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    return False
+            head = os.pread(file.fd, HEAD_BYTES, 0)
+            used = rows_in_use(memoryview(head.ljust(HEAD_BYTES, b"\0")))
+            rows = os.pread(file.fd, 8 * ROW_WORDS * used, HEAD_BYTES)
+            yield decode(head + rows, file.uid)

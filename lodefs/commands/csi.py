@@ -69,8 +69,10 @@ EPILOG = examples(
 def csi(
     session: Session, endpoint: str, node_id: str, log_level: str, **options: Path | None
 ) -> None:
-    """Serve volumes to Kubernetes (CSI) until SIGTERM or SIGINT; mounts stay then."""
-    del session
+    """Serve volumes to Kubernetes (CSI) until SIGTERM or SIGINT; mounts stay then.
+
+    It counts for the node's proxy (LODEFS_PROXY names it), where that is on this machine.
+    """
     try:
         from lodefs.mount.csi.driver import DriverSettings, run
     except ModuleNotFoundError as error:
@@ -78,6 +80,7 @@ def csi(
             raise
         raise Unsupported("lodefs csi needs gRPC: pip install 'lodefs[csi]'") from None
     from lodefs.commands.version import number
+    from lodefs.proxies.own_proxy import node_figures
     from lodefs.proxy.service.logs import configure_logs
 
     form = "console" if sys.stderr.isatty() else "auto"
@@ -90,6 +93,7 @@ def csi(
             endpoint=_socket_path(endpoint),
             node_id=node_id,
             version=number(),
+            figures=node_figures(session),
             **given,
         )
     )

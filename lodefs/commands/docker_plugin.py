@@ -50,8 +50,10 @@ def docker_plugin(session: Session, log_level: str, **options: object) -> None:
 
     Started by systemd, it uses systemd's socket. Each plugin needs a state directory of its own.
     """
+    from lodefs.commands.version import number
     from lodefs.mount.docker.plugin import Settings, run
     from lodefs.proxies.node_mounts import open_node_mounts
+    from lodefs.proxies.own_proxy import node_figures
     from lodefs.proxy.service.logs import configure_logs
 
     form = "console" if sys.stderr.isatty() else "auto"
@@ -59,6 +61,7 @@ def docker_plugin(session: Session, log_level: str, **options: object) -> None:
     given = {name: value for name, value in options.items() if value is not None}
     if isinstance(state := given.get("state"), Path):
         given["state"] = state.absolute()
+    given |= {"figures": node_figures(session), "version": number()}
     settings = Settings(**given)  # type: ignore[arg-type]  # as their options' types say
     run(
         settings,

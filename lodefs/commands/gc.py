@@ -28,10 +28,16 @@ EPILOG = examples(
     "--grace", type=DURATION, default="24h", metavar="DURATION",
     help="From being condemned to being deleted, at least [24h].",
 )  # fmt: skip
+@click.option(
+    "--upgrade", is_flag=True,
+    help="Refuse older versions of lodefs from now on; once, if gc asks for it.",
+)  # fmt: skip
 @click.option("--workers", type=click.IntRange(1, 256), default=16, help="Parallel requests [16].")
 @json_option
 @session_command(store=True)
-def gc(session: Session, dry_run: bool, grace: int, workers: int, as_json: bool) -> None:
+def gc(
+    session: Session, dry_run: bool, grace: int, upgrade: bool, workers: int, as_json: bool
+) -> None:
     """Delete the commits and data that no branch or tag leads to.
 
     A run condemns what it finds, and deletes what an earlier run has condemned at least --grace
@@ -41,7 +47,9 @@ def gc(session: Session, dry_run: bool, grace: int, workers: int, as_json: bool)
     """
     from lodefs.chunkstore.maintenance.collect import CollectOptions, collect
 
-    options = CollectOptions(grace, dry_run=dry_run, clock=time.time, workers=workers)
+    options = CollectOptions(
+        grace, dry_run=dry_run, upgrade=upgrade, clock=time.time, workers=workers
+    )
     with show_progress() as progress:
         result = collect(session.store, options, progress)
     if as_json:

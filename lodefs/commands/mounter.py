@@ -108,13 +108,18 @@ def mounter(
         tenure = run_in_child()
         if tenure is None:
             return
+    from lodefs.commands.version import number
     from lodefs.mount.service.process import MounterSettings, run
     from lodefs.proxies.node_mounts import open_node_mounts
+    from lodefs.proxies.own_proxy import node_figures
     from lodefs.proxy.service.logs import configure_logs
 
     form = "console" if sys.stderr.isatty() else "auto"
     configure_logs(log_level, form, identifier="lodefs-mounter")
     given = {name: value.absolute() for name, value in options.items() if value is not None}
-    settings = MounterSettings(idle_s=idle_s, stores=stores, **given)
+    figures = node_figures(session)
+    settings = MounterSettings(
+        idle_s=idle_s, stores=stores, figures=figures, version=number(), **given
+    )
     opened = partial(open_node_mounts, session, settings.state, "csi", _log)
     run(settings, opened, session.environment, tenure)

@@ -25,6 +25,7 @@ from lodefs.chunkstore.format.decoding import from_json
 from lodefs.chunkstore.format.names import digest_of
 from lodefs.chunkstore.nodeapi import lease
 from lodefs.chunkstore.nodeapi.connection import Connection, parse_address
+from lodefs.chunkstore.nodeapi.figure_files import directory_of
 from lodefs.chunkstore.nodeapi.wire import SOCKET_DEFAULT
 from lodefs.chunkstore.system.systemd_notify import inheritable
 from lodefs.mount.kernel import namespaces
@@ -153,6 +154,15 @@ def running_proxy(session: Session) -> str:
 def node_proxy(session: Session) -> str:
     """The proxy that the settings name, else where the node's listens."""
     return session.proxy_url or f"unix:{SOCKET_DEFAULT}"
+
+
+def node_figures(session: Session) -> Path | None:
+    """Where components count for ``node_proxy``; None where that is another machine's, or the
+    settings are of no use: who needs these says so."""
+    with suppress(InvalidInput):
+        socket = parse_address(node_proxy(session)).path
+        return directory_of(socket) if socket else None
+    return None
 
 
 def _found(session: Session) -> tuple[str | None, str | None]:

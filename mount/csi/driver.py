@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 from lodefs.chunkstore.errors import LodefsError, Unavailable
+from lodefs.chunkstore.nodeapi.component_counts import ComponentCounts
 from lodefs.mount.csi.controller import ControllerServer
 from lodefs.mount.csi.generated import csi_pb2, registration_pb2
 from lodefs.mount.csi.identity import DRIVER, Identity
@@ -20,12 +21,14 @@ from lodefs.mount.service.interface import MountService
 
 MOUNTER = Path("/run/lodefs/mounter/mounter.sock")
 STOP_TIMEOUT_S = 10.0
+PUBLISH_S = 2.0
 _log = logging.getLogger("lodefs.csi")
 
 
 class DriverSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Of one driver. ``registration`` None: somebody else registers it (node-driver-registrar).
-    ``kubelet_socket``: the driver's socket as the kubelet sees it; None: as this process does."""
+    ``kubelet_socket``: the driver's socket as the kubelet sees it; None: as this process does.
+    ``figures``: where it counts for the proxy; None: nowhere."""
 
     endpoint: Path
     node_id: str
@@ -33,6 +36,7 @@ class DriverSettings(msgspec.Struct, frozen=True, kw_only=True):
     mounter: Path = MOUNTER
     registration: Path | None = None
     kubelet_socket: Path | None = None
+    figures: Path | None = None
 
 
 def run(settings: DriverSettings) -> None:
@@ -42,23 +46,28 @@ def run(settings: DriverSettings) -> None:
     """
     with asked_to_end() as end:
         service = RemoteMounts(settings.mounter)
-        server = serving(service, settings)
+        counts = ComponentCounts("csi", version=settings.version, directory=settings.figures)
+        server = serving(service, settings, counts)
         registrar = _registered(settings)
         try:
             service.ping(1.0)
         except LodefsError as error:
             _log.warning("nothing can be published yet: %s", error)
         _log.info("serving %s of node %s on %s", DRIVER, settings.node_id, settings.endpoint)
-        end.wait()
+        counts.publish()
+        while not end.wait(PUBLISH_S):
+            counts.publish()
         if registrar is not None:
             registrar.stop(STOP_TIMEOUT_S)
         server.stop(STOP_TIMEOUT_S)
     _log.info("told to end; mounts stay")
 
 
-def serving(service: MountService, settings: DriverSettings) -> RpcServer:
+def serving(
+    service: MountService, settings: DriverSettings, counts: ComponentCounts | None = None
+) -> RpcServer:
     """The driver's services, which answer now."""
-    server = RpcServer()
+    server = RpcServer(counts=counts)
     by_name = csi_pb2.DESCRIPTOR.services_by_name
     server.add(by_name["Identity"], Identity(service, settings.version).methods())
     server.add(by_name["Node"], NodeServer(service, settings.node_id).methods())

@@ -33,6 +33,7 @@ from lodefs.chunkstore.errors import (
     Unavailable,
     Unsupported,
 )
+from lodefs.chunkstore.nodeapi.component_counts import ComponentCounts
 from lodefs.mount.csi.admission import THREADS_MAX, Admission
 from lodefs.mount.node import state_files
 
@@ -68,10 +69,13 @@ def code_of(error: LodefsError) -> grpc.StatusCode:
 
 class RpcServer:
     """Serves gRPC on Unix sockets until ``stop``; each is this process's alone. ``admission``: how
-    many calls of a method may be under way."""
+    many calls of a method may be under way; ``counts``: where calls count."""
 
-    def __init__(self, admission: Admission | None = None) -> None:
+    def __init__(
+        self, admission: Admission | None = None, counts: ComponentCounts | None = None
+    ) -> None:
         self._admission = admission or Admission()
+        self._counts = counts or ComponentCounts("csi")
         self._server = grpc.server(
             ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="lodefs-csi"),
             options=(("grpc.so_reuseport", 0),),
@@ -95,7 +99,7 @@ class RpcServer:
 
     def _limited(self, name: str, methods: Mapping[str, Method]) -> Method:
         def limited(request: Any, timeout_s: float) -> Any:
-            with self._admission.admitted(name):
+            with self._counts.call(name), self._admission.admitted(name):
                 return methods[name](request, timeout_s)
 
         return limited

@@ -9,7 +9,8 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
@@ -17,6 +18,7 @@ from pathlib import Path
 import msgspec
 
 from lodefs.chunkstore.errors import InvalidInput, LodefsError, NotFound
+from lodefs.chunkstore.nodeapi.component_counts import ComponentCounts
 from lodefs.chunkstore.system import sockets
 from lodefs.chunkstore.system.systemd_notify import READY, STOPPING, SystemdNotifier
 from lodefs.mount.docker.http_server import Answer, HttpReply, Server
@@ -31,8 +33,8 @@ from lodefs.mount.docker.protocol import (
 )
 from lodefs.mount.docker.reconciler import Upkeep
 from lodefs.mount.docker.volume import about
-from lodefs.mount.docker.volume_files import Records
-from lodefs.mount.docker.volume_table import VolumeTable, machine_clock
+from lodefs.mount.docker.volume_files import Damaged, Records
+from lodefs.mount.docker.volume_table import Slot, VolumeTable, machine_clock
 from lodefs.mount.docker.volumes import ANSWER_TIMEOUT_S, Volumes
 from lodefs.mount.node.deadline_calls import Calls
 from lodefs.mount.node.end_signals import asked_to_end
@@ -45,6 +47,7 @@ FIRST_LOOK_S = 2.0  # dockerd waits meanwhile
 STOP_TIMEOUT_S = 3.0
 WORK_END_S = 20.0  # for what goes on in the background when the plugin is told to end
 SLOW_S = 0.5
+STATES = ("mounted", "unmounted", "dead", "damaged")  # of volumes, as metrics name them
 _log = logging.getLogger("lodefs.docker")
 
 OpenNode = Callable[[], AbstractContextManager[NodeMounts]]
@@ -52,11 +55,13 @@ OpenNode = Callable[[], AbstractContextManager[NodeMounts]]
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one plugin."""
+    """Of one plugin. ``figures``: where it counts for the proxy; None: nowhere."""
 
     socket: Path = SOCKET
     state: Path = STATE
     answer_timeout_s: float = ANSWER_TIMEOUT_S
+    figures: Path | None = None
+    version: str = ""
 
 
 def run(
@@ -70,12 +75,13 @@ def run(
     with open_node() as node, asked_to_end() as end, _listening(settings, environ) as listener:
         records = Records(settings.state)
         try:
-            with _serving(settings, node, records, split_url, listener) as upkeep:
+            with _serving(settings, node, records, split_url, listener) as (upkeep, publish):
                 notifier.send(READY)
                 ended = False
                 while not ended:
                     if upkeep.is_well():
                         notifier.alive()
+                    publish()
                     ended = end.wait(WATCHDOG_S)
                 notifier.send(STOPPING)
                 _log.info("told to end; mounts stay")
@@ -90,7 +96,8 @@ def _serving(
     records: Records,
     split_url: SplitUrl,
     listener: socket.socket,
-) -> Iterator[Upkeep]:
+) -> Iterator[tuple[Upkeep, Callable[[], None]]]:
+    """Upkeep, and what has the proxy see the figures."""
     table = VolumeTable(records, machine_clock())
     calls, chores = Calls(), Calls()
     woken = threading.Event()
@@ -103,15 +110,20 @@ def _serving(
         on_change=woken.set,
     )
     upkeep = Upkeep(table, node, volumes, chores, woken)
-    server = Server(listener, answering(volumes))
+    operations = map(_operation, METHODS)
+    counts = ComponentCounts(
+        "docker", operations, version=settings.version, directory=settings.figures
+    )
+    server = Server(listener, answering(volumes, counts))
     upkeep.start()
     upkeep.looked.wait(FIRST_LOOK_S)  # else what is mounted would be said not to be
     server.start()
     _log.info("serving %d volumes of %s", len(table.slots()), settings.state)
     try:
-        yield upkeep
+        yield upkeep, lambda: counts.publish(by_state(table.slots()))
     finally:
         server.stop(STOP_TIMEOUT_S)
+        counts.close()
         upkeep.stop(STOP_TIMEOUT_S)
         ends_s = time.monotonic() + WORK_END_S
         for work in (calls, chores):
@@ -119,8 +131,27 @@ def _serving(
                 _log.warning("work that is not done is left to the next start")
 
 
-def answering(volumes: Volumes) -> Answer:
+def state_of(slot: Slot) -> str:
+    """A volume's state, one of STATES."""
+    if isinstance(slot.record, Damaged):
+        return "damaged"
+    if slot.standing is None:
+        return "unmounted"
+    return "mounted" if slot.standing.alive else "dead"
+
+
+def by_state(slots: Iterable[Slot]) -> dict[str, int]:
+    """How many volumes are in each state."""
+    return {**dict.fromkeys(STATES, 0), **Counter(map(state_of, slots))}
+
+
+def _operation(path: str) -> str:
+    return path.rpartition(".")[2]
+
+
+def answering(volumes: Volumes, counts: ComponentCounts | None = None) -> Answer:
     """How calls are answered: errors of ours as ``Err``, and never with anything that was sent."""
+    counted = counts or ComponentCounts("docker")
 
     def answer(path: str, body: bytes) -> HttpReply:
         method, unheard = METHODS.get(path), UNHEARD.get(path)
@@ -128,7 +159,8 @@ def answering(volumes: Volumes) -> Answer:
             return HttpReply(404, encode_error(f"there is no method {path[:100]}"))
         name, begun_s = path.lstrip("/"), time.monotonic()
         try:
-            told = encode_answer(method(volumes, body))
+            with counted.call(_operation(path)):
+                told = encode_answer(method(volumes, body))
             return HttpReply(200, told, partial(unheard, volumes, body) if unheard else None)
         except MalformedError as error:
             return HttpReply(400, encode_error(str(error)))  # dockerd puts the method in front

@@ -18,6 +18,7 @@ from pathlib import Path
 import msgspec
 
 from lodefs.chunkstore.errors import InUse, Unavailable
+from lodefs.chunkstore.nodeapi.component_counts import ComponentCounts
 from lodefs.chunkstore.system.systemd_notify import READY, STOPPING, SystemdNotifier
 from lodefs.mount.node.deadline_calls import Calls
 from lodefs.mount.node.end_signals import asked_to_end
@@ -25,7 +26,7 @@ from lodefs.mount.node.interface import NodeMounts
 from lodefs.mount.service.client import RemoteMounts
 from lodefs.mount.service.keeper import Tenure
 from lodefs.mount.service.mount_files import MountFiles
-from lodefs.mount.service.server import ServiceServer, listen
+from lodefs.mount.service.server import OPERATIONS, ServiceServer, listen
 from lodefs.mount.service.shared_mount import IDLE_S
 from lodefs.mount.service.shared_mounts import SharedMounts, boot_id
 from lodefs.mount.service.standby import Standby, hand_over
@@ -47,7 +48,8 @@ OpenNode = Callable[[], AbstractContextManager[NodeMounts]]
 
 class MounterSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Of one mount service: its socket, its state, what a reboot may empty, where it mounts, how
-    long a mount stays without users, and which stores volumes may name."""
+    long a mount stays without users, which stores volumes may name, and where it counts for the
+    proxy (None: nowhere)."""
 
     socket: Path = RUN / SOCKET_NAME
     state: Path = STATE
@@ -55,6 +57,8 @@ class MounterSettings(msgspec.Struct, frozen=True, kw_only=True):
     root: Path = ROOT
     idle_s: float = IDLE_S
     stores: tuple[str, ...] = ()
+    figures: Path | None = None
+    version: str = ""
 
 
 def run(
@@ -126,6 +130,10 @@ class _Service:
         self._notifier = notifier
         self._standby = Standby(settings.state)
         self._retired = threading.Event()
+        self._mounts: SharedMounts | None = None
+        self._counts = ComponentCounts(
+            "mounter", OPERATIONS.values(), version=settings.version, directory=settings.figures
+        )
 
     def await_files(self) -> MountFiles | None:
         """The state, once the service that has it has ended; None where this one is to end."""
@@ -160,6 +168,7 @@ class _Service:
 
     def _is_told_to_end(self, timeout_s: float) -> bool:
         self._notifier.alive()
+        self._counts.publish({} if self._mounts is None else self._mounts.by_state())
         return self._end.wait(timeout_s)
 
     @contextmanager
@@ -184,15 +193,17 @@ class _Service:
             self._retired.set()
 
         listener = listen(settings.socket, replace=takes_over)
-        server = ServiceServer(listener, mounts, retire)
+        server = ServiceServer(listener, mounts, retire, self._counts)
         if takes_over:
             upkeep.take_over()
         upkeep.start()
         server.start()
+        self._mounts = mounts
         _log.info("serving %d mounts of %s", len(mounts.slots()), settings.state)
         try:
             yield
         finally:
+            self._mounts = None
             server.stop()
             upkeep.stop(WORK_END_S)
             if not calls.wait_idle(WORK_END_S):

@@ -15,6 +15,7 @@ import msgspec
 
 from lodefs.chunkstore.errors import InUse, InvalidInput, LodefsError, Unavailable
 from lodefs.chunkstore.format.decoding import from_msgpack
+from lodefs.chunkstore.nodeapi.component_counts import ComponentCounts
 from lodefs.chunkstore.nodeapi.wire import Failure
 from lodefs.mount.lifecycle import control_socket
 from lodefs.mount.service import wire
@@ -27,12 +28,22 @@ from lodefs.mount.service.wire import (
     PingCall,
     ReleaseCall,
     ResolveCall,
+    RetireCall,
 )
 
 CONNECTIONS_MAX = 256  # further ones wait
 BACKLOG = 256
 ASK_TIMEOUT_S = 5.0  # for one who connects to say what
 TIMEOUT_S_MAX = 120.0
+OPERATIONS: dict[type[Call], str] = {
+    ResolveCall: "Resolve",
+    AcquireCall: "Acquire",
+    ReleaseCall: "Release",
+    HealthCall: "Health",
+    PingCall: "Ping",
+    RetireCall: "Retire",
+}
+"""As metrics name them."""
 _log = logging.getLogger("lodefs.mounter")
 
 
@@ -72,8 +83,13 @@ class ServiceServer:
     take the mounts over, and returns when nothing is written any more."""
 
     def __init__(
-        self, listener: socket.socket, service: MountService, retire: Callable[[float], None]
+        self,
+        listener: socket.socket,
+        service: MountService,
+        retire: Callable[[float], None],
+        counts: ComponentCounts | None = None,
     ) -> None:
+        self._counts = counts or ComponentCounts("mounter")
         self._listener = listener
         self._service = service
         self._retire = retire
@@ -130,7 +146,8 @@ class ServiceServer:
         except InvalidInput as error:
             return Answered(failure=Failure("InvalidInput", f"a call that is none: {error}"))
         try:
-            return self._carry_out(call, min(max(call.timeout_s, 0.001), TIMEOUT_S_MAX))
+            with self._counts.call(OPERATIONS[type(call)]):
+                return self._carry_out(call, min(max(call.timeout_s, 0.001), TIMEOUT_S_MAX))
         except LodefsError as error:
             return Answered(failure=Failure(type(error).__name__, str(error)))
         except Exception as error:  # noqa: BLE001 - a mistake of ours must not end the service

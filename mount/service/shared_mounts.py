@@ -188,6 +188,11 @@ class SharedMounts:
         with self._lock:
             return list(self._slots.values())
 
+    def by_state(self) -> dict[str, int]:
+        """How many have users, and how many wait for the next one."""
+        used = [bool(slot.mount.users) for slot in self.slots()]
+        return {"used": used.count(True), "idle": used.count(False)}
+
     def source_of(self, mount: SharedMount) -> Source:
         """What is mounted, with the file of its token."""
         path = self.files.token_path(mount.key) if mount.has_token else ""

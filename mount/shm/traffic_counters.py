@@ -8,7 +8,6 @@ Its totals are told at the mount's socket too, which works also where the kernel
 
 from __future__ import annotations
 
-import fcntl
 import mmap
 import os
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from threading import Lock
 
 import msgspec
 
+from lodefs.chunkstore.nodeapi import figure_files
 from lodefs.chunkstore.nodeapi.mount_counts import (
     ENDING,
     FILE_BYTES,
@@ -36,7 +36,6 @@ from lodefs.chunkstore.nodeapi.waited import Waited
 from lodefs.chunkstore.nodeapi.wire import Origin
 
 _WORD_BYTES = 8
-_MODE = 0o644
 
 Count = Callable[[Column, int], None]  # as RowCounter.add
 
@@ -129,7 +128,7 @@ class TrafficTable:
             for _ in read_all(directory, sweep=True):
                 pass
             with suppress(OSError):
-                return _create_file(directory, head)
+                return figure_files.create(directory, ENDING, head, FILE_BYTES)
         fd = os.memfd_create("lodefs-counts", os.MFD_CLOEXEC)
         os.ftruncate(fd, FILE_BYTES)
         os.pwrite(fd, head, 0)
@@ -165,23 +164,3 @@ def ignore_count(_column: Column, _amount: int) -> None:
 def uncounted() -> RowCounter:
     """Where there is no table."""
     return RowCounter(memoryview(bytearray(_WORD_BYTES * ROW_WORDS)).cast("Q"))
-
-
-def _create_file(directory: Path, head: bytes) -> int:
-    """A new file, which has its name only when it is locked. Raises: OSError."""
-    name = f"{os.getpid()}-{os.urandom(4).hex()}"
-    hidden, path = directory / f".{name}", directory / f"{name}{ENDING}"
-    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
-    fd = os.open(hidden, flags, _MODE)
-    try:
-        os.fchmod(fd, _MODE)
-        os.posix_fallocate(fd, 0, FILE_BYTES)  # no write to the memory can find the disk full
-        os.pwrite(fd, head, 0)
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        os.rename(hidden, path)
-    except OSError:
-        os.close(fd)
-        with suppress(OSError):
-            hidden.unlink()
-        raise
-    return fd

@@ -181,4 +181,18 @@ MOUNT_RESENDS = _counter(
     "mount_resends", "Times that the kernel was asked to send requests again", "mountpoint"
 )
 
+# --- components
+COMPONENT_INFO = _gauge(
+    "component_info", "Always 1; which version of a component runs", "component", "version"
+)
+COMPONENT_START = _gauge("component_start_time_seconds", "When it was started", "component")
+COMPONENT_REQUESTS = _summary(
+    "component_request_seconds", "Calls that it answered: how many, and their time",
+    *("component", "operation"),
+)  # fmt: skip
+COMPONENT_ERRORS = _counter(
+    "component_errors", "Calls answered with an error", "component", "operation", "error"
+)
+COMPONENT_VOLUMES = _gauge("component_volumes", "Volumes by state", "component", "state")
+
 ALL: tuple[Definition, ...] = tuple(_all.values())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import os
 import shutil
@@ -23,7 +24,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lodefs.chunkstore.errors import InvalidInput, Unavailable
-from lodefs.chunkstore.nodeapi.mount_counts import directory_of
+from lodefs.chunkstore.nodeapi.figure_files import directory_of
 from lodefs.chunkstore.objects.observing import Observation
 from lodefs.chunkstore.objects.open_url import StoreOptions, open_ordered
 from lodefs.chunkstore.objects.range_order import RangeOrders
@@ -49,11 +50,12 @@ from lodefs.proxy.peers.assembly import join_cluster
 from lodefs.proxy.peers.peering import Peering
 from lodefs.proxy.peers.server.peer_server import PeerServer
 from lodefs.proxy.runtime.counters import Counts
-from lodefs.proxy.runtime.metrics import MetricInputs, MetricSettings
+from lodefs.proxy.runtime.metrics import MetricInputs, MetricSettings, MoreFamilies
 from lodefs.proxy.runtime.mount_families import MountFamilies
 from lodefs.proxy.runtime.store_calls import StoreCalls
 from lodefs.proxy.s3.buckets import S3Settings
 from lodefs.proxy.s3.raw_s3 import RawS3
+from lodefs.proxy.service.component_families import component_families
 from lodefs.proxy.service.idle_exit import IdleExit
 from lodefs.proxy.service.kept_sockets import CLIENTS, PEERS, S3, Listeners
 from lodefs.proxy.service.store_node import DataSide, NodeSettings, StoreNode
@@ -222,7 +224,7 @@ class _Serving:
             config.metrics_repositories_max, config.price_per_1000_gets, config.price_per_gb
         )
         mounts = directory_of(config.socket_path) if config.socket_path else None
-        more = MountFamilies(mounts) if mounts else tuple
+        more = _families_in(mounts) if mounts else tuple
         self._server = ProxyServer(
             opened.node,
             version=version(),
@@ -358,8 +360,15 @@ def open_endpoints(config: Config, listeners: Listeners) -> Iterator[list[Endpoi
             endpoint.listener.close()
 
 
+def _families_in(figures: Path) -> MoreFamilies:
+    """Of all that count in the directory."""
+    mounts = MountFamilies(figures)
+    return lambda: itertools.chain(mounts(), component_families(figures))
+
+
 def make_figures_directory(socket_path: Path, config: Config) -> None:
-    """Where mounts of those count who may use the socket; without it they are not seen."""
+    """Where mounts and components of those count who may use the socket; without it they are not
+    seen."""
     directory = directory_of(socket_path)
     mode = 0o1700
     for bit, rights in ((0o020, 0o070), (0o002, 0o007)):

@@ -8,7 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from lodefs.chunkstore.errors import Corrupt, Denied, InvalidInput, Unavailable, UnknownFormat
+from lodefs.chunkstore.errors import (
+    Corrupt,
+    Denied,
+    InvalidInput,
+    Unavailable,
+    UnknownFormat,
+    Unsupported,
+)
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.envelope import unseal
 from lodefs.chunkstore.format.names import CommitId
@@ -128,15 +135,18 @@ def test_nonsense(world: World) -> None:
 
 
 def test_an_older_store_is_upgraded(world: World) -> None:
-    """The first collection gives a store of version 1 the version that older clients refuse, and
-    whatever the grace time, nothing is deleted for a day: such a client may be at work."""
+    """A store of version 1 is collected when somebody says that no older client is left; it gets
+    the version that these refuse, and nothing is deleted for a day, whatever the grace time."""
     old = replace(world.store.settings, version=1, upgraded_s=None)
     world.memory.objects[keys.STORE] = encode_settings(old)
     assert world.store.settings.version == 1
     world.delete("dev")
     assert world.collect(grace_s=0, dry_run=True).condemned.packs == 2
     assert world.store.settings.version == 1
-    assert world.collect(grace_s=0).condemned.packs == 2
+    with pytest.raises(Unsupported, match="lodefs gc --upgrade"):
+        world.collect(grace_s=0)
+    assert world.store.settings.version == 1
+    assert world.collect(grace_s=0, upgrade=True).condemned.packs == 2
     assert world.store.settings == replace(old, version=2, upgraded_s=int(world.clock()))
     with pytest.raises(UnknownFormat, match="a newer lodefs is needed"):
         unseal("store", {1: dict}, world.memory.objects[keys.STORE], keys.STORE)

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from lodefs.chunkstore.errors import Conflict, NotFound
+from lodefs.chunkstore.format.journal import RefName
+from lodefs.chunkstore.format.names import CommitId
+from lodefs.chunkstore.journal.existing_commit import point_ref
+from lodefs.chunkstore.repo.store import Store
 from tests.support.maintenance.schedules import one_at_a_time
 from tests.support.maintenance.world import REPO, World, finish, go_on_to
 
@@ -172,3 +177,65 @@ def test_a_commit_that_was_deleted_is_not_made_again(world: World) -> None:
     (source / "b").unlink()
     assert world.push(source).commit != deleted
     world.needs.check("at the end")
+
+
+def test_a_tag_of_what_a_collection_deletes_meanwhile(tmp_path: Path) -> None:
+    """A commit that was condemned while its push was under way, and whose branch is deleted and
+    collected while somebody tags it: wherever the tag stands then, it is whole or refused."""
+    standing = 0
+    has_ended = False
+    while not has_ended:
+        with one_at_a_time():
+            world = World(tmp_path / str(standing))
+            source = world.source("source", a=b"a" * 9000)
+            push = world.actor("push", partial(_push, world, source))
+            go_on_to(push, "put journal/ends/")
+            world.collect()
+            finish(push)
+            commit = world.store.refs(REPO).read("branches", "dev").commit
+            assert commit is not None
+            world.hours += 25
+            tag = world.actor("tag", partial(_tag, world, commit))
+            for _ in range(standing):
+                if not tag.has_ended:
+                    tag.step()
+            has_ended = tag.has_ended
+            world.delete("dev")
+            world.collect()
+            if not tag.has_ended:
+                finish(tag)
+            assert tag.error is None or isinstance(tag.error, NotFound)
+            world.needs.check(f"before request {standing}")
+        standing += 1
+    assert standing > 10
+
+
+def _push(world: World, source: Path, store: Store) -> None:
+    world.push(source, "dev", store=store)
+
+
+def _tag(world: World, commit: CommitId, store: Store) -> None:
+    ref = RefName(REPO, "tags", "v1")
+    point_ref(store, ref, commit, expected_sequence=None, clock=world.clock)
+
+
+def test_two_pushes_of_one_machine(world: World) -> None:
+    """One that began before a collection goes on with the index that another has brought up to
+    date since: nothing is read again, and both commits are whole."""
+    world.push(world.source("old", q=b"z" * 9000), "old")
+    world.delete("old")
+    source = world.source("first", a=b"a" * 9000)
+    first = world.actor("first", lambda store: world.push(source, "first", store=store))
+    go_on_to(first, "put packs/")
+    first.step()
+    assert world.collect().condemned.packs > 0
+    world.push(world.source("second", b=b"b" * 9000), "second")
+    finish(first)
+    assert first.error is None
+    assert not list(tmp_index(world).glob("*.broken"))
+    world.needs.check("at the end")
+
+
+def tmp_index(world: World) -> Path:
+    """Where the push index of the machine "one" lies."""
+    return world._directory / "one"

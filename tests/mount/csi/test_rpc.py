@@ -12,6 +12,7 @@ import grpc
 import pytest
 
 from lodefs.chunkstore.errors import InvalidInput, LodefsError
+from lodefs.chunkstore.nodeapi.component_counts import ComponentCounts
 from lodefs.mount.csi.admission import CALLS_MAX, THREADS_MAX, Admission
 from lodefs.mount.csi.generated import csi_pb2, registration_pb2
 from lodefs.mount.csi.identity import Identity
@@ -78,9 +79,10 @@ def test_every_error_has_a_status() -> None:
 
 def test_calls_that_wait_do_not_hold_up_others(tmp_path: Path) -> None:
     """While as many publishes wait as may, the next one is UNAVAILABLE at once, and calls of other
-    kinds are answered; afterwards it works."""
+    kinds are answered; afterwards it works. All of them count."""
     service = MemoryService(memory_mounts().repos, tmp_path / "mounts")
-    server = RpcServer(Admission({"NodePublishVolume": 2}))
+    counts = ComponentCounts("csi")
+    server = RpcServer(Admission({"NodePublishVolume": 2}), counts)
     by_name = csi_pb2.DESCRIPTOR.services_by_name
     server.add(by_name["Identity"], Identity(service, "1.2.3").methods())
     node = NodeServer(service, "node-1", MemoryTargets(service))
@@ -107,6 +109,10 @@ def test_calls_that_wait_do_not_hold_up_others(tmp_path: Path) -> None:
             one.result(TIMEOUT_S)
         kubelet.publish("v3", targets["v3"], CATS)
     server.stop(60.0)
+    found = counts.figures({}).calls
+    published = found["NodePublishVolume"]
+    assert (published.count, published.errors) == (4, {"Unavailable": 1})
+    assert (found["Probe"].count, found["NodeUnpublishVolume"].errors) == (1, {})
 
 
 def test_threads_are_left_for_calls_that_wait_for_nothing() -> None:

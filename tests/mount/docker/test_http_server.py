@@ -11,11 +11,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from lodefs.chunkstore.errors import Unavailable
+from lodefs.chunkstore.nodeapi.component_counts import ComponentCounts
 from lodefs.mount.docker.http_server import Limits
+from lodefs.mount.docker.plugin import by_state, state_of
 from lodefs.mount.docker.volume import key_of
+from lodefs.mount.docker.volume_files import Damaged
 from lodefs.mount.node.interface import Traffic
 from tests.support.docker.memory_mounts import MemoryMounts
 from tests.support.docker.rig import OLD, Dockerd, Rig, answer_of, request, served
@@ -48,6 +52,34 @@ def test_handshake(dockerd: Dockerd) -> None:
         200,
         {"Capabilities": {"Scope": "local"}},
     )
+
+
+def test_calls_count(rig: Rig, tmp_path: Path) -> None:
+    """Each call of a method counts once, with its error, also one that is malformed; other paths
+    do not. Volumes have the state that they are in."""
+    counts = ComponentCounts("docker")
+    with served(rig, tmp_path / "s.sock", counts=counts) as dockerd:
+        assert "Err" in dockerd.call("VolumeDriver.Get", Name="a")
+        for name in ("a", "b", "c"):
+            dockerd.call("VolumeDriver.Create", Name=name, Opts=CATS)
+        for name in ("a", "b"):
+            dockerd.call("VolumeDriver.Mount", Name=name, ID="1")
+        assert dockerd.post("/VolumeDriver.Mount", b"[")[0] == 400
+        assert dockerd.post("/VolumeDriver.Nothing", b"{}")[0] == 404
+    found = counts.figures({}).calls
+    assert found["Get"].errors == {"NotFound": 1}
+    assert (found["Create"].count, found["Create"].errors) == (3, {})
+    assert (found["Mount"].count, found["Mount"].errors) == (3, {"InvalidInput": 1})
+    assert set(found) == {"Get", "Create", "Mount"}
+    rig.round()
+    slots = rig.table.slots()
+    assert by_state(slots) == {"mounted": 2, "unmounted": 1, "dead": 0, "damaged": 0}
+    (slot,) = (slot for slot in slots if slot.key == key_of("b"))
+    assert slot.standing is not None
+    slot.standing = msgspec.structs.replace(slot.standing, alive=False)
+    assert state_of(slot) == "dead"
+    slot.record = Damaged(slot.key, "b", "rubbish")
+    assert state_of(slot) == "damaged"
 
 
 def test_a_life(dockerd: Dockerd, rig: Rig, memory: MemoryMounts) -> None:

@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from lodefs.chunkstore.errors import Denied, Unavailable
+from lodefs.chunkstore.errors import Denied, NotFound, Unavailable
+from lodefs.chunkstore.nodeapi.component_counts import ComponentCounts
+from lodefs.mount.service.client import RemoteMounts
 from lodefs.mount.service.interface import Source, User, Wanted
 from lodefs.mount.service.shared_mount import SharedMount
 from tests.support.docker.memory_mounts import MemoryMounts
 from tests.support.mount.mounts import until
-from tests.support.service.service_rig import WAIT_S, ServiceRig
+from tests.support.service.service_rig import WAIT_S, ServiceRig, served
 
 CATS = Wanted(source=Source(repo="vision/cats"), rev="main")
 USER = User("v1", "/t1")
@@ -50,6 +52,25 @@ def test_stores_that_are_allowed(tmp_path: Path, memory: MemoryMounts) -> None:
     for number, store in enumerate(("", *stores, "/stores/open")):
         rig.mounts.acquire(User(f"v{number}", "/t"), of_store(store), None, WAIT_S)
     rig.end()
+
+
+def test_calls_count(rig: ServiceRig, tmp_path: Path) -> None:
+    """Each call counts once, with its error; mounts are used until their last user goes."""
+    counts = ComponentCounts("mounter")
+    with served(rig.mounts, tmp_path / "s.sock", counts):
+        remote = RemoteMounts(tmp_path / "s.sock")
+        remote.acquire(USER, CATS, None, WAIT_S)
+        assert rig.mounts.by_state() == {"used": 1, "idle": 0}
+        with pytest.raises(NotFound):
+            remote.health("none", WAIT_S)
+        remote.release(USER, WAIT_S)
+        assert rig.mounts.by_state() == {"used": 0, "idle": 1}
+    found = counts.figures({}).calls
+    assert {name: (calls.count, calls.errors) for name, calls in found.items()} == {
+        "Acquire": (1, {}),
+        "Health": (1, {"NotFound": 1}),
+        "Release": (1, {}),
+    }
 
 
 def test_a_release_overtakes_an_acquire(rig: ServiceRig, memory: MemoryMounts) -> None:

@@ -12,6 +12,7 @@ from threading import Thread
 import pytest
 
 from lodefs.chunkstore.errors import UnknownFormat
+from lodefs.chunkstore.nodeapi.figure_files import directory_of
 from lodefs.chunkstore.nodeapi.mount_counts import (
     ENDING,
     ROWS,
@@ -20,7 +21,6 @@ from lodefs.chunkstore.nodeapi.mount_counts import (
     Operation,
     Wait,
     decode,
-    directory_of,
     read_all,
 )
 from lodefs.chunkstore.nodeapi.waited import Waited

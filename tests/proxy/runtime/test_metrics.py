@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,13 @@ from lodefs.proxy.runtime.counters import Counter as Figure
 from lodefs.proxy.runtime.counters import Counts
 from lodefs.proxy.runtime.exposition import Definition
 from lodefs.proxy.runtime.histogram import LATENCY_BOUNDS_S
-from lodefs.proxy.runtime.metrics import MetricInputs, Metrics, MetricSettings
+from lodefs.proxy.runtime.metrics import (
+    BUSY_AGE_S,
+    BUSY_STREAMS,
+    MetricInputs,
+    Metrics,
+    MetricSettings,
+)
 from lodefs.proxy.runtime.node_families import PARTS, PLAIN, SHOWN_OTHERWISE, node_families
 from lodefs.proxy.runtime.repository_reads import Source
 from lodefs.proxy.runtime.store_calls import StoreCalls
@@ -180,6 +187,37 @@ def test_histograms_of_a_node() -> None:
         'source="peers"',
         'source="store"',
     }
+
+
+def test_a_busy_proxy_makes_its_metrics_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From so many requests at once on, scrapes share what was made within the last second, each
+    format its own; with fewer, each scrape makes its own."""
+    now_s = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now_s)
+    metrics = Metrics("test", dict)
+    streams = metrics.endpoint("tcp")
+
+    def shown(accept: str = "") -> float:
+        text = metrics.text(accept)[0].decode()
+        return samples(text.removesuffix("# EOF\n").encode())[
+            "lodefs_http_broken_bodies_total", PLAIN_LABELS
+        ]
+
+    streams.streams = BUSY_STREAMS
+    assert shown() == 0
+    metrics.broken_bodies = 1
+    assert shown() == 1
+    streams.streams = BUSY_STREAMS + 1
+    metrics.broken_bodies = 2
+    assert shown() == 1
+    assert shown("application/openmetrics-text") == 2
+    now_s += BUSY_AGE_S
+    assert shown() == 2
+    metrics.broken_bodies = 3
+    now_s += BUSY_AGE_S * 0.9
+    assert shown() == 2
+    streams.streams = BUSY_STREAMS
+    assert shown() == 3
 
 
 def test_definitions_are_plain() -> None:

@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from lodefs.chunkstore.nodeapi.component_counts import ComponentCounts
 from lodefs.chunkstore.system import sockets
 from lodefs.mount.docker.http_server import Limits, Server
 from lodefs.mount.docker.plugin import answering
@@ -206,10 +207,12 @@ def _more(connection: socket.socket) -> bytes:
 
 
 @contextmanager
-def served(rig: Rig, path: Path, limits: Limits | None = None) -> Iterator[Dockerd]:
+def served(
+    rig: Rig, path: Path, limits: Limits | None = None, counts: ComponentCounts | None = None
+) -> Iterator[Dockerd]:
     """The rig's volumes behind a socket."""
     with sockets.listen_unix(path, mode=0o600) as listener:
-        server = Server(listener, answering(rig.volumes), limits)
+        server = Server(listener, answering(rig.volumes, counts), limits)
         server.start()
         try:
             yield Dockerd(path, server)

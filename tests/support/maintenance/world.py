@@ -67,10 +67,17 @@ class World:
         return push(store or self.store, source, REPO, branch, options)
 
     def collect(
-        self, grace_s: int = GRACE_S, *, dry_run: bool = False, store: Store | None = None
+        self,
+        grace_s: int = GRACE_S,
+        *,
+        dry_run: bool = False,
+        upgrade: bool = False,
+        store: Store | None = None,
     ) -> CollectResult:
         """One collection."""
-        options = CollectOptions(grace_s, dry_run=dry_run, clock=self.clock, workers=1)
+        options = CollectOptions(
+            grace_s, dry_run=dry_run, upgrade=upgrade, clock=self.clock, workers=1
+        )
         return collect(store or self.store, options)
 
     def collect_all(self) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from lodefs.chunkstore.nodeapi.component_counts import ComponentCounts
 from lodefs.mount.node.deadline_calls import Calls
 from lodefs.mount.node.interface import NodeMounts
 from lodefs.mount.service import shared_mount
@@ -72,9 +73,11 @@ class ServiceRig:
 
 
 @contextmanager
-def served(mounts: SharedMounts, path: Path) -> Iterator[None]:
+def served(
+    mounts: SharedMounts, path: Path, counts: ComponentCounts | None = None
+) -> Iterator[None]:
     """The service behind a socket."""
-    server = ServiceServer(listen(path, replace=False), mounts, lambda _timeout_s: None)
+    server = ServiceServer(listen(path, replace=False), mounts, lambda _timeout_s: None, counts)
     server.start()
     try:
         yield

@@ -1,0 +1,179 @@
+"""What a component of a node (Docker's plugin, the mounter, the CSI driver) counts, for the proxy.
+
+It counts in memory, and now and then publishes all of it in a file beside the proxy's socket
+(figure_files). A file has the magic, version, size and CRC-32 of the MessagePack that follows, so
+that nobody believes one that is half written.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import threading
+import time
+import zlib
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from lodefs.chunkstore.errors import LodefsError, UnknownFormat
+from lodefs.chunkstore.nodeapi import figure_files
+
+ENDING = ".component"
+MAGIC = b"lodefsCC"
+VERSION = 1
+FILE_BYTES = 16384
+FAULT = "Fault"  # of lodefs: an error that is none of ours
+NAMES_MAX = 64  # of operations, errors of one, or states
+READ_TRIES = 3  # of a file that is being written
+_HEAD = struct.Struct("=8sIII")  # magic, version, size, CRC-32
+
+Component = Literal["docker", "mounter", "csi"]
+Name = Annotated[str, Meta(pattern=r"^[A-Za-z_]{1,64}\Z")]
+Number = Annotated[int, Meta(ge=0)]
+Seconds = Annotated[float, Meta(ge=0, le=1e15)]  # no NaN
+
+
+class Calls(msgspec.Struct, frozen=True):
+    """Calls of one operation that ended, their seconds together, and errors by class."""
+
+    count: Number = 0
+    spent_s: Seconds = 0.0
+    errors: Annotated[dict[Name, Number], Meta(max_length=NAMES_MAX)] = {}
+
+
+class ComponentFigures(msgspec.Struct, frozen=True):
+    """All that a component tells. ``volumes``: what it holds, by state."""
+
+    component: Component
+    version: Annotated[str, Meta(max_length=64)]
+    started_s: Seconds  # Unix
+    calls: Annotated[dict[Name, Calls], Meta(max_length=NAMES_MAX)] = {}
+    volumes: Annotated[dict[Name, Number], Meta(max_length=NAMES_MAX)] = {}
+
+
+class ComponentCounts:
+    """Counts for one process, from any thread. Where it cannot publish, it counts all the same.
+
+    ``operations``: all that there are, so that each has a series from the beginning.
+    ``directory`` None: nobody is to see it.
+    """
+
+    def __init__(
+        self,
+        component: Component,
+        operations: Iterable[str] = (),
+        *,
+        version: str = "",
+        directory: Path | None = None,
+    ) -> None:
+        self._figures = ComponentFigures(component, version, time.time())
+        self._calls = {name: Calls() for name in operations}
+        self._lock = threading.Lock()
+        self._directory = directory
+        self._fd: int | None = None
+        self._published = b""
+
+    @contextmanager
+    def call(self, operation: str) -> Iterator[None]:
+        """Count the block as a call, and the error that it raises."""
+        begun_s, failure = time.monotonic(), ""
+        try:
+            yield
+        except Exception as error:
+            failure = class_of(error)
+            raise
+        finally:
+            self._add(operation, time.monotonic() - begun_s, failure)
+
+    def _add(self, operation: str, spent_s: float, failure: str) -> None:
+        with self._lock:
+            before = self._calls.get(operation, Calls())
+            errors = before.errors
+            if failure:
+                errors = {**errors, failure: errors.get(failure, 0) + 1}
+            self._calls[operation] = Calls(before.count + 1, before.spent_s + spent_s, errors)
+
+    def figures(self, volumes: Mapping[str, int]) -> ComponentFigures:
+        """All of it, with what the component holds now."""
+        with self._lock:
+            calls = dict(self._calls)
+        return msgspec.structs.replace(self._figures, calls=calls, volumes=dict(volumes))
+
+    def publish(self, volumes: Mapping[str, int] | None = None) -> None:
+        """Have the proxy see it, as far as that can be. A file that is gone, or could not be made
+        before, is made. By one thread."""
+        if self._directory is None:
+            return
+        with suppress(OSError):
+            data = encode(self.figures(volumes or {}))
+            if self._fd is None or not os.fstat(self._fd).st_nlink:
+                self.close()
+                self._fd = figure_files.create(self._directory, ENDING, data, FILE_BYTES)
+            elif data != self._published:
+                os.pwrite(self._fd, data, 0)
+            self._published = data
+
+    def close(self) -> None:
+        """It counts no more: its file is left over."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+
+def class_of(error: Exception) -> str:
+    """The name of an error's class in chunkstore/errors.py."""
+    for one in type(error).__mro__:
+        if one.__module__ == LodefsError.__module__:
+            return one.__name__
+    return FAULT
+
+
+def encode(figures: ComponentFigures) -> bytes:
+    """The bytes of a file."""
+    body = msgspec.msgpack.encode(figures)
+    return _HEAD.pack(MAGIC, VERSION, len(body), zlib.crc32(body)) + body
+
+
+def decode(data: bytes) -> ComponentFigures:
+    """The figures in a file's bytes. Raises: UnknownFormat."""
+    try:
+        magic, version, size_bytes, crc = _HEAD.unpack_from(data)
+        body = data[_HEAD.size : _HEAD.size + size_bytes]
+        if (magic, version) != (MAGIC, VERSION) or zlib.crc32(body) != crc:
+            raise UnknownFormat("no figures of a component that this lodefs knows")
+        return msgspec.msgpack.decode(body, type=ComponentFigures)
+    except (struct.error, msgspec.DecodeError) as error:
+        raise UnknownFormat(f"no figures of a component: {error}") from error
+
+
+def read_newest(
+    directory: Path, *, sweep: bool = False, trusted: Collection[int] | None = None
+) -> list[ComponentFigures]:
+    """Of each component that lives the process that started last, as far as it can be read: the
+    one that a new version replaces counts no more. Files of other users than ``trusted`` (root
+    and the caller) are passed over: any user who may mount can make files there. ``sweep``: see
+    figure_files."""
+    found: dict[str, ComponentFigures] = {}
+    users = (0, os.geteuid()) if trusted is None else trusted
+    for file in figure_files.living(directory, ENDING, sweep=sweep):
+        if file.uid not in users:
+            continue
+        figures = _read(file.fd)
+        if figures is None:
+            continue
+        known = found.get(figures.component)
+        if known is None or known.started_s < figures.started_s:
+            found[figures.component] = figures
+    return [found[component] for component in sorted(found)]
+
+
+def _read(fd: int) -> ComponentFigures | None:
+    for _ in range(READ_TRIES):
+        with suppress(OSError, UnknownFormat):
+            return decode(os.pread(fd, FILE_BYTES, 0))
+    return None

@@ -1,0 +1,36 @@
+"""The figures of Docker's plugin, the mounter and the CSI driver as metrics, read from files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from lodefs.chunkstore.nodeapi.component_counts import ComponentFigures, read_newest
+from lodefs.proxy.runtime import metric_names as names
+from lodefs.proxy.runtime.exposition import Family, MetricLine, label_text, labelled
+
+
+def component_families(directory: Path) -> Iterator[Family]:
+    """Of the components that count in a directory. Files of those that have ended are removed."""
+    found = read_newest(directory, sweep=True)
+    yield labelled(names.COMPONENT_INFO, {(one.component, one.version): 1 for one in found})
+    yield labelled(names.COMPONENT_START, {(one.component,): one.started_s for one in found})
+    yield Family(names.COMPONENT_REQUESTS, [line for one in found for line in _requests(one)])
+    errors = {
+        (one.component, operation, error): count
+        for one in found
+        for operation, calls in one.calls.items()
+        for error, count in calls.errors.items()
+    }
+    yield labelled(names.COMPONENT_ERRORS, errors)
+    volumes = {
+        (one.component, state): count for one in found for state, count in one.volumes.items()
+    }
+    yield labelled(names.COMPONENT_VOLUMES, volumes)
+
+
+def _requests(figures: ComponentFigures) -> Iterator[MetricLine]:
+    for operation, calls in figures.calls.items():
+        labels = label_text(names.COMPONENT_REQUESTS.labels, (figures.component, operation))
+        yield MetricLine("_count", labels, calls.count)
+        yield MetricLine("_sum", labels, calls.spent_s)

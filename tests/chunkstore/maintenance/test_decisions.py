@@ -1,0 +1,100 @@
+"""What a collection decides, from what it has seen."""
+
+from __future__ import annotations
+
+import pytest
+
+from lodefs.chunkstore.format.journal import (
+    IDS_MAX,
+    Fate,
+    Garbage,
+    JournalEntry,
+    Ledger,
+    RefName,
+    Silence,
+)
+from lodefs.chunkstore.format.names import CommitId, PackId, digest_of
+from lodefs.chunkstore.maintenance.decisions import (
+    ENTRIES_MAX,
+    SILENCE_S_MIN,
+    UPGRADE_GRACE_S,
+    Writer,
+    dead,
+    entries_of,
+    fate_of,
+    next_ledger,
+    ripe_at_s,
+    silences,
+)
+
+PACKS = tuple(PackId(digest_of(b"%d" % n)) for n in range(5000))
+COMMIT = ("r", CommitId(digest_of(b"commit")))
+
+
+def test_silence_is_since_the_first_look_that_saw_the_same() -> None:
+    """A writer that has said something since is silent from now on; one that has not, since then; a
+    time to come, of a wrong clock, counts as now."""
+    before = {1: Silence(4, 100), 2: Silence(4, 100), 3: Silence(0, 900)}
+    writers = [Writer(n, beats, None) for n, beats in ((1, 4), (2, 5), (3, 0), (4, 0))]
+    assert silences(writers, before, 500) == {
+        1: Silence(4, 100),
+        2: Silence(5, 500),
+        3: Silence(0, 500),
+        4: Silence(0, 500),
+    }
+
+
+@pytest.mark.parametrize("grace_s", [0, 3600])
+def test_the_dead_are_silent_for_long(grace_s: int) -> None:
+    """From one look to a later one, for the grace time, and never for less than ten beats."""
+    silent_s = max(grace_s, SILENCE_S_MIN)
+    found = {1: Silence(4, 1000), 2: Silence(4, 1000)}
+    before = Ledger(silences={1: Silence(4, 1000)})
+    assert dead(found, before, 1000 + silent_s - 1, grace_s) == set()
+    assert dead(found, before, 1000 + silent_s, grace_s) == {1}
+
+
+def test_ripe() -> None:
+    """After the grace time; and a day after an upgrade, whatever that is."""
+    entry = JournalEntry(3, None, 1000, "")
+    assert ripe_at_s(entry, 50, None) == 1050
+    assert ripe_at_s(entry, 50, 1000) == 1000 + UPGRADE_GRACE_S
+    assert ripe_at_s(entry, 10 * UPGRADE_GRACE_S, 1000) == 1000 + 10 * UPGRADE_GRACE_S
+
+
+def test_what_is_in_use_is_kept() -> None:
+    """A fate deletes what is not in use; with nothing to delete, all is kept."""
+    entry = JournalEntry(3, None, 0, "", Garbage(PACKS[:3], (COMMIT,)))
+    assert fate_of(entry, {PACKS[1]}, set()) == Fate(3, Garbage((PACKS[0], PACKS[2]), (COMMIT,)))
+    assert fate_of(entry, set(PACKS), {COMMIT}) == Fate(3, None)
+
+
+@pytest.mark.parametrize("count", [0, 1, 63, 64, 65, 1025, 5000])
+def test_parts_of_garbage(count: int) -> None:
+    """All of it is in one part each, commits first; no part is larger than an entry may be, and
+    little garbage is not in many parts."""
+    parts = entries_of(Garbage(PACKS[:count], (COMMIT,)))
+    assert parts[0].commits == (COMMIT,)
+    assert tuple(pack for part in parts for pack in part.packs) == PACKS[:count]
+    assert max(len(part.packs) for part in parts) <= IDS_MAX
+    assert len(parts) <= 2 + 16
+
+
+def test_too_much_garbage_waits() -> None:
+    """What one collection cannot condemn is left for the next one."""
+    packs = PACKS * (-(-ENTRIES_MAX * IDS_MAX // len(PACKS)) + 2)
+    parts = entries_of(Garbage(packs))
+    assert len(parts) == ENTRIES_MAX
+    assert sum(len(part.packs) for part in parts) < len(packs)
+
+
+def test_the_ledger_stands_before_whoever_may_yet_write() -> None:
+    """The next collection starts at the first writer that has not ended, knows all refs, and never
+    starts earlier than before."""
+    name, other = RefName("r", "tags", "v1"), RefName("r", "tags", "v2")
+    before = Ledger(4, {name: 3}, {})
+    assert next_ledger(before, {other: 0}, {7: Silence(0, 1)}, 9) == Ledger(
+        7, {name: 3, other: 0}, {7: Silence(0, 1)}
+    )
+    assert next_ledger(before, {}, {}, 9).before == 10
+    assert next_ledger(before, {}, {}, 1).before == 4
