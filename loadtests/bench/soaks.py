@@ -199,5 +199,5 @@ def _evicted_bytes(node: Node) -> float:
     return sum(
         float(line.rpartition(" ")[2])
         for line in lines
-        if line.startswith("lodefs_evicted_bytes_total")
+        if line.startswith("lodefs_cache_evicted_bytes_total")
     )
