@@ -21,6 +21,7 @@ from lodefs.chunkstore.errors import (
 from lodefs.chunkstore.format.decoding import from_json, from_msgpack
 from lodefs.chunkstore.nodeapi import wire
 from lodefs.chunkstore.nodeapi.connection import Address, Connection, Response, header
+from lodefs.chunkstore.nodeapi.trace_context import TraceContext
 from lodefs.chunkstore.nodeapi.waited import Waited
 from lodefs.chunkstore.types import Buffer
 
@@ -95,6 +96,12 @@ class Client:
         """This client, from now on for the entries of ``snapshot``."""
         self._nodes = f"GET {wire.NODES}{wire.target(snapshot.repo, snapshot.commit)}/".encode()
         self._commit = snapshot.commit.encode()
+        return self
+
+    def traced(self, trace: TraceContext | None) -> Client:
+        """This client, from now on for a trace; None changes nothing."""
+        if trace is not None:
+            self._tail += trace.lines
         return self
 
     def begin(self, waited_s: float = 0.0) -> None:

@@ -138,11 +138,13 @@ class Busy(msgspec.Struct, array_like=True, frozen=True):
     addresses: Annotated[list[str], msgspec.Meta(max_length=BUSY_ADDRESSES_MAX)]
 
 
-class Failure(msgspec.Struct, frozen=True):
-    """The JSON body of every answer of 400 and more. ``error`` names a class of errors.py."""
+class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The JSON body of every answer of 400 and more. ``error`` names a class of errors.py;
+    ``request_id`` is that of the log's lines about the request, if it was one."""
 
     error: str
     message: str
+    request_id: str = ""
 
 
 def target(repo: str, rev: str) -> str:

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from lodefs.chunkstore.nodeapi.http_head import END, parse_head
+from lodefs.chunkstore.nodeapi.trace_context import outgoing_headers
 from lodefs.chunkstore.objects.range_order import HttpOrder
 from lodefs.chunkstore.objects.sigv4 import Credentials, Signer
 from lodefs.chunkstore.system.watchdog import Transfer
@@ -180,6 +181,7 @@ class RangeReader:
         headers |= {"range": wanted, "user-agent": "lodefs", "accept-encoding": "identity"}
         if if_match is not None:
             headers["if-match"] = if_match
+        headers |= outgoing_headers()  # not signed: only x-amz-* and the host must be
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         return f"GET {path} HTTP/1.1\r\n{lines}\r\n".encode("latin-1")
 

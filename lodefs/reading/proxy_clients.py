@@ -18,6 +18,7 @@ from lodefs.chunkstore.errors import LodefsError
 from lodefs.chunkstore.nodeapi.connection import parse_address
 from lodefs.chunkstore.nodeapi.control_client import ControlClient
 from lodefs.chunkstore.nodeapi.read_client import Client, Outage
+from lodefs.chunkstore.nodeapi.trace_context import trace_of_environment
 from lodefs.proxies.own_proxy import is_own, proxy_url, start_again
 from lodefs.reading import after_fork
 from lodefs.settings.session import Session
@@ -109,7 +110,7 @@ class ProxyClients:
             timeout_s=self.options.timeout_s,
             outage=self._outage,
             before_blocking=self._revive if self._is_own else lambda: None,
-        )
+        ).traced(trace_of_environment(self._session.environment))
 
     def _revive(self) -> None:
         """Starts the user's own proxy again if it was killed. Called before each wait."""

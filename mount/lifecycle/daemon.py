@@ -22,6 +22,7 @@ import msgspec
 from lodefs.chunkstore.errors import DeadlineExceeded, LodefsError, Unavailable
 from lodefs.chunkstore.nodeapi.connection import parse_address
 from lodefs.chunkstore.nodeapi.read_client import Client, Outage
+from lodefs.chunkstore.nodeapi.trace_context import trace_of_environment
 from lodefs.chunkstore.nodeapi.wire import Snapshot
 from lodefs.chunkstore.nodecache.layout import FLAT_DIR
 from lodefs.chunkstore.system.fd_limit import raise_limit
@@ -443,6 +444,7 @@ def reader_factory(
             before_blocking=before_blocking,
             count=counter.brought,
         ).mounted(view.snapshot)
+        client.traced(trace_of_environment(os.environ))
         if monitor is None:
             return client, FileSystem(client, view, remembered)
         direct = CachedReader(client, monitor, remembered.nodes, before_blocking, counter, emit)

@@ -13,6 +13,7 @@ from lodefs.chunkstore.format.names import split_path
 from lodefs.chunkstore.format.tree import Kind
 from lodefs.chunkstore.nodeapi.connection import parse_address
 from lodefs.chunkstore.nodeapi.read_client import Client
+from lodefs.chunkstore.nodeapi.trace_context import trace_of_environment
 from lodefs.mount.kernel import mount_syscalls, mount_table
 from lodefs.mount.lifecycle import control_socket, handover, mount_resources
 from lodefs.mount.lifecycle.handover import State, Taken
@@ -64,7 +65,7 @@ def resolve(options: MountOptions, timeout_s: float | None = None) -> Job:
         parse_address(options.proxy),
         token=options.token,
         timeout_s=options.read_timeout_s if timeout_s is None else timeout_s,
-    )
+    ).traced(trace_of_environment(os.environ))
     client.begin()
     try:
         snapshot = client.snapshot(options.repo, options.rev)

@@ -9,6 +9,7 @@ from lodefs.chunkstore import errors
 from lodefs.chunkstore.errors import LodefsError
 from lodefs.chunkstore.nodeapi import wire
 from lodefs.proxy.api.responses import Answer, json_answer
+from lodefs.proxy.tracing.request_scope import request_id
 
 RETRY_AFTER_S_DEFAULT = 2
 
@@ -74,5 +75,6 @@ def internal_error() -> Answer:
 def _failure(
     name: str, message: str, status: int, headers: list[tuple[str, str]], *, close: bool
 ) -> Answer:
-    made = json_answer(wire.Failure(name, message), status=status, headers=headers)
+    failure = wire.Failure(name, message, request_id())
+    made = json_answer(failure, status=status, headers=headers)
     return Answer(made.status, made.headers, made.body, close=close)

@@ -24,6 +24,7 @@ from lodefs.proxy.fetch.cache_fill import CacheFill, Filled, RawChunks, Unit, pa
 from lodefs.proxy.fetch.readahead_policy import UNIT_SIZE_BYTES_MAX
 from lodefs.proxy.runtime.counters import Counter, Counts
 from lodefs.proxy.runtime.thread_pools import Pools
+from lodefs.proxy.tracing.request_scope import sampled_trace_id
 
 AHEAD_SIZE_BYTES_MAX = 8 * UNIT_SIZE_BYTES_MAX  # in flight, from where on nothing is read ahead
 JOINED_MAX = 8  # flights of others that a reader may see fail by chunks that it did not want
@@ -333,7 +334,7 @@ class Fetcher:
                 ),
             )
             if flight.origin is not None:
-                self._meter.fetched(flight.origin, monotonic() - begun_s)
+                self._meter.fetched(flight.origin, monotonic() - begun_s, sampled_trace_id())
             return filled
         except DeadlineExceeded:
             self._meter.add(Counter.DEADLINES)

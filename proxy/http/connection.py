@@ -16,6 +16,7 @@ from lodefs.proxy.api.fast_path import PlainGet, parse_plain_get
 from lodefs.proxy.api.responses import SERVER, Answer
 from lodefs.proxy.http.acceptor import last_answer
 from lodefs.proxy.s3.errors import S3Error, error_answer
+from lodefs.proxy.tracing.request_scope import ID_HEADER, serving
 
 if TYPE_CHECKING:
     from lodefs.proxy.http.server import EndpointServer
@@ -192,6 +193,14 @@ class Connection(web.RequestHandler):
         message: str | None = None,
     ) -> web.StreamResponse:
         """The answer to what aiohttp could not parse, or to a mistake in this file."""
+        with serving({}) as scope:
+            response = self._broken_answer(status, exc, message)
+            response.headers[ID_HEADER] = scope.id
+            return response
+
+    def _broken_answer(
+        self, status: int, exc: BaseException | None, message: str | None
+    ) -> web.Response:
         if status >= 500:
             _log.error("request failed: %r", exc)
             return _whole(error_responses.internal_error())

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 
 from aiohttp import web
 
 from lodefs.chunkstore.errors import InvalidInput
+from lodefs.chunkstore.nodeapi.trace_context import PARENT_HEADER
 from lodefs.proxy.api.fast_path import PlainGet
 from lodefs.proxy.api.handlers import HEADERS
 from lodefs.proxy.api.responses import Answer
+from lodefs.proxy.tracing.request_scope import ID_HEADER, SCOPE_HEADERS
 
 BODY_TIMEOUT_S = 10.0  # until its body is there
+# Conditions, and what differs from request to request: the answer would not be the same again.
+_NOT_PLAIN = ("If-Match", "If-None-Match", "If-Range", PARENT_HEADER, ID_HEADER)
 
 
 async def body_of(request: web.BaseRequest, size_bytes_max: int) -> bytes:
@@ -38,8 +43,17 @@ async def body_of(request: web.BaseRequest, size_bytes_max: int) -> bytes:
 
 def asked_headers(request: web.BaseRequest) -> dict[str, str]:
     """The headers that handlers look at; a header sent twice is one list (RFC 9110, 5.3)."""
+    return _those_of(request, HEADERS)
+
+
+def scope_headers(request: web.BaseRequest) -> dict[str, str]:
+    """The headers that say what a request belongs to."""
+    return _those_of(request, SCOPE_HEADERS)
+
+
+def _those_of(request: web.BaseRequest, names: Iterable[str]) -> dict[str, str]:
     found = {}
-    for name in HEADERS:
+    for name in names:
         if name in request.headers:
             found[name] = ", ".join(request.headers.getall(name))
     return found
@@ -56,10 +70,10 @@ def all_headers(request: web.BaseRequest) -> dict[str, str]:
 
 def is_plain(request: web.BaseRequest, answer: Answer, plain_get: PlainGet) -> bool:
     """Whether the same headers with another range will always be answered in the same way."""
-    conditional = any(name in request.headers for name in ("If-Match", "If-None-Match", "If-Range"))
+    special = any(name in request.headers for name in _NOT_PLAIN)
     # A Range in an uncommon spelling is one of the headers for fast_path.py, which would not heed
     # it.
     ranges = len(request.headers.getall("Range", ()))
-    if conditional or ranges != (plain_get.first >= 0):
+    if special or ranges != (plain_get.first >= 0):
         return False
     return answer.status in (200, 206) and bool(request.keep_alive)

@@ -37,7 +37,13 @@ from lodefs.proxy.http.acceptor import Acceptor, last_answer
 from lodefs.proxy.http.admission import Admission, ClientLimits, connections_by_endpoint
 from lodefs.proxy.http.connection import SWEEP_INTERVAL_S, Connection
 from lodefs.proxy.http.endpoint import Endpoint, admit, needs_token
-from lodefs.proxy.http.http_request import all_headers, asked_headers, body_of, is_plain
+from lodefs.proxy.http.http_request import (
+    all_headers,
+    asked_headers,
+    body_of,
+    is_plain,
+    scope_headers,
+)
 from lodefs.proxy.http.token_watch import TokenWatch
 from lodefs.proxy.http.usage import Use
 from lodefs.proxy.node import Node
@@ -49,6 +55,12 @@ from lodefs.proxy.runtime.thread_pools import is_remote
 from lodefs.proxy.s3.errors import S3Error, error_answer
 from lodefs.proxy.s3.hot_objects import HotObjects
 from lodefs.proxy.s3.service import LABEL, S3Service
+from lodefs.proxy.tracing.request_scope import (
+    ID_HEADER,
+    current_request,
+    sampled_trace_id,
+    serving,
+)
 
 _FULL = last_answer(503, "Unavailable", "the proxy has too many clients")
 _log = logging.getLogger("lodefs.proxy")
@@ -234,6 +246,10 @@ class ProxyServer:
 
     async def handle(self, served: EndpointServer, request: web.BaseRequest) -> web.StreamResponse:
         """Answer one request that aiohttp parsed."""
+        with serving(scope_headers(request)):
+            return await self._handle(served, request)
+
+    async def _handle(self, served: EndpointServer, request: web.BaseRequest) -> web.StreamResponse:
         connection = request.protocol
         assert isinstance(connection, Connection)
         plain_get = connection.plain_get_of(request)
@@ -261,10 +277,11 @@ class ProxyServer:
             connection.answered()
         elapsed_s = perf_counter() - started
         counter = self.metrics.counter(label, answer.status, answer.source)
-        counter.add(elapsed_s)
+        trace_id = sampled_trace_id()
+        counter.add(elapsed_s, trace_id)
         counter.sent_bytes += len(answer.body) if answer.pieces is None else answer.size_bytes
         if answer.source != NO_SOURCE:
-            self.metrics.first_byte(label, answer.source).add(first_s)
+            self.metrics.first_byte(label, answer.source).add(first_s, trace_id)
         _log.debug(
             "%s %s",
             request.method,
@@ -381,6 +398,9 @@ class ProxyServer:
         first, pieces = answer.first, answer.pieces
         if answer.origin is not None:
             headers[ORIGIN_HEADER] = answer.origin
+        scope = current_request.get()
+        if scope is not None and scope.is_named:
+            headers[ID_HEADER] = scope.id
         if pieces is None:
             response = web.Response(status=answer.status, headers=headers, body=answer.body)
             if answer.close:

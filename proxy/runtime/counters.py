@@ -70,10 +70,10 @@ class Counts:
             self.values[Counter.EVICTED_BYTES] += size_bytes
             self.evicted_age_s.add(max(age_s, 0.0))
 
-    def fetched(self, origin: Origin, elapsed_s: float) -> None:
-        """A unit has come from a source. For any thread."""
+    def fetched(self, origin: Origin, elapsed_s: float, trace_id: str = "") -> None:
+        """A unit has come from a source, for a trace if there is one. For any thread."""
         with self.lock:
-            self.fetch_s[origin].add(elapsed_s)
+            self.fetch_s[origin].add(elapsed_s, trace_id)
 
     def hit(self, size_bytes: int) -> None:
         """One piece from the cache. On the hot path: only the event loop moves these two, so that

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from functools import partial
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
 from traceback import walk_tb
@@ -78,7 +78,8 @@ class Pool:
 
         Cancelling the awaiting task does not stop a call that runs; one that waits is dropped.
         """
-        return await asyncio.wrap_future(self._submit(partial(call, *args, **kwargs)))
+        within = copy_context()  # so that the thread knows for which request it works
+        return await asyncio.wrap_future(self._submit(partial(within.run, call, *args, **kwargs)))
 
     async def bounded(self, what: str, deadline_s: float, call: Callable[[], T]) -> T:
         """As ``run``, but no longer than ``deadline_s``, waiting included. Raises:

@@ -14,6 +14,7 @@ from lodefs.chunkstore.errors import LodefsError
 from lodefs.proxy.api.error_responses import RETRY_AFTER_S_DEFAULT, status_of
 from lodefs.proxy.api.responses import Answer
 from lodefs.proxy.s3.documents import XML, element
+from lodefs.proxy.tracing.request_scope import request_id as current_request_id
 
 _NO_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f]")  # XML 1.0 cannot hold these
 _STATUS = {
@@ -69,7 +70,7 @@ class S3Error(LodefsError):
 def error_answer(error: LodefsError, resource: str, *, close: bool = False) -> Answer:
     """The answer for an error, about the resource that was asked for."""
     found = error if isinstance(error, S3Error) else _translated(error)
-    request_id = secrets.token_hex(8)
+    request_id = current_request_id() or secrets.token_hex(8)
     parts = (("Code", found.code), ("Message", str(found)), *found.more, ("Resource", resource))
     inner = "".join(element(name, _NO_XML.sub("\ufffd", value)) for name, value in parts)
     inner += element("RequestId", request_id)

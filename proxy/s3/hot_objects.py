@@ -51,6 +51,7 @@ _NOT_PLAIN = frozenset(
     {
         *("if-none-match", "if-modified-since", "if-unmodified-since", "if-range"),
         *("transfer-encoding", "content-encoding", "expect", "upgrade", "x-amz-security-token"),
+        *("traceparent", "x-request-id"),
     }
 )
 # One complete head as RFC 9112 has it, without a folded line. Where another server, or aiohttp,

@@ -15,6 +15,7 @@ from structlog.typing import Processor
 from lodefs.chunkstore.errors import Unavailable
 from lodefs.chunkstore.system import journald
 from lodefs.chunkstore.system.journald import Journal, JournalHandler
+from lodefs.proxy.tracing.request_scope import RequestFields
 
 
 def configure_logs(level: str, form: str, *, identifier: str = "lodefs-proxy") -> None:
@@ -25,7 +26,9 @@ def configure_logs(level: str, form: str, *, identifier: str = "lodefs-proxy") -
     """
     number = getattr(logging, level.upper())
     root = logging.getLogger()
-    root.handlers[:] = [_handler(form, identifier)]
+    handler = _handler(form, identifier)
+    handler.addFilter(RequestFields())
+    root.handlers[:] = [handler]
     root.setLevel(number)
     logging.getLogger("botocore").setLevel(max(number, logging.WARNING))
     logging.getLogger("aiohttp").setLevel(max(number, logging.WARNING))

@@ -21,6 +21,7 @@ from lodefs.proxy.peers.client.request_plan import AskPeer, AskStore, GiveUp, Re
 from lodefs.proxy.peers.membership.peer import Peer
 from lodefs.proxy.peers.membership.peer_standing import Fault
 from lodefs.proxy.runtime.counters import Counter, Counts
+from lodefs.proxy.tracing.request_scope import outgoing_headers
 
 T = TypeVar("T")
 log = logging.getLogger("lodefs.peers")
@@ -115,7 +116,8 @@ class HedgedRequest(Generic[T]):
         if action.cached:
             target += f"{'&' if '?' in target else '?'}cached=1"
         signed = self._context.authenticator.sign("GET", target, to=address)
-        lines = "".join(f"{name}: {value}\r\n" for name, value in [("Host", address), *signed])
+        headers = [("Host", address), *signed, *outgoing_headers().items()]
+        lines = "".join(f"{name}: {value}\r\n" for name, value in headers)
         return f"GET {target} HTTP/1.1\r\n{lines}\r\n".encode("latin-1")
 
     def _ready(self, wait_s: float) -> list[_Running]:

@@ -17,6 +17,7 @@ from lodefs.chunkstore.errors import (
     Unavailable,
     Unsupported,
 )
+from lodefs.chunkstore.nodeapi.trace_context import TraceContext, current_trace
 from lodefs.chunkstore.objects.s3 import S3Objects
 from lodefs.chunkstore.objects.s3_boto import S3Options
 from lodefs.chunkstore.objects.s3_range_reader import RequestTemplate, request_template
@@ -78,6 +79,21 @@ def learned(server: BadServer, read_timeout_s: float = LONG_S) -> Iterator[S3Obj
     assert not is_quick(server.requests.pop())
     yield objects
     objects.close()
+
+
+def test_the_trace_goes_along_unsigned(server: BadServer, objects: S3Objects) -> None:
+    """A read for a trace names it, and its signature does not depend on that."""
+    trace = TraceContext("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7", True)
+    token = current_trace.set(trace)
+    try:
+        objects.get("a", offset=0, size=10)
+    finally:
+        current_trace.reset(token)
+    objects.get("a", offset=0, size=10)
+    traced, untraced = server.requests
+    assert traced.headers["traceparent"] == trace.headers["traceparent"]
+    assert "traceparent" not in untraced.headers
+    assert "traceparent" not in traced.headers["authorization"]
 
 
 def test_the_second_read_is_quick_and_right(server: BadServer, objects: S3Objects) -> None:

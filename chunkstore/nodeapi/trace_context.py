@@ -1,0 +1,77 @@
+"""A request's place in a distributed trace, and how it is passed on from program to program.
+
+Source: W3C Trace Context, https://www.w3.org/TR/trace-context/. Lodefs passes on what it was given
+as it came; only a program that records spans puts its own span in the place of its caller's.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Mapping
+from contextvars import ContextVar
+from typing import NamedTuple
+
+PARENT_HEADER, STATE_HEADER = "traceparent", "tracestate"
+PARENT_VARIABLE, STATE_VARIABLE = "TRACEPARENT", "TRACESTATE"  # in a program's environment
+_PARENT = re.compile(
+    r"(?P<version>(?!ff)[0-9a-f]{2})-(?P<trace>(?!0{32})[0-9a-f]{32})-"
+    r"(?P<span>(?!0{16})[0-9a-f]{16})-(?P<flags>[0-9a-f]{2})(?P<more>-[!-~]*)?"
+)
+_STATE = re.compile(r"[ -~]{1,512}")
+_SAMPLED = 1
+
+
+class TraceContext(NamedTuple):
+    """Ids in lower-case hex: of the trace (32 digits), and of the span (16) that whatever is done
+    now belongs to. ``sampled``: whether the caller records it. ``state``: of other systems."""
+
+    trace_id: str
+    span_id: str
+    sampled: bool = False
+    state: str = ""
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers that pass it on; of version 00."""
+        found = {PARENT_HEADER: f"00-{self.trace_id}-{self.span_id}-{self.sampled:02x}"}
+        if self.state:
+            found[STATE_HEADER] = self.state
+        return found
+
+    @property
+    def lines(self) -> bytes:
+        """These headers as HTTP/1.1 has them."""
+        return "".join(f"{name}: {value}\r\n" for name, value in self.headers.items()).encode()
+
+
+current_trace: ContextVar[TraceContext | None] = ContextVar("current_trace", default=None)
+"""That of the request which this task or thread works for; None if it is not traced."""
+
+
+def parse_trace(parent: str, state: str = "") -> TraceContext | None:
+    """What the two headers say; None if the first is not as it should be. A state that is not is
+    left out. Of a version that is not known, the beginning counts, as the standard wants."""
+    found = _PARENT.fullmatch(parent)
+    if found is None or (found["version"] == "00" and found["more"] is not None):
+        return None
+    sampled = bool(int(found["flags"], 16) & _SAMPLED)
+    kept = state if _STATE.fullmatch(state) else ""
+    return TraceContext(found["trace"], found["span"], sampled, kept)
+
+
+def new_trace() -> TraceContext:
+    """A trace that begins here, and that nobody records."""
+    return TraceContext(secrets.token_hex(16), secrets.token_hex(8))
+
+
+def trace_of_environment(environ: Mapping[str, str]) -> TraceContext | None:
+    """That of the job which a program belongs to, by its environment; None if there is none, or it
+    is not as it should be."""
+    return parse_trace(environ.get(PARENT_VARIABLE, ""), environ.get(STATE_VARIABLE, ""))
+
+
+def outgoing_headers() -> dict[str, str]:
+    """The headers for a request that is made on behalf of the current one; none without a trace."""
+    trace = current_trace.get()
+    return {} if trace is None else trace.headers
