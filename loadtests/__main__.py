@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from loadtests.bench import (
@@ -30,6 +30,7 @@ from loadtests.bench import (
     pythons,
     readcheck,
     s3ranges,
+    slowdisks,
     soaks,
     statuspage,
     survival,
@@ -40,7 +41,7 @@ from loadtests.bench import (
     warms,
 )
 from loadtests.errors import LoadtestError
-from loadtests.regression import Change, changes, read_results
+from loadtests.regression import changes, read_results, tell
 from loadtests.results import Result
 
 Benchmark = Callable[[Path], Result]
@@ -84,6 +85,7 @@ BENCHMARKS: dict[str, tuple[Benchmark, str]] = {
     "enroot-hook": (hooks.enroot_hook, "what lodefs' hook costs a container of enroot"),
     "python": (pythons.python, "fsspec against its local file system; glob against find"),
     "dataloader": (pythons.dataloader, "PyTorch's DataLoader against ext4 and s3fs; 100 runs"),
+    "slow-disk": (slowdisks.slow_disk_reads, "a cache on a disk that is slower than the network"),
     "mount-walk": (walks.million, "walk of 1,000,000 files, memory of the mount, time to ready"),
 }
 MOUNT = "mount"
@@ -143,15 +145,7 @@ def main() -> int:
                 return 1
         print(result.json() if options.json else result.table(), flush=True)
         seen.append(result)
-    return _compared(changes(before, seen)) if options.compare else 0
-
-
-def _compared(found: Sequence[Change]) -> int:
-    """Says what changed; 1 if a ratio got worse, or if there is none to compare."""
-    print("== compared" if found else "no ratio is in both runs", file=sys.stderr)
-    for change in found:
-        print(change, file=sys.stderr)
-    return int(not found or any(change.is_worse for change in found))
+    return tell(changes(before, seen)) if options.compare else 0
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,3 +73,11 @@ def _times(was: Row, row: Row) -> float:
     if better == worse:
         return 1.0
     return better / worse if worse > 0 else float("inf")
+
+
+def tell(found: Sequence[Change]) -> int:
+    """Says what changed. The exit code: 1 if a ratio got worse, or if there is none to compare."""
+    print("== compared" if found else "no ratio is in both runs", file=sys.stderr)
+    for change in found:
+        print(change, file=sys.stderr)
+    return int(not found or any(change.is_worse for change in found))

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from loadtests import __main__ as command
 from loadtests.errors import LoadtestError
-from loadtests.regression import changes, read_results
+from loadtests.regression import changes, read_results, tell
 from loadtests.results import Result
 
 
@@ -55,13 +54,13 @@ def test_reads_what_was_written(tmp_path: Path) -> None:
         read_results(path)
 
 
-@pytest.mark.parametrize(("now", "code"), [(1.0, 0), (0.5, 1)])
-def test_the_command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, now: float, code: int
-) -> None:
-    """``./run bench NAME --compare OLD.json`` ends with 1 if a ratio is worse."""
-    old = tmp_path / "old.json"
-    old.write_text(run(1.0, 1.0).json() + "\n")
-    monkeypatch.setitem(command.BENCHMARKS, "bench", (lambda _: run(now, 1.0), "a run"))
-    monkeypatch.setattr("sys.argv", ["bench", "bench", "--compare", str(old)])
-    assert command.main() == code
+@pytest.mark.parametrize(("now", "code", "said"), [(1.0, 0, "ok"), (0.5, 1, "WORSE")])
+def test_what_is_told(capsys: pytest.CaptureFixture[str], now: float, code: int, said: str) -> None:
+    """A ratio that is worse is named, and makes the exit code."""
+    assert tell(changes([run(1.0, 1.0)], [run(now, 1.0)])) == code
+    assert f"{said}" in capsys.readouterr().err
+
+
+def test_nothing_to_compare() -> None:
+    """Runs that have no ratio together prove nothing."""
+    assert tell([]) == 1

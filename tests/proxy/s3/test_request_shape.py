@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lodefs.proxy.s3.errors import S3Error
 from lodefs.proxy.s3.hot_objects import parse_plain
 from lodefs.proxy.s3.request_shape import (
     IF_MATCH,
@@ -111,5 +114,12 @@ def test_no_other_request_is_read(at: int, put: bytes, drop: int) -> None:
     values = shape.values_of(data, END)
     if values is None or values[IF_MATCH] != TAG or b"\r" in values[RANGE]:
         return
-    if values[RANGE].replace(b"-", b"").isdigit():
-        assert shape.canonical_headers(values) == canonical(data)
+    if not values[RANGE].replace(b"-", b"").isdigit():
+        return
+    try:
+        expected = canonical(data)
+    except S3Error:  # refused; and what is read has a signature, or a time, that nobody accepts
+        is_hex = set(values[SIGNATURE]) <= set(b"0123456789abcdef")
+        assert not (is_hex and re.fullmatch(rb"[0-9]{8}T[0-9]{6}Z", values[STAMP]))
+    else:
+        assert shape.canonical_headers(values) == expected
