@@ -427,7 +427,7 @@ def test_presigned_urls_are_not_logged(
         target = url.partition(str(rig.proxy.s3_port))[2]
         signature = target.rpartition("Signature=")[2][:64]
         assert rig.get(target)[2] == BIG
-        assert "GET /data/big" in caplog.text
+        rig.proxy.until(lambda: "GET /data/big" in caplog.text)
 
         async def broken(*_: object) -> Answer:
             raise ValueError("a defect")
