@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc  # noqa: F401 - pytest's hook of exceptions would import it in any thread
+
 import pytest
 from hypothesis import HealthCheck, settings
 

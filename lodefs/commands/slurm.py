@@ -28,7 +28,7 @@ _mounter = click.option(
 )
 
 
-@click.group()
+@click.group(epilog=examples("lodefs slurm resolve vision/cats@main:/data"))
 def slurm() -> None:
     """Datasets of Slurm's jobs; docs/hpc.md says where each of these commands goes."""
 

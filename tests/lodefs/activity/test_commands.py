@@ -9,6 +9,7 @@ import signal
 import struct
 import sys
 import termios
+import time
 from collections.abc import Iterator
 from fcntl import ioctl
 
@@ -89,6 +90,15 @@ class Screen:
             assert ready, self.seen[-200:]
             self.seen += os.read(self._ours, 4096)
 
+    def wait(self) -> int:
+        """Its exit code. What it draws is read meanwhile, as a terminal does: it waits for that."""
+        end_s = time.monotonic() + TIMEOUT_S
+        while self.child.process.poll() is None:
+            assert time.monotonic() < end_s, self.seen[-200:]
+            if select.select([self._ours], [], [], 0.05)[0]:
+                self.seen += os.read(self._ours, 4096)
+        return self.child.wait()
+
     def press(self, key: bytes) -> None:
         """A key."""
         os.write(self._ours, key)
@@ -118,7 +128,7 @@ def test_top_on_a_terminal(proxy: str, end: str) -> None:
             screen.press(b"q")
         else:
             os.kill(screen.child.pid, getattr(signal, end))
-        code = screen.child.wait()
+        code = screen.wait()
         screen.wait_for(NORMAL)
         assert code == {"key": 0, "SIGINT": 130, "SIGTERM": 143}[end]
         assert screen.after() == screen.before
