@@ -80,7 +80,7 @@ class Screen:
         self.before = termios.tcgetattr(theirs)
         path = f"/proc/{os.getpid()}/fd/{theirs}"
         shell = f'exec {sys.executable} -m lodefs.main top --proxy {proxy} <"$0" >"$0" 2>"$0"'
-        # a program that is started with SIGINT ignored, as in the background, is not to be ended by it
+        # where SIGINT is ignored, as in the background, the program would ignore it, too
         before = signal.signal(signal.SIGINT, signal.default_int_handler)
         self.child = Child(["sh", "-c", shell, path], env={"TERM": "xterm"})
         signal.signal(signal.SIGINT, before)
