@@ -91,8 +91,8 @@ def _is_living(store: Store, repo: str, commit_id: CommitId) -> bool:
 def _ancestors(
     store: Store, repo: str, head: CommitId, seen: set[CommitId]
 ) -> Iterator[tuple[CommitId, Commit]]:
-    """A commit and all before it but those in ``seen``, where they are added. Raises: NotFound,
-    Corrupt."""
+    """A commit and all before it. Those in ``seen`` are left out, and each that is given is added
+    there. Raises: NotFound, Corrupt."""
     waiting = [head]
     while waiting:
         at = waiting.pop()

@@ -1,7 +1,7 @@
 """The journal in a store: a log of put-if-absent objects, as a ref is.
 
-An entry is put under the number after the newest, and never removed. So whoever has a number has
-read what leads to all entries before it, whatever a list may lack.
+An entry is put under the number after the newest, and never removed. So a writer that has a number
+has read what leads to all entries before it, even if a list lacked some.
 """
 
 from __future__ import annotations
@@ -184,8 +184,8 @@ class StoreJournal:
 
 
 def _unreadable(what: str, number: int) -> Unavailable:
-    """A part that is there, as a refused put says, and not there, as a get says: whoever took
-    either for the truth could delete what the other keeps."""
+    """A refused put says that a part is there, and a get that it is not. A client that believed
+    either could delete what the other keeps."""
     key = keys.journal_part(what, number)
     return Unavailable(f"the store says that {key} is there, and that it is not: try again")
 

@@ -160,7 +160,7 @@ def decode(data: bytes, uid: int = 0) -> MountCounts:
 
 def read_all(directory: Path, *, sweep: bool = False) -> Iterator[MountCounts]:
     """The counts of all living mounts that have files in a directory, as far as they can be read.
-    ``sweep``: files of mounts that have ended are removed, where that is allowed."""
+    ``sweep``: remove the files of mounts that have ended, if the user may."""
     for file in living(directory, ENDING, sweep=sweep):
         with suppress(OSError, UnknownFormat):
             head = os.pread(file.fd, HEAD_BYTES, 0)
