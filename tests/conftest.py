@@ -19,7 +19,7 @@ settings.register_profile(
 )
 settings.load_profile("lodefs")
 
-pytest_plugins = ["tests.services", "tests.workers"]
+pytest_plugins = ["tests.services", "tests.workers", "tests.job_users"]
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,29 +14,18 @@ import pytest
 from lodefs.chunkstore.objects.directory import DirectoryObjects
 from lodefs.chunkstore.repo.store import create_store
 from tests.support.chunkstore.handmade import Handmade
-from tests.support.hpc.job_user import GROUP, ROOT, UID, JobUser, job_user, processes
+from tests.support.hpc.job_user import ROOT, UID, JobUser, processes
 from tests.support.mount.fake_proxy import FakeProxy
-from tests.support.mount.mounts import SAMPLE, alive, until, workers_of
+from tests.support.mount.mounts import alive, until, workers_of
 
 pytestmark = [pytest.mark.fuse, pytest.mark.slow]
 
 
 @pytest.fixture
-def user() -> Iterator[JobUser]:
-    if os.geteuid() != 0:
-        pytest.skip("needs root, to become another user")
-    with job_user() as made:
-        yield made
-
-
-@pytest.fixture
-def proxy(user: JobUser) -> Iterator[FakeProxy]:
-    """The node's proxy, which the user's group may use."""
-    with FakeProxy(SAMPLE, user.folder) as made:
-        os.chown(made.path, 0, GROUP)
-        os.chmod(made.path, 0o660)
-        user.environment["LODEFS_PROXY"] = made.address
-        yield made
+def proxy(user: JobUser, group_proxy: FakeProxy) -> FakeProxy:
+    """The proxy, where the user's commands find it."""
+    user.environment["LODEFS_PROXY"] = group_proxy.address
+    return group_proxy
 
 
 def start(user: JobUser, *words: str) -> subprocess.Popen[str]:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from lodefs.chunkstore.errors import InvalidInput
 from lodefs.commands.enroot_hook import NAME, inside, script
-from tests.support.hpc.job_user import GROUP, ROOT, Enroot, JobUser, job_user
+from tests.support.hpc.job_user import ROOT, Enroot, JobUser
 from tests.support.lodefs.command_line import Lodefs
 from tests.support.mount.fake_proxy import FakeProxy
-from tests.support.mount.mounts import SAMPLE
 
 HOOK = ROOT / "deploy" / "enroot" / NAME
 fuse = pytest.mark.fuse
@@ -22,24 +20,13 @@ slow = pytest.mark.slow
 
 
 @pytest.fixture
-def user() -> Iterator[JobUser]:
-    if os.geteuid() != 0:
-        pytest.skip("needs root, to become another user")
-    with job_user() as made:
-        yield made
-
-
-@pytest.fixture
-def enroot(user: JobUser) -> Iterator[Enroot]:
+def enroot(user: JobUser, group_proxy: FakeProxy) -> Enroot:
     """With a proxy for the user's group, and the hook as the user installs it."""
-    with FakeProxy(SAMPLE, user.folder) as proxy:
-        os.chown(proxy.path, 0, GROUP)
-        os.chmod(proxy.path, 0o660)
-        user.environment["LODEFS_PROXY"] = proxy.address
-        code, out, err = user.run(*user.lodefs("enroot-hook", "--install"))
-        assert code == 0, err
-        assert out == f"installed {user.home}/.config/enroot/hooks.d/{NAME}\n"
-        yield Enroot(user)
+    user.environment["LODEFS_PROXY"] = group_proxy.address
+    code, out, err = user.run(*user.lodefs("enroot-hook", "--install"))
+    assert code == 0, err
+    assert out == f"installed {user.home}/.config/enroot/hooks.d/{NAME}\n"
+    return Enroot(user)
 
 
 @fuse

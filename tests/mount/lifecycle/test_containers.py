@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import shlex
 import signal
-from collections.abc import Iterator
 
 import pytest
 
-from tests.support.hpc.job_user import GROUP, Enroot, JobUser, job_user, processes
+from tests.support.hpc.job_user import Enroot, JobUser, processes
 from tests.support.mount.fake_proxy import FakeProxy
-from tests.support.mount.mounts import SAMPLE, alive, until
+from tests.support.mount.mounts import alive, until
 
 pytestmark = [pytest.mark.fuse, pytest.mark.slow]
 
@@ -31,23 +30,6 @@ for at in places:
     with open(pids, "a") as file:
         print(mounted.pid, file=file)
 """
-
-
-@pytest.fixture
-def user() -> Iterator[JobUser]:
-    if os.geteuid() != 0:
-        pytest.skip("needs root, to become another user")
-    with job_user() as made:
-        yield made
-
-
-@pytest.fixture
-def group_proxy(user: JobUser) -> Iterator[FakeProxy]:
-    """A proxy for members of a group."""
-    with FakeProxy(SAMPLE, user.folder) as made:
-        os.chown(made.path, 0, GROUP)
-        os.chmod(made.path, 0o660)
-        yield made
 
 
 @pytest.fixture
