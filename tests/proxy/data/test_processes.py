@@ -152,11 +152,12 @@ def test_a_short_pack_is_not_done(processes: DataProcesses, tmp_path: Path) -> N
 
 def test_many_bytes_of_few_take_little_memory(processes: DataProcesses, tmp_path: Path) -> None:
     """Chunks that compress to nearly nothing are not all decompressed at once."""
-    pack, order = stored([bytes(256 * 1024)] * 2000)
+    # more than the peak may be, and no more than a busy disk takes before the order counts as slow
+    pack, order = stored([bytes(256 * 1024)] * 800)
     (pid,) = processes.pids
     with files(tmp_path, pack) as (fds, target):
         assert processes.carry_out(order, fds, WAIT_S).outcome == orders.DONE
-        assert target.stat().st_size == 2000 * 256 * 1024
+        assert target.stat().st_size == 800 * 256 * 1024
     status = Path(f"/proc/{pid}/status").read_text()
     peak_kib = int(status.partition("VmHWM:")[2].split()[0])
     assert peak_kib < 128 * 1024
