@@ -33,6 +33,7 @@ from lodefs.proxy.runtime.histogram import Histogram
 from lodefs.proxy.runtime.node_families import node_families
 from lodefs.proxy.runtime.repository_reads import Source
 from lodefs.proxy.runtime.store_calls import StoreCalls
+from lodefs.proxy.tracing.spans import SpanCounts
 
 ENDPOINT_KINDS = ("unix", "tcp", "s3", "peers")
 NO_SOURCE = "none"  # of answers that are no bytes of a file
@@ -107,6 +108,7 @@ class Metrics:
         node_status: Callable[[], dict[str, object]],
         counts: Counts | None = None,
         inputs: MetricInputs | None = None,
+        spans: Callable[[], SpanCounts] = SpanCounts,
     ) -> None:
         inputs = inputs or MetricInputs()
         self._version = version
@@ -115,6 +117,7 @@ class Metrics:
         self._node_status = node_status
         self.counts = counts or Counts()
         self._more = inputs.more
+        self._spans = spans
         self._counters: dict[tuple[str, str, str], RequestCounter] = {}
         self._hot: dict[tuple[str, str], RequestCounter] = {}  # by route and repository
         self._first_bytes: dict[tuple[str, str], Histogram] = {}
@@ -203,6 +206,7 @@ class Metrics:
         yield from self._store_calls.families()
         yield from node_families(self._node_status(), self.counts)
         yield from self._more()
+        yield labelled(names.SPANS, {(k,): n for k, n in self._spans()._asdict().items()})
         yield from self._process_families()
 
     def _read_families(self) -> Iterator[Family]:
