@@ -177,6 +177,8 @@ class StorePacks:
             with spanned("store.get", SpanKind.CLIENT, attributes) as span:
                 received_bytes = self._plane.bring(loaded, first, count, landing)
                 span.note({"http.response.body.size": received_bytes or 0})
+                if received_bytes is None:
+                    span.drop()  # nothing was asked for
             if received_bytes is not None:
                 self._meter.add(Counter.FETCHES)
                 self._meter.add(Counter.FETCHED_BYTES, received_bytes)

@@ -61,7 +61,7 @@ from lodefs.proxy.tracing.request_scope import (
     sampled_trace_id,
     serving,
 )
-from lodefs.proxy.tracing.spans import NO_TRACER, Span, Tracer
+from lodefs.proxy.tracing.spans import Span
 
 _FULL = last_answer(503, "Unavailable", "the proxy has too many clients")
 _log = logging.getLogger("lodefs.proxy")
@@ -111,13 +111,13 @@ class ProxyServer:
         limits: ClientLimits | None = None,
         hot_path: bool = True,
         on_sweep: Callable[[], None] = lambda: None,
-        tracer: Tracer = NO_TRACER,
     ) -> None:
         """``store`` is the URL that /status names. ``on_sweep`` is called about once a second (a
         watchdog's sign of life)."""
         self.limits = limits or ClientLimits()
-        self.metrics = Metrics(version, node.status, node.counts, metric_inputs, tracer.counts)
-        self._tracer = tracer
+        inputs = metric_inputs or MetricInputs()
+        self.metrics = Metrics(version, node.status, node.counts, inputs)
+        self._tracer = inputs.tracer
         self.fast_path = FastPath(
             node.files, self.metrics, closing=lambda: self._closing_lines, enabled=hot_path
         )
@@ -132,7 +132,7 @@ class ProxyServer:
         self._live = LiveFeed(
             node,
             lambda: {"version": version, **self._figures()},
-            mounts_directory=metric_inputs.mounts_directory if metric_inputs else None,
+            mounts_directory=inputs.mounts_directory,
         )
         self._handlers = Handlers(
             node,

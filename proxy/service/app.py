@@ -234,11 +234,10 @@ class _Serving:
             opened.node,
             version=version(),
             store=config.store,
-            metric_inputs=MetricInputs(calls, settings, more, mounts),
+            metric_inputs=MetricInputs(calls, settings, more, mounts, tracer),
             limits=limits_of(config),
             hot_path=config.log_level != "debug",  # so that every request is logged
             on_sweep=self._look,
-            tracer=tracer,
         )
 
     async def run(self, endpoints: list[Endpoint], stop: asyncio.Event, begun_s: float) -> None:

@@ -118,6 +118,10 @@ class Span:
             self.attributes["error.type"] = type(error).__name__
             self.error = str(error)[:500] or type(error).__name__
 
+    def drop(self) -> None:
+        """It is none: nothing was done."""
+        self._tracer = None
+
     def end(self) -> None:
         """It ends now; once."""
         if self._tracer is not None and not self.end_ns:

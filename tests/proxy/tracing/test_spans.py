@@ -11,6 +11,7 @@ import pytest
 from lodefs.chunkstore.errors import NotFound
 from lodefs.chunkstore.nodeapi.trace_context import TraceContext, current_trace
 from lodefs.chunkstore.objects.interface import ObjectStore, Part
+from lodefs.proxy.runtime.metrics import MetricInputs
 from lodefs.proxy.tracing.request_scope import outgoing_headers, serving
 from lodefs.proxy.tracing.spans import NO_SPAN, Span, SpanKind, begin_span, spanned
 from lodefs.proxy.tracing.traced_objects import TracedObjects, store_attributes
@@ -82,7 +83,7 @@ def test_a_request_over_http(tmp_path: Path) -> None:
     node, tracer = DictNode({**FILES, b"bad": b"12345"}), MemoryTracer()
     node.failures[b"bad"] = (0, RuntimeError("a mistake"))
     unrecorded = TraceContext("1" * 32, TRACE.span_id).headers["traceparent"]
-    with start_proxy(node, tracer=tracer) as proxy:
+    with start_proxy(node, inputs=MetricInputs(tracer=tracer)) as proxy:
         with proxy.client() as client:
             assert client.get("/files/demo@main/a.txt?secret=1", traceparent=PARENT).status == 200
             proxy.until(lambda: len(tracer.spans) == 1)

@@ -24,6 +24,7 @@ from lodefs.proxy.peers.peering import Peering
 from lodefs.proxy.peers.security.request_signing import HmacAuthenticator
 from lodefs.proxy.peers.security.tls import PeerTls
 from lodefs.proxy.runtime.counters import Counter, Counts
+from lodefs.proxy.runtime.metrics import MetricInputs
 from lodefs.proxy.service.store_node import NodeSettings, StoreNode
 from lodefs.proxy.tracing.spans import NO_TRACER, Tracer
 from tests.support.proxy.rig import MIB, Rig
@@ -106,7 +107,7 @@ async def cluster_of(
             node = StoreNode(rig.store, settings, counts, peering=peering)
             stack.push_async_callback(node.close)
             stack.callback(peering.close)
-            server = ProxyServer(node, version="test", tracer=tracer)
+            server = ProxyServer(node, version="test", metric_inputs=MetricInputs(tracer=tracer))
             server_tls = own_tls.server() if own_tls else None
             endpoint = Endpoint(listener, peer_server=node.peer_server, tls=server_tls)
             await server.start([endpoint])

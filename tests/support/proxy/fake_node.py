@@ -37,8 +37,8 @@ from lodefs.proxy.http.server import ProxyServer
 from lodefs.proxy.http.tokens import TokenBook
 from lodefs.proxy.node import Extent, NamePage, Node, SnapshotFile
 from lodefs.proxy.runtime.counters import Counts
+from lodefs.proxy.runtime.metrics import MetricInputs
 from lodefs.proxy.s3.buckets import S3Settings
-from lodefs.proxy.tracing.spans import NO_TRACER, Tracer
 from tests.support.proxy.memory_catalog import MemoryCatalog
 
 T = TypeVar("T")
@@ -471,7 +471,7 @@ def start_proxy(
     tcp_is_local: bool = False,
     s3: S3Settings | None = None,
     certificate: DoorTls | None = None,
-    tracer: Tracer = NO_TRACER,
+    inputs: MetricInputs | None = None,
 ) -> Iterator[RunningProxy]:
     """The HTTP server over ``node`` in a thread, on a socket in a fresh directory and on a free
     port of 127.0.0.1. ``node`` may be what opens one in the server's event loop.
@@ -492,7 +492,7 @@ def start_proxy(
 
         async def serve_node(node: Node) -> None:
             server = ProxyServer(
-                node, version="test", limits=limits, hot_path=hot_path, tracer=tracer
+                node, version="test", metric_inputs=inputs, limits=limits, hot_path=hot_path
             )
             unix = Endpoint(listen_unix(path, mode=0o600), is_local=True)
             tcp = Endpoint(
