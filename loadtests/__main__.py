@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from loadtests.bench import (
+    accounts,
     coldsequential,
     collections,
     collectspeed,
@@ -74,6 +75,7 @@ BENCHMARKS: dict[str, tuple[Benchmark, str]] = {
     "page": (statuspage.page, "the status page: first paint with 1,000,000 files, axe-core"),
     "hostile": (hostile.hostile, "10,000 histories of honest and lying repositories in one store"),
     "gc-speed": (collectspeed.speed, "gc of a store with 1,000 commits, 10 million chunks"),
+    "du": (accounts.accounts, "du of all repositories of the same store"),
     "docker": (docker.docker, "containers on volumes against bind mounts; many; under kills"),
     "csi": (volumes.volumes, "volumes of Kubernetes: one, a hundred, while the driver is killed"),
     "mount-directories": (

@@ -31,6 +31,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "branch": ("refs", "List, create and delete branches."),
     "tag": ("refs", "List, create and delete tags."),
     "reflog": ("reflog", "Show where a branch or tag was, and when."),
+    "du": ("du", "Show what repositories take, and what deleting them would free."),
     "gc": ("gc", "Delete what no branch or tag leads to."),
     "verify": ("verify", "Check a store, a revision, or this node's cache."),
     "mount": ("mount", "Mount a revision, read-only."),
