@@ -503,9 +503,8 @@ def start_proxy(
                 tls=certificate.context if certificate is not None else None,
                 certificate=certificate,
             )
-            doors = [unix, tcp]
-            if s3 is not None:
-                doors.append(replace(tcp, listener=listen_tcp("127.0.0.1", 0), s3=s3))
+            of_s3 = [replace(tcp, listener=listen_tcp("127.0.0.1", 0), s3=s3)] if s3 else []
+            doors = [unix, tcp, *of_s3]
             await server.start(doors)
             port, s3_port = (door.listener.getsockname()[1] for door in (tcp, doors[-1]))
             loop = asyncio.get_running_loop()
