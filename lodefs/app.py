@@ -33,6 +33,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "reflog": ("reflog", "Show where a branch or tag was, and when."),
     "du": ("du", "Show what repositories take, and what deleting them would free."),
     "gc": ("gc", "Delete what no branch or tag leads to."),
+    "copy": ("copy", "Copy repositories to another store."),
     "verify": ("verify", "Check a store, a revision, or this node's cache."),
     "mount": ("mount", "Mount a revision, read-only."),
     "unmount": ("mounts", "Unmount a directory."),
