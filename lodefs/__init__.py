@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lodefs.api import changes as changes
+    from lodefs.api.accounts import du as du
     from lodefs.api.history import diff as diff
     from lodefs.api.history import log as log
     from lodefs.api.mounting import Mount as Mount
@@ -44,6 +45,7 @@ _PLACES = {
     "branch": "lodefs.api.refs",
     "commit_changes": "lodefs.api.pushing",
     "diff": "lodefs.api.history",
+    "du": "lodefs.api.accounts",
     "log": "lodefs.api.history",
     "open": "lodefs.api.snapshots",
     "pull": "lodefs.api.pulling",
