@@ -13,6 +13,7 @@ import click
 
 from lodefs.chunkstore.errors import InvalidInput, NotFound
 from lodefs.chunkstore.format.names import DEFAULT_BRANCH, Spec, parse_spec
+from lodefs.cli import text
 from lodefs.settings.session import Session
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -122,6 +123,11 @@ def write_line(line: str) -> None:
         sys.stdout.write(line + "\n")
     except OSError as error:
         raise output_error(error) from None
+
+
+def warn(line: str) -> None:
+    """One line on standard error that the command goes on after."""
+    click.echo(f"lodefs: warning: {text.escaped(line)}", err=True)
 
 
 def output_error(error: OSError) -> OSError:
