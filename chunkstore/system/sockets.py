@@ -170,7 +170,7 @@ class Peer(NamedTuple):
 
 
 def peer_of(sock: socket.socket) -> Peer:
-    """Who is at the other end of a Unix socket, as the kernel says it (unix(7)). Raises: OSError."""
+    """Who is at the other end of a Unix socket, as the kernel says (unix(7)). Raises: OSError."""
     _, uid, gid = _CREDENTIALS.unpack(
         sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     )

@@ -12,7 +12,13 @@ from typing import Any, TypeVar
 import click
 
 from lodefs.chunkstore.errors import InvalidInput, NotFound
-from lodefs.chunkstore.format.names import DEFAULT_BRANCH, Spec, parse_spec
+from lodefs.chunkstore.format.names import (
+    DEFAULT_BRANCH,
+    Spec,
+    Target,
+    parse_spec,
+    parse_target,
+)
 from lodefs.cli import text
 from lodefs.settings.session import Session
 
@@ -79,6 +85,23 @@ class SpecType(click.ParamType[Spec]):
 
 
 SPEC = SpecType()
+
+
+class TargetType(click.ParamType[Target]):
+    """REPO, which is all of it, or REPO@REV."""
+
+    name = "REPO[@REV]"
+
+    def convert(
+        self,
+        value: Any,
+        param: click.Parameter | None,  # noqa: ARG002
+        ctx: click.Context | None,  # noqa: ARG002
+    ) -> Target:
+        return value if isinstance(value, Target) else parse_target(value)
+
+
+TARGET = TargetType()
 
 
 def spec_from(words: str) -> Spec:

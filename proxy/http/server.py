@@ -32,7 +32,7 @@ from lodefs.proxy.api.handlers import Handlers
 from lodefs.proxy.api.request import Request
 from lodefs.proxy.api.responses import SERVER, Answer
 from lodefs.proxy.api.routes import Route
-from lodefs.proxy.http import login
+from lodefs.proxy.http import login, request_span
 from lodefs.proxy.http.acceptor import Acceptor, last_answer
 from lodefs.proxy.http.admission import Admission, ClientLimits, connections_by_endpoint
 from lodefs.proxy.http.connection import SWEEP_INTERVAL_S, Connection
@@ -61,6 +61,7 @@ from lodefs.proxy.tracing.request_scope import (
     sampled_trace_id,
     serving,
 )
+from lodefs.proxy.tracing.spans import Span
 
 _FULL = last_answer(503, "Unavailable", "the proxy has too many clients")
 _log = logging.getLogger("lodefs.proxy")
@@ -114,7 +115,9 @@ class ProxyServer:
         """``store`` is the URL that /status names. ``on_sweep`` is called about once a second (a
         watchdog's sign of life)."""
         self.limits = limits or ClientLimits()
-        self.metrics = Metrics(version, node.status, node.counts, metric_inputs)
+        inputs = metric_inputs or MetricInputs()
+        self.metrics = Metrics(version, node.status, node.counts, inputs)
+        self._tracer = inputs.tracer
         self.fast_path = FastPath(
             node.files, self.metrics, closing=lambda: self._closing_lines, enabled=hot_path
         )
@@ -129,7 +132,7 @@ class ProxyServer:
         self._live = LiveFeed(
             node,
             lambda: {"version": version, **self._figures()},
-            mounts_directory=metric_inputs.mounts_directory if metric_inputs else None,
+            mounts_directory=inputs.mounts_directory,
         )
         self._handlers = Handlers(
             node,
@@ -246,10 +249,12 @@ class ProxyServer:
 
     async def handle(self, served: EndpointServer, request: web.BaseRequest) -> web.StreamResponse:
         """Answer one request that aiohttp parsed."""
-        with serving(scope_headers(request)):
-            return await self._handle(served, request)
+        with serving(scope_headers(request), self._tracer) as scope:
+            return await self._handle(served, request, scope.span)
 
-    async def _handle(self, served: EndpointServer, request: web.BaseRequest) -> web.StreamResponse:
+    async def _handle(
+        self, served: EndpointServer, request: web.BaseRequest, span: Span
+    ) -> web.StreamResponse:
         connection = request.protocol
         assert isinstance(connection, Connection)
         plain_get = connection.plain_get_of(request)
@@ -264,6 +269,9 @@ class ProxyServer:
                 label = LABEL
             else:
                 label, answer = await self._answer(served, connection, request)
+            if span.is_recorded:
+                path = _logged(request.raw_path)
+                request_span.describe(span, request.method, path, label, answer)
             if served.hot_objects is not None:
                 served.hot_objects.learn(request.raw_path, all_headers(request), answer)
             elif answer.target and plain_get and is_plain(request, answer, plain_get):
@@ -425,6 +433,8 @@ class ProxyServer:
         except Exception as error:  # noqa: BLE001 - whatever it was, the body is not complete
             self.metrics.broken_bodies += 1
             _log.error("answer broken off: %s: %r", _logged(request.raw_path), error)
+            if scope is not None:
+                scope.span.fail(error)
             _cut(request)
         finally:
             await pieces.aclose()

@@ -43,6 +43,7 @@ BUILD_INFO = _gauge(
 EVENT_LOOP_LAG = _histogram(
     "event_loop_lag_seconds", "How late the proxy's event loop came to a timer of each second"
 )
+SPANS = _counter("trace_spans", "Spans of requests that are recorded", "outcome")
 
 # --- what readers got
 READS = _counter("reads", "Reads by programs of this node", "repository", "source")

@@ -33,6 +33,7 @@ from lodefs.proxy.runtime.histogram import Histogram
 from lodefs.proxy.runtime.node_families import node_families
 from lodefs.proxy.runtime.repository_reads import Source
 from lodefs.proxy.runtime.store_calls import StoreCalls
+from lodefs.proxy.tracing.spans import NO_TRACER, Tracer
 
 ENDPOINT_KINDS = ("unix", "tcp", "s3", "peers")
 NO_SOURCE = "none"  # of answers that are no bytes of a file
@@ -58,12 +59,14 @@ class MetricSettings:
 @dataclass(frozen=True, slots=True)
 class MetricInputs:
     """What is shown beside a server's own counters: calls to the store, and families of others on
-    this node, such as its mounts. ``mounts_directory``: where these count, for others who ask."""
+    this node, such as its mounts. ``mounts_directory``: where these count, for others who ask.
+    ``tracer``: who records requests."""
 
     store_calls: StoreCalls = field(default_factory=StoreCalls)
     settings: MetricSettings = field(default_factory=MetricSettings)
     more: MoreFamilies = tuple
     mounts_directory: Path | None = None
+    tracer: Tracer = NO_TRACER
 
 
 class RequestCounter(Histogram):
@@ -115,6 +118,7 @@ class Metrics:
         self._node_status = node_status
         self.counts = counts or Counts()
         self._more = inputs.more
+        self._tracer = inputs.tracer
         self._counters: dict[tuple[str, str, str], RequestCounter] = {}
         self._hot: dict[tuple[str, str], RequestCounter] = {}  # by route and repository
         self._first_bytes: dict[tuple[str, str], Histogram] = {}
@@ -203,6 +207,7 @@ class Metrics:
         yield from self._store_calls.families()
         yield from node_families(self._node_status(), self.counts)
         yield from self._more()
+        yield labelled(names.SPANS, {(k,): n for k, n in self._tracer.counts()._asdict().items()})
         yield from self._process_families()
 
     def _read_families(self) -> Iterator[Family]:
