@@ -44,6 +44,9 @@ EVENT_LOOP_LAG = _histogram(
     "event_loop_lag_seconds", "How late the proxy's event loop came to a timer of each second"
 )
 SPANS = _counter("trace_spans", "Spans of requests that are recorded", "outcome")
+FIGURES_LATE = _counter(
+    "figures_late", "Scrapes that show older figures of mounts and components: files took too long"
+)
 
 # --- what readers got
 READS = _counter("reads", "Reads by programs of this node", "repository", "source")

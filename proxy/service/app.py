@@ -51,14 +51,15 @@ from lodefs.proxy.peers.assembly import join_cluster
 from lodefs.proxy.peers.peering import Peering
 from lodefs.proxy.peers.server.peer_server import PeerServer
 from lodefs.proxy.runtime.counters import Counts
-from lodefs.proxy.runtime.metrics import MetricInputs, MetricSettings, MoreFamilies
-from lodefs.proxy.runtime.mount_families import MountFamilies
+from lodefs.proxy.runtime.metrics import MetricInputs, MetricSettings
+from lodefs.proxy.runtime.other_families import MoreFamilies
 from lodefs.proxy.runtime.store_calls import StoreCalls
 from lodefs.proxy.s3.buckets import S3Settings
 from lodefs.proxy.s3.raw_s3 import RawS3
 from lodefs.proxy.service.component_families import component_families
 from lodefs.proxy.service.idle_exit import IdleExit
 from lodefs.proxy.service.kept_sockets import CLIENTS, PEERS, S3, Listeners
+from lodefs.proxy.service.mount_families import MountFamilies
 from lodefs.proxy.service.store_node import DataSide, NodeSettings, StoreNode
 from lodefs.proxy.tracing.spans import NO_TRACER, Tracer
 from lodefs.proxy.tracing.traced_objects import TracedObjects
