@@ -13,7 +13,7 @@ from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.objects.directory import TEMPORARY, DirectoryObjects
 from lodefs.chunkstore.objects.interface import ObjectStore
 from lodefs.chunkstore.objects.limiting import Limited
-from lodefs.chunkstore.objects.mirrored import Mirrored, MirroredOrders
+from lodefs.chunkstore.objects.mirrors.mirrored import Mirrored, MirroredOrders
 from lodefs.chunkstore.objects.observing import Observation, Observed
 from lodefs.chunkstore.objects.range_order import RangeOrders
 from lodefs.chunkstore.objects.retrying import RetryBudget, Retrying

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from urllib.parse import urlsplit
 
 from lodefs.chunkstore.objects.interface import ObjectInfo, ObjectStore, Part
-from lodefs.chunkstore.objects.mirrored import doubt
+from lodefs.chunkstore.objects.mirrors.mirrored import doubt
 from lodefs.chunkstore.types import Buffer
 from lodefs.proxy.tracing.spans import Attribute, Span, SpanKind, begin_span, spanned
 

@@ -10,7 +10,7 @@ import pytest
 from lodefs.chunkstore.errors import Changed, Corrupt, Denied, NotFound, Unavailable
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.objects.interface import ObjectStore
-from lodefs.chunkstore.objects.mirrored import Mirrored, is_content
+from lodefs.chunkstore.objects.mirrors.mirrored import Mirrored, is_content
 from lodefs.chunkstore.repo.store import open_store
 from tests.support.chunkstore.faulty_store import FaultyObjects, fail, flip_byte
 from tests.support.chunkstore.handmade import Handmade, memory_store

@@ -20,12 +20,11 @@ from lodefs.chunkstore.errors import Changed, Corrupt, Denied, LodefsError, NotF
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.names import digest_of
 from lodefs.chunkstore.objects.interface import ObjectInfo, ObjectStore, Part
+from lodefs.chunkstore.objects.mirrors.breaker import Breaker
 from lodefs.chunkstore.objects.range_order import RangeOrder, RangeOrders
 from lodefs.chunkstore.system.lru import Lru
 from lodefs.chunkstore.types import Buffer
 
-PAUSE_S_FIRST = 5.0  # until a store that failed is asked again, by a thread of its own
-PAUSE_S_MAX = 60.0
 DOUBTED_FOR_S = 300.0  # a store is asked last for an object that it has spoilt
 DOUBTS_MAX = 4096
 _COMMIT = re.compile(rf"{keys.REPOS}.+/commits/[0-9a-f]{{64}}\Z")
@@ -33,48 +32,6 @@ _ETAG = re.compile(r"mirror(\d+):(.*)\Z", re.DOTALL)
 
 T = TypeVar("T")
 log = logging.getLogger("lodefs.store")
-
-
-class Breaker:
-    """Whether a store answers, as its last calls showed. For any thread."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._lock = threading.Lock()  # guards what follows
-        self._pause_s = PAUSE_S_FIRST
-        self._asked_next_s: float | None = None  # None: it answers
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether it is to be asked."""
-        return self._asked_next_s is None
-
-    def failed(self) -> bool:
-        """A call found that it does not answer; whether this is news."""
-        with self._lock:
-            is_news = self.is_closed
-            if not is_news:
-                return False
-            self._pause_s = PAUSE_S_FIRST
-            self._asked_next_s = self._clock() + self._pause_s
-            return True
-
-    def answered(self) -> bool:
-        """It answers; whether this is news."""
-        with self._lock:
-            is_news = not self.is_closed
-            self._asked_next_s = None
-            return is_news
-
-    def is_due(self) -> bool:
-        """Whether to try it now. Says so to one caller, and then not before the next pause is
-        over."""
-        with self._lock:
-            if self._asked_next_s is None or self._clock() < self._asked_next_s:
-                return False
-            self._pause_s = min(2 * self._pause_s, PAUSE_S_MAX)
-            self._asked_next_s = self._clock() + self._pause_s
-            return True
 
 
 def _in_thread(call: Callable[[], None]) -> None:
