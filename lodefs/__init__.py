@@ -21,6 +21,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lodefs.api.accounts import du as du
+    from lodefs.api.deleting import deleted as deleted
+    from lodefs.api.deleting import rm as rm
+    from lodefs.api.deleting import undelete as undelete
     from lodefs.api.history import diff as diff
     from lodefs.api.history import log as log
     from lodefs.api.mounting import Mount as Mount
@@ -41,14 +44,17 @@ _PLACES = {
     "Snapshot": "lodefs.reading.snapshot",
     "SnapshotEntry": "lodefs.reading.snapshot",
     "branch": "lodefs.api.refs",
+    "deleted": "lodefs.api.deleting",
     "diff": "lodefs.api.history",
     "du": "lodefs.api.accounts",
     "log": "lodefs.api.history",
     "open": "lodefs.api.snapshots",
     "pull": "lodefs.api.pulling",
     "push": "lodefs.api.pushing",
+    "rm": "lodefs.api.deleting",
     "snapshot": "lodefs.api.snapshots",
     "tag": "lodefs.api.refs",
+    "undelete": "lodefs.api.deleting",
     "warm": "lodefs.api.warming",
 }
 _MODULES = {"errors": "lodefs.chunkstore.errors", "mount": "lodefs.mount"}
