@@ -12,6 +12,7 @@ import msgspec
 from lodefs.chunkstore.errors import Corrupt, InvalidInput
 from lodefs.chunkstore.format.envelope import seal, unseal
 from lodefs.chunkstore.format.names import check_ref_name
+from lodefs.chunkstore.system.durations import duration_text
 from lodefs.chunkstore.types import Buffer
 
 VERSION = 1
@@ -40,7 +41,9 @@ class Retention:
         words = [] if self.keep_last is None else [f"--keep-last {self.keep_last}"]
         words += ["--keep-tagged"] if self.keep_tagged else []
         words += (
-            [] if self.keep_within_s is None else [f"--keep-within {_span(self.keep_within_s)}"]
+            []
+            if self.keep_within_s is None
+            else [f"--keep-within {duration_text(self.keep_within_s)}"]
         )
         return " ".join(words)
 
@@ -143,10 +146,3 @@ def _ref(ref: tuple[str, str]) -> tuple[str, str]:
     if kind not in ("branches", "tags"):
         raise InvalidInput(f"{kind!r} is not a kind of ref")
     return kind, check_ref_name(name)
-
-
-def _span(seconds: int) -> str:
-    for unit, size_s in (("d", 86400), ("h", 3600), ("m", 60)):
-        if seconds % size_s == 0:
-            return f"{seconds // size_s}{unit}"
-    return f"{seconds}s"

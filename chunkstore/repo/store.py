@@ -40,7 +40,7 @@ from lodefs.chunkstore.objects.interface import ObjectStore, read_whole
 from lodefs.chunkstore.repo.pack_reader import PackReader
 from lodefs.chunkstore.repo.refs import BRANCHES, TAGS, Refs, singular
 from lodefs.chunkstore.repo.repo_settings import SettingsLog
-from lodefs.chunkstore.system.utc_times import utc_text
+from lodefs.chunkstore.system.durations import utc_text
 from lodefs.chunkstore.types import Buffer
 
 VERSION = 2  # since then a store may be collected: writers of refs keep a journal

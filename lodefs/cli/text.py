@@ -5,7 +5,7 @@ from __future__ import annotations
 import unicodedata
 from urllib.parse import quote_from_bytes
 
-from lodefs.chunkstore.system.utc_times import utc_text
+from lodefs.chunkstore.system.durations import utc_text
 
 _ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\\": "\\\\"}
 _UNSAFE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}  # controls, bidi marks, line separators
