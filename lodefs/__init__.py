@@ -20,6 +20,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from lodefs.api import changes as changes
     from lodefs.api.accounts import du as du
     from lodefs.api.deleting import deleted as deleted
     from lodefs.api.deleting import rm as rm
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from lodefs.api.mounting import Mount as Mount
     from lodefs.api.mounting import mount as mount
     from lodefs.api.pulling import pull as pull
+    from lodefs.api.pushing import commit_changes as commit_changes
     from lodefs.api.pushing import push as push
     from lodefs.api.refs import branch as branch
     from lodefs.api.refs import tag as tag
@@ -45,6 +47,7 @@ _PLACES = {
     "SnapshotEntry": "lodefs.reading.snapshot",
     "branch": "lodefs.api.refs",
     "deleted": "lodefs.api.deleting",
+    "commit_changes": "lodefs.api.pushing",
     "diff": "lodefs.api.history",
     "du": "lodefs.api.accounts",
     "log": "lodefs.api.history",
@@ -57,9 +60,13 @@ _PLACES = {
     "undelete": "lodefs.api.deleting",
     "warm": "lodefs.api.warming",
 }
-_MODULES = {"errors": "lodefs.chunkstore.errors", "mount": "lodefs.mount"}
+_MODULES = {
+    "changes": "lodefs.api.changes",
+    "errors": "lodefs.chunkstore.errors",
+    "mount": "lodefs.mount",
+}
 
-__all__ = ["errors", "mount", *_PLACES]  # noqa: PLE0604 - names of the table above
+__all__ = ["changes", "errors", "mount", *_PLACES]  # noqa: PLE0604 - names of the table above
 
 
 def __getattr__(name: str) -> Any:

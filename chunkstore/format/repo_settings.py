@@ -40,11 +40,8 @@ class Retention:
     def __str__(self) -> str:
         words = [] if self.keep_last is None else [f"--keep-last {self.keep_last}"]
         words += ["--keep-tagged"] if self.keep_tagged else []
-        words += (
-            []
-            if self.keep_within_s is None
-            else [f"--keep-within {duration_text(self.keep_within_s)}"]
-        )
+        if self.keep_within_s is not None:
+            words.append(f"--keep-within {duration_text(self.keep_within_s)}")
         return " ".join(words)
 
 
