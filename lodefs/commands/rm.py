@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
-from lodefs.api.deleting import DeletedItem, NamedRef, deleted
-from lodefs.api.deleting import rm as remove
-from lodefs.api.deleting import undelete as restore
+from lodefs.api.upkeep.deleting import DeletedItem, NamedRef, deleted
+from lodefs.api.upkeep.deleting import rm as remove
+from lodefs.api.upkeep.deleting import undelete as restore
 from lodefs.chunkstore.errors import InvalidInput, NotFound
 from lodefs.chunkstore.format.names import Target
 from lodefs.chunkstore.journal.deletion import living_refs, ref_of
