@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from io import BytesIO
 from pathlib import Path
 
 import pytest
 
 from lodefs.chunkstore.errors import Corrupt, LodefsError, UnknownFormat
+from lodefs.chunkstore.format.bundle import COMMIT, PACK
 from lodefs.chunkstore.format.commit import decode_commit
 from lodefs.chunkstore.format.envelope import unseal
 from lodefs.chunkstore.format.index_shard import decode_shard
@@ -23,6 +25,7 @@ from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.format.pack import PackIndex, unpack
 from lodefs.chunkstore.format.tree import decode_tree
 from lodefs.chunkstore.repo.store import decode_settings
+from lodefs.chunkstore.transfer.bundle_file import BundleReader
 from tests.support.chunkstore import golden
 
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -65,6 +68,18 @@ def test_reads_a_golden_shard() -> None:
     [pack] = decode_shard(read("shard"))
     index = golden.pack().index
     assert pack == (index.pack_id, index.ids, index.raw_sizes)
+
+
+def test_reads_a_golden_bundle() -> None:
+    """Head, pack and commit come out of the golden bundle; one of a later version is told."""
+    data = read("bundle")
+    reader = BundleReader(BytesIO(data), "it")
+    assert reader.head == golden.bundle_head()
+    pack_record, commit_record = reader.records()
+    assert pack_record == (PACK, golden.pack().pack_id + read("pack"))
+    assert commit_record == (COMMIT, read("commit"))
+    with pytest.raises(UnknownFormat, match="a newer lodefs"):
+        BundleReader(BytesIO(data[:8] + b"\2" + data[9:]), "it")
 
 
 def test_reads_golden_documents() -> None:
