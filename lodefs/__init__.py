@@ -20,12 +20,14 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from lodefs.api import changes as changes
     from lodefs.api.accounts import du as du
     from lodefs.api.history import diff as diff
     from lodefs.api.history import log as log
     from lodefs.api.mounting import Mount as Mount
     from lodefs.api.mounting import mount as mount
     from lodefs.api.pulling import pull as pull
+    from lodefs.api.pushing import commit_changes as commit_changes
     from lodefs.api.pushing import push as push
     from lodefs.api.refs import branch as branch
     from lodefs.api.refs import tag as tag
@@ -41,6 +43,7 @@ _PLACES = {
     "Snapshot": "lodefs.reading.snapshot",
     "SnapshotEntry": "lodefs.reading.snapshot",
     "branch": "lodefs.api.refs",
+    "commit_changes": "lodefs.api.pushing",
     "diff": "lodefs.api.history",
     "du": "lodefs.api.accounts",
     "log": "lodefs.api.history",
@@ -51,9 +54,13 @@ _PLACES = {
     "tag": "lodefs.api.refs",
     "warm": "lodefs.api.warming",
 }
-_MODULES = {"errors": "lodefs.chunkstore.errors", "mount": "lodefs.mount"}
+_MODULES = {
+    "changes": "lodefs.api.changes",
+    "errors": "lodefs.chunkstore.errors",
+    "mount": "lodefs.mount",
+}
 
-__all__ = ["errors", "mount", *_PLACES]  # noqa: PLE0604 - names of the table above
+__all__ = ["changes", "errors", "mount", *_PLACES]  # noqa: PLE0604 - names of the table above
 
 
 def __getattr__(name: str) -> Any:

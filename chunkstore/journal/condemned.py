@@ -12,7 +12,7 @@ from lodefs.chunkstore.format.names import CommitId, digest_of
 class CondemnedIds(Protocol):
     """Ids of packs, and keys of commits (``commit_key``), by the entry that condemns them.
 
-    Implementations: MemoryCondemned; push/condemned_rows.py. They pass
+    Implementations: MemoryCondemned; push/index/condemned_rows.py. They pass
     ``tests.support.chunkstore.condemned_suite``.
     """
 
