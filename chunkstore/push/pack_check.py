@@ -6,7 +6,7 @@ source has their bytes.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
 
@@ -30,8 +30,13 @@ class PacksLost(Corrupt):
 
 
 class PacksCollected(PacksLost):
-    """They were deleted by a collection: what they held has to be stored under other ids, since a
-    collection that stood still may delete these again."""
+    """They were deleted by a collection, or ``chunks`` of them (bits of their numbers): what they
+    held has to be stored under other ids, since a collection that stood still may delete it again
+    where it was."""
+
+    def __init__(self, message: str, packs: set[PackId], chunks: Mapping[PackId, int]) -> None:
+        super().__init__(message, packs)
+        self.chunks = chunks
 
 
 def missing_packs(objects: ObjectStore, pack_ids: Collection[PackId]) -> set[PackId]:

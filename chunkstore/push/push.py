@@ -45,6 +45,7 @@ from lodefs.chunkstore.push.changes import (
 from lodefs.chunkstore.push.condemned_rows import CondemnedRows
 from lodefs.chunkstore.push.deduplicator import Deduplicator
 from lodefs.chunkstore.push.directories import HashedDirectory, PushTree
+from lodefs.chunkstore.push.forgetting import forget_chunks, forget_packs
 from lodefs.chunkstore.push.pack_check import (
     PacksCollected,
     PacksLost,
@@ -186,7 +187,7 @@ def push(
                     raise
             else:
                 result.stored_bytes = job.progress.bytes_sent - sent_before_bytes  # of all tries
-                result.lost_packs = len(lost.packs)
+                result.lost_packs = len(lost.packs | lost.chunks.keys())
                 return result
     finally:
         job.write.close()
@@ -194,10 +195,12 @@ def push(
 
 @dataclass(slots=True)
 class _Lost:
-    """Packs that earlier tries found to be lost; of these ``dead`` are ids not to be used again."""
+    """Packs that earlier tries found to be lost, and chunks of others (bits of their numbers);
+    ``dead`` are ids that no new pack may have."""
 
     packs: set[PackId] = field(default_factory=set)
     dead: set[PackId] = field(default_factory=set)
+    chunks: dict[PackId, int] = field(default_factory=dict)
 
     def add(self, error: PacksLost) -> bool:
         """Whether a try found anything new."""
@@ -205,6 +208,11 @@ class _Lost:
         is_new = not error.packs <= known
         known |= error.packs
         self.packs |= error.packs
+        for pack, bits in error.chunks.items() if isinstance(error, PacksCollected) else ():
+            before = self.chunks.get(pack, 0)
+            self.chunks[pack] = before | bits
+            self.dead.add(pack)
+            is_new = is_new or before | bits != before
         return is_new
 
 
@@ -224,9 +232,10 @@ def _try(job: _PushJob, lost: _Lost) -> PushResult:
 
     uploader = Uploader(store.objects, job.progress, prepare, lost=lost.packs, dead=lost.dead)
     try:
-        if lost.packs:
+        if lost.packs or lost.chunks:
             index.load_shards(store.objects)  # of a new index too: shards still list what is lost
-            index.forget_packs(lost.packs)
+            forget_packs(index, lost.packs)
+            forget_chunks(index, lost.chunks)
         run = _Push(job, root_fd, index, uploader)
         try:
             return run.run()
@@ -411,9 +420,10 @@ class _Push:
             return
         packs, unreadable = named_packs(self._store.packs, root, self._head.root)
         try:
-            self._job.write.save(condemned, packs)
+            self._job.write.save(condemned, packs, packs)
         except Collected as error:
-            raise PacksCollected(str(error), {PackId(one) for one in error.ids}) from error
+            lost = {PackId(one) for one in error.ids}
+            raise PacksCollected(str(error), lost, error.chunks) from error
         if unreadable:
             require_there(self._store.objects)
             raise PacksLost("packs of trees that the commit would name are lost", unreadable)

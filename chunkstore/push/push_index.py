@@ -13,7 +13,7 @@ import logging
 import sqlite3
 import struct
 from array import array
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -34,15 +34,9 @@ from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.index_shard import PackChunks, ShardPack, push_id_of
 from lodefs.chunkstore.format.names import Digest, PackId
 from lodefs.chunkstore.format.pack import pack_id_of_columns
-from lodefs.chunkstore.format.tree import SAME_PACK, Segment, decode_tree
+from lodefs.chunkstore.format.tree import Segment
 from lodefs.chunkstore.objects.interface import ObjectStore
-from lodefs.chunkstore.push.chunk_places import (
-    NUMBER_BITS,
-    chunk_rows,
-    chunk_sum,
-    pack_number,
-    split,
-)
+from lodefs.chunkstore.push.chunk_places import chunk_rows, chunk_sum, pack_number, split
 from lodefs.chunkstore.push.fragmentation import Run
 from lodefs.chunkstore.repo.shard_reader import has_shard, read_shard
 
@@ -254,29 +248,7 @@ class PushIndex:
         """The other packs of which ``segment`` gave segments: what is built relies on them."""
         return set(self._pack_ids.values()) - self._added
 
-    def forget_packs(self, pack_ids: Collection[PackId]) -> None:
-        """Forgets packs that the store has lost: their chunks; directories whose files lie there,
-        so that these files are read again; and all trees, of which some lead to these packs and the
-        others are found again by their chunks."""
-        numbers = [pack_number(pack_id) for pack_id in pack_ids]
-        with self.writing() as db:
-            for at in range(0, len(numbers), _FIND_AT_ONCE):
-                some = numbers[at : at + _FIND_AT_ONCE]
-                marks = ",".join("?" * len(some))
-                for table in ("chunks", "older"):
-                    statement = f"DELETE FROM {table} WHERE place >> {NUMBER_BITS} IN ({marks})"
-                    db.execute(statement, some)
-                db.execute(f"DELETE FROM packs WHERE number IN ({marks})", some)
-                db.execute(f"DELETE FROM unpublished WHERE pack IN ({marks})", some)
-            db.execute("DELETE FROM trees")
-        for number, key, files in self._directories():
-            segments = (s for entry in decode_tree(files, SAME_PACK) for s in entry.segments)
-            if any(segment.pack in pack_ids for segment in segments):
-                with self.writing() as db:
-                    row = number, key
-                    db.execute("DELETE FROM directories WHERE source = ? AND key = ?", row)
-
-    def _directories(self) -> Iterator[tuple[int, bytes, bytes]]:
+    def directories(self) -> Iterator[tuple[int, bytes, bytes]]:
         """Source, key and files of all directories that are remembered."""
         last = (-1, b"")
         while rows := self.select(

@@ -23,6 +23,7 @@ from lodefs.chunkstore.format.pack import pack_id_of_columns
 from lodefs.chunkstore.format.tree import Entry, Kind, Segment, encode_tree
 from lodefs.chunkstore.objects.interface import Part
 from lodefs.chunkstore.push import push_index
+from lodefs.chunkstore.push.forgetting import forget_packs
 from lodefs.chunkstore.push.fragmentation import Run
 from lodefs.chunkstore.push.push_index import (
     DirectoryDetails,
@@ -289,7 +290,7 @@ def test_lost_packs_are_forgotten_with_all_that_names_them(tmp_path: Path) -> No
         for source in (b"/x", b"/y"):
             rows = [in_pack(b"lost", lost.pack_id), in_pack(b"kept", kept.pack_id)]
             index.source(source).remember(rows)
-        index.forget_packs({lost.pack_id})
+        forget_packs(index, {lost.pack_id})
     with index_in(tmp_path) as index:
         assert set(index.find([chunk("a"), chunk("b"), chunk("c")])) == {chunk("c")}
         assert [pack.pack_id for pack in index.unpublished()] == [kept.pack_id]
