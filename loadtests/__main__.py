@@ -11,9 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from loadtests.bench import (
+    accounts,
     coldsequential,
     collections,
     collectspeed,
+    copies,
     docker,
     firstbytes,
     hooks,
@@ -53,6 +55,7 @@ BENCHMARKS: dict[str, tuple[Benchmark, str]] = {
     "push-one-byte": (pushes.one_byte, "one byte changed in a 1 GiB file"),
     "push-million": (pushes.million, "one file changed among 1,000,000"),
     "pull": (pulls.pull, "pull from Ceph RGW against boto3 with 8 threads"),
+    "copy": (copies.copy, "copy from store to store on Ceph RGW, against rclone copy of the packs"),
     "warm": (warms.warm, "warm of a node's cache against pull; small files, S3 answering late"),
     "range-get": (proxies.range_get, "range GETs that hit, against nginx with one worker"),
     "metrics-cost": (metriccosts.costs, "what counting costs on the hot path, and a scrape"),
@@ -74,6 +77,7 @@ BENCHMARKS: dict[str, tuple[Benchmark, str]] = {
     "page": (statuspage.page, "the status page: first paint with 1,000,000 files, axe-core"),
     "hostile": (hostile.hostile, "10,000 histories of honest and lying repositories in one store"),
     "gc-speed": (collectspeed.speed, "gc of a store with 1,000 commits, 10 million chunks"),
+    "du": (accounts.accounts, "du of all repositories of the same store"),
     "docker": (docker.docker, "containers on volumes against bind mounts; many; under kills"),
     "csi": (volumes.volumes, "volumes of Kubernetes: one, a hundred, while the driver is killed"),
     "mount-directories": (

@@ -20,6 +20,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from lodefs.api.accounts import du as du
     from lodefs.api.history import diff as diff
     from lodefs.api.history import log as log
     from lodefs.api.mounting import Mount as Mount
@@ -41,6 +42,7 @@ _PLACES = {
     "SnapshotEntry": "lodefs.reading.snapshot",
     "branch": "lodefs.api.refs",
     "diff": "lodefs.api.history",
+    "du": "lodefs.api.accounts",
     "log": "lodefs.api.history",
     "open": "lodefs.api.snapshots",
     "pull": "lodefs.api.pulling",

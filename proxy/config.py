@@ -14,6 +14,7 @@ from dataclasses import MISSING, Field, dataclass, field, fields
 from ipaddress import ip_address
 from pathlib import Path
 from typing import TypeVar
+from urllib.parse import urlsplit
 
 from lodefs.chunkstore.errors import InvalidInput
 from lodefs.chunkstore.format.names import Spec, parse_spec
@@ -37,6 +38,7 @@ SCRUB_BYTES_PER_S = 16 << 20
 SCRUB_DAYS = 7
 S3_PORT_DEFAULT = 7480
 PRICE_MAX = 1e6
+TRACE_RATIO = 0.01
 TLS_SETTINGS = ("peer_tls_cert_file", "peer_tls_key_file", "peer_tls_ca_file")
 _UNITS = {"": 1, "B": 1}
 _UNITS |= {f"{unit}iB": 1 << 10 * power for power, unit in enumerate("KMGTP", 1)}
@@ -116,6 +118,22 @@ def _endpoint_url(value: object) -> str:
     url = _text(value)
     parse_endpoint(url)
     return url
+
+
+def _collector_url(value: object) -> str:
+    """Where OTLP goes; a password in it would show in logs and settings."""
+    text = _text(value)
+    try:
+        parts = urlsplit(text)
+        is_good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_good = False
+    if not is_good or parts.username or parts.password or parts.query or parts.fragment:
+        raise InvalidInput(
+            "must be a collector's URL such as http://localhost:4318, without a password "
+            "(headers go into OTEL_EXPORTER_OTLP_HEADERS)"
+        )
+    return text
 
 
 def _domain(value: object) -> str:
@@ -240,6 +258,16 @@ def _price(value: object) -> float:
     return price
 
 
+def _ratio(value: object) -> float:
+    try:
+        ratio = float(str(value))
+    except ValueError:
+        ratio = -1.0
+    if not 0 <= ratio <= 1:
+        raise InvalidInput("must be a ratio from 0 to 1")
+    return ratio
+
+
 def _choice(*known: str) -> Callable[[object], str]:
     def parse(value: object) -> str:
         if value not in known:
@@ -303,6 +331,8 @@ class Config:
     metrics_repositories_max: int = field(default=100, metadata=_by(_whole(1, 10_000), int))
     price_per_1000_gets: float = field(default=0.0, metadata=_by(_price, int, float))
     price_per_gb: float = field(default=0.0, metadata=_by(_price, int, float))
+    otlp_endpoint: str | None = field(default=None, metadata=_by(_maybe(_collector_url), str))
+    trace_ratio: float = field(default=TRACE_RATIO, metadata=_by(_ratio, int, float))
     host_names: tuple[str, ...] = field(default=(), metadata=_by(_host_names, list, str))
     tls_cert_file: Path | None = field(default=None, metadata=_by(_maybe(_path), str))
     tls_key_file: Path | None = field(default=None, metadata=_by(_maybe(_path), str))

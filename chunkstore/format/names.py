@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import NewType
+from typing import NamedTuple, NewType
 
 import msgspec
 from blake3 import blake3
@@ -128,3 +128,21 @@ def parse_spec(text: str | bytes) -> Spec:
         check_ref_name(rev)
     clean = b"/".join(split_path(path)) if colon else b""
     return Spec(repo, rev if at else DEFAULT_BRANCH, clean)
+
+
+class Target(NamedTuple):
+    """A whole repository (``rev`` None), or a revision of it."""
+
+    repo: str
+    rev: str | None
+
+    def __str__(self) -> str:
+        return self.repo if self.rev is None else f"{self.repo}@{self.rev}"
+
+
+def parse_target(text: str) -> Target:
+    """``REPO[@REV]``, where the lack of a revision means all of them. Raises: InvalidInput."""
+    spec = parse_spec(text)
+    if ":" in text:
+        raise InvalidInput(f"{text!r}: this takes REPO or REPO@REV, without a path")
+    return Target(spec.repo, spec.rev if "@" in text else None)

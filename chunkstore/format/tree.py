@@ -215,8 +215,30 @@ def decode_tree(data: Buffer, own_pack: PackId | None) -> list[Entry]:
 
     ``own_pack`` is None for a form whose chunks lie in several packs: it must name packs by id.
     """
+    entries: list[Entry] = []
+    runs = 0
+    for part in groups_of(data):
+        group = _Decoding(part, own_pack or _NO_PACK)
+        runs += group.runs
+        if runs > len(entries) + group.entries + MORE_SEGMENTS_MAX:
+            raise TooLarge("a tree holds files in more parts than any that is written")
+        group.into(entries)
+        if len(entries) > ENTRIES_MAX:
+            raise TooLarge(f"a tree holds more than {ENTRIES_MAX} entries")
+    return entries
+
+
+def group_entries(group: memoryview, own_pack: PackId | None) -> list[Entry]:
+    """The entries of one group of a stored form. Raises: Corrupt, TooLarge."""
+    entries: list[Entry] = []
+    _Decoding(group, own_pack or _NO_PACK).into(entries)
+    return entries
+
+
+def groups_of(data: Buffer) -> Iterator[memoryview]:
+    """The groups of a stored form. Raises: Corrupt, UnknownFormat, TooLarge."""
     if data == _EMPTY_TREE:  # often: of a directory that has directories only
-        return []
+        return
     if not len(data):
         raise Corrupt("a tree of no bytes")
     if data[0] != VERSION:
@@ -224,8 +246,6 @@ def decode_tree(data: Buffer, own_pack: PackId | None) -> list[Entry]:
             f"a tree is of format {data[0]}; this lodefs knows format {VERSION}: "
             "a newer lodefs is needed"
         )
-    entries: list[Entry] = []
-    runs = 0
     view = memoryview(data)
     offset = 1
     while True:
@@ -236,17 +256,10 @@ def decode_tree(data: Buffer, own_pack: PackId | None) -> list[Entry]:
             raise Corrupt("a tree is cut off")
         if size_bytes > GROUP_SIZE_BYTES_MAX:
             raise TooLarge(f"a tree's group claims {size_bytes} bytes")
-        group = _Decoding(view[offset : offset + size_bytes], own_pack or _NO_PACK)
-        runs += group.runs
-        if runs > len(entries) + group.entries + MORE_SEGMENTS_MAX:
-            raise TooLarge("a tree holds files in more parts than any that is written")
-        group.into(entries)
-        if len(entries) > ENTRIES_MAX:
-            raise TooLarge(f"a tree holds more than {ENTRIES_MAX} entries")
+        yield view[offset : offset + size_bytes]
         offset += size_bytes
     if offset != len(view):
         raise Corrupt("bytes follow the end of a tree")
-    return entries
 
 
 def _groups(ordered: list[Entry]) -> Iterator[list[Entry]]:

@@ -27,11 +27,11 @@ from lodefs.chunkstore.maintenance import decisions
 from lodefs.chunkstore.maintenance.compact import drop_all, sparse_packs
 from lodefs.chunkstore.maintenance.inventory import PackList, Repositories
 from lodefs.chunkstore.maintenance.mark import Marked, mark
+from lodefs.chunkstore.maintenance.rate import Rate
 from lodefs.chunkstore.maintenance.sweep import sweep
 from lodefs.chunkstore.maintenance.writers import WriterCheck, Writers, newest_of
 from lodefs.chunkstore.repo.store import VERSION, Store, require_there
 from lodefs.chunkstore.system.progress import Progress
-from lodefs.chunkstore.system.rate import Rate
 
 WORKERS = 16
 GRACE_S = 24 * 3600

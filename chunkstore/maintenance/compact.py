@@ -18,6 +18,7 @@ from lodefs.chunkstore.format.journal import DeadChunks
 from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.format.pack import DROPPED, PackIndex
 from lodefs.chunkstore.maintenance.mark import Marked
+from lodefs.chunkstore.maintenance.rate import Rate
 from lodefs.chunkstore.objects.interface import ObjectStore
 from lodefs.chunkstore.repo.pack_reader import (
     PackIndexVersion,
@@ -25,7 +26,6 @@ from lodefs.chunkstore.repo.pack_reader import (
     read_stored,
     unpack_chunks,
 )
-from lodefs.chunkstore.system.rate import Rate
 from lodefs.chunkstore.types import Buffer
 
 INDEXES_AHEAD = 64

@@ -22,6 +22,7 @@ from lodefs.chunkstore.format.pack import (
 )
 from lodefs.chunkstore.format.tree import SIZE_BYTES_MAX as TREE_SIZE_BYTES_MAX
 from lodefs.chunkstore.format.tree import Entry, Kind, Segment, decode_tree, tree_digest
+from lodefs.chunkstore.format.tree_outline import Outline, outline
 from lodefs.chunkstore.objects.interface import ObjectStore
 from lodefs.chunkstore.system.lru import SingleFlightCache
 from lodefs.chunkstore.types import Buffer
@@ -90,8 +91,16 @@ class PackReader:
         """The entries of a directory, by name. Raises: Corrupt if they are not what its digest
         says."""
         check_tree(entry)
-        runs = (run for segment in entry.segments for run in self.runs(segment))
-        return tree_of(entry, (chunk for run in runs for chunk in self._tree_chunks(run)))
+        return tree_of(entry, self._stored_form(entry))
+
+    def outline(self, entry: Entry) -> Outline:
+        """What a directory says of packs and directories, for much less than ``read_tree``. Its
+        chunks are verified, its digest is not. Raises: Corrupt, UnknownFormat, NotFound."""
+        check_tree(entry)
+        packs = {segment.pack for segment in entry.segments}
+        own_pack = next(iter(packs)) if len(packs) == 1 else None
+        found = outline(_joined(self._stored_form(entry)), own_pack)
+        return Outline(found.packs | packs, found.directories)
 
     def read_file(self, entry: Entry) -> Iterator[Buffer]:
         """The bytes of a file, chunk after chunk, at most 8 MiB of them read ahead.
@@ -135,6 +144,10 @@ class PackReader:
             yield found
             if found[1].kind is Kind.DIRECTORY:
                 stack.append(self._children(*found))
+
+    def _stored_form(self, entry: Entry) -> Iterator[Buffer]:
+        runs = (run for segment in entry.segments for run in self.runs(segment))
+        return (chunk for run in runs for chunk in self._tree_chunks(run))
 
     def _children(self, path: bytes, entry: Entry) -> Iterator[tuple[bytes, Entry]]:
         head = path + b"/" if path else b""

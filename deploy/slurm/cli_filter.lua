@@ -14,7 +14,8 @@ end
 local function asked_by_option(options)
   local spank = options["spank"]
   local plugin = spank and spank["lodefs"]
-  return plugin and plugin["lodefs"] or nil
+  local asked = plugin and plugin["lodefs"] or nil
+  return asked == "set" and "" or asked -- so Slurm passes on an option without a value
 end
 
 function lodefs_pre_submit(options)

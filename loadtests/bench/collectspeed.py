@@ -40,8 +40,7 @@ MEMORY_MIB_MAX = 500
 
 def speed(scratch: Path) -> Result:
     """The time and memory of the run that condemns, and of the one that deletes."""
-    made = _Made(scratch / "store")
-    made.fill()
+    made = filled_store(scratch / "store")
     lodefs = Lodefs(str(scratch / "store"), scratch / "home", {})
     result = Result("gc-speed: 1,000 commits, 10 million chunks, 1 million files, a directory")
     result.add("packs", made.packs)
@@ -55,6 +54,13 @@ def speed(scratch: Path) -> Result:
     third = lodefs.run("gc", "--json", watch_memory=True)
     _add(result, "nothing to do", third.seconds, third.memory_bytes)
     return result
+
+
+def filled_store(directory: Path) -> _Made:
+    """The store, made in a directory."""
+    made = _Made(directory)
+    made.fill()
+    return made
 
 
 def _add(result: Result, what: str, seconds: float, memory_bytes: int) -> None:

@@ -27,6 +27,7 @@ START_TIMEOUT_S = 150.0
 CALL_TIMEOUT_S = 120.0
 _POLL_S = 0.1
 _NAMESPACES = ("--mount", "--net", "--pid", "--ipc", "--uts")
+_ENDS = frozenset({"COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY"})
 _PROGRAMS = ("slurmctld", "slurmd", "srun", "munged", "gcc", "make", "ip", "unshare", "nsenter")
 
 
@@ -124,9 +125,18 @@ class Cluster:
         return value if name == "Comment" else value.split()[0]
 
     def await_state(self, job: int, *states: str) -> str:
-        """Waits until a job is in one of these states."""
-        self.until(lambda: self.state(job) in states, f"job {job} in {states}")
-        return self.state(job)
+        """Waits until a job is in one of these states. ChildError where it ends in another."""
+        seen = ""
+
+        def is_so() -> bool:
+            nonlocal seen
+            seen = self.state(job)
+            if seen in _ENDS and seen not in states:
+                raise ChildError(f"job {job} is {seen}, not {states}:\n{self.said(job)}")
+            return seen in states
+
+        self.until(is_so, f"job {job} in {states}")
+        return seen
 
     def until(self, is_so: Callable[[], bool], what: str, timeout_s: float = 90.0) -> float:
         """Waits until it is so; the seconds it took. ChildError with the queue after that."""

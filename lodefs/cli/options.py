@@ -12,7 +12,14 @@ from typing import Any, TypeVar
 import click
 
 from lodefs.chunkstore.errors import InvalidInput, NotFound
-from lodefs.chunkstore.format.names import DEFAULT_BRANCH, Spec, parse_spec
+from lodefs.chunkstore.format.names import (
+    DEFAULT_BRANCH,
+    Spec,
+    Target,
+    parse_spec,
+    parse_target,
+)
+from lodefs.cli import text
 from lodefs.settings.session import Session
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -80,6 +87,23 @@ class SpecType(click.ParamType[Spec]):
 SPEC = SpecType()
 
 
+class TargetType(click.ParamType[Target]):
+    """REPO, which is all of it, or REPO@REV."""
+
+    name = "REPO[@REV]"
+
+    def convert(
+        self,
+        value: Any,
+        param: click.Parameter | None,  # noqa: ARG002
+        ctx: click.Context | None,  # noqa: ARG002
+    ) -> Target:
+        return value if isinstance(value, Target) else parse_target(value)
+
+
+TARGET = TargetType()
+
+
 def spec_from(words: str) -> Spec:
     """REPO[@REV][:PATH] of the command line. Raises: InvalidInput, with a hint if the colon before
     PATH is missing."""
@@ -122,6 +146,11 @@ def write_line(line: str) -> None:
         sys.stdout.write(line + "\n")
     except OSError as error:
         raise output_error(error) from None
+
+
+def warn(line: str) -> None:
+    """One line on standard error that the command goes on after."""
+    click.echo(f"lodefs: warning: {text.escaped(line)}", err=True)
 
 
 def output_error(error: OSError) -> OSError:

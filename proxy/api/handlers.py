@@ -172,7 +172,7 @@ class Handlers:
         return json_answer({"status": "ready"})
 
     async def _metrics_text(self, _route: Route, request: Request) -> Answer:
-        body, media = self._metrics.text(request.headers.get("Accept", ""))
+        body, media = await self._metrics.scrape(request.headers.get("Accept", ""))
         return Answer(200, [("Content-Type", media)], body)
 
     async def _status_view(self, _route: Route, _request: Request) -> Answer:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from lodefs.chunkstore.errors import Corrupt, LodefsError, NotFound, Unavailable
+from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.nodeapi.wire import Origin
 from lodefs.chunkstore.objects.interface import ObjectStore
@@ -25,6 +26,8 @@ from lodefs.chunkstore.types import Buffer
 from lodefs.proxy.fetch.data_plane import DataPlane, Landing
 from lodefs.proxy.fetch.known_damage import DamagedChunks
 from lodefs.proxy.runtime.counters import Counter, Counts
+from lodefs.proxy.tracing.spans import SpanKind, spanned
+from lodefs.proxy.tracing.traced_objects import store_attributes
 
 log = logging.getLogger("lodefs.cache")
 
@@ -170,7 +173,13 @@ class StorePacks:
         if self._plane is not None:
             self._check(loaded, first, count)
             begun(Origin.STORE)
-            received_bytes = self._plane.bring(loaded, first, count, landing)
+            key = keys.pack(loaded.index.pack_id)
+            attributes = store_attributes(self.url, "get", key)
+            with spanned("store.get", SpanKind.CLIENT, attributes) as span:
+                received_bytes = self._plane.bring(loaded, first, count, landing)
+                span.note({"http.response.body.size": received_bytes or 0})
+                if received_bytes is None:
+                    span.drop()  # nothing was asked for
             if received_bytes is not None:
                 self._meter.add(Counter.FETCHES)
                 self._meter.add(Counter.FETCHED_BYTES, received_bytes)

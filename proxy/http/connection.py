@@ -44,6 +44,7 @@ class Connection(web.RequestHandler):
         "_last_tick",
         "_server",
         "_wire",
+        "is_spare",
         "opening",
         "paused_tick",
     )
@@ -59,6 +60,7 @@ class Connection(web.RequestHandler):
             max_field_size=HEADER_LINE_BYTES_MAX,
             max_headers=HEADERS_MAX,
         )
+        self.is_spare = False  # came when there was no room: see Admission
         self._server = manager.server
         self._endpoint = manager
         self.opening: asyncio.Task[None] | None = None  # until the connection is made
@@ -127,7 +129,7 @@ class Connection(web.RequestHandler):
     def data_received(self, data: bytes) -> None:
         """Answer a plain hit here and now; give everything else to aiohttp."""
         plain_get = None
-        if not (self._half_read or self._messages or self._close):
+        if not (self._half_read or self._messages or self._close or self.is_spare):
             hot_client = self._hot_client
             if hot_client is not None:
                 transport = self._free_transport()

@@ -43,6 +43,10 @@ BUILD_INFO = _gauge(
 EVENT_LOOP_LAG = _histogram(
     "event_loop_lag_seconds", "How late the proxy's event loop came to a timer of each second"
 )
+SPANS = _counter("trace_spans", "Spans of requests that are recorded", "outcome")
+FIGURES_LATE = _counter(
+    "figures_late", "Scrapes that show older figures of mounts and components: files took too long"
+)
 
 # --- what readers got
 READS = _counter("reads", "Reads by programs of this node", "repository", "source")

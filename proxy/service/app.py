@@ -50,15 +50,18 @@ from lodefs.proxy.peers.assembly import join_cluster
 from lodefs.proxy.peers.peering import Peering
 from lodefs.proxy.peers.server.peer_server import PeerServer
 from lodefs.proxy.runtime.counters import Counts
-from lodefs.proxy.runtime.metrics import MetricInputs, MetricSettings, MoreFamilies
-from lodefs.proxy.runtime.mount_families import MountFamilies
+from lodefs.proxy.runtime.metrics import MetricInputs, MetricSettings
+from lodefs.proxy.runtime.other_families import MoreFamilies
 from lodefs.proxy.runtime.store_calls import StoreCalls
 from lodefs.proxy.s3.buckets import S3Settings
 from lodefs.proxy.s3.raw_s3 import RawS3
 from lodefs.proxy.service.component_families import component_families
 from lodefs.proxy.service.idle_exit import IdleExit
 from lodefs.proxy.service.kept_sockets import CLIENTS, PEERS, S3, Listeners
+from lodefs.proxy.service.mount_families import MountFamilies
 from lodefs.proxy.service.store_node import DataSide, NodeSettings, StoreNode
+from lodefs.proxy.tracing.spans import NO_TRACER, Tracer
+from lodefs.proxy.tracing.traced_objects import TracedObjects
 
 
 class OpenedNode(NamedTuple):
@@ -97,7 +100,8 @@ async def open_store_node(config: Config, calls: StoreCalls) -> AsyncIterator[Op
     )
     objects, orders = open_ordered(config.store, options)
     try:
-        store = await asyncio.to_thread(open_store, objects)
+        traced = TracedObjects(objects) if config.otlp_endpoint else objects
+        store = await asyncio.to_thread(open_store, traced)
         shares = shares_of(config)
         async with join_cluster(config, shares.peer_sockets) as part:
             node = _open_node(store, orders, config, shares, part.peering if part else None)
@@ -183,6 +187,7 @@ async def serve(
     with (
         open_listeners(config, environ, systemd) as listeners,
         open_endpoints(config, listeners) as endpoints,
+        open_tracer(config) as tracer,
         ExitStack() as more,
     ):
         unused: IdleExit | None = None
@@ -199,7 +204,7 @@ async def serve(
                         Endpoint(peers, peer_server=opened.peer_server, tls=opened.peer_tls)
                     )
                 unused = unused or IdleExit(config, stop.set)
-                serving = _Serving(config, opened, systemd, unused, calls)
+                serving = _Serving(config, opened, systemd, unused, calls, tracer)
                 await serving.run(served, stop, begun_s)
     _log.info("stopped")
 
@@ -214,6 +219,7 @@ class _Serving:
         systemd: SystemdNotifier,
         unused: IdleExit,
         calls: StoreCalls,
+        tracer: Tracer,
     ) -> None:
         self._config = config
         self._opened = opened
@@ -229,7 +235,7 @@ class _Serving:
             opened.node,
             version=version(),
             store=config.store,
-            metric_inputs=MetricInputs(calls, settings, more, mounts),
+            metric_inputs=MetricInputs(calls, settings, more, mounts, tracer),
             limits=limits_of(config),
             hot_path=config.log_level != "debug",  # so that every request is logged
             on_sweep=self._look,
@@ -267,6 +273,25 @@ class _Serving:
         if self._opened.is_lost():
             _log.error("the cache directory was removed: a new one is begun")
             self._ended.set()
+
+
+@contextmanager
+def open_tracer(config: Config) -> Iterator[Tracer]:
+    """What records requests, as the settings say. Raises: InvalidInput if that is not installed."""
+    if config.otlp_endpoint is None:
+        yield NO_TRACER
+        return
+    try:
+        from lodefs.proxy.tracing.otlp_tracer import OtlpTracer  # here: an extra has it
+    except ImportError as error:
+        raise InvalidInput(
+            f"otlp_endpoint: needs OpenTelemetry: pip install 'lodefs[otel]' ({error})"
+        ) from error
+    tracer = OtlpTracer(config.otlp_endpoint, ratio=config.trace_ratio, version=version())
+    try:
+        yield tracer
+    finally:
+        tracer.close()
 
 
 def version() -> str:

@@ -18,7 +18,10 @@ from tests.support.chunkstore.handmade import Handmade
 from tests.support.chunkstore.memory_objects import MemoryObjects
 from tests.support.lodefs.command_line import Lodefs
 
-FOLDERS_OF_COMMANDS = {"token": ("create", "list", "delete")}
+FOLDERS_OF_COMMANDS = {
+    "token": ("create", "list", "delete"),
+    "bundle": ("create", "unpack", "list"),
+}
 
 
 @pytest.fixture(autouse=True)

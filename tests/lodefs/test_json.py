@@ -30,6 +30,7 @@ KEYS = {
     "reflog": {"time_s", "change", "previous", "commit", "author"},
     "tag list": {"name", "commit", "time_s"},
     "tag delete": {"name", "commit", "deleted"},
+    "copy": {"dry_run", "refs", "commits", "packs", "packs_there", "stored_bytes"},
     "verify": {"problems", "commits", "directories", "files", "read_bytes"},
     "token create": {"name", "patterns", "token"},
     "token list": {"name", "patterns", "time_s"},

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 
 import pytest
 from blake3 import blake3
 
 from lodefs.chunkstore.errors import Corrupt, LodefsError, Purged, UnknownFormat
+from lodefs.chunkstore.format.bundle import COMMIT, PACK
 from lodefs.chunkstore.format.commit import decode_commit
 from lodefs.chunkstore.format.envelope import unseal
 from lodefs.chunkstore.format.index_shard import decode_shard
@@ -25,6 +27,7 @@ from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.format.pack import TRAILER_SIZE_BYTES, PackIndex, unpack
 from lodefs.chunkstore.format.tree import decode_tree
 from lodefs.chunkstore.repo.store import decode_settings
+from lodefs.chunkstore.transfer.bundle_file import BundleReader
 from tests.support.chunkstore import golden
 
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -93,6 +96,18 @@ def test_reads_a_golden_shard() -> None:
     [pack] = decode_shard(read("shard"))
     index = golden.pack().index
     assert pack == (index.pack_id, index.ids, index.raw_sizes)
+
+
+def test_reads_a_golden_bundle() -> None:
+    """Head, pack and commit come out of the golden bundle; one of a later version is told."""
+    data = read("bundle")
+    reader = BundleReader(BytesIO(data), "it")
+    assert reader.head == golden.bundle_head()
+    pack_record, commit_record = reader.records()
+    assert pack_record == (PACK, golden.pack().pack_id + read("pack"))
+    assert commit_record == (COMMIT, read("commit"))
+    with pytest.raises(UnknownFormat, match="a newer lodefs"):
+        BundleReader(BytesIO(data[:8] + b"\2" + data[9:]), "it")
 
 
 def test_reads_golden_documents() -> None:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 
 from blake3 import blake3
 
 from lodefs.chunkstore.format import journal, keys
+from lodefs.chunkstore.format.bundle import COMMIT, PACK, BundleHead
 from lodefs.chunkstore.format.chunking import ChunkingParams, cut
 from lodefs.chunkstore.format.commit import Commit, Large, encode_commit
 from lodefs.chunkstore.format.compression import RAW, ZSTD
@@ -30,6 +32,7 @@ from lodefs.chunkstore.format.tree import (
 )
 from lodefs.chunkstore.repo.refs import BRANCHES, Refs
 from lodefs.chunkstore.repo.store import Settings, encode_settings
+from lodefs.chunkstore.transfer.bundle_file import BundleWriter
 from tests.support.chunkstore.memory_objects import MemoryObjects
 from tests.support.chunkstore.packs import FinishedPack, PackBuilder
 
@@ -162,6 +165,24 @@ def cuts() -> str:
     return "".join(lines)
 
 
+def bundle_head() -> BundleHead:
+    """The head of a bundle of one commit that builds on another."""
+    since = CommitId(bytes(range(64, 96)))
+    ref = journal.RefName("vision/flickr30k", "tags", "v1.0")
+    commits = (CommitId(digest_of(encode_commit(commit()))),)
+    return BundleHead(ref, since, commits, 1, 1_700_000_000)
+
+
+def bundle() -> bytes:
+    """A bundle of the golden pack and commit."""
+    file = BytesIO()
+    writer = BundleWriter(file, bundle_head())
+    writer.add(PACK, pack().pack_id, *pack().buffers)
+    writer.add(COMMIT, encode_commit(commit()))
+    writer.end()
+    return file.getvalue()
+
+
 def examples() -> dict[str, bytes]:
     """File name in ``tests/golden`` and the bytes that belong there."""
     return {
@@ -185,6 +206,7 @@ def examples() -> dict[str, bytes]:
         "journal-done": journal.encode_done(7),
         "journal-ledger": journal.encode_ledger(ledger()),
         "cuts": cuts().encode(),
+        "bundle": bundle(),
     }
 
 

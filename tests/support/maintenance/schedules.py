@@ -1,5 +1,5 @@
-"""Random schedules of pushes, tags, deletions, collections, compactions and reads with the real
-code over a store in memory, and what must always hold.
+"""Random schedules of pushes, copies, tags, deletions, collections, compactions and reads with the
+real code over a store in memory, and what must always hold.
 
 ``play(seed, directory)`` plays one. Every object that a ref leads to, and every chunk in it, is
 looked for after every delete, every write of a pack, and every move of a ref.
@@ -28,6 +28,8 @@ from lodefs.chunkstore.maintenance.collect import CollectOptions, collect
 from lodefs.chunkstore.push.push import PushOptions, push
 from lodefs.chunkstore.repo.refs import BRANCHES, TAGS
 from lodefs.chunkstore.repo.store import Store, create_store, open_store
+from lodefs.chunkstore.transfer.copy import CopyOptions, copy
+from tests.support.chunkstore.handmade import Handmade
 from tests.support.chunkstore.memory_objects import MemoryObjects
 from tests.support.maintenance.baton import Actor, ActorObjects, Faults, InlineExecutor
 from tests.support.maintenance.needs import Needs
@@ -46,6 +48,7 @@ _EXECUTORS = (
     "lodefs.chunkstore.push.pack_check.ThreadPoolExecutor",
     "lodefs.chunkstore.journal.named_packs.ThreadPoolExecutor",
     "lodefs.chunkstore.maintenance.collect.ThreadPoolExecutor",
+    "lodefs.chunkstore.transfer.copy.ThreadPoolExecutor",
     "concurrent.futures.ThreadPoolExecutor",
 )
 
@@ -58,6 +61,7 @@ class Played:
     pushes: int = 0  # that made a commit
     stored_again: int = 0  # of these, that met packs which a collection had deleted
     kept: int = 0  # entries of the journal whose garbage was kept: saved, or in use after all
+    copies: int = 0  # that ended well
     collections: int = 0  # that ended well
     killed: int = 0
     failed: dict[str, int] = field(default_factory=dict)  # actors that ended with an error, by kind
@@ -115,6 +119,10 @@ class Schedule:
         self._sources = sources
         self._objects = MemoryObjects()
         create_store(self._objects)
+        self._elsewhere = create_store(MemoryObjects("memory:elsewhere"))
+        made = Handmade(self._elsewhere)
+        for n in range(2):
+            made.commit(REPO, {b"%d" % n: random.randbytes(900)}, branch="copied")
         self._now_s = 1_700_000_000.0
         self._needs = Needs(self._objects)
         self._actors: list[Actor] = []
@@ -195,6 +203,7 @@ class Schedule:
             (self._delete, 4),
             (self._point, 3),
             (self._read, 4),
+            (self._copy, 3),
         ]
 
     def _store(self, actor: Actor) -> Store:
@@ -264,6 +273,12 @@ class Schedule:
         sequence = None if latest is None else latest.sequence
         ref = RefName(REPO, kind, name)
         point_ref(store, ref, commit_id, expected_sequence=sequence, clock=clock)
+
+    def _copy(self, actor: Actor, clock: Callable[[], float]) -> None:
+        """A branch that only copies bring, from a store without faults."""
+        options = CopyOptions(workers=1, step_size_bytes=1, clock=clock)
+        copy(self._elsewhere, self._store(actor), [REPO], "copied", options)
+        self.played.copies += 1
 
     def _any_ref(self) -> tuple[str, str]:
         kind = self.random.choice((BRANCHES, BRANCHES, TAGS))

@@ -37,6 +37,7 @@ from lodefs.proxy.http.server import ProxyServer
 from lodefs.proxy.http.tokens import TokenBook
 from lodefs.proxy.node import Extent, NamePage, Node, SnapshotFile
 from lodefs.proxy.runtime.counters import Counts
+from lodefs.proxy.runtime.metrics import MetricInputs
 from lodefs.proxy.s3.buckets import S3Settings
 from tests.support.proxy.memory_catalog import MemoryCatalog
 
@@ -470,6 +471,7 @@ def start_proxy(
     tcp_is_local: bool = False,
     s3: S3Settings | None = None,
     certificate: DoorTls | None = None,
+    inputs: MetricInputs | None = None,
 ) -> Iterator[RunningProxy]:
     """The HTTP server over ``node`` in a thread, on a socket in a fresh directory and on a free
     port of 127.0.0.1. ``node`` may be what opens one in the server's event loop.
@@ -489,7 +491,9 @@ def start_proxy(
                 await serve_node(opened)
 
         async def serve_node(node: Node) -> None:
-            server = ProxyServer(node, version="test", limits=limits, hot_path=hot_path)
+            server = ProxyServer(
+                node, version="test", metric_inputs=inputs, limits=limits, hot_path=hot_path
+            )
             unix = Endpoint(listen_unix(path, mode=0o600), is_local=True)
             tcp = Endpoint(
                 listen_tcp("127.0.0.1", 0),
@@ -499,9 +503,8 @@ def start_proxy(
                 tls=certificate.context if certificate is not None else None,
                 certificate=certificate,
             )
-            doors = [unix, tcp]
-            if s3 is not None:
-                doors.append(replace(tcp, listener=listen_tcp("127.0.0.1", 0), s3=s3))
+            of_s3 = [replace(tcp, listener=listen_tcp("127.0.0.1", 0), s3=s3)] if s3 else []
+            doors = [unix, tcp, *of_s3]
             await server.start(doors)
             port, s3_port = (door.listener.getsockname()[1] for door in (tcp, doors[-1]))
             loop = asyncio.get_running_loop()

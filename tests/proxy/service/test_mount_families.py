@@ -10,7 +10,7 @@ from pathlib import Path
 from lodefs.chunkstore.nodeapi.mount_counts import Column, MountDescription, Operation
 from lodefs.mount.shm.traffic_counters import RowCounter, TrafficTable
 from lodefs.proxy.runtime import exposition
-from lodefs.proxy.runtime.mount_families import MountFamilies
+from lodefs.proxy.service.mount_families import MountFamilies
 from tests.support.proxy.scrape import PLAIN_LABELS, Samples, labels_of, samples
 
 BAD = b'/mnt/q"uote\nline\xff\xf0\x9f\x98\x80' + "😀".encode() * 63  # of 255 bytes, and more

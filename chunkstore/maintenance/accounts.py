@@ -1,0 +1,196 @@
+"""Accounts: what repositories and revisions take in a store, and what deleting them would free.
+
+By whole packs, as collections delete them: from lists, commits and trees, and no data is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass
+from struct import Struct
+
+from blake3 import blake3
+
+from lodefs.chunkstore.errors import Corrupt, NotFound, UnknownFormat
+from lodefs.chunkstore.format.commit import Commit
+from lodefs.chunkstore.format.names import CommitId, PackId
+from lodefs.chunkstore.format.tree import Entry, Segment
+from lodefs.chunkstore.format.tree_outline import Outline
+from lodefs.chunkstore.maintenance.pack_counts import PackCounts
+from lodefs.chunkstore.repo.commit_graph import CommitGraph, read_graph
+from lodefs.chunkstore.repo.disk_key_set import KEY_BYTES, DiskKeySet
+from lodefs.chunkstore.repo.store import Store, require_there
+from lodefs.chunkstore.system.progress import Progress
+
+WORKERS = 16
+TREES_AT_ONCE = 64  # that are read side by side; bounds memory
+RECENT_MAX = 100_000  # directories that are known without a look into a temporary file
+_PLACE = Struct("<32sIII")
+
+
+@dataclass(frozen=True, slots=True)
+class RepoAccount:
+    """A repository. Bytes of packs are as stored, and a pack counts whole."""
+
+    repo: str
+    commits: int
+    apparent_bytes: int  # of all files of all these commits, as if each were a copy
+    stored_bytes: int  # of the packs that they name
+    freed_bytes: int  # of these, that no other repository names: deleting it frees them
+
+    @property
+    def shared_bytes(self) -> int:
+        """Of the packs that other repositories name too."""
+        return self.stored_bytes - self.freed_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class StoreAccount:
+    """A store: ``repos`` with the one first whose deletion frees most; what nobody names."""
+
+    repos: list[RepoAccount]
+    packs: int
+    size_bytes: int
+    unused_packs: int
+    unused_bytes: int  # of packs that no repository names: lodefs gc deletes them some day
+    unreadable: int  # directories that are damaged or lost: what is below them is not counted
+
+
+@dataclass(frozen=True, slots=True)
+class RevisionAccount:
+    """One commit. ``unique_bytes``: of the packs that no other commit of the store names."""
+
+    repo: str
+    rev: str
+    commit: CommitId
+    apparent_bytes: int
+    stored_bytes: int
+    unique_bytes: int
+    freed_bytes: int | None  # by deleting the branch or tag ``rev``; None: it is neither
+    unreadable: int  # directories of the store, as of StoreAccount
+
+    @property
+    def shared_bytes(self) -> int:
+        """Of the packs that other commits name too."""
+        return self.stored_bytes - self.unique_bytes
+
+
+def store_account(
+    store: Store, progress: Progress | None = None, *, workers: int = WORKERS
+) -> StoreAccount:
+    """All repositories of a store. Raises: Corrupt, NotFound for a commit that is damaged or gone;
+    NoSpace without room for temporary files; what the store raises."""
+    require_there(store.objects)
+    with ThreadPoolExecutor(workers, "lodefs-du") as executor:
+        tally = _Tally(store, executor, progress or Progress())
+        found: list[tuple[str, int, int]] = []
+        for group, repo in enumerate(store.repos()):
+            graph = read_graph(store, repo, executor)
+            tally.add(group, repo, graph.commits.values())
+            apparent_bytes = sum(commit.size_bytes for commit in graph.commits.values())
+            found.append((repo, len(graph.commits), apparent_bytes))
+    counts = tally.counts
+    repos = [
+        RepoAccount(*one, counts.stored_bytes[group], counts.sole_bytes[group])
+        for group, one in enumerate(found)
+    ]
+    repos.sort(key=lambda one: (-one.freed_bytes, -one.stored_bytes, one.repo))
+    return StoreAccount(repos, len(counts), counts.size_bytes, *counts.unnamed(), tally.unreadable)
+
+
+def revision_account(
+    store: Store, repo: str, rev: str, progress: Progress | None = None, *, workers: int = WORKERS
+) -> RevisionAccount:
+    """One revision of a repository, against all other commits of the store. Raises: as
+    ``store_account``; NotFound for the revision."""
+    commit_id = store.resolve(repo, rev)
+    with ThreadPoolExecutor(workers, "lodefs-du") as executor:
+        tally = _Tally(store, executor, progress or Progress())
+        graph = read_graph(store, repo, executor)
+        commit = graph.commits.get(commit_id) or store.commit(repo, commit_id)
+        refs = [ref for ref, at in graph.heads.items() if ref.name == rev and at == commit_id]
+        others = graph.below(at for ref, at in graph.heads.items() if ref not in refs)
+        for other in store.repos():
+            if other != repo:
+                tally.add(0, other, read_graph(store, other, executor).commits.values())
+        tally.add(0, repo, _commits(graph, others - {commit_id}))
+        tally.add(1, repo, [commit])
+        tally.add(2, repo, _commits(graph, graph.commits.keys() - others - {commit_id}))
+    counts = tally.counts
+    freed_bytes = counts.first_bytes[2]
+    if commit_id not in others:
+        freed_bytes += counts.first_bytes[1]
+    return RevisionAccount(
+        repo=repo,
+        rev=rev,
+        commit=commit_id,
+        apparent_bytes=commit.size_bytes,
+        stored_bytes=counts.stored_bytes[1],
+        unique_bytes=counts.sole_bytes[1],
+        freed_bytes=freed_bytes if refs else None,
+        unreadable=tally.unreadable,
+    )
+
+
+def _commits(graph: CommitGraph, ids: Iterable[CommitId]) -> Iterator[Commit]:
+    return (graph.commits[commit_id] for commit_id in ids)
+
+
+class _Tally:
+    """Adds the packs that groups of commits lead to."""
+
+    def __init__(self, store: Store, executor: Executor, progress: Progress) -> None:
+        self._store = store
+        self._executor = executor
+        self._progress = progress
+        progress.phase = "listing packs"
+        self.counts = PackCounts(store.objects, executor)
+        self.unreadable = 0
+
+    def add(self, group: int, repo: str, commits: Iterable[Commit]) -> None:
+        """Adds commits of a repository to a group. Groups come in the order of their numbers."""
+        self._progress.phase = f"reading directories of {repo}"
+        with _Places() as places:
+            waiting = [commit.root for commit in commits if places.add(commit.root)]
+            while waiting:
+                some = waiting[-TREES_AT_ONCE:]
+                del waiting[-TREES_AT_ONCE:]
+                packs: set[PackId] = set()
+                for outline in self._executor.map(self._outline, some):
+                    packs |= outline.packs
+                    waiting += [entry for entry in outline.directories if places.add(entry)]
+                    self.unreadable += not outline.packs
+                for pack in packs:
+                    self.counts.name(pack, group)
+                self._progress.files_done += len(some)
+
+    def _outline(self, entry: Entry) -> Outline:
+        try:
+            return self._store.packs.outline(entry)
+        except (Corrupt, NotFound, UnknownFormat):
+            return Outline(set(), [])  # of one that can be read: at least the packs it lies in
+
+
+class _Places:
+    """Where directories are stored, of those that were met. Closed at the end of its block."""
+
+    def __init__(self) -> None:
+        self._recent: set[tuple[Segment, ...]] = set()
+        self._all = DiskKeySet()
+
+    def __enter__(self) -> _Places:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._all.__exit__()
+
+    def add(self, entry: Entry) -> bool:
+        """Whether it is new."""
+        if entry.segments in self._recent:
+            return False
+        if len(self._recent) >= RECENT_MAX:
+            self._recent.clear()
+        self._recent.add(entry.segments)
+        packed = b"".join(_PLACE.pack(*one[:3], 0) for one in entry.segments)
+        return self._all.add(blake3(packed).digest(length=KEY_BYTES))

@@ -1,0 +1,140 @@
+"""``lodefs du``: what a store, a repository or a revision takes, and what deleting would free."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from lodefs.api.accounts import du as accounts
+from lodefs.chunkstore.format.names import Target
+from lodefs.cli import text
+from lodefs.cli.options import (
+    TARGET,
+    examples,
+    json_option,
+    session_command,
+    write_json,
+    write_line,
+)
+from lodefs.cli.progress_bars import show_progress
+from lodefs.settings.session import Session
+
+if TYPE_CHECKING:
+    from lodefs.chunkstore.maintenance.accounts import (
+        RepoAccount,
+        RevisionAccount,
+        StoreAccount,
+    )
+
+EPILOG = examples(
+    "lodefs du                                     # which repository to delete for room",
+    "lodefs du vision/flickr30k@v1.0 --json",
+)
+_HEAD = ("FREES", "SHARED", "STORED", "APPARENT", "COMMITS", "REPOSITORY")
+
+
+@click.command(epilog=EPILOG)
+@click.argument("target", metavar="[REPO[@REV]]", type=TARGET, required=False)
+@json_option
+@session_command(store=True)
+def du(session: Session, target: Target | None, as_json: bool) -> None:
+    """Show what the repositories take in the store, and what deleting each would free.
+
+    FREES: bytes of its packs that no other repository needs. SHARED: of those that others need
+    too. STORED: both. APPARENT: of all files of all its commits, as if each were a copy. Of
+    REPO@REV: what that revision takes, what no other commit needs of it, and what deleting the
+    branch or tag REV, with what only it leads to, would free.
+
+    Deleted data goes with `lodefs gc`, a day or more later. Commits and directories are read, and
+    no data. Packs count whole: one with a single chunk that is needed stays.
+    """
+    with show_progress() as progress:
+        found = accounts(target, progress=progress, session=session)
+    from lodefs.chunkstore.maintenance.accounts import RevisionAccount
+
+    if isinstance(found, RevisionAccount):
+        write = _write_revision_json if as_json else _write_revision
+        write(found)
+    elif as_json:
+        _write_json(found, is_whole=target is None)
+    else:
+        _write_table(found, is_whole=target is None)
+
+
+def _write_table(found: StoreAccount, *, is_whole: bool) -> None:
+    rows = [_row(one) for one in found.repos]
+    for row in [_HEAD, *rows]:
+        amounts = "".join(f"{column:>12}" for column in row[:-1])
+        write_line(f"{amounts}  {row[-1]}")
+    if is_whole:
+        packs, unused = text.count(found.packs, "pack"), text.count(found.unused_packs, "pack")
+        write_line(f"store   {packs}, {text.size(found.size_bytes)}")
+        write_line(f"unused  {unused}, {text.size(found.unused_bytes)}: for `lodefs gc`")
+    _write_unreadable(found.unreadable)
+
+
+def _row(one: RepoAccount) -> tuple[str, ...]:
+    sizes = (one.freed_bytes, one.shared_bytes, one.stored_bytes, one.apparent_bytes)
+    return (*map(text.size, sizes), f"{one.commits:,}", one.repo)
+
+
+def _write_revision(found: RevisionAccount) -> None:
+    freed = "no branch or tag of that name" if found.freed_bytes is None else ""
+    rows = [
+        ("commit", found.commit.hex()),
+        ("apparent", text.size(found.apparent_bytes)),
+        ("stored", text.size(found.stored_bytes)),
+        ("unique", f"{text.size(found.unique_bytes)}, which no other commit needs"),
+        ("shared", text.size(found.shared_bytes)),
+        ("frees", freed or f"{text.size(found.freed_bytes or 0)}, with all that only it leads to"),
+    ]
+    for name, words in rows:
+        write_line(f"{name:<10}{words}")
+    _write_unreadable(found.unreadable)
+
+
+def _write_unreadable(count: int) -> None:
+    if count:
+        what = "directory" if count == 1 else "directories"
+        click.echo(
+            f"lodefs: {count:,} {what} cannot be read, and what is below is not counted: see "
+            "`lodefs verify`",
+            err=True,
+        )
+
+
+def _write_json(found: StoreAccount, *, is_whole: bool) -> None:
+    for one in found.repos:
+        write_json(json_of(one))
+    if is_whole:
+        fields = ("packs", "size_bytes", "unused_packs", "unused_bytes", "unreadable")
+        write_json({name: getattr(found, name) for name in fields})
+
+
+def json_of(one: RepoAccount) -> dict[str, Any]:
+    """A repository for scripts."""
+    return {
+        "repo": one.repo,
+        "commits": one.commits,
+        "apparent_bytes": one.apparent_bytes,
+        "stored_bytes": one.stored_bytes,
+        "shared_bytes": one.shared_bytes,
+        "freed_bytes": one.freed_bytes,
+    }
+
+
+def _write_revision_json(found: RevisionAccount) -> None:
+    write_json(
+        {
+            "repo": found.repo,
+            "rev": found.rev,
+            "commit": found.commit.hex(),
+            "apparent_bytes": found.apparent_bytes,
+            "stored_bytes": found.stored_bytes,
+            "shared_bytes": found.shared_bytes,
+            "unique_bytes": found.unique_bytes,
+            "freed_bytes": found.freed_bytes,
+            "unreadable": found.unreadable,
+        }
+    )
