@@ -15,7 +15,7 @@ class CondemnedIds(Protocol):
     """Ids of packs, keys of commits (``commit_key``), and chunks of packs, by the entry that
     condemns them.
 
-    Implementations: MemoryCondemned; push/condemned_rows.py. They pass
+    Implementations: MemoryCondemned; push/index/condemned_rows.py. They pass
     ``tests.support.chunkstore.condemned_suite``.
     """
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from lodefs.chunkstore.errors import InvalidInput, NotFound, Unsupported
+from lodefs.chunkstore.errors import InvalidInput, Unsupported
 from lodefs.chunkstore.format.journal import (
     CHUNK_PACKS_MAX,
     DeadChunks,
@@ -29,7 +29,12 @@ from lodefs.chunkstore.maintenance.inventory import PackList, Repositories
 from lodefs.chunkstore.maintenance.mark import Marked, mark
 from lodefs.chunkstore.maintenance.rate import Rate
 from lodefs.chunkstore.maintenance.sweep import sweep
-from lodefs.chunkstore.maintenance.writers import WriterCheck, Writers, newest_of
+from lodefs.chunkstore.maintenance.writers import (
+    WriterCheck,
+    Writers,
+    newest_entry,
+    newest_of,
+)
 from lodefs.chunkstore.repo.store import VERSION, Store, require_there
 from lodefs.chunkstore.system.progress import Progress
 
@@ -198,11 +203,11 @@ class _Collection:
         self._result.used_packs = self._marked.packs
 
     def _head(self, ref: tuple[RefName, int]) -> tuple[str, CommitId] | None:
-        (repo, kind, name), sequence = ref
-        entry = self._store.refs(repo).surely_newest(kind, name, sequence)
-        if entry is None:
-            raise NotFound(f"{kind}/{name} of {repo} is gone, with its whole history")
-        return None if entry.commit is None else (repo, entry.commit)
+        name, sequence = ref
+        entry = newest_entry(self._store.refs(name.repo), name, sequence)
+        if entry is None or entry.commit is None:
+            return None
+        return name.repo, entry.commit
 
     def _garbage(self) -> tuple[dict[PackId, int], list[tuple[str, CommitId]]]:
         """Packs with their sizes, and commits, that are there and not in use."""

@@ -26,8 +26,8 @@ from lodefs.chunkstore.format.pack import PACK_CHUNKS_MAX, PackIndex
 from lodefs.chunkstore.format.tree import SAME_PACK, Segment
 from lodefs.chunkstore.objects.interface import ObjectStore
 from lodefs.chunkstore.push.fragmentation import Run
+from lodefs.chunkstore.push.index.push_index import PushIndex
 from lodefs.chunkstore.push.pack_check import PacksCollected, gone_chunks
-from lodefs.chunkstore.push.push_index import PushIndex
 from lodefs.chunkstore.system.progress import Progress
 from lodefs.chunkstore.types import Buffer
 
@@ -54,6 +54,8 @@ class Uploader:
     their names exist; ``dead`` are ids that no pack may have. After an error nothing more is put,
     and every call raises it.
     """
+
+    is_dry = False
 
     def __init__(
         self,
@@ -176,6 +178,22 @@ class Uploader:
         for upload in self._under_way:
             upload.future.result()
         raise RuntimeError("the uploader is closed")
+
+
+class DryUploader(Uploader):
+    """Puts nothing, and counts what would be put. No pack is ever confirmed."""
+
+    is_dry = True
+
+    def put(
+        self,
+        pack_id: PackId,  # noqa: ARG002
+        body: memoryview,
+        buffers: Sequence[Buffer],
+        confirmed: Callable[[], None],  # noqa: ARG002
+    ) -> None:
+        self.stored_bytes += sum(len(buffer) for buffer in buffers)
+        self._bodies.append(body)
 
 
 class _OpenPack:

@@ -22,8 +22,9 @@ from lodefs.chunkstore.format.pack import (
 )
 from lodefs.chunkstore.format.tree import SIZE_BYTES_MAX as TREE_SIZE_BYTES_MAX
 from lodefs.chunkstore.format.tree import Entry, Kind, Segment, decode_tree, tree_digest
-from lodefs.chunkstore.format.tree_outline import Outline, outline
 from lodefs.chunkstore.objects.interface import ObjectStore
+from lodefs.chunkstore.objects.mirrors.mirrored import doubt
+from lodefs.chunkstore.repo.tree_outline import Outline, outline
 from lodefs.chunkstore.system.lru import SingleFlightCache
 from lodefs.chunkstore.types import Buffer
 
@@ -161,6 +162,10 @@ class PackReader:
             return read_index(self._objects, pack_id)
         except NotFound as error:
             raise NotFound(f"pack {pack_id.hex()} is missing: {error}") from error
+        except Corrupt:
+            if not doubt(self._objects, keys.pack(pack_id)):
+                raise
+        return read_index(self._objects, pack_id)
 
     def _with_retry(self, pack_id: PackId, read: Callable[[], list[Buffer]]) -> list[Buffer]:
         """Reads again, from the index on, if the pack was rewritten or its bytes were wrong."""
@@ -189,9 +194,12 @@ class PackReader:
         version.index.places(first, count)
         if not count:
             return []
-        return unpack_chunks(
-            version.index, first, count, read_stored(self._objects, version, first, count)
-        )
+        stored = read_stored(self._objects, version, first, count)
+        try:
+            return unpack_chunks(version.index, first, count, stored)
+        except WrongChunk:
+            doubt(self._objects, keys.pack(version.index.pack_id), version.etag)
+            raise
 
     def _tree_chunks(self, segment: Segment) -> list[Buffer]:
         return self._with_retry(segment.pack, lambda: self._read_windows(segment))
@@ -220,6 +228,7 @@ class PackReader:
                 chunks += unpack_chunks(index, n, 1, data, begin)
             except Corrupt:
                 self._windows.forget(key)
+                doubt(self._objects, keys.pack(segment.pack), etag)
                 raise
         return chunks
 

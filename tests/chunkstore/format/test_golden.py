@@ -11,6 +11,7 @@ import pytest
 from blake3 import blake3
 
 from lodefs.chunkstore.errors import Corrupt, LodefsError, Purged, UnknownFormat
+from lodefs.chunkstore.format import repo_settings
 from lodefs.chunkstore.format.bundle import COMMIT, PACK
 from lodefs.chunkstore.format.commit import decode_commit
 from lodefs.chunkstore.format.envelope import unseal
@@ -163,6 +164,20 @@ JOURNAL: dict[str, Callable[[bytes], object]] = {
     "journal-done": lambda data: unseal("journal-done", {1: dict}, data, "it"),
     "journal-ledger": lambda data: decode_ledger(data, "it"),
 }
+
+
+def _repo_settings(data: bytes, repo: str = "vision/flickr30k", sequence: int = 3) -> object:
+    return repo_settings.decode_settings(data, repo, sequence, "it")
+
+
+def test_reads_golden_settings_of_a_repository() -> None:
+    """They say what their example says, and are of no other repository or number."""
+    assert _repo_settings(read("repo-settings")) == golden.repo_settings()
+    for repo, sequence in (("vision/other", 3), ("vision/flickr30k", 4)):
+        with pytest.raises(Corrupt, match="is of vision/flickr30k, number 3"):
+            _repo_settings(read("repo-settings"), repo, sequence)
+
+
 READERS: dict[str, Callable[[bytes], object]] = {
     "pack": lambda data: PackIndex.decode(golden.pack().pack_id, data),
     "pack-2": lambda data: PackIndex.decode(golden.pack().pack_id, data),
@@ -173,6 +188,7 @@ READERS: dict[str, Callable[[bytes], object]] = {
     "store.json": decode_settings,
     "store-2.json": decode_settings,
     **JOURNAL,
+    "repo-settings": _repo_settings,
 }
 # unpack checks these
 PAYLOAD_BYTES = {"pack": golden.pack().index.offsets[-1], "pack-2": len(golden.TEXT_FRAME)}

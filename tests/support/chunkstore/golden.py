@@ -21,6 +21,8 @@ from lodefs.chunkstore.format.compression import RAW, ZSTD
 from lodefs.chunkstore.format.index_shard import encode_shard
 from lodefs.chunkstore.format.names import ChunkId, CommitId, Digest, PackId, digest_of
 from lodefs.chunkstore.format.pack import DROPPED, PURGED
+from lodefs.chunkstore.format.repo_settings import Deletion, RepoSettings, Retention
+from lodefs.chunkstore.format.repo_settings import encode_settings as encode_repo_settings
 from lodefs.chunkstore.format.tree import (
     EMPTY_DIGEST,
     SAME_PACK,
@@ -165,6 +167,18 @@ def cuts() -> str:
     return "".join(lines)
 
 
+def repo_settings() -> RepoSettings:
+    """All that can be set for a repository."""
+    return RepoSettings(
+        sequence=3,
+        time_s=1_700_000_000,
+        deletion=Deletion(1_700_000_000, "jane", ((BRANCHES, "main"), ("tags", "v1.0"))),
+        retention=Retention(10, keep_tagged=True, keep_within_s=90 * 86_400),
+        may_lack_history=True,
+        quota_size_bytes=2 * 10**12,
+    )
+
+
 def bundle_head() -> BundleHead:
     """The head of a bundle of one commit that builds on another."""
     since = CommitId(bytes(range(64, 96)))
@@ -205,6 +219,7 @@ def examples() -> dict[str, bytes]:
         "journal-fate": journal.encode_fate(journal.Fate(7, garbage())),
         "journal-done": journal.encode_done(7),
         "journal-ledger": journal.encode_ledger(ledger()),
+        "repo-settings": encode_repo_settings("vision/flickr30k", repo_settings()),
         "cuts": cuts().encode(),
         "bundle": bundle(),
     }

@@ -8,7 +8,7 @@ from zlib import crc32
 from lodefs.chunkstore.format.journal import Fate, Garbage, JournalEntry
 from lodefs.chunkstore.format.names import ID_BYTES, PackId
 from lodefs.chunkstore.journal.condemned import NamedChunks, chunks_of, ids_of
-from lodefs.chunkstore.push.push_index import IndexBroken, PushIndex
+from lodefs.chunkstore.push.index.push_index import IndexBroken, PushIndex
 
 _TABLE = """CREATE TABLE IF NOT EXISTS condemned
     (number INTEGER PRIMARY KEY, ids BLOB NOT NULL, sum INTEGER NOT NULL)"""
