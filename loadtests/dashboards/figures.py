@@ -82,9 +82,15 @@ def _series(
 
 def _name(panel: Panel, query: Query, labels: dict[str, str]) -> str:
     if panel.look is Look.TABLE:
-        shown = (labels.get(name, "") for name in panel.columns_shown)
+        shown = (_shown(name, labels) for name in panel.columns_shown)
         return "  ".join(filter(None, shown)) or query.legend
-    return _LABEL.sub(lambda found: labels.get(found[1], ""), query.legend) or panel.title
+    return _LABEL.sub(lambda found: _shown(found[1], labels), query.legend) or panel.title
+
+
+def _shown(label: str, labels: dict[str, str]) -> str:
+    """A label's value; of a mountpoint, which lies in the run's own folder, the end."""
+    value = labels.get(label, "")
+    return "/" + "/".join(Path(value).parts[-2:]) if label == "mountpoint" and value else value
 
 
 def _points(values: Sequence[Sequence[Any]], begin_s: float) -> list[tuple[float, float]]:
