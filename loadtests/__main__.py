@@ -12,6 +12,7 @@ from pathlib import Path
 
 from loadtests.bench import (
     accounts,
+    changing,
     coldsequential,
     collections,
     collectspeed,
@@ -53,6 +54,7 @@ BENCHMARKS: dict[str, tuple[Benchmark, str]] = {
     "push-random": (pushes.random_file, "push of 1 GiB of random bytes against the same"),
     "push-unchanged": (pushes.unchanged, "push again, nothing changed"),
     "push-one-byte": (pushes.one_byte, "one byte changed in a 1 GiB file"),
+    "changes": (changing.one_of_many, "one byte changed of 100,000 files, without the directory"),
     "push-million": (pushes.million, "one file changed among 1,000,000"),
     "pull": (pulls.pull, "pull from Ceph RGW against boto3 with 8 threads"),
     "copy": (copies.copy, "copy from store to store on Ceph RGW, against rclone copy of the packs"),

@@ -460,6 +460,15 @@ def exchange(connected: socket.socket, data: bytes) -> bytes:
     return bytes(received)
 
 
+def _on_tcp(tokens: TokenBook | None, certificate: DoorTls | None) -> Endpoint:
+    return Endpoint(
+        listen_tcp("127.0.0.1", 0),
+        tokens,
+        tls=certificate.context if certificate is not None else None,
+        certificate=certificate,
+    )
+
+
 @contextmanager
 def start_proxy(
     node: Node | Callable[[], AbstractAsyncContextManager[Node]],
@@ -499,13 +508,8 @@ def start_proxy(
             unix = Endpoint(
                 listen_unix(path, mode=0o600), is_local=True, local_readers=local_readers
             )
-            tcp = Endpoint(
-                listen_tcp("127.0.0.1", 0),
-                tokens,
-                info_is_open=metrics_anonymous,
-                is_local=tcp_is_local,
-                tls=certificate.context if certificate is not None else None,
-                certificate=certificate,
+            tcp = replace(
+                _on_tcp(tokens, certificate), info_is_open=metrics_anonymous, is_local=tcp_is_local
             )
             of_s3 = [replace(tcp, listener=listen_tcp("127.0.0.1", 0), s3=s3)] if s3 else []
             doors = [unix, tcp, *of_s3]

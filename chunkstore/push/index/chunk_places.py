@@ -29,9 +29,9 @@ def begins_pack(place: int) -> bool:
     return place & ((1 << NUMBER_BITS) - 1) == 0
 
 
-def chunk_rows(number: int, ids: bytes) -> Iterator[tuple[bytes, int, int]]:
-    """Id, place and checksum of each chunk of the pack ``number``."""
-    place = number << NUMBER_BITS
+def chunk_rows(number: int, ids: bytes, first: int = 0) -> Iterator[tuple[bytes, int, int]]:
+    """Id, place and checksum of the chunks of the pack ``number``, from chunk ``first`` on."""
+    place = (number << NUMBER_BITS) + first
     for at in range(0, len(ids), ID_BYTES):
         chunk_id = ids[at : at + ID_BYTES]
         yield chunk_id, place, chunk_sum(chunk_id, place)

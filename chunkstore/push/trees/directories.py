@@ -30,14 +30,14 @@ from lodefs.chunkstore.format.tree import (
     tree_digest,
 )
 from lodefs.chunkstore.push.fragmentation import Run, join
-from lodefs.chunkstore.push.pack_writer import Placement
-from lodefs.chunkstore.push.push_index import (
+from lodefs.chunkstore.push.index.push_index import IndexBroken
+from lodefs.chunkstore.push.index.stat_cache import (
     DirectoryDetails,
     DirectoryRow,
     DirectoryState,
-    IndexBroken,
     StatCache,
 )
+from lodefs.chunkstore.push.pack_writer import Placement
 from lodefs.chunkstore.push.scanner import EXECUTABLE, SYMLINK, Columns, ScannedDirectory, Skipped
 from lodefs.chunkstore.push.workers.source_files import SourceFile
 from lodefs.chunkstore.push.workers.window_join import CutFile

@@ -14,8 +14,8 @@ from lodefs.chunkstore.errors import Changed, Corrupt, NotFound, TooManyRemovals
 from lodefs.chunkstore.format.commit import Commit
 from lodefs.chunkstore.format.names import CommitId
 from lodefs.chunkstore.format.tree import SAME_PACK, Entry, Kind, decode_tree
-from lodefs.chunkstore.push.directories import HashedDirectory, Totals, contents_of, key_of
-from lodefs.chunkstore.push.push_index import StatCache
+from lodefs.chunkstore.push.index.stat_cache import StatCache
+from lodefs.chunkstore.push.trees.directories import HashedDirectory, Totals, contents_of, key_of
 from lodefs.chunkstore.repo.pack_reader import PackReader
 
 

@@ -1,5 +1,5 @@
-"""A machine's record of a store between its pushes: where chunks and trees lie, and how the
-files of a source directory looked when they were pushed.
+"""A machine's record of a store between its pushes: where chunks and trees lie. In the same file,
+stat_cache.py: how the files of a source directory looked when they were pushed.
 
 One SQLite file for each store. All of it can be rebuilt (from index shards, by reading files), so
 a broken file is put aside. SQLite does not notice flipped bits, so every row has a checksum. The
@@ -32,29 +32,26 @@ from lodefs.chunkstore.errors import (
 )
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.index_shard import PackChunks, ShardPack, push_id_of
-from lodefs.chunkstore.format.names import Digest, PackId
+from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.format.pack import pack_id_of_columns
-from lodefs.chunkstore.format.tree import SAME_PACK, Segment, decode_tree
+from lodefs.chunkstore.format.tree import Segment
 from lodefs.chunkstore.objects.interface import ObjectStore
-from lodefs.chunkstore.push.chunk_places import (
+from lodefs.chunkstore.push.fragmentation import Run
+from lodefs.chunkstore.push.index.chunk_places import (
     NUMBER_BITS,
     chunk_rows,
     chunk_sum,
     pack_number,
     split,
 )
-from lodefs.chunkstore.push.fragmentation import Run
 from lodefs.chunkstore.repo.shard_reader import has_shard, read_shard
 
 SCHEMA_VERSION = 3
 _CLAIMS_VERSION = 2  # its table of trees may hold what trees of others claimed
 LOCK_TIMEOUT_S = 60.0
-ROWS_AHEAD = 2000  # directories that are read at once
-DETAILS_AHEAD = 100  # the same with their files
 SHARDS_AHEAD = 32  # index shards in memory at once, of large ones the beginning
 _SPOILED = (Changed, Corrupt, NotFound, UnknownFormat)
 _LEFT_OUT = "an index shard is left out: %s"
-DETAILS_SIZE_BYTES_MAX = 900 << 20  # SQLite takes 1 GB; a larger directory is not remembered
 CACHE_KIB = 32 * 1024
 
 _SCHEMA = """
@@ -74,7 +71,6 @@ CREATE TABLE directories (source INTEGER, key BLOB, state BLOB NOT NULL, stats B
 _FIND_AT_ONCE = 256
 _PLACE_HEAD = struct.Struct("<IQ")  # checksum, size of the tree
 _PLACE_SEGMENT = struct.Struct("<32sQQQ")
-_SIGNATURE_BYTES = 16
 
 _log = logging.getLogger(__name__)
 
@@ -88,40 +84,6 @@ class TreePlace(NamedTuple):
 
     size_bytes: int
     segments: tuple[Segment, ...]
-
-
-class DirectoryState(NamedTuple):
-    """How a directory was when it was pushed. ``signature`` is b"" if it is not to be trusted;
-    ``children`` are the joined digests of the directories in it, by name."""
-
-    signature: bytes
-    digest: Digest
-    children: bytes
-
-
-class DirectoryDetails(NamedTuple):
-    """What is in a directory: columns of the files' stats, the tree that holds only files, and the
-    names of the directories, joined by NUL."""
-
-    stats: bytes
-    files: bytes
-    subdirectories: bytes
-
-    def checksum(self, key: bytes) -> int:
-        """CRC-32 of all of it, and of the directory's key."""
-        return crc32(self.subdirectories, crc32(self.files, crc32(self.stats, crc32(key))))
-
-    def size_bytes(self) -> int:
-        """Bytes of all columns."""
-        return len(self.stats) + len(self.files) + len(self.subdirectories)
-
-
-class DirectoryRow(NamedTuple):
-    """All that is kept of one directory; ``key`` is its path with NUL for '/'."""
-
-    key: bytes
-    state: DirectoryState
-    details: DirectoryDetails
 
 
 class PushIndex:
@@ -207,7 +169,7 @@ class PushIndex:
             marks = ",".join("?" * size)
             part += part[-1:] * (size - len(part))
             rows = self.select(f"SELECT id, place, sum FROM {table} WHERE id IN ({marks})", part)
-            with _checked_row(self.path, "a chunk's place"):
+            with checked_row(self.path, "a chunk's place"):
                 for chunk_id, place, checksum in rows:
                     if checksum != chunk_sum(chunk_id, place):
                         raise ValueError
@@ -219,7 +181,7 @@ class PushIndex:
         pack_id = self._pack_ids.get(number)
         if pack_id is None:
             rows = self.select("SELECT id, sum FROM packs WHERE number = ?", (number,))
-            with _checked_row(self.path, "a pack's id"):
+            with checked_row(self.path, "a pack's id"):
                 if crc32(rows[0][0], number & 0xFFFFFFFF) != rows[0][1]:
                     raise ValueError
             pack_id = self._pack_ids[number] = PackId(rows[0][0])
@@ -246,6 +208,18 @@ class PushIndex:
                 db.execute("INSERT OR IGNORE INTO shards VALUES (?)", (shard_id,))
         self._any_chunks = True
 
+    def add_run(self, pack_id: PackId, first: int, ids: bytes) -> None:
+        """Remembers some consecutive chunks of a pack that is in the store, as its index lists
+        them (``ids``: joined)."""
+        number = pack_number(pack_id)
+        with self.writing() as db:
+            row = (number, pack_id, crc32(pack_id, number & 0xFFFFFFFF))
+            db.execute("INSERT OR IGNORE INTO packs VALUES (?, ?, ?)", row)
+            row = db.execute("SELECT id FROM packs WHERE number = ?", (number,)).fetchone()
+            if row[0] == pack_id:
+                _add_chunks(db, sorted(chunk_rows(number, ids, first)))
+        self._any_chunks = True
+
     def added(self) -> set[PackId]:
         """Packs that were uploaded since this index was opened."""
         return self._added
@@ -255,9 +229,8 @@ class PushIndex:
         return set(self._pack_ids.values()) - self._added
 
     def forget_packs(self, pack_ids: Collection[PackId]) -> None:
-        """Forgets packs that the store has lost: their chunks; directories whose files lie there,
-        so that these files are read again; and all trees, of which some lead to these packs and the
-        others are found again by their chunks."""
+        """Forgets packs that the store has lost: their chunks; and all trees, of which some lead to
+        these packs and the others are found again by their chunks."""
         numbers = [pack_number(pack_id) for pack_id in pack_ids]
         with self.writing() as db:
             for at in range(0, len(numbers), _FIND_AT_ONCE):
@@ -269,35 +242,13 @@ class PushIndex:
                 db.execute(f"DELETE FROM packs WHERE number IN ({marks})", some)
                 db.execute(f"DELETE FROM unpublished WHERE pack IN ({marks})", some)
             db.execute("DELETE FROM trees")
-        for number, key, files in self._directories():
-            segments = (s for entry in decode_tree(files, SAME_PACK) for s in entry.segments)
-            if any(segment.pack in pack_ids for segment in segments):
-                with self.writing() as db:
-                    row = number, key
-                    db.execute("DELETE FROM directories WHERE source = ? AND key = ?", row)
-
-    def _directories(self) -> Iterator[tuple[int, bytes, bytes]]:
-        """Source, key and files of all directories that are remembered."""
-        last = (-1, b"")
-        while rows := self.select(
-            "SELECT source, key, stats, files, subdirectories, sum FROM directories "
-            "WHERE (source, key) > (?, ?) ORDER BY source, key LIMIT ?",
-            (*last, DETAILS_AHEAD),
-        ):
-            for source, key, *columns, checksum in rows:
-                with _checked_row(self.path, "a directory"):
-                    details = DirectoryDetails(*columns)
-                    if details.checksum(key) != checksum or (source, key) <= last:
-                        raise ValueError
-                last = source, key
-                yield source, key, details.files
 
     def unpublished(self) -> list[ShardPack]:
         """Packs of own pushes, dead ones too, that no shard lists yet."""
         rows = self.select(
             "SELECT id, ids, sizes FROM unpublished JOIN packs ON number = unpublished.pack"
         )
-        with _checked_row(self.path, "a pack's chunks"):
+        with checked_row(self.path, "a pack's chunks"):
             found = [ShardPack(PackId(row[0]), row[1], array("I", row[2])) for row in rows]
             if any(pack_id_of_columns(*pack[1:]) != pack.pack_id for pack in found):
                 raise ValueError
@@ -362,7 +313,7 @@ class PushIndex:
         self._any_trees = True
 
     def _decode_place(self, digest: bytes, place: bytes) -> TreePlace:
-        with _checked_row(self.path, "a tree's place"):
+        with checked_row(self.path, "a tree's place"):
             checksum, size_bytes = _PLACE_HEAD.unpack_from(place)
             if crc32(place[4:], crc32(digest)) != checksum:
                 raise ValueError
@@ -370,15 +321,6 @@ class PushIndex:
             return TreePlace(
                 size_bytes, tuple(Segment(PackId(pack), *numbers) for pack, *numbers in segments)
             )
-
-    # sources
-
-    def source(self, path: bytes) -> StatCache:
-        """What is remembered of the directory at the absolute ``path``."""
-        with self.writing() as db:
-            db.execute("INSERT OR IGNORE INTO sources (path) VALUES (?)", (path,))
-        number = self.select("SELECT number FROM sources WHERE path = ?", (path,))[0][0]
-        return StatCache(self, number)
 
     def select(self, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         try:
@@ -397,132 +339,6 @@ class PushIndex:
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")
                 raise
-
-
-class StatCache:
-    """The rows of one source directory. ``state`` is asked in the order of a scan."""
-
-    def __init__(self, index: PushIndex, number: int) -> None:
-        self._index = index
-        self._number = number
-        self._rows: Iterator[tuple[bytes, bytes]] = iter(())
-        self._row: tuple[bytes, bytes] | None = (b"", b"")  # the next one; None behind the last
-        self._gone: list[bytes] = []
-        self._fill(">=")
-
-    def state(self, key: bytes) -> DirectoryState | None:
-        """The state of a directory. Keys must ascend; rows in between are of directories that are
-        no longer there."""
-        row = self._row
-        try:
-            while row is not None and row[0] < key:
-                self._gone.append(row[0])
-                row = self._step()
-        except TypeError as error:
-            raise IndexBroken(
-                f"the push index {self._index.path} is broken: a directory's key is damaged"
-            ) from error
-        if row is None or row[0] != key:
-            return None
-        self._step()
-        return self._decode(key, row[1])
-
-    def _decode(self, key: bytes, state: bytes) -> DirectoryState:
-        try:  # not a context: this is done once for each directory
-            is_whole = int.from_bytes(state[:4], "little") == crc32(state[4:], crc32(key))
-        except TypeError:
-            is_whole = False
-        if not is_whole:
-            with _checked_row(self._index.path, "a directory"):
-                raise ValueError
-        return DirectoryState(state[4:20], Digest(state[20:52]), state[52:])
-
-    def lookup(self, key: bytes) -> DirectoryState | None:
-        """The state of any directory."""
-        rows = self._index.select(
-            "SELECT state FROM directories WHERE source = ? AND key = ?", (self._number, key)
-        )
-        return self._decode(key, rows[0][0]) if rows else None
-
-    def details(self, key: bytes) -> DirectoryDetails | None:
-        """The files of a directory whose state is known."""
-        rows = self._index.select(
-            "SELECT stats, files, subdirectories, sum FROM directories "
-            "WHERE source = ? AND key = ?",
-            (self._number, key),
-        )
-        if not rows:
-            return None
-        with _checked_row(self._index.path, "a directory"):
-            details = DirectoryDetails(*rows[0][:3])
-            if details.checksum(key) != rows[0][3]:
-                raise ValueError
-        return details
-
-    def remember(self, rows: Sequence[DirectoryRow]) -> None:
-        """Writes rows, in place of what was known of these directories."""
-        number = self._number
-        kept = [row for row in rows if row.details.size_bytes() <= DETAILS_SIZE_BYTES_MAX]
-        kept.sort()  # in the order of the tables: faster
-        with self._index.writing() as db:
-            db.executemany(
-                "INSERT OR REPLACE INTO directories VALUES (?, ?, ?, ?, ?, ?, ?)",
-                [
-                    (number, key, _encode_state(key, state), *details, details.checksum(key))
-                    for key, state, details in kept
-                ],
-            )
-
-    def forget_gone(self) -> None:
-        """After a whole scan: removes the rows of directories that were not in it."""
-        while self._row is not None:
-            self._gone.append(self._row[0])
-            self._step()
-        if not self._gone:
-            return
-        rows = [(self._number, key) for key in self._gone]
-        with self._index.writing() as db:
-            db.executemany("DELETE FROM directories WHERE source = ? AND key = ?", rows)
-        self._gone = []
-
-    def _step(self) -> tuple[bytes, bytes] | None:
-        last = self._row
-        self._row = next(self._rows, None)
-        if self._row is None and last is not None:
-            self._row = last
-            self._fill(">")
-        if last is not None and self._row is not None:
-            self._check_order(last[0], self._row[0])
-        return self._row
-
-    def _check_order(self, last: bytes, key: bytes) -> None:
-        """Of a damaged table the same rows may come again and again."""
-        try:
-            is_ascending = key > last
-        except TypeError:
-            is_ascending = False
-        if not is_ascending:
-            raise IndexBroken(
-                f"the push index {self._index.path} is broken: its directories are out of order"
-            )
-
-    def _fill(self, after: str) -> None:
-        """Reads the next rows behind the current one. No cursor stays open: it would keep SQLite
-        from folding its log as long as the push takes."""
-        assert self._row is not None
-        self._rows = iter(
-            self._index.select(
-                f"SELECT key, state FROM directories WHERE source = ? AND key {after} ? "
-                "ORDER BY key LIMIT ?",
-                (self._number, self._row[0], ROWS_AHEAD),
-            )
-        )
-        self._row = next(self._rows, None)
-
-
-def _encode_state(key: bytes, state: DirectoryState) -> bytes:
-    body = b"".join((state.signature or bytes(_SIGNATURE_BYTES), state.digest, state.children))
-    return crc32(body, crc32(key)).to_bytes(4, "little") + body
 
 
 def _encode_place(digest: bytes, place: TreePlace) -> bytes:
@@ -568,7 +384,7 @@ def _translated(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _checked_row(path: Path, what: str) -> Iterator[None]:
+def checked_row(path: Path, what: str) -> Iterator[None]:
     """Raises: IndexBroken for a row that does not match its checksum, or has wrong types."""
     try:
         yield
