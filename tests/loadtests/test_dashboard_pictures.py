@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from xml.etree import ElementTree
+from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -24,7 +24,7 @@ def test_a_picture_shows_what_was_measured(tmp_path: Path) -> None:
     path = tmp_path / "figures.json"
     figures.write(path, [BoardFigures("lodefs-x", NAME, [("row", panels)])])
     assert pictures.main([str(path), str(tmp_path / "out")]) == 0
-    root = ElementTree.fromstring((tmp_path / "out/lodefs-x.svg").read_text())
+    root = ET.fromstring((tmp_path / "out/lodefs-x.svg").read_text())
     texts = ["".join(one.itertext()) for one in root.iter("{http://www.w3.org/2000/svg}text")]
     assert {f"{NAME} {look}" for look in looks} <= set(texts)
     assert "no data" in texts and "3 B/s" in texts
