@@ -67,8 +67,9 @@ class PackSource(Protocol):
     def read(
         self, loaded: PackIndexVersion, first: int, count: int, begun: OnTransferStarted = _ignored
     ) -> list[Buffer]:
-        """The raw bytes of consecutive chunks. ``begun`` is called when only their transfer is left
-        to wait for; its last call names the source that they came from.
+        """The raw bytes of consecutive chunks; b"" for those that are gone by ``loaded``. ``begun``
+        is called when only their transfer is left to wait for; its last call names the source that
+        they came from.
 
         Raises: Changed (the pack was written again: its index must be read again), and the errors
         of ``index``.
