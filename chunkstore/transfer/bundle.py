@@ -15,7 +15,6 @@ from lodefs.chunkstore.format.bundle import COMMIT, PACK, BundleHead
 from lodefs.chunkstore.format.commit import Commit, commit_id_of, decode_commit, encode_commit
 from lodefs.chunkstore.format.names import ID_BYTES, CommitId, PackId
 from lodefs.chunkstore.format.pack import ROW_SIZE_BYTES, TRAILER_SIZE_BYTES, PackIndex
-from lodefs.chunkstore.journal.existing_commit import point_ref
 from lodefs.chunkstore.journal.named_packs import named_packs
 from lodefs.chunkstore.repo.refs import RefEntry, singular
 from lodefs.chunkstore.repo.store import Store
@@ -107,7 +106,7 @@ def unpack_bundle(
     with ThreadPoolExecutor(WORKERS, "lodefs-bundle") as executor:
         work = _Unpack(reader, what, store, landing, executor, progress)
         try:
-            return work.run(clock)
+            return work.run()
         finally:
             work.wait()
             landing.close()
@@ -135,13 +134,15 @@ class _Unpack:
         self._commits: dict[CommitId, Commit] = {}
         self._packs = self._packs_there = 0
 
-    def run(self, clock: Callable[[], float]) -> Unpacked:
+    def run(self) -> Unpacked:
         """Packs, then what they are checked against, then the ref."""
         head = self._reader.head
         before = self._standing()
         at = None if before is None else before.commit
         self._progress.phase = f"unpacking {head.ref.repo}@{head.ref.name}"
         self._landing.begin()
+        if head.since is not None:
+            self._landing.keep(head.ref.repo, head.since)
         for record in self._reader.records():
             if record.kind == COMMIT:
                 self._commits[commit_id_of(record.data)] = decode_commit(record.data, self._what)
@@ -149,16 +150,7 @@ class _Unpack:
                 self._pack(record.data)
         while self._under_way:
             self._under_way.popleft().result()
-        if tuple(self._commits) != head.commits:
-            raise Corrupt(f"{self._what} does not hold the commits that it lists")
-        if at is None and head.since is not None:
-            before = point_ref(
-                self._store,
-                head.ref,
-                head.since,
-                expected_sequence=None if before is None else before.sequence,
-                clock=clock,
-            )
+        self._check_history()
         self._check_whole()
         if at != head.commit:
             self._landing.advance(head.ref, before, head.commit, self._commits.items())
@@ -213,6 +205,26 @@ class _Unpack:
         self._landing.landed(index)
         self._progress.bytes_done += payload.nbytes
         self._progress.bytes_sent += sent_bytes
+
+    def _check_history(self) -> None:
+        """Raises: Corrupt unless its ref leads to all commits that it lists, and they to the one
+        that it builds on: so to wherever the store's ref is, which is one of those."""
+        head = self._reader.head
+        if tuple(self._commits) != head.commits:
+            raise Corrupt(f"{self._what} does not hold the commits that it lists")
+        seen: set[CommitId] = set()
+        waiting = [head.commit]
+        while waiting:
+            at = waiting.pop()
+            if at not in seen:
+                seen.add(at)
+                waiting += self._commits[at].parents if at in self._commits else ()
+        needed = self._commits.keys() | (set() if head.since is None else {head.since})
+        if lost := needed - seen:
+            raise Corrupt(
+                f"{self._what} is not what it says: commit {head.commit.hex()[:12]} in it does not "
+                f"come after {min(lost).hex()[:12]}"
+            )
 
     def _check_whole(self) -> None:
         """Raises: Corrupt unless the store has all packs that the commits name."""

@@ -22,6 +22,7 @@ from lodefs.chunkstore.format.journal import RefName
 from lodefs.chunkstore.format.names import CommitId, PackId
 from lodefs.chunkstore.format.pack import PackIndex
 from lodefs.chunkstore.journal.condemned import MemoryCondemned, NamedChunks, commit_key
+from lodefs.chunkstore.journal.existing_commit import save_existing
 from lodefs.chunkstore.journal.heartbeat import Heartbeat
 from lodefs.chunkstore.journal.ref_write import Collected, RefWrite
 from lodefs.chunkstore.push.pack_check import packs_lacking
@@ -56,6 +57,12 @@ class Landing:
         self._heartbeat.start()
         self._write.learn(self._condemned)
         self._save(self._named, self._named_chunks)
+
+    def keep(self, repo: str, commit_id: CommitId) -> None:
+        """Saves a commit that is there, and all before it, for the next ref, which will come to
+        lead to it. Raises: Collected; NotFound if some of it is gone."""
+        assert self._write is not None, "begin comes first"
+        save_existing(self.store, self._write, repo, commit_id)
 
     def lacking(self, named: NamedChunks) -> set[PackId]:
         """Those of the packs of a commit that are not there, or lack chunks that it names. Raises:

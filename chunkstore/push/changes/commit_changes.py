@@ -17,6 +17,7 @@ from lodefs.chunkstore.format.commit import Commit, Large
 from lodefs.chunkstore.format.journal import RefName
 from lodefs.chunkstore.format.names import CommitId, check_ref_name, check_repo
 from lodefs.chunkstore.format.tree import Entry, Kind
+from lodefs.chunkstore.journal.existing_commit import save_existing
 from lodefs.chunkstore.journal.ref_write import RefWrite
 from lodefs.chunkstore.push.attempts import Desk, LostPacks, at_desk, attempt
 from lodefs.chunkstore.push.change_counts import Changes, PushTarget, Removals
@@ -252,6 +253,8 @@ class _Commits:
         )
         committer = Committer(self._store, self._desk.index, write, self._sent)
         committer.check_reused()
+        if head.id is None and target.id is not None:  # no ref need lead to what it follows
+            save_existing(self._store, write, self._job.branch.repo, target.id)
         try:
             return committer.commit(self._job.branch, head, commit)
         except Conflict as error:
