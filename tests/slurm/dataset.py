@@ -37,6 +37,11 @@ class Dataset:
         """A shell command that prints the version."""
         return f"cat {self.directory}/version"
 
+    def replace(self) -> None:
+        """Another commit, whose large file nobody has read."""
+        (self._source / "big").write_bytes(os.urandom(BIG_BYTES))
+        self.push()
+
     def push(self) -> None:
         """Another commit."""
         self.version += 1
