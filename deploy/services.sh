@@ -39,6 +39,7 @@ activate() {
   # The proxy first: mounts and plugin ask it, and wait at its socket meanwhile.
   bounded try-restart lodefs-proxy.service
   bounded try-restart lodefs-docker.service
+  bounded try-restart lodefs-mounter.service
   # The plugin starts them anew; without it nobody would.
   if systemctl -q is-active lodefs-docker.service; then end_proxies; fi
   mounted=$(units --state=active 'lodefs-mount@*.service')
@@ -102,8 +103,8 @@ deactivate() {
     for unit in $(units 'lodefs-mount@*.service'); do
       systemctl stop "$unit" || true
     done
-    systemctl disable --now lodefs-docker.socket lodefs-docker.service lodefs-proxy.socket \
-      lodefs-proxy.service 2>/dev/null || true
+    systemctl disable --now lodefs-docker.socket lodefs-docker.service lodefs-mounter.service \
+      lodefs-proxy.socket lodefs-proxy.service 2>/dev/null || true
   fi
   mounts | while read -r _ place; do
     # shellcheck disable=SC2059

@@ -81,7 +81,7 @@ elif [ -n "$purge" ] && [ ! -e "$packages" ]; then # removed before: what that h
 else
   fail "$packages/manifest is missing: install.sh has not installed here"
 fi
-data='/etc/lodefs /etc/default/lodefs /etc/default/lodefs-docker'
+data='/etc/lodefs /etc/default/lodefs /etc/default/lodefs-docker /etc/default/lodefs-mounter'
 data="$data /var/cache/lodefs /var/lib/lodefs /run/lodefs"
 
 services() { # services COMMAND, where there are any

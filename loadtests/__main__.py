@@ -12,9 +12,11 @@ from pathlib import Path
 
 from loadtests.bench import (
     accounts,
+    changing,
     coldsequential,
     collections,
     collectspeed,
+    copies,
     docker,
     firstbytes,
     hooks,
@@ -52,8 +54,10 @@ BENCHMARKS: dict[str, tuple[Benchmark, str]] = {
     "push-random": (pushes.random_file, "push of 1 GiB of random bytes against the same"),
     "push-unchanged": (pushes.unchanged, "push again, nothing changed"),
     "push-one-byte": (pushes.one_byte, "one byte changed in a 1 GiB file"),
+    "changes": (changing.one_of_many, "one byte changed of 100,000 files, without the directory"),
     "push-million": (pushes.million, "one file changed among 1,000,000"),
     "pull": (pulls.pull, "pull from Ceph RGW against boto3 with 8 threads"),
+    "copy": (copies.copy, "copy from store to store on Ceph RGW, against rclone copy of the packs"),
     "warm": (warms.warm, "warm of a node's cache against pull; small files, S3 answering late"),
     "range-get": (proxies.range_get, "range GETs that hit, against nginx with one worker"),
     "metrics-cost": (metriccosts.costs, "what counting costs on the hot path, and a scrape"),

@@ -20,17 +20,22 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lodefs.api.accounts import du as du
+    from lodefs.api import changes as changes
     from lodefs.api.history import diff as diff
     from lodefs.api.history import log as log
     from lodefs.api.mounting import Mount as Mount
     from lodefs.api.mounting import mount as mount
     from lodefs.api.pulling import pull as pull
+    from lodefs.api.pushing import commit_changes as commit_changes
     from lodefs.api.pushing import push as push
     from lodefs.api.refs import branch as branch
     from lodefs.api.refs import tag as tag
     from lodefs.api.snapshots import open as open  # noqa: A004 - lodefs.open
     from lodefs.api.snapshots import snapshot as snapshot
+    from lodefs.api.upkeep.accounts import du as du
+    from lodefs.api.upkeep.deleting import deleted as deleted
+    from lodefs.api.upkeep.deleting import rm as rm
+    from lodefs.api.upkeep.deleting import undelete as undelete
     from lodefs.api.warming import warm as warm
     from lodefs.chunkstore import errors as errors
     from lodefs.reading.snapshot import Snapshot as Snapshot
@@ -41,19 +46,27 @@ _PLACES = {
     "Snapshot": "lodefs.reading.snapshot",
     "SnapshotEntry": "lodefs.reading.snapshot",
     "branch": "lodefs.api.refs",
+    "deleted": "lodefs.api.upkeep.deleting",
+    "commit_changes": "lodefs.api.pushing",
     "diff": "lodefs.api.history",
-    "du": "lodefs.api.accounts",
+    "du": "lodefs.api.upkeep.accounts",
     "log": "lodefs.api.history",
     "open": "lodefs.api.snapshots",
     "pull": "lodefs.api.pulling",
     "push": "lodefs.api.pushing",
+    "rm": "lodefs.api.upkeep.deleting",
     "snapshot": "lodefs.api.snapshots",
     "tag": "lodefs.api.refs",
+    "undelete": "lodefs.api.upkeep.deleting",
     "warm": "lodefs.api.warming",
 }
-_MODULES = {"errors": "lodefs.chunkstore.errors", "mount": "lodefs.mount"}
+_MODULES = {
+    "changes": "lodefs.api.changes",
+    "errors": "lodefs.chunkstore.errors",
+    "mount": "lodefs.mount",
+}
 
-__all__ = ["errors", "mount", *_PLACES]  # noqa: PLE0604 - names of the table above
+__all__ = ["changes", "errors", "mount", *_PLACES]  # noqa: PLE0604 - names of the table above
 
 
 def __getattr__(name: str) -> Any:

@@ -14,10 +14,12 @@ from dataclasses import MISSING, Field, dataclass, field, fields
 from ipaddress import ip_address
 from pathlib import Path
 from typing import TypeVar
+from urllib.parse import urlsplit
 
 from lodefs.chunkstore.errors import InvalidInput
 from lodefs.chunkstore.format.names import Spec, parse_spec
 from lodefs.chunkstore.nodeapi import wire
+from lodefs.chunkstore.nodeapi.access import parse_rules
 from lodefs.proxy.peers.membership import peer
 from lodefs.proxy.peers.membership.dns_name import DnsName, parse_dns_name
 from lodefs.proxy.peers.membership.members import distinct
@@ -37,6 +39,7 @@ SCRUB_BYTES_PER_S = 16 << 20
 SCRUB_DAYS = 7
 S3_PORT_DEFAULT = 7480
 PRICE_MAX = 1e6
+TRACE_RATIO = 0.01
 TLS_SETTINGS = ("peer_tls_cert_file", "peer_tls_key_file", "peer_tls_ca_file")
 _UNITS = {"": 1, "B": 1}
 _UNITS |= {f"{unit}iB": 1 << 10 * power for power, unit in enumerate("KMGTP", 1)}
@@ -116,6 +119,34 @@ def _endpoint_url(value: object) -> str:
     url = _text(value)
     parse_endpoint(url)
     return url
+
+
+def _collector_url(value: object) -> str:
+    """Where OTLP goes; a password in it would show in logs and settings."""
+    text = _text(value)
+    try:
+        parts = urlsplit(text)
+        is_good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_good = False
+    if not is_good or parts.username or parts.password or parts.query or parts.fragment:
+        raise InvalidInput(
+            "must be a collector's URL such as http://localhost:4318, without a password "
+            "(headers go into OTEL_EXPORTER_OTLP_HEADERS)"
+        )
+    return text
+
+
+def _stores(value: object) -> tuple[str, ...]:
+    texts = value.split() if isinstance(value, str) else value
+    if not isinstance(texts, list | tuple) or not all(
+        isinstance(one, str) and one.startswith(("s3://", "file://", "/")) for one in texts
+    ):
+        raise InvalidInput(
+            'must be a list of stores, such as ["s3://bucket/prefix", "/srv/store"], or a text '
+            "with spaces between them"
+        )
+    return tuple(texts)
 
 
 def _domain(value: object) -> str:
@@ -240,6 +271,16 @@ def _price(value: object) -> float:
     return price
 
 
+def _ratio(value: object) -> float:
+    try:
+        ratio = float(str(value))
+    except ValueError:
+        ratio = -1.0
+    if not 0 <= ratio <= 1:
+        raise InvalidInput("must be a ratio from 0 to 1")
+    return ratio
+
+
 def _choice(*known: str) -> Callable[[object], str]:
     def parse(value: object) -> str:
         if value not in known:
@@ -279,6 +320,7 @@ class Config:
     ``scrub_bytes_per_s_max`` 0 means that files of the cache are not read again in idle time."""
 
     store: str = field(metadata=_by(_text, str))
+    mirrors: tuple[str, ...] = field(default=(), metadata=_by(_stores, list, str))
     endpoint_url: str | None = field(default=None, metadata=_by(_maybe(_text), str))
     region: str | None = field(default=None, metadata=_by(_maybe(_text), str))
     transfer_timeout_s: float = field(default=60.0, metadata=_by(_seconds(1, 3600), int, float))
@@ -297,12 +339,17 @@ class Config:
     socket_mode: int = field(default=0o660, metadata=_by(_mode, int, str))
     socket_group: str | None = field(default=None, metadata=_by(_maybe(_text), str))
     listen: tuple[str, int] | None = field(default=None, metadata=_by(parse_listen, str))
+    access: Mapping[str, tuple[str, ...]] = field(
+        default_factory=dict, metadata=_by(parse_rules, dict)
+    )
     tokens_file: Path | None = field(default=None, metadata=_by(_maybe(_path), str))
     allow_anonymous: bool = field(default=False, metadata=_by(_flag, bool))
     metrics_anonymous: bool = field(default=False, metadata=_by(_flag, bool))
     metrics_repositories_max: int = field(default=100, metadata=_by(_whole(1, 10_000), int))
     price_per_1000_gets: float = field(default=0.0, metadata=_by(_price, int, float))
     price_per_gb: float = field(default=0.0, metadata=_by(_price, int, float))
+    otlp_endpoint: str | None = field(default=None, metadata=_by(_maybe(_collector_url), str))
+    trace_ratio: float = field(default=TRACE_RATIO, metadata=_by(_ratio, int, float))
     host_names: tuple[str, ...] = field(default=(), metadata=_by(_host_names, list, str))
     tls_cert_file: Path | None = field(default=None, metadata=_by(_maybe(_path), str))
     tls_key_file: Path | None = field(default=None, metadata=_by(_maybe(_path), str))
@@ -368,6 +415,8 @@ class Config:
         found = []
         if not self.store:
             found.append("store: is missing: give s3://BUCKET/PREFIX or a directory")
+        if len({self.store, *self.mirrors}) <= len(self.mirrors):
+            found.append("mirrors: each store can be named once, and `store` not again")
         if self.listen is None and self.s3_listen is None and self.socket_path is None:
             found.append("socket_path: is needed if listen is not given")
         if self.listen is not None and self.tokens_file is None and not self.allow_anonymous:

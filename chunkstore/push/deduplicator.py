@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from typing import Protocol
 
-from lodefs.chunkstore.push.chunk_places import begins_pack
-from lodefs.chunkstore.push.directories import PushTree
 from lodefs.chunkstore.push.fragmentation import (
     UNKNOWN,
     Layout,
@@ -16,6 +15,7 @@ from lodefs.chunkstore.push.fragmentation import (
     longest_runs,
     place_all,
 )
+from lodefs.chunkstore.push.index.chunk_places import begins_pack
 from lodefs.chunkstore.push.pack_writer import FRESH, Placement
 from lodefs.chunkstore.push.workers.window_join import CutChunk, CutFile, CutUnit
 from lodefs.chunkstore.system.progress import Progress
@@ -24,14 +24,24 @@ from lodefs.chunkstore.types import Buffer
 _NOTHING: tuple[Layout, list[Run]] = (Layout(), [])  # of a file that begins
 
 
+class FileSink(Protocol):
+    """Is told what came of files (PushTree, Contents). Called by one thread."""
+
+    def done(self, file: CutFile, runs: list[Run], serial: int) -> None:
+        """A file was read to its end, or not at all; new chunks in its runs are below
+        ``serial``."""
+        ...
+
+    def advance(self) -> None:
+        """Chunks went into packs."""
+        ...
+
+
 class Deduplicator:
-    """The sink of the workers. One thread.
+    """The sink of the workers. One thread."""
 
-    Reports each file that was read to ``tree``, and that new chunks went into packs.
-    """
-
-    def __init__(self, placement: Placement, tree: PushTree, progress: Progress) -> None:
-        self._tree = tree
+    def __init__(self, placement: Placement, files: FileSink, progress: Progress) -> None:
+        self._files = files
         self._progress = progress
         self._index = placement.index
         self._packer = placement.packer
@@ -71,7 +81,7 @@ class Deduplicator:
             self._wanted.popleft(), stored, strict=True
         ):
             add(chunk_id, codec, data, raw_size_bytes)
-        self._tree.advance()
+        self._files.advance()
 
     def _decide_one(self, file: CutFile, known: dict[bytes, int], new: list[CutChunk]) -> bool:
         """As _decide, of a beginning that is one chunk."""
@@ -140,7 +150,7 @@ class Deduplicator:
         else:
             progress.files_done += 1
             self.files_read += 1
-            self._tree.done(file, runs, _highest(runs))
+            self._files.done(file, runs, _highest(runs))
 
 
 def _highest(runs: list[Run]) -> int:

@@ -1,22 +1,29 @@
-"""Listening sockets: the Unix socket's file, TCP, and sockets handed over by systemd."""
+"""Sockets: the Unix socket's file, TCP, those handed over by systemd, and who connects to them."""
 
 from __future__ import annotations
 
+import array
 import errno
 import os
 import shutil
 import socket
 import stat
+import struct
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from lodefs.chunkstore.errors import Denied, InUse, InvalidInput, LodefsError, Unavailable
+from lodefs.chunkstore.system import libc
 
 BACKLOG_CONNECTIONS = 1024
 _PROBE_TIMEOUT_S = 5.0
 _FIRST_FD = 3  # SD_LISTEN_FDS_START of sd_listen_fds(3)
+_CREDENTIALS = struct.Struct("=iII")  # struct ucred: pid, uid, gid
+_SO_PEERGROUPS = 59  # asm-generic/socket.h
+_PYTHON_BYTES_MAX = 1024  # of getsockopt in Python
+_GROUPS_MAX = 65536  # NGROUPS_MAX
 
 
 def listen_unix(path: Path, *, mode: int, group: str | None = None) -> socket.socket:
@@ -153,3 +160,35 @@ def _bind_error(what: str, error: OSError) -> LodefsError:
     if error.errno in (errno.EACCES, errno.EPERM):
         return Denied(f"{what}: permission denied")
     return Unavailable(f"{what}: {error.strerror or error}")
+
+
+class Peer(NamedTuple):
+    """Who connected to a Unix socket: a user, and the groups of the process at that time."""
+
+    uid: int
+    gids: frozenset[int]
+
+
+def peer_of(sock: socket.socket) -> Peer:
+    """Who is at the other end of a Unix socket, as the kernel says (unix(7)). Raises: OSError."""
+    _, uid, gid = _CREDENTIALS.unpack(
+        sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    )
+    groups = array.array("I")
+    try:
+        groups.frombytes(sock.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _PYTHON_BYTES_MAX))
+    except OSError as error:
+        if error.errno != errno.ERANGE:
+            raise
+        groups = _many(sock)
+    return Peer(uid, frozenset((gid, *groups)))
+
+
+def _many(sock: socket.socket) -> array.array[int]:
+    import ctypes
+
+    found = (ctypes.c_uint32 * _GROUPS_MAX)()
+    size = ctypes.c_uint32(ctypes.sizeof(found))
+    libc.call("getsockopt", sock.fileno(), socket.SOL_SOCKET, _SO_PEERGROUPS, found,
+              ctypes.byref(size))  # fmt: skip
+    return array.array("I", found[: size.value // 4])

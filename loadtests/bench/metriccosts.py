@@ -18,7 +18,7 @@ from lodefs.proxy.api.fast_path import FastPath, KnownHeaders, Target, parse_pla
 from lodefs.proxy.node import Extent, Files
 from lodefs.proxy.runtime.counters import Counts
 from lodefs.proxy.runtime.metrics import MetricInputs, Metrics, RequestCounter
-from lodefs.proxy.runtime.mount_families import MountFamilies
+from lodefs.proxy.service.mount_families import MountFamilies
 
 MOUNTS = 100
 ROUNDS = 15

@@ -1,18 +1,23 @@
-"""Mounts for one process and what it starts, in a mount namespace of theirs; they end with it."""
+"""Mounts for one process and what it starts, in a mount namespace of theirs; they end with it.
+
+The node's mount service hands them out where it does; where it does not, they are mounted here.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 import msgspec
 
+from lodefs.api.attaching import attach_client
 from lodefs.api.mounting import options_of
 from lodefs.chunkstore.errors import InvalidInput, LodefsError, Unavailable
 from lodefs.chunkstore.nodeapi.wire import Failure, error_of
+from lodefs.mount.attach.client import AttachClient, Attached
 from lodefs.mount.kernel import namespaces
 from lodefs.mount.lifecycle.mount_target import check_mountpoint
 from lodefs.mount.lifecycle.mounter import mount
@@ -23,6 +28,27 @@ from lodefs.settings.mount_file import MountFile
 from lodefs.settings.session import Session
 
 PROXY_UNUSED_TIMEOUT_S = 2.0  # of a proxy that is started for such mounts: it ends with the last
+Say = Callable[[str], None]
+
+
+class Prepared(NamedTuple):
+    """What the node hands out, by place, over a connection; and what is to be mounted here."""
+
+    attached: Sequence[tuple[str, Attached]]
+    client: AttachClient | None
+    own: Sequence[MountOptions]
+
+    def put(self) -> None:
+        """Mount what was handed out, in this process's mount namespace; then the node need not
+        know of it any more. InvalidInput, Unsupported."""
+        for place, one in self.attached:
+            one.put(place)
+        self.close()
+
+    def close(self) -> None:
+        """Let go of what was handed out."""
+        if self.client is not None:
+            self.client.close()
 
 
 def prepare(
@@ -31,32 +57,62 @@ def prepare(
     *,
     read_timeout_s: float | None = None,
     log_path: str = "",
-) -> list[MountOptions]:
-    """What is to be mounted. Makes directories that are missing, and starts a proxy if none runs.
+    say: Say = lambda _line: None,
+) -> Prepared:
+    """What is to be mounted. Makes directories that are missing. Where the node's mount service
+    cannot be used, which ``say`` is told, a proxy is started if none runs.
 
-    InvalidInput (directories), Unavailable.
+    InvalidInput (directories), NotFound, Denied, Unavailable.
     """
     places = [(os.path.realpath(dataset.directory), dataset) for dataset in datasets]
-    return _prepare(session, places, read_timeout_s, log_path)
+    _check(places)
+    # A mount that is shared has no limit and no log of one job's.
+    client = None if read_timeout_s or log_path else attach_client(session, say)
+    attached, left = _attached(client, places)
+    return Prepared(attached, client, _own(session, left, read_timeout_s, log_path))
 
 
-def mount_in_container(places: Sequence[tuple[str, Dataset]], session: Session) -> None:
+def mount_in_container(
+    places: Sequence[tuple[str, Dataset]], session: Session, say: Say = lambda _line: None
+) -> None:
     """Mount datasets on directories, as absolute paths without symlinks, of a container that is
-    being made in this process's namespaces; they end with these. Errors as of ``mounter.mount``."""
-    for one in _prepare(session, places):
+    being made in this process's namespaces; they end with these. Errors as of ``prepare`` and
+    ``mounter.mount``."""
+    _check(places)
+    client = attach_client(session, say)
+    attached, left = _attached(client, places)
+    Prepared(attached, client, ()).put()
+    for one in _own(session, left):
         mount(one, fork=True)
 
 
-def _prepare(
+def _check(places: Sequence[tuple[str, Dataset]]) -> None:
+    check_places(places)
+    for place, _ in places:
+        _make(place)
+        check_mountpoint(place)
+
+
+def _attached(
+    client: AttachClient | None, places: Sequence[tuple[str, Dataset]]
+) -> tuple[list[tuple[str, Attached]], list[tuple[str, Dataset]]]:
+    """What the node hands out, and what is left."""
+    attached, left = [], []
+    for place, dataset in places:
+        one = client.attach(dataset.spec) if client is not None else None
+        if one is not None:
+            attached.append((place, one))
+        else:
+            left.append((place, dataset))
+    return attached, left
+
+
+def _own(
     session: Session,
     places: Sequence[tuple[str, Dataset]],
     read_timeout_s: float | None = None,
     log_path: str = "",
 ) -> list[MountOptions]:
-    check_places(places)
-    for place, _ in places:
-        _make(place)
-        check_mountpoint(place)
     found = []
     for place, dataset in places:
         wanted = MountFile(spec=dataset.spec, directory=place, read_timeout_s=read_timeout_s)
@@ -79,7 +135,7 @@ def _make(place: str) -> None:
         ) from error
 
 
-def enter(mounts: Sequence[MountOptions]) -> None:
+def enter(prepared: Prepared) -> None:
     """Take this process into a mount namespace, and a user namespace where it needs one, with
     these mounts, which end with it, however it ends.
 
@@ -89,7 +145,10 @@ def enter(mounts: Sequence[MountOptions]) -> None:
     """
     here = os.getcwd()
     namespaces.enter_new(user=not namespaces.may_mount())
-    _mount_in_child([msgspec.structs.replace(one, ends_with=os.getpid()) for one in mounts])
+    prepared.put()  # first: a child would keep the descriptors
+    if prepared.own:
+        own = [msgspec.structs.replace(one, ends_with=os.getpid()) for one in prepared.own]
+        _mount_in_child(own)
     with suppress(OSError):  # it may lie where a mount is by now
         os.chdir(here)
 

@@ -1,21 +1,24 @@
-"""``lodefs.push``: a commit from a directory."""
+"""``lodefs.push``: a commit from a directory; ``lodefs.commit_changes``: one from changes."""
 
 from __future__ import annotations
 
 import getpass
 import os
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lodefs.api.sessions import opened, spec_of
-from lodefs.chunkstore.errors import InvalidInput, NotADirectory
+from lodefs.api.sessions import opened, revision_of, spec_of
+from lodefs.chunkstore.errors import InvalidInput, NotADirectory, NotFound
 from lodefs.chunkstore.format.names import Spec
 from lodefs.chunkstore.system.progress import Progress
 from lodefs.settings.session import Session
 
 if TYPE_CHECKING:
-    from lodefs.chunkstore.push.changes import AllowRemovals
+    from lodefs.chunkstore.push.change_counts import AllowRemovals
+    from lodefs.chunkstore.push.changes.change import Change
+    from lodefs.chunkstore.push.changes.commit_changes import ChangesResult
     from lodefs.chunkstore.push.push import PushResult
 
 
@@ -28,6 +31,7 @@ def push(
     skip_unreadable: bool = False,
     allow_removals: bool | AllowRemovals = False,
     check: bool = False,
+    dry_run: bool = False,
     workers: int | None = None,
     progress: Progress | None = None,
     store: str | None = None,
@@ -37,7 +41,8 @@ def push(
 
     ``allow_removals``: also if that removes more than half of the branch's files; or a function
     that is asked. ``check``: look for all that the commit names, and store again what the store
-    has lost. ``workers``: processes that read. ``progress`` is counted up meanwhile. ``store``: its
+    has lost. ``dry_run``: nothing is written to the store; the result says what would be.
+    ``workers``: processes that read. ``progress`` is counted up meanwhile. ``store``: its
     URL, else that of the settings; ``session``: the settings themselves.
 
     All or nothing is committed; after an error, repeat it: what was sent stays.
@@ -49,7 +54,8 @@ def push(
     spec = spec_of(repo)
     if spec.path:
         raise InvalidInput(
-            f"{spec}: push takes REPO[@BRANCH], without a path: DIR becomes the whole branch"
+            f"{spec}: push takes REPO[@BRANCH], without a path: the directory becomes the whole "
+            "branch; lodefs.commit_changes puts one into a place (lodefs.changes.PutDirectory)"
         )
     place = Path(directory)
     if place.is_file():
@@ -61,13 +67,79 @@ def push(
             time_s=int(time.time()),
             skip_unreadable=skip_unreadable,
             workers=workers,
-            index_dir=settings.home_cache() / "push",
+            index_dir=_index_dir(settings),
             check_packs=check,
             allow_removals=_consent(allow_removals),
+            dry_run=dry_run,
         )
         return push_directory(
             settings.store, place, spec.repo, spec.rev, options, progress or Progress()
         )
+
+
+def commit_changes(
+    repo: str | Spec,
+    changes: Iterable[Change],
+    *,
+    message: str = "",
+    author: str | None = None,
+    base: str | None = None,
+    dry_run: bool = False,
+    skip_unreadable: bool = False,
+    allow_removals: bool | AllowRemovals = True,
+    workers: int | None = None,
+    progress: Progress | None = None,
+    store: str | None = None,
+    session: Session | None = None,
+) -> ChangesResult:
+    """Commits changes (``lodefs.changes``: Put, PutLink, PutDirectory, Remove, Rename, CopyFrom) to
+    a branch, ``REPO[@BRANCH]``, in their order. What did not change is not read. A branch that does
+    not exist is created.
+
+    ``base``: the revision that the changes are meant for; by default where the branch is. What
+    others have committed since is kept, as long as the paths are disjoint. ``dry_run``: nothing is
+    written; the result says what would be. The rest: as of ``push``.
+
+    All or nothing is committed. Raises: Conflict that names paths which others changed too;
+    NotFound, NotADirectory, InvalidInput for what cannot be applied; TooManyRemovals, Unavailable.
+    """
+    from lodefs.chunkstore.push.changes.commit_changes import commit_changes as commit
+    from lodefs.chunkstore.push.push_options import PushOptions
+
+    spec = revision_of(repo)
+    with opened(session, store=store) as settings:
+        options = PushOptions(
+            message=message,
+            author=author if author is not None else user_name(),
+            time_s=int(time.time()),
+            skip_unreadable=skip_unreadable,
+            workers=workers,
+            index_dir=_index_dir(settings),
+            allow_removals=_consent(allow_removals),
+            dry_run=dry_run,
+        )
+        found = settings.store
+        at = None if base is None else found.resolve(spec.repo, base)
+        return commit(found, spec.repo, spec.rev, [*changes], options, base=at, progress=progress)
+
+
+def is_directory(
+    branch: Spec, path: bytes, *, store: str | None = None, session: Session | None = None
+) -> bool:
+    """Whether a branch has a directory at a path now; False if there is no such branch."""
+    from lodefs.chunkstore.format.tree import Kind
+    from lodefs.chunkstore.repo.history import find
+
+    with opened(session, store=store) as settings:
+        try:
+            entry = find(settings.store, Spec(branch.repo, branch.rev, path))
+        except NotFound:
+            return False
+        return entry.kind is Kind.DIRECTORY
+
+
+def _index_dir(settings: Session) -> Path:
+    return settings.home_cache() / "push"
 
 
 def _consent(allowed: bool | AllowRemovals) -> AllowRemovals:

@@ -19,6 +19,7 @@ from lodefs.chunkstore.format.names import (
     parse_spec,
     parse_target,
 )
+from lodefs.cli import text
 from lodefs.settings.session import Session
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -145,6 +146,11 @@ def write_line(line: str) -> None:
         sys.stdout.write(line + "\n")
     except OSError as error:
         raise output_error(error) from None
+
+
+def warn(line: str) -> None:
+    """One line on standard error that the command goes on after."""
+    click.echo(f"lodefs: warning: {text.escaped(line)}", err=True)
 
 
 def output_error(error: OSError) -> OSError:

@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 
 from lodefs.chunkstore.errors import InvalidInput
-from lodefs.cli.options import examples, session_command, write_line
+from lodefs.cli.options import examples, session_command, warn, write_line
 from lodefs.settings.datasets import VARIABLE, Dataset, parse_list
 from lodefs.settings.session import Session
 
@@ -75,7 +75,7 @@ def enroot_hook(session: Session, install: bool) -> None:
     from lodefs.api import job_mounts  # here: mistakes above are told at once
 
     places = [(inside(root, dataset.directory), dataset) for dataset in datasets]
-    job_mounts.mount_in_container([one for one in places if not _is_there(*one)], session)
+    job_mounts.mount_in_container([one for one in places if not _is_there(*one)], session, warn)
 
 
 def _wanted(environment: Mapping[str, str]) -> str:

@@ -18,6 +18,7 @@ _PATH = click.Path(path_type=Path)
 
 EPILOG = examples(
     "lodefs mounter --proxy unix:/run/lodefs/proxy.sock",
+    "lodefs mounter --attach-socket /run/lodefs/attach.sock     # for jobs, too",
     "lodefs mounter --restart --mounts-root /var/lib/lodefs/mounts     # in a container",
 )
 
@@ -73,6 +74,29 @@ EPILOG = examples(
     "Who may make volumes reads all of it, without a token [none].",
 )
 @click.option(
+    "--attach-socket",
+    "attach",
+    metavar="PATH",
+    type=_PATH,
+    envvar="LODEFS_MOUNTER_ATTACH_SOCKET",
+    help="Hand mounts out to users of this machine, for `lodefs run` and enroot: they look at "
+    "/run/lodefs/attach.sock [do not].",
+)
+@click.option(
+    "--attach-group",
+    metavar="GROUP",
+    envvar="LODEFS_MOUNTER_ATTACH_GROUP",
+    help="Only to users of this group [to all].",
+)
+@click.option(
+    "--references-max",
+    metavar="N",
+    type=click.IntRange(1, 100_000),
+    default=256,
+    envvar="LODEFS_MOUNTER_REFERENCES_MAX",
+    help="Mounts of one user, who mounts without the node beyond that [256].",
+)
+@click.option(
     "--restart",
     is_flag=True,
     envvar="LODEFS_MOUNTER_RESTART",
@@ -93,9 +117,12 @@ def mounter(
     idle_s: float,
     stores: tuple[str, ...],
     restart: bool,
+    attach: Path | None,
+    attach_group: str | None,
+    references_max: int,
     **options: Path | None,
 ) -> None:
-    """Hold this node's mounts for drivers, until SIGTERM or SIGINT; mounts stay then.
+    """Hold this node's mounts for drivers and jobs, until SIGTERM or SIGINT; mounts stay then.
 
     `lodefs csi` asks it for mounts, and may be killed, restarted and upgraded while they are read.
     One that is started while another runs takes that one's mounts over: readers notice nothing. The
@@ -122,4 +149,11 @@ def mounter(
         idle_s=idle_s, stores=stores, figures=figures, version=number(), **given
     )
     opened = partial(open_node_mounts, session, settings.state, "csi", _log)
-    run(settings, opened, session.environment, tenure)
+    door = None
+    if attach is not None:
+        from lodefs.api.attaching import attach_door
+
+        door = attach_door(
+            session, attach.absolute(), attach_group, references_max, partial(_log.warning, "%s")
+        )
+    run(settings, opened, session.environment, tenure, door)

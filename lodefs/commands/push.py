@@ -3,43 +3,74 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
+from lodefs.api.push_places import STDIN, FileList, PushPlace, changes_for, changes_of_list
+from lodefs.api.pushing import commit_changes, is_directory
 from lodefs.api.pushing import push as push_directory
 from lodefs.chunkstore.errors import TooManyRemovals
-from lodefs.chunkstore.format.names import CommitId, Spec, is_commit_prefix
-from lodefs.cli import text
+from lodefs.chunkstore.format.names import CommitId, Spec
+from lodefs.cli import push_report, text
 from lodefs.cli.options import (
     examples,
     json_option,
+    reject,
     session_command,
     spec_from,
     write_json,
-    write_line,
 )
 from lodefs.cli.progress_bars import show_progress
 from lodefs.settings.session import Session
 
 if TYPE_CHECKING:
-    from lodefs.chunkstore.push.changes import Removals
-    from lodefs.chunkstore.push.push import PushResult
+    from lodefs.chunkstore.push.change_counts import Removals
+    from lodefs.chunkstore.push.changes.commit_changes import ChangesResult
+    from lodefs.chunkstore.push.push_options import PushResult
 
 
 EPILOG = examples(
     'lodefs push ./flickr30k vision/flickr30k -m "corrected captions"',
-    "lodefs push ./flickr30k vision/flickr30k@experiment",
+    "lodefs push ./flickr30k vision/flickr30k@experiment --dry-run",
+    "lodefs push captions.csv vision/flickr30k:captions.csv    # one file; all else stays",
+    "lodefs push ./new-images vision/flickr30k:images/2024     # a directory into a place",
+    "lodefs push a.csv b.csv vision/flickr30k:tables/          # each under its name",
+    "make-captions | lodefs push - vision/flickr30k:captions.csv",
 )
 
 
+@dataclass(frozen=True, slots=True)
+class _Words:
+    """Options of one push."""
+
+    message: str
+    author: str | None
+    skip_unreadable: bool
+    check: bool
+    workers: int | None
+    dry_run: bool
+
+
 @click.command(epilog=EPILOG)
-@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
-@click.argument("repo", metavar="REPO[@BRANCH]")
+@click.argument("sources", metavar="SRC...", nargs=-1, required=True)
+@click.argument("repo", metavar="REPO[@BRANCH][:PATH]")
 @click.option("-m", "--message", default="", help="The commit's message.")
 @click.option("--author", default=None, help="The commit's author [the user's name].")
+@click.option("-n", "--dry-run", is_flag=True, help="Write nothing; say what would change.")
+@click.option(
+    "--from-list",
+    type=click.File("rb"),
+    metavar="FILE",
+    help="Push only the paths in FILE (-: standard input), one a line, below SRC.",
+)
+@click.option("--null", is_flag=True, help="The paths in --from-list end with NUL.")
 @click.option(
     "--skip-unreadable",
     is_flag=True,
@@ -60,43 +91,39 @@ EPILOG = examples(
 @session_command(store=True)
 def push(
     session: Session,
-    directory: Path,
+    sources: tuple[str, ...],
     repo: str,
-    message: str,
-    author: str | None,
-    skip_unreadable: bool,
+    from_list: BinaryIO | None,
+    null: bool,
     allow_removals: bool,
-    check: bool,
-    workers: int | None,
     as_json: bool,
+    **words: Any,
 ) -> None:
-    """Commit the directory DIR to a branch of REPO (default: main).
+    """Commit SRC to a branch of REPO (default: main).
+
+    One directory, without PATH, becomes the whole content of the branch: files that are not in it
+    are removed from the branch. With PATH all other files stay: a directory becomes PATH, a file
+    is put at PATH. Several sources, or one before a PATH that ends with a slash, go into PATH
+    under their names ("REPO:" is the top). "-" is standard input.
 
     Reads only what changed since the last push from here, and sends only what the store does not
-    have. DIR becomes the whole content of the branch: files that are not in DIR are removed from
-    it. A push commits all or nothing; after Ctrl-C, repeat it: what was sent stays.
+    have. A push commits all or nothing; after Ctrl-C, repeat it: what was sent stays.
     """
-    _check_order(directory, repo)
+    _check_order(sources, repo)
+    options = _Words(**words)
+    spec = spec_from(repo)
+    is_into = ":" in repo or from_list is not None
+    _check_form(sources, repo, is_into=is_into, from_list=from_list, null=null, check=options.check)
+    branch = Spec(spec.repo, spec.rev)
+    consent = _Consent(branch, is_given=allow_removals)
     gc.disable()  # millions of objects and no cycles: looking for some takes a tenth of the time
     try:
-        spec = spec_from(repo)
-        consent = _Consent(spec, is_given=allow_removals)
-
-        def push_once() -> PushResult:
-            with show_progress() as progress:
-                return push_directory(
-                    directory,
-                    spec,
-                    message=message,
-                    author=author,
-                    skip_unreadable=skip_unreadable,
-                    allow_removals=consent.allows,
-                    check=check,
-                    workers=workers,
-                    progress=progress,
-                    session=session,
-                )
-
+        push_once = partial(_push_all, session, sources[0], spec, options, consent)
+        if is_into:
+            names = None if from_list is None else FileList(from_list, b"\0" if null else b"\n")
+            place = PushPlace(spec, is_inside=repo.endswith((":", "/")))
+            into = _Into(sources, place, None if names is None else names.names())
+            push_once = partial(_push_into, session, into, options, consent)
         try:
             result = push_once()
         except TooManyRemovals:
@@ -110,15 +137,93 @@ def push(
         gc.freeze()  # what is left is not looked through before the end
         gc.enable()
     if as_json:
-        write_json(_json_of(result))
+        write_json(push_report.json_of(result, dry_run=options.dry_run))
     else:
-        _show(result, spec)
+        push_report.show(result, branch, dry_run=options.dry_run)
 
 
-def _check_order(directory: Path, repo: str) -> None:
-    """Raises UsageError if DIR and REPO were swapped."""
-    if not directory.is_dir() and Path(repo).is_dir():
-        raise click.UsageError(f"DIR comes first: lodefs push {repo} {directory}")
+@dataclass(frozen=True, slots=True)
+class _Into:
+    """What is pushed into a place. ``names``: only these paths below the one source."""
+
+    sources: tuple[str, ...]
+    place: PushPlace
+    names: list[bytes] | None
+
+
+def _push_all(
+    session: Session, directory: str, spec: Spec, words: _Words, consent: _Consent
+) -> PushResult | ChangesResult:
+    with show_progress() as progress:
+        return push_directory(
+            Path(directory),
+            spec,
+            message=words.message,
+            author=words.author,
+            skip_unreadable=words.skip_unreadable,
+            allow_removals=consent.allows,
+            check=words.check,
+            dry_run=words.dry_run,
+            workers=words.workers,
+            progress=progress,
+            session=session,
+        )
+
+
+def _push_into(
+    session: Session, into: _Into, words: _Words, consent: _Consent
+) -> PushResult | ChangesResult:
+    branch = Spec(into.place.spec.repo, into.place.spec.rev)
+    if into.names is None:
+        is_there = partial(is_directory, branch, session=session)
+        changes = changes_for(into.sources, into.place, is_there)
+    else:
+        changes = changes_of_list(into.sources[0], into.names, into.place)
+    with show_progress() as progress:
+        return commit_changes(
+            branch,
+            changes,
+            message=words.message,
+            author=words.author,
+            skip_unreadable=words.skip_unreadable,
+            allow_removals=consent.allows,
+            dry_run=words.dry_run,
+            workers=words.workers,
+            progress=progress,
+            session=session,
+        )
+
+
+def _check_order(sources: Sequence[str], repo: str) -> None:
+    """Raises UsageError if SRC and REPO were swapped."""
+    if len(sources) == 1 and not os.path.lexists(sources[0]) and Path(repo).is_dir():
+        raise click.UsageError(f"SRC comes first: lodefs push {repo} {sources[0]}")
+
+
+def _check_form(
+    sources: Sequence[str],
+    repo: str,
+    *,
+    is_into: bool,
+    from_list: BinaryIO | None,
+    null: bool,
+    check: bool,
+) -> None:
+    """Raises UsageError for what does not go together."""
+    reject({"--null": null and from_list is None}, "needs --from-list")
+    reject({"--check": check and is_into}, "is for pushes of a whole branch, without a path")
+    if from_list is not None and (len(sources) > 1 or not Path(sources[0]).is_dir()):
+        raise click.UsageError("--from-list takes one directory, and paths below it")
+    if not is_into and len(sources) > 1:
+        raise click.UsageError(
+            f"several sources go into a place: push SRC... {repo}:PATH/, or {repo}: (the top)"
+        )
+    if not is_into and (sources[0] == STDIN or Path(sources[0]).is_file()):
+        name = "PATH" if sources[0] == STDIN else Path(sources[0]).name
+        raise click.UsageError(
+            f"{sources[0]} is one file, and a directory becomes a branch: name its place, as in "
+            f"lodefs push {sources[0]} {repo}:{name}"
+        )
 
 
 class _Consent:
@@ -153,81 +258,3 @@ class _Consent:
 
 def _has_terminal() -> bool:
     return sys.stdin.isatty() and sys.stderr.isatty()
-
-
-def _json_of(result: PushResult) -> dict[str, object]:
-    return {
-        "commit": result.commit,
-        "unchanged": result.unchanged,
-        "created_branch": result.created_branch,
-        "files": result.files,
-        "symlinks": result.symlinks,
-        "directories": result.directories,
-        "size_bytes": result.size_bytes,
-        **_changes_of(result),
-        "new_bytes": result.new_bytes,
-        "stored_bytes": result.stored_bytes,
-        "files_read": result.files_read,
-        "lost_packs": result.lost_packs,
-        "skipped": [
-            {"path": text.percent_encoded(one.path), "message": one.reason}
-            for one in result.skipped
-        ],
-    }
-
-
-def _changes_of(result: PushResult) -> dict[str, int | None]:
-    """Files and bytes that were added, changed and removed; None if that is not known."""
-    return {
-        f"{what}_{unit}": getattr(result.changes, f"{what}_{unit}", None)
-        for what in ("added", "changed", "removed")
-        for unit in ("files", "bytes")
-    }
-
-
-def _show(result: PushResult, spec: Spec) -> None:
-    for item in result.skipped:
-        click.echo(f"lodefs: skipped: {text.escaped(str(item))}", err=True)
-    if result.skipped:
-        count = text.count(len(result.skipped), "path")
-        click.echo(
-            f"lodefs: left out of the commit: {count}, named above (an older version is not kept "
-            "either)",
-            err=True,
-        )
-    links = f", {text.count(result.symlinks, 'symlink')}" if result.symlinks else ""
-    write_line(f"files   {result.files:,} ({result.files_read:,} read){links}")
-    write_line(f"bytes   {text.size(result.size_bytes)}")
-    changes = _changes_of(result)
-    for what in ("added", "changed", "removed"):
-        files, size_bytes = changes[f"{what}_files"], changes[f"{what}_bytes"]
-        amount = "unknown: the branch's trees cannot be read"
-        if files is not None and size_bytes is not None:
-            amount = f"{text.count(files, 'file')}, {text.size(size_bytes)}"
-        write_line(f"{what:<8}{amount}")
-    write_line(f"new     {text.size(result.new_bytes)}")
-    write_line(f"stored  {text.size(result.stored_bytes)}")
-    if result.lost_packs:
-        packs = text.count(result.lost_packs, "pack")
-        write_line(f"lost    {packs}: missing in the store, and stored again")
-    if result.unchanged:
-        write_line(f"nothing changed: {spec} stays at {result.commit}")
-    else:
-        if result.created_branch:
-            write_line(f"created branch {spec.rev}")
-            if _looks_like_a_commit(spec.rev):
-                click.echo(
-                    f"lodefs: note: {_BRANCH_NOT_COMMIT.format(spec.rev, spec.repo)}", err=True
-                )
-        write_line(f"commit  {result.commit}")
-
-
-_BRANCH_NOT_COMMIT = (
-    "{0} is the name of a new branch, though it looks like a commit; to remove it: "
-    "lodefs branch --delete {1} {0}"
-)
-
-
-def _looks_like_a_commit(name: str) -> bool:
-    """Whether a reader would take a branch's name for a commit: hex digits, but not a date."""
-    return is_commit_prefix(name) and not name.isdigit() and not name.isalpha()

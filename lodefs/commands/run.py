@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import click
 
 from lodefs.cli import text
-from lodefs.cli.options import examples, session_command
+from lodefs.cli.options import examples, session_command, warn
 from lodefs.settings import datasets as dataset_lists
 from lodefs.settings.datasets import Dataset, is_dataset
 from lodefs.settings.session import Session
@@ -61,8 +61,10 @@ def run(
     from lodefs.api import job_mounts  # here: mistakes above are told at once
 
     log_path = os.path.abspath(log_path) if log_path else ""
-    mounts = job_mounts.prepare(session, named, read_timeout_s=read_timeout_s, log_path=log_path)
-    job_mounts.enter(mounts)
+    prepared = job_mounts.prepare(
+        session, named, read_timeout_s=read_timeout_s, log_path=log_path, say=warn
+    )
+    job_mounts.enter(prepared)
     name = command[0]
     program = name if "/" in name else shutil.which(name)  # it may come with a dataset
     try:

@@ -21,6 +21,7 @@ from lodefs.cli.options import (
     json_option,
     reject,
     session_command,
+    warn,
     write_json,
     write_line,
 )
@@ -107,7 +108,7 @@ def warm(
                 wait=not detach,
                 check=False,
                 progress=progress,
-                warn=_warn,
+                warn=warn,
                 session=session,
             )
     except KeyboardInterrupt as interrupt:
@@ -140,7 +141,7 @@ def _of_jobs(
     if attached is not None:
         with show_progress() as progress:
             status = warm_data.attach(
-                attached, check=False, progress=progress, warn=_warn, session=session
+                attached, check=False, progress=progress, warn=warn, session=session
             )
         _end(session, status, as_json=as_json)
     elif cancelled is not None:
@@ -154,7 +155,7 @@ def _end(session: Session, status: WarmStatus, *, as_json: bool) -> None:
     _write(status, as_json=as_json)
     for node in status.nodes:
         if node.state == "skipped":
-            _warn(f"{node.address} was skipped: {node.error}")
+            warn(f"{node.address} was skipped: {node.error}")
     if status.state == "done":
         return
     session.exit_code = exit_codes.FAILURE
@@ -165,10 +166,6 @@ def _end(session: Session, status: WarmStatus, *, as_json: bool) -> None:
     if status.errors_total > len(status.errors):
         more = text.count(status.errors_total - len(status.errors), "more error")
         click.echo(f"lodefs: error: {more}", err=True)
-
-
-def _warn(line: str) -> None:
-    click.echo(f"lodefs: warning: {text.escaped(line)}", err=True)
 
 
 def _error_text(error: WarmError) -> str:

@@ -38,7 +38,7 @@ class Session:
         ] = {}  # --store and --proxy of the command itself
         self._store_option: str | None = None
         self._proxy_option: str | None = None
-        self._objects: ObjectStore | None = None
+        self._opened: list[ObjectStore] = []
         self._kept_fds: dict[str, int] = {}  # by what they are for
 
     def apply_options(self, *, store: str | None = None, proxy: str | None = None) -> None:
@@ -101,8 +101,15 @@ class Session:
         )
         if settings.transfer_timeout_s is not None:
             options = replace(options, transfer_timeout_s=settings.transfer_timeout_s)
-        self._objects = open_objects(url, options)
-        return self._objects
+        objects = open_objects(url, options)
+        self._opened.append(objects)
+        return objects
+
+    def store_at(self, url: str) -> Store:
+        """The store at ``url``, whatever the settings name; closed with the session."""
+        from lodefs.chunkstore.repo.store import open_store
+
+        return open_store(self.objects(absolute(url)))
 
     def home_cache(self) -> Path:
         """``~/.cache/lodefs``: the push index, and the proxy that is started for a user."""
@@ -118,12 +125,11 @@ class Session:
             os.close(former)
 
     def close(self) -> None:
-        """Closes the store and all descriptors."""
+        """Closes all stores and descriptors."""
         while self._kept_fds:
             os.close(self._kept_fds.popitem()[1])
-        if self._objects is not None:
-            self._objects.close()
-            self._objects = None
+        while self._opened:
+            self._opened.pop().close()
 
 
 def absolute(url: str) -> str:

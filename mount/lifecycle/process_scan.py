@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from lodefs.chunkstore.errors import Unavailable
 from lodefs.mount.kernel import mount_table
 from lodefs.mount.lifecycle.supervisor import ended
 
@@ -34,6 +35,43 @@ def users(device: str, place: str, proc: Path = PROC) -> int | None:
             places = [m.mountpoint for m in mount_table.parse(table) if m.device == device]
             count += any(not found.endswith(place) for found in places)
     return count
+
+
+def showing(places: Mapping[str, str], proc: Path = PROC) -> dict[str, set[int]]:
+    """Whose processes see mounts in other mount namespaces, by device MAJOR:MINOR; ``places``:
+    where each device is mounted here. What only came along with the host's tree does not count, as
+    for ``users``. Unavailable where this process does not see all processes of the machine."""
+    if not sees_all(proc):
+        raise Unavailable("not all processes of this machine can be seen from here (hostPID?)")
+    needles = {f" {device} ".encode(): device for device in places}
+    own = os.stat(proc / "self/ns/mnt").st_ino
+    devices: dict[int, set[str]] = {own: set()}  # by mount namespace
+    found: dict[str, set[int]] = {}
+    for process in _processes(proc) if places else ():
+        with suppress(OSError):  # it ended meanwhile
+            namespace = os.stat(process / "ns/mnt").st_ino
+            if namespace not in devices:
+                table = (process / "mountinfo").read_bytes()
+                some = any(needle in table for needle in needles)
+                devices[namespace] = set(_at_own_places(table, places)) if some else set()
+            if devices[namespace]:
+                uid = _uid(process)
+                for device in devices[namespace]:
+                    found.setdefault(device, set()).add(uid)
+    return found
+
+
+def _at_own_places(table: bytes, places: Mapping[str, str]) -> Iterator[str]:
+    for mounted in mount_table.parse(table):
+        place = places.get(mounted.device)
+        if place is not None and not mounted.mountpoint.endswith(place):
+            yield mounted.device
+
+
+def _uid(process: Path) -> int:
+    """Whose process it is; its directory may be root's. Raises: OSError."""
+    _, _, rest = (process / "status").read_bytes().partition(b"\nUid:")
+    return int(rest.split(maxsplit=1)[0])
 
 
 def sees_all(proc: Path = PROC) -> bool:

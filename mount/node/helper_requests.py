@@ -30,11 +30,13 @@ END_TIMEOUT_S = 5.0  # for the processes of a mount to end by themselves when it
 class Unmount(msgspec.Struct, frozen=True, tag="unmount"):
     """Take away all lodefs mounts on a directory. Fine where there are none.
 
-    ``end_timeout_s``: for their processes to end by themselves, before they are killed.
+    ``end_timeout_s``: for their processes to end by themselves, before they are killed. ``abort``:
+    they end whoever holds the mount.
     """
 
     place: str
     end_timeout_s: float = END_TIMEOUT_S
+    abort: bool = False
 
 
 class Look(msgspec.Struct, frozen=True, tag="look"):
@@ -89,7 +91,7 @@ def _unmount(operation: Unmount) -> list[tuple[mount_table.Mount, int]]:
         pid_fd = _open_pid(found)
         left.append((found, pid_fd))
         try:
-            mount_syscalls.detach(path, lazy=False)
+            mount_syscalls.detach(path, lazy=operation.abort, abort=operation.abort)
         except BlockingIOError:  # its processes end with its last user
             mount_syscalls.detach(path, lazy=True)
         except InvalidInput:

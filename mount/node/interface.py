@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from typing import Protocol
 
 import msgspec
@@ -73,8 +74,9 @@ class NodeMounts(Protocol):
         """
         ...
 
-    def unmount(self, place: str, timeout_s: float) -> None:
-        """Take what is mounted there away, alive, dead or stuck; fine where nothing is."""
+    def unmount(self, place: str, timeout_s: float, *, abort: bool = False) -> None:
+        """Take what is mounted there away, alive, dead or stuck; fine where nothing is. ``abort``:
+        nothing is answered any more, whoever holds it."""
         ...
 
     def standing(self, timeout_s: float) -> list[MountStatus]:
@@ -103,6 +105,12 @@ class NodeMounts(Protocol):
     def users(self, place: str) -> int | None:
         """How many other mount namespaces hold the mount, containers' above all; None where that
         cannot be seen (a process namespace of our own)."""
+        ...
+
+    def showing(self, places: Collection[str]) -> Mapping[str, frozenset[int]]:
+        """In whose mount namespaces, other than this process's, the mounts on ``places`` are, at
+        places of their own; those without any are left out. Unavailable where that cannot be seen
+        (a process namespace of our own)."""
         ...
 
     def pin(self, source: Source, commit: str, pin_s: int, timeout_s: float) -> None:

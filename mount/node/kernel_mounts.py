@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -82,9 +82,9 @@ class KernelMounts:
         with _told(options.proxy, timeout_s):
             self._helper.run(MountRequest(options), _left_s(deadline_s))
 
-    def unmount(self, place: str, timeout_s: float) -> None:
+    def unmount(self, place: str, timeout_s: float, *, abort: bool = False) -> None:
         """See NodeMounts."""
-        self._helper.run(helper_requests.Unmount(place), timeout_s)
+        self._helper.run(helper_requests.Unmount(place, abort=abort), timeout_s)
 
     def standing(self, timeout_s: float) -> list[MountStatus]:
         """See NodeMounts. What is not known in time to be dead counts as alive: only the kernel's
@@ -150,6 +150,15 @@ class KernelMounts:
         if found is None or not found.is_lodefs:
             return 0
         return process_scan.users(found.device, found.mountpoint)
+
+    def showing(self, places: Collection[str]) -> Mapping[str, frozenset[int]]:
+        """See NodeMounts."""
+        found = {}
+        for mounted in _on_top(mount_table.read_table()):
+            if mounted.mountpoint in places:
+                found[mounted.device] = mounted.mountpoint
+        shown = process_scan.showing(found)
+        return {found[device]: frozenset(uids) for device, uids in shown.items()}
 
     def pin(self, source: Source, commit: str, pin_s: int, timeout_s: float) -> None:
         """See NodeMounts."""

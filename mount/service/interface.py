@@ -9,11 +9,18 @@ import msgspec
 from lodefs.mount.node.interface import ResolvedCommit, Source
 
 
-class User(msgspec.Struct, frozen=True):
-    """Who holds a mount: a volume at one of the places where it is shown."""
+class User(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Who holds a mount: a volume at one of the places where it is shown. ``uid``: whose job it is,
+    where that is known."""
 
     volume: str
     target: str
+    uid: int | None = None
+
+    @property
+    def is_attached(self) -> bool:
+        """Whether it is shown nowhere here, but in mount namespaces of ``uid``."""
+        return not self.target and self.uid is not None
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):

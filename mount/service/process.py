@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
@@ -61,11 +62,28 @@ class MounterSettings(msgspec.Struct, frozen=True, kw_only=True):
     version: str = ""
 
 
+class Door(Protocol):
+    """Another way to the service's mounts, than its own socket."""
+
+    def start(self) -> None:
+        """Begin to answer."""
+        ...
+
+    def stop(self) -> None:
+        """Answer nobody new."""
+        ...
+
+
+OpenDoor = Callable[[SharedMounts, bool], Door]
+"""Makes a door to mounts; the flag: in the place of another service's. InUse, Unavailable."""
+
+
 def run(
     settings: MounterSettings,
     open_node: OpenNode,
     environ: Mapping[str, str],
     tenure: Tenure | None = None,
+    open_door: OpenDoor | None = None,
 ) -> None:
     """Serve until SIGTERM or SIGINT. Must be called in the main thread. ``tenure``: of the
     container whose service this is, if it is one's.
@@ -74,7 +92,7 @@ def run(
     """
     notifier = SystemdNotifier(environ)
     with asked_to_end() as end, open_node() as node:
-        service = _Service(settings, node, end, notifier)
+        service = _Service(settings, node, end, notifier, open_door)
         files, takes_over = _first_files(settings, tenure)
         while files or (files := service.await_files()):
             if tenure is not None:
@@ -123,8 +141,10 @@ class _Service:
         node: NodeMounts,
         end: threading.Event,
         notifier: SystemdNotifier,
+        open_door: OpenDoor | None,
     ) -> None:
         self._settings = settings
+        self._open_door = open_door
         self._node = node
         self._end = end
         self._notifier = notifier
@@ -184,6 +204,8 @@ class _Service:
             """No more calls and no more upkeep; then the state is another's. Mounts stay."""
             ends_s = time.monotonic() + timeout_s
             server.stop()
+            if door is not None:
+                door.stop()
             upkeep.stop(max(ends_s - time.monotonic(), 0))
             server.wait_idle(max(ends_s - time.monotonic(), 0) / 2, calls=1)
             calls.wait_idle(max(ends_s - time.monotonic(), 0) / 2)
@@ -194,10 +216,13 @@ class _Service:
 
         listener = listen(settings.socket, replace=takes_over)
         server = ServiceServer(listener, mounts, retire, self._counts)
+        door = self._open_door(mounts, takes_over) if self._open_door is not None else None
         if takes_over:
             upkeep.take_over()
         upkeep.start()
         server.start()
+        if door is not None:
+            door.start()
         self._mounts = mounts
         _log.info("serving %d mounts of %s", len(mounts.slots()), settings.state)
         try:
@@ -205,6 +230,8 @@ class _Service:
         finally:
             self._mounts = None
             server.stop()
+            if door is not None:
+                door.stop()
             upkeep.stop(WORK_END_S)
             if not calls.wait_idle(WORK_END_S):
                 _log.warning("work that is not done is left to the next start")

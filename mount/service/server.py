@@ -47,8 +47,9 @@ OPERATIONS: dict[type[Call], str] = {
 _log = logging.getLogger("lodefs.mounter")
 
 
-def listen(path: Path, *, replace: bool) -> socket.socket:
-    """The socket, for root alone. InUse where another service listens and not ``replace``."""
+def listen(path: Path, *, replace: bool, mode: int = 0o600, gid: int = -1) -> socket.socket:
+    """The socket, for root alone unless ``mode`` and group say another. InUse where another service
+    listens and not ``replace``."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -58,7 +59,8 @@ def listen(path: Path, *, replace: bool) -> socket.socket:
         with suppress(FileNotFoundError):
             fresh.unlink()
         listener.bind(str(fresh))
-        fresh.chmod(0o600)
+        os.chown(fresh, -1, gid)
+        fresh.chmod(mode)
         listener.listen(BACKLOG)
         fresh.rename(path)
     except (OSError, LodefsError) as error:

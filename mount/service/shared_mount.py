@@ -33,6 +33,7 @@ class SharedMount(msgspec.Struct, frozen=True, kw_only=True):
 
     ``has_token``: the token is in the file of tokens that has the mount's key; no state has it.
     ``pin_stays``: its data stays pinned when nobody uses it any more, until that expires.
+    ``was_attached``: descriptors of it were handed out, which nobody can see.
     """
 
     key: str
@@ -45,6 +46,7 @@ class SharedMount(msgspec.Struct, frozen=True, kw_only=True):
     users: tuple[Usage, ...] = ()
     pinned_until_s: float = 0.0
     pin_stays: bool = False
+    was_attached: bool | msgspec.UnsetType = msgspec.UNSET
 
     def usage(self, user: User) -> Usage | None:
         """What a user asked for; None where it is none."""
@@ -92,8 +94,12 @@ def used(mount: SharedMount, usage: Usage) -> SharedMount:
     """With one user more; unchanged where it is one already."""
     if mount.usage(usage.user) is not None:
         return mount
-    pin_stays = mount.pin_stays or bool(usage.wanted.pin_s)
-    return msgspec.structs.replace(mount, users=(*mount.users, usage), pin_stays=pin_stays)
+    return msgspec.structs.replace(
+        mount,
+        users=(*mount.users, usage),
+        pin_stays=mount.pin_stays or bool(usage.wanted.pin_s),
+        was_attached=mount.was_attached or usage.user.is_attached or msgspec.UNSET,
+    )
 
 
 def unused(mount: SharedMount, user: User) -> SharedMount:

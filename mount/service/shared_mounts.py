@@ -58,7 +58,8 @@ class SharedSlot:
     under the lock of the table. ``holders``: threads that want it to stay. ``given``: the token
     that each user gave last, so that only one that is new to its user replaces the mount's.
     ``renewal_problem``: why the mount is read with an earlier token than the one that is kept.
-    ``is_behind``: its file does not say yet who was released."""
+    ``is_behind``: its file does not say yet who was released. ``asker``: the user for whom it was
+    handed out first."""
 
     def __init__(self, mount: SharedMount) -> None:
         self.key = mount.key
@@ -71,6 +72,7 @@ class SharedSlot:
         self.is_written = False
         self.is_behind = False
         self.idle_since_s: float | None = None
+        self.asker: int | None = None
 
 
 class Acquiring:
@@ -212,7 +214,10 @@ class SharedMounts:
             if slot.holders or slot.mount.users:
                 return False
             self._slots.pop(slot.key, None)  # who wants it from now on gets another one
-        self.node.unmount(self.files.place(slot.key), timeout_s)
+        place = self.files.place(slot.key)
+        # A descriptor that somebody keeps would have its processes serve nobody, for ever.
+        abort = slot.mount.was_attached is True and not self.node.showing({place}).get(place)
+        self.node.unmount(place, timeout_s, abort=abort)
         self.files.remove(slot.key)
         self.files.remove_place(slot.key)
         return True

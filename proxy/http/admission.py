@@ -1,7 +1,9 @@
 """Admission of clients to an endpoint: how many may be connected, and which is cut when it is full.
 
 Each endpoint has a limit of its own, so that the clients of one never displace those of another. A
-client without any authorized request yet is the first to be cut.
+client without any authorized request yet is the first to be cut. Where all are busy, a few more
+come in as spares: who looks what is the matter must see it, and others are told that there is no
+room.
 """
 
 from __future__ import annotations
@@ -10,6 +12,8 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
+
+SPARES_MAX = 4  # of an endpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,37 +49,45 @@ C = TypeVar("C", bound=Client)
 class Admission(Generic[C]):
     """The connections of one endpoint, each group in the order in which they were used last."""
 
-    def __init__(self, connections_max: int) -> None:
+    def __init__(self, connections_max: int, spares_max: int = 0) -> None:
         self.connections_max = connections_max
+        self.spares_max = spares_max
         self._unauthorized: OrderedDict[C, None] = OrderedDict()
         self._authorized: OrderedDict[C, None] = OrderedDict()  # had a request that was allowed
+        self._spares: OrderedDict[C, None] = OrderedDict()
 
     def __len__(self) -> int:
+        return self._room_taken + len(self._spares)
+
+    @property
+    def _room_taken(self) -> int:
         return len(self._unauthorized) + len(self._authorized)
 
     def __contains__(self, client: object) -> bool:
-        return client in self._authorized or client in self._unauthorized
+        return any(client in group for group in self._groups)
+
+    @property
+    def _groups(self) -> tuple[OrderedDict[C, None], ...]:
+        return self._unauthorized, self._authorized, self._spares
 
     def __iter__(self) -> Iterator[C]:
         """All of them, as they are now."""
-        return iter([*self._unauthorized, *self._authorized])
+        return iter([client for group in self._groups for client in group])
 
     def make_room(self) -> bool:
-        """Whether one more may connect. If not, the client idle for longest is cut,
-        unauthorized ones first."""
-        if len(self) < self.connections_max:
+        """Whether one more may connect, maybe as a spare. If not, the client idle for longest is
+        cut, unauthorized ones first, spares last."""
+        if self._room_taken < self.connections_max:
             return True
-        for group in (self._unauthorized, self._authorized):
-            for client in group:
-                if client.may_go:
-                    del group[client]
-                    client.give_way()
-                    return True
-        return False
+        if _cut_idle(self._unauthorized) or _cut_idle(self._authorized):
+            return True
+        return len(self._spares) < self.spares_max or _cut_idle(self._spares)
 
-    def add(self, client: C) -> None:
-        """A new connection."""
-        self._unauthorized[client] = None
+    def add(self, client: C) -> bool:
+        """A new connection, for which there is room. Whether it is a spare."""
+        is_spare = self._room_taken >= self.connections_max
+        (self._spares if is_spare else self._unauthorized)[client] = None
+        return is_spare
 
     def authorize(self, client: C) -> None:
         """A request of it was authorized."""
@@ -89,14 +101,24 @@ class Admission(Generic[C]):
 
     def used(self, client: C) -> None:
         """A request of it was answered."""
-        group = self._authorized if client in self._authorized else self._unauthorized
-        if client in group:
-            group.move_to_end(client)
+        for group in self._groups:
+            if client in group:
+                group.move_to_end(client)
 
     def forget(self, client: C) -> None:
         """It has ended."""
-        self._unauthorized.pop(client, None)
-        self._authorized.pop(client, None)
+        for group in self._groups:
+            group.pop(client, None)
+
+
+def _cut_idle(group: OrderedDict[C, None]) -> bool:
+    """Whether one of a group could be cut: the one idle for longest."""
+    for client in group:
+        if client.may_go:
+            del group[client]
+            client.give_way()
+            return True
+    return False
 
 
 def connections_by_endpoint(

@@ -23,8 +23,10 @@ from lodefs.chunkstore.errors import (
     Denied,
     InvalidInput,
     LodefsError,
+    NotFound,
     Unavailable,
 )
+from lodefs.chunkstore.nodeapi.access import told
 from lodefs.chunkstore.nodeapi.wire import ORIGIN_HEADER
 from lodefs.proxy.api import error_responses, routes
 from lodefs.proxy.api.fast_path import FastPath
@@ -32,9 +34,9 @@ from lodefs.proxy.api.handlers import Handlers
 from lodefs.proxy.api.request import Request
 from lodefs.proxy.api.responses import SERVER, Answer
 from lodefs.proxy.api.routes import Route
-from lodefs.proxy.http import login
+from lodefs.proxy.http import login, request_span
 from lodefs.proxy.http.acceptor import Acceptor, last_answer
-from lodefs.proxy.http.admission import Admission, ClientLimits, connections_by_endpoint
+from lodefs.proxy.http.admission import SPARES_MAX, Admission, ClientLimits, connections_by_endpoint
 from lodefs.proxy.http.connection import SWEEP_INTERVAL_S, Connection
 from lodefs.proxy.http.endpoint import Endpoint, admit, needs_token
 from lodefs.proxy.http.http_request import (
@@ -45,12 +47,11 @@ from lodefs.proxy.http.http_request import (
     scope_headers,
 )
 from lodefs.proxy.http.token_watch import TokenWatch
-from lodefs.proxy.http.usage import Use
 from lodefs.proxy.node import Node
 from lodefs.proxy.page.live_feed import LiveFeed
 from lodefs.proxy.page.page_handlers import PageHandlers
 from lodefs.proxy.peers.server.peer_server import PEERS, PeerServer
-from lodefs.proxy.runtime.metrics import NO_SOURCE, MetricInputs, Metrics
+from lodefs.proxy.runtime.metrics import NO_SOURCE, MetricInputs, Metrics, Use
 from lodefs.proxy.runtime.thread_pools import is_remote
 from lodefs.proxy.s3.errors import S3Error, error_answer
 from lodefs.proxy.s3.hot_objects import HotObjects
@@ -61,6 +62,7 @@ from lodefs.proxy.tracing.request_scope import (
     sampled_trace_id,
     serving,
 )
+from lodefs.proxy.tracing.spans import Span
 
 _FULL = last_answer(503, "Unavailable", "the proxy has too many clients")
 _log = logging.getLogger("lodefs.proxy")
@@ -72,7 +74,8 @@ class EndpointServer(web.Server):
     def __init__(self, server: ProxyServer, endpoint: Endpoint, connections_max: int) -> None:
         self.server = server
         self.endpoint = endpoint
-        self.admission: Admission[Connection] = Admission(connections_max)
+        spares_max = SPARES_MAX if endpoint.kind in ("unix", "tcp") else 0
+        self.admission: Admission[Connection] = Admission(connections_max, spares_max)
         self.figures = server.metrics.endpoint(endpoint.kind)
         self.figures.connected.append(self.admission)
         self.streams = 0
@@ -93,7 +96,7 @@ class EndpointServer(web.Server):
             self.figures.connections_refused += 1
             return None
         connection = self()
-        self.admission.add(connection)
+        connection.is_spare = self.admission.add(connection)
         return connection
 
 
@@ -114,7 +117,9 @@ class ProxyServer:
         """``store`` is the URL that /status names. ``on_sweep`` is called about once a second (a
         watchdog's sign of life)."""
         self.limits = limits or ClientLimits()
-        self.metrics = Metrics(version, node.status, node.counts, metric_inputs)
+        inputs = metric_inputs or MetricInputs()
+        self.metrics = Metrics(version, node.status, node.counts, inputs)
+        self._tracer = inputs.tracer
         self.fast_path = FastPath(
             node.files, self.metrics, closing=lambda: self._closing_lines, enabled=hot_path
         )
@@ -129,7 +134,7 @@ class ProxyServer:
         self._live = LiveFeed(
             node,
             lambda: {"version": version, **self._figures()},
-            mounts_directory=metric_inputs.mounts_directory if metric_inputs else None,
+            mounts_directory=inputs.mounts_directory,
         )
         self._handlers = Handlers(
             node,
@@ -149,7 +154,10 @@ class ProxyServer:
         loop = asyncio.get_running_loop()
         limits = self.limits
         are_local = [endpoint.is_local for endpoint in endpoints]
-        room = connections_by_endpoint(limits.connections_max, are_local, limits.sockets_max)
+        sockets_max = limits.sockets_max
+        if sockets_max is not None:
+            sockets_max -= SPARES_MAX * len(endpoints)
+        room = connections_by_endpoint(limits.connections_max, are_local, sockets_max)
         for endpoint, connections_max in zip(endpoints, room, strict=True):
             if connections_max < limits.connections_max:
                 _log.warning(
@@ -246,17 +254,19 @@ class ProxyServer:
 
     async def handle(self, served: EndpointServer, request: web.BaseRequest) -> web.StreamResponse:
         """Answer one request that aiohttp parsed."""
-        with serving(scope_headers(request)):
-            return await self._handle(served, request)
+        with serving(scope_headers(request), self._tracer) as scope:
+            return await self._handle(served, request, scope.span)
 
-    async def _handle(self, served: EndpointServer, request: web.BaseRequest) -> web.StreamResponse:
+    async def _handle(
+        self, served: EndpointServer, request: web.BaseRequest, span: Span
+    ) -> web.StreamResponse:
         connection = request.protocol
         assert isinstance(connection, Connection)
         plain_get = connection.plain_get_of(request)
         started = perf_counter()
         served.streams += 1
         served.figures.streams += 1
-        blocks = served.endpoint.blocks
+        blocks = connection.blocks
         generation = blocks.generation  # tokens may change while the answer is made
         try:
             if served.s3 is not None:
@@ -264,6 +274,9 @@ class ProxyServer:
                 label = LABEL
             else:
                 label, answer = await self._answer(served, connection, request)
+            if span.is_recorded:
+                path = _logged(request.raw_path)
+                request_span.describe(span, request.method, path, label, answer)
             if served.hot_objects is not None:
                 served.hot_objects.learn(request.raw_path, all_headers(request), answer)
             elif answer.target and plain_get and is_plain(request, answer, plain_get):
@@ -306,9 +319,8 @@ class ProxyServer:
             if request.method not in route.methods:
                 allowed = ", ".join(route.methods)
                 return label, error_responses.method_not_allowed(request.method, allowed)
-            if not route.is_always_answered and served.streams > self.limits.streams_max:
-                served.figures.streams_refused += 1
-                raise Unavailable("the proxy answers too many requests at once")
+            if not route.is_always_answered and (full := self._refusal(served, connection)):
+                return label, full
             if endpoint.peer_server is not None and not route.is_health:
                 label = PEERS
                 return label, await self._of_peer(endpoint.peer_server, connection, request, route)
@@ -316,7 +328,7 @@ class ProxyServer:
                 raise route.error
             label = route.kind
             asked = Request(request.method, asked_headers(request))
-            reader = admit(endpoint, route, asked)
+            reader = admit(endpoint, route, asked, connection.reader)
             if isinstance(reader, Answer):
                 return label, reader
             if needs_token(endpoint, route):
@@ -325,6 +337,8 @@ class ProxyServer:
             asked = replace(asked, reader=reader, body=body)
             return label, await self._admitted(endpoint, route, asked)
         except LodefsError as error:
+            if isinstance(error, NotFound) and connection.reader.is_limited and route.repo:
+                error = told(error, route.repo)
             return label, error_responses.failure_answer(error)
         except TimeoutError:
             late = DeadlineExceeded("the answer took longer than it may")
@@ -332,6 +346,18 @@ class ProxyServer:
         except Exception:  # noqa: BLE001 - the last line of defence; the log has it
             _log.exception("request failed: %s", _logged(request.raw_path))
             return label, error_responses.internal_error()
+
+    def _refusal(self, served: EndpointServer, connection: Connection) -> Answer | None:
+        """The answer to a client for whom there is no room."""
+        if connection.is_spare:
+            served.figures.connections_refused += 1
+            full = Unavailable("the proxy has too many clients")
+            return error_responses.failure_answer(full, close=True)
+        if served.streams > self.limits.streams_max:
+            served.figures.streams_refused += 1
+            busy = Unavailable("the proxy answers too many requests at once")
+            return error_responses.failure_answer(busy)
+        return None
 
     async def _admitted(self, endpoint: Endpoint, route: Route, asked: Request) -> Answer:
         if route.kind in (routes.PAGE_LOGIN, routes.PAGE_LOGOUT):
@@ -425,6 +451,8 @@ class ProxyServer:
         except Exception as error:  # noqa: BLE001 - whatever it was, the body is not complete
             self.metrics.broken_bodies += 1
             _log.error("answer broken off: %s: %r", _logged(request.raw_path), error)
+            if scope is not None:
+                scope.span.fail(error)
             _cut(request)
         finally:
             await pieces.aclose()

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sized
+from collections.abc import Callable, Collection, Iterator, Sized
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 
@@ -31,8 +32,10 @@ from lodefs.proxy.runtime.exposition import (
 )
 from lodefs.proxy.runtime.histogram import Histogram
 from lodefs.proxy.runtime.node_families import node_families
+from lodefs.proxy.runtime.other_families import MoreFamilies, OtherFamilies
 from lodefs.proxy.runtime.repository_reads import Source
 from lodefs.proxy.runtime.store_calls import StoreCalls
+from lodefs.proxy.tracing.spans import NO_TRACER, Tracer
 
 ENDPOINT_KINDS = ("unix", "tcp", "s3", "peers")
 NO_SOURCE = "none"  # of answers that are no bytes of a file
@@ -42,7 +45,13 @@ BUSY_AGE_S = 1.0
 _GB = 1e9
 _CACHE = Source.CACHE.label
 
-MoreFamilies = Callable[[], Iterable[Family]]
+
+class Use(NamedTuple):
+    """What a proxy has done: what tells whether anybody needs it. ``busy``: a request is being
+    answered, or a job runs."""
+
+    answered: int  # requests so far
+    busy: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +67,14 @@ class MetricSettings:
 @dataclass(frozen=True, slots=True)
 class MetricInputs:
     """What is shown beside a server's own counters: calls to the store, and families of others on
-    this node, such as its mounts. ``mounts_directory``: where these count, for others who ask."""
+    this node, such as its mounts. ``mounts_directory``: where these count, for others who ask.
+    ``tracer``: who records requests."""
 
     store_calls: StoreCalls = field(default_factory=StoreCalls)
     settings: MetricSettings = field(default_factory=MetricSettings)
     more: MoreFamilies = tuple
     mounts_directory: Path | None = None
+    tracer: Tracer = NO_TRACER
 
 
 class RequestCounter(Histogram):
@@ -114,7 +125,8 @@ class Metrics:
         self._store_calls = inputs.store_calls
         self._node_status = node_status
         self.counts = counts or Counts()
-        self._more = inputs.more
+        self._others = OtherFamilies(inputs.more)
+        self._tracer = inputs.tracer
         self._counters: dict[tuple[str, str, str], RequestCounter] = {}
         self._hot: dict[tuple[str, str], RequestCounter] = {}  # by route and repository
         self._first_bytes: dict[tuple[str, str], Histogram] = {}
@@ -157,19 +169,28 @@ class Metrics:
         """One of EndpointCounts' figures, summed over all endpoints."""
         return sum(getattr(counts, name) for counts in self._endpoints.values())
 
-    def text(self, accept: str = "") -> tuple[bytes, str]:
+    async def scrape(self, accept: str = "") -> tuple[bytes, str]:
         """What /metrics answers to a client with this Accept header: the body and its type. While
         many requests are under way it is made once a second at most, however many ask."""
         is_open = exposition.wants_openmetrics(accept)
-        made_s, made = self._made.get(is_open, (0.0, b""))
+        if not self._is_fresh(is_open=is_open):
+            await self._others.read()
+        return self.text(accept)
+
+    def text(self, accept: str = "") -> tuple[bytes, str]:
+        """As ``scrape``, with what mounts and components had counted at the last one."""
+        is_open = exposition.wants_openmetrics(accept)
+        if not self._is_fresh(is_open=is_open):
+            write = exposition.openmetrics if is_open else exposition.text
+            self._made[is_open] = (time.monotonic(), write(self.families()))
         media = exposition.OPENMETRICS_TYPE if is_open else exposition.TEXT_TYPE
-        now_s = time.monotonic()
-        if made and self.total("streams") > BUSY_STREAMS and now_s - made_s < BUSY_AGE_S:
-            return made, media
-        write = exposition.openmetrics if is_open else exposition.text
-        made = write(self.families())
-        self._made[is_open] = (now_s, made)
-        return made, media
+        return self._made[is_open][1], media
+
+    def _is_fresh(self, *, is_open: bool) -> bool:
+        """Whether what was made is good enough for a busy proxy."""
+        if is_open not in self._made or self.total("streams") <= BUSY_STREAMS:
+            return False
+        return time.monotonic() - self._made[is_open][0] < BUSY_AGE_S
 
     def requests(self, route: str | None = None) -> int:
         """Answered requests of a route; None: of all."""
@@ -202,7 +223,9 @@ class Metrics:
         yield from self._read_families()
         yield from self._store_calls.families()
         yield from node_families(self._node_status(), self.counts)
-        yield from self._more()
+        yield from self._others.families
+        yield simple(names.FIGURES_LATE, self._others.late)
+        yield labelled(names.SPANS, {(k,): n for k, n in self._tracer.counts()._asdict().items()})
         yield from self._process_families()
 
     def _read_families(self) -> Iterator[Family]:

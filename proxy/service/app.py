@@ -25,8 +25,9 @@ from typing import NamedTuple
 
 from lodefs.chunkstore.errors import InvalidInput, Unavailable
 from lodefs.chunkstore.nodeapi.figure_files import directory_of
+from lodefs.chunkstore.objects.interface import ObjectStore
 from lodefs.chunkstore.objects.observing import Observation
-from lodefs.chunkstore.objects.open_url import StoreOptions, open_ordered
+from lodefs.chunkstore.objects.open_url import StoreOptions, open_mirrored, open_ordered
 from lodefs.chunkstore.objects.range_order import RangeOrders
 from lodefs.chunkstore.objects.s3_boto import REGION, node_credentials
 from lodefs.chunkstore.repo.store import Store, open_store
@@ -42,6 +43,7 @@ from lodefs.proxy.fetch.data_plane import DataPlane
 from lodefs.proxy.http.admission import ClientLimits
 from lodefs.proxy.http.door_tls import DoorTls
 from lodefs.proxy.http.endpoint import Endpoint
+from lodefs.proxy.http.local_readers import local_readers
 from lodefs.proxy.http.request_origin import HostNames
 from lodefs.proxy.http.server import ProxyServer
 from lodefs.proxy.http.tokens import TokenBook
@@ -50,15 +52,18 @@ from lodefs.proxy.peers.assembly import join_cluster
 from lodefs.proxy.peers.peering import Peering
 from lodefs.proxy.peers.server.peer_server import PeerServer
 from lodefs.proxy.runtime.counters import Counts
-from lodefs.proxy.runtime.metrics import MetricInputs, MetricSettings, MoreFamilies
-from lodefs.proxy.runtime.mount_families import MountFamilies
+from lodefs.proxy.runtime.metrics import MetricInputs, MetricSettings
+from lodefs.proxy.runtime.other_families import MoreFamilies
 from lodefs.proxy.runtime.store_calls import StoreCalls
 from lodefs.proxy.s3.buckets import S3Settings
 from lodefs.proxy.s3.raw_s3 import RawS3
 from lodefs.proxy.service.component_families import component_families
 from lodefs.proxy.service.idle_exit import IdleExit
 from lodefs.proxy.service.kept_sockets import CLIENTS, PEERS, S3, Listeners
+from lodefs.proxy.service.mount_families import MountFamilies
 from lodefs.proxy.service.store_node import DataSide, NodeSettings, StoreNode
+from lodefs.proxy.tracing.spans import NO_TRACER, Tracer
+from lodefs.proxy.tracing.traced_objects import TracedObjects
 
 
 class OpenedNode(NamedTuple):
@@ -95,9 +100,16 @@ async def open_store_node(config: Config, calls: StoreCalls) -> AsyncIterator[Op
         observe=observe,
         on_retry=lambda error: calls.retried(retry_reason(error)),
     )
-    objects, orders = open_ordered(config.store, options)
+    objects: ObjectStore
+    orders: RangeOrders
+    if config.mirrors:
+        objects, orders = mirrored, _ = open_mirrored(config.store, config.mirrors, options)
+        calls.mirrors = lambda: mirrored.stores
+    else:
+        objects, orders = open_ordered(config.store, options)
     try:
-        store = await asyncio.to_thread(open_store, objects)
+        traced = TracedObjects(objects) if config.otlp_endpoint else objects
+        store = await asyncio.to_thread(open_store, traced)
         shares = shares_of(config)
         async with join_cluster(config, shares.peer_sockets) as part:
             node = _open_node(store, orders, config, shares, part.peering if part else None)
@@ -135,6 +147,8 @@ def _open_node(
     )
     call_soon = asyncio.get_running_loop().call_soon_threadsafe
     cache = Cache(settings, counts, call_soon=call_soon)
+    if config.access:  # who may read its files may read everything that is cached
+        config.cache_dir.chmod(0o700)
     try:
         limit_bytes = cache_size_bytes(config, cache.used_bytes)
         cache.settings = replace(settings, size_bytes_max=limit_bytes)
@@ -183,6 +197,7 @@ async def serve(
     with (
         open_listeners(config, environ, systemd) as listeners,
         open_endpoints(config, listeners) as endpoints,
+        open_tracer(config) as tracer,
         ExitStack() as more,
     ):
         unused: IdleExit | None = None
@@ -199,7 +214,7 @@ async def serve(
                         Endpoint(peers, peer_server=opened.peer_server, tls=opened.peer_tls)
                     )
                 unused = unused or IdleExit(config, stop.set)
-                serving = _Serving(config, opened, systemd, unused, calls)
+                serving = _Serving(config, opened, systemd, unused, calls, tracer)
                 await serving.run(served, stop, begun_s)
     _log.info("stopped")
 
@@ -214,6 +229,7 @@ class _Serving:
         systemd: SystemdNotifier,
         unused: IdleExit,
         calls: StoreCalls,
+        tracer: Tracer,
     ) -> None:
         self._config = config
         self._opened = opened
@@ -229,7 +245,7 @@ class _Serving:
             opened.node,
             version=version(),
             store=config.store,
-            metric_inputs=MetricInputs(calls, settings, more, mounts),
+            metric_inputs=MetricInputs(calls, settings, more, mounts, tracer),
             limits=limits_of(config),
             hot_path=config.log_level != "debug",  # so that every request is logged
             on_sweep=self._look,
@@ -267,6 +283,25 @@ class _Serving:
         if self._opened.is_lost():
             _log.error("the cache directory was removed: a new one is begun")
             self._ended.set()
+
+
+@contextmanager
+def open_tracer(config: Config) -> Iterator[Tracer]:
+    """What records requests, as the settings say. Raises: InvalidInput if that is not installed."""
+    if config.otlp_endpoint is None:
+        yield NO_TRACER
+        return
+    try:
+        from lodefs.proxy.tracing.otlp_tracer import OtlpTracer  # here: an extra has it
+    except ImportError as error:
+        raise InvalidInput(
+            f"otlp_endpoint: needs OpenTelemetry: pip install 'lodefs[otel]' ({error})"
+        ) from error
+    tracer = OtlpTracer(config.otlp_endpoint, ratio=config.trace_ratio, version=version())
+    try:
+        yield tracer
+    finally:
+        tracer.close()
 
 
 def version() -> str:
@@ -328,6 +363,7 @@ def open_endpoints(config: Config, listeners: Listeners) -> Iterator[list[Endpoi
     Sockets that units of systemd hand over are taken instead of those that the settings name.
     """
     tcp = _tcp_endpoint(config)
+    local = local_readers(config.access)
     endpoints: list[Endpoint] = []
     own_path = config.socket_path
     inode = 0
@@ -335,7 +371,7 @@ def open_endpoints(config: Config, listeners: Listeners) -> Iterator[list[Endpoi
         given = listeners.given
         for listener in given:
             if sockets.is_unix(listener):
-                endpoints.append(Endpoint(listener, is_local=True))
+                endpoints.append(Endpoint(listener, is_local=True, local_readers=local))
             else:
                 _check_given(config, listener)
                 endpoints.append(tcp(listener))
@@ -345,7 +381,8 @@ def open_endpoints(config: Config, listeners: Listeners) -> Iterator[list[Endpoi
             )
             inode = own_path.lstat().st_ino
             make_figures_directory(own_path, config)
-            endpoints.append(Endpoint(listener, name=f"unix:{own_path}", is_local=True))
+            name = f"unix:{own_path}"
+            endpoints.append(Endpoint(listener, name=name, is_local=True, local_readers=local))
         if config.listen is not None and all(map(sockets.is_unix, given)):
             listener = listeners.tcp(CLIENTS, config.listen)
             endpoints.append(tcp(listener))

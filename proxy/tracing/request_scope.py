@@ -17,11 +17,11 @@ from lodefs.chunkstore.nodeapi import trace_context
 from lodefs.chunkstore.nodeapi.trace_context import (
     PARENT_HEADER,
     STATE_HEADER,
-    TraceContext,
     current_trace,
     new_trace,
     parse_trace,
 )
+from lodefs.proxy.tracing.spans import NO_SPAN, NO_TRACER, Span, Tracer, recorded
 
 ID_HEADER = "X-Request-Id"
 SCOPE_HEADERS = (ID_HEADER, PARENT_HEADER, STATE_HEADER)
@@ -30,13 +30,15 @@ _ID_BYTES = 8
 
 
 class RequestScope:
-    """One request. ``is_named``: whether its client, or anybody else, knows its id by now."""
+    """One request. ``is_named``: whether its client, or anybody else, knows its id by now.
+    ``span``: what is recorded of it."""
 
-    __slots__ = ("_id",)
+    __slots__ = ("_id", "span")
 
     def __init__(self, given: str = "") -> None:
         """``given``: the id that the client sent; one that could not be logged is not taken."""
         self._id = given if _ID.fullmatch(given) else ""
+        self.span: Span = NO_SPAN
 
     @property
     def is_named(self) -> bool:
@@ -61,23 +63,25 @@ def request_id() -> str:
 
 
 @contextmanager
-def serving(headers: Mapping[str, str]) -> Iterator[RequestScope]:
-    """Within it, the request with these headers is worked for."""
+def serving(headers: Mapping[str, str], tracer: Tracer = NO_TRACER) -> Iterator[RequestScope]:
+    """Within it, the request with these headers is worked for, and recorded if the tracer wants
+    it."""
     scope = RequestScope(headers.get(ID_HEADER, ""))
-    request, trace = current_request.set(scope), current_trace.set(_trace_of(headers))
+    parent = headers.get(PARENT_HEADER)
+    caller = None if parent is None else parse_trace(parent, headers.get(STATE_HEADER, ""))
+    is_recorded = tracer.wants(caller)
+    if parent is not None and caller is None and not is_recorded:
+        caller = new_trace()  # one for a header that is not as it should be
+    request, trace = current_request.set(scope), current_trace.set(caller)
     try:
-        yield scope
+        if is_recorded:
+            with recorded(tracer, caller) as scope.span:
+                yield scope
+        else:
+            yield scope
     finally:
         current_request.reset(request)
         current_trace.reset(trace)
-
-
-def _trace_of(headers: Mapping[str, str]) -> TraceContext | None:
-    """The trace that a client sent; a new one for a header that is not as it should be."""
-    parent = headers.get(PARENT_HEADER)
-    if parent is None:
-        return None
-    return parse_trace(parent, headers.get(STATE_HEADER, "")) or new_trace()
 
 
 def sampled_trace_id() -> str:

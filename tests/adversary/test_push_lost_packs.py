@@ -12,7 +12,7 @@ import pytest
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.names import PackId, Spec
 from lodefs.chunkstore.objects.interface import ObjectStore
-from lodefs.chunkstore.push import push as push_module
+from lodefs.chunkstore.push import committer
 from lodefs.chunkstore.push.pack_check import PacksLost
 from lodefs.chunkstore.push.push import PushOptions, PushResult, push
 from lodefs.chunkstore.repo.store import Store, create_store, open_store
@@ -212,7 +212,7 @@ def test_a_pack_that_stays_lost_ends_the_push(
         asked.append(len(packs))
         return {PackId(b"p" * 32)}
 
-    monkeypatch.setattr(push_module, "missing_packs", absent)
+    monkeypatch.setattr(committer, "missing_packs", absent)
     write_files(machine.source, {"one/new": b"new"})
     with pytest.raises(PacksLost, match="such as packs/70/7070"):
         machine.push(index="new")

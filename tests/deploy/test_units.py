@@ -27,7 +27,8 @@ SOCKET = "/run/lodefs/proxy.sock"
 PLUGIN_SOCKET = "/run/docker/plugins/lodefs.sock"
 PROXY, PLUGIN = "lodefs-proxy.service", "lodefs-docker.service"
 MOUNT = "lodefs-mount@cats.service"
-UNITS = ["lodefs-proxy.socket", PROXY, "lodefs-docker.socket", PLUGIN, MOUNT]
+MOUNTER = "lodefs-mounter.service"
+UNITS = ["lodefs-proxy.socket", PROXY, "lodefs-docker.socket", PLUGIN, MOUNTER, MOUNT]
 ANOTHER = (
     "p=$(systemctl show --value -p MainPID {unit}); "
     '[ "$p" != {pid} ] && [ "$p" != 0 ] && systemctl is-active {unit}'

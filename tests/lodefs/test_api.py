@@ -113,3 +113,30 @@ def test_mount_is_package_and_function() -> None:
 def test_extras_are_installed() -> None:
     """The tests of the file system do not run without fsspec: `./run setup` installs it."""
     assert find_spec("fsspec")
+
+
+@pytest.mark.usefixtures("store")
+def test_changes_without_a_directory(source: Path) -> None:
+    """commit_changes puts, copies, renames and removes; what others changed meanwhile stays."""
+    first = lodefs.push(source, "vision/cats", message="first")
+    lodefs.commit_changes("vision/cats", [lodefs.changes.Put("b/new.txt", b"new")])
+    done = lodefs.commit_changes(
+        "vision/cats",
+        [
+            lodefs.changes.Rename("0.txt", "a/0.txt"),
+            lodefs.changes.CopyFrom("vision/cats:1.txt", "a/1.txt"),
+            lodefs.changes.Remove("2.txt"),
+        ],
+        message="second",
+        base=first.commit,
+    )
+    assert (done.changes.added_files, done.changes.removed_files) == (2, 2)
+    found = {
+        c.path: c.what.value for c in lodefs.diff(f"vision/cats@{first.commit}", "vision/cats")
+    }
+    assert found == {
+        b"0.txt": "removed", b"2.txt": "removed", b"a": "added", b"a/0.txt": "added",
+        b"a/1.txt": "added", b"b": "added", b"b/new.txt": "added",
+    }  # fmt: skip
+    with pytest.raises(NotFound):
+        lodefs.commit_changes("vision/cats", [lodefs.changes.Remove("none")])

@@ -18,7 +18,10 @@ from tests.support.chunkstore.handmade import Handmade
 from tests.support.chunkstore.memory_objects import MemoryObjects
 from tests.support.lodefs.command_line import Lodefs
 
-FOLDERS_OF_COMMANDS = {"token": ("create", "list", "delete")}
+FOLDERS_OF_COMMANDS = {
+    "token": ("create", "list", "delete"),
+    "bundle": ("create", "unpack", "list"),
+}
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +44,7 @@ def store(objects: MemoryObjects) -> None:
         ("init s3//bucket/prefix", 2, "lacks a colon: s3://bucket/prefix"),
         ("init file//srv/x", 2, "lacks a colon: file:///srv/x"),
         ("mount --rw vision/cats /mnt", 2, "mounts are read-only"),
-        ("push . vision/cats:images", 2, "DIR becomes the whole branch"),
+        ("push . . vision/cats", 2, "several sources go into a place"),
         ("evict vision/cats@v2/images", 2, "a path follows a colon: vision/cats@v2:images"),
     ],
 )
@@ -59,14 +62,14 @@ def test_paths_that_do_not_exist_have_no_hint(lodefs: Lodefs) -> None:
 
 
 def test_swapped_arguments_of_push(lodefs: Lodefs, tmp_path: Path) -> None:
-    """push REPO DIR is told the right order; push FILE REPO that a directory is wanted."""
+    """push REPO DIR is told the right order; push FILE REPO that it needs a place."""
     swapped = lodefs("push", "vision/cats", str(tmp_path))
     assert swapped.code == 2
-    assert f"DIR comes first: lodefs push {tmp_path} vision/cats" in swapped.err
+    assert f"SRC comes first: lodefs push {tmp_path} vision/cats" in swapped.err
     (tmp_path / "one.jpg").write_text("")
     of_a_file = lodefs("push", str(tmp_path / "one.jpg"), "vision/cats")
-    assert of_a_file.code == 3
-    assert "is a file: push takes the directory that it is in" in of_a_file.err
+    assert of_a_file.code == 2
+    assert f"lodefs push {tmp_path}/one.jpg vision/cats:one.jpg" in of_a_file.err
 
 
 def test_branch_that_looks_like_a_commit(lodefs: Lodefs, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ MOUNT = {"mountpoint", "repo", "commit", "path", "pid", "passthrough", "supervis
 KEYS = {
     "push": {"commit", "unchanged", "created_branch", "new_bytes", "stored_bytes", "files_read",
              "skipped", "added_files", "added_bytes", "changed_files", "changed_bytes",
-             "removed_files", "removed_bytes", "lost_packs"} | COUNTS,
+             "removed_files", "removed_bytes", "lost_packs", "dry_run"} | COUNTS,
     "pull": {"commit", "unchanged", "fetched_bytes"} | COUNTS,
     "ls": {"path", "kind", "digest", "size_bytes", "executable"},
     "log": {"commit", "parents", "author", "time_s", "message", "files", "directories",
@@ -30,6 +30,7 @@ KEYS = {
     "reflog": {"time_s", "change", "previous", "commit", "author"},
     "tag list": {"name", "commit", "time_s"},
     "tag delete": {"name", "commit", "deleted"},
+    "copy": {"dry_run", "refs", "commits", "packs", "packs_there", "stored_bytes"},
     "verify": {"problems", "commits", "directories", "files", "read_bytes"},
     "token create": {"name", "patterns", "token"},
     "token list": {"name", "patterns", "time_s"},

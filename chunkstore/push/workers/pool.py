@@ -25,6 +25,10 @@ WORKERS_MAX = 16
 _TASKS_MAX = 2  # of one worker: one in work, and the next so that it need not wait
 _SLOTS_PER_WORKER = 2  # one is decided about and placed while the other is filled
 
+# Less than this is read in this process: starting others would take longer
+INLINE_FILES_MAX = 200
+INLINE_SIZE_BYTES_MAX = 8 << 20
+
 Root = bytes | str | os.PathLike[str]
 Work = Callable[[], bool]
 
@@ -179,3 +183,14 @@ class WorkerPool(Workers):
 def default_workers() -> int:
     """One more than the cores that this process may use: workers wait for disks now and then."""
     return min(len(os.sched_getaffinity(0)) + 1, WORKERS_MAX)
+
+
+def workers_for(
+    params: ChunkingParams, workers: int | None, files: int, size_bytes: int
+) -> Workers:
+    """Workers for so many files of so many bytes. ``workers``: processes; 0: none but this one;
+    None: by the cores."""
+    is_small = files <= INLINE_FILES_MAX and size_bytes <= INLINE_SIZE_BYTES_MAX
+    if is_small or workers == 0:
+        return InlineWorkers(params)
+    return WorkerPool(params, workers=None if workers is None else min(workers, WORKERS_MAX))

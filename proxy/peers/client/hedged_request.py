@@ -18,10 +18,11 @@ from lodefs.proxy.peers.client.context import PeerContext
 from lodefs.proxy.peers.client.http_attempt import HttpAttempt, PeerAnswer
 from lodefs.proxy.peers.client.phases import PhaseTimer
 from lodefs.proxy.peers.client.request_plan import AskPeer, AskStore, GiveUp, RequestPlan
-from lodefs.proxy.peers.membership.peer import Peer
+from lodefs.proxy.peers.membership.peer import Peer, split_address
 from lodefs.proxy.peers.membership.peer_standing import Fault
 from lodefs.proxy.runtime.counters import Counter, Counts
 from lodefs.proxy.tracing.request_scope import outgoing_headers
+from lodefs.proxy.tracing.spans import NO_SPAN, Span, SpanKind, begin_span, within
 
 T = TypeVar("T")
 log = logging.getLogger("lodefs.peers")
@@ -46,6 +47,7 @@ class _Running:
     action: AskPeer
     begin_s: float
     phases: PhaseTimer
+    span: Span
     reported: bool = False  # the plan knows that its body began
 
     @property
@@ -91,6 +93,8 @@ class HedgedRequest(Generic[T]):
                 self._end_late(clock_s())
         finally:
             for fd, running in list(self._running.items()):
+                running.span.note({"lodefs.outcome": "not needed any more"})
+                running.span.end()
                 self._drop(fd, running.attempt)
 
     def _ask(self, action: AskPeer) -> None:
@@ -102,13 +106,15 @@ class HedgedRequest(Generic[T]):
         peer, now_s = action.peer, self._context.clock_s()
         limit = max(self._request.size_bytes_max, ANSWER_SIZE_BYTES_MIN)
         encoded = partial(self._encoded, action)
+        span = _span_of(peer, self._request.target)
         try:
-            attempt = self._context.connections.begin(peer.address, encoded, limit, fresh=fresh)
+            with within(span):
+                attempt = self._context.connections.begin(peer.address, encoded, limit, fresh=fresh)
         except Unavailable as error:
-            self._failed(peer, Fault.UNREACHABLE, error)
+            self._failed(peer, Fault.UNREACHABLE, error, span)
             return
         phases = PhaseTimer(attempt.phase, now_s)
-        self._running[attempt.fileno()] = _Running(attempt, action, now_s, phases)
+        self._running[attempt.fileno()] = _Running(attempt, action, now_s, phases, span)
         self._poll.register(attempt.fileno(), attempt.events)
 
     def _encoded(self, action: AskPeer) -> bytes:
@@ -141,7 +147,7 @@ class HedgedRequest(Generic[T]):
             why = running.phases.late(now_s)
             if why:
                 self._drop(fd, running.attempt)
-                self._failed(running.peer, Fault.LATE, Unavailable(why))
+                self._failed(running.peer, Fault.LATE, Unavailable(why), running.span)
 
     def _advance(self, running: _Running) -> T | None:
         """Goes on with one; the result if it has come."""
@@ -153,9 +159,11 @@ class HedgedRequest(Generic[T]):
         except Unavailable as error:
             self._drop(fd, attempt)
             if attempt.is_reused and not attempt.began:
+                running.span.fail(error)
+                running.span.end()
                 self._begin(running.action, fresh=True)
             else:
-                self._failed(running.peer, attempt.fault, error)
+                self._failed(running.peer, attempt.fault, error, running.span)
             return None
         running.phases.see(attempt.phase, clock_s())
         is_data = attempt.status == 200  # of anything else only the end counts
@@ -170,7 +178,13 @@ class HedgedRequest(Generic[T]):
             self._poll.register(attempt.fileno(), attempt.events)
             return None
         self._drop(fd, attempt)
-        return self._answered(running, attempt.answer)
+        size_bytes = len(attempt.answer.body)
+        running.span.note({"http.response.status_code": attempt.status})
+        running.span.note({"http.response.body.size": size_bytes})
+        try:
+            return self._answered(running, attempt.answer)
+        finally:
+            running.span.end()
 
     def _answered(self, running: _Running, answer: PeerAnswer) -> T | None:
         context, address, now_s = self._context, running.peer.address, self._context.clock_s()
@@ -187,12 +201,13 @@ class HedgedRequest(Generic[T]):
         if answer.status != 200:
             is_refused = answer.status in (401, 403)
             fault = Fault.REFUSING if is_refused else Fault.FAILING
-            self._failed(running.peer, fault, Unavailable(format_refusal(answer)))
+            refusal = Unavailable(format_refusal(answer))
+            self._failed(running.peer, fault, refusal, running.span)
             return None
         try:
             found = self._request.checked(answer.body)
         except LodefsError as error:
-            self._failed(running.peer, Fault.WRONG, error)
+            self._failed(running.peer, Fault.WRONG, error, running.span)
             return None
         size_bytes = len(answer.body)
         context.health.served(address, size_bytes, now_s - running.begin_s, now_s)
@@ -203,7 +218,9 @@ class HedgedRequest(Generic[T]):
             time.sleep(wait_s)  # this thread asks for no more until then
         return found
 
-    def _failed(self, peer: Peer, fault: Fault, error: LodefsError) -> None:
+    def _failed(self, peer: Peer, fault: Fault, error: LodefsError, span: Span = NO_SPAN) -> None:
+        span.fail(error)
+        span.end()
         context, address, now_s = self._context, peer.address, self._context.clock_s()
         why = str(error).removeprefix(f"peer {address}: ")
         log.debug("peer %s, asked for %s: %s", address, self._request.target, why)
@@ -226,6 +243,8 @@ class HedgedRequest(Generic[T]):
                 now_s, attempt = self._context.clock_s(), running.attempt
                 why = f"{attempt.got_bytes} bytes came in {now_s - running.begin_s:.2f} s"
                 log.debug("peer %s is too slow for %s: %s", address, self._request.target, why)
+                running.span.fail(Unavailable(why))
+                running.span.end()
                 self._counts.add(Counter.PEER_FAILED)
                 if action.to_blame:
                     self._context.health.failed(address, now_s, Fault.LATE, why)
@@ -235,6 +254,21 @@ class HedgedRequest(Generic[T]):
         self._poll.unregister(fd)
         del self._running[fd]
         self._context.connections.end(attempt)
+
+
+def _span_of(peer: Peer, target: str) -> Span:
+    """Of one peer that is asked (https://opentelemetry.io/docs/specs/semconv/http/http-spans/)."""
+    host, port = split_address(peer.address)
+    return begin_span(
+        "peer.get",
+        SpanKind.CLIENT,
+        {
+            "http.request.method": "GET",
+            "server.address": host,
+            "server.port": port,
+            "url.path": target.partition("?")[0],
+        },
+    )
 
 
 def format_refusal(answer: PeerAnswer) -> str:

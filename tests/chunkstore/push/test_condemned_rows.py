@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from lodefs.chunkstore.journal.condemned import CondemnedIds
-from lodefs.chunkstore.push.condemned_rows import CondemnedRows
-from lodefs.chunkstore.push.push_index import IndexBroken, PushIndex
+from lodefs.chunkstore.push.index.condemned_rows import CondemnedRows
+from lodefs.chunkstore.push.index.push_index import IndexBroken, PushIndex
 from tests.support.chunkstore.condemned_suite import PACKS, CondemnedSuite, entry
 
 

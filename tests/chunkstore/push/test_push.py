@@ -15,9 +15,9 @@ from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.commit import LARGE_SIZE_BYTES_MIN, Commit
 from lodefs.chunkstore.format.names import CommitId, PackId
 from lodefs.chunkstore.pull.target import STATE_DIR, open_target
-from lodefs.chunkstore.push import directories
 from lodefs.chunkstore.push.push import PushOptions, PushResult, push
 from lodefs.chunkstore.push.scanner import Scan
+from lodefs.chunkstore.push.trees import directories
 from lodefs.chunkstore.repo.refs import BRANCHES, TAGS
 from lodefs.chunkstore.repo.store import Store, create_store
 from lodefs.chunkstore.repo.verify import verify

@@ -22,7 +22,7 @@ from lodefs.chunkstore.errors import (
     Unsupported,
 )
 from lodefs.chunkstore.format import keys
-from lodefs.chunkstore.push import push_index
+from lodefs.chunkstore.push.index import push_index
 from lodefs.chunkstore.push.push import PushOptions, PushResult, push
 from lodefs.chunkstore.repo.store import Store, create_store
 from lodefs.chunkstore.repo.verify import verify

@@ -22,16 +22,15 @@ from lodefs.chunkstore.format.names import Digest, PackId, digest_of
 from lodefs.chunkstore.format.pack import pack_id_of_columns
 from lodefs.chunkstore.format.tree import Entry, Kind, Segment, encode_tree
 from lodefs.chunkstore.objects.interface import Part
-from lodefs.chunkstore.push import push_index
 from lodefs.chunkstore.push.fragmentation import Run
-from lodefs.chunkstore.push.push_index import (
+from lodefs.chunkstore.push.index import push_index, stat_cache
+from lodefs.chunkstore.push.index.push_index import IndexBroken, PushIndex, TreePlace
+from lodefs.chunkstore.push.index.stat_cache import (
     DirectoryDetails,
     DirectoryRow,
     DirectoryState,
-    IndexBroken,
-    PushIndex,
     StatCache,
-    TreePlace,
+    forget_files_in,
 )
 from lodefs.chunkstore.repo import shard_reader
 from tests.support.chunkstore.memory_objects import MemoryObjects
@@ -173,22 +172,22 @@ def test_tree_places_come_back(
 
 def test_directories_are_asked_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """States come by ascending keys, unknown keys have none, and what was passed over is gone."""
-    monkeypatch.setattr(push_index, "ROWS_AHEAD", 3)
+    monkeypatch.setattr(stat_cache, "ROWS_AHEAD", 3)
     rows = [remembered(b"%02d" % n) for n in range(20)]
     with index_in(tmp_path) as index:
-        index.source(b"/one").remember(rows)
-        index.source(b"/other").remember([remembered(b"04x")])
-        memory = index.source(b"/one")
+        StatCache.of(index, b"/one").remember(rows)
+        StatCache.of(index, b"/other").remember([remembered(b"04x")])
+        memory = StatCache.of(index, b"/one")
         asked = [b"00", b"01", b"03", b"03x", b"10", b"12", b"15"]
         states = [memory.state(key) for key in asked]
         assert [state is not None for state in states] == [key != b"03x" for key in asked]
         assert states[4] == rows[10].state
         assert memory.details(b"10") == rows[10].details
         memory.forget_gone()
-        left = [row.key for row in rows if index.source(b"/one").lookup(row.key) is not None]
+        left = [row.key for row in rows if StatCache.of(index, b"/one").lookup(row.key) is not None]
         assert left == [key for key in asked if key != b"03x"]
-        assert index.source(b"/one").details(b"02") is None
-        assert index.source(b"/other").lookup(b"04x") is not None
+        assert StatCache.of(index, b"/one").details(b"02") is None
+        assert StatCache.of(index, b"/other").lookup(b"04x") is not None
 
 
 def test_a_key_of_a_wrong_type_is_a_broken_index(
@@ -197,7 +196,7 @@ def test_a_key_of_a_wrong_type_is_a_broken_index(
     """A flipped bit in SQLite's own headers can make NULL of a key: that is reported as damage."""
     with index_in(tmp_path) as index:
         monkeypatch.setattr(index, "select", lambda *_: [(None, b"state")])
-        memory = push_index.StatCache(index, 1)
+        memory = StatCache(index, 1)
         with pytest.raises(IndexBroken, match="key is damaged"):
             memory.state(b"key")
 
@@ -205,8 +204,8 @@ def test_a_key_of_a_wrong_type_is_a_broken_index(
 def test_an_untrusted_signature_equals_none(tmp_path: Path) -> None:
     """A directory remembered without a signature looks changed next time."""
     with index_in(tmp_path) as index:
-        index.source(b"/").remember([remembered(b"", signature=b"")])
-        state = index.source(b"/").state(b"")
+        StatCache.of(index, b"/").remember([remembered(b"", signature=b"")])
+        state = StatCache.of(index, b"/").state(b"")
         assert state is not None
         assert state.signature == bytes(16)
 
@@ -216,9 +215,9 @@ def test_two_processes_use_one_index(tmp_path: Path) -> None:
     with index_in(tmp_path) as one, index_in(tmp_path) as other:
         one.add_packs([pack_of("a")])
         other.add_packs([pack_of("b")])
-        one.source(b"/x").remember([remembered(b"")])
+        StatCache.of(one, b"/x").remember([remembered(b"")])
         assert segment_of(one, "b") and segment_of(other, "b")
-        assert other.source(b"/x").state(b"") is not None
+        assert StatCache.of(other, b"/x").state(b"") is not None
 
 
 def test_a_lock_that_is_held_for_too_long_is_told(
@@ -288,15 +287,16 @@ def test_lost_packs_are_forgotten_with_all_that_names_them(tmp_path: Path) -> No
         index.add_trees([(b"d" * 32, TreePlace(7, (Segment(kept.pack_id, 0, 1, 7),)))])
         for source in (b"/x", b"/y"):
             rows = [in_pack(b"lost", lost.pack_id), in_pack(b"kept", kept.pack_id)]
-            index.source(source).remember(rows)
+            StatCache.of(index, source).remember(rows)
         index.forget_packs({lost.pack_id})
+        forget_files_in(index, {lost.pack_id})
     with index_in(tmp_path) as index:
         assert set(index.find([chunk("a"), chunk("b"), chunk("c")])) == {chunk("c")}
         assert [pack.pack_id for pack in index.unpublished()] == [kept.pack_id]
         assert index.find_trees([b"d" * 32]) == {}
         for source in (b"/x", b"/y"):
-            assert index.source(source).lookup(b"lost") is None
-            assert index.source(source).lookup(b"kept") is not None
+            assert StatCache.of(index, source).lookup(b"lost") is None
+            assert StatCache.of(index, source).lookup(b"kept") is not None
 
 
 def test_stores_do_not_share_an_index(tmp_path: Path) -> None:
@@ -317,7 +317,7 @@ def test_flipped_bits_are_noticed(tmp_path: Path) -> None:
     with index_in(tmp_path) as index:
         index.add_packs(packs)
         index.add_trees([tree])
-        index.source(b"/x").remember([row])
+        StatCache.of(index, b"/x").remember([row])
         right = {name: segment_of(index, name) for name in names}
     path = tmp_path / f"{STORE}.sqlite"
     good = path.read_bytes()
@@ -349,7 +349,7 @@ def check(
         if chunk(name) in found:
             assert index.segment(Run(found[chunk(name)], 1, 7)) == segment
     assert index.find_trees([tree[0]]).get(tree[0], tree[1]) == tree[1]
-    memory: StatCache = index.source(b"/x")
+    memory: StatCache = StatCache.of(index, b"/x")
     assert memory.state(row.key) in (None, row.state)
     assert memory.details(row.key) in (None, row.details)
     for pack in index.unpublished():

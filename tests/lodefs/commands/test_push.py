@@ -64,8 +64,8 @@ def test_push_of_the_same_again(lodefs: Lodefs, source: Path) -> None:
     ("directory", "repo", "code"),
     [
         ("none", "r", 3),
-        ("a.txt", "r", 3),
-        (".", "r:path", 2),
+        ("a.txt", "r", 2),
+        (".", "r:../path", 2),
         (".", "../r", 2),
         (".", "r@a/b", 2),
     ],
@@ -194,3 +194,77 @@ def test_a_checked_push_tells_what_was_lost(
     assert "pack: missing in the store, and stored again\n" in ran.out.replace("packs", "pack")
     assert lodefs("cat", "r:a.txt").out == "hello\n"
     assert lodefs("push", "--check", "--json", str(source), "r").json["lost_packs"] == 0
+
+
+def paths(lodefs: Lodefs, spec: str) -> list[str]:
+    """All files and directories of a revision."""
+    return [one["path"] for one in lodefs("ls", "-R", "--json", spec).json_lines]
+
+
+@pytest.mark.parametrize(
+    ("sources", "target", "made"),
+    [
+        (["a.txt"], "r:new.txt", {"new.txt"}),
+        (["a.txt"], "r:d", {"d/a.txt"}),  # d is a directory there
+        (["a.txt"], "r:", set()),
+        (["a.txt"], "r:x/y/", {"x", "x/y", "x/y/a.txt"}),
+        (["d"], "r:e/f", {"e", "e/f", "e/f/b"}),
+        (["d"], "r:e/", {"e", "e/d", "e/d/b"}),
+        (["d", "a.txt"], "r:e", {"e", "e/d", "e/d/b", "e/a.txt"}),
+    ],
+)
+def test_push_into_a_place(
+    lodefs: Lodefs, source: Path, sources: list[str], target: str, made: set[str]
+) -> None:
+    """Files and directories come to their places, and all else stays."""
+    lodefs("push", str(source), "r")
+    ran = lodefs("push", *(str(source / one) for one in sources), target)
+    assert ran.code == 0, ran.err
+    assert set(paths(lodefs, "r")) == {"a.txt", "d", "d/b"} | made
+
+
+def test_push_of_standard_input(lodefs: Lodefs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """- is what comes from standard input; it needs a whole path."""
+    stdin = io.TextIOWrapper(io.BytesIO(b"from a pipe\n"))
+    monkeypatch.setattr("sys.stdin", stdin)
+    assert lodefs("push", "-", "r@new:a/b.txt").code == 0
+    assert lodefs("cat", "r@new:a/b.txt").out == "from a pipe\n"
+    for target in ("r", "r:", "r:dir/"):
+        assert lodefs("push", "-", target).code == 2
+
+
+def test_push_of_a_list(lodefs: Lodefs, source: Path, tmp_path: Path) -> None:
+    """Only the listed paths are pushed, below PATH; names may end with NUL. What leads out of the
+    directory, or is not there, is refused."""
+    listed = tmp_path / "list"
+    (source / "link").symlink_to("a.txt")
+    listed.write_bytes(b"d/b\n./link\n\n")
+    ran = lodefs("push", str(source), "r:sub", "--from-list", str(listed), "--json")
+    assert (ran.code, ran.json["added_files"]) == (0, 2), ran.err
+    assert set(paths(lodefs, "r")) == {"sub", "sub/d", "sub/d/b", "sub/link"}
+    listed.write_bytes(b"a.txt\0")
+    assert lodefs("push", str(source), "r", "--from-list", str(listed), "--null").code == 0
+    assert "a.txt" in paths(lodefs, "r")
+    for line, code in ((b"none", 3), (b"../x", 2), (b"/etc/passwd", 2)):
+        listed.write_bytes(line)
+        assert lodefs("push", str(source), "r", "--from-list", str(listed)).code == code
+
+
+def test_a_dry_run(lodefs: Lodefs, source: Path, objects: MemoryObjects) -> None:
+    """It says what would change and be sent, and the store stays as it was; then a push does just
+    that."""
+    lodefs("push", str(source), "r")
+    before = {info.key: info.etag for info in objects.list("")}
+    (source / "a.txt").write_text("other\n")
+    (source / "new").write_bytes(os.urandom(100_000))
+    dry = lodefs("push", "--dry-run", "--json", str(source), "r").json
+    assert {info.key: info.etag for info in objects.list("")} == before
+    assert (dry["dry_run"], dry["commit"], dry["unchanged"]) == (True, "", False)
+    shown = lodefs("push", "-n", str(source), "r:other")
+    assert "a dry run: nothing was written" in shown.out
+    assert {info.key: info.etag for info in objects.list("")} == before
+    real = lodefs("push", "--json", str(source), "r").json
+    same = ("added_files", "changed_files", "removed_files", "new_bytes", "files_read")
+    assert [dry[key] for key in same] == [real[key] for key in same]
+    again = lodefs("push", "--dry-run", str(source), "r")
+    assert f"nothing changed: r@main stays at {real['commit']}" in again.out

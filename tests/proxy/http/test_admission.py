@@ -40,6 +40,25 @@ def test_the_longest_idle_goes_and_strangers_first() -> None:
     assert door.make_room()
 
 
+def test_spares() -> None:
+    """Where all are busy, so many more come in; of these the longest idle goes, and they keep no
+    place of the others."""
+    door: Admission[Visitor] = Admission(1, 2)
+    busy, first, second, third = (Visitor() for _ in range(4))
+    busy.may_go = False
+    assert [door.add(visitor) for visitor in (busy, first, second)] == [False, True, True]
+    door.used(first)
+    door.authorize(first)
+    assert not door.is_authorized(first)
+    assert door.make_room() and second.has_gone and not first.has_gone
+    assert door.add(third)
+    assert set(door) == {busy, first, third} and len(door) == 3
+    first.may_go = third.may_go = False
+    assert not door.make_room()
+    door.forget(busy)
+    assert door.make_room() and not door.add(Visitor())
+
+
 @pytest.mark.parametrize("sockets_max", [96, 256, 512, 1024, 6000, 20_000, None])
 @pytest.mark.parametrize("are_local", [[True], [True, False], [True, False, False], [False]])
 def test_doors_leave_descriptors(sockets_max: int | None, are_local: list[bool]) -> None:

@@ -6,12 +6,13 @@ import asyncio
 import socket
 from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from lodefs.chunkstore.types import Buffer
-from lodefs.proxy.http.admission import ClientLimits
+from lodefs.proxy.http.admission import SPARES_MAX, ClientLimits
 from lodefs.proxy.http.tokens import create_token
 from lodefs.proxy.node import SnapshotFile
 from tests.support.proxy.fake_node import DictNode, RunningProxy, exchange, start_proxy
@@ -52,7 +53,9 @@ def test_too_many_connections_are_told() -> None:
         with proxy.client() as first:
             waiting = pool.submit(first.get, "/files/demo@main/a")
             proxy.until(lambda: proxy.server.metrics.total("streams") == 1)
-            refused = exchange(proxy.connect(), b"")
+            refused = exchange(
+                proxy.connect(), b"GET /stat/demo@main/a HTTP/1.1\r\nHost: x\r\n\r\n"
+            )
             assert refused.startswith(b"HTTP/1.1 503 ")
             head, _, body = refused.partition(b"\r\n\r\n")
             assert f"\r\nContent-Length: {len(body)}".encode() in head
@@ -63,6 +66,36 @@ def test_too_many_connections_are_told() -> None:
         with proxy.client() as second:
             assert second.get("/healthz").status == 200
         assert proxy.server.metrics.total("connections_refused") == 1
+
+
+def test_a_scrape_of_a_full_proxy() -> None:
+    """Who looks what is the matter is answered where all are busy, whoever else hangs about; but
+    nobody gets data so, also not by the hot path."""
+    node = GatedNode()
+    with (
+        start_proxy(node, limits=ClientLimits(connections_max=1)) as proxy,
+        ThreadPoolExecutor(1) as pool,
+        proxy.client() as first,
+        ExitStack() as silent,
+    ):
+        target = f"/files/demo@{node.commit}/a"
+        proxy.call(node.gate.set)
+        assert first.get(target).body == b"hello"
+        proxy.call(node.gate.clear)
+        waiting = pool.submit(first.get, "/files/demo@main/a")
+        proxy.until(lambda: proxy.server.metrics.total("streams") == 1)
+        for _ in range(3 * SPARES_MAX):
+            silent.enter_context(proxy.connect())
+        with proxy.client() as looking:
+            for path in ("/metrics", "/healthz", "/metrics"):
+                assert looking.get(path).status == 200
+            refused = looking.get(target)
+        assert (refused.status, refused.header("Connection")) == (503, "close")
+        assert refused.header("Retry-After")
+        connections = proxy.call(lambda: proxy.server.metrics.total("connections"))
+        assert connections <= 1 + SPARES_MAX
+        proxy.call(node.gate.set)
+        assert waiting.result(60).body == b"hello"
 
 
 def test_a_full_door_lets_the_longest_idle_client_go(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import logging
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -185,7 +186,8 @@ def test_from_a_mount(proxy: RunningProxy, node: TracedNode) -> None:
 
 def test_from_node_to_node_to_the_store(tmp_path: Path) -> None:
     """What a reader waits for belongs to its trace and its id, in each node and at the store."""
-    rig = Rig(tmp_path, {b"big": bytes(range(256)) * 2000}, chunk_size_bytes=20_000, pack_chunks=5)
+    big = Random(1).randbytes(200_000)  # 20 packs: each node owns some
+    rig = Rig(tmp_path, {b"big": big}, chunk_size_bytes=2_000, pack_chunks=5)
     seen: list[tuple[TraceContext | None, str | None]] = []
 
     def note(_key: str, part: Part) -> Part:

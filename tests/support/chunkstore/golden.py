@@ -8,16 +8,21 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 
 from blake3 import blake3
 
 from lodefs.chunkstore.format import journal, keys
+from lodefs.chunkstore.format.bundle import COMMIT, PACK, BundleHead
 from lodefs.chunkstore.format.chunking import ChunkingParams, cut
 from lodefs.chunkstore.format.commit import Commit, Large, encode_commit
 from lodefs.chunkstore.format.compression import RAW, ZSTD
 from lodefs.chunkstore.format.index_shard import encode_shard
 from lodefs.chunkstore.format.names import ChunkId, CommitId, Digest, PackId, digest_of
+from lodefs.chunkstore.format.pack import DROPPED, PURGED
+from lodefs.chunkstore.format.repo_settings import Deletion, RepoSettings, Retention
+from lodefs.chunkstore.format.repo_settings import encode_settings as encode_repo_settings
 from lodefs.chunkstore.format.tree import (
     EMPTY_DIGEST,
     SAME_PACK,
@@ -29,6 +34,7 @@ from lodefs.chunkstore.format.tree import (
 )
 from lodefs.chunkstore.repo.refs import BRANCHES, Refs
 from lodefs.chunkstore.repo.store import Settings, encode_settings
+from lodefs.chunkstore.transfer.bundle_file import BundleWriter
 from tests.support.chunkstore.memory_objects import MemoryObjects
 from tests.support.chunkstore.packs import FinishedPack, PackBuilder
 
@@ -49,6 +55,13 @@ def pack() -> FinishedPack:
         codec, stored = (ZSTD, TEXT_FRAME) if raw is TEXT else (RAW, raw)
         builder.add(ChunkId(digest_of(raw)), codec, stored, len(raw))
     return builder.finish()
+
+
+def thin_pack() -> bytes:
+    """The same pack without the bytes of its first chunk, which was dropped, and of its last one,
+    which was purged."""
+    index = pack().index.without(0b001, DROPPED).without(0b100, PURGED)
+    return TEXT_FRAME + index.encode()
 
 
 def tree() -> list[Entry]:
@@ -111,6 +124,11 @@ def garbage() -> journal.Garbage:
     return journal.Garbage((OTHER_PACK,), (("vision/flickr30k", CommitId(bytes(range(96, 128)))),))
 
 
+def garbage_chunks() -> journal.Garbage:
+    """Chunks 0 and 9 of a pack."""
+    return journal.Garbage(chunks=(journal.DeadChunks(OTHER_PACK, 0b10_0000_0001),))
+
+
 def journal_entry() -> journal.JournalEntry:
     """An entry that condemns."""
     token = "000102030405060708090a0b0c0d0e0f"
@@ -149,10 +167,41 @@ def cuts() -> str:
     return "".join(lines)
 
 
+def repo_settings() -> RepoSettings:
+    """All that can be set for a repository."""
+    return RepoSettings(
+        sequence=3,
+        time_s=1_700_000_000,
+        deletion=Deletion(1_700_000_000, "jane", ((BRANCHES, "main"), ("tags", "v1.0"))),
+        retention=Retention(10, keep_tagged=True, keep_within_s=90 * 86_400),
+        may_lack_history=True,
+        quota_size_bytes=2 * 10**12,
+    )
+
+
+def bundle_head() -> BundleHead:
+    """The head of a bundle of one commit that builds on another."""
+    since = CommitId(bytes(range(64, 96)))
+    ref = journal.RefName("vision/flickr30k", "tags", "v1.0")
+    commits = (CommitId(digest_of(encode_commit(commit()))),)
+    return BundleHead(ref, since, commits, 1, 1_700_000_000)
+
+
+def bundle() -> bytes:
+    """A bundle of the golden pack and commit."""
+    file = BytesIO()
+    writer = BundleWriter(file, bundle_head())
+    writer.add(PACK, pack().pack_id, *pack().buffers)
+    writer.add(COMMIT, encode_commit(commit()))
+    writer.end()
+    return file.getvalue()
+
+
 def examples() -> dict[str, bytes]:
     """File name in ``tests/golden`` and the bytes that belong there."""
     return {
         "pack": b"".join(pack().buffers),
+        "pack-2": thin_pack(),
         "shard": encode_shard([pack().index]),
         "tree": encode_tree(tree()),
         "commit": encode_commit(commit()),
@@ -161,12 +210,18 @@ def examples() -> dict[str, bytes]:
         "store.json": encode_settings(settings()),
         "store-2.json": encode_settings(new_settings()),
         "journal-entry": journal.encode_entry(journal_entry()),
+        "journal-entry-2": journal.encode_entry(
+            replace(journal_entry(), condemned=garbage_chunks())
+        ),
+        "journal-fate-2": journal.encode_fate(journal.Fate(7, garbage_chunks())),
         "journal-end": journal.encode_end(journal_end()),
         "journal-beat": journal.encode_beat(6, 2),
         "journal-fate": journal.encode_fate(journal.Fate(7, garbage())),
         "journal-done": journal.encode_done(7),
         "journal-ledger": journal.encode_ledger(ledger()),
+        "repo-settings": encode_repo_settings("vision/flickr30k", repo_settings()),
         "cuts": cuts().encode(),
+        "bundle": bundle(),
     }
 
 

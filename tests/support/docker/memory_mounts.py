@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -61,6 +61,8 @@ class MemoryMounts:
         self.renewed: list[tuple[str, str]] = []  # place, token
         self.calls: Counter[str] = Counter()
         self.users_default: int | None = 0
+        self.shown: dict[str, frozenset[int]] = {}  # whose namespaces show what
+        self.aborted: list[str] = []
         self._lock = threading.Lock()
         self._gates: dict[str, Gate] = {}
         self._before: dict[str, list[BaseException]] = defaultdict(list)
@@ -101,9 +103,11 @@ class MemoryMounts:
         """Mount a commit on a directory."""
         self._call("mount", timeout_s, lambda: self._mount(source, commit, place))
 
-    def unmount(self, place: str, timeout_s: float) -> None:
+    def unmount(self, place: str, timeout_s: float, *, abort: bool = False) -> None:
         """Take a mount away."""
         self._call("unmount", timeout_s, lambda: self.mounts.pop(place, None))
+        if abort:
+            self.aborted.append(place)
 
     def standing(self, timeout_s: float) -> list[MountStatus]:
         """All mounts."""
@@ -140,6 +144,14 @@ class MemoryMounts:
         with self._lock:
             made = self.mounts.get(place)
             return made.users if made is not None else 0
+
+    def showing(self, places: Collection[str]) -> Mapping[str, frozenset[int]]:
+        """Whose other namespaces show mounts."""
+
+        def act() -> dict[str, frozenset[int]]:
+            return {place: self.shown[place] for place in places if self.shown.get(place)}
+
+        return self._call("showing", 0.0, act)
 
     def pin(self, source: Source, commit: str, pin_s: int, timeout_s: float) -> None:
         """Keep a commit's data in the cache."""

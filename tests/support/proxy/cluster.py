@@ -24,7 +24,9 @@ from lodefs.proxy.peers.peering import Peering
 from lodefs.proxy.peers.security.request_signing import HmacAuthenticator
 from lodefs.proxy.peers.security.tls import PeerTls
 from lodefs.proxy.runtime.counters import Counter, Counts
+from lodefs.proxy.runtime.metrics import MetricInputs
 from lodefs.proxy.service.store_node import NodeSettings, StoreNode
+from lodefs.proxy.tracing.spans import NO_TRACER, Tracer
 from tests.support.proxy.rig import MIB, Rig
 
 SECRET = b"the secret of the tests"
@@ -65,10 +67,12 @@ async def cluster_of(
     cache_size_bytes_max: int = 64 * MIB,
     secrets: Sequence[bytes] = (),
     clock_s: Callable[[], float] = time.monotonic,
+    tracer: Tracer = NO_TRACER,
 ) -> AsyncIterator[list[Member]]:
     """So many nodes over the rig's store, all of them members of one cluster; ``others`` are
     members that the test runs itself. ``tls``, ``secrets``: of each node, if any. ``seen``: makes
-    of the members what nodes see of them. ``clock_s``: by which they lose patience."""
+    of the members what nodes see of them. ``clock_s``: by which they lose patience. ``tracer``:
+    who records their requests."""
     async with AsyncExitStack() as stack:
         listeners = [listen_tcp("127.0.0.1", 0) for _ in range(count)]
         addresses = [f"127.0.0.1:{one.getsockname()[1]}" for one in listeners]
@@ -103,7 +107,7 @@ async def cluster_of(
             node = StoreNode(rig.store, settings, counts, peering=peering)
             stack.push_async_callback(node.close)
             stack.callback(peering.close)
-            server = ProxyServer(node, version="test")
+            server = ProxyServer(node, version="test", metric_inputs=MetricInputs(tracer=tracer))
             server_tls = own_tls.server() if own_tls else None
             endpoint = Endpoint(listener, peer_server=node.peer_server, tls=server_tls)
             await server.start([endpoint])

@@ -1,0 +1,1 @@
+"""A base commit plus changes gives one commit; what did not change is not read."""

@@ -1,0 +1,156 @@
+"""A list of changes: what they put is stored, then they are applied to an overlay."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import BinaryIO
+
+from lodefs.chunkstore.format.names import Spec, parse_spec
+from lodefs.chunkstore.format.tree import Entry, symlink
+from lodefs.chunkstore.push.attempts import Desk
+from lodefs.chunkstore.push.changes.change import (
+    Change,
+    CopyFrom,
+    Put,
+    PutDirectory,
+    PutLink,
+    Remove,
+    Rename,
+    names_of,
+)
+from lodefs.chunkstore.push.changes.contents import Contents, LocalFile, local_file, rewound
+from lodefs.chunkstore.push.changes.overlay import Names, Overlay
+from lodefs.chunkstore.push.changes.unstored_trees import TreeReader, UnstoredTrees
+from lodefs.chunkstore.push.pack_writer import Placement
+from lodefs.chunkstore.push.scanner import Scan, Skipped
+from lodefs.chunkstore.push.source_directory import SourceDirectory
+from lodefs.chunkstore.push.trees.proof import has_same_chunks
+from lodefs.chunkstore.repo.history import find
+
+LEARN_SIZE_BYTES_MIN = 8 << 20  # less is not worth to be looked for in the whole store
+ScanOf = Callable[[bytes], Scan]
+
+
+class StreamStarts:
+    """Where the streams of a list of changes began, so that another attempt can read them again."""
+
+    def __init__(self) -> None:
+        self._starts: dict[int, int | None] = {}
+
+    def opened(self, number: int, content: bytes | BinaryIO) -> BinaryIO:
+        """The content of change ``number`` as a stream. Raises: Unavailable if it was read, and
+        cannot be read again."""
+        if not isinstance(content, bytes) and number not in self._starts:
+            self._starts[number] = content.tell() if content.seekable() else None
+            return content
+        return rewound(content, self._starts.get(number))
+
+
+class StoredChanges:
+    """The changes of one attempt. One thread."""
+
+    def __init__(self, desk: Desk, changes: Sequence[Change], starts: StreamStarts) -> None:
+        self._desk = desk
+        self._changes = changes
+        self._starts = starts
+        placement = Placement(desk.index, desk.uploader)
+        self._contents = Contents(placement, desk.store.settings.chunking, desk.progress)
+        self._local: dict[int, LocalFile] = {}
+        self._directories: dict[int, Entry] = {}
+        self._unstored = UnstoredTrees(desk.store.packs)
+        self.skipped: list[Skipped] = []
+        self.files_read = 0
+        self.new_bytes = 0
+
+    @property
+    def trees(self) -> TreeReader:
+        """Reads the trees of what was stored, or would have been, and of the store."""
+        return self._unstored if self._desk.uploader.is_dry else self._desk.store.packs
+
+    def store(self, scan_of: ScanOf) -> None:
+        """Stores all contents, and the trees of directories: all are in the store then."""
+        puts = {n: one.content for n, one in enumerate(self._changes) if isinstance(one, Put)}
+        self._local = {n: local_file(c) for n, c in puts.items() if isinstance(c, os.PathLike)}
+        directories = {n: o for n, o in enumerate(self._changes) if isinstance(o, PutDirectory)}
+        if len(directories) + bool(self._local) > 1:
+            self._desk.readers(sys.maxsize, 0)  # as many as there may be: threads start soon
+        if self._expected_bytes(puts.values()) > LEARN_SIZE_BYTES_MIN:
+            self._desk.learn()
+        self._contents.read_files(list(self._local.items()), self._desk)
+        for n, content in puts.items():
+            if not isinstance(content, os.PathLike):
+                self._contents.read_stream(n, self._starts.opened(n, content))
+        self._contents.seal()
+        self.files_read += self._contents.files_read
+        self.new_bytes += self._contents.new_bytes
+        for n, change in directories.items():
+            self._directories[n] = self._store_directory(change, scan_of)
+        self._desk.uploader.finish()
+
+    def apply(self, overlay: Overlay) -> None:
+        """Applies all, in their order. Raises what the methods of Overlay do."""
+        for n, change in enumerate(self._changes):
+            match change:
+                case Put(path, _, executable):
+                    self._put(overlay, names_of(path), n, executable=executable)
+                case PutLink(path, target):
+                    names = names_of(path)
+                    overlay.put_file(names, symlink(names[-1], target))
+                case PutDirectory(path):
+                    self._put_directory(overlay, names_of(path, is_root_fine=True), n)
+                case Remove(path):
+                    overlay.remove(names_of(path))
+                case Rename(path, to):
+                    overlay.rename(names_of(path), names_of(to))
+                case CopyFrom(source, to):
+                    spec = source if isinstance(source, Spec) else parse_spec(source)
+                    overlay.put(names_of(to, is_root_fine=True), find(self._desk.store, spec))
+
+    def _expected_bytes(self, contents: Iterable[object]) -> int:
+        size_bytes = sum(file.size_bytes for file in self._local.values())
+        for content in contents:
+            if isinstance(content, bytes):
+                size_bytes += len(content)
+            elif not isinstance(content, os.PathLike):
+                return sys.maxsize  # a stream may be of any length
+        return size_bytes
+
+    def _store_directory(self, change: PutDirectory, scan_of: ScanOf) -> Entry:
+        root = os.path.realpath(os.fsencode(change.source))
+        source = SourceDirectory(root, self._desk, scan_of(root))
+        try:
+            hashed = source.read()
+            entry = source.store_trees(hashed)
+            if self._desk.uploader.is_dry:
+                self._unstored.add(hashed, source.tree.memory)
+        except BaseException:
+            source.abandon()
+            raise
+        finally:
+            source.close()
+        self.skipped += source.scan.skipped
+        self.files_read += source.deduplicator.files_read
+        self.new_bytes += source.deduplicator.new_bytes
+        return entry
+
+    def _put(self, overlay: Overlay, names: Names, n: int, *, executable: bool | None) -> None:
+        if executable is None:
+            executable = n in self._local and self._local[n].executable
+        entry = self._contents.entry(n, names[-1], executable=executable)
+        if not self._is_there(overlay, names, entry):
+            overlay.put_file(names, entry)
+
+    def _put_directory(self, overlay: Overlay, names: Names, n: int) -> None:
+        if not self._is_there(overlay, names, self._directories[n]):
+            overlay.put(names, self._directories[n])
+
+    def _is_there(self, overlay: Overlay, names: Names, entry: Entry) -> bool:
+        """Whether the same is there already, in the same chunks: a digest alone is a claim."""
+        there = overlay.get(names)
+        if not isinstance(there, Entry) or there.executable != entry.executable:
+            return False
+        if self._desk.uploader.is_dry:  # nothing new can be read from the store
+            return there.kind is entry.kind and there.digest == entry.digest
+        return has_same_chunks(self._desk.store.packs, entry, there)

@@ -1,0 +1,63 @@
+"""Three-way merge by trees: what one side changed since a base, brought into the other side.
+
+Only directories that both sides changed are read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from lodefs.chunkstore.errors import Conflict
+from lodefs.chunkstore.push.changes.change import shown
+from lodefs.chunkstore.push.changes.overlay import Item, Names, Overlay, is_directory
+from lodefs.chunkstore.push.changes.overlay_counts import children_of, is_equal
+from lodefs.chunkstore.push.changes.unstored_trees import TreeReader
+
+NAMED_MAX = 20  # conflicts that an error lists
+
+
+@dataclass(slots=True)
+class Merge:
+    """``taken``: what to put (None: remove) on their side, by path; ``conflicts``: paths that both
+    sides changed, each in its own way."""
+
+    taken: list[tuple[Names, Item | None]] = field(default_factory=list)
+    conflicts: list[Names] = field(default_factory=list)
+
+    def check(self) -> None:
+        """Raises: Conflict that names the paths."""
+        if self.conflicts:
+            named = ", ".join(sorted(map(shown, self.conflicts))[:NAMED_MAX])
+            more = len(self.conflicts) - NAMED_MAX
+            more_text = f" and {more:,} more" if more > 0 else ""
+            raise Conflict(f"both sides changed {named}{more_text}: nothing was committed")
+
+    def into(self, overlay: Overlay) -> None:
+        """Applies what is taken to an overlay of their root."""
+        for names, item in self.taken:
+            if item is None:
+                overlay.remove(names)
+            else:
+                overlay.put(names, item)
+
+
+def merge(trees: TreeReader, base: Item | None, ours: Item, theirs: Item) -> Merge:
+    """Merges root directories. A path that both sides changed to the same is no conflict.
+    Raises what read_tree raises."""
+    found = Merge()
+    stack: list[tuple[Names, Item | None, Item | None, Item | None]] = [((), base, ours, theirs)]
+    while stack:
+        names, was, our, their = stack.pop()
+        if is_equal(our, their) or is_equal(was, our):
+            continue
+        if is_equal(was, their):
+            found.taken.append((names, our))
+        elif is_directory(our) and is_directory(their):
+            old, new, other = (children_of(trees, item) for item in (was, our, their))
+            stack += [
+                ((*names, name), old.get(name), new.get(name), other.get(name))
+                for name in new.keys() | other.keys() | old.keys()
+            ]
+        else:
+            found.conflicts.append(names)
+    return found

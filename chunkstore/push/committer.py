@@ -1,0 +1,155 @@
+"""The end of a push: from trees that are stored to a branch that leads to them.
+
+The order is one that a crash cannot spoil: packs, index shard, commit, ref. What a collection has
+condemned, and the commit will name, is saved before (decision 0036).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from lodefs.chunkstore.format import keys
+from lodefs.chunkstore.format.commit import Commit, commit_id_of, encode_commit
+from lodefs.chunkstore.format.index_shard import encode_shard
+from lodefs.chunkstore.format.journal import RefName
+from lodefs.chunkstore.format.names import CommitId, PackId
+from lodefs.chunkstore.format.tree import Entry
+from lodefs.chunkstore.journal.condemned import NamedChunks, commit_key
+from lodefs.chunkstore.journal.journal import OlderJournal
+from lodefs.chunkstore.journal.named_packs import named_packs
+from lodefs.chunkstore.journal.ref_write import Collected, RefWrite
+from lodefs.chunkstore.push.index.condemned_rows import CondemnedRows
+from lodefs.chunkstore.push.index.push_index import IndexBroken, PushIndex
+from lodefs.chunkstore.push.pack_check import (
+    PacksCollected,
+    PacksLost,
+    missing_below,
+    missing_packs,
+)
+from lodefs.chunkstore.repo.refs import BRANCHES, RefEntry
+from lodefs.chunkstore.repo.store import Store, require_there
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """A branch as it was at one moment; of one that does not exist all but ``ref`` is None."""
+
+    ref: RefEntry | None
+    id: CommitId | None
+    commit: Commit | None
+
+    @property
+    def root(self) -> Entry | None:
+        """Its root directory."""
+        return None if self.commit is None else self.commit.root
+
+
+def read_head(store: Store, repo: str, branch: str) -> Head:
+    """Where a branch is now. Raises: InvalidInput for a new one that has the name of a tag or
+    commit."""
+    ref = store.refs(repo).latest(BRANCHES, branch)
+    if ref is None or ref.commit is None:
+        store.check_new_ref(repo, BRANCHES, branch)
+        return Head(ref, None, None)
+    return Head(ref, ref.commit, store.commit(repo, ref.commit))
+
+
+class Committer:
+    """Puts one commit on a branch, as one write of its ref. ``sent`` is told of bytes that were
+    written. One thread."""
+
+    def __init__(
+        self, store: Store, index: PushIndex, write: RefWrite, sent: Callable[[int], None]
+    ) -> None:
+        self._store = store
+        self._index = index
+        self._write = write
+        self._sent = sent
+
+    def check_reused(self) -> None:
+        """Raises: PacksLost if the store lacks packs whose chunks are about to be used again."""
+        if reused := self._index.reused():
+            self._require(missing_packs(self._store.objects, reused))
+
+    def check_all(self, root: Entry) -> None:
+        """Raises: PacksLost if the store lacks packs that the directory ``root`` leads to."""
+        self._require(missing_below(self._store.objects, root, self._index.added()))
+
+    def commit(self, branch: RefName, head: Head, commit: Commit) -> CommitId:
+        """Shard, commit, ref. The commit gets a later time if a collection has deleted one of
+        the same id. Raises: PacksCollected, PacksLost; Conflict if the branch is not at ``head``
+        any more; what the store raises."""
+        self._store.ensure_writable()  # a commit of trees that are all there already
+        condemned = CondemnedRows(self._index)
+        self._save(commit.root, head.root, condemned)
+        self._publish(condemned)
+        commit = self._unused(branch.repo, commit, condemned)
+        commit_id = self._store.put_commit(branch.repo, commit)
+        self._sent(len(encode_commit(commit)))
+        sequence = None if head.ref is None else head.ref.sequence
+        self._write.advance(branch, commit_id, expected_sequence=sequence)
+        return commit_id
+
+    def _require(self, lost: set[PackId]) -> None:
+        if lost:
+            require_there(self._store.objects)
+            raise PacksLost(
+                f"the store lacks {len(lost)} packs that the commit would name, such as "
+                f"{keys.pack(min(lost))}, also after they were stored again",
+                lost,
+            )
+
+    def _save(self, root: Entry, base: Entry | None, condemned: CondemnedRows) -> None:
+        """Saves what the commit will name and a collection has condemned, but for what the head
+        names too. Raises: PacksCollected, PacksLost."""
+        learn(self._write, condemned, self._index)
+        if condemned.newest is None:
+            return
+        packs, unreadable = named_packs(self._store.packs, root, base)
+        self._keep(packs, condemned)
+        if unreadable:
+            require_there(self._store.objects)
+            raise PacksLost("packs of trees that the commit would name are lost", unreadable)
+
+    def _keep(self, named: NamedChunks, condemned: CondemnedRows) -> None:
+        try:
+            self._write.save(condemned, named, named)
+        except Collected as error:
+            lost = {PackId(one) for one in error.ids}
+            raise PacksCollected(str(error), lost, error.chunks) from error
+
+    def _publish(self, condemned: CondemnedRows) -> None:
+        """Puts the shard of the packs that no shard lists yet, but for what is left of dead pushes
+        and may be deleted."""
+        packs = self._index.unpublished()
+        doubtful = set().union(*condemned.find([pack.pack_id for pack in packs]).values())
+        packs = [pack for pack in packs if pack.pack_id not in doubtful]
+        if packs:
+            shard_id = f"{time.time_ns():016x}-{os.urandom(4).hex()}"
+            shard = encode_shard(packs)
+            self._store.objects.put(keys.shard(shard_id), [shard], if_absent=True)
+            self._sent(len(shard))
+            self._index.published(shard_id, packs)
+
+    def _unused(self, repo: str, commit: Commit, condemned: CondemnedRows) -> Commit:
+        """The commit, of a time at which no collection has deleted one of the same id."""
+        while True:
+            key = commit_key(repo, commit_id_of(encode_commit(commit)))
+            try:
+                self._write.save(condemned, [key])
+            except Collected:
+                commit = replace(commit, time_s=commit.time_s + 1)
+                continue
+            return commit
+
+
+def learn(write: RefWrite, condemned: CondemnedRows, index: PushIndex) -> None:
+    """Adds what was condemned before the writer began. Raises: IndexBroken if the index is of a
+    newer store."""
+    try:
+        write.learn(condemned)
+    except OlderJournal as error:
+        raise IndexBroken(f"the push index {index.path} is of a newer store: {error}") from error

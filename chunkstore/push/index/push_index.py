@@ -1,0 +1,410 @@
+"""A machine's record of a store between its pushes: where chunks and trees lie. In the same file,
+stat_cache.py: how the files of a source directory looked when they were pushed.
+
+One SQLite file for each store. All of it can be rebuilt (from index shards, by reading files), so
+a broken file is put aside. SQLite does not notice flipped bits, so every row has a checksum. The
+only importer of sqlite3.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import sqlite3
+import struct
+from array import array
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+from zlib import crc32
+
+from lodefs.chunkstore.errors import (
+    Changed,
+    Corrupt,
+    Denied,
+    InUse,
+    LodefsError,
+    NoSpace,
+    NotFound,
+    UnknownFormat,
+)
+from lodefs.chunkstore.format import keys
+from lodefs.chunkstore.format.index_shard import PackChunks, ShardPack, push_id_of
+from lodefs.chunkstore.format.names import PackId
+from lodefs.chunkstore.format.pack import pack_id_of_columns
+from lodefs.chunkstore.format.tree import Segment
+from lodefs.chunkstore.objects.interface import ObjectStore
+from lodefs.chunkstore.push.fragmentation import Run
+from lodefs.chunkstore.push.index.chunk_places import (
+    NUMBER_BITS,
+    chunk_rows,
+    chunk_sum,
+    pack_number,
+    split,
+)
+from lodefs.chunkstore.repo.shard_reader import has_shard, read_shard
+
+SCHEMA_VERSION = 3
+_CLAIMS_VERSION = 2  # its table of trees may hold what trees of others claimed
+LOCK_TIMEOUT_S = 60.0
+SHARDS_AHEAD = 32  # index shards in memory at once, of large ones the beginning
+_SPOILED = (Changed, Corrupt, NotFound, UnknownFormat)
+_LEFT_OUT = "an index shard is left out: %s"
+CACHE_KIB = 32 * 1024
+
+_SCHEMA = """
+CREATE TABLE packs (number INTEGER PRIMARY KEY, id BLOB NOT NULL UNIQUE, sum INTEGER NOT NULL);
+CREATE TABLE unpublished (pack INTEGER PRIMARY KEY, ids BLOB NOT NULL, sizes BLOB NOT NULL);
+CREATE TABLE shards (id TEXT PRIMARY KEY) WITHOUT ROWID;
+CREATE TABLE chunks (id BLOB PRIMARY KEY, place INTEGER NOT NULL, sum INTEGER NOT NULL)
+    WITHOUT ROWID;
+CREATE TABLE older (id BLOB, place INTEGER, sum INTEGER NOT NULL, PRIMARY KEY (id, place))
+    WITHOUT ROWID;  -- other places of chunks that were stored again
+CREATE TABLE trees (digest BLOB PRIMARY KEY, place BLOB NOT NULL) WITHOUT ROWID;
+CREATE TABLE sources (number INTEGER PRIMARY KEY, path BLOB NOT NULL UNIQUE);
+CREATE TABLE directories (source INTEGER, key BLOB, state BLOB NOT NULL, stats BLOB NOT NULL,
+    files BLOB NOT NULL, subdirectories BLOB NOT NULL, sum INTEGER NOT NULL,
+    PRIMARY KEY (source, key)) WITHOUT ROWID;
+"""
+_FIND_AT_ONCE = 256
+_PLACE_HEAD = struct.Struct("<IQ")  # checksum, size of the tree
+_PLACE_SEGMENT = struct.Struct("<32sQQQ")
+
+_log = logging.getLogger(__name__)
+
+
+class IndexBroken(Corrupt):
+    """The index file cannot be used; PushIndex.set_aside makes room for a new one."""
+
+
+class TreePlace(NamedTuple):
+    """Where the stored form of a tree lies, and how long it is."""
+
+    size_bytes: int
+    segments: tuple[Segment, ...]
+
+
+class PushIndex:
+    """The index of one store. One thread; other processes may use the same file meanwhile.
+
+    Methods raise IndexBroken, NoSpace, InUse (locked for too long), Denied.
+    """
+
+    def __init__(self, directory: Path, store_id: str) -> None:
+        self.path = directory / f"{store_id}.sqlite"
+        with _translated(self.path):
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._db = sqlite3.connect(self.path, timeout=LOCK_TIMEOUT_S, isolation_level=None)
+            try:
+                self._prepare()
+            except BaseException:
+                self._db.close()
+                raise
+        self._pack_ids: dict[int, PackId] = {}
+        self._added: set[PackId] = set()
+        self._any_chunks = bool(self.select("SELECT 1 FROM chunks LIMIT 1"))
+        self._any_trees = bool(self.select("SELECT 1 FROM trees LIMIT 1"))
+
+    def _prepare(self) -> None:
+        execute = self._db.execute
+        execute("PRAGMA journal_mode = WAL")
+        execute("PRAGMA synchronous = NORMAL")
+        execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+        if _version(self._db) == SCHEMA_VERSION:
+            return
+        execute("BEGIN IMMEDIATE")
+        version = _version(self._db)  # another process may have been first
+        if version == 0:
+            for statement in _SCHEMA.split(";"):
+                execute(statement)
+        if version == _CLAIMS_VERSION:
+            execute("DELETE FROM trees")  # they are found again by their chunks
+        if version in (0, _CLAIMS_VERSION):
+            execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        execute("COMMIT")
+        if version not in (0, _CLAIMS_VERSION, SCHEMA_VERSION):
+            raise IndexBroken(f"{self.path} is an index of format {version}")
+
+    @staticmethod
+    def set_aside(directory: Path, store_id: str, why: IndexBroken) -> None:
+        """Renames an index that cannot be used, so that the next one is new; the log says why."""
+        path = directory / f"{store_id}.sqlite"
+        aside = path.with_suffix(".broken")
+        with _translated(path):
+            for suffix in ("-wal", "-shm"):
+                path.with_name(path.name + suffix).unlink(missing_ok=True)
+            if path.exists():
+                path.replace(aside)
+        _log.warning(
+            "%s. It is %s now, and a new one is built: this push reads all files again", why, aside
+        )
+
+    def close(self) -> None:
+        """Closes the file. May be called twice."""
+        self._db.close()
+
+    # chunks
+
+    def find(self, chunk_ids: Sequence[bytes]) -> dict[bytes, int]:
+        """The places of those chunks that the store has: the newest of each. See fragmentation.py
+        for places."""
+        return dict(self._places("chunks", chunk_ids))
+
+    def find_all(self, chunk_ids: Sequence[bytes]) -> dict[bytes, set[int]]:
+        """All places of those chunks."""
+        found: dict[bytes, set[int]] = {}
+        for table in ("chunks", "older"):
+            for chunk_id, place in self._places(table, chunk_ids):
+                found.setdefault(chunk_id, set()).add(place)
+        return found
+
+    def _places(self, table: str, chunk_ids: Sequence[bytes]) -> Iterator[tuple[bytes, int]]:
+        if not self._any_chunks:
+            return
+        for start in range(0, len(chunk_ids), _FIND_AT_ONCE):
+            part = list(chunk_ids[start : start + _FIND_AT_ONCE])
+            size = 1 << (len(part) - 1).bit_length()  # few statements, so that they stay prepared
+            marks = ",".join("?" * size)
+            part += part[-1:] * (size - len(part))
+            rows = self.select(f"SELECT id, place, sum FROM {table} WHERE id IN ({marks})", part)
+            with checked_row(self.path, "a chunk's place"):
+                for chunk_id, place, checksum in rows:
+                    if checksum != chunk_sum(chunk_id, place):
+                        raise ValueError
+                    yield chunk_id, place
+
+    def segment(self, run: Run) -> Segment:
+        """The segment of a run of places that ``find`` gave."""
+        number, first = split(run.place)
+        pack_id = self._pack_ids.get(number)
+        if pack_id is None:
+            rows = self.select("SELECT id, sum FROM packs WHERE number = ?", (number,))
+            with checked_row(self.path, "a pack's id"):
+                if crc32(rows[0][0], number & 0xFFFFFFFF) != rows[0][1]:
+                    raise ValueError
+            pack_id = self._pack_ids[number] = PackId(rows[0][0])
+        return Segment(pack_id, first, run.chunks, run.size_bytes)
+
+    def add_packs(self, packs: Iterable[PackChunks], *, shard_id: str | None = None) -> None:
+        """Remembers packs that are in the store: from a shard, or just uploaded (no shard yet)."""
+        with self.writing() as db:
+            for pack in packs:
+                number = pack_number(pack.pack_id)
+                checksum = crc32(pack.pack_id, number & 0xFFFFFFFF)
+                db.execute(
+                    "INSERT OR IGNORE INTO packs VALUES (?, ?, ?)", (number, pack.pack_id, checksum)
+                )
+                row = db.execute("SELECT id FROM packs WHERE number = ?", (number,)).fetchone()
+                if row[0] != pack.pack_id:
+                    continue  # see pack_number
+                _add_chunks(db, sorted(chunk_rows(number, pack.ids)))  # as the table: faster
+                if shard_id is None:
+                    self._added.add(pack.pack_id)
+                    row = (number, pack.ids, pack.raw_sizes.tobytes())
+                    db.execute("INSERT OR REPLACE INTO unpublished VALUES (?, ?, ?)", row)
+            if shard_id is not None:
+                db.execute("INSERT OR IGNORE INTO shards VALUES (?)", (shard_id,))
+        self._any_chunks = True
+
+    def add_run(self, pack_id: PackId, first: int, ids: bytes) -> None:
+        """Remembers some consecutive chunks of a pack that is in the store, as its index lists
+        them (``ids``: joined)."""
+        number = pack_number(pack_id)
+        with self.writing() as db:
+            row = (number, pack_id, crc32(pack_id, number & 0xFFFFFFFF))
+            db.execute("INSERT OR IGNORE INTO packs VALUES (?, ?, ?)", row)
+            row = db.execute("SELECT id FROM packs WHERE number = ?", (number,)).fetchone()
+            if row[0] == pack_id:
+                _add_chunks(db, sorted(chunk_rows(number, ids, first)))
+        self._any_chunks = True
+
+    def added(self) -> set[PackId]:
+        """Packs that were uploaded since this index was opened."""
+        return self._added
+
+    def reused(self) -> set[PackId]:
+        """The other packs of which ``segment`` gave segments: what is built relies on them."""
+        return set(self._pack_ids.values()) - self._added
+
+    def forget_packs(self, pack_ids: Collection[PackId]) -> None:
+        """Forgets packs that the store has lost: their chunks; and all trees, of which some lead to
+        these packs and the others are found again by their chunks."""
+        numbers = [pack_number(pack_id) for pack_id in pack_ids]
+        with self.writing() as db:
+            for at in range(0, len(numbers), _FIND_AT_ONCE):
+                some = numbers[at : at + _FIND_AT_ONCE]
+                marks = ",".join("?" * len(some))
+                for table in ("chunks", "older"):
+                    statement = f"DELETE FROM {table} WHERE place >> {NUMBER_BITS} IN ({marks})"
+                    db.execute(statement, some)
+                db.execute(f"DELETE FROM packs WHERE number IN ({marks})", some)
+                db.execute(f"DELETE FROM unpublished WHERE pack IN ({marks})", some)
+            db.execute("DELETE FROM trees")
+
+    def unpublished(self) -> list[ShardPack]:
+        """Packs of own pushes, dead ones too, that no shard lists yet."""
+        rows = self.select(
+            "SELECT id, ids, sizes FROM unpublished JOIN packs ON number = unpublished.pack"
+        )
+        with checked_row(self.path, "a pack's chunks"):
+            found = [ShardPack(PackId(row[0]), row[1], array("I", row[2])) for row in rows]
+            if any(pack_id_of_columns(*pack[1:]) != pack.pack_id for pack in found):
+                raise ValueError
+        return found
+
+    def published(self, shard_id: str, packs: Iterable[PackChunks]) -> None:
+        """The shard that lists these packs is in the store."""
+        with self.writing() as db:
+            db.execute("INSERT OR IGNORE INTO shards VALUES (?)", (shard_id,))
+            rows = [(pack_number(pack.pack_id),) for pack in packs]
+            db.executemany("DELETE FROM unpublished WHERE pack = ?", rows)
+
+    def load_shards(self, objects: ObjectStore, *, threads: int = 8) -> None:
+        """Reads the index shards of the store that are not known yet, several at once.
+
+        A damaged shard is left out, which costs only space: its chunks may be stored again.
+        IndexBroken if the store lacks a shard that is known: it is an older copy of the store
+        that was pushed to, and may lack what the index says it has.
+        """
+        from concurrent.futures import ThreadPoolExecutor
+
+        known = {push_id_of(str(row[0])) for row in self.select("SELECT id FROM shards")}
+        names = [info.key[len(keys.INDEX) :] for info in objects.list(keys.INDEX)]
+        lost = known.difference(map(push_id_of, names))
+        if any(not has_shard(objects, push_id) for push_id in lost):  # a list may lack one
+            raise IndexBroken(f"the push index {self.path} knows a shard that is gone: {min(lost)}")
+        unseen = [name for name in names if push_id_of(name) not in known]
+        if not unseen:
+            return
+        with ThreadPoolExecutor(threads) as executor:
+            for start in range(0, len(unseen), SHARDS_AHEAD):
+                part = unseen[start : start + SHARDS_AHEAD]
+                loaded = executor.map(lambda name: _load_shard(objects, name), part)
+                for name, packs in zip(part, loaded, strict=True):
+                    if packs is not None:
+                        self._learn(packs, name)
+
+    def _learn(self, packs: Iterable[ShardPack], shard_id: str) -> None:
+        try:
+            self.add_packs(packs, shard_id=shard_id)
+        except _SPOILED as error:  # of a large shard, which is read meanwhile
+            _log.warning(_LEFT_OUT, error)
+
+    # trees
+
+    def find_trees(self, digests: Sequence[bytes]) -> dict[bytes, TreePlace]:
+        """Where those trees lie that the store is known to have."""
+        found: dict[bytes, TreePlace] = {}
+        if not self._any_trees:
+            return found
+        for digest in digests:
+            for (place,) in self.select("SELECT place FROM trees WHERE digest = ?", (digest,)):
+                found[digest] = self._decode_place(digest, place)
+        return found
+
+    def add_trees(self, rows: Iterable[tuple[bytes, TreePlace]]) -> None:
+        """Remembers trees (by digest) that are in the store, and of which this machine knows that
+        they lead to the right chunks: later pushes rely on that."""
+        encoded = sorted([(digest, _encode_place(digest, place)) for digest, place in rows])
+        with self.writing() as db:
+            db.executemany("INSERT OR REPLACE INTO trees VALUES (?, ?)", encoded)
+        self._any_trees = True
+
+    def _decode_place(self, digest: bytes, place: bytes) -> TreePlace:
+        with checked_row(self.path, "a tree's place"):
+            checksum, size_bytes = _PLACE_HEAD.unpack_from(place)
+            if crc32(place[4:], crc32(digest)) != checksum:
+                raise ValueError
+            segments = _PLACE_SEGMENT.iter_unpack(place[_PLACE_HEAD.size :])
+            return TreePlace(
+                size_bytes, tuple(Segment(PackId(pack), *numbers) for pack, *numbers in segments)
+            )
+
+    def select(self, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        try:
+            return self._db.execute(statement, values).fetchall()
+        except (sqlite3.Error, UnicodeError) as error:
+            raise _error(error, self.path) from error
+
+    @contextmanager
+    def writing(self) -> Iterator[sqlite3.Connection]:
+        with _translated(self.path):
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._db
+                self._db.execute("COMMIT")
+            except BaseException:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                raise
+
+
+def _encode_place(digest: bytes, place: TreePlace) -> bytes:
+    packed = b"".join(_PLACE_SEGMENT.pack(*segment) for segment in place.segments)
+    body = place.size_bytes.to_bytes(8, "little") + packed
+    return crc32(body, crc32(digest)).to_bytes(4, "little") + body
+
+
+def _add_chunks(db: sqlite3.Connection, rows: list[tuple[bytes, int, int]]) -> None:
+    """Rows of chunks. Where there were some of these chunks, their places are the older ones."""
+    added = db.executemany("INSERT OR IGNORE INTO chunks VALUES (?, ?, ?)", rows)
+    if added.rowcount == len(rows):
+        return
+    db.executemany(
+        "INSERT OR IGNORE INTO older SELECT * FROM chunks WHERE id = ? AND place != ?",
+        [(chunk_id, place) for chunk_id, place, _ in rows],
+    )
+    in_one_pack = [row for row, after in pairwise(rows) if row[0] == after[0]]
+    db.executemany("INSERT OR IGNORE INTO older VALUES (?, ?, ?)", in_one_pack)
+    db.executemany("INSERT OR REPLACE INTO chunks VALUES (?, ?, ?)", rows)
+
+
+def _load_shard(objects: ObjectStore, name: str) -> Iterator[ShardPack] | None:
+    """The packs of a shard; None of one that is damaged."""
+    try:
+        return read_shard(objects, keys.shard(name))
+    except _SPOILED as error:
+        _log.warning(_LEFT_OUT, error)
+        return None
+
+
+def _version(db: sqlite3.Connection) -> int:
+    version: int = db.execute("PRAGMA user_version").fetchone()[0]
+    return version
+
+
+@contextmanager
+def _translated(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (sqlite3.Error, OSError, UnicodeError) as error:
+        raise _error(error, path) from error
+
+
+@contextmanager
+def checked_row(path: Path, what: str) -> Iterator[None]:
+    """Raises: IndexBroken for a row that does not match its checksum, or has wrong types."""
+    try:
+        yield
+    except (ValueError, TypeError, IndexError, OverflowError, struct.error) as error:
+        raise IndexBroken(f"the push index {path} is broken: {what} is damaged") from error
+
+
+def _error(error: sqlite3.Error | OSError | UnicodeError, path: Path) -> LodefsError:
+    """Maps an error of the file. All but the known errors of disks and locks count as a broken
+    file, also a message of SQLite that quotes damaged text."""
+    if isinstance(error, OSError):
+        kind = NoSpace if error.errno in (errno.ENOSPC, errno.EDQUOT) else Denied
+        return kind(f"the push index {path} cannot be written: {error.strerror}")
+    name = getattr(error, "sqlite_errorname", "")
+    if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+        return InUse(f"the push index {path} is in use by another push for too long: try again")
+    if name.startswith("SQLITE_FULL"):
+        return NoSpace(f"no space for the push index {path}: make room there")
+    if name.startswith(("SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_PERM", "SQLITE_IOERR")):
+        return Denied(
+            f"the push index {path} cannot be used ({error}): its directory must be writable"
+        )
+    return IndexBroken(f"the push index {path} is broken: {error}")

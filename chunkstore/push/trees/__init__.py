@@ -1,0 +1,1 @@
+"""The directories of a push: their digests, and their trees in packs."""

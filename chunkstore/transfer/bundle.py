@@ -1,0 +1,273 @@
+"""Bundles: a branch or tag with its history into one file, and from there into a store."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import BinaryIO
+
+from lodefs.chunkstore.errors import Conflict, Corrupt, InvalidInput, NotFound
+from lodefs.chunkstore.format import keys
+from lodefs.chunkstore.format.bundle import COMMIT, PACK, BundleHead
+from lodefs.chunkstore.format.commit import Commit, commit_id_of, decode_commit, encode_commit
+from lodefs.chunkstore.format.names import ID_BYTES, CommitId, PackId
+from lodefs.chunkstore.format.pack import ROW_SIZE_BYTES, TRAILER_SIZE_BYTES, PackIndex
+from lodefs.chunkstore.journal.existing_commit import point_ref
+from lodefs.chunkstore.journal.named_packs import named_packs
+from lodefs.chunkstore.repo.refs import RefEntry, singular
+from lodefs.chunkstore.repo.store import Store
+from lodefs.chunkstore.system.progress import Progress
+from lodefs.chunkstore.transfer.bundle_file import BundleReader, BundleWriter
+from lodefs.chunkstore.transfer.landing import Landing
+from lodefs.chunkstore.transfer.pack_copy import check_bound, check_payload, fetch_pack, put_pack
+from lodefs.chunkstore.transfer.plan import History, ref_named
+from lodefs.chunkstore.types import Buffer
+
+WORKERS = 4  # packs that are fetched, or put, at once
+
+
+@dataclass(frozen=True, slots=True)
+class Bundled:
+    """What a bundle holds."""
+
+    head: BundleHead
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unpacked:
+    """What came of a bundle. ``before``: where its ref was in the store."""
+
+    head: BundleHead
+    before: CommitId | None
+    packs: int  # put
+    packs_there: int
+
+
+def create_bundle(
+    store: Store,
+    repo: str,
+    rev: str,
+    since: str | None,
+    file: BinaryIO,
+    *,
+    progress: Progress | None = None,
+    clock: Callable[[], float] = time.time,
+) -> Bundled:
+    """Writes a branch or tag to ``file``, with its history; with ``since`` (a revision that it
+    comes after) without what that leads to.
+
+    Raises: NotFound; InvalidInput if ``rev`` is a commit, or does not come after ``since``; Corrupt
+    if the store lacks something; what the store raises. What was written by then is no bundle.
+    """
+    progress = progress or Progress()
+    ref = ref_named(store, repo, rev)
+    commit_id = store.refs(repo).read(ref.kind, ref.name).commit
+    assert commit_id is not None
+    base = None if since is None else store.resolve(repo, since)
+    history = History(store, repo)
+    order = history.order(commit_id, set() if base is None else {base})
+    if base is not None and not any(base in history.commit(at).parents for at in order):
+        raise InvalidInput(f"{repo}@{rev} does not come after {since}, or is the same: nothing new")
+    progress.phase = f"looking at {repo}@{rev}"
+    packs = list(_new_packs(store, history, order))
+    head = BundleHead(ref, base, tuple(order), sum(map(len, packs)), int(clock()))
+    writer = BundleWriter(file, head)
+    progress.phase = f"bundling {repo}@{rev}"
+    with ThreadPoolExecutor(WORKERS, "lodefs-bundle") as executor:
+        for at, some in zip(order, packs, strict=True):
+            for index, payload in _fetched(store, some, executor):
+                writer.add(PACK, index.pack_id, payload, index.encode())
+                progress.bytes_done = writer.size_bytes
+            writer.add(COMMIT, encode_commit(history.commit(at)))
+    writer.end()
+    return Bundled(head, writer.size_bytes)
+
+
+def unpack_bundle(
+    file: BinaryIO,
+    what: str,
+    store: Store,
+    *,
+    progress: Progress | None = None,
+    clock: Callable[[], float] = time.time,
+) -> Unpacked:
+    """Brings what is in a bundle (``what`` names it in errors) to a store, and moves its ref.
+
+    Raises: Corrupt, UnknownFormat for the bundle; NotFound if the store lacks the commit that it
+    builds on; Conflict if the ref has gone another way; Collected, as a copy; what the store
+    raises. After an error no ref has moved.
+    """
+    progress = progress or Progress()
+    reader = BundleReader(file, what)
+    landing = Landing(store, clock)
+    with ThreadPoolExecutor(WORKERS, "lodefs-bundle") as executor:
+        work = _Unpack(reader, what, store, landing, executor, progress)
+        try:
+            return work.run(clock)
+        finally:
+            work.wait()
+            landing.close()
+
+
+class _Unpack:
+    """One bundle on its way into a store."""
+
+    def __init__(
+        self,
+        reader: BundleReader,
+        what: str,
+        store: Store,
+        landing: Landing,
+        executor: Executor,
+        progress: Progress,
+    ) -> None:
+        self._reader = reader
+        self._what = what
+        self._store = store
+        self._landing = landing
+        self._executor = executor
+        self._progress = progress
+        self._under_way: deque[Future[None]] = deque()
+        self._commits: dict[CommitId, Commit] = {}
+        self._packs = self._packs_there = 0
+
+    def run(self, clock: Callable[[], float]) -> Unpacked:
+        """Packs, then what they are checked against, then the ref."""
+        head = self._reader.head
+        before = self._standing()
+        at = None if before is None else before.commit
+        self._progress.phase = f"unpacking {head.ref.repo}@{head.ref.name}"
+        self._landing.begin()
+        for record in self._reader.records():
+            if record.kind == COMMIT:
+                self._commits[commit_id_of(record.data)] = decode_commit(record.data, self._what)
+            else:
+                self._pack(record.data)
+        while self._under_way:
+            self._under_way.popleft().result()
+        if tuple(self._commits) != head.commits:
+            raise Corrupt(f"{self._what} does not hold the commits that it lists")
+        if at is None and head.since is not None:
+            before = point_ref(
+                self._store,
+                head.ref,
+                head.since,
+                expected_sequence=None if before is None else before.sequence,
+                clock=clock,
+            )
+        self._check_whole()
+        if at != head.commit:
+            self._landing.advance(head.ref, before, head.commit, self._commits.items())
+        return Unpacked(head, at, self._packs, self._packs_there)
+
+    def wait(self) -> None:
+        """Ends what is under way, after an error too."""
+        for future in self._under_way:
+            future.cancel()
+        for future in self._under_way:
+            if not future.cancelled():
+                future.exception()
+
+    def _standing(self) -> RefEntry | None:
+        """Where the store's ref is. Raises: NotFound, Conflict, InvalidInput."""
+        head = self._reader.head
+        repo, kind, name = head.ref
+        before = self._store.refs(repo).latest(kind, name)
+        at = None if before is None else before.commit
+        if at is None:
+            self._store.check_new_ref(repo, kind, name)
+        elif at not in (head.since, *head.commits) or (kind == "tags" and at != head.commit):
+            raise Conflict(
+                f"{singular(kind)} {name} of {repo} is at {at.hex()[:12]} in {self._store.url}, "
+                f"which {self._what} does not come after"
+            )
+        if head.since is not None:
+            try:
+                self._store.commit(repo, head.since)
+            except NotFound:
+                raise NotFound(
+                    f"{self._what} builds on commit {head.since.hex()[:12]} of {repo}, which "
+                    f"{self._store.url} does not have: unpack the bundle before it first"
+                ) from None
+        return before
+
+    def _pack(self, data: bytearray) -> None:
+        """Starts to check and put a pack."""
+        index = _index_at_end(data, self._what)
+        if not self._landing.lacking({index.pack_id: 0}):
+            self._packs_there += 1
+            return
+        if len(self._under_way) >= WORKERS:
+            self._under_way.popleft().result()
+        self._packs += 1
+        self._under_way.append(self._executor.submit(self._put, index, data))
+
+    def _put(self, index: PackIndex, data: bytearray) -> None:
+        payload = memoryview(data)[ID_BYTES : ID_BYTES + index.offsets[-1]]
+        check_payload(index, payload)
+        sent_bytes = put_pack(self._store.objects, index, payload)
+        self._landing.landed(index)
+        self._progress.bytes_done += payload.nbytes
+        self._progress.bytes_sent += sent_bytes
+
+    def _check_whole(self) -> None:
+        """Raises: Corrupt unless the store has all packs that the commits name."""
+        base = self._reader.head.since
+        known = {} if base is None else {base: self._store.commit(self._reader.head.ref.repo, base)}
+        for at, commit in self._commits.items():
+            if any(parent not in known for parent in commit.parents):
+                raise Corrupt(f"{self._what} lacks a parent of commit {at.hex()[:12]}")
+            root = known[commit.parents[0]].root if commit.parents else None
+            found, unreadable = named_packs(self._store.packs, commit.root, root)
+            if lost := unreadable or self._landing.lacking(found):
+                raise Corrupt(
+                    f"{self._what} is not whole: commit {at.hex()[:12]} needs "
+                    f"{keys.pack(min(lost))}, which it lacks"
+                )
+            known[at] = commit
+
+
+def _new_packs(store: Store, history: History, order: list[CommitId]) -> Iterator[list[PackId]]:
+    """For each commit the packs that none before it named, trees first read first."""
+    seen: set[PackId] = set()
+    for at in order:
+        commit = history.commit(at)
+        base = history.commit(commit.parents[0]).root if commit.parents else None
+        found, unreadable = named_packs(store.packs, commit.root, base)
+        if unreadable:
+            raise Corrupt(
+                f"commit {at.hex()[:12]} of {store.url} is not whole: "
+                f"{keys.pack(min(unreadable))} is missing or damaged; see `lodefs verify`"
+            )
+        yield sorted(found.keys() - seen)
+        seen |= found.keys()
+
+
+def _fetched(
+    store: Store, packs: list[PackId], executor: Executor
+) -> Iterator[tuple[PackIndex, Buffer]]:
+    """Packs in their order, a few of them ahead."""
+    waiting: deque[Future[tuple[PackIndex, Buffer]]] = deque()
+    for pack_id in packs:
+        waiting.append(executor.submit(fetch_pack, store.objects, pack_id))
+        if len(waiting) > WORKERS:
+            yield waiting.popleft().result()
+    while waiting:
+        yield waiting.popleft().result()
+
+
+def _index_at_end(record: bytearray, what: str) -> PackIndex:
+    """The index of a pack that is here as a whole, after its id."""
+    pack_id, data = PackId(bytes(record[:ID_BYTES])), memoryview(record)[ID_BYTES:]
+    try:
+        index = PackIndex.decode(pack_id, data)
+    except Corrupt as error:
+        raise Corrupt(f"{what} is damaged: {error}") from error
+    if index.offsets[-1] + len(index) * ROW_SIZE_BYTES + TRAILER_SIZE_BYTES != len(data):
+        raise Corrupt(f"{what} is damaged: pack {pack_id.hex()} in it has another size")
+    check_bound(index)
+    return index

@@ -1,0 +1,120 @@
+"""A bundle as a stream: written and read from its beginning to its end, never held."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import BinaryIO, NamedTuple
+
+from blake3 import blake3
+
+from lodefs.chunkstore.errors import Corrupt
+from lodefs.chunkstore.format.bundle import (
+    COMMIT,
+    END,
+    HEAD,
+    PACK,
+    RECORD,
+    BundleHead,
+    bundle_head_size,
+    decode_bundle_head,
+    encode_bundle_head,
+)
+from lodefs.chunkstore.format.commit import SIZE_BYTES_MAX as COMMIT_SIZE_BYTES_MAX
+from lodefs.chunkstore.format.names import ID_BYTES
+from lodefs.chunkstore.format.pack import PACK_CHUNKS_LIMIT, ROW_SIZE_BYTES, TRAILER_SIZE_BYTES
+from lodefs.chunkstore.transfer.pack_copy import PAYLOAD_SIZE_BYTES_MAX
+from lodefs.chunkstore.types import Buffer
+
+READ_SIZE_BYTES = 8 << 20
+_PACK_SIZE_BYTES_MAX = (
+    ID_BYTES + PAYLOAD_SIZE_BYTES_MAX + PACK_CHUNKS_LIMIT * ROW_SIZE_BYTES + TRAILER_SIZE_BYTES
+)
+_SIZES_BYTES_MAX = {COMMIT: COMMIT_SIZE_BYTES_MAX, PACK: _PACK_SIZE_BYTES_MAX, END: ID_BYTES}
+
+
+class BundleRecord(NamedTuple):
+    """A commit's document, or a pack: its id, and the whole object."""
+
+    kind: int
+    data: bytearray
+
+
+class BundleWriter:
+    """Writes a bundle to ``file``. Errors of the file are OSErrors, as the caller knows it."""
+
+    def __init__(self, file: BinaryIO, head: BundleHead) -> None:
+        self._file = file
+        self._hasher = blake3()
+        self.size_bytes = 0
+        self._write(encode_bundle_head(head))
+
+    def add(self, kind: int, *parts: Buffer) -> None:
+        """Writes one record: the joined parts."""
+        self._write(RECORD.pack(kind, sum(memoryview(part).nbytes for part in parts)))
+        for part in parts:
+            self._write(part)
+
+    def end(self) -> None:
+        """Writes the end, without which a bundle is none."""
+        self._write(RECORD.pack(END, ID_BYTES))
+        self._write(self._hasher.digest())
+        self._file.flush()
+
+    def _write(self, data: Buffer) -> None:
+        self._hasher.update(data)
+        self._file.write(data)
+        self.size_bytes += memoryview(data).nbytes
+
+
+class BundleReader:
+    """Reads a bundle from ``file``, which ``what`` names in errors.
+
+    Raises: Corrupt, UnknownFormat. The head is right once it is there; that the bundle is whole is
+    known after the last record.
+    """
+
+    def __init__(self, file: BinaryIO, what: str) -> None:
+        self._file = file
+        self._what = what
+        self._hasher = blake3()
+        size_bytes = bundle_head_size(self._take(HEAD.size), what)
+        self.head = decode_bundle_head(self._take(size_bytes), what)
+
+    def records(self) -> Iterator[BundleRecord]:
+        """All records, each held alone. Raises: Corrupt, at the end too."""
+        while True:
+            kind, size_bytes = RECORD.unpack(self._take(RECORD.size))
+            if size_bytes > _SIZES_BYTES_MAX.get(kind, -1):
+                raise Corrupt(
+                    f"{self._what} is damaged: it has a record of kind {kind} and {size_bytes} "
+                    "bytes"
+                )
+            checksum = self._hasher.digest()
+            data = self._take(size_bytes)
+            if kind != END:
+                yield BundleRecord(kind, data)
+                continue
+            if data != checksum:
+                raise Corrupt(f"{self._what} is damaged: it does not match its checksum")
+            if self._file.read(1):
+                raise Corrupt(f"{self._what} is damaged: something follows its end")
+            return
+
+    def _take(self, size_bytes: int) -> bytearray:
+        """So many bytes, which are there before room is made for more."""
+        data = bytearray()
+        while left := size_bytes - len(data):
+            piece = self._file.read(min(left, READ_SIZE_BYTES))
+            if not piece:
+                raise Corrupt(f"{self._what} is cut off")
+            data += piece
+        self._hasher.update(data)
+        return data
+
+
+def check_bundle(file: BinaryIO, what: str) -> BundleHead:
+    """Reads a bundle to its end; gives its head. Raises: Corrupt, UnknownFormat."""
+    reader = BundleReader(file, what)
+    for _ in reader.records():
+        pass
+    return reader.head

@@ -1,0 +1,241 @@
+"""Copy: repositories from one store to another, with their history and all ids.
+
+Packs go as they are, each checked on the way; what is there is not sent again. A branch follows its
+history there as its packs arrive, so what a dead copy has brought stays in use, and its repetition
+goes on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from lodefs.chunkstore.errors import Conflict, Corrupt, InvalidInput
+from lodefs.chunkstore.format import keys
+from lodefs.chunkstore.format.commit import Commit
+from lodefs.chunkstore.format.journal import RefName
+from lodefs.chunkstore.format.names import CommitId, PackId
+from lodefs.chunkstore.journal.condemned import NamedChunks
+from lodefs.chunkstore.journal.existing_commit import point_ref
+from lodefs.chunkstore.journal.named_packs import named_packs
+from lodefs.chunkstore.push.pack_check import packs_lacking
+from lodefs.chunkstore.repo.refs import RefEntry
+from lodefs.chunkstore.repo.store import Store
+from lodefs.chunkstore.system.progress import Progress
+from lodefs.chunkstore.transfer.landing import Landing
+from lodefs.chunkstore.transfer.pack_copy import fetch_pack, put_pack
+from lodefs.chunkstore.transfer.plan import History, RefPlan, plan, ref_named, refs_of
+
+WORKERS = 8
+STEP_SIZE_BYTES = 4 << 30  # after so much a branch moves to the commit that is complete
+
+
+@dataclass(frozen=True, slots=True)
+class CopyOptions:
+    """How to copy. Each worker holds a pack, of 32 MiB mostly, in memory."""
+
+    dry_run: bool = False
+    workers: int = WORKERS
+    step_size_bytes: int = STEP_SIZE_BYTES
+    clock: Callable[[], float] = time.time
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedRef:
+    """A ref of the source, where it was in the destination, and where it is now; with ``dry_run``
+    would be."""
+
+    ref: RefName
+    before: CommitId | None
+    after: CommitId
+
+
+@dataclass(slots=True)
+class CopyResult:
+    """What a copy did; with ``dry_run`` what it would do."""
+
+    refs: list[CopiedRef] = field(default_factory=list)  # also those that did not move
+    commits: int = 0  # brought
+    packs: int = 0  # sent
+    packs_there: int = 0  # needed, and there already
+    size_bytes: int = 0  # of the packs that were sent, as stored
+
+
+def copy(
+    source: Store,
+    destination: Store,
+    repos: Iterable[str],
+    rev: str | None,
+    options: CopyOptions,
+    progress: Progress | None = None,
+) -> CopyResult:
+    """Copies one branch or tag (``rev``) of each repository, or with None all of them.
+
+    Raises: InvalidInput if both are one store, or ``rev`` is a commit; NotFound; Conflict if a ref
+    has gone another way in the destination, or moved meanwhile; Corrupt if the source lacks
+    something; Collected if the destination has once deleted what is needed; what the stores
+    raise. After an error it can be repeated, and goes on.
+    """
+    if source.url == destination.url:
+        raise InvalidInput(f"{source.url} would be copied to itself: name another store")
+    plans: list[tuple[History, list[RefPlan]]] = []
+    for repo in repos:
+        source.require_repo(repo)
+        refs = refs_of(source, repo) if rev is None else [ref_named(source, repo, rev)]
+        history = History(source, repo)
+        plans.append((history, plan(source, destination, refs, history)))
+    with ThreadPoolExecutor(options.workers, "lodefs-copy") as executor:
+        work = _Copy(source, destination, options, progress or Progress(), executor)
+        try:
+            for history, some in plans:
+                for one in some:
+                    work.run(one, history)
+        finally:
+            work.close()
+    return work.result
+
+
+class _Copy:
+    """One copy, ref by ref."""
+
+    def __init__(
+        self,
+        source: Store,
+        destination: Store,
+        options: CopyOptions,
+        progress: Progress,
+        executor: Executor,
+    ) -> None:
+        self._source = source
+        self._destination = destination
+        self._options = options
+        self._progress = progress
+        self._executor = executor
+        self._landing = Landing(destination, options.clock)
+        self._under_way: list[Future[int]] = []
+        self._step_bytes = 0  # of packs that are sent since a ref moved
+        self._seen: set[PackId] = set()
+        self.result = CopyResult()
+
+    def run(self, one: RefPlan, history: History) -> None:
+        """Brings one ref to where it stands in the source."""
+        self._progress.phase = f"copying {one}"
+        self.result.refs.append(CopiedRef(one.ref, one.at, one.head))
+        if one.at == one.head:
+            return
+        before = one.before
+        if not self._options.dry_run and (one.fork is not None or not one.order):
+            start = one.head if one.fork is None else one.fork
+            before = point_ref(
+                self._destination,
+                one.ref,
+                start,
+                expected_sequence=None if before is None else before.sequence,
+                clock=self._options.clock,
+            )
+        if one.order:
+            self._bring(one, before, history)
+
+    def _bring(self, one: RefPlan, before: RefEntry | None, history: History) -> None:
+        path = set(history.first_parents(one.head))
+        waiting: list[tuple[CommitId, Commit]] = []
+        self._begin()
+        for commit_id in one.order:
+            commit = history.commit(commit_id)
+            base = history.commit(commit.parents[0]) if commit.parents else None
+            self._send(self._packs(one, commit_id, commit, base))
+            waiting.append((commit_id, commit))
+            is_large = self._step_bytes >= self._options.step_size_bytes
+            if commit_id == one.head or (is_large and _is_branch(one) and commit_id in path):
+                before = self._land(one, before, commit_id, waiting)
+                waiting = []
+                if commit_id != one.head:
+                    self._begin()
+        self.result.commits += len(one.order)
+
+    def close(self) -> None:
+        """Ends what is under way, after an error too."""
+        for future in self._under_way:
+            future.cancel()
+        for future in self._under_way:
+            if not future.cancelled():
+                future.exception()
+        self._landing.close()
+
+    def _begin(self) -> None:
+        if not self._options.dry_run:
+            self._landing.begin()
+
+    def _land(
+        self,
+        one: RefPlan,
+        before: RefEntry | None,
+        commit_id: CommitId,
+        commits: Sequence[tuple[CommitId, Commit]],
+    ) -> RefEntry | None:
+        """Waits for all packs, then moves the ref."""
+        for future in self._under_way:
+            future.result()
+        self._under_way.clear()
+        self._step_bytes = 0
+        if self._options.dry_run:
+            return before
+        try:
+            return self._landing.advance(one.ref, before, commit_id, commits)
+        except Conflict as error:
+            error.add_note("what was sent stays: repeat the command")
+            raise
+
+    def _packs(
+        self, one: RefPlan, commit_id: CommitId, commit: Commit, base: Commit | None
+    ) -> NamedChunks:
+        """The chunks of packs that a commit names, but those of the same place in its parent."""
+        root = None if base is None else base.root
+        found, unreadable = named_packs(self._source.packs, commit.root, root)
+        if unreadable:
+            raise Corrupt(
+                f"{one.ref.repo}@{commit_id.hex()[:12]} of {self._source.url} is not whole: "
+                f"{keys.pack(min(unreadable))} is missing or damaged; see `lodefs verify`"
+            )
+        return found
+
+    def _send(self, named: NamedChunks) -> None:
+        """Starts to send those packs that are not there. Raises the error of one that failed."""
+        new = named.keys() - self._seen
+        self._seen |= new
+        missing = [pack for pack in self._lacking(named) if pack in new]
+        self.result.packs_there += len(new) - len(missing)
+        sizes = self._executor.map(self._size, missing) if missing else ()
+        for pack_id, size_bytes in zip(missing, sizes, strict=True):
+            self.result.packs += 1
+            self.result.size_bytes += size_bytes
+            self._progress.bytes_total += size_bytes
+            self._step_bytes += size_bytes
+            if not self._options.dry_run:
+                self._under_way.append(self._executor.submit(self._send_one, pack_id))
+        for future in self._under_way:
+            if future.done():
+                future.result()
+        self._under_way = [future for future in self._under_way if not future.done()]
+
+    def _lacking(self, named: NamedChunks) -> list[PackId]:
+        if self._options.dry_run:
+            return sorted(packs_lacking(self._destination.objects, named))
+        return sorted(self._landing.lacking(named))
+
+    def _size(self, pack_id: PackId) -> int:
+        return self._source.objects.head(keys.pack(pack_id)).size_bytes
+
+    def _send_one(self, pack_id: PackId) -> int:
+        index, payload = fetch_pack(self._source.objects, pack_id)
+        sent_bytes = put_pack(self._destination.objects, index, payload)
+        self._landing.landed(index)
+        self._progress.bytes_done += memoryview(payload).nbytes
+        self._progress.bytes_sent += sent_bytes
+        return sent_bytes
+
+
+def _is_branch(one: RefPlan) -> bool:
+    return one.ref.kind == "branches"

@@ -1,0 +1,133 @@
+"""What arrives in a store from elsewhere, with its ids kept: packs, shards, commits, refs.
+
+In the order of a push, and safe beside collections in the same way (docs/decisions/0036): whoever
+will write a ref has a place in the journal before it looks at what the commit will rely on, and
+saves what is condemned. A push stores chunks of a dead pack again under another id. Here ids are to
+be kept, so a commit that needs a pack whose id is dead cannot land (docs/decisions/0041).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Collection, Iterable
+from threading import Lock
+
+from lodefs.chunkstore.errors import Corrupt, LodefsError
+from lodefs.chunkstore.format import keys
+from lodefs.chunkstore.format.commit import Commit
+from lodefs.chunkstore.format.index_shard import PackChunks, encode_shard
+from lodefs.chunkstore.format.journal import RefName
+from lodefs.chunkstore.format.names import CommitId, PackId
+from lodefs.chunkstore.format.pack import PackIndex
+from lodefs.chunkstore.journal.condemned import MemoryCondemned, NamedChunks, commit_key
+from lodefs.chunkstore.journal.heartbeat import Heartbeat
+from lodefs.chunkstore.journal.ref_write import Collected, RefWrite
+from lodefs.chunkstore.push.pack_check import packs_lacking
+from lodefs.chunkstore.repo.refs import RefEntry
+from lodefs.chunkstore.repo.store import Store
+
+
+class Landing:
+    """Brings commits to a store, and moves refs to them, one after the other. ``landed`` may be
+    called by many threads, all else by one."""
+
+    def __init__(self, store: Store, clock: Callable[[], float] = time.time) -> None:
+        self.store = store
+        self._clock = clock
+        self._condemned = MemoryCondemned()
+        self._named: set[bytes] = set()  # ids, as of CondemnedIds, that refs will rely on
+        self._named_chunks: dict[PackId, int] = {}  # bits of their numbers
+        self._write: RefWrite | None = None
+        self._heartbeat: Heartbeat | None = None
+        self._unpublished: list[PackChunks] = []
+        self._lock = Lock()  # guards the list
+
+    def begin(self) -> None:
+        """Before anything is looked at for the next ref: takes a place in the journal. Raises:
+        Unsupported, Denied; Collected."""
+        if self._write is not None:
+            return
+        self.store.ensure_writable()
+        self._write = RefWrite(self.store, self._clock)
+        self._write.begin()
+        self._heartbeat = Heartbeat(self._write.beat)
+        self._heartbeat.start()
+        self._write.learn(self._condemned)
+        self._save(self._named, self._named_chunks)
+
+    def lacking(self, named: NamedChunks) -> set[PackId]:
+        """Those of the packs of a commit that are not there, or lack chunks that it names. Raises:
+        Collected."""
+        before = self._named_chunks
+        new = {
+            pack: bits for pack, bits in named.items() if pack not in before or bits & ~before[pack]
+        }
+        self._save(new.keys(), new)
+        self._named |= new.keys()
+        for pack, bits in new.items():
+            before[pack] = before.get(pack, 0) | bits
+        return packs_lacking(self.store.objects, new)
+
+    def landed(self, pack: PackIndex) -> None:
+        """A pack was put. One that is not whole is in no index shard: nobody who does not know
+        what it lacks may build on it."""
+        with self._lock:
+            if not pack.has_gone:
+                self._unpublished.append(pack)
+
+    def publish(self) -> None:
+        """Puts an index shard of the packs that landed since the last one."""
+        with self._lock:
+            packs, self._unpublished = self._unpublished, []
+        if packs:
+            shard_id = f"{time.time_ns():016x}-{os.urandom(4).hex()}"
+            self.store.objects.put(keys.shard(shard_id), [encode_shard(packs)], if_absent=True)
+
+    def advance(
+        self,
+        ref: RefName,
+        before: RefEntry | None,
+        commit_id: CommitId,
+        commits: Iterable[tuple[CommitId, Commit]],
+    ) -> RefEntry:
+        """Puts commits, whose packs are all there, parents first, and moves a ref to the last of
+        them. Raises: Conflict, Collected."""
+        assert self._write is not None, "begin comes first"
+        write = self._write
+        self.publish()
+        for at, commit in commits:
+            key = commit_key(ref.repo, at)
+            self._save({key}, {})
+            self._named.add(key)
+            if self.store.put_commit(ref.repo, commit) != at:
+                raise Corrupt(f"commit {at.hex()} of {ref.repo} is not written as others are")
+        sequence = None if before is None else before.sequence
+        entry = write.advance(ref, commit_id, expected_sequence=sequence)
+        self._end()
+        return entry
+
+    def close(self) -> None:
+        """After an error too: what landed can be found again, and no collection waits."""
+        with contextlib.suppress(LodefsError):  # the first error is the one to report
+            self.publish()
+        self._end()
+
+    def _end(self) -> None:
+        if self._heartbeat is not None:
+            self._heartbeat.stop()
+        if self._write is not None:
+            self._write.close()
+        self._heartbeat = self._write = None
+
+    def _save(self, ids: Collection[bytes], chunks: NamedChunks) -> None:
+        assert self._write is not None, "begin comes first"
+        try:
+            self._write.save(self._condemned, ids, chunks)
+        except Collected as error:
+            error.add_note(
+                "ids of packs and commits are kept here, and one that was deleted, or a part of a "
+                "pack, is never used again in the same store: bring it to a new store (lodefs init)"
+            )
+            raise

@@ -1,0 +1,102 @@
+"""Copies one pack as it is, and checks every byte of it on the way."""
+
+from __future__ import annotations
+
+from array import array
+
+from lodefs.chunkstore.errors import AlreadyExists, Changed, Corrupt, TooLarge
+from lodefs.chunkstore.format import keys
+from lodefs.chunkstore.format.names import PackId
+from lodefs.chunkstore.format.pack import DROPPED, PackIndex, unpack
+from lodefs.chunkstore.objects.interface import ObjectStore
+from lodefs.chunkstore.push.pack_check import is_whole
+from lodefs.chunkstore.repo.pack_reader import PackIndexVersion, read_index, read_stored
+from lodefs.chunkstore.types import Buffer
+
+PAYLOAD_SIZE_BYTES_MAX = 512 * 1024 * 1024  # held in memory; writers make packs of 32 MiB
+
+
+def fetch_pack(source: ObjectStore, pack_id: PackId) -> tuple[PackIndex, Buffer]:
+    """The index and the stored chunks of a pack, each of which matches its id.
+
+    A pack that was written again meanwhile, or came spoilt, is read once more. Raises: NotFound,
+    Corrupt, UnknownFormat; what the store raises.
+    """
+    try:
+        return _fetch(source, pack_id)
+    except (Changed, Corrupt):
+        return _fetch(source, pack_id)
+
+
+def put_pack(
+    destination: ObjectStore, index: PackIndex, payload: Buffer, *, overwrite: bool = False
+) -> int:
+    """Puts a pack that was checked; gives the bytes that were sent, 0 if it was there already. With
+    ``overwrite`` also over what is there; but chunks that only this has, and that were not purged,
+    stay."""
+    key = keys.pack(index.pack_id)
+    buffers: list[Buffer] = [payload, index.encode()]
+    try:
+        destination.put(key, buffers, if_absent=not overwrite)
+    except AlreadyExists:
+        if is_whole(destination, index.pack_id):
+            there, there_payload = fetch_pack(destination, index.pack_id)
+            joined, parts = _joined(there, there_payload, index, payload)
+            if joined.codecs == there.codecs:
+                return 0
+            buffers = [*parts, joined.encode()]
+        destination.put(key, buffers)
+    return sum(memoryview(buffer).nbytes for buffer in buffers)
+
+
+def _joined(
+    there: PackIndex, there_payload: Buffer, index: PackIndex, payload: Buffer
+) -> tuple[PackIndex, list[Buffer]]:
+    """A pack with the chunks that either of two copies has, but those that were purged in the
+    first."""
+    parts: list[Buffer] = []
+    codecs, stored_sizes = bytearray(), array("I")
+    for n, codec in enumerate(there.codecs):
+        one, data = (index, payload) if codec == DROPPED else (there, there_payload)
+        parts.append(memoryview(data)[one.offsets[n] : one.offsets[n + 1]])
+        codecs.append(one.codecs[n])
+        stored_sizes.append(one.stored_sizes[n])
+    return PackIndex(there.ids, there.raw_sizes, stored_sizes, bytes(codecs)), parts
+
+
+def check_payload(index: PackIndex, payload: Buffer) -> None:
+    """Raises: Corrupt unless ``payload`` is the stored form of the chunks of a pack."""
+    view = memoryview(payload)
+    if view.nbytes != index.offsets[-1]:
+        raise Corrupt(
+            f"pack {index.pack_id.hex()} has {view.nbytes} bytes of chunks, and its index says "
+            f"{index.offsets[-1]}"
+        )
+    for number, place in enumerate(index.places(0, len(index))):
+        if index.is_gone(number):
+            continue
+        try:
+            unpack(place, view[place.offset : place.offset + place.stored_size_bytes])
+        except Corrupt as error:
+            raise Corrupt(f"chunk {number} of pack {index.pack_id.hex()}: {error}") from error
+
+
+def _fetch(source: ObjectStore, pack_id: PackId) -> tuple[PackIndex, Buffer]:
+    version = read_index(source, pack_id)
+    check_bound(version.index)
+    payload = _payload(source, version)
+    check_payload(version.index, payload)
+    return version.index, payload
+
+
+def check_bound(index: PackIndex) -> None:
+    """Raises: TooLarge for a pack that is not to be held in memory."""
+    if index.offsets[-1] > PAYLOAD_SIZE_BYTES_MAX:
+        raise TooLarge(
+            f"pack {index.pack_id.hex()} has {index.offsets[-1]} bytes, and none that is copied "
+            f"has more than {PAYLOAD_SIZE_BYTES_MAX}"
+        )
+
+
+def _payload(source: ObjectStore, version: PackIndexVersion) -> Buffer:
+    return read_stored(source, version, 0, len(version.index))

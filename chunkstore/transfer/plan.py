@@ -1,0 +1,160 @@
+"""What a copy has to do: which refs move from where to where, and which commits they need."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from lodefs.chunkstore.errors import Conflict, InvalidInput, NotFound
+from lodefs.chunkstore.format.commit import Commit
+from lodefs.chunkstore.format.journal import RefName
+from lodefs.chunkstore.format.names import CommitId
+from lodefs.chunkstore.repo.refs import BRANCHES, TAGS, RefEntry, singular
+from lodefs.chunkstore.repo.store import Store
+
+
+class History:
+    """The commits of one repository, each read once."""
+
+    def __init__(self, store: Store, repo: str) -> None:
+        self._store = store
+        self._repo = repo
+        self._commits: dict[CommitId, Commit] = {}
+
+    def commit(self, commit_id: CommitId) -> Commit:
+        """A commit. Raises: NotFound, Corrupt, UnknownFormat."""
+        if commit_id not in self._commits:
+            self._commits[commit_id] = self._store.commit(self._repo, commit_id)
+        return self._commits[commit_id]
+
+    def order(self, head: CommitId, stops: set[CommitId]) -> list[CommitId]:
+        """A commit and all before it, parents first, without those in ``stops`` and what only they
+        lead to."""
+        found: list[CommitId] = []
+        seen = set(stops)
+        stack = [(head, False)]
+        while stack:
+            at, are_parents_done = stack.pop()
+            if are_parents_done:
+                found.append(at)
+            elif at not in seen:
+                seen.add(at)
+                stack.append((at, True))
+                stack += [(parent, False) for parent in reversed(self.commit(at).parents)]
+        return found
+
+    def first_parents(self, head: CommitId) -> Iterator[CommitId]:
+        """A commit, its first parent, the first parent of that, and so on."""
+        at: CommitId | None = head
+        while at is not None:
+            yield at
+            at = next(iter(self.commit(at).parents), None)
+
+
+@dataclass(slots=True)
+class RefPlan:
+    """How one ref comes to stand where it stands in the source."""
+
+    ref: RefName
+    head: CommitId
+    before: RefEntry | None  # the destination's newest entry
+    fork: CommitId | None = None  # a commit that is there, at which a new branch begins
+    order: list[CommitId] = field(default_factory=list)  # commits to land, parents first
+
+    @property
+    def at(self) -> CommitId | None:
+        """Where the destination's stands."""
+        return None if self.before is None else self.before.commit
+
+    def __str__(self) -> str:
+        return f"{singular(self.ref.kind)} {self.ref.name} of {self.ref.repo}"
+
+
+def refs_of(source: Store, repo: str) -> list[RefName]:
+    """All branches, then all tags, that are not deleted."""
+    refs = source.refs(repo)
+    return [RefName(repo, kind, name) for kind in (BRANCHES, TAGS) for name, _ in refs.living(kind)]
+
+
+def ref_named(source: Store, repo: str, rev: str) -> RefName:
+    """The branch or tag that ``rev`` is. Raises: NotFound; InvalidInput for a commit."""
+    refs = source.refs(repo)
+    for kind in (BRANCHES, TAGS):
+        entry = refs.latest(kind, rev)
+        if entry is not None and entry.commit is not None:
+            return RefName(repo, kind, rev)
+    source.resolve(repo, rev)
+    raise InvalidInput(
+        f"{rev} is a commit: what no branch or tag leads to would be collected (lodefs gc) in the "
+        f"other store; name it first: lodefs tag {repo}@{rev} NAME"
+    )
+
+
+def plan(
+    source: Store, destination: Store, refs: Sequence[RefName], history: History
+) -> list[RefPlan]:
+    """How refs of one repository are brought to another store. Changes nothing.
+
+    Raises: Conflict if one of them has gone another way there; InvalidInput for a new one whose
+    name is taken; NotFound, Corrupt.
+    """
+    plans = [_standing(source, destination, ref) for ref in refs]
+    there: set[CommitId] = set()  # commits that refs lead to there, or will
+    for one in plans:
+        if one.at is not None and one.at != one.head:
+            one.order = history.order(one.head, {one.at})
+            _check_descends(destination, one, history)
+    if any(one.at is None for one in plans):
+        for one in plans:
+            if one.at is not None:
+                there.update(history.order(one.at, there))
+    for one in plans:
+        if one.at is None and one.head not in there:
+            _begin_new(one, history, there)
+        there.update(one.order)
+    return plans
+
+
+def _standing(source: Store, destination: Store, ref: RefName) -> RefPlan:
+    head = source.refs(ref.repo).read(ref.kind, ref.name).commit
+    before = destination.refs(ref.repo).latest(ref.kind, ref.name)
+    assert head is not None
+    if before is None or before.commit is None:
+        destination.check_new_ref(ref.repo, ref.kind, ref.name)
+    return RefPlan(ref, head, before)
+
+
+def _begin_new(one: RefPlan, history: History, there: set[CommitId]) -> None:
+    """A branch leaves another one where it can; a tag does not move, so all it needs is looked
+    at."""
+    if one.ref.kind == BRANCHES:
+        chain = history.first_parents(one.head)
+        one.fork = next((at for at in chain if at in there), None)
+    one.order = history.order(one.head, set() if one.fork is None else {one.fork})
+
+
+def _check_descends(destination: Store, one: RefPlan, history: History) -> None:
+    """Raises: Conflict unless the source's commit comes after the destination's."""
+    assert one.at is not None
+    here, where = one.head.hex()[:12], f"at {one.at.hex()[:12]} in {destination.url}"
+    if one.ref.kind == TAGS:
+        raise Conflict(
+            f"{one} is {where}, and at {here} in the source: a tag does not move. Delete it there "
+            f"first (lodefs tag --delete {one.ref.repo} {one.ref.name}), if it is not wanted"
+        )
+    if any(one.at in history.commit(commit).parents for commit in one.order):
+        return
+    try:
+        is_ahead = one.head in History(destination, one.ref.repo).order(one.at, set())
+    except NotFound:
+        is_ahead = False
+    if is_ahead:
+        raise Conflict(
+            f"{one} is ahead: it is {where}, which comes after {here} of the source. Copy in the "
+            "other direction, or not at all"
+        )
+    raise Conflict(
+        f"{one} has diverged: it is {where}, and {here} of the source does not come after that. "
+        f"Delete it there first (lodefs branch --delete {one.ref.repo} {one.ref.name}), if it is "
+        "not wanted"
+    )

@@ -1,0 +1,64 @@
+"""``./run bench changes``: one byte changed of 100,000 files, without the other ones."""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+
+from loadtests.cli import Lodefs
+from loadtests.measure import size_of
+from loadtests.results import Result
+
+FILES = 100_000
+FILES_IN_DIRECTORY = 100
+ROUNDS = 5
+SECONDS_MAX = 1.0
+SENT_KIB_MAX = 1024
+
+
+def one_of_many(scratch: Path) -> Result:
+    """Time and bytes sent, of files in 1,000 directories and of files in one; by a machine that
+    has pushed them, and by one that knows nothing of the store. Beside it: a push of all."""
+    result = Result("changes")
+    for layout, in_directory in (
+        ("1,000 directories", FILES_IN_DIRECTORY),
+        ("one directory", FILES),
+    ):
+        place = scratch / layout.split()[0].replace(",", "")
+        source = place / "source"
+        _fill(source, in_directory)
+        lodefs = Lodefs(str(place / "store"), place / "home", {})
+        lodefs.run("init", place / "store")
+        lodefs.run("push", source, "bench")
+        again = statistics.median(lodefs.run("push", source, "bench").seconds for _ in range(3))
+        for who, home in (("same machine", place / "home"), ("fresh machine", None)):
+            seconds, sent = _changed(lodefs, place, home)
+            what = f"{layout}, {who}"
+            result.add(f"{what}: time", seconds, "s", at_most=SECONDS_MAX)
+            result.add(f"{what}: sent", sent / 1024, "KiB", at_most=SENT_KIB_MAX)
+            result.add(f"{what}: a push of all, unchanged, takes", again / seconds, "x")
+    result.notes.append("`lodefs push FILE REPO:PATH`, the start of Python included")
+    return result
+
+
+def _fill(source: Path, in_directory: int) -> None:
+    for number in range(FILES):
+        path = source / f"{number // in_directory:04}" / f"{number:06}.txt"
+        if number % in_directory == 0:
+            path.parent.mkdir(parents=True)
+        path.write_text(f"sample {number}\n" * 8)
+
+
+def _changed(lodefs: Lodefs, place: Path, home: Path | None) -> tuple[float, int]:
+    """The median of the seconds, and the most bytes that were sent."""
+    seconds: list[float] = []
+    sent: list[int] = []
+    changed = sorted((place / "source").rglob("*.txt"))[FILES // 2]
+    for number in range(ROUNDS):
+        machine = Lodefs(lodefs.store, home or place / f"home{number}", {})
+        changed.write_text(changed.read_text()[:-1] + chr(ord("a") + number + 5 * (home is None)))
+        before = size_of(place / "store")
+        path = changed.relative_to(place / "source")
+        seconds.append(machine.run("push", changed, f"bench:{path}").seconds)
+        sent.append(size_of(place / "store") - before)
+    return statistics.median(seconds), max(sent)

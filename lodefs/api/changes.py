@@ -1,0 +1,23 @@
+"""``lodefs.changes``: what ``lodefs.commit_changes`` takes."""
+
+from __future__ import annotations
+
+from lodefs.chunkstore.push.changes.change import (
+    Change,
+    CopyFrom,
+    Put,
+    PutDirectory,
+    PutLink,
+    Remove,
+    Rename,
+)
+
+__all__ = [
+    "Change",
+    "CopyFrom",
+    "Put",
+    "PutDirectory",
+    "PutLink",
+    "Remove",
+    "Rename",
+]

@@ -1,0 +1,101 @@
+"""What goes where in a push into a place of a branch: sources become changes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+from lodefs.chunkstore.errors import InvalidInput, NotFound
+from lodefs.chunkstore.format.names import Spec, split_path
+
+if TYPE_CHECKING:
+    from lodefs.chunkstore.push.changes.change import Change
+
+STDIN = "-"
+IsDirectory = Callable[[bytes], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class PushPlace:
+    """``REPO[@BRANCH]:PATH``. ``is_inside``: PATH is written with a slash at its end, or empty:
+    sources go into it by their names."""
+
+    spec: Spec
+    is_inside: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FileList:
+    """Paths below one source directory, each ended by ``end``: those that are pushed."""
+
+    stream: BinaryIO
+    end: bytes = b"\n"
+
+    def names(self) -> list[bytes]:
+        """The paths. Raises: InvalidInput for one that is absolute or leads upwards."""
+        found: dict[bytes, None] = {}
+        for line in self.stream.read().split(self.end):
+            if line:
+                if line.startswith(b"/"):
+                    shown = os.fsdecode(line)
+                    raise InvalidInput(f"{shown!r}: the list takes paths below the directory")
+                found[b"/".join(split_path(line))] = None
+        found.pop(b"", None)
+        return list(found)
+
+
+def changes_for(sources: Sequence[str], place: PushPlace, is_there: IsDirectory) -> list[Change]:
+    """One change for each source: a directory or file, or "-" for standard input. ``is_there``:
+    whether a path of the branch is a directory now. Raises: InvalidInput, NotFound."""
+    path = place.spec.path
+    if len(sources) > 1:
+        names = [_name_of(source) for source in sources]
+        if twice := sorted({os.fsdecode(one) for one in names if names.count(one) > 1}):
+            raise InvalidInput(f"two sources have the name {twice[0]}: push them one by one")
+        places = [_joined(path, name) for name in names]
+        return [_change(source, at) for source, at in zip(sources, places, strict=True)]
+    source = sources[0]
+    is_plain = source == STDIN or not os.path.isdir(source)
+    if place.is_inside or (is_plain and source != STDIN and is_there(path)):
+        path = path if not path and not is_plain else _joined(path, _name_of(source))
+    return [_change(source, path)]
+
+
+def changes_of_list(directory: str, names: Iterable[bytes], place: PushPlace) -> list[Change]:
+    """A change for each path below ``directory`` that a list names. Raises: NotFound."""
+    from lodefs.chunkstore.push.changes.change import PutLink
+
+    changes: list[Change] = []
+    for name in names:
+        source, at = os.path.join(directory, os.fsdecode(name)), _joined(place.spec.path, name)
+        if os.path.islink(source):
+            changes.append(PutLink(at, os.readlink(os.fsencode(source))))
+        else:
+            changes.append(_change(source, at))
+    return changes
+
+
+def _change(source: str, path: bytes) -> Change:
+    from lodefs.chunkstore.push.changes.change import Put, PutDirectory
+
+    if source == STDIN:
+        return Put(path, sys.stdin.buffer)
+    if not os.path.lexists(source):
+        raise NotFound(f"{source} does not exist")
+    if os.path.isdir(source):
+        return PutDirectory(path, Path(source))
+    return Put(path, Path(source))
+
+
+def _name_of(source: str) -> bytes:
+    if source == STDIN:
+        raise InvalidInput("standard input has no name: give the whole path, REPO[@BRANCH]:PATH")
+    return os.path.basename(os.path.abspath(os.fsencode(source)))
+
+
+def _joined(path: bytes, name: bytes) -> bytes:
+    return path + b"/" + name if path else name

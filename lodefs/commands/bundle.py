@@ -1,0 +1,184 @@
+"""``lodefs bundle``: a revision in one file, for sites without a network."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+import click
+
+from lodefs.chunkstore.errors import AlreadyExists, InvalidInput, NotFound
+from lodefs.chunkstore.format.names import Spec
+from lodefs.chunkstore.repo.refs import singular
+from lodefs.cli import text
+from lodefs.cli.options import SPEC, examples, json_option, session_command, write_json, write_line
+from lodefs.cli.progress_bars import show_progress
+from lodefs.commands.log import no_path
+from lodefs.settings.session import Session
+
+if TYPE_CHECKING:
+    from lodefs.chunkstore.format.bundle import BundleHead
+
+STDIO = "-"
+
+
+@click.group(
+    epilog=examples(
+        "lodefs bundle create cats.bundle vision/cats@v1.0",
+        "lodefs bundle unpack cats.bundle /srv/store",
+        "ssh there lodefs bundle create - vision/cats | lodefs bundle unpack - /srv/store",
+    )
+)
+def bundle() -> None:
+    """A branch or tag, with its history and all data, in one file."""
+
+
+@bundle.command(
+    epilog=examples(
+        "lodefs bundle create cats.bundle vision/cats@v1.0",
+        "lodefs bundle create cats-2.bundle vision/cats@v2.0 --since v1.0      # only what is new",
+    )
+)
+@click.argument("file", metavar="FILE")
+@click.argument("spec", metavar="REPO[@REV]", type=SPEC)
+@click.option("--since", metavar="REV", help="Without what REV leads to: who unpacks it has that.")
+@json_option
+@session_command(store=True)
+def create(session: Session, file: str, spec: Spec, since: str | None, as_json: bool) -> None:
+    """Write a branch or tag of the store to FILE (-: standard output), which must be new."""
+    from lodefs.chunkstore.transfer.bundle import create_bundle
+
+    no_path(spec)
+    if file == STDIO and as_json:
+        raise click.UsageError("--json and a bundle cannot both go to standard output.")
+    with show_progress() as progress, _written(file) as out:
+        done = create_bundle(session.store, spec.repo, spec.rev, since, out, progress=progress)
+    if as_json:
+        write_json(_json_of(done.head) | {"size_bytes": done.size_bytes})
+    elif file != STDIO:
+        write_line(f"{_line(done.head)}; {text.size(done.size_bytes)}")
+
+
+@bundle.command(
+    epilog=examples(
+        "lodefs bundle unpack cats.bundle /srv/store",
+        "lodefs bundle unpack - s3://bucket/prefix < cats.bundle",
+    )
+)
+@click.argument("file", metavar="FILE")
+@click.argument("destination_url", metavar="STORE")
+@json_option
+@session_command()
+def unpack(session: Session, file: str, destination_url: str, as_json: bool) -> None:
+    """Bring what is in FILE (-: standard input) to a store, with its ids, and move its branch or
+    tag there.
+
+    A FILE is read to its end first, so that a damaged one changes nothing. From standard input
+    data arrives as it is read, but the branch moves only when all of it was right.
+    """
+    from lodefs.chunkstore.transfer.bundle import unpack_bundle
+    from lodefs.chunkstore.transfer.bundle_file import check_bundle
+
+    store = session.store_at(destination_url)
+    what = _shown(file)
+    with show_progress() as progress, _read(file) as source:
+        if file != STDIO:
+            progress.phase = f"checking {what}"
+            check_bundle(source, what)
+            source.seek(0)
+        done = unpack_bundle(source, what, store, progress=progress)
+    if as_json:
+        before = None if done.before is None else done.before.hex()
+        packs = {"packs": done.packs, "packs_there": done.packs_there}
+        write_json(_json_of(done.head) | packs | {"previous": before})
+        return
+    there = f", {text.count(done.packs_there, 'pack')} were there" if done.packs_there else ""
+    is_same = done.before == done.head.commit
+    state = "unchanged" if is_same else f"now at {done.head.commit.hex()[:12]}"
+    repo, _, name = done.head.ref
+    write_line(f"{repo}@{name}  {state}: {text.count(done.packs, 'pack')} put{there}")
+
+
+@bundle.command("list", epilog=examples("lodefs bundle list --check cats.bundle"))
+@click.argument("file", metavar="FILE")
+@click.option("--check", is_flag=True, help="Read all of it, and check that it is whole.")
+@json_option
+@session_command()
+def list_(session: Session, file: str, check: bool, as_json: bool) -> None:  # noqa: ARG001
+    """Say what is in FILE (-: standard input): repository, branch or tag, commits."""
+    from lodefs.chunkstore.transfer.bundle_file import BundleReader, check_bundle
+
+    with _read(file) as source:
+        what = _shown(file)
+        head = check_bundle(source, what) if check else BundleReader(source, what).head
+    if as_json:
+        write_json(_json_of(head))
+        return
+    write_line(_line(head))
+    for commit in reversed(head.commits):
+        write_line(commit.hex())
+
+
+def _json_of(head: BundleHead) -> dict[str, object]:
+    repo, kind, name = head.ref
+    return {
+        "repo": repo,
+        "kind": singular(kind),
+        "name": name,
+        "commit": head.commit.hex(),
+        "since": None if head.since is None else head.since.hex(),
+        "commits": len(head.commits),
+        "packs": head.packs,
+        "time_s": head.time_s,
+    }
+
+
+def _line(head: BundleHead) -> str:
+    repo, kind, name = head.ref
+    since = "" if head.since is None else f" since {head.since.hex()[:12]}"
+    counts = f"{text.count(len(head.commits), 'commit')}, {text.count(head.packs, 'pack')}"
+    return f"{repo}@{name} ({singular(kind)}) at {head.commit.hex()[:12]}{since}: {counts}"
+
+
+def _shown(file: str) -> str:
+    return "standard input" if file == STDIO else text.escaped(os.fsencode(file))
+
+
+@contextlib.contextmanager
+def _read(file: str) -> Iterator[BinaryIO]:
+    if file == STDIO:
+        yield sys.stdin.buffer
+        return
+    try:
+        source = Path(file).open("rb")  # noqa: SIM115 - closed below
+    except FileNotFoundError:
+        raise NotFound(f"there is no file {_shown(file)}") from None
+    with source:
+        yield source
+
+
+@contextlib.contextmanager
+def _written(file: str) -> Iterator[BinaryIO]:
+    """A new file, which goes again after an error."""
+    if file == STDIO:
+        if sys.stdout.isatty():
+            raise InvalidInput("a bundle is not for a terminal: name a FILE, or a pipe")
+        yield sys.stdout.buffer
+        return
+    path = Path(file)
+    try:
+        out = path.open("xb")
+    except FileExistsError:
+        raise AlreadyExists(f"{_shown(file)} exists: name a new file") from None
+    try:
+        with out:
+            yield out
+            out.flush()
+            os.fsync(out.fileno())
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise

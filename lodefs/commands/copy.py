@@ -1,0 +1,113 @@
+"""``lodefs copy``: repositories from one store to another."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from lodefs.chunkstore.format.names import Spec
+from lodefs.chunkstore.repo.refs import singular
+from lodefs.cli import text
+from lodefs.cli.options import SPEC, examples, json_option, session_command, write_json, write_line
+from lodefs.cli.progress_bars import show_progress
+from lodefs.commands.log import no_path
+from lodefs.settings.session import Session
+
+if TYPE_CHECKING:
+    from lodefs.chunkstore.format.names import CommitId
+    from lodefs.chunkstore.transfer.copy import CopiedRef, CopyResult
+
+EPILOG = examples(
+    "lodefs copy s3://here/prefix s3://there/prefix vision/flickr30k@v1.0",
+    "lodefs copy /srv/store s3://bucket/prefix --all           # all branches and tags",
+)
+
+
+@click.command(epilog=EPILOG)
+@click.argument("source_url", metavar="SRC-STORE")
+@click.argument("destination_url", metavar="DST-STORE")
+@click.argument("spec", metavar="[REPO[@REV]]", type=SPEC, required=False)
+@click.option(
+    "--all", "is_all", is_flag=True, help="All branches and tags, of REPO or of all repositories."
+)
+@click.option("--dry-run", is_flag=True, help="Only say what would be sent.")
+@click.option(
+    "--workers", type=click.IntRange(1, 64), default=8,
+    help="Packs under way, of some 40 MiB of memory each [8].",
+)  # fmt: skip
+@json_option
+@session_command()
+def copy(
+    session: Session,
+    source_url: str,
+    destination_url: str,
+    spec: Spec | None,
+    is_all: bool,
+    dry_run: bool,
+    workers: int,
+    as_json: bool,
+) -> None:
+    """Copy a branch or tag of REPO, with all of its history, from one store to another.
+
+    Commits and data keep their ids. What is in DST-STORE is not sent again, and nothing is deleted
+    there: a branch that has other commits there is refused. Every byte is checked on the way.
+    After an interruption, repeat it. It may run beside anything.
+    """
+    from lodefs.chunkstore.transfer.copy import CopyOptions
+    from lodefs.chunkstore.transfer.copy import copy as copy_repos
+
+    if spec is not None:
+        no_path(spec)
+    if spec is None and not is_all:
+        raise click.UsageError("name a REPO, or give --all for all repositories.")
+    source, destination = session.store_at(source_url), session.store_at(destination_url)
+    options = CopyOptions(dry_run=dry_run, workers=workers, clock=time.time)
+    repos = source.repos() if spec is None else [spec.repo]
+    rev = None if is_all or spec is None else spec.rev
+    with show_progress() as progress:
+        result = copy_repos(source, destination, repos, rev, options, progress)
+    if as_json:
+        write_json(_json_of(result, dry_run=dry_run))
+    else:
+        for line in _lines(result, dry_run=dry_run):
+            write_line(line)
+
+
+def _json_of(result: CopyResult, *, dry_run: bool) -> dict[str, object]:
+    return {
+        "dry_run": dry_run,
+        "refs": [
+            {
+                "repo": one.ref.repo,
+                "kind": singular(one.ref.kind),
+                "name": one.ref.name,
+                "previous": None if one.before is None else one.before.hex(),
+                "commit": one.after.hex(),
+            }
+            for one in result.refs
+        ],
+        "commits": result.commits,
+        "packs": result.packs,
+        "packs_there": result.packs_there,
+        "stored_bytes": result.size_bytes,
+    }
+
+
+def _lines(result: CopyResult, *, dry_run: bool) -> list[str]:
+    sent = "to send" if dry_run else "sent"
+    lines = [_line(one) for one in result.refs]
+    packs = f"{text.count(result.packs, 'pack')}, {text.size(result.size_bytes)}"
+    there = f"; {text.count(result.packs_there, 'pack')} were there" if result.packs_there else ""
+    return [*lines, f"{sent}: {text.count(result.commits, 'commit')}, {packs}{there}"]
+
+
+def _line(one: CopiedRef) -> str:
+    before = "new" if one.before is None else _short(one.before)
+    move = "unchanged" if one.before == one.after else f"{before} -> {_short(one.after)}"
+    return f"{one.ref.repo}@{one.ref.name}  {move}"
+
+
+def _short(commit_id: CommitId) -> str:
+    return commit_id.hex()[:12]

@@ -1,0 +1,1 @@
+"""The node's mounts for users without privilege, who get them as descriptors over a socket."""

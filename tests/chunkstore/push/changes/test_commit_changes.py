@@ -1,0 +1,353 @@
+"""A base commit plus changes: against a dictionary of paths, against a push of the same directory,
+and beside other writers."""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lodefs.chunkstore.errors import Conflict, InvalidInput, LodefsError, NotFound
+from lodefs.chunkstore.format import keys
+from lodefs.chunkstore.format.chunking import ChunkingParams
+from lodefs.chunkstore.format.commit import Commit
+from lodefs.chunkstore.format.names import CommitId, Spec
+from lodefs.chunkstore.format.tree import Kind
+from lodefs.chunkstore.push.change_counts import Changes
+from lodefs.chunkstore.push.changes.change import (
+    Change,
+    CopyFrom,
+    Put,
+    PutDirectory,
+    PutLink,
+    Remove,
+    Rename,
+)
+from lodefs.chunkstore.push.changes.commit_changes import ChangesResult, commit_changes
+from lodefs.chunkstore.push.push import PushOptions, push
+from lodefs.chunkstore.repo.store import create_store
+from lodefs.chunkstore.repo.verify import verify
+from lodefs.chunkstore.system.progress import Progress
+from tests.support.chunkstore.directories import in_commit, in_directory, write_files
+from tests.support.chunkstore.faulty_store import FaultyObjects
+from tests.support.chunkstore.memory_objects import MemoryObjects
+
+SMALL_CHUNKS = ChunkingParams(64, 256, 1024)
+Model = dict[str, bytes | None]  # contents by path; None: a directory
+
+
+class Branches:
+    """A store of small chunks, and a machine that changes its repository r."""
+
+    def __init__(self, base: Path, params: ChunkingParams = SMALL_CHUNKS) -> None:
+        self.objects = FaultyObjects(MemoryObjects())
+        self.store = create_store(self.objects, params)
+        self.base = base
+
+    def options(self, **more: Any) -> PushOptions:
+        known: dict[str, Any] = {
+            "message": "m",
+            "author": "a",
+            "time_s": 7,
+            "index_dir": self.base / "index",
+            "workers": 0,
+            "clock_ns": lambda: time.time_ns() + 3600 * 10**9,
+        }
+        return PushOptions(**(known | more))
+
+    def change(self, *changes: Change, on: str = "main", **more: Any) -> ChangesResult:
+        base = more.pop("base", None)
+        return commit_changes(self.store, "r", on, changes, self.options(**more), base=base)
+
+    def head(self, branch: str = "main") -> Commit:
+        return self.store.commit("r", self.store.resolve("r", branch))
+
+    def files(self, commit: str) -> dict[bytes, bytes]:
+        seen = in_commit(self.store, "r", commit)
+        return {path: one.content for path, one in seen.items() if one.kind is Kind.FILE}
+
+    def assert_sound(self) -> None:
+        assert verify(self.store, None, data=True, progress=Progress()).problems == []
+
+
+@pytest.fixture
+def branches(tmp_path: Path) -> Branches:
+    return Branches(tmp_path)
+
+
+def is_directory(model: Model, path: str) -> bool:
+    return not path or (path in model and model[path] is None)
+
+
+def make_parents(model: Model, path: str) -> bool:
+    """Makes the directories above a path; False if a file is in the way."""
+    parts = path.split("/")[:-1]
+    above = ["/".join(parts[: n + 1]) for n in range(len(parts))]
+    if any(model.get(one) is not None for one in above):
+        return False
+    model.update(dict.fromkeys(above))
+    return True
+
+
+def below(model: Model, path: str) -> list[str]:
+    return [one for one in model if one == path or one.startswith(path + "/")]
+
+
+def applied(model: Model, change: Change, older: Model) -> Model | None:
+    """The model after one change; None if it must be refused."""
+    model = dict(model)
+    match change:
+        case Put(str() as path, bytes() as content):
+            if is_directory(model, path) or not make_parents(model, path):
+                return None
+            return model | {path: content}
+        case Remove(str() as path):
+            return _without(model, path) if path in model else None
+        case Rename(str() as path, str() as to):
+            if path not in model or not make_parents(dict(model), to):
+                return None
+            if path == to:
+                return model
+            is_tree = is_directory(model, path)
+            if to.startswith(path + "/") or (to in model and (is_tree or model[to] is None)):
+                return None
+            moved = {to + one[len(path) :]: model[one] for one in below(model, path)}
+            left = _without(model, path)
+            make_parents(left, to)
+            return left | moved
+        case CopyFrom(Spec(_, _, source), str() as to):
+            path = source.decode()
+            if path not in older or not make_parents(model, to):
+                return None
+            copied = {to + one[len(path) :]: older[one] for one in below(older, path)}
+            return _without(model, to) | copied
+    raise AssertionError(change)
+
+
+def _without(model: Model, path: str) -> Model:
+    gone = set(below(model, path))
+    return {one: content for one, content in model.items() if one not in gone}
+
+
+PATHS = st.sampled_from(["a", "b", "a/x", "a/y", "b/x", "b/c/x", "b/c/d/y", "a/x/z", "c/x"])
+CONTENTS = st.sampled_from([b"", b"one", b"two", bytes(range(256)) * 9])
+CHANGES: st.SearchStrategy[Change] = st.one_of(
+    st.builds(Put, PATHS, CONTENTS),
+    st.builds(Remove, PATHS),
+    st.builds(Rename, PATHS, PATHS),
+    st.builds(
+        CopyFrom, PATHS.map(lambda path: Spec("r", "older", path.encode())), PATHS
+    ),
+)  # fmt: skip
+
+
+@pytest.mark.slow
+@settings(deadline=None, max_examples=20)
+@given(st.lists(st.lists(CHANGES, min_size=1, max_size=4), min_size=1, max_size=3))
+def test_any_changes_do_what_they_do_to_a_dictionary(rounds: list[list[Change]]) -> None:
+    """Each commit has the paths and contents of the model, the totals and the root digest of a
+    push of that directory; what the model refuses is refused, and nothing is committed."""
+    start: Model = {"a": None, "a/x": b"ax", "b": None, "b/c": None, "b/c/x": b"bcx" * 500}
+    with TemporaryDirectory() as place:
+        branches = Branches(Path(place))
+        puts = [Put(path, text) for path, text in start.items() if text is not None]
+        branches.change(*puts)
+        branches.change(*puts, on="older")
+        model = start
+        for changes in rounds:
+            model = _round(branches, model, changes, start)
+        branches.assert_sound()
+
+
+def _round(branches: Branches, model: Model, changes: Sequence[Change], older: Model) -> Model:
+    wanted: Model | None = model
+    for change in changes:
+        wanted = None if wanted is None else applied(wanted, change, older)
+    before = branches.head()
+    if wanted is None:
+        with pytest.raises(LodefsError):
+            branches.change(*changes)
+        assert branches.head() == before
+        return model
+    result = branches.change(*changes)
+    seen = in_commit(branches.store, "r", result.commit)
+    there = {
+        path.decode(): None if one.kind is Kind.DIRECTORY else one.content
+        for path, one in seen.items() if path
+    }  # fmt: skip
+    assert there == wanted
+    assert result.unchanged == (wanted == model)
+    _assert_as_pushed(branches, wanted)
+    return wanted
+
+
+def _assert_as_pushed(branches: Branches, model: Model) -> None:
+    """The head is what a push of the same directory makes, but for where the bytes lie."""
+    with TemporaryDirectory() as place:
+        source = Path(place)
+        for path, content in sorted(model.items()):
+            if content is None:
+                (source / path).mkdir(parents=True, exist_ok=True)
+            else:
+                write_files(source, {path: content})
+        push(branches.store, source, "r", "pushed", branches.options())
+    head, pushed = branches.head(), branches.head("pushed")
+    assert head.root.digest == pushed.root.digest
+    totals = (head.files, head.directories, head.size_bytes, head.large)
+    assert totals == (pushed.files, pushed.directories, pushed.size_bytes, pushed.large)
+
+
+def test_what_did_not_change_is_not_read(tmp_path: Path) -> None:
+    """Of 300 files in 30 directories one changes: only the trees on its path are read, no file,
+    and a tree pack and a data pack are written."""
+    branches = Branches(tmp_path, ChunkingParams())
+    source = tmp_path / "source"
+    write_files(source, {f"{n % 30}/{n}": b"%d" % n for n in range(300)})
+    branches.change(PutDirectory("", source))
+    branches.objects.forget()
+    result = branches.change(Put("7/37", b"other"))
+    assert (result.files, result.files_read, result.new_bytes) == (300, 1, 5)
+    assert result.changes == Changes(changed_files=1, changed_bytes=5)
+    assert branches.objects.count("put", keys.PACKS) == 2
+    assert branches.objects.count("get", keys.PACKS) <= 2
+    assert result.stored_bytes < 10_000
+    assert branches.files(result.commit)[b"7/37"] == b"other"
+
+
+def test_a_large_directory_is_not_sent_again(tmp_path: Path) -> None:
+    """Of a directory of 3,000 files only the chunks of its tree that differ are sent, also by a
+    machine that knows nothing of the store."""
+    branches = Branches(tmp_path, ChunkingParams())
+    source = tmp_path / "source"
+    write_files(source, {f"{n:05}": b"%d" % n for n in range(3000)})
+    first = branches.change(PutDirectory("big", source))
+    second = branches.change(Put("big/01234", b"other"), index_dir=tmp_path / "fresh")
+    assert second.stored_bytes < first.stored_bytes / 2
+    branches.assert_sound()
+
+
+def test_contents_of_all_kinds(branches: Branches, tmp_path: Path) -> None:
+    """Bytes, local files with their executable bit, streams longer than a block, symlinks and
+    directories come as they are."""
+    local, tree = tmp_path / "local", tmp_path / "tree"
+    local.write_bytes(b"local")
+    local.chmod(0o755)
+    write_files(tree, {"deep/f": b"f" * 3000})
+    stream = io.BytesIO(bytes(5 << 20) + b"end")
+    result = branches.change(
+        Put("bytes", b"x"), Put("local", local), Put(b"\xff/stream", stream, executable=True),
+        PutLink("link", b"local"), PutDirectory("tree", tree),
+    )  # fmt: skip
+    seen = in_commit(branches.store, "r", result.commit)
+    assert seen[b"local"][1:] == (True, b"local")
+    assert seen[b"\xff/stream"] == (Kind.FILE, True, stream.getvalue())
+    assert seen[b"link"] == (Kind.SYMLINK, False, b"local")
+    assert seen[b"tree/deep/f"].content == b"f" * 3000
+    assert {path[5:] for path in seen if path.startswith(b"tree/")} == set(in_directory(tree)) - {
+        b""
+    }
+    branches.assert_sound()
+
+
+def during(branches: Branches, change: Change) -> Callable[[Callable[[], Any]], Any]:
+    """An Effect: another writer is faster with ``change``."""
+
+    def effect(perform: Callable[[], Any]) -> Any:
+        branches.change(change, index_dir=branches.base / "other")
+        return perform()
+
+    return effect
+
+
+def test_disjoint_changes_of_others_are_kept(branches: Branches) -> None:
+    """A branch that moves right before the ref is put: the commit follows the other one and has
+    both changes; a rename keeps what others put beside it."""
+    branches.change(Put("a/one", b"1"), Put("b/two", b"2"))
+    branches.objects.add(during(branches, Put("a/new", b"n")), "put", "repos/r/refs", times=1)
+    result = branches.change(Rename("a/one", "c/one"), Put("b/two", b"22"))
+    assert result.rebased == 1
+    assert branches.files(result.commit) == {b"c/one": b"1", b"a/new": b"n", b"b/two": b"22"}
+    parent = branches.head().parents[0]
+    assert branches.files(parent.hex())[b"a/new"] == b"n"
+    assert branches.head().files == 3
+    branches.assert_sound()
+
+
+def test_overlapping_changes_are_refused_by_path(branches: Branches) -> None:
+    """Both sides changed a path, or one removed a directory in which the other changed a file:
+    Conflict names it, and the other commit stands. The same change on both sides is none."""
+    first = CommitId(bytes.fromhex(branches.change(Put("a/f", b"1"), Put("b", b"b")).commit))
+    theirs = branches.change(Put("a/f", b"theirs"), Put("same", b"s")).commit
+    with pytest.raises(Conflict, match="both sides changed a/f: nothing"):
+        branches.change(Put("a/f", b"ours"), base=first)
+    with pytest.raises(Conflict, match="both sides changed a: nothing"):
+        branches.change(Remove("a"), base=first)
+    assert branches.store.resolve("r", "main").hex() == theirs
+    both = branches.change(Put("same", b"s"), Remove("b"), base=first)
+    assert branches.files(both.commit) == {b"a/f": b"theirs", b"same": b"s"}
+
+
+def test_a_branch_is_created_at_its_base(branches: Branches) -> None:
+    """A new branch has the base and the changes; its commit follows the base."""
+    first = branches.change(Put("f", b"1")).commit
+    made = branches.change(Put("g", b"2"), on="dev", base=CommitId(bytes.fromhex(first)))
+    assert made.created_branch
+    assert branches.files(made.commit) == {b"f": b"1", b"g": b"2"}
+    assert [parent.hex() for parent in branches.head("dev").parents] == [first]
+
+
+def test_a_dry_run_writes_nothing(branches: Branches) -> None:
+    """It says what would change and be sent; the store is asked for no put."""
+    branches.change(Put("f", b"1" * 5000))
+    branches.objects.forget()
+    result = branches.change(Put("f", b"2" * 7000), Put("g", b"3"), Remove("f"), dry_run=True)
+    assert branches.objects.count("put", "") == 0
+    assert result.commit == ""
+    assert result.changes == Changes(1, 1, 0, 0, 1, 5000)
+    assert result.stored_bytes > 0
+    same = branches.change(Put("f", b"1" * 5000), dry_run=True)
+    assert same.unchanged
+
+
+def test_packs_that_the_store_has_lost_are_stored_again(branches: Branches) -> None:
+    """Content whose pack the index still knows, and the store has lost, is stored once more; a
+    stream that cannot be read twice says so."""
+    content = bytes(range(256)) * 40
+    branches.change(Put("f", content))
+    for info in list(branches.objects.list(keys.PACKS)):
+        branches.objects.delete(info.key)
+    branches.store.packs = type(branches.store.packs)(branches.objects)
+    result = branches.change(Put("g", content), on="other")
+    assert result.lost_packs > 0
+    assert branches.files(result.commit) == {b"g": content}
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        (Put("", b"x"), InvalidInput),
+        (Put("a/../b", b"x"), InvalidInput),
+        (Put("n" * 256, b"x"), InvalidInput),
+        (Put("f/below", b"x"), NotFound),
+        (Remove("none"), NotFound),
+        (Rename("f", "f/g"), InvalidInput),
+        (CopyFrom(Spec("r", "none"), "x"), NotFound),
+        (CopyFrom(Spec("r", "main", b"f"), ""), InvalidInput),
+        (PutLink("l", b""), InvalidInput),
+    ],
+)
+def test_what_cannot_be_applied_is_refused(
+    branches: Branches, change: Change, error: type[LodefsError]
+) -> None:
+    """An error names it, and nothing is committed."""
+    first = branches.change(Put("f", b"1")).commit
+    with pytest.raises(error):
+        branches.change(Put("g", b"2"), change)
+    assert branches.store.resolve("r", "main").hex() == first

@@ -1,0 +1,143 @@
+"""Bundles: what goes in comes out, and what is damaged, cut off or does not fit is refused."""
+
+from __future__ import annotations
+
+from io import BytesIO
+
+import pytest
+
+from lodefs.chunkstore.errors import Conflict, Corrupt, InvalidInput, NotFound, UnknownFormat
+from lodefs.chunkstore.format import keys
+from lodefs.chunkstore.format.bundle import PACK
+from lodefs.chunkstore.format.names import CommitId
+from lodefs.chunkstore.repo.refs import BRANCHES, TAGS
+from lodefs.chunkstore.repo.store import Store
+from lodefs.chunkstore.repo.verify import verify
+from lodefs.chunkstore.transfer.bundle import Unpacked, create_bundle, unpack_bundle
+from lodefs.chunkstore.transfer.bundle_file import BundleReader, BundleWriter, check_bundle
+from tests.support.chunkstore.directories import in_commit
+from tests.support.chunkstore.handmade import Handmade, memory_store
+
+FILES = {b"a": b"a" * 9000, b"d/b": bytes(range(256)) * 20}
+MORE = {**FILES, b"d/c": b"c" * 7000}
+
+
+class Source:
+    """A store with two commits, the first of them tagged."""
+
+    def __init__(self) -> None:
+        self.made = Handmade(memory_store())
+        self.store = self.made.store
+        self.first = self.made.commit("r", FILES)
+        self.store.refs("r").advance(TAGS, "v1", self.first, expected_sequence=None)
+        self.second = self.made.commit("r", MORE)
+
+    def bundle(self, rev: str = "main", since: str | None = None) -> bytes:
+        file = BytesIO()
+        create_bundle(self.store, "r", rev, since, file, clock=lambda: 0.0)
+        return file.getvalue()
+
+
+@pytest.fixture
+def source() -> Source:
+    return Source()
+
+
+def unpacked(data: bytes, store: Store) -> Unpacked:
+    return unpack_bundle(BytesIO(data), "it", store)
+
+
+def at(store: Store, name: str = "main", kind: str = BRANCHES) -> CommitId | None:
+    entry = store.refs("r").latest(kind, name)
+    return None if entry is None else entry.commit
+
+
+def test_history_and_ids_come_through(source: Source) -> None:
+    """What is unpacked into an empty store is what was bundled, by every id and byte; unpacked
+    again it changes nothing; a bundle of one store is the same each time."""
+    store, data = memory_store(), source.bundle()
+    assert data == source.bundle()
+    done = unpacked(data, store)
+    assert (done.before, at(store), done.packs_there) == (None, source.second, 0)
+    assert verify(store, data=True).problems == []
+    for commit in (source.first, source.second):
+        assert in_commit(store, "r", commit.hex()) == in_commit(source.store, "r", commit.hex())
+    again = unpacked(data, store)
+    assert (again.before, again.packs, again.packs_there) == (source.second, 0, done.packs)
+
+
+def test_since(source: Source) -> None:
+    """A bundle since a revision has the new alone, and fits where that is, also on a branch of
+    another name; elsewhere it is refused with what is missing."""
+    whole, part = source.bundle(), source.bundle(since="v1")
+    assert len(part) < len(whole)
+    with pytest.raises(NotFound, match=f"builds on commit {source.first.hex()[:12]}"):
+        unpacked(part, memory_store())
+    store = memory_store()
+    unpacked(source.bundle("v1"), store)
+    assert (at(store, "v1", TAGS), at(store)) == (source.first, None)
+    unpacked(part, store)
+    assert at(store) == source.second
+    assert verify(store, data=True).problems == []
+    for since in ("main", "dev"):
+        with pytest.raises((InvalidInput, NotFound), match=since):
+            source.bundle("main", since)
+
+
+def test_older_bundles_after_newer_ones(source: Source) -> None:
+    """A branch never goes back, or aside; a tag does not move."""
+    old = source.bundle("v1")
+    store = memory_store()
+    unpacked(source.bundle(), store)
+    Handmade(store).commit("r", {b"other": b"o" * 2000})
+    with pytest.raises(Conflict, match="branch main of r is at"):
+        unpacked(source.bundle(), store)
+    store.refs("r").advance(TAGS, "v1", source.second, expected_sequence=None)
+    with pytest.raises(Conflict, match="tag v1 of r is at"):
+        unpacked(old, store)
+
+
+def test_damage_anywhere_is_seen(source: Source) -> None:
+    """A bundle with a flipped bit, cut off, or with something behind its end, is refused before its
+    end at the latest."""
+    data = source.bundle()
+    assert check_bundle(BytesIO(data), "it").commit == source.second
+    places = [*range(80), *range(80, len(data), 61), *range(len(data) - 45, len(data))]
+    for place in places:
+        flipped = data[:place] + bytes([data[place] ^ 4]) + data[place + 1 :]
+        with pytest.raises((Corrupt, UnknownFormat)):
+            check_bundle(BytesIO(flipped), "it")
+        with pytest.raises(Corrupt, match="it is cut off"):
+            check_bundle(BytesIO(data[:place]), "it")
+    with pytest.raises(Corrupt, match="follows its end"):
+        check_bundle(BytesIO(data + b"x"), "it")
+
+
+def test_damage_in_a_stream_moves_no_ref(source: Source) -> None:
+    """Damage that is met while a bundle is unpacked ends it without a ref or commit."""
+    data = source.bundle()
+    for place in range(0, len(data), len(data) // 23):
+        flipped = data[:place] + bytes([data[place] ^ 4]) + data[place + 1 :]
+        for bad in (flipped, data[:place]):
+            store = memory_store()
+            with pytest.raises((Corrupt, UnknownFormat)):
+                unpacked(bad, store)
+            assert next(iter(store.objects.list(keys.REPOS)), None) is None
+
+
+def test_a_bundle_that_lacks_something(source: Source) -> None:
+    """A bundle with a good checksum that lacks a pack, as nobody's bundle should, is refused."""
+    reader = BundleReader(BytesIO(source.bundle()), "it")
+    records = list(reader.records())
+    for left_out in range(len(records)):
+        file = BytesIO()
+        writer = BundleWriter(file, reader.head)
+        for number, record in enumerate(records):
+            if number != left_out:
+                writer.add(record.kind, record.data)
+        writer.end()
+        store = memory_store()
+        what = "is not whole" if records[left_out].kind == PACK else "does not hold the commits"
+        with pytest.raises(Corrupt, match=what):
+            unpacked(file.getvalue(), store)
+        assert at(store) is None

@@ -1,0 +1,300 @@
+"""Copies between stores: what arrives, what is sent, what is refused, and what a gc does beside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lodefs.chunkstore.errors import Conflict, Corrupt, InvalidInput, NotFound, Unavailable
+from lodefs.chunkstore.format import keys
+from lodefs.chunkstore.format.names import CommitId
+from lodefs.chunkstore.journal.ref_write import Collected
+from lodefs.chunkstore.repo.refs import BRANCHES, TAGS
+from lodefs.chunkstore.repo.store import Store, create_store, open_store
+from lodefs.chunkstore.repo.verify import verify
+from lodefs.chunkstore.transfer.copy import CopyOptions, CopyResult, copy
+from tests.support.chunkstore.directories import in_commit
+from tests.support.chunkstore.faulty_store import FaultyObjects, fail, flip_byte
+from tests.support.chunkstore.handmade import Handmade
+from tests.support.chunkstore.memory_objects import MemoryObjects
+from tests.support.maintenance.schedules import one_at_a_time
+from tests.support.maintenance.world import REPO, World, finish, go_on_to
+
+A, B = b"a" * 9000, bytes(range(256)) * 40
+
+
+class Stores:
+    """A source with three commits of one file more each, and an empty destination."""
+
+    def __init__(self) -> None:
+        self.source_memory = MemoryObjects("memory:source")
+        self.source_objects = FaultyObjects(self.source_memory)
+        self.made = Handmade(create_store(self.source_objects))
+        self.files = {b"a": A, b"d/b": B}
+        self.commits = [self.made.commit("r", self.files)]
+        for n in range(2):
+            self.files[b"d/%d" % n] = b"%d" % n * 5000
+            self.commits.append(self.made.commit("r", self.files))
+        self.memory = MemoryObjects("memory:destination")
+        self.objects = FaultyObjects(self.memory)
+        create_store(self.objects)
+        self.source_objects.forget()
+        self.objects.forget()
+
+    @property
+    def source(self) -> Store:
+        return open_store(self.source_objects)
+
+    @property
+    def destination(self) -> Store:
+        """As a new process sees it."""
+        return open_store(self.objects)
+
+    def copy(
+        self, rev: str | None = "main", *, dry_run: bool = False, step: int = 1 << 30
+    ) -> CopyResult:
+        options = CopyOptions(dry_run=dry_run, workers=2, step_size_bytes=step)
+        return copy(self.source, self.destination, ["r"], rev, options)
+
+    def at(self, name: str = "main", kind: str = BRANCHES) -> CommitId | None:
+        """Where a ref of the destination is."""
+        entry = self.destination.refs("r").latest(kind, name)
+        return None if entry is None else entry.commit
+
+    def check(self) -> None:
+        """Every byte of the destination is right."""
+        found = verify(self.destination, data=True)
+        assert found.problems == []
+
+
+@pytest.fixture
+def stores() -> Stores:
+    return Stores()
+
+
+def test_history_and_ids_are_kept(stores: Stores) -> None:
+    """A copied branch has the same commits, each of which reads as in the source; the packs have
+    their ids, and a shard lists them."""
+    result = stores.copy()
+    assert (stores.at(), result.commits) == (stores.commits[-1], 3)
+    stores.check()
+    for commit in stores.commits:
+        assert in_commit(stores.destination, "r", commit.hex()) == in_commit(
+            stores.source, "r", commit.hex()
+        )
+    packs = [key for key in stores.source_memory.objects if key.startswith(keys.PACKS)]
+    there = stores.memory.objects
+    assert set(packs) == {key for key in there if key.startswith(keys.PACKS)}
+    assert result.packs == len(packs)
+    assert sum(key.startswith(keys.INDEX) for key in there) == 1
+
+
+def test_what_is_there_is_not_sent_again(stores: Stores) -> None:
+    """A second copy writes nothing; after a new commit only what is new is sent."""
+    stores.copy()
+    stores.objects.forget()
+    assert stores.copy().packs == 0
+    assert stores.objects.count("put") == 0
+    assert stores.objects.count() < 10
+    stores.files[b"new"] = b"n" * 4000
+    stores.made.commit("r", stores.files)
+    result = stores.copy()
+    assert (result.commits, result.packs) == (1, stores.objects.count("put", keys.PACKS))
+    assert result.packs <= 2
+    stores.check()
+
+
+def test_a_dry_run_writes_nothing(stores: Stores) -> None:
+    """It says what a copy would then send, and puts nothing."""
+    planned = stores.copy(dry_run=True)
+    assert stores.objects.count("put") == 0
+    done = stores.copy()
+    assert planned == done
+
+
+@pytest.mark.parametrize("prefix", [keys.PACKS, keys.INDEX, keys.REPOS])
+@pytest.mark.parametrize("first", [1, 3])
+def test_an_interrupted_copy_goes_on(stores: Stores, prefix: str, first: int) -> None:
+    """A put that fails ends a copy without a ref that lacks anything; its repetition sends what is
+    missing, and no pack twice."""
+    stores.objects.add(fail(Unavailable("gone")), "put", prefix, first=first, times=1)
+    try:
+        stores.copy()
+    except Unavailable:
+        stores.check()
+        stores.copy()
+    stores.check()
+    assert stores.at() == stores.commits[-1]
+    sent = [c.key for c in stores.objects.calls if c.operation == "put" and c.size_bytes]
+    packs = [key for key in sent if key.startswith(keys.PACKS)]
+    assert len(packs) == len(set(packs))
+
+
+def test_a_branch_follows_large_copies(stores: Stores) -> None:
+    """Where a step is full the branch moves to the commit that is complete, so that what came
+    until then stays in use; the repetition goes on from there."""
+    last = keys.commit("r", stores.commits[2])
+    stores.objects.add(fail(Unavailable("gone")), "put", last, times=1)
+    with pytest.raises(Unavailable):
+        stores.copy(step=1)
+    assert stores.at() == stores.commits[1]
+    stores.check()
+    assert stores.copy(step=1).commits == 1
+    stores.check()
+
+
+def test_all_branches_and_tags(stores: Stores) -> None:
+    """With all, each branch and tag arrives; one that leaves another sends only its own, in either
+    order of their names; a deleted one stays away."""
+    refs = stores.source.refs("r")
+    for name in ("dev", "later"):
+        refs.advance(BRANCHES, name, stores.commits[1], expected_sequence=None)
+        stores.made.commit("r", {b"only": name.encode() * 900}, branch=name)
+    refs.advance(TAGS, "v1", stores.commits[0], expected_sequence=None)
+    gone = refs.advance(BRANCHES, "gone", stores.commits[0], expected_sequence=None)
+    refs.advance(BRANCHES, "gone", None, expected_sequence=gone.sequence)
+    result = stores.copy(None)
+    assert [one.ref.name for one in result.refs] == ["dev", "later", "main", "v1"]
+    assert result.commits == 5
+    assert (stores.at("v1", TAGS), stores.at("gone")) == (stores.commits[0], None)
+    for name in ("dev", "later", "main"):
+        assert stores.at(name) == refs.read(BRANCHES, name).commit
+    stores.check()
+    assert stores.copy(None).packs == 0
+
+
+def test_a_tag_alone(stores: Stores) -> None:
+    """A tag brings its history without the branch."""
+    stores.source.refs("r").advance(TAGS, "v1", stores.commits[1], expected_sequence=None)
+    assert stores.copy("v1").commits == 2
+    assert (stores.at("v1", TAGS), stores.at()) == (stores.commits[1], None)
+    stores.check()
+
+
+def test_other_ways_are_refused(stores: Stores) -> None:
+    """A branch that has other commits there, or is ahead, and a tag that is elsewhere, are named
+    and left as they are, before anything is sent."""
+    stores.copy()
+    other = Handmade(stores.destination).commit("r", {b"other": b"o" * 3000})
+    stores.objects.forget()
+    with pytest.raises(Conflict, match="branch main of r is ahead"):
+        stores.copy()
+    stores.made.commit("r", {b"mine": b"m"})
+    with pytest.raises(Conflict, match="branch main of r has diverged"):
+        stores.copy()
+    stores.source.refs("r").advance(TAGS, "v1", stores.commits[1], expected_sequence=None)
+    stores.destination.refs("r").advance(TAGS, "v1", other, expected_sequence=None)
+    stores.objects.forget()
+    with pytest.raises(Conflict, match="tag v1 of r is at"):
+        stores.copy("v1")
+    assert stores.objects.count("put") == 0
+    assert stores.at() == other
+
+
+def test_bad_input(stores: Stores) -> None:
+    """A commit, a name that is not there, a store onto itself: each is refused."""
+    with pytest.raises(InvalidInput, match="lodefs tag r@"):
+        stores.copy(stores.commits[0].hex()[:12])
+    with pytest.raises(NotFound, match="its branches: main"):
+        stores.copy("nothing")
+    with pytest.raises(InvalidInput, match="copied to itself"):
+        copy(stores.source, stores.source, ["r"], "main", CopyOptions())
+    with pytest.raises(NotFound, match="no repository x"):
+        copy(stores.source, stores.destination, ["x"], None, CopyOptions())
+
+
+def test_what_passes_through_is_checked(stores: Stores) -> None:
+    """Bytes that come spoilt once are read again; a pack that is spoilt in the source is named, and
+    no ref moves."""
+    stores.source_objects.add(flip_byte(0), "get", keys.PACKS, first=2, times=1)
+    pack = max(
+        (key for key in stores.source_memory.objects if key.startswith(keys.PACKS)),
+        key=lambda key: len(stores.source_memory.objects[key]),
+    )
+    stores.copy()
+    stores.check()
+    fresh = Stores()
+    spoilt = bytearray(fresh.source_memory.objects[pack])
+    spoilt[0] ^= 1  # of the magic number of zstd
+    fresh.source_memory.objects[pack] = bytes(spoilt)
+    with pytest.raises(Corrupt, match=pack.rpartition("/")[2]):
+        fresh.copy()
+    assert fresh.at() is None
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    """A source of one branch; the destination is a world of its own."""
+    with one_at_a_time():
+        yield World(tmp_path)
+
+
+def copied(world: World, source: Store, store: Store | None = None) -> CopyResult:
+    """Copies the branch main."""
+    options = CopyOptions(clock=world.clock, workers=1)
+    return copy(source, store or world.store, [REPO], "main", options)
+
+
+@pytest.fixture
+def source() -> Store:
+    objects = MemoryObjects("memory:source")
+    Handmade(create_store(objects)).commit(REPO, {b"a": A, b"d/b": B})
+    return open_store(objects)
+
+
+def test_condemned_packs_are_saved(world: World, source: Store) -> None:
+    """What a collection has condemned in the destination, a copy uses again, and it stays."""
+    copied(world, source)
+    world.delete()
+    assert world.collect().condemned.packs
+    assert copied(world, source).packs == 0
+    world.hours += 25
+    world.collect_all()
+    world.needs.check("at the end")
+    assert verify(world.store, data=True).problems == []
+
+
+def test_dead_ids_do_not_come_back(world: World, source: Store) -> None:
+    """Packs that a collection has deleted cannot land under their ids again: the copy says so, and
+    sends nothing."""
+    copied(world, source)
+    world.delete()
+    world.collect_all()
+    world.objects.forget()
+    with pytest.raises(Collected) as caught:
+        copied(world, source)
+    assert "lodefs init" in caught.value.__notes__[0]
+    assert world.objects.count("put", keys.PACKS) == 0
+
+
+def test_a_collection_waits_for_a_copy(world: World, source: Store) -> None:
+    """What a copy that stands still has found there is not deleted, however old, as long as it
+    says that it is alive."""
+    copied(world, source)
+    world.delete()
+    actor = world.actor("copy", lambda store: copied(world, source, store))
+    go_on_to(actor, "put repos/")
+    for _ in range(3):
+        world.beat(actor)
+        assert world.collect().deleted.packs == 0
+        world.hours += 25
+    finish(actor)
+    assert actor.error is None
+    world.needs.check("at the end")
+    assert world.needs.refs() == [("branches", "main")]
+
+
+def test_a_copy_that_is_silent_for_long_is_given_up(world: World, source: Store) -> None:
+    """A stalled copy is refused when it goes on, and names nothing that is deleted."""
+    actor = world.actor("copy", lambda store: copied(world, source, store))
+    go_on_to(actor, "put repos/")
+    for _ in range(2):
+        world.collect()
+        world.hours += 25
+    finish(actor)
+    assert isinstance(actor.error, Conflict)
+    world.collect_all()
+    world.needs.check("at the end")
+    assert world.needs.garbage(set()) == set()

@@ -1,0 +1,70 @@
+"""``lodefs copy`` between two directories, as a user runs it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from lodefs.app import run
+from lodefs.settings.session import Session
+
+
+@pytest.fixture
+def stores(tmp_path: Path) -> tuple[str, str]:
+    """A store with one repository, and an empty one."""
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "a").write_text("a" * 9000)
+    here, there = str(tmp_path / "here"), str(tmp_path / "there")
+    for line in (["init", here], ["init", there], ["--store", here, "push", str(source), "x/y"]):
+        assert lodefs(tmp_path, *line) == 0
+    return here, there
+
+
+def lodefs(home: Path, *line: str) -> int:
+    """Runs one command."""
+    return run(list(line), Session({"HOME": str(home)}))
+
+
+def test_copy_and_copy_again(
+    stores: tuple[str, str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A dry run plans what the copy then does, and the second copy has nothing to do."""
+    capfd.readouterr()
+    found = []
+    for more in (["--dry-run"], [], []):
+        assert lodefs(tmp_path, "copy", *stores, "--all", "--json", *more) == 0
+        found.append(json.loads(capfd.readouterr().out))
+    planned, done, again = found
+    assert done.keys() == {
+        "dry_run", "refs", "commits", "packs", "packs_there", "stored_bytes"
+    }  # fmt: skip
+    assert (done["commits"], done["packs"], again["commits"], again["packs"]) == (1, 2, 0, 0)
+    assert planned == done | {"dry_run": True}
+    (ref,) = again["refs"]
+    assert (ref["repo"], ref["kind"], ref["name"]) == ("x/y", "branch", "main")
+    assert ref["previous"] == ref["commit"]
+    assert lodefs(tmp_path, "copy", *stores, "x/y") == 0
+    assert "x/y@main  unchanged" in capfd.readouterr().out
+    assert lodefs(tmp_path, "--store", stores[1], "verify", "--data") == 0
+
+
+def test_bad_lines(
+    stores: tuple[str, str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """What cannot be copied is told in one line, with its exit code."""
+    here, there = stores
+    for line, code, words in (
+        ([here, there], 2, "--all"),
+        ([here, here, "x/y"], 2, "copied to itself"),
+        ([here, there, "x/y:dir"], 2, ""),
+        ([here, there, "x/z"], 3, "it has x/y"),
+        ([here, str(tmp_path / "none"), "x/y"], 3, "lodefs init"),
+    ):
+        capfd.readouterr()
+        assert lodefs(tmp_path, "copy", *line) == code
+        err = capfd.readouterr().err
+        assert words in err
+        assert err.count("\n") == 1
