@@ -70,6 +70,7 @@ class Cluster:
         """What users have set."""
         return {
             "PATH": os.environ["PATH"],
+            "USER": configs.USER,
             "HOME": str(self.folder / "jobs"),
             "LODEFS_PROGRAM": str(LODEFS),
             "LODEFS_PROXY": f"unix:{self.folder}/proxy/proxy.sock",

@@ -79,6 +79,8 @@ def make_places(folder: Path) -> None:
         Path(place).mkdir(parents=True)
     for name in configs.NODES:
         Path("/var/spool/slurm", name).mkdir()
+    run("mknod", "-m", "666", "/run/fuse", "c", "10", "229")  # as udev makes it
+    run("mount", "--bind", "/run/fuse", "/dev/fuse")
     run("ip", "link", "set", "lo", "up")
     run("ip", "addr", "add", f"{configs.ADDRESS}/32", "dev", "lo")
     run("hostname", configs.HOST)

@@ -15,6 +15,7 @@ class Dataset:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
+        self.folder = cluster.folder
         self._source = cluster.folder / "source"
         self._source.mkdir()
         (self._source / "big").write_bytes(os.urandom(BIG_BYTES))
