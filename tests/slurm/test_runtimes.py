@@ -36,7 +36,7 @@ def test_a_container_of_charliecloud_reads_a_dataset(
     """Bound into it, from the job's option as well as from ``lodefs run``."""
     place = dataset.directory if by == "option" else f"{cluster.folder}/jobs/run-cats"
     script = "cat /data/version; touch /data/x"
-    inside = ["ch-run", f"--bind={place}:/data", image, "--", "sh", "-c", script]
+    inside: list[str | Path] = ["ch-run", f"--bind={place}:/data", image, "--", "sh", "-c", script]
     if by == "option":
         done = cluster.call("srun", dataset.option, *inside)
     else:
