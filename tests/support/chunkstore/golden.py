@@ -32,6 +32,7 @@ from lodefs.chunkstore.format.tree import (
     encode_tree,
     symlink,
 )
+from lodefs.chunkstore.repair.scrub_ledger import ScrubLedger, encode_scrub_ledger
 from lodefs.chunkstore.repo.refs import BRANCHES, Refs
 from lodefs.chunkstore.repo.store import Settings, encode_settings
 from lodefs.chunkstore.transfer.bundle_file import BundleWriter
@@ -197,6 +198,12 @@ def bundle() -> bytes:
     return file.getvalue()
 
 
+def scrub_ledger() -> ScrubLedger:
+    """A scrub in the middle of its third round."""
+    spoilt = (PackId(bytes(range(9, 41))),)
+    return ScrubLedger(OTHER_PACK, 2, 1_700_000_000, 1_690_000_000, 17, 1 << 30, spoilt)
+
+
 def examples() -> dict[str, bytes]:
     """File name in ``tests/golden`` and the bytes that belong there."""
     return {
@@ -222,6 +229,7 @@ def examples() -> dict[str, bytes]:
         "repo-settings": encode_repo_settings("vision/flickr30k", repo_settings()),
         "cuts": cuts().encode(),
         "bundle": bundle(),
+        "scrub-ledger": encode_scrub_ledger(scrub_ledger()),
     }
 
 
