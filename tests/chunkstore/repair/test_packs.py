@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.format.pack import PURGED
@@ -18,10 +20,11 @@ def test_purged_chunks_stay_gone() -> None:
     back, although the source has both."""
     store = memory_store()
     assert isinstance(store.objects, MemoryObjects)
-    Handmade(store).commit("r", {b"a": bytes(range(256)) * 16, b"b": b"b" * 2500})
+    Handmade(store).commit("r", {b"a": Random(1).randbytes(4096), b"b": b"b" * 2500})
     whole = MemoryObjects("memory:whole")
     whole.objects = dict(store.objects.objects)
-    key = max(k for k in whole.objects if k.startswith(keys.PACKS) and len(whole.objects[k]) > 2000)
+    packs = [key for key in whole.objects if key.startswith(keys.PACKS)]
+    key = max(packs, key=lambda key: len(whole.objects[key]))
     pack_id = PackId(bytes.fromhex(key.rpartition("/")[2]))
     index, payload = fetch_pack(whole, pack_id)
     rest = bytes(memoryview(payload)[index.offsets[1] :])
