@@ -4,36 +4,49 @@ from __future__ import annotations
 
 from lodefs.chunkstore.errors import LodefsError
 from lodefs.chunkstore.format import keys
-from lodefs.chunkstore.format.commit import decode_commit
-from lodefs.chunkstore.format.journal import decode_end
+from lodefs.chunkstore.format.commit import Commit, decode_commit
+from lodefs.chunkstore.format.journal import RefName, decode_end
 from lodefs.chunkstore.format.names import CommitId
 from lodefs.chunkstore.format.tree import Kind
 from lodefs.chunkstore.repo.pack_reader import PackReader
 from lodefs.chunkstore.repo.refs import Refs
+from lodefs.chunkstore.repo.repo_settings import SettingsLog
+from lodefs.chunkstore.repo.retention import retained
 from tests.support.chunkstore.memory_objects import MemoryObjects
 
 
 class Needs:
     """The keys that each commit needs. A commit never changes, so they are found once: when a ref
-    names it first."""
+    leads to it first."""
 
     def __init__(self, objects: MemoryObjects) -> None:
         self._objects = objects
         self.commits: dict[CommitId, frozenset[str]] = {}
+        self._past: dict[CommitId, Commit] = {}
 
     def check(self, when: str) -> None:
-        """Raises: AssertionError if a ref leads to something that is not there."""
-        for name, needed in self._living().items():
-            missing = needed.difference(self._objects.objects)
-            assert not missing, f"{when}: {name} lacks {sorted(missing)}"
+        """Raises: AssertionError if a ref leads to something that is not there, and that no
+        retention policy has deleted."""
+        for (repo, kind, name), head in self._heads().items():
+            for commit_id in self._reached(repo, head):
+                missing = self._of(repo, commit_id).difference(self._objects.objects)
+                assert not missing, f"{when}: {kind}/{name} lacks {sorted(missing)}"
 
     def refs(self) -> list[tuple[str, str]]:
         """Kind and name of those that are there."""
-        return sorted(self._living())
+        return sorted((ref.kind, ref.name) for ref in self._heads())
 
-    def garbage(self, hidden: set[str]) -> set[str]:
-        """Packs and commits that no ref leads to, but those that no list shows."""
-        used = frozenset[str]().union(*self._living().values())
+    def garbage(self, hidden: set[str], now_s: int) -> set[str]:
+        """Packs and commits that no ref leads to, or no retention policy keeps, but those that no
+        list shows."""
+        used: set[str] = set()
+        heads = self._heads()
+        for repo in {ref.repo for ref in heads}:
+            own = [(ref, head) for ref, head in heads.items() if ref.repo == repo]
+            past = {at: self._past[at] for _, head in own for at in self._reached(repo, head)}
+            policy = SettingsLog(self._objects, repo).newest().retention
+            kept = set(past) if policy is None else retained(past, own, policy, now_s)
+            used.update(*(self._of(repo, at) for at in kept))
         return {
             key
             for key in self._objects.objects
@@ -60,17 +73,35 @@ class Needs:
                     return True
         return False
 
-    def _living(self) -> dict[tuple[str, str], frozenset[str]]:
-        newest: dict[tuple[str, str, str], int] = {}
+    def _heads(self) -> dict[RefName, CommitId]:
+        newest: dict[RefName, int] = {}
         for key in self._objects.objects:
             if (ref := keys.ref_of_entry(key)) is not None:
-                newest[ref[:3]] = max(ref[3], newest.get(ref[:3], 0))
-        found: dict[tuple[str, str], frozenset[str]] = {}
-        for (repo, kind, name), sequence in newest.items():
-            entry = Refs(self._objects, repo).entry(kind, name, sequence)
+                name = RefName(*ref[:3])
+                newest[name] = max(ref[3], newest.get(name, 0))
+        found: dict[RefName, CommitId] = {}
+        for name, sequence in newest.items():
+            entry = Refs(self._objects, name.repo).entry(name.kind, name.name, sequence)
             if entry.commit is not None:
-                found[kind, name] = self._of(repo, entry.commit)
+                found[name] = entry.commit
         return found
+
+    def _reached(self, repo: str, head: CommitId) -> list[CommitId]:
+        """A commit and all before it. Only one that a ref names itself may not have expired."""
+        found: list[CommitId] = []
+        waiting = [head]
+        while waiting:
+            at = waiting.pop()
+            is_gone = keys.commit(repo, at) not in self._objects.objects
+            if at in found or (at != head and is_gone and self._has_expired(repo, at)):
+                continue
+            found.append(at)
+            self._of(repo, at)
+            waiting += self._past[at].parents
+        return found
+
+    def _has_expired(self, repo: str, commit_id: CommitId) -> bool:
+        return keys.expired(repo, commit_id.hex()) in self._objects.objects
 
     def _of(self, repo: str, commit_id: CommitId) -> frozenset[str]:
         if commit_id in self.commits:
@@ -85,8 +116,8 @@ class Needs:
                     for _ in packs.read_file(entry):
                         pass
         except (KeyError, LodefsError) as error:
-            raise AssertionError(f"a ref names {key}, which is not whole: {error!r}") from error
+            raise AssertionError(f"a ref leads to {key}, which is not whole: {error!r}") from error
         named = {keys.pack(segment.pack) for entry in below for segment in entry.segments}
-        parents = [self._of(repo, parent) for parent in commit.parents]
-        self.commits[commit_id] = needed = frozenset({key, *named}).union(*parents)
+        self._past[commit_id] = commit
+        self.commits[commit_id] = needed = frozenset({key, *named})
         return needed
