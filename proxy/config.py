@@ -136,6 +136,18 @@ def _collector_url(value: object) -> str:
     return text
 
 
+def _stores(value: object) -> tuple[str, ...]:
+    texts = value.split() if isinstance(value, str) else value
+    if not isinstance(texts, list | tuple) or not all(
+        isinstance(one, str) and one.startswith(("s3://", "file://", "/")) for one in texts
+    ):
+        raise InvalidInput(
+            'must be a list of stores, such as ["s3://bucket/prefix", "/srv/store"], or a text '
+            "with spaces between them"
+        )
+    return tuple(texts)
+
+
 def _domain(value: object) -> str:
     name = _text(value).lower()
     if not _DOMAIN.fullmatch(name):
@@ -307,6 +319,7 @@ class Config:
     ``scrub_bytes_per_s_max`` 0 means that files of the cache are not read again in idle time."""
 
     store: str = field(metadata=_by(_text, str))
+    mirrors: tuple[str, ...] = field(default=(), metadata=_by(_stores, list, str))
     endpoint_url: str | None = field(default=None, metadata=_by(_maybe(_text), str))
     region: str | None = field(default=None, metadata=_by(_maybe(_text), str))
     transfer_timeout_s: float = field(default=60.0, metadata=_by(_seconds(1, 3600), int, float))
@@ -398,6 +411,8 @@ class Config:
         found = []
         if not self.store:
             found.append("store: is missing: give s3://BUCKET/PREFIX or a directory")
+        if len({self.store, *self.mirrors}) <= len(self.mirrors):
+            found.append("mirrors: each store can be named once, and `store` not again")
         if self.listen is None and self.s3_listen is None and self.socket_path is None:
             found.append("socket_path: is needed if listen is not given")
         if self.listen is not None and self.tokens_file is None and not self.allow_anonymous:

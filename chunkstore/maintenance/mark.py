@@ -1,12 +1,13 @@
 """Finds all that refs lead to: commits, their parents, trees, packs.
 
-What was seen lies in temporary files: 36 bytes a tree, and as many a pack.
+What was seen lies in temporary files: 36 bytes a tree, and as many a pack. Of packs whose chunks
+are looked at, the numbers of those in use are in memory: a bit for each, and 200 bytes a pack.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from lodefs.chunkstore.errors import Corrupt, Expired, NotFound, UnknownFormat
 from lodefs.chunkstore.format.journal import RefName
 from lodefs.chunkstore.format.names import CommitId, PackId
 from lodefs.chunkstore.format.tree import Entry, Kind
+from lodefs.chunkstore.journal.named_packs import add_named
 from lodefs.chunkstore.repo.disk_key_set import KEY_BYTES, DiskKeySet
 from lodefs.chunkstore.repo.retention import retained
 from lodefs.chunkstore.repo.store import Store
@@ -28,10 +30,13 @@ TREES_TOGETHER_MAX = 1024
 
 
 class Marked:
-    """Commits and packs in use. Closed at the end of its block."""
+    """Commits and packs in use, and of packs in ``watched`` (None: of all) the chunks, by the bits
+    of their numbers. Closed at the end of its block."""
 
     def __init__(self, base: Marked | None = None) -> None:
         """``base``: what it holds is in use too, and not walked again."""
+        self.watched: Collection[PackId] | None = () if base is None else base.watched
+        self.chunks: dict[PackId, int] = {} if base is None else dict(base.chunks)
         self.commits: set[tuple[str, CommitId]] = set()
         self.expired: set[tuple[str, CommitId]] = set()  # there, but no policy keeps them
         self.trees = 0
@@ -54,9 +59,12 @@ class Marked:
             return False
         return self._short(pack) in self._packs or (self._base is not None and pack in self._base)
 
-    def add_pack(self, pack: PackId) -> None:
-        """It is in use."""
-        self.packs += self._packs.add(self._short(pack))
+    def add(self, named: Mapping[PackId, int]) -> None:
+        """Chunks of packs that are in use."""
+        for pack, bits in named.items():
+            self.packs += self._packs.add(self._short(pack))
+            if self.watched is None or pack in self.watched:
+                self.chunks[pack] = self.chunks.get(pack, 0) | bits
 
     def add_tree(self, entry: Entry) -> bool:
         """Whether no other directory was found that is stored in the same place."""
@@ -153,12 +161,12 @@ def _mark_trees(store: Store, root: Entry, marked: Marked, executor: Executor) -
     while waiting:
         some = [entry for entry in waiting[-TREES_TOGETHER_MAX:] if marked.add_tree(entry)]
         del waiting[-TREES_TOGETHER_MAX:]
-        packs = {segment.pack for entry in some for segment in entry.segments}
+        named: dict[PackId, int] = {}
+        add_named(named, some)
         for children in executor.map(store.packs.read_tree, some):
-            packs.update(segment.pack for child in children for segment in child.segments)
+            add_named(named, children)
             waiting += [child for child in children if child.kind is Kind.DIRECTORY]
-        for pack in packs:
-            marked.add_pack(pack)
+        marked.add(named)
 
 
 def _unknown(what: str, error: Exception) -> Corrupt:

@@ -49,6 +49,7 @@ _OLD_VERSION = 1
 SIZE_BYTES_MAX = 64 * 1024  # of store.json; it has less than 1 KiB today
 _KIND = "store"
 _NAMED_MAX = 8  # candidates that an error lists
+_LISTED_FIRST, _LISTED_GROWTH, _LISTED_MAX = 4, 4, 1000  # objects of one list, for names
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,25 +151,31 @@ class Store:
     def repos(
         self, below: str = "", *, after: str = "", start: str = "", deleted: bool = False
     ) -> Iterator[str]:
-        """Names of the repositories that have refs, by the bytes of NAME/refs/: two lists for each.
+        """Names of the repositories that have refs, by the bytes of NAME/refs/. Those with many
+        objects cost two lists each, others much less: lists grow as long as somebody reads on.
         ``below``: those that begin so. ``after``: those that follow a repository; ``start``: those
         whose NAME/refs/ follows it; ``deleted``: deleted ones too."""
         start = f"{after}/refs0" if after else start  # '0' follows '/'
         after = start and keys.REPOS + start
+        limit = _LISTED_FIRST
         while True:
-            info = next(iter(self.objects.list(keys.REPOS + below, after=after, limit=1)), None)
-            if info is None:
+            listed = list(self.objects.list(keys.REPOS + below, after=after, limit=limit))
+            for info in listed:
+                if info.key <= after:
+                    continue
+                parts = info.key.split("/")
+                cut = next((n for n, part in enumerate(parts) if part in ("commits", "refs")), None)
+                if cut is None:
+                    after = info.key  # no object of ours
+                    continue
+                repo = "/".join(parts[1:cut])
+                if parts[cut] == "refs" and (deleted or not self._is_deleted(repo, info.key)):
+                    yield repo
+                # '0' follows '/': past all commits, or all refs, of this repository
+                after = "/".join(parts[: cut + 1]) + "0"
+            if len(listed) < limit:
                 return
-            parts = info.key.split("/")
-            cut = next((n for n, part in enumerate(parts) if part in ("commits", "refs")), None)
-            if cut is None:
-                after = info.key  # no object of ours
-                continue
-            repo = "/".join(parts[1:cut])
-            if parts[cut] == "refs" and (deleted or not self._is_deleted(repo, info.key)):
-                yield repo
-            # '0' follows '/': past all commits, or all refs, of this repository
-            after = "/".join(parts[: cut + 1]) + "0"
+            limit = min(_LISTED_GROWTH * limit, _LISTED_MAX)
 
     def has_refs(self, repo: str) -> bool:
         """Whether a repository has, or had, branches or tags, and is not deleted."""

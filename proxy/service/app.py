@@ -25,8 +25,9 @@ from typing import NamedTuple
 
 from lodefs.chunkstore.errors import InvalidInput, Unavailable
 from lodefs.chunkstore.nodeapi.figure_files import directory_of
+from lodefs.chunkstore.objects.interface import ObjectStore
 from lodefs.chunkstore.objects.observing import Observation
-from lodefs.chunkstore.objects.open_url import StoreOptions, open_ordered
+from lodefs.chunkstore.objects.open_url import StoreOptions, open_mirrored, open_ordered
 from lodefs.chunkstore.objects.range_order import RangeOrders
 from lodefs.chunkstore.objects.s3_boto import REGION, node_credentials
 from lodefs.chunkstore.repo.store import Store, open_store
@@ -98,7 +99,13 @@ async def open_store_node(config: Config, calls: StoreCalls) -> AsyncIterator[Op
         observe=observe,
         on_retry=lambda error: calls.retried(retry_reason(error)),
     )
-    objects, orders = open_ordered(config.store, options)
+    objects: ObjectStore
+    orders: RangeOrders
+    if config.mirrors:
+        objects, orders = mirrored, _ = open_mirrored(config.store, config.mirrors, options)
+        calls.mirrors = lambda: mirrored.stores
+    else:
+        objects, orders = open_ordered(config.store, options)
     try:
         traced = TracedObjects(objects) if config.otlp_endpoint else objects
         store = await asyncio.to_thread(open_store, traced)

@@ -116,7 +116,7 @@ def commit_changes(
     result = attempt(store, options.index_dir, lost, partial(_try, job))
     if not options.dry_run:
         result.stored_bytes = progress.bytes_sent - sent_before_bytes  # of all attempts
-    result.lost_packs = len(lost.packs)
+    result.lost_packs = len(lost)
     return result
 
 

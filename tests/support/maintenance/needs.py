@@ -6,7 +6,8 @@ from lodefs.chunkstore.errors import LodefsError
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.commit import Commit, decode_commit
 from lodefs.chunkstore.format.journal import RefName, decode_end
-from lodefs.chunkstore.format.names import CommitId
+from lodefs.chunkstore.format.names import CommitId, PackId
+from lodefs.chunkstore.format.pack import PackIndex
 from lodefs.chunkstore.format.tree import Kind
 from lodefs.chunkstore.repo.pack_reader import PackReader
 from lodefs.chunkstore.repo.refs import Refs
@@ -16,21 +17,74 @@ from tests.support.chunkstore.memory_objects import MemoryObjects
 
 
 class Needs:
-    """The keys that each commit needs. A commit never changes, so they are found once: when a ref
-    leads to it first."""
+    """The keys, and the chunks of packs, that each commit needs. A commit never changes, so they
+    are found once: when a ref leads to it first."""
 
     def __init__(self, objects: MemoryObjects) -> None:
         self._objects = objects
         self.commits: dict[CommitId, frozenset[str]] = {}
         self._past: dict[CommitId, Commit] = {}
+        self._chunks: dict[CommitId, dict[PackId, int]] = {}  # bits of their numbers
+        self._indexes: dict[PackId, tuple[bytes, PackIndex]] = {}  # of objects as they are now
 
     def check(self, when: str) -> None:
         """Raises: AssertionError if a ref leads to something that is not there, and that no
         retention policy has deleted."""
+        found: set[CommitId] = set()
         for (repo, kind, name), head in self._heads().items():
             for commit_id in self._reached(repo, head):
                 missing = self._of(repo, commit_id).difference(self._objects.objects)
                 assert not missing, f"{when}: {kind}/{name} lacks {sorted(missing)}"
+                found.add(commit_id)
+        for pack, needed_chunks in self._chunks_of(found).items():
+            gone = needed_chunks & self._without_bytes(pack)
+            assert not gone, f"{when}: chunks {gone:b} of {pack.hex()} are gone"
+
+    def is_living(self, commit_id: CommitId) -> bool:
+        """Whether a ref leads to a commit now."""
+        heads = self._heads()
+        return any(commit_id in self._reached(ref.repo, head) for ref, head in heads.items())
+
+    def is_whole(self, key: str) -> bool:
+        """Whether a pack has the bytes of all its chunks."""
+        return not self._index(PackId(bytes.fromhex(key[-64:]))).has_gone
+
+    def read_all(self) -> None:
+        """Reads all that refs lead to. Raises: AssertionError."""
+        self.commits.clear()
+        self._chunks.clear()
+        for ref, head in self._heads().items():
+            self._reached(ref.repo, head)
+
+    def unused_chunks(self, hidden: set[str], now_s: int) -> set[str]:
+        """Packs that hold bytes of chunks that no ref leads to, or no retention policy keeps, but
+        those that no list shows."""
+        found: set[str] = set()
+        for pack, bits in self._chunks_of({at for _, at in self._kept(now_s)}).items():
+            key = keys.pack(pack)
+            unused = ((1 << len(self._index(pack))) - 1) & ~bits & ~self._without_bytes(pack)
+            if unused and key not in hidden:
+                found.add(key)
+        return found
+
+    def _chunks_of(self, commits: set[CommitId]) -> dict[PackId, int]:
+        found: dict[PackId, int] = {}
+        for commit in commits:
+            for pack, bits in self._chunks[commit].items():
+                found[pack] = found.get(pack, 0) | bits
+        return found
+
+    def _index(self, pack: PackId) -> PackIndex:
+        data = self._objects.objects[keys.pack(pack)]
+        known = self._indexes.get(pack)
+        if known is None or known[0] is not data:
+            known = self._indexes[pack] = data, PackIndex.decode(pack, data)
+        return known[1]
+
+    def _without_bytes(self, pack: PackId) -> int:
+        """The chunks whose bytes are gone."""
+        index = self._index(pack)
+        return sum(1 << n for n in range(len(index)) if index.is_gone(n)) if index.has_gone else 0
 
     def refs(self) -> list[tuple[str, str]]:
         """Kind and name of those that are there."""
@@ -39,14 +93,7 @@ class Needs:
     def garbage(self, hidden: set[str], now_s: int) -> set[str]:
         """Packs and commits that no ref leads to, or no retention policy keeps, but those that no
         list shows."""
-        used: set[str] = set()
-        heads = self._heads()
-        for repo in {ref.repo for ref in heads}:
-            own = [(ref, head) for ref, head in heads.items() if ref.repo == repo]
-            past = {at: self._past[at] for _, head in own for at in self._reached(repo, head)}
-            policy = SettingsLog(self._objects, repo).newest().retention
-            kept = set(past) if policy is None else retained(past, own, policy, now_s)
-            used.update(*(self._of(repo, at) for at in kept))
+        used = frozenset[str]().union(*(self._of(*one) for one in self._kept(now_s)))
         return {
             key
             for key in self._objects.objects
@@ -72,6 +119,18 @@ class Needs:
                 ):
                     return True
         return False
+
+    def _kept(self, now_s: int) -> set[tuple[str, CommitId]]:
+        """Commits that refs lead to and retention policies keep, with their repositories."""
+        found: set[tuple[str, CommitId]] = set()
+        heads = self._heads()
+        for repo in {ref.repo for ref in heads}:
+            own = [(ref, head) for ref, head in heads.items() if ref.repo == repo]
+            past = {at: self._past[at] for _, head in own for at in self._reached(repo, head)}
+            policy = SettingsLog(self._objects, repo).newest().retention
+            kept = set(past) if policy is None else retained(past, own, policy, now_s)
+            found |= {(repo, at) for at in kept}
+        return found
 
     def _heads(self) -> dict[RefName, CommitId]:
         newest: dict[RefName, int] = {}
@@ -117,6 +176,10 @@ class Needs:
                         pass
         except (KeyError, LodefsError) as error:
             raise AssertionError(f"a ref leads to {key}, which is not whole: {error!r}") from error
+        chunks = self._chunks.setdefault(commit_id, {})
+        for segment in (segment for entry in below for segment in entry.segments):
+            bits = ((1 << segment.count) - 1) << segment.first
+            chunks[segment.pack] = chunks.get(segment.pack, 0) | bits
         named = {keys.pack(segment.pack) for entry in below for segment in entry.segments}
         self._past[commit_id] = commit
         self.commits[commit_id] = needed = frozenset({key, *named})
