@@ -61,7 +61,8 @@ class Client:
 
     ``timeout_s`` bounds each request, repetitions included; after ``begin``, all requests until
     the next ``begin``. ``before_blocking`` is called before what may take long, ``count`` with
-    the bytes of files that came, or that it was told the place of. ``waited``: what requests
+    the bytes of files that came, or that it was told the place of. ``user``: for whom root asks;
+    None where that does not matter. ``waited``: what requests
     waited for since ``begin``.
     """
 
@@ -73,6 +74,7 @@ class Client:
         timeout_s: float,
         outage: Outage | None = None,
         before_blocking: Callable[[], None] = lambda: None,
+        user: Callable[[], int] | None = None,
         count: Callable[[bytes, int], None] = lambda _origin, _size_bytes: None,
         clock: Clock = time,
     ) -> None:
@@ -80,6 +82,7 @@ class Client:
         self._timeout_s = timeout_s
         self._outage = outage or Outage()
         self._on_slow = before_blocking
+        self._user = user
         self._count = count
         self._clock = clock.monotonic
         self._sleep = clock.sleep
@@ -228,6 +231,8 @@ class Client:
     ) -> Response:
         """The answer to a request; statuses that mean "later" and lost connections are repeated.
         ``body_bytes``: how large a body is expected."""
+        if self._user is not None and (uid := self._user()):
+            headers += b"%b: %d\r\n" % (_USER_HEADER, uid)
         request = b"%b%b%b\r\n%b" % (line, self._tail, headers, body)
         start_s = self._clock()
         origin = b""
@@ -271,6 +276,7 @@ class Client:
 
 
 _COMMIT_HEADER = wire.COMMIT_HEADER.lower().encode()
+_USER_HEADER = wire.USER_HEADER.encode()
 _PLACE_LINE = b"%b: 1\r\n" % wire.PLACE_HEADER.encode()
 _ORIGIN_HEADER = wire.ORIGIN_HEADER.lower().encode()
 

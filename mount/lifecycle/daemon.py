@@ -426,6 +426,7 @@ def reader_factory(
     remembered = Memory()
     outage = Outage()
     monitor: CacheMonitor | None = None
+    says_user = bool(address.path) and os.geteuid() == 0  # whose word counts for the proxy
     if address.path:
         monitor = CacheMonitor(Client(address, timeout_s=CACHE_TIMEOUT_S), view.snapshot, log)
         if opening is not None:
@@ -442,6 +443,7 @@ def reader_factory(
             timeout_s=options.read_timeout_s,
             outage=outage,
             before_blocking=before_blocking,
+            user=(lambda: before_blocking.user) if says_user else None,
             count=counter.brought,
         ).mounted(view.snapshot)
         client.traced(trace_of_environment(os.environ))
