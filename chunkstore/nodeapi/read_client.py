@@ -61,8 +61,7 @@ class Client:
 
     ``timeout_s`` bounds each request, repetitions included; after ``begin``, all requests until
     the next ``begin``. ``before_blocking`` is called before what may take long, ``count`` with
-    the bytes of files that came, or that it was told the place of. ``user``: for whom root asks;
-    None where that does not matter. ``waited``: what requests
+    the bytes of files that came, or that it was told the place of. ``waited``: what requests
     waited for since ``begin``.
     """
 
@@ -74,7 +73,6 @@ class Client:
         timeout_s: float,
         outage: Outage | None = None,
         before_blocking: Callable[[], None] = lambda: None,
-        user: Callable[[], int] | None = None,
         count: Callable[[bytes, int], None] = lambda _origin, _size_bytes: None,
         clock: Clock = time,
     ) -> None:
@@ -82,7 +80,7 @@ class Client:
         self._timeout_s = timeout_s
         self._outage = outage or Outage()
         self._on_slow = before_blocking
-        self._user = user
+        self._user: Callable[[], int] | None = None
         self._count = count
         self._clock = clock.monotonic
         self._sleep = clock.sleep
@@ -105,6 +103,12 @@ class Client:
         """This client, from now on for a trace; None changes nothing."""
         if trace is not None:
             self._tail += trace.lines
+        return self
+
+    def for_user(self, user: Callable[[], int]) -> Client:
+        """This client, which says from now on for whom it asks: root's word counts for the proxy.
+        0: for nobody in particular."""
+        self._user = user
         return self
 
     def begin(self, waited_s: float = 0.0) -> None:

@@ -443,10 +443,11 @@ def reader_factory(
             timeout_s=options.read_timeout_s,
             outage=outage,
             before_blocking=before_blocking,
-            user=(lambda: before_blocking.user) if says_user else None,
             count=counter.brought,
         ).mounted(view.snapshot)
         client.traced(trace_of_environment(os.environ))
+        if says_user:
+            client.for_user(lambda: before_blocking.user)
         if monitor is None:
             return client, FileSystem(client, view, remembered)
         direct = CachedReader(client, monitor, remembered.nodes, before_blocking, counter, emit)
