@@ -11,6 +11,7 @@ REPOS = "repos/"
 PROBES = "probe/"
 ENTRIES = "journal/entries/"
 LEDGER = "journal/ledger"
+SCRUB = "scrub/ledger"
 
 _SETTINGS = "_settings"  # no kind of ref
 SEQUENCE_MAX = 10**10 - 1  # refs and the journal count down from here: the newest sorts first
