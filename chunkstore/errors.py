@@ -34,6 +34,10 @@ class Corrupt(LodefsError):
     """Bytes do not match their digest or break their format."""
 
 
+class Purged(LodefsError):
+    """Bytes that somebody removed for good, from all versions, and wanted to be gone."""
+
+
 class TooLarge(Corrupt):
     """An object has, or claims, more bytes than its format allows. They are not kept in memory."""
 

@@ -83,8 +83,8 @@ pip install -q --no-compile --target "$packages" -c "$checkout/constraints.txt" 
 rm -rf "${packages:?}/bin" "$packages"/*.dist-info/direct_url.json "$packages"/*.dist-info/RECORD \
   "$packages"/*.dist-info/INSTALLER "$packages"/*.dist-info/REQUESTED
 # Descriptions of the services of AWS, but for S3 and those that credentials come from: 30 MB less.
-find "$packages/botocore/data" -mindepth 1 -maxdepth 1 -type d ! -name s3 ! -name 'sso*' \
-  ! -name sts ! -name signin -exec rm -r {} +
+[ ! -d "$packages/botocore/data" ] || find "$packages/botocore/data" -mindepth 1 -maxdepth 1 \
+  -type d ! -name s3 ! -name 'sso*' ! -name sts ! -name signin -exec rm -r {} +
 # unchecked: nothing looks at the sources' times when a program starts.
 "$python" -m compileall -q -s "$dir" --invalidation-mode unchecked-hash "$packages"
 

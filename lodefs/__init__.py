@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lodefs.api import changes as changes
-    from lodefs.api.accounts import du as du
     from lodefs.api.history import blame as blame
     from lodefs.api.history import diff as diff
     from lodefs.api.history import log as log
@@ -35,6 +34,10 @@ if TYPE_CHECKING:
     from lodefs.api.refs import tag as tag
     from lodefs.api.snapshots import open as open  # noqa: A004 - lodefs.open
     from lodefs.api.snapshots import snapshot as snapshot
+    from lodefs.api.upkeep.accounts import du as du
+    from lodefs.api.upkeep.deleting import deleted as deleted
+    from lodefs.api.upkeep.deleting import rm as rm
+    from lodefs.api.upkeep.deleting import undelete as undelete
     from lodefs.api.warming import warm as warm
     from lodefs.chunkstore import errors as errors
     from lodefs.reading.snapshot import Snapshot as Snapshot
@@ -46,16 +49,19 @@ _PLACES = {
     "SnapshotEntry": "lodefs.reading.snapshot",
     "blame": "lodefs.api.history",
     "branch": "lodefs.api.refs",
+    "deleted": "lodefs.api.upkeep.deleting",
     "commit_changes": "lodefs.api.pushing",
     "diff": "lodefs.api.history",
-    "du": "lodefs.api.accounts",
+    "du": "lodefs.api.upkeep.accounts",
     "log": "lodefs.api.history",
     "merge": "lodefs.api.pushing",
     "open": "lodefs.api.snapshots",
     "pull": "lodefs.api.pulling",
     "push": "lodefs.api.pushing",
+    "rm": "lodefs.api.upkeep.deleting",
     "snapshot": "lodefs.api.snapshots",
     "tag": "lodefs.api.refs",
+    "undelete": "lodefs.api.upkeep.deleting",
     "warm": "lodefs.api.warming",
 }
 _MODULES = {

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 from lodefs.chunkstore.errors import InvalidInput
 from lodefs.chunkstore.format.names import Spec, parse_spec
 from lodefs.chunkstore.nodeapi import wire
+from lodefs.chunkstore.nodeapi.access import parse_rules
 from lodefs.proxy.peers.membership import peer
 from lodefs.proxy.peers.membership.dns_name import DnsName, parse_dns_name
 from lodefs.proxy.peers.membership.members import distinct
@@ -134,6 +135,18 @@ def _collector_url(value: object) -> str:
             "(headers go into OTEL_EXPORTER_OTLP_HEADERS)"
         )
     return text
+
+
+def _stores(value: object) -> tuple[str, ...]:
+    texts = value.split() if isinstance(value, str) else value
+    if not isinstance(texts, list | tuple) or not all(
+        isinstance(one, str) and one.startswith(("s3://", "file://", "/")) for one in texts
+    ):
+        raise InvalidInput(
+            'must be a list of stores, such as ["s3://bucket/prefix", "/srv/store"], or a text '
+            "with spaces between them"
+        )
+    return tuple(texts)
 
 
 def _domain(value: object) -> str:
@@ -307,6 +320,7 @@ class Config:
     ``scrub_bytes_per_s_max`` 0 means that files of the cache are not read again in idle time."""
 
     store: str = field(metadata=_by(_text, str))
+    mirrors: tuple[str, ...] = field(default=(), metadata=_by(_stores, list, str))
     endpoint_url: str | None = field(default=None, metadata=_by(_maybe(_text), str))
     region: str | None = field(default=None, metadata=_by(_maybe(_text), str))
     transfer_timeout_s: float = field(default=60.0, metadata=_by(_seconds(1, 3600), int, float))
@@ -325,6 +339,9 @@ class Config:
     socket_mode: int = field(default=0o660, metadata=_by(_mode, int, str))
     socket_group: str | None = field(default=None, metadata=_by(_maybe(_text), str))
     listen: tuple[str, int] | None = field(default=None, metadata=_by(parse_listen, str))
+    access: Mapping[str, tuple[str, ...]] = field(
+        default_factory=dict, metadata=_by(parse_rules, dict)
+    )
     tokens_file: Path | None = field(default=None, metadata=_by(_maybe(_path), str))
     allow_anonymous: bool = field(default=False, metadata=_by(_flag, bool))
     metrics_anonymous: bool = field(default=False, metadata=_by(_flag, bool))
@@ -398,6 +415,8 @@ class Config:
         found = []
         if not self.store:
             found.append("store: is missing: give s3://BUCKET/PREFIX or a directory")
+        if len({self.store, *self.mirrors}) <= len(self.mirrors):
+            found.append("mirrors: each store can be named once, and `store` not again")
         if self.listen is None and self.s3_listen is None and self.socket_path is None:
             found.append("socket_path: is needed if listen is not given")
         if self.listen is not None and self.tokens_file is None and not self.allow_anonymous:

@@ -15,6 +15,11 @@ TOGETHER = (
     ("tests/loadtests/test_docker",),
     ("tests/chunkstore/objects/test_interface", "tests/chunkstore/repo/test_store_probe"),  # RGW
     ("tests/loadtests/cluster/",),  # network namespaces
+    (  # a real dockerd, and clients by the hundred
+        "tests/mount/docker/containers/",
+        "tests/adversary/test_docker_clients",
+        "tests/lodefs/commands/test_docker_plugin",
+    ),
     (  # processes that are stopped, and mount namespaces, which copy the mounts of those
         "tests/mount/lifecycle/",
         "tests/mount/node/",

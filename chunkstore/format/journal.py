@@ -14,9 +14,12 @@ import msgspec
 from lodefs.chunkstore.errors import Corrupt, InvalidInput
 from lodefs.chunkstore.format.envelope import seal, unseal
 from lodefs.chunkstore.format.names import CommitId, PackId, check_ref_name, check_repo, parse_id
+from lodefs.chunkstore.format.pack import PACK_CHUNKS_LIMIT
 from lodefs.chunkstore.types import Buffer
 
 VERSION = 1
+VERSION_CHUNKS = 2  # of an entry, or a fate, whose garbage has chunks of packs in use
+CHUNK_PACKS_MAX = 32  # of which one entry condemns chunks: at most 16 KB of hex digits for each
 IDS_MAX = 1024  # that one entry condemns
 SIZE_BYTES_MAX = 1024 * 1024  # of all documents but the ledger: IDS_MAX commits have 300 KB
 LEDGER_SIZE_BYTES_MAX = 64 * 1024 * 1024  # some 200,000 refs with the longest names
@@ -32,12 +35,24 @@ class RefName(NamedTuple):
     name: str
 
 
+class DeadChunks(NamedTuple):
+    """Chunks of a pack, by number: those whose bits are set."""
+
+    pack: PackId
+    chunks: int
+
+
 @dataclass(frozen=True, slots=True)
 class Garbage:
-    """Packs and commits (with their repositories) that no ref leads to."""
+    """Packs and commits (with their repositories) that no ref leads to, and such chunks of other
+    packs."""
 
     packs: tuple[PackId, ...] = ()
     commits: tuple[tuple[str, CommitId], ...] = ()
+    chunks: tuple[DeadChunks, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.packs or self.commits or self.chunks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +112,24 @@ class _Garbage(msgspec.Struct, forbid_unknown_fields=True):
     commits: list[tuple[str, str]]
 
 
+class _GarbageChunks(_Garbage, forbid_unknown_fields=True):
+    chunks: list[tuple[str, str]]
+
+
 class _EntryBody(msgspec.Struct, forbid_unknown_fields=True):
     number: int
     previous: int | None
     time_s: int
     token: str
     condemned: _Garbage | None
+
+
+class _EntryBodyChunks(msgspec.Struct, forbid_unknown_fields=True):
+    number: int
+    previous: int | None
+    time_s: int
+    token: str
+    condemned: _GarbageChunks
 
 
 class _Intent(msgspec.Struct, forbid_unknown_fields=True):
@@ -121,6 +148,21 @@ class _EndBody(msgspec.Struct, forbid_unknown_fields=True):
 class _FateBody(msgspec.Struct, forbid_unknown_fields=True):
     number: int
     deleted: _Garbage | None
+
+
+class _FateBodyChunks(msgspec.Struct, forbid_unknown_fields=True):
+    number: int
+    deleted: _GarbageChunks
+
+
+_ENTRIES: dict[int, type[_EntryBody | _EntryBodyChunks]] = {
+    VERSION: _EntryBody,
+    VERSION_CHUNKS: _EntryBodyChunks,
+}
+_FATES: dict[int, type[_FateBody | _FateBodyChunks]] = {
+    VERSION: _FateBody,
+    VERSION_CHUNKS: _FateBodyChunks,
+}
 
 
 class _BeatBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -144,15 +186,18 @@ def encode_entry(entry: JournalEntry) -> bytes:
         count = len(entry.condemned.packs) + len(entry.condemned.commits)
         if count > IDS_MAX:
             raise InvalidInput(f"an entry of the journal cannot condemn {count} ids: {IDS_MAX}")
-    body = _EntryBody(
-        entry.number, entry.previous, entry.time_s, entry.token, _packed(entry.condemned)
-    )
-    return seal("journal-entry", VERSION, body)
+        if len(entry.condemned.chunks) > CHUNK_PACKS_MAX:
+            raise InvalidInput(f"an entry condemns chunks of {CHUNK_PACKS_MAX} packs, not of more")
+    head = entry.number, entry.previous, entry.time_s, entry.token
+    if entry.condemned is not None and entry.condemned.chunks:
+        with_chunks = _EntryBodyChunks(*head, _packed_chunks(entry.condemned))
+        return seal("journal-entry", VERSION_CHUNKS, with_chunks)
+    return seal("journal-entry", VERSION, _EntryBody(*head, _packed(entry.condemned)))
 
 
 def decode_entry(data: Buffer, number: int, what: str) -> JournalEntry:
     """The entry with that number. Raises: Corrupt, UnknownFormat; ``what`` names it in these."""
-    body = _unsealed("journal-entry", _EntryBody, data, number, what)
+    body = _unsealed("journal-entry", _ENTRIES, data, number, what)
     if body.previous is not None and not 0 <= body.previous < number:
         raise Corrupt(f"{what} follows entry {body.previous}")
     condemned = _unpacked(body.condemned, what)
@@ -169,7 +214,7 @@ def encode_end(end: End) -> bytes:
 
 def decode_end(data: Buffer, number: int, what: str) -> End:
     """The end of the writer with that number. Raises: Corrupt, UnknownFormat."""
-    body = _unsealed("journal-end", _EndBody, data, number, what)
+    body = _unsealed("journal-end", {VERSION: _EndBody}, data, number, what)
     if body.intent is None:
         return End(number, None)
     ref = _ref_name(body.intent.repo, body.intent.kind, body.intent.name, what)
@@ -179,12 +224,15 @@ def decode_end(data: Buffer, number: int, what: str) -> End:
 
 def encode_fate(fate: Fate) -> bytes:
     """The document."""
+    if fate.deleted is not None and fate.deleted.chunks:
+        with_chunks = _FateBodyChunks(fate.number, _packed_chunks(fate.deleted))
+        return seal("journal-fate", VERSION_CHUNKS, with_chunks)
     return seal("journal-fate", VERSION, _FateBody(fate.number, _packed(fate.deleted)))
 
 
 def decode_fate(data: Buffer, number: int, what: str) -> Fate:
     """The fate of the garbage of that entry. Raises: Corrupt, UnknownFormat."""
-    body = _unsealed("journal-fate", _FateBody, data, number, what)
+    body = _unsealed("journal-fate", _FATES, data, number, what)
     return Fate(number, _unpacked(body.deleted, what))
 
 
@@ -195,7 +243,7 @@ def encode_beat(number: int, beats: int) -> bytes:
 
 def decode_beat(data: Buffer, number: int, what: str) -> int:
     """The same. Raises: Corrupt, UnknownFormat."""
-    return _unsealed("journal-beat", _BeatBody, data, number, what).beats
+    return _unsealed("journal-beat", {VERSION: _BeatBody}, data, number, what).beats
 
 
 def encode_done(number: int) -> bytes:
@@ -221,8 +269,8 @@ def decode_ledger(data: Buffer, what: str) -> Ledger:
     return Ledger(body.before, refs, silences)
 
 
-def _unsealed(kind: str, body_type: type[T], data: Buffer, number: int, what: str) -> T:
-    body = unseal(kind, {VERSION: body_type}, data, what)
+def _unsealed(kind: str, bodies: Mapping[int, type[T]], data: Buffer, number: int, what: str) -> T:
+    body = unseal(kind, bodies, data, what)
     if (found := getattr(body, "number", None)) != number:
         raise Corrupt(f"{what} is of entry {found} of the journal, not of {number}")
     return body
@@ -235,12 +283,40 @@ def _packed(garbage: Garbage | None) -> _Garbage | None:
     return _Garbage([pack.hex() for pack in garbage.packs], commits)
 
 
+def _packed_chunks(garbage: Garbage) -> _GarbageChunks:
+    packed = _packed(garbage)
+    assert packed is not None
+    chunks = [(dead.pack.hex(), _hex_of(dead.chunks)) for dead in garbage.chunks]
+    return _GarbageChunks(packed.packs, packed.commits, chunks)
+
+
+def _hex_of(bits: int) -> str:
+    """Hex digits of bytes, of which the first has the bits of chunks 0 to 7."""
+    return bits.to_bytes((bits.bit_length() + 7) // 8, "little").hex()
+
+
+def _bits_of(text: str, what: str) -> int:
+    try:
+        bits = int.from_bytes(bytes.fromhex(text), "little")
+    except ValueError as error:
+        raise Corrupt(f"{what}: {text[:20]!r} names no chunks") from error
+    if not 0 < bits.bit_length() <= PACK_CHUNKS_LIMIT or _hex_of(bits) != text:
+        raise Corrupt(f"{what}: {text[:20]!r} names no chunks of a pack")
+    return bits
+
+
 def _unpacked(garbage: _Garbage | None, what: str) -> Garbage | None:
     if garbage is None:
         return None
     packs = tuple(PackId(_id(pack, what)) for pack in garbage.packs)
     commits = tuple((_repo(repo, what), CommitId(_id(id_, what))) for repo, id_ in garbage.commits)
-    return Garbage(packs, commits)
+    chunks: tuple[DeadChunks, ...] = ()
+    if isinstance(garbage, _GarbageChunks):
+        chunks = tuple(
+            DeadChunks(PackId(_id(pack, what)), _bits_of(bits, what))
+            for pack, bits in garbage.chunks
+        )
+    return Garbage(packs, commits, chunks)
 
 
 def _ref_name(repo: str, kind: str, name: str, what: str) -> RefName:

@@ -12,6 +12,7 @@ PROBES = "probe/"
 ENTRIES = "journal/entries/"
 LEDGER = "journal/ledger"
 
+_SETTINGS = "_settings"  # no kind of ref
 SEQUENCE_MAX = 10**10 - 1  # refs and the journal count down from here: the newest sorts first
 
 
@@ -49,6 +50,24 @@ def refs(repo: str, kind: str) -> str:
 def ref(repo: str, kind: str, name: str) -> str:
     """The prefix of one ref's log."""
     return f"{refs(repo, kind)}{name}/"
+
+
+def settings(repo: str) -> str:
+    """The prefix of a repository's settings: before those of its branches and tags, so that a list
+    of what it has begins with the newest."""
+    return f"{REPOS}{repo}/refs/{_SETTINGS}/"
+
+
+def settings_entry(repo: str, sequence: int) -> str:
+    """``repos/<repo>/refs/_settings/<10 digits, descending>``; sequences count from 0."""
+    return f"{settings(repo)}{SEQUENCE_MAX - sequence:010d}"
+
+
+def settings_sequence(key: str) -> int:
+    """The sequence of the settings at ``key``; -1 if that is no such key."""
+    head, _, digits = key.rpartition("/")
+    sequence = SEQUENCE_MAX - int(digits) if digits.isdigit() and len(digits) == 10 else -1
+    return sequence if head.endswith(f"/refs/{_SETTINGS}") else -1
 
 
 def ref_entry(repo: str, kind: str, name: str, sequence: int) -> str:

@@ -1,7 +1,8 @@
 """Packs: objects that hold chunks, an index of them, and a trailer. docs/format.md has the table.
 
 A pack's id names its list of chunks, not its bytes: the object may be written again, with other
-codecs, under the same id. A reader of ranges sends the ETag seen with the index.
+codecs, or without the bytes of some chunks, under the same id. A reader of ranges sends the ETag
+seen with the index.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import NamedTuple
 
 from blake3 import blake3
 
-from lodefs.chunkstore.errors import Corrupt, UnknownFormat
+from lodefs.chunkstore.errors import Corrupt, Purged, UnknownFormat
 from lodefs.chunkstore.format.chunking import CHUNK_SIZE_BYTES_LIMIT
 from lodefs.chunkstore.format.compression import CODECS, RAW, decompress
 from lodefs.chunkstore.format.names import ID_BYTES, ChunkId, PackId
@@ -26,7 +27,12 @@ PACK_CHUNKS_LIMIT = 64 * 1024  # what a reader accepts: an index of 2.7 MB
 TAIL_SIZE_BYTES = 64 * 1024  # what the first read of a pack's end brings
 
 VERSION = 1
+VERSION_GONE = 2  # of a pack that lacks the bytes of some of its chunks
 MAGIC = b"LODEPACK"
+# Codecs of chunks without bytes: no ref led there any more; somebody wanted them to be gone
+DROPPED = 2
+PURGED = 3
+GONE = bytes((DROPPED, PURGED))
 FLAG_VIRTUAL = 1  # reserved: the chunks lie in objects that lodefs did not write
 # magic, version, flags, chunks, index offset, index size, size of the reserved place field
 _TRAILER_HEAD = struct.Struct("<8sHHIQII")
@@ -50,6 +56,7 @@ class PackIndex:
 
     __slots__ = (
         "codecs",
+        "has_gone",
         "ids",
         "offsets",
         "pack_id",
@@ -66,6 +73,7 @@ class PackIndex:
         self.raw_sizes = raw_sizes
         self.stored_sizes = stored_sizes
         self.codecs = codecs
+        self.has_gone = bool(codecs.translate(None, CODECS))
         # one more than there are chunks: the last is the sum
         self.offsets = array("Q", accumulate(stored_sizes, initial=0))
         self.raw_offsets = array("Q", accumulate(raw_sizes, initial=0))
@@ -97,6 +105,48 @@ class PackIndex:
             )
         )
 
+    def is_gone(self, n: int) -> bool:
+        """Whether the bytes of chunk ``n``, which is in the pack, are not there any more."""
+        return self.codecs[n] >= DROPPED
+
+    def live_runs(self, first: int, count: int) -> list[tuple[int, int]]:
+        """The chunks of a run whose bytes are there, as runs (first, count)."""
+        if not self.has_gone:
+            return [(first, count)]
+        runs: list[tuple[int, int]] = []
+        for n in range(first, first + count):
+            if self.is_gone(n):
+                continue
+            if runs and sum(runs[-1]) == n:
+                runs[-1] = (runs[-1][0], runs[-1][1] + 1)
+            else:
+                runs.append((n, 1))
+        return runs
+
+    def check_there(self, first: int, count: int) -> None:
+        """Raises: Purged, Corrupt if the bytes of one of these chunks are not there any more; its
+        message says why."""
+        if not self.has_gone:
+            return
+        for n in range(first, self._end(first, count)):
+            what = f"chunk {n} ({self.chunk_id(n).hex()}) of pack {self.pack_id.hex()}"
+            if self.codecs[n] == PURGED:
+                raise Purged(f"{what} was purged: its bytes are gone for good (lodefs purge)")
+            if self.codecs[n] == DROPPED:
+                raise Corrupt(
+                    f"{what} is lost: no branch or tag led to it, and so a collection (lodefs gc) "
+                    "has dropped its bytes"
+                )
+
+    def without(self, gone: int, codec: int) -> PackIndex:
+        """The index of the same pack without the bytes of the chunks whose bits are set in
+        ``gone``; ``codec``: DROPPED or PURGED, which the others of both stay."""
+        stored_sizes, codecs = self.stored_sizes[:], bytearray(self.codecs)
+        for n in range(len(self)):
+            if gone >> n & 1 and codecs[n] < codec:
+                stored_sizes[n], codecs[n] = 0, codec
+        return PackIndex(self.ids, self.raw_sizes, stored_sizes, bytes(codecs))
+
     def check_run(self, first: int, count: int, size_bytes: int) -> None:
         """Raises: Corrupt if the pack does not have ``count`` chunks from ``first`` on, or they
         have not ``size_bytes`` raw bytes together: of what a tree says of a pack."""
@@ -121,7 +171,8 @@ class PackIndex:
         body = b"".join(
             (self.ids, _bytes_of(self.raw_sizes), _bytes_of(self.stored_sizes), self.codecs)
         )
-        head = _TRAILER_HEAD.pack(MAGIC, VERSION, 0, len(self), self.offsets[-1], len(body), 0)
+        version = VERSION_GONE if self.has_gone else VERSION
+        head = _TRAILER_HEAD.pack(MAGIC, version, 0, len(self), self.offsets[-1], len(body), 0)
         return b"".join((body, head, blake3(body).update(head).digest()))
 
     @classmethod
@@ -141,22 +192,22 @@ class PackIndex:
         cuts = list(accumulate((0, ID_BYTES * n, 4 * n, 4 * n, n)))
         ids, raw, stored, codecs = (body[a:b] for a, b in pairwise(cuts))
         index = cls(bytes(ids), _u32s(raw), _u32s(stored), bytes(codecs))
-        index._check(trailer.index_offset)
+        index._check(trailer.index_offset, trailer.version)
         if index.pack_id != pack_id:
             raise Corrupt(f"{what}: its index lists the chunks of pack {index.pack_id.hex()}")
         return index
 
-    def _check(self, payload_size_bytes: int) -> None:
+    def _check(self, payload_size_bytes: int, version: int) -> None:
         """Sizes and codecs that cannot be. Raises: Corrupt."""
         what = f"pack {self.pack_id.hex()}"
-        if self.codecs.translate(None, CODECS):
+        if self.codecs.translate(None, CODECS + (GONE if version == VERSION_GONE else b"")):
             raise Corrupt(f"{what}: its index names a codec that is not known")
         if self.offsets[-1] != payload_size_bytes:
             raise Corrupt(f"{what}: its chunks do not fill the object up to the index")
         if not 0 < min(self.raw_sizes) <= max(self.raw_sizes) <= CHUNK_SIZE_BYTES_LIMIT:
             raise Corrupt(f"{what}: a chunk's size is 0 or over {CHUNK_SIZE_BYTES_LIMIT} bytes")
         for raw, stored, codec in zip(self.raw_sizes, self.stored_sizes, self.codecs, strict=True):
-            if stored != raw and (codec == RAW or stored > raw):
+            if (stored != raw and (codec == RAW or stored > raw)) or (stored and codec in GONE):
                 raise Corrupt(f"{what}: {stored} bytes cannot hold a chunk of {raw} bytes")
 
 
@@ -178,6 +229,7 @@ class Trailer(NamedTuple):
     chunks: int
     index_offset: int
     index_size_bytes: int
+    version: int
 
     @classmethod
     def decode(cls, pack_id: PackId, data: Buffer) -> Trailer:
@@ -193,14 +245,14 @@ class Trailer(NamedTuple):
         )
         if magic != MAGIC:
             raise Corrupt(f"{what} does not end like a pack: cut off, or not a pack")
-        if version != VERSION or flags or place_size:
+        if version not in (VERSION, VERSION_GONE) or flags or place_size:
             raise UnknownFormat(
-                f"{what} is of format {version} with flags {flags:#x}; this lodefs knows format "
-                f"{VERSION} without flags: a newer lodefs is needed"
+                f"{what} is of format {version} with flags {flags:#x}; this lodefs knows formats "
+                f"{VERSION} and {VERSION_GONE} without flags: a newer lodefs is needed"
             )
         if not 0 < chunks <= PACK_CHUNKS_LIMIT or size != chunks * ROW_SIZE_BYTES:
             raise Corrupt(f"{what}: {chunks} chunks and an index of {size} bytes do not fit")
-        return cls(chunks, offset, size)
+        return cls(chunks, offset, size, version)
 
 
 def pack_id_of(ids_and_sizes: Iterable[tuple[ChunkId, int]]) -> PackId:
@@ -221,7 +273,7 @@ def pack_id_of_columns(ids: bytes, raw_sizes: array[int]) -> PackId:
 
 
 def unpack(place: ChunkPlace, stored: Buffer) -> Buffer:
-    """A chunk's raw bytes, checked against its id. Raises: Corrupt."""
+    """A chunk's raw bytes, checked against its id. Raises: Corrupt, also if they are gone."""
     raw = decompress(place.codec, stored, place.raw_size_bytes)
     if blake3(raw).digest() != place.id:
         raise Corrupt(f"bytes do not match chunk {place.id.hex()}")

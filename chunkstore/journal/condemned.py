@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 from lodefs.chunkstore.format.journal import Fate, Garbage, JournalEntry
-from lodefs.chunkstore.format.names import CommitId, digest_of
+from lodefs.chunkstore.format.names import CommitId, PackId, digest_of
+
+NamedChunks = Mapping[PackId, int]  # chunks of packs, by the bits of their numbers
 
 
 class CondemnedIds(Protocol):
-    """Ids of packs, and keys of commits (``commit_key``), by the entry that condemns them.
+    """Ids of packs, keys of commits (``commit_key``), and chunks of packs, by the entry that
+    condemns them.
 
     Implementations: MemoryCondemned; push/index/condemned_rows.py. They pass
     ``tests.support.chunkstore.condemned_suite``.
@@ -29,6 +32,10 @@ class CondemnedIds(Protocol):
         """Those of ``ids`` that are condemned, by entry."""
         ...
 
+    def find_chunks(self, named: NamedChunks) -> dict[int, dict[PackId, int]]:
+        """Those of the chunks that are condemned, by entry."""
+        ...
+
     def settle(self, fate: Fate) -> None:
         """Forgets what of an entry was not deleted."""
         ...
@@ -39,6 +46,7 @@ class MemoryCondemned:
 
     def __init__(self) -> None:
         self._ids: dict[int, set[bytes]] = {}
+        self._chunks: dict[int, dict[PackId, int]] = {}
 
     @property
     def newest(self) -> int | None:
@@ -46,14 +54,24 @@ class MemoryCondemned:
 
     def add(self, entries: Sequence[JournalEntry]) -> None:
         self._ids |= {entry.number: set(ids_of(entry.condemned)) for entry in entries}
+        self._chunks |= {entry.number: chunks_of(entry.condemned) for entry in entries}
 
     def find(self, ids: Collection[bytes]) -> dict[int, set[bytes]]:
         found = {number: condemned.intersection(ids) for number, condemned in self._ids.items()}
         return {number: some for number, some in found.items() if some}
 
+    def find_chunks(self, named: NamedChunks) -> dict[int, dict[PackId, int]]:
+        found: dict[int, dict[PackId, int]] = {}
+        for number, condemned in self._chunks.items():
+            for pack in condemned.keys() & named.keys():
+                if both := condemned[pack] & named[pack]:
+                    found.setdefault(number, {})[pack] = both
+        return found
+
     def settle(self, fate: Fate) -> None:
         if fate.number in self._ids:
             self._ids[fate.number] = set(ids_of(fate.deleted))
+            self._chunks[fate.number] = chunks_of(fate.deleted)
 
 
 def ids_of(garbage: Garbage | None) -> list[bytes]:
@@ -61,6 +79,11 @@ def ids_of(garbage: Garbage | None) -> list[bytes]:
     if garbage is None:
         return []
     return [*garbage.packs, *(commit_key(repo, commit) for repo, commit in garbage.commits)]
+
+
+def chunks_of(garbage: Garbage | None) -> dict[PackId, int]:
+    """The chunks of packs in use."""
+    return {} if garbage is None else {dead.pack: dead.chunks for dead in garbage.chunks}
 
 
 def commit_key(repo: str, commit: CommitId) -> bytes:

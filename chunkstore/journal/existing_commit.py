@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from lodefs.chunkstore.errors import NotFound
 from lodefs.chunkstore.format.commit import Commit
 from lodefs.chunkstore.format.journal import RefName
-from lodefs.chunkstore.format.names import DEFAULT_BRANCH, CommitId
+from lodefs.chunkstore.format.names import DEFAULT_BRANCH, CommitId, PackId
 from lodefs.chunkstore.format.tree import Entry
 from lodefs.chunkstore.journal.condemned import MemoryCondemned, commit_key
 from lodefs.chunkstore.journal.named_packs import named_packs
@@ -52,12 +52,15 @@ def _save(store: Store, write: RefWrite, repo: str, commit_id: CommitId) -> None
     if condemned.newest is None:
         return
     ids: set[bytes] = set()
+    chunks: dict[PackId, int] = {}
     unreadable: set[bytes] = set()
     base: Entry | None = None
     try:
         for at, commit in _ancestors(store, repo, commit_id, set()):
             named = named_packs(store.packs, commit.root, base)
-            ids |= named.found | {commit_key(repo, at)}
+            ids |= named.found.keys() | {commit_key(repo, at)}
+            for pack, bits in named.found.items():
+                chunks[pack] = chunks.get(pack, 0) | bits
             unreadable |= named.unreadable
             base = commit.root
     except NotFound as error:
@@ -65,7 +68,7 @@ def _save(store: Store, write: RefWrite, repo: str, commit_id: CommitId) -> None
             f"{repo}@{commit_id.hex()[:12]}, or a commit before it, is gone: a collection (lodefs "
             f"gc) has deleted it ({error})"
         ) from error
-    write.save(condemned, ids)
+    write.save(condemned, ids, chunks)
     if unreadable:
         raise NotFound(
             f"{repo}@{commit_id.hex()[:12]} is not whole: pack {min(unreadable).hex()} is missing "

@@ -1,8 +1,8 @@
-"""Which packs a directory names, all the way down, besides those of another one."""
+"""Which chunks of packs a directory names, all the way down, besides those of another one."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -16,9 +16,10 @@ TREES_AHEAD = 64  # directories that are read at once; bounds memory
 
 
 class NamedPacks(NamedTuple):
-    """``found``: all packs; ``unreadable``: those of trees that cannot be read, or are missing."""
+    """``found``: all packs, with the bits of the chunks' numbers; ``unreadable``: those of trees
+    that cannot be read, or are missing."""
 
-    found: set[PackId]
+    found: dict[PackId, int]
     unreadable: set[PackId]
 
 
@@ -35,12 +36,31 @@ def named_packs(packs: PackReader, root: Entry, base: Entry | None) -> NamedPack
 _Pair = tuple[Entry, Entry | None]  # a directory, and what base has there
 
 
+def add_named(found: dict[PackId, int], entries: Iterable[Entry]) -> None:
+    """Adds the chunks that entries name to bits of chunks' numbers by pack. Those that follow each
+    other, as neighbours' do, are added at once: the bits of a pack are many."""
+    runs: dict[PackId, tuple[int, int]] = {}
+    for pack, first, count, _ in (segment for e in entries for segment in e.segments):
+        begin, end = runs.get(pack, (first, first))
+        if first == end:
+            runs[pack] = (begin, first + count)
+            continue
+        found[pack] = found.get(pack, 0) | _bits(begin, end)
+        runs[pack] = (first, first + count)
+    for pack, (begin, end) in runs.items():
+        found[pack] = found.get(pack, 0) | _bits(begin, end)
+
+
+def _bits(first: int, end: int) -> int:
+    return ((1 << (end - first)) - 1) << first
+
+
 class _NamesWalk:
     def __init__(self, packs: PackReader, executor: Executor) -> None:
         self._packs = packs
         self._executor = executor
         self._seen: set[tuple[Digest, tuple[Segment, ...]]] = set()
-        self._result = NamedPacks(set(), set())
+        self._result = NamedPacks({}, set())
 
     def run(self, root: Entry, base: Entry | None) -> NamedPacks:
         stack = self._new([(root, base)])
@@ -76,7 +96,7 @@ class _NamesWalk:
         return found
 
     def _name(self, entries: Sequence[Entry]) -> None:
-        self._result.found.update(segment.pack for e in entries for segment in e.segments)
+        add_named(self._result.found, entries)
 
     def _read_both(self, pair: _Pair) -> tuple[list[Entry] | None, list[Entry] | None]:
         entry, other = pair

@@ -12,19 +12,21 @@ from collections.abc import Callable, Iterable
 
 from lodefs.chunkstore.errors import Conflict, LodefsError, NotFound
 from lodefs.chunkstore.format.journal import End, Fate, Intent, JournalEntry, RefName
-from lodefs.chunkstore.format.names import CommitId
-from lodefs.chunkstore.journal.condemned import CondemnedIds, ids_of
+from lodefs.chunkstore.format.names import CommitId, PackId
+from lodefs.chunkstore.journal.condemned import CondemnedIds, NamedChunks, chunks_of, ids_of
 from lodefs.chunkstore.journal.journal import StoreJournal
 from lodefs.chunkstore.repo.refs import RefEntry
 from lodefs.chunkstore.repo.store import Store
 
 
 class Collected(NotFound):
-    """A collection has deleted what a commit would name. ``ids``: of packs, keys of commits."""
+    """A collection has deleted what a commit would name. ``ids``: of packs, keys of commits;
+    ``chunks``: of packs that are there, by the bits of their numbers."""
 
-    def __init__(self, message: str, ids: set[bytes]) -> None:
+    def __init__(self, message: str, ids: set[bytes], chunks: dict[PackId, int]) -> None:
         super().__init__(message)
         self.ids = ids
+        self.chunks = chunks
 
 
 class RefWrite:
@@ -60,19 +62,32 @@ class RefWrite:
         if known != previous:
             condemned.add([*self.journal.condemning(previous, condemned.newest)][::-1])
 
-    def save(self, condemned: CondemnedIds, ids: Iterable[bytes]) -> None:
-        """Keeps those of the ids (as of CondemnedIds) that are condemned. Raises: Collected if
-        some of them are deleted."""
+    def save(
+        self,
+        condemned: CondemnedIds,
+        ids: Iterable[bytes],
+        chunks: NamedChunks | None = None,
+    ) -> None:
+        """Keeps those of the ids and chunks (as of CondemnedIds) that are condemned. Raises:
+        Collected if some of them are deleted."""
+        some, some_chunks = condemned.find(set(ids)), condemned.find_chunks(chunks or {})
         lost: set[bytes] = set()
-        for number, some in condemned.find(set(ids)).items():
+        lost_chunks: dict[PackId, int] = {}
+        for number in sorted(some.keys() | some_chunks.keys()):
             fate = self.journal.put_fate(Fate(number, None))
             condemned.settle(fate)
-            lost |= some.intersection(ids_of(fate.deleted))
-        if lost:
+            lost |= some.get(number, set()).intersection(ids_of(fate.deleted))
+            deleted = chunks_of(fate.deleted)
+            for pack, bits in some_chunks.get(number, {}).items():
+                if gone := bits & deleted.get(pack, 0):
+                    lost_chunks[pack] = lost_chunks.get(pack, 0) | gone
+        if lost or lost_chunks:
+            count = len(lost) + len(lost_chunks)
             raise Collected(
-                f"a collection (lodefs gc) has deleted {len(lost)} objects of {self._store.url} "
-                f"that this needs, such as {min(lost).hex()}",
+                f"a collection (lodefs gc) has deleted {count} objects of {self._store.url}, or "
+                f"parts of them, that this needs, such as {min(lost | lost_chunks.keys()).hex()}",
                 lost,
+                lost_chunks,
             )
 
     def advance(

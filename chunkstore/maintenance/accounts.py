@@ -16,11 +16,11 @@ from lodefs.chunkstore.errors import Corrupt, NotFound, UnknownFormat
 from lodefs.chunkstore.format.commit import Commit
 from lodefs.chunkstore.format.names import CommitId, PackId
 from lodefs.chunkstore.format.tree import Entry, Segment
-from lodefs.chunkstore.format.tree_outline import Outline
 from lodefs.chunkstore.maintenance.pack_counts import PackCounts
 from lodefs.chunkstore.repo.commit_graph import CommitGraph, read_graph
 from lodefs.chunkstore.repo.disk_key_set import KEY_BYTES, DiskKeySet
 from lodefs.chunkstore.repo.store import Store, require_there
+from lodefs.chunkstore.repo.tree_outline import Outline
 from lodefs.chunkstore.system.progress import Progress
 
 WORKERS = 16

@@ -11,15 +11,30 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from lodefs.chunkstore.errors import InvalidInput, NotFound, Unsupported
-from lodefs.chunkstore.format.journal import Fate, Garbage, JournalEntry, Ledger, RefName
+from lodefs.chunkstore.errors import InvalidInput, Unsupported
+from lodefs.chunkstore.format.journal import (
+    CHUNK_PACKS_MAX,
+    DeadChunks,
+    Fate,
+    Garbage,
+    JournalEntry,
+    Ledger,
+    RefName,
+)
 from lodefs.chunkstore.format.names import CommitId, PackId
 from lodefs.chunkstore.journal.journal import StoreJournal
 from lodefs.chunkstore.maintenance import decisions
+from lodefs.chunkstore.maintenance.compact import drop_all, sparse_packs
 from lodefs.chunkstore.maintenance.inventory import PackList, Repositories
 from lodefs.chunkstore.maintenance.mark import Marked, mark
+from lodefs.chunkstore.maintenance.rate import Rate
 from lodefs.chunkstore.maintenance.sweep import sweep
-from lodefs.chunkstore.maintenance.writers import WriterCheck, Writers, newest_of
+from lodefs.chunkstore.maintenance.writers import (
+    WriterCheck,
+    Writers,
+    newest_entry,
+    newest_of,
+)
 from lodefs.chunkstore.repo.store import VERSION, Store, require_there
 from lodefs.chunkstore.system.progress import Progress
 
@@ -36,6 +51,9 @@ class CollectOptions:
     upgrade: bool = False  # a store that older versions of lodefs may still write to
     clock: Callable[[], float] = time.time
     workers: int = WORKERS  # requests at once
+    # packs of which less than this share of the bytes is in use are compacted; None: none
+    min_used: float | None = None
+    rate_bytes_s: float | None = None  # at which compaction reads and writes
 
 
 @dataclass(slots=True)
@@ -59,6 +77,11 @@ class CollectResult:
     deleted: Amount = field(default_factory=Amount)
     condemned: Amount = field(default_factory=Amount)  # by this collection
     waiting: Amount = field(default_factory=Amount)  # condemned earlier, and not ripe yet
+    # packs whose unused chunks were dropped, were condemned by this collection, and earlier; with
+    # the bytes of these chunks
+    compacted: Amount = field(default_factory=Amount)
+    sparse: Amount = field(default_factory=Amount)
+    sparse_waiting: Amount = field(default_factory=Amount)
     ripe_at_s: int | None = None  # when that, or what was condemned now, may be deleted
     writers: int = 0  # that what is condemned waits for
     dead_writers: int = 0  # that were given up
@@ -69,12 +92,14 @@ def collect(
 ) -> CollectResult:
     """Deletes the garbage that is ripe, and condemns what else is found.
 
-    Raises: InvalidInput for a grace time below 0; Unsupported for a store that older versions may
-    write to, unless it is upgraded; Corrupt if a ref leads to something that is
-    missing or damaged; what the store raises. After an error the repetition goes on.
+    Raises: InvalidInput for a grace time below 0, or a share that is none; Unsupported for a store
+    that older versions may write to, unless it is upgraded; Corrupt if a ref leads to something
+    that is missing or damaged; what the store raises. After an error the repetition goes on.
     """
     if options.grace_s < 0:
         raise InvalidInput(f"a grace time of {options.grace_s} s is none: 0 or more")
+    if options.min_used is not None and not 0 < options.min_used <= 1:
+        raise InvalidInput(f"{options.min_used} is not a share of a pack: more than 0, 1 at most")
     require_there(store.objects)
     settings = store.settings
     if not options.dry_run:
@@ -122,19 +147,26 @@ class _Collection:
         self._result = CollectResult()
 
     def run(self) -> CollectResult:
-        """Writers, lists, mark, sweep, condemn. The order counts: docs/decisions/0036."""
+        """Writers, lists, mark, sweep, condemn. The order counts: docs/decisions/0036, 0040."""
+        options = self._options
         self._progress.phase = "reading the journal"
         ledger = self._journal.ledger()
         newest, condemning = newest_of(self._journal)
         undone = self._journal.undone(condemning)
         writers = self._writers(ledger, newest, condemning)
         self._list()
+        if options.min_used is None:
+            packs = [dead.pack for one in undone if one.condemned for dead in one.condemned.chunks]
+            self._marked.watched = set(packs)
+        else:
+            self._marked.watched = None
         refs = {**ledger.refs, **writers.refs, **self._repos.refs}
         self._mark(refs, writers)
         sizes, commits = self._garbage()
         left = self._sweep(undone, writers, sizes)
         self._result.waiting = _amount([entry.condemned for entry in left], sizes)
         self._condemn(sizes, commits, left)
+        self._condemn_chunks(left)
         after = decisions.next_ledger(ledger, refs, writers.silences, newest)
         if after != ledger and not self._options.dry_run:
             self._journal.put_ledger(after)
@@ -171,11 +203,11 @@ class _Collection:
         self._result.used_packs = self._marked.packs
 
     def _head(self, ref: tuple[RefName, int]) -> tuple[str, CommitId] | None:
-        (repo, kind, name), sequence = ref
-        entry = self._store.refs(repo).surely_newest(kind, name, sequence)
-        if entry is None:
-            raise NotFound(f"{kind}/{name} of {repo} is gone, with its whole history")
-        return None if entry.commit is None else (repo, entry.commit)
+        name, sequence = ref
+        entry = newest_entry(self._store.refs(name.repo), name, sequence)
+        if entry is None or entry.commit is None:
+            return None
+        return name.repo, entry.commit
 
     def _garbage(self) -> tuple[dict[PackId, int], list[tuple[str, CommitId]]]:
         """Packs with their sizes, and commits, that are there and not in use."""
@@ -201,13 +233,58 @@ class _Collection:
             ripe.append((entry, fate))
         garbage = [fate.deleted for _, fate in ripe if fate.deleted is not None]
         self._result.deleted = _amount(garbage, sizes)
+        if self._options.dry_run:
+            dead = {one.pack for part in garbage for one in part.chunks}
+            self._result.compacted.packs = sum(pack in self._marked for pack in dead)
         if ripe and not self._options.dry_run:
             objects, collection = self._store.objects, ripe[-1][0].number
             sweep(objects, garbage, collection, self._executor, self._progress)
+            self._compact(garbage)
             for entry, _ in ripe:
                 self._journal.put_done(entry.number)
         self._handled = garbage
         return undone[len(ripe) :]
+
+    def _compact(self, garbage: Sequence[Garbage]) -> None:
+        """Drops chunks of packs, but for packs that are no more in use as a whole."""
+        dead = [one for part in garbage for one in part.chunks if one.pack in self._marked]
+        if not dead:
+            return
+        progress, rate = self._progress, Rate(self._options.rate_bytes_s)
+        progress.phase = f"compacting {len(dead)} packs"
+        progress.files_done, progress.files_total = 0, len(dead)
+        for size_bytes in drop_all(self._store.objects, dead, self._executor, rate):
+            self._result.compacted.packs += size_bytes > 0
+            self._result.compacted.size_bytes += size_bytes
+            progress.files_done += 1
+
+    def _condemn_chunks(self, left: Sequence[JournalEntry]) -> None:
+        """Condemns the unused chunks of packs of which too little is in use, and that are not
+        condemned already."""
+        min_used, result, objects = self._options.min_used, self._result, self._store.objects
+        if min_used is None:
+            return
+        self._progress.phase = "looking for packs of which little is in use"
+        known: set[PackId] = set()
+        for entry in left:
+            if entry.condemned and entry.condemned.chunks:
+                fate = self._journal.fate(entry.number)
+                if fate is None or fate.deleted:
+                    known |= {dead.pack for dead in entry.condemned.chunks}
+        found: list[DeadChunks] = []
+        limit = decisions.ENTRIES_MAX * CHUNK_PACKS_MAX
+        packs = self._packs
+        for dead, size_bytes in sparse_packs(
+            objects, packs, self._marked, min_used, self._executor
+        ):
+            amount = result.sparse_waiting if dead.pack in known else result.sparse
+            amount.packs += 1
+            amount.size_bytes += size_bytes
+            if dead.pack not in known:
+                found.append(dead)
+            if len(found) == limit:
+                break
+        self._append(decisions.entries_of(Garbage(chunks=tuple(found))))
 
     def _fate(self, entry: JournalEntry, writers: Writers) -> Fate | None:
         """What comes of an entry's garbage; None while it is not ripe."""
@@ -219,7 +296,8 @@ class _Collection:
             return None
         if not writers.have_ended_before(entry.number):
             return None
-        fate = decisions.fate_of(entry, self._marked, self._marked.commits)
+        marked = self._marked
+        fate = decisions.fate_of(entry, marked, marked.commits, marked.chunks)
         return fate if self._options.dry_run else self._journal.put_fate(fate)
 
     def _condemn(
@@ -243,6 +321,10 @@ class _Collection:
         )
         parts = decisions.entries_of(garbage)
         self._result.condemned = _amount(parts, sizes)
+        self._append(parts)
+
+    def _append(self, parts: Sequence[Garbage]) -> None:
+        """Puts entries that condemn into the journal."""
         if not parts:
             return
         self._progress.phase = "condemning what nothing leads to"

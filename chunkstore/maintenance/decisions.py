@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from lodefs.chunkstore.format.journal import (
+    CHUNK_PACKS_MAX,
     IDS_MAX,
+    DeadChunks,
     Fate,
     Garbage,
     Intent,
@@ -71,15 +73,21 @@ def ripe_at_s(entry: JournalEntry, grace_s: int, upgraded_s: int | None) -> int:
 
 
 def fate_of(
-    entry: JournalEntry, packs: Container[PackId], commits: Container[tuple[str, CommitId]]
+    entry: JournalEntry,
+    packs: Container[PackId],
+    commits: Container[tuple[str, CommitId]],
+    chunks: Mapping[PackId, int],
 ) -> Fate:
-    """Deletes what of an entry's garbage is not among the packs and commits that are in use."""
+    """Deletes what of an entry's garbage is not among the packs, commits and chunks (bits of their
+    numbers) that are in use."""
     condemned = entry.condemned or Garbage()
+    unused = [(pack, bits & ~chunks.get(pack, 0)) for pack, bits in condemned.chunks]
     deleted = Garbage(
         tuple(pack for pack in condemned.packs if pack not in packs),
         tuple(commit for commit in condemned.commits if commit not in commits),
+        tuple(DeadChunks(pack, bits) for pack, bits in unused if bits),
     )
-    return Fate(entry.number, deleted if deleted.packs or deleted.commits else None)
+    return Fate(entry.number, deleted or None)
 
 
 def entries_of(garbage: Garbage) -> list[Garbage]:
@@ -89,6 +97,7 @@ def entries_of(garbage: Garbage) -> list[Garbage]:
     size = min(IDS_MAX, max(_ENTRY_IDS_MIN, -(-count // _ENTRIES_GOAL)))
     found = [Garbage(commits=part) for part in _parts(garbage.commits, size)]
     found += [Garbage(packs=part) for part in _parts(garbage.packs, size)]
+    found += [Garbage(chunks=part) for part in _parts(garbage.chunks, CHUNK_PACKS_MAX)]
     return found[:ENTRIES_MAX]
 
 

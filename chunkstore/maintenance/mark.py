@@ -1,12 +1,13 @@
 """Finds all that refs lead to: commits, their parents, trees, packs.
 
-What was seen lies in temporary files: 36 bytes a tree, and as many a pack.
+What was seen lies in temporary files: 36 bytes a tree, and as many a pack. Of packs whose chunks
+are looked at, the numbers of those in use are in memory: a bit for each, and 200 bytes a pack.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
 from contextlib import ExitStack
 
@@ -16,6 +17,7 @@ from blake3 import blake3
 from lodefs.chunkstore.errors import Corrupt, NotFound, UnknownFormat
 from lodefs.chunkstore.format.names import CommitId, PackId
 from lodefs.chunkstore.format.tree import Entry, Kind
+from lodefs.chunkstore.journal.named_packs import add_named
 from lodefs.chunkstore.repo.disk_key_set import KEY_BYTES, DiskKeySet
 from lodefs.chunkstore.repo.store import Store
 from lodefs.chunkstore.system.progress import Progress
@@ -24,9 +26,12 @@ TREES_TOGETHER_MAX = 1024
 
 
 class Marked:
-    """Commits and packs in use. Closed at the end of its block."""
+    """Commits and packs in use, and of packs in ``watched`` (None: of all) the chunks, by the bits
+    of their numbers. Closed at the end of its block."""
 
     def __init__(self) -> None:
+        self.watched: Collection[PackId] | None = ()
+        self.chunks: dict[PackId, int] = {}
         self.commits: set[tuple[str, CommitId]] = set()
         self.trees = 0
         self.packs = 0
@@ -44,9 +49,12 @@ class Marked:
     def __contains__(self, pack: object) -> bool:
         return isinstance(pack, bytes) and self._short(pack) in self._packs
 
-    def add_pack(self, pack: PackId) -> None:
-        """It is in use."""
-        self.packs += self._packs.add(self._short(pack))
+    def add(self, named: Mapping[PackId, int]) -> None:
+        """Chunks of packs that are in use."""
+        for pack, bits in named.items():
+            self.packs += self._packs.add(self._short(pack))
+            if self.watched is None or pack in self.watched:
+                self.chunks[pack] = self.chunks.get(pack, 0) | bits
 
     def add_tree(self, entry: Entry) -> bool:
         """Whether no other directory was found that is stored in the same place."""
@@ -101,12 +109,12 @@ def _mark_trees(store: Store, root: Entry, marked: Marked, executor: Executor) -
     while waiting:
         some = [entry for entry in waiting[-TREES_TOGETHER_MAX:] if marked.add_tree(entry)]
         del waiting[-TREES_TOGETHER_MAX:]
-        packs = {segment.pack for entry in some for segment in entry.segments}
+        named: dict[PackId, int] = {}
+        add_named(named, some)
         for children in executor.map(store.packs.read_tree, some):
-            packs.update(segment.pack for child in children for segment in child.segments)
+            add_named(named, children)
             waiting += [child for child in children if child.kind is Kind.DIRECTORY]
-        for pack in packs:
-            marked.add_pack(pack)
+        marked.add(named)
 
 
 def _unknown(what: str, error: Exception) -> Corrupt:

@@ -7,10 +7,11 @@ from collections.abc import Iterable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 
-from lodefs.chunkstore.errors import Conflict
+from lodefs.chunkstore.errors import Conflict, NotFound
 from lodefs.chunkstore.format.journal import End, Intent, Ledger, RefName, Silence
 from lodefs.chunkstore.journal.journal import StoreJournal, newest_condemning
 from lodefs.chunkstore.maintenance.decisions import Writer, dead, silences
+from lodefs.chunkstore.repo.refs import RefEntry, Refs
 from lodefs.chunkstore.repo.store import Store
 
 
@@ -102,7 +103,7 @@ class WriterCheck:
         """Puts an entry into the ref's log, which changes nothing, where a dead writer would."""
         ref, before = intent.ref, intent.sequence - 1
         refs = self._store.refs(ref.repo)
-        now = refs.surely_newest(ref.kind, ref.name, before)
+        now = newest_entry(refs, ref, before)
         if now is not None and now.sequence != before:
             return
         commit = None if now is None else now.commit
@@ -111,6 +112,21 @@ class WriterCheck:
             refs.advance(ref.kind, ref.name, commit, expected_sequence=expected)
         except Conflict:  # it was taken
             return
+
+
+def newest_entry(refs: Refs, ref: RefName, at_least: int) -> RefEntry | None:
+    """As Refs.surely_newest. Raises: NotFound, with the way out, if the entry that there must be
+    is gone."""
+    try:
+        return refs.surely_newest(ref.kind, ref.name, at_least)
+    except NotFound as error:
+        raise NotFound(
+            f"{ref.repo}@{ref.name} was there, and its log is gone, which no command of lodefs "
+            f"does; nothing more is deleted ({error}). If it was removed by hand and shall stay "
+            f"so: `lodefs rm {ref.repo}@{ref.name}` (or all of it: `lodefs rm {ref.repo}`), then "
+            f"repeat this. Else bring repos/{ref.repo}/ back from a backup, or from the bucket's "
+            "older versions"
+        ) from error
 
 
 def newest_of(journal: StoreJournal) -> tuple[int, int | None]:

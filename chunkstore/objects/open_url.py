@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
@@ -13,6 +13,7 @@ from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.objects.directory import TEMPORARY, DirectoryObjects
 from lodefs.chunkstore.objects.interface import ObjectStore
 from lodefs.chunkstore.objects.limiting import Limited
+from lodefs.chunkstore.objects.mirrors.mirrored import Mirrored, MirroredOrders
 from lodefs.chunkstore.objects.observing import Observation, Observed
 from lodefs.chunkstore.objects.range_order import RangeOrders
 from lodefs.chunkstore.objects.retrying import RetryBudget, Retrying
@@ -25,6 +26,11 @@ _PREFIX = re.compile(r"[\w!.*'()/=+@,&$:;-]+\Z")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _QUERY = ("endpoint_url", "region")
 PREFIX_BYTES_MAX = 100
+# Of a store that has mirrors: a reader has a minute for all of them
+MIRROR_ATTEMPTS_MAX = 2
+MIRROR_TIME_S_MAX = 5.0
+MIRROR_CONNECT_TIMEOUT_S = 3.0
+MIRROR_READ_TIMEOUT_S = 10.0
 # In a directory without a store: what a dead `init` leaves, and a new file system has
 _HARMLESS = (TEMPORARY, keys.PROBES.rstrip("/"), "lost+found")
 _NAMED_MAX = 4  # files that an error lists
@@ -67,6 +73,23 @@ def open_ordered(url: str, options: StoreOptions | None = None) -> tuple[ObjectS
     limited = Limited(patient, options.calls_max, options.wait_s_max)
     orders = RangeOrders(source, limited, options.observe)
     return (Observed(limited, options.observe) if options.observe else limited), orders
+
+
+def open_mirrored(
+    url: str, mirrors: Sequence[str], options: StoreOptions
+) -> tuple[Mirrored, MirroredOrders]:
+    """The store at ``url``, and others that hold copies of it, as one. Each is given up sooner than
+    a store that is alone. Raises: InvalidInput."""
+    soon = replace(
+        options,
+        attempts_max=MIRROR_ATTEMPTS_MAX,
+        retry_time_s_max=MIRROR_TIME_S_MAX,
+        connect_timeout_s=MIRROR_CONNECT_TIMEOUT_S,
+        read_timeout_s=MIRROR_READ_TIMEOUT_S,
+    )
+    opened = [open_ordered(one, soon) for one in (url, *mirrors)]
+    mirrored = Mirrored([objects for objects, _ in opened])
+    return mirrored, MirroredOrders(mirrored, [orders for _, orders in opened])
 
 
 def check_empty(url: str) -> None:

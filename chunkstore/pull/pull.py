@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from blake3 import blake3
 
-from lodefs.chunkstore.errors import Corrupt, InvalidInput
+from lodefs.chunkstore.errors import Corrupt, InvalidInput, Purged
 from lodefs.chunkstore.format.names import CommitId, PackId, Spec
 from lodefs.chunkstore.format.pack import PackIndex
 from lodefs.chunkstore.format.tree import Entry, Kind, Segment
@@ -303,7 +303,7 @@ class _Pull:
     def _fetch(self, pack: PackId, unit: Unit[_Part], handles: DirectoryHandles) -> None:
         """Reads a unit, unless all of it is there, and writes it into the files it belongs to."""
         if not (self._target.resumed and self._is_there(pack, unit)):
-            chunks = self._packs.read(pack, unit.first, unit.count)
+            chunks = self._packs.read_span(pack, unit.first, unit.count)
             fetched = sum(map(len, chunks))
             self._write(unit, chunks)
             self._count(0, fetched, 0)
@@ -318,12 +318,22 @@ class _Pull:
                 self._complete(file, handles)
 
     def _write(self, unit: Unit[_Part], chunks: Sequence[Buffer]) -> None:
-        for first, count, (file, _, offset), before in unit.parts:
+        for first, count, (file, segment, offset), before in unit.parts:
             start = first - unit.first
             run = chunks[start : start + count]
+            if not all(run):
+                self._check_there(file, segment.pack, first, count)
             if before == 0 and len(file.entry.segments) == 1:
                 _check_digest(file, run)
             self._target.write(file.path, file.entry, offset + before, run)
+
+    def _check_there(self, file: _File, pack: PackId, first: int, count: int) -> None:
+        """Raises: Purged, Corrupt for chunks that are gone, with the file's name."""
+        try:
+            self._packs.index(pack).check_there(first, count)
+        except (Purged, Corrupt) as error:
+            raise type(error)(f"{file.path!r}: {error}") from error
+        raise Corrupt(f"{file.path!r}: a chunk of pack {pack.hex()} is gone")
 
     def _is_there(self, pack: PackId, unit: Unit[_Part]) -> bool:
         """Whether an interrupted pull brought all of a unit; its chunks are read and checked."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.journal.heartbeat import Heartbeat
 from lodefs.chunkstore.journal.ref_write import RefWrite
+from lodefs.chunkstore.push.index.lost_chunks import forget_chunks
 from lodefs.chunkstore.push.index.push_index import IndexBroken, PushIndex
 from lodefs.chunkstore.push.index.stat_cache import forget_files_in
 from lodefs.chunkstore.push.pack_check import PacksCollected, PacksLost
@@ -31,11 +32,15 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class LostPacks:
-    """Packs that earlier attempts found to be lost; of these ``dead`` are ids not to be used
-    again."""
+    """Packs that earlier attempts found to be lost, and chunks of others (bits of their numbers);
+    ``dead`` are ids that no new pack may have."""
 
     packs: set[PackId] = field(default_factory=set)
     dead: set[PackId] = field(default_factory=set)
+    chunks: dict[PackId, int] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.packs | self.chunks.keys())
 
     def add(self, error: PacksLost) -> bool:
         """Whether an attempt found anything new."""
@@ -43,13 +48,20 @@ class LostPacks:
         is_new = not error.packs <= known
         known |= error.packs
         self.packs |= error.packs
+        for pack, bits in error.chunks.items() if isinstance(error, PacksCollected) else ():
+            before = self.chunks.get(pack, 0)
+            self.chunks[pack] = before | bits
+            self.dead.add(pack)
+            is_new = is_new or before | bits != before
         return is_new
 
     def forget_in(self, index: PushIndex, store: Store) -> None:
         """Has a push index forget them. It reads the shards of the store before, of a new index
         too: they still list what is lost."""
-        if self.packs:
+        if self.packs or self.chunks:
             index.load_shards(store.objects)
+            forget_chunks(index, self.chunks)
+        if self.packs:
             index.forget_packs(self.packs)
             forget_files_in(index, self.packs)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from lodefs.chunkstore.format import keys
@@ -17,7 +17,7 @@ from lodefs.chunkstore.format.index_shard import encode_shard
 from lodefs.chunkstore.format.journal import RefName
 from lodefs.chunkstore.format.names import CommitId, PackId
 from lodefs.chunkstore.format.tree import Entry
-from lodefs.chunkstore.journal.condemned import commit_key
+from lodefs.chunkstore.journal.condemned import NamedChunks, commit_key
 from lodefs.chunkstore.journal.journal import OlderJournal
 from lodefs.chunkstore.journal.named_packs import named_packs
 from lodefs.chunkstore.journal.ref_write import Collected, RefWrite
@@ -114,11 +114,12 @@ class Committer:
             require_there(self._store.objects)
             raise PacksLost("packs of trees that the commit would name are lost", unreadable)
 
-    def _keep(self, packs: Collection[PackId], condemned: CondemnedRows) -> None:
+    def _keep(self, named: NamedChunks, condemned: CondemnedRows) -> None:
         try:
-            self._write.save(condemned, packs)
+            self._write.save(condemned, named, named)
         except Collected as error:
-            raise PacksCollected(str(error), {PackId(one) for one in error.ids}) from error
+            lost = {PackId(one) for one in error.ids}
+            raise PacksCollected(str(error), lost, error.chunks) from error
 
     def _publish(self, condemned: CondemnedRows) -> None:
         """Puts the shard of the packs that no shard lists yet, but for what is left of dead pushes

@@ -6,13 +6,14 @@ source has their bytes.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
 
 from lodefs.chunkstore.errors import Corrupt, NotFound, UnknownFormat
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.names import Digest, PackId
+from lodefs.chunkstore.format.pack import DROPPED
 from lodefs.chunkstore.format.tree import Entry, Kind, Segment
 from lodefs.chunkstore.objects.interface import ObjectStore
 from lodefs.chunkstore.repo.pack_reader import PackReader, read_index
@@ -30,8 +31,13 @@ class PacksLost(Corrupt):
 
 
 class PacksCollected(PacksLost):
-    """They were deleted by a collection: what they held has to be stored under other ids, since a
-    collection that stood still may delete these again."""
+    """They were deleted by a collection, or ``chunks`` of them (bits of their numbers): what they
+    held has to be stored under other ids, since a collection that stood still may delete it again
+    where it was."""
+
+    def __init__(self, message: str, packs: set[PackId], chunks: Mapping[PackId, int]) -> None:
+        super().__init__(message, packs)
+        self.chunks = chunks
 
 
 def missing_packs(objects: ObjectStore, pack_ids: Collection[PackId]) -> set[PackId]:
@@ -40,6 +46,24 @@ def missing_packs(objects: ObjectStore, pack_ids: Collection[PackId]) -> set[Pac
         return set()
     with ThreadPoolExecutor(REQUESTS_MAX, "lodefs-check") as executor:
         return _failing(executor, partial(_is_there, objects), pack_ids)
+
+
+def packs_lacking(objects: ObjectStore, named: Mapping[PackId, int]) -> set[PackId]:
+    """Those of the packs that are not in the store, or lack bytes of chunks (bits of their
+    numbers): reads the index of each."""
+    if not named:
+        return set()
+
+    def has(pack_id: PackId) -> bool:
+        try:
+            index = read_index(objects, pack_id).index
+        except (NotFound, Corrupt):
+            return False
+        dropped = (n for n in range(len(index)) if index.codecs[n] == DROPPED)
+        return not index.has_gone or not any(named[pack_id] >> n & 1 for n in dropped)
+
+    with ThreadPoolExecutor(REQUESTS_MAX, "lodefs-check") as executor:
+        return _failing(executor, has, named)
 
 
 def missing_below(objects: ObjectStore, root: Entry, own: Collection[PackId]) -> set[PackId]:
@@ -101,7 +125,9 @@ def _packs_of(entries: Iterable[Entry]) -> set[PackId]:
     return {segment.pack for entry in entries for segment in entry.segments}
 
 
-def _failing(executor: Executor, check: partial[bool], packs: Collection[PackId]) -> set[PackId]:
+def _failing(
+    executor: Executor, check: Callable[[PackId], bool], packs: Collection[PackId]
+) -> set[PackId]:
     return {pack for pack, fine in zip(packs, executor.map(check, packs), strict=True) if not fine}
 
 
@@ -110,6 +136,18 @@ def _is_there(objects: ObjectStore, pack_id: PackId) -> bool:
         return objects.head(keys.pack(pack_id)).size_bytes > 0
     except NotFound:
         return False
+
+
+def gone_chunks(objects: ObjectStore, pack_id: PackId) -> int | None:
+    """The chunks whose bytes a pack does not have any more, by the bits of their numbers; None if
+    it is not whole otherwise."""
+    try:
+        index = read_index(objects, pack_id).index
+    except (Corrupt, NotFound):
+        return None
+    except UnknownFormat:  # of a newer lodefs, which knows what it wrote
+        return 0
+    return sum(1 << n for n in range(len(index)) if index.is_gone(n)) if index.has_gone else 0
 
 
 def is_whole(objects: ObjectStore, pack_id: PackId) -> bool:

@@ -27,7 +27,7 @@ from lodefs.chunkstore.format.tree import SAME_PACK, Segment
 from lodefs.chunkstore.objects.interface import ObjectStore
 from lodefs.chunkstore.push.fragmentation import Run
 from lodefs.chunkstore.push.index.push_index import PushIndex
-from lodefs.chunkstore.push.pack_check import is_whole
+from lodefs.chunkstore.push.pack_check import PacksCollected, gone_chunks
 from lodefs.chunkstore.system.progress import Progress
 from lodefs.chunkstore.types import Buffer
 
@@ -141,17 +141,27 @@ class Uploader:
         if self._stopped.is_set():
             return None
         try:
-            try:
-                self._objects.put(keys.pack(pack_id), buffers, if_absent=True)
-            except AlreadyExists:
-                # the same chunks, which is all that a pack's name says
-                if pack_id not in self._lost and is_whole(self._objects, pack_id):
+            if not self._put_if_absent(pack_id, buffers):
+                # the same chunks, which is all that a pack's name says, but maybe not their bytes
+                gone = gone_chunks(self._objects, pack_id)
+                if gone is not None and pack_id not in self._lost:
+                    if gone:
+                        what = f"chunks of {keys.pack(pack_id)} were dropped by a compaction"
+                        raise PacksCollected(what, set(), {pack_id: gone})
                     return 0
                 self._objects.put(keys.pack(pack_id), buffers)
         except BaseException:
             self._stopped.set()
             raise
         return sum(len(buffer) for buffer in buffers)
+
+    def _put_if_absent(self, pack_id: PackId, buffers: Sequence[Buffer]) -> bool:
+        """Whether it was not there."""
+        try:
+            self._objects.put(keys.pack(pack_id), buffers, if_absent=True)
+        except AlreadyExists:
+            return False
+        return True
 
     def _confirm(self) -> None:
         upload = self._under_way[0]

@@ -99,7 +99,7 @@ def push(
         result = attempt(store, options.index_dir, lost, partial(_try, job))
         if not options.dry_run:
             result.stored_bytes = job.progress.bytes_sent - sent_before_bytes  # of all attempts
-        result.lost_packs = len(lost.packs)
+        result.lost_packs = len(lost)
         return result
     finally:
         job.write.close()

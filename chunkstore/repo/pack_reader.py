@@ -13,6 +13,7 @@ from lodefs.chunkstore.errors import Changed, Corrupt, NotFound, TooLarge, Unkno
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.format.pack import (
+    GONE,
     TAIL_SIZE_BYTES,
     TRAILER_SIZE_BYTES,
     PackIndex,
@@ -21,8 +22,9 @@ from lodefs.chunkstore.format.pack import (
 )
 from lodefs.chunkstore.format.tree import SIZE_BYTES_MAX as TREE_SIZE_BYTES_MAX
 from lodefs.chunkstore.format.tree import Entry, Kind, Segment, decode_tree, tree_digest
-from lodefs.chunkstore.format.tree_outline import Outline, outline
 from lodefs.chunkstore.objects.interface import ObjectStore
+from lodefs.chunkstore.objects.mirrors.mirrored import doubt
+from lodefs.chunkstore.repo.tree_outline import Outline, outline
 from lodefs.chunkstore.system.lru import SingleFlightCache
 from lodefs.chunkstore.types import Buffer
 
@@ -77,9 +79,14 @@ class PackReader:
     def read(self, pack_id: PackId, first: int, count: int) -> list[Buffer]:
         """The raw bytes of consecutive chunks, by one ranged GET: bound ``count`` accordingly.
 
-        Raises: Corrupt if the bytes do not match the chunks' ids, also when they are read again.
+        Raises: Corrupt if the bytes do not match the chunks' ids, also when they are read again;
+        Purged.
         """
         return self._with_retry(pack_id, lambda: self._read(pack_id, first, count))
+
+    def read_span(self, pack_id: PackId, first: int, count: int) -> list[Buffer]:
+        """As ``read``, of a span whose chunks are not all wanted: b"" for one that is gone."""
+        return self._with_retry(pack_id, lambda: self._read_span(pack_id, first, count))
 
     def read_tree(self, entry: Entry) -> list[Entry]:
         """The entries of a directory, by name. Raises: Corrupt if they are not what its digest
@@ -155,23 +162,44 @@ class PackReader:
             return read_index(self._objects, pack_id)
         except NotFound as error:
             raise NotFound(f"pack {pack_id.hex()} is missing: {error}") from error
+        except Corrupt:
+            if not doubt(self._objects, keys.pack(pack_id)):
+                raise
+        return read_index(self._objects, pack_id)
 
     def _with_retry(self, pack_id: PackId, read: Callable[[], list[Buffer]]) -> list[Buffer]:
         """Reads again, from the index on, if the pack was rewritten or its bytes were wrong."""
         try:
             return read()
-        except (Changed, Corrupt):
+        except Changed:
+            self._indexes.forget(pack_id)
+        except Corrupt:
+            self._indexes.forget(pack_id)
+            return read()
+        try:
+            return read()
+        except Changed:  # a compaction and a purge, say, one after the other
             self._indexes.forget(pack_id)
             return read()
 
     def _read(self, pack_id: PackId, first: int, count: int) -> list[Buffer]:
         version = self._version(pack_id)
+        version.index.check_there(first, count)
+        return self._unpacked(version, first, count)
+
+    def _read_span(self, pack_id: PackId, first: int, count: int) -> list[Buffer]:
+        return self._unpacked(self._version(pack_id), first, count)
+
+    def _unpacked(self, version: PackIndexVersion, first: int, count: int) -> list[Buffer]:
         version.index.places(first, count)
         if not count:
             return []
-        return unpack_chunks(
-            version.index, first, count, read_stored(self._objects, version, first, count)
-        )
+        stored = read_stored(self._objects, version, first, count)
+        try:
+            return unpack_chunks(version.index, first, count, stored)
+        except WrongChunk:
+            doubt(self._objects, keys.pack(version.index.pack_id), version.etag)
+            raise
 
     def _tree_chunks(self, segment: Segment) -> list[Buffer]:
         return self._with_retry(segment.pack, lambda: self._read_windows(segment))
@@ -182,6 +210,7 @@ class PackReader:
         version = self._version(segment.pack)
         index, etag = version.index, version.etag
         index.check_run(*segment[1:])
+        index.check_there(segment.first, segment.count)
         chunks: list[Buffer] = []
         places = index.places(segment.first, segment.count)
         for n, place in enumerate(places, segment.first):
@@ -199,6 +228,7 @@ class PackReader:
                 chunks += unpack_chunks(index, n, 1, data, begin)
             except Corrupt:
                 self._windows.forget(key)
+                doubt(self._objects, keys.pack(segment.pack), etag)
                 raise
         return chunks
 
@@ -220,12 +250,14 @@ def read_index(objects: ObjectStore, pack_id: PackId) -> PackIndexVersion:
 
 
 def read_stored(objects: ObjectStore, version: PackIndexVersion, first: int, count: int) -> Buffer:
-    """Reads the stored bytes of consecutive chunks, by one ranged GET. They are not verified.
+    """Reads the stored bytes of consecutive chunks, by one ranged GET, or none if all of them are
+    gone. They are not verified.
 
     Raises: NotFound, Corrupt; Changed if the object is not the one of this version any more.
     """
     offsets = version.index.offsets
-    return _read_range(objects, version, offsets[first], offsets[first + count] - offsets[first])
+    size_bytes = offsets[first + count] - offsets[first]
+    return _read_range(objects, version, offsets[first], size_bytes) if size_bytes else b""
 
 
 def _read_range(
@@ -241,13 +273,16 @@ def _read_range(
 def unpack_chunks(
     index: PackIndex, first: int, count: int, data: Buffer, data_offset: int | None = None
 ) -> list[Buffer]:
-    """The raw bytes of consecutive chunks, verified. ``data`` is what the pack holds from
-    ``data_offset`` on, or from the first of these chunks on. Raises: WrongChunk."""
+    """The raw bytes of consecutive chunks, verified; b"" for one that is gone. ``data`` is what the
+    pack holds from ``data_offset`` on, or from the first of these chunks on. Raises: WrongChunk."""
     start = index.offsets[first] if data_offset is None else data_offset
     view = memoryview(data)
     chunks: list[Buffer] = []
     for n, place in enumerate(index.places(first, count), first):
         at = place.offset - start
+        if place.codec in GONE:
+            chunks.append(b"")
+            continue
         try:
             chunks.append(unpack(place, view[at : at + place.stored_size_bytes]))
         except Corrupt as error:

@@ -139,6 +139,14 @@ class Refs:
         if sequence:
             # Otherwise a wrong expectation could skip numbers, and an older entry come to count
             self._check_stands_at(kind, name, sequence - 1)
+        return self._put(kind, name, commit_id, sequence)
+
+    def delete_at(self, kind: str, name: str, sequence: int) -> RefEntry:
+        """Puts a deletion at a number of a log that lacks the entries before it: somebody has
+        removed them in the bucket itself. Raises: Conflict if there is an entry of that number."""
+        return self._put(_check_kind(kind), check_ref_name(name), None, sequence)
+
+    def _put(self, kind: str, name: str, commit_id: CommitId | None, sequence: int) -> RefEntry:
         entry = RefEntry(commit_id, sequence, int(self._clock()))
         body = _RefBody(
             repo=self._repo,

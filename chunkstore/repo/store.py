@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 
@@ -34,9 +35,13 @@ from lodefs.chunkstore.format.names import (
     is_commit_prefix,
     is_hex,
 )
+from lodefs.chunkstore.format.repo_settings import Deletion
+from lodefs.chunkstore.nodeapi.access import NO_REPOSITORY
 from lodefs.chunkstore.objects.interface import ObjectStore, read_whole
 from lodefs.chunkstore.repo.pack_reader import PackReader
 from lodefs.chunkstore.repo.refs import BRANCHES, TAGS, Refs, singular
+from lodefs.chunkstore.repo.repo_settings import SettingsLog
+from lodefs.chunkstore.system.durations import utc_text
 from lodefs.chunkstore.types import Buffer
 
 VERSION = 2  # since then a store may be collected: writers of refs keep a journal
@@ -44,6 +49,7 @@ _OLD_VERSION = 1
 SIZE_BYTES_MAX = 64 * 1024  # of store.json; it has less than 1 KiB today
 _KIND = "store"
 _NAMED_MAX = 8  # candidates that an error lists
+_LISTED_FIRST, _LISTED_GROWTH, _LISTED_MAX = 4, 4, 1000  # objects of one list, for names
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,29 +148,52 @@ class Store:
             self.objects.put(keys.STORE, [encode_settings(settings)])
         return settings
 
-    def repos(self, below: str = "", *, after: str = "", start: str = "") -> Iterator[str]:
-        """Names of the repositories that have refs, by the bytes of NAME/refs/: two lists for each.
+    def repos(
+        self, below: str = "", *, after: str = "", start: str = "", deleted: bool = False
+    ) -> Iterator[str]:
+        """Names of the repositories that have refs, by the bytes of NAME/refs/. Those with many
+        objects cost two lists each, others much less: lists grow as long as somebody reads on.
         ``below``: those that begin so. ``after``: those that follow a repository; ``start``: those
-        whose NAME/refs/ follows it."""
+        whose NAME/refs/ follows it; ``deleted``: deleted ones too."""
         start = f"{after}/refs0" if after else start  # '0' follows '/'
         after = start and keys.REPOS + start
+        limit = _LISTED_FIRST
         while True:
-            info = next(iter(self.objects.list(keys.REPOS + below, after=after, limit=1)), None)
-            if info is None:
+            listed = list(self.objects.list(keys.REPOS + below, after=after, limit=limit))
+            for info in listed:
+                if info.key <= after:
+                    continue
+                parts = info.key.split("/")
+                cut = next((n for n, part in enumerate(parts) if part in ("commits", "refs")), None)
+                if cut is None:
+                    after = info.key  # no object of ours
+                    continue
+                repo = "/".join(parts[1:cut])
+                if parts[cut] == "refs" and (deleted or not self._is_deleted(repo, info.key)):
+                    yield repo
+                # '0' follows '/': past all commits, or all refs, of this repository
+                after = "/".join(parts[: cut + 1]) + "0"
+            if len(listed) < limit:
                 return
-            parts = info.key.split("/")
-            cut = next((n for n, part in enumerate(parts) if part in ("commits", "refs")), None)
-            if cut is None:
-                after = info.key  # no object of ours
-                continue
-            if parts[cut] == "refs":
-                yield "/".join(parts[1:cut])
-            # '0' follows '/': past all commits, or all refs, of this repository
-            after = "/".join(parts[: cut + 1]) + "0"
+            limit = min(_LISTED_GROWTH * limit, _LISTED_MAX)
 
     def has_refs(self, repo: str) -> bool:
-        """Whether a repository has, or had, branches or tags."""
-        return self._has(f"{keys.REPOS}{repo}/refs/")
+        """Whether a repository has, or had, branches or tags, and is not deleted."""
+        first = self._first(f"{keys.REPOS}{repo}/refs/")
+        return first is not None and not self._is_deleted(repo, first)
+
+    def settings_log(self, repo: str, clock: Callable[[], float] = time.time) -> SettingsLog:
+        """What is set for a repository. Raises: InvalidInput for a malformed name."""
+        return SettingsLog(self.objects, repo, clock)
+
+    def deletion(self, repo: str) -> Deletion | None:
+        """When a repository was deleted, and what it had; None if it was not, or has branches or
+        tags again. Settings remember a deletion; what counts is that no ref is left."""
+        found = self.settings_log(repo).newest().deletion
+        if found is None:
+            return None
+        refs = self.refs(repo)
+        return None if any(chain(refs.living(BRANCHES), refs.living(TAGS))) else found
 
     def refs(self, repo: str) -> Refs:
         """The branches and tags of a repository. Raises: InvalidInput for a malformed name."""
@@ -173,13 +202,16 @@ class Store:
     def require_repo(self, repo: str) -> None:
         """Raises: NotFound, which lists what exists, if a repository has no commits and refs."""
         check_repo(repo)
-        if self._has(keys.commits(repo)) or self.has_refs(repo):
+        first = self._first(f"{keys.REPOS}{repo}/refs/")
+        if first is not None and self._is_deleted(repo, first):
+            raise NotFound(self._deleted_text(repo))
+        if first is not None or self._has(keys.commits(repo)):
             return
         require_there(self.objects)
         there = list(islice(chain(self.repos(f"{repo}/"), self.repos()), _NAMED_MAX))
         known = ", ".join(dict.fromkeys(there))
         hint = self._path_hint(repo)
-        raise NotFound(f"{self.url} has no repository {repo}; it has {known or 'none yet'}{hint}")
+        raise NotFound(f"{self.url} {NO_REPOSITORY} {repo}; it has {known or 'none yet'}{hint}")
 
     def _path_hint(self, repo: str) -> str:
         """How to write REPO/PATH, if there is a repository REPO; else ""."""
@@ -204,14 +236,20 @@ class Store:
         if len(found) > 1:
             named = ", ".join(name[: len(rev) + 6] for name in found)
             raise InvalidInput(f"{rev} begins several commits of {repo}: {named}")
-        if found:
+        if found and self.deletion(repo) is None:
             return CommitId(bytes.fromhex(found[0]))
         raise self._unknown(repo, rev)
 
     def check_new_ref(self, repo: str, kind: str, name: str) -> None:
         """Raises: InvalidInput if a new branch or tag would take its name from something else, so
         that ``resolve`` would find another commit than before, or would seem to be something
-        else. Two writers that create a branch and a tag of one name at once both succeed."""
+        else; AlreadyExists if the repository is deleted. Two writers that create a branch and a
+        tag of one name at once both succeed."""
+        if self.deletion(repo) is not None:
+            raise AlreadyExists(
+                f"{self._deleted_text(repo)}; `lodefs undelete --empty {repo}` frees the name for "
+                "a new one"
+            )
         other = TAGS if kind == BRANCHES else BRANCHES
         latest = self.refs(repo).latest(other, name)
         if latest is not None and latest.commit is not None:
@@ -233,6 +271,10 @@ class Store:
         if commit_id_of(data) != commit_id:
             raise Corrupt(f"{key} holds bytes of another commit, or damaged ones")
         return decode_commit(data, key)
+
+    def has_commit(self, repo: str, commit_id: CommitId) -> bool:
+        """Whether a commit is there, whole or not."""
+        return self._has(keys.commit(repo, commit_id))
 
     def put_commit(self, repo: str, commit: Commit) -> CommitId:
         """Writes a commit; what it refers to must be there. One that is there already is fine."""
@@ -269,8 +311,25 @@ class Store:
             message += f"; its {kinds}: {', '.join(names)}" if names else ""
         return NotFound(message)
 
+    def _is_deleted(self, repo: str, first_key: str) -> bool:
+        """``first_key``: of the repository's refs; settings would come before all others."""
+        return keys.settings_sequence(first_key) >= 0 and self.deletion(repo) is not None
+
+    def _deleted_text(self, repo: str) -> str:
+        found = self.deletion(repo)
+        when = "" if found is None else f" by {found.by} on {utc_text(found.time_s)}"
+        return (
+            f"{repo} was deleted{when}: `lodefs undelete {repo}` gets it back, until `lodefs gc` "
+            "has deleted its data"
+        )
+
     def _has(self, prefix: str) -> bool:
-        return next(iter(self.objects.list(prefix, limit=1)), None) is not None
+        return self._first(prefix) is not None
+
+    def _first(self, prefix: str) -> str | None:
+        """The first key that begins so."""
+        info = next(iter(self.objects.list(prefix, limit=1)), None)
+        return None if info is None else info.key
 
 
 def create_store(objects: ObjectStore, chunking: ChunkingParams | None = None) -> Store:

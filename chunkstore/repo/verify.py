@@ -18,7 +18,14 @@ from typing import NamedTuple, TypeVar
 import msgspec
 from blake3 import blake3
 
-from lodefs.chunkstore.errors import Corrupt, InvalidInput, LodefsError, NotFound, UnknownFormat
+from lodefs.chunkstore.errors import (
+    Corrupt,
+    InvalidInput,
+    LodefsError,
+    NotFound,
+    Purged,
+    UnknownFormat,
+)
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.commit import Commit
 from lodefs.chunkstore.format.names import CommitId, PackId, Spec
@@ -40,14 +47,16 @@ AHEAD = 4  # results for each worker that may wait to be looked at; bounds memor
 
 T = TypeVar("T")
 U = TypeVar("U")
-_PROBLEMS = (NotFound, Corrupt, UnknownFormat, InvalidInput)
+_PROBLEMS = (NotFound, Corrupt, UnknownFormat, InvalidInput, Purged)
 
 
 @dataclass(slots=True)
 class VerifyResult:
-    """What was checked, each thing once, and what is wrong: one line for each problem."""
+    """What was checked, each thing once, and what is wrong: one line for each problem.
+    ``purged``: files of which somebody wanted bytes to be gone for good, which is none."""
 
     problems: list[str] = field(default_factory=list)
+    purged: list[str] = field(default_factory=list)
     commits: int = 0
     directories: int = 0
     files: int = 0
@@ -213,7 +222,11 @@ class _Verify:
             whole[pack] = good = []
             for segment, where in wanted[pack]:
                 reason = error or (_misfit(index, segment) if index else None)
-                if reason:
+                if isinstance(reason, Purged):
+                    if where not in broken:
+                        self.result.purged.append(f"{where}: {reason}")
+                    broken.add(where)
+                elif reason:
                     self._problem(f"{where}: {reason}")
                     broken.add(where)
                 elif len(where.entry.segments) == 1:
@@ -256,13 +269,18 @@ class _Verify:
         """Files that lie wholly in a unit: what is wrong with them, and their bytes."""
         pack, unit = job
         try:
-            chunks: list[Buffer | LodefsError] = [*self._packs.read(pack, unit.first, unit.count)]
+            chunks: list[Buffer | LodefsError] = [
+                *self._packs.read_span(pack, unit.first, unit.count)
+            ]
         except _PROBLEMS:
             numbers = range(unit.first, unit.first + unit.count)
             chunks = [self._chunk(pack, number) for number in numbers]
         problems = []
         for first, count, where, _ in unit.parts:
             start = first - unit.first
+            for n in range(start, start + count):
+                if not chunks[n]:
+                    chunks[n] = self._chunk(pack, unit.first + n)  # why it is gone
             problems += _wrong(where, chunks[start : start + count])
         return problems, sum(part[2].entry.size_bytes for part in unit.parts)
 
@@ -313,11 +331,12 @@ class _Verify:
         self.result.problems.append(text)
 
 
-def _misfit(index: PackIndex, segment: Segment) -> Corrupt | None:
+def _misfit(index: PackIndex, segment: Segment) -> LodefsError | None:
     """What a segment says that its pack does not hold."""
     try:
         index.check_run(*segment[1:])
-    except Corrupt as error:
+        index.check_there(segment.first, segment.count)
+    except (Corrupt, Purged) as error:
         return error
     return None
 

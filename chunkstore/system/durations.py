@@ -1,8 +1,9 @@
-"""Lengths of time as people write them: ``90s``, ``30m``, ``12h``, ``7d``, ``2w``."""
+"""Lengths of time as people write them: ``90s``, ``30m``, ``12h``, ``7d``, ``2w``; and times."""
 
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 
 from lodefs.chunkstore.errors import InvalidInput
 
@@ -17,3 +18,19 @@ def parse_duration(text: str) -> int:
     if "".join(number + unit for number, unit in parts) != text or seconds < 1:
         raise InvalidInput(f"{text!r} is not a length of time: write 90s, 30m, 12h, 7d or 2w")
     return seconds
+
+
+def duration_text(seconds: int) -> str:
+    """A length of time in the largest unit that gives a whole number: ``90d``, ``36h``."""
+    for unit in ("d", "h", "m"):
+        if seconds % _SECONDS[unit] == 0:
+            return f"{seconds // _SECONDS[unit]}{unit}"
+    return f"{seconds}s"
+
+
+def utc_text(time_s: int) -> str:
+    """A Unix time as ``2024-05-01 12:00:00 UTC``; the number if no calendar has it."""
+    try:
+        return datetime.fromtimestamp(time_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    except (ValueError, OverflowError, OSError):
+        return str(time_s)

@@ -198,7 +198,7 @@ class _Unpack:
     def _pack(self, data: bytearray) -> None:
         """Starts to check and put a pack."""
         index = _index_at_end(data, self._what)
-        if not self._landing.lacking({index.pack_id}):
+        if not self._landing.lacking({index.pack_id: 0}):
             self._packs_there += 1
             return
         if len(self._under_way) >= WORKERS:
@@ -243,8 +243,8 @@ def _new_packs(store: Store, history: History, order: list[CommitId]) -> Iterato
                 f"commit {at.hex()[:12]} of {store.url} is not whole: "
                 f"{keys.pack(min(unreadable))} is missing or damaged; see `lodefs verify`"
             )
-        yield sorted(found - seen)
-        seen |= found
+        yield sorted(found.keys() - seen)
+        seen |= found.keys()
 
 
 def _fetched(

@@ -8,7 +8,7 @@ goes on.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -17,9 +17,10 @@ from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.commit import Commit
 from lodefs.chunkstore.format.journal import RefName
 from lodefs.chunkstore.format.names import CommitId, PackId
+from lodefs.chunkstore.journal.condemned import NamedChunks
 from lodefs.chunkstore.journal.existing_commit import point_ref
 from lodefs.chunkstore.journal.named_packs import named_packs
-from lodefs.chunkstore.push.pack_check import missing_packs
+from lodefs.chunkstore.push.pack_check import packs_lacking
 from lodefs.chunkstore.repo.refs import RefEntry
 from lodefs.chunkstore.repo.store import Store
 from lodefs.chunkstore.system.progress import Progress
@@ -189,8 +190,8 @@ class _Copy:
 
     def _packs(
         self, one: RefPlan, commit_id: CommitId, commit: Commit, base: Commit | None
-    ) -> Collection[PackId]:
-        """The packs that a commit names, without those of the same place in its parent."""
+    ) -> NamedChunks:
+        """The chunks of packs that a commit names, but those of the same place in its parent."""
         root = None if base is None else base.root
         found, unreadable = named_packs(self._source.packs, commit.root, root)
         if unreadable:
@@ -200,11 +201,11 @@ class _Copy:
             )
         return found
 
-    def _send(self, packs: Collection[PackId]) -> None:
+    def _send(self, named: NamedChunks) -> None:
         """Starts to send those packs that are not there. Raises the error of one that failed."""
-        new = set(packs) - self._seen
+        new = named.keys() - self._seen
         self._seen |= new
-        missing = self._lacking(new)
+        missing = [pack for pack in self._lacking(named) if pack in new]
         self.result.packs_there += len(new) - len(missing)
         sizes = self._executor.map(self._size, missing) if missing else ()
         for pack_id, size_bytes in zip(missing, sizes, strict=True):
@@ -219,10 +220,10 @@ class _Copy:
                 future.result()
         self._under_way = [future for future in self._under_way if not future.done()]
 
-    def _lacking(self, packs: Collection[PackId]) -> list[PackId]:
+    def _lacking(self, named: NamedChunks) -> list[PackId]:
         if self._options.dry_run:
-            return sorted(missing_packs(self._destination.objects, packs))
-        return sorted(self._landing.lacking(packs))
+            return sorted(packs_lacking(self._destination.objects, named))
+        return sorted(self._landing.lacking(named))
 
     def _size(self, pack_id: PackId) -> int:
         return self._source.objects.head(keys.pack(pack_id)).size_bytes

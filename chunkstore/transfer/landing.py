@@ -20,10 +20,11 @@ from lodefs.chunkstore.format.commit import Commit
 from lodefs.chunkstore.format.index_shard import PackChunks, encode_shard
 from lodefs.chunkstore.format.journal import RefName
 from lodefs.chunkstore.format.names import CommitId, PackId
-from lodefs.chunkstore.journal.condemned import MemoryCondemned, commit_key
+from lodefs.chunkstore.format.pack import PackIndex
+from lodefs.chunkstore.journal.condemned import MemoryCondemned, NamedChunks, commit_key
 from lodefs.chunkstore.journal.heartbeat import Heartbeat
 from lodefs.chunkstore.journal.ref_write import Collected, RefWrite
-from lodefs.chunkstore.push.pack_check import missing_packs
+from lodefs.chunkstore.push.pack_check import packs_lacking
 from lodefs.chunkstore.repo.refs import RefEntry
 from lodefs.chunkstore.repo.store import Store
 
@@ -37,6 +38,7 @@ class Landing:
         self._clock = clock
         self._condemned = MemoryCondemned()
         self._named: set[bytes] = set()  # ids, as of CondemnedIds, that refs will rely on
+        self._named_chunks: dict[PackId, int] = {}  # bits of their numbers
         self._write: RefWrite | None = None
         self._heartbeat: Heartbeat | None = None
         self._unpublished: list[PackChunks] = []
@@ -53,19 +55,27 @@ class Landing:
         self._heartbeat = Heartbeat(self._write.beat)
         self._heartbeat.start()
         self._write.learn(self._condemned)
-        self._save(self._named)
+        self._save(self._named, self._named_chunks)
 
-    def lacking(self, packs: Collection[PackId]) -> set[PackId]:
-        """Those of the packs of a commit that are not there. Raises: Collected."""
-        new = set(packs) - self._named
-        self._save(new)
-        self._named |= new
-        return missing_packs(self.store.objects, new)
+    def lacking(self, named: NamedChunks) -> set[PackId]:
+        """Those of the packs of a commit that are not there, or lack chunks that it names. Raises:
+        Collected."""
+        before = self._named_chunks
+        new = {
+            pack: bits for pack, bits in named.items() if pack not in before or bits & ~before[pack]
+        }
+        self._save(new.keys(), new)
+        self._named |= new.keys()
+        for pack, bits in new.items():
+            before[pack] = before.get(pack, 0) | bits
+        return packs_lacking(self.store.objects, new)
 
-    def landed(self, pack: PackChunks) -> None:
-        """A pack was put."""
+    def landed(self, pack: PackIndex) -> None:
+        """A pack was put. One that is not whole is in no index shard: nobody who does not know
+        what it lacks may build on it."""
         with self._lock:
-            self._unpublished.append(pack)
+            if not pack.has_gone:
+                self._unpublished.append(pack)
 
     def publish(self) -> None:
         """Puts an index shard of the packs that landed since the last one."""
@@ -89,7 +99,7 @@ class Landing:
         self.publish()
         for at, commit in commits:
             key = commit_key(ref.repo, at)
-            self._save({key})
+            self._save({key}, {})
             self._named.add(key)
             if self.store.put_commit(ref.repo, commit) != at:
                 raise Corrupt(f"commit {at.hex()} of {ref.repo} is not written as others are")
@@ -111,13 +121,13 @@ class Landing:
             self._write.close()
         self._heartbeat = self._write = None
 
-    def _save(self, ids: Collection[bytes]) -> None:
+    def _save(self, ids: Collection[bytes], chunks: NamedChunks) -> None:
         assert self._write is not None, "begin comes first"
         try:
-            self._write.save(self._condemned, ids)
+            self._write.save(self._condemned, ids, chunks)
         except Collected as error:
             error.add_note(
-                "ids of packs and commits are kept here, and one that was deleted is never used "
-                "again in the same store: bring it to a new store (lodefs init)"
+                "ids of packs and commits are kept here, and one that was deleted, or a part of a "
+                "pack, is never used again in the same store: bring it to a new store (lodefs init)"
             )
             raise

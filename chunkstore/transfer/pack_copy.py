@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from array import array
+
 from lodefs.chunkstore.errors import AlreadyExists, Changed, Corrupt, TooLarge
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.names import PackId
-from lodefs.chunkstore.format.pack import PackIndex, unpack
+from lodefs.chunkstore.format.pack import DROPPED, PackIndex, unpack
 from lodefs.chunkstore.objects.interface import ObjectStore
 from lodefs.chunkstore.push.pack_check import is_whole
 from lodefs.chunkstore.repo.pack_reader import PackIndexVersion, read_index, read_stored
@@ -30,16 +32,36 @@ def put_pack(
     destination: ObjectStore, index: PackIndex, payload: Buffer, *, overwrite: bool = False
 ) -> int:
     """Puts a pack that was checked; gives the bytes that were sent, 0 if it was there already. With
-    ``overwrite`` also over what is there."""
+    ``overwrite`` also over what is there; but chunks that only this has, and that were not purged,
+    stay."""
     key = keys.pack(index.pack_id)
     buffers: list[Buffer] = [payload, index.encode()]
     try:
         destination.put(key, buffers, if_absent=not overwrite)
     except AlreadyExists:
         if is_whole(destination, index.pack_id):
-            return 0
+            there, there_payload = fetch_pack(destination, index.pack_id)
+            joined, parts = _joined(there, there_payload, index, payload)
+            if joined.codecs == there.codecs:
+                return 0
+            buffers = [*parts, joined.encode()]
         destination.put(key, buffers)
     return sum(memoryview(buffer).nbytes for buffer in buffers)
+
+
+def _joined(
+    there: PackIndex, there_payload: Buffer, index: PackIndex, payload: Buffer
+) -> tuple[PackIndex, list[Buffer]]:
+    """A pack with the chunks that either of two copies has, but those that were purged in the
+    first."""
+    parts: list[Buffer] = []
+    codecs, stored_sizes = bytearray(), array("I")
+    for n, codec in enumerate(there.codecs):
+        one, data = (index, payload) if codec == DROPPED else (there, there_payload)
+        parts.append(memoryview(data)[one.offsets[n] : one.offsets[n + 1]])
+        codecs.append(one.codecs[n])
+        stored_sizes.append(one.stored_sizes[n])
+    return PackIndex(there.ids, there.raw_sizes, stored_sizes, bytes(codecs)), parts
 
 
 def check_payload(index: PackIndex, payload: Buffer) -> None:
@@ -51,6 +73,8 @@ def check_payload(index: PackIndex, payload: Buffer) -> None:
             f"{index.offsets[-1]}"
         )
     for number, place in enumerate(index.places(0, len(index))):
+        if index.is_gone(number):
+            continue
         try:
             unpack(place, view[place.offset : place.offset + place.stored_size_bytes])
         except Corrupt as error:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import shutil
 import subprocess
 import tarfile
 from pathlib import Path
@@ -26,6 +27,7 @@ AXE_SHA512 = (
     "RE3mdQ7P3FRSe7eqCWoeQ/Z9QXrtniSjp1wUjt5nRC3WIpz5rSCve6o3fsZ2aCpJtrZjSZgjwXAoTO5k4tEI0w=="
 )
 REPOSITORIES = 100
+MANY = 10_000
 LARGE = "large/million"
 ROUNDS = 5
 SIZES = {"desktop": (1200, 900), "phone": (390, 844)}
@@ -49,7 +51,22 @@ def page(scratch: Path) -> Result:
     words = ("--listen", f"127.0.0.1:{port}", "--allow-anonymous")
     with lodefs.proxy(scratch / "node", *words), chromium() as browser:
         look(result, browser, f"http://127.0.0.1:{port}", axe_source(), scratch)
+    _copies(scratch / "store" / "repos")
+    with lodefs.proxy(scratch / "node", *words), chromium() as browser:
+        look_at_many(result, browser, f"http://127.0.0.1:{port}")
     return result
+
+
+def look_at_many(result: Result, browser: Browser, url: str) -> None:
+    """The list of MANY repositories: as it comes first, and when all have been listed."""
+    view = "#/repositories"
+    first_paint, first_complete = _times(browser, url, view, VIEWS[view])
+    times = [_times(browser, url, view, VIEWS[view]) for _ in range(ROUNDS)]
+    paints, complete = zip(*times, strict=True)
+    result.add(f"first paint of {MANY} repositories", first_paint / 1000, "s", at_most=0.5)
+    result.add(f"all that it shows of {MANY} repositories", first_complete / 1000, "s")
+    result.add(f"first paint of {MANY}, again", median(paints) / 1000, "s", at_most=0.5)
+    result.add(f"all that it shows of {MANY}, again", median(complete) / 1000, "s")
 
 
 def look(result: Result, browser: Browser, url: str, axe: str, folder: Path) -> None:
@@ -110,6 +127,12 @@ def _many(lodefs: Lodefs, folder: Path) -> None:
     for n in range(REPOSITORIES - 1):
         (folder / "a.txt").write_text(f"{n}\n")
         lodefs.run("push", folder, f"small/{n:03}")
+
+
+def _copies(repos: Path) -> None:
+    """Repositories that share one's history: pushing so many would take an hour."""
+    for n in range(MANY):
+        shutil.copytree(repos / "small" / "000", repos / "many" / f"{n:05}")
 
 
 def _open(tab: Page, url: str, view: str, ready: str) -> None:

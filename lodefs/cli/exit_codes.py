@@ -21,6 +21,7 @@ CODES: tuple[tuple[type[errors.LodefsError], int], ...] = (
     (errors.Unavailable, 7),
     (errors.Changed, 7),
     (errors.Corrupt, 8),
+    (errors.Purged, 8),
     (errors.UnknownFormat, 9),
     (errors.NoSpace, 10),
     (errors.InUse, 11),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import unicodedata
-from datetime import UTC, datetime
 from urllib.parse import quote_from_bytes
+
+from lodefs.chunkstore.system.durations import utc_text
 
 _ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\\": "\\\\"}
 _UNSAFE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}  # controls, bidi marks, line separators
@@ -65,7 +66,4 @@ def count(number: int, what: str) -> str:
 
 def time(time_s: int) -> str:
     """A Unix time as ``2024-05-01 12:00:00 UTC``; the number if no calendar has it."""
-    try:
-        return datetime.fromtimestamp(time_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    except (ValueError, OverflowError, OSError):
-        return str(time_s)
+    return utc_text(time_s)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lodefs.api.accounts import du as accounts
+from lodefs.api.upkeep.accounts import du as accounts
 from lodefs.chunkstore.format.names import Target
 from lodefs.cli import text
 from lodefs.cli.options import (

@@ -1,4 +1,4 @@
-"""``lodefs gc``: deletes what no branch or tag leads to."""
+"""``lodefs gc``: deletes what no branch or tag leads to, and compacts packs."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from lodefs.cli import text
 from lodefs.cli.duration_type import DURATION
 from lodefs.cli.options import examples, json_option, session_command, write_json, write_line
 from lodefs.cli.progress_bars import show_progress
+from lodefs.cli.size_type import RATE
 from lodefs.settings.session import Session
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 EPILOG = examples(
     "lodefs gc --dry-run                # what it would do, and how many bytes that is",
     "lodefs gc                          # every night: deletes what a run of before condemned",
+    "lodefs gc --min-used 0.7 --rate 200MB    # every week: compacts packs as well",
 )
 
 
@@ -29,6 +31,14 @@ EPILOG = examples(
     help="From being condemned to being deleted, at least [24h].",
 )  # fmt: skip
 @click.option(
+    "--min-used", type=float, metavar="SHARE",
+    help="Also compact packs of which less than this share is in use, such as 0.7.",
+)  # fmt: skip
+@click.option(
+    "--rate", type=RATE, metavar="BYTES",
+    help="Bytes a second that compacting reads and writes at most, such as 200MB.",
+)  # fmt: skip
+@click.option(
     "--upgrade", is_flag=True,
     help="Refuse older versions of lodefs from now on; once, if gc asks for it.",
 )  # fmt: skip
@@ -36,7 +46,14 @@ EPILOG = examples(
 @json_option
 @session_command(store=True)
 def gc(
-    session: Session, dry_run: bool, grace: int, upgrade: bool, workers: int, as_json: bool
+    session: Session,
+    dry_run: bool,
+    grace: int,
+    min_used: float | None,
+    rate: int | None,
+    upgrade: bool,
+    workers: int,
+    as_json: bool,
 ) -> None:
     """Delete the commits and data that no branch or tag leads to.
 
@@ -44,11 +61,20 @@ def gc(
     ago and nothing has used since. So what is deleted by mistake can be got back until then
     (lodefs branch --undelete). It may run beside pushes, pulls and other runs, from any machine,
     and be repeated after an interruption.
+
+    With --min-used, a run also condemns the unused parts of packs of which too little is in use,
+    and a later run writes these packs again without them: readers notice nothing.
     """
     from lodefs.chunkstore.maintenance.collect import CollectOptions, collect
 
     options = CollectOptions(
-        grace, dry_run=dry_run, upgrade=upgrade, clock=time.time, workers=workers
+        grace,
+        dry_run=dry_run,
+        upgrade=upgrade,
+        clock=time.time,
+        workers=workers,
+        min_used=min_used,
+        rate_bytes_s=rate,
     )
     with show_progress() as progress:
         result = collect(session.store, options, progress)
@@ -72,6 +98,12 @@ def _json_of(result: CollectResult, *, dry_run: bool) -> dict[str, object]:
         "used_packs": result.used_packs,
         "used_commits": result.used_commits,
         **amounts,
+        "compacted_packs": result.compacted.packs,
+        "compacted_bytes": result.compacted.size_bytes,
+        "sparse_packs": result.sparse.packs,
+        "sparse_bytes": result.sparse.size_bytes,
+        "sparse_waiting_packs": result.sparse_waiting.packs,
+        "sparse_waiting_bytes": result.sparse_waiting.size_bytes,
         "ripe_at_s": result.ripe_at_s,
         "writers": result.writers,
         "dead_writers": result.dead_writers,
@@ -91,6 +123,7 @@ def _lines(result: CollectResult, *, dry_run: bool) -> list[str]:
     ]
     if _is_some(result.waiting):
         rows.append(("waiting", f"{_amount(result.waiting)}, condemned by earlier runs"))
+    rows += _compaction_rows(result, dry_run=dry_run)
     if result.dead_writers:
         rows.append(("given up", f"{text.count(result.dead_writers, 'writer')}, silent for long"))
     if result.writers:
@@ -99,6 +132,19 @@ def _lines(result: CollectResult, *, dry_run: bool) -> list[str]:
     if result.ripe_at_s is not None and not dry_run:
         rows.append(("next", f"lodefs gc deletes more from {text.time(result.ripe_at_s)} on"))
     return [f"{name:<10}  {words}" for name, words in rows]
+
+
+def _compaction_rows(result: CollectResult, *, dry_run: bool) -> list[tuple[str, str]]:
+    rows = [
+        ("to compact" if dry_run else "compacted", result.compacted, "smaller"),
+        ("sparse", result.sparse, "unused, to condemn" if dry_run else "unused, condemned"),
+        ("", result.sparse_waiting, "unused, condemned by earlier runs"),
+    ]
+    return [
+        (name, f"{text.count(amount.packs, 'pack')}, {text.size(amount.size_bytes)} {what}")
+        for name, amount, what in rows
+        if amount.packs
+    ]
 
 
 def _amount(amount: Amount) -> str:

@@ -19,6 +19,7 @@ Look = Callable[[Subject], Sequence[Finding]]
 _LOOKS: tuple[tuple[str, Look, str, float], ...] = (
     (proxy_checks.SETTINGS, proxy_checks.settings, "", 5.0),
     (store_checks.STORE, store_checks.store, _LATE_STORE, _STORE_TIMEOUT_S),
+    (store_checks.MIRRORS, store_checks.mirrors, _LATE_STORE, 2 * _STORE_TIMEOUT_S),
     (store_checks.CLOCK, store_checks.clock, _LATE_STORE, 10.0),
     (fuse_checks.DEVICE, fuse_checks.fuse_device, _LATE_KERNEL, 5.0),
     (fuse_checks.KERNEL, fuse_checks.kernel, _LATE_KERNEL, 10.0),

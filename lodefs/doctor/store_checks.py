@@ -18,6 +18,7 @@ from lodefs.doctor.check import Finding, fault, ok, unchecked, warning
 from lodefs.doctor.subject import Subject
 
 STORE, CREDENTIALS, CONDITIONAL, CLOCK = "store", "credentials", "conditional writes", "clock"
+MIRRORS = "mirrors"
 FIRST_TIMEOUT_S = 4.0
 ATTEMPTS_MAX = 2
 SKEW_REFUSED_S = 900.0  # by AWS: RequestTimeTooSkewed
@@ -65,6 +66,27 @@ def store(subject: Subject, *, clock_s: Callable[[], float] = time.monotonic) ->
         return refused(subject, error)
     finally:
         objects.close()
+
+
+def mirrors(subject: Subject) -> list[Finding]:
+    """Whether each of the other stores that the proxy may read answers, and is lodefs'."""
+    urls = subject.config.mirrors if subject.config is not None else ()
+    return [_mirror(subject, url) for url in urls] or [ok(MIRRORS, "the settings name none")]
+
+
+def _mirror(subject: Subject, url: str) -> Finding:
+    objects = objects_of(subject, url)
+    try:
+        found = open_store(objects)
+        if next(found.repos(), None) is None:
+            mend = f"fill it: lodefs copy --all {subject.store_url} {url}"
+            return warning(MIRRORS, f"{objects.url} has no repositories", mend)
+    except LodefsError as error:
+        mend = "reads cannot fail over to it: see its URL, credentials and server, or take it out"
+        return fault(MIRRORS, str(error), mend)
+    finally:
+        objects.close()
+    return ok(MIRRORS, f"{objects.url} answers")
 
 
 def refused(subject: Subject, error: LodefsError) -> list[Finding]:

@@ -21,6 +21,7 @@ STATUS_OF: dict[type[LodefsError], int] = {
     errors.Unavailable: 503,
     errors.DeadlineExceeded: 504,
     errors.Corrupt: 502,
+    errors.Purged: 410,
     errors.UnknownFormat: 502,
     errors.Conflict: 409,
     errors.Changed: 500,

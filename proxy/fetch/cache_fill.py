@@ -120,7 +120,7 @@ class CacheFill:
         Raises: WrongChunk (what was wrong was read twice), Corrupt, Unavailable, Denied,
         DeadlineExceeded.
         """
-        index = loaded.index
+        index = loaded.index  # what is gone, by it or by one that is read meanwhile, is left out
         places = self._cache.find(layout.chunk_keys(index.ids, unit.first, unit.count))
         self._use(places)
         destinations = unit.destinations or (Destination(unit.first, unit.end),)
@@ -129,6 +129,9 @@ class CacheFill:
         for one in destinations:
             low, high = max(one.first - unit.first, 0), max(one.end - unit.first, 0)
             settled[low:high] = present[low:high]
+        if index.has_gone:
+            gone = map(index.is_gone, range(unit.first, unit.end))
+            settled = [done or is_gone for done, is_gone in zip(settled, gone, strict=True)]
         filled = Filled()
         read: dict[int, list[Buffer]] = {}  # by the number of the first
         sizes = index.stored_sizes[unit.first : unit.end]
@@ -147,10 +150,12 @@ class CacheFill:
                 _note_landed(landing, filled)
                 continue
             for n in range(max(first, held.start), min(end, held.stop)):
-                filled.held_chunks[n] = bytes(raws[n - first])  # not a view of all that came
+                if raws[n - first]:
+                    filled.held_chunks[n] = bytes(raws[n - first])  # not a view of all that came
             read[first] = raws
         if read:
-            on_read({n: raw for first, raws in read.items() for n, raw in enumerate(raws, first)})
+            chunks = ((n, raw) for first, raws in read.items() for n, raw in enumerate(raws, first))
+            on_read({n: raw for n, raw in chunks if raw})
         for first, raws in read.items():
             for one, low, high in _parts(destinations, first, first + len(raws)):
                 here = slice(low - unit.first, high - unit.first)
@@ -210,7 +215,7 @@ class CacheFill:
             why = Counter.UNCACHED_BYTES if may_write else Counter.LEFT_OUT_BYTES
             self._meter.add(why, sum(map(len, raws)))
             filled.left_out |= not may_write
-            filled.uncached_chunks.update(enumerate(raws, first))
+            filled.uncached_chunks.update((n, raw) for n, raw in enumerate(raws, first) if raw)
             return
         filled.brought_bytes += size_bytes
         filled.runs.extend(_pack_runs(stored, destination.shift))
@@ -224,8 +229,9 @@ class CacheFill:
         *,
         from_origin: bool = False,
     ) -> list[Buffer]:
-        """Returns verified raw chunks. Wrong bytes are read once more, from the origin, after the
-        pack's index was read again. If they are wrong again, they are not read for a while.
+        """Returns verified raw chunks, b"" for those that are gone. Wrong bytes are read once more,
+        from the origin, after the pack's index was read again. If they are wrong again, they are
+        not read for a while.
 
         Raises: WrongChunk (names the pack and the store), and the errors of reading.
         """
@@ -254,7 +260,7 @@ class CacheFill:
             self._meter.add(Counter.STORE_CORRUPT)
             log.warning("%s sent wrong bytes, they are read again: %s", source.url, error)
         try:
-            return self._origin.read(self._indexes.reload(pack_id), first, len(chunks))
+            return self._read_again(pack_id, first, len(chunks))
         except Corrupt as error:
             self._meter.add(Counter.STORE_CORRUPT)
             bad = error.number if isinstance(error, WrongChunk) else None
@@ -262,6 +268,13 @@ class CacheFill:
             bad_first, bad_end = (first, end) if bad is None else (bad, bad + 1)
             self._damaged_chunks.note(pack_id, twice, bad_first, bad_end)
             raise twice from error
+
+    def _read_again(self, pack_id: PackId, first: int, count: int) -> list[Buffer]:
+        """From the origin, with the index that is there now."""
+        try:
+            return self._origin.read(self._indexes.reload(pack_id), first, count)
+        except Changed:  # once more, just now
+            return self._origin.read(self._indexes.reload(pack_id), first, count)
 
 
 def _parts(destinations: Sequence[Destination], first: int, end: int) -> list[_Part]:
@@ -300,7 +313,7 @@ def _new_chunks(
     index = loaded.index
     chunks: dict[bytes, NewChunk] = {}  # a run may contain a chunk twice
     for n, raw in enumerate(raws, first):
-        if not present[n - first]:
+        if raw and not present[n - first]:
             chunk_id = index.chunk_id(n)
             chunks.setdefault(chunk_id, NewChunk(chunk_id, raw, shift + index.raw_offsets[n]))
     return list(chunks.values())

@@ -12,7 +12,7 @@ import math
 import threading
 import time
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from typing import NamedTuple
@@ -182,11 +182,11 @@ class DataPlane:
             places[report.number].drop(report.why)
         if report.outcome == orders.SLOW:
             landing.note_slow()
-        self._heed(report, loaded, first)
+        self._heed(report, loaded, first, count)
         landing.stored = [placed.commit() for placed in places]
         return report.received_bytes
 
-    def _heed(self, report: FetchReport, loaded: PackIndexVersion, first: int) -> None:
+    def _heed(self, report: FetchReport, loaded: PackIndexVersion, first: int, count: int) -> None:
         """Counts what came. Raises: what the report says."""
         key = keys.pack(loaded.index.pack_id)
         if report.outcome == orders.DONE:
@@ -195,7 +195,7 @@ class DataPlane:
             return
         if report.outcome == orders.WRONG:
             self._reads.carried_out(report.received_bytes, report.seconds)
-            number = first + report.number
+            number = _numbers(loaded, first, count)[report.number]
             raise WrongChunk(f"chunk {number} of {key}: {report.why}", number)
         if report.outcome == orders.CHANGED:
             self._reads.carried_out(0, report.seconds, Changed)
@@ -214,35 +214,43 @@ def _order_of(
     parts: Sequence[LandingPart],
     places: Sequence[Placed],
 ) -> FetchOrder:
-    index = loaded.index
-    end = first + count
+    index, coming = loaded.index, _numbers(loaded, first, count)
+    serials: Mapping[int, int] | None = None  # of chunks in the order; else as in the pack
+    if len(coming) < count:
+        serials = {n: serial for serial, n in enumerate(coming)}
     targets: list[WriteTarget] = []
     for file, (part, placed) in enumerate(zip(parts, places, strict=True)):
-        numbers = iter(part.numbers)
+        numbers = iter(n - first if serials is None else serials[n] for n in part.numbers)
         for run in placed.runs:
-            targets += _targets(file, run.offset, [(next(numbers), c) for c in run.chunks], first)
+            targets += _targets(file, run.offset, [(next(numbers), c) for c in run.chunks])
+    ids = index.ids
     return FetchOrder(
         read.http,
         read.offset,
-        bytes(index.ids[first * ID_BYTES : end * ID_BYTES]),
-        array("I", index.stored_sizes[first:end]).tobytes(),
-        array("I", index.raw_sizes[first:end]).tobytes(),
-        index.codecs[first:end],
+        b"".join([ids[n * ID_BYTES : (n + 1) * ID_BYTES] for n in coming]),
+        array("I", [index.stored_sizes[n] for n in coming]).tobytes(),
+        array("I", [index.raw_sizes[n] for n in coming]).tobytes(),
+        bytes([index.codecs[n] for n in coming]),
         tuple(targets),
         tuple(placed.file.length_bytes for placed in places),
     )
 
 
-def _targets(
-    file: int, offset: int, chunks: Sequence[tuple[int, Chunk]], base: int
-) -> Iterator[WriteTarget]:
+def _numbers(loaded: PackIndexVersion, first: int, count: int) -> Sequence[int]:
+    """The chunks of a run that an order is about: those whose bytes are in the pack, where they lie
+    one after the other."""
+    runs = loaded.index.live_runs(first, count)
+    return [n for at, some in runs for n in range(at, at + some)]
+
+
+def _targets(file: int, offset: int, chunks: Sequence[tuple[int, Chunk]]) -> Iterator[WriteTarget]:
     """Chunks that lie one after the other from an offset on, as far as their numbers follow each
     other."""
     begin, end, at = chunks[0][0], chunks[0][0], offset
     for number, chunk in chunks:
         if number != end:
-            yield WriteTarget(begin - base, end - base, file, at)
+            yield WriteTarget(begin, end, file, at)
             begin, at = number, offset
         end = number + 1
         offset += chunk.size_bytes
-    yield WriteTarget(begin - base, end - base, file, at)
+    yield WriteTarget(begin, end, file, at)

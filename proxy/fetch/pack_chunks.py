@@ -122,6 +122,7 @@ class Packs:
         """Fetches the chunk ``at``, and starts to fetch the missing ones after it. Returns chunks
         that are not in the cache, or not yet."""
         pack = loaded.index.pack_id
+        (self._indexes.in_memory(pack) or loaded).index.check_there(at, 1)
         flight = self._fetcher.join(pack, at, for_peer=from_origin)
         if flight is None:
             places = await self._reads.find(loaded.index, at, end - at)

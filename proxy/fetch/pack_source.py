@@ -14,6 +14,7 @@ from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.nodeapi.wire import Origin
 from lodefs.chunkstore.objects.interface import ObjectStore
+from lodefs.chunkstore.objects.mirrors.mirrored import doubt
 from lodefs.chunkstore.repo.pack_reader import (
     PackIndexVersion,
     WrongChunk,
@@ -66,8 +67,9 @@ class PackSource(Protocol):
     def read(
         self, loaded: PackIndexVersion, first: int, count: int, begun: OnTransferStarted = _ignored
     ) -> list[Buffer]:
-        """The raw bytes of consecutive chunks. ``begun`` is called when only their transfer is left
-        to wait for; its last call names the source that they came from.
+        """The raw bytes of consecutive chunks; b"" for those that are gone by ``loaded``. ``begun``
+        is called when only their transfer is left to wait for; its last call names the source that
+        they came from.
 
         Raises: Changed (the pack was written again: its index must be read again), and the errors
         of ``index``.
@@ -136,6 +138,7 @@ class StorePacks:
             return self._index(pack_id)
         except Corrupt as error:
             self._meter.add(Counter.STORE_CORRUPT)
+            doubt(self._objects, keys.pack(pack_id))
             log.warning("%s sent wrong bytes, they are read again: %s", self.url, error)
         except NotFound as error:
             raise lacking(self._objects, error) from error
@@ -158,7 +161,11 @@ class StorePacks:
         except NotFound as error:
             raise lacking(self._objects, error) from error
         self._meter.add(Counter.FETCHED_BYTES, len(stored))
-        return unpack_chunks(index, first, count, stored)
+        try:
+            return unpack_chunks(index, first, count, stored)
+        except WrongChunk:
+            self._doubt(loaded)
+            raise
 
     def read_to(
         self,
@@ -175,7 +182,11 @@ class StorePacks:
             key = keys.pack(loaded.index.pack_id)
             attributes = store_attributes(self.url, "get", key)
             with spanned("store.get", SpanKind.CLIENT, attributes) as span:
-                received_bytes = self._plane.bring(loaded, first, count, landing)
+                try:
+                    received_bytes = self._plane.bring(loaded, first, count, landing)
+                except WrongChunk:
+                    self._doubt(loaded)
+                    raise
                 span.note({"http.response.body.size": received_bytes or 0})
                 if received_bytes is None:
                     span.drop()  # nothing was asked for
@@ -184,6 +195,9 @@ class StorePacks:
                 self._meter.add(Counter.FETCHED_BYTES, received_bytes)
                 return None
         return self.read(loaded, first, count, begun)
+
+    def _doubt(self, loaded: PackIndexVersion) -> None:
+        doubt(self._objects, keys.pack(loaded.index.pack_id), loaded.etag)
 
     def _check(self, loaded: PackIndexVersion, first: int, count: int) -> None:
         """Raises: KnownWrongChunk."""

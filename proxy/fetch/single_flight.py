@@ -282,7 +282,7 @@ class Fetcher:
             lambda: self._filler.read(loaded, unit.first, unit.count),
         )
         self._meter.add(Counter.UNCACHED_BYTES, sum(map(len, raws)))
-        return dict(enumerate(raws, unit.first))
+        return {n: raw for n, raw in enumerate(raws, unit.first) if raw}
 
     def _add(
         self,

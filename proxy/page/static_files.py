@@ -1,8 +1,14 @@
-"""The page's own files, and the headers that keep all else from running on its origin."""
+"""The page's own files, and the headers that keep all else from running on its origin.
+
+What the first paint needs, style and theme, is sent within the page: one request, and not three one
+after the other. The policy names both by their hashes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import base64
+import hashlib
+from collections.abc import Iterator, Mapping
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import NamedTuple
@@ -14,19 +20,17 @@ from lodefs.proxy.api.request import Request
 from lodefs.proxy.api.responses import NOSNIFF, Answer
 
 INDEX = b"index.html"
-CONTENT_SECURITY_POLICY = "; ".join(
-    (
-        "default-src 'none'",
-        "script-src 'self'",
-        "style-src 'self'",
-        "connect-src 'self'",
-        "img-src 'self'",
-        "base-uri 'none'",
-        "form-action 'self'",
-        "frame-ancestors 'none'",
-        "require-trusted-types-for 'script'",
-        "trusted-types 'none'",
-    )
+_STYLE = ('<link rel="stylesheet" href="/page/static/style.css">', "style", "style.css")
+_THEME = ('<script src="/page/static/theme.js"></script>', "script", "theme.js")
+_POLICY = (
+    "default-src 'none'",
+    "connect-src 'self'",
+    "img-src 'self'",
+    "base-uri 'none'",
+    "form-action 'self'",
+    "frame-ancestors 'none'",
+    "require-trusted-types-for 'script'",
+    "trusted-types 'none'",
 )
 _MEDIA = {
     ".html": "text/html; charset=utf-8",
@@ -34,9 +38,8 @@ _MEDIA = {
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
 }
-PROTECTING = [
+_PROTECTING = [
     NOSNIFF,
-    ("Content-Security-Policy", CONTENT_SECURITY_POLICY),
     ("Referrer-Policy", "no-referrer"),
     ("Cross-Origin-Opener-Policy", "same-origin"),
     ("Cross-Origin-Resource-Policy", "same-origin"),
@@ -54,7 +57,12 @@ class StaticFiles:
     """The files of the folder static/, read once."""
 
     def __init__(self) -> None:
-        self._files = {found.name.encode(): _loaded(found) for found in _folder()}
+        bodies = {found.name: found.read_bytes() for found in _folder()}
+        index, allowed = with_inlined(bodies[INDEX.decode()].decode(), bodies)
+        bodies[INDEX.decode()] = index.encode()
+        self._files = {name.encode(): _file(name, body) for name, body in bodies.items()}
+        own = [f"{element}-src 'self' {digest}" for element, digest in allowed.items()]
+        self._protecting = [("Content-Security-Policy", "; ".join((*_POLICY, *own))), *_PROTECTING]
 
     def answer(self, name: bytes, request: Request) -> Answer:
         """A file, or 304. Raises: NotFound."""
@@ -65,7 +73,7 @@ class StaticFiles:
             ("Content-Type", found.media),
             ("ETag", found.etag),
             ("Cache-Control", "no-cache"),
-            *PROTECTING,
+            *self._protecting,
         ]
         if evaluate(request.headers, found.etag) is Outcome.NOT_MODIFIED:
             return Answer(304, headers)
@@ -78,9 +86,20 @@ def _folder() -> Iterator[Traversable]:
             yield found
 
 
-def _loaded(file: Traversable) -> _File:
-    body = file.read_bytes()
-    return _File(_MEDIA[_suffix(file.name)], f'"{digest_of(body).hex()[:32]}"', body)
+def with_inlined(index: str, bodies: Mapping[str, bytes]) -> tuple[str, dict[str, str]]:
+    """The page with style and theme in it, and what the policy allows for them, by element."""
+    allowed = {}
+    for link, element, name in (_STYLE, _THEME):
+        text = bodies[name].decode()
+        assert index.count(link) == 1 and f"</{element}" not in text.lower()
+        index = index.replace(link, f"<{element}>{text}</{element}>")
+        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        allowed[element] = f"'sha256-{digest}'"
+    return index, allowed
+
+
+def _file(name: str, body: bytes) -> _File:
+    return _File(_MEDIA[_suffix(name)], f'"{digest_of(body).hex()[:32]}"', body)
 
 
 def _suffix(name: str) -> str:

@@ -247,6 +247,7 @@ class FileReader:
         known = stream.known
         position = await position_of(self._indexes, known, step.first)
         loaded, chunk = position.loaded, position.chunk
+        loaded.index.check_there(chunk, 1)
         if stream.tries >= TRIES:
             chunks = await self._fetcher.direct(loaded, unit_around(known, position, step))
             stream.origin = Origin.STORE

@@ -1,6 +1,6 @@
 """The names of a store's repositories, listed in the background and kept for a while.
 
-A list of a store costs two calls for each repository. So it is read in groups, and who wants the
+A list of a store may cost two calls for each repository. So it is read in groups, and who wants the
 first page gets it as soon as it is there.
 """
 
@@ -14,7 +14,8 @@ from collections.abc import Awaitable, Callable
 from lodefs.proxy.catalog import RepositoryPage
 
 FRESH_S = 10.0  # then it is read again, and meanwhile shown as it was
-GROUP_NAMES = 200  # of one call to the store
+FIRST_NAMES = 200  # of the first group, which somebody waits for
+GROUP_NAMES = 2000  # of the others
 NAMES_MAX = 100_000
 PATIENCE_S = 5.0  # for a page that is not there yet
 
@@ -92,9 +93,10 @@ class RepositoryNames:
         if not self._is_complete:  # it was broken off: what is known by then is shown meanwhile
             self._names = names
         while len(names) < NAMES_MAX:
-            group = await self._read(names[-1] if names else "", GROUP_NAMES)
+            wanted = GROUP_NAMES if names else FIRST_NAMES
+            group = await self._read(names[-1] if names else "", wanted)
             names += group
             self._came.set()
-            if len(group) < GROUP_NAMES:
+            if len(group) < wanted:
                 break
         self._names, self._is_complete, self._read_s = sorted(names), True, self._clock_s()

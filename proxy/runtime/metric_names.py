@@ -127,6 +127,8 @@ STORE_SECONDS = _histogram(
 )
 STORE_BYTES = _counter("store_request_bytes", "Bytes moved by these calls", "operation")
 STORE_RETRIES = _counter("store_retries", "Attempts that were repeated", "reason")
+MIRROR_UP = _gauge("mirror_up", "Whether a store answers; only where there are mirrors", "store")
+MIRROR_ANSWERS = _counter("mirror_answers", "Calls that each of the stores has answered", "store")
 STORE_RANGES = _counter("store_ranges", "Ranged reads of chunks: requests of the store")
 STORE_CHUNK_BYTES = _counter("store_chunk_bytes", "Bytes that they brought, as stored")
 STORE_INDEXES = _counter("store_indexes_reads", "Indexes of packs read from the store")

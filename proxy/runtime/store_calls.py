@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from lodefs.proxy.runtime import metric_names as names
 from lodefs.proxy.runtime.exposition import Family, MetricLine, label_text, labelled
@@ -22,6 +22,8 @@ class StoreCalls:
         self._bytes: Counter[tuple[str, ...]] = Counter()
         self._retries: Counter[tuple[str, ...]] = Counter()
         self._gets = 0
+        # of each of several stores: its URL, whether it answers, calls that it answered
+        self.mirrors: Callable[[], Sequence[tuple[str, bool, int]]] = tuple
 
     def add(self, operation: str, outcome: str, *, size_bytes: int, elapsed_s: float) -> None:
         """Count one call that ended: ``outcome`` is "ok" or the class of its error."""
@@ -64,3 +66,6 @@ class StoreCalls:
             (reason,): 0 for reason in ("throttled", "unreached", "failed")
         }
         yield labelled(names.STORE_RETRIES, known | retries)
+        if stores := self.mirrors():
+            yield labelled(names.MIRROR_UP, {(url,): int(is_up) for url, is_up, _ in stores})
+            yield labelled(names.MIRROR_ANSWERS, {(url,): count for url, _, count in stores})

@@ -25,8 +25,9 @@ from typing import NamedTuple
 
 from lodefs.chunkstore.errors import InvalidInput, Unavailable
 from lodefs.chunkstore.nodeapi.figure_files import directory_of
+from lodefs.chunkstore.objects.interface import ObjectStore
 from lodefs.chunkstore.objects.observing import Observation
-from lodefs.chunkstore.objects.open_url import StoreOptions, open_ordered
+from lodefs.chunkstore.objects.open_url import StoreOptions, open_mirrored, open_ordered
 from lodefs.chunkstore.objects.range_order import RangeOrders
 from lodefs.chunkstore.objects.s3_boto import REGION, node_credentials
 from lodefs.chunkstore.repo.store import Store, open_store
@@ -42,6 +43,7 @@ from lodefs.proxy.fetch.data_plane import DataPlane
 from lodefs.proxy.http.admission import ClientLimits
 from lodefs.proxy.http.door_tls import DoorTls
 from lodefs.proxy.http.endpoint import Endpoint
+from lodefs.proxy.http.local_readers import local_readers
 from lodefs.proxy.http.request_origin import HostNames
 from lodefs.proxy.http.server import ProxyServer
 from lodefs.proxy.http.tokens import TokenBook
@@ -98,7 +100,13 @@ async def open_store_node(config: Config, calls: StoreCalls) -> AsyncIterator[Op
         observe=observe,
         on_retry=lambda error: calls.retried(retry_reason(error)),
     )
-    objects, orders = open_ordered(config.store, options)
+    objects: ObjectStore
+    orders: RangeOrders
+    if config.mirrors:
+        objects, orders = mirrored, _ = open_mirrored(config.store, config.mirrors, options)
+        calls.mirrors = lambda: mirrored.stores
+    else:
+        objects, orders = open_ordered(config.store, options)
     try:
         traced = TracedObjects(objects) if config.otlp_endpoint else objects
         store = await asyncio.to_thread(open_store, traced)
@@ -139,6 +147,8 @@ def _open_node(
     )
     call_soon = asyncio.get_running_loop().call_soon_threadsafe
     cache = Cache(settings, counts, call_soon=call_soon)
+    if config.access:  # who may read its files may read everything that is cached
+        config.cache_dir.chmod(0o700)
     try:
         limit_bytes = cache_size_bytes(config, cache.used_bytes)
         cache.settings = replace(settings, size_bytes_max=limit_bytes)
@@ -353,6 +363,7 @@ def open_endpoints(config: Config, listeners: Listeners) -> Iterator[list[Endpoi
     Sockets that units of systemd hand over are taken instead of those that the settings name.
     """
     tcp = _tcp_endpoint(config)
+    local = local_readers(config.access)
     endpoints: list[Endpoint] = []
     own_path = config.socket_path
     inode = 0
@@ -360,7 +371,7 @@ def open_endpoints(config: Config, listeners: Listeners) -> Iterator[list[Endpoi
         given = listeners.given
         for listener in given:
             if sockets.is_unix(listener):
-                endpoints.append(Endpoint(listener, is_local=True))
+                endpoints.append(Endpoint(listener, is_local=True, local_readers=local))
             else:
                 _check_given(config, listener)
                 endpoints.append(tcp(listener))
@@ -370,7 +381,8 @@ def open_endpoints(config: Config, listeners: Listeners) -> Iterator[list[Endpoi
             )
             inode = own_path.lstat().st_ino
             make_figures_directory(own_path, config)
-            endpoints.append(Endpoint(listener, name=f"unix:{own_path}", is_local=True))
+            name = f"unix:{own_path}"
+            endpoints.append(Endpoint(listener, name=name, is_local=True, local_readers=local))
         if config.listen is not None and all(map(sockets.is_unix, given)):
             listener = listeners.tcp(CLIENTS, config.listen)
             endpoints.append(tcp(listener))

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager
 from urllib.parse import urlsplit
 
 from lodefs.chunkstore.objects.interface import ObjectInfo, ObjectStore, Part
+from lodefs.chunkstore.objects.mirrors.mirrored import doubt
 from lodefs.chunkstore.types import Buffer
 from lodefs.proxy.tracing.spans import Attribute, Span, SpanKind, begin_span, spanned
 
@@ -78,6 +79,10 @@ class TracedObjects:
     def delete(self, key: str) -> None:
         with self._call("delete", key):
             self._inner.delete(key)
+
+    def doubt(self, key: str, etag: str | None) -> bool:
+        """As of mirrored.doubt."""
+        return doubt(self._inner, key, etag)
 
     def close(self) -> None:
         self._inner.close()

@@ -193,6 +193,8 @@ SECRET = {"peer_secret_file": "/secret"}
         ({"peer_upload_bytes_per_s_max": "1KiB"}, "peer_upload_bytes_per_s_max"),
         ({"scrub_bytes_per_s_max": "1KiB"}, "scrub_bytes_per_s_max"),
         ({"scrub_days": 0}, "scrub_days"),
+        ({"mirrors": ["ftp://x"]}, "mirrors"),
+        ({"mirrors": ["/a", "/a"]}, "mirrors"),
         (
             {**SECRET, "peer_listen": ":1", "listen": ":1", "allow_anonymous": True},
             "peer_listen",

@@ -90,7 +90,7 @@ def run_commits(job: CommitJob, prepare: Callable[[Desk, Head], PreparedCommit])
     result = attempt(job.store, job.options.index_dir, lost, partial(_try, job, prepare))
     if not job.options.dry_run:
         result.stored_bytes = job.progress.bytes_sent - sent_before_bytes  # of all attempts
-    result.lost_packs = len(lost.packs)
+    result.lost_packs = len(lost)
     return result
 
 

@@ -5,13 +5,20 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from zlib import crc32
 
-from lodefs.chunkstore.format.journal import Fate, JournalEntry
-from lodefs.chunkstore.format.names import ID_BYTES
-from lodefs.chunkstore.journal.condemned import ids_of
+from lodefs.chunkstore.format.journal import Fate, Garbage, JournalEntry
+from lodefs.chunkstore.format.names import ID_BYTES, PackId
+from lodefs.chunkstore.journal.condemned import NamedChunks, chunks_of, ids_of
 from lodefs.chunkstore.push.index.push_index import IndexBroken, PushIndex
 
 _TABLE = """CREATE TABLE IF NOT EXISTS condemned
     (number INTEGER PRIMARY KEY, ids BLOB NOT NULL, sum INTEGER NOT NULL)"""
+_CHUNKS_TABLE = """CREATE TABLE IF NOT EXISTS condemned_chunks
+    (pack BLOB, number INTEGER, bits BLOB NOT NULL, sum INTEGER NOT NULL,
+    PRIMARY KEY (pack, number)) WITHOUT ROWID"""
+_FIND_AT_ONCE = 256
+
+
+_ADD_CHUNKS = "INSERT OR REPLACE INTO condemned_chunks VALUES (?, ?, ?, ?)"
 
 
 class CondemnedRows:
@@ -21,6 +28,7 @@ class CondemnedRows:
         self._index = index
         with index.writing() as db:
             db.execute(_TABLE)
+            db.execute(_CHUNKS_TABLE)
 
     @property
     def newest(self) -> int | None:
@@ -32,6 +40,8 @@ class CondemnedRows:
         rows = [_row(entry.number, ids_of(entry.condemned)) for entry in entries]
         with self._index.writing() as db:
             db.executemany("INSERT OR REPLACE INTO condemned VALUES (?, ?, ?)", rows)
+            for entry in entries:
+                db.executemany(_ADD_CHUNKS, _chunk_rows(entry.number, entry.condemned))
 
     def find(self, ids: Collection[bytes]) -> dict[int, set[bytes]]:
         wanted = set(ids)
@@ -46,12 +56,38 @@ class CondemnedRows:
                 found[number] = some
         return found
 
+    def find_chunks(self, named: NamedChunks) -> dict[int, dict[PackId, int]]:
+        found: dict[int, dict[PackId, int]] = {}
+        packs = list(named)
+        for at in range(0, len(packs), _FIND_AT_ONCE):
+            some = packs[at : at + _FIND_AT_ONCE]
+            marks = ",".join("?" * len(some))
+            statement = f"SELECT * FROM condemned_chunks WHERE pack IN ({marks})"
+            for pack, number, bits, checksum in self._index.select(statement, some):
+                if crc32(bits, crc32(pack, number & 0xFFFFFFFF)) != checksum:
+                    raise IndexBroken(
+                        f"the push index {self._index.path} is broken: condemned chunks are damaged"
+                    )
+                if both := int.from_bytes(bits, "little") & named[pack]:
+                    found.setdefault(number, {})[pack] = both
+        return found
+
     def settle(self, fate: Fate) -> None:
         with self._index.writing() as db:
             db.execute(
                 "UPDATE condemned SET ids = ?2, sum = ?3 WHERE number = ?1",
                 _row(fate.number, ids_of(fate.deleted)),
             )
+            db.execute("DELETE FROM condemned_chunks WHERE number = ?", (fate.number,))
+            db.executemany(_ADD_CHUNKS, _chunk_rows(fate.number, fate.deleted))
+
+
+def _chunk_rows(number: int, garbage: Garbage | None) -> list[tuple[bytes, int, bytes, int]]:
+    rows: list[tuple[bytes, int, bytes, int]] = []
+    for pack, chunks in chunks_of(garbage).items():
+        bits = chunks.to_bytes((chunks.bit_length() + 7) // 8, "little")
+        rows.append((pack, number, bits, crc32(bits, crc32(pack, number & 0xFFFFFFFF))))
+    return rows
 
 
 def _row(number: int, ids: Sequence[bytes]) -> tuple[int, bytes, int]:

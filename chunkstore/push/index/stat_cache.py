@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import NamedTuple
 from zlib import crc32
 
 from lodefs.chunkstore.format.names import Digest, PackId
-from lodefs.chunkstore.format.tree import SAME_PACK, decode_tree
+from lodefs.chunkstore.format.tree import SAME_PACK, Segment, decode_tree
 from lodefs.chunkstore.push.index.push_index import IndexBroken, PushIndex, checked_row
 
 ROWS_AHEAD = 2000  # directories that are read at once
@@ -181,9 +181,14 @@ class StatCache:
 
 def forget_files_in(index: PushIndex, pack_ids: Collection[PackId]) -> None:
     """Forgets directories whose files lie in these packs, so that the files are read again."""
+    forget_files_where(index, lambda segment: segment.pack in pack_ids)
+
+
+def forget_files_where(index: PushIndex, is_lost: Callable[[Segment], bool]) -> None:
+    """Forgets directories with a file that has a lost segment."""
     for number, key, files in _directories(index):
         segments = (s for entry in decode_tree(files, SAME_PACK) for s in entry.segments)
-        if any(segment.pack in pack_ids for segment in segments):
+        if any(map(is_lost, segments)):
             with index.writing() as db:
                 row = number, key
                 db.execute("DELETE FROM directories WHERE source = ? AND key = ?", row)

@@ -37,6 +37,7 @@ from lodefs.proxy.runtime.counters import Counts
 Raws = TypeVar("Raws")
 
 SENDERS_MAX = 1024
+RUNS_MAX = 8  # requests for the parts of a unit of which some chunks are gone
 _ETAG = re.compile(r"[!-~]{0,256}")  # it goes into a header of requests to S3
 INDEX_SIZE_BYTES_USUAL = 64 * 1024
 
@@ -106,6 +107,38 @@ class PeerPacks:
     ) -> list[Buffer] | Raws:
         """Chunks of a peer, else what ``read_origin`` gives."""
         index = loaded.index
+        if not index.has_gone:
+            found = self._chunks_of_peers(loaded, first, count, begun)
+        else:
+            found = self._runs_of_peers(loaded, first, count, begun)
+        if found is not None:
+            return found
+        clock_s = self._context.clock_s
+        begin_s = clock_s()
+        raws = read_origin()
+        size_bytes = index.raw_offsets[first + count] - index.raw_offsets[first]
+        self._context.health.store_served(size_bytes, clock_s() - begin_s)
+        return raws
+
+    def _runs_of_peers(
+        self, loaded: PackIndexVersion, first: int, count: int, begun: OnTransferStarted
+    ) -> list[Buffer] | None:
+        """Chunks of which some are gone: the others run by run, unless there are many."""
+        runs = loaded.index.live_runs(first, count)
+        if len(runs) > RUNS_MAX:
+            return None
+        raws: list[Buffer] = [b""] * count
+        for at, some in runs:
+            found = self._chunks_of_peers(loaded, at, some, begun)
+            if found is None:
+                return None
+            raws[at - first : at - first + some] = found
+        return raws
+
+    def _chunks_of_peers(
+        self, loaded: PackIndexVersion, first: int, count: int, begun: OnTransferStarted
+    ) -> list[Buffer] | None:
+        index = loaded.index
         size_bytes = index.raw_offsets[first + count] - index.raw_offsets[first]
         request = PeerRequest(
             wire.peer_chunks(index.pack_id.hex(), first, count),
@@ -117,12 +150,7 @@ class PeerPacks:
         found = self._from_peers(index.pack_id, request)
         if found is not None:
             self._plan_context.budget.got(size_bytes)
-            return found
-        clock_s = self._context.clock_s
-        begin_s = clock_s()
-        raws = read_origin()
-        self._context.health.store_served(size_bytes, clock_s() - begin_s)
-        return raws
+        return found
 
     def _owners_of(self, pack_id: PackId) -> list[Peer]:
         """The owners of a pack, best first; this node by its first name, whichever is ranked."""

@@ -136,6 +136,8 @@ class PeerServer:
         first, end = request.first, request.first + request.count
         if end > len(index):
             raise InvalidInput(f"pack {request.pack.hex()} has {len(index)} chunks")
+        if index.live_runs(first, request.count) != [(first, request.count)]:
+            raise NotFound(f"not all of these chunks of pack {request.pack.hex()} are there now")
         size_bytes = index.raw_offsets[end] - index.raw_offsets[first]
         if size_bytes > CHUNKS_SIZE_BYTES_MAX:
             raise InvalidInput(f"{size_bytes} bytes are more than {CHUNKS_SIZE_BYTES_MAX} at once")

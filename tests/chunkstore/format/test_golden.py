@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 
 import pytest
+from blake3 import blake3
 
-from lodefs.chunkstore.errors import Corrupt, LodefsError, UnknownFormat
+from lodefs.chunkstore.errors import Corrupt, LodefsError, Purged, UnknownFormat
+from lodefs.chunkstore.format import repo_settings
 from lodefs.chunkstore.format.bundle import COMMIT, PACK
 from lodefs.chunkstore.format.commit import decode_commit
 from lodefs.chunkstore.format.envelope import unseal
@@ -22,7 +25,7 @@ from lodefs.chunkstore.format.journal import (
     decode_ledger,
 )
 from lodefs.chunkstore.format.names import PackId
-from lodefs.chunkstore.format.pack import PackIndex, unpack
+from lodefs.chunkstore.format.pack import TRAILER_SIZE_BYTES, PackIndex, unpack
 from lodefs.chunkstore.format.tree import decode_tree
 from lodefs.chunkstore.repo.store import decode_settings
 from lodefs.chunkstore.transfer.bundle_file import BundleReader
@@ -61,6 +64,32 @@ def test_reads_a_golden_pack() -> None:
     stored = [data[place.offset : place.offset + place.stored_size_bytes] for place in places]
     raws = [unpack(place, part) for place, part in zip(places, stored, strict=True)]
     assert raws == list(golden.PACK_CHUNKS)
+
+
+def test_reads_a_golden_pack_without_some_chunks() -> None:
+    """What is left of a pack comes out of the golden one, whose id is that of the whole pack; the
+    others are named as dropped and purged."""
+    data, whole = read("pack-2"), golden.pack()
+    index = PackIndex.decode(whole.pack_id, data)
+    assert index.live_runs(0, 3) == [(1, 1)]
+    assert unpack(index.place(1), data[: index.offsets[2]]) == golden.PACK_CHUNKS[1]
+    with pytest.raises(Corrupt, match="collection"):
+        index.check_there(0, 2)
+    with pytest.raises(Purged, match="purged"):
+        index.check_there(1, 2)
+    with pytest.raises(Corrupt, match="codec"):
+        unpack(index.place(0), b"")
+
+
+def test_a_pack_of_version_1_has_all_of_its_chunks() -> None:
+    """The codecs of chunks that are gone are damage in a pack of version 1."""
+    data = bytearray(read("pack-2"))
+    at = len(data) - TRAILER_SIZE_BYTES + 8
+    data[at] = 1
+    begin = golden.thin_pack().index(golden.pack().index.ids)
+    data[-32:] = blake3(data[begin:-32]).digest()
+    with pytest.raises(Corrupt, match="codec"):
+        PackIndex.decode(golden.pack().pack_id, data)
 
 
 def test_reads_a_golden_shard() -> None:
@@ -102,6 +131,10 @@ def test_reads_golden_documents() -> None:
 def test_reads_a_golden_journal() -> None:
     """The documents of the journal say what their examples say."""
     assert JOURNAL["journal-entry"](read("journal-entry")) == golden.journal_entry()
+    chunks = golden.garbage_chunks()
+    thin = replace(golden.journal_entry(), condemned=chunks)
+    assert JOURNAL["journal-entry-2"](read("journal-entry-2")) == thin
+    assert JOURNAL["journal-fate-2"](read("journal-fate-2")) == Fate(7, chunks)
     assert JOURNAL["journal-end"](read("journal-end")) == golden.journal_end()
     assert JOURNAL["journal-beat"](read("journal-beat")) == 2
     assert JOURNAL["journal-fate"](read("journal-fate")) == Fate(7, golden.garbage())
@@ -123,14 +156,31 @@ def test_a_document_of_another_entry_is_refused(name: str) -> None:
 
 JOURNAL: dict[str, Callable[[bytes], object]] = {
     "journal-entry": lambda data: decode_entry(data, 7, "it"),
+    "journal-entry-2": lambda data: decode_entry(data, 7, "it"),
+    "journal-fate-2": lambda data: decode_fate(data, 7, "it"),
     "journal-end": lambda data: decode_end(data, 6, "it"),
     "journal-beat": lambda data: decode_beat(data, 6, "it"),
     "journal-fate": lambda data: decode_fate(data, 7, "it"),
     "journal-done": lambda data: unseal("journal-done", {1: dict}, data, "it"),
     "journal-ledger": lambda data: decode_ledger(data, "it"),
 }
+
+
+def _repo_settings(data: bytes, repo: str = "vision/flickr30k", sequence: int = 3) -> object:
+    return repo_settings.decode_settings(data, repo, sequence, "it")
+
+
+def test_reads_golden_settings_of_a_repository() -> None:
+    """They say what their example says, and are of no other repository or number."""
+    assert _repo_settings(read("repo-settings")) == golden.repo_settings()
+    for repo, sequence in (("vision/other", 3), ("vision/flickr30k", 4)):
+        with pytest.raises(Corrupt, match="is of vision/flickr30k, number 3"):
+            _repo_settings(read("repo-settings"), repo, sequence)
+
+
 READERS: dict[str, Callable[[bytes], object]] = {
     "pack": lambda data: PackIndex.decode(golden.pack().pack_id, data),
+    "pack-2": lambda data: PackIndex.decode(golden.pack().pack_id, data),
     "shard": decode_shard,
     "commit": decode_commit,
     "commit-2": decode_commit,
@@ -138,8 +188,10 @@ READERS: dict[str, Callable[[bytes], object]] = {
     "store.json": decode_settings,
     "store-2.json": decode_settings,
     **JOURNAL,
+    "repo-settings": _repo_settings,
 }
-PAYLOAD_BYTES = {"pack": golden.pack().index.offsets[-1]}  # unpack checks these
+# unpack checks these
+PAYLOAD_BYTES = {"pack": golden.pack().index.offsets[-1], "pack-2": len(golden.TEXT_FRAME)}
 
 
 @pytest.mark.parametrize("name", READERS)

@@ -155,7 +155,7 @@ def test_impossible_indexes(fields: dict[str, int]) -> None:
         PackIndex.decode(pack_id_of([(ChunkId(digest_of(b"abc")), size)]), forged(**offset))
 
 
-@pytest.mark.parametrize("fields", [{"version": 2}, {"flags": 1}, {"flags": 256}, {"place": 8}])
+@pytest.mark.parametrize("fields", [{"version": 3}, {"flags": 1}, {"flags": 256}, {"place": 8}])
 def test_newer_formats(fields: dict[str, int]) -> None:
     """A newer version, and the virtual packs that have a place in this one, are named as such."""
     with pytest.raises(UnknownFormat, match="a newer lodefs is needed"):

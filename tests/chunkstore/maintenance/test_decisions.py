@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from lodefs.chunkstore.format.journal import (
+    CHUNK_PACKS_MAX,
     IDS_MAX,
+    DeadChunks,
     Fate,
     Garbage,
     JournalEntry,
@@ -65,8 +67,27 @@ def test_ripe() -> None:
 def test_what_is_in_use_is_kept() -> None:
     """A fate deletes what is not in use; with nothing to delete, all is kept."""
     entry = JournalEntry(3, None, 0, "", Garbage(PACKS[:3], (COMMIT,)))
-    assert fate_of(entry, {PACKS[1]}, set()) == Fate(3, Garbage((PACKS[0], PACKS[2]), (COMMIT,)))
-    assert fate_of(entry, set(PACKS), {COMMIT}) == Fate(3, None)
+    unused = Garbage((PACKS[0], PACKS[2]), (COMMIT,))
+    assert fate_of(entry, {PACKS[1]}, set(), {}) == Fate(3, unused)
+    assert fate_of(entry, set(PACKS), {COMMIT}, {}) == Fate(3, None)
+
+
+def test_chunks_that_are_in_use_are_kept() -> None:
+    """Of the chunks of a pack that an entry condemns, those that are not in use are deleted."""
+    chunks = DeadChunks(PACKS[0], 0b1011), DeadChunks(PACKS[1], 0b11)
+    entry = JournalEntry(3, None, 0, "", Garbage(chunks=chunks))
+    used = {PACKS[0]: 0b0110, PACKS[1]: 0b111}
+    expected = Garbage(chunks=(DeadChunks(PACKS[0], 0b1001),))
+    assert fate_of(entry, set(PACKS), set(), used) == Fate(3, expected)
+    assert fate_of(entry, set(), set(), {PACKS[0]: 0b1111, PACKS[1]: 0b11}) == Fate(3, None)
+
+
+def test_parts_of_chunks() -> None:
+    """Chunks of many packs are condemned by entries of a few packs each."""
+    chunks = tuple(DeadChunks(pack, 1) for pack in PACKS[:100])
+    parts = entries_of(Garbage(chunks=chunks))
+    assert tuple(one for part in parts for one in part.chunks) == chunks
+    assert max(len(part.chunks) for part in parts) <= CHUNK_PACKS_MAX
 
 
 @pytest.mark.parametrize("count", [0, 1, 63, 64, 65, 1025, 5000])

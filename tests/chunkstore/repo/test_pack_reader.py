@@ -144,7 +144,7 @@ def test_a_pack_that_never_stays(objects: Objects) -> None:
     pack_id = restless.put_pack(pack_of(RAWS))
     with pytest.raises(Changed):
         PackReader(restless).read(pack_id, 0, 1)
-    assert len(restless.gets) == 4
+    assert len(restless.gets) == 6
 
 
 def test_wrong_bytes_once(objects: Objects) -> None:

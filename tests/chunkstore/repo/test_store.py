@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.chunking import ChunkingParams
 from lodefs.chunkstore.format.envelope import seal
 from lodefs.chunkstore.format.names import CommitId
+from lodefs.chunkstore.objects.interface import ObjectInfo
 from lodefs.chunkstore.objects.open_url import open_objects
 from lodefs.chunkstore.repo.refs import BRANCHES, TAGS
 from lodefs.chunkstore.repo.store import Store, create_store, open_store, probe
@@ -224,6 +226,35 @@ def test_repos(pushed: set[str], unfinished: set[str]) -> None:
             refs.advance(BRANCHES, "main", found[1], expected_sequence=0)
             refs.advance(TAGS, "v1", found[1], expected_sequence=None)
     assert sorted(store.repos()) == sorted(pushed)
+
+
+def test_repos_cost_few_lists() -> None:
+    """Many small repositories come with few lists; one with thousands of commits is passed over."""
+    objects = ListedObjects()
+    for n in range(2000):
+        objects.objects[f"repos/r/{n:04}/commits/{n:064x}"] = b""
+        objects.objects[f"repos/r/{n:04}/refs/branches/main/9"] = b""
+        objects.objects[f"repos/r/1000/commits/{n + 5000:064x}"] = b""
+    store = create_store(objects)
+    objects.lists = 0
+    names = list(store.repos())
+    assert names == [f"r/{n:04}" for n in range(2000)]
+    assert objects.lists < 20
+    objects.lists = 0
+    assert list(islice(store.repos(after="r/0998"), 3)) == ["r/0999", "r/1000", "r/1001"]
+    assert objects.lists < 8
+
+
+class ListedObjects(MemoryObjects):
+    """Counts the lists."""
+
+    lists = 0
+
+    def list(
+        self, prefix: str, *, after: str = "", limit: int | None = None
+    ) -> Iterator[ObjectInfo]:
+        self.lists += 1
+        return super().list(prefix, after=after, limit=limit)
 
 
 def test_repos_among_foreign_objects(store: Store) -> None:

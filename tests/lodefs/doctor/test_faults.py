@@ -86,6 +86,12 @@ def free_port() -> int:
 
 
 @planted
+def mirror_that_is_none(node: Node) -> Expected:
+    node.settings(f'mirrors = ["{node.folder / "nothing"}"]')
+    return Expected("mirrors", "fault", "reads cannot fail over to it")
+
+
+@planted
 def mistyped_setting(node: Node) -> Expected:
     node.settings("fetch_concurency = 8")
     return Expected("settings", "fault", "docs/configuration.md")

@@ -90,7 +90,7 @@ def test_finding_paths(proxy: RunningProxy) -> None:
 def test_names_come_as_soon_as_a_page_is_there() -> None:
     """The first page does not wait for the whole list; later pages, filters and a store that fails
     meanwhile work."""
-    names = [f"r/{n:05}" for n in range(3 * GROUP_NAMES)]
+    names = [f"r/{n:05}" for n in range(2 * GROUP_NAMES)]
     gate = asyncio.Event()
 
     async def read(after: str, limit: int) -> list[str]:

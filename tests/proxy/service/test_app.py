@@ -23,11 +23,19 @@ from lodefs.chunkstore.system.systemd_notify import SystemdNotifier
 from lodefs.proxy.config import Config
 from lodefs.proxy.http.tokens import create_token
 from lodefs.proxy.runtime.store_calls import StoreCalls
-from lodefs.proxy.service.app import OpenedNode, limits_of, open_endpoints, serve, shares_of
+from lodefs.proxy.service.app import (
+    OpenedNode,
+    limits_of,
+    open_endpoints,
+    open_store_node,
+    serve,
+    shares_of,
+)
 from lodefs.proxy.service.kept_sockets import Listeners
 from tests.support.chunkstore.child_process import Child, private_directory
 from tests.support.chunkstore.handmade import Handmade
 from tests.support.proxy.fake_node import Client, DictNode
+from tests.support.proxy.rig import read_path
 
 ROOT = Path(__file__).parents[3]
 BIG = bytes(range(256)) * 1000
@@ -75,6 +83,28 @@ def start(folder: Path, **more: object) -> Child:
         [sys.executable, "-c", SCRIPT, json.dumps(settings(folder, **more))],
         cwd=ROOT,
     )
+
+
+def test_a_store_with_mirrors(folder: Path) -> None:
+    """A node whose store has lost one pack and spoilt the others reads every byte from the mirror,
+    and metrics tell the two apart."""
+    make_store(folder)
+    shutil.copytree(folder / "store", folder / "mirror")
+    packs = sorted((folder / "store" / "packs").glob("*/*"))
+    packs[0].unlink()
+    for pack in packs[1:]:
+        pack.write_bytes(bytes(byte ^ 1 for byte in pack.read_bytes()))
+    calls = StoreCalls()
+    values = settings(folder, mirrors=[str(folder / "mirror")], data_processes=0)
+
+    async def read() -> list[bytes]:
+        config = Config.from_mapping(values)
+        async with open_store_node(config, calls) as opened:
+            return [await read_path(opened.node, path, repo="team/demo") for path in FILES]
+
+    assert asyncio.run(read()) == list(FILES.values())
+    samples = {family.definition.name: family.samples for family in calls.families()}
+    assert len(samples["lodefs_mirror_up"]) == 2
 
 
 @pytest.mark.slow

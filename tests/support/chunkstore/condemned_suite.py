@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lodefs.chunkstore.format.journal import Fate, Garbage, JournalEntry
+from lodefs.chunkstore.format.journal import DeadChunks, Fate, Garbage, JournalEntry
 from lodefs.chunkstore.format.names import CommitId, PackId, digest_of
 from lodefs.chunkstore.journal.condemned import CondemnedIds, commit_key
 
@@ -45,3 +45,17 @@ class CondemnedSuite:
         condemned.settle(Fate(4, None))
         assert condemned.find(PACKS) == {3: {PACKS[0]}}
         assert condemned.newest == 4
+
+    def test_chunks_are_found_by_pack_and_number(self, condemned: CondemnedIds) -> None:
+        """Of the chunks that are named, those that an entry condemns are found; with its fate, of
+        these only the deleted ones. Their packs are not condemned."""
+        dead = DeadChunks(PACKS[0], 0b0110), DeadChunks(PACKS[1], 0b1)
+        condemned.add([JournalEntry(3, None, 0, "", Garbage(chunks=dead)), entry(4, PACKS[2])])
+        condemned.add([JournalEntry(5, None, 0, "", Garbage(chunks=dead[:1]))])
+        named = {PACKS[0]: 0b1100, PACKS[1]: 0b10, PACKS[2]: 0b1}
+        assert condemned.find_chunks(named) == {3: {PACKS[0]: 0b0100}, 5: {PACKS[0]: 0b0100}}
+        assert condemned.find(PACKS[:2]) == {}
+        condemned.settle(Fate(3, Garbage(chunks=(DeadChunks(PACKS[0], 0b0010),))))
+        condemned.settle(Fate(5, None))
+        assert condemned.find_chunks(named) == {}
+        assert condemned.find_chunks({PACKS[0]: 0b1111}) == {3: {PACKS[0]: 0b0010}}

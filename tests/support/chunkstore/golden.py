@@ -20,6 +20,9 @@ from lodefs.chunkstore.format.commit import Commit, Large, encode_commit
 from lodefs.chunkstore.format.compression import RAW, ZSTD
 from lodefs.chunkstore.format.index_shard import encode_shard
 from lodefs.chunkstore.format.names import ChunkId, CommitId, Digest, PackId, digest_of
+from lodefs.chunkstore.format.pack import DROPPED, PURGED
+from lodefs.chunkstore.format.repo_settings import Deletion, RepoSettings, Retention
+from lodefs.chunkstore.format.repo_settings import encode_settings as encode_repo_settings
 from lodefs.chunkstore.format.tree import (
     EMPTY_DIGEST,
     SAME_PACK,
@@ -52,6 +55,13 @@ def pack() -> FinishedPack:
         codec, stored = (ZSTD, TEXT_FRAME) if raw is TEXT else (RAW, raw)
         builder.add(ChunkId(digest_of(raw)), codec, stored, len(raw))
     return builder.finish()
+
+
+def thin_pack() -> bytes:
+    """The same pack without the bytes of its first chunk, which was dropped, and of its last one,
+    which was purged."""
+    index = pack().index.without(0b001, DROPPED).without(0b100, PURGED)
+    return TEXT_FRAME + index.encode()
 
 
 def tree() -> list[Entry]:
@@ -114,6 +124,11 @@ def garbage() -> journal.Garbage:
     return journal.Garbage((OTHER_PACK,), (("vision/flickr30k", CommitId(bytes(range(96, 128)))),))
 
 
+def garbage_chunks() -> journal.Garbage:
+    """Chunks 0 and 9 of a pack."""
+    return journal.Garbage(chunks=(journal.DeadChunks(OTHER_PACK, 0b10_0000_0001),))
+
+
 def journal_entry() -> journal.JournalEntry:
     """An entry that condemns."""
     token = "000102030405060708090a0b0c0d0e0f"
@@ -152,6 +167,18 @@ def cuts() -> str:
     return "".join(lines)
 
 
+def repo_settings() -> RepoSettings:
+    """All that can be set for a repository."""
+    return RepoSettings(
+        sequence=3,
+        time_s=1_700_000_000,
+        deletion=Deletion(1_700_000_000, "jane", ((BRANCHES, "main"), ("tags", "v1.0"))),
+        retention=Retention(10, keep_tagged=True, keep_within_s=90 * 86_400),
+        may_lack_history=True,
+        quota_size_bytes=2 * 10**12,
+    )
+
+
 def bundle_head() -> BundleHead:
     """The head of a bundle of one commit that builds on another."""
     since = CommitId(bytes(range(64, 96)))
@@ -174,6 +201,7 @@ def examples() -> dict[str, bytes]:
     """File name in ``tests/golden`` and the bytes that belong there."""
     return {
         "pack": b"".join(pack().buffers),
+        "pack-2": thin_pack(),
         "shard": encode_shard([pack().index]),
         "tree": encode_tree(tree()),
         "commit": encode_commit(commit()),
@@ -182,11 +210,16 @@ def examples() -> dict[str, bytes]:
         "store.json": encode_settings(settings()),
         "store-2.json": encode_settings(new_settings()),
         "journal-entry": journal.encode_entry(journal_entry()),
+        "journal-entry-2": journal.encode_entry(
+            replace(journal_entry(), condemned=garbage_chunks())
+        ),
+        "journal-fate-2": journal.encode_fate(journal.Fate(7, garbage_chunks())),
         "journal-end": journal.encode_end(journal_end()),
         "journal-beat": journal.encode_beat(6, 2),
         "journal-fate": journal.encode_fate(journal.Fate(7, garbage())),
         "journal-done": journal.encode_done(7),
         "journal-ledger": journal.encode_ledger(ledger()),
+        "repo-settings": encode_repo_settings("vision/flickr30k", repo_settings()),
         "cuts": cuts().encode(),
         "bundle": bundle(),
     }

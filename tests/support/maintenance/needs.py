@@ -6,7 +6,8 @@ from lodefs.chunkstore.errors import LodefsError
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.commit import decode_commit
 from lodefs.chunkstore.format.journal import decode_end
-from lodefs.chunkstore.format.names import CommitId
+from lodefs.chunkstore.format.names import CommitId, PackId
+from lodefs.chunkstore.format.pack import PackIndex
 from lodefs.chunkstore.format.tree import Kind
 from lodefs.chunkstore.repo.pack_reader import PackReader
 from lodefs.chunkstore.repo.refs import Refs
@@ -14,18 +15,71 @@ from tests.support.chunkstore.memory_objects import MemoryObjects
 
 
 class Needs:
-    """The keys that each commit needs. A commit never changes, so they are found once: when a ref
-    names it first."""
+    """The keys, and the chunks of packs, that each commit needs. A commit never changes, so they
+    are found once: when a ref names it first."""
 
     def __init__(self, objects: MemoryObjects) -> None:
         self._objects = objects
         self.commits: dict[CommitId, frozenset[str]] = {}
+        self._chunks: dict[CommitId, dict[PackId, int]] = {}  # bits of their numbers
+        self._indexes: dict[PackId, tuple[bytes, PackIndex]] = {}  # of objects as they are now
 
     def check(self, when: str) -> None:
         """Raises: AssertionError if a ref leads to something that is not there."""
         for name, needed in self._living().items():
             missing = needed.difference(self._objects.objects)
             assert not missing, f"{when}: {name} lacks {sorted(missing)}"
+        for pack, needed_chunks in self._living_chunks().items():
+            gone = needed_chunks & self._without_bytes(pack)
+            assert not gone, f"{when}: chunks {gone:b} of {pack.hex()} are gone"
+
+    def is_living(self, commit_id: CommitId) -> bool:
+        """Whether a ref leads to a commit now."""
+        return any(
+            key.endswith(commit_id.hex()) for needed in self._living().values() for key in needed
+        )
+
+    def is_whole(self, key: str) -> bool:
+        """Whether a pack has the bytes of all its chunks."""
+        return not self._index(PackId(bytes.fromhex(key[-64:]))).has_gone
+
+    def read_all(self) -> None:
+        """Reads all that refs lead to. Raises: AssertionError."""
+        self.commits.clear()
+        self._chunks.clear()
+        self._living()
+
+    def unused_chunks(self, hidden: set[str]) -> set[str]:
+        """Packs that hold bytes of chunks that no ref leads to, but those that no list shows."""
+        used = self._living_chunks()
+        found: set[str] = set()
+        for pack, bits in used.items():
+            key = keys.pack(pack)
+            unused = ((1 << len(self._index(pack))) - 1) & ~bits & ~self._without_bytes(pack)
+            if unused and key not in hidden:
+                found.add(key)
+        return found
+
+    def _living_chunks(self) -> dict[PackId, int]:
+        found: dict[PackId, int] = {}
+        for needed in self._living().values():
+            for key in needed:
+                commit = CommitId(bytes.fromhex(key[-64:])) if "/commits/" in key else None
+                for pack, bits in self._chunks[commit].items() if commit else ():
+                    found[pack] = found.get(pack, 0) | bits
+        return found
+
+    def _index(self, pack: PackId) -> PackIndex:
+        data = self._objects.objects[keys.pack(pack)]
+        known = self._indexes.get(pack)
+        if known is None or known[0] is not data:
+            known = self._indexes[pack] = data, PackIndex.decode(pack, data)
+        return known[1]
+
+    def _without_bytes(self, pack: PackId) -> int:
+        """The chunks whose bytes are gone."""
+        index = self._index(pack)
+        return sum(1 << n for n in range(len(index)) if index.is_gone(n)) if index.has_gone else 0
 
     def refs(self) -> list[tuple[str, str]]:
         """Kind and name of those that are there."""
@@ -86,6 +140,10 @@ class Needs:
                         pass
         except (KeyError, LodefsError) as error:
             raise AssertionError(f"a ref names {key}, which is not whole: {error!r}") from error
+        chunks = self._chunks.setdefault(commit_id, {})
+        for segment in (segment for entry in below for segment in entry.segments):
+            bits = ((1 << segment.count) - 1) << segment.first
+            chunks[segment.pack] = chunks.get(segment.pack, 0) | bits
         named = {keys.pack(segment.pack) for entry in below for segment in entry.segments}
         parents = [self._of(repo, parent) for parent in commit.parents]
         self.commits[commit_id] = needed = frozenset({key, *named}).union(*parents)

@@ -1,12 +1,13 @@
-"""Random schedules of pushes, copies, tags, deletions and collections with the real code over a
-store in memory, and what must always hold.
+"""Random schedules of pushes, copies, tags, deletions, collections, compactions and reads with the
+real code over a store in memory, and what must always hold.
 
-``play(seed, directory)`` plays one. Every object that a ref leads to is looked for after every
-delete and every move of a ref.
+``play(seed, directory)`` plays one. Every object that a ref leads to, and every chunk in it, is
+looked for after every delete, every write of a pack, and every move of a ref.
 """
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import shutil
 import time
@@ -17,8 +18,10 @@ from pathlib import Path
 from random import Random
 from unittest import mock
 
+from lodefs.chunkstore.errors import Changed, Corrupt, NotFound
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.journal import RefName
+from lodefs.chunkstore.format.tree import Kind
 from lodefs.chunkstore.journal.existing_commit import point_ref
 from lodefs.chunkstore.journal.journal import StoreJournal
 from lodefs.chunkstore.maintenance.collect import CollectOptions, collect
@@ -63,6 +66,8 @@ class Played:
     killed: int = 0
     failed: dict[str, int] = field(default_factory=dict)  # actors that ended with an error, by kind
     deleted: int = 0  # packs and commits
+    compacted: int = 0  # packs that were written again without some of their chunks
+    read: int = 0  # snapshots that were read with indexes from before, while all this went on
     collections_to_clean: int = 0  # undisturbed ones, until all garbage was gone
 
 
@@ -197,6 +202,7 @@ class Schedule:
             (self._collect, 6),
             (self._delete, 4),
             (self._point, 3),
+            (self._read, 4),
             (self._copy, 3),
         ]
 
@@ -220,8 +226,34 @@ class Schedule:
         self.played.stored_again += result.lost_packs > 0
 
     def _collect(self, actor: Actor, clock: Callable[[], float]) -> None:
-        collect(self._store(actor), CollectOptions(GRACE_S, clock=clock))
+        min_used = self.random.choice((None, 0.3, 0.7, 1.0))
+        self._collect_with(actor, CollectOptions(GRACE_S, clock=clock, min_used=min_used))
+
+    def _collect_with(self, actor: Actor, options: CollectOptions) -> None:
+        collect(self._store(actor), options)
         self.played.collections += 1
+
+    def _read(self, actor: Actor, clock: Callable[[], float]) -> None:
+        """Reads a snapshot again and again: with indexes of packs that were read long ago. What a
+        ref leads to at the end has to be there, in one try."""
+        store = self._store(actor)
+        name = self.random.choice(self._needs.refs() or [self._any_ref()])
+        commit_id = store.refs(REPO).read(*name).commit
+        if commit_id is None:
+            return
+        for _ in range(4):
+            try:
+                root = store.commit(REPO, commit_id).root
+                for _, entry in store.packs.walk(root):
+                    if entry.kind is Kind.FILE:
+                        collections.deque(store.packs.read_file(entry), 0)
+            except Changed as error:
+                raise AssertionError("a reader met a pack that was written again") from error
+            except (NotFound, Corrupt):
+                assert not self._needs.is_living(commit_id), f"{commit_id.hex()} cannot be read"
+                return
+            self.played.read += 1
+            actor.stalled_until = self.played.steps + self.random.choice((0, 50, 400))
 
     def _delete(self, actor: Actor, clock: Callable[[], float]) -> None:
         refs = self._store(actor).refs(REPO)
@@ -256,6 +288,9 @@ class Schedule:
         """Looks for all that refs lead to, when that or what is there changes."""
         if what == "delete" and key.startswith((keys.PACKS, keys.REPOS)):
             self.played.deleted += 1
+        elif what == "put" and key.startswith(keys.PACKS):
+            if not self._needs.is_whole(key):
+                self.played.compacted += 1
         elif not (what == "put" and keys.ref_of_entry(key)):
             return
         self._needs.check(f"seed {self._seed}, step {self.played.steps}, after {what} of {key}")
@@ -266,12 +301,16 @@ class Schedule:
         dangling = self._needs.dangling_intents()
         for count in range(1, 5):
             self._now_s += 50 * HOUR_S
-            actor = Actor("collect", partial(self._collect, clock=lambda: self._now_s))
+            options = CollectOptions(GRACE_S, clock=lambda: self._now_s, min_used=1.0)
+            actor = Actor("collect", lambda actor: self._collect_with(actor, options))  # noqa: B023
             while not actor.has_ended:
                 actor.step()
             assert not actor.error and not actor.failure, (self._seed, actor.error, actor.failure)
-            if not (garbage := self._needs.garbage(self._faults.hidden)):
+            hidden = self._faults.hidden
+            garbage = self._needs.garbage(hidden) | self._needs.unused_chunks(hidden)
+            if not garbage:
                 self.played.collections_to_clean = count
                 break
+        self._needs.read_all()
         limit = 3 if dangling else 2
         assert not garbage and count <= limit, f"seed {self._seed}: {sorted(garbage)} stays"

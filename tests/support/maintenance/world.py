@@ -73,10 +73,16 @@ class World:
         dry_run: bool = False,
         upgrade: bool = False,
         store: Store | None = None,
+        min_used: float | None = None,
     ) -> CollectResult:
         """One collection."""
         options = CollectOptions(
-            grace_s, dry_run=dry_run, upgrade=upgrade, clock=self.clock, workers=1
+            grace_s,
+            dry_run=dry_run,
+            upgrade=upgrade,
+            clock=self.clock,
+            workers=1,
+            min_used=min_used,
         )
         return collect(store or self.store, options)
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from lodefs.chunkstore.errors import Corrupt, UnknownFormat
 from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.format.tree import Entry, Kind, decode_tree, encode_tree
-from lodefs.chunkstore.format.tree_outline import outline
+from lodefs.chunkstore.repo.tree_outline import outline
 from tests.support.chunkstore.strategies import directories
 
 OWN = PackId(b"own pack".ljust(32, b"."))

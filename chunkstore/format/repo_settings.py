@@ -1,0 +1,145 @@
+"""What is set for a repository: that it is deleted, what of its history is kept, its quota.
+
+Each change is an object of a log, as the moves of a ref are (docs/format.md).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from lodefs.chunkstore.errors import Corrupt, InvalidInput
+from lodefs.chunkstore.format.envelope import seal, unseal
+from lodefs.chunkstore.format.names import check_ref_name
+from lodefs.chunkstore.system.durations import duration_text
+from lodefs.chunkstore.types import Buffer
+
+VERSION = 1
+SIZE_BYTES_MAX = 32 * 1024 * 1024  # a deleted repository with some 200,000 refs of long names
+_KIND = "repo-settings"
+
+
+@dataclass(frozen=True, slots=True)
+class Deletion:
+    """A repository was deleted. ``refs``: kind and name of the branches and tags it had then."""
+
+    time_s: int  # Unix
+    by: str
+    refs: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """What of a repository's history is kept: any commit that one of these keeps."""
+
+    keep_last: int | None = None  # of each branch, so many commits along first parents
+    keep_tagged: bool = False  # what tags name, and nothing else but heads
+    keep_within_s: int | None = None  # commits younger than that
+
+    def __str__(self) -> str:
+        words = [] if self.keep_last is None else [f"--keep-last {self.keep_last}"]
+        words += ["--keep-tagged"] if self.keep_tagged else []
+        if self.keep_within_s is not None:
+            words.append(f"--keep-within {duration_text(self.keep_within_s)}")
+        return " ".join(words)
+
+
+@dataclass(frozen=True, slots=True)
+class RepoSettings:
+    """The newest entry of the log counts; without any, nothing is set."""
+
+    sequence: int = -1  # counts from 0; -1: no entry
+    time_s: int = 0  # Unix
+    deletion: Deletion | None = None
+    retention: Retention | None = None
+    may_lack_history: bool = False  # there was a retention: commits before others may be gone
+    quota_size_bytes: int | None = None
+
+
+class _Deletion(msgspec.Struct, forbid_unknown_fields=True):
+    time_s: int
+    by: str
+    refs: list[tuple[str, str]]
+
+
+class _Retention(msgspec.Struct, forbid_unknown_fields=True):
+    keep_last: int | None
+    keep_tagged: bool
+    keep_within_s: int | None
+
+
+class _Body(msgspec.Struct, forbid_unknown_fields=True):
+    repo: str
+    sequence: int
+    time_s: int
+    deletion: _Deletion | None
+    retention: _Retention | None
+    may_lack_history: bool
+    quota_size_bytes: int | None
+
+
+def check_retention(retention: Retention) -> Retention:
+    """Raises: InvalidInput for numbers that keep nothing, and for a policy that says nothing."""
+    if retention == Retention():
+        raise InvalidInput("a retention policy needs --keep-last, --keep-tagged or --keep-within")
+    for number, name in ((retention.keep_last, "last"), (retention.keep_within_s, "within")):
+        if number is not None and number < 1:
+            raise InvalidInput(f"--keep-{name} takes 1 or more, not {number}")
+    return retention
+
+
+def encode_settings(repo: str, settings: RepoSettings) -> bytes:
+    """The document."""
+    one, kept = settings.deletion, settings.retention
+    retention = None
+    if kept is not None:
+        retention = _Retention(kept.keep_last, kept.keep_tagged, kept.keep_within_s)
+    body = _Body(
+        repo=repo,
+        sequence=settings.sequence,
+        time_s=settings.time_s,
+        deletion=None if one is None else _Deletion(one.time_s, one.by, list(one.refs)),
+        retention=retention,
+        may_lack_history=settings.may_lack_history,
+        quota_size_bytes=settings.quota_size_bytes,
+    )
+    return seal(_KIND, VERSION, body)
+
+
+def decode_settings(data: Buffer, repo: str, sequence: int, what: str) -> RepoSettings:
+    """The settings of a repository, with that number. Raises: Corrupt, UnknownFormat; ``what``
+    names the document in these."""
+    body = unseal(_KIND, {VERSION: _Body}, data, what)
+    if (body.repo, body.sequence) != (repo, sequence):
+        raise Corrupt(f"{what} is of {body.repo}, number {body.sequence}")
+    try:
+        return RepoSettings(
+            sequence=sequence,
+            time_s=body.time_s,
+            deletion=_deletion(body.deletion),
+            retention=_retention(body.retention),
+            may_lack_history=body.may_lack_history,
+            quota_size_bytes=body.quota_size_bytes,
+        )
+    except InvalidInput as error:
+        raise Corrupt(f"{what}: {error}") from error
+
+
+def _deletion(body: _Deletion | None) -> Deletion | None:
+    if body is None:
+        return None
+    return Deletion(body.time_s, body.by, tuple(map(_ref, body.refs)))
+
+
+def _retention(body: _Retention | None) -> Retention | None:
+    if body is None:
+        return None
+    return check_retention(Retention(body.keep_last, body.keep_tagged, body.keep_within_s))
+
+
+def _ref(ref: tuple[str, str]) -> tuple[str, str]:
+    kind, name = ref
+    if kind not in ("branches", "tags"):
+        raise InvalidInput(f"{kind!r} is not a kind of ref")
+    return kind, check_ref_name(name)

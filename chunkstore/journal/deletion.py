@@ -1,0 +1,179 @@
+"""Deletes a repository, and gets it back.
+
+Its refs are the truth: it is deleted when none of them leads anywhere. Each is deleted as any
+branch is, by an entry of its log, which needs no journal: it adds nothing that a collection must
+not miss. The repository's settings remember, before that, what was deleted; so a repetition goes on
+after a crash at any point.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+
+from lodefs.chunkstore.errors import AlreadyExists, Conflict, NotFound
+from lodefs.chunkstore.format.journal import RefName
+from lodefs.chunkstore.format.names import CommitId
+from lodefs.chunkstore.format.repo_settings import Deletion, RepoSettings
+from lodefs.chunkstore.journal.existing_commit import point_ref
+from lodefs.chunkstore.repo.refs import BRANCHES, TAGS, RefEntry, singular
+from lodefs.chunkstore.repo.store import Store
+
+Clock = Callable[[], float]
+_TRIES_MAX = 100  # of a repository that others go on pushing to meanwhile
+
+
+@dataclass(frozen=True, slots=True)
+class DeletedRef:
+    """A branch or tag that is deleted. ``is_there``: its commit is, so it can be got back."""
+
+    repo: str
+    kind: str
+    name: str
+    commit: CommitId
+    time_s: int  # Unix, of the deletion
+    is_there: bool
+
+
+@dataclass(slots=True)
+class Undeleted:
+    """Branches and tags that were got back, and those that could not be, with the reasons."""
+
+    refs: list[tuple[RefName, CommitId]] = field(default_factory=list)
+    lost: list[tuple[RefName, str]] = field(default_factory=list)
+
+
+def living_refs(store: Store, repo: str) -> list[tuple[RefName, RefEntry]]:
+    """The branches and tags of a repository that are not deleted."""
+    refs = store.refs(repo)
+    return [
+        (RefName(repo, kind, name), entry)
+        for kind in (BRANCHES, TAGS)
+        for name, entry in refs.living(kind)
+    ]
+
+
+def delete_repo(store: Store, repo: str, by: str, clock: Clock = time.time) -> list[RefName]:
+    """Deletes all branches and tags of a repository, and gives them. Raises: NotFound if there is
+    no such repository, or it is deleted; Conflict if pushes to it do not end."""
+    store.require_repo(repo)
+    store.ensure_writable()
+    refs = store.refs(repo)
+    gone: list[RefName] = []
+    deletion = Deletion(int(clock()), by, ())
+    for tries in range(_TRIES_MAX):
+        living = living_refs(store, repo)
+        if tries and not living:
+            return gone
+        names = [(ref.kind, ref.name) for ref, _ in living]
+        log = store.settings_log(repo, clock)
+        log.change(lambda now: _deleted(now, deletion, names))  # noqa: B023
+        for ref, entry in living:
+            try:
+                refs.advance(ref.kind, ref.name, None, expected_sequence=entry.sequence)
+            except Conflict:  # a push was faster; the next look finds it
+                continue
+            if ref not in gone:
+                gone.append(ref)
+    raise Conflict(f"{repo} is pushed to again and again: stop the pushes, then repeat the command")
+
+
+def _deleted(
+    now: RepoSettings, deletion: Deletion, names: Iterable[tuple[str, str]]
+) -> RepoSettings:
+    """The settings of a repository that is being deleted. What an earlier try has deleted stays
+    in the list."""
+    known = now.deletion.refs if now.deletion is not None else ()
+    refs = tuple(dict.fromkeys((*known, *names)))
+    return replace(now, deletion=replace(deletion, refs=refs))
+
+
+def undelete_repo(store: Store, repo: str, clock: Clock = time.time) -> Undeleted:
+    """Gets the branches and tags back that a repository had when it was deleted, each where it was.
+
+    Those whose data a collection has deleted are told, and the others come. Raises: NotFound if it
+    was not deleted.
+    """
+    settings = store.settings_log(repo, clock)
+    deletion = settings.surely_newest().deletion
+    if deletion is None:
+        store.require_repo(repo)
+        raise NotFound(f"{repo} is not deleted; of single branches: `lodefs undelete {repo}@NAME`")
+    store.ensure_writable()
+    found = Undeleted()
+    for kind, name in deletion.refs:
+        ref = RefName(repo, kind, name)
+        try:
+            found.refs.append((ref, undelete_ref(store, ref, clock)))
+        except AlreadyExists:  # an earlier try has got it back
+            continue
+        except NotFound as error:
+            found.lost.append((ref, str(error)))
+    if found.refs or not found.lost:
+        settings.change(lambda now: replace(now, deletion=None))
+    return found
+
+
+def undelete_ref(store: Store, ref: RefName, clock: Clock = time.time) -> CommitId:
+    """Gets a deleted branch or tag back, where it was. Raises: NotFound, AlreadyExists."""
+    deleted, commit_id = store.refs(ref.repo).before_deletion(ref.kind, ref.name)
+    try:
+        store.commit(ref.repo, commit_id)
+    except NotFound as error:
+        error.add_note("its grace time is over, and `lodefs gc` has deleted it")
+        raise
+    point_ref(store, ref, commit_id, expected_sequence=deleted.sequence, clock=clock)
+    return commit_id
+
+
+def free_name(store: Store, repo: str, clock: Clock = time.time) -> None:
+    """Forgets that a repository was deleted: its name can be pushed to, and is empty. Raises:
+    NotFound if it was not."""
+    if store.deletion(repo) is None:
+        raise NotFound(f"{repo} is not a deleted repository")
+    store.ensure_writable()
+    store.settings_log(repo, clock).change(lambda now: replace(now, deletion=None))
+
+
+def deleted_refs(store: Store, repo: str) -> Iterator[DeletedRef]:
+    """The branches and tags of a repository that are deleted, a few requests for each."""
+    refs = store.refs(repo)
+    for kind in (BRANCHES, TAGS):
+        for name, entry in refs.newest(kind):
+            if entry.commit is None:
+                try:
+                    _, commit_id = refs.before_deletion(kind, name)
+                except NotFound:  # it has no history any more
+                    continue
+                is_there = store.has_commit(repo, commit_id)
+                yield DeletedRef(repo, kind, name, commit_id, entry.time_s, is_there)
+
+
+def ref_of(store: Store, repo: str, name: str) -> tuple[RefName, RefEntry]:
+    """The branch of that name, else the tag. Raises: NotFound, with the way out for a commit."""
+    refs = store.refs(repo)
+    for kind in (BRANCHES, TAGS):
+        entry = refs.latest(kind, name)
+        if entry is not None and entry.commit is not None:
+            return RefName(repo, kind, name), entry
+    store.resolve(repo, name)  # raises, if it is nothing at all
+    raise NotFound(
+        f"{repo}@{name} is a commit, and neither a branch nor a tag: commits go with the branches "
+        f"and tags that lead to them (lodefs branch {repo}, lodefs tag {repo}), or by a retention "
+        "policy"
+    )
+
+
+def deleted_ref_of(store: Store, repo: str, name: str) -> RefName:
+    """The deleted branch of that name, else the deleted tag. Raises: NotFound; AlreadyExists if
+    it is not deleted."""
+    refs = store.refs(repo)
+    for kind in (BRANCHES, TAGS):
+        entry = refs.latest(kind, name)
+        if entry is not None and entry.commit is not None:
+            raise AlreadyExists(f"{singular(kind)} {name} of {repo} is not deleted")
+        if entry is not None:
+            return RefName(repo, kind, name)
+    store.require_repo(repo)
+    raise NotFound(f"{repo} never had a branch or tag {name}; `lodefs undelete` lists deleted ones")

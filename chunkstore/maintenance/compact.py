@@ -1,0 +1,149 @@
+"""Compaction: packs of which little is in use are written again under their ids, without the bytes
+of the chunks that nothing leads to (docs/decisions/0040).
+
+Which chunks may go, the journal decides. Here they are found, and left out.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Executor
+from itertools import islice
+from typing import NamedTuple, TypeVar
+
+from lodefs.chunkstore.errors import Changed, Corrupt, NotFound, UnknownFormat
+from lodefs.chunkstore.format import keys
+from lodefs.chunkstore.format.journal import DeadChunks
+from lodefs.chunkstore.format.names import PackId
+from lodefs.chunkstore.format.pack import DROPPED, PackIndex
+from lodefs.chunkstore.maintenance.mark import Marked
+from lodefs.chunkstore.maintenance.rate import Rate
+from lodefs.chunkstore.objects.interface import ObjectStore
+from lodefs.chunkstore.repo.pack_reader import (
+    PackIndexVersion,
+    read_index,
+    read_stored,
+    unpack_chunks,
+)
+from lodefs.chunkstore.types import Buffer
+
+INDEXES_AHEAD = 64
+PACKS_AT_ONCE = 4  # written again; each is in memory meanwhile, up to 64 MiB
+READ_SIZE_BYTES = 8 << 20
+TRIES = 4  # of a pack that others write again at the same time
+
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
+
+
+class Sparse(NamedTuple):
+    """A pack of which too little is in use; ``dead_bytes``: what its unused chunks take."""
+
+    dead: DeadChunks
+    dead_bytes: int
+
+
+def sparse_packs(
+    objects: ObjectStore,
+    packs: Iterable[tuple[PackId, int]],
+    marked: Marked,
+    min_used: float,
+    executor: Executor,
+) -> Iterator[Sparse]:
+    """Those of the packs in use of which less than ``min_used`` (0 to 1) of the bytes is in use. A
+    pack whose index cannot be read is left alone."""
+    used = (pack for pack, _ in packs if pack in marked)
+    for some in _parts(used, INDEXES_AHEAD):
+        for index in executor.map(lambda pack: _index(objects, pack), some):
+            if index is None:
+                continue
+            sparse = sparse_of(index, marked.chunks.get(index.pack_id, 0))
+            if sparse.dead_bytes and index.offsets[-1] - sparse.dead_bytes < (
+                min_used * index.offsets[-1]
+            ):
+                yield sparse
+
+
+def sparse_of(index: PackIndex, used: int) -> Sparse:
+    """The chunks of a pack that have bytes and are not in use, and these bytes. ``used``: bits of
+    the chunks' numbers."""
+    dead = dead_bytes = 0
+    for n, size_bytes in enumerate(index.stored_sizes):
+        if size_bytes and not used >> n & 1:
+            dead |= 1 << n
+            dead_bytes += size_bytes
+    return Sparse(DeadChunks(index.pack_id, dead), dead_bytes)
+
+
+def drop_all(
+    objects: ObjectStore, dead: Sequence[DeadChunks], executor: Executor, rate: Rate
+) -> Iterator[int]:
+    """Writes packs again without those chunks, a few at once; the bytes that each of them was made
+    smaller by. Raises: what the store does."""
+    for some in _parts(dead, PACKS_AT_ONCE):
+        yield from executor.map(lambda one: drop_chunks(objects, one, DROPPED, rate), some)
+
+
+def drop_chunks(objects: ObjectStore, dead: DeadChunks, codec: int, rate: Rate) -> int:
+    """Writes a pack again without the bytes of some chunks; how many bytes smaller it is. 0 if it
+    was done before, or the pack is missing or damaged: then it is left as it is, for who repairs
+    it. ``codec``: DROPPED or PURGED.
+
+    Nobody may name these chunks there, now or later: a write that comes late takes nothing else
+    away. Raises: what the store does.
+    """
+    for _ in range(TRIES):
+        try:
+            version = read_index(objects, dead.pack)
+            wanted = version.index.without(dead.chunks, codec)
+            if wanted.codecs == version.index.codecs:
+                return 0
+            data = _live_bytes(objects, version, wanted, rate)
+            if objects.head(keys.pack(dead.pack)).etag != version.etag:
+                continue  # somebody else wrote it meanwhile, and dropped other chunks, maybe
+        except Changed:
+            continue
+        except (NotFound, Corrupt, UnknownFormat) as error:
+            _log.warning("pack %s is not compacted: %s", dead.pack.hex(), error)
+            return 0
+        rate.take(sum(map(len, data)))
+        objects.put(keys.pack(dead.pack), [*data, wanted.encode()])
+        return version.index.offsets[-1] - wanted.offsets[-1]
+    _log.warning("pack %s is not compacted: others write it again and again", dead.pack.hex())
+    return 0
+
+
+def _live_bytes(
+    objects: ObjectStore, version: PackIndexVersion, wanted: PackIndex, rate: Rate
+) -> list[Buffer]:
+    """The stored bytes of the chunks that ``wanted`` keeps, verified. Raises: Corrupt, Changed,
+    NotFound."""
+    index = version.index
+    found: list[Buffer] = []
+    for begin, count in wanted.live_runs(0, len(wanted)):
+        first, end = begin, begin + count
+        while first < end:
+            last = first + 1
+            limit = index.offsets[first] + READ_SIZE_BYTES
+            while last < end and index.offsets[last + 1] <= limit:
+                last += 1
+            stored = read_stored(objects, version, first, last - first)
+            rate.take(len(stored))
+            unpack_chunks(index, first, last - first, stored)
+            found.append(stored)
+            first = last
+    return found
+
+
+def _index(objects: ObjectStore, pack: PackId) -> PackIndex | None:
+    try:
+        return read_index(objects, pack).index
+    except (NotFound, Corrupt, UnknownFormat, Changed):
+        return None
+
+
+def _parts(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    rest = iter(items)
+    while some := list(islice(rest, size)):
+        yield some

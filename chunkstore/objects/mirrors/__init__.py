@@ -1,0 +1,1 @@
+"""Stores with copies: reads fail over between them."""

@@ -1,0 +1,52 @@
+"""A circuit breaker: a store that does not answer costs one time limit, not one for each read."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+PAUSE_S_FIRST = 5.0  # until a store that failed is tried again
+PAUSE_S_MAX = 60.0
+
+
+class Breaker:
+    """Whether a store answers, as its last calls showed. For any thread."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()  # guards what follows
+        self._pause_s = PAUSE_S_FIRST
+        self._asked_next_s: float | None = None  # None: it answers
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it is to be asked."""
+        return self._asked_next_s is None
+
+    def failed(self) -> bool:
+        """A call found that it does not answer; whether this is news."""
+        with self._lock:
+            is_news = self.is_closed
+            if not is_news:
+                return False
+            self._pause_s = PAUSE_S_FIRST
+            self._asked_next_s = self._clock() + self._pause_s
+            return True
+
+    def answered(self) -> bool:
+        """It answers; whether this is news."""
+        with self._lock:
+            is_news = not self.is_closed
+            self._asked_next_s = None
+            return is_news
+
+    def is_due(self) -> bool:
+        """Whether to try it now. Says so to one caller, and then not before the next pause is
+        over."""
+        with self._lock:
+            if self._asked_next_s is None or self._clock() < self._asked_next_s:
+                return False
+            self._pause_s = min(2 * self._pause_s, PAUSE_S_MAX)
+            self._asked_next_s = self._clock() + self._pause_s
+            return True

@@ -1,0 +1,269 @@
+"""Several object stores that hold the same packs and commits, as one: reads fail over.
+
+What names its content (packs, commits) is right wherever it comes from, since who reads it checks
+it: the first store is asked, then the others. All else (refs, lists, settings) comes from the first
+alone, unless that is unreachable; then from the next one, which may be behind. Writes go to the
+first alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TypeVar
+
+from lodefs.chunkstore.errors import Changed, Corrupt, Denied, LodefsError, NotFound, Unavailable
+from lodefs.chunkstore.format import keys
+from lodefs.chunkstore.format.names import digest_of
+from lodefs.chunkstore.objects.interface import ObjectInfo, ObjectStore, Part
+from lodefs.chunkstore.objects.mirrors.breaker import Breaker
+from lodefs.chunkstore.objects.range_order import RangeOrder, RangeOrders
+from lodefs.chunkstore.system.lru import Lru
+from lodefs.chunkstore.types import Buffer
+
+DOUBTED_FOR_S = 300.0  # a store is asked last for an object that it has spoilt
+DOUBTS_MAX = 4096
+_COMMIT = re.compile(rf"{keys.REPOS}.+/commits/[0-9a-f]{{64}}\Z")
+_ETAG = re.compile(r"mirror(\d+):(.*)\Z", re.DOTALL)
+
+T = TypeVar("T")
+log = logging.getLogger("lodefs.store")
+
+
+def _in_thread(call: Callable[[], None]) -> None:
+    threading.Thread(target=call, name="lodefs-mirror", daemon=True).start()
+
+
+class Mirrored:
+    """An ObjectStore over others, the first of which is the store itself. ETags tell which of them
+    an object came from: ranges that must match one are read there or not at all (Changed)."""
+
+    def __init__(
+        self,
+        stores: Sequence[ObjectStore],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        start: Callable[[Callable[[], None]], None] = _in_thread,
+    ) -> None:
+        self._stores = stores
+        self._clock = clock
+        self._start = start
+        self._breakers = [Breaker(clock) for _ in stores]
+        self._doubts: Lru[tuple[str, int], float] = Lru(DOUBTS_MAX)
+        self._read_from = [0] * len(stores)
+
+    @property
+    def url(self) -> str:
+        return self._stores[0].url
+
+    @property
+    def stores(self) -> Sequence[tuple[str, bool, int]]:
+        """Of each store its URL, whether it answers, and how many calls it has answered."""
+        return [
+            (store.url, breaker.is_closed, count)
+            for store, breaker, count in zip(
+                self._stores, self._breakers, self._read_from, strict=True
+            )
+        ]
+
+    def is_up(self, number: int) -> bool:
+        """Whether a store is to be asked."""
+        return number < len(self._stores) and self._breakers[number].is_closed
+
+    def doubt(self, key: str, etag: str | None) -> bool:
+        """The bytes of an object were wrong: the store that it came from (without an ETag: the one
+        that would be asked) is asked last for it for a while. Whether another one is asked now."""
+        number = self._order(key)[0] if etag is None else split_etag(etag)[0]
+        self._doubts.put((key, number), self._clock() + DOUBTED_FOR_S)
+        log.warning("%s has spoilt bytes of %s", self._stores[number].url, key)
+        return self._order(key)[0] != number
+
+    def get(self, key: str, *, offset: int = 0, size: int, if_match: str | None = None) -> Part:
+        if if_match is not None:
+            return self._get_matching(key, offset, size, if_match)
+
+        def get(store: ObjectStore) -> Part:
+            part = store.get(key, offset=offset, size=size)
+            _check_commit(key, part)
+            return part
+
+        number, part = self._first_of(key, get)
+        return Part(part.data, part.object_size_bytes, join_etag(number, part.etag))
+
+    def head(self, key: str) -> ObjectInfo:
+        number, info = self._first_of(key, lambda store: store.head(key))
+        return ObjectInfo(info.key, info.size_bytes, join_etag(number, info.etag))
+
+    def put(self, key: str, data: Sequence[Buffer], *, if_absent: bool = False) -> str:
+        return self._stores[0].put(key, data, if_absent=if_absent)
+
+    def list(
+        self, prefix: str, *, after: str = "", limit: int | None = None
+    ) -> Iterator[ObjectInfo]:
+        for number in self._reachable():
+            has_begun = False
+            try:
+                with self._asked(number):
+                    for info in self._stores[number].list(prefix, after=after, limit=limit):
+                        has_begun = True
+                        etag = join_etag(number, info.etag)
+                        yield ObjectInfo(info.key, info.size_bytes, etag)
+                return
+            except Unavailable:
+                if has_begun or number == self._reachable()[-1]:
+                    raise  # a list is of one store
+
+    def delete(self, key: str) -> None:
+        self._stores[0].delete(key)
+
+    def close(self) -> None:
+        for store in self._stores:
+            store.close()
+
+    def _get_matching(self, key: str, offset: int, size: int, if_match: str) -> Part:
+        number, etag = split_etag(if_match)
+        if number in self._reachable():
+            try:
+                with self._asked(number):
+                    part = self._stores[number].get(key, offset=offset, size=size, if_match=etag)
+                return Part(part.data, part.object_size_bytes, if_match)
+            except (Unavailable, NotFound, Denied):
+                if not is_content(key):
+                    raise
+        raise Changed(f"{key} cannot be read now where its version {if_match} was")
+
+    def _first_of(self, key: str, ask: Callable[[ObjectStore], T]) -> tuple[int, T]:
+        """The first store that has an answer, and the answer."""
+        if not is_content(key):
+            return self._of_first_reachable(ask)
+        errors: list[LodefsError] = []
+        for number in self._order(key):
+            try:
+                with self._asked(number):
+                    return number, ask(self._stores[number])
+            except (Unavailable, NotFound, Denied, Corrupt) as error:
+                errors.append(error)
+        raise _worst(errors)
+
+    def _of_first_reachable(self, ask: Callable[[ObjectStore], T]) -> tuple[int, T]:
+        numbers = self._reachable()
+        for number in numbers:
+            try:
+                with self._asked(number):
+                    return number, ask(self._stores[number])
+            except Unavailable:
+                if number == numbers[-1]:
+                    raise
+        raise AssertionError("there is always one")
+
+    @contextmanager
+    def _asked(self, number: int) -> Iterator[None]:
+        """One call of a store, after which it is known whether it answers."""
+        try:
+            yield
+        except Unavailable as error:
+            if not error.is_throttled and self._breakers[number].failed():
+                log.warning("%s does not answer, others are asked: %s", self._url(number), error)
+            raise
+        except LodefsError:
+            self._answered(number)
+            raise
+        self._answered(number)
+        self._read_from[number] += 1
+
+    def _answered(self, number: int) -> None:
+        if self._breakers[number].answered():
+            log.info("%s answers again", self._url(number))
+
+    def _reachable(self) -> Sequence[int]:
+        """Those that answer, in their order; all of them if none does."""
+        for number, breaker in enumerate(self._breakers):
+            if breaker.is_due():
+                self._start(lambda number=number: self._try(number))  # type: ignore[misc]
+        numbers = range(len(self._stores))
+        return [n for n in numbers if self._breakers[n].is_closed] or [*numbers]
+
+    def _order(self, key: str) -> Sequence[int]:
+        """Those that answer, the ones that have spoilt the object last."""
+        now = self._clock()
+        return sorted(self._reachable(), key=lambda n: (self._doubts.get((key, n)) or 0) > now)
+
+    def _try(self, number: int) -> None:
+        """Looks whether a store answers again."""
+        try:
+            with self._asked(number):
+                self._stores[number].head(keys.STORE)
+        except LodefsError:
+            return
+
+    def _url(self, number: int) -> str:
+        return self._stores[number].url
+
+
+class MirroredOrders(RangeOrders):
+    """Orders for ranges of whichever store their ETag names, while that answers."""
+
+    def __init__(self, mirrored: Mirrored, orders: Sequence[RangeOrders]) -> None:
+        self._mirrored = mirrored
+        self._orders = orders
+
+    @contextmanager
+    def order(
+        self, key: str, offset: int, size_bytes: int, if_match: str
+    ) -> Iterator[RangeOrder | None]:
+        """As of RangeOrders; None for a store that does not answer."""
+        number, etag = split_etag(if_match)
+        if not self._mirrored.is_up(number):
+            yield None
+            return
+        with self._orders[number].order(key, offset, size_bytes, etag) as order:
+            yield order
+
+    def carried_out(
+        self, size_bytes: int, seconds: float, error: type[LodefsError] | None = None
+    ) -> None:
+        """As of RangeOrders."""
+        self._orders[0].carried_out(size_bytes, seconds, error)
+
+
+def is_content(key: str) -> bool:
+    """Whether an object's name says what is in it."""
+    return key.startswith(keys.PACKS) or _COMMIT.match(key) is not None
+
+
+def _check_commit(key: str, part: Part) -> None:
+    """Raises: Corrupt if a whole commit is not the one that its key names."""
+    is_whole = len(part.data) == part.object_size_bytes
+    if is_whole and _COMMIT.match(key) and not key.endswith(digest_of(part.data).hex()):
+        raise Corrupt(f"{key} holds bytes of another commit, or damaged ones")
+
+
+def join_etag(number: int, etag: str) -> str:
+    """An ETag that tells the store; that of the first store as it is."""
+    return f"mirror{number}:{etag}" if number else etag
+
+
+def split_etag(etag: str) -> tuple[int, str]:
+    """The number of the store, and the ETag there."""
+    found = _ETAG.match(etag)
+    return (int(found[1]), found[2]) if found else (0, etag)
+
+
+def doubt(objects: object, key: str, etag: str | None = None) -> bool:
+    """Tells a store that the bytes of an object were wrong; whether another one is asked now. A
+    store that is alone is asked again."""
+    tell = getattr(objects, "doubt", None)
+    return tell is not None and bool(tell(key, etag))
+
+
+def _worst(errors: Sequence[LodefsError]) -> LodefsError:
+    """The error of all stores together: that nothing has it is known only if all answered."""
+    for kind in (Unavailable, Denied, Corrupt):
+        for error in errors:
+            if isinstance(error, kind):
+                return error
+    return errors[0]

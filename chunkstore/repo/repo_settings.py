@@ -1,0 +1,76 @@
+"""The settings of a repository: a log of put-if-absent objects, as a ref is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from lodefs.chunkstore.errors import AlreadyExists, NotFound
+from lodefs.chunkstore.format import keys
+from lodefs.chunkstore.format.names import check_repo
+from lodefs.chunkstore.format.repo_settings import (
+    SIZE_BYTES_MAX,
+    RepoSettings,
+    decode_settings,
+    encode_settings,
+)
+from lodefs.chunkstore.objects.interface import ObjectStore, read_whole
+from lodefs.chunkstore.repo.gallop import last_of_row
+
+
+class SettingsLog:
+    """The log of one repository. Raises what the store does; Corrupt, UnknownFormat."""
+
+    def __init__(
+        self, objects: ObjectStore, repo: str, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._objects = objects
+        self._repo = check_repo(repo)
+        self._clock = clock
+
+    def newest(self) -> RepoSettings:
+        """What counts, as a list shows it: one request if nothing was ever set."""
+        return self.entry(self._listed())
+
+    def surely_newest(self) -> RepoSettings:
+        """The same, but asks for the entries after the one that the list shows: it may lack some.
+        A list that lacks all of them says that nothing is set."""
+        listed = self._listed()
+        return self.entry(listed if listed < 0 else last_of_row(self._has, listed))
+
+    def entry(self, sequence: int) -> RepoSettings:
+        """One entry; that before the first sets nothing."""
+        if sequence < 0:
+            return RepoSettings()
+        key = keys.settings_entry(self._repo, sequence)
+        data = read_whole(self._objects, key, SIZE_BYTES_MAX).data
+        return decode_settings(data, self._repo, sequence, key)
+
+    def change(self, change: Callable[[RepoSettings], RepoSettings]) -> RepoSettings:
+        """Puts what ``change`` makes of the newest entry after it, and gives it; nothing, if that
+        is no change. ``change`` is called again when somebody else was faster."""
+        while True:
+            now = self.surely_newest()
+            wanted = change(now)
+            if wanted == now:
+                return now
+            wanted = replace(wanted, sequence=now.sequence + 1, time_s=int(self._clock()))
+            key = keys.settings_entry(self._repo, wanted.sequence)
+            try:
+                self._objects.put(key, [encode_settings(self._repo, wanted)], if_absent=True)
+            except AlreadyExists:
+                continue
+            return wanted
+
+    def _listed(self) -> int:
+        prefix = keys.settings(self._repo)
+        newest = next(iter(self._objects.list(prefix, limit=1)), None)
+        return -1 if newest is None else keys.settings_sequence(newest.key)
+
+    def _has(self, sequence: int) -> bool:
+        try:
+            self._objects.head(keys.settings_entry(self._repo, sequence))
+        except NotFound:
+            return False
+        return True

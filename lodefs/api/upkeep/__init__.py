@@ -1,0 +1,1 @@
+"""What a store keeps, and what that takes: deletion, accounts, retention."""

@@ -1,0 +1,147 @@
+"""Repositories that are deleted, and come back."""
+
+from __future__ import annotations
+
+import pytest
+
+from lodefs.chunkstore.errors import AlreadyExists, Conflict, NotFound, Unavailable
+from lodefs.chunkstore.format import keys
+from lodefs.chunkstore.journal.deletion import (
+    delete_repo,
+    deleted_refs,
+    free_name,
+    undelete_ref,
+    undelete_repo,
+)
+from lodefs.chunkstore.maintenance.collect import CollectOptions, collect
+from lodefs.chunkstore.maintenance.removed_by_hand import forget_removed
+from lodefs.chunkstore.repo.store import Store, create_store, open_store
+from tests.support.chunkstore.faulty_store import FaultyObjects, fail
+from tests.support.chunkstore.handmade import Handmade
+from tests.support.chunkstore.memory_objects import MemoryObjects
+
+DAY_S = 86_400
+
+
+@pytest.fixture
+def objects() -> MemoryObjects:
+    """A store with r (main, old, v1; gone is deleted already) and r/s."""
+    objects = MemoryObjects()
+    store = create_store(objects)
+    made = Handmade(store)
+    for branch in ("main", "old", "gone"):
+        made.commit("r", {b"a": branch.encode()}, branch=branch)
+    store.refs("r").advance("tags", "v1", store.resolve("r", "main"), expected_sequence=None)
+    store.refs("r").advance("branches", "gone", None, expected_sequence=0)
+    made.commit("r/s", {b"b": b"other"})
+    return objects
+
+
+def _collect(store: Store, day: int) -> int:
+    """The packs that a collection on a day deletes."""
+    return collect(store, CollectOptions(clock=lambda: 2e9 + day * DAY_S)).deleted.packs
+
+
+def test_a_deleted_repository_is_unknown(objects: MemoryObjects) -> None:
+    """No list, name or commit leads to it; a push says what it is. Others stay."""
+    store = open_store(objects)
+    commit = store.resolve("r", "v1")
+    assert len(delete_repo(store, "r", "me", lambda: 1.7e9)) == 3
+    assert list(store.repos()) == ["r/s"]
+    assert list(store.repos(deleted=True)) == ["r", "r/s"]
+    assert not store.has_refs("r")
+    for rev in ("main", "v1", commit.hex(), commit.hex()[:8]):
+        with pytest.raises(NotFound, match="r was deleted by me on 2023-11-14 22:13:20 UTC: `lode"):
+            store.resolve("r", rev)
+    with pytest.raises(AlreadyExists, match="undelete --empty r"):
+        store.check_new_ref("r", "branches", "new")
+    with pytest.raises(NotFound, match="was deleted"):
+        delete_repo(store, "r", "me")
+
+
+def test_it_comes_back_as_it_was(objects: MemoryObjects) -> None:
+    """Branches and tags are where they were, also after a collection; one that was deleted before
+    stays deleted."""
+    store = open_store(objects)
+    before = {kind: store.refs("r").list(kind) for kind in ("branches", "tags")}
+    delete_repo(store, "r", "me")
+    _collect(store, 0)
+    found = undelete_repo(store, "r")
+    assert (len(found.refs), found.lost) == (3, [])
+    for kind, refs in before.items():
+        after = store.refs("r").list(kind)
+        assert {name: e.commit for name, e in after.items()} == {
+            n: e.commit for n, e in refs.items()
+        }
+    assert [(one.name, one.is_there) for one in deleted_refs(store, "r")] == [("gone", True)]
+    with pytest.raises(NotFound, match="r is not deleted"):
+        undelete_repo(store, "r")
+    for day in (2, 4):
+        _collect(store, day)
+    assert collect(store, CollectOptions(clock=lambda: 2e9 + 9 * DAY_S)).used_commits == 3
+
+
+def test_its_data_goes_and_then_it_is_lost(objects: MemoryObjects) -> None:
+    """After the grace time nothing comes back, which is said; the name can be freed."""
+    store = open_store(objects)
+    delete_repo(store, "r", "me")
+    _collect(store, 0)
+    assert _collect(store, 2) > 0
+    assert not any(key.startswith("repos/r/commits/") for key in objects.objects)
+    found = undelete_repo(store, "r")
+    assert (found.refs, len(found.lost)) == ([], 3)
+    free_name(store, "r")
+    Handmade(store).commit("r", {b"a": b"new"})
+    assert list(store.repos()) == ["r", "r/s"]
+    with pytest.raises(NotFound, match="not a deleted"):
+        free_name(store, "r")
+
+
+@pytest.mark.parametrize("writes", range(1, 5))
+def test_a_crash_on_the_way(objects: MemoryObjects, writes: int) -> None:
+    """Wherever it stops, a repetition deletes the rest; all of it comes back."""
+    faulty = FaultyObjects(objects)
+    store = Store(faulty, open_store(objects).settings, probed=True)
+    faulty.add(fail(Unavailable("gone")), "put", keys.REPOS, first=writes)
+    with pytest.raises(Unavailable):
+        delete_repo(store, "r", "me")
+    again = open_store(objects)
+    delete_repo(again, "r", "me")
+    assert list(again.repos()) == ["r/s"]
+    assert len(undelete_repo(again, "r").refs) == 3
+
+
+def test_a_branch_of_a_deleted_repository(objects: MemoryObjects) -> None:
+    """One that comes back alone makes the repository known again; deleting again remembers all."""
+    store = open_store(objects)
+    names = delete_repo(store, "r", "me")
+    undelete_ref(store, names[0])
+    assert list(store.repos()) == ["r", "r/s"]
+    assert delete_repo(store, "r", "you") == names[:1]
+    assert len(undelete_repo(store, "r").refs) == 3
+
+
+def test_removed_by_hand(objects: MemoryObjects) -> None:
+    """A collection stops where a log that it knew is gone, and names the way out; that helps."""
+    store = open_store(objects)
+    _collect(store, 0)
+    for key in [key for key in objects.objects if key.startswith("repos/r/")]:
+        if not key.startswith("repos/r/s/"):
+            objects.delete(key)
+    with pytest.raises(NotFound, match=r"r@\w+ was there, .* `lodefs rm r`"):
+        _collect(store, 2)
+    assert [ref.name for ref in forget_removed(store, "r", "v1")] == ["v1"]
+    assert {ref.name for ref in forget_removed(store, "r")} == {"main", "old", "gone"}
+    assert forget_removed(store, "r") == forget_removed(store, "r/s") == []
+    _collect(store, 2)
+    assert _collect(store, 4) > 0
+    assert store.resolve("r/s", "main")
+
+
+def test_a_push_that_goes_on(objects: MemoryObjects) -> None:
+    """Deleting gives up after many tries against somebody who pushes each time."""
+    store = open_store(objects)
+    faulty = FaultyObjects(objects)
+    faulty.add(fail(Conflict("moved")), "put", "repos/r/refs/branches", times=None)
+    with pytest.raises(Conflict, match="again and again"):
+        delete_repo(Store(faulty, store.settings, probed=True), "r", "me")

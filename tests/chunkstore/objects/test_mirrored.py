@@ -1,0 +1,195 @@
+"""Several stores as one: who is asked for what, when one is dead, lacks something, or lies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+
+from lodefs.chunkstore.errors import Changed, Corrupt, Denied, NotFound, Unavailable
+from lodefs.chunkstore.format import keys
+from lodefs.chunkstore.objects.interface import ObjectStore
+from lodefs.chunkstore.objects.mirrors.mirrored import Mirrored, is_content
+from lodefs.chunkstore.repo.store import open_store
+from tests.support.chunkstore.faulty_store import FaultyObjects, fail, flip_byte
+from tests.support.chunkstore.handmade import Handmade, memory_store
+from tests.support.chunkstore.memory_objects import MemoryObjects
+from tests.support.chunkstore.object_store_suite import ObjectStoreSuite
+
+FILES = {b"a": b"a" * 3000, b"b": bytes(range(256)) * 30}
+DEAD = Unavailable("nobody answers")
+
+
+class TestSuite(ObjectStoreSuite):
+    """Two stores, of which the second is empty."""
+
+    @pytest.fixture
+    def objects(self) -> ObjectStore:
+        return Mirrored([MemoryObjects(), MemoryObjects("memory:mirror")])
+
+
+@dataclass
+class Pair:
+    """A store with one commit and its copy, and what was to be started in threads."""
+
+    first: FaultyObjects
+    second: FaultyObjects
+    waiting: list[Callable[[], None]] = field(default_factory=list)
+    now_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        stores = [self.first, self.second]
+        self.objects = Mirrored(stores, clock=lambda: self.now_s, start=self.waiting.append)
+
+    def read(self) -> dict[bytes, bytes]:
+        """All files of the branch main, by a reader that knows nothing yet."""
+        store = open_store(self.objects)
+        commit_id = store.resolve("r", "main")
+        root = store.commit("r", commit_id).root
+        return {
+            entry.name: b"".join(store.packs.read_file(entry))
+            for entry in store.packs.read_tree(root)
+        }
+
+    def packs(self) -> list[str]:
+        """Their keys."""
+        return [info.key for info in self.second.inner.list(keys.PACKS)]
+
+
+@pytest.fixture
+def pair() -> Pair:
+    made = Handmade(memory_store())
+    made.commit("r", FILES)
+    source = made.store.objects
+    assert isinstance(source, MemoryObjects)
+    mirror = MemoryObjects("memory:mirror")
+    mirror.objects = dict(source.objects)
+    return Pair(FaultyObjects(source), FaultyObjects(mirror))
+
+
+def test_only_the_first_is_asked_while_all_is_well(pair: Pair) -> None:
+    """A mirror costs nothing while the store answers."""
+    assert pair.read() == FILES
+    assert pair.second.calls == []
+    assert [count for _, _, count in pair.objects.stores][1] == 0
+
+
+def test_a_dead_store_costs_one_call(pair: Pair) -> None:
+    """After one call that was not answered all goes to the mirror, refs too; the store is then
+    tried by a thread of its own, after longer and longer pauses, and used again when it answers."""
+    pair.first.add(fail(DEAD))
+    for _ in range(3):
+        assert pair.read() == FILES
+    assert len(pair.first.calls) == 1
+    tried_at = []
+    for second in range(200):
+        pair.now_s = second
+        pair.read()
+        if pair.waiting:
+            tried_at.append(second)
+            pair.waiting.pop()()
+    assert tried_at == [5, 15, 35, 75, 135, 195]
+    assert len(pair.first.calls) == 1 + len(tried_at)
+    assert [is_up for _, is_up, _ in pair.objects.stores] == [False, True]
+    pair.first.forget()
+    pair.now_s = 1000
+    pair.read()
+    pair.waiting.pop()()
+    pair.second.forget()
+    assert pair.read() == FILES
+    assert pair.second.calls == []
+
+
+def test_a_reader_in_between(pair: Pair) -> None:
+    """A store that dies while a pack of it is known: its ranges are Changed, so that the index is
+    read again, from the mirror."""
+    key = pair.packs()[0]
+    etag = pair.objects.get(key, size=10).etag
+    pair.first.add(fail(DEAD))
+    with pytest.raises(Changed):
+        pair.objects.get(key, size=10, if_match=etag)
+    other = pair.objects.get(key, size=10)
+    assert other.etag != etag
+    assert pair.objects.get(key, size=10, if_match=other.etag) == other
+    pair.first.forget()
+    store = open_store(pair.objects)
+    entries = store.packs.read_tree(store.commit("r", store.resolve("r", "main")).root)
+    pair.first.add(fail(DEAD))
+    assert b"".join(store.packs.read_file(entries[1])) == FILES[b"b"]
+
+
+def test_what_the_first_lacks(pair: Pair) -> None:
+    """A lost pack or commit comes from the mirror; a ref that the store does not have is not
+    looked for there."""
+    first = pair.first.inner
+    assert isinstance(first, MemoryObjects)
+    for key in [key for key in first.objects if is_content(key)]:
+        del first.objects[key]
+    assert pair.read() == FILES
+    for key in [key for key in first.objects if "/refs/" in key]:
+        del first.objects[key]
+    with pytest.raises(NotFound):
+        pair.read()
+
+
+@pytest.mark.parametrize("place", [0, 40, -10])
+def test_wrong_bytes(pair: Pair, place: int) -> None:
+    """Objects that are spoilt in the store are read from the mirror, all of them, and the store is
+    asked last for them from then on."""
+    first = pair.first.inner
+    assert isinstance(first, MemoryObjects)
+    for key in [key for key in first.objects if is_content(key)]:
+        spoilt = bytearray(first.objects[key])
+        spoilt[place] ^= 0xFF
+        first.objects[key] = bytes(spoilt)
+    assert pair.read() == FILES
+    pair.first.forget()
+    assert pair.read() == FILES
+    assert pair.first.count("get", keys.PACKS) == 0
+
+
+def test_spoilt_on_the_way(pair: Pair) -> None:
+    """One that sends every byte wrong, at both stores, is told as damage, and soon."""
+    for objects in (pair.first, pair.second):
+        objects.add(flip_byte(0), "get", keys.PACKS)
+    with pytest.raises(Corrupt):
+        pair.read()
+    assert pair.first.count() + pair.second.count() < 20
+
+
+def test_none_answers(pair: Pair) -> None:
+    """With all of them dead, each is asked, and the error is that nobody answers; refused
+    credentials alone are told as such."""
+    pair.first.add(fail(DEAD))
+    pair.second.add(fail(DEAD))
+    with pytest.raises(Unavailable):
+        pair.read()
+    with pytest.raises(Unavailable):
+        pair.objects.get(pair.packs()[0], size=1)
+    pair.first.forget()
+    pair.second.forget()
+    pair.first.add(fail(Denied("no")))
+    assert pair.objects.get(pair.packs()[0], size=1)
+    with pytest.raises(Denied):
+        pair.read()
+
+
+def test_writes_go_to_the_first(pair: Pair) -> None:
+    """Nothing is ever written to a mirror."""
+    pair.objects.put("x", [b"1"])
+    pair.objects.delete("x")
+    pair.first.add(fail(DEAD))
+    with pytest.raises(Unavailable):
+        pair.objects.put("x", [b"1"])
+    assert pair.second.count("put") + pair.second.count("delete") == 0
+
+
+def test_a_list_is_of_one_store(pair: Pair) -> None:
+    """A dead store's lists come from the mirror, with its ETags."""
+    expected = [info.key for info in pair.objects.list(keys.REPOS)]
+    pair.first.add(fail(DEAD), "list")
+    found = list(pair.objects.list(keys.REPOS))
+    assert [info.key for info in found] == expected
+    commit = next(info for info in found if is_content(info.key))
+    assert pair.objects.get(commit.key, size=1, if_match=commit.etag)
