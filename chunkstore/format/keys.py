@@ -11,6 +11,7 @@ REPOS = "repos/"
 PROBES = "probe/"
 ENTRIES = "journal/entries/"
 LEDGER = "journal/ledger"
+SCRUB = "scrub/ledger"
 
 _SETTINGS = "_settings"  # no kind of ref
 SEQUENCE_MAX = 10**10 - 1  # refs and the journal count down from here: the newest sorts first
@@ -68,6 +69,11 @@ def settings_sequence(key: str) -> int:
     head, _, digits = key.rpartition("/")
     sequence = SEQUENCE_MAX - int(digits) if digits.isdigit() and len(digits) == 10 else -1
     return sequence if head.endswith(f"/refs/{_SETTINGS}") else -1
+
+
+def expired(repo: str, prefix: str = "") -> str:
+    """``repos/<repo>/refs/expired/<commit id>``, or the beginning of such keys."""
+    return f"{REPOS}{repo}/refs/expired/{prefix}"
 
 
 def ref_entry(repo: str, kind: str, name: str, sequence: int) -> str:

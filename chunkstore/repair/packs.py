@@ -57,6 +57,9 @@ def examine(objects: ObjectStore, pack_id: PackId, *, data: bool) -> PackDamage 
         return None
     damage = PackDamage(pack_id, is_lost=False, what="", columns=index)
     for number, place in enumerate(index.places(0, len(index))):
+        if index.is_gone(number):  # dropped or purged: it is not to come back
+            damage.good[number] = place.codec, b""
+            continue
         piece = stored[place.offset : place.offset + place.stored_size_bytes]
         try:
             unpack(place, piece)
@@ -76,7 +79,8 @@ def heal(
 ) -> None:
     """Writes packs again, as a whole where a source has them so, else chunk by chunk."""
     for damage in damages:
-        for source in sources:
+        own = damage.columns
+        for source in () if isinstance(own, PackIndex) and own.has_gone else sources:
             if (found := source.pack(damage.pack_id)) is not None:
                 if not dry_run:
                     put_pack(objects, *found, overwrite=True)

@@ -20,6 +20,7 @@ from lodefs.chunkstore.format.commit import Commit
 from lodefs.chunkstore.format.journal import RefName
 from lodefs.chunkstore.format.names import CommitId, Digest, PackId, Spec
 from lodefs.chunkstore.format.tree import Entry, Kind, Segment
+from lodefs.chunkstore.journal.named_packs import add_named
 from lodefs.chunkstore.objects.interface import ObjectStore, read_whole
 from lodefs.chunkstore.repair.journal_repair import JournalRepair
 from lodefs.chunkstore.repair.packs import PackDamage, examine, heal, key_of
@@ -107,6 +108,8 @@ class _Repair:
         self._result = RepairResult()
         self._packs: dict[PackId, PackDamage | None] = {}  # that are named; None: no damage known
         self._examined: set[PackId] = set()
+        self._chunks: dict[PackId, int] = {}  # that are named: bits of their numbers
+        self._is_known = True  # nothing that could not be read hides what it names
         self._concerns: dict[PackId, list[str]] = defaultdict(list)
         self._commits: dict[tuple[str, CommitId], Commit] = {}
         self._seen: set[tuple[Digest, tuple[Segment, ...]]] = set()
@@ -136,11 +139,11 @@ class _Repair:
                 finding = Finding(key_of(pack), pack.what, concerns, pack.healed_from)
                 result.findings.append(finding)
         result.packs = len(self._packs)
-        journal.heal(self._packs, self._commits, refs)
-        result.findings += [
-            Finding(key, what, ["the journal"], "what is left of it")
-            for key, what in sorted(journal.problems.items())
-        ]
+        journal.heal(self._chunks if self._is_known else None, self._commits, refs)
+        for key, what in sorted(journal.problems.items()):
+            is_told = self._is_known or not key.startswith("journal/fates/")
+            source = "what is left of it" if is_told else None
+            result.findings.append(Finding(key, what, ["the journal"], source))
         self._shards()
         return result
 
@@ -227,11 +230,13 @@ class _Repair:
                     self._store.put_commit(repo, commit)
                 finding.healed_from = source.url
                 return commit
+        self._is_known = False
         return None
 
     def _trees(self, repo: str, commit_id: CommitId, commit: Commit) -> None:
         """Names all packs of a commit; heals those of trees on the way, to see what is below."""
         waiting = [(b"", commit.root)]
+        add_named(self._chunks, [commit.root])
         while waiting:
             path, entry = waiting.pop()
             where = str(Spec(repo, commit_id.hex()[:12], path))
@@ -241,7 +246,9 @@ class _Repair:
             if place in self._seen:
                 continue
             self._seen.add(place)
-            for child in self._children(entry, where):
+            children = self._children(entry, where)
+            add_named(self._chunks, children)
+            for child in children:
                 if child.kind is Kind.DIRECTORY:
                     waiting.append((join(path, child.name), child))
                     continue
@@ -277,6 +284,7 @@ class _Repair:
         try:
             return self._reader.read_tree(entry)
         except (NotFound, Corrupt, UnknownFormat):
+            self._is_known = False
             return []
 
     def _data(self) -> None:

@@ -21,7 +21,12 @@ from lodefs.chunkstore.format.compression import RAW, ZSTD
 from lodefs.chunkstore.format.index_shard import encode_shard
 from lodefs.chunkstore.format.names import ChunkId, CommitId, Digest, PackId, digest_of
 from lodefs.chunkstore.format.pack import DROPPED, PURGED
-from lodefs.chunkstore.format.repo_settings import Deletion, RepoSettings, Retention
+from lodefs.chunkstore.format.repo_settings import (
+    Deletion,
+    RepoSettings,
+    Retention,
+    encode_expired,
+)
 from lodefs.chunkstore.format.repo_settings import encode_settings as encode_repo_settings
 from lodefs.chunkstore.format.tree import (
     EMPTY_DIGEST,
@@ -32,6 +37,7 @@ from lodefs.chunkstore.format.tree import (
     encode_tree,
     symlink,
 )
+from lodefs.chunkstore.repair.scrub_ledger import ScrubLedger, encode_scrub_ledger
 from lodefs.chunkstore.repo.refs import BRANCHES, Refs
 from lodefs.chunkstore.repo.store import Settings, encode_settings
 from lodefs.chunkstore.transfer.bundle_file import BundleWriter
@@ -197,6 +203,12 @@ def bundle() -> bytes:
     return file.getvalue()
 
 
+def scrub_ledger() -> ScrubLedger:
+    """A scrub in the middle of its third round."""
+    spoilt = (PackId(bytes(range(9, 41))),)
+    return ScrubLedger(OTHER_PACK, 2, 1_700_000_000, 1_690_000_000, 17, 1 << 30, spoilt)
+
+
 def examples() -> dict[str, bytes]:
     """File name in ``tests/golden`` and the bytes that belong there."""
     return {
@@ -219,9 +231,11 @@ def examples() -> dict[str, bytes]:
         "journal-fate": journal.encode_fate(journal.Fate(7, garbage())),
         "journal-done": journal.encode_done(7),
         "journal-ledger": journal.encode_ledger(ledger()),
+        "expired": encode_expired("vision/flickr30k", CommitId(bytes(range(32))), 1_700_000_000),
         "repo-settings": encode_repo_settings("vision/flickr30k", repo_settings()),
         "cuts": cuts().encode(),
         "bundle": bundle(),
+        "scrub-ledger": encode_scrub_ledger(scrub_ledger()),
     }
 
 
