@@ -12,8 +12,7 @@ from lodefs.settings.session import Session
 
 if TYPE_CHECKING:
     from lodefs.chunkstore.format.commit import Commit
-    from lodefs.chunkstore.repo.blame import Blamed
-    from lodefs.chunkstore.repo.history import Change
+    from lodefs.chunkstore.repo.history import Blamed, Change
 
 
 class LogEntry(NamedTuple):
@@ -65,7 +64,7 @@ def blame(
 ) -> Iterator[Blamed]:
     """Which commit brought what is at ``REPO[@REV]:PATH``; of a directory, each of its entries.
     ``store`` and ``session``: as of ``push``. Raises: NotFound, Corrupt."""
-    from lodefs.chunkstore.repo.blame import blame as blamed
+    from lodefs.chunkstore.repo.history import blame as blamed
 
     with opened(session, store=store) as settings:
         yield from blamed(settings.store, spec_of(spec))

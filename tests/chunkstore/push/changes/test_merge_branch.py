@@ -12,7 +12,7 @@ from lodefs.chunkstore.push.change_counts import Changes
 from lodefs.chunkstore.push.changes.branch_commits import ChangesResult
 from lodefs.chunkstore.push.changes.change import CopyFrom, Put, Remove, Rename
 from lodefs.chunkstore.push.changes.merge_branch import common_ancestor, merge_branch
-from lodefs.chunkstore.repo.blame import blame
+from lodefs.chunkstore.repo.history import blame
 from tests.chunkstore.push.changes.test_commit_changes import Branches
 
 
