@@ -34,6 +34,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "rm": ("rm", "Delete a repository, a branch or a tag."),
     "undelete": ("rm", "Get it back, or list what is deleted."),
     "retain": ("retain", "Set what of a repository's history is kept."),
+    "quota": ("quota", "Set how many bytes a version of a repository may have."),
     "du": ("du", "Show what repositories take, and what deleting them would free."),
     "gc": ("gc", "Delete what no branch or tag leads to."),
     "copy": ("copy", "Copy repositories to another store."),

@@ -29,6 +29,7 @@ from lodefs.chunkstore.push.pack_check import (
     missing_below,
     missing_packs,
 )
+from lodefs.chunkstore.push.quota import Quota
 from lodefs.chunkstore.repo.refs import BRANCHES, RefEntry
 from lodefs.chunkstore.repo.store import Store, require_there
 
@@ -45,6 +46,11 @@ class Head:
     def root(self) -> Entry | None:
         """Its root directory."""
         return None if self.commit is None else self.commit.root
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all its files."""
+        return 0 if self.commit is None else self.commit.size_bytes
 
 
 def read_head(store: Store, repo: str, branch: str) -> Head:
@@ -81,7 +87,8 @@ class Committer:
     def commit(self, branch: RefName, head: Head, commit: Commit) -> CommitId:
         """Shard, commit, ref. The commit gets a later time if a collection has deleted one of
         the same id. Raises: PacksCollected, PacksLost; Conflict if the branch is not at ``head``
-        any more; what the store raises."""
+        any more; NoSpace for more than the quota; what the store raises."""
+        Quota(self._store, branch.repo, head.size_bytes).check(commit.size_bytes)
         self._store.ensure_writable()  # a commit of trees that are all there already
         condemned = CondemnedRows(self._index)
         self._save(commit.root, head.root, condemned)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
-from lodefs.chunkstore.errors import Corrupt, NotFound, UnknownFormat
+from lodefs.chunkstore.errors import Corrupt, Expired, NotFound, UnknownFormat
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.chunking import ChunkingParams
 from lodefs.chunkstore.format.commit import Commit
@@ -198,12 +198,11 @@ class _Repair:
 
     def _history(self, repo: str, head: CommitId) -> None:
         waiting = [head]
-        may_lack = SettingsLog(self._objects, repo).newest().may_lack_history
         while waiting:
             at = waiting.pop()
             if (repo, at) in self._commits:
                 continue
-            commit = self._commit(repo, at, is_needed=at == head or not may_lack)
+            commit = self._commit(repo, at)
             if commit is not None:
                 self._commits[repo, at] = commit
                 self._result.commits += 1
@@ -211,15 +210,15 @@ class _Repair:
                 self._progress.phase = f"looking at {repo}@{at.hex()[:12]}"
                 self._trees(repo, at, commit)
 
-    def _commit(self, repo: str, commit_id: CommitId, *, is_needed: bool) -> Commit | None:
+    def _commit(self, repo: str, commit_id: CommitId) -> Commit | None:
         try:
             return self._store.commit(repo, commit_id)
+        except Expired:
+            return None
         except NotFound:
             what = "lost"
         except (Corrupt, UnknownFormat) as error:
             what = f"spoilt: {error}"
-        if what == "lost" and not is_needed:
-            return None
         concerns = [f"{repo}@{commit_id.hex()[:12]}"]
         finding = Finding(keys.commit(repo, commit_id), what, concerns)
         self._result.findings.append(finding)

@@ -37,7 +37,7 @@ from lodefs.proxy.read.namespace import Namespace
 from lodefs.proxy.read.store_catalog import StoreCatalog
 from lodefs.proxy.read.tree_source import CachedTrees, StoreTrees, Trees
 from lodefs.proxy.runtime.counters import Counter, Counts
-from lodefs.proxy.runtime.thread_pools import FETCH_THREADS, Pools
+from lodefs.proxy.runtime.thread_pools import FETCH_THREADS, Pools, current_owner
 from lodefs.proxy.service.cache_control import NodeCacheControl
 from lodefs.proxy.warm.cluster_jobs import ClusterWarmer
 from lodefs.proxy.warm.dataset_eviction import DatasetEviction
@@ -148,11 +148,13 @@ class StoreNode:
 
     async def used(self, report: Used) -> None:
         """As of Node."""
-        files, now_s = self._cache.files, int(self._cache.now_s())
+        files, now_s, owner = self._cache.files, int(self._cache.now_s()), current_owner.get()
         for number in report.numbers:
             file = files.get(number)
             if file is not None:
                 file.last_use_s = now_s
+                file.owner = owner or file.owner
+        self._counts.brought(owner, None, report.read_bytes)
         self._counts.direct(report.reads, report.read_bytes, report.repo)
         await self.files.complete(report.repo, report.commit, report.scattered)
 

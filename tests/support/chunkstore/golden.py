@@ -190,7 +190,8 @@ def bundle_head() -> BundleHead:
     since = CommitId(bytes(range(64, 96)))
     ref = journal.RefName("vision/flickr30k", "tags", "v1.0")
     commits = (CommitId(digest_of(encode_commit(commit()))),)
-    return BundleHead(ref, since, commits, 1, 1_700_000_000)
+    expired = (CommitId(bytes(range(96, 128))),)
+    return BundleHead(ref, since, commits, 1, 1_700_000_000, expired)
 
 
 def bundle() -> bytes:
