@@ -21,6 +21,7 @@ from lodefs.chunkstore.format.commit import Commit
 from lodefs.chunkstore.format.names import CommitId, Spec
 from lodefs.chunkstore.format.tree import Kind
 from lodefs.chunkstore.push.change_counts import Changes
+from lodefs.chunkstore.push.changes.branch_commits import ChangesResult
 from lodefs.chunkstore.push.changes.change import (
     Change,
     CopyFrom,
@@ -30,7 +31,7 @@ from lodefs.chunkstore.push.changes.change import (
     Remove,
     Rename,
 )
-from lodefs.chunkstore.push.changes.commit_changes import ChangesResult, commit_changes
+from lodefs.chunkstore.push.changes.commit_changes import commit_changes
 from lodefs.chunkstore.push.push import PushOptions, push
 from lodefs.chunkstore.repo.store import create_store
 from lodefs.chunkstore.repo.verify import verify
@@ -301,6 +302,15 @@ def test_a_branch_is_created_at_its_base(branches: Branches) -> None:
     assert made.created_branch
     assert branches.files(made.commit) == {b"f": b"1", b"g": b"2"}
     assert [parent.hex() for parent in branches.head("dev").parents] == [first]
+
+
+def test_a_file_that_is_not_there(branches: Branches, tmp_path: Path) -> None:
+    """A path without a file, or a symlink that leads nowhere, is named, and nothing committed."""
+    (tmp_path / "dangling").symlink_to("nowhere")
+    for name, why in (("dangling", "leads to a file that does not"), ("none", "does not exist")):
+        with pytest.raises(NotFound, match=f"{name} {why}"):
+            branches.change(Put("x", tmp_path / name))
+    assert list(branches.store.objects.list(keys.REPOS)) == []
 
 
 def test_a_dry_run_writes_nothing(branches: Branches) -> None:
