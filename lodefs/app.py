@@ -35,6 +35,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "undelete": ("rm", "Get it back, or list what is deleted."),
     "du": ("du", "Show what repositories take, and what deleting them would free."),
     "gc": ("gc", "Delete what no branch or tag leads to."),
+    "purge": ("purge", "Remove a file's bytes from all versions, for good."),
     "copy": ("copy", "Copy repositories to another store."),
     "bundle": ("bundle", "Put a revision into one file, and from there into a store."),
     "verify": ("verify", "Check a store, a revision, or this node's cache."),

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, TypeVar
 from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.journal.heartbeat import Heartbeat
 from lodefs.chunkstore.journal.ref_write import RefWrite
-from lodefs.chunkstore.push.index.lost_chunks import forget_chunks
+from lodefs.chunkstore.push.index.lost_chunks import forget_chunks, refuse
 from lodefs.chunkstore.push.index.push_index import IndexBroken, PushIndex
 from lodefs.chunkstore.push.index.stat_cache import forget_files_in
 from lodefs.chunkstore.push.pack_check import PacksCollected, PacksLost
 from lodefs.chunkstore.push.pack_writer import DryUploader, Uploader
 from lodefs.chunkstore.push.push_options import PushOptions
+from lodefs.chunkstore.repo.purges import Purges
 from lodefs.chunkstore.repo.store import Store
 from lodefs.chunkstore.system.progress import Progress
 
@@ -107,6 +108,7 @@ class Desk:
         store is not an older one, restored from a backup."""
         if not self._has_learned:
             self.index.load_shards(self.store.objects)
+            refuse(self.index, Purges(self.store.objects).after(self.index.purges_seen))
             self._has_learned = True
 
     def readers(self, files: int, size_bytes: int) -> Workers:

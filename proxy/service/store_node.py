@@ -13,12 +13,14 @@ from typing import NamedTuple
 from lodefs.chunkstore.errors import LodefsError
 from lodefs.chunkstore.nodeapi.wire import CachePlace, Used
 from lodefs.chunkstore.nodecache import layout as layout
+from lodefs.chunkstore.repo.purges import Purges
 from lodefs.chunkstore.repo.store import Store
 from lodefs.proxy.cache import durability
 from lodefs.proxy.cache.chunk_cache import Cache
 from lodefs.proxy.cache.disk_load import DiskLoad
 from lodefs.proxy.cache.extents import PackExtents
 from lodefs.proxy.cache.maintenance import Maintenance
+from lodefs.proxy.cache.purging import Purging
 from lodefs.proxy.cache.reader import CacheReader
 from lodefs.proxy.cache.scrub import Scrub, ScrubSettings
 from lodefs.proxy.cache.tables import CacheSettings
@@ -128,7 +130,8 @@ class StoreNode:
         load = DiskLoad(self._cache.settings.path, self._work)
         scrub = Scrub(self._cache, settings.scrub, load)
         every_s = settings.keep_every_s
-        self._maintenance = Maintenance(self._cache, scrub, pools, every_s=every_s)
+        purging = Purging(self._cache, Purges(store.objects).after)
+        self._maintenance = Maintenance(self._cache, scrub, pools, purging, every_s=every_s)
         self._keeper = asyncio.create_task(self._maintenance.run())
 
     @property

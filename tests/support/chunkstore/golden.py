@@ -21,6 +21,7 @@ from lodefs.chunkstore.format.compression import RAW, ZSTD
 from lodefs.chunkstore.format.index_shard import encode_shard
 from lodefs.chunkstore.format.names import ChunkId, CommitId, Digest, PackId, digest_of
 from lodefs.chunkstore.format.pack import DROPPED, PURGED
+from lodefs.chunkstore.format.purge import Purge, encode_purge
 from lodefs.chunkstore.format.repo_settings import Deletion, RepoSettings, Retention
 from lodefs.chunkstore.format.repo_settings import encode_settings as encode_repo_settings
 from lodefs.chunkstore.format.tree import (
@@ -135,6 +136,12 @@ def journal_entry() -> journal.JournalEntry:
     return journal.JournalEntry(7, 3, 1_700_000_000, token, garbage())
 
 
+def purge() -> Purge:
+    """Two chunks of a file."""
+    chunks = ChunkId(bytes(range(32))), ChunkId(bytes(range(32, 64)))
+    return Purge(3, 1_700_000_000, "vision/flickr30k:images/a%20b.jpg", chunks)
+
+
 def journal_end() -> journal.End:
     """A writer that is about to move a branch."""
     ref = journal.RefName("vision/flickr30k", BRANCHES, "main")
@@ -220,6 +227,7 @@ def examples() -> dict[str, bytes]:
         "journal-done": journal.encode_done(7),
         "journal-ledger": journal.encode_ledger(ledger()),
         "repo-settings": encode_repo_settings("vision/flickr30k", repo_settings()),
+        "purge": encode_purge(purge()),
         "cuts": cuts().encode(),
         "bundle": bundle(),
     }
