@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from lodefs.chunkstore.errors import NotFound
 from lodefs.chunkstore.nodeapi.cache_control import (
     EvictRequest,
     EvictView,
@@ -15,6 +16,11 @@ from lodefs.chunkstore.nodeapi.cache_control import (
     WarmRequest,
     WarmStatus,
 )
+
+
+def no_job(job_id: str) -> NotFound:
+    """What is said of a warm job that there is not."""
+    return NotFound(f"there is no warm job {job_id}: jobs end with their proxy; ask again")
 
 
 class CacheControl(Protocol):

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 from lodefs.chunkstore.errors import InvalidInput
 from lodefs.chunkstore.format.names import Spec, parse_spec
 from lodefs.chunkstore.nodeapi import wire
+from lodefs.chunkstore.nodeapi.access import parse_rules
 from lodefs.proxy.peers.membership import peer
 from lodefs.proxy.peers.membership.dns_name import DnsName, parse_dns_name
 from lodefs.proxy.peers.membership.members import distinct
@@ -338,6 +339,9 @@ class Config:
     socket_mode: int = field(default=0o660, metadata=_by(_mode, int, str))
     socket_group: str | None = field(default=None, metadata=_by(_maybe(_text), str))
     listen: tuple[str, int] | None = field(default=None, metadata=_by(parse_listen, str))
+    access: Mapping[str, tuple[str, ...]] = field(
+        default_factory=dict, metadata=_by(parse_rules, dict)
+    )
     tokens_file: Path | None = field(default=None, metadata=_by(_maybe(_path), str))
     allow_anonymous: bool = field(default=False, metadata=_by(_flag, bool))
     metrics_anonymous: bool = field(default=False, metadata=_by(_flag, bool))

@@ -146,7 +146,21 @@ class Refs:
         removed them in the bucket itself. Raises: Conflict if there is an entry of that number."""
         return self._put(_check_kind(kind), check_ref_name(name), None, sequence)
 
-    def _put(self, kind: str, name: str, commit_id: CommitId | None, sequence: int) -> RefEntry:
+    def restore(self, kind: str, name: str, commit_id: CommitId | None, sequence: int) -> RefEntry:
+        """Puts an entry that was lost or spoilt, over what is there. For repairs alone."""
+        return self._put(
+            _check_kind(kind), check_ref_name(name), commit_id, sequence, if_absent=False
+        )
+
+    def _put(
+        self,
+        kind: str,
+        name: str,
+        commit_id: CommitId | None,
+        sequence: int,
+        *,
+        if_absent: bool = True,
+    ) -> RefEntry:
         entry = RefEntry(commit_id, sequence, int(self._clock()))
         body = _RefBody(
             repo=self._repo,
@@ -158,7 +172,7 @@ class Refs:
         )
         key = keys.ref_entry(self._repo, kind, name, sequence)
         try:
-            self._objects.put(key, [seal(_KIND, VERSION, body)], if_absent=True)
+            self._objects.put(key, [seal(_KIND, VERSION, body)], if_absent=if_absent)
         except AlreadyExists:
             raise self._conflict(kind, name) from None
         return entry

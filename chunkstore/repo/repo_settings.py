@@ -63,6 +63,13 @@ class SettingsLog:
                 continue
             return wanted
 
+    def restore(self, sequence: int) -> None:
+        """Puts an entry that sets nothing over one that is spoilt. History may be gone, since
+        nobody knows any more. For repairs alone."""
+        nothing = RepoSettings(sequence, int(self._clock()), may_lack_history=True)
+        key = keys.settings_entry(self._repo, sequence)
+        self._objects.put(key, [encode_settings(self._repo, nothing)])
+
     def _listed(self) -> int:
         prefix = keys.settings(self._repo)
         newest = next(iter(self._objects.list(prefix, limit=1)), None)

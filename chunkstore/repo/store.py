@@ -36,6 +36,7 @@ from lodefs.chunkstore.format.names import (
     is_hex,
 )
 from lodefs.chunkstore.format.repo_settings import Deletion
+from lodefs.chunkstore.nodeapi.access import NO_REPOSITORY
 from lodefs.chunkstore.objects.interface import ObjectStore, read_whole
 from lodefs.chunkstore.repo.pack_reader import PackReader
 from lodefs.chunkstore.repo.refs import BRANCHES, TAGS, Refs, singular
@@ -210,7 +211,7 @@ class Store:
         there = list(islice(chain(self.repos(f"{repo}/"), self.repos()), _NAMED_MAX))
         known = ", ".join(dict.fromkeys(there))
         hint = self._path_hint(repo)
-        raise NotFound(f"{self.url} has no repository {repo}; it has {known or 'none yet'}{hint}")
+        raise NotFound(f"{self.url} {NO_REPOSITORY} {repo}; it has {known or 'none yet'}{hint}")
 
     def _path_hint(self, repo: str) -> str:
         """How to write REPO/PATH, if there is a repository REPO; else ""."""

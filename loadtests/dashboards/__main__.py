@@ -18,7 +18,7 @@ from grafana.boards import BOARDS
 from grafana.panels import Look, Panel
 from loadtests.cluster.__main__ import scratch
 from loadtests.cluster.origin import SERVERS
-from loadtests.dashboards import shortened
+from loadtests.dashboards import figures, shortened
 from loadtests.dashboards.causes import CAUSES
 from loadtests.dashboards.watched import Watched, wait_until, watched
 from loadtests.errors import LoadtestError
@@ -51,11 +51,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="./run loadtest dashboards", description=__doc__)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--origin", choices=sorted(SERVERS), default="rgw", help="the S3 server")
+    parser.add_argument(
+        "--figures",
+        type=Path,
+        help="the file for what the panels show",
+    )
     parser.add_argument("--dir", type=Path, help="where caches and data go")
     options = parser.parse_args(arguments)
     try:
         with scratch(options.dir, keep=False) as folder, watched(folder, options.origin) as cluster:
+            begin_s = time.time()
             outcome = play(cluster)
+            if options.figures is not None:
+                figures.write(
+                    options.figures, figures.taken(cluster.prometheus, begin_s, time.time())
+                )
     except (LoadtestError, ChildError) as error:
         print(f"loadtest: {error}", file=sys.stderr)
         return 1

@@ -16,6 +16,7 @@ from lodefs.mount.service.process import OpenDoor
 from lodefs.mount.service.server import listen
 from lodefs.mount.service.shared_mounts import SharedMounts
 from lodefs.proxies.own_proxy import node_proxy, serves
+from lodefs.settings.access_rules import access_rules
 from lodefs.settings.session import Session
 
 VARIABLE = "LODEFS_ATTACH_SOCKET"
@@ -24,14 +25,22 @@ STATUS_TIMEOUT_S = 2.0
 FOR_ALL, FOR_GROUP = 0o666, 0o660
 
 
-def attach_door(session: Session, path: Path, group: str | None, references_max: int) -> OpenDoor:
-    """Hands out the mounts of a mount service at ``path``, to all users or those of a group.
+def attach_door(
+    session: Session,
+    path: Path,
+    group: str | None,
+    references_max: int,
+    say: Callable[[str], None],
+) -> OpenDoor:
+    """Hands out the mounts of a mount service at ``path``, to all users or those of a group, as
+    far as the settings' rules let them. ``say`` hears of what is odd in these.
 
     InvalidInput (no such group), Unsupported (not all processes of the machine can be seen).
     """
     gid = _gid(group) if group is not None else -1
     mode = FOR_ALL if group is None else FOR_GROUP
     node = node_proxy(session)
+    rules = access_rules(session, say)
     if not process_scan.sees_all():
         raise Unsupported(
             "--attach-socket needs the machine's process namespace, to see who holds a mount"
@@ -44,7 +53,8 @@ def attach_door(session: Session, path: Path, group: str | None, references_max:
 
     def door(mounts: SharedMounts, replace: bool) -> AttachServer:
         listener = listen(path, replace=replace, mode=mode, gid=gid)
-        return AttachServer(listener, Attachments(mounts, references_max=references_max), is_ours)
+        attachments = Attachments(mounts, references_max=references_max)
+        return AttachServer(listener, attachments, is_ours, rules=rules)
 
     return door
 

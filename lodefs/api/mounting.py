@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 from typing import Self
 
+import msgspec
+
 from lodefs.api.sessions import opened, spec_of
+from lodefs.chunkstore.errors import InvalidInput
 from lodefs.chunkstore.format.names import Spec
 from lodefs.mount.kernel import features
 from lodefs.mount.lifecycle.mount_target import check_mountpoint
@@ -13,8 +16,11 @@ from lodefs.mount.lifecycle.mounter import Mounted, Unmounted, unmount
 from lodefs.mount.lifecycle.mounter import mount as mount_apart
 from lodefs.mount.options import READ_TIMEOUT_S, MountOptions, Wanted, check_mode
 from lodefs.proxies.own_proxy import UNUSED_TIMEOUT_S, proxy_url
+from lodefs.settings.access_rules import access_rules
 from lodefs.settings.mount_file import MountFile
 from lodefs.settings.session import Session
+
+FOR_GROUP, FOR_OWNER = 0o550, 0o500  # modes of directories
 
 
 class Mount:
@@ -91,6 +97,7 @@ def options_of(
     unused for so long."""
     without = features.parse(session.environment.get(features.VARIABLE, ""))
     session.apply_options(proxy=session.proxy_option or requested.proxy)
+    requested = _restricted(session, requested)
     return MountOptions(
         repo=requested.spec.repo,
         rev=requested.spec.rev,
@@ -106,3 +113,20 @@ def options_of(
         passthrough=requested.passthrough or "auto",
         without=without,
     )
+
+
+def _restricted(session: Session, requested: MountFile) -> MountFile:
+    """Root's mount of a repository that rules keep to some is for their group alone, as far as it
+    does not say another. InvalidInput where they keep it to several groups."""
+    if os.geteuid() != 0 or requested.mode is not None or not session.config.access:
+        return requested
+    groups = access_rules(session).groups_of(requested.spec.repo)
+    if groups is None:
+        return requested
+    if requested.gid is None and len(groups) > 1:
+        raise InvalidInput(
+            f"{requested.spec.repo} is for several groups, and a mount is of one: give --gid and "
+            "--mode 0550, or --mode 0500 for root alone"
+        )
+    gid = requested.gid if requested.gid is not None else next(iter(groups), None)
+    return msgspec.structs.replace(requested, gid=gid, mode=FOR_GROUP if gid else FOR_OWNER)

@@ -153,5 +153,7 @@ def mounter(
     if attach is not None:
         from lodefs.api.attaching import attach_door
 
-        door = attach_door(session, attach.absolute(), attach_group, references_max)
+        door = attach_door(
+            session, attach.absolute(), attach_group, references_max, partial(_log.warning, "%s")
+        )
     run(settings, opened, session.environment, tenure, door)

@@ -54,6 +54,7 @@ def settings(session: Session, options: dict[str, object]) -> dict[str, object]:
     found: dict[str, object] = {
         **session.config.serve,
         "store": session.store_url,
+        "access": session.config.access,
         "endpoint_url": s3.endpoint_url,
         "region": s3.region,
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -83,7 +84,9 @@ def prolog(session: Session, mounter: Path, pin: bool, timeout_s: float) -> None
         record = JobRecord(
             job=_number(session, "SLURM_JOB_ID"), uid=_number(session, "SLURM_JOB_UID")
         )
-        problem = _mounts(mounter).begin(record, comment, pinned=pin, timeout_s=timeout_s)
+        problem = _mounts(mounter, _check_read(session)).begin(
+            record, comment, pinned=pin, timeout_s=timeout_s
+        )
     except (LodefsError, OSError) as error:
         problem = str(error)
     if problem:
@@ -140,12 +143,21 @@ def sweep(session: Session, mounter: Path) -> None:
             session.exit_code = exit_codes.FAILURE
 
 
-def _mounts(mounter: Path) -> JobMounts:
+def _check_read(session: Session) -> Callable[[int, str], None]:
+    from lodefs.settings.access_rules import access_rules, user_of
+
+    rules = access_rules(session)
+    return lambda uid, repo: rules.check(user_of(uid), repo)
+
+
+def _mounts(
+    mounter: Path, check_read: Callable[[int, str], None] = lambda _uid, _repo: None
+) -> JobMounts:
     from lodefs.mount.service.client import RemoteMounts
     from lodefs.slurm.job_mounts import JobMounts
     from lodefs.slurm.job_record import JobRecords
 
-    return JobMounts(JobRecords(), RemoteMounts(mounter))
+    return JobMounts(JobRecords(), RemoteMounts(mounter), check_read=check_read)
 
 
 def _number(session: Session, variable: str) -> int:

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from lodefs.chunkstore.errors import InvalidInput, NotFound
+from lodefs.chunkstore.nodeapi.access import parse_rules
 from lodefs.settings import toml_file
 
 SYSTEM_FILE = Path("/etc/lodefs/lodefs.toml")
@@ -36,6 +37,7 @@ class Config(msgspec.Struct, frozen=True):
     store: str | None = None
     proxy: str | None = None
     s3: S3Config = S3Config()
+    access: Mapping[str, tuple[str, ...]] = msgspec.field(default_factory=dict)  # groups by pattern
     serve: Mapping[str, object] = msgspec.field(
         default_factory=dict
     )  # fields of proxy.config.Config
@@ -43,7 +45,7 @@ class Config(msgspec.Struct, frozen=True):
 
 _TABLES = ("s3", "serve")
 _S3_PREFIX = "s3_"  # of the proxy's settings that stand in [serve.s3]
-_NOT_SERVED = ("store", "endpoint_url", "region", "transfer_timeout_s")  # set elsewhere
+_NOT_SERVED = ("store", "access", "endpoint_url", "region", "transfer_timeout_s")  # set elsewhere
 
 
 def load(environment: Mapping[str, str], *, system_file: Path = SYSTEM_FILE) -> Config:
@@ -133,6 +135,7 @@ def _table(value: object) -> Mapping[str, object]:
 _TOP_READERS: dict[str, toml_file.Reader] = {
     "store": toml_file.text,
     "proxy": toml_file.text,
+    "access": parse_rules,
     **dict.fromkeys(_TABLES, _table),
 }
 _S3_READERS: dict[str, toml_file.Reader] = {

@@ -17,7 +17,8 @@ from typing import TypeVar
 
 import msgspec
 
-from lodefs.chunkstore.errors import InvalidInput, LodefsError, Unavailable
+from lodefs.chunkstore.errors import InvalidInput, LodefsError, NotFound, Unavailable
+from lodefs.chunkstore.nodeapi.access import told
 from lodefs.chunkstore.system import libc
 from lodefs.mount.kernel import mount_syscalls, mount_table
 from lodefs.mount.node.interface import Source
@@ -34,11 +35,14 @@ _PAUSE_S = 0.3
 _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_REMOUNT, _MS_BIND = 1, 2, 4, 32, 4096  # linux/mount.h
 
 Bind = Callable[[str, str], None]
+CheckRead = Callable[[int, str], None]
+"""Raises NotFound where a user (by number) may not read a repository."""
 T = TypeVar("T")
 
 
 class JobMounts:
-    """Those of one node. ``bind`` shows a mount on another directory, read-only."""
+    """Those of one node. ``bind`` shows a mount on another directory, read-only. ``check_read``:
+    of users who submit jobs, since the node mounts with its own rights."""
 
     def __init__(
         self,
@@ -46,11 +50,13 @@ class JobMounts:
         service: MountService,
         bind: Bind | None = None,
         *,
+        check_read: CheckRead = lambda _uid, _repo: None,
         patience_s: float = PATIENCE_S,
     ) -> None:
         self._records = records
         self._service = service
         self._bind = bind or bind_read_only
+        self._check_read = check_read
         self._patience_s = patience_s
 
     def begin(self, record: JobRecord, comment: str, *, pinned: bool, timeout_s: float) -> str:
@@ -66,6 +72,8 @@ class JobMounts:
             record = msgspec.structs.replace(record, datasets=_fixed(datasets_in(comment)))
             if not record.datasets:
                 return ""
+            for shown in record.datasets:
+                self._check_read(record.uid, shown.repo)
             self._records.write(msgspec.structs.replace(record, problem=NOT_DONE))
             for shown in record.datasets:
                 self._show(record, shown, PIN_WHILE_USED if pinned else None, deadline_s)
@@ -93,7 +101,10 @@ class JobMounts:
 
         def acquire() -> Held:
             left_s = max(deadline_s - time.monotonic(), 0.001)
-            return self._service.acquire(record.user(shown), wanted, None, left_s)
+            try:
+                return self._service.acquire(record.user(shown), wanted, None, left_s)
+            except NotFound as error:
+                raise told(error, shown.repo) from error
 
         held = _patiently(acquire, min(deadline_s, time.monotonic() + self._patience_s))
         place = self._records.place(record.job, shown)

@@ -17,8 +17,17 @@ from contextlib import suppress
 
 import msgspec
 
-from lodefs.chunkstore.errors import InvalidInput, LodefsError, NoSpace, Unavailable, Unsupported
+from lodefs.chunkstore.errors import (
+    InvalidInput,
+    LodefsError,
+    NoSpace,
+    NotFound,
+    Unavailable,
+    Unsupported,
+)
 from lodefs.chunkstore.format.decoding import from_msgpack
+from lodefs.chunkstore.format.names import check_repo
+from lodefs.chunkstore.nodeapi.access import NO_RULES, AccessRules, told
 from lodefs.chunkstore.nodeapi.wire import Failure
 from lodefs.chunkstore.system.sockets import Peer, peer_of
 from lodefs.mount.attach import wire
@@ -50,11 +59,13 @@ class AttachServer:
         attachments: Attachments,
         serves: Serves,
         *,
+        rules: AccessRules = NO_RULES,
         copied: Callable[[str], int] = detached_mounts.copied,
     ) -> None:
         self._listener = listener
         self._attachments = attachments
         self._serves = serves
+        self._rules = rules
         self._copied = copied
         self._lock = threading.Lock()
         self._connections: Counter[int] = Counter()  # by user
@@ -158,7 +169,13 @@ class AttachServer:
         timeout_s = call.timeout_s if is_fit else ATTACH_TIMEOUT_S_MAX
         source = Source(repo=call.repo, path=call.path)
         begun_s = time.monotonic()
-        got = self._attachments.attach(peer.uid, source, call.rev, timeout_s)
+        check_repo(call.repo)
+        self._rules.check(peer, call.repo)
+        try:
+            got = self._attachments.attach(peer.uid, source, call.rev, timeout_s)
+        except NotFound as error:
+            is_limited = bool(self._rules) and self._rules.kind_of(peer) is not None
+            raise told(error, call.repo) if is_limited else error from error
         handed.append(got.user)
         fds.append(self._copied(got.place))
         took_s = time.monotonic() - begun_s

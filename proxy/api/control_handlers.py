@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from lodefs.chunkstore.errors import InvalidInput, NotFound
+from msgspec.structs import replace
+
+from lodefs.chunkstore.errors import Denied, InvalidInput, NotFound
 from lodefs.chunkstore.format.decoding import from_json
-from lodefs.chunkstore.nodeapi.cache_control import EvictRequest, WarmRequest
+from lodefs.chunkstore.nodeapi.access import told
+from lodefs.chunkstore.nodeapi.cache_control import EvictRequest, PinView, WarmJobs, WarmRequest
 from lodefs.proxy.api import routes
-from lodefs.proxy.api.request import Request
+from lodefs.proxy.api.request import Reader, Request
 from lodefs.proxy.api.responses import Answer, json_answer
 from lodefs.proxy.api.routes import Route
-from lodefs.proxy.cache_control import CacheControl
+from lodefs.proxy.cache_control import CacheControl, no_job
 from lodefs.proxy.node import Node
 
 T = TypeVar("T")
@@ -38,22 +41,46 @@ class CacheControlHandlers:
         return found
 
     async def _warm(self, _route: Route, request: Request) -> Answer:
+        reader = request.reader
         if request.method != "POST":
-            return json_answer(await self._cache_control.warm_jobs())
-        job = await self._cache_control.warm(parsed(request.body, WarmRequest))
+            jobs = (await self._cache_control.warm_jobs()).jobs
+            return json_answer(WarmJobs([job for job in jobs if reader.may_read(job.repo)]))
+        wanted = parsed(request.body, WarmRequest)
+        reader.check(wanted.repo)
+        try:
+            job = await self._cache_control.warm(wanted)
+        except NotFound as error:
+            raise told(error, wanted.repo) if reader.is_limited else error from error
         return json_answer(job, status=202, headers=[("Location", f"/warm/{job.id}")])
 
     async def _warm_job(self, route: Route, request: Request) -> Answer:
         job_id = route.path.decode()
+        if request.reader.is_limited:
+            job = await self._cache_control.warm_status(job_id)
+            if not request.reader.may_read(job.repo):
+                raise no_job(job_id)
         if request.method == "DELETE":
             return json_answer(await self._cache_control.cancel_warm(job_id))
         return json_answer(await self._cache_control.warm_status(job_id))
 
-    async def _pins(self, _route: Route, _request: Request) -> Answer:
-        return json_answer(await self._cache_control.pins())
+    async def _pins(self, _route: Route, request: Request) -> Answer:
+        view = await self._cache_control.pins()
+        return json_answer(replace(view, pins=_shown(view.pins, request.reader)))
 
     async def _evict(self, _route: Route, request: Request) -> Answer:
-        return json_answer(await self._cache_control.evict(parsed(request.body, EvictRequest)))
+        wanted, reader = parsed(request.body, EvictRequest), request.reader
+        if wanted.repo is not None:
+            reader.check(wanted.repo)
+        elif reader.is_limited:
+            raise Denied("rules of access are set: name a repository, or evict as root")
+        view = await self._cache_control.evict(wanted)
+        pins, held_by = _shown(view.pins, reader), _shown(view.held_by, reader)
+        return json_answer(replace(view, pins=pins, held_by=held_by))
+
+
+def _shown(pins: list[PinView], reader: Reader) -> list[PinView]:
+    """Those of repositories that somebody may read."""
+    return [pin for pin in pins if reader.may_read(pin.repo)]
 
 
 def parsed(body: bytes, kind: type[T]) -> T:

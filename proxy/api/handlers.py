@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 
-from lodefs.chunkstore.errors import InvalidInput, NotADirectory, NotFound, Unavailable
+from lodefs.chunkstore.errors import Denied, InvalidInput, NotADirectory, NotFound, Unavailable
 from lodefs.chunkstore.format.decoding import from_msgpack
 from lodefs.chunkstore.format.tree import Kind
 from lodefs.chunkstore.nodeapi import wire
@@ -172,6 +172,10 @@ class Handlers:
         return json_answer({"status": "ready"})
 
     async def _metrics_text(self, _route: Route, request: Request) -> Answer:
+        if request.reader.is_limited:
+            raise Denied(
+                "metrics name repositories, and rules of access are set: ask as root, or over TCP"
+            )
         body, media = await self._metrics.scrape(request.headers.get("Accept", ""))
         return Answer(200, [("Content-Type", media)], body)
 
@@ -180,9 +184,9 @@ class Handlers:
         own: dict[str, object] = {"version": self._version, **self._status()}
         return json_answer({**own, "node": self._node.status()})
 
-    async def _cache(self, _route: Route, _request: Request) -> Answer:
+    async def _cache(self, _route: Route, request: Request) -> Answer:
         place = self._node.cache_place()
-        if place is None:
+        if place is None or request.reader.is_limited:
             raise NotFound("this proxy has no cache that others can read")
         return msgpack_answer(place)
 

@@ -5,14 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from lodefs.chunkstore.nodeapi.access import hidden
+
 
 @dataclass(frozen=True, slots=True)
 class Reader:
     """Who asks. ``may_read``: whether a repository; ``is_known``: whether still at all, since a
-    token may be deleted while its answer goes on."""
+    token may be deleted while its answer goes on; ``is_limited``: whether rules of access count,
+    by which a repository that may not be read is as one that does not exist."""
 
     may_read: Callable[[str], bool] = lambda _repo: True
     is_known: Callable[[], bool] = lambda: True
+    is_limited: bool = False
+
+    def check(self, repo: str) -> None:
+        """Raises: NotFound, as for a repository that does not exist."""
+        if not self.may_read(repo):
+            raise hidden(repo)
 
 
 EVERYBODY = Reader()

@@ -17,7 +17,6 @@ from lodefs.chunkstore.errors import LodefsError, NoSpace
 from lodefs.chunkstore.system.progress import Progress
 from lodefs.proxy.cache import durability, recovery
 from lodefs.proxy.cache.chunk_cache import Cache
-from lodefs.proxy.cache.purging import Purging
 from lodefs.proxy.cache.scrub import Scrub
 from lodefs.proxy.runtime.counters import Counter
 from lodefs.proxy.runtime.thread_pools import Pool, Pools
@@ -37,12 +36,12 @@ class Maintenance:
         cache: Cache,
         scrub: Scrub,
         pools: Pools,
-        purging: Purging,
+        drop_purged: Callable[[], None],
         *,
         every_s: float,
     ) -> None:
         self._cache = cache
-        self._purging = purging
+        self._purge = drop_purged
         self._scrub = scrub
         self._disk = pools.disk
         self._own = Pool("maintenance", threads=THREADS)
@@ -108,7 +107,7 @@ class Maintenance:
             await self._done("what was purged is not dropped", self._drop_purged)
 
     async def _drop_purged(self) -> None:
-        await self._own.run(self._purging.look)
+        await self._own.run(self._purge)
 
     async def _count_pinned(self) -> None:
         self._pinned_bytes = await self._disk.run(self._cache.pins.pinned_bytes)

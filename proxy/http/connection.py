@@ -13,6 +13,7 @@ from multidict import CIMultiDict
 from lodefs.chunkstore.errors import InvalidInput
 from lodefs.proxy.api import error_responses, routes
 from lodefs.proxy.api.fast_path import PlainGet, parse_plain_get
+from lodefs.proxy.api.request import EVERYBODY
 from lodefs.proxy.api.responses import SERVER, Answer
 from lodefs.proxy.http.acceptor import last_answer
 from lodefs.proxy.s3.errors import S3Error, error_answer
@@ -44,9 +45,11 @@ class Connection(web.RequestHandler):
         "_last_tick",
         "_server",
         "_wire",
+        "blocks",
         "is_spare",
         "opening",
         "paused_tick",
+        "reader",
     )
 
     def __init__(self, manager: EndpointServer, loop: asyncio.AbstractEventLoop) -> None:
@@ -74,6 +77,8 @@ class Connection(web.RequestHandler):
         hot_objects = manager.hot_objects
         self._hot_client = None if hot_objects is None else hot_objects.client()
         self._asked: tuple[object, PlainGet] | None = None  # the last plain message, as it came
+        self.reader = EVERYBODY  # if it needs no token
+        self.blocks = manager.endpoint.blocks
 
     @property
     def protocol(self) -> Connection:
@@ -90,6 +95,10 @@ class Connection(web.RequestHandler):
         self._wire = transport
         if self._endpoint.endpoint.tls is None:
             self._fd = transport.get_extra_info("socket").fileno()
+        readers = self._endpoint.endpoint.local_readers
+        if readers is not None:
+            found = readers.of(transport.get_extra_info("socket"))
+            self.reader, self.blocks = found.reader, found.blocks
         super().connection_made(transport)
 
     def failed(self) -> None:
@@ -159,8 +168,7 @@ class Connection(web.RequestHandler):
         transport = self._free_transport()
         if transport is None:
             return False
-        blocks = self._endpoint.endpoint.blocks
-        return self._server.fast_path.answer(plain_get, blocks, transport, self._fd)
+        return self._server.fast_path.answer(plain_get, self.blocks, transport, self._fd)
 
     def _parse(self, data: bytes) -> None:
         """Give bytes to aiohttp, which bounds each header and how many they are, but not a head.

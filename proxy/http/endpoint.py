@@ -14,6 +14,7 @@ from lodefs.proxy.api.responses import Answer
 from lodefs.proxy.api.routes import Route
 from lodefs.proxy.http import request_origin
 from lodefs.proxy.http.door_tls import DoorTls
+from lodefs.proxy.http.local_readers import LocalReaders
 from lodefs.proxy.http.request_origin import HostNames
 from lodefs.proxy.http.tokens import TokenBook, Verdict, bearer_of
 from lodefs.proxy.page import session_cookie
@@ -51,6 +52,7 @@ class Endpoint:
     certificate: DoorTls | None = None  # that ``tls`` shows, if it may change
     s3: S3Settings | None = None  # for S3's clients alone
     host_names: HostNames = field(default_factory=HostNames)  # for clients without a known token
+    local_readers: LocalReaders | None = None  # where rules of access count for its clients
 
     @property
     def kind(self) -> str:
@@ -78,11 +80,14 @@ def needs_token(endpoint: Endpoint, route: Route) -> bool:
     return route.kind not in _OPEN_ROUTES
 
 
-def admit(endpoint: Endpoint, route: Route, asked: Request) -> Reader | Answer:
-    """Who a client of this endpoint is; or the answer to one without a valid token.
+def admit(
+    endpoint: Endpoint, route: Route, asked: Request, local: Reader = EVERYBODY
+) -> Reader | Answer:
+    """Who a client of this endpoint is; or the answer to one without a valid token. ``local``: who
+    it is if it needs none.
 
     Raises: Denied (the token is valid, but not for this repository; the request may come from a
-    foreign web page), NotFound (only programs of this machine may ask).
+    foreign web page), NotFound (only programs of this machine may ask; rules of access).
     """
     if route.kind in _LOCAL_ROUTES and not endpoint.is_local:
         raise NotFound("this is answered on the proxy's Unix socket alone")
@@ -96,7 +101,9 @@ def admit(endpoint: Endpoint, route: Route, asked: Request) -> Reader | Answer:
             cookie=from_cookie is not None and needs_token(endpoint, route),
         )
     if endpoint.tokens is None or not needs_token(endpoint, route):
-        return EVERYBODY
+        if route.repo:
+            local.check(route.repo)
+        return local
     return _with_token(endpoint.tokens, token or from_cookie, route)
 
 

@@ -23,8 +23,10 @@ from lodefs.chunkstore.errors import (
     Denied,
     InvalidInput,
     LodefsError,
+    NotFound,
     Unavailable,
 )
+from lodefs.chunkstore.nodeapi.access import told
 from lodefs.chunkstore.nodeapi.wire import ORIGIN_HEADER
 from lodefs.proxy.api import error_responses, routes
 from lodefs.proxy.api.fast_path import FastPath
@@ -45,12 +47,11 @@ from lodefs.proxy.http.http_request import (
     scope_headers,
 )
 from lodefs.proxy.http.token_watch import TokenWatch
-from lodefs.proxy.http.usage import Use
 from lodefs.proxy.node import Node
 from lodefs.proxy.page.live_feed import LiveFeed
 from lodefs.proxy.page.page_handlers import PageHandlers
 from lodefs.proxy.peers.server.peer_server import PEERS, PeerServer
-from lodefs.proxy.runtime.metrics import NO_SOURCE, MetricInputs, Metrics
+from lodefs.proxy.runtime.metrics import NO_SOURCE, MetricInputs, Metrics, Use
 from lodefs.proxy.runtime.thread_pools import is_remote
 from lodefs.proxy.s3.errors import S3Error, error_answer
 from lodefs.proxy.s3.hot_objects import HotObjects
@@ -265,7 +266,7 @@ class ProxyServer:
         started = perf_counter()
         served.streams += 1
         served.figures.streams += 1
-        blocks = served.endpoint.blocks
+        blocks = connection.blocks
         generation = blocks.generation  # tokens may change while the answer is made
         try:
             if served.s3 is not None:
@@ -327,7 +328,7 @@ class ProxyServer:
                 raise route.error
             label = route.kind
             asked = Request(request.method, asked_headers(request))
-            reader = admit(endpoint, route, asked)
+            reader = admit(endpoint, route, asked, connection.reader)
             if isinstance(reader, Answer):
                 return label, reader
             if needs_token(endpoint, route):
@@ -336,6 +337,8 @@ class ProxyServer:
             asked = replace(asked, reader=reader, body=body)
             return label, await self._admitted(endpoint, route, asked)
         except LodefsError as error:
+            if isinstance(error, NotFound) and connection.reader.is_limited and route.repo:
+                error = told(error, route.repo)
             return label, error_responses.failure_answer(error)
         except TimeoutError:
             late = DeadlineExceeded("the answer took longer than it may")

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sized
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 
@@ -43,6 +44,14 @@ BUSY_STREAMS = 64  # at once, from where on scrapes share what was made within B
 BUSY_AGE_S = 1.0
 _GB = 1e9
 _CACHE = Source.CACHE.label
+
+
+class Use(NamedTuple):
+    """What a proxy has done: what tells whether anybody needs it. ``busy``: a request is being
+    answered, or a job runs."""
+
+    answered: int  # requests so far
+    busy: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,7 @@ from lodefs.proxy.fetch.data_plane import DataPlane
 from lodefs.proxy.http.admission import ClientLimits
 from lodefs.proxy.http.door_tls import DoorTls
 from lodefs.proxy.http.endpoint import Endpoint
+from lodefs.proxy.http.local_readers import local_readers
 from lodefs.proxy.http.request_origin import HostNames
 from lodefs.proxy.http.server import ProxyServer
 from lodefs.proxy.http.tokens import TokenBook
@@ -146,6 +147,8 @@ def _open_node(
     )
     call_soon = asyncio.get_running_loop().call_soon_threadsafe
     cache = Cache(settings, counts, call_soon=call_soon)
+    if config.access:  # who may read its files may read everything that is cached
+        config.cache_dir.chmod(0o700)
     try:
         limit_bytes = cache_size_bytes(config, cache.used_bytes)
         cache.settings = replace(settings, size_bytes_max=limit_bytes)
@@ -360,6 +363,7 @@ def open_endpoints(config: Config, listeners: Listeners) -> Iterator[list[Endpoi
     Sockets that units of systemd hand over are taken instead of those that the settings name.
     """
     tcp = _tcp_endpoint(config)
+    local = local_readers(config.access)
     endpoints: list[Endpoint] = []
     own_path = config.socket_path
     inode = 0
@@ -367,7 +371,7 @@ def open_endpoints(config: Config, listeners: Listeners) -> Iterator[list[Endpoi
         given = listeners.given
         for listener in given:
             if sockets.is_unix(listener):
-                endpoints.append(Endpoint(listener, is_local=True))
+                endpoints.append(Endpoint(listener, is_local=True, local_readers=local))
             else:
                 _check_given(config, listener)
                 endpoints.append(tcp(listener))
@@ -377,7 +381,8 @@ def open_endpoints(config: Config, listeners: Listeners) -> Iterator[list[Endpoi
             )
             inode = own_path.lstat().st_ino
             make_figures_directory(own_path, config)
-            endpoints.append(Endpoint(listener, name=f"unix:{own_path}", is_local=True))
+            name = f"unix:{own_path}"
+            endpoints.append(Endpoint(listener, name=name, is_local=True, local_readers=local))
         if config.listen is not None and all(map(sockets.is_unix, given)):
             listener = listeners.tcp(CLIENTS, config.listen)
             endpoints.append(tcp(listener))

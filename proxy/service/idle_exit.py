@@ -14,7 +14,7 @@ from pathlib import Path
 
 from lodefs.chunkstore.nodeapi import lease
 from lodefs.proxy.config import Config
-from lodefs.proxy.http.usage import Use
+from lodefs.proxy.runtime.metrics import Use
 
 _log = logging.getLogger("lodefs.proxy")
 

@@ -20,7 +20,6 @@ from lodefs.proxy.cache.chunk_cache import Cache
 from lodefs.proxy.cache.disk_load import DiskLoad
 from lodefs.proxy.cache.extents import PackExtents
 from lodefs.proxy.cache.maintenance import Maintenance
-from lodefs.proxy.cache.purging import Purging
 from lodefs.proxy.cache.reader import CacheReader
 from lodefs.proxy.cache.scrub import Scrub, ScrubSettings
 from lodefs.proxy.cache.tables import CacheSettings
@@ -41,6 +40,7 @@ from lodefs.proxy.read.tree_source import CachedTrees, StoreTrees, Trees
 from lodefs.proxy.runtime.counters import Counter, Counts
 from lodefs.proxy.runtime.thread_pools import FETCH_THREADS, Pools
 from lodefs.proxy.service.cache_control import NodeCacheControl
+from lodefs.proxy.service.purging import Purging
 from lodefs.proxy.warm.cluster_jobs import ClusterWarmer
 from lodefs.proxy.warm.dataset_eviction import DatasetEviction
 from lodefs.proxy.warm.job_run import WarmContext
@@ -131,7 +131,7 @@ class StoreNode:
         scrub = Scrub(self._cache, settings.scrub, load)
         every_s = settings.keep_every_s
         purging = Purging(self._cache, Purges(store.objects).after)
-        self._maintenance = Maintenance(self._cache, scrub, pools, purging, every_s=every_s)
+        self._maintenance = Maintenance(self._cache, scrub, pools, purging.look, every_s=every_s)
         self._keeper = asyncio.create_task(self._maintenance.run())
 
     @property

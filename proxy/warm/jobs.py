@@ -12,10 +12,11 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 
-from lodefs.chunkstore.errors import LodefsError, NotFound, Unavailable
+from lodefs.chunkstore.errors import LodefsError, Unavailable
 from lodefs.chunkstore.format.names import check_ref_name, check_repo
 from lodefs.chunkstore.nodeapi.cache_control import WarmRequest, decoded
 from lodefs.proxy.cache.pins import PinScope
+from lodefs.proxy.cache_control import no_job
 from lodefs.proxy.runtime.backoff import Backoff
 from lodefs.proxy.warm.admission import AdmissionWindow
 from lodefs.proxy.warm.job import Job
@@ -80,7 +81,7 @@ class Warmer:
         """NotFound also for one that a process before this one had."""
         found = self._jobs.get(job_id)
         if found is None:
-            raise NotFound(f"there is no warm job {job_id}: jobs end with their proxy; ask again")
+            raise no_job(job_id)
         return found
 
     @property

@@ -42,6 +42,8 @@ ALL_ON = {
         "tokensSecret": "tokens",
     },
     "nodeLabels": {"enabled": True},
+    "dashboards": {"enabled": True, "annotations": {"grafana_folder": "lodefs"}},
+    "prometheusRule": {"enabled": True, "labels": {"release": "prometheus"}},
     "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
     "storageClasses": [{"name": "cats", "parameters": {"repo": "vision/cats"}}],
     "store": {"endpointUrl": "https://s3.example.org", "region": "us-east-1", "url": "s3://b/p"},
@@ -132,11 +134,35 @@ def test_every_value_is_in_the_schema() -> None:
 @pytest.mark.parametrize("values", [{"store": {"url": "s3://b/p"}}, ALL_ON], ids=["few", "all"])
 def test_the_proxy_takes_its_settings(values: dict[str, Any]) -> None:
     """The file of settings that the chart writes is one that the proxy accepts."""
-    (config,) = (one for one in rendered(values=values) if one["kind"] == "ConfigMap")
+    configs = [one for one in rendered(values=values) if one["kind"] == "ConfigMap"]
+    (config,) = (one for one in configs if "lodefs.toml" in one["data"])
     settings = tomllib.loads(config["data"]["lodefs.toml"])
     made = Config.from_mapping({**settings["serve"], "store": settings["store"]})
     assert made.cache_dir == Path("/var/cache/lodefs")
     assert str(made.socket_path) == "/run/lodefs/proxy/proxy.sock"
+
+
+def test_dashboards_and_rules_are_those_of_grafana() -> None:
+    """They come as they are, templates of alerts too, with the label that Grafana's sidecar looks
+    for; by default none do."""
+    grafana = DEPLOY.parent / "grafana"
+    few = {one["kind"] for one in rendered(values={"store": ALL_ON["store"]})}
+    assert "PrometheusRule" not in few
+    found = rendered(values=ALL_ON)
+    boards = {
+        name: text
+        for one in found
+        if one["metadata"]["labels"].get("grafana_dashboard") == "1"
+        for name, text in one["data"].items()
+    }
+    assert boards == {path.name: path.read_text() for path in (grafana / "dashboards").iterdir()}
+    rules = {
+        one["metadata"]["name"]: one["spec"] for one in found if one["kind"] == "PrometheusRule"
+    }
+    assert rules == {
+        f"test-lodefs-{name}": yaml.safe_load((grafana / f"rules/{name}.yaml").read_text())
+        for name in ("recording", "alerts")
+    }
 
 
 def test_only_the_node_plugin_is_privileged() -> None:

@@ -20,6 +20,7 @@ from tests.support.lodefs.command_line import Lodefs
 
 FOLDERS_OF_COMMANDS = {
     "token": ("create", "list", "delete"),
+    "repair": ("index",),
     "bundle": ("create", "unpack", "list"),
 }
 

@@ -26,8 +26,8 @@ from lodefs.chunkstore.format.journal import (
 )
 from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.format.pack import TRAILER_SIZE_BYTES, PackIndex, unpack
-from lodefs.chunkstore.format.purge import decode_purge
 from lodefs.chunkstore.format.tree import decode_tree
+from lodefs.chunkstore.repo.purges import decode_purge
 from lodefs.chunkstore.repo.store import decode_settings
 from lodefs.chunkstore.transfer.bundle_file import BundleReader
 from tests.support.chunkstore import golden

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lodefs.chunkstore.errors import InvalidInput, Unavailable, UnknownFormat
+from lodefs.chunkstore.errors import InvalidInput, NotFound, Unavailable, UnknownFormat
 from lodefs.settings.datasets import parse
 from lodefs.slurm.job_liveness import jobs_with_steps
 from lodefs.slurm.job_mounts import NOT_DONE, JobMounts
@@ -99,6 +99,21 @@ def test_a_mistake_is_told_by_the_record_and_nothing_stays_shown(
     assert not node.records.tree(7).exists()
     node.mounts.end(7)
     assert node.held == []
+
+
+def test_a_job_gets_what_its_user_may_read(node: Node) -> None:
+    """The node mounts with its own rights, so the rules are those of the job's user; nothing is
+    mounted of a job that names something else, too."""
+
+    def check(uid: int, repo: str) -> None:
+        if (uid, repo) != (JOB.uid, "cats"):
+            raise NotFound(f"there is no repository {repo} that you may read")
+
+    node.mounts = JobMounts(node.records, node.service, node.bind, check_read=check, patience_s=0)
+    assert node.begin() == "there is no repository dogs that you may read"
+    assert node.held == []
+    assert node.begin(COMMENT.partition(",")[0]) == ""
+    assert node.held == ["/data/cats"]
 
 
 def test_a_service_that_is_gone_is_told_and_the_record_stays_until_it_is_back(node: Node) -> None:

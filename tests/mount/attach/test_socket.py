@@ -11,6 +11,7 @@ import pytest
 
 from lodefs.chunkstore.errors import InvalidInput, NotFound
 from lodefs.chunkstore.format.names import Spec, parse_spec
+from lodefs.chunkstore.nodeapi.access import NO_REPOSITORY, AccessRule, AccessRules
 from lodefs.chunkstore.system.sockets import peer_of
 from lodefs.mount.attach import server, wire
 from lodefs.mount.attach.client import AttachClient
@@ -85,6 +86,25 @@ def test_where_there_is_no_service(tmp_path: Path) -> None:
             assert own.attach(CATS) is own.attach(CATS) is None
     (line,) = said
     assert "did not answer within 0.01 s" in line
+
+
+def test_rules_of_access(rig: AttachRig, tmp_path: Path) -> None:
+    """What this user's groups may not read is as what does not exist, and nothing is named."""
+    group = os.getegid() + 1
+    rig.rules = AccessRules((AccessRule("vision/*", frozenset({group})),), frozenset())
+    nowhere = NotFound(f"memory {NO_REPOSITORY} vision/nosuch; it has vision/cats")
+    with rig.served(tmp_path / "s"), client(tmp_path / "s", []) as own:
+        with pytest.raises(NotFound) as there:
+            own.attach(CATS)
+        assert rig.memory.calls["resolve"] == 0
+        rig.memory.fail("resolve", nowhere)
+        with pytest.raises(NotFound) as missing:
+            own.attach(Spec("other/cats", "main", b""))
+    assert str(there.value) == "there is no repository vision/cats that you may read"
+    assert str(missing.value) == str(there.value).replace("vision", "other")
+    rig.rules = AccessRules((AccessRule("vision/*", frozenset({os.getegid()})),), frozenset())
+    with rig.served(tmp_path / "s"), client(tmp_path / "s", []) as own:
+        assert own.attach(CATS) is not None
 
 
 def test_rubbish(rig: AttachRig, tmp_path: Path) -> None:

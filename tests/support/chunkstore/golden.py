@@ -21,7 +21,6 @@ from lodefs.chunkstore.format.compression import RAW, ZSTD
 from lodefs.chunkstore.format.index_shard import encode_shard
 from lodefs.chunkstore.format.names import ChunkId, CommitId, Digest, PackId, digest_of
 from lodefs.chunkstore.format.pack import DROPPED, PURGED
-from lodefs.chunkstore.format.purge import Purge, encode_purge
 from lodefs.chunkstore.format.repo_settings import Deletion, RepoSettings, Retention
 from lodefs.chunkstore.format.repo_settings import encode_settings as encode_repo_settings
 from lodefs.chunkstore.format.tree import (
@@ -33,6 +32,7 @@ from lodefs.chunkstore.format.tree import (
     encode_tree,
     symlink,
 )
+from lodefs.chunkstore.repo.purges import Purge, encode_purge
 from lodefs.chunkstore.repo.refs import BRANCHES, Refs
 from lodefs.chunkstore.repo.store import Settings, encode_settings
 from lodefs.chunkstore.transfer.bundle_file import BundleWriter

@@ -33,6 +33,7 @@ from lodefs.proxy.catalog import Catalog
 from lodefs.proxy.http.admission import ClientLimits
 from lodefs.proxy.http.door_tls import DoorTls
 from lodefs.proxy.http.endpoint import Endpoint
+from lodefs.proxy.http.local_readers import LocalReaders
 from lodefs.proxy.http.server import ProxyServer
 from lodefs.proxy.http.tokens import TokenBook
 from lodefs.proxy.node import Extent, NamePage, Node, SnapshotFile
@@ -459,6 +460,15 @@ def exchange(connected: socket.socket, data: bytes) -> bytes:
     return bytes(received)
 
 
+def _on_tcp(tokens: TokenBook | None, certificate: DoorTls | None) -> Endpoint:
+    return Endpoint(
+        listen_tcp("127.0.0.1", 0),
+        tokens,
+        tls=certificate.context if certificate is not None else None,
+        certificate=certificate,
+    )
+
+
 @contextmanager
 def start_proxy(
     node: Node | Callable[[], AbstractAsyncContextManager[Node]],
@@ -472,13 +482,14 @@ def start_proxy(
     s3: S3Settings | None = None,
     certificate: DoorTls | None = None,
     inputs: MetricInputs | None = None,
+    local_readers: LocalReaders | None = None,
 ) -> Iterator[RunningProxy]:
     """The HTTP server over ``node`` in a thread, on a socket in a fresh directory and on a free
     port of 127.0.0.1. ``node`` may be what opens one in the server's event loop.
 
     The Unix socket needs no token; TCP does where ``tokens_file`` is given. ``tcp_is_local``: TCP
     offers what otherwise only the Unix socket does. ``s3``: S3's clients have a port, too.
-    ``certificate``: TCP is TLS.
+    ``certificate``: TCP is TLS. ``local_readers``: of the Unix socket.
     """
     with tempfile.TemporaryDirectory(prefix="lodefs-proxy-") as folder:
         path = socket_path or Path(folder) / "proxy.sock"
@@ -494,14 +505,11 @@ def start_proxy(
             server = ProxyServer(
                 node, version="test", metric_inputs=inputs, limits=limits, hot_path=hot_path
             )
-            unix = Endpoint(listen_unix(path, mode=0o600), is_local=True)
-            tcp = Endpoint(
-                listen_tcp("127.0.0.1", 0),
-                tokens,
-                info_is_open=metrics_anonymous,
-                is_local=tcp_is_local,
-                tls=certificate.context if certificate is not None else None,
-                certificate=certificate,
+            unix = Endpoint(
+                listen_unix(path, mode=0o600), is_local=True, local_readers=local_readers
+            )
+            tcp = replace(
+                _on_tcp(tokens, certificate), info_is_open=metrics_anonymous, is_local=tcp_is_local
             )
             of_s3 = [replace(tcp, listener=listen_tcp("127.0.0.1", 0), s3=s3)] if s3 else []
             doors = [unix, tcp, *of_s3]

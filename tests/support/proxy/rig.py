@@ -17,6 +17,7 @@ from lodefs.chunkstore.repo.store import Store, create_store
 from lodefs.chunkstore.types import Buffer
 from lodefs.proxy.cache.chunk_cache import Cache
 from lodefs.proxy.cache.tables import CacheSettings
+from lodefs.proxy.http.local_readers import LocalReaders
 from lodefs.proxy.node import Node, SnapshotFile
 from lodefs.proxy.runtime.counters import Counts
 from lodefs.proxy.service.store_node import DataSide, NodeSettings, StoreNode
@@ -176,7 +177,11 @@ def run(rig: Rig, work: Callable[[StoreNode], Coroutine[object, object, None]]) 
 
 @contextmanager
 def serve_rig(
-    rig: Rig, settings: NodeSettings | None = None, *, socket_path: Path | None = None
+    rig: Rig,
+    settings: NodeSettings | None = None,
+    *,
+    socket_path: Path | None = None,
+    local_readers: LocalReaders | None = None,
 ) -> Iterator[tuple[RunningProxy, StoreNode]]:
     """A node of the rig behind a proxy that serves in a thread of this process."""
     nodes: list[StoreNode] = []
@@ -187,7 +192,7 @@ def serve_rig(
             nodes.append(node)
             yield node
 
-    with start_proxy(opened, socket_path=socket_path) as proxy:
+    with start_proxy(opened, socket_path=socket_path, local_readers=local_readers) as proxy:
         yield proxy, nodes[0]
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from lodefs.chunkstore.nodeapi.access import NO_RULES
 from lodefs.mount.attach.attachments import GRACE_S, Attachments, Handed
 from lodefs.mount.attach.server import AttachServer
 from lodefs.mount.node.interface import Source
@@ -24,6 +25,7 @@ class AttachRig:
         self.references_max = references_max
         self.now_s = 1000.0
         self.is_ours = True
+        self.rules = NO_RULES
         self.service = ServiceRig(folder, memory)
         self.attachments = self._made()
 
@@ -57,7 +59,11 @@ class AttachRig:
     def served(self, path: Path) -> Iterator[AttachServer]:
         """Behind a socket."""
         server = AttachServer(
-            listen(path, replace=False), self.attachments, lambda *_: self.is_ours, copied=_file_of
+            listen(path, replace=False),
+            self.attachments,
+            lambda *_: self.is_ours,
+            rules=self.rules,
+            copied=_file_of,
         )
         server.start()
         try:

@@ -1,0 +1,116 @@
+"""Which local users may read which repositories: rules of shell patterns and groups. Pure.
+
+The settings' table [access] has them: ``"medical/*" = ["cardiology", "1200"]``. Of the patterns
+that cover a repository the longest decides, so that an exception can be made from a wide one; a
+repository that none covers is everybody's. ``"*"`` among groups is everybody, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+from lodefs.chunkstore.errors import InvalidInput, NotFound
+from lodefs.chunkstore.system.sockets import Peer
+
+EVERYBODY = "*"
+NO_REPOSITORY = "has no repository"  # what is said where there is none, and of others besides
+
+GidOf = Callable[[str], int | None]
+"""The number of a group, None where there is none of that name."""
+
+
+class AccessRule(NamedTuple):
+    """A pattern of names, '*' also covers '/', and the groups that may read what it covers; None:
+    everybody."""
+
+    pattern: str
+    gids: frozenset[int] | None
+
+
+class AccessRules(NamedTuple):
+    """All rules of a node. ``free_uids``: users for whom they do not count."""
+
+    rules: tuple[AccessRule, ...] = ()
+    free_uids: frozenset[int] = frozenset({0})
+
+    def __bool__(self) -> bool:
+        """Whether anything is forbidden to anybody."""
+        return any(rule.gids is not None for rule in self.rules)
+
+    def groups_of(self, repo: str) -> frozenset[int] | None:
+        """The groups that may read a repository; None: everybody may."""
+        found = [rule for rule in self.rules if fnmatchcase(repo, rule.pattern)]
+        return max(found, key=lambda rule: len(rule.pattern)).gids if found else None
+
+    def may_read(self, peer: Peer, repo: str) -> bool:
+        """Whether a user with these groups may read a repository."""
+        if peer.uid in self.free_uids:
+            return True
+        groups = self.groups_of(repo)
+        return groups is None or bool(groups & peer.gids)
+
+    def check(self, peer: Peer, repo: str) -> None:
+        """Raises: NotFound, as for one that does not exist."""
+        if not self.may_read(peer, repo):
+            raise hidden(repo)
+
+    def kind_of(self, peer: Peer) -> frozenset[int] | None:
+        """Users of one kind may read the same; None: those who may read everything."""
+        if peer.uid in self.free_uids:
+            return None
+        known: frozenset[int] = frozenset().union(*(rule.gids or () for rule in self.rules))
+        return known & peer.gids
+
+
+NO_RULES = AccessRules()
+
+
+def hidden(repo: str) -> NotFound:
+    """What is said of a repository that a user may not read, and of one that there is not."""
+    return NotFound(f"there is no repository {repo} that you may read")
+
+
+def told(error: NotFound, repo: str) -> NotFound:
+    """What a user for whom rules count hears of an error: no names of other repositories."""
+    return hidden(repo) if NO_REPOSITORY in str(error) else error
+
+
+def parse_rules(table: object) -> dict[str, tuple[str, ...]]:
+    """Groups by pattern, from the settings. InvalidInput."""
+    form = 'must be a list of groups, such as "medical/*" = ["cardiology"]'
+    if not isinstance(table, Mapping):
+        raise InvalidInput("must be a table of patterns and groups")
+    found = {}
+    for pattern, groups in table.items():
+        if not isinstance(groups, list | tuple) or not all(
+            isinstance(group, str) and group for group in groups
+        ):
+            raise InvalidInput(f"{pattern!r} {form}")
+        if not pattern or "\0" in pattern:
+            raise InvalidInput("a pattern of repositories is empty")
+        found[str(pattern)] = tuple(groups)
+    return found
+
+
+def rules_of(
+    table: Mapping[str, Sequence[str]],
+    gid_of: GidOf,
+    *,
+    free_uids: Collection[int] = (0,),
+    say: Callable[[str], None] = lambda _line: None,
+) -> AccessRules:
+    """The rules with numbers of groups. ``say`` hears of groups that there are not: they let nobody
+    in."""
+    rules = []
+    for pattern, groups in table.items():
+        gids = set()
+        for group in groups:
+            gid = int(group) if group.isdecimal() else gid_of(group)
+            if gid is not None:
+                gids.add(gid)
+            elif group != EVERYBODY:
+                say(f"[access] {pattern!r}: there is no group {group}; it lets nobody in")
+        rules.append(AccessRule(pattern, None if EVERYBODY in groups else frozenset(gids)))
+    return AccessRules(tuple(rules), frozenset(free_uids))

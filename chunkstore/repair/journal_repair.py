@@ -1,0 +1,149 @@
+"""The journal's documents that are lost or spoilt: what they said follows from what is left of it,
+or is replaced by what can do no harm."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Container, Mapping
+from functools import partial
+from typing import TypeVar
+
+from lodefs.chunkstore.errors import Corrupt, NotFound, UnknownFormat
+from lodefs.chunkstore.format import journal as documents
+from lodefs.chunkstore.format import keys
+from lodefs.chunkstore.format.journal import (
+    End,
+    Garbage,
+    Intent,
+    JournalEntry,
+    RefName,
+)
+from lodefs.chunkstore.format.names import CommitId, PackId
+from lodefs.chunkstore.journal.journal import StoreJournal, newest_condemning
+from lodefs.chunkstore.maintenance.decisions import fate_of
+from lodefs.chunkstore.objects.interface import ObjectStore
+
+T = TypeVar("T")
+WRITING_S_MAX = 3600  # a writer that began so long ago has put what it was about to
+_PARTS = ("ends", "beats", "fates", "done")
+
+
+class JournalRepair:
+    """Looks at all documents, then heals them. ``problems``: what is wrong, by key."""
+
+    def __init__(
+        self, objects: ObjectStore, *, dry_run: bool, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._objects = objects
+        self._dry_run = dry_run
+        self._clock = clock
+        self._journal = StoreJournal(objects, clock)
+        self._entries: dict[int, JournalEntry | None] = {}  # None: lost or spoilt
+        self._parts: dict[str, set[int]] = {what: set() for what in _PARTS}
+        self.intents: list[Intent] = []  # of writers that began an hour ago or more
+        self.refs: Mapping[RefName, int] = {}  # that collections have seen, with a sequence of each
+        self.problems: dict[str, str] = {}
+
+    def look(self) -> None:
+        """Reads all of it."""
+        for info in self._objects.list("journal/"):
+            for what in _PARTS:
+                number = _number(info.key, what)
+                if number >= 0:
+                    self._parts[what].add(number)
+        numbers = {keys.journal_number(info.key) for info in self._objects.list(keys.ENTRIES)}
+        last = max((-1, *numbers, *(n for part in self._parts.values() for n in part)))
+        for number in range(last + 1):
+            entry = self._read(keys.journal_entry(number), partial(self._journal.entry, number))
+            self._entries[number] = entry
+        for number in sorted(self._parts["ends"]):
+            key = keys.journal_part("ends", number)
+            end = self._read(key, partial(self._journal.end, number))
+            entry = self._entries.get(number)
+            is_old = entry is None or entry.time_s + WRITING_S_MAX < self._clock()
+            if end is not None and end.intent is not None and is_old:
+                self.intents.append(end.intent)
+        reads: tuple[tuple[str, Callable[[int], object]], ...] = (
+            ("beats", self._journal.beats),
+            ("fates", self._journal.fate),
+        )
+        for what, read in reads:
+            for number in sorted(self._parts[what]):
+                self._read(keys.journal_part(what, number), partial(read, number))
+        for number in sorted(self._parts["done"]):
+            if self._entries.get(number) is not None and number not in self._parts["fates"]:
+                self.problems[keys.journal_part("fates", number)] = "lost"
+        ledger = self._read(keys.LEDGER, self._journal.ledger)
+        self.refs = {} if ledger is None else ledger.refs
+
+    def heal(
+        self,
+        packs: Container[PackId],
+        commits: Container[tuple[str, CommitId]],
+        chunks: Mapping[PackId, int],
+        refs: Mapping[RefName, int],
+    ) -> None:
+        """Puts back what can be. ``packs``, ``commits`` and ``chunks`` (bits of their numbers): all
+        that refs lead to; ``refs``: all refs, with a sequence of each. For a store that was looked
+        at as a whole."""
+        if self._dry_run:
+            return
+        for number, entry in sorted(self._entries.items()):
+            if entry is None:
+                self._heal_entry(number)
+        for number in sorted(self._parts["ends"]):
+            if keys.journal_part("ends", number) in self.problems:
+                self._put("ends", number, documents.encode_end(End(number, None)))
+        for number in sorted(self._parts["beats"]):
+            if keys.journal_part("beats", number) in self.problems:
+                self._put("beats", number, documents.encode_beat(number, 0))
+        for number, entry in sorted(self._entries.items()):
+            if entry is not None and keys.journal_part("fates", number) in self.problems:
+                # what is not in use counts as deleted: then nobody relies on it, whoever may
+                # still be deleting it
+                fate = fate_of(entry, packs, commits, chunks)
+                self._put("fates", number, documents.encode_fate(fate))
+        if keys.LEDGER in self.problems:
+            self._objects.delete(keys.LEDGER)
+        if self.problems:  # an end that is lost may have been the only one that told of a ref
+            ledger = self._journal.ledger()
+            known = {**refs, **{ref: max(n, refs.get(ref, -1)) for ref, n in ledger.refs.items()}}
+            self._journal.put_ledger(documents.Ledger(ledger.before, known, ledger.silences))
+
+    def _heal_entry(self, number: int) -> None:
+        """A writer, or one that condemns what its fate says was deleted: without a fate nobody can
+        have deleted anything of it, nor will."""
+        before = self._entries.get(number - 1)
+        condemned: Garbage | None = None
+        if self._has_condemned(number):
+            fate = self._journal.fate(number)
+            condemned = (fate.deleted if fate is not None else None) or Garbage()
+        entry = JournalEntry(
+            number, newest_condemning(before), int(self._clock()), os.urandom(16).hex(), condemned
+        )
+        self._entries[number] = entry
+        self._objects.put(keys.journal_entry(number), [documents.encode_entry(entry)])
+
+    def _has_condemned(self, number: int) -> bool:
+        if number in self._parts["fates"] or number in self._parts["done"]:
+            return True
+        return any(entry and entry.previous == number for entry in self._entries.values())
+
+    def _put(self, what: str, number: int, data: bytes) -> None:
+        self._objects.put(keys.journal_part(what, number), [data])
+
+    def _read(self, key: str, read: Callable[[], T]) -> T | None:
+        try:
+            return read()
+        except NotFound:
+            self.problems[key] = "lost"
+        except (Corrupt, UnknownFormat) as error:
+            self.problems[key] = f"spoilt: {error}"
+        return None
+
+
+def _number(key: str, what: str) -> int:
+    digits = key.rpartition("/")[2]
+    number = keys.SEQUENCE_MAX - int(digits) if digits.isdigit() else -1
+    return number if number >= 0 and key == keys.journal_part(what, number) else -1

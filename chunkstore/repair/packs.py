@@ -1,0 +1,170 @@
+"""Packs that are lost or spoilt: found, and written again under their ids."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from lodefs.chunkstore.errors import Changed, Corrupt, NotFound
+from lodefs.chunkstore.format import keys
+from lodefs.chunkstore.format.compression import compress
+from lodefs.chunkstore.format.index_shard import PackChunks
+from lodefs.chunkstore.format.names import ID_BYTES, ChunkId, PackId
+from lodefs.chunkstore.format.pack import PURGED, PackIndex, unpack
+from lodefs.chunkstore.objects.interface import ObjectStore
+from lodefs.chunkstore.repair.sources import RepairSource, listed_packs
+from lodefs.chunkstore.repo.pack_reader import read_index, read_stored
+from lodefs.chunkstore.repo.purges import Purges
+from lodefs.chunkstore.transfer.pack_copy import check_bound, put_pack, without_purged
+from lodefs.chunkstore.types import Buffer
+
+
+@dataclass(slots=True)
+class PackDamage:
+    """A pack that is not whole. ``good``: what of it is: by chunk number codec and stored bytes;
+    ``columns``: its chunks, if they are known."""
+
+    pack_id: PackId
+    is_lost: bool
+    what: str
+    columns: PackChunks | None = None
+    good: dict[int, tuple[int, bytes]] = field(default_factory=dict)
+    healed_from: str | None = None
+
+    @property
+    def bad(self) -> Collection[int] | None:
+        """Numbers of the chunks that are not there; None: not known which it has."""
+        if self.columns is None:
+            return None
+        return set(range(len(self.columns.raw_sizes))) - self.good.keys()
+
+
+def examine(objects: ObjectStore, pack_id: PackId, *, data: bool) -> PackDamage | None:
+    """What is wrong with a pack: of its index, with ``data`` of every byte. None: nothing."""
+    try:
+        version = read_index(objects, pack_id)
+    except NotFound:
+        return PackDamage(pack_id, is_lost=True, what="lost")
+    except (Corrupt, Changed) as error:
+        return PackDamage(pack_id, is_lost=False, what=str(error))
+    if not data:
+        return None
+    index = version.index
+    check_bound(index)
+    try:
+        stored = memoryview(read_stored(objects, version, 0, len(index)))
+    except (Changed, NotFound):  # written again, or collected, at this moment
+        return None
+    damage = PackDamage(pack_id, is_lost=False, what="", columns=index)
+    for number, place in enumerate(index.places(0, len(index))):
+        piece = stored[place.offset : place.offset + place.stored_size_bytes]
+        if index.is_gone(number):
+            damage.good[number] = place.codec, b""
+            continue
+        try:
+            unpack(place, piece)
+        except Corrupt as error:
+            damage.what = damage.what or f"chunk {number}: {error}"
+        else:
+            damage.good[number] = place.codec, bytes(piece)
+    return damage if damage.what else None
+
+
+def heal(
+    objects: ObjectStore,
+    damages: Sequence[PackDamage],
+    sources: Sequence[RepairSource],
+    *,
+    dry_run: bool,
+) -> None:
+    """Writes packs again, as a whole where a source has them so, else chunk by chunk."""
+    purged = {chunk for purge in Purges(objects).after(-1) for chunk in purge.chunks}
+    for damage in damages:
+        for source in sources:
+            if (found := source.pack(damage.pack_id)) is not None:
+                if not dry_run:
+                    put_pack(objects, *without_purged(*found, purged), overwrite=True)
+                damage.healed_from = source.url
+                break
+    left = [damage for damage in damages if damage.healed_from is None]
+    if left and sources:
+        _find_columns(objects, left, sources)
+        _heal_by_chunks(objects, left, sources, purged, dry_run=dry_run)
+
+
+def _find_columns(
+    objects: ObjectStore, damages: Iterable[PackDamage], sources: Sequence[RepairSource]
+) -> None:
+    """Which chunks the packs had: index shards and nodes know."""
+    unknown = {damage.pack_id: damage for damage in damages if damage.columns is None}
+    for pack in listed_packs(objects) if unknown else ():
+        if pack.pack_id in unknown:
+            unknown.pop(pack.pack_id).columns = pack
+    for pack_id, damage in unknown.items():
+        found = (source.columns(pack_id) for source in sources)
+        damage.columns = next((columns for columns in found if columns is not None), None)
+
+
+def _heal_by_chunks(
+    objects: ObjectStore,
+    damages: Sequence[PackDamage],
+    sources: Sequence[RepairSource],
+    purged: Collection[ChunkId],
+    *,
+    dry_run: bool,
+) -> None:
+    wanted: dict[ChunkId, int] = {}
+    for damage in damages:
+        if damage.columns is not None:
+            for number in damage.bad or ():
+                chunk_id = _chunk_id(damage.columns, number)
+                wanted[chunk_id] = damage.columns.raw_sizes[number]
+    raws: dict[ChunkId, tuple[Buffer, str]] = {}
+    for source in sources:
+        missing = {one: size for one, size in wanted.items() if one not in raws}
+        for chunk_id, raw in source.chunks(missing) if missing else ():
+            raws[chunk_id] = raw, source.url
+    for damage in damages:
+        if damage.columns is not None:
+            _write_again(objects, damage, damage.columns, raws, purged, dry_run=dry_run)
+
+
+def _write_again(
+    objects: ObjectStore,
+    damage: PackDamage,
+    columns: PackChunks,
+    raws: Mapping[ChunkId, tuple[Buffer, str]],
+    purged: Collection[ChunkId],
+    *,
+    dry_run: bool,
+) -> None:
+    stored, codecs, places = [], bytearray(), set()
+    for number in range(len(columns.raw_sizes)):
+        if _chunk_id(columns, number) in purged:
+            codec, piece = PURGED, b""
+        elif number in damage.good:
+            codec, piece = damage.good[number]
+        elif (found := raws.get(_chunk_id(columns, number))) is not None:
+            places.add(found[1])
+            codec, compressed = compress(found[0])
+            piece = bytes(compressed)
+        else:
+            return
+        codecs.append(codec)
+        stored.append(piece)
+    index = PackIndex(columns.ids, columns.raw_sizes, array("I", map(len, stored)), bytes(codecs))
+    if index.pack_id != damage.pack_id:
+        return
+    if not dry_run:
+        put_pack(objects, index, b"".join(stored), overwrite=True)
+    damage.healed_from = ", ".join(sorted(places)) or "its own bytes"
+
+
+def _chunk_id(columns: PackChunks, number: int) -> ChunkId:
+    return ChunkId(columns.ids[number * ID_BYTES : (number + 1) * ID_BYTES])
+
+
+def key_of(damage: PackDamage) -> str:
+    """The key of the object."""
+    return keys.pack(damage.pack_id)

@@ -1,0 +1,137 @@
+"""Entries of branches and tags that are lost or spoilt.
+
+What they said is in the journal (the intent of who wrote them), or in another store. A lost entry
+is noticed where later ones are there, or the journal tells of it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from lodefs.chunkstore.errors import Corrupt, NotFound, UnknownFormat
+from lodefs.chunkstore.format import keys
+from lodefs.chunkstore.format.journal import Intent, RefName
+from lodefs.chunkstore.format.names import CommitId
+from lodefs.chunkstore.objects.interface import ObjectStore
+from lodefs.chunkstore.repair.sources import RepairSource
+from lodefs.chunkstore.repo.refs import RefEntry, Refs, singular
+
+
+class RefPlace(NamedTuple):
+    """One entry of a ref's log."""
+
+    ref: RefName
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class RefDamage:
+    """An entry that is not there as it was. ``is_found``: ``commit`` (None: it is deleted) is what
+    it said, or stands in for it; ``source`` says from where."""
+
+    ref: RefName
+    sequence: int
+    what: str
+    is_found: bool = False
+    commit: CommitId | None = None
+    source: str = ""
+
+    @property
+    def key(self) -> str:
+        """The key of the object."""
+        return keys.ref_entry(*self.ref, self.sequence)
+
+    def __str__(self) -> str:
+        return f"{singular(self.ref.kind)} {self.ref.name} of {self.ref.repo}"
+
+
+def ref_damages(
+    objects: ObjectStore,
+    intents: Sequence[Intent],
+    collected: Mapping[RefName, int],
+    sources: Sequence[RepairSource],
+) -> tuple[dict[RefName, int], list[RefDamage]]:
+    """All refs, with the newest sequence of each, and what is wrong with their entries.
+    ``collected``: refs that collections have seen, with a sequence that each of them has."""
+    logs: dict[RefName, set[int]] = defaultdict(set)
+    for info in objects.list(keys.REPOS):
+        found = keys.ref_of_entry(info.key)
+        if found is not None and found[1] in ("branches", "tags"):
+            logs[RefName(*found[:3])].add(found[3])
+    told = {(intent.ref, intent.sequence): intent.commit for intent in intents}
+    lost = {RefPlace(*place): commit for place, commit in told.items()}
+    there = {ref: set(sequences) for ref, sequences in logs.items()}
+    for ref, sequence in (*lost, *collected.items()):
+        logs[ref].add(sequence)
+    damages = [
+        damage
+        for ref, sequences in sorted(logs.items())
+        for damage in _of_log(objects, ref, max(sequences), there.get(ref, set()), lost, sources)
+    ]
+    return {ref: max(sequences) for ref, sequences in logs.items()}, damages
+
+
+def heal_refs(objects: ObjectStore, damages: Sequence[RefDamage]) -> None:
+    """Puts the entries that are known."""
+    for damage in damages:
+        if damage.is_found:
+            refs = Refs(objects, damage.ref.repo)
+            refs.restore(damage.ref.kind, damage.ref.name, damage.commit, damage.sequence)
+
+
+def _of_log(
+    objects: ObjectStore,
+    ref: RefName,
+    newest: int,
+    there: Collection[int],
+    told: Mapping[RefPlace, CommitId],
+    sources: Sequence[RepairSource],
+) -> Iterator[RefDamage]:
+    """Each entry of a log from its first one that is known."""
+    refs = Refs(objects, ref.repo)
+    before: RefEntry | None = None
+    for sequence in range(newest + 1):
+        what = "lost"
+        if sequence in there:
+            try:
+                before = refs.entry(ref.kind, ref.name, sequence)
+                continue
+            except (NotFound, Corrupt, UnknownFormat) as error:
+                what = f"spoilt: {error}"
+        damage = RefDamage(ref, sequence, what)
+        is_newest = sequence == newest
+        # a writer of a version before the journal announced nothing
+        is_announcing = any(place.ref == ref for place in told)
+        yield _found(
+            damage, before, told, sources, is_newest=is_newest, is_announcing=is_announcing
+        )
+
+
+def _found(
+    damage: RefDamage,
+    before: RefEntry | None,
+    told: Mapping[RefPlace, CommitId],
+    sources: Sequence[RepairSource],
+    *,
+    is_newest: bool,
+    is_announcing: bool,
+) -> RefDamage:
+    """With what the entry said. An older one that nobody knows repeats the one before it: it is
+    history. The newest one of a ref that no other store knows, and that no writer has announced,
+    was a deletion: these are not announced (docs/decisions/0036)."""
+    commit = told.get(RefPlace(damage.ref, damage.sequence))
+    if commit is not None:
+        return replace(damage, is_found=True, commit=commit, source="the journal")
+    if not is_newest:
+        commit = None if before is None else before.commit
+        return replace(damage, is_found=True, commit=commit, source="the entry before it")
+    for source in sources:
+        commit = source.head(*damage.ref)
+        if commit is not None:
+            return replace(damage, is_found=True, commit=commit, source=source.url)
+    if is_announcing and damage.sequence:
+        return replace(damage, is_found=True, source="the journal: it was a deletion")
+    return damage

@@ -1,0 +1,354 @@
+"""Repair: says what of a store is lost or spoilt, and of which versions, and puts it back.
+
+What a store knows of itself heals first: its journal, its refs, its index shards. Commits, trees
+and data come from sources that have the bytes. docs/decisions/0046 says what is healed from where.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+
+from lodefs.chunkstore.errors import Corrupt, NotFound, UnknownFormat
+from lodefs.chunkstore.format import keys
+from lodefs.chunkstore.format.chunking import ChunkingParams
+from lodefs.chunkstore.format.commit import Commit
+from lodefs.chunkstore.format.journal import RefName
+from lodefs.chunkstore.format.names import CommitId, Digest, PackId, Spec
+from lodefs.chunkstore.format.tree import Entry, Kind, Segment
+from lodefs.chunkstore.journal.named_packs import add_named
+from lodefs.chunkstore.objects.interface import ObjectStore, read_whole
+from lodefs.chunkstore.repair.journal_repair import JournalRepair
+from lodefs.chunkstore.repair.packs import PackDamage, examine, heal, key_of
+from lodefs.chunkstore.repair.ref_repair import RefDamage, heal_refs, ref_damages
+from lodefs.chunkstore.repair.shards import repair_index
+from lodefs.chunkstore.repair.sources import RepairSource
+from lodefs.chunkstore.repo.pack_reader import PackReader
+from lodefs.chunkstore.repo.repo_settings import SettingsLog
+from lodefs.chunkstore.repo.store import SIZE_BYTES_MAX as SETTINGS_SIZE_BYTES_MAX
+from lodefs.chunkstore.repo.store import Settings, Store, decode_settings, encode_settings
+from lodefs.chunkstore.repo.tree_walk import join
+from lodefs.chunkstore.system.progress import Progress
+
+WORKERS = 8
+NAMED_MAX = 8  # versions and paths that are told of one object
+
+
+@dataclass(frozen=True, slots=True)
+class RepairOptions:
+    """How to repair. ``data``: read every byte, too."""
+
+    data: bool = False
+    dry_run: bool = False
+    workers: int = WORKERS
+    clock: Callable[[], float] = time.time
+
+
+@dataclass(slots=True)
+class Finding:
+    """One object that is lost or spoilt. ``concerns``: what of which version (REPO@COMMIT:PATH);
+    ``healed_from``: None if nothing has it."""
+
+    key: str
+    what: str
+    concerns: list[str] = field(default_factory=list)
+    healed_from: str | None = None
+
+
+@dataclass(slots=True)
+class RepairResult:
+    """What was looked at, and all that was found."""
+
+    findings: list[Finding] = field(default_factory=list)
+    commits: int = 0
+    packs: int = 0
+
+    @property
+    def left(self) -> list[Finding]:
+        """What is not healed."""
+        return [finding for finding in self.findings if finding.healed_from is None]
+
+
+def repair(
+    objects: ObjectStore,
+    sources: Sequence[RepairSource],
+    options: RepairOptions,
+    progress: Progress | None = None,
+) -> RepairResult:
+    """Looks at everything that the store's branches and tags lead to, and heals what it can.
+
+    Raises: NotFound if there is nothing like a store; Unavailable, Denied. It can be repeated.
+    """
+    with ThreadPoolExecutor(options.workers, "lodefs-repair") as executor:
+        return _Repair(objects, sources, options, progress or Progress(), executor).run()
+
+
+class _Repair:
+    """One repair."""
+
+    def __init__(
+        self,
+        objects: ObjectStore,
+        sources: Sequence[RepairSource],
+        options: RepairOptions,
+        progress: Progress,
+        executor: Executor,
+    ) -> None:
+        self._objects = objects
+        self._sources = sources
+        self._options = options
+        self._progress = progress
+        self._executor = executor
+        self._reader = PackReader(objects)
+        self._store = Store(objects, Settings("", ChunkingParams()))
+        self._result = RepairResult()
+        self._named: dict[PackId, int] = {}  # chunks of packs, by the bits of their numbers
+        self._packs: dict[PackId, PackDamage | None] = {}  # that are named; None: no damage known
+        self._examined: set[PackId] = set()
+        self._concerns: dict[PackId, list[str]] = defaultdict(list)
+        self._commits: dict[tuple[str, CommitId], Commit] = {}
+        self._seen: set[tuple[Digest, tuple[Segment, ...]]] = set()
+
+    def run(self) -> RepairResult:
+        """Settings, journal, refs, commits with their trees and packs, shards."""
+        options, result = self._options, self._result
+        self._progress.phase = "looking at store.json"
+        self._settings()
+        self._progress.phase = "looking at the journal"
+        journal = JournalRepair(self._objects, dry_run=options.dry_run, clock=options.clock)
+        journal.look()
+        self._progress.phase = "looking at branches and tags"
+        refs, damages = ref_damages(self._objects, journal.intents, journal.refs, self._sources)
+        if not options.dry_run:
+            heal_refs(self._objects, damages)
+        for damage in damages:
+            source = damage.source if damage.is_found else None
+            result.findings.append(Finding(damage.key, damage.what, [str(damage)], source))
+        self._repo_settings({ref.repo for ref in refs})
+        for repo, commit_id in self._heads(refs, damages):
+            self._history(repo, commit_id)
+        self._data()
+        for pack_id, pack in self._packs.items():
+            if pack is not None:
+                concerns = self._concerns[pack_id]
+                finding = Finding(key_of(pack), pack.what, concerns, pack.healed_from)
+                result.findings.append(finding)
+        result.packs = len(self._packs)
+        journal.heal(self._packs, self._commits, self._named, refs)
+        result.findings += [
+            Finding(key, what, ["the journal"], "what is left of it")
+            for key, what in sorted(journal.problems.items())
+        ]
+        self._shards()
+        return result
+
+    def _settings(self) -> None:
+        try:
+            decode_settings(read_whole(self._objects, keys.STORE, SETTINGS_SIZE_BYTES_MAX).data)
+            return
+        except NotFound as error:
+            what = "lost"
+            if next(iter(self._objects.list(keys.REPOS, limit=1)), None) is None:
+                raise NotFound(f"{self._objects.url} is not a lodefs store ({error})") from error
+        except (Corrupt, UnknownFormat) as error:
+            what = f"spoilt: {error}"
+        found = ((source.settings(), source.url) for source in self._sources)
+        known, url = next((one for one in found if one[0]), (None, "the defaults"))
+        # with an id of its own: what machines remember of the store may not be so any more
+        settings = Settings(os.urandom(16).hex(), known.chunking if known else ChunkingParams())
+        settings = replace(settings, upgraded_s=int(self._options.clock()))
+        if not self._options.dry_run:
+            self._objects.put(keys.STORE, [encode_settings(settings)])
+        self._result.findings.append(Finding(keys.STORE, what, ["the store"], url))
+
+    def _repo_settings(self, repos: set[str]) -> None:
+        """Spoilt settings of a repository are replaced by none, but for history that may be gone:
+        they are to be set again."""
+        for repo in sorted(repos):
+            log = SettingsLog(self._objects, repo, self._options.clock)
+            for info in list(self._objects.list(keys.settings(repo))):
+                sequence = keys.settings_sequence(info.key)
+                try:
+                    if sequence >= 0:
+                        log.entry(sequence)
+                except (Corrupt, UnknownFormat) as error:
+                    if not self._options.dry_run:
+                        log.restore(sequence)
+                    concerns = [f"retention and quota of {repo}: set them again"]
+                    finding = Finding(info.key, f"spoilt: {error}", concerns, "no settings")
+                    self._result.findings.append(finding)
+
+    def _heads(
+        self, refs: dict[RefName, int], damages: Sequence[RefDamage]
+    ) -> Iterator[tuple[str, CommitId]]:
+        broken = {(damage.ref, damage.sequence): damage for damage in damages}
+        for ref, sequence in refs.items():
+            damage = broken.get((ref, sequence))
+            if damage is not None:
+                commit = damage.commit
+            else:
+                commit = self._store.refs(ref.repo).entry(ref.kind, ref.name, sequence).commit
+            if commit is not None:
+                yield ref.repo, commit
+
+    def _history(self, repo: str, head: CommitId) -> None:
+        waiting = [head]
+        may_lack = SettingsLog(self._objects, repo).newest().may_lack_history
+        while waiting:
+            at = waiting.pop()
+            if (repo, at) in self._commits:
+                continue
+            commit = self._commit(repo, at, is_needed=at == head or not may_lack)
+            if commit is not None:
+                self._commits[repo, at] = commit
+                self._result.commits += 1
+                waiting += commit.parents
+                self._progress.phase = f"looking at {repo}@{at.hex()[:12]}"
+                self._trees(repo, at, commit)
+
+    def _commit(self, repo: str, commit_id: CommitId, *, is_needed: bool) -> Commit | None:
+        try:
+            return self._store.commit(repo, commit_id)
+        except NotFound:
+            what = "lost"
+        except (Corrupt, UnknownFormat) as error:
+            what = f"spoilt: {error}"
+        if what == "lost" and not is_needed:
+            return None
+        concerns = [f"{repo}@{commit_id.hex()[:12]}"]
+        finding = Finding(keys.commit(repo, commit_id), what, concerns)
+        self._result.findings.append(finding)
+        for source in self._sources:
+            commit = source.commit(repo, commit_id)
+            if commit is not None:
+                if not self._options.dry_run:
+                    self._store.put_commit(repo, commit)
+                finding.healed_from = source.url
+                return commit
+        return None
+
+    def _trees(self, repo: str, commit_id: CommitId, commit: Commit) -> None:
+        """Names all packs of a commit; heals those of trees on the way, to see what is below."""
+        waiting = [(b"", commit.root)]
+        while waiting:
+            path, entry = waiting.pop()
+            where = str(Spec(repo, commit_id.hex()[:12], path))
+            place = (entry.digest, entry.segments)
+            for segment in entry.segments:
+                self._examine(segment.pack, where)
+            if place in self._seen:
+                continue
+            self._seen.add(place)
+            children = self._children(entry, where)
+            add_named(self._named, [entry, *children])
+            for child in children:
+                if child.kind is Kind.DIRECTORY:
+                    waiting.append((join(path, child.name), child))
+                    continue
+                for segment in child.segments:
+                    self._packs.setdefault(segment.pack, None)
+
+    def _examine(self, pack_id: PackId, where: str) -> None:
+        """Looks at a pack that holds trees, and heals it."""
+        if pack_id not in self._examined:
+            self._examined.add(pack_id)
+            damage = examine(self._objects, pack_id, data=self._options.data)
+            self._packs[pack_id] = damage
+            if damage is not None:
+                self._heal(damage)
+        if self._packs[pack_id] is not None:
+            self._note(pack_id, where)
+
+    def _heal(self, damage: PackDamage) -> None:
+        heal(self._objects, [damage], self._sources, dry_run=self._options.dry_run)
+        self._reader = PackReader(self._objects)  # one that does not remember what was there
+
+    def _children(self, entry: Entry, where: str) -> list[Entry]:
+        try:
+            return self._reader.read_tree(entry)
+        except (NotFound, Corrupt, UnknownFormat):
+            for segment in entry.segments:
+                if self._packs.get(segment.pack) is None:  # its index is fine, its bytes are not
+                    damage = examine(self._objects, segment.pack, data=True)
+                    if damage is not None:
+                        self._packs[segment.pack] = damage
+                        self._note(segment.pack, where)
+                        self._heal(damage)
+        try:
+            return self._reader.read_tree(entry)
+        except (NotFound, Corrupt, UnknownFormat):
+            return []
+
+    def _data(self) -> None:
+        """All packs of files, side by side; then names what the bad ones are of."""
+        self._progress.phase = "looking at packs"
+        packs = [pack_id for pack_id in self._packs if pack_id not in self._examined]
+        data = self._options.data
+        for damage in self._executor.map(lambda one: examine(self._objects, one, data=data), packs):
+            self._progress.files_done += 1
+            if damage is not None:
+                self._packs[damage.pack_id] = damage
+        bad = [damage for damage in self._packs.values() if damage and not damage.healed_from]
+        self._name(bad)
+        self._progress.phase = "looking for what is lost"
+        heal(self._objects, bad, self._sources, dry_run=self._options.dry_run)
+
+    def _name(self, bad: Sequence[PackDamage]) -> None:
+        """The files that need a chunk of the bad packs that is not there."""
+        damages = {damage.pack_id: damage for damage in bad}
+        reader = PackReader(self._objects)
+        self._seen.clear()
+        for (repo, commit_id), commit in self._commits.items() if damages else ():
+            waiting = [(b"", commit.root)]
+            while waiting:
+                path, entry = waiting.pop()
+                place = (entry.digest, entry.segments)
+                if place in self._seen:
+                    continue
+                self._seen.add(place)
+                try:
+                    children = reader.read_tree(entry)
+                except (NotFound, Corrupt, UnknownFormat):
+                    continue
+                for child in children:
+                    at = join(path, child.name)
+                    if child.kind is Kind.DIRECTORY:
+                        waiting.append((at, child))
+                    for segment in child.segments:
+                        damage = damages.get(segment.pack)
+                        if damage is not None and _needs(segment, damage):
+                            self._note(segment.pack, str(Spec(repo, commit_id.hex()[:12], at)))
+
+    def _note(self, pack_id: PackId, where: str) -> None:
+        concerns = self._concerns[pack_id]
+        if where not in concerns and len(concerns) < NAMED_MAX:
+            concerns.append(where)
+
+    def _shards(self) -> None:
+        self._progress.phase = "looking at index shards"
+        dry_run, named = self._options.dry_run, self._packs
+        found = repair_index(
+            self._objects, self._executor, self._progress, named=named, dry_run=dry_run
+        )
+        for what, names in (
+            ("spoilt", found.spoilt),
+            ("names packs that are gone", found.outdated),
+        ):
+            for key in names:
+                finding = Finding(key, what, ["what pushes find to use again"], "the packs")
+                self._result.findings.append(finding)
+        if found.listed and not found.spoilt:
+            what = f"no shard lists {len(found.listed)} packs"
+            concerns = ["what pushes find to use again"]
+            self._result.findings.append(Finding(keys.INDEX, what, concerns, "the packs"))
+
+
+def _needs(segment: Segment, damage: PackDamage) -> bool:
+    """Whether a segment has a chunk that is not there."""
+    if damage.bad is None or not damage.good:
+        return True
+    return any(n in damage.bad for n in range(segment.first, segment.first + segment.count))

@@ -1,0 +1,134 @@
+"""Index shards, made anew from the packs."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Container, Iterator
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from itertools import islice
+
+from lodefs.chunkstore.errors import Corrupt, InvalidInput, NotFound, UnknownFormat
+from lodefs.chunkstore.format import keys
+from lodefs.chunkstore.format.index_shard import PackChunks, encode_shard
+from lodefs.chunkstore.format.names import PackId, parse_id
+from lodefs.chunkstore.format.pack import PackIndex
+from lodefs.chunkstore.objects.interface import ObjectStore
+from lodefs.chunkstore.repo.pack_reader import read_index
+from lodefs.chunkstore.repo.shard_reader import read_shard
+from lodefs.chunkstore.system.progress import Progress
+
+PACKS_MAX = 2048  # that one new shard lists: some 100 GiB
+AHEAD = 64
+
+
+@dataclass(slots=True)
+class ShardRepair:
+    """``spoilt``: keys of shards that could not be read, and of those that named packs that are
+    gone; ``listed``: packs that no shard listed, and one does now; ``unreadable``: packs whose
+    index is damaged."""
+
+    shards: int = 0
+    spoilt: list[str] = field(default_factory=list)
+    outdated: list[str] = field(default_factory=list)
+    listed: list[PackId] = field(default_factory=list)
+    unreadable: list[PackId] = field(default_factory=list)
+
+
+def repair_index(
+    objects: ObjectStore,
+    executor: Executor,
+    progress: Progress,
+    *,
+    named: Container[PackId] | None = None,
+    dry_run: bool = False,
+    clock_ns: Callable[[], int] = time.time_ns,
+) -> ShardRepair:
+    """Lists every pack in a shard that can be read; shards that cannot are written again. With
+    ``named``, all packs that refs lead to, a shard that names another one which is gone is written
+    again without it. One that refs lead to stays: what the shard says of it helps to get it back.
+
+    What a push has sent and not yet listed is listed too, which does no harm.
+    """
+    progress.phase = "listing packs"
+    there = {
+        pack for pack in map(_pack_of, (info.key for info in objects.list(keys.PACKS))) if pack
+    }
+    result = ShardRepair()
+    known: set[PackId] = set()
+    progress.phase = "reading index shards"
+    for info in list(objects.list(keys.INDEX)):
+        result.shards += 1
+        try:
+            packs = list(read_shard(objects, info.key))
+        except (Corrupt, UnknownFormat):
+            result.spoilt.append(info.key)
+            continue
+        except NotFound:  # a collection has just written it again
+            continue
+        known.update(pack.pack_id for pack in packs)
+        gone = {one.pack_id for one in packs if one.pack_id not in there}
+        gone = {pack for pack in gone if named is None or pack not in named}
+        gone = {pack for pack in gone if not _is_there(objects, pack)}
+        if gone:
+            result.outdated.append(info.key)
+            if not dry_run and named is not None:
+                rest = [pack for pack in packs if pack.pack_id not in gone]
+                objects.put(info.key, [encode_shard(rest)])
+    _list_others(objects, sorted(there - known), result, executor, dry_run=dry_run, now=clock_ns)
+    return result
+
+
+def _list_others(
+    objects: ObjectStore,
+    packs: list[PackId],
+    result: ShardRepair,
+    executor: Executor,
+    *,
+    dry_run: bool,
+    now: Callable[[], int],
+) -> None:
+    """New shards, the first under the names of those that were spoilt: machines know these."""
+    names = list(result.spoilt)
+    indexes = _indexes(objects, packs, result, executor)
+    while some := list(islice(indexes, PACKS_MAX)):
+        result.listed += [pack.pack_id for pack in some]
+        name = names.pop(0) if names else keys.shard(f"{now():016x}-{os.urandom(4).hex()}")
+        if not dry_run:
+            objects.put(name, [encode_shard(some)])
+    for name in names if not dry_run else ():
+        objects.put(name, [encode_shard([])])
+
+
+def _indexes(
+    objects: ObjectStore, packs: list[PackId], result: ShardRepair, executor: Executor
+) -> Iterator[PackChunks]:
+    def read(pack_id: PackId) -> PackIndex | None:
+        try:
+            return read_index(objects, pack_id).index
+        except NotFound:
+            return None
+        except (Corrupt, UnknownFormat):
+            result.unreadable.append(pack_id)
+            return None
+
+    for at in range(0, len(packs), AHEAD):
+        yield from filter(None, executor.map(read, packs[at : at + AHEAD]))
+
+
+def _is_there(objects: ObjectStore, pack_id: PackId) -> bool:
+    """A list may lack some."""
+    try:
+        objects.head(keys.pack(pack_id))
+    except NotFound:
+        return False
+    return True
+
+
+def _pack_of(key: str) -> PackId | None:
+    try:
+        pack_id = PackId(parse_id(key.rpartition("/")[2]))
+    except InvalidInput:
+        return None
+    return pack_id if keys.pack(pack_id) == key else None

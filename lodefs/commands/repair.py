@@ -1,0 +1,173 @@
+"""``lodefs repair``: what of a store is lost or spoilt, and how it comes back."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from lodefs.chunkstore.errors import InvalidInput, LodefsError, NotFound
+from lodefs.cli import exit_codes, text
+from lodefs.cli.options import examples, json_option, session_command, write_json, write_line
+from lodefs.cli.progress_bars import show_progress
+from lodefs.settings.session import Session, absolute
+
+if TYPE_CHECKING:
+    from lodefs.chunkstore.repair.repair import Finding, RepairResult
+    from lodefs.chunkstore.repair.sources import RepairSource
+
+EPILOG = examples(
+    "lodefs repair --data --dry-run                              # only say what is wrong",
+    "lodefs repair --data --from s3://mirror/prefix --from ./flickr30k",
+    "lodefs repair index                                         # index shards from the packs",
+)
+
+
+@click.group(epilog=EPILOG, invoke_without_command=True)
+@click.option(
+    "--from", "places", metavar="SOURCE", multiple=True,
+    help="Another store, a node's cache directory, or the directory that was pushed; repeatable.",
+)  # fmt: skip
+@click.option("--data", is_flag=True, help="Read and check every byte too.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@click.option("--workers", type=click.IntRange(1, 64), default=8, help="Parallel reads [8].")
+@json_option
+@session_command(store=True)
+@click.pass_context
+def repair(
+    ctx: click.Context,
+    session: Session,
+    places: tuple[str, ...],
+    data: bool,
+    dry_run: bool,
+    workers: int,
+    as_json: bool,
+) -> None:
+    """Say what of the store is lost or spoilt, and of which versions, and put it back.
+
+    What the store tells of itself (its journal, branches and tags, index shards) is healed without
+    a SOURCE; commits, directories and data where a SOURCE has them. Everything is checked before it
+    is written. It exits with 1 if something is left. It may run beside pushes and reads.
+    """
+    if ctx.invoked_subcommand is not None:
+        return
+    from lodefs.chunkstore.repair.repair import RepairOptions
+    from lodefs.chunkstore.repair.repair import repair as repair_store
+
+    objects = session.objects(session.store_url)
+    sources = [_source(session, place) for place in places]
+    options = RepairOptions(data=data, dry_run=dry_run, workers=workers, clock=time.time)
+    with show_progress() as progress:
+        result = repair_store(objects, sources, options, progress)
+    if as_json:
+        write_json(_json_of(result, dry_run=dry_run))
+    else:
+        for finding in result.findings:
+            write_line(_line(finding, dry_run=dry_run))
+        write_line(_summary(result, dry_run=dry_run))
+    if result.left or (dry_run and result.findings):
+        session.exit_code = exit_codes.FAILURE
+
+
+@repair.command(epilog=examples("lodefs repair index --dry-run"))
+@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@json_option
+@session_command(store=True)
+def index(session: Session, dry_run: bool, as_json: bool) -> None:
+    """List in index shards every pack that none lists, and write spoilt shards again.
+
+    Shards tell a push which chunks the store has. Without them nothing is lost but room.
+    """
+    from lodefs.chunkstore.repair.shards import repair_index
+
+    objects = session.store.objects
+    with show_progress() as progress, ThreadPoolExecutor(16, "lodefs-repair") as executor:
+        found = repair_index(objects, executor, progress, dry_run=dry_run)
+    if as_json:
+        write_json(
+            {
+                "dry_run": dry_run,
+                "shards": found.shards,
+                "spoilt_shards": found.spoilt,
+                "outdated_shards": found.outdated,
+                "listed_packs": len(found.listed),
+                "unreadable_packs": [pack.hex() for pack in found.unreadable],
+            }
+        )
+        return
+    what = "to list" if dry_run else "listed"
+    write_line(
+        f"{text.count(found.shards, 'shard')}, {len(found.spoilt)} of them spoilt; "
+        f"{what}: {text.count(len(found.listed), 'pack')}"
+    )
+    for key in found.outdated:
+        write_line(f"{key} names packs that are gone: see `lodefs repair`")
+    for pack in found.unreadable:
+        write_line(f"the index of pack {pack.hex()} is damaged: see `lodefs repair`")
+
+
+def _source(session: Session, place: str) -> RepairSource:
+    """The source at a URL or path. Raises: InvalidInput, NotFound."""
+    from lodefs.chunkstore.format import keys
+    from lodefs.chunkstore.format.chunking import ChunkingParams
+    from lodefs.chunkstore.nodecache.layout import VERSION_FILE
+    from lodefs.chunkstore.repair.sources import CacheSource, DirectorySource, StoreSource
+
+    if place.startswith(("http:", "https:", "unix:")):
+        raise InvalidInput(
+            f"{place} is a proxy: name its cache directory, which `lodefs status` shows"
+        )
+    if place.startswith(("s3:", "file:")):
+        objects = session.objects(absolute(place))
+        objects.head(keys.STORE)
+        return StoreSource(objects)
+    path = Path(place)
+    if not path.is_dir():
+        raise NotFound(f"there is no directory {text.escaped(place)}")
+    if (path / keys.STORE).exists():
+        return StoreSource(session.objects(absolute(place)))
+    if (path / VERSION_FILE).exists() and (path / "index").is_dir():
+        return CacheSource(path)
+    try:
+        params = session.store.settings.chunking
+    except LodefsError:  # they may be what is lost
+        params = ChunkingParams()
+    return DirectorySource(path, params)
+
+
+def _json_of(result: RepairResult, *, dry_run: bool) -> dict[str, object]:
+    return {
+        "dry_run": dry_run,
+        "problems": [
+            {
+                "key": finding.key,
+                "message": finding.what,
+                "concerns": finding.concerns,
+                "healed_from": finding.healed_from,
+            }
+            for finding in result.findings
+        ],
+        "commits": result.commits,
+        "packs": result.packs,
+    }
+
+
+def _line(finding: Finding, *, dry_run: bool) -> str:
+    concerns = ", ".join(finding.concerns)
+    if finding.healed_from is None:
+        healed = "not healed: no source has it"
+    else:
+        healed = f"{'can be healed' if dry_run else 'healed'} from {finding.healed_from}"
+    return text.escaped(f"{finding.key}: {finding.what}; of {concerns}: {healed}")
+
+
+def _summary(result: RepairResult, *, dry_run: bool) -> str:
+    looked = f"{text.count(result.commits, 'commit')}, {text.count(result.packs, 'pack')}: "
+    if not result.findings:
+        return looked + "all is well"
+    problems = text.count(len(result.findings), "problem")
+    healed = len(result.findings) - len(result.left)
+    return f"{looked}{problems}, {healed} {'can be healed' if dry_run else 'healed'}"

@@ -1,0 +1,33 @@
+"""Rules of access from the settings, with the groups of this machine."""
+
+from __future__ import annotations
+
+import grp
+import os
+import pwd
+from collections.abc import Callable
+
+from lodefs.chunkstore.nodeapi.access import AccessRules, rules_of
+from lodefs.chunkstore.system.sockets import Peer
+from lodefs.settings.session import Session
+
+
+def access_rules(session: Session, say: Callable[[str], None] = lambda _line: None) -> AccessRules:
+    """The settings' rules. ``say`` hears of groups that there are not."""
+    return rules_of(session.config.access, gid_of, say=say)
+
+
+def user_of(uid: int) -> Peer:
+    """A user with all groups that the machine's tables give it; none where it has no account."""
+    try:
+        user = pwd.getpwuid(uid)
+        return Peer(uid, frozenset(os.getgrouplist(user.pw_name, user.pw_gid)))
+    except KeyError:
+        return Peer(uid, frozenset())
+
+
+def gid_of(group: str) -> int | None:
+    try:
+        return grp.getgrnam(group).gr_gid
+    except KeyError:
+        return None

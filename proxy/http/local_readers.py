@@ -1,0 +1,69 @@
+"""Clients of the Unix socket, and what each may read where the settings have rules of access."""
+
+from __future__ import annotations
+
+import grp
+import logging
+import os
+import socket
+from collections.abc import Mapping, Sequence
+
+from lodefs.chunkstore.nodeapi import access
+from lodefs.chunkstore.nodeapi.access import AccessRules
+from lodefs.chunkstore.system.sockets import Peer, peer_of
+from lodefs.proxy.api.fast_path import KnownHeaders
+from lodefs.proxy.api.request import Reader
+
+KINDS_MAX = 1024  # of users, by the groups that rules name
+_NOBODY = Peer(0xFFFFFFFE, frozenset())
+_log = logging.getLogger("lodefs.proxy")
+
+
+class LocalReader:
+    """A client, and the headers that the fast path knows of clients with the same rights."""
+
+    def __init__(self, reader: Reader, blocks: KnownHeaders) -> None:
+        self.reader = reader
+        self.blocks = blocks
+
+
+class LocalReaders:
+    """All clients of one Unix socket."""
+
+    def __init__(self, rules: AccessRules) -> None:
+        self._rules = rules
+        self._kinds: dict[frozenset[int] | None, LocalReader] = {}
+
+    def of(self, sock: socket.socket) -> LocalReader:
+        """Who is at the other end; somebody without rights where the kernel does not say."""
+        try:
+            peer = peer_of(sock)
+        except OSError:
+            peer = _NOBODY
+        kind = self._rules.kind_of(peer)
+        found = self._kinds.get(kind)
+        if found is None:
+            found = LocalReader(self._reader(peer, is_limited=kind is not None), KnownHeaders())
+            if len(self._kinds) < KINDS_MAX:
+                self._kinds[kind] = found
+        return found
+
+    def _reader(self, peer: Peer, *, is_limited: bool) -> Reader:
+        if not is_limited:
+            return Reader()
+        return Reader(may_read=lambda repo: self._rules.may_read(peer, repo), is_limited=True)
+
+
+def local_readers(table: Mapping[str, Sequence[str]]) -> LocalReaders | None:
+    """The clients by the settings' rules; None where everybody may read everything."""
+    rules = access.rules_of(
+        table, _gid_of, free_uids=(0, os.geteuid()), say=lambda line: _log.warning("%s", line)
+    )
+    return LocalReaders(rules) if rules else None
+
+
+def _gid_of(group: str) -> int | None:
+    try:
+        return grp.getgrnam(group).gr_gid
+    except KeyError:
+        return None
