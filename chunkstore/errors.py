@@ -14,6 +14,10 @@ class NotFound(LodefsError):
     """The named thing (object, repository, revision, path) does not exist."""
 
 
+class Expired(NotFound):
+    """The retention policy of a repository has deleted a commit of its history."""
+
+
 class NotADirectory(NotFound):
     """A path goes through something that is not a directory."""
 

@@ -35,6 +35,7 @@ from loadtests.bench import (
     readcheck,
     s3ranges,
     slowdisks,
+    slurmwarming,
     soaks,
     statuspage,
     survival,
@@ -93,6 +94,10 @@ BENCHMARKS: dict[str, tuple[Benchmark, str]] = {
     ),
     "mount-mixtures": (mixtures.mixtures, "a large file read whole after other reads beside it"),
     "mount-warm": (warmreads.warm_reads, "reads from the cache's disk; the dataset exceeds memory"),
+    "slurm-warming": (
+        slurmwarming.slurm_warming,
+        "a job of Slurm whose nodes are warmed before it",
+    ),
     "enroot-hook": (hooks.enroot_hook, "what lodefs' hook costs a container of enroot"),
     "python": (pythons.python, "fsspec against its local file system; glob against find"),
     "dataloader": (pythons.dataloader, "PyTorch's DataLoader against ext4 and s3fs; 100 runs"),

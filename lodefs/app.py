@@ -33,6 +33,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "reflog": ("reflog", "Show where a branch or tag was, and when."),
     "rm": ("rm", "Delete a repository, a branch or a tag."),
     "undelete": ("rm", "Get it back, or list what is deleted."),
+    "retain": ("retain", "Set what of a repository's history is kept."),
     "du": ("du", "Show what repositories take, and what deleting frees."),
     "gc": ("gc", "Delete what no branch or tag leads to."),
     "purge": ("purge", "Remove a file's bytes from all versions, for good."),

@@ -71,6 +71,11 @@ def settings_sequence(key: str) -> int:
     return sequence if head.endswith(f"/refs/{_SETTINGS}") else -1
 
 
+def expired(repo: str, prefix: str = "") -> str:
+    """``repos/<repo>/refs/expired/<commit id>``, or the beginning of such keys."""
+    return f"{REPOS}{repo}/refs/expired/{prefix}"
+
+
 def ref_entry(repo: str, kind: str, name: str, sequence: int) -> str:
     """``repos/<repo>/refs/<kind>/<name>/<10 digits, descending>``; sequences count from 0."""
     return f"{ref(repo, kind, name)}{SEQUENCE_MAX - sequence:010d}"

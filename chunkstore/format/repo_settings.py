@@ -11,7 +11,7 @@ import msgspec
 
 from lodefs.chunkstore.errors import Corrupt, InvalidInput
 from lodefs.chunkstore.format.envelope import seal, unseal
-from lodefs.chunkstore.format.names import check_ref_name
+from lodefs.chunkstore.format.names import CommitId, check_ref_name
 from lodefs.chunkstore.system.durations import duration_text
 from lodefs.chunkstore.types import Buffer
 
@@ -77,6 +77,17 @@ class _Body(msgspec.Struct, forbid_unknown_fields=True):
     retention: _Retention | None
     may_lack_history: bool
     quota_size_bytes: int | None
+
+
+class _Expired(msgspec.Struct, forbid_unknown_fields=True):
+    repo: str
+    commit: str
+    time_s: int
+
+
+def encode_expired(repo: str, commit: CommitId, time_s: int) -> bytes:
+    """Says that a commit was deleted by a retention policy, at a Unix time."""
+    return seal("expired", VERSION, _Expired(repo, commit.hex(), time_s))
 
 
 def check_retention(retention: Retention) -> Retention:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 
-from lodefs.chunkstore.errors import NotFound
+from lodefs.chunkstore.errors import Expired, NotFound
 from lodefs.chunkstore.format.commit import Commit
 from lodefs.chunkstore.format.journal import RefName
 from lodefs.chunkstore.format.names import DEFAULT_BRANCH, CommitId, PackId
 from lodefs.chunkstore.format.tree import Entry
 from lodefs.chunkstore.journal.condemned import MemoryCondemned, commit_key
 from lodefs.chunkstore.journal.named_packs import named_packs
-from lodefs.chunkstore.journal.ref_write import RefWrite
+from lodefs.chunkstore.journal.ref_write import Collected, RefWrite
 from lodefs.chunkstore.repo.refs import BRANCHES, TAGS, RefEntry
 from lodefs.chunkstore.repo.store import Store
 
@@ -55,14 +55,22 @@ def _save(store: Store, write: RefWrite, repo: str, commit_id: CommitId) -> None
     chunks: dict[PackId, int] = {}
     unreadable: set[bytes] = set()
     base: Entry | None = None
+    may_lack = store.settings_log(repo).surely_newest().may_lack_history
+    gone: set[CommitId] = set()  # ancestors that have expired just now
     try:
-        for at, commit in _ancestors(store, repo, commit_id, set()):
+        for at, commit in _ancestors(store, repo, commit_id, set(), gone):
+            if may_lack and at != commit_id and not _is_kept(write, condemned, repo, at):
+                store.put_expired(repo, at, commit.time_s)
+                gone.add(at)
+                continue
             named = named_packs(store.packs, commit.root, base)
             ids |= named.found.keys() | {commit_key(repo, at)}
             for pack, bits in named.found.items():
                 chunks[pack] = chunks.get(pack, 0) | bits
             unreadable |= named.unreadable
             base = commit.root
+    except Expired:
+        raise
     except NotFound as error:
         raise NotFound(
             f"{repo}@{commit_id.hex()[:12]}, or a commit before it, is gone: a collection (lodefs "
@@ -74,6 +82,16 @@ def _save(store: Store, write: RefWrite, repo: str, commit_id: CommitId) -> None
             f"{repo}@{commit_id.hex()[:12]} is not whole: pack {min(unreadable).hex()} is missing "
             "or damaged; see `lodefs verify`"
         )
+
+
+def _is_kept(write: RefWrite, condemned: MemoryCondemned, repo: str, at: CommitId) -> bool:
+    """Saves an old commit, before the packs that it needs: a collection decides about it before
+    these. False if it has expired, and a collection deletes it."""
+    try:
+        write.save(condemned, [commit_key(repo, at)])
+    except Collected:
+        return False
+    return True
 
 
 def _is_living(store: Store, repo: str, commit_id: CommitId) -> bool:
@@ -92,15 +110,23 @@ def _is_living(store: Store, repo: str, commit_id: CommitId) -> bool:
 
 
 def _ancestors(
-    store: Store, repo: str, head: CommitId, seen: set[CommitId]
+    store: Store, repo: str, head: CommitId, seen: set[CommitId], gone: Container[CommitId] = ()
 ) -> Iterator[tuple[CommitId, Commit]]:
-    """A commit and all before it. Those in ``seen`` are left out, and each that is given is added
-    there. Raises: NotFound, Corrupt."""
+    """A commit and all before it, as far as they have not expired. Those in ``seen`` are left out,
+    and each that is given is added there; nothing before those in ``gone``, which the caller fills,
+    is looked at. Raises: NotFound, Corrupt."""
     waiting = [head]
     while waiting:
         at = waiting.pop()
-        if at not in seen:
-            seen.add(at)
+        if at in seen:
+            continue
+        seen.add(at)
+        try:
             commit = store.commit(repo, at)
-            yield at, commit
+        except Expired:
+            if at == head:
+                raise
+            continue
+        yield at, commit
+        if at not in gone:
             waiting += commit.parents

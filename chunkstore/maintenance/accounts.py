@@ -5,6 +5,7 @@ By whole packs, as collections delete them: from lists, commits and trees, and n
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -86,10 +87,10 @@ def store_account(
         tally = _Tally(store, executor, progress or Progress())
         found: list[tuple[str, int, int]] = []
         for group, repo in enumerate(store.repos()):
-            graph = read_graph(store, repo, executor)
-            tally.add(group, repo, graph.commits.values())
-            apparent_bytes = sum(commit.size_bytes for commit in graph.commits.values())
-            found.append((repo, len(graph.commits), apparent_bytes))
+            kept = _kept(store, repo, read_graph(store, repo, executor))
+            tally.add(group, repo, kept.values())
+            apparent_bytes = sum(commit.size_bytes for commit in kept.values())
+            found.append((repo, len(kept), apparent_bytes))
     counts = tally.counts
     repos = [
         RepoAccount(*one, counts.stored_bytes[group], counts.sole_bytes[group])
@@ -110,13 +111,17 @@ def revision_account(
         graph = read_graph(store, repo, executor)
         commit = graph.commits.get(commit_id) or store.commit(repo, commit_id)
         refs = [ref for ref, at in graph.heads.items() if ref.name == rev and at == commit_id]
+        kept = _kept(store, repo, graph)
         others = graph.below(at for ref, at in graph.heads.items() if ref not in refs)
+        others &= kept.keys()
         for other in store.repos():
             if other != repo:
-                tally.add(0, other, read_graph(store, other, executor).commits.values())
+                tally.add(
+                    0, other, _kept(store, other, read_graph(store, other, executor)).values()
+                )
         tally.add(0, repo, _commits(graph, others - {commit_id}))
         tally.add(1, repo, [commit])
-        tally.add(2, repo, _commits(graph, graph.commits.keys() - others - {commit_id}))
+        tally.add(2, repo, _commits(graph, kept.keys() - others - {commit_id}))
     counts = tally.counts
     freed_bytes = counts.first_bytes[2]
     if commit_id not in others:
@@ -131,6 +136,13 @@ def revision_account(
         freed_bytes=freed_bytes if refs else None,
         unreadable=tally.unreadable,
     )
+
+
+def _kept(store: Store, repo: str, graph: CommitGraph) -> dict[CommitId, Commit]:
+    """The commits that the repository's retention policy keeps."""
+    policy = store.settings_log(repo).newest().retention
+    kept = graph.kept(policy, int(time.time()))
+    return {commit_id: graph.commits[commit_id] for commit_id in kept}
 
 
 def _commits(graph: CommitGraph, ids: Iterable[CommitId]) -> Iterator[Commit]:

@@ -6,6 +6,7 @@ first deletes what is ripe, then condemns what it has found. It may end anywhere
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -26,7 +27,7 @@ from lodefs.chunkstore.journal.journal import StoreJournal
 from lodefs.chunkstore.maintenance import decisions
 from lodefs.chunkstore.maintenance.compact import drop_all, sparse_packs
 from lodefs.chunkstore.maintenance.inventory import PackList, Repositories
-from lodefs.chunkstore.maintenance.mark import Marked, mark
+from lodefs.chunkstore.maintenance.mark import Marked, Marking
 from lodefs.chunkstore.maintenance.rate import Rate
 from lodefs.chunkstore.maintenance.sweep import sweep
 from lodefs.chunkstore.maintenance.writers import (
@@ -73,6 +74,7 @@ class CollectResult:
     size_bytes: int = 0
     used_commits: int = 0
     used_packs: int = 0
+    expired_commits: int = 0  # that branches lead to, and that retention policies do not keep
     garbage: Amount = field(default_factory=Amount)  # all that nothing leads to
     deleted: Amount = field(default_factory=Amount)
     condemned: Amount = field(default_factory=Amount)  # by this collection
@@ -143,6 +145,7 @@ class _Collection:
         self._packs = packs
         self._journal = StoreJournal(store.objects, options.clock)
         self._repos = Repositories()
+        self._marking = Marking(store, executor, progress, int(options.clock()))
         self._handled: Sequence[Garbage] = ()  # what was deleted
         self._result = CollectResult()
 
@@ -196,24 +199,26 @@ class _Collection:
 
     def _mark(self, refs: Mapping[RefName, int], writers: Writers) -> None:
         self._progress.phase = "reading refs"
-        roots = [(intent.ref.repo, intent.commit) for intent in writers.intents]
+        roots = [(intent.ref, intent.commit) for intent in writers.intents]
         roots += [head for head in self._executor.map(self._head, refs.items()) if head]
-        mark(self._store, roots, self._marked, self._executor, self._progress)
+        self._marking.mark(roots, self._marked)
         self._result.used_commits = len(self._marked.commits)
         self._result.used_packs = self._marked.packs
+        self._result.expired_commits = len(self._marked.expired)
 
-    def _head(self, ref: tuple[RefName, int]) -> tuple[str, CommitId] | None:
+    def _head(self, ref: tuple[RefName, int]) -> tuple[RefName, CommitId] | None:
         name, sequence = ref
         entry = newest_entry(self._store.refs(name.repo), name, sequence)
         if entry is None or entry.commit is None:
             return None
-        return name.repo, entry.commit
+        return name, entry.commit
 
     def _garbage(self) -> tuple[dict[PackId, int], list[tuple[str, CommitId]]]:
         """Packs with their sizes, and commits, that are there and not in use."""
         self._progress.phase = "comparing"
         sizes = {pack: size_bytes for pack, size_bytes in self._packs if pack not in self._marked}
-        commits = [at for at in self._repos.all_commits() if at not in self._marked.commits]
+        listed = (at for at in self._repos.all_commits() if at not in self._marked.commits)
+        commits = list(dict.fromkeys((*sorted(self._marked.expired), *listed)))
         self._result.garbage = Amount(len(sizes), len(commits), sum(sizes.values()))
         return sizes, commits
 
@@ -225,25 +230,52 @@ class _Collection:
     ) -> Sequence[JournalEntry]:
         """Deletes the garbage of the entries that are ripe; gives the others. In their order, so
         that those that are not done are always the newest."""
-        ripe: list[tuple[JournalEntry, Fate]] = []
-        for entry in undone:
-            fate = self._fate(entry, writers)
-            if fate is None:
-                break
-            ripe.append((entry, fate))
-        garbage = [fate.deleted for _, fate in ripe if fate.deleted is not None]
+        ripe = list(itertools.takewhile(lambda entry: self._is_ripe(entry, writers), undone))
+        fates = self._fates(ripe)
+        garbage = [fate.deleted for fate in fates if fate.deleted is not None]
         self._result.deleted = _amount(garbage, sizes)
         if self._options.dry_run:
             dead = {one.pack for part in garbage for one in part.chunks}
             self._result.compacted.packs = sum(pack in self._marked for pack in dead)
         if ripe and not self._options.dry_run:
-            objects, collection = self._store.objects, ripe[-1][0].number
-            sweep(objects, garbage, collection, self._executor, self._progress)
+            collection = ripe[-1].number
+            sweep(self._store, garbage, collection, self._executor, self._progress)
             self._compact(garbage)
-            for entry, _ in ripe:
+            for entry in ripe:
                 self._journal.put_done(entry.number)
         self._handled = garbage
         return undone[len(ripe) :]
+
+    def _is_ripe(self, entry: JournalEntry, writers: Writers) -> bool:
+        """Whether an entry's fate is decided, or may be."""
+        if self._journal.fate(entry.number) is not None:
+            return True
+        ripe_at_s = decisions.ripe_at_s(entry, self._options.grace_s, self._upgraded_s)
+        if int(self._options.clock()) < ripe_at_s:
+            self._result.ripe_at_s = self._result.ripe_at_s or ripe_at_s
+            return False
+        return writers.have_ended_before(entry.number)
+
+    def _fates(self, ripe: Sequence[JournalEntry]) -> list[Fate]:
+        """What comes of the garbage of entries. Those of commits are decided first: an expired
+        commit that is not deleted, because a writer has saved it, keeps its packs."""
+        of_commits = [e for e in ripe if e.condemned is not None and e.condemned.commits]
+        fates = {entry.number: self._fate(entry, self._marked) for entry in of_commits}
+        gone = {one for fate in fates.values() if fate.deleted for one in fate.deleted.commits}
+        with Marked(self._marked) as needed:
+            if len(of_commits) < len(ripe):
+                self._marking.mark_commits(self._marked.expired - gone, needed)
+            for entry in ripe:
+                if entry.number not in fates:
+                    fates[entry.number] = self._fate(entry, needed)
+        return [fates[entry.number] for entry in ripe]
+
+    def _fate(self, entry: JournalEntry, needed: Marked) -> Fate:
+        """The fate that counts, which another collection or a writer may have put first."""
+        if (fate := self._journal.fate(entry.number)) is not None:
+            return fate
+        fate = decisions.fate_of(entry, needed, self._marked.commits, needed.chunks)
+        return fate if self._options.dry_run else self._journal.put_fate(fate)
 
     def _compact(self, garbage: Sequence[Garbage]) -> None:
         """Drops chunks of packs, but for packs that are no more in use as a whole."""
@@ -285,20 +317,6 @@ class _Collection:
             if len(found) == limit:
                 break
         self._append(decisions.entries_of(Garbage(chunks=tuple(found))))
-
-    def _fate(self, entry: JournalEntry, writers: Writers) -> Fate | None:
-        """What comes of an entry's garbage; None while it is not ripe."""
-        if (fate := self._journal.fate(entry.number)) is not None:
-            return fate
-        ripe_at_s = decisions.ripe_at_s(entry, self._options.grace_s, self._upgraded_s)
-        if int(self._options.clock()) < ripe_at_s:
-            self._result.ripe_at_s = self._result.ripe_at_s or ripe_at_s
-            return None
-        if not writers.have_ended_before(entry.number):
-            return None
-        marked = self._marked
-        fate = decisions.fate_of(entry, marked, marked.commits, marked.chunks)
-        return fate if self._options.dry_run else self._journal.put_fate(fate)
 
     def _condemn(
         self,

@@ -10,15 +10,19 @@ import secrets
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
 from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 from blake3 import blake3
 
-from lodefs.chunkstore.errors import Corrupt, NotFound, UnknownFormat
+from lodefs.chunkstore.errors import Corrupt, Expired, NotFound, UnknownFormat
+from lodefs.chunkstore.format.journal import RefName
 from lodefs.chunkstore.format.names import CommitId, PackId
 from lodefs.chunkstore.format.tree import Entry, Kind
 from lodefs.chunkstore.journal.named_packs import add_named
 from lodefs.chunkstore.repo.disk_key_set import KEY_BYTES, DiskKeySet
+from lodefs.chunkstore.repo.retention import retained
 from lodefs.chunkstore.repo.store import Store
 from lodefs.chunkstore.system.progress import Progress
 
@@ -29,16 +33,20 @@ class Marked:
     """Commits and packs in use, and of packs in ``watched`` (None: of all) the chunks, by the bits
     of their numbers. Closed at the end of its block."""
 
-    def __init__(self) -> None:
-        self.watched: Collection[PackId] | None = ()
-        self.chunks: dict[PackId, int] = {}
+    def __init__(self, base: Marked | None = None) -> None:
+        """``base``: what it holds is in use too, and not walked again."""
+        self.watched: Collection[PackId] | None = () if base is None else base.watched
+        self.chunks: dict[PackId, int] = {} if base is None else dict(base.chunks)
         self.commits: set[tuple[str, CommitId]] = set()
+        self.expired: set[tuple[str, CommitId]] = set()  # there, but no policy keeps them
         self.trees = 0
         self.packs = 0
         self._closing = ExitStack()
         self._packs = self._closing.enter_context(DiskKeySet())
         self._trees = self._closing.enter_context(DiskKeySet())
-        self._key = secrets.token_bytes(32)  # so that collisions here cannot be crafted
+        self._base = base
+        # so that collisions here cannot be crafted
+        self._key: bytes = secrets.token_bytes(32) if base is None else base._key
 
     def __enter__(self) -> Marked:
         return self
@@ -47,7 +55,9 @@ class Marked:
         self._closing.close()
 
     def __contains__(self, pack: object) -> bool:
-        return isinstance(pack, bytes) and self._short(pack) in self._packs
+        if not isinstance(pack, bytes):
+            return False
+        return self._short(pack) in self._packs or (self._base is not None and pack in self._base)
 
     def add(self, named: Mapping[PackId, int]) -> None:
         """Chunks of packs that are in use."""
@@ -59,7 +69,10 @@ class Marked:
     def add_tree(self, entry: Entry) -> bool:
         """Whether no other directory was found that is stored in the same place."""
         what = msgspec.msgpack.encode((entry.digest, entry.size_bytes, entry.segments))
-        is_new = self._trees.add(self._short(what))
+        key = self._short(what)
+        if self._base is not None and key in self._base._trees:
+            return False
+        is_new = self._trees.add(key)
         self.trees += is_new
         return is_new
 
@@ -67,41 +80,80 @@ class Marked:
         return blake3(what, key=self._key).digest(length=KEY_BYTES)
 
 
-def mark(
-    store: Store,
-    roots: Iterable[tuple[str, CommitId]],
-    marked: Marked,
-    executor: Executor,
-    progress: Progress,
-) -> None:
-    """Adds all that ``roots`` (commits with their repositories) lead to.
+class _Past(NamedTuple):
+    """What of a commit counts here."""
 
-    Raises: Corrupt if something of it is missing or damaged: what is below is then not known.
-    """
-    for repo, commit_id, root in _commits(store, roots, marked):
-        progress.phase = f"marking {repo}@{commit_id.hex()[:12]}"
+    parents: tuple[CommitId, ...]
+    time_s: int
+    root: Entry
+
+
+@dataclass(frozen=True, slots=True)
+class Marking:
+    """Where and how to mark. ``now_s``: Unix time, for retention policies."""
+
+    store: Store
+    executor: Executor
+    progress: Progress
+    now_s: int
+
+    def mark(self, roots: Iterable[tuple[RefName, CommitId]], marked: Marked) -> None:
+        """Adds all that ``roots`` lead to and retention policies keep; what they do not keep
+        becomes ``marked.expired``.
+
+        Raises: Corrupt if something of it is missing or damaged: what is below is then not known.
+        """
+        by_repo: dict[str, list[tuple[RefName, CommitId]]] = {}
+        for ref, commit_id in roots:
+            by_repo.setdefault(ref.repo, []).append((ref, commit_id))
+        for repo, heads in by_repo.items():
+            policy = self.store.settings_log(repo).surely_newest().retention
+            reached = self._reached(repo, [commit_id for _, commit_id in heads])
+            if policy is not None:
+                past = dict(reached)
+                kept = retained(past, heads, policy, self.now_s)
+                marked.expired |= {(repo, at) for at in past.keys() - kept}
+                reached = ((at, past[at]) for at in kept)
+            for commit_id, commit in reached:
+                marked.commits.add((repo, commit_id))
+                self._mark_trees((repo, commit_id), commit.root, marked)
+
+    def mark_commits(self, commits: Iterable[tuple[str, CommitId]], marked: Marked) -> None:
+        """Adds what commits need, without those before them. Raises: as ``mark``."""
+        for repo, commit_id in commits:
+            try:
+                root = self.store.commit(repo, commit_id).root
+            except Expired:  # another collection has just deleted it
+                continue
+            except (NotFound, Corrupt, UnknownFormat) as error:
+                raise _unknown(f"{repo}@{commit_id.hex()}", error) from error
+            self._mark_trees((repo, commit_id), root, marked)
+
+    def _reached(self, repo: str, heads: Collection[CommitId]) -> Iterator[tuple[CommitId, _Past]]:
+        """Commits and all before them; history ends where it has expired."""
+        waiting, seen = list(heads), set[CommitId]()
+        while waiting:
+            commit_id = waiting.pop()
+            if commit_id in seen:
+                continue
+            seen.add(commit_id)
+            try:
+                commit = self.store.commit(repo, commit_id)
+            except (NotFound, Corrupt, UnknownFormat) as error:
+                if isinstance(error, Expired) and commit_id not in heads:
+                    continue
+                raise _unknown(f"{repo}@{commit_id.hex()}", error) from error
+            waiting += commit.parents
+            yield commit_id, _Past(commit.parents, commit.time_s, commit.root)
+
+    def _mark_trees(self, at: tuple[str, CommitId], root: Entry, marked: Marked) -> None:
+        what = f"{at[0]}@{at[1].hex()[:12]}"
+        self.progress.phase = f"marking {what}"
         try:
-            _mark_trees(store, root, marked, executor)
+            _mark_trees(self.store, root, marked, self.executor)
         except (NotFound, Corrupt, UnknownFormat) as error:
-            raise _unknown(f"{repo}@{commit_id.hex()[:12]}", error) from error
-        progress.files_done = marked.trees
-
-
-def _commits(
-    store: Store, roots: Iterable[tuple[str, CommitId]], marked: Marked
-) -> Iterator[tuple[str, CommitId, Entry]]:
-    waiting = list(roots)
-    while waiting:
-        at = repo, commit_id = waiting.pop()
-        if at in marked.commits:
-            continue
-        try:
-            commit = store.commit(repo, commit_id)
-        except (NotFound, Corrupt, UnknownFormat) as error:
-            raise _unknown(f"{repo}@{commit_id.hex()}", error) from error
-        marked.commits.add(at)
-        waiting += [(repo, parent) for parent in commit.parents]
-        yield repo, commit_id, commit.root
+            raise _unknown(what, error) from error
+        self.progress.files_done = marked.trees
 
 
 def _mark_trees(store: Store, root: Entry, marked: Marked, executor: Executor) -> None:

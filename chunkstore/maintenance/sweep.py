@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import Executor
 
@@ -9,16 +10,17 @@ from lodefs.chunkstore.errors import Corrupt, LodefsError, NotFound, UnknownForm
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.index_shard import ShardPack, encode_shard, rest_name
 from lodefs.chunkstore.format.journal import Garbage
-from lodefs.chunkstore.format.names import PackId
+from lodefs.chunkstore.format.names import CommitId, PackId
 from lodefs.chunkstore.objects.interface import ObjectStore
 from lodefs.chunkstore.repo.shard_reader import read_shard
+from lodefs.chunkstore.repo.store import Store
 from lodefs.chunkstore.system.progress import Progress
 
 SHARDS_AHEAD = 16
 
 
 def sweep(
-    objects: ObjectStore,
+    store: Store,
     garbage: Sequence[Garbage],
     collection: int,
     executor: Executor,
@@ -29,15 +31,28 @@ def sweep(
 
     Raises: what the store does, after it has tried all deletes of one kind.
     """
+    objects = store.objects
     commits = [commit for one in garbage for commit in one.commits]
     packs = {pack for one in garbage for pack in one.packs}
     progress.phase = f"deleting {len(commits)} commits"
+    _say_expired(store, commits, executor)
     _delete(objects, [keys.commit(*commit) for commit in commits], executor)
     if packs:
         progress.phase = "rewriting index shards"
         _rewrite_shards(objects, packs, collection, executor)
         progress.phase = f"deleting {len(packs)} packs"
         _delete(objects, [keys.pack(pack) for pack in sorted(packs)], executor)
+
+
+def _say_expired(store: Store, commits: Sequence[tuple[str, CommitId]], executor: Executor) -> None:
+    """Leaves word of commits of repositories with a retention policy: what is before the oldest
+    one that is kept is not lost, but has expired."""
+    repos = {repo for repo, _ in commits}
+    may_lack = {repo for repo in repos if store.settings_log(repo).surely_newest().may_lack_history}
+    now_s = int(time.time())
+    expired = [commit for commit in commits if commit[0] in may_lack]
+    for _ in executor.map(lambda at: store.put_expired(at[0], at[1], now_s), expired):
+        pass
 
 
 def _delete(objects: ObjectStore, names: Collection[str], executor: Executor) -> None:

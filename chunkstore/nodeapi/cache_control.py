@@ -32,7 +32,9 @@ class WarmRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
 
     ``pin_s``: for how long they are not evicted; 0: as all others. ``all_nodes``: on the other
     nodes of the cluster, too; with ``skip_missing`` those that do not answer are no error.
-    ``owner``: the holder of the pin. Releasing another owner's pin does not affect it.
+    ``nodes``: on exactly these of the cluster, by their addresses or hosts; the node that is asked
+    is one of them only where it is named. ``owner``: the holder of the pin. Releasing another
+    owner's pin does not affect it.
     """
 
     repo: str
@@ -43,6 +45,7 @@ class WarmRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     all_nodes: bool = False
     skip_missing: bool = False
     owner: _Owner = ""
+    nodes: list[_Text] = []
 
 
 class WarmError(msgspec.Struct, frozen=True):
@@ -124,7 +127,9 @@ class PinsView(msgspec.Struct, frozen=True):
 class EvictRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """What to drop from the cache: ``path`` of ``repo`` (at ``rev``; at every commit that the node
     knows where that is None), or ``everything``. ``pins_only``: nothing but the pins. ``owner``: of
-    pins this owner's alone (None: any owner's). Pins that other owners have too stay."""
+    pins this owner's alone (None: any owner's). Pins that other owners have too stay.
+    ``all_nodes``: an owner's pins, of everything, on all nodes of the cluster that answer; its warm
+    jobs end."""
 
     repo: str | None = None
     rev: str | None = None
@@ -133,6 +138,7 @@ class EvictRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
     pins_only: bool = False
     dry_run: bool = False
     owner: _Owner | None = None
+    all_nodes: bool = False
 
 
 class EvictView(msgspec.Struct, frozen=True):

@@ -11,7 +11,9 @@ from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.commit import Commit
 from lodefs.chunkstore.format.journal import RefName
 from lodefs.chunkstore.format.names import CommitId
+from lodefs.chunkstore.format.repo_settings import Retention
 from lodefs.chunkstore.repo.refs import BRANCHES, TAGS
+from lodefs.chunkstore.repo.retention import retained
 from lodefs.chunkstore.repo.store import Store
 
 
@@ -22,6 +24,12 @@ class CommitGraph:
 
     commits: Mapping[CommitId, Commit]
     heads: Mapping[RefName, CommitId]
+
+    def kept(self, policy: Retention | None, now_s: int) -> set[CommitId]:
+        """Those that a retention policy keeps; all without one."""
+        if policy is None:
+            return set(self.commits)
+        return retained(self.commits, self.heads.items(), policy, now_s)
 
     def below(self, heads: Iterable[CommitId]) -> set[CommitId]:
         """Those commits and all before them."""

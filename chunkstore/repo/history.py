@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
-from lodefs.chunkstore.errors import Corrupt, NotADirectory, NotFound, UnknownFormat
+from lodefs.chunkstore.errors import Corrupt, Expired, NotADirectory, NotFound, UnknownFormat
 from lodefs.chunkstore.format.commit import Commit
 from lodefs.chunkstore.format.names import CommitId, Spec, split_path
 from lodefs.chunkstore.format.tree import Entry, Kind
@@ -87,13 +87,20 @@ def _move_of(
 
 
 def log(store: Store, repo: str, rev: str) -> Iterator[tuple[CommitId, Commit]]:
-    """The commits from ``rev`` back along first parents, newest first, read as they are asked for.
+    """The commits from ``rev`` back along first parents, newest first, read as they are asked for,
+    as far as they have not expired.
 
     Raises: NotFound, Corrupt.
     """
     commit_id: CommitId | None = store.resolve(repo, rev)
+    commit: Commit | None = None
     while commit_id is not None:
-        commit = store.commit(repo, commit_id)
+        try:
+            commit = store.commit(repo, commit_id)
+        except Expired:
+            if commit is None:
+                raise
+            return
         yield commit_id, commit
         commit_id = commit.parents[0] if commit.parents else None
 

@@ -182,8 +182,8 @@ class Refs:
         return latest is not None and latest.commit is None
 
     def _check_stands_at(self, kind: str, name: str, sequence: int) -> None:
-        latest = self.latest(kind, name)
-        if latest is None or latest.sequence != sequence:
+        # asked for itself: a list may lack it. Whether it is the newest, the put finds out
+        if not self.has(kind, name, sequence):
             raise self._conflict(kind, name)
 
     def _conflict(self, kind: str, name: str) -> Conflict:

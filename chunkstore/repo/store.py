@@ -14,6 +14,7 @@ import msgspec
 from lodefs.chunkstore.errors import (
     AlreadyExists,
     Corrupt,
+    Expired,
     InvalidInput,
     LodefsError,
     NotFound,
@@ -35,7 +36,7 @@ from lodefs.chunkstore.format.names import (
     is_commit_prefix,
     is_hex,
 )
-from lodefs.chunkstore.format.repo_settings import Deletion
+from lodefs.chunkstore.format.repo_settings import Deletion, encode_expired
 from lodefs.chunkstore.nodeapi.access import NO_REPOSITORY
 from lodefs.chunkstore.objects.interface import ObjectStore, read_whole
 from lodefs.chunkstore.repo.pack_reader import PackReader
@@ -265,12 +266,30 @@ class Store:
         check_new_ref_name(name)
 
     def commit(self, repo: str, commit_id: CommitId) -> Commit:
-        """A commit of a repository. Raises: NotFound, Corrupt, UnknownFormat."""
+        """A commit of a repository. Raises: NotFound, Expired, Corrupt, UnknownFormat."""
         key = keys.commit(repo, commit_id)
-        data = read_whole(self.objects, key, COMMIT_SIZE_BYTES_MAX).data
+        try:
+            data = read_whole(self.objects, key, COMMIT_SIZE_BYTES_MAX).data
+        except NotFound:
+            if self.has_expired(repo, commit_id):
+                raise Expired(self._expired_text(repo, commit_id.hex())) from None
+            raise
         if commit_id_of(data) != commit_id:
             raise Corrupt(f"{key} holds bytes of another commit, or damaged ones")
         return decode_commit(data, key)
+
+    def has_expired(self, repo: str, commit_id: CommitId) -> bool:
+        """Whether a commit was deleted by a retention policy."""
+        try:
+            self.objects.head(keys.expired(repo, commit_id.hex()))
+        except NotFound:
+            return False
+        return True
+
+    def put_expired(self, repo: str, commit_id: CommitId, time_s: int) -> None:
+        """Says of a commit, right before it is deleted, that it was."""
+        data = encode_expired(repo, commit_id, time_s)
+        self.objects.put(keys.expired(repo, commit_id.hex()), [data])
 
     def has_commit(self, repo: str, commit_id: CommitId) -> bool:
         """Whether a commit is there, whole or not."""
@@ -302,6 +321,8 @@ class Store:
         except NotFound as error:
             return error
         require_there(self.objects)
+        if is_commit_prefix(rev) and (key := self._first(keys.expired(repo, rev))):
+            return Expired(self._expired_text(repo, key.rpartition("/")[2]))
         refs = self.refs(repo)
         message = f"{repo} has no branch, tag or commit {rev}"
         if is_hex(rev) and len(rev) < ID_HEX_CHARS_MIN:
@@ -321,6 +342,14 @@ class Store:
         return (
             f"{repo} was deleted{when}: `lodefs undelete {repo}` gets it back, until `lodefs gc` "
             "has deleted its data"
+        )
+
+    def _expired_text(self, repo: str, commit: str) -> str:
+        policy = self.settings_log(repo).newest().retention
+        now = f"now {policy}" if policy else "cleared since"
+        return (
+            f"commit {commit[:12]} of {repo} is gone: expired by the retention policy of {repo} "
+            f"({now}; `lodefs retain {repo} --show`)"
         )
 
     def _has(self, prefix: str) -> bool:

@@ -20,6 +20,7 @@ from blake3 import blake3
 
 from lodefs.chunkstore.errors import (
     Corrupt,
+    Expired,
     InvalidInput,
     LodefsError,
     NotFound,
@@ -171,7 +172,8 @@ class _Verify:
             try:
                 commit = self._store.commit(repo, commit_id)
             except _PROBLEMS as error:
-                self._problem(f"{repo}@{commit_id.hex()}: {error}")
+                if not isinstance(error, Expired) or at in first:  # no branch or tag names it
+                    self._problem(f"{repo}@{commit_id.hex()}: {error}")
                 continue
             self.result.commits += 1
             waiting.extend((repo, parent) for parent in commit.parents)

@@ -144,8 +144,9 @@ class _Copy:
         self._begin()
         for commit_id in one.order:
             commit = history.commit(commit_id)
-            base = history.commit(commit.parents[0]) if commit.parents else None
+            base = history.parent(commit)
             self._send(self._packs(one, commit_id, commit, base))
+            self._expire(one.ref.repo, commit, history)
             waiting.append((commit_id, commit))
             is_large = self._step_bytes >= self._options.step_size_bytes
             if commit_id == one.head or (is_large and _is_branch(one) and commit_id in path):
@@ -163,6 +164,14 @@ class _Copy:
             if not future.cancelled():
                 future.exception()
         self._landing.close()
+
+    def _expire(self, repo: str, commit: Commit, history: History) -> None:
+        """Says there too that history ends before a commit."""
+        if self._options.dry_run:
+            return
+        for parent in filter(history.has_expired, commit.parents):
+            if not self._destination.has_commit(repo, parent):
+                self._destination.put_expired(repo, parent, int(self._options.clock()))
 
     def _begin(self) -> None:
         if not self._options.dry_run:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from lodefs.chunkstore.errors import Conflict, InvalidInput, NotFound
+from lodefs.chunkstore.errors import Conflict, Expired, InvalidInput, NotFound
 from lodefs.chunkstore.format.commit import Commit
 from lodefs.chunkstore.format.journal import RefName
 from lodefs.chunkstore.format.names import CommitId
@@ -27,6 +27,19 @@ class History:
             self._commits[commit_id] = self._store.commit(self._repo, commit_id)
         return self._commits[commit_id]
 
+    def has_expired(self, commit_id: CommitId) -> bool:
+        """Whether history ends before a commit: a retention policy has deleted it."""
+        try:
+            self.commit(commit_id)
+        except Expired:
+            return True
+        return False
+
+    def parent(self, commit: Commit) -> Commit | None:
+        """The first parent; None if there is none, or it has expired."""
+        first = next(iter(commit.parents), None)
+        return None if first is None or self.has_expired(first) else self.commit(first)
+
     def order(self, head: CommitId, stops: set[CommitId]) -> list[CommitId]:
         """A commit and all before it, parents first, without those in ``stops`` and what only they
         lead to."""
@@ -39,8 +52,9 @@ class History:
                 found.append(at)
             elif at not in seen:
                 seen.add(at)
-                stack.append((at, True))
-                stack += [(parent, False) for parent in reversed(self.commit(at).parents)]
+                if at == head or not self.has_expired(at):
+                    stack.append((at, True))
+                    stack += [(parent, False) for parent in reversed(self.commit(at).parents)]
         return found
 
     def first_parents(self, head: CommitId) -> Iterator[CommitId]:
@@ -49,6 +63,7 @@ class History:
         while at is not None:
             yield at
             at = next(iter(self.commit(at).parents), None)
+            at = None if at is None or self.has_expired(at) else at
 
 
 @dataclass(slots=True)

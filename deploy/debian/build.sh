@@ -82,6 +82,13 @@ TEXT
 } | gzip -9n >"$doc/changelog.gz"
 
 install -D -m 755 "$here/../enroot/50-lodefs.sh" "$tree/etc/enroot/hooks.d/50-lodefs.sh"
+slurm=$tree/usr/share/lodefs/slurm
+mkdir -p "$slurm"
+cp -R "$here"/../slurm/. "$slurm/"
+rm -f "$slurm"/*.so
+find "$slurm" -type d -exec chmod 755 {} +
+find "$slurm" -type f -exec chmod 644 {} +
+find "$slurm" -name '*.sh' -exec chmod 755 {} +
 mkdir "$tree/DEBIAN"
 install -m 755 "$here/preinst" "$here/postinst" "$here/prerm" "$here/postrm" "$tree/DEBIAN/"
 printf '%s\n' /etc/default/lodefs /etc/enroot/hooks.d/50-lodefs.sh /etc/lodefs/lodefs.toml \

@@ -29,7 +29,18 @@ def schedules(scratch: Path, count: int = SCHEDULES) -> Result:
     result = Result(f"gc-schedules, {processes} processes")
     result.add("schedules", sum(len(share) for share in played), at_least=count)
     result.add("schedules in which a ref lacked a byte, or garbage stayed", 0, at_most=0)
-    for one in ("steps", "pushes", "kept", "stored_again", "collections", "killed", "deleted"):
+    for one in (
+        "steps",
+        "pushes",
+        "kept",
+        "stored_again",
+        "collections",
+        "killed",
+        "removed",
+        "restored",
+        "expired",
+        "deleted",
+    ):
         total = sum(getattr(schedule, one) for share in played for schedule in share)
         result.add(one.replace("_", " "), total)
     needed = Counter(schedule.collections_to_clean for share in played for schedule in share)

@@ -6,7 +6,6 @@ lives in mount, network, process, ipc and host name namespaces of its own.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -17,7 +16,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from loadtests.slurm import configs
+from loadtests.slurm import configs, nodes
+from loadtests.slurm.nodes import Node
 from tests.support.chunkstore.child_process import Child, ChildError, private_directory
 from tests.support.chunkstore.child_process import run as run_child
 
@@ -37,6 +37,8 @@ class Cluster:
     def __init__(self, folder: Path) -> None:
         """Returns when all nodes are idle; ChildError with the logs' ends where that fails."""
         self.folder = folder
+        self.ends: dict[str, float] = {}  # seconds from scancel to free nodes, by what it was
+        self._nodes: dict[str, Node] = {}
         folder.chmod(0o755)
         for name in ("log", "proxy", "jobs"):
             (folder / name).mkdir()
@@ -60,7 +62,7 @@ class Cluster:
 
     def argv_inside(self, node: str = "") -> list[str]:
         """What a command begins with that runs on the submit host, or on a node."""
-        pid = self._slurmd(node) if node else self._init
+        pid = self.node(node).pid if node else self._init
         return ["nsenter", "-t", str(pid), "-m", "-n", "-p", "-i", "-u", "-w/tmp"]
 
     @property
@@ -68,10 +70,14 @@ class Cluster:
         """What users have set."""
         return {
             "PATH": os.environ["PATH"],
+            "USER": configs.USER,
             "HOME": str(self.folder / "jobs"),
             "LODEFS_PROGRAM": str(LODEFS),
             "LODEFS_PROXY": f"unix:{self.folder}/proxy/proxy.sock",
         }
+
+    def _own_proxy(self, node: str) -> dict[str, str]:
+        return {"LODEFS_PROXY": f"unix:{configs.RUN}/proxy.sock"} if node else {}
 
     def lodefs(self, *words: str | Path) -> str:
         """A call of lodefs on the cluster's store, outside of it."""
@@ -89,7 +95,7 @@ class Cluster:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            env=self.environment,
+            env=self.environment | self._own_proxy(node),
             timeout=CALL_TIMEOUT_S,
             check=False,
         )
@@ -120,9 +126,9 @@ class Cluster:
     def field(self, job: int, name: str) -> str:
         """One field of scontrol's."""
         shown = self.output("scontrol", "show", "job", str(job))
-        line = next(line for line in shown.splitlines() if f"{name}=" in line)
+        line = next(line for line in shown.splitlines() if f" {name}=" in line)
         value = line.partition(f"{name}=")[2]
-        return value if name == "Comment" else value.split()[0]
+        return value if name.endswith("Comment") else value.split()[0]
 
     def await_state(self, job: int, *states: str) -> str:
         """Waits until a job is in one of these states. ChildError where it ends in another."""
@@ -155,16 +161,19 @@ class Cluster:
             for line in self.output("sinfo", "-h", "-N", "-o", "%N %T %E").splitlines()
             if line.split()[1] != "idle"
         ]
-        for node in configs.NODES:
-            table = self.output("cat", "/proc/self/mountinfo", user="root", node=node)
-            found += [f"{node}: {line}" for line in table.splitlines() if "fuse.lodefs" in line]
-            jobs = self.call("ls", "-A", configs.RUN / "jobs", user="root", node=node).stdout
-            found += [f"{node}: jobs/{name}" for name in jobs.split()]
-            state = self.call("find", configs.RUN / "mounter-state", "-name", "*.json",
-                              user="root", node=node).stdout  # fmt: skip
-            found += [f"{node}: {name}" for name in state.split()]
-        pins = json.loads(self.output(LODEFS, "pins", "--json", user="root"))["pins"]
-        return found + [f"pin {pin}" for pin in pins]
+        found += [f"process {one.command!r}" for one in nodes.of_jobs(self._pid_namespace)]
+        for name in configs.NODES:
+            found += [f"{name}: {one}" for one in self.node(name).remains()]
+        return found
+
+    def node(self, name: str) -> Node:
+        """A node, to look at from outside."""
+        if name not in self._nodes:
+            inside = int((self.folder / f"{name}.pid").read_text())
+            found = nodes.processes(self._pid_namespace)
+            pid = next(one.pid for one in found if one.inside == inside)
+            self._nodes[name] = Node(name, pid, self._pid_namespace)
+        return self._nodes[name]
 
     def await_clean(self) -> None:
         """Waits until nothing is left of any job."""
@@ -180,9 +189,24 @@ class Cluster:
             raise ChildError("\n".join(["left over:", *seen, str(error)])) from error
 
     def signal(self, name: str, number: signal.Signals) -> None:
-        """Sends a signal to a server: proxy, mounter-n1."""
-        pid = (self.folder / f"{name}.pid").read_text().strip()
-        self.output("kill", f"-{number.value}", pid, user="root")
+        """Sends a signal to a server: proxy, proxy-n1, mounter-n1, slurmd-n1."""
+        self.output("kill", f"-{number.value}", self.pid_of(name), user="root")
+
+    def pid_of(self, name: str) -> str:
+        """A server's process, as the cluster counts them."""
+        return (self.folder / f"{name}.pid").read_text().strip()
+
+    def set_prolog_options(self, options: str) -> None:
+        """LODEFS_PROLOG_OPTIONS, of all nodes."""
+        path = Path(f"/proc/{self._init}/root/run/default/lodefs-slurm")
+        path.write_text(configs.defaults(LODEFS, options))
+
+    def requeue(self, job: int) -> None:
+        """Ends a job, and has it begin again soon."""
+        self.output("scontrol", "requeue", str(job))
+        self.await_state(job, "PENDING")
+        # Not at once: a node takes no job again in the second in which it has ended it.
+        self.output("scontrol", "update", f"jobid={job}", "starttime=now+3", user="root")
 
     def logs(self) -> str:
         """The ends of all logs."""
@@ -196,16 +220,6 @@ class Cluster:
         with suppress(ChildError):
             self._child.wait()
         self._child.kill()
-
-    def _slurmd(self, node: str) -> int:
-        """The process id, here, of a node's slurmd."""
-        for path in Path("/proc").glob("[0-9]*/cmdline"):
-            with suppress(OSError):
-                words = path.read_bytes().split(b"\0")
-                same = os.readlink(path.parent / "ns/pid") == self._pid_namespace
-                if same and words[:4] == [b"slurmd", b"-D", b"-N", node.encode()]:
-                    return int(path.parent.name)
-        raise ChildError(f"{node} has no slurmd\n{self.logs()}")
 
     def _first_process(self) -> int:
         children = Path(f"/proc/{self._child.pid}/task/{self._child.pid}/children")

@@ -20,16 +20,26 @@ from loadtests.slurm import configs
 
 ROOT = Path(__file__).parents[2]
 LODEFS = Path(sys.executable).with_name("lodefs")
-READY_TIMEOUT_S = 120.0
+READY_TIMEOUT_S = 60.0
 _POLL_S = 0.1
 _PRIVATE = ("/run", "/var/log", "/var/spool", "/var/lib/munge", "/etc/munge", "/etc/slurm", "/tmp")
+# What a service manager does: a server that is killed is started again.
+_KEEP = """
+name=$1
+shift
+while :; do
+  "$@" & echo $! >{folder}/$name.pid; wait $!; sleep 0.5
+done >>{folder}/log/$name 2>&1 </dev/null
+"""
 _NODE = """
-mount -t tmpfs -o mode=755 lodefs {run} && hostname {name} && cd /
-{lodefs} mounter --proxy unix:{folder}/proxy/proxy.sock --idle-timeout 0.5 \
-  --mounts-root {run}/mounts --state-dir {run}/mounter-state --restart \
-  >{folder}/log/mounter-{name} 2>&1 </dev/null &
-echo $! >{folder}/mounter-{name}.pid
-exec slurmd -D -N {name}
+mount -t tmpfs -o mode=755 lodefs {run} && mkdir {run}/mounter && hostname {name} && cd /
+export LODEFS_CONFIG={folder}/{name}.toml
+sh {folder}/keep proxy-{name} {lodefs} serve &
+sh {folder}/keep mounter-{name} {lodefs} mounter --proxy unix:{run}/proxy.sock \\
+  --idle-timeout 0.5 --mounts-root {run}/mounts --state-dir {run}/mounter-state &
+sh {folder}/keep slurmd-{name} slurmd -D -N {name} &
+echo $$ >{folder}/{name}.pid
+exec sleep infinity
 """
 
 
@@ -69,12 +79,16 @@ def make_places(folder: Path) -> None:
         Path(place).mkdir(parents=True)
     for name in configs.NODES:
         Path("/var/spool/slurm", name).mkdir()
+    run("mknod", "-m", "666", "/run/fuse", "c", "10", "229")  # as udev makes it
+    run("mount", "--bind", "/run/fuse", "/dev/fuse")
     run("ip", "link", "set", "lo", "up")
     run("ip", "addr", "add", f"{configs.ADDRESS}/32", "dev", "lo")
     run("hostname", configs.HOST)
+    for name in configs.NODES:
+        run("ip", "addr", "add", f"{configs.address_of(name)}/32", "dev", "lo")
     hosts = folder / "hosts"
-    names = " ".join((configs.HOST, *configs.NODES))
-    hosts.write_text(f"127.0.0.1 localhost\n{configs.ADDRESS} {names}\n")
+    names = "".join(f"{configs.address_of(name)} {name}\n" for name in configs.NODES)
+    hosts.write_text(f"127.0.0.1 localhost\n{configs.ADDRESS} {configs.HOST}\n{names}")
     run("mount", "--bind", hosts, "/etc/hosts")
 
 
@@ -103,7 +117,14 @@ def write_configs(folder: Path) -> None:
     etc, deploy = Path("/etc/slurm"), ROOT / "deploy/slurm"
     (etc / "slurm.conf").write_text(configs.SLURM_CONF)
     (etc / "plugstack.conf").write_text(configs.plugstack(folder / "lodefs_spank.so", LODEFS))
-    for name in ("prolog.d", "epilog.d", "cli_filter.lua", "task_prolog.sh", "health.sh"):
+    for name in (
+        "prolog.d",
+        "epilog.d",
+        "cli_filter.lua",
+        "burst_buffer.lua",
+        "task_prolog.sh",
+        "health.sh",
+    ):
         (shutil.copytree if name.endswith(".d") else shutil.copy)(deploy / name, etc / name)
     Path("/run/default").mkdir()
     Path("/run/default/lodefs-slurm").write_text(configs.defaults(LODEFS, "--pin"))
@@ -123,14 +144,27 @@ def start_munge(folder: Path) -> None:
     until(lambda: Path("/run/munge/munge.socket.2").exists(), "munged")
 
 
-def start_proxy(folder: Path) -> None:
-    """The proxy, which all nodes share."""
-    proxy = folder / "proxy"
-    words = ("serve", "--cache", proxy / "cache", "--socket", proxy / "proxy.sock")
-    process = start(folder, "proxy", LODEFS, "--store", folder / "store", *words)
-    (folder / "proxy.pid").write_text(str(process.pid))
-    until((proxy / "proxy.sock").exists, "the proxy")
-    (proxy / "proxy.sock").chmod(0o666)
+def start_proxies(folder: Path) -> None:
+    """The proxy of the submit host, which is no member of the cluster but asks its nodes, and the
+    settings of the others."""
+    (folder / "keep").write_text(_KEEP.format(folder=folder))
+    secret = folder / "peer-secret"
+    secret.write_text(secrets.token_hex(32))
+    secret.chmod(0o400)
+    for name in ("", *configs.NODES):
+        place = folder / f"{name or 'submit'}.toml"
+        place.write_text(configs.proxy_toml(folder, name))
+    settings = f"LODEFS_CONFIG={folder}/submit.toml"
+    start(folder, "proxy", "sh", folder / "keep", "proxy", "env", settings, LODEFS, "serve")
+    socket = folder / "proxy/proxy.sock"
+    until(socket.exists, "the proxy")
+    socket.chmod(0o666)
+
+
+def has_proxy(folder: Path, node: str) -> bool:
+    """Whether a node's proxy is there."""
+    pid = (folder / f"{node}.pid").read_text().strip()
+    return Path(f"/proc/{pid}/root{configs.RUN}/proxy.sock").exists()
 
 
 def are_idle() -> bool:
@@ -147,13 +181,16 @@ def main(folder: Path) -> None:
     open_ways()
     write_configs(folder)
     start_munge(folder)
-    start_proxy(folder)
-    start(folder, "slurmctld", "slurmctld", "-D")
+    start_proxies(folder)
+    environ = (f"LODEFS_PROGRAM={LODEFS}", f"LODEFS_PROXY=unix:{folder}/proxy/proxy.sock")
+    keep = ("sh", folder / "keep", "slurmctld", "env")
+    start(folder, "slurmctld", *keep, *environ, "slurmctld", "-D")
     for name in configs.NODES:
         script = _NODE.format(run=configs.RUN, lodefs=LODEFS, folder=folder, name=name)
         words = ("--mount", "--uts", "--propagation", "slave", "sh", "-c", script)
         start(folder, f"slurmd-{name}", "unshare", *words)
     until(are_idle, "idle nodes")
+    until(lambda: all(has_proxy(folder, name) for name in configs.NODES), "proxies")
     (folder / "ready").touch()
     while True:
         with_children()

@@ -48,7 +48,8 @@ Epilog=/etc/slurm/epilog.d/*
 TaskProlog=/etc/slurm/task_prolog.sh
 PlugStackConfig=/etc/slurm/plugstack.conf
 CliFilterPlugins=lua
-NodeName=n[1-3] NodeHostname={HOST} NodeAddr={ADDRESS} Port=[17101-17103] CPUs=2 State=UNKNOWN
+BurstBufferType=burst_buffer/lua
+NodeName=n[1-3] NodeHostname={HOST} NodeAddr=n[1-3] Port=[17101-17103] CPUs=2 State=UNKNOWN
 PartitionName=all Nodes=n[1-3] Default=YES MaxTime=10 OverTimeLimit=0 State=UP
 """
 
@@ -61,3 +62,24 @@ def plugstack(plugin: Path, program: Path) -> str:
 def defaults(program: Path, options: str) -> str:
     """/etc/default/lodefs-slurm."""
     return f'LODEFS_PROGRAM={program}\nLODEFS_PROLOG_OPTIONS="{options}"\n'
+
+
+def address_of(node: str) -> str:
+    """A node's own address."""
+    return f"10.77.0.{11 + NODES.index(node)}"
+
+
+def proxy_toml(folder: Path, node: str) -> str:
+    """lodefs.toml of a node; "" is the submit host."""
+    place, socket = folder / f"proxy/{node}", RUN / "proxy.sock"
+    listen = f'peer_listen = "{address_of(node)}:7441"' if node else ""
+    members = ", ".join(f'"{name}:7441"' for name in NODES)
+    return f"""\
+store = "{folder}/store"
+[serve]
+cache_dir = "{place}/cache"
+socket_path = "{socket if node else folder / "proxy/proxy.sock"}"
+peers = [{members}]
+peer_secret_file = "{folder}/peer-secret"
+{listen}
+"""

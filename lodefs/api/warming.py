@@ -44,6 +44,8 @@ class Warm:
         pin_s: int = 0,
         all_nodes: bool = False,
         skip_missing: bool = False,
+        nodes: Sequence[str] = (),
+        owner: str = "",
         wait: bool = True,
         check: bool = True,
         progress: Progress | None = None,
@@ -56,12 +58,15 @@ class Warm:
         pattern.
 
         ``pin_s``: protect it from eviction for so long. ``all_nodes``: of the cluster;
-        ``skip_missing``: go on without those that do not answer. Not ``wait``: only begin the job;
+        ``skip_missing``: go on without those that do not answer. ``nodes``: of the cluster, these
+        alone, by their hosts. ``owner``: who holds the pin. Not ``wait``: only begin the job;
         not ``check``: return a job that failed. An exception while it waits ends the job.
         Raises: NotFound, Unavailable, InvalidInput, and what a job failed with.
         """
         found = request_of(spec_of(spec), paths, pin_s=pin_s, all_nodes=all_nodes)
-        found = msgspec.structs.replace(found, skip_missing=skip_missing)
+        found = msgspec.structs.replace(
+            found, skip_missing=skip_missing, nodes=list(nodes), owner=owner
+        )
         with opened(session, store=store, proxy=proxy) as settings:
             follower = Follower(_client(settings, proxy_url(settings)), found, warn=warn)
             status = follower.start()

@@ -97,6 +97,7 @@ def _json_of(result: CollectResult, *, dry_run: bool) -> dict[str, object]:
         "size_bytes": result.size_bytes,
         "used_packs": result.used_packs,
         "used_commits": result.used_commits,
+        "expired_commits": result.expired_commits,
         **amounts,
         "compacted_packs": result.compacted.packs,
         "compacted_bytes": result.compacted.size_bytes,
@@ -121,6 +122,8 @@ def _lines(result: CollectResult, *, dry_run: bool) -> list[str]:
         (delete, _amount(result.deleted)),
         (condemn, _amount(result.condemned)),
     ]
+    if result.expired_commits:
+        rows.append(("expired", f"{text.count(result.expired_commits, 'commit')}, by retention"))
     if _is_some(result.waiting):
         rows.append(("waiting", f"{_amount(result.waiting)}, condemned by earlier runs"))
     rows += _compaction_rows(result, dry_run=dry_run)

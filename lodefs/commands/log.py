@@ -23,11 +23,16 @@ from lodefs.settings.session import Session
 def log(session: Session, spec: Spec, limit: int | None, as_json: bool) -> None:
     """Show the commits of a revision, newest first, along first parents."""
     no_path(spec)
+    shown = 0
+    commit: Commit | None = None
     for commit_id, commit in islice(commits(spec, session=session), limit):
+        shown += 1
         if as_json:
             write_json(_json_of(commit_id, commit))
         else:
             write_line(_shown(commit_id, commit))
+    if commit is not None and commit.parents and shown != limit:
+        click.echo(f"older commits of {spec.repo} have expired: see `lodefs retain`", err=True)
 
 
 def no_path(spec: Spec) -> None:

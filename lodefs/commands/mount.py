@@ -27,6 +27,7 @@ from lodefs.cli.options import (
     write_line,
 )
 from lodefs.commands.mounts import json_of, line_of
+from lodefs.mount.kernel.passed_device import passed
 from lodefs.mount.lifecycle.mount_target import check_mountpoint
 from lodefs.mount.lifecycle.mounter import (
     Mounted,
@@ -144,6 +145,9 @@ def mount(
     The commit is fixed when the mount starts. Returns when the mount can be read. Reads go
     through the node's proxy; if none runs, one is started for this user (its cache may take up to
     80 % of the free space: `[serve] cache_size_bytes_max`).
+
+    DIR may be /dev/fd/N, with --foreground: a descriptor of /dev/fuse that is mounted already, as
+    `apptainer --fusemount` passes it on.
     """
 
     def ready(mounted: Mounted) -> None:
@@ -171,6 +175,8 @@ def mount(
     requested = msgspec.structs.replace(_requested(session, file, spec, directory), **overrides)
     if requested.create_dir:
         _create(requested.directory)
+    if passed(requested.directory) is not None and not foreground:
+        raise InvalidInput(f"{requested.directory}: a mount that is passed on needs --foreground")
     if not foreground:  # which may go on with the mount that is there
         check_mountpoint(requested.directory)  # before a proxy is started for nothing
     options = options_of(session, requested, log_path)

@@ -143,6 +143,50 @@ def sweep(session: Session, mounter: Path) -> None:
             session.exit_code = exit_codes.FAILURE
 
 
+@slurm.command(
+    epilog=examples("lodefs slurm stage 1234", "lodefs slurm stage 1234 a/b@main:/tmp/b")
+)
+@click.argument("job", type=int)
+@click.argument("words", metavar="[REPO@REV[:PATH]:DIR[,...]]", default="")
+@session_command(store=True, proxy=True)
+def stage(session: Session, job: int, words: str) -> None:
+    """Check the datasets of a job that waits. Run by burst_buffer.lua, on the controller.
+
+    Those that only its script names are fixed now, and written into its comment.
+    """
+    from lodefs.slurm import staging
+
+    staging.stage(session, staging.scontrol(session.environment), job, words)
+
+
+@slurm.command(epilog=examples("lodefs slurm warm 1234"))
+@click.argument("job", type=int)
+@click.option(
+    "--patience",
+    "patience_s",
+    metavar="S",
+    type=click.FloatRange(1, 86400),
+    default=60.0,
+    help="Give up when nothing has come for so long, in seconds [60].",
+)
+@session_command(store=True, proxy=True)
+def warm(session: Session, job: int, patience_s: float) -> None:
+    """Bring a job's datasets to its nodes, and pin them. Run by burst_buffer.lua."""
+    from lodefs.slurm import staging
+
+    staging.warm_nodes(session, staging.scontrol(session.environment), job, patience_s)
+
+
+@slurm.command(epilog=examples("lodefs slurm release 1234"))
+@click.argument("job", type=int)
+@session_command(store=True, proxy=True)
+def release(session: Session, job: int) -> None:
+    """End the warming of a job, and its pins, on all nodes. Run by burst_buffer.lua."""
+    from lodefs.slurm import staging
+
+    staging.release(session, job)
+
+
 def _check_read(session: Session) -> Callable[[int, str], None]:
     from lodefs.settings.access_rules import access_rules, user_of
 

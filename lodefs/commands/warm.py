@@ -50,6 +50,7 @@ EPILOG = examples(
     "--pin", "pin_s", type=DURATION, help="Protect it from eviction for so long (12h, 7d, 2w)."
 )
 @click.option("--all-nodes", is_flag=True, help="Warm all nodes of the cluster, not only this one.")
+@click.option("--nodes", metavar="NODE,...", help="Warm exactly these nodes of the cluster.")
 @click.option(
     "--skip-missing", is_flag=True, help="With --all-nodes: go on without nodes that do not answer."
 )
@@ -66,6 +67,7 @@ def warm(
     null: bool,
     pin_s: int | None,
     all_nodes: bool,
+    nodes: str | None,
     skip_missing: bool,
     detach: bool,
     attached: str | None,
@@ -82,9 +84,14 @@ def warm(
     if sum([spec is not None, attached is not None, cancelled is not None, of_jobs]) != 1:
         raise click.UsageError("give REPO[@REV][:PATH], or a job, or --jobs")
     reject({"--null": null and listed is None}, "does nothing without --from")
-    reject({"--skip-missing": skip_missing and not all_nodes}, "does nothing without --all-nodes")
+    several = all_nodes or nodes is not None
+    reject({"--skip-missing": skip_missing and not several}, "does nothing without --all-nodes")
+    reject({"--nodes": nodes is not None and all_nodes}, "names other nodes than --all-nodes")
+    names = [name.strip() for name in (nodes or "").split(",") if name.strip()]
+    if nodes is not None and not names:
+        raise click.UsageError("--nodes names no node")
     if spec is None:
-        begins = {"--from": listed, "--pin": pin_s, "--all-nodes": all_nodes, "--detach": detach}
+        begins = {"--from": listed, "--pin": pin_s, "--all-nodes": several, "--detach": detach}
         reject(begins, "is only for a new job")
         _of_jobs(session, attached, cancelled, as_json=as_json)
         return
@@ -97,6 +104,7 @@ def warm(
                 pin_s=pin_s or 0,
                 all_nodes=all_nodes,
                 skip_missing=skip_missing,
+                nodes=names,
                 wait=not detach,
                 check=False,
                 progress=progress,

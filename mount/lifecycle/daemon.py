@@ -32,7 +32,14 @@ from lodefs.mount.fs.filesystem import FileSystem, Memory, MountView
 from lodefs.mount.fs.interrupts import InterruptPipes
 from lodefs.mount.fs.passthrough import Opening
 from lodefs.mount.fs.pending_requests import PendingRequests
-from lodefs.mount.kernel import device, features, mount_syscalls, mount_table, namespaces
+from lodefs.mount.kernel import (
+    device,
+    features,
+    mount_syscalls,
+    mount_table,
+    namespaces,
+    passed_device,
+)
 from lodefs.mount.kernel.namespaces import Departure
 from lodefs.mount.kernel.session import Session
 from lodefs.mount.lifecycle import control_socket, mount_resources, startup
@@ -121,7 +128,9 @@ def _serve(
             resources, log, requester, kept=on_held(resources), departure=departure
         )
         limit_s = ready_timeout_s(options) if timeout_s is None else timeout_s
-        supervisor.run(lambda: probe(options, mounted), on_probe, limit_s)
+        is_passed = passed_device.passed(options.mountpoint) is not None
+        check = None if is_passed else partial(probe, options, mounted)
+        supervisor.run(check, on_probe, limit_s)
     finally:
         if supervisor is None or not supervisor.left:
             over = ended(fd) if supervisor is None else supervisor.over
@@ -138,6 +147,9 @@ def _serve(
 def _attach(job: Job) -> tuple[int, mount_table.Mount | None]:
     """The device of a new mount, and how the table shows it; an error leaves no mount behind."""
     options = job.options
+    passed_fd = passed_device.passed(options.mountpoint)
+    if passed_fd is not None:  # mounted by somebody else, where this process may not see it
+        return passed_device.take(passed_fd), None
     fd = mount_syscalls.attach(
         options.mountpoint, mount_resources.source_of(job), allow_other=options.allow_other
     )

@@ -14,7 +14,7 @@ from lodefs.chunkstore.format.tree import Kind
 from lodefs.chunkstore.nodeapi.connection import parse_address
 from lodefs.chunkstore.nodeapi.read_client import Client
 from lodefs.chunkstore.nodeapi.trace_context import trace_of_environment
-from lodefs.mount.kernel import mount_syscalls, mount_table
+from lodefs.mount.kernel import mount_syscalls, mount_table, passed_device
 from lodefs.mount.lifecycle import control_socket, handover, mount_resources
 from lodefs.mount.lifecycle.handover import State, Taken
 from lodefs.mount.mount_spec import Job
@@ -92,6 +92,10 @@ def prepare(options: MountOptions) -> Job:
 
     Raises: as ``check_mountpoint`` and ``resolve``.
     """
+    passed_fd = passed_device.passed(options.mountpoint)
+    if passed_fd is not None:
+        passed_device.take(passed_fd)
+        return resolve(options)
     place = check_mountpoint(options.mountpoint)
     return resolve(msgspec.structs.replace(options, mountpoint=place))
 

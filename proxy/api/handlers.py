@@ -11,10 +11,11 @@ from lodefs.chunkstore.nodeapi import wire
 from lodefs.proxy.api import openapi, responses, routes, views
 from lodefs.proxy.api.control_handlers import CacheControlHandlers
 from lodefs.proxy.api.error_responses import failure_answer
-from lodefs.proxy.api.request import Request
+from lodefs.proxy.api.request import EVERYBODY, Request
 from lodefs.proxy.api.responses import Answer, json_answer, msgpack_answer
 from lodefs.proxy.api.routes import Route
 from lodefs.proxy.node import Node, SnapshotFile
+from lodefs.proxy.runtime import exposition
 from lodefs.proxy.runtime.metrics import Metrics
 
 Handler = Callable[[Route, Request], Awaitable[Answer]]
@@ -177,6 +178,8 @@ class Handlers:
                 "metrics name repositories, and rules of access are set: ask as root, or over TCP"
             )
         body, media = await self._metrics.scrape(request.headers.get("Accept", ""))
+        if request.reader is not EVERYBODY:
+            body = exposition.readable(body, request.reader.may_read)
         return Answer(200, [("Content-Type", media)], body)
 
     async def _status_view(self, _route: Route, _request: Request) -> Answer:

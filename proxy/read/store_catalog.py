@@ -8,6 +8,7 @@ from collections.abc import Callable
 from itertools import islice
 from typing import TypeVar
 
+from lodefs.chunkstore.errors import Expired
 from lodefs.chunkstore.format.commit import Commit
 from lodefs.chunkstore.format.names import CommitId, parse_id
 from lodefs.chunkstore.format.tree import Entry, Kind
@@ -74,7 +75,13 @@ class StoreCatalog:
         following: CommitId | None = await self._resolve(repo, rev)
         found: list[CommitView] = []
         while following is not None and len(found) < limit:
-            commit = await self._commit(repo, following)
+            try:
+                commit = await self._commit(repo, following)
+            except Expired:
+                if not found:
+                    raise
+                following = None
+                break
             found.append(_commit_view(following, commit))
             following = commit.parents[0] if commit.parents else None
         return LogView(repo, found, following.hex() if following is not None else None)
@@ -86,10 +93,10 @@ class StoreCatalog:
         if known is not None:
             return known
         commit = await self._commit(repo, commit_id)
-        if not commit.parents:
+        parent = await self._parent(repo, commit)
+        if parent is None:
             found = _everything(repo, commit_id, commit)
         else:
-            parent = await self._commit(repo, commit.parents[0])
             tally = _ChangeTally(repo, commit_id, commit.parents[0])
             async with asyncio.timeout(self._deadline_s), self._comparing:
                 found = await self._bounded(
@@ -98,6 +105,13 @@ class StoreCatalog:
                 )
         self._changes.put((repo, commit_id), found)
         return found
+
+    async def _parent(self, repo: str, commit: Commit) -> Commit | None:
+        """The commit before another; None if there is none, or it has expired."""
+        try:
+            return await self._commit(repo, commit.parents[0]) if commit.parents else None
+        except Expired:
+            return None
 
     async def _name_group(self, after: str, limit: int) -> list[str]:
         return await self._bounded(

@@ -8,8 +8,11 @@ thousand lines, which are written here with one ``join`` for each family.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, TypeVar
+
+from lodefs.proxy.runtime.bounded_labels import OTHER
 
 TEXT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
@@ -18,6 +21,8 @@ LABEL_CHARS_MAX = 256
 
 K = TypeVar("K", bound=tuple[str, ...])
 
+_REPOSITORY = re.compile(rb'[{,]repository="((?:[^"\\]|\\.)*)"')
+_MOUNTPOINT = re.compile(rb'[{,]mountpoint="((?:[^"\\]|\\.)*)"')
 _ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 
 
@@ -82,6 +87,33 @@ def labelled(definition: Definition, values: Mapping[K, float]) -> Family:
     names = definition.labels
     samples = [MetricLine("", label_text(names, key), value) for key, value in values.items()]
     return Family(definition, samples)
+
+
+def readable(body: bytes, may_read: Callable[[str], bool]) -> bytes:
+    """A text in either format without what names repositories that a reader may not read: their
+    samples, and those of their mounts."""
+    lines = body.split(b"\n")  # not splitlines: a label may hold a carriage return
+    found = {match[1] for line in lines if (match := _REPOSITORY.search(line))}
+    hidden = {repo for repo in found if repo != OTHER.encode() and not may_read(repo.decode())}
+    if not hidden:
+        return body
+    mounts = {
+        match[1]
+        for line in lines
+        if _label(_REPOSITORY, line) in hidden and (match := _MOUNTPOINT.search(line))
+    }
+    kept = [
+        line
+        for line in lines
+        if _label(_REPOSITORY, line) not in hidden and _label(_MOUNTPOINT, line) not in mounts
+    ]
+    return b"\n".join(kept)
+
+
+def _label(pattern: re.Pattern[bytes], line: bytes) -> bytes | None:
+    """The value, as it stands there, of a label of a line."""
+    found = pattern.search(line)
+    return None if found is None else found[1]
 
 
 def text(families: Iterable[Family]) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from lodefs.chunkstore.errors import InvalidInput
 from lodefs.chunkstore.nodeapi.cache_control import (
     EvictRequest,
     EvictView,
@@ -53,4 +54,9 @@ class NodeCacheControl:
         return PinsView(views(pins), pinned_bytes, self._cache.settings.size_bytes_max)
 
     async def evict(self, request: EvictRequest) -> EvictView:
+        if request.all_nodes:
+            is_release = request.everything and request.pins_only and not request.dry_run
+            if not (is_release and request.owner):
+                raise InvalidInput("on all nodes only an owner's pins of everything can be removed")
+            await self._warmer.release(request.owner, everywhere=True)
         return await self._dropper.evict(request)

@@ -36,6 +36,7 @@ from lodefs.chunkstore.nodeapi.cache_control import (
 )
 from lodefs.proxy.peers.client.job_client import PeerJobClient
 from lodefs.proxy.warm.jobs import Warmer
+from lodefs.proxy.warm.named_nodes import named
 
 T = TypeVar("T")
 
@@ -105,6 +106,7 @@ class _ClusterJob:
 
     request: WarmRequest
     skip_missing: bool
+    owner: str
     node_jobs: list[_NodeJob] = field(default_factory=list)
 
 
@@ -134,27 +136,21 @@ class ClusterWarmer:
 
     async def start(self, request: WarmRequest, job_id: str | None = None) -> WarmStatus:
         """Begins a job, or finds the one with this id. Raises: as Warmer does; InvalidInput if
-        there are no other nodes to ask."""
-        if request.all_nodes and self._peers is None:
-            raise InvalidInput(
-                "this proxy is not in a cluster: leave out --all-nodes (all_nodes) to warm its own "
-                "cache, or name the nodes in `[serve] peers`"
-            )
-        job = await self._warmer.start(request, job_id)
+        there are no other nodes to ask, or none of a name."""
+        others, is_here = self._shared_with(request)
+        job = await self._warmer.start(request, job_id, is_here=is_here)
         known = {one.id for one in self._warmer.jobs}
         self._cluster_jobs = {
             one: cluster_job for one, cluster_job in self._cluster_jobs.items() if one in known
         }
-        if request.all_nodes and self._peers is not None and job.id not in self._cluster_jobs:
+        if others is not None and self._peers is not None and job.id not in self._cluster_jobs:
             passed_on = msgspec.structs.replace(
-                request, rev=job.snapshot.commit, all_nodes=False, skip_missing=False
+                request, rev=job.snapshot.commit, all_nodes=False, skip_missing=False, nodes=[]
             )
             now_s = self._clock_s()
-            node_jobs = [
-                _NodeJob(address, secrets.token_hex(8), now_s) for address in self._peers.members()
-            ]
+            node_jobs = [_NodeJob(address, secrets.token_hex(8), now_s) for address in others]
             cluster_job = self._cluster_jobs[job.id] = _ClusterJob(
-                passed_on, request.skip_missing, node_jobs
+                passed_on, request.skip_missing, request.owner, node_jobs
             )
             for node_job in node_jobs:
                 task = asyncio.create_task(self._follow(self._peers, cluster_job, node_job))
@@ -191,6 +187,45 @@ class ClusterWarmer:
                 node_job.end = "cancelled"  # nobody asks about it, or begins it, from now on
             await asyncio.gather(*calls, return_exceptions=True)
         return await self.status(job_id)
+
+    async def release(self, owner: str, *, everywhere: bool) -> None:
+        """Ends all jobs and pins of an owner, ``everywhere`` on all nodes that answer."""
+        running = [
+            job_id
+            for job_id, cluster_job in self._cluster_jobs.items()
+            if cluster_job.owner == owner
+            and any(node_job.state in RUNNING for node_job in cluster_job.node_jobs)
+        ]
+        for job_id in running:
+            with suppress(NotFound):
+                await self.cancel(job_id)
+        await self._warmer.release(owner)
+        if everywhere and self._peers is not None:
+            calls = [self._release_at(self._peers, one, owner) for one in self._peers.members()]
+            await asyncio.gather(*calls)
+
+    async def _release_at(self, peers: PeerJobClient, address: str, owner: str) -> None:
+        try:
+            async with self._slots:
+                await _within_time(peers.release(address, owner))
+        except LodefsError as error:
+            log.warning("pins of %s on %s expire later: %s", owner, address, error)
+
+    def _shared_with(self, request: WarmRequest) -> tuple[list[str] | None, bool]:
+        """Which other nodes have a part in a job (None: it is this node's alone), and whether this
+        one has. Raises: InvalidInput."""
+        if not (request.all_nodes or request.nodes):
+            return None, True
+        if self._peers is None:
+            raise InvalidInput(
+                "this proxy is not in a cluster: leave out --all-nodes (all_nodes, nodes) to warm "
+                "its own cache, or name the nodes in `[serve] peers`"
+            )
+        others, own = list(self._peers.members()), list(self._peers.own())
+        if not request.nodes:
+            return others, True
+        wanted = named(request.nodes, [*others, *own])
+        return [one for one in wanted if one in others], any(one in own for one in wanted)
 
     async def close(self) -> None:
         """Ends the jobs of this node."""

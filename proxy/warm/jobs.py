@@ -48,9 +48,12 @@ class Warmer:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._selecting = asyncio.Lock()  # it is computing alone: two at once would be no faster
 
-    async def start(self, request: WarmRequest, job_id: str | None = None) -> Job:
+    async def start(
+        self, request: WarmRequest, job_id: str | None = None, *, is_here: bool = True
+    ) -> Job:
         """A new job, or the one with this id if there is one: a caller that missed the answer
-        may ask again. Raises: NotFound, InvalidInput; Unavailable if too many run."""
+        may ask again. Not ``is_here``: one that is for other nodes, and done on this. Raises:
+        NotFound, InvalidInput; Unavailable if too many run."""
         check_repo(request.repo)
         check_ref_name(request.rev)
         async with self._selecting:
@@ -73,6 +76,10 @@ class Warmer:
         over = [one.id for one in self._jobs.values() if not one.is_running]
         for job_id in over[: max(0, len(over) - JOBS_KEPT)]:
             del self._jobs[job_id]
+        if not is_here:
+            job.files_total = job.bytes_total = 0
+            job.end("done")
+            return job
         task = self._tasks[job.id] = asyncio.create_task(self._run(job))
         task.add_done_callback(lambda _: self._tasks.pop(job.id, None))
         return job
@@ -114,6 +121,15 @@ class Warmer:
                 path = await self._context.pools.jobs.run(job.directory)
                 if scope.covers(job.snapshot.repo, job.snapshot.commit, path):
                     await self.cancel(job.id)
+
+    async def release(self, owner: str) -> None:
+        """Ends all jobs and pins of an owner."""
+        for job in self.jobs:
+            if job.is_running and job.request.owner == owner:
+                await self.cancel(job.id)
+        pins = self._context.cache.pins
+        listed = await self._context.pools.disk.run(pins.listed)
+        await self._context.pools.disk.run(pins.release, list(listed), owner)
 
     async def close(self) -> None:
         """Ends all jobs; their pins stay, for who asks for the same again."""

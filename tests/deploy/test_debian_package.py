@@ -17,6 +17,7 @@ from tests.support.chunkstore.child_process import run
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
+SLURM = ["burst_buffer.lua", "cli_filter.lua", "lodefs_spank.c", "Makefile"]
 UNITS = ["lodefs-proxy.service", "lodefs-proxy.socket", "lodefs-docker.service"]
 
 
@@ -73,6 +74,10 @@ def test_files_and_modes(members: dict[str, tarfile.TarInfo]) -> None:
         "/usr/bin/lodefs",
         "/usr/lib/lodefs/services.sh",
         "/usr/lib/systemd/system-generators/lodefs-mounts-generator",
+        "/usr/share/lodefs/slurm/epilog.d/50-lodefs.sh",
+        "/usr/share/lodefs/slurm/health.sh",
+        "/usr/share/lodefs/slurm/prolog.d/50-lodefs.sh",
+        "/usr/share/lodefs/slurm/task_prolog.sh",
     }
     modes = {one.mode for one in members.values() if one.isfile()}
     assert modes == {0o644, 0o755, 0o600}
@@ -85,6 +90,7 @@ def test_files_and_modes(members: dict[str, tarfile.TarInfo]) -> None:
         "/usr/lib/tmpfiles.d/lodefs.conf",
         "/usr/share/doc/lodefs/copyright",
         "/usr/share/doc/lodefs/changelog.gz",
+        *(f"/usr/share/lodefs/slurm/{name}" for name in SLURM),
     ):
         assert members[place].isfile()
 

@@ -17,6 +17,15 @@ if os.environ.get("LODEFS_TEST_SLURM") != "1":
     collect_ignore_glob = ["test_*.py"]  # not a part of this run
 
 
+_ends: dict[str, float] = {}
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """How long jobs took to end; at most KillWait and 5 s are asked, on a machine that is idle."""
+    for what, seconds in _ends.items():
+        terminalreporter.write_line(f"{seconds:5.1f} s from scancel to free nodes: {what}")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents:
@@ -30,6 +39,7 @@ def _made() -> Iterator[Cluster]:
         pytest.fail(f"LODEFS_TEST_SLURM=1, but there is no {lacking}")
     with real.cluster() as made:
         yield made
+        _ends.update(made.ends)
 
 
 @pytest.fixture(scope="session")

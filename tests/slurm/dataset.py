@@ -15,6 +15,7 @@ class Dataset:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
+        self.folder = cluster.folder
         self._source = cluster.folder / "source"
         self._source.mkdir()
         (self._source / "big").write_bytes(os.urandom(BIG_BYTES))
@@ -36,6 +37,11 @@ class Dataset:
     def read(self) -> str:
         """A shell command that prints the version."""
         return f"cat {self.directory}/version"
+
+    def replace(self) -> None:
+        """Another commit, whose large file nobody has read."""
+        (self._source / "big").write_bytes(os.urandom(BIG_BYTES))
+        self.push()
 
     def push(self) -> None:
         """Another commit."""

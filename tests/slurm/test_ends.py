@@ -12,35 +12,19 @@ import pytest
 from loadtests.slurm import configs
 from loadtests.slurm.cluster import Cluster
 from tests.slurm.dataset import REPO, Dataset
-
-READ_ON = "while :; do cat {0}/big >/dev/null; echo once; done"
-
-
-def _reading(cluster: Cluster, dataset: Dataset, *words: str) -> int:
-    """A job that reads on and on, on all nodes; it has begun."""
-    script = f"srun sh -c '{READ_ON.format(dataset.directory)}'"
-    job = cluster.submit(script, "-N3", "--no-requeue", dataset.option, *words)
-    cluster.until(lambda: cluster.said(job).count("once") >= 3, "its reading")
-    return job
-
-
-def test_scancel(cluster: Cluster, dataset: Dataset) -> None:
-    """A job that is cancelled while it reads."""
-    job = _reading(cluster, dataset)
-    cluster.output("scancel", str(job))
-    cluster.await_state(job, "CANCELLED")
+from tests.slurm.test_faults import reading
 
 
 def test_a_time_limit(cluster: Cluster, dataset: Dataset) -> None:
     """A job that reads beyond its time limit."""
-    job = _reading(cluster, dataset)
+    job = reading(cluster, dataset)
     cluster.output("scontrol", "update", f"jobid={job}", "endtime=now+1", user="root")
     cluster.await_state(job, "TIMEOUT")
 
 
 def test_slurmstepd_is_killed(cluster: Cluster, dataset: Dataset) -> None:
     """kill -9 of the processes that start and watch its tasks."""
-    job = _reading(cluster, dataset)
+    job = reading(cluster, dataset)
     cluster.output("pkill", "-9", "-f", rf"^slurmstepd: \[{job}\.0\]", user="root")
     cluster.call("pkill", "-9", "-u", configs.USER, "cat", user="root")  # nobody waits for them
     cluster.output("scancel", str(job))
@@ -55,8 +39,7 @@ def test_a_job_goes_on_while_the_mount_service_is_killed(
     job = cluster.submit(script, "-w", "n1", dataset.option)
     cluster.output("mkfifo", cluster.folder / f"jobs/go-{job}")
     cluster.until(lambda: dataset.text in cluster.said(job), "its first read")
-    keeper = (cluster.folder / "mounter-n1.pid").read_text().strip()
-    cluster.output("pkill", "-9", "-P", keeper, user="root")
+    cluster.signal("mounter-n1", signal.SIGKILL)
     cluster.output("sh", "-c", f"echo > {cluster.folder}/jobs/go-{job}")
     cluster.await_state(job, "COMPLETED")
     assert cluster.said(job).splitlines() == [dataset.text] * 2
@@ -140,7 +123,7 @@ def test_a_proxy_that_does_not_answer_fails_jobs_and_is_told_by_the_health_check
     """Stopped by SIGSTOP, after the job was submitted. The node is drained on purpose."""
     dataset.push()  # a commit that no mount has
     job = cluster.submit(dataset.read, "--hold", "-w", "n1", dataset.option)
-    cluster.signal("proxy", signal.SIGSTOP)
+    cluster.signal("proxy-n1", signal.SIGSTOP)
     try:
         cluster.output("scontrol", "release", str(job))
         cluster.await_state(job, "FAILED")
@@ -150,8 +133,7 @@ def test_a_proxy_that_does_not_answer_fails_jobs_and_is_told_by_the_health_check
         cluster.until(lambda: "drain" in _state_of(cluster, "n1"), "a drained node")
         assert "lodefs: the proxy" in _state_of(cluster, "n1")
     finally:
-        cluster.signal("proxy", signal.SIGCONT)
-    cluster.until(lambda: not cluster.call("true").returncode, "the proxy")
+        cluster.signal("proxy-n1", signal.SIGCONT)
     _check_health(cluster)
 
 

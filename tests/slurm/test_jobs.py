@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
-
-from loadtests.slurm.cluster import LODEFS, Cluster
+from loadtests.slurm.cluster import Cluster
 from tests.slurm.dataset import REPO, Dataset
 
 
@@ -83,24 +81,22 @@ def test_tasks_of_an_array_read_the_commit_of_the_submission(
 def test_a_requeued_job_reads_the_commit_of_its_submission(
     cluster: Cluster, dataset: Dataset
 ) -> None:
-    """A requeued job reads the commit of its submission."""
-    before = dataset.text
+    """A requeued job reads the commit of its submission, which its record names."""
+    before, commit = dataset.text, dataset.commit
     script = f"{dataset.read}; [ $SLURM_RESTART_COUNT ] || sleep 60"
     job = cluster.submit(script, "--open-mode=append", dataset.option)
     cluster.until(lambda: before in cluster.said(job), "its first run")
     dataset.push()
-    cluster.output("scontrol", "requeue", str(job))
-    cluster.await_state(job, "PENDING")
-    # Not at once: a node takes no job again in the second in which it has ended it.
-    cluster.output("scontrol", "update", f"jobid={job}", "starttime=now+3", user="root")
+    cluster.requeue(job)
     cluster.await_state(job, "COMPLETED")
     assert cluster.said(job).splitlines().count(before) == 2
+    assert f"@{commit}:" in cluster.field(job, "Comment")
 
 
 def test_data_is_pinned_while_a_job_runs(cluster: Cluster, dataset: Dataset) -> None:
     """Data is pinned while a job runs."""
     job = cluster.submit("sleep 60", dataset.option)
-    cluster.until(lambda: dataset.commit in _pinned(cluster), "a pin")
+    cluster.until(lambda: _pinned(cluster), "a pin")
     cluster.output("scancel", str(job))
     cluster.until(lambda: not _pinned(cluster), "no pin")
 
@@ -121,6 +117,5 @@ def _said_by_all(cluster: Cluster) -> str:
     return "".join(path.read_text() for path in files)
 
 
-def _pinned(cluster: Cluster) -> list[str]:
-    pins = json.loads(cluster.output(LODEFS, "pins", "--json", user="root"))["pins"]
-    return [pin["commit"] for pin in pins]
+def _pinned(cluster: Cluster) -> bool:
+    return any("pin of" in left for left in cluster.leftovers())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import select
 from collections.abc import Sequence
+from typing import TypeVar
 
 import msgspec
 
@@ -17,6 +18,8 @@ from lodefs.proxy.peers.client.http_attempt import PeerAnswer
 from lodefs.proxy.peers.client.phases import PhaseTimer
 from lodefs.proxy.peers.membership.peer_standing import Fault
 from lodefs.proxy.runtime.thread_pools import Pool
+
+T = TypeVar("T")
 
 TIMEOUT_S = 8.0  # for one call; cluster_jobs.py gives it 10 s
 RETRY_S = 5.0
@@ -36,6 +39,10 @@ class PeerJobClient:
         """Addresses of all nodes but this one."""
         return self._context.others()
 
+    def own(self) -> Sequence[str]:
+        """Addresses that this node has in the cluster."""
+        return self._context.own_addresses()
+
     async def start(self, address: str, request: WarmRequest, job_id: str) -> str:
         """Begins a job with this id there, or finds it begun; its id there. Unavailable with a
         ``retry_after_s`` if the node answers that it cannot now."""
@@ -51,12 +58,21 @@ class PeerJobClient:
         """Ends it. Raises: NotFound."""
         await self._pool.run(self._status, "DELETE", address, f"{wire.PEER_WARM}/{job_id}")
 
+    async def release(self, address: str, owner: str) -> None:
+        """Ends all jobs and pins of an owner there."""
+        target = f"{wire.PEER_WARM}/of/{owner}"
+        await self._pool.run(self._answer, "DELETE", address, target, b"", dict[str, str])
+
     def _status(self, method: str, address: str, target: str, body: bytes = b"") -> WarmStatus:
+        """Blocking."""
+        return self._answer(method, address, target, body, WarmStatus)
+
+    def _answer(self, method: str, address: str, target: str, body: bytes, kind: type[T]) -> T:
         """Blocking."""
         answer = self._ask(method, address, target, body)
         try:
             if answer.status < 400:
-                return from_json(answer.body, WarmStatus)
+                return from_json(answer.body, kind)
             failure = from_json(answer.body, wire.Failure)
         except InvalidInput as error:
             raise Unavailable(f"peer {address} answers {answer.status} to {target}") from error

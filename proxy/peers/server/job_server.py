@@ -21,6 +21,7 @@ from lodefs.proxy.api.routes import parse_query
 from lodefs.proxy.warm.cluster_jobs import ClusterWarmer
 
 _ID = re.compile(r"[0-9a-f]{16}\Z")
+_OWNER = re.compile(rf"{wire.PEER_WARM}/of/([\w.-]{{1,64}})\Z")
 _JOB = re.compile(rf"{wire.PEER_WARM}/([0-9a-f]{{16}})\Z")
 
 
@@ -40,8 +41,8 @@ class PeerJobServer:
         self, method: str, target: str, body: Callable[[], Awaitable[bytes]]
     ) -> Answer:
         """Begins a job (POST), once for each id that the target names; tells how far one is (GET),
-        ends it (DELETE). Raises: InvalidInput, NotFound, Unavailable; Denied if the body is not
-        the one that the target names."""
+        ends it (DELETE), or all of an owner. Raises: InvalidInput, NotFound, Unavailable; Denied
+        if the body is not the one that the target names."""
         path, _, raw_query = target.partition("?")
         if path == wire.PEER_WARM:
             data = await body()
@@ -53,6 +54,10 @@ class PeerJobServer:
                 raise InvalidInput("a job's id has 16 hex digits")
             request = msgspec.structs.replace(parsed(data, WarmRequest), all_nodes=False)
             return json_answer(await self._warmer.start(request, job_id or None), status=202)
+        owner = _OWNER.match(path)
+        if owner is not None and method == "DELETE":
+            await self._warmer.release(owner[1], everywhere=False)
+            return json_answer({})
         match = _JOB.match(path)
         if match is None:
             raise NotFound("no such path on the peer door")

@@ -58,7 +58,7 @@ def test_garbage_goes_in_two_steps(world: World) -> None:
         Amount(),
         Amount(),
     )
-    assert world.needs.garbage(set()) == set()
+    assert world.garbage() == set()
     assert verify(world.store, data=True).problems == []
     assert world.collect().garbage == Amount()
 
@@ -97,7 +97,7 @@ def test_refused_deletes(world: World) -> None:
     assert "1 of 2 deletes failed" in error.value.__notes__[0]
     world.objects.rules.clear()
     assert world.collect().deleted.packs == 2
-    assert world.needs.garbage(set()) == set()
+    assert world.garbage() == set()
 
 
 @pytest.mark.parametrize("what", ["tree", "commit"])

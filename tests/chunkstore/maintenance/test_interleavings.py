@@ -57,7 +57,7 @@ def test_a_writer_that_is_silent_for_long_is_given_up(world: World) -> None:
     world.push(source)
     world.needs.check("after the repetition")
     world.collect_all()
-    assert world.needs.garbage(set()) == set()
+    assert world.garbage() == set()
     world.needs.check("at the end")
 
 
@@ -95,7 +95,7 @@ def test_a_writer_that_died_with_an_intent(world: World) -> None:
     assert head.commit is not None
     assert head.commit.hex() == first.commit
     world.collect_all()
-    assert world.needs.garbage(set()) == set()
+    assert world.garbage() == set()
     world.needs.check("at the end")
 
 

@@ -11,6 +11,7 @@ from lodefs.chunkstore.errors import Conflict, Corrupt, InvalidInput, NotFound, 
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.names import CommitId
 from lodefs.chunkstore.journal.ref_write import Collected
+from lodefs.chunkstore.repo.history import log
 from lodefs.chunkstore.repo.refs import BRANCHES, TAGS
 from lodefs.chunkstore.repo.store import Store, create_store, open_store
 from lodefs.chunkstore.repo.verify import verify
@@ -143,6 +144,18 @@ def test_a_branch_follows_large_copies(stores: Stores) -> None:
     stores.check()
     assert stores.copy(step=1).commits == 1
     stores.check()
+
+
+def test_history_that_has_expired(stores: Stores) -> None:
+    """What a retention policy has left arrives, and its end is no loss there either."""
+    source, first = stores.source, stores.commits[0]
+    source.put_expired("r", first, 0)
+    source.objects.delete(keys.commit("r", first))
+    stores.copy()
+    assert [at for at, _ in log(stores.destination, "r", "main")] == stores.commits[:0:-1]
+    assert stores.destination.has_expired("r", first)
+    stores.check()
+    assert stores.copy().packs == 0
 
 
 def test_all_branches_and_tags(stores: Stores) -> None:
@@ -297,4 +310,4 @@ def test_a_copy_that_is_silent_for_long_is_given_up(world: World, source: Store)
     assert isinstance(actor.error, Conflict)
     world.collect_all()
     world.needs.check("at the end")
-    assert world.needs.garbage(set()) == set()
+    assert world.garbage() == set()

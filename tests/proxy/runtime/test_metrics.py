@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from lodefs.proxy.runtime import metric_names
+from lodefs.proxy.http.tokens import create_token
+from lodefs.proxy.runtime import exposition, metric_names
+from lodefs.proxy.runtime import metric_names as names
 from lodefs.proxy.runtime.counters import Counter as Figure
 from lodefs.proxy.runtime.counters import Counts
-from lodefs.proxy.runtime.exposition import Definition
+from lodefs.proxy.runtime.exposition import Definition, labelled
 from lodefs.proxy.runtime.histogram import LATENCY_BOUNDS_S
 from lodefs.proxy.runtime.metrics import (
     BUSY_AGE_S,
@@ -225,3 +227,45 @@ def test_definitions_are_plain() -> None:
     for one in metric_names.ALL:
         assert isinstance(one, Definition)
         assert 10 < len(one.text) <= 80
+
+
+def test_a_token_sees_its_own_repositories() -> None:
+    """Of others there is nothing, their mounts included, however their mountpoints are named; all
+    else stays as it is."""
+    bad = 'a,repository="mine"\r{repository="mine",\\"'
+    whole = b"".join(
+        [
+            exposition.text([labelled(names.READS, {("mine", "cache"): 1, ("other", "cache"): 2})]),
+            exposition.text([labelled(names.MOUNT_INFO, {("/m", "mine", "c", "0", "1"): 1})]),
+        ]
+    )
+    hidden = exposition.text(
+        [
+            labelled(names.READ_BYTES, {("secret", "cache"): 3, ("se\\cret", "store"): 4}),
+            labelled(names.MOUNT_INFO, {(bad, "secret", "c", "0", "1"): 1}),
+            labelled(names.MOUNT_START, {(bad,): 1, ("/m",): 2}),
+        ]
+    )
+    assert exposition.readable(whole + hidden, lambda _: True) == whole + hidden
+    seen = exposition.readable(whole + hidden, lambda repo: repo == "mine")
+    assert seen.startswith(whole)
+    left = [line for line in seen[len(whole) :].split(b"\n") if not line.startswith(b"#")]
+    assert left == [b'lodefs_mount_start_time_seconds{mountpoint="/m"} 2', b""]
+
+
+def test_a_limited_token_at_a_real_proxy(tmp_path: Path) -> None:
+    """A scrape with a token for another repository names none of this one."""
+    tokens = tmp_path / "tokens"
+    tokens_of = {name: create_token(tokens, name, [name], now_s=0) for name in ("demo", "else")}
+    with (
+        start_proxy(DictNode({b"a": b"x"}), tokens_file=tokens) as proxy,
+        proxy.client(tcp=True) as client,
+    ):
+        own = {"Authorization": f"Bearer {tokens_of['demo']}"}
+        assert client.get("/files/demo@main/a", **own).body == b"x"
+        proxy.call(lambda: proxy.server.metrics.counts.direct(1, 10, "demo"))
+        others = {"Authorization": f"Bearer {tokens_of['else']}"}
+        mine, theirs = (client.get("/metrics", **one).body for one in (own, others))
+    assert b'repository="demo"' in mine
+    assert b"demo" not in theirs
+    assert b"lodefs_http_request_seconds_count" in theirs

@@ -9,8 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from lodefs.chunkstore.errors import DeadlineExceeded, Denied, LodefsError, NotFound, Unavailable
+from lodefs.chunkstore.errors import (
+    DeadlineExceeded,
+    Denied,
+    InvalidInput,
+    LodefsError,
+    NotFound,
+    Unavailable,
+)
 from lodefs.chunkstore.nodeapi.cache_control import RUNNING, WarmRequest, WarmStatus
+from lodefs.proxy.cache.pins import Pin
 from lodefs.proxy.service.store_node import StoreNode
 from lodefs.proxy.warm.cluster_jobs import (
     ASK_EVERY_S,
@@ -41,6 +49,13 @@ class MemoryPeers:
     def members(self) -> list[str]:
         return list(self.warmers)
 
+    def own(self) -> list[str]:
+        return ["a:1"]
+
+    async def release(self, address: str, owner: str) -> None:
+        self._check(address)
+        await self.warmers[address].release(owner, everywhere=False)
+
     async def start(self, address: str, request: WarmRequest, job_id: str) -> str:
         self._check(address)
         self.asked.append((address, request))
@@ -68,6 +83,7 @@ class Nodes:
 
     def __init__(self, nodes: list[StoreNode]) -> None:
         self.now_s = 0.0
+        self.all = nodes
         self.peers = MemoryPeers({"b:1": nodes[1]._warmer, "c:1": nodes[2]._warmer})
         self._sleepers: list[tuple[float, asyncio.Future[None]]] = []
         self.warmer = ClusterWarmer(
@@ -154,6 +170,48 @@ def test_all_nodes_are_warmed(tmp_path: Path) -> None:
         assert nodes.warmer.jobs() == [await nodes.warmer.status(job.id)]
 
     run(tmp_path, work)
+
+
+def test_nodes_that_are_named_are_warmed_and_no_others(tmp_path: Path) -> None:
+    """Not even the one that is asked; what an owner has pinned there goes at once."""
+
+    async def work(nodes: Nodes) -> None:
+        request = WarmRequest(REPO, nodes=["c"], pin_s=600, owner="slurm-7")
+        job = await nodes.warmer.start(request)
+        status = await nodes.look(job.id)
+        assert (status.state, status.files_done) == ("done", len(FILES))
+        assert [address for address, _ in nodes.peers.asked] == ["c:1"]
+        assert [len(pins(one)) for one in nodes.all] == [0, 0, 1]
+        await nodes.warmer.release("slurm-8", everywhere=True)
+        assert len(pins(nodes.all[2])) == 1
+        await nodes.warmer.release("slurm-7", everywhere=True)
+        assert not pins(nodes.all[2])
+        with pytest.raises(InvalidInput, match="d is no node"):
+            await nodes.warmer.start(WarmRequest(REPO, nodes=["c", "d"]))
+
+    run(tmp_path, work)
+
+
+def test_all_of_an_owner_ends_though_a_node_is_silent(tmp_path: Path) -> None:
+    """The job is cancelled, and the nodes that answer keep no pin."""
+
+    async def work(nodes: Nodes) -> None:
+        nodes.peers.failing["c:1"] = Unavailable("no route")
+        job = await nodes.warmer.start(
+            WarmRequest(REPO, nodes=["a", "b", "c"], pin_s=600, owner="slurm-7")
+        )
+        assert (await nodes.look(job.id)).state in RUNNING
+        assert [len(pins(one)) for one in nodes.all] == [1, 1, 0]
+        await nodes.warmer.release("slurm-7", everywhere=True)
+        assert (await nodes.warmer.status(job.id)).state == "cancelled"
+        assert not any(pins(one) for one in nodes.all)
+
+    run(tmp_path, work)
+
+
+def pins(node: StoreNode) -> dict[bytes, Pin]:
+    """What a node has pinned."""
+    return node._cache.pins.listed()
 
 
 def test_a_silent_node_is_waited_for_and_then_given_up(tmp_path: Path) -> None:

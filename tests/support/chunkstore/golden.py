@@ -21,7 +21,12 @@ from lodefs.chunkstore.format.compression import RAW, ZSTD
 from lodefs.chunkstore.format.index_shard import encode_shard
 from lodefs.chunkstore.format.names import ChunkId, CommitId, Digest, PackId, digest_of
 from lodefs.chunkstore.format.pack import DROPPED, PURGED
-from lodefs.chunkstore.format.repo_settings import Deletion, RepoSettings, Retention
+from lodefs.chunkstore.format.repo_settings import (
+    Deletion,
+    RepoSettings,
+    Retention,
+    encode_expired,
+)
 from lodefs.chunkstore.format.repo_settings import encode_settings as encode_repo_settings
 from lodefs.chunkstore.format.tree import (
     EMPTY_DIGEST,
@@ -226,6 +231,7 @@ def examples() -> dict[str, bytes]:
         "journal-fate": journal.encode_fate(journal.Fate(7, garbage())),
         "journal-done": journal.encode_done(7),
         "journal-ledger": journal.encode_ledger(ledger()),
+        "expired": encode_expired("vision/flickr30k", CommitId(bytes(range(32))), 1_700_000_000),
         "repo-settings": encode_repo_settings("vision/flickr30k", repo_settings()),
         "purge": encode_purge(purge()),
         "cuts": cuts().encode(),

@@ -4,40 +4,46 @@ from __future__ import annotations
 
 from lodefs.chunkstore.errors import LodefsError
 from lodefs.chunkstore.format import keys
-from lodefs.chunkstore.format.commit import decode_commit
-from lodefs.chunkstore.format.journal import decode_end
+from lodefs.chunkstore.format.commit import Commit, decode_commit
+from lodefs.chunkstore.format.journal import RefName, decode_end
 from lodefs.chunkstore.format.names import CommitId, PackId
 from lodefs.chunkstore.format.pack import PackIndex
 from lodefs.chunkstore.format.tree import Kind
 from lodefs.chunkstore.repo.pack_reader import PackReader
 from lodefs.chunkstore.repo.refs import Refs
+from lodefs.chunkstore.repo.repo_settings import SettingsLog
+from lodefs.chunkstore.repo.retention import retained
 from tests.support.chunkstore.memory_objects import MemoryObjects
 
 
 class Needs:
     """The keys, and the chunks of packs, that each commit needs. A commit never changes, so they
-    are found once: when a ref names it first."""
+    are found once: when a ref leads to it first."""
 
     def __init__(self, objects: MemoryObjects) -> None:
         self._objects = objects
         self.commits: dict[CommitId, frozenset[str]] = {}
+        self._past: dict[CommitId, Commit] = {}
         self._chunks: dict[CommitId, dict[PackId, int]] = {}  # bits of their numbers
         self._indexes: dict[PackId, tuple[bytes, PackIndex]] = {}  # of objects as they are now
 
     def check(self, when: str) -> None:
-        """Raises: AssertionError if a ref leads to something that is not there."""
-        for name, needed in self._living().items():
-            missing = needed.difference(self._objects.objects)
-            assert not missing, f"{when}: {name} lacks {sorted(missing)}"
-        for pack, needed_chunks in self._living_chunks().items():
+        """Raises: AssertionError if a ref leads to something that is not there, and that no
+        retention policy has deleted."""
+        found: set[CommitId] = set()
+        for (repo, kind, name), head in self._heads().items():
+            for commit_id in self._reached(repo, head):
+                missing = self._of(repo, commit_id).difference(self._objects.objects)
+                assert not missing, f"{when}: {kind}/{name} lacks {sorted(missing)}"
+                found.add(commit_id)
+        for pack, needed_chunks in self._chunks_of(found).items():
             gone = needed_chunks & self._without_bytes(pack)
             assert not gone, f"{when}: chunks {gone:b} of {pack.hex()} are gone"
 
     def is_living(self, commit_id: CommitId) -> bool:
         """Whether a ref leads to a commit now."""
-        return any(
-            key.endswith(commit_id.hex()) for needed in self._living().values() for key in needed
-        )
+        heads = self._heads()
+        return any(commit_id in self._reached(ref.repo, head) for ref, head in heads.items())
 
     def is_whole(self, key: str) -> bool:
         """Whether a pack has the bytes of all its chunks."""
@@ -47,26 +53,25 @@ class Needs:
         """Reads all that refs lead to. Raises: AssertionError."""
         self.commits.clear()
         self._chunks.clear()
-        self._living()
+        for ref, head in self._heads().items():
+            self._reached(ref.repo, head)
 
-    def unused_chunks(self, hidden: set[str]) -> set[str]:
-        """Packs that hold bytes of chunks that no ref leads to, but those that no list shows."""
-        used = self._living_chunks()
+    def unused_chunks(self, hidden: set[str], now_s: int) -> set[str]:
+        """Packs that hold bytes of chunks that no ref leads to, or no retention policy keeps, but
+        those that no list shows."""
         found: set[str] = set()
-        for pack, bits in used.items():
+        for pack, bits in self._chunks_of({at for _, at in self._kept(now_s)}).items():
             key = keys.pack(pack)
             unused = ((1 << len(self._index(pack))) - 1) & ~bits & ~self._without_bytes(pack)
             if unused and key not in hidden:
                 found.add(key)
         return found
 
-    def _living_chunks(self) -> dict[PackId, int]:
+    def _chunks_of(self, commits: set[CommitId]) -> dict[PackId, int]:
         found: dict[PackId, int] = {}
-        for needed in self._living().values():
-            for key in needed:
-                commit = CommitId(bytes.fromhex(key[-64:])) if "/commits/" in key else None
-                for pack, bits in self._chunks[commit].items() if commit else ():
-                    found[pack] = found.get(pack, 0) | bits
+        for commit in commits:
+            for pack, bits in self._chunks[commit].items():
+                found[pack] = found.get(pack, 0) | bits
         return found
 
     def _index(self, pack: PackId) -> PackIndex:
@@ -83,11 +88,12 @@ class Needs:
 
     def refs(self) -> list[tuple[str, str]]:
         """Kind and name of those that are there."""
-        return sorted(self._living())
+        return sorted((ref.kind, ref.name) for ref in self._heads())
 
-    def garbage(self, hidden: set[str]) -> set[str]:
-        """Packs and commits that no ref leads to, but those that no list shows."""
-        used = frozenset[str]().union(*self._living().values())
+    def garbage(self, hidden: set[str], now_s: int) -> set[str]:
+        """Packs and commits that no ref leads to, or no retention policy keeps, but those that no
+        list shows."""
+        used = frozenset[str]().union(*(self._of(*one) for one in self._kept(now_s)))
         return {
             key
             for key in self._objects.objects
@@ -114,17 +120,47 @@ class Needs:
                     return True
         return False
 
-    def _living(self) -> dict[tuple[str, str], frozenset[str]]:
-        newest: dict[tuple[str, str, str], int] = {}
+    def _kept(self, now_s: int) -> set[tuple[str, CommitId]]:
+        """Commits that refs lead to and retention policies keep, with their repositories."""
+        found: set[tuple[str, CommitId]] = set()
+        heads = self._heads()
+        for repo in {ref.repo for ref in heads}:
+            own = [(ref, head) for ref, head in heads.items() if ref.repo == repo]
+            past = {at: self._past[at] for _, head in own for at in self._reached(repo, head)}
+            policy = SettingsLog(self._objects, repo).newest().retention
+            kept = set(past) if policy is None else retained(past, own, policy, now_s)
+            found |= {(repo, at) for at in kept}
+        return found
+
+    def _heads(self) -> dict[RefName, CommitId]:
+        newest: dict[RefName, int] = {}
         for key in self._objects.objects:
             if (ref := keys.ref_of_entry(key)) is not None:
-                newest[ref[:3]] = max(ref[3], newest.get(ref[:3], 0))
-        found: dict[tuple[str, str], frozenset[str]] = {}
-        for (repo, kind, name), sequence in newest.items():
-            entry = Refs(self._objects, repo).entry(kind, name, sequence)
+                name = RefName(*ref[:3])
+                newest[name] = max(ref[3], newest.get(name, 0))
+        found: dict[RefName, CommitId] = {}
+        for name, sequence in newest.items():
+            entry = Refs(self._objects, name.repo).entry(name.kind, name.name, sequence)
             if entry.commit is not None:
-                found[kind, name] = self._of(repo, entry.commit)
+                found[name] = entry.commit
         return found
+
+    def _reached(self, repo: str, head: CommitId) -> list[CommitId]:
+        """A commit and all before it. Only one that a ref names itself may not have expired."""
+        found: list[CommitId] = []
+        waiting = [head]
+        while waiting:
+            at = waiting.pop()
+            is_gone = keys.commit(repo, at) not in self._objects.objects
+            if at in found or (at != head and is_gone and self._has_expired(repo, at)):
+                continue
+            found.append(at)
+            self._of(repo, at)
+            waiting += self._past[at].parents
+        return found
+
+    def _has_expired(self, repo: str, commit_id: CommitId) -> bool:
+        return keys.expired(repo, commit_id.hex()) in self._objects.objects
 
     def _of(self, repo: str, commit_id: CommitId) -> frozenset[str]:
         if commit_id in self.commits:
@@ -139,12 +175,12 @@ class Needs:
                     for _ in packs.read_file(entry):
                         pass
         except (KeyError, LodefsError) as error:
-            raise AssertionError(f"a ref names {key}, which is not whole: {error!r}") from error
+            raise AssertionError(f"a ref leads to {key}, which is not whole: {error!r}") from error
         chunks = self._chunks.setdefault(commit_id, {})
         for segment in (segment for entry in below for segment in entry.segments):
             bits = ((1 << segment.count) - 1) << segment.first
             chunks[segment.pack] = chunks.get(segment.pack, 0) | bits
         named = {keys.pack(segment.pack) for entry in below for segment in entry.segments}
-        parents = [self._of(repo, parent) for parent in commit.parents]
-        self.commits[commit_id] = needed = frozenset({key, *named}).union(*parents)
+        self._past[commit_id] = commit
+        self.commits[commit_id] = needed = frozenset({key, *named})
         return needed

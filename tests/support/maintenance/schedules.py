@@ -12,7 +12,7 @@ import contextlib
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -21,7 +21,9 @@ from unittest import mock
 from lodefs.chunkstore.errors import Changed, Corrupt, NotFound
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.journal import RefName
+from lodefs.chunkstore.format.repo_settings import Retention
 from lodefs.chunkstore.format.tree import Kind
+from lodefs.chunkstore.journal.deletion import delete_repo, free_name, undelete_repo
 from lodefs.chunkstore.journal.existing_commit import point_ref
 from lodefs.chunkstore.journal.journal import StoreJournal
 from lodefs.chunkstore.maintenance.collect import CollectOptions, collect
@@ -53,6 +55,15 @@ _EXECUTORS = (
 )
 
 
+POLICIES = (
+    None,
+    Retention(keep_last=1),
+    Retention(keep_last=2),
+    Retention(keep_tagged=True),
+    Retention(keep_last=3, keep_within_s=30 * HOUR_S),
+)
+
+
 @dataclass(slots=True)
 class Played:
     """What happened in a schedule."""
@@ -64,6 +75,9 @@ class Played:
     copies: int = 0  # that ended well
     collections: int = 0  # that ended well
     killed: int = 0
+    removed: int = 0  # repositories
+    restored: int = 0  # branches and tags of them
+    expired: int = 0  # commits that retention policies have deleted
     failed: dict[str, int] = field(default_factory=dict)  # actors that ended with an error, by kind
     deleted: int = 0  # packs and commits
     compacted: int = 0  # packs that were written again without some of their chunks
@@ -204,6 +218,9 @@ class Schedule:
             (self._point, 3),
             (self._read, 4),
             (self._copy, 3),
+            (self._remove, 1),
+            (self._restore, 2),
+            (self._retain, 2),
         ]
 
     def _store(self, actor: Actor) -> Store:
@@ -280,6 +297,26 @@ class Schedule:
         copy(self._elsewhere, self._store(actor), [REPO], "copied", options)
         self.played.copies += 1
 
+    def _remove(self, actor: Actor, clock: Callable[[], float]) -> None:
+        """All of the repository."""
+        delete_repo(self._store(actor), REPO, "me", clock)
+        self.played.removed += 1
+
+    def _restore(self, actor: Actor, clock: Callable[[], float]) -> None:
+        """The repository, or only its name."""
+        store = self._store(actor)
+        if self._chance(0.2):
+            free_name(store, REPO, clock)
+        else:
+            self.played.restored += len(undelete_repo(store, REPO, clock).refs)
+
+    def _retain(self, actor: Actor, clock: Callable[[], float]) -> None:
+        """Any policy, or none."""
+        policy = self.random.choice(POLICIES)
+        self._store(actor).settings_log(REPO, clock).change(
+            lambda now: replace(now, retention=policy, may_lack_history=True)
+        )
+
     def _any_ref(self) -> tuple[str, str]:
         kind = self.random.choice((BRANCHES, BRANCHES, TAGS))
         return kind, self.random.choice(NAMES if kind == BRANCHES else ("v1", "v2"))
@@ -292,6 +329,7 @@ class Schedule:
             if not self._needs.is_whole(key):
                 self.played.compacted += 1
         elif not (what == "put" and keys.ref_of_entry(key)):
+            self.played.expired += what == "put" and key.startswith(keys.expired(REPO))
             return
         self._needs.check(f"seed {self._seed}, step {self.played.steps}, after {what} of {key}")
 
@@ -306,8 +344,9 @@ class Schedule:
             while not actor.has_ended:
                 actor.step()
             assert not actor.error and not actor.failure, (self._seed, actor.error, actor.failure)
-            hidden = self._faults.hidden
-            garbage = self._needs.garbage(hidden) | self._needs.unused_chunks(hidden)
+            hidden, now_s = self._faults.hidden, int(self._now_s)
+            garbage = self._needs.garbage(hidden, now_s)
+            garbage |= self._needs.unused_chunks(hidden, now_s)
             if not garbage:
                 self.played.collections_to_clean = count
                 break

@@ -116,6 +116,10 @@ class World:
         journal = StoreJournal(self.memory)
         journal.put_beat(actor.number, journal.beats(actor.number) + 1)
 
+    def garbage(self) -> set[str]:
+        """Packs and commits that nothing needs, and that are there still."""
+        return self.needs.garbage(set(), int(self.clock()))
+
     def packs(self) -> set[str]:
         """Their keys."""
         return {key for key in self.memory.objects if key.startswith(keys.PACKS)}

@@ -1,0 +1,140 @@
+"""A job's data on its nodes before it begins. For burst_buffer.lua, on the controller.
+
+A job is staged while it is pending, when its nodes are not known yet: its datasets are looked at,
+and fixed where its script alone names them. When it has nodes, these fetch the data and pin it.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+
+from lodefs.api.warm_follow import Follower
+from lodefs.api.warming import checked, request_of
+from lodefs.chunkstore.errors import InvalidInput, NotFound, Unavailable
+from lodefs.chunkstore.nodeapi.cache_control import (
+    EVICT,
+    RUNNING,
+    EvictRequest,
+    EvictView,
+    WarmStatus,
+)
+from lodefs.chunkstore.nodeapi.control_client import ControlClient
+from lodefs.proxies.own_proxy import running_proxy
+from lodefs.settings.session import Session
+from lodefs.slurm.job_comment import datasets_in, is_fixed, parsed, with_datasets
+from lodefs.slurm.resolving import fixed
+
+SCONTROL_TIMEOUT_S = 10.0
+PIN_S = 3600  # until the prologs have pinned it for as long as the job runs
+RELEASE_TIMEOUT_S = 60.0
+POLL_S = 0.2
+
+Scontrol = Callable[[Sequence[str]], str]
+
+
+class WaitingJob(msgspec.Struct, frozen=True):
+    """What Slurm knows of a job. ``nodes``: none while it has none."""
+
+    comment: str
+    nodes: str
+    is_array: bool
+
+
+def scontrol(environ: Mapping[str, str]) -> Scontrol:
+    """A way to call it. It raises: NotFound, Unavailable."""
+
+    def call(words: Sequence[str]) -> str:
+        try:
+            done = subprocess.run(["scontrol", *words], capture_output=True, text=True, check=False,
+                                  timeout=SCONTROL_TIMEOUT_S, env=dict(environ))  # fmt: skip
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise Unavailable(f"scontrol: {error}") from error
+        if done.returncode:
+            kind = NotFound if "Invalid job id" in done.stderr else Unavailable
+            raise kind(f"scontrol {' '.join(words[:3])}: {done.stderr.strip()}")
+        return done.stdout
+
+    return call
+
+
+def shown_job(text: str) -> WaitingJob:
+    """What ``scontrol show job`` says of one job."""
+    fields = {}
+    for line in text.splitlines():
+        name, _, value = line.strip().partition("=")
+        fields[name] = value.strip()
+    nodes = fields.get("NodeList", "")
+    is_array = any(line.startswith("JobId=") and "ArrayJobId=" in line for line in text.split("\n"))
+    return WaitingJob(fields.get("Comment", ""), "" if nodes == "(null)" else nodes, is_array)
+
+
+def stage(session: Session, call: Scontrol, job: int, words: str) -> None:
+    """Check a job's datasets while it waits. ``words``: those that its script names, which are
+    fixed and written into its comment where this has none.
+
+    Raises: InvalidInput (there are none, or branches in an array), and as resolving does.
+    """
+    waiting = shown_job(call(["show", "job", str(job)]))
+    datasets = datasets_in(waiting.comment)
+    if not datasets and not words:
+        raise InvalidInput(f"job {job} names no dataset: give --lodefs=REPO@REV:DIR")
+    if datasets:
+        fixed(session, datasets)
+        return
+    datasets = parsed(words)
+    if waiting.is_array and not all(is_fixed(dataset.spec) for dataset in datasets):
+        raise InvalidInput(
+            "tasks of an array would read different commits: give --lodefs, which fixes them when "
+            "the array is submitted, or name commits in full"
+        )
+    comment = with_datasets(waiting.comment, fixed(session, datasets))
+    call(["update", f"JobId={job}", f"Comment={comment}"])
+
+
+def warm_nodes(session: Session, call: Scontrol, job: int, patience_s: float) -> None:
+    """Bring a job's datasets to its nodes, and pin them there. ``patience_s``: for how long nothing
+    may come. Raises: InvalidInput, and what the first warming fails with."""
+    waiting = shown_job(call(["show", "job", str(job)]))
+    if not waiting.nodes:
+        raise InvalidInput(f"job {job} has no nodes yet")
+    nodes = call(["show", "hostnames", waiting.nodes]).split()
+    for dataset in datasets_in(waiting.comment):
+        request = msgspec.structs.replace(
+            request_of(dataset.spec, None, pin_s=PIN_S), nodes=nodes, owner=owner_of(job)
+        )
+        checked(_warmed(Follower(_client(session), request), str(dataset.spec), patience_s))
+
+
+def release(session: Session, job: int) -> None:
+    """End a job's warming, and its pins, on all nodes that answer. Raises: Unavailable."""
+    request = EvictRequest(everything=True, pins_only=True, owner=owner_of(job), all_nodes=True)
+    _client(session).call(EvictView, "POST", EVICT, request, timeout_s=RELEASE_TIMEOUT_S)
+
+
+def _warmed(follower: Follower, name: str, patience_s: float) -> WarmStatus:
+    """A job of the proxy's at its end. Unavailable, after it was ended, where nothing comes."""
+    status = follower.start()
+    seen, since_s = (0, 0), time.monotonic()
+    while status.state in RUNNING:
+        if time.monotonic() - since_s > patience_s:
+            follower.cancel()
+            why = next((f": {node.error}" for node in status.nodes if node.error), "")
+            raise Unavailable(f"{name}: nothing has come to the nodes for {patience_s:g} s{why}")
+        time.sleep(POLL_S)
+        status = follower.status()
+        if seen != (now := (status.bytes_done, status.files_done)):
+            seen, since_s = now, time.monotonic()
+    return status
+
+
+def _client(session: Session) -> ControlClient:
+    return ControlClient(running_proxy(session), session.environment.get("LODEFS_TOKEN"))
+
+
+def owner_of(job: int) -> str:
+    """Who holds what is pinned for a job."""
+    return f"slurm-{job}"
