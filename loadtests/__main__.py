@@ -19,6 +19,7 @@ from loadtests.bench import (
     compactions,
     copies,
     docker,
+    fairshares,
     firstbytes,
     hooks,
     hostile,
@@ -101,6 +102,7 @@ BENCHMARKS: dict[str, tuple[Benchmark, str]] = {
     "enroot-hook": (hooks.enroot_hook, "what lodefs' hook costs a container of enroot"),
     "python": (pythons.python, "fsspec against its local file system; glob against find"),
     "dataloader": (pythons.dataloader, "PyTorch's DataLoader against ext4 and s3fs; 100 runs"),
+    "fair-shares": (fairshares.fair_shares, "one user beside another who scans three caches"),
     "slow-disk": (slowdisks.slow_disk_reads, "a cache on a disk that is slower than the network"),
     "mount-walk": (walks.million, "walk of 1,000,000 files, memory of the mount, time to ready"),
 }

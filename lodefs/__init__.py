@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from lodefs.api.upkeep.deleting import deleted as deleted
     from lodefs.api.upkeep.deleting import rm as rm
     from lodefs.api.upkeep.deleting import undelete as undelete
+    from lodefs.api.upkeep.retaining import quota as quota
     from lodefs.api.upkeep.retaining import retain as retain
     from lodefs.api.warming import warm as warm
     from lodefs.chunkstore import errors as errors
@@ -55,6 +56,7 @@ _PLACES = {
     "open": "lodefs.api.snapshots",
     "pull": "lodefs.api.pulling",
     "push": "lodefs.api.pushing",
+    "quota": "lodefs.api.upkeep.retaining",
     "retain": "lodefs.api.upkeep.retaining",
     "rm": "lodefs.api.upkeep.deleting",
     "snapshot": "lodefs.api.snapshots",

@@ -25,13 +25,15 @@ COMMIT, PACK, END = 1, 2, 0  # kinds of records; END has the BLAKE3 of all befor
 @dataclass(frozen=True, slots=True)
 class BundleHead:
     """What a bundle holds: a ref, and the commits that lead to it, parents first. ``since``: a
-    commit that a store must have; what that leads to is not in the bundle."""
+    commit that a store must have; what that leads to is not in the bundle. ``expired``: commits
+    before others, which a retention has deleted for good."""
 
     ref: RefName
     since: CommitId | None
     commits: tuple[CommitId, ...]
     packs: int
     time_s: int  # Unix; when it was made
+    expired: tuple[CommitId, ...] = ()
 
     @property
     def commit(self) -> CommitId:
@@ -47,6 +49,7 @@ class _HeadBody(msgspec.Struct, forbid_unknown_fields=True):
     commits: list[str]
     packs: int
     time_s: int
+    expired: list[str]
 
 
 def encode_bundle_head(head: BundleHead) -> bytes:
@@ -57,6 +60,7 @@ def encode_bundle_head(head: BundleHead) -> bytes:
         commits=[commit.hex() for commit in head.commits],
         packs=head.packs,
         time_s=head.time_s,
+        expired=[commit.hex() for commit in head.expired],
     )
     document = seal("bundle", VERSION, body)
     if len(document) > HEAD_SIZE_BYTES_MAX:
@@ -86,9 +90,10 @@ def decode_bundle_head(document: Buffer, what: str) -> BundleHead:
     try:
         ref = RefName(check_repo(body.repo), body.kind, check_ref_name(body.name))
         commits = tuple(CommitId(parse_id(commit)) for commit in body.commits)
+        expired = tuple(CommitId(parse_id(commit)) for commit in body.expired)
         since = None if body.since is None else CommitId(parse_id(body.since))
     except InvalidInput as error:
         raise Corrupt(f"{what}: {error}") from error
     if body.kind not in ("branches", "tags") or not commits or body.packs < 0:
         raise Corrupt(f"{what} has a head that says nothing possible")
-    return BundleHead(ref, since, commits, body.packs, body.time_s)
+    return BundleHead(ref, since, commits, body.packs, body.time_s, expired)

@@ -12,6 +12,7 @@ PROBES = "probe/"
 ENTRIES = "journal/entries/"
 LEDGER = "journal/ledger"
 PURGES = "purges/"
+SCRUB = "scrub/ledger"
 
 _SETTINGS = "_settings"  # no kind of ref
 SEQUENCE_MAX = 10**10 - 1  # refs and the journal count down from here: the newest sorts first

@@ -19,12 +19,12 @@ from lodefs.chunkstore.format.names import ID_BYTES, ChunkId, CommitId, PackId, 
 from lodefs.chunkstore.format.pack import PURGED, PackIndex
 from lodefs.chunkstore.format.tree import Entry, Kind
 from lodefs.chunkstore.journal.named_packs import add_named
+from lodefs.chunkstore.journal.purges import Purges
 from lodefs.chunkstore.journal.ref_write import RefWrite
 from lodefs.chunkstore.maintenance.compact import Rate, drop_chunks
 from lodefs.chunkstore.maintenance.inventory import PackList, Repositories
 from lodefs.chunkstore.maintenance.writers import WriterCheck, newest_of
 from lodefs.chunkstore.repo.pack_reader import read_index
-from lodefs.chunkstore.repo.purges import Purges
 from lodefs.chunkstore.repo.store import Store
 from lodefs.chunkstore.system.progress import Progress
 

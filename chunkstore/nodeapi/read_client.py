@@ -80,6 +80,7 @@ class Client:
         self._timeout_s = timeout_s
         self._outage = outage or Outage()
         self._on_slow = before_blocking
+        self._user: Callable[[], int] | None = None
         self._count = count
         self._clock = clock.monotonic
         self._sleep = clock.sleep
@@ -102,6 +103,12 @@ class Client:
         """This client, from now on for a trace; None changes nothing."""
         if trace is not None:
             self._tail += trace.lines
+        return self
+
+    def for_user(self, user: Callable[[], int]) -> Client:
+        """This client, which says from now on for whom it asks: root's word counts for the proxy.
+        0: for nobody in particular."""
+        self._user = user
         return self
 
     def begin(self, waited_s: float = 0.0) -> None:
@@ -228,6 +235,8 @@ class Client:
     ) -> Response:
         """The answer to a request; statuses that mean "later" and lost connections are repeated.
         ``body_bytes``: how large a body is expected."""
+        if self._user is not None and (uid := self._user()):
+            headers += b"%b: %d\r\n" % (_USER_HEADER, uid)
         request = b"%b%b%b\r\n%b" % (line, self._tail, headers, body)
         start_s = self._clock()
         origin = b""
@@ -271,6 +280,7 @@ class Client:
 
 
 _COMMIT_HEADER = wire.COMMIT_HEADER.lower().encode()
+_USER_HEADER = wire.USER_HEADER.encode()
 _PLACE_LINE = b"%b: 1\r\n" % wire.PLACE_HEADER.encode()
 _ORIGIN_HEADER = wire.ORIGIN_HEADER.lower().encode()
 

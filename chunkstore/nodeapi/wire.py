@@ -29,6 +29,7 @@ PEER_PACKS = "/peers/packs/"  # GET, among nodes: /peers/packs/PACK/index, /chun
 
 COMMIT_HEADER = "X-Lodefs-Commit"
 DIGEST_HEADER = "X-Lodefs-Digest"
+USER_HEADER = "X-Lodefs-User"  # for whom root asks: a user's number
 PLACE_HEADER = "X-Lodefs-Place"  # with any value: a Place will do instead of the bytes
 ORIGIN_HEADER = "X-Lodefs-Origin"  # an Origin; missing if nothing had to be fetched
 MSGPACK = "application/msgpack"

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.journal.heartbeat import Heartbeat
+from lodefs.chunkstore.journal.purges import Purges
 from lodefs.chunkstore.journal.ref_write import RefWrite
 from lodefs.chunkstore.push.index.lost_chunks import forget_chunks, refuse
 from lodefs.chunkstore.push.index.push_index import IndexBroken, PushIndex
@@ -21,7 +22,6 @@ from lodefs.chunkstore.push.index.stat_cache import forget_files_in
 from lodefs.chunkstore.push.pack_check import PacksCollected, PacksLost
 from lodefs.chunkstore.push.pack_writer import DryUploader, Uploader
 from lodefs.chunkstore.push.push_options import PushOptions
-from lodefs.chunkstore.repo.purges import Purges
 from lodefs.chunkstore.repo.store import Store
 from lodefs.chunkstore.system.progress import Progress
 

@@ -21,6 +21,7 @@ from lodefs.chunkstore.format.tree import Entry
 from lodefs.chunkstore.journal.condemned import NamedChunks, commit_key
 from lodefs.chunkstore.journal.journal import OlderJournal
 from lodefs.chunkstore.journal.named_packs import named_packs
+from lodefs.chunkstore.journal.purges import Purges
 from lodefs.chunkstore.journal.ref_write import Collected, RefWrite
 from lodefs.chunkstore.push.index.condemned_rows import CondemnedRows
 from lodefs.chunkstore.push.index.push_index import IndexBroken, PushIndex
@@ -30,7 +31,7 @@ from lodefs.chunkstore.push.pack_check import (
     missing_below,
     missing_packs,
 )
-from lodefs.chunkstore.repo.purges import Purges
+from lodefs.chunkstore.push.quota import Quota
 from lodefs.chunkstore.repo.refs import BRANCHES, RefEntry
 from lodefs.chunkstore.repo.store import Store, require_there
 
@@ -47,6 +48,11 @@ class Head:
     def root(self) -> Entry | None:
         """Its root directory."""
         return None if self.commit is None else self.commit.root
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all its files."""
+        return 0 if self.commit is None else self.commit.size_bytes
 
 
 def read_head(store: Store, repo: str, branch: str) -> Head:
@@ -83,7 +89,8 @@ class Committer:
     def commit(self, branch: RefName, head: Head, commit: Commit) -> CommitId:
         """Shard, commit, ref. The commit gets a later time if a collection has deleted one of
         the same id. Raises: PacksCollected, PacksLost; Conflict if the branch is not at ``head``
-        any more; what the store raises."""
+        any more; NoSpace for more than the quota; what the store raises."""
+        Quota(self._store, branch.repo, head.size_bytes).check(commit.size_bytes)
         self._store.ensure_writable()  # a commit of trees that are all there already
         condemned = CondemnedRows(self._index)
         self._save(commit.root, head.root, condemned)

@@ -35,6 +35,7 @@ from lodefs.chunkstore.push.change_counts import (
 from lodefs.chunkstore.push.committer import Committer, Head, read_head
 from lodefs.chunkstore.push.index.push_index import TreePlace
 from lodefs.chunkstore.push.push_options import PushOptions, PushResult
+from lodefs.chunkstore.push.quota import Quota
 from lodefs.chunkstore.push.scanner import Scan
 from lodefs.chunkstore.push.source_directory import SourceDirectory, source_root
 from lodefs.chunkstore.push.trees.directories import HashedDirectory
@@ -140,6 +141,7 @@ class _Push:
         self._source = source
         self._tree = source.tree
         self._committer = Committer(job.store, desk.index, job.write, self._sent)
+        source.check_size = Quota(job.store, job.repo, job.head.size_bytes).check_early
         self._changes: Changes | None = Changes()
         self._seconds: dict[str, float] = {}
         self._other_bytes = 0  # of shard and commit

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 
 from lodefs.chunkstore.errors import InvalidInput, LodefsError
@@ -29,6 +29,8 @@ class SourceDirectory:
         self._desk = desk
         self._fd = open_root(root)
         self.scan = scan
+        # told of the bytes that were counted, before much is sent; may raise
+        self.check_size: Callable[[int], None] = lambda _size_bytes: None
         placement = Placement(desk.index, desk.uploader)
         self.tree = PushTree(
             memory=StatCache.of(desk.index, root),
@@ -90,10 +92,12 @@ class SourceDirectory:
         os.close(self._fd)
 
     def _counted(self, files: Iterable[SourceFile]) -> Iterator[SourceFile]:
-        progress = self._desk.progress
+        progress, size_bytes = self._desk.progress, 0
         for file in files:
             progress.files_total += 1
             progress.bytes_total += file.size_bytes
+            size_bytes += file.size_bytes
+            self.check_size(size_bytes)
             yield file
 
 

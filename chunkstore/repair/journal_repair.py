@@ -14,6 +14,7 @@ from lodefs.chunkstore.format import journal as documents
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.journal import (
     End,
+    Fate,
     Garbage,
     Intent,
     JournalEntry,
@@ -21,7 +22,6 @@ from lodefs.chunkstore.format.journal import (
 )
 from lodefs.chunkstore.format.names import CommitId, PackId
 from lodefs.chunkstore.journal.journal import StoreJournal, newest_condemning
-from lodefs.chunkstore.maintenance.decisions import fate_of
 from lodefs.chunkstore.objects.interface import ObjectStore
 
 T = TypeVar("T")
@@ -79,14 +79,13 @@ class JournalRepair:
 
     def heal(
         self,
-        packs: Container[PackId],
+        chunks: Mapping[PackId, int] | None,
         commits: Container[tuple[str, CommitId]],
-        chunks: Mapping[PackId, int],
         refs: Mapping[RefName, int],
     ) -> None:
-        """Puts back what can be. ``packs``, ``commits`` and ``chunks`` (bits of their numbers): all
-        that refs lead to; ``refs``: all refs, with a sequence of each. For a store that was looked
-        at as a whole."""
+        """Puts back what can be. ``chunks`` (bits of their numbers, by pack) and ``commits``: all
+        that refs lead to; None: that is not known, and no fate can be told. ``refs``: all refs,
+        with a sequence of each."""
         if self._dry_run:
             return
         for number, entry in sorted(self._entries.items()):
@@ -99,11 +98,9 @@ class JournalRepair:
             if keys.journal_part("beats", number) in self.problems:
                 self._put("beats", number, documents.encode_beat(number, 0))
         for number, entry in sorted(self._entries.items()):
-            if entry is not None and keys.journal_part("fates", number) in self.problems:
-                # what is not in use counts as deleted: then nobody relies on it, whoever may
-                # still be deleting it
-                fate = fate_of(entry, packs, commits, chunks)
-                self._put("fates", number, documents.encode_fate(fate))
+            is_bad = keys.journal_part("fates", number) in self.problems
+            if entry is not None and is_bad and chunks is not None:
+                self._heal_fate(entry, chunks, commits)
         if keys.LEDGER in self.problems:
             self._objects.delete(keys.LEDGER)
         if self.problems:  # an end that is lost may have been the only one that told of a ref
@@ -129,6 +126,26 @@ class JournalRepair:
         if number in self._parts["fates"] or number in self._parts["done"]:
             return True
         return any(entry and entry.previous == number for entry in self._entries.values())
+
+    def _heal_fate(
+        self,
+        entry: JournalEntry,
+        chunks: Mapping[PackId, int],
+        commits: Container[tuple[str, CommitId]],
+    ) -> None:
+        """Whatever is not in use counts as deleted: then nobody relies on it, whoever may still be
+        deleting it."""
+        condemned = entry.condemned or Garbage()
+        left = [
+            one._replace(chunks=one.chunks & ~chunks.get(one.pack, 0)) for one in condemned.chunks
+        ]
+        dead = Garbage(
+            tuple(pack for pack in condemned.packs if pack not in chunks),
+            tuple(commit for commit in condemned.commits if commit not in commits),
+            tuple(one for one in left if one.chunks),
+        )
+        fate = Fate(entry.number, dead or None)
+        self._put("fates", entry.number, documents.encode_fate(fate))
 
     def _put(self, what: str, number: int, data: bytes) -> None:
         self._objects.put(keys.journal_part(what, number), [data])

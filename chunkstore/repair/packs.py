@@ -12,10 +12,10 @@ from lodefs.chunkstore.format.compression import compress
 from lodefs.chunkstore.format.index_shard import PackChunks
 from lodefs.chunkstore.format.names import ID_BYTES, ChunkId, PackId
 from lodefs.chunkstore.format.pack import PURGED, PackIndex, unpack
+from lodefs.chunkstore.journal.purges import Purges
 from lodefs.chunkstore.objects.interface import ObjectStore
 from lodefs.chunkstore.repair.sources import RepairSource, listed_packs
 from lodefs.chunkstore.repo.pack_reader import read_index, read_stored
-from lodefs.chunkstore.repo.purges import Purges
 from lodefs.chunkstore.transfer.pack_copy import check_bound, put_pack, without_purged
 from lodefs.chunkstore.types import Buffer
 
@@ -58,6 +58,9 @@ def examine(objects: ObjectStore, pack_id: PackId, *, data: bool) -> PackDamage 
         return None
     damage = PackDamage(pack_id, is_lost=False, what="", columns=index)
     for number, place in enumerate(index.places(0, len(index))):
+        if index.is_gone(number):  # dropped or purged: it is not to come back
+            damage.good[number] = place.codec, b""
+            continue
         piece = stored[place.offset : place.offset + place.stored_size_bytes]
         if index.is_gone(number):
             damage.good[number] = place.codec, b""
@@ -81,7 +84,8 @@ def heal(
     """Writes packs again, as a whole where a source has them so, else chunk by chunk."""
     purged = {chunk for purge in Purges(objects).after(-1) for chunk in purge.chunks}
     for damage in damages:
-        for source in sources:
+        own = damage.columns
+        for source in () if isinstance(own, PackIndex) and own.has_gone else sources:
             if (found := source.pack(damage.pack_id)) is not None:
                 if not dry_run:
                     put_pack(objects, *without_purged(*found, purged), overwrite=True)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
-from lodefs.chunkstore.errors import Corrupt, NotFound, UnknownFormat
+from lodefs.chunkstore.errors import Corrupt, Expired, NotFound, UnknownFormat
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.chunking import ChunkingParams
 from lodefs.chunkstore.format.commit import Commit
@@ -106,9 +106,10 @@ class _Repair:
         self._reader = PackReader(objects)
         self._store = Store(objects, Settings("", ChunkingParams()))
         self._result = RepairResult()
-        self._named: dict[PackId, int] = {}  # chunks of packs, by the bits of their numbers
         self._packs: dict[PackId, PackDamage | None] = {}  # that are named; None: no damage known
         self._examined: set[PackId] = set()
+        self._chunks: dict[PackId, int] = {}  # that are named: bits of their numbers
+        self._is_known = True  # nothing that could not be read hides what it names
         self._concerns: dict[PackId, list[str]] = defaultdict(list)
         self._commits: dict[tuple[str, CommitId], Commit] = {}
         self._seen: set[tuple[Digest, tuple[Segment, ...]]] = set()
@@ -138,11 +139,11 @@ class _Repair:
                 finding = Finding(key_of(pack), pack.what, concerns, pack.healed_from)
                 result.findings.append(finding)
         result.packs = len(self._packs)
-        journal.heal(self._packs, self._commits, self._named, refs)
-        result.findings += [
-            Finding(key, what, ["the journal"], "what is left of it")
-            for key, what in sorted(journal.problems.items())
-        ]
+        journal.heal(self._chunks if self._is_known else None, self._commits, refs)
+        for key, what in sorted(journal.problems.items()):
+            is_told = self._is_known or not key.startswith("journal/fates/")
+            source = "what is left of it" if is_told else None
+            result.findings.append(Finding(key, what, ["the journal"], source))
         self._shards()
         return result
 
@@ -197,12 +198,11 @@ class _Repair:
 
     def _history(self, repo: str, head: CommitId) -> None:
         waiting = [head]
-        may_lack = SettingsLog(self._objects, repo).newest().may_lack_history
         while waiting:
             at = waiting.pop()
             if (repo, at) in self._commits:
                 continue
-            commit = self._commit(repo, at, is_needed=at == head or not may_lack)
+            commit = self._commit(repo, at)
             if commit is not None:
                 self._commits[repo, at] = commit
                 self._result.commits += 1
@@ -210,15 +210,15 @@ class _Repair:
                 self._progress.phase = f"looking at {repo}@{at.hex()[:12]}"
                 self._trees(repo, at, commit)
 
-    def _commit(self, repo: str, commit_id: CommitId, *, is_needed: bool) -> Commit | None:
+    def _commit(self, repo: str, commit_id: CommitId) -> Commit | None:
         try:
             return self._store.commit(repo, commit_id)
+        except Expired:
+            return None
         except NotFound:
             what = "lost"
         except (Corrupt, UnknownFormat) as error:
             what = f"spoilt: {error}"
-        if what == "lost" and not is_needed:
-            return None
         concerns = [f"{repo}@{commit_id.hex()[:12]}"]
         finding = Finding(keys.commit(repo, commit_id), what, concerns)
         self._result.findings.append(finding)
@@ -229,11 +229,13 @@ class _Repair:
                     self._store.put_commit(repo, commit)
                 finding.healed_from = source.url
                 return commit
+        self._is_known = False
         return None
 
     def _trees(self, repo: str, commit_id: CommitId, commit: Commit) -> None:
         """Names all packs of a commit; heals those of trees on the way, to see what is below."""
         waiting = [(b"", commit.root)]
+        add_named(self._chunks, [commit.root])
         while waiting:
             path, entry = waiting.pop()
             where = str(Spec(repo, commit_id.hex()[:12], path))
@@ -244,7 +246,7 @@ class _Repair:
                 continue
             self._seen.add(place)
             children = self._children(entry, where)
-            add_named(self._named, [entry, *children])
+            add_named(self._chunks, children)
             for child in children:
                 if child.kind is Kind.DIRECTORY:
                     waiting.append((join(path, child.name), child))
@@ -281,6 +283,7 @@ class _Repair:
         try:
             return self._reader.read_tree(entry)
         except (NotFound, Corrupt, UnknownFormat):
+            self._is_known = False
             return []
 
     def _data(self) -> None:

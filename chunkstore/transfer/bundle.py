@@ -80,7 +80,9 @@ def create_bundle(
         raise InvalidInput(f"{repo}@{rev} does not come after {since}, or is the same: nothing new")
     progress.phase = f"looking at {repo}@{rev}"
     packs = list(_new_packs(store, history, order))
-    head = BundleHead(ref, base, tuple(order), sum(map(len, packs)), int(clock()))
+    before = {parent for at in order for parent in history.commit(at).parents} - {base, *order}
+    expired = tuple(sorted(at for at in before if history.has_expired(at)))
+    head = BundleHead(ref, base, tuple(order), sum(map(len, packs)), int(clock()), expired)
     writer = BundleWriter(file, head)
     progress.phase = f"bundling {repo}@{rev}"
     with ThreadPoolExecutor(WORKERS, "lodefs-bundle") as executor:
@@ -166,6 +168,9 @@ class _Unpack:
                 clock=clock,
             )
         self._check_whole()
+        for commit_id in head.expired if at != head.commit else ():
+            if not self._store.has_commit(head.ref.repo, commit_id):
+                self._store.put_expired(head.ref.repo, commit_id, int(clock()))
         if at != head.commit:
             self._landing.advance(head.ref, before, head.commit, self._commits.items())
         return Unpacked(head, at, self._packs, self._packs_there)
@@ -223,12 +228,14 @@ class _Unpack:
 
     def _check_whole(self) -> None:
         """Raises: Corrupt unless the store has all packs that the commits name."""
-        base = self._reader.head.since
-        known = {} if base is None else {base: self._store.commit(self._reader.head.ref.repo, base)}
+        head = self._reader.head
+        base = head.since
+        known = {} if base is None else {base: self._store.commit(head.ref.repo, base)}
         for at, commit in self._commits.items():
-            if any(parent not in known for parent in commit.parents):
+            if any(parent not in known and parent not in head.expired for parent in commit.parents):
                 raise Corrupt(f"{self._what} lacks a parent of commit {at.hex()[:12]}")
-            root = known[commit.parents[0]].root if commit.parents else None
+            parent = known.get(commit.parents[0]) if commit.parents else None
+            root = None if parent is None else parent.root
             found, unreadable = named_packs(self._store.packs, commit.root, root)
             if lost := unreadable or self._landing.lacking(found):
                 raise Corrupt(
@@ -243,7 +250,8 @@ def _new_packs(store: Store, history: History, order: list[CommitId]) -> Iterato
     seen: set[PackId] = set()
     for at in order:
         commit = history.commit(at)
-        base = history.commit(commit.parents[0]).root if commit.parents else None
+        parent = history.parent(commit)
+        base = None if parent is None else parent.root
         found, unreadable = named_packs(store.packs, commit.root, base)
         if unreadable:
             raise Corrupt(

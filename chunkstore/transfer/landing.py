@@ -23,9 +23,9 @@ from lodefs.chunkstore.format.names import ChunkId, CommitId, PackId
 from lodefs.chunkstore.format.pack import PackIndex
 from lodefs.chunkstore.journal.condemned import MemoryCondemned, NamedChunks, commit_key
 from lodefs.chunkstore.journal.heartbeat import Heartbeat
+from lodefs.chunkstore.journal.purges import Purges
 from lodefs.chunkstore.journal.ref_write import Collected, RefWrite
 from lodefs.chunkstore.push.pack_check import packs_lacking
-from lodefs.chunkstore.repo.purges import Purges
 from lodefs.chunkstore.repo.refs import RefEntry
 from lodefs.chunkstore.repo.store import Store
 

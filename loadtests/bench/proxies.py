@@ -132,7 +132,7 @@ def _store_with(source: Path, scratch: Path) -> Lodefs:
 
 
 @contextmanager
-def _connection(address: Address) -> Iterator[socket.socket]:
+def connection(address: Address) -> Iterator[socket.socket]:
     family = socket.AF_UNIX if isinstance(address, Path) else socket.AF_INET
     with socket.socket(family) as client:
         client.settimeout(120)
@@ -140,7 +140,7 @@ def _connection(address: Address) -> Iterator[socket.socket]:
         yield client
 
 
-def _answer(client: socket.socket, request: bytes, buffer: bytearray) -> int:
+def answer(client: socket.socket, request: bytes, buffer: bytearray) -> int:
     """Sends a GET and reads its answer away; the body's length. Fails unless 200 or 206."""
     client.sendall(request)
     filled = 0
@@ -164,9 +164,9 @@ def _answer(client: socket.socket, request: bytes, buffer: bytearray) -> int:
 
 def get_whole(address: Address, path: str) -> int:
     """Reads a file once; its size."""
-    with _connection(address) as client:
+    with connection(address) as client:
         request = f"GET {path} HTTP/1.1\r\nHost: node\r\n\r\n".encode()
-        return _answer(client, request, bytearray(1 << 20))
+        return answer(client, request, bytearray(1 << 20))
 
 
 def _rate(address: tuple[str, int], path: str, size: int, scratch: Path) -> float:

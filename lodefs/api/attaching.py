@@ -5,19 +5,17 @@ from __future__ import annotations
 import grp
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lodefs.chunkstore.errors import InvalidInput, Unsupported
 from lodefs.mount.attach import wire
-from lodefs.mount.attach.attachments import Attachments
 from lodefs.mount.attach.client import AttachClient
-from lodefs.mount.attach.server import AttachServer
-from lodefs.mount.lifecycle import process_scan
-from lodefs.mount.service.process import OpenDoor
-from lodefs.mount.service.server import listen
-from lodefs.mount.service.shared_mounts import SharedMounts
-from lodefs.proxies.own_proxy import node_proxy, serves
-from lodefs.settings.access_rules import access_rules
 from lodefs.settings.session import Session
+
+if TYPE_CHECKING:
+    from lodefs.mount.attach.server import AttachServer
+    from lodefs.mount.service.process import OpenDoor
+    from lodefs.mount.service.shared_mounts import SharedMounts
 
 VARIABLE = "LODEFS_ATTACH_SOCKET"
 NONE = "none"
@@ -37,6 +35,14 @@ def attach_door(
 
     InvalidInput (no such group), Unsupported (not all processes of the machine can be seen).
     """
+    # A job that asks for a mount waits for no import of what serves it.
+    from lodefs.mount.attach.attachments import Attachments
+    from lodefs.mount.attach.server import AttachServer
+    from lodefs.mount.lifecycle import process_scan
+    from lodefs.mount.service.server import listen
+    from lodefs.proxies.own_proxy import node_proxy, serves
+    from lodefs.settings.access_rules import access_rules
+
     gid = _gid(group) if group is not None else -1
     mode = FOR_ALL if group is None else FOR_GROUP
     node = node_proxy(session)

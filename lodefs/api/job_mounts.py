@@ -14,13 +14,11 @@ from typing import NamedTuple, NoReturn
 import msgspec
 
 from lodefs.api.attaching import attach_client
-from lodefs.api.mounting import options_of
 from lodefs.chunkstore.errors import InvalidInput, LodefsError, Unavailable
 from lodefs.chunkstore.nodeapi.wire import Failure, error_of
 from lodefs.mount.attach.client import AttachClient, Attached
 from lodefs.mount.kernel import namespaces
 from lodefs.mount.lifecycle.mount_target import check_mountpoint
-from lodefs.mount.lifecycle.mounter import mount
 from lodefs.mount.lifecycle.process_end import die_with_parent
 from lodefs.mount.options import MountOptions
 from lodefs.settings.datasets import Dataset, check_places
@@ -83,7 +81,7 @@ def mount_in_container(
     attached, left = _attached(client, places)
     Prepared(attached, client, ()).put()
     for one in _own(session, left):
-        mount(one, fork=True)
+        _mount(one)
 
 
 def _check(places: Sequence[tuple[str, Dataset]]) -> None:
@@ -113,6 +111,10 @@ def _own(
     read_timeout_s: float | None = None,
     log_path: str = "",
 ) -> list[MountOptions]:
+    if not places:
+        return []
+    from lodefs.api.mounting import options_of
+
     found = []
     for place, dataset in places:
         wanted = MountFile(spec=dataset.spec, directory=place, read_timeout_s=read_timeout_s)
@@ -170,12 +172,18 @@ def _mount_in_child(mounts: Sequence[MountOptions]) -> None:
         raise Unavailable(f"the process that mounts ended with {code}")
 
 
+def _mount(options: MountOptions) -> None:
+    from lodefs.mount.lifecycle.mounter import mount  # a third of all imports, often not needed
+
+    mount(options, fork=True)
+
+
 def _answer(mounts: Sequence[MountOptions], parent: int, sender: int) -> NoReturn:
     code = 1
     try:
         die_with_parent(parent)
         for one in mounts:
-            mount(one, fork=True)
+            _mount(one)
         code = 0
     except LodefsError as error:
         os.write(sender, msgspec.msgpack.encode(Failure(type(error).__name__, str(error))))

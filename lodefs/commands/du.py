@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,6 +15,7 @@ from lodefs.cli.options import (
     TARGET,
     examples,
     json_option,
+    reject,
     session_command,
     write_json,
     write_line,
@@ -30,15 +33,31 @@ if TYPE_CHECKING:
 EPILOG = examples(
     "lodefs du                                     # which repository to delete for room",
     "lodefs du vision/flickr30k@v1.0 --json",
+    "lodefs du --textfile /var/lib/prometheus/node-exporter/lodefs.prom",
+)
+_METRICS = (  # name, field of RepoAccount, help
+    ("freed_bytes", "freed_bytes", "What deleting the repository would free."),
+    ("shared_bytes", "shared_bytes", "Of its packs that other repositories need too."),
+    ("apparent_bytes", "apparent_bytes", "Of all files of all its commits."),
+    ("commits", "commits", "That branches and tags lead to and retention keeps."),
+)
+_STORE_METRICS = (
+    ("pack_bytes", "size_bytes", "Of all packs."),
+    ("packs", "packs", "How many there are."),
+    ("unused_bytes", "unused_bytes", "Of packs that no repository needs."),
 )
 _HEAD = ("FREES", "SHARED", "STORED", "APPARENT", "COMMITS", "REPOSITORY")
 
 
 @click.command(epilog=EPILOG)
 @click.argument("target", metavar="[REPO[@REV]]", type=TARGET, required=False)
+@click.option(
+    "--textfile", type=click.Path(path_type=Path), metavar="FILE",
+    help="Write metrics for node_exporter's textfile collector instead.",
+)  # fmt: skip
 @json_option
 @session_command(store=True)
-def du(session: Session, target: Target | None, as_json: bool) -> None:
+def du(session: Session, target: Target | None, textfile: Path | None, as_json: bool) -> None:
     """Show what the repositories take in the store, and what deleting each would free.
 
     FREES: bytes of its packs that no other repository needs. SHARED: of those that others need
@@ -49,6 +68,7 @@ def du(session: Session, target: Target | None, as_json: bool) -> None:
     Deleted data goes with `lodefs gc`, a day or more later. Commits and directories are read, and
     no data. Packs count whole: one with a single chunk that is needed stays.
     """
+    reject({"REPO": textfile and target, "--json": textfile and as_json}, "goes without --textfile")
     with show_progress() as progress:
         found = accounts(target, progress=progress, session=session)
     from lodefs.chunkstore.maintenance.accounts import RevisionAccount
@@ -56,6 +76,8 @@ def du(session: Session, target: Target | None, as_json: bool) -> None:
     if isinstance(found, RevisionAccount):
         write = _write_revision_json if as_json else _write_revision
         write(found)
+    elif textfile is not None:
+        _write_metrics(found, textfile)
     elif as_json:
         _write_json(found, is_whole=target is None)
     else:
@@ -110,6 +132,25 @@ def _write_json(found: StoreAccount, *, is_whole: bool) -> None:
     if is_whole:
         fields = ("packs", "size_bytes", "unused_packs", "unused_bytes", "unreadable")
         write_json({name: getattr(found, name) for name in fields})
+
+
+def _write_metrics(found: StoreAccount, textfile: Path) -> None:
+    """The whole file or none: node_exporter may read it at any time."""
+    lines = []
+    for metric, field, what in _METRICS:
+        name = f"lodefs_repository_{metric}"
+        lines += [f"# HELP {name} {what}", f"# TYPE {name} gauge"]
+        lines += [f'{name}{{repo="{one.repo}"}} {getattr(one, field)}' for one in found.repos]
+    for metric, field, what in _STORE_METRICS:
+        name = f"lodefs_store_{metric}"
+        lines += [f"# HELP {name} {what}", f"# TYPE {name} gauge"]
+        lines.append(f"{name} {getattr(found, field)}")
+    part = textfile.with_name(f".{textfile.name}.{os.getpid()}")
+    try:
+        part.write_text("\n".join(lines) + "\n")
+        part.replace(textfile)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def json_of(one: RepoAccount) -> dict[str, Any]:

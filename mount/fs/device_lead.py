@@ -35,6 +35,11 @@ class BeforeBlocking(Protocol):
         """What comes next is a read from a disk, mostly a short one."""
         ...
 
+    @property
+    def user(self) -> int:
+        """Whose request it is; 0 where that is not known."""
+        ...
+
 
 class DeviceTurn:
     """The right to wait on the device, held by one thread at a time. ``follow`` sees to it that
@@ -173,6 +178,14 @@ class CurrentRequest:
             self._is_watched = True
         else:
             self.pass_on()
+
+    @property
+    def user(self) -> int:
+        """As of BeforeBlocking."""
+        if not self.message:
+            return 0
+        _, _, _, _, uid, *_ = fuse_abi.IN_HEADER.unpack_from(self.message)
+        return int(uid)
 
     def pass_on(self) -> None:
         """Enter the request among those that wait, and let another thread lead. Called by this

@@ -315,6 +315,8 @@ def add_request(
 class _Refusal:
     """Of the thread that never waits."""
 
+    user = 0
+
     def __call__(self) -> None:
         raise SlowError
 

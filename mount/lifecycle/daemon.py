@@ -438,6 +438,7 @@ def reader_factory(
     remembered = Memory()
     outage = Outage()
     monitor: CacheMonitor | None = None
+    says_user = bool(address.path) and os.geteuid() == 0  # whose word counts for the proxy
     if address.path:
         monitor = CacheMonitor(Client(address, timeout_s=CACHE_TIMEOUT_S), view.snapshot, log)
         if opening is not None:
@@ -457,6 +458,8 @@ def reader_factory(
             count=counter.brought,
         ).mounted(view.snapshot)
         client.traced(trace_of_environment(os.environ))
+        if says_user:
+            client.for_user(lambda: before_blocking.user)
         if monitor is None:
             return client, FileSystem(client, view, remembered)
         direct = CachedReader(client, monitor, remembered.nodes, before_blocking, counter, emit)

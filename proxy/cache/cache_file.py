@@ -38,6 +38,7 @@ class CacheFile:
         "lock",
         "number",
         "on_open",
+        "owner",
         "present_bytes",
         "reserved_bytes",
         "saved_use_s",
@@ -59,6 +60,7 @@ class CacheFile:
         self.size_bytes = row.size_bytes
         self.present_bytes = row.present_bytes
         self.last_use_s = self.saved_use_s = row.last_use_s
+        self.owner = ""  # for whom it was written or used last, as far as that is known
         self.checked_s = 0  # Unix: when its bytes were last known to be right; 0: not known
         self.is_stale = False  # that is too long ago: they are checked before they are used
         self.staled = 0  # how often it became so: what was known of its bytes before is void

@@ -34,6 +34,7 @@ from lodefs.proxy.cache.tables import (
     no_step,
 )
 from lodefs.proxy.runtime.counters import Counter, Counts
+from lodefs.proxy.runtime.thread_pools import current_owner
 
 log = logging.getLogger("lodefs.cache")
 
@@ -346,6 +347,7 @@ class Cache(CacheTables):
         file.generation += 1
         file.present_bytes += size_bytes
         file.last_use_s = int(self.now_s())
+        file.owner = current_owner.get() or file.owner
         if file.kind is FileKind.SLAB:
             file.size_bytes = max(file.size_bytes, end)
         if file.boot == layout.DURABLE:

@@ -10,8 +10,10 @@ from __future__ import annotations
 import heapq
 import logging
 import threading
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from types import MappingProxyType
 from typing import NamedTuple
 
 from lodefs.chunkstore.errors import LodefsError
@@ -27,6 +29,7 @@ from lodefs.proxy.runtime.counters import Counter
 log = logging.getLogger("lodefs.cache")
 
 ROWS_MAX = 4096  # in one write
+PROTECTED_S = 3600.0  # after their last use files are an owner's, whose share protects them
 
 
 class Candidate(NamedTuple):
@@ -35,19 +38,50 @@ class Candidate(NamedTuple):
     last_use_s: float
     number: int
     size_bytes: int
+    owner: str = ""
 
 
-def victims(candidates: Iterable[Candidate], bytes_to_free: int) -> list[int]:
-    """Numbers of the least recently used files that free so many bytes together, in that order;
-    all of them if they do not suffice. Pinned files are no candidates."""
-    heap = list(candidates)
-    heapq.heapify(heap)
-    chosen: list[int] = []
-    while heap and bytes_to_free > 0:
-        candidate = heapq.heappop(heap)
+def victims(
+    candidates: Iterable[Candidate],
+    bytes_to_free: int,
+    held: Mapping[str, int] = MappingProxyType({}),
+) -> list[int]:
+    """Numbers of files that free so many bytes together, in that order; all of them if they do not
+    suffice. Pinned files are no candidates.
+
+    The least recently used ones go, first those of an owner that has more than an equal share of
+    what owners hold. ``held``: bytes of owners whose files were used not long ago; files of others
+    are nobody's to protect.
+    """
+    heaps: dict[str, list[Candidate]] = {}
+    for one in candidates:
+        heaps.setdefault(one.owner if one.owner in held else "", []).append(one)
+    for heap in heaps.values():
+        heapq.heapify(heap)
+    left_bytes, chosen = dict(held), list[int]()
+    share_bytes = sum(held.values()) / max(len(held), 1)
+    while heaps and bytes_to_free > 0:
+        owner = _next_owner(heaps, left_bytes, share_bytes)
+        candidate = heapq.heappop(heaps[owner])
+        if not heaps[owner]:
+            del heaps[owner]
+        if owner in left_bytes:
+            left_bytes[owner] -= candidate.size_bytes
         chosen.append(candidate.number)
         bytes_to_free -= candidate.size_bytes
     return chosen
+
+
+def _next_owner(
+    heaps: Mapping[str, Sequence[Candidate]], left_bytes: Mapping[str, int], share_bytes: float
+) -> str:
+    """Whose least recently used file goes: what nobody has used for long, then that of the owner
+    with the most above its share, then the oldest of all."""
+    above = {owner: left_bytes.get(owner, 0) - share_bytes for owner in heaps}
+    heaviest = max(above, key=lambda owner: above[owner])
+    oldest = min(heaps, key=lambda owner: heaps[owner][0])
+    is_protected = oldest in left_bytes and above[heaviest] > 0
+    return heaviest if is_protected else oldest
 
 
 class Eviction:
@@ -61,7 +95,7 @@ class Eviction:
     def free(self, size_bytes: int) -> None:
         """Evicts files of at least so many bytes, or all that are neither pinned nor in use."""
         with self._lock:
-            for number in victims(self._candidates(), size_bytes):
+            for number in victims(self._candidates(), size_bytes, self._held()):
                 file = self._cache.files.get(number)
                 if file is not None:
                     self.evict(file)
@@ -90,11 +124,27 @@ class Eviction:
         with self._cache.lock:
             files = list(self._cache.files.values())
         is_pinned = self._pins.is_pinned
+        since_s = self._cache.now_s() - PROTECTED_S
         return [
-            Candidate(file.last_use_s, file.number, file.present_bytes)
+            Candidate(
+                file.last_use_s,
+                file.number,
+                file.present_bytes,
+                file.owner if file.last_use_s >= since_s else "",
+            )
             for file in files
             if not (file.users or is_pinned(file.number))
         ]
+
+    def _held(self) -> dict[str, int]:
+        """Bytes of each owner that has used files not long ago; pinned ones are held, too."""
+        held: defaultdict[str, int] = defaultdict(int)
+        since_s = self._cache.now_s() - PROTECTED_S
+        with self._cache.lock:
+            for file in self._cache.files.values():
+                if file.owner and file.last_use_s >= since_s:
+                    held[file.owner] += file.present_bytes
+        return dict(held)
 
     def _mark(self, file: CacheFile, *, is_forced: bool) -> bool:
         """Removes the file from the tables, so that no reader finds it any more."""

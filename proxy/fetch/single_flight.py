@@ -9,7 +9,7 @@ fight for the processors; it starts at once when a reader needs it.
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Collection
 from dataclasses import replace
 from functools import partial
@@ -23,7 +23,7 @@ from lodefs.proxy.cache.extents import PackExtents
 from lodefs.proxy.fetch.cache_fill import CacheFill, Filled, RawChunks, Unit, part_of
 from lodefs.proxy.fetch.readahead_policy import UNIT_SIZE_BYTES_MAX
 from lodefs.proxy.runtime.counters import Counter, Counts
-from lodefs.proxy.runtime.thread_pools import Pools
+from lodefs.proxy.runtime.thread_pools import Pools, current_owner
 from lodefs.proxy.tracing.request_scope import sampled_trace_id
 
 AHEAD_SIZE_BYTES_MAX = 8 * UNIT_SIZE_BYTES_MAX  # in flight, from where on nothing is read ahead
@@ -48,6 +48,7 @@ class Flight:
         "is_late",
         "is_read",
         "origin",
+        "owner",
         "size_bytes",
         "started",
         "task",
@@ -70,6 +71,7 @@ class Flight:
         self.end = unit.end
         self.size_bytes = size_bytes
         self.is_bulk = is_bulk
+        self.owner = current_owner.get()
         self.transferring = not waits_for_peers  # else: bytes have begun to come
         self.origin: Origin | None = None  # where bytes came from, so far
         self.bad: int | None = None  # a chunk that it failed by
@@ -144,6 +146,7 @@ class Fetcher:
         self._flights: dict[PackId, list[Flight]] = {}
         self._waiting: dict[Flight, None] = {}  # in the order of asking
         self._running_bytes = 0
+        self._owned_bytes: defaultdict[str, int] = defaultdict(int)  # of flights that are not bulk
         self._kept: OrderedDict[Flight, asyncio.TimerHandle] = OrderedDict()  # to go first: first
         self._kept_bytes = self._unread_bytes = 0  # of these; of those that nobody has read yet
         self.in_flight_bytes = 0  # running and waiting, bulk flights too
@@ -253,7 +256,7 @@ class Fetcher:
 
     def ahead(self, loaded: PackIndexVersion, unit: Unit) -> bool:
         """Starts to bring those parts of the unit that are not under way; False, with nothing
-        started, if too much is in flight already."""
+        started, if too much is in flight already for whom it is: owners have equal shares."""
         first, end = unit.first, unit.first + unit.count
         flights = self._of(unit.pack, for_peer=unit.from_origin)
         for flight in sorted(flights, key=lambda flight: flight.first):
@@ -264,9 +267,10 @@ class Fetcher:
         if first >= end:
             return True
         part = part_of(unit, first, end)
-        ahead_bytes = self.in_flight_bytes - self.bulk_bytes + _size(loaded, part)
-        ahead_bytes += self._unread_bytes
-        if ahead_bytes > self._ahead_size_bytes_max:
+        owner = current_owner.get()
+        ahead_bytes = self._owned_bytes.get(owner, 0) + _size(loaded, part) + self._unread_bytes
+        owners = len(self._owned_bytes.keys() | {owner})
+        if ahead_bytes > self._ahead_size_bytes_max // owners:
             self._meter.add(Counter.AHEAD_REFUSED)
             return False
         self._meter.add(Counter.AHEAD_UNITS)
@@ -304,6 +308,8 @@ class Fetcher:
         self._flights.setdefault(unit.pack, []).append(flight)
         self.in_flight_bytes += flight.size_bytes
         self.bulk_bytes += flight.size_bytes * is_bulk
+        if not is_bulk:
+            self._owned_bytes[flight.owner] += flight.size_bytes
         return flight
 
     def _start(self, flight: Flight) -> None:
@@ -313,13 +319,22 @@ class Fetcher:
             self._waiting.pop(flight, None)  # also out of turn: nothing keeps it when it has landed
 
     def _start_waiting(self) -> None:
-        """Starts what waits, in the order in which it came, as far as there is room."""
+        """Starts what waits, as far as there is room: of the owner for whom the least is running,
+        in the order in which it came."""
         while self._waiting:
-            flight = next(iter(self._waiting))
+            running = self._running_of(self._waiting)
+            flight = min(self._waiting, key=lambda one: running[one.owner])
             room = self._running_size_bytes_max - self._running_bytes
             if self._running_bytes and flight.size_bytes > room:
                 return
             self._start(flight)
+
+    def _running_of(self, waiting: Collection[Flight]) -> dict[str, int]:
+        """Bytes under way for the owners of flights that wait."""
+        running = {flight.owner: self._owned_bytes[flight.owner] for flight in waiting}
+        for flight in waiting:
+            running[flight.owner] -= flight.size_bytes
+        return running
 
     async def _fly(self, flight: Flight, loaded: PackIndexVersion, unit: Unit) -> Filled:
         await flight.started.wait()
@@ -335,6 +350,7 @@ class Fetcher:
             )
             if flight.origin is not None:
                 self._meter.fetched(flight.origin, monotonic() - begun_s, sampled_trace_id())
+                self._meter.brought(flight.owner, flight.origin, flight.size_bytes)
             return filled
         except DeadlineExceeded:
             self._meter.add(Counter.DEADLINES)
@@ -348,6 +364,10 @@ class Fetcher:
         flight.chunks = None
         self.in_flight_bytes -= flight.size_bytes
         self.bulk_bytes -= flight.size_bytes * flight.is_bulk
+        if not flight.is_bulk:
+            self._owned_bytes[flight.owner] -= flight.size_bytes
+            if not self._owned_bytes[flight.owner]:
+                del self._owned_bytes[flight.owner]
         if flight.started.is_set():
             self._running_bytes -= flight.size_bytes * (not flight.is_bulk)
         if not task.cancelled() and task.exception() is None:  # seen, even if nobody waits

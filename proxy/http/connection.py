@@ -11,11 +11,14 @@ from aiohttp.http_exceptions import LineTooLong
 from multidict import CIMultiDict
 
 from lodefs.chunkstore.errors import InvalidInput
+from lodefs.chunkstore.nodeapi import wire
 from lodefs.proxy.api import error_responses, routes
 from lodefs.proxy.api.fast_path import PlainGet, parse_plain_get
 from lodefs.proxy.api.request import EVERYBODY
 from lodefs.proxy.api.responses import SERVER, Answer
+from lodefs.proxy.http import local_readers
 from lodefs.proxy.http.acceptor import last_answer
+from lodefs.proxy.runtime.thread_pools import NOBODY, REMOTE
 from lodefs.proxy.s3.errors import S3Error, error_answer
 from lodefs.proxy.tracing.request_scope import ID_HEADER, serving
 
@@ -48,6 +51,7 @@ class Connection(web.RequestHandler):
         "blocks",
         "is_spare",
         "opening",
+        "owner",
         "paused_tick",
         "reader",
     )
@@ -79,6 +83,7 @@ class Connection(web.RequestHandler):
         self._asked: tuple[object, PlainGet] | None = None  # the last plain message, as it came
         self.reader = EVERYBODY  # if it needs no token
         self.blocks = manager.endpoint.blocks
+        self.owner = REMOTE
 
     @property
     def protocol(self) -> Connection:
@@ -95,11 +100,20 @@ class Connection(web.RequestHandler):
         self._wire = transport
         if self._endpoint.endpoint.tls is None:
             self._fd = transport.get_extra_info("socket").fileno()
+        self.owner = local_readers.owner_of(transport.get_extra_info("socket"))
         readers = self._endpoint.endpoint.local_readers
         if readers is not None:
             found = readers.of(transport.get_extra_info("socket"))
             self.reader, self.blocks = found.reader, found.blocks
         super().connection_made(transport)
+
+    def owner_of(self, request: web.BaseRequest) -> str:
+        """For whom a request is: who connected, or whom root names, as a mount of the node does for
+        those who read it."""
+        named = request.headers.get(wire.USER_HEADER, "")
+        if self.owner == NOBODY and named.isascii() and named.isdecimal() and len(named) <= 10:
+            return named
+        return self.owner
 
     def failed(self) -> None:
         """The connection did not open."""

@@ -13,6 +13,7 @@ from lodefs.chunkstore.nodeapi.access import AccessRules
 from lodefs.chunkstore.system.sockets import Peer, peer_of
 from lodefs.proxy.api.fast_path import KnownHeaders
 from lodefs.proxy.api.request import Reader
+from lodefs.proxy.runtime.thread_pools import NOBODY, REMOTE
 
 KINDS_MAX = 1024  # of users, by the groups that rules name
 _NOBODY = Peer(0xFFFFFFFE, frozenset())
@@ -67,3 +68,15 @@ def _gid_of(group: str) -> int | None:
         return grp.getgrnam(group).gr_gid
     except KeyError:
         return None
+
+
+def owner_of(sock: socket.socket) -> str:
+    """For whom a connection is, as thread_pools.current_owner: NOBODY is root, or the proxy's own
+    user, who may say for whom."""
+    if sock.family != socket.AF_UNIX:
+        return REMOTE
+    try:
+        uid = peer_of(sock).uid
+    except OSError:
+        return REMOTE
+    return NOBODY if uid in (0, os.geteuid()) else str(uid)

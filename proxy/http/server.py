@@ -52,7 +52,7 @@ from lodefs.proxy.page.live_feed import LiveFeed
 from lodefs.proxy.page.page_handlers import PageHandlers
 from lodefs.proxy.peers.server.peer_server import PEERS, PeerServer
 from lodefs.proxy.runtime.metrics import NO_SOURCE, MetricInputs, Metrics, Use
-from lodefs.proxy.runtime.thread_pools import is_remote
+from lodefs.proxy.runtime.thread_pools import REMOTE, current_owner
 from lodefs.proxy.s3.errors import S3Error, error_answer
 from lodefs.proxy.s3.hot_objects import HotObjects
 from lodefs.proxy.s3.service import LABEL, S3Service
@@ -311,7 +311,7 @@ class ProxyServer:
         endpoint = served.endpoint
         route = routes.route_of(request.raw_path)
         label = routes.OTHER
-        is_remote.set(not endpoint.is_local)
+        current_owner.set(connection.owner_of(request))
         try:
             if request.body_exists and not route.body_bytes_max:
                 refused = InvalidInput("a request has no body here")
@@ -373,7 +373,7 @@ class ProxyServer:
     ) -> Answer:
         """The answer to a client of S3, with its first piece."""
         path = request.raw_path
-        is_remote.set(True)
+        current_owner.set(REMOTE)
         try:
             if served.streams > self.limits.streams_max:
                 served.figures.streams_refused += 1

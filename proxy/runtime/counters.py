@@ -6,8 +6,9 @@ import threading
 from enum import StrEnum
 
 from lodefs.chunkstore.nodeapi.wire import Origin
+from lodefs.proxy.runtime.bounded_labels import OTHER
 from lodefs.proxy.runtime.histogram import AGE_BOUNDS_S, Histogram
-from lodefs.proxy.runtime.repository_reads import RepositoryReads, Source
+from lodefs.proxy.runtime.repository_reads import OF_ORIGIN, RepositoryReads, Source
 
 
 class Counter(StrEnum):
@@ -48,6 +49,10 @@ class Counter(StrEnum):
     INDEXES_READ = "store_indexes_reads"
 
 
+USERS_KNOWN_MAX = 10_000
+USER_SOURCES = (Source.CACHE, Source.PEERS, Source.STORE)
+
+
 class Counts:
     """The figures of one node. ``values`` may be read at any time, from any thread."""
 
@@ -56,6 +61,7 @@ class Counts:
         self.reads = RepositoryReads()
         self.evicted_age_s = Histogram(AGE_BOUNDS_S)
         self.fetch_s = {origin: Histogram() for origin in Origin}
+        self.user_bytes: dict[str, list[int]] = {}  # by user: from the cache, peers, the store
         self.lock = threading.Lock()
 
     def add(self, counter: Counter, amount: int = 1) -> None:
@@ -74,6 +80,15 @@ class Counts:
         """A unit has come from a source, for a trace if there is one. For any thread."""
         with self.lock:
             self.fetch_s[origin].add(elapsed_s, trace_id)
+
+    def brought(self, owner: str, origin: Origin | None, size_bytes: int) -> None:
+        """Bytes came for a user; from the cache's files where ``origin`` is None. Any thread."""
+        if owner.isdecimal():
+            with self.lock:
+                if owner not in self.user_bytes and len(self.user_bytes) >= USERS_KNOWN_MAX:
+                    owner = OTHER
+                found = self.user_bytes.setdefault(owner, [0] * len(USER_SOURCES))
+                found[USER_SOURCES.index(OF_ORIGIN[origin])] += size_bytes
 
     def hit(self, size_bytes: int) -> None:
         """One piece from the cache. On the hot path: only the event loop moves these two, so that

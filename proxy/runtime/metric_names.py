@@ -52,6 +52,12 @@ FIGURES_LATE = _counter(
 READS = _counter("reads", "Reads by programs of this node", "repository", "source")
 READ_BYTES = _counter("read_bytes", "Bytes that they got", "repository", "source")
 
+USER_BYTES = _counter(
+    "user_bytes",
+    "Bytes that came into the cache, or were read from its files, for a user",
+    *("user", "source"),
+)
+
 # --- HTTP
 HTTP_SECONDS = _histogram(
     "http_request_seconds", "Time until an answer was written", "route", "status", "source"

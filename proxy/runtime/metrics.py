@@ -20,7 +20,7 @@ from lodefs.chunkstore.nodecache import layout
 from lodefs.proxy.runtime import exposition
 from lodefs.proxy.runtime import metric_names as names
 from lodefs.proxy.runtime.bounded_labels import BoundedLabels
-from lodefs.proxy.runtime.counters import Counts
+from lodefs.proxy.runtime.counters import USER_SOURCES, Counts
 from lodefs.proxy.runtime.exposition import (
     Definition,
     Family,
@@ -132,6 +132,7 @@ class Metrics:
         self._first_bytes: dict[tuple[str, str], Histogram] = {}
         self._endpoints = {kind: EndpointCounts() for kind in ENDPOINT_KINDS}
         self._repositories = BoundedLabels(self._settings.repositories_max)
+        self._users = BoundedLabels(self._settings.repositories_max)
         self._made: dict[bool, tuple[float, bytes]] = {}  # when, and what
         self._saved_bytes = 0
         self._saved_cost = 0.0
@@ -239,6 +240,14 @@ class Metrics:
                 for source in Source
             }
             yield labelled(definition, values)
+        with self.counts.lock:
+            by_user = {user: tuple(found) for user, found in self.counts.user_bytes.items()}
+        users = self._users.show(by_user, time.monotonic())
+        yield labelled(names.USER_BYTES, {
+            (user, source.label): value
+            for user, found in users.items()
+            for source, value in zip(USER_SOURCES, found, strict=True)
+        })  # fmt: skip
 
     def _read_figures(self) -> dict[str, tuple[int, ...]]:
         """By repository: reads and bytes of each source, those of the fast path too."""

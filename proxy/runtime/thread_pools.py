@@ -20,8 +20,10 @@ from typing import Any, ParamSpec, TypeVar
 
 from lodefs.chunkstore.errors import DeadlineExceeded, Unavailable
 
-is_remote: ContextVar[bool] = ContextVar("is_remote", default=False)
-"""Whether what is done is for a client that is not on this machine. Tasks inherit it."""
+NOBODY, REMOTE = "", "remote"
+current_owner: ContextVar[str] = ContextVar("current_owner", default=NOBODY)
+"""For whom something is done: a user of this machine by number, REMOTE for all clients that are
+not on it, NOBODY for the node itself. Tasks inherit it."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -46,11 +48,10 @@ class Pool:
     def __init__(self, name: str, *, threads: int, queue_calls_max: int = QUEUE_CALLS_MAX) -> None:
         self._name = name
         self.threads_max = threads
-        self._calls_max = threads + queue_calls_max  # that run, and that wait of one kind
+        self._calls_max = threads + queue_calls_max  # that run, and that wait of one owner
         self._changed = threading.Condition()  # guards what follows
-        self._waiting: dict[Future[Any], Callable[[], Any]] = {}  # for clients of this machine
-        self._waiting_remote: dict[Future[Any], Callable[[], Any]] = {}
-        self._was_remote = False  # the call that was begun last
+        # By owner, the one whose turn is next first; none is empty.
+        self._waiting: dict[str, dict[Future[Any], Callable[[], Any]]] = {}
         self._running = 0
         self._threads = 0
         self._idle = 0
@@ -70,11 +71,11 @@ class Pool:
 
     @property
     def _queued(self) -> int:
-        return len(self._waiting) + len(self._waiting_remote)
+        return sum(map(len, self._waiting.values()))
 
     async def run(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """The call's result or exception. Raises: Unavailable if the queue is full: clients of this
-        machine and others have one each, so that neither has the other's calls refused.
+        """The call's result or exception. Raises: Unavailable if the queue is full: each owner has
+        one, so that nobody has another's calls refused.
 
         Cancelling the awaiting task does not stop a call that runs; one that waits is dropped.
         """
@@ -98,7 +99,7 @@ class Pool:
         calls then run still. None: that is waited for, however long it takes."""
         with self._changed:
             self._stopped = True
-            dropped = [*self._waiting, *self._waiting_remote]
+            dropped = [future for queue in self._waiting.values() for future in queue]
             self._changed.notify_all()
         for future in dropped:
             future.cancel()
@@ -117,15 +118,15 @@ class Pool:
         with self._changed:
             if self._stopped:
                 raise Unavailable(f"the {self._name} threads have stopped")
-            queue = self._waiting_remote if is_remote.get() else self._waiting
-            calls = self._running + len(queue)
+            owner = current_owner.get()
+            calls = self._running + len(self._waiting.get(owner, ()))
             if calls >= self._calls_max:
                 raise Unavailable(f"{calls} calls wait for the {self._name} threads already")
             if self._queued >= self._idle and self._threads < self.threads_max:
                 self._start_thread()
-            queue[future] = call
+            self._waiting.setdefault(owner, {})[future] = call
             self._changed.notify()
-        future.add_done_callback(self._drop)
+        future.add_done_callback(partial(self._drop, owner))
         return future
 
     def _start_thread(self) -> None:
@@ -139,19 +140,24 @@ class Pool:
         self._threads += 1
 
     def _take(self) -> tuple[Future[Any], Callable[[], Any]]:
-        """The next call: in turns one for a client of this machine and one for another, so that
-        neither waits for all that the other asked for before."""
-        self._was_remote = bool(self._waiting_remote) and not (self._was_remote and self._waiting)
-        queue = self._waiting_remote if self._was_remote else self._waiting
+        """The next call: owners in turns one each, so that none waits for all that another asked
+        for before."""
+        owner = next(iter(self._waiting))
+        queue = self._waiting.pop(owner)
         future = next(iter(queue))
-        return future, queue.pop(future)
+        call = queue.pop(future)
+        if queue:
+            self._waiting[owner] = queue
+        return future, call
 
-    def _drop(self, future: Future[Any]) -> None:
+    def _drop(self, owner: str, future: Future[Any]) -> None:
         """Nobody waits any more for a call that has not begun."""
         if future.cancelled():
             with self._changed:
-                self._waiting.pop(future, None)
-                self._waiting_remote.pop(future, None)
+                queue = self._waiting.get(owner, {})
+                queue.pop(future, None)
+                if not queue:
+                    self._waiting.pop(owner, None)
 
     def _work(self) -> None:
         while self._work_once():

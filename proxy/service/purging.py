@@ -10,8 +10,8 @@ import logging
 from collections.abc import Callable, Iterable
 
 from lodefs.chunkstore.format.names import ChunkId
+from lodefs.chunkstore.journal.purges import Purge
 from lodefs.chunkstore.nodecache import layout as layout
-from lodefs.chunkstore.repo.purges import Purge
 from lodefs.proxy.cache.chunk_cache import Cache
 
 LOOKS = 3  # that follow each purge

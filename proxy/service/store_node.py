@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from lodefs.chunkstore.errors import LodefsError
+from lodefs.chunkstore.journal.purges import Purges
 from lodefs.chunkstore.nodeapi.wire import CachePlace, Used
 from lodefs.chunkstore.nodecache import layout as layout
-from lodefs.chunkstore.repo.purges import Purges
 from lodefs.chunkstore.repo.store import Store
 from lodefs.proxy.cache import durability
 from lodefs.proxy.cache.chunk_cache import Cache
@@ -38,7 +38,7 @@ from lodefs.proxy.read.namespace import Namespace
 from lodefs.proxy.read.store_catalog import StoreCatalog
 from lodefs.proxy.read.tree_source import CachedTrees, StoreTrees, Trees
 from lodefs.proxy.runtime.counters import Counter, Counts
-from lodefs.proxy.runtime.thread_pools import FETCH_THREADS, Pools
+from lodefs.proxy.runtime.thread_pools import FETCH_THREADS, Pools, current_owner
 from lodefs.proxy.service.cache_control import NodeCacheControl
 from lodefs.proxy.service.purging import Purging
 from lodefs.proxy.warm.cluster_jobs import ClusterWarmer
@@ -151,11 +151,13 @@ class StoreNode:
 
     async def used(self, report: Used) -> None:
         """As of Node."""
-        files, now_s = self._cache.files, int(self._cache.now_s())
+        files, now_s, owner = self._cache.files, int(self._cache.now_s()), current_owner.get()
         for number in report.numbers:
             file = files.get(number)
             if file is not None:
                 file.last_use_s = now_s
+                file.owner = owner or file.owner
+        self._counts.brought(owner, None, report.read_bytes)
         self._counts.direct(report.reads, report.read_bytes, report.repo)
         await self.files.complete(report.repo, report.commit, report.scattered)
 

@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 
 from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.format.tree import Segment
+from lodefs.chunkstore.journal.purges import Purge
 from lodefs.chunkstore.push.index.chunk_places import NUMBER_BITS, pack_number, split
 from lodefs.chunkstore.push.index.push_index import PushIndex
 from lodefs.chunkstore.push.index.stat_cache import forget_files_where
-from lodefs.chunkstore.repo.purges import Purge
 
 
 def refuse(index: PushIndex, purges: Iterable[Purge]) -> None:

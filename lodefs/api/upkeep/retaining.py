@@ -1,4 +1,4 @@
-"""``lodefs.retain``: what of a repository's history is kept."""
+"""``lodefs.retain``, ``lodefs.quota``: what of a history is kept, how much a version may have."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from lodefs.api.sessions import opened
+from lodefs.chunkstore.errors import InvalidInput
 from lodefs.chunkstore.format.names import check_repo
 from lodefs.chunkstore.format.repo_settings import Retention, check_retention
 from lodefs.chunkstore.repo.commit_graph import read_graph
@@ -93,3 +94,27 @@ def _plan(store: Store, repo: str, policy: Retention | None) -> RetentionPlan:
     in_future = sum(graph.commits[at].time_s > now_s for at in kept)
     expiring.sort(key=lambda one: (one.time_s, one.id))
     return RetentionPlan(repo, policy, len(kept), expiring, in_future)
+
+
+def quota(
+    repo: str,
+    size_bytes_max: int | None = None,
+    *,
+    clear: bool = False,
+    store: str | None = None,
+    session: Session | None = None,
+) -> int | None:
+    """Sets how many bytes the files of a version of a repository may have, or with ``clear`` any
+    number; gives what is set (None: no quota). Pushes that do not grow are allowed all the same.
+    ``store`` and ``session``: as of ``push``. Raises: NotFound, InvalidInput."""
+    check_repo(repo)
+    if size_bytes_max is not None and size_bytes_max < 1:
+        raise InvalidInput(f"a quota of {size_bytes_max} bytes is none: 1 or more")
+    with opened(session, store=store) as settings:
+        settings.store.require_repo(repo)
+        log = settings.store.settings_log(repo)
+        if size_bytes_max is None and not clear:
+            return log.newest().quota_size_bytes
+        settings.store.ensure_writable()
+        found = log.change(lambda now: replace(now, quota_size_bytes=size_bytes_max))
+        return found.quota_size_bytes

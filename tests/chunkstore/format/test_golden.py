@@ -27,7 +27,8 @@ from lodefs.chunkstore.format.journal import (
 from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.format.pack import TRAILER_SIZE_BYTES, PackIndex, unpack
 from lodefs.chunkstore.format.tree import decode_tree
-from lodefs.chunkstore.repo.purges import decode_purge
+from lodefs.chunkstore.journal.purges import decode_purge
+from lodefs.chunkstore.repair.scrub_ledger import decode_scrub_ledger
 from lodefs.chunkstore.repo.store import decode_settings
 from lodefs.chunkstore.transfer.bundle_file import BundleReader
 from tests.support.chunkstore import golden
@@ -118,6 +119,7 @@ def test_reads_golden_documents() -> None:
     assert decode_commit(read("commit")) == golden.commit()
     assert decode_commit(read("commit-2")) == golden.new_commit()
     assert decode_settings(read("store.json")) == golden.settings()
+    assert decode_scrub_ledger(read("scrub-ledger"), "it") == golden.scrub_ledger()
     assert decode_settings(read("store-2.json")) == golden.new_settings()
     assert unseal("ref", {1: dict}, read("ref"), "ref") == {
         "repo": "vision/flickr30k",

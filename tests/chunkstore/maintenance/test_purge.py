@@ -12,6 +12,7 @@ from lodefs.chunkstore.errors import Conflict, InvalidInput, NotFound, Purged
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.names import ChunkId, digest_of
 from lodefs.chunkstore.format.tree import Kind
+from lodefs.chunkstore.journal.purges import Purges
 from lodefs.chunkstore.maintenance.purge import (
     PurgeResult,
     plan_again,
@@ -19,7 +20,6 @@ from lodefs.chunkstore.maintenance.purge import (
     plan_path,
     purge,
 )
-from lodefs.chunkstore.repo.purges import Purges
 from lodefs.chunkstore.repo.verify import verify
 from tests.support.maintenance.schedules import one_at_a_time
 from tests.support.maintenance.world import REPO, World, finish, go_on_to
@@ -153,7 +153,7 @@ def test_a_compaction_that_writes_late(world: World) -> None:
 
 def test_many_chunks_are_several_documents(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each says its number; none is lost when two purges are at once."""
-    monkeypatch.setattr("lodefs.chunkstore.repo.purges.CHUNKS_MAX", 2)
+    monkeypatch.setattr("lodefs.chunkstore.journal.purges.CHUNKS_MAX", 2)
     purges = Purges(world.memory)
     chunks = [ChunkId(digest_of(b"%d" % n)) for n in range(5)]
     assert purges.newest() == -1

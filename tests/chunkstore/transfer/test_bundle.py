@@ -84,6 +84,19 @@ def test_since(source: Source) -> None:
             source.bundle("main", since)
 
 
+def test_history_that_has_expired(source: Source) -> None:
+    """A commit that a retention has deleted is left out, and known to have expired there too."""
+    source.store.objects.delete(keys.commit("r", source.first))
+    with pytest.raises(NotFound):
+        source.bundle()
+    source.store.put_expired("r", source.first, 0)
+    store = memory_store()
+    done = unpacked(source.bundle(), store)
+    assert (done.head.commits, done.head.expired) == ((source.second,), (source.first,))
+    assert store.has_expired("r", source.first)
+    assert verify(store, data=True).problems == []
+
+
 def test_older_bundles_after_newer_ones(source: Source) -> None:
     """A branch never goes back, or aside; a tag does not move."""
     old = source.bundle("v1")

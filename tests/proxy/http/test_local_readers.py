@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import random
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from lodefs.chunkstore.nodeapi.access import AccessRule, AccessRules
+from lodefs.chunkstore.nodeapi.wire import USER_HEADER
 from lodefs.proxy.http.local_readers import LocalReaders
 from tests.support.mount.mounts import until
 from tests.support.proxy.fake_node import Client, Reply, RunningProxy
@@ -17,7 +19,7 @@ from tests.support.proxy.rig import REPO, Rig, serve_rig
 
 SECRET = "medical/scans"
 MEMBERS, OTHERS = 70001, 70002
-FILE = b"0123456789" * 1000
+FILE = random.Random(5).randbytes(10_000)
 
 
 @pytest.fixture
@@ -126,3 +128,23 @@ def test_the_nodes_cache_for_users(proxy: RunningProxy) -> None:
         assert other.get("/metrics").status == 403
         assert other.get("/cache").status == 404
         assert other.get("/page/repositories").json()["names"] == [REPO]
+
+
+def test_bytes_of_users(rig: Rig) -> None:
+    """Root says for whom it asks, as a mount of the node does, and what comes is counted for that
+    user; nobody else may say so."""
+    with serve_rig(rig) as (proxy, node):
+        commit = rig.commit.hex()
+        with proxy.client() as mine, proxy.client(tcp=True) as far:
+            target = f"/files/{REPO}@{commit}/a"
+            assert far.get(target, **{USER_HEADER: "5002"}).body == b"hello"
+            for odd in ("5003x", "-1", "9" * 30, ""):
+                assert mine.get(target, **{USER_HEADER: odd}).status == 200
+        with proxy.client() as mine:
+            secret = f"/files/{SECRET}@main/a"
+            assert mine.get(secret, **{USER_HEADER: "5001"}).body == FILE
+            text = mine.get("/metrics").body.decode()
+        assert node._counts.user_bytes == {"5001": [0, 0, len(FILE)]}
+        assert f'lodefs_user_bytes_total{{source="store",user="5001"}} {len(FILE)}' in text or (
+            f'lodefs_user_bytes_total{{user="5001",source="store"}} {len(FILE)}' in text
+        )

@@ -10,7 +10,7 @@ from contextlib import suppress
 import pytest
 
 from lodefs.chunkstore.errors import Corrupt, DeadlineExceeded, LodefsError, Unavailable
-from lodefs.proxy.runtime.thread_pools import Pool, calls_left, is_remote
+from lodefs.proxy.runtime.thread_pools import Pool, calls_left, current_owner
 from tests.support.proxy.rig import until
 
 
@@ -67,12 +67,12 @@ def test_calls_of_one_kind_do_not_fill_the_queue_of_the_other(full_of: bool) -> 
         hangs = Stuck()
         stuck = asyncio.create_task(pool.run(hangs))
         await until(hangs.begun.is_set)
-        is_remote.set(full_of)
+        current_owner.set("5001" if full_of else "remote")
         waiting = [asyncio.create_task(pool.run(int, n)) for n in range(2)]
         await until(lambda: pool.calls == 3)
         with pytest.raises(Unavailable, match="3 calls wait"):
             await pool.run(int)
-        is_remote.set(not full_of)
+        current_owner.set("remote" if full_of else "5001")
         other = asyncio.create_task(pool.run(int, "17"))
         await until(lambda: pool.calls == 4 or other.done())
         hangs.go.set()
@@ -154,7 +154,7 @@ def test_local_and_remote_calls_take_turns() -> None:
         done: list[str] = []
 
         async def ask(name: str, *, remote: bool) -> None:
-            is_remote.set(remote)
+            current_owner.set("remote" if remote else "5001")
             await pool.run(done.append, name)
 
         stuck = asyncio.create_task(pool.run(hangs))

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from lodefs.chunkstore.errors import Purged
+from lodefs.chunkstore.journal.purges import Purges
 from lodefs.chunkstore.maintenance.purge import plan_path, purge
-from lodefs.chunkstore.repo.purges import Purges
 from lodefs.proxy.service.purging import LOOKS, Purging
 from lodefs.proxy.service.store_node import StoreNode
 from tests.support.proxy.rig import MIB, REPO, Rig, read_path, run

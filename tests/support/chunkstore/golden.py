@@ -37,7 +37,8 @@ from lodefs.chunkstore.format.tree import (
     encode_tree,
     symlink,
 )
-from lodefs.chunkstore.repo.purges import Purge, encode_purge
+from lodefs.chunkstore.journal.purges import Purge, encode_purge
+from lodefs.chunkstore.repair.scrub_ledger import ScrubLedger, encode_scrub_ledger
 from lodefs.chunkstore.repo.refs import BRANCHES, Refs
 from lodefs.chunkstore.repo.store import Settings, encode_settings
 from lodefs.chunkstore.transfer.bundle_file import BundleWriter
@@ -196,7 +197,8 @@ def bundle_head() -> BundleHead:
     since = CommitId(bytes(range(64, 96)))
     ref = journal.RefName("vision/flickr30k", "tags", "v1.0")
     commits = (CommitId(digest_of(encode_commit(commit()))),)
-    return BundleHead(ref, since, commits, 1, 1_700_000_000)
+    expired = (CommitId(bytes(range(96, 128))),)
+    return BundleHead(ref, since, commits, 1, 1_700_000_000, expired)
 
 
 def bundle() -> bytes:
@@ -207,6 +209,12 @@ def bundle() -> bytes:
     writer.add(COMMIT, encode_commit(commit()))
     writer.end()
     return file.getvalue()
+
+
+def scrub_ledger() -> ScrubLedger:
+    """A scrub in the middle of its third round."""
+    spoilt = (PackId(bytes(range(9, 41))),)
+    return ScrubLedger(OTHER_PACK, 2, 1_700_000_000, 1_690_000_000, 17, 1 << 30, spoilt)
 
 
 def examples() -> dict[str, bytes]:
@@ -236,6 +244,7 @@ def examples() -> dict[str, bytes]:
         "purge": encode_purge(purge()),
         "cuts": cuts().encode(),
         "bundle": bundle(),
+        "scrub-ledger": encode_scrub_ledger(scrub_ledger()),
     }
 
 

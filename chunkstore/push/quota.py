@@ -1,0 +1,46 @@
+"""The quota of a repository: how many bytes the files of a version of it may have."""
+
+from __future__ import annotations
+
+from lodefs.chunkstore.errors import NoSpace
+from lodefs.chunkstore.repo.store import Store
+
+EARLY_SIZE_BYTES = 64 * 1024 * 1024  # less is sent before anybody asks
+
+
+class Quota:
+    """The quota that a commit on top of ``before_bytes`` has to keep. A version that does not grow
+    is allowed, also if that is over the quota already. One thread."""
+
+    def __init__(self, store: Store, repo: str, before_bytes: int) -> None:
+        self._store = store
+        self._repo = repo
+        self._before_bytes = before_bytes
+        self._limit: int | None = None
+        self._is_known = False
+
+    def check_early(self, size_bytes: int) -> None:
+        """While files are counted, before much of them is sent. Raises: NoSpace."""
+        if size_bytes > max(self._before_bytes, EARLY_SIZE_BYTES):
+            if not self._is_known:
+                self._learn()
+            self._check(size_bytes)
+
+    def check(self, size_bytes: int) -> None:
+        """Right before the commit: as the quota is now. Raises: NoSpace."""
+        if size_bytes > self._before_bytes:
+            self._learn()
+            self._check(size_bytes)
+
+    def _learn(self) -> None:
+        self._limit = self._store.settings_log(self._repo).newest().quota_size_bytes
+        self._is_known = True
+
+    def _check(self, size_bytes: int) -> None:
+        limit = self._limit
+        if limit is not None and size_bytes > max(limit, self._before_bytes):
+            raise NoSpace(
+                f"the quota of {self._repo} is {limit:,} bytes for the files of a version: the "
+                f"branch has {self._before_bytes:,}, and this push needs {size_bytes:,} or more; "
+                f"nothing is committed. Push less, or: lodefs quota {self._repo} --size-bytes-max"
+            )

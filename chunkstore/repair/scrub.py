@@ -1,0 +1,205 @@
+"""Scrub: reads a share of a store's packs each day, so that all were read within some weeks.
+
+Packs are read in the order of their ids, from where the run before ended, and each chunk is
+checked. How far it is stands in the store itself, so any machine may do the next run.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+
+from lodefs.chunkstore.errors import Corrupt, InvalidInput, NotFound, UnknownFormat
+from lodefs.chunkstore.format import keys
+from lodefs.chunkstore.format.names import PackId
+from lodefs.chunkstore.maintenance.inventory import PackList
+from lodefs.chunkstore.objects.interface import ObjectStore, read_whole
+from lodefs.chunkstore.repair.packs import PackDamage, examine
+from lodefs.chunkstore.repair.scrub_ledger import (
+    SIZE_BYTES_MAX,
+    ScrubLedger,
+    decode_scrub_ledger,
+    encode_scrub_ledger,
+)
+from lodefs.chunkstore.system.progress import Progress
+
+WORKERS = 4
+NOTED_EVERY_BYTES = 1 << 30  # after so much the ledger is written
+_SHARE = re.compile(r"(\d{1,6})/(\d{1,6})\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class ScrubOptions:
+    """``share`` of the packs' bytes; ``bytes_per_s_max`` None: as fast as it goes."""
+
+    share: Fraction
+    bytes_per_s_max: int | None = None
+    workers: int = WORKERS
+    clock: Callable[[], float] = time.time
+    sleep: Callable[[float], None] = time.sleep
+    timer: Callable[[], float] = time.monotonic
+
+
+@dataclass(slots=True)
+class ScrubResult:
+    """What a run read, and what is spoilt: found now or before, and not healed since."""
+
+    ledger: ScrubLedger
+    packs: int = 0
+    size_bytes: int = 0
+    store_packs: int = 0
+    store_bytes: int = 0
+    spoilt: list[PackDamage] = field(default_factory=list)
+
+
+def parse_share(text: str) -> Fraction:
+    """``1/30``: over 0, at most 1. Raises: InvalidInput."""
+    match = _SHARE.match(text)
+    if match is None or not 0 < int(match[1]) <= int(match[2]):
+        raise InvalidInput(f"{text!r} is no share: 1/30 reads all within 30 runs, 1/1 in one")
+    return Fraction(int(match[1]), int(match[2]))
+
+
+def read_scrub_ledger(objects: ObjectStore) -> ScrubLedger:
+    """How far the scrub is; it begins anew where that is lost or spoilt."""
+    try:
+        part = read_whole(objects, keys.SCRUB, SIZE_BYTES_MAX)
+        return decode_scrub_ledger(part.data, keys.SCRUB)
+    except (NotFound, Corrupt, UnknownFormat):
+        return ScrubLedger()
+
+
+def scrub(
+    objects: ObjectStore, options: ScrubOptions, progress: Progress | None = None
+) -> ScrubResult:
+    """Reads the next share, and what was spoilt before. Raises what the store does; what was read
+    until then counts. Two at once read the same twice."""
+    progress = progress or Progress()
+    ledger = read_scrub_ledger(objects)
+    progress.phase = "listing packs"
+    with PackList() as packs:
+        packs.fill(objects)
+        sizes = sorted(packs)
+    result = ScrubResult(ledger, store_packs=len(sizes), store_bytes=sum(s for _, s in sizes))
+    chosen = next_packs(sizes, ledger.after, int(result.store_bytes * options.share))
+    progress.phase = "scrubbing"
+    progress.bytes_total = sum(size_bytes for _, size_bytes in chosen)
+    with ThreadPoolExecutor(options.workers, "lodefs-scrub") as executor:
+        run = _Scrub(objects, options, progress, executor, result, last=sizes[-1:])
+        run.again()
+        try:
+            run.read(chosen)
+        finally:
+            run.note()
+    return result
+
+
+def next_packs(
+    sizes: Sequence[tuple[PackId, int]], after: PackId | None, size_bytes: int
+) -> list[tuple[PackId, int]]:
+    """Packs, sorted by id, from the one after ``after``, that have so many bytes together, but one
+    at least; from the first one again after the last, and none twice."""
+    first = 0
+    if after is not None:
+        first = next((n for n, (pack, _) in enumerate(sizes) if pack > after), 0)
+    chosen: list[tuple[PackId, int]] = []
+    total = 0
+    for pack, size in (*sizes[first:], *sizes[:first]):
+        if chosen and total >= size_bytes:
+            break
+        chosen.append((pack, size))
+        total += size
+    return chosen
+
+
+class _Scrub:
+    """One run."""
+
+    def __init__(
+        self,
+        objects: ObjectStore,
+        options: ScrubOptions,
+        progress: Progress,
+        executor: Executor,
+        result: ScrubResult,
+        last: Sequence[tuple[PackId, int]],
+    ) -> None:
+        self._objects = objects
+        self._options = options
+        self._progress = progress
+        self._executor = executor
+        self._result = result
+        self._last = last[0][0] if last else None
+        self._began = options.timer()
+        self._unnoted_bytes = 0
+
+    def again(self) -> None:
+        """Reads what was spoilt before: it may be healed, or deleted."""
+        for damage in self._examined(self._result.ledger.spoilt):
+            if damage is not None and not damage.is_lost:
+                self._result.spoilt.append(damage)
+
+    def read(self, packs: Sequence[tuple[PackId, int]]) -> None:
+        """Reads packs at the rate, and remembers which was the last."""
+        known = {damage.pack_id for damage in self._result.spoilt}
+        damages = self._examined([pack for pack, _ in packs], self._pace(packs))
+        for (pack, size_bytes), damage in zip(packs, damages, strict=True):
+            if damage is not None and not damage.is_lost and pack not in known:
+                self._result.spoilt.append(damage)
+            self._count(pack, size_bytes)
+            if self._unnoted_bytes >= NOTED_EVERY_BYTES:
+                self.note()
+
+    def note(self) -> None:
+        """Writes the ledger."""
+        self._unnoted_bytes = 0
+        spoilt = tuple(damage.pack_id for damage in self._result.spoilt)
+        self._result.ledger = replace(self._result.ledger, spoilt=spoilt)
+        self._objects.put(keys.SCRUB, [encode_scrub_ledger(self._result.ledger)])
+
+    def _count(self, pack: PackId, size_bytes: int) -> None:
+        ledger, now_s = self._result.ledger, int(self._options.clock())
+        ledger = replace(
+            ledger,
+            after=pack,
+            began_s=ledger.began_s or now_s,
+            checked_packs=ledger.checked_packs + 1,
+            checked_bytes=ledger.checked_bytes + size_bytes,
+        )
+        if pack == self._last:
+            ledger = ScrubLedger(None, ledger.rounds + 1, 0, now_s)
+        self._result.ledger = ledger
+        self._result.packs += 1
+        self._result.size_bytes += size_bytes
+        self._unnoted_bytes += size_bytes
+        self._progress.bytes_done += size_bytes
+
+    def _pace(self, packs: Sequence[tuple[PackId, int]]) -> Iterator[None]:
+        """Waits before each pack until the rate allows it."""
+        sent_bytes = 0
+        for _, size_bytes in packs:
+            if self._options.bytes_per_s_max:
+                due_s = self._began + sent_bytes / self._options.bytes_per_s_max
+                if (early_s := due_s - self._options.timer()) > 0:
+                    self._options.sleep(early_s)
+            sent_bytes += size_bytes
+            yield
+
+    def _examined(
+        self, packs: Sequence[PackId], pace: Iterator[None] | None = None
+    ) -> Iterator[PackDamage | None]:
+        """What is wrong with each pack, in their order; as many are under way as there are
+        workers."""
+        waiting = []
+        for pack in packs:
+            if pace is not None:
+                next(pace)
+            waiting.append(self._executor.submit(examine, self._objects, pack, data=True))
+            if len(waiting) >= self._options.workers:
+                yield waiting.pop(0).result()
+        for future in waiting:
+            yield future.result()

@@ -1,0 +1,160 @@
+"""Two users of one node: one scans three times the cache, the other goes on with what it reads."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from time import perf_counter, sleep
+
+from loadtests.bench.proxies import answer, connection
+from loadtests.bench.sides import REPO as PINNED_REPO
+from loadtests.bench.sides import mounted
+from loadtests.cli import Lodefs, Proxy
+from loadtests.errors import LoadtestError
+from loadtests.results import Result
+from lodefs.chunkstore.nodeapi.wire import USER_HEADER
+
+MIB = 1 << 20
+CACHE_BYTES = 96 * MIB
+SCANNED = 36  # files of FILE_BYTES: three times the cache
+FILE_BYTES = 8 * MIB
+PINNED, COLD = 3, 6  # files of the other user
+READ_BYTES = 64 << 10
+READERS = 16  # of the scan, at once
+ROUNDS = 3
+ROUND_S = 2.0
+WARM_UP_S = 1.0
+SCANNER, OTHER = 5001, 5002
+SETTINGS = "[serve]\nfetch_concurrency = 4\n"
+
+
+def fair_shares(scratch: Path) -> Result:
+    """Rates of one user alone and beside another's scan, and as if both were one user."""
+    if os.geteuid() != 0:
+        raise LoadtestError("fair-shares: only root may read for others; run it as root")
+    result = Result("fair-shares")
+    config = scratch / "lodefs.toml"
+    config.write_text(SETTINGS)
+    lodefs = Lodefs(str(scratch / "store"), scratch / "home", {"LODEFS_CONFIG": str(config)})
+    lodefs.run("init", scratch / "store")
+    for repo, count in (("scan", SCANNED), (PINNED_REPO, PINNED), ("cold", 2 * ROUNDS * COLD)):
+        _push(lodefs, scratch / "data", repo, count)
+    for what, scanner in (("two users", SCANNER), ("as one user", OTHER)):
+        with (
+            lodefs.proxy(scratch / what.replace(" ", "-"), f"--cache-size={CACHE_BYTES}") as proxy,
+            mounted(lodefs, proxy, scratch / "mnt", "--no-passthrough") as root,
+        ):
+            _measure(result, what, lodefs, (proxy, root), scanner)
+    result.notes.append(f"load of the last minute: {os.getloadavg()[0]:.1f}, this included")
+    return result
+
+
+def _measure(
+    result: Result, what: str, lodefs: Lodefs, node: tuple[Proxy, Path], scanner: int
+) -> None:
+    """In turns alone and beside the scan. ``node``: its proxy, and a mount of what is pinned."""
+    proxy, root = node
+    lodefs.run("--proxy", proxy.url, "warm", PINNED_REPO, "--pin", "1h")
+    alone: dict[str, list[float]] = {"pinned": [], "cold": []}
+    beside: dict[str, list[float]] = {"pinned": [], "cold": []}
+    cold = iter(range(2 * ROUNDS * COLD))
+    for _ in range(ROUNDS):
+        for rates, is_beside in ((alone, False), (beside, True)):
+            with _scan(proxy, scanner) if is_beside else _nothing():
+                rates["pinned"].append(_rate(root))
+                rates["cold"].append(_files(proxy, [next(cold) for _ in range(COLD)]))
+    for kind, unit in (("pinned", "/s"), ("cold", "MiB/s")):
+        result.add(f"{what}: {kind} alone", median(alone[kind]), unit)
+        result.add(f"{what}: {kind} beside the scan", median(beside[kind]), unit)
+        ratio = median(beside[kind]) / median(alone[kind])
+        wanted = 0.5 if scanner != OTHER else None
+        result.add(f"{what}: {kind}, beside / alone", ratio, "x", at_least=wanted)
+    pins = lodefs.json("--proxy", proxy.url, "pins", "--json")
+    result.add(f"{what}: pinned set is there", float(_is_whole(pins)), at_least=1)
+
+
+def _is_whole(pins: object) -> bool:
+    found = pins.get("pins", []) if isinstance(pins, dict) else pins
+    return bool(found) and all(pin["is_complete"] for pin in found)  # type: ignore[union-attr]
+
+
+def _push(lodefs: Lodefs, folder: Path, repo: str, count: int) -> None:
+    folder.mkdir()
+    dice = random.Random(repo)
+    for number in range(count):
+        (folder / str(number)).write_bytes(dice.randbytes(FILE_BYTES if repo != "cold" else MIB))
+    lodefs.run("push", folder, repo)
+    shutil.rmtree(folder)
+
+
+def _request(user: int, repo: str, number: int, first: int, size: int) -> bytes:
+    """A range GET for a user."""
+    return (
+        f"GET /files/{repo}@main/{number} HTTP/1.1\r\nHost: node\r\n{USER_HEADER}: {user}\r\n"
+        f"Range: bytes={first}-{first + size - 1}\r\n\r\n"
+    ).encode()
+
+
+def _rate(root: Path) -> float:
+    """Random reads a second from the pinned files of a mount, past the page cache."""
+    reads, ends_s = 0, perf_counter() + ROUND_S
+    fds = [os.open(root / str(number), os.O_RDONLY) for number in range(PINNED)]
+    try:
+        while perf_counter() < ends_s:
+            fd, at = random.choice(fds), random.randrange(FILE_BYTES // READ_BYTES) * READ_BYTES
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.pread(fd, READ_BYTES, at)
+            reads += 1
+    finally:
+        for fd in fds:
+            os.close(fd)
+    return reads / ROUND_S
+
+
+def _files(proxy: Proxy, numbers: list[int]) -> float:
+    """MiB a second of files that nobody has read, from their beginnings to their ends."""
+    buffer, begun_s = bytearray(MIB), perf_counter()
+    with connection(proxy.socket) as client:
+        for number in numbers:
+            for first in range(0, MIB, READ_BYTES):
+                answer(client, _request(OTHER, "cold", number, first, READ_BYTES), buffer)
+    return len(numbers) / (perf_counter() - begun_s)
+
+
+@contextmanager
+def _scan(proxy: Proxy, user: int) -> Iterator[None]:
+    """All files of the scanned repository over and over, READERS at a time."""
+    readers = [
+        multiprocessing.Process(target=_read_on, args=(proxy.socket, user, n), daemon=True)
+        for n in range(READERS)
+    ]
+    for reader in readers:
+        reader.start()
+    sleep(WARM_UP_S)
+    try:
+        yield
+    finally:
+        for reader in readers:
+            reader.kill()
+        for reader in readers:
+            reader.join()
+
+
+def _read_on(socket: Path, user: int, number: int) -> None:
+    buffer = bytearray(MIB)
+    with connection(socket) as client:
+        while True:
+            number = (number + READERS + 1) % SCANNED
+            for first in range(0, FILE_BYTES, MIB):
+                answer(client, _request(user, "scan", number, first, MIB), buffer)
+
+
+@contextmanager
+def _nothing() -> Iterator[None]:
+    yield

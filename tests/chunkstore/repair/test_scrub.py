@@ -1,0 +1,92 @@
+"""A scrub reads everything within so many runs, at its rate, and goes on finding what is spoilt."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+
+from lodefs.chunkstore.errors import InvalidInput, Unavailable
+from lodefs.chunkstore.format import keys
+from lodefs.chunkstore.repair.scrub import ScrubOptions, ScrubResult, parse_share, scrub
+from tests.support.chunkstore.faulty_store import FaultyObjects, fail
+from tests.support.chunkstore.handmade import Handmade, memory_store
+from tests.support.chunkstore.memory_objects import MemoryObjects
+
+RUNS = 5
+
+
+@pytest.fixture
+def memory() -> MemoryObjects:
+    """A store of some dozen packs of one size."""
+    made = Handmade(memory_store(), pack_chunks=1)
+    files = {b"%02d" % n: bytes((n + i * i) % 256 for i in range(1000)) for n in range(30)}
+    made.commit("r", files)
+    assert isinstance(made.store.objects, MemoryObjects)
+    return made.store.objects
+
+
+def run(objects: FaultyObjects | MemoryObjects, share: str = f"1/{RUNS}") -> ScrubResult:
+    """One run, on a day of its own."""
+    return scrub(objects, ScrubOptions(parse_share(share), workers=2, clock=lambda: 1e9))
+
+
+def test_all_is_read_within_the_runs(memory: MemoryObjects) -> None:
+    """So many runs of a share read each pack once, those with a spoilt byte among them; the next
+    round begins after the last, and packs that come in between have their turn."""
+    packs = sorted(key for key in memory.objects if key.startswith(keys.PACKS))
+    spoilt = packs[len(packs) // 2]
+    memory.objects[spoilt] = b"\0" + memory.objects[spoilt][1:]
+    objects = FaultyObjects(memory)
+    results: list[ScrubResult] = []
+    while not results or results[-1].ledger.rounds == 0:
+        results.append(run(objects))
+    assert RUNS - 1 <= len(results) <= RUNS
+    read = {call.key for call in objects.calls if call.operation == "get"} - {keys.SCRUB}
+    assert sorted(read) == packs
+    assert sum(result.packs for result in results) >= len(packs)
+    assert [len(result.spoilt) for result in results][-1] == 1
+    assert results[-1].spoilt[0].pack_id.hex() in spoilt
+    memory.objects[spoilt] = memory.objects[packs[0]]  # still wrong
+    assert len(run(objects).spoilt) == 1
+    del memory.objects[spoilt]  # collected
+    assert run(objects).spoilt == []
+
+
+def test_an_interrupted_run_counts(memory: MemoryObjects) -> None:
+    """A store that fails half way: the next run goes on from there. A spoilt ledger begins anew."""
+    objects = FaultyObjects(memory)
+    objects.add(fail(Unavailable("gone")), "get", keys.PACKS, first=9, times=1)
+    with pytest.raises(Unavailable):
+        run(objects, "1/1")
+    objects.forget()
+    again = run(objects, "1/1")
+    assert again.ledger.rounds == 1
+    memory.objects[keys.SCRUB] = b"rubbish"
+    assert run(objects).ledger.rounds == 0
+
+
+def test_the_rate_is_kept(memory: MemoryObjects) -> None:
+    """It waits before each pack for as long as the rate says."""
+    now_s = [0.0]
+
+    def sleep(seconds: float) -> None:
+        now_s[0] += seconds
+
+    options = ScrubOptions(Fraction(1), 1000, 1, sleep=sleep, timer=lambda: now_s[0])
+    result = scrub(memory, options)
+    assert result.size_bytes / 1000 * 0.9 < now_s[0] <= result.size_bytes / 1000
+
+
+def test_an_empty_store() -> None:
+    """There is nothing to read."""
+    store = memory_store()
+    assert isinstance(store.objects, MemoryObjects)
+    assert run(store.objects).packs == 0
+
+
+@pytest.mark.parametrize("words", ["", "30", "0/30", "31/30", "1/0", "-1/3", "1/30 "])
+def test_shares_that_are_none(words: str) -> None:
+    """They are refused."""
+    with pytest.raises(InvalidInput, match="1/30"):
+        parse_share(words)
