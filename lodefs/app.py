@@ -22,13 +22,15 @@ from lodefs.settings.session import Session
 # imported when their command runs: the help must not wait for boto3.
 COMMANDS: dict[str, tuple[str, str]] = {
     "init": ("init", "Create a store."),
-    "push": ("push", "Commit a directory to a branch."),
+    "push": ("push", "Commit a directory, or some files, to a branch."),
     "pull": ("pull", "Copy a revision into a directory."),
     "ls": ("ls", "List the repositories, or a directory of a revision."),
     "cat": ("cat", "Write a file's content to standard output."),
     "log": ("log", "Show the commits of a revision, newest first."),
     "diff": ("diff", "Show what differs between two revisions."),
-    "branch": ("refs", "List, create and delete branches."),
+    "blame": ("blame", "Show which commit brought a file."),
+    "merge": ("merge", "Bring the changes of a revision into a branch."),
+    "branch": ("refs", "List, create, move and delete branches."),
     "tag": ("refs", "List, create and delete tags."),
     "reflog": ("reflog", "Show where a branch or tag was, and when."),
     "rm": ("rm", "Delete a repository, a branch or a tag."),
