@@ -21,12 +21,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lodefs.api import changes as changes
+    from lodefs.api.history import blame as blame
     from lodefs.api.history import diff as diff
     from lodefs.api.history import log as log
     from lodefs.api.mounting import Mount as Mount
     from lodefs.api.mounting import mount as mount
     from lodefs.api.pulling import pull as pull
     from lodefs.api.pushing import commit_changes as commit_changes
+    from lodefs.api.pushing import merge as merge
     from lodefs.api.pushing import push as push
     from lodefs.api.refs import branch as branch
     from lodefs.api.refs import tag as tag
@@ -47,12 +49,14 @@ _PLACES = {
     "Mount": "lodefs.api.mounting",
     "Snapshot": "lodefs.reading.snapshot",
     "SnapshotEntry": "lodefs.reading.snapshot",
+    "blame": "lodefs.api.history",
     "branch": "lodefs.api.refs",
     "deleted": "lodefs.api.upkeep.deleting",
     "commit_changes": "lodefs.api.pushing",
     "diff": "lodefs.api.history",
     "du": "lodefs.api.upkeep.accounts",
     "log": "lodefs.api.history",
+    "merge": "lodefs.api.pushing",
     "open": "lodefs.api.snapshots",
     "pull": "lodefs.api.pulling",
     "push": "lodefs.api.pushing",

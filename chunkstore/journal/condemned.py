@@ -24,6 +24,12 @@ class CondemnedIds(Protocol):
         """The newest entry that was added; None without any."""
         ...
 
+    @property
+    def newest_token(self) -> str | None:
+        """The token of that entry; None without any, or if it was added before tokens were
+        kept."""
+        ...
+
     def add(self, entries: Sequence[JournalEntry]) -> None:
         """Adds entries, in the order of their numbers: all of them or none."""
         ...
@@ -47,14 +53,20 @@ class MemoryCondemned:
     def __init__(self) -> None:
         self._ids: dict[int, set[bytes]] = {}
         self._chunks: dict[int, dict[PackId, int]] = {}
+        self._token: str | None = None
 
     @property
     def newest(self) -> int | None:
         return max(self._ids, default=None)
 
+    @property
+    def newest_token(self) -> str | None:
+        return self._token
+
     def add(self, entries: Sequence[JournalEntry]) -> None:
         self._ids |= {entry.number: set(ids_of(entry.condemned)) for entry in entries}
         self._chunks |= {entry.number: chunks_of(entry.condemned) for entry in entries}
+        self._token = entries[-1].token if entries else self._token
 
     def find(self, ids: Collection[bytes]) -> dict[int, set[bytes]]:
         found = {number: condemned.intersection(ids) for number, condemned in self._ids.items()}

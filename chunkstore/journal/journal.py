@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from lodefs.chunkstore.errors import AlreadyExists, Corrupt, NotFound, Unavailable
@@ -20,6 +21,11 @@ from lodefs.chunkstore.repo.gallop import last_of_row
 from lodefs.chunkstore.types import Buffer
 
 T = TypeVar("T")
+
+REQUESTS_MAX = 16  # at once
+AHEAD_MIN = 16  # so many entries are read one by one
+# Of an entry that condemns nothing; one that does names an id of 64 characters besides
+_PLAIN_SIZE_BYTES_MAX = len(documents.encode_entry(JournalEntry(10**12, 10**12, 10**12, "0" * 32)))
 
 
 class OlderJournal(Corrupt):
@@ -62,12 +68,25 @@ class StoreJournal:
         data = read_whole(self._objects, key, documents.SIZE_BYTES_MAX).data
         return documents.decode_entry(data, number, key)
 
+    def require_entry(self, number: int, token: str) -> None:
+        """Raises: OlderJournal if the entry of that number is not the one with that token."""
+        try:
+            is_same = self.entry(number).token == token
+        except NotFound:
+            is_same = False
+        if not is_same:
+            raise OlderJournal(
+                f"{keys.journal_entry(number)} is not the entry that it was: the store is an older "
+                "copy of itself"
+            )
+
     def condemning(self, newest: int | None, known: int | None = None) -> Iterator[JournalEntry]:
         """The entries that condemn, from ``newest`` back to the one after ``known``. Raises:
         OlderJournal if ``known`` is not among them."""
         number = newest
+        ahead = self._read_ahead(newest, known)
         while number is not None and (known is None or number > known):
-            entry = self.entry(number)
+            entry = ahead.pop(number, None) or self.entry(number)
             if entry.condemned is None:
                 raise Corrupt(f"{keys.journal_entry(number)} condemns nothing")
             yield entry
@@ -77,6 +96,23 @@ class StoreJournal:
                 f"the journal leads to {keys.journal_entry(known or 0)} no more: the store is an "
                 "older copy of itself"
             )
+
+    def _read_ahead(self, newest: int | None, known: int | None) -> dict[int, JournalEntry]:
+        """Entries up to ``newest`` that seem to condemn something, by their size in a list, read
+        several at once: one after the other, they would take a round trip each. A list that lacks
+        some costs no more than that."""
+        first = 0 if known is None else known + 1
+        if newest is None or newest - first < AHEAD_MIN:
+            return {}
+        numbers: list[int] = []
+        for info in self._objects.list(keys.ENTRIES):
+            number = keys.journal_number(info.key)
+            if number < first:
+                break
+            if number <= newest and info.size_bytes > _PLAIN_SIZE_BYTES_MAX:
+                numbers.append(number)
+        with ThreadPoolExecutor(REQUESTS_MAX, "lodefs-journal") as executor:
+            return dict(zip(numbers, executor.map(self.entry, numbers), strict=True))
 
     def condemns(self, number: int) -> bool:
         """Whether there is an entry of that number, and it condemns something."""

@@ -54,8 +54,11 @@ class RefWrite:
 
     def learn(self, condemned: CondemnedIds) -> None:
         """Adds what was condemned before this writer began. Raises: OlderJournal if
-        ``condemned`` knows more than the journal has."""
+        ``condemned`` knows more than the journal has, or another entry of the same number: the
+        store was restored from a backup, and its journal grew again."""
         previous, known = self.begin().previous, condemned.newest
+        if known is not None and condemned.newest_token is not None:
+            self.journal.require_entry(known, condemned.newest_token)
         is_ahead = known is not None and (previous is None or previous < known)
         if is_ahead and known is not None and self.journal.condemns(known):
             return  # another writer of this machine began later, and has learned more

@@ -20,10 +20,11 @@ from typing import NamedTuple
 from blake3 import blake3
 
 from lodefs.chunkstore.errors import Corrupt, InvalidInput, Purged
-from lodefs.chunkstore.format.names import CommitId, PackId, Spec
+from lodefs.chunkstore.format.names import CommitId, PackId, Spec, parse_id
 from lodefs.chunkstore.format.pack import PackIndex
 from lodefs.chunkstore.format.tree import Entry, Kind, Segment
 from lodefs.chunkstore.pull.compare import first_difference, is_filled
+from lodefs.chunkstore.pull.record import Identity, recorded_commit, write_record
 from lodefs.chunkstore.pull.target import (
     STATE_DIR,
     DirectoryHandles,
@@ -31,7 +32,9 @@ from lodefs.chunkstore.pull.target import (
     has_content,
     open_target,
     translated,
+    updated_from,
 )
+from lodefs.chunkstore.pull.update import Update, carry_out, plan_update
 from lodefs.chunkstore.repo.history import find_in
 from lodefs.chunkstore.repo.pack_reader import PackReader
 from lodefs.chunkstore.repo.range_planner import Unit, Wanted, units
@@ -56,6 +59,9 @@ class PullResult:
     size_bytes: int = 0
     fetched_bytes: int = 0
     unchanged: bool = False  # all of it was there already, and nothing else
+    # of an update: where it started; what is counted above is what differed
+    updated_from: CommitId | None = None
+    removed: int = 0  # files and symlinks that an update removed
 
     def add(self, entry: Entry) -> None:
         """Counts one more entry."""
@@ -96,8 +102,12 @@ def pull(
     workers: int = WORKERS,
     progress: Progress | None = None,
     sync: bool = True,
+    since: CommitId | None = None,
 ) -> PullResult:
     """Copies what ``spec`` names into the directory ``target``.
+
+    A target that is a finished copy of another commit (``since``, or what it remembers itself) is
+    brought to this one: what differs between the two is replaced, unless it was changed since.
 
     The target must be missing, empty, or left by an interrupted pull of the same commit and path,
     which then goes on: whole files are kept after their bytes are checked, and of the others
@@ -123,20 +133,45 @@ def pull(
         "path": spec.path.hex(),
     }
     result = PullResult(commit_id)
-    if is_filled(target):
+    started = _started(target, identity, since)
+    old = None
+    if started not in (None, commit_id) and started is not None:
+        old = find_in(store.packs, store.commit(spec.repo, started).root, spec)
+        identity["from"] = started.hex()
+        result.updated_from = started
+    elif is_filled(target):
         _compare(store, spec, root, target, result, progress, workers)
+        write_record(target, identity)
         return result
-    with open_target(target, identity) as place, translated(target):
+    with open_target(target, identity, is_update=old is not None) as place, translated(target):
         executor = ThreadPoolExecutor(workers, thread_name_prefix="pull")
         try:
-            _Pull(store.packs, place, executor, workers, result, progress).run(root)
+            run = _Pull(store.packs, place, executor, workers, result, progress)
+            if old is None:
+                run.run(root)
+            else:
+                run.update(plan_update(store, old, root, place.fd))
+        except InvalidInput:
+            if old is not None and not place.resumed:
+                place.finish()  # nothing was changed
+            raise
         finally:
             executor.shutdown(cancel_futures=True)
         if sync:
             progress.phase = "writing to disk"
             place.sync()
+        write_record(target, identity)
         place.finish()
     return result
+
+
+def _started(target: Path, identity: Identity, since: CommitId | None) -> CommitId | None:
+    """The commit that a filled target is a copy of, as far as is known."""
+    if (interrupted := updated_from(target)) is not None:
+        return CommitId(parse_id(interrupted))
+    if not is_filled(target):
+        return None
+    return since or recorded_commit(target, identity)
 
 
 def _compare(
@@ -165,7 +200,8 @@ def _compare(
         shown = found.decode("utf-8", "backslashreplace")
         raise InvalidInput(
             f"{target} is not empty, and is not {spec} as it is pulled: {shown} differs. "
-            "Nothing was changed: pull into a directory that is empty or does not exist"
+            "Nothing was changed: pull into a directory that is empty or does not exist, or say "
+            "with --from which revision it is a copy of"
         )
     result.unchanged = True
 
@@ -199,6 +235,19 @@ class _Pull:
             if self._target.resumed:
                 batch = self._missing(batch)
             self._run_jobs(self._jobs(batch))
+
+    def update(self, plan: Update) -> None:
+        """Brings a copy to another version."""
+        self._progress.phase = "updating"
+        carry_out(plan, self._target.fd)
+        for entry in (entry for _, entry in (*plan.symlinks, *plan.files)):
+            self._result.add(entry)
+        self._result.directories, self._result.removed = len(plan.directories), plan.removed
+        self._progress.files_total = len(plan.files)
+        self._progress.bytes_total = sum(entry.size_bytes for _, entry in plan.files)
+        files = [_File(path, entry, entry.size_bytes) for path, entry in plan.files]
+        for at in range(0, len(files), FILES_TOGETHER_MAX):
+            self._run_jobs(self._jobs(files[at : at + FILES_TOGETHER_MAX]))
 
     def _prepare(self, root: Entry) -> Iterator[_File]:
         """Makes directories and symlinks as they are found, and gives the files."""

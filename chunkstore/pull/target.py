@@ -188,11 +188,13 @@ def part_name(path: bytes) -> str:
 
 
 @contextmanager
-def open_target(path: Path, identity: dict[str, str]) -> Iterator[PullTarget]:
+def open_target(
+    path: Path, identity: dict[str, str], *, is_update: bool = False
+) -> Iterator[PullTarget]:
     """The target, ready to be filled with what ``identity`` names.
 
-    It must be missing, empty, or left by an interrupted pull of the same. Raises: InvalidInput,
-    InUse, Denied, NoSpace.
+    It must be missing, empty (unless it is an update), or left by an interrupted pull of the same.
+    Raises: InvalidInput, InUse, Denied, NoSpace.
     """
     with translated(path):
         if os.path.lexists(path) and not path.is_dir():
@@ -202,17 +204,19 @@ def open_target(path: Path, identity: dict[str, str]) -> Iterator[PullTarget]:
     opened = [fd]
     try:
         with translated(path):
-            target = _claim(path, fd, identity, opened)
+            target = _claim(path, fd, identity, opened, is_update=is_update)
         yield target
     finally:
         for each in reversed(opened):
             os.close(each)
 
 
-def _claim(path: Path, fd: int, identity: dict[str, str], opened: list[int]) -> PullTarget:
+def _claim(
+    path: Path, fd: int, identity: dict[str, str], opened: list[int], *, is_update: bool
+) -> PullTarget:
     names = os.listdir(fd)
     resumed = STATE_DIR in names
-    if names and not resumed:
+    if names and not resumed and not is_update:
         raise InvalidInput(
             f"{path} is not empty: pull into a directory that is empty or does not exist"
         )
@@ -229,7 +233,9 @@ def _claim(path: Path, fd: int, identity: dict[str, str], opened: list[int]) -> 
         raise InUse(f"{path} is being filled by another pull; wait until that is done") from None
     encoded = json.dumps(identity, sort_keys=True).encode()
     found = os.pread(lock_fd, STATE_SIZE_BYTES_MAX, 0)
-    if not found and names in ([], [STATE_DIR]):  # new, or killed before this was written
+    if not found and (
+        is_update or names in ([], [STATE_DIR])
+    ):  # new, or killed before this was written
         os.pwrite(lock_fd, encoded, 0)
     elif found != encoded:
         raise InvalidInput(
@@ -237,6 +243,14 @@ def _claim(path: Path, fd: int, identity: dict[str, str], opened: list[int]) -> 
             "the directory"
         )
     return PullTarget(path, fd, state_fd, resumed=resumed)
+
+
+def updated_from(path: Path) -> str | None:
+    """The commit (hex) that an interrupted update in a directory started from; None without."""
+    with suppress(OSError, InvalidInput, ValueError):
+        state = (path / STATE_DIR / _STATE).read_bytes()[:STATE_SIZE_BYTES_MAX]
+        return from_json(state, dict[str, str]).get("from")
+    return None
 
 
 def _describe(state: bytes) -> str:

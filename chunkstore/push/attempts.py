@@ -6,15 +6,18 @@ has sent and read is not sent or read again by the next one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.journal.heartbeat import Heartbeat
-from lodefs.chunkstore.journal.ref_write import RefWrite
+from lodefs.chunkstore.journal.ref_write import Collected, RefWrite
+from lodefs.chunkstore.push.committer import learn
+from lodefs.chunkstore.push.index.condemned_rows import CondemnedRows
 from lodefs.chunkstore.push.index.lost_chunks import forget_chunks
 from lodefs.chunkstore.push.index.push_index import IndexBroken, PushIndex
 from lodefs.chunkstore.push.index.stat_cache import forget_files_in
@@ -125,6 +128,40 @@ class Desk:
             self._readers.close()
 
 
+class _DeadPacks:
+    """Ids that no new pack may have: what a collection has deleted is stored under another id, and
+    at once, by a machine that did not know it too. One thread."""
+
+    def __init__(
+        self,
+        found: Container[PackId],
+        index: PushIndex,
+        write: RefWrite,
+        prepare: Callable[[], None],
+    ) -> None:
+        self._found = found  # by earlier attempts
+        self._index = index
+        self._write = write
+        self._prepare = prepare
+        self._condemned: CondemnedRows | None = None
+
+    def __contains__(self, pack_id: object) -> bool:
+        assert isinstance(pack_id, bytes)
+        if self._condemned is None:
+            self._prepare()
+            self._condemned = CondemnedRows(self._index)
+            learn(self._write, self._condemned, self._index)
+        if pack_id in self._found:
+            return True
+        if self._condemned.newest is None:
+            return False
+        try:
+            self._write.save(self._condemned, [pack_id])
+        except Collected:
+            return True
+        return False
+
+
 @contextmanager
 def at_desk(
     store: Store,
@@ -139,14 +176,17 @@ def at_desk(
     index = PushIndex(options.index_dir, store.settings.store_id)
     heartbeat = Heartbeat(write.beat)
 
+    @cache
     def prepare() -> None:
         store.ensure_writable()
         check()
         write.begin()
         heartbeat.start()
 
+    dead = _DeadPacks(lost.dead, index, write, prepare)
     kind = DryUploader if options.dry_run else Uploader
-    uploader = kind(store.objects, progress, prepare, lost=lost.packs, dead=lost.dead)
+    known = lost.dead if options.dry_run else dead
+    uploader = kind(store.objects, progress, prepare, lost=lost.packs, dead=known)
     try:
         lost.forget_in(index, store)
         desk = Desk(store, index, uploader, progress, options.workers)

@@ -12,7 +12,7 @@ import os
 from array import array
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Container, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from threading import Event
@@ -64,7 +64,7 @@ class Uploader:
         prepare: Callable[[], None],
         uploads_max: int = UPLOADS_MAX,
         lost: Collection[PackId] = (),
-        dead: Collection[PackId] = (),
+        dead: Container[PackId] = (),
     ) -> None:
         self._objects = objects
         self._prepare = prepare

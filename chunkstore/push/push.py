@@ -36,7 +36,6 @@ from lodefs.chunkstore.push.committer import Committer, Head, read_head
 from lodefs.chunkstore.push.index.push_index import TreePlace
 from lodefs.chunkstore.push.push_options import PushOptions, PushResult
 from lodefs.chunkstore.push.quota import Quota
-from lodefs.chunkstore.push.scanner import Scan
 from lodefs.chunkstore.push.source_directory import SourceDirectory, source_root
 from lodefs.chunkstore.push.trees.directories import HashedDirectory
 from lodefs.chunkstore.push.trees.proof import has_same_chunks
@@ -109,7 +108,6 @@ def push(
 
 def _try(job: _PushJob, lost: LostPacks) -> PushResult:
     head, options = job.head, job.options
-    scan = Scan(job.root, options.skip_unreadable, options.clock_ns)
 
     def prepare() -> None:
         if head.commit is not None and head.id is not None:
@@ -117,7 +115,7 @@ def _try(job: _PushJob, lost: LostPacks) -> PushResult:
             check_names(job.store.packs, job.target, head.id, head.commit, names)
 
     with at_desk(job.store, options, job.progress, job.write, lost, prepare) as desk:
-        source = SourceDirectory(job.root, desk, scan)
+        source = SourceDirectory(job.root, desk, options.scan(job.root))
         try:
             return _Push(job, desk, source).run()
         except BaseException:
@@ -248,6 +246,7 @@ class _Push:
             created_branch=self._head.id is None,
             lost_packs=0,
             changes=self._changes,
+            excluded=self._source.scan.ignore.excluded,
             skipped=self._source.scan.skipped,
             seconds=self._seconds,
         )

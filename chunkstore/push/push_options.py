@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lodefs.chunkstore.push.change_counts import AllowRemovals, Changes, allow_all
-from lodefs.chunkstore.push.scanner import Skipped
+from lodefs.chunkstore.push.ignore_rules import IgnoreRules
+from lodefs.chunkstore.push.scanner import Scan, Skipped
 from lodefs.chunkstore.repo.store import Store
 
 
@@ -28,7 +29,13 @@ class PushOptions:
     check_packs: bool = False  # look for all packs that the commit names, and store lost ones again
     # asked before more than half of a branch's files are removed; False refuses the push
     allow_removals: AllowRemovals = allow_all
+    exclude: tuple[bytes, ...] = ()  # patterns as of gitignore(5), below the source
     dry_run: bool = False  # nothing is written to the store: say what would be
+
+    def scan(self, root: bytes) -> Scan:
+        """A scan of a source directory."""
+        rules = IgnoreRules(self.exclude)
+        return Scan(root, self.skip_unreadable, self.clock_ns, rules)
 
     def places_apart(self, store: Store) -> list[tuple[str, str]]:
         """What must not lie in a directory that is pushed: every push would change it."""
@@ -52,5 +59,6 @@ class PushResult:
     created_branch: bool  # it did not exist before
     lost_packs: int  # that the store lacked: what this commit needs of them was stored again
     changes: Changes | None  # None: unknown, since the trees of the head cannot be read
+    excluded: int = 0  # files and directories that patterns left out
     skipped: list[Skipped] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)  # by phase

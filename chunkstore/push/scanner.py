@@ -26,6 +26,7 @@ from lodefs.chunkstore.errors import (
     SourceChanged,
     Unavailable,
 )
+from lodefs.chunkstore.push.ignore_rules import FILE_NAME, SIZE_BYTES_MAX, IgnoreRules
 from lodefs.chunkstore.push.workers.source_files import show_path, signed
 from lodefs.chunkstore.system.safe_open import PATH_BYTES_MAX, open_below
 
@@ -112,12 +113,14 @@ class ScannedDirectory:
 
 @dataclass(slots=True)
 class Scan:
-    """A walk through ``root``. What it leaves out is in ``skipped``: special files, and with
-    ``skip_unreadable`` what could not be read."""
+    """A walk through ``root``, without what ``ignore`` and files of patterns exclude. What else it
+    leaves out is in ``skipped``: special files, and with ``skip_unreadable`` what could not be
+    read."""
 
     root: bytes
     skip_unreadable: bool = False
     clock_ns: Callable[[], int] = time.time_ns
+    ignore: IgnoreRules = field(default_factory=IgnoreRules)
     skipped: list[Skipped] = field(default_factory=list)
 
     def __iter__(self) -> Iterator[ScannedDirectory]:
@@ -162,6 +165,7 @@ class Scan:
         """One directory. A name that vanishes while it is read counts as never there."""
         rows: list[Row] = []
         subdirectories: list[bytes] = []
+        others: list[tuple[bytes, os.stat_result]] = []
         coding, errors = _FS_ENCODING  # os.fsencode, but for what is known to be text
         scanned_ns = self.clock_ns()
         fd = open_below(root_fd, path or b".", _OPEN)
@@ -180,11 +184,22 @@ class Scan:
                         name = entry.name.encode(coding, errors)
                         rows.append(_row(name, EXECUTABLE if mode & 0o111 else FILE, seen))
                     else:
-                        self._keep_other(path, os.fsencode(entry.name), seen, rows)
+                        others.append((os.fsencode(entry.name), seen))
+            patterns = next((_patterns(fd, row[2]) for row in rows if row[0] == FILE_NAME), None)
         finally:
             os.close(fd)
+        self.ignore.enter(path, patterns)
+        if self.ignore:
+            subdirectories = [n for n in subdirectories if self._is_kept(path, n, is_dir=True)]
+            rows = [row for row in rows if self._is_kept(path, row[0])]
+            others = [one for one in others if self._is_kept(path, one[0])]
+        for name, seen in others:
+            self._keep_other(path, name, seen, rows)
         subdirectories.sort()
         return ScannedDirectory(path, depth, Columns(rows), subdirectories, scanned_ns)
+
+    def _is_kept(self, path: bytes, name: bytes, *, is_dir: bool = False) -> bool:
+        return not self.ignore.excludes(path + b"/" + name if path else name, is_directory=is_dir)
 
     def _keep_other(self, path: bytes, name: bytes, seen: os.stat_result, rows: list[Row]) -> None:
         if stat.S_ISLNK(seen.st_mode):
@@ -193,6 +208,18 @@ class Scan:
         kind = _OTHER_KINDS.get(stat.S_IFMT(seen.st_mode), "no file, directory or symlink")
         where = path + b"/" + name if path else name
         self.skipped.append(Skipped(where, f"{show_path(where)} is {kind}"))
+
+
+def _patterns(directory_fd: int, size_bytes: int) -> bytes:
+    """The content of a directory's file of patterns. Raises: InvalidInput, OSError."""
+    if size_bytes > SIZE_BYTES_MAX:
+        name = FILE_NAME.decode()
+        raise InvalidInput(
+            f"a {name} has {size_bytes:,} bytes, and {SIZE_BYTES_MAX:,} are the most"
+        )
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    with open(os.open(FILE_NAME, flags, dir_fd=directory_fd), "rb") as file:
+        return file.read(SIZE_BYTES_MAX)
 
 
 def _row(name: bytes, mode: int, seen: os.stat_result) -> Row:

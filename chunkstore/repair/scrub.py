@@ -109,7 +109,7 @@ def next_packs(
     chosen: list[tuple[PackId, int]] = []
     total = 0
     for pack, size in (*sizes[first:], *sizes[:first]):
-        if chosen and total >= size_bytes:
+        if chosen and total >= size_bytes and size:  # an empty one costs nothing, and is spoilt
             break
         chosen.append((pack, size))
         total += size

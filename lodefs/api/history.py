@@ -1,4 +1,4 @@
-"""``lodefs.log`` and ``lodefs.diff``: what was committed, and what differs."""
+"""``lodefs.log``, ``diff``, ``blame``: what was committed, what differs, and since when."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lodefs.settings.session import Session
 
 if TYPE_CHECKING:
     from lodefs.chunkstore.format.commit import Commit
-    from lodefs.chunkstore.repo.history import Change
+    from lodefs.chunkstore.repo.history import Blamed, Change
 
 
 class LogEntry(NamedTuple):
@@ -57,3 +57,14 @@ def diff(
                 error.add_note(f"a revision of the same repository is {old.repo}@{new.repo}")
             raise
         yield from changes(settings.store, first, second)
+
+
+def blame(
+    spec: str | Spec, *, store: str | None = None, session: Session | None = None
+) -> Iterator[Blamed]:
+    """Which commit brought what is at ``REPO[@REV]:PATH``; of a directory, each of its entries.
+    ``store`` and ``session``: as of ``push``. Raises: NotFound, Corrupt."""
+    from lodefs.chunkstore.repo.history import blame as blamed
+
+    with opened(session, store=store) as settings:
+        yield from blamed(settings.store, spec_of(spec))

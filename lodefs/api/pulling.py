@@ -23,6 +23,7 @@ def pull(
     *,
     workers: int = WORKERS,
     sync: bool = True,
+    since: str | None = None,
     progress: Progress | None = None,
     store: str | None = None,
     session: Session | None = None,
@@ -30,17 +31,31 @@ def pull(
     """Copies ``REPO[@REV][:PATH]`` into a directory, which must be missing or empty, or a copy that
     was begun, or one that is complete: then it is compared, and not changed.
 
+    A finished copy of another revision is brought to this one: only what differs is fetched, and
+    what was changed in the copy since is never overwritten. ``since``: the revision that it is a
+    copy of, if the directory does not know. A single file goes to a file, if ``directory`` is
+    neither a directory nor ends with a slash.
+
     ``workers``: parallel reads; ``sync``: wait until all is on disk. ``store`` and ``session``: as
     of ``push``. Raises: NotFound, AlreadyExists, Corrupt, NoSpace, Unavailable.
     """
     from lodefs.chunkstore.pull.pull import pull as pull_into
 
+    found, place = spec_of(spec), Path(directory)
     with opened(session, store=store) as settings:
+        at = None if since is None else settings.store.resolve(found.repo, since)
+        ends_with_slash = os.fspath(directory).endswith("/")
+        if found.path and not ends_with_slash and not place.is_dir():
+            from lodefs.chunkstore.pull.single_file import is_file, pull_file
+
+            if is_file(settings.store, found):
+                return pull_file(settings.store, found, place, sync=sync)
         return pull_into(
             settings.store,
-            spec_of(spec),
-            Path(directory),
+            found,
+            place,
             workers=workers,
             progress=progress or Progress(),
             sync=sync,
+            since=at,
         )

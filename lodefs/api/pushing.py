@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 
 from lodefs.api.sessions import opened, revision_of, spec_of
 from lodefs.chunkstore.errors import InvalidInput, NotADirectory, NotFound
-from lodefs.chunkstore.format.names import Spec
+from lodefs.chunkstore.format.names import Spec, check_ref_name
 from lodefs.chunkstore.system.progress import Progress
 from lodefs.settings.session import Session
 
 if TYPE_CHECKING:
     from lodefs.chunkstore.push.change_counts import AllowRemovals
+    from lodefs.chunkstore.push.changes.branch_commits import ChangesResult
     from lodefs.chunkstore.push.changes.change import Change
-    from lodefs.chunkstore.push.changes.commit_changes import ChangesResult
     from lodefs.chunkstore.push.push import PushResult
 
 
@@ -31,6 +31,7 @@ def push(
     skip_unreadable: bool = False,
     allow_removals: bool | AllowRemovals = False,
     check: bool = False,
+    exclude: Iterable[str | bytes] = (),
     dry_run: bool = False,
     workers: int | None = None,
     progress: Progress | None = None,
@@ -41,8 +42,9 @@ def push(
 
     ``allow_removals``: also if that removes more than half of the branch's files; or a function
     that is asked. ``check``: look for all that the commit names, and store again what the store
-    has lost. ``dry_run``: nothing is written to the store; the result says what would be.
-    ``workers``: processes that read. ``progress`` is counted up meanwhile. ``store``: its
+    has lost. ``exclude``: patterns of gitignore(5) of what is left out, as is what files
+    ``.lodefsignore`` name. ``dry_run``: nothing is written to the store; the result says what
+    would be. ``workers``: processes that read. ``progress`` is counted up meanwhile. ``store``: its
     URL, else that of the settings; ``session``: the settings themselves.
 
     All or nothing is committed; after an error, repeat it: what was sent stays.
@@ -70,6 +72,7 @@ def push(
             index_dir=_index_dir(settings),
             check_packs=check,
             allow_removals=_consent(allow_removals),
+            exclude=_patterns(exclude),
             dry_run=dry_run,
         )
         return push_directory(
@@ -84,6 +87,7 @@ def commit_changes(
     message: str = "",
     author: str | None = None,
     base: str | None = None,
+    exclude: Iterable[str | bytes] = (),
     dry_run: bool = False,
     skip_unreadable: bool = False,
     allow_removals: bool | AllowRemovals = True,
@@ -116,11 +120,44 @@ def commit_changes(
             workers=workers,
             index_dir=_index_dir(settings),
             allow_removals=_consent(allow_removals),
+            exclude=_patterns(exclude),
             dry_run=dry_run,
         )
         found = settings.store
         at = None if base is None else found.resolve(spec.repo, base)
         return commit(found, spec.repo, spec.rev, [*changes], options, base=at, progress=progress)
+
+
+def merge(
+    spec: str | Spec,
+    branch: str,
+    *,
+    message: str = "",
+    author: str | None = None,
+    dry_run: bool = False,
+    store: str | None = None,
+    session: Session | None = None,
+) -> ChangesResult:
+    """Brings what ``REPO@REV`` has changed into a branch of REPO: moves the branch there if REV
+    follows it, else commits on both. Contents of a file are never merged.
+
+    Raises: Conflict that names paths which both changed, each in its own way; NotFound.
+    """
+    from lodefs.chunkstore.push.changes.merge_branch import merge_branch
+    from lodefs.chunkstore.push.push_options import PushOptions
+
+    source = revision_of(spec)
+    check_ref_name(branch)
+    with opened(session, store=store) as settings:
+        options = PushOptions(
+            message=message or f"merge {source.rev} into {branch}",
+            author=author if author is not None else user_name(),
+            time_s=int(time.time()),
+            index_dir=_index_dir(settings),
+            dry_run=dry_run,
+        )
+        other = settings.store.resolve(source.repo, source.rev)
+        return merge_branch(settings.store, source.repo, branch, other, options)
 
 
 def is_directory(
@@ -136,6 +173,14 @@ def is_directory(
         except NotFound:
             return False
         return entry.kind is Kind.DIRECTORY
+
+
+def _patterns(patterns: Iterable[str | bytes]) -> tuple[bytes, ...]:
+    from lodefs.chunkstore.push.ignore_rules import check_patterns
+
+    found = tuple(os.fsencode(pattern) for pattern in patterns)
+    check_patterns(found)
+    return found
 
 
 def _index_dir(settings: Session) -> Path:

@@ -9,7 +9,7 @@ from lodefs.chunkstore.errors import AlreadyExists, NotFound
 from lodefs.chunkstore.format.journal import RefName
 from lodefs.chunkstore.format.names import Spec, check_ref_name
 from lodefs.chunkstore.journal.existing_commit import point_ref
-from lodefs.chunkstore.repo.refs import BRANCHES, TAGS
+from lodefs.chunkstore.repo.refs import BRANCHES, TAGS, singular
 from lodefs.settings.session import Session
 
 if TYPE_CHECKING:
@@ -85,6 +85,49 @@ class Refs:
             assert entry.commit is not None
             refs.advance(self.kind, name, None, expected_sequence=entry.sequence)
             return RefChange(name, None, entry.commit.hex())
+
+    def move(
+        self,
+        repo: str,
+        name: str,
+        to: str,
+        *,
+        store: str | None = None,
+        session: Session | None = None,
+    ) -> RefChange:
+        """Gives one another name: makes that, then deletes the old one. If it moves in between,
+        both stay. Raises: NotFound, AlreadyExists, Conflict, InvalidInput."""
+        check_ref_name(name)
+        check_ref_name(to)
+        with opened(session, store=store) as settings:
+            found = settings.store
+            found.require_repo(repo)
+            refs = found.refs(repo)
+            entry = refs.read(self.kind, name)
+            assert entry.commit is not None
+            target = Spec(repo, entry.commit.hex())
+            if name != to:
+                latest = refs.latest(self.kind, to)
+                if latest is not None and latest.commit is not None:
+                    raise AlreadyExists(f"{repo} has a {singular(self.kind)} {to} already")
+                _create(found, self.kind, target, to, force=False)
+                refs.advance(self.kind, name, None, expected_sequence=entry.sequence)
+            return RefChange(to, entry.commit.hex(), None)
+
+    def reset(
+        self,
+        spec: str | Spec,
+        name: str,
+        *,
+        store: str | None = None,
+        session: Session | None = None,
+    ) -> RefChange:
+        """Moves one that exists to ``REPO[@REV]``. Raises: NotFound, Conflict."""
+        target = revision_of(spec)
+        check_ref_name(name)
+        with opened(session, store=store) as settings:
+            settings.store.refs(target.repo).read(self.kind, name)
+            return _create(settings.store, self.kind, target, name, force=True)
 
     def undelete(
         self, repo: str, name: str, *, store: str | None = None, session: Session | None = None

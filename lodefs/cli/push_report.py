@@ -11,7 +11,7 @@ from lodefs.cli import text
 from lodefs.cli.options import write_line
 
 if TYPE_CHECKING:
-    from lodefs.chunkstore.push.changes.commit_changes import ChangesResult
+    from lodefs.chunkstore.push.changes.branch_commits import ChangesResult
     from lodefs.chunkstore.push.push_options import PushResult
 
 _BRANCH_NOT_COMMIT = (
@@ -20,7 +20,7 @@ _BRANCH_NOT_COMMIT = (
 )
 _SHARED_KEYS = (
     "commit", "unchanged", "created_branch", "files", "directories", "size_bytes", "new_bytes",
-    "stored_bytes", "files_read", "lost_packs",
+    "stored_bytes", "files_read", "lost_packs", "excluded",
 )  # fmt: skip
 
 
@@ -55,6 +55,8 @@ def show(result: PushResult | ChangesResult, spec: Spec, *, dry_run: bool) -> No
     if result.lost_packs:
         packs = text.count(result.lost_packs, "pack")
         write_line(f"lost    {packs}: missing in the store, and stored again")
+    if result.excluded:
+        write_line(f"left out by patterns: {text.count(result.excluded, 'path')}")
     _show_commit(result, spec, dry_run=dry_run)
 
 

@@ -96,7 +96,7 @@ def unpack(session: Session, file: str, destination_url: str, as_json: bool) -> 
         packs = {"packs": done.packs, "packs_there": done.packs_there}
         write_json(_json_of(done.head) | packs | {"previous": before})
         return
-    there = f", {text.count(done.packs_there, 'pack')} were there" if done.packs_there else ""
+    there = f"; there already: {text.count(done.packs_there, 'pack')}" if done.packs_there else ""
     is_same = done.before == done.head.commit
     state = "unchanged" if is_same else f"now at {done.head.commit.hex()[:12]}"
     repo, _, name = done.head.ref

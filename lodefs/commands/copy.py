@@ -99,7 +99,9 @@ def _lines(result: CopyResult, *, dry_run: bool) -> list[str]:
     sent = "to send" if dry_run else "sent"
     lines = [_line(one) for one in result.refs]
     packs = f"{text.count(result.packs, 'pack')}, {text.size(result.size_bytes)}"
-    there = f"; {text.count(result.packs_there, 'pack')} were there" if result.packs_there else ""
+    there = (
+        f"; there already: {text.count(result.packs_there, 'pack')}" if result.packs_there else ""
+    )
     return [*lines, f"{sent}: {text.count(result.commits, 'commit')}, {packs}{there}"]
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
 from lodefs.api.pulling import WORKERS
@@ -17,25 +15,36 @@ from lodefs.settings.session import Session
 EPILOG = examples(
     "lodefs pull vision/flickr30k@v1.0 ./flickr30k",
     "lodefs pull vision/flickr30k:images ./images",
-    "lodefs cat vision/flickr30k:images/1.jpg > 1.jpg      # a single file",
+    "lodefs pull vision/flickr30k@v1.1 ./flickr30k          # brings the copy to v1.1",
+    "lodefs pull vision/flickr30k:images/1.jpg ./first.jpg  # one file",
 )
 
 
 @click.command(epilog=EPILOG)
 @click.argument("spec", metavar="REPO[@REV][:PATH]", type=SPEC)
-@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
+@click.argument("directory", metavar="DIR")
 @click.option("--workers", type=click.IntRange(1, 256), default=WORKERS, help="Parallel reads [8].")
+@click.option("--from", "since", metavar="REV", help="DIR is a copy of REV: update it.")
 @click.option("--no-sync", is_flag=True, help="Do not wait until all is on disk.")
 @json_option
 @session_command(store=True)
 def pull(
-    session: Session, spec: Spec, directory: Path, workers: int, no_sync: bool, as_json: bool
+    session: Session,
+    spec: Spec,
+    directory: str,
+    workers: int,
+    since: str | None,
+    no_sync: bool,
+    as_json: bool,
 ) -> None:
     """Copy a revision, or what is at PATH in it, into the directory DIR.
 
-    DIR must be missing or empty. After an interruption, repeat the command: it goes on where it
-    stopped. If DIR is a finished copy, it is compared with the revision and not changed. Every
-    byte is verified.
+    DIR must be missing or empty, or a finished copy. A copy of another revision is brought to this
+    one: only what differs is fetched, and nothing is overwritten that was changed in it. A copy of
+    this revision is compared with it. A single file goes to the file DIR, unless that is a
+    directory or ends with a slash.
+
+    After an interruption, repeat the command: it goes on where it stopped. Every byte is verified.
     """
     try:
         with show_progress() as progress:
@@ -44,6 +53,7 @@ def pull(
                 directory,
                 workers=workers,
                 sync=not no_sync,
+                since=since,
                 progress=progress,
                 session=session,
             )
@@ -60,14 +70,22 @@ def pull(
                 "directories": result.directories,
                 "size_bytes": result.size_bytes,
                 "fetched_bytes": result.fetched_bytes,
+                "updated_from": result.updated_from.hex() if result.updated_from else None,
+                "removed": result.removed,
             }
         )
         return
     links = f"{text.count(result.symlinks, 'symlink')}, " if result.symlinks else ""
     what = f"{text.count(result.files, 'file')}, {links}{text.size(result.size_bytes)}"
     if result.unchanged:
-        place = text.escaped(str(directory))
+        place = text.escaped(directory)
         write_line(f"nothing to pull: {place} is {text.escaped(str(spec))} already: {what}")
+        return
+    if result.updated_from is not None:
+        write_line(
+            f"updated from {result.updated_from.hex()[:12]} to {text.escaped(str(spec))} "
+            f"({result.commit.hex()[:12]}): {what} written, {result.removed:,} removed"
+        )
         return
     write_line(f"pulled {text.escaped(str(spec))} ({result.commit.hex()[:12]}): {what}")
     if result.fetched_bytes < result.size_bytes:

@@ -32,7 +32,7 @@ from lodefs.settings.session import Session
 
 if TYPE_CHECKING:
     from lodefs.chunkstore.push.change_counts import Removals
-    from lodefs.chunkstore.push.changes.commit_changes import ChangesResult
+    from lodefs.chunkstore.push.changes.branch_commits import ChangesResult
     from lodefs.chunkstore.push.push_options import PushResult
 
 
@@ -42,6 +42,7 @@ EPILOG = examples(
     "lodefs push captions.csv vision/flickr30k:captions.csv    # one file; all else stays",
     "lodefs push ./new-images vision/flickr30k:images/2024     # a directory into a place",
     "lodefs push a.csv b.csv vision/flickr30k:tables/          # each under its name",
+    "lodefs push ./flickr30k vision/flickr30k --exclude '*.tmp' --exclude /cache/",
     "make-captions | lodefs push - vision/flickr30k:captions.csv",
 )
 
@@ -56,6 +57,7 @@ class _Words:
     check: bool
     workers: int | None
     dry_run: bool
+    exclude: list[bytes]
 
 
 @click.command(epilog=EPILOG)
@@ -64,6 +66,16 @@ class _Words:
 @click.option("-m", "--message", default="", help="The commit's message.")
 @click.option("--author", default=None, help="The commit's author [the user's name].")
 @click.option("-n", "--dry-run", is_flag=True, help="Write nothing; say what would change.")
+@click.option(
+    "--exclude", multiple=True, metavar="PATTERN", help="Leave out what matches, as in .gitignore."
+)
+@click.option(
+    "--exclude-from",
+    multiple=True,
+    type=click.File("rb"),
+    metavar="FILE",
+    help="Leave out what matches the patterns in FILE, one a line.",
+)
 @click.option(
     "--from-list",
     type=click.File("rb"),
@@ -95,6 +107,8 @@ def push(
     repo: str,
     from_list: BinaryIO | None,
     null: bool,
+    exclude: tuple[str, ...],
+    exclude_from: tuple[BinaryIO, ...],
     allow_removals: bool,
     as_json: bool,
     **words: Any,
@@ -106,11 +120,14 @@ def push(
     is put at PATH. Several sources, or one before a PATH that ends with a slash, go into PATH
     under their names ("REPO:" is the top). "-" is standard input.
 
+    Files named .lodefsignore, and --exclude, name what is left out of directories, in the grammar
+    of .gitignore. What matches is not in the commit, and an excluded directory is not looked into.
+
     Reads only what changed since the last push from here, and sends only what the store does not
     have. A push commits all or nothing; after Ctrl-C, repeat it: what was sent stays.
     """
     _check_order(sources, repo)
-    options = _Words(**words)
+    options = _Words(**words, exclude=_patterns(exclude, exclude_from))
     spec = spec_from(repo)
     is_into = ":" in repo or from_list is not None
     _check_form(sources, repo, is_into=is_into, from_list=from_list, null=null, check=options.check)
@@ -163,6 +180,7 @@ def _push_all(
             skip_unreadable=words.skip_unreadable,
             allow_removals=consent.allows,
             check=words.check,
+            exclude=words.exclude,
             dry_run=words.dry_run,
             workers=words.workers,
             progress=progress,
@@ -187,11 +205,19 @@ def _push_into(
             author=words.author,
             skip_unreadable=words.skip_unreadable,
             allow_removals=consent.allows,
+            exclude=words.exclude,
             dry_run=words.dry_run,
             workers=words.workers,
             progress=progress,
             session=session,
         )
+
+
+def _patterns(words: Sequence[str], files: Sequence[BinaryIO]) -> list[bytes]:
+    """Those of the files, and behind them, since the last one that matches counts, the others."""
+    lines = [line.removesuffix(b"\r") for file in files for line in file.read().split(b"\n")]
+    written = [line for line in lines if line.strip() and not line.startswith(b"#")]
+    return written + [os.fsencode(word) for word in words]
 
 
 def _check_order(sources: Sequence[str], repo: str) -> None:

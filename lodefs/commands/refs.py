@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import click
 
-from lodefs.api.refs import Refs
+from lodefs.api.refs import RefChange, Refs
 from lodefs.api.refs import branch as branches
 from lodefs.api.refs import tag as tags
 from lodefs.chunkstore.errors import InvalidInput
@@ -17,7 +17,6 @@ from lodefs.cli.options import (
     SPEC,
     examples,
     json_option,
-    reject,
     session_command,
     write_json,
     write_line,
@@ -28,6 +27,8 @@ from lodefs.settings.session import Session
 BRANCH_EPILOG = examples(
     "lodefs branch vision/flickr30k@v1.0 dev             # a new branch dev at v1.0",
     "lodefs branch --force vision/flickr30k@v1.0 main    # main goes back to v1.0",
+    "lodefs branch --reset vision/flickr30k@v1.0 main    # the same, if main exists",
+    "lodefs branch --move vision/flickr30k@dev trial     # dev is called trial",
     "lodefs branch --undelete vision/flickr30k dev",
 )
 TAG_EPILOG = examples(
@@ -42,23 +43,16 @@ TAG_EPILOG = examples(
 @click.option("-d", "--delete", is_flag=True, help="Delete the branch NAME.")
 @click.option("--undelete", is_flag=True, help="Get the deleted branch NAME back.")
 @click.option("-f", "--force", is_flag=True, help="Move NAME to REV if it exists.")
+@click.option("--move", is_flag=True, help="Give the branch REV the name NAME.")
+@click.option("--reset", is_flag=True, help="Move NAME, which must exist, to REV.")
 @json_option
 @session_command(store=True)
-def branch(
-    session: Session,
-    spec: Spec,
-    name: str | None,
-    delete: bool,
-    undelete: bool,
-    force: bool,
-    as_json: bool,
-) -> None:
+def branch(session: Session, spec: Spec, name: str | None, as_json: bool, **flags: bool) -> None:
     """List the branches of REPO, or with NAME: create that branch at REV (default: main).
 
     `lodefs reflog` shows where a branch was before it moved or was deleted.
     """
-    action = RefAction(delete=delete, undelete=undelete, force=force)
-    _run(session, branches, spec, name, action, as_json=as_json)
+    _run(session, branches, spec, name, RefAction(**flags), as_json=as_json)
 
 
 @click.command(epilog=TAG_EPILOG)
@@ -69,21 +63,12 @@ def branch(
 @click.option("-f", "--force", is_flag=True, help="Move NAME to REV if it exists.")
 @json_option
 @session_command(store=True)
-def tag(
-    session: Session,
-    spec: Spec,
-    name: str | None,
-    delete: bool,
-    undelete: bool,
-    force: bool,
-    as_json: bool,
-) -> None:
+def tag(session: Session, spec: Spec, name: str | None, as_json: bool, **flags: bool) -> None:
     """List the tags of REPO, or with NAME: create that tag at REV (default: main).
 
     `lodefs reflog` shows where a tag was before it moved or was deleted.
     """
-    action = RefAction(delete=delete, undelete=undelete, force=force)
-    _run(session, tags, spec, name, action, as_json=as_json)
+    _run(session, tags, spec, name, RefAction(**flags), as_json=as_json)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,18 +78,26 @@ class RefAction:
     delete: bool
     undelete: bool
     force: bool
+    move: bool = False
+    reset: bool = False
+
+    def check(self) -> None:
+        """Raises UsageError for two at once."""
+        given = {f"--{name}": getattr(self, name) for name in ("delete", "undelete", "force")}
+        given |= {"--move": self.move, "--reset": self.reset}
+        first, *others = [name for name, is_given in given.items() if is_given] or [""]
+        if others:
+            raise click.UsageError(f"{others[0]} does nothing with {first}")
 
 
 def _run(
     session: Session, refs: Refs, spec: Spec, name: str | None, action: RefAction, *, as_json: bool
 ) -> None:
     no_path(spec)
-    reject({"--force": action.delete and action.force}, "does nothing with --delete")
-    others = {"--force": action.force, "--delete": action.delete}
-    reject(others if action.undelete else {}, "does nothing with --undelete")
+    action.check()
     if name is not None:
         check_ref_name(name)
-    elif action.delete or action.force or action.undelete:
+    elif action != RefAction(delete=False, undelete=False, force=False):
         raise InvalidInput("NAME is missing")
     if name is None:
         _list(session, refs, spec.repo, as_json=as_json)
@@ -112,8 +105,13 @@ def _run(
         _delete(session, refs, spec.repo, name, as_json=as_json)
     elif action.undelete:
         _undelete(session, refs, spec.repo, name, as_json=as_json)
+    elif action.move:
+        _move(session, refs, spec, name, as_json=as_json)
+    elif action.reset:
+        _show_made(refs, spec, refs.reset(spec, name, session=session), as_json=as_json)
     else:
-        _create(session, refs, spec, name, force=action.force, as_json=as_json)
+        made = refs(spec, name, force=action.force, session=session)
+        _show_made(refs, spec, made, as_json=as_json)
 
 
 def _list(session: Session, refs: Refs, repo: str, *, as_json: bool) -> None:
@@ -124,17 +122,22 @@ def _list(session: Session, refs: Refs, repo: str, *, as_json: bool) -> None:
             write_line(f"{found.name:<24} {found.commit[:12]}  {text.time(found.time_s)}")
 
 
-def _create(
-    session: Session, refs: Refs, spec: Spec, name: str, *, force: bool, as_json: bool
-) -> None:
-    made = refs(spec, name, force=force, session=session)
+def _show_made(refs: Refs, spec: Spec, made: RefChange, *, as_json: bool) -> None:
     if as_json:
         write_json(made._asdict())
         return
-    write_line(f"{spec.repo}@{name} is {_short(made.commit)}")
+    write_line(f"{spec.repo}@{made.name} is {_short(made.commit)}")
     if made.previous not in (None, made.commit):
-        again = f"{spec.repo}@{_short(made.previous)} {name}"
+        again = f"{spec.repo}@{_short(made.previous)} {made.name}"
         write_line(f"undo: lodefs {singular(refs.kind)} --force {again}")
+
+
+def _move(session: Session, refs: Refs, spec: Spec, name: str, *, as_json: bool) -> None:
+    made = refs.move(spec.repo, spec.rev, name, session=session)
+    if as_json:
+        write_json(made._asdict())
+    else:
+        write_line(f"{spec.repo}@{spec.rev} is {spec.repo}@{name} now, at {_short(made.commit)}")
 
 
 def _delete(session: Session, refs: Refs, repo: str, name: str, *, as_json: bool) -> None:

@@ -158,7 +158,7 @@ def _json_of(result: RepairResult, *, dry_run: bool) -> dict[str, object]:
 def _line(finding: Finding, *, dry_run: bool) -> str:
     concerns = ", ".join(finding.concerns)
     if finding.healed_from is None:
-        healed = "not healed: no source has it"
+        healed = "not healed: no source has all of it"
     else:
         healed = f"{'can be healed' if dry_run else 'healed'} from {finding.healed_from}"
     return text.escaped(f"{finding.key}: {finding.what}; of {concerns}: {healed}")

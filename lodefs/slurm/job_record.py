@@ -67,9 +67,13 @@ class JobRecords:
         """Raises: OSError."""
         self.root.mkdir(mode=0o755, parents=True, exist_ok=True)
         fresh = self.root / f".{record.job}.fresh"
-        fresh.write_bytes(msgspec.json.encode(record))
-        fresh.chmod(0o644)
-        fresh.rename(self._path(record.job))
+        try:
+            fresh.write_bytes(msgspec.json.encode(record))
+            fresh.chmod(0o644)
+            fresh.rename(self._path(record.job))
+        except OSError:  # a full /run
+            fresh.unlink(missing_ok=True)
+            raise
 
     def read(self, job: int) -> JobRecord | None:
         """None where the job has none. Raises: UnknownFormat."""

@@ -56,6 +56,9 @@ def test_a_job_goes_on_while_the_mount_service_is_killed(
         ("", "no dataset is named"),
         (f"{REPO}@main:/tmp/x,{REPO}@main:/tmp/x/y", "lies in the other"),
         (f"{REPO}:nodir:/tmp/x", "nodir"),
+        (f"{REPO}@main:/", "may not mount over the system"),
+        (f"{REPO}@main:/proc/1", "may not mount over the system"),
+        (",".join(f"{REPO}@main:/tmp/x{n}" for n in range(1000)), "64"),
     ],
 )
 def test_what_cannot_be_is_refused_at_submission_with_the_reason(
@@ -106,6 +109,31 @@ def test_a_directory_that_a_mount_would_spoil_fails_the_job(
     why = {"full": "is not empty", "link": "may not mount over", "file": "Not a directory"}[kind]
     assert why in done.stderr
     assert dataset.text not in done.stdout
+
+
+def test_a_directory_may_have_any_name(cluster: Cluster, dataset: Dataset) -> None:
+    """With blanks, a comma, colons, a quote."""
+    name = f"{cluster.folder}/jobs/a b, c: 'd'"
+    asked = f"{REPO}@main:{name}".replace(",", "\\,")
+    done = cluster.call("srun", f"--lodefs={asked}", "cat", f"{name}/version")
+    assert done.stdout.strip() == dataset.text, done.stderr
+
+
+def test_a_full_run_fails_the_job_and_no_node(cluster: Cluster, dataset: Dataset) -> None:
+    """It says so; what was there stays as it was."""
+    fill = configs.RUN / "fill"
+    run = cluster.node("n1").root / configs.RUN.relative_to("/")
+    cluster.output("mount", "-o", "remount,size=16m", configs.RUN, user="root", node="n1")
+    cluster.call("dd", "if=/dev/zero", f"of={fill}", "bs=4k", user="root", node="n1")
+    try:
+        done = cluster.call("srun", "-w", "n1", dataset.option, *dataset.read.split())
+        assert done.returncode != 0
+        assert "lodefs: error:" in done.stderr
+        assert dataset.text not in done.stdout
+        assert cluster.output("sinfo", "-h", "-n", "n1", "-o", "%T") in ("idle", "completing")
+    finally:
+        (run / "fill").unlink()
+        cluster.output("mount", "-o", "remount,size=50%", configs.RUN, user="root", node="n1")
 
 
 def test_a_step_cannot_ask_for_more_than_its_job(cluster: Cluster, dataset: Dataset) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import BinaryIO
 
 from lodefs.chunkstore.format.names import Spec, parse_spec
@@ -24,13 +24,13 @@ from lodefs.chunkstore.push.changes.contents import Contents, LocalFile, local_f
 from lodefs.chunkstore.push.changes.overlay import Names, Overlay
 from lodefs.chunkstore.push.changes.unstored_trees import TreeReader, UnstoredTrees
 from lodefs.chunkstore.push.pack_writer import Placement
-from lodefs.chunkstore.push.scanner import Scan, Skipped
+from lodefs.chunkstore.push.push_options import PushOptions
+from lodefs.chunkstore.push.scanner import Skipped
 from lodefs.chunkstore.push.source_directory import SourceDirectory
 from lodefs.chunkstore.push.trees.proof import has_same_chunks
 from lodefs.chunkstore.repo.history import find
 
 LEARN_SIZE_BYTES_MIN = 8 << 20  # less is not worth to be looked for in the whole store
-ScanOf = Callable[[bytes], Scan]
 
 
 class StreamStarts:
@@ -61,6 +61,7 @@ class StoredChanges:
         self._directories: dict[int, Entry] = {}
         self._unstored = UnstoredTrees(desk.store.packs)
         self.skipped: list[Skipped] = []
+        self.excluded = 0
         self.files_read = 0
         self.new_bytes = 0
 
@@ -69,7 +70,7 @@ class StoredChanges:
         """Reads the trees of what was stored, or would have been, and of the store."""
         return self._unstored if self._desk.uploader.is_dry else self._desk.store.packs
 
-    def store(self, scan_of: ScanOf) -> None:
+    def store(self, options: PushOptions) -> None:
         """Stores all contents, and the trees of directories: all are in the store then."""
         puts = {n: one.content for n, one in enumerate(self._changes) if isinstance(one, Put)}
         self._local = {n: local_file(c) for n, c in puts.items() if isinstance(c, os.PathLike)}
@@ -86,7 +87,7 @@ class StoredChanges:
         self.files_read += self._contents.files_read
         self.new_bytes += self._contents.new_bytes
         for n, change in directories.items():
-            self._directories[n] = self._store_directory(change, scan_of)
+            self._directories[n] = self._store_directory(change, options)
         self._desk.uploader.finish()
 
     def apply(self, overlay: Overlay) -> None:
@@ -117,9 +118,9 @@ class StoredChanges:
                 return sys.maxsize  # a stream may be of any length
         return size_bytes
 
-    def _store_directory(self, change: PutDirectory, scan_of: ScanOf) -> Entry:
+    def _store_directory(self, change: PutDirectory, options: PushOptions) -> Entry:
         root = os.path.realpath(os.fsencode(change.source))
-        source = SourceDirectory(root, self._desk, scan_of(root))
+        source = SourceDirectory(root, self._desk, options.scan(root))
         try:
             hashed = source.read()
             entry = source.store_trees(hashed)
@@ -131,6 +132,7 @@ class StoredChanges:
         finally:
             source.close()
         self.skipped += source.scan.skipped
+        self.excluded += source.scan.ignore.excluded
         self.files_read += source.deduplicator.files_read
         self.new_bytes += source.deduplicator.new_bytes
         return entry

@@ -18,6 +18,26 @@ class TreeReader(Protocol):
         ...
 
 
+class RecentTrees:
+    """Keeps the directories that were read last: a large one takes long to decode. One thread."""
+
+    def __init__(self, trees: TreeReader, trees_max: int = 8) -> None:
+        self._trees = trees
+        self._trees_max = trees_max
+        self._recent: dict[tuple[Digest, tuple[Segment, ...]], list[Entry]] = {}
+
+    def read_tree(self, entry: Entry) -> list[Entry]:
+        """As TreeReader; the list is shared, and not to be changed."""
+        key = entry.digest, entry.segments
+        found = self._recent.pop(key, None)
+        if found is None:
+            found = self._trees.read_tree(entry)
+        self._recent[key] = found
+        if len(self._recent) > self._trees_max:
+            del self._recent[next(iter(self._recent))]
+        return found
+
+
 class UnstoredTrees:
     """Directories are known by their digest from when the one above them was read. One thread."""
 

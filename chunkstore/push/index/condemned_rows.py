@@ -15,8 +15,9 @@ _TABLE = """CREATE TABLE IF NOT EXISTS condemned
 _CHUNKS_TABLE = """CREATE TABLE IF NOT EXISTS condemned_chunks
     (pack BLOB, number INTEGER, bits BLOB NOT NULL, sum INTEGER NOT NULL,
     PRIMARY KEY (pack, number)) WITHOUT ROWID"""
+_NEWEST_TABLE = """CREATE TABLE IF NOT EXISTS condemned_newest
+    (number INTEGER PRIMARY KEY, token TEXT NOT NULL)"""
 _FIND_AT_ONCE = 256
-
 
 _ADD_CHUNKS = "INSERT OR REPLACE INTO condemned_chunks VALUES (?, ?, ?, ?)"
 
@@ -29,6 +30,7 @@ class CondemnedRows:
         with index.writing() as db:
             db.execute(_TABLE)
             db.execute(_CHUNKS_TABLE)
+            db.execute(_NEWEST_TABLE)
 
     @property
     def newest(self) -> int | None:
@@ -36,12 +38,23 @@ class CondemnedRows:
         number: int | None = rows[0][0]
         return number
 
+    @property
+    def newest_token(self) -> str | None:
+        rows = self._index.select(
+            "SELECT token FROM condemned_newest WHERE number = ?", (self.newest,)
+        )
+        return str(rows[0][0]) if rows else None
+
     def add(self, entries: Sequence[JournalEntry]) -> None:
         rows = [_row(entry.number, ids_of(entry.condemned)) for entry in entries]
         with self._index.writing() as db:
             db.executemany("INSERT OR REPLACE INTO condemned VALUES (?, ?, ?)", rows)
             for entry in entries:
                 db.executemany(_ADD_CHUNKS, _chunk_rows(entry.number, entry.condemned))
+            if entries:
+                newest = entries[-1].number, entries[-1].token
+                db.execute("DELETE FROM condemned_newest WHERE number < ?", newest[:1])
+                db.execute("INSERT OR REPLACE INTO condemned_newest VALUES (?, ?)", newest)
 
     def find(self, ids: Collection[bytes]) -> dict[int, set[bytes]]:
         wanted = set(ids)

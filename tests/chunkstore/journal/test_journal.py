@@ -8,11 +8,16 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from lodefs.chunkstore.errors import Corrupt, InvalidInput, NotFound
+from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.journal import IDS_MAX, End, Fate, Garbage, Ledger, RefName, Silence
 from lodefs.chunkstore.format.names import PackId, digest_of
+from lodefs.chunkstore.journal.condemned import MemoryCondemned
 from lodefs.chunkstore.journal.journal import OlderJournal, StoreJournal
+from lodefs.chunkstore.journal.ref_write import RefWrite
 from lodefs.chunkstore.objects.interface import ObjectInfo
 from lodefs.chunkstore.repo.gallop import last_of_row
+from lodefs.chunkstore.repo.store import create_store
+from tests.support.chunkstore.faulty_store import FaultyObjects
 from tests.support.chunkstore.memory_objects import MemoryObjects
 
 GARBAGE = Garbage((PackId(digest_of(b"pack")),))
@@ -83,6 +88,39 @@ def test_what_condemns_is_found_back_to_what_is_known() -> None:
             list(journal.condemning(5, known=known))
     with pytest.raises(Corrupt):
         list(journal.condemning(4))
+
+
+def test_many_are_read_ahead() -> None:
+    """What condemns is read several at once, by a list that may lack some; the chain is the
+    same, and few other entries are read."""
+    objects = FaultyObjects(MemoryObjects())
+    journal = StoreJournal(objects)
+    for n in range(60):
+        journal.append(GARBAGE if n % 3 == 0 else None)
+    wanted = [*range(57, -1, -3)]
+    objects.forget()
+    assert [one.number for one in journal.condemning(57)] == wanted
+    assert objects.count("get") == len(wanted)
+    assert [one.number for one in journal.condemning(57, known=9)] == wanted[:-4]
+    objects.add(lambda perform: [*perform()][::2], "list")
+    assert [one.number for one in journal.condemning(57)] == wanted
+
+
+def test_a_journal_that_grew_again_is_told() -> None:
+    """A store that was restored from a backup, and has come to as many entries as before, is known
+    by the token of the newest one that was read."""
+    store = create_store(MemoryObjects())
+    journal, other = StoreJournal(store.objects), MemoryCondemned()
+    for _ in range(3):
+        journal.append(GARBAGE)
+    RefWrite(store).learn(other)
+    assert other.newest == 2
+    RefWrite(store).learn(other)  # nothing new
+    for entry in (2, 3, 4):  # back to two entries; then it grows
+        store.objects.delete(keys.journal_entry(entry))
+    journal.append(GARBAGE)
+    with pytest.raises(OlderJournal, match="is not the entry that it was"):
+        RefWrite(store).learn(other)
 
 
 def test_undone_are_the_newest() -> None:

@@ -167,6 +167,22 @@ def test_a_push_of_a_branch_that_was_collected(world: World, tmp_path: Path) -> 
     assert world.push(tmp_path / "gone", "dev", "two").unchanged
 
 
+def test_collected_content_is_sent_once_by_a_new_machine(world: World, tmp_path: Path) -> None:
+    """A machine that knows nothing of the collection learns it before its first pack, so what was
+    deleted is stored under another id at once."""
+    first = world.packs()
+    world.push(world.source("gone", b=b"B" * 7000), "dev")
+    gone = world.packs() - first
+    world.delete("dev")
+    world.collect_all()
+    assert not gone & world.packs()
+    world.objects.forget()
+    world.push(world.source("gone", b=b"B" * 7000), "dev", "fresh")
+    assert world.objects.count("put", keys.PACKS) == len(gone)
+    assert not gone & world.packs()
+    world.needs.check("at the end")
+
+
 def test_a_store_of_before(world: World, tmp_path: Path) -> None:
     """A machine that has seen a collection which the store knows nothing of (it was restored from a
     backup) takes a new index."""

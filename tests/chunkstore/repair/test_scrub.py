@@ -78,6 +78,13 @@ def test_the_rate_is_kept(memory: MemoryObjects) -> None:
     assert result.size_bytes / 1000 * 0.9 < now_s[0] <= result.size_bytes / 1000
 
 
+def test_an_empty_pack_is_read(memory: MemoryObjects) -> None:
+    """A pack that was cut off to nothing has no bytes to count, and is found all the same."""
+    last = max(key for key in memory.objects if key.startswith(keys.PACKS))
+    memory.objects[last] = b""
+    assert len(run(memory, "1/1").spoilt) == 1
+
+
 def test_an_empty_store() -> None:
     """There is nothing to read."""
     store = memory_store()

@@ -32,6 +32,14 @@ class CondemnedSuite:
         assert condemned.find(PACKS[1:]) == {3: {PACKS[1]}, 5: {PACKS[1], PACKS[2]}}
         assert condemned.find(PACKS[4:]) == {}
 
+    def test_the_newest_entry_is_known_by_its_token(self, condemned: CondemnedIds) -> None:
+        """The number alone could be that of another entry, in a store restored from a backup."""
+        assert condemned.newest_token is None
+        condemned.add([JournalEntry(n, None, 0, f"token {n}", Garbage()) for n in (2, 4)])
+        condemned.add([JournalEntry(7, None, 0, "token 7", Garbage())])
+        condemned.settle(Fate(7, None))
+        assert (condemned.newest, condemned.newest_token) == (7, "token 7")
+
     def test_a_commit_is_that_of_one_repository(self, condemned: CondemnedIds) -> None:
         """The same commit of another repository is not condemned."""
         condemned.add([entry(1, commits=(("a", COMMIT),))])

@@ -21,6 +21,7 @@ from lodefs.chunkstore.format.commit import Commit
 from lodefs.chunkstore.format.names import CommitId, Spec
 from lodefs.chunkstore.format.tree import Kind
 from lodefs.chunkstore.push.change_counts import Changes
+from lodefs.chunkstore.push.changes.branch_commits import ChangesResult
 from lodefs.chunkstore.push.changes.change import (
     Change,
     CopyFrom,
@@ -30,7 +31,7 @@ from lodefs.chunkstore.push.changes.change import (
     Remove,
     Rename,
 )
-from lodefs.chunkstore.push.changes.commit_changes import ChangesResult, commit_changes
+from lodefs.chunkstore.push.changes.commit_changes import commit_changes
 from lodefs.chunkstore.push.push import PushOptions, push
 from lodefs.chunkstore.repo.store import create_store
 from lodefs.chunkstore.repo.verify import verify

@@ -1,0 +1,149 @@
+"""Which paths of a copy an update replaces, and whether all of them are as they were pulled.
+
+Only what differs between the two versions is looked at. Each such path must be as the old version
+has it, gone, or already as the new one has it, as an interrupted update leaves it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from lodefs.chunkstore.errors import InvalidInput
+from lodefs.chunkstore.format.tree import Entry, Kind
+from lodefs.chunkstore.pull.target import DirectoryHandles, has_content
+from lodefs.chunkstore.repo.history import Change, diff
+from lodefs.chunkstore.repo.store import Store
+
+NAMED_MAX = 10  # paths that an error lists
+_ABSENT = (errno.ENOENT, errno.ENOTDIR)
+_OTHER = (errno.ELOOP, errno.EINVAL, errno.EISDIR, errno.ENXIO)
+
+
+@dataclass(slots=True)
+class Update:
+    """What is to be done, each in the order of paths; ``gone``: what has to go before."""
+
+    gone: list[tuple[bytes, Entry]] = field(default_factory=list)
+    directories: list[bytes] = field(default_factory=list)
+    symlinks: list[tuple[bytes, Entry]] = field(default_factory=list)
+    files: list[tuple[bytes, Entry]] = field(default_factory=list)
+    removed: int = 0  # files and symlinks
+
+
+def plan_update(store: Store, before: Entry, after: Entry, target_fd: int) -> Update:
+    """What makes a copy of ``before`` one of ``after``. Raises: InvalidInput that names paths which
+    were changed in the copy; nothing is done then."""
+    plan = Update()
+    changed: list[bytes] = []
+    with DirectoryHandles(target_fd) as handles:
+        changes = list(diff(store, before, after))
+        dropped = _dropped(changes)
+        for change in changes:
+            if _is_as(change.path, change.after, handles):
+                plan.removed += _is_leaf(change.before) and change.after is None
+                continue
+            is_absent = _is_as(change.path, None, handles)
+            is_old = is_absent or _is_as(change.path, change.before, handles)
+            if not is_old or not _holds_only(change, dropped, handles, is_absent=is_absent):
+                changed.append(change.path)
+            _add(plan, change, is_absent=is_absent)
+    if changed:
+        names = [path.decode("utf-8", "backslashreplace") for path in changed[:NAMED_MAX]]
+        more = f" and {len(changed) - NAMED_MAX:,} more" if len(changed) > NAMED_MAX else ""
+        raise InvalidInput(
+            f"{', '.join(names)}{more} would be replaced, and were changed since the copy was "
+            "pulled. Nothing was changed: save or undo these, and repeat the pull"
+        )
+    return plan
+
+
+def carry_out(plan: Update, target_fd: int) -> None:
+    """Removes what has to go, deepest paths first, and makes directories and symlinks."""
+    with DirectoryHandles(target_fd) as handles:
+        for path, entry in reversed(plan.gone):
+            parent, _, name = path.rpartition(b"/")
+            at = handles.directory(parent)
+            if entry.kind is Kind.DIRECTORY:
+                os.rmdir(name, dir_fd=at)
+            else:
+                os.unlink(name, dir_fd=at)
+    with DirectoryHandles(target_fd) as handles:  # what was opened before may be gone
+        for path in plan.directories:
+            parent, _, name = path.rpartition(b"/")
+            os.mkdir(name, dir_fd=handles.directory(parent))
+        for path, entry in plan.symlinks:
+            parent, _, name = path.rpartition(b"/")
+            os.symlink(entry.target, name, dir_fd=handles.directory(parent))
+
+
+def _add(plan: Update, change: Change, *, is_absent: bool) -> None:
+    path, before, after = change.path, change.before, change.after
+    plan.removed += _is_leaf(before) and after is None
+    stays = before is not None and after is not None and before.kind is after.kind is Kind.FILE
+    if (
+        before is not None and not stays and not is_absent
+    ):  # a file is replaced by another one in one step
+        plan.gone.append((path, before))
+    if after is None:
+        return
+    if after.kind is Kind.DIRECTORY:
+        plan.directories.append(path)
+    elif after.kind is Kind.SYMLINK:
+        plan.symlinks.append((path, after))
+    else:
+        plan.files.append((path, after))
+
+
+def _dropped(changes: Sequence[Change]) -> dict[bytes, set[bytes]]:
+    """The names that go, by the directory that goes with them."""
+    found: dict[bytes, set[bytes]] = {}
+    for change in changes:
+        if change.before is not None:
+            parent, _, name = change.path.rpartition(b"/")
+            found.setdefault(parent, set()).add(name)
+    return found
+
+
+def _holds_only(
+    change: Change,
+    dropped: dict[bytes, set[bytes]],
+    handles: DirectoryHandles,
+    *,
+    is_absent: bool,
+) -> bool:
+    """Whether a directory that goes holds nothing that is not in the dataset."""
+    before, after = change.before, change.after
+    goes = after is None or after.kind is not Kind.DIRECTORY
+    if before is None or before.kind is not Kind.DIRECTORY or not goes or is_absent:
+        return True
+    names = {os.fsencode(name) for name in os.listdir(handles.directory(change.path))}
+    return names <= dropped.get(change.path, set())
+
+
+def _is_as(path: bytes, entry: Entry | None, handles: DirectoryHandles) -> bool:
+    """Whether a path of the copy is what an entry says; None: nothing."""
+    parent, _, name = path.rpartition(b"/")
+    try:
+        if entry is None:
+            os.stat(name, dir_fd=handles.directory(parent), follow_symlinks=False)
+            return False
+        if entry.kind is Kind.FILE:
+            return has_content(path, entry, handles)
+        if entry.kind is Kind.SYMLINK:
+            return os.readlink(name, dir_fd=handles.directory(parent)) == entry.target
+        seen = os.stat(name, dir_fd=handles.directory(parent), follow_symlinks=False)
+        return stat.S_ISDIR(seen.st_mode)
+    except OSError as error:
+        if error.errno in _ABSENT:
+            return entry is None
+        if error.errno in _OTHER:
+            return False
+        raise
+
+
+def _is_leaf(entry: Entry | None) -> bool:
+    return entry is not None and entry.kind is not Kind.DIRECTORY

@@ -1,0 +1,105 @@
+"""Merge: what one commit has changed since the common ancestor comes into a branch."""
+
+from __future__ import annotations
+
+import heapq
+
+from lodefs.chunkstore.errors import NotFound
+from lodefs.chunkstore.format.commit import Commit
+from lodefs.chunkstore.format.journal import RefName
+from lodefs.chunkstore.format.names import CommitId
+from lodefs.chunkstore.journal.existing_commit import point_ref
+from lodefs.chunkstore.push.attempts import Desk
+from lodefs.chunkstore.push.change_counts import Changes
+from lodefs.chunkstore.push.changes.branch_commits import (
+    EMPTY,
+    ChangesResult,
+    CommitBase,
+    CommitJob,
+    PreparedCommit,
+    run_commits,
+)
+from lodefs.chunkstore.push.changes.overlay_counts import count
+from lodefs.chunkstore.push.changes.unstored_trees import RecentTrees
+from lodefs.chunkstore.push.committer import Head, read_head
+from lodefs.chunkstore.push.push_options import PushOptions
+from lodefs.chunkstore.repo.refs import BRANCHES
+from lodefs.chunkstore.repo.store import Store
+from lodefs.chunkstore.system.progress import Progress
+
+
+def merge_branch(
+    store: Store,
+    repo: str,
+    branch: str,
+    other: CommitId,
+    options: PushOptions,
+    progress: Progress | None = None,
+) -> ChangesResult:
+    """Brings the commit ``other`` into a branch: by moving it there if the branch is an ancestor;
+    else by a commit with both as parents. Nothing if ``other`` is in the branch already.
+
+    Raises: Conflict that names paths which both sides changed, each in its own way; NotFound;
+    TooManyRemovals; what the store raises.
+    """
+    head = read_head(store, repo, branch)
+    if head.id is None or head.commit is None:
+        raise NotFound(f"{repo} has no branch {branch}")
+    base = common_ancestor(store, repo, head.id, other)
+    if other in (base, head.id):
+        return _result(head.id, head.commit, Changes(), unchanged=True)
+    if base == head.id and not options.dry_run:
+        return _moved(store, RefName(repo, BRANCHES, branch), head, other)
+    job = CommitJob(
+        store, RefName(repo, BRANCHES, branch), options, progress or Progress(), merged=(other,)
+    )
+
+    def prepare(desk: Desk, head: Head) -> PreparedCommit:  # noqa: ARG001
+        at = EMPTY if base is None else CommitBase(base, store.commit(repo, base))
+        return PreparedCommit(at, store.commit(repo, other).root, RecentTrees(store.packs))
+
+    return run_commits(job, prepare)
+
+
+def _moved(store: Store, ref: RefName, head: Head, other: CommitId) -> ChangesResult:
+    """Moves a branch forward to a commit that follows its head."""
+    assert head.ref is not None
+    now = store.commit(ref.repo, other)
+    changes = count(store.packs, head.root, now.root).changes
+    store.ensure_writable()
+    point_ref(store, ref, other, expected_sequence=head.ref.sequence)
+    return _result(other, now, changes, unchanged=False)
+
+
+def _result(at: CommitId, now: Commit, changes: Changes, *, unchanged: bool) -> ChangesResult:
+    return ChangesResult(
+        commit=at.hex(),
+        unchanged=unchanged,
+        created_branch=False,
+        changes=changes,
+        files=now.files,
+        directories=now.directories,
+        size_bytes=now.size_bytes,
+    )
+
+
+def common_ancestor(store: Store, repo: str, one: CommitId, two: CommitId) -> CommitId | None:
+    """A newest commit that both come from, by the times of commits; None without any. Clocks that
+    were wrong may make it an older one, which costs conflicts at most. Raises: NotFound."""
+    reached: dict[CommitId, int] = {}  # 1: from one, 2: from two
+    waiting: list[tuple[int, CommitId]] = []
+
+    def reach(at: CommitId, side: int) -> None:
+        if reached.get(at, 0) | side != reached.get(at, 0):
+            reached[at] = reached.get(at, 0) | side
+            heapq.heappush(waiting, (-store.commit(repo, at).time_s, at))
+
+    reach(one, 1)
+    reach(two, 2)
+    while waiting:
+        _, at = heapq.heappop(waiting)
+        if reached[at] == 3:
+            return at
+        for parent in store.commit(repo, at).parents:
+            reach(parent, reached[at])
+    return None

@@ -1,0 +1,149 @@
+"""update.py, single_file.py: a copy is brought to another version; one file becomes one file."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from lodefs.chunkstore.errors import InvalidInput, NotFound, Unavailable
+from lodefs.chunkstore.format import keys
+from lodefs.chunkstore.format.names import CommitId, Spec
+from lodefs.chunkstore.pull import record
+from lodefs.chunkstore.pull.pull import pull
+from lodefs.chunkstore.pull.single_file import pull_file
+from lodefs.chunkstore.pull.target import STATE_DIR
+from lodefs.chunkstore.repo.store import Store, create_store
+from tests.chunkstore.pull.test_pull import check
+from tests.support.chunkstore.faulty_store import FaultyObjects, fail
+from tests.support.chunkstore.handmade import Files, Handmade, Link, Program
+from tests.support.chunkstore.memory_objects import MemoryObjects
+
+OLD: Files = {
+    b"same/deep/file": b"1",
+    b"same/other": b"2",
+    b"gone/a": b"3",
+    b"gone/b/c": b"4",
+    b"changed": b"old",
+    b"made-executable": b"5",
+    b"file-then-directory": b"6",
+    b"directory-then-file/x": b"7",
+    b"link": Link(b"one"),
+}
+NEW: Files = {
+    b"same/deep/file": b"1",
+    b"same/other": b"2",
+    b"changed": b"newer",
+    b"made-executable": Program(b"5"),
+    b"file-then-directory/y": b"6",
+    b"directory-then-file": b"8",
+    b"link": Link(b"two"),
+    b"new/n": b"n",
+}
+
+
+class Versions:
+    """A store with two versions of r: the tag old, and main; and a copy of the old one."""
+
+    def __init__(self, place: Path) -> None:
+        self.objects = FaultyObjects(MemoryObjects())
+        self.store: Store = create_store(self.objects)
+        made = Handmade(self.store, pack_chunks=1)
+        self.old = made.commit("r", OLD)
+        self.store.refs("r").advance("tags", "old", self.old, expected_sequence=None)
+        self.new = made.commit("r", NEW)
+        self.copy = place / "copy"
+        pull(self.store, Spec("r", "old"), self.copy)
+
+    def update(self, rev: str = "main", since: CommitId | None = None) -> tuple[int, int]:
+        """Files and symlinks that were written, and removed."""
+        found = pull(self.store, Spec("r", rev), self.copy, since=since)
+        assert found.updated_from is not None
+        return found.files + found.symlinks, found.removed
+
+
+@pytest.fixture
+def versions(tmp_path: Path) -> Versions:
+    return Versions(tmp_path)
+
+
+def test_a_copy_goes_to_another_version_and_back(versions: Versions) -> None:
+    """Files, directories, symlinks and executable bits; what is equal is not touched, nor what the
+    dataset does not have."""
+    same = (versions.copy / "same" / "deep" / "file").stat()
+    (versions.copy / "own").write_text("mine")
+    assert versions.update() == (6, 3)
+    check(versions.copy, {**NEW, b"own": b"mine"})
+    now = (versions.copy / "same" / "deep" / "file").stat()
+    assert (now.st_ino, now.st_mtime_ns) == (same.st_ino, same.st_mtime_ns)
+    assert versions.update("old")[1] == 2
+    check(versions.copy, {**OLD, b"own": b"mine"})
+
+
+@pytest.mark.parametrize(
+    "path", ["changed", "gone/a", "gone/b/mine", "link", "new", "directory-then-file/mine"]
+)
+def test_local_changes_are_never_overwritten(versions: Versions, path: str) -> None:
+    """A path that the update would replace or remove, and that is another one now, is named, and
+    nothing is changed at all."""
+    place = versions.copy / path
+    place.unlink(missing_ok=True)
+    place.write_text("mine")
+    before = {p: (p.lstat().st_ino, p.lstat().st_mtime_ns) for p in versions.copy.rglob("*")}
+    with pytest.raises(InvalidInput, match="would be replaced, and were changed"):
+        versions.update()
+    found = {p: (p.lstat().st_ino, p.lstat().st_mtime_ns) for p in versions.copy.rglob("*")}
+    assert found == before
+
+
+def test_local_changes_elsewhere_stay(versions: Versions) -> None:
+    """A file that is equal in both versions, and one that was removed, are the user's matter."""
+    (versions.copy / "same" / "other").write_text("mine")
+    (versions.copy / "changed").unlink()
+    versions.update()
+    check(versions.copy, {**NEW, b"same/other": b"mine"})
+
+
+@pytest.mark.parametrize("nth", [1, 3, 5])
+def test_an_interrupted_update_goes_on(versions: Versions, nth: int) -> None:
+    """Repeated, it ends as if nothing had happened; until then no other version can be pulled over
+    it."""
+    versions.objects.forget()
+    other = Versions(versions.copy.parent / "other")
+    other.objects.forget()
+    other.update()
+    reads = other.objects.count("get", keys.PACKS)  # of a whole update
+    versions.objects.add(fail(Unavailable("gone")), "get", keys.PACKS, first=reads - nth, times=1)
+    with pytest.raises(Unavailable):
+        versions.update()
+    assert (versions.copy / STATE_DIR).exists() or nth == 5
+    if (versions.copy / STATE_DIR).exists():
+        with pytest.raises(InvalidInput, match="interrupted pull of r"):
+            versions.update("old")
+    versions.update()
+    check(versions.copy, NEW)
+
+
+def test_a_copy_that_does_not_know_its_version(
+    versions: Versions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without extended attributes the version has to be told."""
+    os.removexattr(versions.copy, record.NAME)
+    with pytest.raises(InvalidInput, match="say with --from which revision"):
+        versions.update()
+    assert versions.update(since=versions.old)[0] == 6
+
+
+def test_one_file_becomes_one_file(versions: Versions, tmp_path: Path) -> None:
+    """Under any name; the same again is nothing to do, another file is left alone."""
+    place = tmp_path / "one.txt"
+    pull_file(versions.store, Spec("r", path=b"changed"), place)
+    assert place.read_bytes() == b"newer"
+    assert pull_file(versions.store, Spec("r", path=b"changed"), place).unchanged
+    with pytest.raises(InvalidInput, match="exists, and is not"):
+        pull_file(versions.store, Spec("r", "old", b"changed"), place)
+    assert place.read_bytes() == b"newer"
+    assert {path.name for path in tmp_path.iterdir()} == {"one.txt", "copy"}
+    with pytest.raises(NotFound):
+        pull_file(versions.store, Spec("r", path=b"changed"), tmp_path / "none" / "x")

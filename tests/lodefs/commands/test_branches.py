@@ -1,0 +1,71 @@
+"""branch --move and --reset, diff --stat and --name-only, merge and blame on the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.lodefs.command_line import Lodefs
+
+
+@pytest.fixture(autouse=True)
+def pushed(lodefs: Lodefs, tmp_path: Path) -> None:
+    """main with a.txt and d/b, and dev where d/b is longer and c is new."""
+    (tmp_path / "a.txt").write_text("a\n")
+    (tmp_path / "b").write_text("b" * 2000)
+    lodefs("init", "s3://memory")
+    lodefs("push", str(tmp_path / "a.txt"), "r:", "-m", "first")
+    lodefs("push", str(tmp_path / "b"), "r:d/b", "-m", "second\nline")
+    lodefs("branch", "r", "dev")
+    (tmp_path / "b").write_text("b" * 3000)
+    lodefs("push", str(tmp_path / "b"), "r@dev:d/b", "-m", "third")
+    lodefs("push", str(tmp_path / "a.txt"), "r@dev:c", "-m", "fourth")
+
+
+def test_move_and_reset(lodefs: Lodefs) -> None:
+    """A branch gets another name, unless that is taken; reset moves one that exists."""
+    at = {one["name"]: one["commit"] for one in lodefs("branch", "--json", "r").json_lines}
+    assert "r@dev is r@trial now" in lodefs("branch", "--move", "r@dev", "trial").out
+    names = {one["name"]: one["commit"] for one in lodefs("branch", "--json", "r").json_lines}
+    assert names == {"main": at["main"], "trial": at["dev"]}
+    assert lodefs("branch", "--move", "r@trial", "main").code == 4
+    assert lodefs("branch", "--move", "r@none", "x").code == 3
+    assert lodefs("branch", "--reset", "r@trial", "none").code == 3
+    ran = lodefs("branch", "--reset", "r@trial", "main")
+    assert f"undo: lodefs branch --force r@{at['main'][:12]} main" in ran.out
+    both = lodefs("branch", "--reset", "--force", "r@trial", "main")
+    assert (both.code, "--reset does nothing with --force" in both.err) == (2, True)
+
+
+def test_diff_in_short(lodefs: Lodefs) -> None:
+    """--stat counts files and bytes, --name-only shows paths."""
+    words = ("r@main", "r@dev")
+    assert lodefs("diff", "--name-only", *words).out.splitlines() == ["c", "d/b"]
+    assert lodefs("diff", "--stat", *words).out.splitlines() == [
+        "added        1 file, 2 B", "changed      1 file, 2.9 KiB"
+    ]  # fmt: skip
+    found = lodefs("diff", "--stat", "--json", *words).json
+    assert (found["added_files"], found["changed_bytes"], found["removed_files"]) == (1, 3000, 0)
+    assert lodefs("diff", "--stat", "--exit-code", "r", "r").code == 0
+    assert lodefs("diff", "--stat", "--exit-code", *words).code == 1
+    assert lodefs("diff", "--stat", "--name-only", *words).code == 2
+
+
+def test_merge_and_blame(lodefs: Lodefs, tmp_path: Path) -> None:
+    """What dev changed comes into main; blame says since when; a conflict has its exit code."""
+    lodefs("push", str(tmp_path / "a.txt"), "r:e", "-m", "fifth")
+    dry = lodefs("merge", "--dry-run", "--json", "r@dev", "main").json
+    done = lodefs("merge", "--json", "r@dev", "main").json
+    assert (dry["added_files"], dry["changed_files"]) == (1, 1)
+    assert (done["added_files"], done["changed_files"]) == (1, 1)
+    assert lodefs("log", "--json", "r").json_lines[0]["message"] == "merge dev into main"
+    by_path = {one["path"]: one["message"] for one in lodefs("blame", "--json", "r").json_lines}
+    assert by_path == {"a.txt": "first", "c": "fourth", "d": "third", "e": "fifth"}
+    assert "d/b  third" in lodefs("blame", "r:d/b").out
+    assert "a.txt  first" in lodefs("blame", "r@dev:a.txt").out
+    for branch, text in (("main", "x"), ("dev", "y")):
+        (tmp_path / "a.txt").write_text(text)
+        lodefs("push", str(tmp_path / "a.txt"), f"r@{branch}:a.txt")
+    refused = lodefs("merge", "r@dev", "main")
+    assert (refused.code, "both sides changed a.txt" in refused.err) == (5, True)
