@@ -25,11 +25,10 @@ from lodefs.chunkstore.format.journal import (
 from lodefs.chunkstore.format.names import CommitId, PackId
 from lodefs.chunkstore.journal.journal import StoreJournal
 from lodefs.chunkstore.maintenance import decisions
-from lodefs.chunkstore.maintenance.compact import drop_all, sparse_packs
+from lodefs.chunkstore.maintenance.compact import Rate, drop_all, sparse_packs
 from lodefs.chunkstore.maintenance.inventory import PackList, Repositories
 from lodefs.chunkstore.maintenance.mark import Marked, Marking
-from lodefs.chunkstore.maintenance.rate import Rate
-from lodefs.chunkstore.maintenance.sweep import sweep
+from lodefs.chunkstore.maintenance.sweep import check_deletes, sweep
 from lodefs.chunkstore.maintenance.writers import (
     WriterCheck,
     Writers,
@@ -231,6 +230,8 @@ class _Collection:
         """Deletes the garbage of the entries that are ripe; gives the others. In their order, so
         that those that are not done are always the newest."""
         ripe = list(itertools.takewhile(lambda entry: self._is_ripe(entry, writers), undone))
+        if ripe and not self._options.dry_run:
+            check_deletes(self._store.objects)  # else fates would be decided and not carried out
         fates = self._fates(ripe)
         garbage = [fate.deleted for fate in fates if fate.deleted is not None]
         self._result.deleted = _amount(garbage, sizes)

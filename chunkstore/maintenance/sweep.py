@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import Executor
 
-from lodefs.chunkstore.errors import Corrupt, LodefsError, NotFound, UnknownFormat
+from lodefs.chunkstore.errors import Corrupt, Denied, LodefsError, NotFound, UnknownFormat
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.index_shard import ShardPack, encode_shard, rest_name
 from lodefs.chunkstore.format.journal import Garbage
@@ -42,6 +43,18 @@ def sweep(
         _rewrite_shards(objects, packs, collection, executor)
         progress.phase = f"deleting {len(packs)} packs"
         _delete(objects, [keys.pack(pack) for pack in sorted(packs)], executor)
+
+
+def check_deletes(objects: ObjectStore) -> None:
+    """Puts an object and deletes it. Raises what the store does: Denied, if deletes are not
+    allowed."""
+    key = keys.probe(os.urandom(16).hex())
+    objects.put(key, [b"lodefs probe\n"])
+    try:
+        objects.delete(key)
+    except Denied as error:
+        error.add_note("nothing was deleted or decided: give the role that runs this the right to")
+        raise
 
 
 def _say_expired(store: Store, commits: Sequence[tuple[str, CommitId]], executor: Executor) -> None:

@@ -21,7 +21,13 @@ from lodefs.chunkstore.repo.store import Store
 from lodefs.chunkstore.system.progress import Progress
 from lodefs.chunkstore.transfer.bundle_file import BundleReader, BundleWriter
 from lodefs.chunkstore.transfer.landing import Landing
-from lodefs.chunkstore.transfer.pack_copy import check_bound, check_payload, fetch_pack, put_pack
+from lodefs.chunkstore.transfer.pack_copy import (
+    check_bound,
+    check_payload,
+    fetch_pack,
+    put_pack,
+    without_purged,
+)
 from lodefs.chunkstore.transfer.plan import History, ref_named
 from lodefs.chunkstore.types import Buffer
 
@@ -206,8 +212,9 @@ class _Unpack:
     def _put(self, index: PackIndex, data: bytearray) -> None:
         payload = memoryview(data)[ID_BYTES : ID_BYTES + index.offsets[-1]]
         check_payload(index, payload)
-        sent_bytes = put_pack(self._store.objects, index, payload)
-        self._landing.landed(index)
+        left = without_purged(index, payload, self._landing.purged)
+        sent_bytes = put_pack(self._store.objects, *left)
+        self._landing.landed(left[0])
         self._progress.bytes_done += payload.nbytes
         self._progress.bytes_sent += sent_bytes
 

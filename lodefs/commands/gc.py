@@ -27,8 +27,8 @@ EPILOG = examples(
 @click.command(epilog=EPILOG)
 @click.option("--dry-run", is_flag=True, help="Only say what would be done.")
 @click.option(
-    "--grace", type=DURATION, default="24h", metavar="DURATION",
-    help="From being condemned to being deleted, at least [24h].",
+    "--grace", type=DURATION, default="23h", metavar="DURATION",
+    help="From being condemned to being deleted, at least [23h: so of the night before].",
 )  # fmt: skip
 @click.option(
     "--min-used", type=float, metavar="SHARE",

@@ -66,3 +66,20 @@ def test_refused_deletes(
     result = lodefs("gc")
     assert result.code == 6
     assert "2 of 2 deletes failed: repeat the command" in result.err
+
+
+def test_deletes_that_are_not_allowed(
+    lodefs: Lodefs, objects: MemoryObjects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A role that may not delete at all learns it before any fate is decided."""
+    lodefs("gc")
+    monkeypatch.setattr("time.time", lambda: 4_000_000_000.0)
+
+    def refuse(key: str) -> None:
+        raise Denied(f"{key} may not be deleted")
+
+    monkeypatch.setattr(objects, "delete", refuse)
+    result = lodefs("gc")
+    assert result.code == 6
+    assert "nothing was deleted or decided" in result.err
+    assert not any(key.startswith("journal/fates/") for key in objects.objects)
