@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
-from lodefs.chunkstore.errors import AlreadyExists, Conflict, NotFound
+from lodefs.chunkstore.errors import AlreadyExists, Conflict, InvalidInput, NotFound
 from lodefs.chunkstore.format.journal import RefName
 from lodefs.chunkstore.format.names import CommitId
 from lodefs.chunkstore.format.repo_settings import Deletion, RepoSettings
@@ -105,10 +105,10 @@ def undelete_repo(store: Store, repo: str, clock: Clock = time.time) -> Undelete
     for kind, name in deletion.refs:
         ref = RefName(repo, kind, name)
         try:
-            found.refs.append((ref, undelete_ref(store, ref, clock)))
+            found.refs.append((ref, _bring_back(store, ref, clock)))
         except AlreadyExists:  # an earlier try has got it back
             continue
-        except NotFound as error:
+        except (NotFound, InvalidInput) as error:
             found.lost.append((ref, str(error)))
     if found.refs or not found.lost:
         settings.change(lambda now: replace(now, deletion=None))
@@ -116,13 +116,24 @@ def undelete_repo(store: Store, repo: str, clock: Clock = time.time) -> Undelete
 
 
 def undelete_ref(store: Store, ref: RefName, clock: Clock = time.time) -> CommitId:
-    """Gets a deleted branch or tag back, where it was. Raises: NotFound, AlreadyExists."""
+    """Gets a deleted branch or tag back, where it was. Its repository is deleted no more, and what
+    else that had comes back one by one. Raises: NotFound, AlreadyExists; InvalidInput if the name
+    is taken."""
+    commit_id = _bring_back(store, ref, clock)
+    log = store.settings_log(ref.repo, clock)
+    log.change(lambda now: replace(now, deletion=None))
+    return commit_id
+
+
+def _bring_back(store: Store, ref: RefName, clock: Clock) -> CommitId:
     deleted, commit_id = store.refs(ref.repo).before_deletion(ref.kind, ref.name)
     try:
         store.commit(ref.repo, commit_id)
     except NotFound as error:
         error.add_note("its grace time is over, and `lodefs gc` has deleted it")
         raise
+    if store.deletion(ref.repo) is None:
+        store.check_new_ref(*ref)
     point_ref(store, ref, commit_id, expected_sequence=deleted.sequence, clock=clock)
     return commit_id
 

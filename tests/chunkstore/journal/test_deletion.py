@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from lodefs.chunkstore.errors import AlreadyExists, Conflict, NotFound, Unavailable
+from lodefs.chunkstore.errors import AlreadyExists, Conflict, InvalidInput, NotFound, Unavailable
 from lodefs.chunkstore.format import keys
+from lodefs.chunkstore.format.journal import RefName
 from lodefs.chunkstore.journal.deletion import (
     delete_repo,
     deleted_refs,
     free_name,
+    living_refs,
     undelete_ref,
     undelete_repo,
 )
@@ -57,6 +59,23 @@ def test_a_deleted_repository_is_unknown(objects: MemoryObjects) -> None:
         store.check_new_ref("r", "branches", "new")
     with pytest.raises(NotFound, match="was deleted"):
         delete_repo(store, "r", "me")
+
+
+def test_what_was_deleted_long_before_stays_deleted(objects: MemoryObjects) -> None:
+    """Once a single branch is back, a later deletion remembers what the repository has then; a
+    branch does not come back under the name of a tag."""
+    store = open_store(objects)
+    delete_repo(store, "r", "me")
+    undelete_ref(store, RefName("r", "branches", "main"))
+    commit = store.resolve("r", "main")
+    store.refs("r").advance("tags", "old", commit, expected_sequence=None)
+    delete_repo(store, "r", "me")
+    found = undelete_repo(store, "r")
+    names = [("branches", "main"), ("tags", "old")]
+    assert [(ref.kind, ref.name) for ref, _ in found.refs] == names
+    assert [(ref.kind, ref.name) for ref, _ in living_refs(store, "r")] == names
+    with pytest.raises(InvalidInput, match="r has a tag old"):
+        undelete_ref(store, RefName("r", "branches", "old"))
 
 
 def test_it_comes_back_as_it_was(objects: MemoryObjects) -> None:
@@ -112,13 +131,14 @@ def test_a_crash_on_the_way(objects: MemoryObjects, writes: int) -> None:
 
 
 def test_a_branch_of_a_deleted_repository(objects: MemoryObjects) -> None:
-    """One that comes back alone makes the repository known again; deleting again remembers all."""
+    """One that comes back alone makes the repository known again; deleting again remembers it."""
     store = open_store(objects)
     names = delete_repo(store, "r", "me")
     undelete_ref(store, names[0])
     assert list(store.repos()) == ["r", "r/s"]
     assert delete_repo(store, "r", "you") == names[:1]
-    assert len(undelete_repo(store, "r").refs) == 3
+    assert [ref for ref, _ in undelete_repo(store, "r").refs] == names[:1]
+    assert undelete_ref(store, names[1])
 
 
 def test_removed_by_hand(objects: MemoryObjects) -> None:
