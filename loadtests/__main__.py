@@ -16,6 +16,7 @@ from loadtests.bench import (
     coldsequential,
     collections,
     collectspeed,
+    compactions,
     copies,
     docker,
     fairshares,
@@ -81,6 +82,10 @@ BENCHMARKS: dict[str, tuple[Benchmark, str]] = {
     "page": (statuspage.page, "the status page: first paint with 1,000,000 files, axe-core"),
     "hostile": (hostile.hostile, "10,000 histories of honest and lying repositories in one store"),
     "gc-speed": (collectspeed.speed, "gc of a store with 1,000 commits, 10 million chunks"),
+    "compaction": (
+        compactions.compactions,
+        "compactions on Ceph RGW while a mount reads the packs and pushes use them again",
+    ),
     "du": (accounts.accounts, "du of all repositories of the same store"),
     "docker": (docker.docker, "containers on volumes against bind mounts; many; under kills"),
     "csi": (volumes.volumes, "volumes of Kubernetes: one, a hundred, while the driver is killed"),

@@ -11,6 +11,7 @@ REPOS = "repos/"
 PROBES = "probe/"
 ENTRIES = "journal/entries/"
 LEDGER = "journal/ledger"
+PURGES = "purges/"
 SCRUB = "scrub/ledger"
 
 _SETTINGS = "_settings"  # no kind of ref
@@ -107,3 +108,8 @@ def journal_part(what: str, number: int) -> str:
     """``journal/<what>/<10 digits, descending>``: what belongs to an entry of the journal
     ("ends", "beats", "fates", "done")."""
     return f"journal/{what}/{SEQUENCE_MAX - number:010d}"
+
+
+def purge(number: int) -> str:
+    """``purges/<10 digits, ascending>``; numbers count from 0."""
+    return f"{PURGES}{number:010d}"

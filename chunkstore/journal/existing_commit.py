@@ -32,17 +32,23 @@ def point_ref(
     """
     write = RefWrite(store, clock)
     try:
-        if write.begin().previous is not None:
-            _save(store, write, ref.repo, commit_id)
+        save_existing(store, write, ref.repo, commit_id)
         return write.advance(ref, commit_id, expected_sequence=expected_sequence)
     finally:
         write.close()
 
 
-def _save(store: Store, write: RefWrite, repo: str, commit_id: CommitId) -> None:
-    """Saves a commit, its ancestors and all that they name. Where a living ref leads to it, all of
-    it is there, and only collections that are not at their end could delete it."""
+def save_existing(store: Store, write: RefWrite, repo: str, commit_id: CommitId) -> None:
+    """Saves a commit, its ancestors and all that they name, for a ref that ``write`` will move to
+    it, or to a commit after it.
+
+    Raises: Collected, NotFound as point_ref; what the store raises.
+    """
+    # Where a living ref leads to the commit, all of it is there, and only collections that are not
+    # at their end could delete it.
     journal, previous = write.journal, write.begin().previous
+    if previous is None:
+        return
     condemned = MemoryCondemned()
     # Before the look at the refs: a collection that ends between the two looks may have deleted
     # what was living at the first, and would be taken for one of those that could not.

@@ -25,10 +25,9 @@ from lodefs.chunkstore.format.journal import (
 from lodefs.chunkstore.format.names import CommitId, PackId
 from lodefs.chunkstore.journal.journal import StoreJournal
 from lodefs.chunkstore.maintenance import decisions
-from lodefs.chunkstore.maintenance.compact import drop_all, sparse_packs
+from lodefs.chunkstore.maintenance.compact import Rate, drop_all, sparse_packs
 from lodefs.chunkstore.maintenance.inventory import PackList, Repositories
 from lodefs.chunkstore.maintenance.mark import Marked, Marking
-from lodefs.chunkstore.maintenance.rate import Rate
 from lodefs.chunkstore.maintenance.sweep import check_deletes, sweep
 from lodefs.chunkstore.maintenance.writers import (
     WriterCheck,

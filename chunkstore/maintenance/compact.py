@@ -7,6 +7,8 @@ Which chunks may go, the journal decides. Here they are found, and left out.
 from __future__ import annotations
 
 import logging
+import threading
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from itertools import islice
@@ -18,7 +20,6 @@ from lodefs.chunkstore.format.journal import DeadChunks
 from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.format.pack import DROPPED, PackIndex
 from lodefs.chunkstore.maintenance.mark import Marked
-from lodefs.chunkstore.maintenance.rate import Rate
 from lodefs.chunkstore.objects.interface import ObjectStore
 from lodefs.chunkstore.repo.pack_reader import (
     PackIndexVersion,
@@ -35,6 +36,24 @@ TRIES = 4  # of a pack that others write again at the same time
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
+
+
+class Rate:
+    """Lets ``bytes_per_s`` through, of many threads together; all, if that is None."""
+
+    def __init__(self, bytes_per_s: float | None) -> None:
+        self._bytes_per_s = bytes_per_s
+        self._lock = threading.Lock()
+        self._free_s = 0.0  # when what was taken so far has passed, by the monotonic clock
+
+    def take(self, size_bytes: int) -> None:
+        """Waits until so many bytes may be moved."""
+        if not self._bytes_per_s:
+            return
+        with self._lock:
+            begin_s = max(self._free_s, time.monotonic())
+            self._free_s = begin_s + size_bytes / self._bytes_per_s
+        time.sleep(max(0.0, begin_s - time.monotonic()))
 
 
 class Sparse(NamedTuple):

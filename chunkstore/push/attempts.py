@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.journal.heartbeat import Heartbeat
+from lodefs.chunkstore.journal.purges import Purges
 from lodefs.chunkstore.journal.ref_write import Collected, RefWrite
 from lodefs.chunkstore.push.committer import learn
 from lodefs.chunkstore.push.index.condemned_rows import CondemnedRows
-from lodefs.chunkstore.push.index.lost_chunks import forget_chunks
+from lodefs.chunkstore.push.index.lost_chunks import forget_chunks, refuse
 from lodefs.chunkstore.push.index.push_index import IndexBroken, PushIndex
 from lodefs.chunkstore.push.index.stat_cache import forget_files_in
 from lodefs.chunkstore.push.pack_check import PacksCollected, PacksLost
@@ -110,6 +111,7 @@ class Desk:
         store is not an older one, restored from a backup."""
         if not self._has_learned:
             self.index.load_shards(self.store.objects)
+            refuse(self.index, Purges(self.store.objects).after(self.index.purges_seen))
             self._has_learned = True
 
     def readers(self, files: int, size_bytes: int) -> Workers:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from lodefs.chunkstore.errors import Conflict
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.commit import Commit, commit_id_of, encode_commit
 from lodefs.chunkstore.format.index_shard import encode_shard
@@ -20,6 +21,7 @@ from lodefs.chunkstore.format.tree import Entry
 from lodefs.chunkstore.journal.condemned import NamedChunks, commit_key
 from lodefs.chunkstore.journal.journal import OlderJournal
 from lodefs.chunkstore.journal.named_packs import named_packs
+from lodefs.chunkstore.journal.purges import Purges
 from lodefs.chunkstore.journal.ref_write import Collected, RefWrite
 from lodefs.chunkstore.push.index.condemned_rows import CondemnedRows
 from lodefs.chunkstore.push.index.push_index import IndexBroken, PushIndex
@@ -92,6 +94,7 @@ class Committer:
         self._store.ensure_writable()  # a commit of trees that are all there already
         condemned = CondemnedRows(self._index)
         self._save(commit.root, head.root, condemned)
+        self._check_purges()
         self._publish(condemned)
         commit = self._unused(branch.repo, commit, condemned)
         commit_id = self._store.put_commit(branch.repo, commit)
@@ -99,6 +102,15 @@ class Committer:
         sequence = None if head.ref is None else head.ref.sequence
         self._write.advance(branch, commit_id, expected_sequence=sequence)
         return commit_id
+
+    def _check_purges(self) -> None:
+        """Raises: Conflict if something was purged since the index heard of purges: this push may
+        have stored it again. A purge that begins later waits for this writer's end."""
+        seen = self._index.purges_seen
+        if Purges(self._store.objects).newest(seen) > seen:
+            raise Conflict(
+                "something was purged (lodefs purge) while this push was under way: repeat it"
+            )
 
     def _require(self, lost: set[PackId]) -> None:
         if lost:
@@ -113,9 +125,14 @@ class Committer:
         """Saves what the commit will name and a collection has condemned, but for what the head
         names too. Raises: PacksCollected, PacksLost."""
         learn(self._write, condemned, self._index)
-        if condemned.newest is None:
+        purged = self._index.purged
+        if condemned.newest is None and not purged:
             return
         packs, unreadable = named_packs(self._store.packs, root, base)
+        both = {pack: bits & packs.get(pack, 0) for pack, bits in purged.items()}
+        if any(both.values()):  # of files that were not read, since they are as they were
+            named = {pack: bits for pack, bits in both.items() if bits}
+            raise PacksCollected("chunks that were purged would be named", set(), named)
         self._keep(packs, condemned)
         if unreadable:
             require_there(self._store.objects)

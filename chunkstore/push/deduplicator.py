@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Protocol
 
+from lodefs.chunkstore.errors import Purged
 from lodefs.chunkstore.push.fragmentation import (
     UNKNOWN,
     Layout,
@@ -57,7 +58,9 @@ class Deduplicator:
         self._packer.seal()
 
     def wanted(self, unit: CutUnit) -> Sequence[bool]:
-        """Decides for each chunk whether it is stored."""
+        """Decides for each chunk whether it is stored. Raises: Purged for one that nobody wants to
+        have here again."""
+        self._check_allowed(unit)
         fresh = self._fresh
         asked = [chunk.id for file in unit.files for chunk in file.chunks if chunk.id not in fresh]
         known = self._index.find(asked) if asked else {}
@@ -71,6 +74,17 @@ class Deduplicator:
         if new:
             self._wanted.append(new)
         return flags
+
+    def _check_allowed(self, unit: CutUnit) -> None:
+        if not (refused := self._index.refused):
+            return
+        for file in unit.files:
+            for chunk in file.chunks:
+                if chunk.id in refused:
+                    raise Purged(
+                        f"the source has bytes that were {refused[chunk.id]} (chunk "
+                        f"{chunk.id.hex()}): take them out of it. They are not stored again"
+                    )
 
     def store(self, unit: CutUnit, stored: Sequence[tuple[int, Buffer]]) -> None:  # noqa: ARG002
         """Puts the wanted chunks into packs."""

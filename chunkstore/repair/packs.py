@@ -11,11 +11,12 @@ from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.compression import compress
 from lodefs.chunkstore.format.index_shard import PackChunks
 from lodefs.chunkstore.format.names import ID_BYTES, ChunkId, PackId
-from lodefs.chunkstore.format.pack import PackIndex, unpack
+from lodefs.chunkstore.format.pack import PURGED, PackIndex, unpack
+from lodefs.chunkstore.journal.purges import Purges
 from lodefs.chunkstore.objects.interface import ObjectStore
 from lodefs.chunkstore.repair.sources import RepairSource, listed_packs
 from lodefs.chunkstore.repo.pack_reader import read_index, read_stored
-from lodefs.chunkstore.transfer.pack_copy import check_bound, put_pack
+from lodefs.chunkstore.transfer.pack_copy import check_bound, put_pack, without_purged
 from lodefs.chunkstore.types import Buffer
 
 
@@ -61,6 +62,9 @@ def examine(objects: ObjectStore, pack_id: PackId, *, data: bool) -> PackDamage 
             damage.good[number] = place.codec, b""
             continue
         piece = stored[place.offset : place.offset + place.stored_size_bytes]
+        if index.is_gone(number):
+            damage.good[number] = place.codec, b""
+            continue
         try:
             unpack(place, piece)
         except Corrupt as error:
@@ -78,18 +82,19 @@ def heal(
     dry_run: bool,
 ) -> None:
     """Writes packs again, as a whole where a source has them so, else chunk by chunk."""
+    purged = {chunk for purge in Purges(objects).after(-1) for chunk in purge.chunks}
     for damage in damages:
         own = damage.columns
         for source in () if isinstance(own, PackIndex) and own.has_gone else sources:
             if (found := source.pack(damage.pack_id)) is not None:
                 if not dry_run:
-                    put_pack(objects, *found, overwrite=True)
+                    put_pack(objects, *without_purged(*found, purged), overwrite=True)
                 damage.healed_from = source.url
                 break
     left = [damage for damage in damages if damage.healed_from is None]
     if left and sources:
         _find_columns(objects, left, sources)
-        _heal_by_chunks(objects, left, sources, dry_run=dry_run)
+        _heal_by_chunks(objects, left, sources, purged, dry_run=dry_run)
 
 
 def _find_columns(
@@ -109,6 +114,7 @@ def _heal_by_chunks(
     objects: ObjectStore,
     damages: Sequence[PackDamage],
     sources: Sequence[RepairSource],
+    purged: Collection[ChunkId],
     *,
     dry_run: bool,
 ) -> None:
@@ -125,7 +131,7 @@ def _heal_by_chunks(
             raws[chunk_id] = raw, source.url
     for damage in damages:
         if damage.columns is not None:
-            _write_again(objects, damage, damage.columns, raws, dry_run=dry_run)
+            _write_again(objects, damage, damage.columns, raws, purged, dry_run=dry_run)
 
 
 def _write_again(
@@ -133,12 +139,15 @@ def _write_again(
     damage: PackDamage,
     columns: PackChunks,
     raws: Mapping[ChunkId, tuple[Buffer, str]],
+    purged: Collection[ChunkId],
     *,
     dry_run: bool,
 ) -> None:
     stored, codecs, places = [], bytearray(), set()
     for number in range(len(columns.raw_sizes)):
-        if number in damage.good:
+        if _chunk_id(columns, number) in purged:
+            codec, piece = PURGED, b""
+        elif number in damage.good:
             codec, piece = damage.good[number]
         elif (found := raws.get(_chunk_id(columns, number))) is not None:
             places.add(found[1])

@@ -33,10 +33,11 @@ class SettingsLog:
         """What counts, as a list shows it: one request if nothing was ever set."""
         return self.entry(self._listed())
 
-    def surely_newest(self) -> RepoSettings:
-        """The same, but asks for the entries after the one that the list shows: it may lack some.
-        A list that lacks all of them says that nothing is set."""
-        listed = self._listed()
+    def surely_newest(self, known: int = -1) -> RepoSettings:
+        """The same, but asks for the entries after the one that the list shows, or that is
+        ``known`` to be there: it may lack some. A list that lacks all of them says that nothing is
+        set."""
+        listed = max(self._listed(), known)
         return self.entry(listed if listed < 0 else last_of_row(self._has, listed))
 
     def entry(self, sequence: int) -> RepoSettings:
@@ -50,8 +51,9 @@ class SettingsLog:
     def change(self, change: Callable[[RepoSettings], RepoSettings]) -> RepoSettings:
         """Puts what ``change`` makes of the newest entry after it, and gives it; nothing, if that
         is no change. ``change`` is called again when somebody else was faster."""
+        known = -1
         while True:
-            now = self.surely_newest()
+            now = self.surely_newest(known)
             wanted = change(now)
             if wanted == now:
                 return now
@@ -60,6 +62,7 @@ class SettingsLog:
             try:
                 self._objects.put(key, [encode_settings(self._repo, wanted)], if_absent=True)
             except AlreadyExists:
+                known = wanted.sequence  # whatever lists say
                 continue
             return wanted
 

@@ -15,14 +15,19 @@ from lodefs.chunkstore.format.bundle import COMMIT, PACK, BundleHead
 from lodefs.chunkstore.format.commit import Commit, commit_id_of, decode_commit, encode_commit
 from lodefs.chunkstore.format.names import ID_BYTES, CommitId, PackId
 from lodefs.chunkstore.format.pack import ROW_SIZE_BYTES, TRAILER_SIZE_BYTES, PackIndex
-from lodefs.chunkstore.journal.existing_commit import point_ref
 from lodefs.chunkstore.journal.named_packs import named_packs
 from lodefs.chunkstore.repo.refs import RefEntry, singular
 from lodefs.chunkstore.repo.store import Store
 from lodefs.chunkstore.system.progress import Progress
 from lodefs.chunkstore.transfer.bundle_file import BundleReader, BundleWriter
 from lodefs.chunkstore.transfer.landing import Landing
-from lodefs.chunkstore.transfer.pack_copy import check_bound, check_payload, fetch_pack, put_pack
+from lodefs.chunkstore.transfer.pack_copy import (
+    check_bound,
+    check_payload,
+    fetch_pack,
+    put_pack,
+    without_purged,
+)
 from lodefs.chunkstore.transfer.plan import History, ref_named
 from lodefs.chunkstore.types import Buffer
 
@@ -144,6 +149,8 @@ class _Unpack:
         at = None if before is None else before.commit
         self._progress.phase = f"unpacking {head.ref.repo}@{head.ref.name}"
         self._landing.begin()
+        if head.since is not None:
+            self._landing.keep(head.ref.repo, head.since)
         for record in self._reader.records():
             if record.kind == COMMIT:
                 self._commits[commit_id_of(record.data)] = decode_commit(record.data, self._what)
@@ -151,16 +158,7 @@ class _Unpack:
                 self._pack(record.data)
         while self._under_way:
             self._under_way.popleft().result()
-        if tuple(self._commits) != head.commits:
-            raise Corrupt(f"{self._what} does not hold the commits that it lists")
-        if at is None and head.since is not None:
-            before = point_ref(
-                self._store,
-                head.ref,
-                head.since,
-                expected_sequence=None if before is None else before.sequence,
-                clock=clock,
-            )
+        self._check_history()
         self._check_whole()
         for commit_id in head.expired if at != head.commit else ():
             if not self._store.has_commit(head.ref.repo, commit_id):
@@ -214,10 +212,31 @@ class _Unpack:
     def _put(self, index: PackIndex, data: bytearray) -> None:
         payload = memoryview(data)[ID_BYTES : ID_BYTES + index.offsets[-1]]
         check_payload(index, payload)
-        sent_bytes = put_pack(self._store.objects, index, payload)
-        self._landing.landed(index)
+        left = without_purged(index, payload, self._landing.purged)
+        sent_bytes = put_pack(self._store.objects, *left)
+        self._landing.landed(left[0])
         self._progress.bytes_done += payload.nbytes
         self._progress.bytes_sent += sent_bytes
+
+    def _check_history(self) -> None:
+        """Raises: Corrupt unless its ref leads to all commits that it lists, and they to the one
+        that it builds on: so to wherever the store's ref is, which is one of those."""
+        head = self._reader.head
+        if tuple(self._commits) != head.commits:
+            raise Corrupt(f"{self._what} does not hold the commits that it lists")
+        seen: set[CommitId] = set()
+        waiting = [head.commit]
+        while waiting:
+            at = waiting.pop()
+            if at not in seen:
+                seen.add(at)
+                waiting += self._commits[at].parents if at in self._commits else ()
+        needed = self._commits.keys() | (set() if head.since is None else {head.since})
+        if lost := needed - seen:
+            raise Corrupt(
+                f"{self._what} is not what it says: commit {head.commit.hex()[:12]} in it does not "
+                f"come after {min(lost).hex()[:12]}"
+            )
 
     def _check_whole(self) -> None:
         """Raises: Corrupt unless the store has all packs that the commits name."""

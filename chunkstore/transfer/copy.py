@@ -25,7 +25,7 @@ from lodefs.chunkstore.repo.refs import RefEntry
 from lodefs.chunkstore.repo.store import Store
 from lodefs.chunkstore.system.progress import Progress
 from lodefs.chunkstore.transfer.landing import Landing
-from lodefs.chunkstore.transfer.pack_copy import fetch_pack, put_pack
+from lodefs.chunkstore.transfer.pack_copy import fetch_pack, put_pack, without_purged
 from lodefs.chunkstore.transfer.plan import History, RefPlan, plan, ref_named, refs_of
 
 WORKERS = 8
@@ -239,6 +239,7 @@ class _Copy:
 
     def _send_one(self, pack_id: PackId) -> int:
         index, payload = fetch_pack(self._source.objects, pack_id)
+        index, payload = without_purged(index, payload, self._landing.purged)
         sent_bytes = put_pack(self._destination.objects, index, payload)
         self._landing.landed(index)
         self._progress.bytes_done += memoryview(payload).nbytes

@@ -19,10 +19,12 @@ from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.commit import Commit
 from lodefs.chunkstore.format.index_shard import PackChunks, encode_shard
 from lodefs.chunkstore.format.journal import RefName
-from lodefs.chunkstore.format.names import CommitId, PackId
+from lodefs.chunkstore.format.names import ChunkId, CommitId, PackId
 from lodefs.chunkstore.format.pack import PackIndex
 from lodefs.chunkstore.journal.condemned import MemoryCondemned, NamedChunks, commit_key
+from lodefs.chunkstore.journal.existing_commit import save_existing
 from lodefs.chunkstore.journal.heartbeat import Heartbeat
+from lodefs.chunkstore.journal.purges import Purges
 from lodefs.chunkstore.journal.ref_write import Collected, RefWrite
 from lodefs.chunkstore.push.pack_check import packs_lacking
 from lodefs.chunkstore.repo.refs import RefEntry
@@ -42,6 +44,7 @@ class Landing:
         self._write: RefWrite | None = None
         self._heartbeat: Heartbeat | None = None
         self._unpublished: list[PackChunks] = []
+        self.purged: frozenset[ChunkId] = frozenset()  # that are not to come back
         self._lock = Lock()  # guards the list
 
     def begin(self) -> None:
@@ -55,7 +58,15 @@ class Landing:
         self._heartbeat = Heartbeat(self._write.beat)
         self._heartbeat.start()
         self._write.learn(self._condemned)
+        purges = Purges(self.store.objects).after(-1)
+        self.purged = frozenset(chunk for purge in purges for chunk in purge.chunks)
         self._save(self._named, self._named_chunks)
+
+    def keep(self, repo: str, commit_id: CommitId) -> None:
+        """Saves a commit that is there, and all before it, for the next ref, which will come to
+        lead to it. Raises: Collected; NotFound if some of it is gone."""
+        assert self._write is not None, "begin comes first"
+        save_existing(self.store, self._write, repo, commit_id)
 
     def lacking(self, named: NamedChunks) -> set[PackId]:
         """Those of the packs of a commit that are not there, or lack chunks that it names. Raises:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Collection
 
 from lodefs.chunkstore.errors import AlreadyExists, Changed, Corrupt, TooLarge
 from lodefs.chunkstore.format import keys
-from lodefs.chunkstore.format.names import PackId
-from lodefs.chunkstore.format.pack import DROPPED, PackIndex, unpack
+from lodefs.chunkstore.format.names import ChunkId, PackId
+from lodefs.chunkstore.format.pack import DROPPED, PURGED, PackIndex, unpack
 from lodefs.chunkstore.objects.interface import ObjectStore
 from lodefs.chunkstore.push.pack_check import is_whole
 from lodefs.chunkstore.repo.pack_reader import PackIndexVersion, read_index, read_stored
@@ -47,6 +48,22 @@ def put_pack(
             buffers = [*parts, joined.encode()]
         destination.put(key, buffers)
     return sum(memoryview(buffer).nbytes for buffer in buffers)
+
+
+def without_purged(
+    index: PackIndex, payload: Buffer, purged: Collection[ChunkId]
+) -> tuple[PackIndex, Buffer]:
+    """A pack without those of its chunks that were purged where it goes to."""
+    gone = 0
+    for n in range(len(index)) if purged else ():
+        if index.chunk_id(n) in purged and not index.is_gone(n):
+            gone |= 1 << n
+    if not gone:
+        return index, payload
+    left, view = index.without(gone, PURGED), memoryview(payload)
+    runs = left.live_runs(0, len(left))
+    parts = [view[index.offsets[at] : index.offsets[at + count]] for at, count in runs]
+    return left, b"".join(parts)
 
 
 def _joined(

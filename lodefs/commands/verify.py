@@ -84,6 +84,7 @@ def _verify_store(
         write_json(
             {
                 "problems": [{"message": problem} for problem in result.problems],
+                "purged": [{"message": purged} for purged in result.purged],
                 "commits": result.commits,
                 "directories": result.directories,
                 "files": result.files,
@@ -93,10 +94,13 @@ def _verify_store(
     else:
         for problem in result.problems:
             write_line(text.escaped(problem))
+        for purged in result.purged:
+            write_line(text.escaped(purged))
         read = f", {text.size(result.data_bytes)} read" if data else ""
         write_line(
             f"{text.count(result.commits, 'commit')}, {text.count(result.files, 'file')}{read}: "
             + (text.count(len(result.problems), "problem") if result.problems else "all is well")
+            + (f", {text.count(len(result.purged), 'file')} purged" if result.purged else "")
         )
     if result.problems:
         session.exit_code = exit_codes.FAILURE

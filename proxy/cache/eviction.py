@@ -104,11 +104,13 @@ class Eviction:
         """Removes a file unless it is pinned or in use. False if it is, or has gone already."""
         return self._mark(file, is_forced=False) and self._remove(file)
 
-    def drop(self, file: CacheFile, why: str) -> None:
-        """Removes a file whose bytes are wrong or missing, also a pinned one or one in use."""
+    def drop(self, file: CacheFile, why: str, *, is_damaged: bool = True) -> None:
+        """Removes a file whose bytes are wrong, missing or not wanted, also a pinned one or one in
+        use."""
         if self._mark(file, is_forced=True):
             log.warning("the cache file %s is dropped: %s", file.path, why)
-            self._cache.meter.add(Counter.CACHE_CORRUPT)
+            if is_damaged:
+                self._cache.meter.add(Counter.CACHE_CORRUPT)
             self._remove(file)
 
     def finish(self) -> None:

@@ -36,10 +36,12 @@ class Maintenance:
         cache: Cache,
         scrub: Scrub,
         pools: Pools,
+        drop_purged: Callable[[], None],
         *,
         every_s: float,
     ) -> None:
         self._cache = cache
+        self._purge = drop_purged
         self._scrub = scrub
         self._disk = pools.disk
         self._own = Pool("maintenance", threads=THREADS)
@@ -96,11 +98,16 @@ class Maintenance:
             ("reports of damage are not looked at", self._own, self._check_reported),
             ("the scrub's coverage is not known", disk, self._scrub.look),
         ]
+        await self._done("what was purged is not dropped", self._drop_purged)
         while True:
             await self._done("pinned files are not counted", self._count_pinned)
             await asyncio.sleep(self._every_s)
             for what, pool, step in steps:
                 await self._done(what, partial(pool.run, step))
+            await self._done("what was purged is not dropped", self._drop_purged)
+
+    async def _drop_purged(self) -> None:
+        await self._own.run(self._purge)
 
     async def _count_pinned(self) -> None:
         self._pinned_bytes = await self._disk.run(self._cache.pins.pinned_bytes)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from lodefs.chunkstore.errors import LodefsError
+from lodefs.chunkstore.journal.purges import Purges
 from lodefs.chunkstore.nodeapi.wire import CachePlace, Used
 from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.chunkstore.repo.store import Store
@@ -39,6 +40,7 @@ from lodefs.proxy.read.tree_source import CachedTrees, StoreTrees, Trees
 from lodefs.proxy.runtime.counters import Counter, Counts
 from lodefs.proxy.runtime.thread_pools import FETCH_THREADS, Pools, current_owner
 from lodefs.proxy.service.cache_control import NodeCacheControl
+from lodefs.proxy.service.purging import Purging
 from lodefs.proxy.warm.cluster_jobs import ClusterWarmer
 from lodefs.proxy.warm.dataset_eviction import DatasetEviction
 from lodefs.proxy.warm.job_run import WarmContext
@@ -128,7 +130,8 @@ class StoreNode:
         load = DiskLoad(self._cache.settings.path, self._work)
         scrub = Scrub(self._cache, settings.scrub, load)
         every_s = settings.keep_every_s
-        self._maintenance = Maintenance(self._cache, scrub, pools, every_s=every_s)
+        purging = Purging(self._cache, Purges(store.objects).after)
+        self._maintenance = Maintenance(self._cache, scrub, pools, purging.look, every_s=every_s)
         self._keeper = asyncio.create_task(self._maintenance.run())
 
     @property

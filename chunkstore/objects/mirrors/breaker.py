@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 PAUSE_S_FIRST = 5.0  # until a store that failed is tried again
 PAUSE_S_MAX = 60.0
+THROTTLED_S_MAX = 30.0  # a store that puts off all calls for longer does not answer
 
 
 class Breaker:
@@ -18,6 +19,7 @@ class Breaker:
         self._lock = threading.Lock()  # guards what follows
         self._pause_s = PAUSE_S_FIRST
         self._asked_next_s: float | None = None  # None: it answers
+        self._throttled_since_s: float | None = None  # None: its last answer was one
 
     @property
     def is_closed(self) -> bool:
@@ -34,11 +36,19 @@ class Breaker:
             self._asked_next_s = self._clock() + self._pause_s
             return True
 
+    def throttled(self) -> bool:
+        """A call was put off; whether it is news that this goes on for too long."""
+        with self._lock:
+            if self._throttled_since_s is None:
+                self._throttled_since_s = self._clock()
+            is_long = self._clock() - self._throttled_since_s >= THROTTLED_S_MAX
+        return is_long and self.failed()
+
     def answered(self) -> bool:
         """It answers; whether this is news."""
         with self._lock:
             is_news = not self.is_closed
-            self._asked_next_s = None
+            self._asked_next_s = self._throttled_since_s = None
             return is_news
 
     def is_due(self) -> bool:

@@ -2,8 +2,8 @@
 
 What names its content (packs, commits) is right wherever it comes from, since who reads it checks
 it: the first store is asked, then the others. All else (refs, lists, settings) comes from the first
-alone, unless that is unreachable; then from the next one, which may be behind. Writes go to the
-first alone.
+alone, unless that does not answer or is not there, such as a directory whose file system is not
+mounted; then from the next one, which may be behind. Writes go to the first alone.
 """
 
 from __future__ import annotations
@@ -31,6 +31,12 @@ _COMMIT = re.compile(rf"{keys.REPOS}.+/commits/[0-9a-f]{{64}}\Z")
 _ETAG = re.compile(r"mirror(\d+):(.*)\Z", re.DOTALL)
 
 T = TypeVar("T")
+
+
+class _Gone(Unavailable):
+    """A store is not there: it has no settings."""
+
+
 log = logging.getLogger("lodefs.store")
 
 
@@ -104,7 +110,9 @@ class Mirrored:
     def list(
         self, prefix: str, *, after: str = "", limit: int | None = None
     ) -> Iterator[ObjectInfo]:
-        for number in self._reachable():
+        numbers = self._reachable()
+        are_gone = True
+        for number in numbers:
             has_begun = False
             try:
                 with self._asked(number):
@@ -112,9 +120,14 @@ class Mirrored:
                         has_begun = True
                         etag = join_etag(number, info.etag)
                         yield ObjectInfo(info.key, info.size_bytes, etag)
+                    if not has_begun:
+                        self._require_there(number)
                 return
-            except Unavailable:
-                if has_begun or number == self._reachable()[-1]:
+            except Unavailable as error:
+                are_gone = are_gone and isinstance(error, _Gone)
+                if has_begun or not self._is_next_asked(number, numbers):
+                    if are_gone and len(numbers) == len(self._stores):
+                        return
                     raise  # a list is of one store
 
     def delete(self, key: str) -> None:
@@ -151,14 +164,39 @@ class Mirrored:
 
     def _of_first_reachable(self, ask: Callable[[ObjectStore], T]) -> tuple[int, T]:
         numbers = self._reachable()
+        errors: list[LodefsError] = []
         for number in numbers:
             try:
                 with self._asked(number):
-                    return number, ask(self._stores[number])
-            except Unavailable:
-                if number == numbers[-1]:
-                    raise
-        raise AssertionError("there is always one")
+                    return number, self._surely(number, ask)
+            except Unavailable as error:
+                errors.append(error)
+                if not self._is_next_asked(number, numbers):
+                    break
+        if len(errors) == len(self._stores) and all(isinstance(one, _Gone) for one in errors):
+            raise NotFound(str(errors[0].__cause__)) from errors[0]  # there is no store at all
+        raise errors[-1]
+
+    def _is_next_asked(self, number: int, numbers: Sequence[int]) -> bool:
+        """Whether what is no content comes from the next store now: that may be behind, so only
+        while this one is known to be away, and not because it has put off a call."""
+        return number != numbers[-1] and not self._breakers[number].is_closed
+
+    def _surely(self, number: int, ask: Callable[[ObjectStore], T]) -> T:
+        """The answer of a store that is there. Raises: NotFound only if it is."""
+        try:
+            return ask(self._stores[number])
+        except NotFound as error:
+            self._require_there(number, error)
+            raise
+
+    def _require_there(self, number: int, lacking: NotFound | None = None) -> None:
+        """Raises: Unavailable if a store is gone, so that what it lacks is not missing."""
+        try:
+            self._stores[number].head(keys.STORE)
+        except NotFound as error:
+            message = f"the store {self._url(number)} is not there at present: {error}"
+            raise _Gone(message) from (lacking or error)
 
     @contextmanager
     def _asked(self, number: int) -> Iterator[None]:
@@ -166,9 +204,12 @@ class Mirrored:
         try:
             yield
         except Unavailable as error:
-            if not error.is_throttled and self._breakers[number].failed():
+            breaker = self._breakers[number]
+            if breaker.throttled() if error.is_throttled else breaker.failed():
                 log.warning("%s does not answer, others are asked: %s", self._url(number), error)
             raise
+        except NotFound:
+            raise  # so answers a directory without its file system too
         except LodefsError:
             self._answered(number)
             raise
@@ -196,7 +237,7 @@ class Mirrored:
         """Looks whether a store answers again."""
         try:
             with self._asked(number):
-                self._stores[number].head(keys.STORE)
+                self._require_there(number)
         except LodefsError:
             return
 

@@ -13,6 +13,7 @@ from lodefs.chunkstore.format.commit import Commit, Large
 from lodefs.chunkstore.format.journal import RefName
 from lodefs.chunkstore.format.names import CommitId
 from lodefs.chunkstore.format.tree import Entry, Kind
+from lodefs.chunkstore.journal.existing_commit import save_existing
 from lodefs.chunkstore.journal.ref_write import RefWrite
 from lodefs.chunkstore.push.attempts import Desk, LostPacks, at_desk, attempt
 from lodefs.chunkstore.push.change_counts import Changes, PushTarget, Removals
@@ -218,6 +219,9 @@ class _Commits:
         )
         committer = Committer(self._store, self._desk.index, write, self._sent)
         committer.check_reused()
+        for parent in commit.parents:
+            if parent != head.id:  # no ref need lead to it
+                save_existing(self._store, write, self._job.branch.repo, parent)
         try:
             return committer.commit(self._job.branch, head, commit)
         except Conflict as error:

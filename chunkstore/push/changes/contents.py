@@ -11,7 +11,7 @@ from typing import BinaryIO, NamedTuple
 
 from blake3 import blake3
 
-from lodefs.chunkstore.errors import InvalidInput, Unavailable
+from lodefs.chunkstore.errors import InvalidInput, NotFound, Unavailable
 from lodefs.chunkstore.format.chunking import ChunkingParams, cut
 from lodefs.chunkstore.format.compression import RawStreak
 from lodefs.chunkstore.format.names import Digest, digest_of
@@ -137,9 +137,13 @@ def rewound(content: bytes | BinaryIO, start: int | None) -> BinaryIO:
 
 
 def local_file(path: os.PathLike[str]) -> LocalFile:
-    """A regular file, through symlinks. Raises: InvalidInput; OSError."""
-    real = os.path.realpath(os.fsencode(path), strict=True)
-    seen = os.stat(real)
+    """A regular file, through symlinks. Raises: InvalidInput, NotFound; OSError."""
+    try:
+        real = os.path.realpath(os.fsencode(path), strict=True)
+        seen = os.stat(real)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        leads = "leads to a file that does not exist" if os.path.islink(path) else "does not exist"
+        raise NotFound(f"{os.fspath(path)} {leads}") from error
     if not os.path.isfile(real):
         raise InvalidInput(f"{os.fspath(path)} is not a regular file")
     return LocalFile(real, seen.st_size, bool(seen.st_mode & 0o111))

@@ -1,14 +1,33 @@
-"""What a push index forgets when chunks of packs are gone from the store, and the packs are not."""
+"""What a push index forgets, and refuses, when chunks of packs are gone and the packs are not."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 
 from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.format.tree import Segment
-from lodefs.chunkstore.push.index.chunk_places import NUMBER_BITS, pack_number
+from lodefs.chunkstore.journal.purges import Purge
+from lodefs.chunkstore.push.index.chunk_places import NUMBER_BITS, pack_number, split
 from lodefs.chunkstore.push.index.push_index import PushIndex
 from lodefs.chunkstore.push.index.stat_cache import forget_files_where
+
+
+def refuse(index: PushIndex, purges: Iterable[Purge]) -> None:
+    """Has an index refuse chunks that were purged, and forget where they lay, so that unchanged
+    files that have them are read again."""
+    for purge in purges:
+        day = datetime.fromtimestamp(purge.time_s, UTC).date().isoformat()
+        why = f"purged on {day}" + (f" with {purge.what}" if purge.what else "")
+        index.refused |= dict.fromkeys(purge.chunks, why)
+        index.purges_seen = purge.number
+    chunks: dict[PackId, int] = {}
+    for places in index.find_all(list(index.refused)).values():
+        for number, n in map(split, places):
+            for (pack,) in index.select("SELECT id FROM packs WHERE number = ?", (number,)):
+                chunks[PackId(pack)] = chunks.get(PackId(pack), 0) | 1 << n
+    index.purged = chunks
+    forget_chunks(index, chunks)
 
 
 def forget_chunks(index: PushIndex, chunks: Mapping[PackId, int]) -> None:

@@ -102,6 +102,9 @@ class PushIndex:
             except BaseException:
                 self._db.close()
                 raise
+        self.refused: dict[bytes, str] = {}  # chunks that were purged, and when; not kept
+        self.purged: dict[PackId, int] = {}  # where this index knew them: bits of their numbers
+        self.purges_seen = -1  # the number of the newest purge that ``refused`` knows
         self._pack_ids: dict[int, PackId] = {}
         self._added: set[PackId] = set()
         self._any_chunks = bool(self.select("SELECT 1 FROM chunks LIMIT 1"))

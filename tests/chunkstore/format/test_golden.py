@@ -27,6 +27,7 @@ from lodefs.chunkstore.format.journal import (
 from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.format.pack import TRAILER_SIZE_BYTES, PackIndex, unpack
 from lodefs.chunkstore.format.tree import decode_tree
+from lodefs.chunkstore.journal.purges import decode_purge
 from lodefs.chunkstore.repair.scrub_ledger import decode_scrub_ledger
 from lodefs.chunkstore.repo.store import decode_settings
 from lodefs.chunkstore.transfer.bundle_file import BundleReader
@@ -180,9 +181,17 @@ def test_reads_golden_settings_of_a_repository() -> None:
             _repo_settings(read("repo-settings"), repo, sequence)
 
 
+def test_reads_a_golden_purge() -> None:
+    """It says what its example says, and is no other purge."""
+    assert decode_purge(read("purge"), 3, "it") == golden.purge()
+    with pytest.raises(Corrupt, match="is purge 3"):
+        decode_purge(read("purge"), 4, "it")
+
+
 READERS: dict[str, Callable[[bytes], object]] = {
     "pack": lambda data: PackIndex.decode(golden.pack().pack_id, data),
     "pack-2": lambda data: PackIndex.decode(golden.pack().pack_id, data),
+    "purge": lambda data: decode_purge(data, 3, "it"),
     "shard": decode_shard,
     "commit": decode_commit,
     "commit-2": decode_commit,

@@ -12,6 +12,7 @@ from lodefs.chunkstore.errors import Conflict, NotFound
 from lodefs.chunkstore.format.journal import RefName
 from lodefs.chunkstore.format.names import CommitId
 from lodefs.chunkstore.journal.existing_commit import point_ref
+from lodefs.chunkstore.push.changes.change import Put
 from lodefs.chunkstore.repo.store import Store
 from tests.support.maintenance.schedules import one_at_a_time
 from tests.support.maintenance.world import REPO, World, finish, go_on_to
@@ -157,6 +158,26 @@ def test_a_condemned_commit_can_be_got_back_until_it_is_deleted(world: World) ->
     finish(late)
     assert isinstance(late.error, NotFound)
     assert "gc" in str(late.error)
+    assert world.needs.refs() == []
+
+
+def test_changes_of_a_commit_that_is_condemned(world: World) -> None:
+    """Changes to a new branch, of a commit that no ref leads to, save that and all before it from a
+    collection that has marked already; once it is deleted they are refused."""
+    world.push(world.source("source", a=b"a" * 9000))
+    world.push(world.source("source", a=b"b" * 9000))
+    base = world.delete()
+    world.collect()
+    world.hours += 25
+    late = world.actor("late", lambda store: world.collect(store=store))
+    go_on_to(late, "put journal/fates/")
+    assert world.change("new", base, Put("c", b"c" * 9000)).created_branch
+    finish(late)
+    world.needs.check("after the collection")
+    world.delete("new")
+    world.collect_all()
+    with pytest.raises(NotFound):
+        world.change("new", base, Put("c", b"c" * 9000))
     assert world.needs.refs() == []
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from lodefs.chunkstore.errors import Changed, Corrupt, Denied, NotFound, Unavailable
 from lodefs.chunkstore.format import keys
-from lodefs.chunkstore.objects.interface import ObjectStore
+from lodefs.chunkstore.objects.interface import ObjectInfo, ObjectStore
 from lodefs.chunkstore.objects.mirrors.mirrored import Mirrored, is_content
 from lodefs.chunkstore.repo.store import open_store
 from tests.support.chunkstore.faulty_store import FaultyObjects, fail, flip_byte
@@ -21,12 +21,30 @@ FILES = {b"a": b"a" * 3000, b"b": bytes(range(256)) * 30}
 DEAD = Unavailable("nobody answers")
 
 
+class Created(MemoryObjects):
+    """A store that has settings, which no list shows."""
+
+    def head(self, key: str) -> ObjectInfo:
+        return ObjectInfo(key, 1, '"1"') if key == keys.STORE else super().head(key)
+
+
 class TestSuite(ObjectStoreSuite):
     """Two stores, of which the second is empty."""
 
     @pytest.fixture
     def objects(self) -> ObjectStore:
-        return Mirrored([MemoryObjects(), MemoryObjects("memory:mirror")])
+        return Mirrored([Created(), Created("memory:mirror")])
+
+
+def test_no_store_at_all() -> None:
+    """Where neither is a store, both are empty, and nobody waits for them."""
+    objects = Mirrored([MemoryObjects(), MemoryObjects("memory:mirror")], start=lambda _: None)
+    for _ in range(2):
+        assert list(objects.list("")) == []
+        with pytest.raises(NotFound):
+            objects.get("x", size=1)
+        with pytest.raises(NotFound, match="is not a lodefs store"):
+            open_store(objects)
 
 
 @dataclass
@@ -173,6 +191,47 @@ def test_none_answers(pair: Pair) -> None:
     assert pair.objects.get(pair.packs()[0], size=1)
     with pytest.raises(Denied):
         pair.read()
+
+
+def test_a_store_that_puts_off_a_call(pair: Pair) -> None:
+    """Refs do not come from a mirror, which may be behind, because of a call that was put off; they
+    do once nothing else was answered for half a minute."""
+    busy = Unavailable("503 SlowDown")
+    busy.is_throttled = True
+    pair.first.add(fail(busy))
+    for now_s in (0, 29):
+        pair.now_s = now_s
+        with pytest.raises(Unavailable, match="SlowDown"):
+            list(pair.objects.list(keys.REPOS))
+        with pytest.raises(Unavailable, match="SlowDown"):
+            pair.objects.get(keys.STORE, size=1)
+        assert pair.objects.get(pair.packs()[0], size=1)
+    pair.now_s = 30
+    assert pair.read() == FILES
+
+
+def test_a_store_that_is_not_mounted(pair: Pair) -> None:
+    """A store whose directory is empty, as without its file system, is away, also at the start; it
+    is used again when it is back."""
+    first = pair.first.inner
+    assert isinstance(first, MemoryObjects)
+    there, first.objects = first.objects, {}
+    assert pair.read() == FILES
+    assert [is_up for _, is_up, _ in pair.objects.stores] == [False, True]
+    for now_s, is_back in ((100, False), (200, True)):
+        first.objects = there if is_back else {}
+        pair.now_s = now_s
+        pair.read()
+        pair.waiting.pop()()
+        assert pair.objects.is_up(0) == is_back
+
+
+def test_an_empty_list_of_a_store_that_is_not_mounted(pair: Pair) -> None:
+    """What an empty directory does not list is not missing."""
+    first = pair.first.inner
+    assert isinstance(first, MemoryObjects)
+    first.objects = {}
+    assert list(pair.objects.list(keys.REPOS))
 
 
 def test_writes_go_to_the_first(pair: Pair) -> None:

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from io import BytesIO
 
 import pytest
 
 from lodefs.chunkstore.errors import Conflict, Corrupt, InvalidInput, NotFound, UnknownFormat
 from lodefs.chunkstore.format import keys
-from lodefs.chunkstore.format.bundle import PACK
+from lodefs.chunkstore.format.bundle import COMMIT, PACK, BundleHead
+from lodefs.chunkstore.format.commit import encode_commit
+from lodefs.chunkstore.format.journal import Fate
 from lodefs.chunkstore.format.names import CommitId
+from lodefs.chunkstore.journal.journal import StoreJournal
+from lodefs.chunkstore.maintenance.collect import CollectOptions, collect
 from lodefs.chunkstore.repo.refs import BRANCHES, TAGS
 from lodefs.chunkstore.repo.store import Store
 from lodefs.chunkstore.repo.verify import verify
 from lodefs.chunkstore.transfer.bundle import Unpacked, create_bundle, unpack_bundle
 from lodefs.chunkstore.transfer.bundle_file import BundleReader, BundleWriter, check_bundle
+from lodefs.chunkstore.transfer.landing import Landing
 from tests.support.chunkstore.directories import in_commit
 from tests.support.chunkstore.handmade import Handmade, memory_store
 
@@ -52,6 +59,30 @@ def at(store: Store, name: str = "main", kind: str = BRANCHES) -> CommitId | Non
     return None if entry is None else entry.commit
 
 
+def remade(
+    data: bytes,
+    change: Callable[[BundleHead], BundleHead],
+    *,
+    first: bytes | None = None,
+    leave_out: int | None = None,
+) -> bytes:
+    """A bundle with another head and a good checksum, ``first`` a commit more at its beginning,
+    without records of a kind."""
+    reader, file = BundleReader(BytesIO(data), "it"), BytesIO()
+    writer = BundleWriter(file, change(reader.head))
+    if first is not None:
+        writer.add(COMMIT, first)
+    for record in reader.records():
+        if record.kind != leave_out:
+            writer.add(record.kind, record.data)
+    writer.end()
+    return file.getvalue()
+
+
+def killed(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
 def test_history_and_ids_come_through(source: Source) -> None:
     """What is unpacked into an empty store is what was bundled, by every id and byte; unpacked
     again it changes nothing; a bundle of one store is the same each time."""
@@ -82,6 +113,69 @@ def test_since(source: Source) -> None:
     for since in ("main", "dev"):
         with pytest.raises((InvalidInput, NotFound), match=since):
             source.bundle("main", since)
+
+
+def test_a_ref_that_a_bundle_makes_is_never_elsewhere(
+    source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new tag from a bundle since a revision exists only once it is where it belongs: not
+    beside its packs, not after a crash, and not of a bundle that lacks something."""
+    store = memory_store()
+    unpacked(source.bundle("v1"), store)
+    source.store.refs("r").advance(TAGS, "v2", source.second, expected_sequence=None)
+    data = source.bundle("v2", since="v1")
+    with pytest.raises(Corrupt, match="is not whole"):
+        unpacked(remade(data, lambda head: head, leave_out=PACK), store)
+    assert store.refs("r").latest(TAGS, "v2") is None
+    with monkeypatch.context() as patch:
+        patch.setattr(Landing, "advance", killed)
+        with pytest.raises(KeyboardInterrupt):
+            unpacked(data, store)
+    assert store.refs("r").latest(TAGS, "v2") is None
+    unpacked(data, store)
+    assert at(store, "v2", TAGS) == source.second
+    assert verify(store, data=True).problems == []
+
+
+def test_a_bundle_saves_what_it_builds_on(source: Source) -> None:
+    """A commit that a bundle builds on, and that no ref leads to, is saved from a collection that
+    has condemned it, also where the branch is at another parent of what comes."""
+    aside = source.made.commit("r", {b"b": b"b" * 3000}, branch="aside")
+    parents = (source.second, aside)
+    commit = replace(source.store.commit("r", source.second), parents=parents)
+    merged = source.store.put_commit("r", commit)
+    source.store.refs("r").advance(BRANCHES, "main", merged, expected_sequence=1)
+    store = memory_store()
+    for rev in ("aside", "v1"):
+        unpacked(source.bundle(rev), store)
+    for kind, name, start in ((BRANCHES, "aside", None), (BRANCHES, "main", source.first)):
+        store.refs("r").advance(kind, name, start, expected_sequence=0 if start is None else None)
+    assert collect(store, CollectOptions(clock=lambda: 0)).condemned.commits == 1
+    unpacked(source.bundle(since="aside"), store)
+    journal = StoreJournal(store.objects)
+    newest = journal.newest()
+    assert newest is not None
+    assert newest.previous is not None
+    assert journal.fate(newest.previous) == Fate(newest.previous, None)
+    assert verify(store, data=True).problems == []
+
+
+def test_a_bundle_that_lies_about_its_history(source: Source) -> None:
+    """A bundle moves a branch only to what comes after it, whatever its head says; one that lists
+    commits that its ref does not lead to is refused."""
+    store = memory_store()
+    unpacked(source.bundle(), store)
+    evil = Handmade(memory_store())
+    other = evil.commit("r", {b"evil": b"e" * 3000})
+    file = BytesIO()
+    create_bundle(evil.store, "r", "main", None, file)
+    data = file.getvalue()
+    with pytest.raises(Corrupt, match=f"does not come after {source.second.hex()[:12]}"):
+        unpacked(remade(data, lambda head: replace(head, since=source.second)), store)
+    ids, commit = (source.second, other), encode_commit(source.store.commit("r", source.second))
+    with pytest.raises(Corrupt, match=f"does not come after {source.second.hex()[:12]}"):
+        unpacked(remade(data, lambda head: replace(head, commits=ids), first=commit), store)
+    assert at(store) == source.second
 
 
 def test_history_that_has_expired(source: Source) -> None:

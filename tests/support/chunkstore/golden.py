@@ -37,6 +37,7 @@ from lodefs.chunkstore.format.tree import (
     encode_tree,
     symlink,
 )
+from lodefs.chunkstore.journal.purges import Purge, encode_purge
 from lodefs.chunkstore.repair.scrub_ledger import ScrubLedger, encode_scrub_ledger
 from lodefs.chunkstore.repo.refs import BRANCHES, Refs
 from lodefs.chunkstore.repo.store import Settings, encode_settings
@@ -141,6 +142,12 @@ def journal_entry() -> journal.JournalEntry:
     return journal.JournalEntry(7, 3, 1_700_000_000, token, garbage())
 
 
+def purge() -> Purge:
+    """Two chunks of a file."""
+    chunks = ChunkId(bytes(range(32))), ChunkId(bytes(range(32, 64)))
+    return Purge(3, 1_700_000_000, "vision/flickr30k:images/a%20b.jpg", chunks)
+
+
 def journal_end() -> journal.End:
     """A writer that is about to move a branch."""
     ref = journal.RefName("vision/flickr30k", BRANCHES, "main")
@@ -234,6 +241,7 @@ def examples() -> dict[str, bytes]:
         "journal-ledger": journal.encode_ledger(ledger()),
         "expired": encode_expired("vision/flickr30k", CommitId(bytes(range(32))), 1_700_000_000),
         "repo-settings": encode_repo_settings("vision/flickr30k", repo_settings()),
+        "purge": encode_purge(purge()),
         "cuts": cuts().encode(),
         "bundle": bundle(),
         "scrub-ledger": encode_scrub_ledger(scrub_ledger()),

@@ -1,5 +1,5 @@
-"""Random schedules of pushes, copies, tags, deletions, collections, compactions and reads with the
-real code over a store in memory, and what must always hold.
+"""Random schedules of pushes, changes, copies, tags, deletions, collections, compactions and reads
+with the real code over a store in memory, and what must always hold.
 
 ``play(seed, directory)`` plays one. Every object that a ref leads to, and every chunk in it, is
 looked for after every delete, every write of a pack, and every move of a ref.
@@ -27,6 +27,8 @@ from lodefs.chunkstore.journal.deletion import delete_repo, free_name, undelete_
 from lodefs.chunkstore.journal.existing_commit import point_ref
 from lodefs.chunkstore.journal.journal import StoreJournal
 from lodefs.chunkstore.maintenance.collect import CollectOptions, collect
+from lodefs.chunkstore.push.changes.change import Put
+from lodefs.chunkstore.push.changes.commit_changes import commit_changes
 from lodefs.chunkstore.push.push import PushOptions, push
 from lodefs.chunkstore.repo.refs import BRANCHES, TAGS
 from lodefs.chunkstore.repo.store import Store, create_store, open_store
@@ -42,7 +44,7 @@ REPO = "r"
 NAMES = ("main", "dev")
 MACHINES = 2
 SOURCES = 4
-ACTORS = 16
+ACTORS = 20
 AT_ONCE_MAX = 4
 _TELLING = ("put journal/", "put repos/", "put index/", "delete ")  # requests that others see
 _EXECUTORS = (
@@ -73,6 +75,7 @@ class Played:
     stored_again: int = 0  # of these, that met packs which a collection had deleted
     kept: int = 0  # entries of the journal whose garbage was kept: saved, or in use after all
     copies: int = 0  # that ended well
+    changes: int = 0  # that made a commit
     collections: int = 0  # that ended well
     killed: int = 0
     removed: int = 0  # repositories
@@ -218,6 +221,7 @@ class Schedule:
             (self._point, 3),
             (self._read, 4),
             (self._copy, 3),
+            (self._change, 2),
             (self._remove, 1),
             (self._restore, 2),
             (self._retain, 2),
@@ -227,20 +231,32 @@ class Schedule:
         return open_store(ActorObjects(self._objects, actor, self._faults, self._watch))
 
     def _push(self, actor: Actor, clock: Callable[[], float]) -> None:
-        random = self.random
-        source, name = random.choice(self._sources), random.choice(NAMES)
-        options = PushOptions(
+        source, name = self.random.choice(self._sources), self.random.choice(NAMES)
+        result = push(self._store(actor), source, REPO, name, self._options(clock))
+        self.played.pushes += not result.unchanged
+        self.played.stored_again += result.lost_packs > 0
+
+    def _change(self, actor: Actor, clock: Callable[[], float]) -> None:
+        """A file more or less than in any commit that ever was, on a branch that may not exist."""
+        store, name = self._store(actor), self.random.choice((*NAMES, "new"))
+        if not self._needs.commits:
+            return
+        base = self.random.choice(sorted(self._needs.commits))
+        change = Put("changed", self.random.choice((b"", b"1" * 900, b"2" * 900)))
+        options = self._options(clock)
+        result = commit_changes(store, REPO, name, [change], options, base=base)
+        self.played.changes += not result.unchanged
+
+    def _options(self, clock: Callable[[], float]) -> PushOptions:
+        return PushOptions(
             message="",
             author="",
             time_s=int(clock()) // (12 * HOUR_S),  # often the same
-            index_dir=self._directory / f"machine{random.randrange(MACHINES)}",
+            index_dir=self._directory / f"machine{self.random.randrange(MACHINES)}",
             workers=0,
             clock_ns=lambda: time.time_ns() + HOUR_S * 10**9,
             clock=clock,
         )
-        result = push(self._store(actor), source, REPO, name, options)
-        self.played.pushes += not result.unchanged
-        self.played.stored_again += result.lost_packs > 0
 
     def _collect(self, actor: Actor, clock: Callable[[], float]) -> None:
         min_used = self.random.choice((None, 0.3, 0.7, 1.0))

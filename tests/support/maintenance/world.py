@@ -14,6 +14,9 @@ from lodefs.chunkstore.format.names import CommitId
 from lodefs.chunkstore.journal.existing_commit import point_ref
 from lodefs.chunkstore.journal.journal import StoreJournal
 from lodefs.chunkstore.maintenance.collect import CollectOptions, CollectResult, collect
+from lodefs.chunkstore.push.changes.branch_commits import ChangesResult
+from lodefs.chunkstore.push.changes.change import Change
+from lodefs.chunkstore.push.changes.commit_changes import commit_changes
 from lodefs.chunkstore.push.push import PushOptions, PushResult, push
 from lodefs.chunkstore.repo.refs import BRANCHES
 from lodefs.chunkstore.repo.store import Store, create_store, open_store
@@ -55,7 +58,15 @@ class World:
         self, source: Path, branch: str = "main", machine: str = "one", store: Store | None = None
     ) -> PushResult:
         """Pushes it to a branch."""
-        options = PushOptions(
+        return push(store or self.store, source, REPO, branch, self._options(machine))
+
+    def change(self, branch: str, base: CommitId, change: Change) -> ChangesResult:
+        """Commits a change of a commit to a branch."""
+        options = self._options("one")
+        return commit_changes(self.store, REPO, branch, [change], options, base=base)
+
+    def _options(self, machine: str) -> PushOptions:
+        return PushOptions(
             message="",
             author="",
             time_s=int(self.hours),
@@ -64,7 +75,6 @@ class World:
             clock_ns=lambda: time.time_ns() + HOUR_S * 10**9,
             clock=self.clock,
         )
-        return push(store or self.store, source, REPO, branch, options)
 
     def collect(
         self,

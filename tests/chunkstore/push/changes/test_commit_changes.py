@@ -304,6 +304,15 @@ def test_a_branch_is_created_at_its_base(branches: Branches) -> None:
     assert [parent.hex() for parent in branches.head("dev").parents] == [first]
 
 
+def test_a_file_that_is_not_there(branches: Branches, tmp_path: Path) -> None:
+    """A path without a file, or a symlink that leads nowhere, is named, and nothing committed."""
+    (tmp_path / "dangling").symlink_to("nowhere")
+    for name, why in (("dangling", "leads to a file that does not"), ("none", "does not exist")):
+        with pytest.raises(NotFound, match=f"{name} {why}"):
+            branches.change(Put("x", tmp_path / name))
+    assert list(branches.store.objects.list(keys.REPOS)) == []
+
+
 def test_a_dry_run_writes_nothing(branches: Branches) -> None:
     """It says what would change and be sent; the store is asked for no put."""
     branches.change(Put("f", b"1" * 5000))

@@ -1,0 +1,106 @@
+"""The purges of a store: what somebody wanted to be gone for good (docs/format.md has the table).
+
+A row of put-if-absent objects, as a ref is. None is ever removed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from lodefs.chunkstore.errors import AlreadyExists, Corrupt, InvalidInput, NotFound
+from lodefs.chunkstore.format import keys
+from lodefs.chunkstore.format.envelope import seal, unseal
+from lodefs.chunkstore.format.names import ChunkId, parse_id
+from lodefs.chunkstore.objects.interface import ObjectStore, read_whole
+from lodefs.chunkstore.repo.gallop import last_of_row
+from lodefs.chunkstore.types import Buffer
+
+VERSION = 1
+CHUNKS_MAX = 8192  # of one document: 540 KB
+WHAT_CHARS_MAX = 8192
+SIZE_BYTES_MAX = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Purge:
+    """``what``: a repository and path, percent-encoded, or "" where chunks were named."""
+
+    number: int
+    time_s: int  # Unix
+    what: str
+    chunks: tuple[ChunkId, ...]
+
+
+class _PurgeBody(msgspec.Struct, forbid_unknown_fields=True):
+    number: int
+    time_s: int
+    what: str
+    chunks: list[str]
+
+
+def encode_purge(purge: Purge) -> bytes:
+    """The document. Raises: InvalidInput for too many chunks, or too long a path."""
+    if len(purge.chunks) > CHUNKS_MAX or len(purge.what) > WHAT_CHARS_MAX:
+        raise InvalidInput(f"a purge has {CHUNKS_MAX} chunks at most, not {len(purge.chunks)}")
+    chunks = [chunk.hex() for chunk in purge.chunks]
+    return seal("purge", VERSION, _PurgeBody(purge.number, purge.time_s, purge.what, chunks))
+
+
+def decode_purge(data: Buffer, number: int, what: str) -> Purge:
+    """The purge of that number. Raises: Corrupt, UnknownFormat; ``what`` names it in these."""
+    body = unseal("purge", {VERSION: _PurgeBody}, data, what)
+    if body.number != number:
+        raise Corrupt(f"{what} is purge {body.number}, not {number}")
+    try:
+        chunks = tuple(ChunkId(parse_id(chunk)) for chunk in body.chunks)
+    except InvalidInput as error:
+        raise Corrupt(f"{what}: {error}") from error
+    return Purge(number, body.time_s, body.what, chunks)
+
+
+class Purges:
+    """Safe for many threads. Methods raise what the store does, and Corrupt, UnknownFormat."""
+
+    def __init__(self, objects: ObjectStore) -> None:
+        self._objects = objects
+
+    def newest(self, known: int = -1) -> int:
+        """The newest number, -1 without any; one request where there is none after ``known``."""
+        return last_of_row(self._has, known)
+
+    def after(self, known: int) -> Iterator[Purge]:
+        """The purges after number ``known``, in their order."""
+        number = known
+        while True:
+            number += 1
+            key = keys.purge(number)
+            try:
+                data = read_whole(self._objects, key, SIZE_BYTES_MAX).data
+            except NotFound:
+                return
+            yield decode_purge(data, number, key)
+
+    def append(self, chunks: Sequence[ChunkId], what: str, time_s: int) -> int:
+        """Puts the next purges, as many as are needed; the number of the last."""
+        number = self.newest()
+        for at in range(0, len(chunks), CHUNKS_MAX):
+            part = tuple(chunks[at : at + CHUNKS_MAX])
+            while True:
+                number += 1
+                data = encode_purge(Purge(number, time_s, what, part))
+                try:
+                    self._objects.put(keys.purge(number), [data], if_absent=True)
+                except AlreadyExists:
+                    continue
+                break
+        return number
+
+    def _has(self, number: int) -> bool:
+        try:
+            self._objects.head(keys.purge(number))
+        except NotFound:
+            return False
+        return True

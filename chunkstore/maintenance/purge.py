@@ -1,0 +1,281 @@
+"""Purge: bytes that have to be gone from all versions at once, without a grace time.
+
+The packs that hold them are written again without them, as a compaction does it; their indexes say
+why (docs/decisions/0042).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from urllib.parse import quote_from_bytes
+
+from lodefs.chunkstore.errors import Corrupt, InvalidInput, NotFound, UnknownFormat
+from lodefs.chunkstore.format import keys
+from lodefs.chunkstore.format.journal import DeadChunks
+from lodefs.chunkstore.format.names import ID_BYTES, ChunkId, CommitId, PackId, parse_id
+from lodefs.chunkstore.format.pack import PURGED, PackIndex
+from lodefs.chunkstore.format.tree import Entry, Kind
+from lodefs.chunkstore.journal.named_packs import add_named
+from lodefs.chunkstore.journal.purges import Purges
+from lodefs.chunkstore.journal.ref_write import RefWrite
+from lodefs.chunkstore.maintenance.compact import Rate, drop_chunks
+from lodefs.chunkstore.maintenance.inventory import PackList, Repositories
+from lodefs.chunkstore.maintenance.writers import WriterCheck, newest_of
+from lodefs.chunkstore.repo.pack_reader import read_index
+from lodefs.chunkstore.repo.store import Store
+from lodefs.chunkstore.system.progress import Progress
+
+WORKERS = 16
+PACKS_AT_ONCE = 4  # written again; each is in memory meanwhile
+TREES_TOGETHER_MAX = 256
+SHARED_MAX = 100  # that are named
+
+Chunks = dict[PackId, int]  # of packs, by the bits of their numbers
+
+
+@dataclass(slots=True)
+class PurgePlan:
+    """What a purge would remove. ``versions``: commits that lead there; ``shared``: other paths
+    ("REPO:PATH") that need some of these chunks."""
+
+    what: str
+    chunks: list[ChunkId] = field(default_factory=list)
+    packs: Chunks = field(default_factory=dict)
+    size_bytes: int = 0  # of the chunks that are there, each place
+    versions: int = 0
+    shared: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class PurgeResult:
+    """What a purge did. ``left``: packs that hold such bytes still, since they are damaged;
+    ``writers``: that had begun before, and may yet put them into a pack."""
+
+    packs: int = 0
+    size_bytes: int = 0
+    left: list[PackId] = field(default_factory=list)
+    writers: int = 0
+
+
+def plan_path(store: Store, repo: str, path: bytes, progress: Progress | None = None) -> PurgePlan:
+    """What it takes to purge a file, or all files below a directory, from all versions of a
+    repository. Raises: NotFound if no version has it; Corrupt; what the store raises."""
+    progress = progress or Progress()
+    path = path.strip(b"/")
+    if not path:
+        raise InvalidInput("name a file or a directory: to delete a repository, see lodefs rm")
+    plan = PurgePlan(f"{repo}:{quote_from_bytes(path)}")
+    named: Chunks = {}
+    with ThreadPoolExecutor(WORKERS, "lodefs-purge") as executor:
+        progress.phase = f"looking for {plan.what}"
+        for commit_id in _commits(store, repo):
+            entry = _entry_at(store, store.commit(repo, commit_id).root, path)
+            if entry is not None:
+                plan.versions += 1
+                files = [entry] if entry.kind is Kind.FILE else []
+                if entry.kind is Kind.DIRECTORY:
+                    below = (child for _, child in store.packs.walk(entry))
+                    files = [child for child in below if child.kind is Kind.FILE]
+                add_named(named, files)
+        if not plan.versions:
+            raise NotFound(f"no version of {repo} has {path.decode(errors='replace')!r}")
+        ids = {chunk for pack in named for chunk in _ids(store.packs.index(pack), named[pack])}
+        _complete(store, plan, ids, (repo, path), executor, progress)
+    return plan
+
+
+def plan_chunk(store: Store, chunk: ChunkId, progress: Progress | None = None) -> PurgePlan:
+    """What it takes to purge one chunk, wherever it is. Raises: NotFound if no pack has it."""
+    progress = progress or Progress()
+    plan = PurgePlan("")
+    with ThreadPoolExecutor(WORKERS, "lodefs-purge") as executor:
+        _complete(store, plan, {chunk}, None, executor, progress)
+    if not plan.packs:
+        raise NotFound(f"no pack of {store.url} has a chunk {chunk.hex()}")
+    return plan
+
+
+def purge(
+    store: Store,
+    plan: PurgePlan,
+    clock: Callable[[], float] = time.time,
+    progress: Progress | None = None,
+) -> PurgeResult:
+    """Removes what was planned. It may be repeated after an interruption, with a new plan.
+
+    The purge is put first, so that no push stores the bytes again, and once more at the end: nodes
+    that have dropped them may have read them again meanwhile. Raises: what the store does.
+    """
+    progress, result = progress or Progress(), PurgeResult()
+    store.ensure_writable()
+    purges = Purges(store.objects)
+    purges.append(plan.chunks, plan.what, int(clock()))
+    write = RefWrite(store, clock)
+    newest = write.begin().number  # who begins after it knows the purge
+    write.close()
+    progress.phase = f"writing {len(plan.packs)} packs again"
+    with ThreadPoolExecutor(PACKS_AT_ONCE, "lodefs-purge") as executor:
+        dead = [DeadChunks(*one) for one in sorted(plan.packs.items())]
+        rate = Rate(None)
+        for size_bytes in executor.map(
+            lambda one: drop_chunks(store.objects, one, PURGED, rate), dead
+        ):
+            result.packs += size_bytes > 0
+            result.size_bytes += size_bytes
+        for index in executor.map(lambda one: _index(store, one.pack), dead):
+            if index is not None and _stored(index, plan.packs[index.pack_id]):
+                result.left.append(index.pack_id)
+        purges.append(plan.chunks, plan.what, int(clock()))
+        ledger, (_, condemning) = write.journal.ledger(), newest_of(write.journal)
+        check = WriterCheck(store, write.journal, executor)
+        waiting = check.look(ledger, newest, condemning).waiting
+    result.writers = sum(writer.intent is None for writer in waiting.values())
+    return result
+
+
+def plan_again(store: Store, progress: Progress | None = None) -> PurgePlan:
+    """What of all earlier purges is there again: a writer that had begun before one of them, or a
+    compaction that stood still, may have put it there."""
+    progress = progress or Progress()
+    plan = PurgePlan("")
+    ids = {chunk for one in Purges(store.objects).after(-1) for chunk in one.chunks}
+    with ThreadPoolExecutor(WORKERS, "lodefs-purge") as executor:
+        _find_places(store, plan, ids, executor, progress)
+        plan.packs = {
+            pack: bits
+            for pack, bits in plan.packs.items()
+            if (index := _index(store, pack)) is not None and _stored(index, bits)
+        }
+    plan.chunks = sorted({c for p in plan.packs for c in _ids(_known(store, p), plan.packs[p])})
+    return plan
+
+
+def _complete(
+    store: Store,
+    plan: PurgePlan,
+    ids: set[ChunkId],
+    target: tuple[str, bytes] | None,
+    executor: Executor,
+    progress: Progress,
+) -> None:
+    """All places of the chunks, and who else needs them."""
+    plan.chunks = sorted(ids)
+    _find_places(store, plan, ids, executor, progress)
+    progress.phase = "looking for who else needs it"
+    for repo, path in _users(store, plan.packs, executor):
+        is_own = target is not None and repo == target[0]
+        if not (is_own and target and (path + b"/").startswith(target[1] + b"/")):
+            plan.shared.append(f"{repo}:{quote_from_bytes(path)}")
+    plan.shared = sorted(set(plan.shared))
+
+
+def _find_places(
+    store: Store, plan: PurgePlan, ids: set[ChunkId], executor: Executor, progress: Progress
+) -> None:
+    """All places of chunks: reads the index of each pack, those of dead pushes too."""
+    progress.phase = "looking through all packs"
+    with PackList() as packs:
+        packs.fill(store.objects)
+        for index in executor.map(lambda pack: _index(store, pack[0]), packs):
+            if index is None:
+                continue
+            numbers = [n for n in range(len(index)) if index.chunk_id(n) in ids]
+            if numbers:
+                plan.packs[index.pack_id] = sum(1 << n for n in numbers)
+                plan.size_bytes += sum(index.stored_sizes[n] for n in numbers)
+
+
+def _users(store: Store, places: Chunks, executor: Executor) -> Iterator[tuple[str, bytes]]:
+    """Repository and path of each file, in any commit that is there, that has one of the chunks.
+    Raises: Unsupported-like InvalidInput if a directory's own list has."""
+    repos = Repositories()
+    repos.fill(store.objects)
+    seen: set[object] = set()
+    waiting: list[tuple[str, bytes, Entry]] = []
+    for repo, commit_id in repos.all_commits():
+        try:
+            waiting.append((repo, b"", store.commit(repo, commit_id).root))
+        except (Corrupt, NotFound, UnknownFormat):
+            continue
+        while waiting:
+            some = []
+            for one in waiting[-TREES_TOGETHER_MAX:]:
+                key = one[0], one[1], one[2].digest, one[2].segments
+                if key not in seen:
+                    seen.add(key)
+                    some.append(one)
+            del waiting[-TREES_TOGETHER_MAX:]
+            for (at, path, tree), children in zip(
+                some, executor.map(lambda one: _children(store, one[2]), some), strict=True
+            ):
+                if _is_hit(tree, places):
+                    raise InvalidInput(
+                        f"a list of names ({at}:{path.decode(errors='replace')}/) has a chunk that "
+                        "is to be purged: what is in directories cannot be purged, only files"
+                    )
+                for child in children:
+                    below = path + b"/" + child.name if path else child.name
+                    if child.kind is Kind.DIRECTORY:
+                        waiting.append((at, below, child))
+                    elif _is_hit(child, places):
+                        yield at, below
+
+
+def _is_hit(entry: Entry, places: Chunks) -> bool:
+    return any(
+        places.get(pack, 0) >> first & ((1 << count) - 1)
+        for pack, first, count, _ in entry.segments
+    )
+
+
+def _children(store: Store, entry: Entry) -> list[Entry]:
+    try:
+        return store.packs.read_tree(entry)
+    except (Corrupt, NotFound, UnknownFormat):
+        return []
+
+
+def _entry_at(store: Store, root: Entry, path: bytes) -> Entry | None:
+    entry: Entry | None = root
+    for name in path.split(b"/"):
+        if entry is None or entry.kind is not Kind.DIRECTORY:
+            return None
+        entry = next((one for one in store.packs.read_tree(entry) if one.name == name), None)
+    return entry
+
+
+def _commits(store: Store, repo: str) -> Iterator[CommitId]:
+    """All commits of a repository that are there, also those that no ref leads to."""
+    store.require_repo(repo)
+    prefix = keys.commits(repo)
+    for info in store.objects.list(prefix):
+        try:
+            yield CommitId(parse_id(info.key[len(prefix) :]))
+        except InvalidInput:
+            continue
+
+
+def _ids(index: PackIndex, bits: int) -> Iterable[ChunkId]:
+    ids = index.ids
+    for n in range(len(index)):
+        if bits >> n & 1:
+            yield ChunkId(ids[n * ID_BYTES : (n + 1) * ID_BYTES])
+
+
+def _stored(index: PackIndex, bits: int) -> int:
+    """The bytes that chunks of a pack take."""
+    return sum(size for n, size in enumerate(index.stored_sizes) if bits >> n & 1)
+
+
+def _known(store: Store, pack: PackId) -> PackIndex:
+    return read_index(store.objects, pack).index
+
+
+def _index(store: Store, pack: PackId) -> PackIndex | None:
+    try:
+        return _known(store, pack)
+    except (Corrupt, NotFound, UnknownFormat):
+        return None

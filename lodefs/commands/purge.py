@@ -1,0 +1,139 @@
+"""``lodefs purge``: removes bytes from all versions, for good."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import click
+
+from lodefs.chunkstore.errors import InvalidInput
+from lodefs.chunkstore.format.names import ChunkId, check_repo, parse_id
+from lodefs.cli import exit_codes, text
+from lodefs.cli.consent import require_consent
+from lodefs.cli.options import examples, json_option, session_command, write_json, write_line
+from lodefs.cli.progress_bars import show_progress
+from lodefs.settings.session import Session
+
+if TYPE_CHECKING:
+    from lodefs.chunkstore.maintenance.purge import PurgePlan, PurgeResult
+    from lodefs.chunkstore.system.progress import Progress
+
+SHARED_SHOWN_MAX = 20
+
+EPILOG = examples(
+    "lodefs purge vision/flickr30k --path images/7.jpg --dry-run",
+    "lodefs purge vision/flickr30k --path images/7.jpg",
+    "lodefs purge --check                # after pushes that were under way then have ended",
+)
+
+
+@click.command(epilog=EPILOG)
+@click.argument("repo", metavar="[REPO]", required=False)
+@click.option("--path", metavar="PATH", help="A file, or a directory with all files below it.")
+@click.option("--chunk", metavar="ID", help="One chunk, by its id, in all repositories.")
+@click.option("--check", is_flag=True, help="Remove again what has come back since.")
+@click.option("--also-shared", is_flag=True, help="Also where other paths need the same bytes.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@json_option
+@session_command(store=True)
+def purge(
+    session: Session,
+    repo: str | None,
+    path: str | None,
+    chunk: str | None,
+    check: bool,
+    also_shared: bool,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Remove the bytes of a file from all versions, at once and for good.
+
+    For what the law wants gone; `lodefs rm` and `lodefs gc` delete all else. The versions stay,
+    with the file's name: who reads it is told that it was purged, nodes drop it from their caches
+    within two minutes, and a push of the same bytes is refused.
+    """
+    from lodefs.chunkstore.maintenance import purge as purging
+
+    _check_words(repo, path, chunk, check=check)
+    with show_progress() as progress:
+        plan = _plan(session, repo, path, chunk, progress)
+    if plan.shared and not also_shared and not dry_run:
+        more = len(plan.shared) - SHARED_SHOWN_MAX
+        shown = ", ".join(plan.shared[:SHARED_SHOWN_MAX]) + (
+            f" and {more} more" if more > 0 else ""
+        )
+        raise InvalidInput(
+            f"other files need some of these bytes, and would be purged too: {shown}. If that is "
+            "wanted, say --also-shared"
+        )
+    result = None
+    if not dry_run and plan.packs:
+        require_consent(f"this removes {_what(plan)}, for good", is_given=yes)
+        with show_progress() as progress:
+            result = purging.purge(session.store, plan, progress=progress)
+    if as_json:
+        write_json(_json_of(plan, result))
+    else:
+        for line in _lines(plan, result):
+            write_line(line)
+    if result is not None and result.left:
+        session.exit_code = exit_codes.FAILURE
+
+
+def _check_words(repo: str | None, path: str | None, chunk: str | None, *, check: bool) -> None:
+    if sum((path is not None, chunk is not None, check)) != 1:
+        raise InvalidInput("say what to purge: REPO --path PATH, --chunk ID, or --check")
+    if (path is not None) != (repo is not None):
+        raise InvalidInput("REPO and --path go together: --chunk and --check are of all of a store")
+
+
+def _plan(
+    session: Session, repo: str | None, path: str | None, chunk: str | None, progress: Progress
+) -> PurgePlan:
+    from lodefs.chunkstore.maintenance import purge as purging
+
+    if repo is not None and path is not None:
+        return purging.plan_path(session.store, check_repo(repo), os.fsencode(path), progress)
+    if chunk is not None:
+        return purging.plan_chunk(session.store, ChunkId(parse_id(chunk, "chunk id")), progress)
+    return purging.plan_again(session.store, progress)
+
+
+def _what(plan: PurgePlan) -> str:
+    return (
+        f"{text.count(len(plan.chunks), 'chunk')} ({text.size(plan.size_bytes)}) from "
+        f"{text.count(len(plan.packs), 'pack')}"
+        + (f": {plan.what}, in {text.count(plan.versions, 'version')}" if plan.what else "")
+        + (f", and {text.count(len(plan.shared), 'other file')}" if plan.shared else "")
+    )
+
+
+def _lines(plan: PurgePlan, result: PurgeResult | None) -> list[str]:
+    if result is None:
+        lines = [f"to purge: {_what(plan)}" if plan.packs else "nothing to purge"]
+        return lines + [f"shared with {one}" for one in plan.shared]
+    lines = [f"purged {_what(plan)}"]
+    lines += [f"pack {pack.hex()} is damaged, and has such bytes still" for pack in result.left]
+    if result.writers:
+        count = text.count(result.writers, "push") if result.writers == 1 else (
+            f"{result.writers} pushes"
+        )  # fmt: skip
+        lines.append(f"{count} had begun before: when they have ended, lodefs purge --check")
+    return lines
+
+
+def _json_of(plan: PurgePlan, result: PurgeResult | None) -> dict[str, object]:
+    return {
+        "what": plan.what,
+        "chunks": [chunk.hex() for chunk in plan.chunks],
+        "packs": [pack.hex() for pack in sorted(plan.packs)],
+        "size_bytes": plan.size_bytes,
+        "versions": plan.versions,
+        "shared": plan.shared,
+        "is_done": result is not None,
+        "left": [pack.hex() for pack in result.left] if result else [],
+        "writers": result.writers if result else 0,
+    }

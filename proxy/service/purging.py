@@ -1,0 +1,58 @@
+"""Drops from the cache what was purged from the store.
+
+Each purge is followed several times, once at each look: what was being read from other nodes, which
+had not heard of it, may have come here after the first time.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+
+from lodefs.chunkstore.format.names import ChunkId
+from lodefs.chunkstore.journal.purges import Purge
+from lodefs.chunkstore.nodecache import layout as layout
+from lodefs.proxy.cache.chunk_cache import Cache
+
+LOOKS = 3  # that follow each purge
+_SEEN = layout.figure_key("purges_seen")  # the number of the newest purge, plus 1
+
+log = logging.getLogger("lodefs.cache")
+
+
+class Purging:
+    """Follows the purges of one store. ``after`` gives those after a number. One thread."""
+
+    def __init__(self, cache: Cache, after: Callable[[int], Iterable[Purge]]) -> None:
+        self._cache = cache
+        self._after = after
+        self._seen = int.from_bytes(cache.kv.get(_SEEN) or b"", "little") - 1
+        self._recent: list[tuple[Purge, int]] = []  # with the looks that are left
+
+    def look(self) -> None:
+        """Asks the store for new purges, and follows these and the last ones. Raises: what the
+        store does; LodefsError of the cache's index."""
+        found = list(self._after(self._seen))
+        self._recent += [(purge, LOOKS) for purge in found]
+        chunks = {chunk for purge, _ in self._recent for chunk in purge.chunks}
+        if chunks:
+            self._drop(chunks)
+        self._recent = [(purge, left - 1) for purge, left in self._recent if left > 1]
+        if found:
+            self._seen = found[-1].number
+            self._cache.kv.write([(_SEEN, (self._seen + 1).to_bytes(8, "little"))])
+
+    def _drop(self, chunks: set[ChunkId]) -> None:
+        """Drops each cache file that has one of the chunks: files are never changed. Goes through
+        the rows of all files, since a chunk's own row names one place of it alone."""
+        hit: set[int] = set()
+        for key, value in self._cache.kv.scan(layout.RUNS):
+            number = int.from_bytes(key[1:5], "big")
+            if number not in hit and any(
+                chunk in chunks for chunk, _ in layout.decode_run_row(value).chunks
+            ):
+                hit.add(number)
+        for number in sorted(hit):
+            file = self._cache.files.get(number)
+            if file is not None:
+                self._cache.eviction.drop(file, "it has bytes that were purged", is_damaged=False)
