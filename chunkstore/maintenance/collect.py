@@ -240,7 +240,8 @@ class _Collection:
             self._result.compacted.packs = sum(pack in self._marked for pack in dead)
         if ripe and not self._options.dry_run:
             collection = ripe[-1].number
-            sweep(self._store, garbage, collection, self._executor, self._progress)
+            reached = self._marked.expired | self._marked.commits
+            sweep(self._store, garbage, reached, collection, self._executor, self._progress)
             self._compact(garbage)
             for entry in ripe:
                 self._journal.put_done(entry.number)

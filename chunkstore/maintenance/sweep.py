@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Sequence
 from concurrent.futures import Executor
 
 from lodefs.chunkstore.errors import Corrupt, Denied, LodefsError, NotFound, UnknownFormat
@@ -23,6 +23,7 @@ SHARDS_AHEAD = 16
 def sweep(
     store: Store,
     garbage: Sequence[Garbage],
+    reached: Container[tuple[str, CommitId]],
     collection: int,
     executor: Executor,
     progress: Progress,
@@ -36,7 +37,7 @@ def sweep(
     commits = [commit for one in garbage for commit in one.commits]
     packs = {pack for one in garbage for pack in one.packs}
     progress.phase = f"deleting {len(commits)} commits"
-    _say_expired(store, commits, executor)
+    _say_expired(store, commits, reached, executor)
     _delete(objects, [keys.commit(*commit) for commit in commits], executor)
     if packs:
         progress.phase = "rewriting index shards"
@@ -57,13 +58,18 @@ def check_deletes(objects: ObjectStore) -> None:
         raise
 
 
-def _say_expired(store: Store, commits: Sequence[tuple[str, CommitId]], executor: Executor) -> None:
-    """Leaves word of commits of repositories with a retention policy: what is before the oldest
-    one that is kept is not lost, but has expired."""
+def _say_expired(
+    store: Store,
+    commits: Sequence[tuple[str, CommitId]],
+    reached: Container[tuple[str, CommitId]],
+    executor: Executor,
+) -> None:
+    """Leaves word of commits that refs lead to (``reached``), or that are of repositories with a
+    retention policy: they are not lost, but have expired. A list may lack the policy."""
     repos = {repo for repo, _ in commits}
     may_lack = {repo for repo in repos if store.settings_log(repo).surely_newest().may_lack_history}
     now_s = int(time.time())
-    expired = [commit for commit in commits if commit[0] in may_lack]
+    expired = [commit for commit in commits if commit[0] in may_lack or commit in reached]
     for _ in executor.map(lambda at: store.put_expired(at[0], at[1], now_s), expired):
         pass
 
