@@ -28,7 +28,11 @@ def asked(kind: str, reader: Reader, **body: object) -> WarmRequest | EvictReque
     node = DictNode({b"a": b"x"})
     node.cache_control = control = MemoryCacheControl()
     request = Request("POST", body=json.dumps(body).encode(), reader=reader)
-    asyncio.run(CacheControlHandlers(node).of[kind](Route(kind), request))
+
+    async def ask() -> None:
+        await CacheControlHandlers(node).of[kind](Route(kind), request)
+
+    asyncio.run(ask())
     return control.requests[0]
 
 
