@@ -111,8 +111,13 @@ class Desk:
         store is not an older one, restored from a backup."""
         if not self._has_learned:
             self.index.load_shards(self.store.objects)
-            refuse(self.index, Purges(self.store.objects).after(self.index.purges_seen))
+            self.learn_purges()
             self._has_learned = True
+
+    def learn_purges(self) -> None:
+        """Has the index refuse what was purged: each attempt does, since its commit is refused if
+        there is a purge that it does not know. One request, and one for each new purge."""
+        refuse(self.index, Purges(self.store.objects).after(self.index.purges_seen))
 
     def readers(self, files: int, size_bytes: int) -> Workers:
         """Workers that read, fit for so many files and bytes: the same at each call. They may be
@@ -193,6 +198,7 @@ def at_desk(
         lost.forget_in(index, store)
         desk = Desk(store, index, uploader, progress, options.workers)
         with closing(desk):
+            desk.learn_purges()
             yield desk
     finally:
         heartbeat.stop()

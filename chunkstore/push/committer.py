@@ -65,6 +65,10 @@ def read_head(store: Store, repo: str, branch: str) -> Head:
     return Head(ref, ref.commit, store.commit(repo, ref.commit))
 
 
+class PurgedMeanwhile(Conflict):
+    """Something was purged while a push was under way."""
+
+
 class Committer:
     """Puts one commit on a branch, as one write of its ref. ``sent`` is told of bytes that were
     written. One thread."""
@@ -89,7 +93,7 @@ class Committer:
     def commit(self, branch: RefName, head: Head, commit: Commit) -> CommitId:
         """Shard, commit, ref. The commit gets a later time if a collection has deleted one of
         the same id. Raises: PacksCollected, PacksLost; Conflict if the branch is not at ``head``
-        any more; NoSpace for more than the quota; what the store raises."""
+        any more; PurgedMeanwhile; NoSpace for more than the quota; what the store raises."""
         Quota(self._store, branch.repo, head.size_bytes).check(commit.size_bytes)
         self._store.ensure_writable()  # a commit of trees that are all there already
         condemned = CondemnedRows(self._index)
@@ -104,11 +108,11 @@ class Committer:
         return commit_id
 
     def _check_purges(self) -> None:
-        """Raises: Conflict if something was purged since the index heard of purges: this push may
-        have stored it again. A purge that begins later waits for this writer's end."""
+        """Raises: PurgedMeanwhile if something was purged since the index heard of purges: this
+        push may have stored it again. A purge that begins later waits for this writer's end."""
         seen = self._index.purges_seen
         if Purges(self._store.objects).newest(seen) > seen:
-            raise Conflict(
+            raise PurgedMeanwhile(
                 "something was purged (lodefs purge) while this push was under way: repeat it"
             )
 

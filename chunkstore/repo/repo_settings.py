@@ -34,11 +34,9 @@ class SettingsLog:
         return self.entry(self._listed())
 
     def surely_newest(self, known: int = -1) -> RepoSettings:
-        """The same, but asks for the entries after the one that the list shows, or that is
-        ``known`` to be there: it may lack some. A list that lacks all of them says that nothing is
-        set."""
-        listed = max(self._listed(), known)
-        return self.entry(listed if listed < 0 else last_of_row(self._has, listed))
+        """The same, but asks for the entry after the one that the list shows, or that is ``known``
+        to be there, or for the first: a list may lack some, or all of them. One request more."""
+        return self.entry(last_of_row(self._has, max(self._listed(), known)))
 
     def entry(self, sequence: int) -> RepoSettings:
         """One entry; that before the first sets nothing."""

@@ -23,7 +23,7 @@ from lodefs.chunkstore.push.changes.overlay_writer import OverlayWriter
 from lodefs.chunkstore.push.changes.stored_changes import StoredChanges
 from lodefs.chunkstore.push.changes.three_way import merge
 from lodefs.chunkstore.push.changes.unstored_trees import TreeReader
-from lodefs.chunkstore.push.committer import Committer, Head, read_head
+from lodefs.chunkstore.push.committer import Committer, Head, PurgedMeanwhile, read_head
 from lodefs.chunkstore.push.pack_writer import TREE_PACK_SIZES_BYTES, Placement
 from lodefs.chunkstore.push.push_options import PushOptions
 from lodefs.chunkstore.push.scanner import Skipped
@@ -224,6 +224,8 @@ class _Commits:
                 save_existing(self._store, write, self._job.branch.repo, parent)
         try:
             return committer.commit(self._job.branch, head, commit)
+        except PurgedMeanwhile:
+            raise  # another round would know no more
         except Conflict as error:
             raise _Overtaken(str(error)) from error
 

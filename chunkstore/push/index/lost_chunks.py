@@ -26,7 +26,8 @@ def refuse(index: PushIndex, purges: Iterable[Purge]) -> None:
         for number, n in map(split, places):
             for (pack,) in index.select("SELECT id FROM packs WHERE number = ?", (number,)):
                 chunks[PackId(pack)] = chunks.get(PackId(pack), 0) | 1 << n
-    index.purged = chunks
+    for pack, bits in chunks.items():  # what earlier calls found is forgotten already
+        index.purged[pack] = index.purged.get(pack, 0) | bits
     forget_chunks(index, chunks)
 
 

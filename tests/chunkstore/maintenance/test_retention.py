@@ -102,6 +102,16 @@ def test_an_expired_commit_that_is_named_in_time_stays_whole(world: World) -> No
         world.point("older", all_of_it[3])
 
 
+def test_a_policy_that_no_list_shows(world: World) -> None:
+    """A policy counts where no list ever shows that one is set: two collections carry it out."""
+    all_of_it = _history(world)
+    _set(world, Retention(keep_last=2))
+    world.objects.add(lambda perform: [], "list", keys.settings(REPO))
+    world.collect_all()
+    assert _history(world) == all_of_it[:2]
+    assert world.garbage() == set()
+
+
 def test_a_writer_between_the_fates_of_commits_and_packs(world: World) -> None:
     """A collection that has decided about a commit, and stands still before its packs, agrees with
     a writer that comes meanwhile: the commit is gone, or whole."""

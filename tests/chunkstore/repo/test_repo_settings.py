@@ -32,3 +32,4 @@ def test_changes_that_no_list_shows() -> None:
     first = log.change(change)
     assert (first.sequence, first.may_lack_history) == (0, True)
     assert log.change(change) == replace(first, sequence=1, may_lack_history=False)
+    assert log.surely_newest().sequence == 1
