@@ -24,7 +24,8 @@ State = Literal["listing", "fetching", "done", "failed", "cancelled", "skipped"]
 RUNNING: tuple[State, ...] = ("listing", "fetching")
 
 _Text = Annotated[str, msgspec.Meta(max_length=65536)]
-_Owner = Annotated[str, msgspec.Meta(max_length=64)]
+OWNER = r"[A-Za-z0-9_.-]{1,64}"  # of pins; it stands in the targets of requests between nodes
+_Owner = Annotated[str, msgspec.Meta(pattern=rf"\A(?:{OWNER})?\Z")]
 
 
 class WarmRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

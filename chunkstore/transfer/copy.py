@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from lodefs.chunkstore.errors import Conflict, Corrupt, InvalidInput
+from lodefs.chunkstore.errors import Conflict, Corrupt, InvalidInput, LodefsError
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.commit import Commit
 from lodefs.chunkstore.format.journal import RefName
@@ -26,7 +26,15 @@ from lodefs.chunkstore.repo.store import Store
 from lodefs.chunkstore.system.progress import Progress
 from lodefs.chunkstore.transfer.landing import Landing
 from lodefs.chunkstore.transfer.pack_copy import fetch_pack, put_pack, without_purged
-from lodefs.chunkstore.transfer.plan import History, RefPlan, plan, ref_named, refs_of
+from lodefs.chunkstore.transfer.plan import (
+    REFUSALS,
+    History,
+    RefPlan,
+    Refuse,
+    plan,
+    ref_named,
+    refs_of,
+)
 
 WORKERS = 8
 STEP_SIZE_BYTES = 4 << 30  # after so much a branch moves to the commit that is complete
@@ -52,11 +60,20 @@ class CopiedRef:
     after: CommitId
 
 
+@dataclass(frozen=True, slots=True)
+class RefusedRef:
+    """A ref of the source that was left as it is in the destination, and why."""
+
+    ref: RefName
+    error: LodefsError
+
+
 @dataclass(slots=True)
 class CopyResult:
     """What a copy did; with ``dry_run`` what it would do."""
 
     refs: list[CopiedRef] = field(default_factory=list)  # also those that did not move
+    refused: list[RefusedRef] = field(default_factory=list)  # where all refs were asked for
     commits: int = 0  # brought
     packs: int = 0  # sent
     packs_there: int = 0  # needed, and there already
@@ -73,32 +90,56 @@ def copy(
 ) -> CopyResult:
     """Copies one branch or tag (``rev``) of each repository, or with None all of them.
 
-    Raises: InvalidInput if both are one store, or ``rev`` is a commit; NotFound; Conflict if a ref
-    has gone another way in the destination, or moved meanwhile; Corrupt if the source lacks
-    something; Collected if the destination has once deleted what is needed; what the stores
-    raise. After an error it can be repeated, and goes on.
+    A ref that has gone another way in the destination, moved meanwhile, or needs what was once
+    deleted there, is an error (Conflict, AlreadyExists, Collected) and stays where it is; where all
+    were asked for, it is among those that are ``refused``, and the others come.
+
+    Raises: InvalidInput if both are one store, or ``rev`` is a commit; NotFound; Corrupt if the
+    source lacks something; what the stores raise. After an error it can be repeated, and goes on.
     """
     if source.url == destination.url:
         raise InvalidInput(f"{source.url} would be copied to itself: name another store")
+    result = CopyResult()
+
+    def refuse(ref: RefName, error: LodefsError) -> None:
+        if rev is not None:
+            raise error
+        result.refused.append(RefusedRef(ref, error))
+
     plans: list[tuple[History, list[RefPlan]]] = []
     for repo in repos:
         source.require_repo(repo)
         refs = refs_of(source, repo) if rev is None else [ref_named(source, repo, rev)]
         history = History(source, repo)
-        plans.append((history, plan(source, destination, refs, history)))
+        plans.append((history, plan(source, destination, refs, history, refuse)))
     with ThreadPoolExecutor(options.workers, "lodefs-copy") as executor:
-        work = _Copy(source, destination, options, progress or Progress(), executor)
+        work = _Copy(source, destination, options, progress or Progress(), executor, result)
         try:
             for history, some in plans:
-                for one in some:
-                    work.run(one, history)
+                left = some
+                while left:
+                    refs = _run(work, left, history, refuse)
+                    left = plan(source, destination, refs, history, refuse)
         finally:
             work.close()
-    return work.result
+    return result
+
+
+def _run(work: _Copy, plans: Sequence[RefPlan], history: History, refuse: Refuse) -> list[RefName]:
+    """Copies refs of one repository up to one that is refused. Gives those after it: what was
+    planned for them may build on that."""
+    for at, one in enumerate(plans):
+        try:
+            work.run(one, history)
+        except REFUSALS as error:
+            refuse(one.ref, error)
+            work.start_anew()
+            return [later.ref for later in plans[at + 1 :]]
+    return []
 
 
 class _Copy:
-    """One copy, ref by ref."""
+    """One copy, ref by ref. It adds to ``result``."""
 
     def __init__(
         self,
@@ -107,6 +148,7 @@ class _Copy:
         options: CopyOptions,
         progress: Progress,
         executor: Executor,
+        result: CopyResult,
     ) -> None:
         self._source = source
         self._destination = destination
@@ -117,14 +159,24 @@ class _Copy:
         self._under_way: list[Future[int]] = []
         self._step_bytes = 0  # of packs that are sent since a ref moved
         self._seen: set[PackId] = set()
-        self.result = CopyResult()
+        self._result = result
 
     def run(self, one: RefPlan, history: History) -> None:
         """Brings one ref to where it stands in the source."""
         self._progress.phase = f"copying {one}"
-        self.result.refs.append(CopiedRef(one.ref, one.at, one.head))
-        if one.at == one.head:
-            return
+        if one.at != one.head:
+            self._move(one, history)
+        self._result.refs.append(CopiedRef(one.ref, one.at, one.head))
+
+    def start_anew(self) -> None:
+        """After a ref that was refused: what was under way for it may not be there."""
+        self.close()
+        self._landing = Landing(self._destination, self._options.clock)
+        self._under_way.clear()
+        self._step_bytes = 0
+        self._seen.clear()
+
+    def _move(self, one: RefPlan, history: History) -> None:
         before = one.before
         if not self._options.dry_run and (one.fork is not None or not one.order):
             start = one.head if one.fork is None else one.fork
@@ -154,7 +206,7 @@ class _Copy:
                 waiting = []
                 if commit_id != one.head:
                     self._begin()
-        self.result.commits += len(one.order)
+        self._result.commits += len(one.order)
 
     def close(self) -> None:
         """Ends what is under way, after an error too."""
@@ -215,11 +267,11 @@ class _Copy:
         new = named.keys() - self._seen
         self._seen |= new
         missing = [pack for pack in self._lacking(named) if pack in new]
-        self.result.packs_there += len(new) - len(missing)
+        self._result.packs_there += len(new) - len(missing)
         sizes = self._executor.map(self._size, missing) if missing else ()
         for pack_id, size_bytes in zip(missing, sizes, strict=True):
-            self.result.packs += 1
-            self.result.size_bytes += size_bytes
+            self._result.packs += 1
+            self._result.size_bytes += size_bytes
             self._progress.bytes_total += size_bytes
             self._step_bytes += size_bytes
             if not self._options.dry_run:

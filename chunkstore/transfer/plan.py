@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from lodefs.chunkstore.errors import Conflict, Expired, InvalidInput, NotFound
+from lodefs.chunkstore.errors import (
+    AlreadyExists,
+    Conflict,
+    Expired,
+    InvalidInput,
+    LodefsError,
+    NotFound,
+)
 from lodefs.chunkstore.format.commit import Commit
 from lodefs.chunkstore.format.journal import RefName
 from lodefs.chunkstore.format.names import CommitId
+from lodefs.chunkstore.journal.ref_write import Collected
 from lodefs.chunkstore.repo.refs import BRANCHES, TAGS, RefEntry, singular
 from lodefs.chunkstore.repo.store import Store
+
+# what concerns one ref in the destination, and no other
+REFUSALS = (AlreadyExists, Collected, Conflict, InvalidInput)
+
+Refuse = Callable[[RefName, LodefsError], None]
 
 
 class History:
@@ -106,19 +119,21 @@ def ref_named(source: Store, repo: str, rev: str) -> RefName:
 
 
 def plan(
-    source: Store, destination: Store, refs: Sequence[RefName], history: History
+    source: Store, destination: Store, refs: Sequence[RefName], history: History, refuse: Refuse
 ) -> list[RefPlan]:
-    """How refs of one repository are brought to another store. Changes nothing.
+    """How refs of one repository are brought to another store. Changes nothing. Those that have
+    gone another way there, or whose names are taken or deleted, go to ``refuse``, and if that
+    raises nothing they are left out.
 
-    Raises: Conflict if one of them has gone another way there; InvalidInput for a new one whose
-    name is taken; NotFound, Corrupt.
+    Raises: NotFound, Corrupt; what ``refuse`` does.
     """
-    plans = [_standing(source, destination, ref) for ref in refs]
+    plans: list[RefPlan] = []
+    for ref in refs:
+        try:
+            plans.append(_standing(source, destination, ref, history))
+        except REFUSALS as error:
+            refuse(ref, error)
     there: set[CommitId] = set()  # commits that refs lead to there, or will
-    for one in plans:
-        if one.at is not None and one.at != one.head:
-            one.order = history.order(one.head, {one.at})
-            _check_descends(destination, one, history)
     if any(one.at is None for one in plans):
         for one in plans:
             if one.at is not None:
@@ -130,13 +145,18 @@ def plan(
     return plans
 
 
-def _standing(source: Store, destination: Store, ref: RefName) -> RefPlan:
+def _standing(source: Store, destination: Store, ref: RefName, history: History) -> RefPlan:
     head = source.refs(ref.repo).read(ref.kind, ref.name).commit
     before = destination.refs(ref.repo).latest(ref.kind, ref.name)
     assert head is not None
     if before is None or before.commit is None:
         destination.check_new_ref(ref.repo, ref.kind, ref.name)
-    return RefPlan(ref, head, before)
+        return RefPlan(ref, head, before)
+    if before.commit == head:
+        return RefPlan(ref, head, before)
+    one = RefPlan(ref, head, before, order=history.order(head, {before.commit}))
+    _check_descends(destination, one, history)
+    return one
 
 
 def _begin_new(one: RefPlan, history: History, there: set[CommitId]) -> None:

@@ -3,7 +3,8 @@
 --   #BB_LUA lodefs                      the datasets of its --lodefs
 --   #BB_LUA lodefs=REPO@REV:DIR[,...]   the same without --lodefs
 --
--- Its user, SlurmUser, must be able to use the controller's proxy, which has the same [serve] peers
+-- Its user, SlurmUser, must be able to use the controller's proxy (and be in the groups of all
+-- rules of access, which are applied to the job's user as well), which has the same [serve] peers
 -- as the nodes, and is one of them or has no peer_listen. Slurm 22.05 and newer.
 
 local PROGRAM = os.getenv("LODEFS_PROGRAM") or "/usr/bin/lodefs"
@@ -46,13 +47,16 @@ local function lodefs(words, timeout_s)
   return slurm.ERROR, line or "lodefs: error: it does not answer"
 end
 
--- Submission: what cannot be is refused.
-function slurm_bb_job_process(script)
+-- Submission: what cannot be is refused. Older releases do not tell the user: with rules of access
+-- datasets are looked at when the job is staged in.
+function slurm_bb_job_process(script, uid)
   local words = asked_in(script)
   if not words or words == "" then
     return slurm.SUCCESS -- cli_filter.lua has looked at --lodefs
   end
-  return lodefs("resolve -- " .. quoted(words), SUBMIT_TIMEOUT_S)
+  local number = tonumber(uid)
+  local user = number and string.format("%.0f", number) or ""
+  return lodefs("resolve --uid " .. quoted(user) .. " -- " .. quoted(words), SUBMIT_TIMEOUT_S)
 end
 
 -- The job waits; its nodes are not known.

@@ -9,15 +9,16 @@ import click
 
 from lodefs.chunkstore.format.names import Spec
 from lodefs.chunkstore.repo.refs import singular
-from lodefs.cli import text
+from lodefs.cli import exit_codes, text
 from lodefs.cli.options import SPEC, examples, json_option, session_command, write_json, write_line
 from lodefs.cli.progress_bars import show_progress
 from lodefs.commands.log import no_path
 from lodefs.settings.session import Session
 
 if TYPE_CHECKING:
+    from lodefs.chunkstore.format.journal import RefName
     from lodefs.chunkstore.format.names import CommitId
-    from lodefs.chunkstore.transfer.copy import CopiedRef, CopyResult
+    from lodefs.chunkstore.transfer.copy import CopiedRef, CopyResult, RefusedRef
 
 EPILOG = examples(
     "lodefs copy s3://here/prefix s3://there/prefix vision/flickr30k@v1.0",
@@ -52,8 +53,9 @@ def copy(
     """Copy a branch or tag of REPO, with all of its history, from one store to another.
 
     Commits and data keep their ids. What is in DST-STORE is not sent again, and nothing is deleted
-    there: a branch that has other commits there is refused. Every byte is checked on the way.
-    After an interruption, repeat it. It may run beside anything.
+    there: a branch that has other commits there is refused. With --all the others are copied, and
+    it exits with 1. Every byte is checked on the way. After an interruption, repeat it. It may run
+    beside anything.
     """
     from lodefs.chunkstore.transfer.copy import CopyOptions
     from lodefs.chunkstore.transfer.copy import copy as copy_repos
@@ -73,6 +75,10 @@ def copy(
     else:
         for line in _lines(result, dry_run=dry_run):
             write_line(line)
+    for one in result.refused:
+        click.echo(f"lodefs: {_name(one.ref)} is not copied: {_reason(one)}", err=True)
+    if result.refused:
+        session.exit_code = exit_codes.FAILURE
 
 
 def _json_of(result: CopyResult, *, dry_run: bool) -> dict[str, object]:
@@ -87,6 +93,15 @@ def _json_of(result: CopyResult, *, dry_run: bool) -> dict[str, object]:
                 "commit": one.after.hex(),
             }
             for one in result.refs
+        ],
+        "refused": [
+            {
+                "repo": one.ref.repo,
+                "kind": singular(one.ref.kind),
+                "name": one.ref.name,
+                "reason": str(one.error),
+            }
+            for one in result.refused
         ],
         "commits": result.commits,
         "packs": result.packs,
@@ -108,7 +123,16 @@ def _lines(result: CopyResult, *, dry_run: bool) -> list[str]:
 def _line(one: CopiedRef) -> str:
     before = "new" if one.before is None else _short(one.before)
     move = "unchanged" if one.before == one.after else f"{before} -> {_short(one.after)}"
-    return f"{one.ref.repo}@{one.ref.name}  {move}"
+    return f"{_name(one.ref)}  {move}"
+
+
+def _name(ref: RefName) -> str:
+    return f"{ref.repo}@{ref.name}"
+
+
+def _reason(one: RefusedRef) -> str:
+    notes = getattr(one.error, "__notes__", [])
+    return text.escaped("; ".join([str(one.error), *notes]))
 
 
 def _short(commit_id: CommitId) -> str:

@@ -42,18 +42,28 @@ def slurm() -> None:
 )
 @click.argument("words", metavar="[REPO@REV[:PATH]:DIR[,...]]", required=False)
 @click.option("--comment", metavar="TEXT", default="", help="The job's comment so far.")
+@click.option("--uid", metavar="N", help="The job's user, if not you; '' if it is not known.")
 @session_command(store=True, proxy=True)
-def resolve(session: Session, words: str | None, comment: str) -> None:
+def resolve(session: Session, words: str | None, comment: str, uid: str | None) -> None:
     """Print a job's comment with each branch and tag as the commit that it is now.
 
     For cli_filter.lua, at submission: all nodes, tasks of an array and requeues then read the same.
-    Without datasets the comment is printed as it is.
+    Without datasets the comment is printed as it is. burst_buffer.lua gives --uid: a dataset that
+    this user may not read by the rules of access is as one that does not exist.
     """
+    from lodefs.settings.access_rules import access_rules
     from lodefs.slurm.job_comment import datasets_in, parsed, with_datasets
+    from lodefs.slurm.job_user import job_user
     from lodefs.slurm.resolving import fixed
 
+    if uid and not (uid.isascii() and uid.isdecimal() and int(uid) < 2**32 - 1):
+        raise InvalidInput(f"--uid {uid}: the number of a user is needed")
     datasets = datasets_in(comment) if words is None else parsed(words)
-    write_line(with_datasets(comment, fixed(session, datasets)) if datasets else comment)
+    if not datasets or (uid == "" and access_rules(session)):
+        write_line(comment)  # `stage` knows the user, and looks
+        return
+    user = job_user(session, int(uid)) if uid else None
+    write_line(with_datasets(comment, fixed(session, datasets, user)))
 
 
 @slurm.command(epilog=examples("lodefs slurm prolog --pin"))

@@ -12,14 +12,27 @@ from lodefs.mount.lifecycle import mount_target
 from lodefs.settings.datasets import Dataset
 from lodefs.settings.mount_file import MountFile
 from lodefs.settings.session import Session
+from lodefs.slurm.job_user import JobUser
 
 PROXY_UNUSED_TIMEOUT_S = 5.0  # of a proxy that is started for it: submissions come in bursts
 
 
-def fixed(session: Session, datasets: Sequence[Dataset]) -> list[Dataset]:
+def fixed(
+    session: Session, datasets: Sequence[Dataset], user: JobUser | None = None
+) -> list[Dataset]:
     """The same with commits for revisions. A path must be a directory of its commit. Starts a proxy
-    where this host has none. Raises: NotFound, InvalidInput, Denied, Unavailable."""
-    return [_fixed(session, dataset) for dataset in datasets]
+    where this host has none. ``user``: for whom, where that is not who runs this.
+
+    Raises: NotFound, InvalidInput, Denied, Unavailable.
+    """
+    if user is None:
+        return [_fixed(session, dataset) for dataset in datasets]
+    user.check(datasets)
+    found = []
+    for dataset in datasets:
+        with user.told(dataset):
+            found.append(_fixed(session, dataset))
+    return found
 
 
 def _fixed(session: Session, dataset: Dataset) -> Dataset:

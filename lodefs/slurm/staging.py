@@ -6,6 +6,7 @@ and fixed where its script alone names them. When it has nodes, these fetch the 
 
 from __future__ import annotations
 
+import re
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -26,22 +27,26 @@ from lodefs.chunkstore.nodeapi.control_client import ControlClient
 from lodefs.proxies.own_proxy import running_proxy
 from lodefs.settings.session import Session
 from lodefs.slurm.job_comment import datasets_in, is_fixed, parsed, with_datasets
+from lodefs.slurm.job_user import job_user
 from lodefs.slurm.resolving import fixed
 
 SCONTROL_TIMEOUT_S = 10.0
 PIN_S = 3600  # until the prologs have pinned it for as long as the job runs
 RELEASE_TIMEOUT_S = 60.0
 POLL_S = 0.2
+_USER = re.compile(r"^\s*UserId=\S*\((\d+)\)", re.MULTILINE)
 
 Scontrol = Callable[[Sequence[str]], str]
 
 
 class WaitingJob(msgspec.Struct, frozen=True):
-    """What Slurm knows of a job. ``nodes``: none while it has none."""
+    """What Slurm knows of a job. ``nodes``: none while it has none. ``uid``: None where more than
+    one is told, as by a job whose name has lines of its own."""
 
     comment: str
     nodes: str
     is_array: bool
+    uid: int | None = None
 
 
 def scontrol(environ: Mapping[str, str]) -> Scontrol:
@@ -69,21 +74,29 @@ def shown_job(text: str) -> WaitingJob:
         fields[name] = value.strip()
     nodes = fields.get("NodeList", "")
     is_array = any(line.startswith("JobId=") and "ArrayJobId=" in line for line in text.split("\n"))
-    return WaitingJob(fields.get("Comment", ""), "" if nodes == "(null)" else nodes, is_array)
+    uids = {int(uid) for uid in _USER.findall(text)}
+    return WaitingJob(
+        comment=fields.get("Comment", ""),
+        nodes="" if nodes == "(null)" else nodes,
+        is_array=is_array,
+        uid=uids.pop() if len(uids) == 1 else None,
+    )
 
 
 def stage(session: Session, call: Scontrol, job: int, words: str) -> None:
     """Check a job's datasets while it waits. ``words``: those that its script names, which are
     fixed and written into its comment where this has none.
 
-    Raises: InvalidInput (there are none, or branches in an array), and as resolving does.
+    Raises: InvalidInput (there are none, or branches in an array), NotFound (also where the job's
+    user may not read one), and as resolving does.
     """
     waiting = shown_job(call(["show", "job", str(job)]))
+    user = job_user(session, waiting.uid)
     datasets = datasets_in(waiting.comment)
     if not datasets and not words:
         raise InvalidInput(f"job {job} names no dataset: give --lodefs=REPO@REV:DIR")
     if datasets:
-        fixed(session, datasets)
+        fixed(session, datasets, user)
         return
     datasets = parsed(words)
     if waiting.is_array and not all(is_fixed(dataset.spec) for dataset in datasets):
@@ -91,22 +104,26 @@ def stage(session: Session, call: Scontrol, job: int, words: str) -> None:
             "tasks of an array would read different commits: give --lodefs, which fixes them when "
             "the array is submitted, or name commits in full"
         )
-    comment = with_datasets(waiting.comment, fixed(session, datasets))
+    comment = with_datasets(waiting.comment, fixed(session, datasets, user))
     call(["update", f"JobId={job}", f"Comment={comment}"])
 
 
 def warm_nodes(session: Session, call: Scontrol, job: int, patience_s: float) -> None:
     """Bring a job's datasets to its nodes, and pin them there. ``patience_s``: for how long nothing
-    may come. Raises: InvalidInput, and what the first warming fails with."""
+    may come. Raises: InvalidInput, NotFound (also where the job's user may not read one), and what
+    the first warming fails with."""
     waiting = shown_job(call(["show", "job", str(job)]))
     if not waiting.nodes:
         raise InvalidInput(f"job {job} has no nodes yet")
+    user, datasets = job_user(session, waiting.uid), datasets_in(waiting.comment)
+    user.check(datasets)
     nodes = call(["show", "hostnames", waiting.nodes]).split()
-    for dataset in datasets_in(waiting.comment):
+    for dataset in datasets:
         request = msgspec.structs.replace(
             request_of(dataset.spec, None, pin_s=PIN_S), nodes=nodes, owner=owner_of(job)
         )
-        checked(_warmed(Follower(_client(session), request), str(dataset.spec), patience_s))
+        with user.told(dataset):
+            checked(_warmed(Follower(_client(session), request), str(dataset.spec), patience_s))
 
 
 def release(session: Session, job: int) -> None:

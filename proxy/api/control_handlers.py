@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -10,7 +11,13 @@ from msgspec.structs import replace
 from lodefs.chunkstore.errors import Denied, InvalidInput, NotFound
 from lodefs.chunkstore.format.decoding import from_json
 from lodefs.chunkstore.nodeapi.access import told
-from lodefs.chunkstore.nodeapi.cache_control import EvictRequest, PinView, WarmJobs, WarmRequest
+from lodefs.chunkstore.nodeapi.cache_control import (
+    OWNER,
+    EvictRequest,
+    PinView,
+    WarmJobs,
+    WarmRequest,
+)
 from lodefs.proxy.api import routes
 from lodefs.proxy.api.request import Reader, Request
 from lodefs.proxy.api.responses import Answer, json_answer
@@ -47,6 +54,7 @@ class CacheControlHandlers:
             return json_answer(WarmJobs([job for job in jobs if reader.may_read(job.repo)]))
         wanted = parsed(request.body, WarmRequest)
         reader.check(wanted.repo)
+        wanted = replace(wanted, owner=own_name(wanted.owner, reader))
         try:
             job = await self._cache_control.warm(wanted)
         except NotFound as error:
@@ -71,11 +79,24 @@ class CacheControlHandlers:
         wanted, reader = parsed(request.body, EvictRequest), request.reader
         if wanted.repo is not None:
             reader.check(wanted.repo)
-        elif reader.is_limited:
+        elif reader.is_limited and not (wanted.pins_only and wanted.owner):
             raise Denied("rules of access are set: name a repository, or evict as root")
+        if wanted.owner is not None:
+            wanted = replace(wanted, owner=own_name(wanted.owner, reader))
         view = await self._cache_control.evict(wanted)
         pins, held_by = _shown(view.pins, reader), _shown(view.held_by, reader)
         return json_answer(replace(view, pins=pins, held_by=held_by))
+
+
+def own_name(owner: str, reader: Reader) -> str:
+    """An owner as its pins name it. Where rules of access count, each user has owners of its own,
+    since their names are easily guessed. Raises: InvalidInput (too long)."""
+    if not owner or not reader.is_limited:
+        return owner
+    own = f"{owner}.uid-{reader.uid}"
+    if not re.fullmatch(OWNER, own):
+        raise InvalidInput(f"the owner is too long with your user's number: {own}")
+    return own
 
 
 def _shown(pins: list[PinView], reader: Reader) -> list[PinView]:

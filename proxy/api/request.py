@@ -12,11 +12,13 @@ from lodefs.chunkstore.nodeapi.access import hidden
 class Reader:
     """Who asks. ``may_read``: whether a repository; ``is_known``: whether still at all, since a
     token may be deleted while its answer goes on; ``is_limited``: whether rules of access count,
-    by which a repository that may not be read is as one that does not exist."""
+    by which a repository that may not be read is as one that does not exist, for the user ``uid``.
+    """
 
     may_read: Callable[[str], bool] = lambda _repo: True
     is_known: Callable[[], bool] = lambda: True
     is_limited: bool = False
+    uid: int | None = None
 
     def check(self, repo: str) -> None:
         """Raises: NotFound, as for a repository that does not exist."""

@@ -7,6 +7,7 @@ import logging
 import os
 import socket
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from lodefs.chunkstore.nodeapi import access
 from lodefs.chunkstore.nodeapi.access import AccessRules
@@ -47,7 +48,9 @@ class LocalReaders:
             found = LocalReader(self._reader(peer, is_limited=kind is not None), KnownHeaders())
             if len(self._kinds) < KINDS_MAX:
                 self._kinds[kind] = found
-        return found
+        if kind is None:
+            return found
+        return LocalReader(replace(found.reader, uid=peer.uid), found.blocks)
 
     def _reader(self, peer: Peer, *, is_limited: bool) -> Reader:
         if not is_limited:

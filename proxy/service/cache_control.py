@@ -55,8 +55,9 @@ class NodeCacheControl:
 
     async def evict(self, request: EvictRequest) -> EvictView:
         if request.all_nodes:
-            is_release = request.everything and request.pins_only and not request.dry_run
-            if not (is_release and request.owner):
+            owner = request.owner
+            release = EvictRequest(everything=True, pins_only=True, owner=owner, all_nodes=True)
+            if not owner or request != release:
                 raise InvalidInput("on all nodes only an owner's pins of everything can be removed")
-            await self._warmer.release(request.owner, everywhere=True)
+            await self._warmer.release(owner, everywhere=True)
         return await self._dropper.evict(request)

@@ -31,7 +31,7 @@ KEYS = {
     "tag list": {"name", "commit", "time_s"},
     "tag delete": {"name", "commit", "deleted"},
     "copy": {"dry_run", "refs", "commits", "packs", "packs_there", "stored_bytes"},
-    "verify": {"problems", "commits", "directories", "files", "read_bytes"},
+    "verify": {"problems", "commits", "directories", "files", "read_bytes", "purged"},
     "token create": {"name", "patterns", "token"},
     "token list": {"name", "patterns", "time_s"},
     "version": {"version"},

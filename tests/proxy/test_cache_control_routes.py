@@ -78,6 +78,11 @@ def test_pins_and_evict_over_http(proxy: RunningProxy, cache_control: MemoryCach
         ("/warm", [], "array"),
         ("/evict", {"repo": "demo", "everthing": True}, "everthing"),
         ("/evict", {"dry_run": "yes"}, "dry_run"),
+        ("/warm", {"repo": "demo", "owner": "x y"}, "owner"),
+        ("/evict", {"everything": True, "owner": "x HTTP/1.1\r\nX: y"}, "owner"),
+        ("/evict", {"everything": True, "owner": "x\n"}, "owner"),
+        ("/evict", {"everything": True, "owner": "日本"}, "owner"),
+        ("/evict", {"everything": True, "owner": "x" * 65}, "owner"),
     ],
 )
 def test_bad_bodies_are_told_by_name(

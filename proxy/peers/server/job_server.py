@@ -14,14 +14,14 @@ import msgspec
 from lodefs.chunkstore.errors import Denied, InvalidInput, NotFound
 from lodefs.chunkstore.format.names import digest_of
 from lodefs.chunkstore.nodeapi import wire
-from lodefs.chunkstore.nodeapi.cache_control import WarmRequest
+from lodefs.chunkstore.nodeapi.cache_control import OWNER, WarmRequest
 from lodefs.proxy.api.control_handlers import parsed
 from lodefs.proxy.api.responses import Answer, json_answer
 from lodefs.proxy.api.routes import parse_query
 from lodefs.proxy.warm.cluster_jobs import ClusterWarmer
 
 _ID = re.compile(r"[0-9a-f]{16}\Z")
-_OWNER = re.compile(rf"{wire.PEER_WARM}/of/([\w.-]{{1,64}})\Z")
+_OWNER = re.compile(rf"{wire.PEER_WARM}/of/({OWNER})\Z")
 _JOB = re.compile(rf"{wire.PEER_WARM}/([0-9a-f]{{16}})\Z")
 
 

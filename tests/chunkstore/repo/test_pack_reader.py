@@ -130,9 +130,7 @@ def test_an_index_that_is_rewritten_while_it_is_read(monkeypatch: pytest.MonkeyP
     again: nobody who asks for an index has to know."""
 
     class Rewritten(Objects):
-        def get(
-            self, key: str, *, offset: int = 0, size: int, if_match: str | None = None
-        ) -> Part:
+        def get(self, key: str, *, offset: int = 0, size: int, if_match: str | None = None) -> Part:
             part = super().get(key, offset=offset, size=size, if_match=if_match)
             if len(self.gets) == 1:
                 self.put_pack(uncompressed(RAWS))

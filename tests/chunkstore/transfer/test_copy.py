@@ -10,6 +10,7 @@ import pytest
 from lodefs.chunkstore.errors import Conflict, Corrupt, InvalidInput, NotFound, Unavailable
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.names import CommitId
+from lodefs.chunkstore.journal.deletion import delete_repo
 from lodefs.chunkstore.journal.ref_write import Collected
 from lodefs.chunkstore.repo.history import log
 from lodefs.chunkstore.repo.refs import BRANCHES, TAGS
@@ -206,6 +207,46 @@ def test_other_ways_are_refused(stores: Stores) -> None:
     assert stores.at() == other
 
 
+def test_all_but_what_is_refused(stores: Stores) -> None:
+    """With all, a tag that is elsewhere, a branch that has diverged and one whose turn comes too
+    late are named and left; the others arrive, also of the repository after it."""
+    refs = stores.source.refs("r")
+    for name in ("dev", "late", "later"):
+        refs.advance(BRANCHES, name, stores.commits[1], expected_sequence=None)
+    stores.copy(None)
+    late = stores.made.commit("r", {b"late": b"l" * 3000}, branch="late")
+    refs.advance(BRANCHES, "latest", late, expected_sequence=None)
+    new = stores.made.commit("r", {b"new": b"n" * 3000})
+    refs.advance(TAGS, "v1", stores.commits[1], expected_sequence=None)
+    stores.made.commit("r", {b"mine": b"m"}, branch="dev")
+    stores.made.commit("s", {b"other": A})
+    there = stores.destination.refs("r")
+    there.advance(TAGS, "v1", stores.commits[0], expected_sequence=None)
+    other = Handmade(stores.destination).commit("r", {b"other": b"o" * 3000}, branch="dev")
+    stores.objects.add(
+        fail(Conflict("another was faster")), "put", keys.ref_entry("r", BRANCHES, "late", 1)
+    )
+    result = copy(stores.source, stores.destination, ["r", "s"], None, CopyOptions(workers=2))
+    assert [one.ref.name for one in result.refused] == ["dev", "v1", "late"]
+    assert [str(one.ref.name) for one in result.refs] == ["later", "latest", "main", "main"]
+    assert (stores.at("dev"), stores.at("v1", TAGS)) == (other, stores.commits[0])
+    assert (stores.at("late"), stores.at("latest"), stores.at()) == (stores.commits[1], late, new)
+    stores.check()
+
+
+def test_all_beside_what_is_deleted(stores: Stores) -> None:
+    """With all, a repository that was deleted there stays so, and the next one arrives."""
+    stores.copy()
+    delete_repo(stores.destination, "r", "me")
+    stores.made.commit("s", {b"other": A})
+    result = copy(stores.source, stores.destination, ["r", "s"], None, CopyOptions(workers=2))
+    (refused,) = result.refused
+    assert "lodefs undelete" in str(refused.error)
+    assert [one.ref.repo for one in result.refs] == ["s"]
+    assert stores.at() is None
+    stores.check()
+
+
 def test_bad_input(stores: Stores) -> None:
     """A commit, a name that is not there, a store onto itself: each is refused."""
     with pytest.raises(InvalidInput, match="lodefs tag r@"):
@@ -280,6 +321,15 @@ def test_dead_ids_do_not_come_back(world: World, source: Store) -> None:
         copied(world, source)
     assert "lodefs init" in caught.value.__notes__[0]
     assert world.objects.count("put", keys.PACKS) == 0
+    source.refs(REPO).advance(
+        BRANCHES, "more", source.resolve(REPO, "main"), expected_sequence=None
+    )
+    Handmade(source).commit("other", {b"a": b"new" * 900})
+    options = CopyOptions(clock=world.clock, workers=1)
+    result = copy(source, world.store, [REPO, "other"], None, options)
+    assert [one.ref.name for one in result.refused] == ["main", "more"]
+    assert [one.ref.repo for one in result.refs] == ["other"]
+    assert verify(world.store, data=True).problems == []
 
 
 def test_a_collection_waits_for_a_copy(world: World, source: Store) -> None:

@@ -39,7 +39,7 @@ def test_copy_and_copy_again(
         found.append(json.loads(capfd.readouterr().out))
     planned, done, again = found
     assert done.keys() == {
-        "dry_run", "refs", "commits", "packs", "packs_there", "stored_bytes"
+        "dry_run", "refs", "refused", "commits", "packs", "packs_there", "stored_bytes"
     }  # fmt: skip
     assert (done["commits"], done["packs"], again["commits"], again["packs"]) == (1, 2, 0, 0)
     assert planned == done | {"dry_run": True}
@@ -49,6 +49,30 @@ def test_copy_and_copy_again(
     assert lodefs(tmp_path, "copy", *stores, "x/y") == 0
     assert "x/y@main  unchanged" in capfd.readouterr().out
     assert lodefs(tmp_path, "--store", stores[1], "verify", "--data") == 0
+
+
+def test_one_that_is_refused(
+    stores: tuple[str, str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """With --all, a branch that is ahead there is named, all else is copied, and the exit code is
+    1; alone it is refused with that of a conflict."""
+    here, there = stores
+    assert lodefs(tmp_path, "copy", here, there, "--all") == 0
+    (tmp_path / "source" / "b").write_text("b" * 9000)
+    source = str(tmp_path / "source")
+    assert lodefs(tmp_path, "--store", there, "push", source, "x/y") == 0
+    assert lodefs(tmp_path, "--store", here, "push", source, "x/z") == 0
+    capfd.readouterr()
+    assert lodefs(tmp_path, "copy", here, there, "--all", "--json") == 1
+    out, err = capfd.readouterr()
+    assert err.startswith("lodefs: x/y@main is not copied: branch main of x/y is ahead")
+    assert err.count("\n") == 1
+    found = json.loads(out)
+    assert [one["repo"] for one in found["refs"]] == ["x/z"]
+    assert [(one["repo"], one["kind"], one["name"]) for one in found["refused"]] == [
+        ("x/y", "branch", "main")
+    ]
+    assert lodefs(tmp_path, "copy", here, there, "x/y") == 5
 
 
 def test_bad_lines(

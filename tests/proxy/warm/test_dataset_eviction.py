@@ -131,6 +131,22 @@ def test_an_owner_lets_go_of_its_own_alone(rig: Rig) -> None:
     run(rig, work)
 
 
+@pytest.mark.parametrize("more", [{"repo": OTHER}, {"path": "x"}, {"rev": "main"}])
+def test_an_owner_is_released_by_a_whole_request_alone(rig: Rig, more: dict[str, str]) -> None:
+    """What cannot be meant is refused before anything is released."""
+
+    async def work(node: StoreNode) -> None:
+        await warm(node, WarmRequest(REPO, pin_s=900, owner="slurm-7"))
+        release = EvictRequest(everything=True, pins_only=True, owner="slurm-7", all_nodes=True)
+        with pytest.raises(InvalidInput):
+            await node.cache_control.evict(msgspec.structs.replace(release, **more))
+        assert len((await node.cache_control.pins()).pins) == 1
+        await node.cache_control.evict(release)
+        assert (await node.cache_control.pins()).pins == []
+
+    run(rig, work)
+
+
 def test_pins_only(rig: Rig) -> None:
     """The data stays until room is needed; then it goes."""
 
