@@ -5,6 +5,7 @@ A row of put-if-absent objects, as a ref is. None is ever removed.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -42,11 +43,20 @@ class _PurgeBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def encode_purge(purge: Purge) -> bytes:
-    """The document. Raises: InvalidInput for too many chunks, or too long a path."""
-    if len(purge.chunks) > CHUNKS_MAX or len(purge.what) > WHAT_CHARS_MAX:
+    """The document; of too long a path the beginning. Raises: InvalidInput for too many chunks."""
+    if len(purge.chunks) > CHUNKS_MAX:
         raise InvalidInput(f"a purge has {CHUNKS_MAX} chunks at most, not {len(purge.chunks)}")
     chunks = [chunk.hex() for chunk in purge.chunks]
-    return seal("purge", VERSION, _PurgeBody(purge.number, purge.time_s, purge.what, chunks))
+    what = _cut(purge.what)
+    return seal("purge", VERSION, _PurgeBody(purge.number, purge.time_s, what, chunks))
+
+
+def _cut(what: str) -> str:
+    """It says what was purged, and decides nothing: a long one ends in "...", not in the middle of
+    a percent-encoded byte."""
+    if len(what) <= WHAT_CHARS_MAX:
+        return what
+    return re.sub("%.?$", "", what[: WHAT_CHARS_MAX - 3]) + "..."
 
 
 def decode_purge(data: Buffer, number: int, what: str) -> Purge:

@@ -23,6 +23,7 @@ from lodefs.chunkstore.maintenance.mark import Marked
 from lodefs.chunkstore.objects.interface import ObjectStore
 from lodefs.chunkstore.repo.pack_reader import (
     PackIndexVersion,
+    check_bound,
     read_index,
     read_stored,
     unpack_chunks,
@@ -137,8 +138,9 @@ def _live_bytes(
     objects: ObjectStore, version: PackIndexVersion, wanted: PackIndex, rate: Rate
 ) -> list[Buffer]:
     """The stored bytes of the chunks that ``wanted`` keeps, verified. Raises: Corrupt, Changed,
-    NotFound."""
+    NotFound; TooLarge for more than fits into memory."""
     index = version.index
+    check_bound(wanted)
     found: list[Buffer] = []
     for begin, count in wanted.live_runs(0, len(wanted)):
         first, end = begin, begin + count

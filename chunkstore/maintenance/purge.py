@@ -7,17 +7,18 @@ why (docs/decisions/0042).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from urllib.parse import quote_from_bytes
 
-from lodefs.chunkstore.errors import Corrupt, InvalidInput, NotFound, UnknownFormat
+from lodefs.chunkstore.errors import Changed, Corrupt, InvalidInput, NotFound, UnknownFormat
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.journal import DeadChunks
 from lodefs.chunkstore.format.names import ID_BYTES, ChunkId, CommitId, PackId, parse_id
 from lodefs.chunkstore.format.pack import PURGED, PackIndex
 from lodefs.chunkstore.format.tree import Entry, Kind
+from lodefs.chunkstore.journal.journal import StoreJournal
 from lodefs.chunkstore.journal.named_packs import add_named
 from lodefs.chunkstore.journal.purges import Purges
 from lodefs.chunkstore.journal.ref_write import RefWrite
@@ -31,32 +32,47 @@ from lodefs.chunkstore.system.progress import Progress
 WORKERS = 16
 PACKS_AT_ONCE = 4  # written again; each is in memory meanwhile
 TREES_TOGETHER_MAX = 256
-SHARED_MAX = 100  # that are named
+SHARED_SHOWN_MAX = 20
 
 Chunks = dict[PackId, int]  # of packs, by the bits of their numbers
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A moment of a store, before which all commits were put that came from writers up to the
+    journal's ``newest`` entry, but for those that are ``waiting``."""
+
+    newest: int
+    waiting: frozenset[int]
 
 
 @dataclass(slots=True)
 class PurgePlan:
     """What a purge would remove. ``versions``: commits that lead there; ``shared``: other paths
-    ("REPO:PATH") that need some of these chunks."""
+    ("REPO:PATH") that need some of these chunks; ``unreadable``: packs whose index is damaged, so
+    that nobody knows what they hold."""
 
     what: str
+    target: tuple[str, bytes] | None = None  # the repository and path
+    seen: Moment | None = None  # when ``shared`` was looked for
     chunks: list[ChunkId] = field(default_factory=list)
     packs: Chunks = field(default_factory=dict)
     size_bytes: int = 0  # of the chunks that are there, each place
     versions: int = 0
     shared: list[str] = field(default_factory=list)
+    unreadable: list[PackId] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class PurgeResult:
-    """What a purge did. ``left``: packs that hold such bytes still, since they are damaged;
-    ``writers``: that had begun before, and may yet put them into a pack."""
+    """What a purge did. ``left``: packs that hold such bytes still, or may, since they are damaged;
+    ``shared``: other paths that came to need the bytes while it began; ``writers``: that had begun
+    before, and may yet put them into a pack."""
 
     packs: int = 0
     size_bytes: int = 0
     left: list[PackId] = field(default_factory=list)
+    shared: list[str] = field(default_factory=list)
     writers: int = 0
 
 
@@ -67,9 +83,10 @@ def plan_path(store: Store, repo: str, path: bytes, progress: Progress | None = 
     path = path.strip(b"/")
     if not path:
         raise InvalidInput("name a file or a directory: to delete a repository, see lodefs rm")
-    plan = PurgePlan(f"{repo}:{quote_from_bytes(path)}")
+    plan = PurgePlan(f"{repo}:{quote_from_bytes(path)}", (repo, path))
     named: Chunks = {}
     with ThreadPoolExecutor(WORKERS, "lodefs-purge") as executor:
+        plan.seen = _moment(store, executor)
         progress.phase = f"looking for {plan.what}"
         for commit_id in _commits(store, repo):
             entry = _entry_at(store, store.commit(repo, commit_id).root, path)
@@ -83,7 +100,7 @@ def plan_path(store: Store, repo: str, path: bytes, progress: Progress | None = 
         if not plan.versions:
             raise NotFound(f"no version of {repo} has {path.decode(errors='replace')!r}")
         ids = {chunk for pack in named for chunk in _ids(store.packs.index(pack), named[pack])}
-        _complete(store, plan, ids, (repo, path), executor, progress)
+        _complete(store, plan, ids, executor, progress)
     return plan
 
 
@@ -92,10 +109,23 @@ def plan_chunk(store: Store, chunk: ChunkId, progress: Progress | None = None) -
     progress = progress or Progress()
     plan = PurgePlan("")
     with ThreadPoolExecutor(WORKERS, "lodefs-purge") as executor:
-        _complete(store, plan, {chunk}, None, executor, progress)
+        plan.seen = _moment(store, executor)
+        _complete(store, plan, {chunk}, executor, progress)
     if not plan.packs:
         raise NotFound(f"no pack of {store.url} has a chunk {chunk.hex()}")
     return plan
+
+
+def check_shared(shared: Collection[str]) -> None:
+    """Raises: InvalidInput that names other paths which need bytes that are to be purged."""
+    if shared:
+        names = sorted(shared)
+        more = len(names) - SHARED_SHOWN_MAX
+        shown = ", ".join(names[:SHARED_SHOWN_MAX]) + (f" and {more} more" if more > 0 else "")
+        raise InvalidInput(
+            f"other files need some of these bytes, and would be purged too: {shown}. If that is "
+            "wanted, say --also-shared"
+        )
 
 
 def purge(
@@ -103,20 +133,32 @@ def purge(
     plan: PurgePlan,
     clock: Callable[[], float] = time.time,
     progress: Progress | None = None,
+    *,
+    also_shared: bool = False,
 ) -> PurgeResult:
     """Removes what was planned. It may be repeated after an interruption, with a new plan.
 
     The purge is put first, so that no push stores the bytes again, and once more at the end: nodes
-    that have dropped them may have read them again meanwhile. Raises: what the store does.
+    that have dropped them may have read them again meanwhile. Raises: InvalidInput if other files
+    came to need the bytes since the plan, unless ``also_shared``; what the store does.
     """
     progress, result = progress or Progress(), PurgeResult()
     store.ensure_writable()
-    purges = Purges(store.objects)
-    purges.append(plan.chunks, plan.what, int(clock()))
-    write = RefWrite(store, clock)
-    newest = write.begin().number  # who begins after it knows the purge
-    write.close()
+    with ThreadPoolExecutor(WORKERS, "lodefs-purge") as executor:
+        known = set(plan.shared)
+        plan = _up_to_date(store, plan, 0, executor, progress)
+        if not also_shared:
+            check_shared(set(plan.shared) - known)
+        purges = Purges(store.objects)
+        purges.append(plan.chunks, plan.what, int(clock()))
+        write = RefWrite(store, clock)
+        newest = write.begin().number  # who begins after it knows the purge
+        write.close()
+        known = set(plan.shared)
+        plan = _up_to_date(store, plan, 1, executor, progress)
+        result.shared = sorted(set(plan.shared) - known)
     progress.phase = f"writing {len(plan.packs)} packs again"
+    result.left += plan.unreadable
     with ThreadPoolExecutor(PACKS_AT_ONCE, "lodefs-purge") as executor:
         dead = [DeadChunks(*one) for one in sorted(plan.packs.items())]
         rate = Rate(None)
@@ -126,8 +168,11 @@ def purge(
             result.packs += size_bytes > 0
             result.size_bytes += size_bytes
         for index in executor.map(lambda one: _index(store, one.pack), dead):
-            if index is not None and _stored(index, plan.packs[index.pack_id]):
-                result.left.append(index.pack_id)
+            if isinstance(index, PackIndex):
+                if _stored(index, plan.packs[index.pack_id]):
+                    result.left.append(index.pack_id)
+            elif index is not None:
+                result.left.append(index)
         purges.append(plan.chunks, plan.what, int(clock()))
         ledger, (_, condemning) = write.journal.ledger(), newest_of(write.journal)
         check = WriterCheck(store, write.journal, executor)
@@ -147,7 +192,7 @@ def plan_again(store: Store, progress: Progress | None = None) -> PurgePlan:
         plan.packs = {
             pack: bits
             for pack, bits in plan.packs.items()
-            if (index := _index(store, pack)) is not None and _stored(index, bits)
+            if isinstance(index := _index(store, pack), PackIndex) and _stored(index, bits)
         }
     plan.chunks = sorted({c for p in plan.packs for c in _ids(_known(store, p), plan.packs[p])})
     return plan
@@ -157,11 +202,11 @@ def _complete(
     store: Store,
     plan: PurgePlan,
     ids: set[ChunkId],
-    target: tuple[str, bytes] | None,
     executor: Executor,
     progress: Progress,
 ) -> None:
     """All places of the chunks, and who else needs them."""
+    target = plan.target
     plan.chunks = sorted(ids)
     _find_places(store, plan, ids, executor, progress)
     progress.phase = "looking for who else needs it"
@@ -172,6 +217,28 @@ def _complete(
     plan.shared = sorted(set(plan.shared))
 
 
+def _up_to_date(
+    store: Store, plan: PurgePlan, own_entries: int, executor: Executor, progress: Progress
+) -> PurgePlan:
+    """A plan for the same chunks, where they are by now, and who needs them by now: the same one
+    if the journal tells of nothing but the purge's own entries since."""
+    if plan.seen is None:
+        return plan
+    now = _moment(store, executor)
+    if now == Moment(plan.seen.newest + own_entries, plan.seen.waiting):
+        return plan
+    again = PurgePlan(plan.what, plan.target, now, versions=plan.versions)
+    _complete(store, again, set(plan.chunks), executor, progress)
+    return again
+
+
+def _moment(store: Store, executor: Executor) -> Moment:
+    journal = StoreJournal(store.objects)
+    newest, condemning = newest_of(journal)
+    found = WriterCheck(store, journal, executor).look(journal.ledger(), newest, condemning)
+    return Moment(newest, frozenset(found.waiting))
+
+
 def _find_places(
     store: Store, plan: PurgePlan, ids: set[ChunkId], executor: Executor, progress: Progress
 ) -> None:
@@ -180,7 +247,8 @@ def _find_places(
     with PackList() as packs:
         packs.fill(store.objects)
         for index in executor.map(lambda pack: _index(store, pack[0]), packs):
-            if index is None:
+            if not isinstance(index, PackIndex):
+                plan.unreadable += [] if index is None else [index]
                 continue
             numbers = [n for n in range(len(index)) if index.chunk_id(n) in ids]
             if numbers:
@@ -274,8 +342,11 @@ def _known(store: Store, pack: PackId) -> PackIndex:
     return read_index(store.objects, pack).index
 
 
-def _index(store: Store, pack: PackId) -> PackIndex | None:
+def _index(store: Store, pack: PackId) -> PackIndex | PackId | None:
+    """The index of a pack; its id if that cannot be read; None if there is no such pack."""
     try:
         return _known(store, pack)
-    except (Corrupt, NotFound, UnknownFormat):
+    except NotFound:
         return None
+    except (Corrupt, UnknownFormat, Changed):
+        return pack

@@ -15,8 +15,8 @@ from lodefs.chunkstore.format.pack import PURGED, PackIndex, unpack
 from lodefs.chunkstore.journal.purges import Purges
 from lodefs.chunkstore.objects.interface import ObjectStore
 from lodefs.chunkstore.repair.sources import RepairSource, listed_packs
-from lodefs.chunkstore.repo.pack_reader import read_index, read_stored
-from lodefs.chunkstore.transfer.pack_copy import check_bound, put_pack, without_purged
+from lodefs.chunkstore.repo.pack_reader import check_bound, read_index, read_stored
+from lodefs.chunkstore.transfer.pack_copy import put_pack, without_purged
 from lodefs.chunkstore.types import Buffer
 
 

@@ -248,8 +248,7 @@ class _BlameWalk:
             at = max(waiting, key=lambda one: (self._commit(one).time_s, one))
             left = waiting.pop(at)
             now = self._entry(at)
-            parents = self._commit(at).parents
-            for parent in parents:
+            for parent in self._parents(at):
                 same = self._same(now, self._entry(parent), left)
                 if same:
                     waiting.setdefault(parent, set()).update(same)
@@ -259,6 +258,18 @@ class _BlameWalk:
                 for name in sorted(left):
                     path = join(self._directory, name)
                     yield Blamed(path, children[name], at, self._commit(at))
+
+    def _parents(self, at: CommitId) -> list[CommitId]:
+        """Those that a retention policy has not deleted: what was there before is the work of the
+        oldest commit that is kept."""
+        found = []
+        for parent in self._commit(at).parents:
+            try:
+                self._commit(parent)
+            except Expired:
+                continue
+            found.append(parent)
+        return found
 
     def _same(self, now: Entry | None, before: Entry | None, names: set[bytes]) -> set[bytes]:
         """Those of the names that were the same before."""

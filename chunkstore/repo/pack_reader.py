@@ -33,6 +33,7 @@ INDEX_CHUNKS_MAX = 1024 * 1024  # of all of them together; some 60 bytes each
 WINDOWS_MAX = 32
 WINDOW_SIZE_BYTES = 1024 * 1024  # trees lie together, so a read of one brings its neighbours
 RUN_SIZE_BYTES_MAX = 8 * 1024 * 1024
+PAYLOAD_SIZE_BYTES_MAX = 512 * 1024 * 1024  # held in memory; writers make packs of 32 MiB
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,10 +235,27 @@ class PackReader:
 
 
 def read_index(objects: ObjectStore, pack_id: PackId) -> PackIndexVersion:
-    """Reads a pack's index: one GET, or two if the index is over 64 KiB.
+    """Reads a pack's index: one GET, or two if the index is over 64 KiB. Once more if the object
+    was rewritten in between.
 
-    Raises: NotFound, Corrupt, UnknownFormat; Changed if the object was rewritten in between.
+    Raises: NotFound, Corrupt, UnknownFormat; Changed if it was rewritten that time too.
     """
+    try:
+        return _read_index(objects, pack_id)
+    except Changed:  # a compaction, say
+        return _read_index(objects, pack_id)
+
+
+def check_bound(index: PackIndex) -> None:
+    """Raises: TooLarge for a pack that is not to be held in memory."""
+    if index.offsets[-1] > PAYLOAD_SIZE_BYTES_MAX:
+        raise TooLarge(
+            f"pack {index.pack_id.hex()} has {index.offsets[-1]} bytes, and none that is copied "
+            f"or written again has more than {PAYLOAD_SIZE_BYTES_MAX}"
+        )
+
+
+def _read_index(objects: ObjectStore, pack_id: PackId) -> PackIndexVersion:
     key = keys.pack(pack_id)
     part = objects.get(key, offset=-TAIL_SIZE_BYTES, size=TAIL_SIZE_BYTES)
     trailer = Trailer.decode(pack_id, part.data)

@@ -16,13 +16,13 @@ from lodefs.chunkstore.format.commit import Commit, commit_id_of, decode_commit,
 from lodefs.chunkstore.format.names import ID_BYTES, CommitId, PackId
 from lodefs.chunkstore.format.pack import ROW_SIZE_BYTES, TRAILER_SIZE_BYTES, PackIndex
 from lodefs.chunkstore.journal.named_packs import named_packs
+from lodefs.chunkstore.repo.pack_reader import check_bound
 from lodefs.chunkstore.repo.refs import RefEntry, singular
 from lodefs.chunkstore.repo.store import Store
 from lodefs.chunkstore.system.progress import Progress
 from lodefs.chunkstore.transfer.bundle_file import BundleReader, BundleWriter
 from lodefs.chunkstore.transfer.landing import Landing
 from lodefs.chunkstore.transfer.pack_copy import (
-    check_bound,
     check_payload,
     fetch_pack,
     put_pack,

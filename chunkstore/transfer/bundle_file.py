@@ -22,7 +22,7 @@ from lodefs.chunkstore.format.bundle import (
 from lodefs.chunkstore.format.commit import SIZE_BYTES_MAX as COMMIT_SIZE_BYTES_MAX
 from lodefs.chunkstore.format.names import ID_BYTES
 from lodefs.chunkstore.format.pack import PACK_CHUNKS_LIMIT, ROW_SIZE_BYTES, TRAILER_SIZE_BYTES
-from lodefs.chunkstore.transfer.pack_copy import PAYLOAD_SIZE_BYTES_MAX
+from lodefs.chunkstore.repo.pack_reader import PAYLOAD_SIZE_BYTES_MAX
 from lodefs.chunkstore.types import Buffer
 
 READ_SIZE_BYTES = 8 << 20

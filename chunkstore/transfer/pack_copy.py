@@ -5,16 +5,19 @@ from __future__ import annotations
 from array import array
 from collections.abc import Collection
 
-from lodefs.chunkstore.errors import AlreadyExists, Changed, Corrupt, TooLarge
+from lodefs.chunkstore.errors import AlreadyExists, Changed, Corrupt
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.names import ChunkId, PackId
 from lodefs.chunkstore.format.pack import DROPPED, PURGED, PackIndex, unpack
 from lodefs.chunkstore.objects.interface import ObjectStore
 from lodefs.chunkstore.push.pack_check import is_whole
-from lodefs.chunkstore.repo.pack_reader import PackIndexVersion, read_index, read_stored
+from lodefs.chunkstore.repo.pack_reader import (
+    PackIndexVersion,
+    check_bound,
+    read_index,
+    read_stored,
+)
 from lodefs.chunkstore.types import Buffer
-
-PAYLOAD_SIZE_BYTES_MAX = 512 * 1024 * 1024  # held in memory; writers make packs of 32 MiB
 
 
 def fetch_pack(source: ObjectStore, pack_id: PackId) -> tuple[PackIndex, Buffer]:
@@ -104,15 +107,6 @@ def _fetch(source: ObjectStore, pack_id: PackId) -> tuple[PackIndex, Buffer]:
     payload = _payload(source, version)
     check_payload(version.index, payload)
     return version.index, payload
-
-
-def check_bound(index: PackIndex) -> None:
-    """Raises: TooLarge for a pack that is not to be held in memory."""
-    if index.offsets[-1] > PAYLOAD_SIZE_BYTES_MAX:
-        raise TooLarge(
-            f"pack {index.pack_id.hex()} has {index.offsets[-1]} bytes, and none that is copied "
-            f"has more than {PAYLOAD_SIZE_BYTES_MAX}"
-        )
 
 
 def _payload(source: ObjectStore, version: PackIndexVersion) -> Buffer:

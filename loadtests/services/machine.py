@@ -46,6 +46,7 @@ _DEPLOY = {
     "lodefs-proxy.service": "usr/lib/systemd/system",
     "lodefs-docker.socket": "usr/lib/systemd/system",
     "lodefs-docker.service": "usr/lib/systemd/system",
+    "lodefs-mounter.service": "usr/lib/systemd/system",
     "lodefs-mount@.service": "usr/lib/systemd/system",
     "lodefs-mounts-generator": "usr/lib/systemd/system-generators",
     "lodefs.sysusers": "usr/lib/sysusers.d/lodefs.conf",

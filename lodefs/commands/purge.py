@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from lodefs.chunkstore.errors import InvalidInput
-from lodefs.chunkstore.format.names import ChunkId, check_repo, parse_id
+from lodefs.chunkstore.format.names import ChunkId, PackId, check_repo, parse_id
 from lodefs.cli import exit_codes, text
 from lodefs.cli.consent import require_consent
 from lodefs.cli.options import examples, json_option, session_command, write_json, write_line
@@ -18,8 +18,6 @@ from lodefs.settings.session import Session
 if TYPE_CHECKING:
     from lodefs.chunkstore.maintenance.purge import PurgePlan, PurgeResult
     from lodefs.chunkstore.system.progress import Progress
-
-SHARED_SHOWN_MAX = 20
 
 EPILOG = examples(
     "lodefs purge vision/flickr30k --path images/7.jpg --dry-run",
@@ -60,26 +58,19 @@ def purge(
     _check_words(repo, path, chunk, check=check)
     with show_progress() as progress:
         plan = _plan(session, repo, path, chunk, progress)
-    if plan.shared and not also_shared and not dry_run:
-        more = len(plan.shared) - SHARED_SHOWN_MAX
-        shown = ", ".join(plan.shared[:SHARED_SHOWN_MAX]) + (
-            f" and {more} more" if more > 0 else ""
-        )
-        raise InvalidInput(
-            f"other files need some of these bytes, and would be purged too: {shown}. If that is "
-            "wanted, say --also-shared"
-        )
+    if not also_shared and not dry_run:
+        purging.check_shared(plan.shared)
     result = None
     if not dry_run and plan.packs:
         require_consent(f"this removes {_what(plan)}, for good", is_given=yes)
         with show_progress() as progress:
-            result = purging.purge(session.store, plan, progress=progress)
+            result = purging.purge(session.store, plan, progress=progress, also_shared=also_shared)
     if as_json:
         write_json(_json_of(plan, result))
     else:
         for line in _lines(plan, result):
             write_line(line)
-    if result is not None and result.left:
+    if plan.unreadable or (result is not None and result.left):
         session.exit_code = exit_codes.FAILURE
 
 
@@ -114,15 +105,24 @@ def _what(plan: PurgePlan) -> str:
 def _lines(plan: PurgePlan, result: PurgeResult | None) -> list[str]:
     if result is None:
         lines = [f"to purge: {_what(plan)}" if plan.packs else "nothing to purge"]
-        return lines + [f"shared with {one}" for one in plan.shared]
+        lines += [f"shared with {one}" for one in plan.shared]
+        return lines + [_left_line(pack) for pack in plan.unreadable]
     lines = [f"purged {_what(plan)}"]
-    lines += [f"pack {pack.hex()} is damaged, and has such bytes still" for pack in result.left]
+    lines += [f"came meanwhile, and was purged too: {one}" for one in result.shared]
+    lines += [_left_line(pack) for pack in result.left]
     if result.writers:
         count = text.count(result.writers, "push") if result.writers == 1 else (
             f"{result.writers} pushes"
         )  # fmt: skip
         lines.append(f"{count} had begun before: when they have ended, lodefs purge --check")
     return lines
+
+
+def _left_line(pack: PackId) -> str:
+    return (
+        f"pack {pack.hex()} is damaged, and may have such bytes still: "
+        "lodefs repair --data, then lodefs purge --check"
+    )
 
 
 def _json_of(plan: PurgePlan, result: PurgeResult | None) -> dict[str, object]:
@@ -132,8 +132,8 @@ def _json_of(plan: PurgePlan, result: PurgeResult | None) -> dict[str, object]:
         "packs": [pack.hex() for pack in sorted(plan.packs)],
         "size_bytes": plan.size_bytes,
         "versions": plan.versions,
-        "shared": plan.shared,
+        "shared": sorted({*plan.shared, *(result.shared if result else ())}),
         "is_done": result is not None,
-        "left": [pack.hex() for pack in result.left] if result else [],
+        "left": [pack.hex() for pack in (result.left if result else plan.unreadable)],
         "writers": result.writers if result else 0,
     }

@@ -24,6 +24,7 @@ from lodefs.proxy.fetch.data_plane import Landing, LandingPart
 from lodefs.proxy.fetch.known_damage import DamagedChunks
 from lodefs.proxy.fetch.pack_indexes import PackIndexes
 from lodefs.proxy.fetch.pack_source import KnownWrongChunk, OnTransferStarted, PackSource
+from lodefs.proxy.fetch.purged_chunks import PurgedChunks
 from lodefs.proxy.fetch.readahead_policy import missing_runs
 from lodefs.proxy.runtime.counters import Counter
 
@@ -95,9 +96,12 @@ class CacheFill:
         packs: PackSource,
         origin: PackSource,
         damaged_chunks: DamagedChunks,
+        purged_chunks: PurgedChunks | None = None,
     ) -> None:
         """``origin`` is read instead of ``packs`` if a unit says so, and if ``packs`` sent wrong
-        bytes. ``damaged_chunks``: what ``origin`` refuses to read again for now."""
+        bytes. ``damaged_chunks``: what ``origin`` refuses to read again for now.
+        ``purged_chunks``: what is taken from no other source."""
+        self._purged_chunks = purged_chunks or PurgedChunks()
         self._damaged_chunks = damaged_chunks
         self._cache = cache
         self._indexes = indexes
@@ -251,6 +255,8 @@ class CacheFill:
         pack_id = loaded.index.pack_id
         first, end = chunks.start, chunks.stop
         try:
+            if self._purged_chunks.are_in(loaded.index, chunks):
+                raise Changed(f"the index of pack {pack_id.hex()} is older than a purge")
             return read()
         except Changed:
             log.info("pack %s was written again: its index is read again", pack_id.hex())

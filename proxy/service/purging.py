@@ -1,7 +1,8 @@
 """Drops from the cache what was purged from the store.
 
 Each purge is followed several times, once at each look: what was being read from other nodes, which
-had not heard of it, may have come here after the first time.
+had not heard of it, may have come here after the first time. What comes later from a node that was
+cut off for long is refused (purged_chunks.py).
 """
 
 from __future__ import annotations
@@ -13,34 +14,44 @@ from lodefs.chunkstore.format.names import ChunkId
 from lodefs.chunkstore.journal.purges import Purge
 from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.proxy.cache.chunk_cache import Cache
+from lodefs.proxy.fetch.purged_chunks import PURGES_KEPT, PurgedChunks
 
 LOOKS = 3  # that follow each purge
-_SEEN = layout.figure_key("purges_seen")  # the number of the newest purge, plus 1
+_SEEN = layout.figure_key("purges_seen")  # the last purge that all looks followed, plus 1
 
 log = logging.getLogger("lodefs.cache")
 
 
 class Purging:
-    """Follows the purges of one store. ``after`` gives those after a number. One thread."""
+    """Follows the purges of one store. ``after`` gives those after a number. ``refused``: learns
+    the chunks of the last ones, also after a restart. One thread."""
 
-    def __init__(self, cache: Cache, after: Callable[[int], Iterable[Purge]]) -> None:
+    def __init__(
+        self, cache: Cache, after: Callable[[int], Iterable[Purge]], refused: PurgedChunks
+    ) -> None:
         self._cache = cache
         self._after = after
+        self._refused = refused
         self._seen = int.from_bytes(cache.kv.get(_SEEN) or b"", "little") - 1
+        self._known = max(self._seen - PURGES_KEPT, -1)  # the newest that is in memory
         self._recent: list[tuple[Purge, int]] = []  # with the looks that are left
 
     def look(self) -> None:
         """Asks the store for new purges, and follows these and the last ones. Raises: what the
         store does; LodefsError of the cache's index."""
-        found = list(self._after(self._seen))
-        self._recent += [(purge, LOOKS) for purge in found]
+        for purge in list(self._after(self._known)):
+            self._known = purge.number
+            self._refused.add(purge.chunks)
+            if purge.number > self._seen:
+                self._recent.append((purge, LOOKS))
         chunks = {chunk for purge, _ in self._recent for chunk in purge.chunks}
         if chunks:
             self._drop(chunks)
+        followed = [purge.number for purge, left in self._recent if left == 1]
+        if followed:
+            self._cache.kv.write([(_SEEN, (followed[-1] + 1).to_bytes(8, "little"))])
+            self._seen = followed[-1]
         self._recent = [(purge, left - 1) for purge, left in self._recent if left > 1]
-        if found:
-            self._seen = found[-1].number
-            self._cache.kv.write([(_SEEN, (self._seen + 1).to_bytes(8, "little"))])
 
     def _drop(self, chunks: set[ChunkId]) -> None:
         """Drops each cache file that has one of the chunks: files are never changed. Goes through

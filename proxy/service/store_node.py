@@ -31,6 +31,7 @@ from lodefs.proxy.fetch.known_damage import DamagedChunks
 from lodefs.proxy.fetch.pack_chunks import Packs
 from lodefs.proxy.fetch.pack_indexes import PackIndexes
 from lodefs.proxy.fetch.pack_source import StorePacks
+from lodefs.proxy.fetch.purged_chunks import PurgedChunks
 from lodefs.proxy.fetch.single_flight import Fetcher
 from lodefs.proxy.peers.peering import Peering
 from lodefs.proxy.read.file_reader import FileReader
@@ -104,7 +105,8 @@ class StoreNode:
         origin = StorePacks(store.objects, self._counts, damaged_chunks, plane)
         packs = peering.packs(origin, self._counts) if peering is not None else origin
         indexes = PackIndexes(packs, origin, kv, pools, deadline_s=deadline_s)
-        filler = CacheFill(self._cache, indexes, packs, origin, damaged_chunks)
+        purged = PurgedChunks()
+        filler = CacheFill(self._cache, indexes, packs, origin, damaged_chunks, purged)
         self._fetcher = Fetcher(filler, pools, self._counts, PackExtents(), deadline_s=deadline_s)
         reads = CacheReader(self._cache, pools)
         self.packs = Packs(reads, self._fetcher, indexes)
@@ -130,7 +132,7 @@ class StoreNode:
         load = DiskLoad(self._cache.settings.path, self._work)
         scrub = Scrub(self._cache, settings.scrub, load)
         every_s = settings.keep_every_s
-        purging = Purging(self._cache, Purges(store.objects).after)
+        purging = Purging(self._cache, Purges(store.objects).after, purged)
         self._maintenance = Maintenance(self._cache, scrub, pools, purging.look, every_s=every_s)
         self._keeper = asyncio.create_task(self._maintenance.run())
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 
-from lodefs.chunkstore.errors import NotFound
+from lodefs.chunkstore.errors import Expired, NotFound
 from lodefs.chunkstore.format.commit import Commit
 from lodefs.chunkstore.format.journal import RefName
 from lodefs.chunkstore.format.names import CommitId
@@ -85,9 +85,11 @@ def _result(at: CommitId, now: Commit, changes: Changes, *, unchanged: bool) -> 
 
 def common_ancestor(store: Store, repo: str, one: CommitId, two: CommitId) -> CommitId | None:
     """A newest commit that both come from, by the times of commits; None without any. Clocks that
-    were wrong may make it an older one, which costs conflicts at most. Raises: NotFound."""
+    were wrong may make it an older one, which costs conflicts at most. Raises: NotFound; Expired if
+    a retention policy has deleted that part of their history."""
     reached: dict[CommitId, int] = {}  # 1: from one, 2: from two
     waiting: list[tuple[int, CommitId]] = []
+    expired: Expired | None = None
 
     def reach(at: CommitId, side: int) -> None:
         if reached.get(at, 0) | side != reached.get(at, 0):
@@ -101,5 +103,14 @@ def common_ancestor(store: Store, repo: str, one: CommitId, two: CommitId) -> Co
         if reached[at] == 3:
             return at
         for parent in store.commit(repo, at).parents:
-            reach(parent, reached[at])
+            try:
+                reach(parent, reached[at])
+            except Expired as error:
+                expired = error
+    if expired is not None:
+        raise Expired(
+            f"what {one.hex()[:12]} and {two.hex()[:12]} have in common has expired, so nothing "
+            f"tells what each of them changed: take over the paths that you want with lodefs push "
+            f"({expired})"
+        ) from expired
     return None

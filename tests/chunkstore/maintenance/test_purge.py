@@ -184,3 +184,71 @@ def test_all_files_of_a_directory(world: World) -> None:
                 list(store.packs.read_file(entry))
         elif entry.kind is Kind.FILE:
             assert b"".join(store.packs.read_file(entry)) == b"all" * 3000
+
+
+def test_who_came_to_need_the_bytes_since_the_plan(world: World) -> None:
+    """A purge is refused, and nothing done, if a push since the plan needs the bytes: one that
+    began later, or was under way; what is said to be purged too is found where it is by then."""
+    plan = plan_path(world.store, REPO, b"secret")
+    world.push(world.source("late", late=SECRET), branch="late")
+    with pytest.raises(InvalidInput, match="r:late"):
+        purge(world.store, plan, clock=world.clock)
+    world.delete("late")
+    for info in list(world.memory.list(keys.INDEX)):
+        world.memory.delete(info.key)
+    source = world.source("new", x=SECRET, new=MORE[:5000])
+    push = world.actor("push", lambda store: world.push(source, "slow", "x", store=store))
+    go_on_to(push, "put packs/")
+    plan = plan_path(world.store, REPO, b"secret")
+    finish(push)
+    assert push.error is None
+    with pytest.raises(InvalidInput, match="r:x"):
+        purge(world.store, plan, clock=world.clock)
+    assert Purges(world.memory).newest() == -1
+    assert is_there(world)
+    assert purge(world.store, plan, clock=world.clock, also_shared=True).packs == 2
+    assert not is_there(world)
+
+
+def test_who_comes_while_a_purge_begins(world: World) -> None:
+    """Between the last look and the purge's document: its bytes are purged too, and it is named."""
+    plan = plan_path(world.store, REPO, b"secret")
+    results: list[PurgeResult] = []
+    actor = world.actor(
+        "purge", lambda store: results.append(purge(store, plan, clock=world.clock))
+    )
+    go_on_to(actor, "put purges/")
+    world.push(world.source("late", late=SECRET), branch="late")
+    finish(actor)
+    assert [result.shared for result in results] == [["r:late"]]
+    assert not is_there(world)
+
+
+def test_packs_that_cannot_be_read_are_named(world: World) -> None:
+    """What they hold is not known: the plan, a check and the result of a purge say so."""
+    world.push(world.source("apart", apart=OTHER[::-1]), branch="apart", machine="other")
+    head = world.store.refs(REPO).read("branches", "apart").commit
+    assert head is not None
+    files = dict(world.store.packs.walk(world.store.commit(REPO, head).root))
+    pack = files[b"apart"].segments[0].pack
+    world.memory.put(keys.pack(pack), [b"damaged"])
+    plan = plan_path(world.store, REPO, b"secret")
+    assert plan.unreadable == [pack]
+    assert purge(world.store, plan, clock=world.clock).left == [pack]
+    assert plan_again(world.store).unreadable == [pack]
+
+
+def test_a_long_path(world: World) -> None:
+    """A path that is too long for a purge's document once it is percent-encoded is cut there."""
+    purges = Purges(world.memory)
+    purges.append([ChunkId(digest_of(b"x"))], "r:" + "%C3" * 3000, 7)
+    (found,) = purges.after(-1)
+    assert len(found.what) <= 8192
+    assert found.what.endswith("%C3...")
+
+
+def test_a_pack_too_large_for_memory(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not read, and named as one that has such bytes still."""
+    monkeypatch.setattr("lodefs.chunkstore.repo.pack_reader.PAYLOAD_SIZE_BYTES_MAX", 1000)
+    plan = plan_path(world.store, REPO, b"secret")
+    assert purge(world.store, plan, clock=world.clock).left == list(plan.packs)

@@ -10,9 +10,12 @@ import pytest
 
 from lodefs.chunkstore.errors import Corrupt, Expired
 from lodefs.chunkstore.format import keys
-from lodefs.chunkstore.format.names import CommitId
+from lodefs.chunkstore.format.names import CommitId, Spec
 from lodefs.chunkstore.format.repo_settings import Retention
-from lodefs.chunkstore.repo.history import log
+from lodefs.chunkstore.push.changes.change import Put
+from lodefs.chunkstore.push.changes.merge_branch import merge_branch
+from lodefs.chunkstore.push.push import PushOptions
+from lodefs.chunkstore.repo.history import blame, log
 from lodefs.chunkstore.repo.verify import verify
 from tests.support.maintenance.schedules import one_at_a_time
 from tests.support.maintenance.world import REPO, World, finish, go_on_to
@@ -127,6 +130,24 @@ def test_a_writer_between_the_fates_of_commits_and_packs(world: World) -> None:
     world.collect_all()
     world.needs.check("and a day later")
     assert world.store.resolve(REPO, "old") == all_of_it[1]
+
+
+def test_blame_and_merge_where_history_has_expired(world: World, tmp_path: Path) -> None:
+    """Of what was there before the oldest commit that is kept, that commit is named; a merge that
+    has lost its base says so."""
+    all_of_it = _history(world)
+    world.point("other", all_of_it[4])
+    world.change("other", all_of_it[4], Put("more", b"more"))
+    _set(world, Retention(keep_last=1))
+    world.collect_all()
+    kept = world.store.refs(REPO).read("branches", "main").commit
+    assert kept == all_of_it[0]
+    found = {one.path: one.commit_id for one in blame(world.store, Spec(REPO, "main", b""))}
+    assert found == {b"a": kept, b"same": kept}
+    other = world.store.resolve(REPO, "other")
+    options = PushOptions("m", "a", 7, tmp_path / "index", workers=0)
+    with pytest.raises(Expired, match="nothing tells what each of them changed"):
+        merge_branch(world.store, REPO, "main", other, options)
 
 
 def test_a_lost_commit_is_no_expired_one(world: World) -> None:

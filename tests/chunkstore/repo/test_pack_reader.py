@@ -125,6 +125,24 @@ def test_a_rewritten_pack_is_read_again(objects: Objects) -> None:
     assert reader.index(pack_id).place(3).codec == RAW
 
 
+def test_an_index_that_is_rewritten_while_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An index that takes two requests, of a pack that is written again between them, is read
+    again: nobody who asks for an index has to know."""
+
+    class Rewritten(Objects):
+        def get(self, key: str, *, offset: int = 0, size: int, if_match: str | None = None) -> Part:
+            part = super().get(key, offset=offset, size=size, if_match=if_match)
+            if len(self.gets) == 1:
+                self.put_pack(uncompressed(RAWS))
+            return part
+
+    monkeypatch.setattr(pack_reader, "TAIL_SIZE_BYTES", 200)
+    objects = Rewritten()
+    pack_id = objects.put_pack(pack_of(RAWS))
+    assert pack_reader.read_index(objects, pack_id).index.place(3).codec == RAW
+    assert len(objects.gets) == 4
+
+
 def test_a_pack_that_never_stays(objects: Objects) -> None:
     """A pack that changes between index and read again and again is given up."""
 

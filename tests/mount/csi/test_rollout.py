@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.support.chunkstore.child_process import Child, private_directory
-from tests.support.csi.real_driver import DEMO, RealDriver, readers
+from tests.support.csi.real_driver import DEMO, RealDriver, children, readers
 from tests.support.mount.fake_proxy import FakeProxy
 from tests.support.mount.mounts import SAMPLE
 from tests.support.mount.places import processes_of
@@ -99,6 +98,5 @@ def _processes(node: RealDriver) -> set[int]:
 
 def _service_of(keeper: Child) -> int:
     """The process that a container's first process has started."""
-    children = Path(f"/proc/{keeper.pid}/task/{keeper.pid}/children")
-    [service] = map(int, children.read_text().split())
+    [service] = children(keeper.pid)
     return service

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import random
+from array import array
 from pathlib import Path
 
 import pytest
 
 from lodefs.chunkstore.errors import Purged
+from lodefs.chunkstore.format.pack import PackIndex
 from lodefs.chunkstore.journal.purges import Purges
 from lodefs.chunkstore.maintenance.purge import plan_path, purge
+from lodefs.chunkstore.nodecache import layout as layout
+from lodefs.proxy.cache.chunk_cache import NewChunk
+from lodefs.proxy.fetch.purged_chunks import PurgedChunks
 from lodefs.proxy.service.purging import LOOKS, Purging
 from lodefs.proxy.service.store_node import StoreNode
 from tests.support.proxy.rig import MIB, REPO, Rig, read_path, run
@@ -23,7 +28,7 @@ FILES = {
 
 def test_the_cache_drops_what_was_purged(tmp_path: Path) -> None:
     """Large and small files, at the first look; readers are told, and all else is read; a node
-    that is started later has not forgotten which purges it knows."""
+    that is started again makes the looks that were left, and knows what it must refuse."""
     rig = Rig(tmp_path, FILES)
 
     async def work(node: StoreNode) -> None:
@@ -39,16 +44,29 @@ def test_the_cache_drops_what_was_purged(tmp_path: Path) -> None:
             asked.append(number)
             return Purges(rig.objects).after(number)
 
-        purging = Purging(cache, after)
+        refused = PurgedChunks()
+        purging = Purging(cache, after, refused)
         purging.look()
         for path in (b"large", b"small"):
             with pytest.raises(Purged):
                 await read_path(node, path)
         assert await read_path(node, b"other") == FILES[b"other"]
+        purge_of_small = next(iter(Purges(rig.objects).after(1)))
+        (chunk,) = purge_of_small.chunks
+
+        key = layout.chunk_key(chunk)
+        assert cache.store([NewChunk(chunk, FILES[b"small"], 0)], None)
+        assert cache.find([key]) != [None]
+        purging = Purging(cache, after, refused)
+        purging.look()
+        assert cache.find([key]) == [None]
         for _ in range(LOOKS):
             purging.look()
-        Purging(cache, after).look()
-        assert asked == [-1, 3, 3, 3, 3]
+        assert asked == [-1, -1, 3, 3, 3]
+        again = PurgedChunks()
+        Purging(cache, after, again).look()
+        of_chunk = PackIndex(chunk, array("I", [900]), array("I", [900]), b"\0")
+        assert again.are_in(of_chunk, range(1))
 
     run(rig, work)
     data = b"".join(path.read_bytes() for path in tmp_path.rglob("cache/*/*/*") if path.is_file())

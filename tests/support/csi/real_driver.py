@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -45,7 +46,11 @@ class RealDriver:
     ) -> None:
         self.kubelet.close()
         for child in (self.driver, *self.mounters):
+            started = children(child.pid) if child in self.mounters else []
             child.kill()
+            for pid in started:  # the service of a keeper, which a container would end with it
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
         for mounted in reversed(self.mounts(self.folder)):
             mount_syscalls.detach(mounted.mountpoint, lazy=True)
 
@@ -105,6 +110,14 @@ class RealDriver:
     def await_no_mounts(self) -> None:
         """Wait until nothing is mounted, which takes a while after the last user."""
         until(lambda: not self.mounts(self.folder))
+
+
+def children(pid: int) -> list[int]:
+    """The processes that one has started; none where it has ended."""
+    try:
+        return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except FileNotFoundError:
+        return []
 
 
 @contextmanager
