@@ -41,6 +41,8 @@ CONNECTIONS_MAX = 256
 USER_CONNECTIONS_MAX = 32
 CALLS_MAX = 1024  # on one connection
 IDLE_TIMEOUT_S = 30.0  # for the next call; a caller closes when its mounts are in their places
+EMPTY_TIMEOUT_S = 2.0  # likewise while nothing was handed out: a caller asks when it has connected
+EMPTY_CALLS_MAX = 16
 ATTACH_TIMEOUT_S_MAX = 15.0
 SWEEP_S = 4.0
 BUSY = AttachAnswer(declined="too many others ask for mounts just now")
@@ -60,12 +62,14 @@ class AttachServer:
         serves: Serves,
         *,
         rules: AccessRules = NO_RULES,
+        empty_timeout_s: float = EMPTY_TIMEOUT_S,
         copied: Callable[[str], int] = detached_mounts.copied,
     ) -> None:
         self._listener = listener
         self._attachments = attachments
         self._serves = serves
         self._rules = rules
+        self._empty_timeout_s = empty_timeout_s
         self._copied = copied
         self._lock = threading.Lock()
         self._connections: Counter[int] = Counter()  # by user
@@ -106,9 +110,7 @@ class AttachServer:
         with self._lock:
             many = self._connections.total() >= CONNECTIONS_MAX
             if many or self._connections[peer.uid] >= USER_CONNECTIONS_MAX:
-                client.settimeout(0)
-                with client:
-                    client.send(msgspec.msgpack.encode(BUSY))
+                _refuse(client)
                 return
             self._connections[peer.uid] += 1
         try:
@@ -127,8 +129,10 @@ class AttachServer:
         handed: list[User] = []
         try:
             with client, suppress(OSError):
-                client.settimeout(IDLE_TIMEOUT_S)
-                for _ in range(CALLS_MAX):
+                for call in range(CALLS_MAX):
+                    if call == EMPTY_CALLS_MAX and not handed:
+                        return
+                    client.settimeout(IDLE_TIMEOUT_S if handed else self._empty_timeout_s)
                     data = client.recv(wire.PACKET_BYTES_MAX)
                     if not data or self._ended.is_set():
                         return
@@ -194,3 +198,15 @@ class AttachServer:
                     _log.warning("what users hold cannot be seen: %s", error)
             except Exception:  # noqa: BLE001 - a mistake of ours must not end all sweeping
                 _log.exception("sweep")
+
+
+def _refuse(client: socket.socket) -> None:
+    """Say so without being asked. What was asked already is read: what is left unread at the end
+    takes the answer with it (ECONNRESET)."""
+    with client:
+        client.settimeout(0)
+        client.shutdown(socket.SHUT_RD)
+        with suppress(BlockingIOError):
+            while client.recv(wire.PACKET_BYTES_MAX):
+                pass
+        client.send(msgspec.msgpack.encode(BUSY))

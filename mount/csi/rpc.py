@@ -30,6 +30,7 @@ from lodefs.chunkstore.errors import (
     LodefsError,
     NoSpace,
     NotFound,
+    Purged,
     Unavailable,
     Unsupported,
 )
@@ -54,6 +55,7 @@ _CODES: tuple[tuple[type[LodefsError], grpc.StatusCode], ...] = (
     (Unsupported, grpc.StatusCode.UNIMPLEMENTED),
     (NoSpace, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (Corrupt, grpc.StatusCode.DATA_LOSS),
+    (Purged, grpc.StatusCode.FAILED_PRECONDITION),
 )
 
 Method = Callable[[Any, float], Any]

@@ -25,7 +25,6 @@ from lodefs.chunkstore.maintenance.decisions import (
     entries_of,
     fate_of,
     from_the_future,
-    from_the_future,
     next_ledger,
     ripe_at_s,
     silences,

@@ -335,6 +335,9 @@ class Gone:
     def members(self) -> list[str]:
         return [self.ADDRESS]
 
+    def own(self) -> list[str]:
+        return []
+
     async def start(self, address: str, request: WarmRequest, job_id: str) -> str:
         raise Unavailable("Connection refused")
 

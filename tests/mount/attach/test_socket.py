@@ -141,6 +141,23 @@ def test_a_user_takes_no_more_than_a_share(rig: AttachRig, tmp_path: Path) -> No
         until(lambda: client(path, said).attach(CATS) is not None)
 
 
+def test_connections_without_a_mount_end_soon(rig: AttachRig, tmp_path: Path) -> None:
+    """So that nobody fills the socket under many numbers: those that say nothing, and those that
+    only say rubbish; with a mount there is time to put it in its place."""
+    call = AttachCall(repo="vision/cats", rev="main", timeout_s=WAIT_S)
+    with rig.served(tmp_path / "s"), connected(tmp_path / "s") as sock:
+        for _ in range(server.EMPTY_CALLS_MAX):
+            assert asked(sock, b"{}").failure is not None
+        assert sock.recv(1) == b""
+        with connected(tmp_path / "s") as good:
+            assert asked(good, msgspec.msgpack.encode(call)).commit
+            for _ in range(server.EMPTY_CALLS_MAX):
+                assert asked(good, b"{}").failure is not None
+    rig.empty_timeout_s = 0.05
+    with rig.served(tmp_path / "t"), connected(tmp_path / "t") as silent:
+        assert silent.recv(1) == b""
+
+
 def test_groups_of_a_peer() -> None:
     """More groups than Python's getsockopt can tell are all told."""
     former = os.getgroups()

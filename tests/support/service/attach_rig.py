@@ -26,6 +26,7 @@ class AttachRig:
         self.now_s = 1000.0
         self.is_ours = True
         self.rules = NO_RULES
+        self.empty_timeout_s = WAIT_S
         self.service = ServiceRig(folder, memory)
         self.attachments = self._made()
 
@@ -63,6 +64,7 @@ class AttachRig:
             self.attachments,
             lambda *_: self.is_ours,
             rules=self.rules,
+            empty_timeout_s=self.empty_timeout_s,
             copied=_file_of,
         )
         server.start()
