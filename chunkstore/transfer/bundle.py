@@ -220,7 +220,8 @@ class _Unpack:
 
     def _check_history(self) -> None:
         """Raises: Corrupt unless its ref leads to all commits that it lists, and they to the one
-        that it builds on: so to wherever the store's ref is, which is one of those."""
+        that it builds on: so to wherever the store's ref is, which is one of those. What it says
+        has expired comes right before them: of other history it says nothing."""
         head = self._reader.head
         if tuple(self._commits) != head.commits:
             raise Corrupt(f"{self._what} does not hold the commits that it lists")
@@ -232,6 +233,11 @@ class _Unpack:
                 seen.add(at)
                 waiting += self._commits[at].parents if at in self._commits else ()
         needed = self._commits.keys() | (set() if head.since is None else {head.since})
+        if strange := set(head.expired) - (seen - needed):
+            raise Corrupt(
+                f"{self._what} is not what it says: commit {min(strange).hex()[:12]}, which it "
+                "says has expired, comes before none in it"
+            )
         if lost := needed - seen:
             raise Corrupt(
                 f"{self._what} is not what it says: commit {head.commit.hex()[:12]} in it does not "

@@ -195,7 +195,9 @@ class _Commits:
         """The changes on top of what others committed since the base. Raises: Conflict."""
         if target.root is None:
             return self._ours
-        found = merge(self._trees, self._base.root, self._ours, target.root)
+        # what was put here is known; of another branch neither side is
+        proof = () if self._stored is None else (self._stored.is_same,)
+        found = merge(self._trees, self._base.root, self._ours, target.root, *proof)
         found.check()
         overlay = Overlay(self._trees.read_tree, target.root)
         found.into(overlay)

@@ -149,10 +149,14 @@ class StoredChanges:
             overlay.put(names, self._directories[n])
 
     def _is_there(self, overlay: Overlay, names: Names, entry: Entry) -> bool:
-        """Whether the same is there already, in the same chunks: a digest alone is a claim."""
         there = overlay.get(names)
         if not isinstance(there, Entry) or there.executable != entry.executable:
             return False
+        return self.is_same(entry, there)
+
+    def is_same(self, entry: Entry, there: Entry) -> bool:
+        """Whether an entry of another writer leads to the same chunks as an own one: a digest alone
+        is a claim."""
         if self._desk.uploader.is_dry:  # nothing new can be read from the store
             return there.kind is entry.kind and there.digest == entry.digest
         return has_same_chunks(self._desk.store.packs, entry, there)

@@ -5,15 +5,19 @@ Only directories that both sides changed are read.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from lodefs.chunkstore.errors import Conflict
+from lodefs.chunkstore.format.tree import Entry
 from lodefs.chunkstore.push.changes.change import shown
 from lodefs.chunkstore.push.changes.overlay import Item, Names, Overlay, is_directory
 from lodefs.chunkstore.push.changes.overlay_counts import children_of, is_equal
 from lodefs.chunkstore.push.changes.unstored_trees import TreeReader
 
 NAMED_MAX = 20  # conflicts that an error lists
+
+IsProven = Callable[[Entry, Entry], bool]
 
 
 @dataclass(slots=True)
@@ -41,14 +45,27 @@ class Merge:
                 overlay.put(names, item)
 
 
-def merge(trees: TreeReader, base: Item | None, ours: Item, theirs: Item) -> Merge:
-    """Merges root directories. A path that both sides changed to the same is no conflict.
+def merge(
+    trees: TreeReader,
+    base: Item | None,
+    ours: Item,
+    theirs: Item,
+    is_proven: IsProven = lambda _our, _their: True,
+) -> Merge:
+    """Merges root directories. A path that both sides changed to the same is no conflict; ours is
+    taken unless ``is_proven`` says that theirs leads to the same bytes: a digest is a claim.
     Raises what read_tree raises."""
     found = Merge()
     stack: list[tuple[Names, Item | None, Item | None, Item | None]] = [((), base, ours, theirs)]
     while stack:
         names, was, our, their = stack.pop()
-        if is_equal(our, their) or is_equal(was, our):
+        if _is_untouched(was, our):
+            continue
+        if is_equal(our, their):
+            if isinstance(our, Entry) and isinstance(their, Entry) and not is_proven(our, their):
+                found.taken.append((names, our))
+            continue
+        if is_equal(was, our):
             continue
         if is_equal(was, their):
             found.taken.append((names, our))
@@ -61,3 +78,11 @@ def merge(trees: TreeReader, base: Item | None, ours: Item, theirs: Item) -> Mer
         else:
             found.conflicts.append(names)
     return found
+
+
+def _is_untouched(was: Item | None, our: Item | None) -> bool:
+    """Whether our side has the very entry of the base."""
+    if not isinstance(was, Entry) or not isinstance(our, Entry):
+        return was is our
+    is_there_too = (was.size_bytes, was.segments) == (our.size_bytes, our.segments)
+    return is_there_too and is_equal(was, our)

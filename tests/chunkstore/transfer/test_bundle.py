@@ -191,6 +191,17 @@ def test_history_that_has_expired(source: Source) -> None:
     assert verify(store, data=True).problems == []
 
 
+@pytest.mark.parametrize("is_new", [True, False])
+def test_a_bundle_that_lies_about_what_has_expired(source: Source, *, is_new: bool) -> None:
+    """It says so of what its own commits come after, and of nothing else in the store."""
+    other = CommitId(b"\1" * 32) if is_new else source.first
+    store, data = memory_store(), source.bundle()
+    with pytest.raises(Corrupt, match=f"{other.hex()[:12]}, which it says has expired"):
+        unpacked(remade(data, lambda head: replace(head, expired=(other,))), store)
+    assert not store.has_expired("r", other)
+    assert at(store) is None
+
+
 def test_older_bundles_after_newer_ones(source: Source) -> None:
     """A branch never goes back, or aside; a tag does not move."""
     old = source.bundle("v1")

@@ -36,6 +36,7 @@ from lodefs.chunkstore.push.push import PushOptions, push
 from lodefs.chunkstore.repo.store import create_store
 from lodefs.chunkstore.repo.verify import verify
 from lodefs.chunkstore.system.progress import Progress
+from tests.adversary.hostile_repo import FileClaim, lying_commit
 from tests.support.chunkstore.directories import in_commit, in_directory, write_files
 from tests.support.chunkstore.faulty_store import FaultyObjects
 from tests.support.chunkstore.memory_objects import MemoryObjects
@@ -293,6 +294,31 @@ def test_overlapping_changes_are_refused_by_path(branches: Branches) -> None:
     assert branches.store.resolve("r", "main").hex() == theirs
     both = branches.change(Put("same", b"s"), Remove("b"), base=first)
     assert branches.files(both.commit) == {b"a/f": b"theirs", b"same": b"s"}
+
+
+def test_the_same_change_of_two_machines_is_one_commit(branches: Branches) -> None:
+    """The second one, whose chunks lie in other packs, finds the same in the branch."""
+    first = CommitId(bytes.fromhex(branches.change(Put("a", b"1")).commit))
+    change = Put("f", b"f" * 3000)
+    theirs = branches.change(change, Put("more", b"m" * 3000))
+    ours = branches.change(change, base=first, index_dir=branches.base / "another")
+    assert ours.stored_bytes > 0
+    assert (ours.unchanged, ours.commit) == (True, theirs.commit)
+
+
+@pytest.mark.parametrize("path", ["f", "d/f"])
+def test_a_digest_of_others_is_a_claim(branches: Branches, tmp_path: Path, path: str) -> None:
+    """Another writer put what has the digest of our file or directory, and other bytes, before our
+    commit: ours counts."""
+    first = CommitId(bytes.fromhex(branches.change(Put("a", b"1")).commit))
+    content, name = b"f" * 3000, path.encode()
+    lie = {name: FileClaim(b"x" * 3000)}
+    theirs = lying_commit(branches.store, "r", {b"a": b"1", name: content}, lie)
+    write_files(tmp_path / "d", {"f": content})
+    change = Put("f", content) if path == "f" else PutDirectory("d", tmp_path / "d")
+    ours = branches.change(change, base=first)
+    assert branches.head().parents == (theirs,)
+    assert branches.files(ours.commit) == {b"a": b"1", name: content}
 
 
 def test_a_branch_is_created_at_its_base(branches: Branches) -> None:
