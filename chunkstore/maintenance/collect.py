@@ -21,6 +21,7 @@ from lodefs.chunkstore.format.journal import (
     JournalEntry,
     Ledger,
     RefName,
+    Silence,
 )
 from lodefs.chunkstore.format.names import CommitId, PackId
 from lodefs.chunkstore.journal.journal import StoreJournal
@@ -145,6 +146,7 @@ class _Collection:
         self._journal = StoreJournal(store.objects, options.clock)
         self._repos = Repositories()
         self._marking = Marking(store, executor, progress, int(options.clock()))
+        self._early: Mapping[int, Silence] = {}  # entries with a time that is yet to come
         self._handled: Sequence[Garbage] = ()  # what was deleted
         self._result = CollectResult()
 
@@ -165,11 +167,14 @@ class _Collection:
         refs = {**ledger.refs, **writers.refs, **self._repos.refs}
         self._mark(refs, writers)
         sizes, commits = self._garbage()
+        now_s = int(options.clock())
+        self._early = decisions.from_the_future(undone, ledger.silences, now_s)
         left = self._sweep(undone, writers, sizes)
         self._result.waiting = _amount([entry.condemned for entry in left], sizes)
         self._condemn(sizes, commits, left)
         self._condemn_chunks(left)
-        after = decisions.next_ledger(ledger, refs, writers.silences, newest)
+        early = {one.number: self._early[one.number] for one in left if one.number in self._early}
+        after = decisions.next_ledger(ledger, refs, writers.silences, newest, early)
         if after != ledger and not self._options.dry_run:
             self._journal.put_ledger(after)
         return self._result
@@ -252,7 +257,8 @@ class _Collection:
         """Whether an entry's fate is decided, or may be."""
         if self._journal.fate(entry.number) is not None:
             return True
-        ripe_at_s = decisions.ripe_at_s(entry, self._options.grace_s, self._upgraded_s)
+        seen = self._early.get(entry.number)
+        ripe_at_s = decisions.ripe_at_s(entry, self._options.grace_s, self._upgraded_s, seen)
         if int(self._options.clock()) < ripe_at_s:
             self._result.ripe_at_s = self._result.ripe_at_s or ripe_at_s
             return False

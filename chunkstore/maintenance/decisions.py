@@ -65,10 +65,28 @@ def dead(silences_: Mapping[int, Silence], before: Ledger, now_s: int, grace_s: 
     }
 
 
-def ripe_at_s(entry: JournalEntry, grace_s: int, upgraded_s: int | None) -> int:
-    """When the garbage of an entry may be deleted at the earliest (Unix). Clients of before an
-    upgrade know no journal: theirs may be under way for a while, whatever the grace time."""
-    at_s = entry.time_s + grace_s
+def from_the_future(
+    entries: Iterable[JournalEntry], before: Mapping[int, Silence], now_s: int
+) -> dict[int, Silence]:
+    """When collections first saw each entry that condemns and has a time that is yet to come: the
+    clock of the collection that put it was wrong, or is now, or one of those that saw it."""
+    found: dict[int, Silence] = {}
+    for entry in entries:
+        known = before.get(entry.number)
+        since_s = now_s if known is None else min(known.since_s, now_s)
+        if since_s < entry.time_s:
+            found[entry.number] = Silence(0, since_s)
+    return found
+
+
+def ripe_at_s(
+    entry: JournalEntry, grace_s: int, upgraded_s: int | None, seen: Silence | None = None
+) -> int:
+    """When the garbage of an entry may be deleted at the earliest (Unix): a grace time after it was
+    condemned, or ``seen``, if that was before. Clients of before an upgrade know no journal: theirs
+    may be under way for a while, whatever the grace time."""
+    condemned_s = entry.time_s if seen is None else min(entry.time_s, seen.since_s)
+    at_s = condemned_s + grace_s
     return at_s if upgraded_s is None else max(at_s, upgraded_s + UPGRADE_GRACE_S)
 
 
@@ -110,8 +128,11 @@ def next_ledger(
     refs: Mapping[RefName, int],
     waiting: Mapping[int, Silence],
     newest: int,
+    condemning: Mapping[int, Silence],
 ) -> Ledger:
     """What the next collection starts from. ``waiting``: writers that may yet write; ``newest``:
-    the number of the journal's newest entry that was seen, -1 without any."""
+    the number of the journal's newest entry that was seen, -1 without any; ``condemning``: entries
+    as of ``from_the_future``, which no writer has the number of."""
     known = {**before.refs, **refs}
-    return Ledger(min([*waiting, max(newest + 1, before.before)]), known, waiting)
+    first = min([*waiting, max(newest + 1, before.before)])
+    return Ledger(first, known, {**condemning, **waiting})

@@ -47,8 +47,8 @@ local function lodefs(words, timeout_s)
   return slurm.ERROR, line or "lodefs: error: it does not answer"
 end
 
--- Submission: what cannot be is refused. Older releases do not tell the user: with rules of access
--- datasets are looked at when the job is staged in.
+-- Submission: what cannot be is refused. Older releases do not tell the user: datasets that
+-- rules of access limit are then looked at when the job is staged in.
 function slurm_bb_job_process(script, uid)
   local words = asked_in(script)
   if not words or words == "" then

@@ -182,7 +182,11 @@ def main(folder: Path) -> None:
     write_configs(folder)
     start_munge(folder)
     start_proxies(folder)
-    environ = (f"LODEFS_PROGRAM={LODEFS}", f"LODEFS_PROXY=unix:{folder}/proxy/proxy.sock")
+    environ = (
+        f"LODEFS_PROGRAM={LODEFS}",
+        f"LODEFS_PROXY=unix:{folder}/proxy/proxy.sock",
+        f"LODEFS_CONFIG={folder}/submit.toml",
+    )
     keep = ("sh", folder / "keep", "slurmctld", "env")
     start(folder, "slurmctld", *keep, *environ, "slurmctld", "-D")
     for name in configs.NODES:

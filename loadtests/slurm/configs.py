@@ -8,6 +8,7 @@ ADDRESS = "10.77.0.1"  # Slurm resolves no name where there are only loopback ad
 HOST = "slurmhost"
 NODES = ("n1", "n2", "n3")
 USER = "games"  # of base-passwd: somebody who is not root
+SECRET = "secret"  # repositories below it are not for USER
 KILL_WAIT_S = 3
 RUN = Path("/run/lodefs")
 
@@ -70,10 +71,11 @@ def address_of(node: str) -> str:
 
 
 def proxy_toml(folder: Path, node: str) -> str:
-    """lodefs.toml of a node; "" is the submit host."""
+    """lodefs.toml of a node; "" is the submit host, and the controller."""
     place, socket = folder / f"proxy/{node}", RUN / "proxy.sock"
     listen = f'peer_listen = "{address_of(node)}:7441"' if node else ""
     members = ", ".join(f'"{name}:7441"' for name in NODES)
+    access = "" if node else f'[access]\n"{SECRET}/*" = ["4242424"]\n'
     return f"""\
 store = "{folder}/store"
 [serve]
@@ -82,4 +84,4 @@ socket_path = "{socket if node else folder / "proxy/proxy.sock"}"
 peers = [{members}]
 peer_secret_file = "{folder}/peer-secret"
 {listen}
-"""
+{access}"""

@@ -49,9 +49,9 @@ def resolve(session: Session, words: str | None, comment: str, uid: str | None) 
 
     For cli_filter.lua, at submission: all nodes, tasks of an array and requeues then read the same.
     Without datasets the comment is printed as it is. burst_buffer.lua gives --uid: a dataset that
-    this user may not read by the rules of access is as one that does not exist.
+    this user may not read by the rules of access is as one that does not exist. Where it is not
+    known, those that rules limit are not looked at, and the comment is printed as it is.
     """
-    from lodefs.settings.access_rules import access_rules
     from lodefs.slurm.job_comment import datasets_in, parsed, with_datasets
     from lodefs.slurm.job_user import job_user
     from lodefs.slurm.resolving import fixed
@@ -59,11 +59,13 @@ def resolve(session: Session, words: str | None, comment: str, uid: str | None) 
     if uid and not (uid.isascii() and uid.isdecimal() and int(uid) < 2**32 - 1):
         raise InvalidInput(f"--uid {uid}: the number of a user is needed")
     datasets = datasets_in(comment) if words is None else parsed(words)
-    if not datasets or (uid == "" and access_rules(session)):
-        write_line(comment)  # `stage` knows the user, and looks
-        return
-    user = job_user(session, int(uid)) if uid else None
-    write_line(with_datasets(comment, fixed(session, datasets, user)))
+    user = None if uid is None else job_user(session, int(uid) if uid else None)
+    if user is not None and not uid:
+        fixed(
+            session, user.readable(datasets), user
+        )  # `stage` knows the user, and sees to the rest
+        datasets = []
+    write_line(with_datasets(comment, fixed(session, datasets, user)) if datasets else comment)
 
 
 @slurm.command(epilog=examples("lodefs slurm prolog --pin"))

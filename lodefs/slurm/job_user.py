@@ -33,6 +33,10 @@ class JobUser:
         for dataset in datasets:
             self._rules.check(self._user, dataset.spec.repo)
 
+    def readable(self, datasets: Sequence[Dataset]) -> list[Dataset]:
+        """Those that the user may read."""
+        return [one for one in datasets if self._rules.may_read(self._user, one.spec.repo)]
+
     @contextmanager
     def told(self, dataset: Dataset) -> Iterator[None]:
         """Errors that name other repositories become those that name none."""

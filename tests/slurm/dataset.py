@@ -43,11 +43,11 @@ class Dataset:
         (self._source / "big").write_bytes(os.urandom(BIG_BYTES))
         self.push()
 
-    def push(self) -> None:
+    def push(self, repo: str = REPO) -> None:
         """Another commit."""
         self.version += 1
         (self._source / "version").write_text(f"version {self.version}\n")
-        words = self._cluster.lodefs("push", self._source, REPO).split()
+        words = self._cluster.lodefs("push", self._source, repo).split()
         self.commit = words[words.index("commit") + 1]
 
     @property

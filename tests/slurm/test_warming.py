@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from functools import partial
 
 import pytest
 
@@ -20,8 +21,20 @@ def test_a_wrong_dataset_is_refused_at_submission(cluster: Cluster, dataset: Dat
     path.write_text(f"#!/bin/sh\n{WARM}=team/nosuch@main:/tmp/x\ntrue\n")
     done = cluster.call("sbatch", path)
     assert done.returncode != 0
-    assert "has no repository team/nosuch" in done.stderr
+    assert "no repository team/nosuch" in done.stderr
     assert dataset.text not in done.stdout
+
+
+def test_what_its_user_may_not_read_a_job_does_not_get(cluster: Cluster, dataset: Dataset) -> None:
+    """Though the controller could; its records name no commit of it."""
+    dataset.push(f"{configs.SECRET}/cats")
+    script = f"{WARM}={configs.SECRET}/cats@main:{dataset.directory}\ntrue"
+    job = cluster.submit(script, "-w", "n1")
+    hidden = f"there is no repository {configs.SECRET}/cats that you may read"
+    shown = partial(cluster.output, "scontrol", "show", "job", str(job))
+    cluster.until(lambda: hidden in shown(), "its reason", 120)
+    assert dataset.commit not in shown()
+    cluster.output("scancel", str(job))
 
 
 @pytest.mark.parametrize("by_script", [True, False])

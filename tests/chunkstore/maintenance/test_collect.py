@@ -73,6 +73,26 @@ def test_shards_name_no_pack_that_is_gone(world: World) -> None:
     assert (again.lost_packs, again.new_bytes) == (0, 100)
 
 
+def test_a_clock_that_is_far_ahead_holds_nothing_up(world: World) -> None:
+    """What it condemned is deleted a grace time after a sane collection has seen it, and so is
+    what was condemned later."""
+    world.delete("dev")
+    world.hours += 24 * 365 * 10
+    assert world.collect().condemned.packs == 2
+    world.hours -= 24 * 365 * 10
+    world.push(world.source("late", x=b"x" * 9000), "late")
+    world.delete("late")
+    seen = world.collect()
+    assert (seen.deleted.packs, seen.waiting.packs) == (0, 2)
+    assert seen.ripe_at_s == world.clock() + 24 * 3600
+    world.hours += 23
+    assert world.collect().deleted.packs == 0
+    world.hours += 2
+    assert world.collect().deleted.packs > 2
+    assert world.garbage() == set()
+    assert verify(world.store, data=True).problems == []
+
+
 def test_a_dry_run_changes_nothing(world: World) -> None:
     """It tells what would be condemned and deleted, and writes nothing."""
     world.delete("dev")

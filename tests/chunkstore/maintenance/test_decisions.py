@@ -24,6 +24,7 @@ from lodefs.chunkstore.maintenance.decisions import (
     dead,
     entries_of,
     fate_of,
+    from_the_future,
     next_ledger,
     ripe_at_s,
     silences,
@@ -62,6 +63,15 @@ def test_ripe() -> None:
     assert ripe_at_s(entry, 50, None) == 1050
     assert ripe_at_s(entry, 50, 1000) == 1000 + UPGRADE_GRACE_S
     assert ripe_at_s(entry, 10 * UPGRADE_GRACE_S, 1000) == 1000 + 10 * UPGRADE_GRACE_S
+
+
+def test_a_time_that_is_yet_to_come() -> None:
+    """The garbage of such an entry is ripe a grace time after collections first saw it, as the
+    earliest of their clocks said; of other entries nothing is remembered."""
+    entries = [JournalEntry(n, None, time_s, "") for n, time_s in ((3, 900), (5, 9000), (6, 8000))]
+    seen = from_the_future(entries, {5: Silence(0, 700), 6: Silence(0, 5000)}, 1000)
+    assert seen == {5: Silence(0, 700), 6: Silence(0, 1000)}
+    assert [ripe_at_s(one, 50, None, seen.get(one.number)) for one in entries] == [950, 750, 1050]
 
 
 def test_what_is_in_use_is_kept() -> None:
@@ -114,8 +124,8 @@ def test_the_ledger_stands_before_whoever_may_yet_write() -> None:
     starts earlier than before."""
     name, other = RefName("r", "tags", "v1"), RefName("r", "tags", "v2")
     before = Ledger(4, {name: 3}, {})
-    assert next_ledger(before, {other: 0}, {7: Silence(0, 1)}, 9) == Ledger(
-        7, {name: 3, other: 0}, {7: Silence(0, 1)}
+    assert next_ledger(before, {other: 0}, {7: Silence(0, 1)}, 9, {5: Silence(0, 2)}) == Ledger(
+        7, {name: 3, other: 0}, {5: Silence(0, 2), 7: Silence(0, 1)}
     )
-    assert next_ledger(before, {}, {}, 9).before == 10
-    assert next_ledger(before, {}, {}, 1).before == 4
+    assert next_ledger(before, {}, {}, 9, {5: Silence(0, 2)}).before == 10
+    assert next_ledger(before, {}, {}, 1, {}).before == 4
