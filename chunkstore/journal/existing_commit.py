@@ -70,6 +70,9 @@ def save_existing(store: Store, write: RefWrite, repo: str, commit_id: CommitId)
                 gone.add(at)
                 continue
             named = named_packs(store.packs, commit.root, base)
+            if may_lack and at != commit_id and named.unreadable and store.has_expired(repo, at):
+                gone.add(at)  # a writer that came late has put it back (docs/decisions/0049)
+                continue
             ids |= named.found.keys() | {commit_key(repo, at)}
             for pack, bits in named.found.items():
                 chunks[pack] = chunks.get(pack, 0) | bits

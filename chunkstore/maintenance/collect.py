@@ -222,7 +222,8 @@ class _Collection:
         self._progress.phase = "comparing"
         sizes = {pack: size_bytes for pack, size_bytes in self._packs if pack not in self._marked}
         listed = (at for at in self._repos.all_commits() if at not in self._marked.commits)
-        commits = list(dict.fromkeys((*sorted(self._marked.expired), *listed)))
+        unkept = sorted(self._marked.expired | self._marked.returned)
+        commits = list(dict.fromkeys((*unkept, *listed)))
         self._result.garbage = Amount(len(sizes), len(commits), sum(sizes.values()))
         return sizes, commits
 

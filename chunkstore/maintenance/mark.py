@@ -7,7 +7,7 @@ are looked at, the numbers of those in use are in memory: a bit for each, and 20
 from __future__ import annotations
 
 import secrets
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -21,6 +21,7 @@ from lodefs.chunkstore.format.journal import RefName
 from lodefs.chunkstore.format.names import CommitId, PackId
 from lodefs.chunkstore.format.tree import Entry, Kind
 from lodefs.chunkstore.journal.named_packs import add_named
+from lodefs.chunkstore.maintenance.deleted_commits import DeletedCommits
 from lodefs.chunkstore.repo.disk_key_set import KEY_BYTES, DiskKeySet
 from lodefs.chunkstore.repo.retention import retained
 from lodefs.chunkstore.repo.store import Store
@@ -39,6 +40,7 @@ class Marked:
         self.chunks: dict[PackId, int] = {} if base is None else dict(base.chunks)
         self.commits: set[tuple[str, CommitId]] = set()
         self.expired: set[tuple[str, CommitId]] = set()  # there, but no policy keeps them
+        self.returned: set[tuple[str, CommitId]] = set()  # there again, though expired and deleted
         self.trees = 0
         self.packs = 0
         self._closing = ExitStack()
@@ -99,7 +101,8 @@ class Marking:
 
     def mark(self, roots: Iterable[tuple[RefName, CommitId]], marked: Marked) -> None:
         """Adds all that ``roots`` lead to and retention policies keep; what they do not keep
-        becomes ``marked.expired``.
+        becomes ``marked.expired``. A commit that was deleted and is there again is the end of
+        history, as if it were gone, and ``marked.returned``.
 
         Raises: Corrupt if something of it is missing or damaged: what is below is then not known.
         """
@@ -107,8 +110,12 @@ class Marking:
         for ref, commit_id in roots:
             by_repo.setdefault(ref.repo, []).append((ref, commit_id))
         for repo, heads in by_repo.items():
-            policy = self.store.settings_log(repo).surely_newest().retention
-            reached = self._reached(repo, [commit_id for _, commit_id in heads])
+            settings = self.store.settings_log(repo).surely_newest()
+            policy = settings.retention
+            deleted = DeletedCommits(self.store, repo) if settings.may_lack_history else ()
+            reached = self._reached(
+                repo, [commit_id for _, commit_id in heads], deleted, marked.returned
+            )
             if policy is not None:
                 past = dict(reached)
                 kept = retained(past, heads, policy, self.now_s)
@@ -129,8 +136,15 @@ class Marking:
                 raise _unknown(f"{repo}@{commit_id.hex()}", error) from error
             self._mark_trees((repo, commit_id), root, marked)
 
-    def _reached(self, repo: str, heads: Collection[CommitId]) -> Iterator[tuple[CommitId, _Past]]:
-        """Commits and all before them; history ends where it has expired."""
+    def _reached(
+        self,
+        repo: str,
+        heads: Collection[CommitId],
+        deleted: Container[CommitId],
+        returned: set[tuple[str, CommitId]],
+    ) -> Iterator[tuple[CommitId, _Past]]:
+        """Commits and all before them; history ends where it has expired. Those of ``deleted`` that
+        are there are added to ``returned``."""
         waiting, seen = list(heads), set[CommitId]()
         while waiting:
             commit_id = waiting.pop()
@@ -143,6 +157,9 @@ class Marking:
                 if isinstance(error, Expired) and commit_id not in heads:
                     continue
                 raise _unknown(f"{repo}@{commit_id.hex()}", error) from error
+            if commit_id in deleted and commit_id not in heads:
+                returned.add((repo, commit_id))
+                continue
             waiting += commit.parents
             yield commit_id, _Past(commit.parents, commit.time_s, commit.root)
 

@@ -8,15 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from lodefs.chunkstore.errors import Corrupt, Expired
+from lodefs.chunkstore.errors import Conflict, Corrupt, Expired
 from lodefs.chunkstore.format import keys
+from lodefs.chunkstore.format.journal import RefName
 from lodefs.chunkstore.format.names import CommitId, Spec
 from lodefs.chunkstore.format.repo_settings import Retention
+from lodefs.chunkstore.journal.existing_commit import point_ref
 from lodefs.chunkstore.push.changes.change import Put
 from lodefs.chunkstore.push.changes.merge_branch import merge_branch
 from lodefs.chunkstore.push.push import PushOptions
 from lodefs.chunkstore.repo.history import blame, log
+from lodefs.chunkstore.repo.store import open_store
 from lodefs.chunkstore.repo.verify import verify
+from lodefs.chunkstore.transfer.copy import CopyOptions, copy
+from tests.support.chunkstore.memory_objects import MemoryObjects
 from tests.support.maintenance.schedules import one_at_a_time
 from tests.support.maintenance.world import REPO, World, finish, go_on_to
 
@@ -130,6 +135,42 @@ def test_a_writer_between_the_fates_of_commits_and_packs(world: World) -> None:
     world.collect_all()
     world.needs.check("and a day later")
     assert world.store.resolve(REPO, "old") == all_of_it[1]
+
+
+def test_a_copy_that_puts_expired_history_back_too_late(world: World) -> None:
+    """Commits that a copy puts back after they were deleted, to be refused only then, stay the end
+    of history also without a policy: a branch can be put after them, and collections delete them
+    again."""
+    all_of_it = _history(world)
+    elsewhere = MemoryObjects("memory:elsewhere")
+    elsewhere.objects.update(world.memory.objects)
+    ref = RefName(REPO, "branches", "copied")
+    point_ref(open_store(elsewhere), ref, all_of_it[1], expected_sequence=None)
+    options = CopyOptions(workers=1, clock=world.clock)
+    late = world.actor(
+        "copy", lambda store: copy(open_store(elsewhere), store, [REPO], "copied", options)
+    )
+    go_on_to(late, "put repos/r/commits/")
+    _set(world, Retention(keep_last=1))
+    world.collect()
+    world.hours += 25
+    collector = world.actor("collect", lambda store: world.collect(store=store))
+    go_on_to(collector, "delete packs/")
+    finish(late)
+    assert isinstance(late.error, Conflict)
+    assert keys.commit(REPO, all_of_it[1]) in world.memory.objects
+    finish(collector)
+    assert collector.error is None
+    world.needs.check("after a copy that was late")
+    _set(world, None)
+    assert world.collect().condemned.commits == 4
+    world.point("new", all_of_it[0])
+    for _ in range(2):
+        world.hours += 25
+        world.collect()
+    world.needs.check("at the end")
+    assert world.garbage() == set()
+    assert _history(world) == all_of_it[:1]
 
 
 def test_blame_and_merge_where_history_has_expired(world: World, tmp_path: Path) -> None:

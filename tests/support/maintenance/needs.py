@@ -5,7 +5,7 @@ from __future__ import annotations
 from lodefs.chunkstore.errors import LodefsError
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.commit import Commit, decode_commit
-from lodefs.chunkstore.format.journal import RefName, decode_end
+from lodefs.chunkstore.format.journal import RefName, decode_end, decode_fate
 from lodefs.chunkstore.format.names import CommitId, PackId
 from lodefs.chunkstore.format.pack import PackIndex
 from lodefs.chunkstore.format.tree import Kind
@@ -151,8 +151,7 @@ class Needs:
         waiting = [head]
         while waiting:
             at = waiting.pop()
-            is_gone = keys.commit(repo, at) not in self._objects.objects
-            if at in found or (at != head and is_gone and self._has_expired(repo, at)):
+            if at in found or (at != head and self._has_expired(repo, at)):
                 continue
             found.append(at)
             self._of(repo, at)
@@ -160,7 +159,20 @@ class Needs:
         return found
 
     def _has_expired(self, repo: str, commit_id: CommitId) -> bool:
-        return keys.expired(repo, commit_id.hex()) in self._objects.objects
+        """Whether a commit has its word, and is gone or was deleted: then it may be there again."""
+        if keys.expired(repo, commit_id.hex()) not in self._objects.objects:
+            return False
+        is_gone = keys.commit(repo, commit_id) not in self._objects.objects
+        return is_gone or (repo, commit_id) in self._deleted()
+
+    def _deleted(self) -> set[tuple[str, CommitId]]:
+        """Commits that fates have deleted."""
+        found: set[tuple[str, CommitId]] = set()
+        for key, data in self._objects.objects.items():
+            if key.startswith("journal/fates/"):
+                fate = decode_fate(data, keys.SEQUENCE_MAX - int(key.rpartition("/")[2]), key)
+                found |= set(fate.deleted.commits) if fate.deleted is not None else set()
+        return found
 
     def _of(self, repo: str, commit_id: CommitId) -> frozenset[str]:
         if commit_id in self.commits:
