@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from lodefs.chunkstore.errors import Denied, InvalidInput, NotFound, Unavailable
+from lodefs.chunkstore.errors import Conflict, Denied, InvalidInput, NotFound, Unavailable
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.nodeapi.cache_control import (
     RUNNING,
@@ -21,6 +21,7 @@ from lodefs.chunkstore.nodeapi.cache_control import (
     WarmStatus,
     encoded,
 )
+from lodefs.chunkstore.nodeapi.wire import Snapshot
 from lodefs.chunkstore.nodecache.layout import PinRow
 from lodefs.chunkstore.objects.interface import Part
 from lodefs.proxy.cache.chunk_cache import Cache, StoredRun
@@ -358,6 +359,40 @@ def test_a_pin_is_not_put_after_the_end_of_its_job(
         go.set()
         await evicting
         assert (await node.cache_control.pins()).pins == []
+
+    run(rig, work)
+
+
+@pytest.mark.parametrize("by_owner", [True, False])
+def test_a_job_that_is_ended_while_its_snapshot_is_looked_up_does_not_begin(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, by_owner: bool
+) -> None:
+    """A release of its owner, or a cancellation, that comes before there is a job ends it too."""
+
+    async def work(node: StoreNode) -> None:
+        warmer = node._warmer._warmer
+        namespace, go = warmer._context.namespace, asyncio.Event()
+        snapshot, held = namespace.snapshot, asyncio.Event()
+
+        async def slow_snapshot(repo: str, rev: str) -> Snapshot:
+            held.set()
+            await go.wait()
+            return await snapshot(repo, rev)
+
+        monkeypatch.setattr(namespace, "snapshot", slow_snapshot)
+        request = WarmRequest(REPO, pin_s=60, owner="slurm-7")
+        beginning = asyncio.create_task(warmer.start(request, "one"))
+        await held.wait()
+        if by_owner:
+            await warmer.release("slurm-7")
+        else:
+            with pytest.raises(NotFound):
+                await warmer.cancel("one")
+        go.set()
+        with pytest.raises(Conflict, match="ended while it began"):
+            await beginning
+        assert (warmer.jobs, (await node.cache_control.pins()).pins) == ([], [])
+        assert (await warmer.start(request, "one")).is_running
 
     run(rig, work)
 
