@@ -10,9 +10,11 @@ import asyncio
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 
-from lodefs.chunkstore.errors import LodefsError, Unavailable
+from lodefs.chunkstore.errors import Conflict, LodefsError, Unavailable
 from lodefs.chunkstore.format.names import check_ref_name, check_repo
 from lodefs.chunkstore.nodeapi.cache_control import WarmRequest, decoded
 from lodefs.proxy.cache.pins import PinScope
@@ -27,6 +29,15 @@ log = logging.getLogger("lodefs.cache")
 
 JOBS_MAX = 8  # at a time
 JOBS_KEPT = 64  # of those that are over
+
+
+@dataclass(eq=False)
+class _Beginning:
+    """A job that is not one yet: what it names is looked up. ``is_over``: it is not to be one."""
+
+    owner: str
+    job_id: str | None
+    is_over: bool = False
 
 
 class Warmer:
@@ -46,6 +57,7 @@ class Warmer:
         self._clock_s = clock_s
         self._jobs: OrderedDict[str, Job] = OrderedDict()
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._beginning: set[_Beginning] = set()
         self._selecting = asyncio.Lock()  # it is computing alone: two at once would be no faster
 
     async def start(
@@ -53,12 +65,13 @@ class Warmer:
     ) -> Job:
         """A new job, or the one with this id if there is one: a caller that missed the answer
         may ask again. Not ``is_here``: one that is for other nodes, and done on this. Raises:
-        NotFound, InvalidInput; Unavailable if too many run."""
+        NotFound, InvalidInput; Unavailable if too many run; Conflict if it was ended meanwhile."""
         check_repo(request.repo)
         check_ref_name(request.rev)
-        async with self._selecting:
-            selection = await self._context.pools.jobs.run(_selection_of, request)
-        snapshot = await self._context.namespace.snapshot(request.repo, request.rev)
+        with self._begins(_Beginning(request.owner, job_id)):
+            async with self._selecting:
+                selection = await self._context.pools.jobs.run(_selection_of, request)
+            snapshot = await self._context.namespace.snapshot(request.repo, request.rev)
         if job_id is not None and job_id in self._jobs:
             return self._jobs[job_id]
         if self.running >= JOBS_MAX:
@@ -103,7 +116,8 @@ class Warmer:
 
     async def cancel(self, job_id: str) -> Job:
         """Ends a job. What came stays in the cache; a pin that the job made goes. Raises:
-        NotFound."""
+        NotFound, also for one that is not a job yet, and will not be."""
+        self._end_beginnings(lambda one: one.job_id == job_id)
         job = self.job(job_id)
         task = self._tasks.get(job_id)
         if job.is_running and task is not None:
@@ -124,12 +138,28 @@ class Warmer:
 
     async def release(self, owner: str) -> None:
         """Ends all jobs and pins of an owner."""
+        self._end_beginnings(lambda one: one.owner == owner)
         for job in self.jobs:
             if job.is_running and job.request.owner == owner:
                 await self.cancel(job.id)
         pins = self._context.cache.pins
         listed = await self._context.pools.disk.run(pins.listed)
         await self._context.pools.disk.run(pins.release, list(listed), owner)
+
+    @contextmanager
+    def _begins(self, beginning: _Beginning) -> Iterator[None]:
+        """A store that is slow keeps a job from being one, and its end may come meanwhile."""
+        self._beginning.add(beginning)
+        try:
+            yield
+        finally:
+            self._beginning.discard(beginning)
+        if beginning.is_over:
+            raise Conflict("this warming was ended while it began")
+
+    def _end_beginnings(self, is_meant: Callable[[_Beginning], bool]) -> None:
+        for beginning in self._beginning:
+            beginning.is_over = beginning.is_over or is_meant(beginning)
 
     async def close(self) -> None:
         """Ends all jobs; their pins stay, for who asks for the same again."""

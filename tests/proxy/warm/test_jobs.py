@@ -15,13 +15,10 @@ from msgspec import structs
 from lodefs.chunkstore.errors import Denied, InvalidInput, NotFound, Unavailable
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.nodeapi.cache_control import (
-    RUNNING,
-    EvictRequest,
     WarmRequest,
     WarmStatus,
     encoded,
 )
-from lodefs.chunkstore.nodecache.layout import PinRow
 from lodefs.chunkstore.objects.interface import Part
 from lodefs.proxy.cache.chunk_cache import Cache, StoredRun
 from lodefs.proxy.fetch.known_damage import KEPT_FOR_S
@@ -32,6 +29,7 @@ from lodefs.proxy.warm import job_run, jobs
 from lodefs.proxy.warm.jobs import JOBS_MAX, Warmer
 from lodefs.proxy.warm.path_patterns import Selection
 from tests.support.chunkstore.handmade import Link, Program
+from tests.support.proxy.pack_gate import Gate
 from tests.support.proxy.rig import MIB, REPO, Rig, ended, read_path, run, until
 
 BIG = random.Random(1).randbytes(3 * MIB + 12345)
@@ -271,95 +269,6 @@ def test_what_files_share_is_counted_once(tmp_path: Path) -> None:
             assert (status.state, status.bytes_done) == ("done", 20 * MIB)
 
     asyncio.run(work())
-
-
-class Gate:
-    """Holds reads of packs' chunks back until it is opened."""
-
-    def __init__(self, rig: Rig) -> None:
-        self._open = threading.Event()
-        self.held = 0
-        rig.objects.answer = self._pass
-
-    def _pass(self, key: str, part: Part) -> Part:
-        if key.startswith(keys.PACKS):
-            self.held += 1
-            assert self._open.wait(60)
-        return part
-
-    def open(self) -> None:
-        """Lets all go on."""
-        self._open.set()
-
-
-def test_a_cancelled_job_ends_and_its_pin_goes(rig: Rig) -> None:
-    """Cancelling ends a job at once; a pin that it made goes, one that was there stays."""
-
-    async def work(node: StoreNode) -> None:
-        await warm(node, WarmRequest(REPO, paths=["empty"], pin_s=60))
-        before = (await node.cache_control.pins()).pins
-        gate = Gate(rig)
-        job = await node.cache_control.warm(WarmRequest(REPO, paths=["big"], pin_s=60))
-        await until(lambda: gate.held > 0)
-        status = await node.cache_control.cancel_warm(job.id)
-        assert status.state == "cancelled"
-        gate.open()
-        assert (await node.cache_control.warm_status(job.id)).state == "cancelled"
-        assert (await node.cache_control.pins()).pins == before
-        assert (await warm(node)).state == "done"
-
-    run(rig, work)
-
-
-def test_a_pin_that_is_evicted_is_not_put_again_by_its_job(rig: Rig) -> None:
-    """Evicting a pin ends the jobs of its owner that would put it again; jobs of others go on."""
-
-    async def work(node: StoreNode) -> None:
-        gate = Gate(rig)
-        pinning = WarmRequest(REPO, paths=["big"], pin_s=60, owner="docker")
-        mine = await node.cache_control.warm(pinning)
-        others = structs.replace(pinning, owner="csi")
-        theirs = await node.cache_control.warm(others)
-        await until(lambda: gate.held > 0)
-        evict = EvictRequest(REPO, rev="main", path="big", pins_only=True, owner="docker")
-        await node.cache_control.evict(structs.replace(evict, path="small"))
-        assert (await node.cache_control.warm_status(mine.id)).state in RUNNING
-        await node.cache_control.evict(evict)
-        assert (await node.cache_control.warm_status(mine.id)).state == "cancelled"
-        gate.open()
-        await until(lambda: not node._warmer._warmer.job(theirs.id).is_running)
-        (pin,) = (await node.cache_control.pins()).pins
-        assert (pin.path, pin.owners, pin.is_complete) == ("big", ["csi"], True)
-
-    run(rig, work)
-
-
-def test_a_pin_is_not_put_after_the_end_of_its_job(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A job that is cancelled while its pin is written ends afterwards, and the pin goes."""
-
-    async def work(node: StoreNode) -> None:
-        pins, begun, go = node._cache.pins, threading.Event(), threading.Event()
-        put = pins.put
-
-        def slow_put(pin_id: bytes, row: PinRow) -> bool:
-            begun.set()
-            assert go.wait(60)
-            return put(pin_id, row)
-
-        monkeypatch.setattr(pins, "put", slow_put)
-        job = await node.cache_control.warm(WarmRequest(REPO, pin_s=60, owner="docker"))
-        await until(begun.is_set)
-        evict = EvictRequest(REPO, pins_only=True, owner="docker")
-        evicting = asyncio.create_task(node.cache_control.evict(evict))
-        await until(lambda: not node._warmer._warmer.job(job.id).is_running)
-        assert not evicting.done()
-        go.set()
-        await evicting
-        assert (await node.cache_control.pins()).pins == []
-
-    run(rig, work)
 
 
 def test_readers_share_the_fetches_of_a_job(rig: Rig) -> None:
