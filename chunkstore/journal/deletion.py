@@ -116,9 +116,10 @@ def undelete_repo(store: Store, repo: str, clock: Clock = time.time) -> Undelete
 
 
 def undelete_ref(store: Store, ref: RefName, clock: Clock = time.time) -> CommitId:
-    """Gets a deleted branch or tag back, where it was. Its repository is deleted no more, and what
-    else that had comes back one by one. Raises: NotFound, AlreadyExists; InvalidInput if the name
-    is taken."""
+    """Brings a deleted branch or tag back to where it was. Its repository then no longer counts as
+    deleted; the other branches and tags come back one by one.
+
+    Raises: NotFound, AlreadyExists; InvalidInput if the name is taken."""
     commit_id = _bring_back(store, ref, clock)
     log = store.settings_log(ref.repo, clock)
     log.change(lambda now: replace(now, deletion=None))

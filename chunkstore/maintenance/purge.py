@@ -49,8 +49,8 @@ class Moment:
 @dataclass(slots=True)
 class PurgePlan:
     """What a purge would remove. ``versions``: commits that lead there; ``shared``: other paths
-    ("REPO:PATH") that need some of these chunks; ``unreadable``: packs whose index is damaged, so
-    that nobody knows what they hold."""
+    ("REPO:PATH") that need some of these chunks; ``unreadable``: packs with a
+    damaged index, which may hold the bytes too."""
 
     what: str
     target: tuple[str, bytes] | None = None  # the repository and path
@@ -220,8 +220,8 @@ def _complete(
 def _up_to_date(
     store: Store, plan: PurgePlan, own_entries: int, executor: Executor, progress: Progress
 ) -> PurgePlan:
-    """A plan for the same chunks, where they are by now, and who needs them by now: the same one
-    if the journal tells of nothing but the purge's own entries since."""
+    """A plan for the same chunks: which packs hold them now, and which paths need them now. If the
+    journal has only the purge's own entries since, it is the plan that was given."""
     if plan.seen is None:
         return plan
     now = _moment(store, executor)

@@ -133,8 +133,8 @@ class JournalRepair:
         chunks: Mapping[PackId, int],
         commits: Container[tuple[str, CommitId]],
     ) -> None:
-        """Whatever is not in use counts as deleted: then nobody relies on it, whoever may still be
-        deleting it."""
+        """What is not in use counts as deleted. So no writer relies on it, even if a collection is
+        still deleting it."""
         condemned = entry.condemned or Garbage()
         left = [
             one._replace(chunks=one.chunks & ~chunks.get(one.pack, 0)) for one in condemned.chunks

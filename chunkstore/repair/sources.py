@@ -35,7 +35,7 @@ ABSENT = (NotFound, Corrupt, UnknownFormat)
 
 
 class RepairSource(Protocol):
-    """Something that may have lost bytes. None, or nothing, where it has not."""
+    """A place that may have the lost bytes. Its methods return None, or nothing, if it does not."""
 
     @property
     def url(self) -> str:

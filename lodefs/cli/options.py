@@ -20,6 +20,7 @@ from lodefs.chunkstore.format.names import (
     parse_target,
 )
 from lodefs.cli import text
+from lodefs.cli.parsed_type import ParsedType
 from lodefs.settings.session import Session
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -70,40 +71,6 @@ def reject(given: Mapping[str, object], why: str) -> None:
             raise click.UsageError(f"{name} {why}")
 
 
-class SpecType(click.ParamType[Spec]):
-    """REPO[@REV][:PATH]."""
-
-    name = "REPO[@REV][:PATH]"
-
-    def convert(
-        self,
-        value: Any,
-        param: click.Parameter | None,  # noqa: ARG002
-        ctx: click.Context | None,  # noqa: ARG002
-    ) -> Spec:
-        return value if isinstance(value, Spec) else spec_from(value)
-
-
-SPEC = SpecType()
-
-
-class TargetType(click.ParamType[Target]):
-    """REPO, which is all of it, or REPO@REV."""
-
-    name = "REPO[@REV]"
-
-    def convert(
-        self,
-        value: Any,
-        param: click.Parameter | None,  # noqa: ARG002
-        ctx: click.Context | None,  # noqa: ARG002
-    ) -> Target:
-        return value if isinstance(value, Target) else parse_target(value)
-
-
-TARGET = TargetType()
-
-
 def spec_from(words: str) -> Spec:
     """REPO[@REV][:PATH] of the command line. Raises: InvalidInput, with a hint if the colon before
     PATH is missing."""
@@ -114,6 +81,10 @@ def spec_from(words: str) -> Spec:
         if at and "/" in rev and ":" not in words:
             error.add_note(f"a path follows a colon: {repo}@{rev.replace('/', ':', 1)}")
         raise
+
+
+SPEC = ParsedType("REPO[@REV][:PATH]", Spec, spec_from)
+TARGET = ParsedType("REPO[@REV]", Target, parse_target)  # without REV: all of the repository
 
 
 def not_found_hint(spec: Spec) -> str:

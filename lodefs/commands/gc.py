@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 import click
 
 from lodefs.cli import text
-from lodefs.cli.duration_type import DURATION
 from lodefs.cli.options import examples, json_option, session_command, write_json, write_line
+from lodefs.cli.parsed_type import DURATION, RATE
 from lodefs.cli.progress_bars import show_progress
-from lodefs.cli.size_type import RATE
 from lodefs.settings.session import Session
 
 if TYPE_CHECKING:

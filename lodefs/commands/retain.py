@@ -12,7 +12,6 @@ from lodefs.chunkstore.errors import InvalidInput
 from lodefs.chunkstore.format.names import Target
 from lodefs.cli import text
 from lodefs.cli.consent import require_consent
-from lodefs.cli.duration_type import DURATION
 from lodefs.cli.options import (
     TARGET,
     examples,
@@ -22,6 +21,7 @@ from lodefs.cli.options import (
     write_json,
     write_line,
 )
+from lodefs.cli.parsed_type import DURATION
 from lodefs.settings.session import Session
 
 EPILOG = examples(

@@ -6,6 +6,7 @@ import click
 
 from lodefs.cli import exit_codes, text
 from lodefs.cli.options import examples, json_option, session_command, write_json, write_line
+from lodefs.cli.parsed_type import RATE
 from lodefs.cli.progress_bars import show_progress
 from lodefs.settings.session import Session
 
@@ -17,11 +18,11 @@ EPILOG = examples(
 
 @click.command(epilog=EPILOG)
 @click.option("--share", default="1/30", metavar="N/M", help="How much of the store [1/30].")
-@click.option("--rate", metavar="SIZE", help="At most so much a second, such as 200MB.")
+@click.option("--rate", type=RATE, metavar="SIZE", help="At most so much a second, such as 200MB.")
 @click.option("--workers", type=click.IntRange(1, 64), default=4, help="Parallel reads [4].")
 @json_option
 @session_command(store=True)
-def scrub(session: Session, share: str, rate: str | None, workers: int, as_json: bool) -> None:
+def scrub(session: Session, share: str, rate: int | None, workers: int, as_json: bool) -> None:
     """Read a share of the store's packs and check every byte, to find what has rotted before a
     reader does.
 
@@ -31,10 +32,8 @@ def scrub(session: Session, share: str, rate: str | None, workers: int, as_json:
     """
     from lodefs.chunkstore.repair.scrub import ScrubOptions, parse_share
     from lodefs.chunkstore.repair.scrub import scrub as scrub_store
-    from lodefs.proxy.config import parse_size
 
-    bytes_per_s_max = None if rate is None else parse_size(rate)
-    options = ScrubOptions(parse_share(share), bytes_per_s_max, workers)
+    options = ScrubOptions(parse_share(share), rate, workers)
     with show_progress() as progress:
         result = scrub_store(session.store.objects, options, progress)
     ledger = result.ledger

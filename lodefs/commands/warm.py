@@ -14,7 +14,6 @@ from lodefs.chunkstore.errors import LodefsError, NotFound
 from lodefs.chunkstore.format.names import Spec
 from lodefs.chunkstore.nodeapi.cache_control import WarmError, WarmStatus, decoded
 from lodefs.cli import exit_codes, text
-from lodefs.cli.duration_type import DURATION
 from lodefs.cli.options import (
     SPEC,
     examples,
@@ -25,6 +24,7 @@ from lodefs.cli.options import (
     write_json,
     write_line,
 )
+from lodefs.cli.parsed_type import DURATION
 from lodefs.cli.progress_bars import show_progress
 from lodefs.settings.session import Session
 

@@ -104,7 +104,7 @@ class StatCache:
         return self._decode(key, rows[0][0]) if rows else None
 
     def details(self, key: bytes) -> DirectoryDetails | None:
-        """The files of a directory whose state is known."""
+        """The files of a directory that have a known state."""
         rows = self._index.select(
             "SELECT stats, files, subdirectories, sum FROM directories "
             "WHERE source = ? AND key = ?",

@@ -1,0 +1,44 @@
+"""Types of the command line's options whose values a function parses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from lodefs.chunkstore.errors import InvalidInput
+from lodefs.chunkstore.system.durations import parse_duration
+
+T = TypeVar("T")
+
+
+class ParsedType(click.ParamType[T]):
+    """What ``parse`` makes of the words for an option; it raises InvalidInput. ``name``: what help
+    texts call the value; ``kind``: its class, since a default is a value already."""
+
+    def __init__(self, name: str, kind: type[T], parse: Callable[[str], T]) -> None:
+        self.name = name
+        self._kind = kind
+        self._parse = parse
+
+    def convert(
+        self,
+        value: Any,
+        param: click.Parameter | None,  # noqa: ARG002
+        ctx: click.Context | None,  # noqa: ARG002
+    ) -> T:
+        return value if isinstance(value, self._kind) else self._parse(value)
+
+
+def _rate(words: str) -> int:
+    from lodefs.proxy.config import parse_size
+
+    rate = parse_size(words)
+    if rate <= 0:
+        raise InvalidInput(f"{words} is no rate: more than 0")
+    return rate
+
+
+DURATION = ParsedType("DURATION", int, parse_duration)  # in seconds
+RATE = ParsedType("BYTES", int, _rate)  # a size such as 200MB: how many bytes a second
