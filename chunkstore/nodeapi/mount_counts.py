@@ -3,7 +3,8 @@
 The file lies in a directory beside the proxy's socket (figure_files). Its head of HEAD_BYTES has
 the magic, sizes and a MessagePack map of what the mount is; then come ROWS rows of ROW_WORDS
 counters of 8 bytes, one row for each process at a time, so that each counter has one writer. A
-process that comes after another goes on with its row.
+process that comes after another goes on with its row. The last ROWS bytes of the head are 1 for
+each row that was ever used: a byte each, since processes that begin together write there together.
 """
 
 from __future__ import annotations
@@ -22,14 +23,15 @@ from lodefs.chunkstore.errors import UnknownFormat
 from lodefs.chunkstore.nodeapi.figure_files import living
 
 ENDING = ".mount"
-VERSION = 1
+VERSION = 2
 MAGIC = b"lodefsMC"
 HEAD_BYTES = 8192
 ROWS = 64
 ROW_WORDS = 64
 FILE_BYTES = HEAD_BYTES + 8 * ROWS * ROW_WORDS
-_HEAD = struct.Struct("=8sIIIII")  # magic, version, rows, words of a row, rows in use, info's size
-_IN_USE_OFFSET = 20
+_HEAD = struct.Struct("=8sIIII")  # magic, version, rows, words of a row, info's size
+_FORM = _HEAD.pack(MAGIC, VERSION, ROWS, ROW_WORDS, 0)[:-4]
+_USED_OFFSET = HEAD_BYTES - ROWS
 
 
 class Operation(IntEnum):
@@ -123,30 +125,33 @@ class MountCounts(msgspec.Struct, frozen=True):
 def encode_head(description: MountDescription) -> bytes:
     """The head of a new file, with no row in use."""
     info = msgspec.msgpack.encode(description)
-    head = _HEAD.pack(MAGIC, VERSION, ROWS, ROW_WORDS, 0, len(info)) + info
+    head = _HEAD.pack(MAGIC, VERSION, ROWS, ROW_WORDS, len(info)) + info
     return head.ljust(HEAD_BYTES, b"\0")
 
 
+def is_known(head: memoryview) -> bool:
+    """Whether a file has the form of this module: an older lodefs may have made it."""
+    return bytes(head[: len(_FORM)]) == _FORM
+
+
 def rows_in_use(head: memoryview) -> int:
-    """How many rows of a file were ever used."""
-    (found,) = struct.unpack_from("=I", head, _IN_USE_OFFSET)
-    return min(int(found), ROWS)
+    """How many rows of a file have to be read: up to the last that was ever used."""
+    return bytes(head[_USED_OFFSET:HEAD_BYTES]).rfind(1) + 1
 
 
-def use_rows(head: memoryview, count: int) -> None:
-    """Note that the first ``count`` rows are in use."""
-    if count > rows_in_use(head):
-        struct.pack_into("=I", head, _IN_USE_OFFSET, count)
+def use_row(head: memoryview, row: int) -> None:
+    """Note that a row is in use."""
+    head[_USED_OFFSET + row] = 1
 
 
 def decode(data: bytes, uid: int = 0) -> MountCounts:
     """The counts in a file's bytes, which rows that nobody used may be missing from. Raises:
     UnknownFormat."""
     try:
-        magic, version, rows, width, _, info_bytes = _HEAD.unpack_from(data)
+        magic, version, rows, width, info_bytes = _HEAD.unpack_from(data)
         if (magic, version, rows, width) != (MAGIC, VERSION, ROWS, ROW_WORDS):
             raise UnknownFormat(f"no counts of a mount that this lodefs knows (version {version})")
-        info = data[_HEAD.size : min(_HEAD.size + info_bytes, HEAD_BYTES)]
+        info = data[_HEAD.size : min(_HEAD.size + info_bytes, _USED_OFFSET)]
         description = msgspec.msgpack.decode(info, type=MountDescription)
     except (struct.error, ValueError, RecursionError) as error:
         raise UnknownFormat(f"no counts of a mount: {error}") from error

@@ -152,7 +152,8 @@ def handles(resources: MountResources) -> OpenFileTable | None:
 def traffic(resources: MountResources) -> TrafficTable | None:
     """What was read; None where nobody could ask for it, or an older lodefs made the mount."""
     fd = resources.memories.get(COUNTS)
-    return None if fd is None else TrafficTable(fd)
+    table = None if fd is None else TrafficTable(fd)
+    return table if table is not None and table.is_known else None
 
 
 def trace_writer(resources: MountResources, slot: int) -> TraceWriter | None:

@@ -29,8 +29,9 @@ from lodefs.chunkstore.nodeapi.mount_counts import (
     MountDescription,
     decode,
     encode_head,
+    is_known,
     read_all,
-    use_rows,
+    use_row,
 )
 from lodefs.chunkstore.nodeapi.waited import Waited
 from lodefs.chunkstore.nodeapi.wire import Origin
@@ -139,8 +140,13 @@ class TrafficTable:
         """Counts for the process in a slot, if that has a row; else for nobody."""
         if not 0 <= slot < ROWS:
             return uncounted()
-        use_rows(self._head, slot + 1)
+        use_row(self._head, slot)
         return RowCounter(self._words[slot * ROW_WORDS : (slot + 1) * ROW_WORDS])
+
+    @property
+    def is_known(self) -> bool:
+        """False where an older lodefs made the table, in another form."""
+        return is_known(self._head)
 
     def counts(self) -> MountCounts:
         """What all processes counted since the mount was made."""

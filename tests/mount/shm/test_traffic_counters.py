@@ -20,8 +20,10 @@ from lodefs.chunkstore.nodeapi import figure_files
 from lodefs.chunkstore.nodeapi.figure_files import directory_of
 from lodefs.chunkstore.nodeapi.mount_counts import (
     ENDING,
+    HEAD_BYTES,
     ROW_WORDS,
     ROWS,
+    VERSION,
     Column,
     MountCounts,
     MountDescription,
@@ -97,6 +99,34 @@ def test_waiting_is_told_by_layer() -> None:
     os.close(fd)
 
 
+def test_rows_begin_apart() -> None:
+    """Each row is noted by a byte of its own, so that of processes that begin together none undoes
+    what another has noted."""
+    fd = TrafficTable.create(SAID)
+    before = os.pread(fd, HEAD_BYTES, 0)
+    changed: list[list[int]] = []
+    for slot in (7, 2, ROWS - 1):
+        os.pwrite(fd, before, 0)
+        TrafficTable(fd).counter(slot).add(Column.RESENDS, 1)
+        after = os.pread(fd, HEAD_BYTES, 0)
+        changed.append([at for at in range(HEAD_BYTES) if before[at] != after[at]])
+        assert TrafficTable(fd).counts()[Column.RESENDS] >= 1
+    assert [len(places) for places in changed] == [1, 1, 1]
+    assert len({places[0] for places in changed}) == 3
+    os.close(fd)
+
+
+def test_a_table_of_an_older_form() -> None:
+    """It is known by its version, and nothing is asked of it."""
+    fd = TrafficTable.create(SAID)
+    assert TrafficTable(fd).is_known
+    os.pwrite(fd, struct.pack("=I", VERSION - 1), 8)
+    assert not TrafficTable(fd).is_known
+    with pytest.raises(UnknownFormat):
+        TrafficTable(fd).counts()
+    os.close(fd)
+
+
 def test_files_are_seen_while_their_mount_lives(tmp_path: Path) -> None:
     """A mount's file is read by others until the last who has it ends, then it is swept."""
     fd = TrafficTable.create(SAID, tmp_path)
@@ -161,7 +191,8 @@ def held_file(directory: Path, name: str, data: bytes) -> int:
 )
 def test_a_hostile_description_hides_no_mount(tmp_path: Path, info: bytes) -> None:
     """A description that cannot be decoded is left out, and mounts go on to be made and read."""
-    head = struct.pack("=8sIIIII", b"lodefsMC", 1, ROWS, ROW_WORDS, 0, len(info)) + info
+    head = struct.pack("=8sIIII", b"lodefsMC", VERSION, ROWS, ROW_WORDS, len(info)) + info
+    head = head.ljust(HEAD_BYTES, b"\0")
     with pytest.raises(UnknownFormat):
         decode(head)
     held = held_file(tmp_path, "0", head)
