@@ -29,9 +29,7 @@ _TABLE_HEAD = struct.Struct("<8sHHQII")  # magic, version, flags, number, crates
 _TABLE_CRATE = struct.Struct("<Q8s")  # number, token
 _TABLE_PACK = struct.Struct("<32sIQQ")  # id, crate in this table, offset, size
 _TAIL_PACK = struct.Struct("<32sQQ")  # id, offset, size
-_TAIL = struct.Struct(
-    "<8sHHIQQ"
-)  # magic, version, flags, packs, number of the crate, list's offset
+_TAIL = struct.Struct("<8sHHIQQ")  # magic, version, flags, packs, crate's number, offset
 
 
 class CrateName(NamedTuple):

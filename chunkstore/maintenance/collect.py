@@ -105,9 +105,10 @@ def collect(
 ) -> CollectResult:
     """Deletes the garbage that is ripe, and condemns what else is found.
 
-    Raises: InvalidInput for a grace time below 0, a share or a size that is none; Unsupported for a store
-    that older versions may write to, unless it is upgraded; Corrupt if a ref leads to something
-    that is missing or damaged; what the store raises. After an error the repetition goes on.
+    Raises: InvalidInput for a grace time below 0, a share or a size that is none; Unsupported for a
+    store that older versions may write to, unless it is upgraded; Corrupt if a ref leads to
+    something that is missing or damaged; what the store raises. After an error the repetition goes
+    on.
     """
     if options.grace_s < 0:
         raise InvalidInput(f"a grace time of {options.grace_s} s is none: 0 or more")

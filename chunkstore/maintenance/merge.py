@@ -6,7 +6,6 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from lodefs.chunkstore.errors import Changed, Corrupt, NotFound, UnknownFormat
 from lodefs.chunkstore.format import keys
@@ -15,12 +14,14 @@ from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.format.pack import PURGED, PackIndex
 from lodefs.chunkstore.maintenance.compact import Rate
 from lodefs.chunkstore.objects.crates.crated import Crated
-from lodefs.chunkstore.repo.pack_reader import PackIndexVersion, read_index, unpack_chunks
+from lodefs.chunkstore.objects.interface import Part
+from lodefs.chunkstore.repo.pack_reader import unpack_chunks
 from lodefs.chunkstore.system.progress import Progress
 from lodefs.chunkstore.types import Buffer
 
 CRATE_SIZE_BYTES = 32 * 1024 * 1024  # held in memory while it is made
 CRATE_PACKS_MAX = 16 * 1024
+_PACK_SIZE_BYTES_MAX = 1 << 30  # none has so many
 BELOW_BYTES_MAX = CRATE_SIZE_BYTES // 2
 _GROWTH = 4  # a crate that is so many times larger than all that joins it stays as it is
 
@@ -38,8 +39,11 @@ class Merged:
     crates: int = 0
 
 
-class _Read(NamedTuple):
-    pack_id: PackId
+@dataclass(frozen=True, slots=True)
+class _Whole:
+    """An object of a pack, as it was read."""
+
+    index: PackIndex
     data: Buffer
     etag: str
 
@@ -56,7 +60,7 @@ def batches(
     objects, size_bytes = len(chosen), sum(size for _, size in chosen)
     for packs in sorted(crates.values(), key=lambda packs: sum(size for _, size in packs)):
         own_bytes = sum(size for _, size in packs)
-        if own_bytes > min(_GROWTH * size_bytes, CRATE_SIZE_BYTES // 2):
+        if own_bytes > min(_GROWTH * (size_bytes or own_bytes), CRATE_SIZE_BYTES // 2):
             break
         chosen += sorted(packs)
         objects += 1
@@ -125,79 +129,84 @@ def drop_doubles(objects: Crated, executor: Executor) -> None:
 
 def _fetch(
     objects: Crated, pack: tuple[PackId, int], seen: Mapping[PackId, CratePlace], rate: Rate
-) -> _Read | None:
+) -> _Whole | None:
     """A pack's object, every byte of it verified; None for one that is to stay."""
     pack_id, size_bytes = pack
-    key = keys.pack(pack_id)
+    rate.take(size_bytes)
     try:
-        part = objects.get(key, size=size_bytes)
-        rate.take(len(part.data))
-        index = _verified(pack_id, part.data, part.object_size_bytes)
+        found = _verified(pack_id, objects.get(keys.pack(pack_id), size=size_bytes))
     except (NotFound, Changed, Corrupt, UnknownFormat) as error:
         _log.warning("pack %s is not merged: %s", pack_id.hex(), error)
         return None
     # What a pack of its own lacks, a copy or a repair may yet bring: in a crate it would not count.
-    if index.has_gone and pack_id not in seen:
-        return None
-    return _Read(pack_id, part.data, part.etag)
+    return None if found.index.has_gone and pack_id not in seen else found
 
 
-def _verified(pack_id: PackId, data: Buffer, size_bytes: int) -> PackIndex:
-    if len(data) != size_bytes:
-        raise Corrupt(f"{keys.pack(pack_id)} has another size than a moment ago")
-    index = PackIndex.decode(pack_id, data)
-    if index.offsets[-1] + len(index.encode()) != size_bytes:
+def _verified(pack_id: PackId, part: Part) -> _Whole:
+    """Raises: Corrupt, UnknownFormat."""
+    size_bytes = part.object_size_bytes
+    index = PackIndex.decode(pack_id, part.data)
+    if len(part.data) != size_bytes or index.offsets[-1] + len(index.encode()) != size_bytes:
         raise Corrupt(f"{keys.pack(pack_id)} has {size_bytes} bytes, which is not what it says")
-    unpack_chunks(index, 0, len(index), data)
-    return index
+    unpack_chunks(index, 0, len(index), part.data)
+    return _Whole(index, part.data, part.etag)
 
 
 def _move(
-    objects: Crated, read: Sequence[_Read], seen: Mapping[PackId, CratePlace], executor: Executor
+    objects: Crated, read: Sequence[_Whole], seen: Mapping[PackId, CratePlace], executor: Executor
 ) -> None:
     """Puts packs into a crate, then deletes their own objects."""
-    after = objects.tables.put_packs({one.pack_id: one.data for one in read}, seen)
+    after = objects.tables.put_packs({one.index.pack_id: one.data for one in read}, seen)
 
-    def drop(one: _Read) -> None:
-        if one.pack_id in seen or one.pack_id not in after.places:
+    def drop(one: _Whole) -> None:
+        pack_id = one.index.pack_id
+        if pack_id in seen or pack_id not in after.places:
             return
         try:
-            etag = objects.plain.head(keys.pack(one.pack_id)).etag
+            etag = objects.plain.head(keys.pack(pack_id)).etag
         except NotFound:
             return
         if etag == one.etag:
-            # Who puts it from now on looks at the table afterwards, and finds it there.
-            objects.plain.delete(keys.pack(one.pack_id))
+            # Who writes it from now on looks at the table afterwards, and finds it there.
+            objects.plain.delete(keys.pack(pack_id))
         else:
-            _drop_double(objects, one.pack_id)
+            _drop_double(objects, pack_id)
 
     for _ in executor.map(drop, read):
         pass
 
 
 def _drop_double(objects: Crated, pack_id: PackId) -> None:
-    """Deletes a pack's own object, if the crate has it undamaged. What was purged of it meanwhile
-    goes from the crate too."""
+    """Deletes a pack's own object, if the crate has it undamaged. What the own object has more goes
+    into the crate first; what was purged of it goes from the crate too."""
     try:
         place = objects.tables.find(pack_id)
         size_bytes = place.size_bytes if place is not None else 0
-        inside = objects.get_crated(pack_id, size=size_bytes)
-        index = _verified(pack_id, inside.data, inside.object_size_bytes)
+        inside = _verified(pack_id, objects.get_crated(pack_id, size=size_bytes))
     except (NotFound, Corrupt, UnknownFormat) as error:
         _log.warning("the own object of pack %s stays: %s", pack_id.hex(), error)
         return
+    key = keys.pack(pack_id)
     try:
-        own: PackIndexVersion = read_index(objects.plain, pack_id)
-        purged = sum(1 << n for n, codec in enumerate(own.index.codecs) if codec == PURGED)
-    except (NotFound, Corrupt, UnknownFormat, Changed):
-        purged = 0
-    wanted = index.without(purged, PURGED)
-    if wanted.codecs != index.codecs:
-        live = [
-            memoryview(inside.data)[index.offsets[n] : index.offsets[n + 1]]
-            for n in range(len(wanted))
-            if not wanted.is_gone(n)
-        ]
-        whole = b"".join([*live, wanted.encode()])
-        objects.tables.put_packs({pack_id: whole}, emptying=True)
-    objects.plain.delete(keys.pack(pack_id))
+        own = _verified(pack_id, objects.plain.get(key, size=_PACK_SIZE_BYTES_MAX))
+    except (NotFound, Corrupt, UnknownFormat):  # gone, or of no use to anybody
+        own = inside
+    wanted, data = _joined(inside, own)
+    if wanted.codecs != inside.index.codecs:
+        objects.tables.put_packs({pack_id: data}, emptying=True)
+    objects.plain.delete(key)
+
+
+def _joined(inside: _Whole, own: _Whole) -> tuple[PackIndex, bytes]:
+    """A pack with the chunks that one of two objects of it has, and neither says were purged."""
+    codecs, sizes, stored = bytearray(inside.index.codecs), inside.index.stored_sizes[:], []
+    for n in range(len(inside.index)):
+        source = inside if not inside.index.is_gone(n) or own.index.is_gone(n) else own
+        index = source.index
+        codecs[n], sizes[n] = index.codecs[n], index.stored_sizes[n]
+        if PURGED in (inside.index.codecs[n], own.index.codecs[n]):
+            codecs[n], sizes[n] = PURGED, 0
+        begin = index.offsets[n]
+        stored.append(memoryview(source.data)[begin : begin + sizes[n]])
+    joined = PackIndex(inside.index.ids, inside.index.raw_sizes, sizes, bytes(codecs))
+    return joined, b"".join([*stored, joined.encode()])

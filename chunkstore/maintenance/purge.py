@@ -25,6 +25,7 @@ from lodefs.chunkstore.journal.ref_write import RefWrite
 from lodefs.chunkstore.maintenance.compact import Rate, drop_chunks
 from lodefs.chunkstore.maintenance.inventory import PackList, Repositories
 from lodefs.chunkstore.maintenance.writers import WriterCheck, newest_of
+from lodefs.chunkstore.objects.crates.crated import crated
 from lodefs.chunkstore.repo.pack_reader import read_index
 from lodefs.chunkstore.repo.store import Store
 from lodefs.chunkstore.system.progress import Progress
@@ -173,6 +174,7 @@ def purge(
                     result.left.append(index.pack_id)
             elif index is not None:
                 result.left.append(index)
+        crated(store.objects).tables.sweep()  # a merge that died may have left crates with them
         purges.append(plan.chunks, plan.what, int(clock()))
         ledger, (_, condemning) = write.journal.ledger(), newest_of(write.journal)
         check = WriterCheck(store, write.journal, executor)
@@ -242,8 +244,19 @@ def _moment(store: Store, executor: Executor) -> Moment:
 def _find_places(
     store: Store, plan: PurgePlan, ids: set[ChunkId], executor: Executor, progress: Progress
 ) -> None:
-    """All places of chunks: reads the index of each pack, those of dead pushes too."""
+    """All places of chunks: reads the index of each pack, those of dead pushes too. Again while
+    packs are put into crates: a list may then lack them."""
     progress.phase = "looking through all packs"
+    tables = crated(store.objects).tables
+    before, found = tables.newest().number - 1, tables.newest().number
+    while before != found:
+        before = found
+        _find_listed(store, plan, ids, executor)
+        found = tables.newest().number
+
+
+def _find_listed(store: Store, plan: PurgePlan, ids: set[ChunkId], executor: Executor) -> None:
+    plan.packs, plan.unreadable, plan.size_bytes = {}, [], 0
     with PackList() as packs:
         packs.fill(store.objects)
         for index in executor.map(lambda pack: _index(store, pack[0]), packs):

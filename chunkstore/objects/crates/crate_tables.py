@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
 
 from lodefs.chunkstore.errors import AlreadyExists, Conflict, Corrupt, NotFound, TooLarge
 from lodefs.chunkstore.format import keys
@@ -136,27 +137,36 @@ class CrateTables:
             if 0 <= number < now.number and size_bytes > _SUPERSEDED_SIZE_BYTES:
                 self._supersede(number)
 
-    def restore(self) -> bool:
+    def restore(self, *, dry_run: bool = False) -> str:
         """Makes the newest table again from the crates, if it is lost or damaged, and fills the
-        gaps before it; whether there was anything to do."""
+        gaps before it. What was wrong; "" if nothing was."""
         listed = {keys.crate_table_number(i.key) for i in self._objects.list(keys.CRATE_TABLES)}
         last = max(listed, default=-1)
         gaps = sorted(set(range(last)) - listed)
-        for number in gaps:
+        for number in gaps if not dry_run else ():
             self._supersede(number)
         self._known = None
+        problem = f"{len(gaps)} older tables are lost" if gaps else ""
         try:
-            now = self.newest()
-            if now.number >= 0 or not any(True for _ in self._crates()):
-                return bool(gaps)
-        except Corrupt:
-            pass
+            if self.newest().number >= 0 or next(self._crates(), None) is None:
+                return problem
+            problem = "lost"
+        except Corrupt as error:
+            problem = str(error)
         places: dict[PackId, CratePlace] = {}
         for name in sorted(self._crates()):
             places.update(self._tail(name))
-        table = CrateTable(last + 1, places)
-        self._objects.put(keys.crate_table(table.number), [encode_table(table)], if_absent=True)
-        return True
+        if dry_run:  # who reads through this goes by it
+            self._known = CrateTable(last + 1, places)
+            return problem
+        # One that is damaged may have any number up to the one after the last that is listed.
+        for number in range(last + 1, last + TRIES):
+            table = CrateTable(number, places)
+            with suppress(AlreadyExists):
+                key = keys.crate_table(number)
+                self._objects.put(key, [encode_table(table)], if_absent=True)
+                return problem
+        raise self._conflict()
 
     def _crates(self) -> Iterator[CrateName]:
         for info in self._objects.list(keys.CRATES):
@@ -198,7 +208,10 @@ class CrateTables:
         for pack, place in now.places.items():
             if place.crate in crates and pack not in packs:
                 key = keys.crate(place.crate)
-                part = self._objects.get(key, offset=place.offset, size=place.size_bytes)
+                try:
+                    part = self._objects.get(key, offset=place.offset, size=place.size_bytes)
+                except NotFound:  # it is lost, for who repairs it
+                    continue
                 found[pack] = part.data
         return found
 
