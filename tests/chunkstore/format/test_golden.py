@@ -14,6 +14,7 @@ from lodefs.chunkstore.errors import Corrupt, LodefsError, Purged, UnknownFormat
 from lodefs.chunkstore.format import repo_settings
 from lodefs.chunkstore.format.bundle import COMMIT, PACK
 from lodefs.chunkstore.format.commit import decode_commit
+from lodefs.chunkstore.format.crates import CrateName, decode_table, decode_tail
 from lodefs.chunkstore.format.envelope import unseal
 from lodefs.chunkstore.format.index_shard import decode_shard
 from lodefs.chunkstore.format.journal import (
@@ -121,6 +122,8 @@ def test_reads_golden_documents() -> None:
     assert decode_settings(read("store.json")) == golden.settings()
     assert decode_scrub_ledger(read("scrub-ledger"), "it") == golden.scrub_ledger()
     assert decode_settings(read("store-2.json")) == golden.new_settings()
+    admitted = replace(golden.new_settings(), version=3)
+    assert decode_settings(read("store-3.json")) == admitted
     assert unseal("ref", {1: dict}, read("ref"), "ref") == {
         "repo": "vision/flickr30k",
         "kind": "branches",
@@ -188,6 +191,20 @@ def test_reads_a_golden_purge() -> None:
         decode_purge(read("purge"), 4, "it")
 
 
+def test_reads_a_golden_crate_and_its_table() -> None:
+    """Both say where the packs lie, and these come out; no other table or crate is taken for it."""
+    data, places = read("crate"), golden.crate_places()
+    assert decode_tail(data, golden.CRATE, "it") == places
+    place = places[golden.pack().pack_id]
+    assert data[place.offset : place.offset + place.size_bytes] == read("pack")
+    assert decode_table(read("crate-table"), 7) == golden.crate_table()
+    assert decode_table(read("crate-table-superseded"), 6).is_superseded
+    with pytest.raises(Corrupt, match="is not the table 8"):
+        decode_table(read("crate-table"), 8)
+    with pytest.raises(Corrupt, match="another crate"):
+        decode_tail(data, CrateName(7, golden.CRATE.token), "it")
+
+
 READERS: dict[str, Callable[[bytes], object]] = {
     "pack": lambda data: PackIndex.decode(golden.pack().pack_id, data),
     "pack-2": lambda data: PackIndex.decode(golden.pack().pack_id, data),
@@ -198,11 +215,19 @@ READERS: dict[str, Callable[[bytes], object]] = {
     "ref": lambda data: unseal("ref", {1: dict}, data, "ref"),
     "store.json": decode_settings,
     "store-2.json": decode_settings,
+    "store-3.json": decode_settings,
+    "crate": lambda data: decode_tail(data, golden.CRATE, "it"),
+    "crate-table": lambda data: decode_table(data, 7),
+    "crate-table-superseded": lambda data: decode_table(data, 6),
     **JOURNAL,
     "repo-settings": _repo_settings,
 }
 # unpack checks these
-PAYLOAD_BYTES = {"pack": golden.pack().index.offsets[-1], "pack-2": len(golden.TEXT_FRAME)}
+PAYLOAD_BYTES = {
+    "pack": golden.pack().index.offsets[-1],
+    "pack-2": len(golden.TEXT_FRAME),
+    "crate": sum(place.size_bytes for place in golden.crate_places().values()),
+}
 
 
 @pytest.mark.parametrize("name", READERS)

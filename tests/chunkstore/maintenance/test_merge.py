@@ -185,6 +185,19 @@ def test_two_at_once(world: World, place: str) -> None:
     world.needs.read_all()
 
 
+@pytest.mark.parametrize("place", ["put crates/tables/", "delete packs/"])
+def test_a_collection_beside_a_merge(world: World, place: str) -> None:
+    """One that removes what dead merges left takes nothing from one that lives: it tries again."""
+    late = world.actor("late", lambda store: merge(world, store))
+    go_on_to(late, place)
+    world.collect()
+    finish(late)
+    assert late.error is None
+    world.needs.check("after the late merge")
+    assert (len(crates(world)), len(world.packs())) == (1, 0)
+    assert files_of(world.store) == FILES
+
+
 def test_what_nothing_leads_to_goes(world: World) -> None:
     """Packs in a crate are garbage as others are, and a crate goes with its last pack."""
     world.push(world.source("other", x=b"x" * 5000), branch="other", machine="two")

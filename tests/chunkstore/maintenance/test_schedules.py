@@ -15,14 +15,23 @@ MEMORY = Path("/dev/shm")  # push indexes are synced very often
 
 @pytest.mark.slow
 def test_any_schedule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pushes, changes, copies, tags, deletions and collections in random orders, each request in
-    turn; with crashes, stalls of hours, wrong clocks, lists that lack objects, refused deletes and
-    lost answers: everything that a ref leads to is there at all times, and two undisturbed
-    collections (three if a writer died right before its last put) leave no garbage."""
+    """Pushes, changes, copies, tags, deletions, merges and collections in random orders, each
+    request in turn; with crashes, stalls of hours, wrong clocks, lists that lack objects, refused
+    deletes and lost answers: everything that a ref leads to is there at all times, and two
+    undisturbed collections (three if a writer died right before its last put) leave no garbage."""
     sources = write_sources(tmp_path / "sources")
     if MEMORY.is_dir():
         monkeypatch.setattr("tempfile.tempdir", str(MEMORY))
     with one_at_a_time(), private_directory() as directory:
         played = [play(seed, directory / "indexes", sources) for seed in range(SCHEDULES)]
-    for what in ("pushes", "changes", "copies", "kept", "collections", "killed", "deleted"):
+    for what in (
+        "pushes",
+        "changes",
+        "copies",
+        "kept",
+        "collections",
+        "killed",
+        "deleted",
+        "merged",
+    ):
         assert sum(getattr(one, what) for one in played) > SCHEDULES / 4, what

@@ -47,7 +47,13 @@ MACHINES = 2
 SOURCES = 4
 ACTORS = 20
 AT_ONCE_MAX = 4
-_TELLING = ("put journal/", "put repos/", "put index/", "delete ")  # requests that others see
+_TELLING = (
+    "put journal/",
+    "put repos/",
+    "put index/",
+    "put crates/",
+    "delete ",
+)  # requests that others see
 _EXECUTORS = (
     "lodefs.chunkstore.push.pack_writer.ThreadPoolExecutor",
     "lodefs.chunkstore.push.pack_check.ThreadPoolExecutor",
@@ -363,7 +369,10 @@ class Schedule:
         dangling = self._needs.dangling_intents()
         for count in range(1, 5):
             self._now_s += 50 * HOUR_S
-            options = CollectOptions(GRACE_S, clock=lambda: self._now_s, min_used=1.0)
+            below = self.random.choice((None, 1 << 20))
+            options = CollectOptions(
+                GRACE_S, clock=lambda: self._now_s, min_used=1.0, merge_below_bytes=below
+            )
             actor = Actor("collect", lambda actor: self._collect_with(actor, options))  # noqa: B023
             while not actor.has_ended:
                 actor.step()
