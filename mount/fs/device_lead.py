@@ -40,6 +40,11 @@ class BeforeBlocking(Protocol):
         """Whose request it is; 0 where that is not known."""
         ...
 
+    @property
+    def pid(self) -> int:
+        """The thread that asks, in the mount's process namespace; 0 where it is not known."""
+        ...
+
 
 class DeviceTurn:
     """The right to wait on the device, held by one thread at a time. ``follow`` sees to it that
@@ -186,6 +191,14 @@ class CurrentRequest:
             return 0
         _, _, _, _, uid, *_ = fuse_abi.IN_HEADER.unpack_from(self.message)
         return int(uid)
+
+    @property
+    def pid(self) -> int:
+        """As of BeforeBlocking."""
+        if not self.message:
+            return 0
+        _, _, _, _, _, _, pid, *_ = fuse_abi.IN_HEADER.unpack_from(self.message)
+        return int(pid)
 
     def pass_on(self) -> None:
         """Enter the request among those that wait, and let another thread lead. Called by this
