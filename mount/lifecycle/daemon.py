@@ -63,8 +63,8 @@ from lodefs.mount.read.cached_reader import CachedReader
 from lodefs.mount.read.prefetcher import Prefetcher
 from lodefs.mount.read.prefetcher import serve as serve_wishes
 from lodefs.mount.read.read_events import LOOK_UP, EmitRead, ReadEvents, ignore_read
-from lodefs.mount.shm.process_table import SUPERVISOR
 from lodefs.mount.shm.job_counters import JobCounter, RequestCounter
+from lodefs.mount.shm.process_table import SUPERVISOR
 from lodefs.mount.shm.traffic_counters import RowCounter, uncounted
 
 CACHE_TIMEOUT_S = 5.0  # of requests that no reader waits for

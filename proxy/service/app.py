@@ -59,8 +59,8 @@ from lodefs.proxy.s3.buckets import S3Settings
 from lodefs.proxy.s3.raw_s3 import RawS3
 from lodefs.proxy.service.component_families import component_families
 from lodefs.proxy.service.idle_exit import IdleExit
-from lodefs.proxy.service.kept_sockets import CLIENTS, PEERS, S3, Listeners
 from lodefs.proxy.service.job_families import JobFamilies
+from lodefs.proxy.service.kept_sockets import CLIENTS, PEERS, S3, Listeners
 from lodefs.proxy.service.mount_families import MountFamilies
 from lodefs.proxy.service.store_node import DataSide, NodeSettings, StoreNode
 from lodefs.proxy.tracing.spans import NO_TRACER, Tracer

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from lodefs.chunkstore.nodeapi.job_counts import Word
+from lodefs.chunkstore.nodeapi.job_counts import FIGURES
 from lodefs.mount.shm.job_counters import JobTable
 from lodefs.slurm.job_record import JobRecord, Shown
 from lodefs.slurm.job_report import report_of
@@ -20,9 +20,8 @@ def test_the_line_says_where_the_bytes_of_the_job_came_from(tmp_path: Path) -> N
     fd = JobTable.create(tmp_path)
     counter = JobTable(fd).counter(1, lambda pid: pid)
     assert counter is not None
-    amounts = {Word.DIRECT_BYTES: 1, Word.CACHE_BYTES: 20, Word.PEERS_BYTES: 300,
-               Word.STORE_BYTES: 4000, Word.KERNEL_OPENS: 2, Word.KERNEL_OPENED_BYTES: 70}  # fmt: skip
-    for word, amount in amounts.items():
+    amounts = (1, 20, 300, 4000, 2, 70)
+    for word, amount in zip(FIGURES, amounts, strict=True):
         counter.add(7, word, amount)
         counter.add(8, word, 9)
     assert report_of(RECORD, tmp_path) == (
