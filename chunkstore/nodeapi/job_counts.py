@@ -68,7 +68,7 @@ class JobReads(NamedTuple):
     def plus(self, other: JobReads) -> JobReads:
         """Of both together."""
         sums = (one + two for one, two in zip(self.figures, other.figures, strict=True))
-        return JobReads(*sums, max(self.last_s, other.last_s))
+        return JobReads._make((*sums, max(self.last_s, other.last_s)))
 
 
 def encode_head() -> bytes:
@@ -88,7 +88,7 @@ def decode(data: bytes) -> dict[int, JobReads]:
         row = words[nth * ROW_WORDS : (nth + 1) * ROW_WORDS]
         job, last_s = row[Word.KEY] & JOB_MAX, row[Word.LAST]
         if last_s and (job == OTHERS) == (nth < PROCESSES):
-            reads = JobReads(*(row[word] for word in FIGURES), last_s)
+            reads = JobReads._make((*(row[word] for word in FIGURES), last_s))
             found[job] = found.get(job, JobReads()).plus(reads)
     return found
 
