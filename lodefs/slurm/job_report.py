@@ -5,7 +5,7 @@ from __future__ import annotations
 import syslog
 from pathlib import Path
 
-from lodefs.chunkstore.nodeapi.job_counts import JobReads, read_files, reads_of
+from lodefs.chunkstore.nodeapi.figures.job_counts import JobReads, read_files, reads_of
 from lodefs.slurm.job_record import JobRecord
 
 

@@ -13,8 +13,8 @@ import msgspec
 from lodefs.chunkstore.errors import Denied, LodefsError, NotFound, Unavailable
 from lodefs.chunkstore.nodeapi import lease
 from lodefs.chunkstore.nodeapi.connection import parse_address
-from lodefs.chunkstore.nodeapi.figure_files import directory_of
-from lodefs.chunkstore.nodeapi.mount_counts import MountDescription
+from lodefs.chunkstore.nodeapi.figures.figure_files import directory_of
+from lodefs.chunkstore.nodeapi.figures.mount_counts import MountDescription
 from lodefs.mount.kernel import device, mount_table
 from lodefs.mount.kernel.session import Session
 from lodefs.mount.lifecycle import control_socket

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from lodefs.chunkstore.errors import LodefsError, NotFound
 from lodefs.chunkstore.format.tree import Kind
-from lodefs.chunkstore.nodeapi.mount_counts import Column
+from lodefs.chunkstore.nodeapi.figures.mount_counts import Column
 from lodefs.chunkstore.nodeapi.read_client import Client
 from lodefs.chunkstore.nodeapi.wire import Node, Page, Place
 from lodefs.chunkstore.system.lru import Lru

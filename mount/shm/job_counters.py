@@ -1,4 +1,4 @@
-"""What a mount counts for each of a node's jobs: lodefs.chunkstore.nodeapi.job_counts.
+"""What a mount counts for each of a node's jobs (nodeapi.figures.job_counts).
 
 A read is the job's whose process asked for it, as the kernel's request says. Of which job a process
 is, its control group tells, into which Slurm has put it and which it cannot leave
@@ -15,8 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from threading import Lock
 
-from lodefs.chunkstore.nodeapi import figure_files
-from lodefs.chunkstore.nodeapi.job_counts import (
+from lodefs.chunkstore.nodeapi.figures import figure_files
+from lodefs.chunkstore.nodeapi.figures.job_counts import (
     ENDING,
     FIGURES,
     FILE_BYTES,
@@ -30,7 +30,7 @@ from lodefs.chunkstore.nodeapi.job_counts import (
     Word,
     encode_head,
 )
-from lodefs.chunkstore.nodeapi.mount_counts import Column
+from lodefs.chunkstore.nodeapi.figures.mount_counts import Column
 from lodefs.mount.shm.traffic_counters import READS_OF, RowCounter
 
 REMEMBERED_S = 5.0  # of which job a process is: its number may be another's after that

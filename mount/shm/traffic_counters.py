@@ -1,4 +1,4 @@
-"""What a mount counts, in memory that its processes share: lodefs.chunkstore.nodeapi.mount_counts.
+"""What a mount counts, in memory that its processes share (nodeapi.figures.mount_counts).
 
 A row for each of the first slots of the roster (mount.shm.process_table), so that a count has one
 writing process; a worker that comes after another goes on with its row. It is a file beside the
@@ -18,8 +18,8 @@ from typing import Protocol
 
 import msgspec
 
-from lodefs.chunkstore.nodeapi import figure_files
-from lodefs.chunkstore.nodeapi.mount_counts import (
+from lodefs.chunkstore.nodeapi.figures import figure_files
+from lodefs.chunkstore.nodeapi.figures.mount_counts import (
     ENDING,
     FILE_BYTES,
     HEAD_BYTES,

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lodefs.chunkstore.errors import InvalidInput, Unavailable
-from lodefs.chunkstore.nodeapi.figure_files import directory_of
+from lodefs.chunkstore.nodeapi.figures.figure_files import directory_of
 from lodefs.chunkstore.objects.interface import ObjectStore
 from lodefs.chunkstore.objects.observing import Observation
 from lodefs.chunkstore.objects.open_url import StoreOptions, open_mirrored, open_ordered

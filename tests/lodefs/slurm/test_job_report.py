@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from lodefs.chunkstore.nodeapi.job_counts import FIGURES
+from lodefs.chunkstore.nodeapi.figures.job_counts import FIGURES
 from lodefs.mount.shm.job_counters import JobTable
 from lodefs.slurm.job_record import JobRecord, Shown
 from lodefs.slurm.job_report import report_of

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from lodefs.chunkstore.nodeapi.figure_files import directory_of
-from lodefs.chunkstore.nodeapi.job_counts import (
+from lodefs.chunkstore.nodeapi.figures.figure_files import directory_of
+from lodefs.chunkstore.nodeapi.figures.job_counts import (
     OTHERS,
     PROCESSES,
     ROWS,
@@ -20,7 +20,7 @@ from lodefs.chunkstore.nodeapi.job_counts import (
     read_files,
     reads_of,
 )
-from lodefs.chunkstore.nodeapi.mount_counts import Column
+from lodefs.chunkstore.nodeapi.figures.mount_counts import Column
 from lodefs.mount.shm import job_counters
 from lodefs.mount.shm.job_counters import JobCounter, JobTable, RequestCounter, job_of
 from lodefs.mount.shm.traffic_counters import uncounted

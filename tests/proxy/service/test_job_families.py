@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lodefs.chunkstore.nodeapi.job_counts import Word
+from lodefs.chunkstore.nodeapi.figures.job_counts import Word
 from lodefs.mount.shm.job_counters import JobCounter, JobTable
 from lodefs.proxy.runtime import exposition
 from lodefs.proxy.service.job_families import JobFamilies

@@ -16,7 +16,7 @@ from enum import IntEnum
 from pathlib import Path
 from typing import NamedTuple
 
-from lodefs.chunkstore.nodeapi.figure_files import living
+from lodefs.chunkstore.nodeapi.figures.figure_files import living
 
 ENDING = ".jobs"
 MAGIC = b"lodefsJ1"
