@@ -1,5 +1,5 @@
-"""Random schedules of pushes, changes, copies, tags, deletions, purges, collections, compactions and
-reads with the real code over a store in memory, and what must always hold.
+"""Random schedules of pushes, changes, copies, tags, deletions, purges, collections, compactions
+and reads with the real code over a store in memory, and what must always hold.
 
 ``play(seed, directory)`` plays one. Every object that a ref leads to, and every chunk in it, is
 looked for after every delete, every write of a pack, and every move of a ref.
