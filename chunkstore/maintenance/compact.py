@@ -96,6 +96,15 @@ def sparse_of(index: PackIndex, used: int) -> Sparse:
     return Sparse(DeadChunks(index.pack_id, dead), dead_bytes)
 
 
+def union_of(dead: Iterable[DeadChunks]) -> dict[PackId, int]:
+    """All those chunks by their packs: of a pack that is written twice at once, one write would
+    bring back what the other has dropped."""
+    found: dict[PackId, int] = {}
+    for pack, chunks in dead:
+        found[pack] = found.get(pack, 0) | chunks
+    return found
+
+
 def drop_all(
     objects: ObjectStore, dead: Sequence[DeadChunks], executor: Executor, rate: Rate
 ) -> Iterator[int]:

@@ -55,7 +55,8 @@ def check_arriving(
     store: Store, repo: str, before: CommitId | None, commit_id: CommitId, size_bytes: int
 ) -> None:
     """The quota for a commit that comes with its id, from another store, to a ref that stands at
-    ``before``; one that is there already is fine, and so is history. Raises: OverQuota; NotFound."""
+    ``before``; one that is there already is fine, and so is history. Raises: OverQuota,
+    NotFound."""
     before_bytes = 0 if before is None else store.commit(repo, before).size_bytes
     try:
         Quota(store, repo, before_bytes).check(size_bytes)

@@ -114,10 +114,13 @@ def write_sources(directory: Path) -> list[Path]:
     return [directory / f"source{n}" for n in range(SOURCES)]
 
 
-def play(seed: int, directory: Path, sources: list[Path]) -> Played:
-    """One schedule. ``directory`` is for push indexes, and gone afterwards. Raises:
-    AssertionError if a ref leads to something that is not there, or garbage stays."""
-    schedule = Schedule(seed, directory, sources)
+def play(
+    seed: int, directory: Path, sources: list[Path], objects: MemoryObjects | None = None
+) -> Played:
+    """One schedule. ``directory`` is for push indexes, and gone afterwards; ``objects``: where the
+    store shall be, which is empty. Raises: AssertionError if a ref leads to something that is not
+    there, or garbage stays."""
+    schedule = Schedule(seed, directory, sources, objects or MemoryObjects())
     try:
         with mock.patch("os.urandom", schedule.random.randbytes):
             schedule.run()
@@ -129,13 +132,15 @@ def play(seed: int, directory: Path, sources: list[Path]) -> Played:
 class Schedule:
     """One world: a store, machines, a clock."""
 
-    def __init__(self, seed: int, directory: Path, sources: list[Path]) -> None:
+    def __init__(
+        self, seed: int, directory: Path, sources: list[Path], objects: MemoryObjects
+    ) -> None:
         self.random = random = Random(seed)
         self.played = Played()
         self._seed = seed
         self._directory = directory
         self._sources = sources
-        self._objects = MemoryObjects()
+        self._objects = objects
         create_store(self._objects)
         self._elsewhere = create_store(MemoryObjects("memory:elsewhere"))
         made = Handmade(self._elsewhere)
