@@ -301,12 +301,13 @@ def _supervisor(
     view = MountView(
         job.snapshot, job.root, options.uid, options.gid, os.getpid(), state, options.mode
     )
-    interrupts, events = InterruptPipes(options.worker_count()), ReadEvents()
+    workers = options.worker_count()  # once: the processors of a process may become others
+    interrupts, events = InterruptPipes(workers), ReadEvents()
     stores = session.stores and bool(parse_address(options.proxy).path)
     emit = events.emit if stores else ignore_read
 
     def work(context: WorkerContext) -> None:
-        if context.index < options.worker_count():
+        if context.index < workers:
             _work(context, resources, view, interrupts, emit, log)
         else:
             _store_ahead(context, resources, view.snapshot, events, log)
@@ -315,7 +316,7 @@ def _supervisor(
         fd=resources.device,
         session=resources.session,
         work=work,
-        workers=options.worker_count(),
+        workers=workers,
         threads=options.threads,
         hang_s=options.read_timeout_s + options.hang_margin_s,
         log=log,
