@@ -28,6 +28,7 @@ from lodefs.chunkstore.journal.journal import StoreJournal
 from lodefs.chunkstore.maintenance import decisions
 from lodefs.chunkstore.maintenance.compact import Rate, drop_all, sparse_packs, union_of
 from lodefs.chunkstore.maintenance.inventory import PackList, Repositories
+from lodefs.chunkstore.maintenance.late_writes import drop_purged
 from lodefs.chunkstore.maintenance.mark import Marked, Marking
 from lodefs.chunkstore.maintenance.sweep import check_deletes, sweep
 from lodefs.chunkstore.maintenance.writers import (
@@ -300,6 +301,7 @@ class _Collection:
             self._result.compacted.packs += size_bytes > 0
             self._result.compacted.size_bytes += size_bytes
             progress.files_done += 1
+        drop_purged(self._store.objects, [one.pack for one in dead], self._executor, rate)
 
     def _condemn_chunks(self, before: Sequence[Garbage]) -> None:
         """Condemns the unused chunks of packs of which too little is in use, but those that are
