@@ -55,6 +55,7 @@ _EXECUTORS = (
     "lodefs.chunkstore.push.pack_writer.ThreadPoolExecutor",
     "lodefs.chunkstore.push.pack_check.ThreadPoolExecutor",
     "lodefs.chunkstore.journal.named_packs.ThreadPoolExecutor",
+    "lodefs.chunkstore.journal.purges.ThreadPoolExecutor",
     "lodefs.chunkstore.maintenance.collect.ThreadPoolExecutor",
     "lodefs.chunkstore.maintenance.purge.ThreadPoolExecutor",
     "lodefs.chunkstore.transfer.copy.ThreadPoolExecutor",
