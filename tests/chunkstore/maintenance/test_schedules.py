@@ -11,8 +11,8 @@ from loadtests.services import S3Server
 from tests.support.chunkstore.child_process import private_directory
 from tests.support.maintenance.schedules import one_at_a_time, play, write_sources
 
-SCHEDULES = 60
-RGW_SEEDS = (1,)
+SCHEDULES = 45
+RGW_SEEDS = (13,)
 MEMORY = Path("/dev/shm")  # push indexes are synced very often
 
 
