@@ -13,6 +13,7 @@ from lodefs.chunkstore.format.crates import CrateName, CratePlace, CrateTable
 from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.format.pack import PURGED, PackIndex
 from lodefs.chunkstore.maintenance.compact import Rate
+from lodefs.chunkstore.maintenance.late_writes import drop_purged
 from lodefs.chunkstore.objects.crates.crated import Crated
 from lodefs.chunkstore.objects.interface import Part
 from lodefs.chunkstore.repo.pack_reader import unpack_chunks
@@ -106,6 +107,7 @@ def merge_packs(
         read = [one for one in found if one is not None]
         if read:
             _move(objects, read, table.places, executor)
+            drop_purged(objects, [one.index.pack_id for one in read], executor, rate)
             result.crates += 1
         result.packs += len(read)
         result.size_bytes += sum(len(one.data) for one in read)

@@ -146,7 +146,8 @@ def _lines(result: CollectResult, *, dry_run: bool) -> list[str]:
         into = text.count(result.merged.crates, "object")
         rows.append(("to merge" if dry_run else "merged", f"{merged}, into {into}"))
     if result.dead_writers:
-        rows.append(("given up", f"{text.count(result.dead_writers, 'writer')}, silent for long"))
+        gone = "to give up" if dry_run else "given up"
+        rows.append((gone, f"{text.count(result.dead_writers, 'writer')}, silent for long"))
     if result.writers:
         what = f"{text.count(result.writers, 'writer')}; deletions wait for their end"
         rows.append(("under way", what))
