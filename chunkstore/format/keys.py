@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from lodefs.chunkstore.format.crates import CrateName
-from lodefs.chunkstore.format.names import CommitId, PackId, is_hex
+from lodefs.chunkstore.format.names import CommitId, CrateName, PackId, is_hex
 
 STORE = "store.json"
 PACKS = "packs/"

@@ -9,12 +9,15 @@ from dataclasses import dataclass
 
 from lodefs.chunkstore.errors import Changed, Corrupt, NotFound, UnknownFormat
 from lodefs.chunkstore.format import keys
-from lodefs.chunkstore.format.crates import CrateName, CratePlace, CrateTable
-from lodefs.chunkstore.format.names import PackId
+from lodefs.chunkstore.format.names import CrateName, PackId
 from lodefs.chunkstore.format.pack import PURGED, PackIndex
 from lodefs.chunkstore.maintenance.compact import Rate
 from lodefs.chunkstore.maintenance.late_writes import drop_purged
 from lodefs.chunkstore.objects.crates.crated import Crated
+from lodefs.chunkstore.objects.crates.layout import (
+    CratePlace,
+    CrateTable,
+)
 from lodefs.chunkstore.objects.interface import Part
 from lodefs.chunkstore.repo.pack_reader import unpack_chunks
 from lodefs.chunkstore.system.progress import Progress

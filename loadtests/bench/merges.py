@@ -1,5 +1,7 @@
-"""``./run bench merge``: a store of 500 small pushes on Ceph RGW, before and after its small packs
-are put together, and what a cold read of one file costs.
+"""``./run bench merge``: a store of 500 small pushes, before and after its small packs are put
+together, and what a cold read of one file costs, on Ceph RGW.
+
+The pushes go into a directory, all objects of which are then put into a bucket.
 
 Each read is by a process's first use of the store: what it asks for is counted.
 """
@@ -9,6 +11,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import median
 from time import monotonic
@@ -24,7 +27,7 @@ from lodefs.chunkstore.objects.observing import Observation
 from lodefs.chunkstore.objects.open_url import StoreOptions, open_objects
 from lodefs.chunkstore.push.push import PushOptions, push
 from lodefs.chunkstore.repo.history import find
-from lodefs.chunkstore.repo.store import Store, open_store
+from lodefs.chunkstore.repo.store import Store, create_store, open_store
 
 PUSHES = 500
 SIZE_BYTES = 4096  # of the one file that each push adds
@@ -44,7 +47,7 @@ def merges(scratch: Path) -> Result:
     """Pushes, reads, merge, the same reads."""
     result = Result(f"merge on Ceph RGW, {PUSHES} pushes of a file of {SIZE_BYTES} bytes")
     with ceph_origin(scratch) as origin, mock.patch.dict(os.environ, _environment(origin)):
-        _push_all(scratch, origin)
+        _fill(scratch, origin)
         before = _objects(origin)
         apart = _cost(origin)
         began_s = monotonic()
@@ -72,14 +75,24 @@ def merges(scratch: Path) -> Result:
     return result
 
 
-def _push_all(scratch: Path, origin: Origin) -> None:
+def _fill(scratch: Path, origin: Origin) -> None:
+    """Pushes of a file more each."""
     source = scratch / "source"
     source.mkdir()
+    here = create_store(open_objects(str(scratch / "store")))
     options = PushOptions("", "", 1_700_000_000, scratch / "machine", workers=0)
-    store = _open(origin)[0]
     for n in range(PUSHES):
         (source / f"{n:04d}").write_bytes(random.Random(n).randbytes(SIZE_BYTES))
-        push(store, source, REPO, "main", options)
+        push(here, source, REPO, "main", options)
+    names = [info.key for info in here.objects.list("")]
+    there = _open(origin)[0].objects
+
+    def bring(key: str) -> None:
+        there.put(key, [here.objects.get(key, size=1 << 30).data])
+
+    with ThreadPoolExecutor(8) as executor:
+        for _ in executor.map(bring, names):
+            pass
 
 
 def _cost(origin: Origin) -> _Cost:

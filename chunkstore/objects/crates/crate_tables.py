@@ -12,11 +12,11 @@ from contextlib import suppress
 
 from lodefs.chunkstore.errors import AlreadyExists, Conflict, Corrupt, NotFound, TooLarge
 from lodefs.chunkstore.format import keys
-from lodefs.chunkstore.format.crates import (
+from lodefs.chunkstore.format.names import CrateName, PackId
+from lodefs.chunkstore.objects.crates.layout import (
     TABLE_PACKS_MAX,
     TABLE_SIZE_BYTES_MAX,
     TAIL_HEAD_SIZE_BYTES,
-    CrateName,
     CratePlace,
     CrateTable,
     decode_table,
@@ -25,7 +25,6 @@ from lodefs.chunkstore.format.crates import (
     encode_tail,
     tail_size_bytes,
 )
-from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.objects.interface import ObjectStore, read_whole
 from lodefs.chunkstore.types import Buffer
 

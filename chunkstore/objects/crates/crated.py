@@ -15,8 +15,7 @@ from itertools import islice
 
 from lodefs.chunkstore.errors import AlreadyExists, Changed, LodefsError, NotFound
 from lodefs.chunkstore.format import keys
-from lodefs.chunkstore.format.crates import CrateName, CratePlace
-from lodefs.chunkstore.format.names import PackId
+from lodefs.chunkstore.format.names import CrateName, PackId
 from lodefs.chunkstore.format.pack import (
     MAGIC,
     PURGED,
@@ -25,6 +24,9 @@ from lodefs.chunkstore.format.pack import (
     PackIndex,
 )
 from lodefs.chunkstore.objects.crates.crate_tables import CrateTables
+from lodefs.chunkstore.objects.crates.layout import (
+    CratePlace,
+)
 from lodefs.chunkstore.objects.interface import ObjectInfo, ObjectStore, Part
 from lodefs.chunkstore.objects.range_order import RangeOrder, RangeOrders
 from lodefs.chunkstore.types import Buffer

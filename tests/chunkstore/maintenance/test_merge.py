@@ -12,12 +12,15 @@ import pytest
 
 from lodefs.chunkstore.errors import Corrupt, InvalidInput, Unavailable, UnknownFormat
 from lodefs.chunkstore.format import keys
-from lodefs.chunkstore.format.crates import CrateName, CratePlace, CrateTable
-from lodefs.chunkstore.format.names import PackId, digest_of
+from lodefs.chunkstore.format.names import CrateName, PackId, digest_of
 from lodefs.chunkstore.format.tree import Kind
 from lodefs.chunkstore.maintenance.merge import CRATE_SIZE_BYTES, batches
 from lodefs.chunkstore.maintenance.purge import plan_again, plan_path, purge
 from lodefs.chunkstore.objects.crates.crated import Crated, crated
+from lodefs.chunkstore.objects.crates.layout import (
+    CratePlace,
+    CrateTable,
+)
 from lodefs.chunkstore.repair.repair import RepairOptions, repair
 from lodefs.chunkstore.repair.sources import StoreSource
 from lodefs.chunkstore.repo.store import Store, create_store, open_store

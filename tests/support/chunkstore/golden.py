@@ -18,15 +18,8 @@ from lodefs.chunkstore.format.bundle import COMMIT, PACK, BundleHead
 from lodefs.chunkstore.format.chunking import ChunkingParams, cut
 from lodefs.chunkstore.format.commit import Commit, Large, encode_commit
 from lodefs.chunkstore.format.compression import RAW, ZSTD
-from lodefs.chunkstore.format.crates import (
-    CrateName,
-    CratePlace,
-    CrateTable,
-    encode_table,
-    encode_tail,
-)
 from lodefs.chunkstore.format.index_shard import encode_shard
-from lodefs.chunkstore.format.names import ChunkId, CommitId, Digest, PackId, digest_of
+from lodefs.chunkstore.format.names import ChunkId, CommitId, CrateName, Digest, PackId, digest_of
 from lodefs.chunkstore.format.pack import DROPPED, PURGED
 from lodefs.chunkstore.format.repo_settings import (
     Deletion,
@@ -45,6 +38,12 @@ from lodefs.chunkstore.format.tree import (
     symlink,
 )
 from lodefs.chunkstore.journal.purges import Purge, encode_purge
+from lodefs.chunkstore.objects.crates.layout import (
+    CratePlace,
+    CrateTable,
+    encode_table,
+    encode_tail,
+)
 from lodefs.chunkstore.repair.scrub_ledger import ScrubLedger, encode_scrub_ledger
 from lodefs.chunkstore.repo.refs import BRANCHES, Refs
 from lodefs.chunkstore.repo.store import CRATES_VERSION, Settings, encode_settings

@@ -8,13 +8,16 @@ from collections.abc import Callable, Collection, Container
 from lodefs.chunkstore.errors import LodefsError, Purged
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.commit import Commit, decode_commit
-from lodefs.chunkstore.format.crates import CrateTable, decode_table
 from lodefs.chunkstore.format.journal import RefName, decode_end, decode_fate
 from lodefs.chunkstore.format.names import ChunkId, CommitId, PackId
 from lodefs.chunkstore.format.pack import GONE, PURGED, PackIndex
 from lodefs.chunkstore.format.tree import Entry, Kind
 from lodefs.chunkstore.journal.purges import Purges
 from lodefs.chunkstore.objects.crates.crated import Crated
+from lodefs.chunkstore.objects.crates.layout import (
+    CrateTable,
+    decode_table,
+)
 from lodefs.chunkstore.repo.pack_reader import PackReader
 from lodefs.chunkstore.repo.refs import Refs
 from lodefs.chunkstore.repo.repo_settings import SettingsLog

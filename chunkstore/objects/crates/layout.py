@@ -14,7 +14,7 @@ from typing import NamedTuple
 from blake3 import blake3
 
 from lodefs.chunkstore.errors import Corrupt, UnknownFormat
-from lodefs.chunkstore.format.names import ID_BYTES, PackId
+from lodefs.chunkstore.format.names import ID_BYTES, CrateName, PackId
 from lodefs.chunkstore.types import Buffer
 
 VERSION = 1
@@ -30,13 +30,6 @@ _TABLE_CRATE = struct.Struct("<Q8s")  # number, token
 _TABLE_PACK = struct.Struct("<32sIQQ")  # id, crate in this table, offset, size
 _TAIL_PACK = struct.Struct("<32sQQ")  # id, offset, size
 _TAIL = struct.Struct("<8sHHIQQ")  # magic, version, flags, packs, crate's number, offset
-
-
-class CrateName(NamedTuple):
-    """``number``: of the table that names the crate first; ``token``: 16 random hex characters."""
-
-    number: int
-    token: str
 
 
 class CratePlace(NamedTuple):
