@@ -108,13 +108,15 @@ def merge_packs(
     for part in parts:
         found = executor.map(lambda one: _fetch(objects, one, table.places, rate), part)
         read = [one for one in found if one is not None]
-        if read:
-            _move(objects, read, table.places, executor)
-            drop_purged(objects, [one.index.pack_id for one in read], executor, rate)
-            result.crates += 1
+        progress.files_done += len(part)
+        ids = [one.index.pack_id for one in read]
+        if len({table.places[pack].crate if pack in table.places else pack for pack in ids}) < 2:
+            continue  # the others are damaged, or lack chunks
+        _move(objects, read, table.places, executor)
+        drop_purged(objects, ids, executor, rate)
+        result.crates += 1
         result.packs += len(read)
         result.size_bytes += sum(len(one.data) for one in read)
-        progress.files_done += len(part)
     left = {place.crate for place in objects.tables.newest().places.values()}
     result.crates_before = len(before - left)
     return result
