@@ -37,6 +37,7 @@ from lodefs.chunkstore.transfer.copy import CopyOptions, copy
 from tests.support.chunkstore.handmade import Handmade
 from tests.support.chunkstore.memory_objects import MemoryObjects
 from tests.support.maintenance.baton import Actor, ActorObjects, Faults, InlineExecutor
+from tests.support.maintenance.dry_runs import check_dry_runs
 from tests.support.maintenance.needs import Needs
 
 HOUR_S = 3600
@@ -46,6 +47,7 @@ NAMES = ("main", "dev")
 MACHINES = 2
 SOURCES = 4
 ACTORS = 20
+DRY_RUN_STEPS = 500
 AT_ONCE_MAX = 4
 _TELLING = ("put journal/", "put repos/", "put index/", "delete ")  # requests that others see
 _REWRITERS = ("_collect", "_purge")  # of packs
@@ -53,6 +55,7 @@ _EXECUTORS = (
     "lodefs.chunkstore.push.pack_writer.ThreadPoolExecutor",
     "lodefs.chunkstore.push.pack_check.ThreadPoolExecutor",
     "lodefs.chunkstore.journal.named_packs.ThreadPoolExecutor",
+    "lodefs.chunkstore.journal.purges.ThreadPoolExecutor",
     "lodefs.chunkstore.maintenance.collect.ThreadPoolExecutor",
     "lodefs.chunkstore.maintenance.purge.ThreadPoolExecutor",
     "lodefs.chunkstore.transfer.copy.ThreadPoolExecutor",
@@ -76,6 +79,7 @@ class Played:
     steps: int = 0
     pushes: int = 0  # that made a commit
     stored_again: int = 0  # of these, that met packs which a collection had deleted
+    given_up: int = 0  # writers, that dry runs had said would be
     kept: int = 0  # entries of the journal whose garbage was kept: saved, or in use after all
     copies: int = 0  # that ended well
     changes: int = 0  # that made a commit
@@ -171,6 +175,8 @@ class Schedule:
         left, current = ACTORS, None
         while left or self._actors:
             self.played.steps += 1
+            if self.played.steps % DRY_RUN_STEPS == self._seed % DRY_RUN_STEPS:
+                self._check_dry_runs()
             self._advance_clock()
             if left and len(self._actors) < AT_ONCE_MAX and self._chance(0.05 if current else 1):
                 self._actors.append(self._start())
@@ -181,6 +187,11 @@ class Schedule:
                 self._step(current)
         self._faults.clear()
         self._clean()
+
+    def _check_dry_runs(self) -> None:
+        """As things are, if all others stood still from now on."""
+        min_used = (None, 0.5, 1.0)[self._seed % 3]
+        self.played.given_up += check_dry_runs(self._objects.objects, self._now_s, min_used)
 
     def _choose(self) -> Actor | None:
         ready = [actor for actor in self._actors if actor.stalled_until <= self.played.steps]
