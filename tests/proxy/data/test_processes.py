@@ -200,7 +200,7 @@ def test_starts_that_fail_are_counted_and_logged_once(
     processes = DataProcesses(DataSettings(1, argv=argv))
     processes.start()
     try:
-        until(lambda: processes.status()["data_processes_restarts"] == 3)
+        until(lambda: processes.status()["data_processes_restarts"] >= 3)
     finally:
         processes.close()
     assert len([one for one in caplog.records if one.levelname == "WARNING"]) == 1
@@ -214,7 +214,7 @@ def test_a_process_that_never_begins_is_killed(tmp_path: Path) -> None:
     processes = DataProcesses(DataSettings(1, argv=(str(program),), start_s=0.05))
     processes.start()
     try:
-        until(lambda: processes.status()["data_processes_restarts"] == 2)
+        until(lambda: processes.status()["data_processes_restarts"] >= 2)
         assert not processes.pids
     finally:
         processes.close()
