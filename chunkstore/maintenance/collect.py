@@ -26,8 +26,15 @@ from lodefs.chunkstore.format.journal import (
 from lodefs.chunkstore.format.names import CommitId, PackId
 from lodefs.chunkstore.journal.journal import StoreJournal
 from lodefs.chunkstore.maintenance import decisions
-from lodefs.chunkstore.maintenance.compact import Rate, drop_all, sparse_packs, union_of
+from lodefs.chunkstore.maintenance.compact import (
+    Rate,
+    drop_all,
+    smaller_by,
+    sparse_packs,
+    union_of,
+)
 from lodefs.chunkstore.maintenance.inventory import PackList, Repositories
+from lodefs.chunkstore.maintenance.late_writes import drop_purged
 from lodefs.chunkstore.maintenance.mark import Marked, Marking
 from lodefs.chunkstore.maintenance.sweep import check_deletes, sweep
 from lodefs.chunkstore.maintenance.writers import (
@@ -148,6 +155,7 @@ class _Collection:
         self._marking = Marking(store, executor, progress, int(options.clock()))
         self._early: Mapping[int, Silence] = {}  # entries with a time that is yet to come
         self._handled: Sequence[Garbage] = ()  # what was deleted
+        self._dropped: Mapping[PackId, int] = {}  # chunks that a dry run has left where they are
         self._result = CollectResult()
 
     def run(self) -> CollectResult:
@@ -242,14 +250,12 @@ class _Collection:
         fates = self._fates(ripe)
         garbage = [fate.deleted for fate in fates if fate.deleted is not None]
         self._result.deleted = _amount(garbage, sizes)
-        if self._options.dry_run:
-            dead = {one.pack for part in garbage for one in part.chunks}
-            self._result.compacted.packs = sum(pack in self._marked for pack in dead)
         if ripe and not self._options.dry_run:
             collection = ripe[-1].number
             reached = self._marked.expired | self._marked.commits
             sweep(self._store, garbage, reached, collection, self._executor, self._progress)
-            self._compact(garbage)
+        self._compact(garbage)
+        if not self._options.dry_run:
             for entry in ripe:
                 self._journal.put_done(entry.number)
         self._handled = garbage
@@ -293,13 +299,27 @@ class _Collection:
         dead = [DeadChunks(*one) for one in found.items() if one[0] in self._marked]
         if not dead:
             return
-        progress, rate = self._progress, Rate(self._options.rate_bytes_s)
+        progress, rate, objects = (
+            self._progress,
+            Rate(self._options.rate_bytes_s),
+            self._store.objects,
+        )
+        dry = self._options.dry_run
         progress.phase = f"compacting {len(dead)} packs"
         progress.files_done, progress.files_total = 0, len(dead)
-        for size_bytes in drop_all(self._store.objects, dead, self._executor, rate):
+        sizes = (
+            smaller_by(objects, dead, self._executor)
+            if dry
+            else drop_all(objects, dead, self._executor, rate)
+        )
+        for size_bytes in sizes:
             self._result.compacted.packs += size_bytes > 0
             self._result.compacted.size_bytes += size_bytes
             progress.files_done += 1
+        if dry:
+            self._dropped = found
+        else:
+            drop_purged(objects, [one.pack for one in dead], self._executor, rate)
 
     def _condemn_chunks(self, before: Sequence[Garbage]) -> None:
         """Condemns the unused chunks of packs of which too little is in use, but those that are
@@ -313,7 +333,7 @@ class _Collection:
         limit = decisions.ENTRIES_MAX * CHUNK_PACKS_MAX
         packs = self._packs
         for dead, size_bytes in sparse_packs(
-            objects, packs, self._marked, min_used, self._executor
+            objects, packs, self._marked, min_used, self._executor, self._dropped
         ):
             new = dead.chunks & ~known.get(dead.pack, 0)
             amount = result.sparse if new else result.sparse_waiting

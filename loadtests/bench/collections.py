@@ -72,6 +72,8 @@ def schedules(scratch: Path, count: int | None = None, store: str = MEMORY) -> R
         "removed",
         "restored",
         "expired",
+        "purged",
+        "purged_again",
         "deleted",
     ):
         total = sum(getattr(schedule, one) for share in played for schedule in share)
