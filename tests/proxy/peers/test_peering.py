@@ -444,7 +444,6 @@ def test_a_wrong_secret_is_seen_on_both_sides(rig: Rig, caplog: pytest.LogCaptur
             async with asyncio.timeout(60):
                 while not is_seen():
                     await asyncio.gather(*(member.node.look() for member in members))
-                    await asyncio.sleep(0.01)
             for member in (one, other):
                 state, reason = states(member)[stranger.address]
                 assert state == Fault.REFUSING
