@@ -109,7 +109,7 @@ BENCHMARKS: dict[str, tuple[Benchmark, str]] = {
 MOUNT = "mount"
 MOUNT_TEXT = "reads of many kinds: local disk, lodefs, rclone mount, any --peer"
 GC_SCHEDULES = "gc-schedules"
-GC_SCHEDULES_TEXT = "random schedules of writers and collections, --count of them"
+GC_SCHEDULES_TEXT = "random schedules of writers and collections, --count, --store rgw"
 FSX = "fsx"
 SOAK = "soak"
 SOAK_TEXT = (
@@ -125,7 +125,7 @@ def main() -> int:
         **BENCHMARKS,
         MOUNT: (_mount(options), MOUNT_TEXT),
         GC_SCHEDULES: (
-            lambda scratch: collections.schedules(scratch, options.count),
+            lambda scratch: collections.schedules(scratch, options.count, options.store),
             GC_SCHEDULES_TEXT,
         ),
         FSX: (
@@ -175,8 +175,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--dir", type=Path, help="where scratch files go (default: a new one)")
     parser.add_argument("--minutes", type=float, metavar="N",
                         help="how long fsx reads (default: 10), and a soak lasts (30)")  # fmt: skip
-    parser.add_argument("--count", type=int, default=collections.SCHEDULES, metavar="N",
-                        help="how many schedules gc-schedules plays (default: 10000)")  # fmt: skip
+    parser.add_argument("--count", type=int, metavar="N",
+                        help="how many schedules gc-schedules plays (10000; rgw: 300)")  # fmt: skip
+    parser.add_argument("--store", choices=collections.SCHEDULES, default=collections.MEMORY,
+                        help="where gc-schedules plays: in memory, or over a Ceph RGW")  # fmt: skip
     group = parser.add_argument_group("mount")
     group.add_argument("--peer", action="append", default=[], type=_peer, metavar="NAME=DIR",
                        help="another mount that holds the corpus; may be repeated")  # fmt: skip

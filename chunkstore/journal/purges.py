@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import msgspec
@@ -23,6 +24,7 @@ VERSION = 1
 CHUNKS_MAX = 8192  # of one document: 540 KB
 WHAT_CHARS_MAX = 8192
 SIZE_BYTES_MAX = 1024 * 1024
+READERS = 16  # of purges, side by side
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,16 +84,35 @@ class Purges:
         return last_of_row(self._has, known)
 
     def after(self, known: int) -> Iterator[Purge]:
-        """The purges after number ``known``, in their order."""
-        number = known
-        while True:
+        """The purges after number ``known``, in their order. One request where there is none; where
+        there are, a list says how many may be read side by side: if it lacks some, they are read
+        one by one."""
+        first = self._read(known + 1)
+        if first is None:
+            return
+        yield first
+        number = known + 2
+        listed = sum(1 for _ in self._objects.list(keys.PURGES, after=keys.purge(known + 1)))
+        if listed:
+            with ThreadPoolExecutor(min(listed, READERS), "lodefs-purges") as executor:
+                for at in range(number, number + listed, READERS):
+                    some = range(at, min(at + READERS, number + listed))
+                    for purge in executor.map(self._read, some):
+                        if purge is None:
+                            return
+                        yield purge
+        number += listed
+        while (purge := self._read(number)) is not None:
+            yield purge
             number += 1
-            key = keys.purge(number)
-            try:
-                data = read_whole(self._objects, key, SIZE_BYTES_MAX).data
-            except NotFound:
-                return
-            yield decode_purge(data, number, key)
+
+    def _read(self, number: int) -> Purge | None:
+        key = keys.purge(number)
+        try:
+            data = read_whole(self._objects, key, SIZE_BYTES_MAX).data
+        except NotFound:
+            return None
+        return decode_purge(data, number, key)
 
     def append(self, chunks: Sequence[ChunkId], what: str, time_s: int) -> int:
         """Puts the next purges, as many as are needed; the number of the last."""

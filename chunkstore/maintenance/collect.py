@@ -26,8 +26,15 @@ from lodefs.chunkstore.format.journal import (
 from lodefs.chunkstore.format.names import CommitId, PackId
 from lodefs.chunkstore.journal.journal import StoreJournal
 from lodefs.chunkstore.maintenance import decisions
-from lodefs.chunkstore.maintenance.compact import Rate, drop_all, sparse_packs
+from lodefs.chunkstore.maintenance.compact import (
+    Rate,
+    drop_all,
+    smaller_by,
+    sparse_packs,
+    union_of,
+)
 from lodefs.chunkstore.maintenance.inventory import PackList, Repositories
+from lodefs.chunkstore.maintenance.late_writes import drop_purged
 from lodefs.chunkstore.maintenance.mark import Marked, Marking
 from lodefs.chunkstore.maintenance.sweep import check_deletes, sweep
 from lodefs.chunkstore.maintenance.writers import (
@@ -79,8 +86,8 @@ class CollectResult:
     deleted: Amount = field(default_factory=Amount)
     condemned: Amount = field(default_factory=Amount)  # by this collection
     waiting: Amount = field(default_factory=Amount)  # condemned earlier, and not ripe yet
-    # packs whose unused chunks were dropped, were condemned by this collection, and earlier; with
-    # the bytes of these chunks
+    # packs whose unused chunks were dropped, of which some were condemned by this collection, and
+    # all earlier; with the bytes of these chunks
     compacted: Amount = field(default_factory=Amount)
     sparse: Amount = field(default_factory=Amount)
     sparse_waiting: Amount = field(default_factory=Amount)
@@ -148,6 +155,7 @@ class _Collection:
         self._marking = Marking(store, executor, progress, int(options.clock()))
         self._early: Mapping[int, Silence] = {}  # entries with a time that is yet to come
         self._handled: Sequence[Garbage] = ()  # what was deleted
+        self._dropped: Mapping[PackId, int] = {}  # chunks that a dry run has left where they are
         self._result = CollectResult()
 
     def run(self) -> CollectResult:
@@ -171,8 +179,9 @@ class _Collection:
         self._early = decisions.from_the_future(undone, ledger.silences, now_s)
         left = self._sweep(undone, writers, sizes)
         self._result.waiting = _amount([entry.condemned for entry in left], sizes)
-        self._condemn(sizes, commits, left)
-        self._condemn_chunks(left)
+        before = self._condemned_before(left)
+        self._condemn(sizes, commits, before)
+        self._condemn_chunks(before)
         early = {one.number: self._early[one.number] for one in left if one.number in self._early}
         after = decisions.next_ledger(ledger, refs, writers.silences, newest, early)
         if after != ledger and not self._options.dry_run:
@@ -241,14 +250,12 @@ class _Collection:
         fates = self._fates(ripe)
         garbage = [fate.deleted for fate in fates if fate.deleted is not None]
         self._result.deleted = _amount(garbage, sizes)
-        if self._options.dry_run:
-            dead = {one.pack for part in garbage for one in part.chunks}
-            self._result.compacted.packs = sum(pack in self._marked for pack in dead)
         if ripe and not self._options.dry_run:
             collection = ripe[-1].number
             reached = self._marked.expired | self._marked.commits
             sweep(self._store, garbage, reached, collection, self._executor, self._progress)
-            self._compact(garbage)
+        self._compact(garbage)
+        if not self._options.dry_run:
             for entry in ripe:
                 self._journal.put_done(entry.number)
         self._handled = garbage
@@ -288,41 +295,52 @@ class _Collection:
 
     def _compact(self, garbage: Sequence[Garbage]) -> None:
         """Drops chunks of packs, but for packs that are no more in use as a whole."""
-        dead = [one for part in garbage for one in part.chunks if one.pack in self._marked]
+        found = union_of(one for part in garbage for one in part.chunks)
+        dead = [DeadChunks(*one) for one in found.items() if one[0] in self._marked]
         if not dead:
             return
-        progress, rate = self._progress, Rate(self._options.rate_bytes_s)
+        progress, rate, objects = (
+            self._progress,
+            Rate(self._options.rate_bytes_s),
+            self._store.objects,
+        )
+        dry = self._options.dry_run
         progress.phase = f"compacting {len(dead)} packs"
         progress.files_done, progress.files_total = 0, len(dead)
-        for size_bytes in drop_all(self._store.objects, dead, self._executor, rate):
+        sizes = (
+            smaller_by(objects, dead, self._executor)
+            if dry
+            else drop_all(objects, dead, self._executor, rate)
+        )
+        for size_bytes in sizes:
             self._result.compacted.packs += size_bytes > 0
             self._result.compacted.size_bytes += size_bytes
             progress.files_done += 1
+        if dry:
+            self._dropped = found
+        else:
+            drop_purged(objects, [one.pack for one in dead], self._executor, rate)
 
-    def _condemn_chunks(self, left: Sequence[JournalEntry]) -> None:
-        """Condemns the unused chunks of packs of which too little is in use, and that are not
+    def _condemn_chunks(self, before: Sequence[Garbage]) -> None:
+        """Condemns the unused chunks of packs of which too little is in use, but those that are
         condemned already."""
         min_used, result, objects = self._options.min_used, self._result, self._store.objects
         if min_used is None:
             return
         self._progress.phase = "looking for packs of which little is in use"
-        known: set[PackId] = set()
-        for entry in left:
-            if entry.condemned and entry.condemned.chunks:
-                fate = self._journal.fate(entry.number)
-                if fate is None or fate.deleted:
-                    known |= {dead.pack for dead in entry.condemned.chunks}
+        known = union_of(dead for one in before for dead in one.chunks)
         found: list[DeadChunks] = []
         limit = decisions.ENTRIES_MAX * CHUNK_PACKS_MAX
         packs = self._packs
         for dead, size_bytes in sparse_packs(
-            objects, packs, self._marked, min_used, self._executor
+            objects, packs, self._marked, min_used, self._executor, self._dropped
         ):
-            amount = result.sparse_waiting if dead.pack in known else result.sparse
+            new = dead.chunks & ~known.get(dead.pack, 0)
+            amount = result.sparse if new else result.sparse_waiting
             amount.packs += 1
             amount.size_bytes += size_bytes
-            if dead.pack not in known:
-                found.append(dead)
+            if new:
+                found.append(DeadChunks(dead.pack, new))
             if len(found) == limit:
                 break
         self._append(decisions.entries_of(Garbage(chunks=tuple(found))))
@@ -331,15 +349,11 @@ class _Collection:
         self,
         sizes: Mapping[PackId, int],
         commits: Sequence[tuple[str, CommitId]],
-        left: Sequence[JournalEntry],
+        before: Sequence[Garbage],
     ) -> None:
         """Condemns what of the garbage is not deleted, and not condemned already; again what a
         writer has saved."""
-        fates = self._executor.map(lambda entry: self._journal.fate(entry.number), left)
-        known = list(self._handled)
-        for entry, fate in zip(left, fates, strict=True):
-            if entry.condemned is not None and (fate is None or fate.deleted):
-                known.append(entry.condemned)
+        known = [*self._handled, *before]
         packs_known = {pack for one in known for pack in one.packs}
         commits_known = {commit for one in known for commit in one.commits}
         garbage = Garbage(
@@ -349,6 +363,15 @@ class _Collection:
         parts = decisions.entries_of(garbage)
         self._result.condemned = _amount(parts, sizes)
         self._append(parts)
+
+    def _condemned_before(self, left: Sequence[JournalEntry]) -> list[Garbage]:
+        """What of those entries is to be deleted, by their fates, or may be: they have none yet."""
+        fates = self._executor.map(lambda entry: self._journal.fate(entry.number), left)
+        found = (
+            entry.condemned if fate is None else fate.deleted
+            for entry, fate in zip(left, fates, strict=True)
+        )
+        return [one for one in found if one is not None]
 
     def _append(self, parts: Sequence[Garbage]) -> None:
         """Puts entries that condemn into the journal."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from itertools import islice
 from typing import NamedTuple, TypeVar
@@ -70,14 +70,17 @@ def sparse_packs(
     marked: Marked,
     min_used: float,
     executor: Executor,
+    dropped: Mapping[PackId, int],
 ) -> Iterator[Sparse]:
     """Those of the packs in use of which less than ``min_used`` (0 to 1) of the bytes is in use. A
-    pack whose index cannot be read is left alone."""
+    pack whose index cannot be read is left alone. ``dropped``: chunks that count as dropped."""
     used = (pack for pack, _ in packs if pack in marked)
     for some in _parts(used, INDEXES_AHEAD):
         for index in executor.map(lambda pack: _index(objects, pack), some):
             if index is None:
                 continue
+            if gone := dropped.get(index.pack_id):
+                index = index.without(gone, DROPPED)
             sparse = sparse_of(index, marked.chunks.get(index.pack_id, 0))
             if sparse.dead_bytes and index.offsets[-1] - sparse.dead_bytes < (
                 min_used * index.offsets[-1]
@@ -96,6 +99,15 @@ def sparse_of(index: PackIndex, used: int) -> Sparse:
     return Sparse(DeadChunks(index.pack_id, dead), dead_bytes)
 
 
+def union_of(dead: Iterable[DeadChunks]) -> dict[PackId, int]:
+    """All those chunks by their packs: of a pack that is written twice at once, one write would
+    bring back what the other has dropped."""
+    found: dict[PackId, int] = {}
+    for pack, chunks in dead:
+        found[pack] = found.get(pack, 0) | chunks
+    return found
+
+
 def drop_all(
     objects: ObjectStore, dead: Sequence[DeadChunks], executor: Executor, rate: Rate
 ) -> Iterator[int]:
@@ -103,6 +115,23 @@ def drop_all(
     smaller by. Raises: what the store does."""
     for some in _parts(dead, PACKS_AT_ONCE):
         yield from executor.map(lambda one: drop_chunks(objects, one, DROPPED, rate), some)
+
+
+def smaller_by(
+    objects: ObjectStore, dead: Sequence[DeadChunks], executor: Executor
+) -> Iterator[int]:
+    """What ``drop_all`` would give, if no pack's chunks are damaged. Writes nothing."""
+
+    def difference(one: DeadChunks) -> int:
+        index = _index(objects, one.pack)
+        return (
+            0
+            if index is None
+            else index.offsets[-1] - index.without(one.chunks, DROPPED).offsets[-1]
+        )
+
+    for some in _parts(dead, INDEXES_AHEAD):
+        yield from executor.map(difference, some)
 
 
 def drop_chunks(objects: ObjectStore, dead: DeadChunks, codec: int, rate: Rate) -> int:

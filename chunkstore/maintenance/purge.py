@@ -1,7 +1,7 @@
 """Purge: bytes that have to be gone from all versions at once, without a grace time.
 
 The packs that hold them are written again without them, as a compaction does it; their indexes say
-why (docs/decisions/0042).
+why (docs/decisions/0047).
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from lodefs.chunkstore.journal.purges import Purges
 from lodefs.chunkstore.journal.ref_write import RefWrite
 from lodefs.chunkstore.maintenance.compact import Rate, drop_chunks
 from lodefs.chunkstore.maintenance.inventory import PackList, Repositories
+from lodefs.chunkstore.maintenance.late_writes import drop_purged
 from lodefs.chunkstore.maintenance.writers import WriterCheck, newest_of
 from lodefs.chunkstore.repo.pack_reader import read_index
 from lodefs.chunkstore.repo.store import Store
@@ -67,7 +68,7 @@ class PurgePlan:
 class PurgeResult:
     """What a purge did. ``left``: packs that hold such bytes still, or may, since they are damaged;
     ``shared``: other paths that came to need the bytes while it began; ``writers``: that had begun
-    before, and may yet put them into a pack."""
+    before and had not ended then: they may have put them into another pack, or yet do."""
 
     packs: int = 0
     size_bytes: int = 0
@@ -100,7 +101,7 @@ def plan_path(store: Store, repo: str, path: bytes, progress: Progress | None = 
         if not plan.versions:
             raise NotFound(f"no version of {repo} has {path.decode(errors='replace')!r}")
         ids = {chunk for pack in named for chunk in _ids(store.packs.index(pack), named[pack])}
-        _complete(store, plan, ids, executor, progress)
+        _complete(store, plan, ids, executor, progress, named)
     return plan
 
 
@@ -154,6 +155,7 @@ def purge(
         write = RefWrite(store, clock)
         newest = write.begin().number  # who begins after it knows the purge
         write.close()
+        result.writers = _begun_before(store, newest, executor)
         known = set(plan.shared)
         plan = _up_to_date(store, plan, 1, executor, progress)
         result.shared = sorted(set(plan.shared) - known)
@@ -167,6 +169,7 @@ def purge(
         ):
             result.packs += size_bytes > 0
             result.size_bytes += size_bytes
+        drop_purged(store.objects, plan.packs, executor, rate)
         for index in executor.map(lambda one: _index(store, one.pack), dead):
             if isinstance(index, PackIndex):
                 if _stored(index, plan.packs[index.pack_id]):
@@ -174,10 +177,6 @@ def purge(
             elif index is not None:
                 result.left.append(index)
         purges.append(plan.chunks, plan.what, int(clock()))
-        ledger, (_, condemning) = write.journal.ledger(), newest_of(write.journal)
-        check = WriterCheck(store, write.journal, executor)
-        waiting = check.look(ledger, newest, condemning).waiting
-    result.writers = sum(writer.intent is None for writer in waiting.values())
     return result
 
 
@@ -204,11 +203,12 @@ def _complete(
     ids: set[ChunkId],
     executor: Executor,
     progress: Progress,
+    named: Iterable[PackId] = (),
 ) -> None:
-    """All places of the chunks, and who else needs them."""
+    """All places of the chunks, and who else needs them. ``named``: as of ``_find_places``."""
     target = plan.target
     plan.chunks = sorted(ids)
-    _find_places(store, plan, ids, executor, progress)
+    _find_places(store, plan, ids, executor, progress, named)
     progress.phase = "looking for who else needs it"
     for repo, path in _users(store, plan.packs, executor):
         is_own = target is not None and repo == target[0]
@@ -228,7 +228,7 @@ def _up_to_date(
     if now == Moment(plan.seen.newest + own_entries, plan.seen.waiting):
         return plan
     again = PurgePlan(plan.what, plan.target, now, versions=plan.versions)
-    _complete(store, again, set(plan.chunks), executor, progress)
+    _complete(store, again, set(plan.chunks), executor, progress, plan.packs)
     return again
 
 
@@ -239,14 +239,30 @@ def _moment(store: Store, executor: Executor) -> Moment:
     return Moment(newest, frozenset(found.waiting))
 
 
+def _begun_before(store: Store, number: int, executor: Executor) -> int:
+    """How many writers began before an entry and have not ended. Looked at before packs are listed:
+    what a writer that has ended by then has put is found."""
+    journal = StoreJournal(store.objects)
+    ledger, (_, condemning) = journal.ledger(), newest_of(journal)
+    waiting = WriterCheck(store, journal, executor).look(ledger, number, condemning).waiting
+    return sum(writer.intent is None for writer in waiting.values())
+
+
 def _find_places(
-    store: Store, plan: PurgePlan, ids: set[ChunkId], executor: Executor, progress: Progress
+    store: Store,
+    plan: PurgePlan,
+    ids: set[ChunkId],
+    executor: Executor,
+    progress: Progress,
+    named: Iterable[PackId] = (),
 ) -> None:
-    """All places of chunks: reads the index of each pack, those of dead pushes too."""
+    """All places of chunks: reads the index of each pack, those of dead pushes too; and of the
+    packs that versions have ``named``, which a list may lack."""
     progress.phase = "looking through all packs"
     with PackList() as packs:
         packs.fill(store.objects)
-        for index in executor.map(lambda pack: _index(store, pack[0]), packs):
+        everywhere = _with(named, (pack for pack, _ in packs))
+        for index in executor.map(lambda pack: _index(store, pack), everywhere):
             if not isinstance(index, PackIndex):
                 plan.unreadable += [] if index is None else [index]
                 continue
@@ -254,6 +270,15 @@ def _find_places(
             if numbers:
                 plan.packs[index.pack_id] = sum(1 << n for n in numbers)
                 plan.size_bytes += sum(index.stored_sizes[n] for n in numbers)
+
+
+def _with(named: Iterable[PackId], listed: Iterable[PackId]) -> Iterator[PackId]:
+    """Those of the list, then the others."""
+    lacking = set(named)
+    for pack in listed:
+        lacking.discard(pack)
+        yield pack
+    yield from lacking
 
 
 def _users(store: Store, places: Chunks, executor: Executor) -> Iterator[tuple[str, bytes]]:

@@ -22,6 +22,7 @@ from lodefs.chunkstore.system.watchdog import Transfer
 
 CHECK = "check the endpoint (AWS_ENDPOINT_URL, or endpoint_url in the settings) and the network"
 ANSWER_SIZE_BYTES_MAX = 4 * 1024 * 1024  # a listing of 1000 keys of 1024 bytes, twice escaped
+SEND_SIZE_BYTES = 1024 * 1024  # at once; a turn of the interpreter's lock for each 16 KiB is slow
 REGION = "us-east-1"  # the default; servers other than AWS ignore it
 
 
@@ -136,6 +137,10 @@ def _watch_connections(client: Any, current: ThreadTransfer) -> None:
 
     def watched(connection_class: Any) -> type:
         class Watched(connection_class):  # type: ignore[misc]
+            def __init__(self, *args: Any, **kwargs: Any) -> None:
+                super().__init__(*args, **kwargs)
+                self.blocksize = SEND_SIZE_BYTES
+
             def send(self, data: Any) -> None:
                 if self.sock is None and self.auto_open:
                     self.connect()

@@ -34,11 +34,13 @@ class Changes:
 
 @dataclass(frozen=True, slots=True)
 class Removals:
-    """A push would remove so many of the files that a branch has at the commit ``head``."""
+    """A push would remove so many of the files that a branch has at the commit ``head``, or that a
+    directory of it has, which is pushed by itself: at ``path``."""
 
     head: CommitId
     removed_files: int
     files: int
+    path: bytes = b""
 
     @property
     def are_most(self) -> bool:
@@ -64,9 +66,11 @@ class PushTarget:
     def check(self, removals: Removals) -> None:
         """Raises: TooManyRemovals."""
         if removals.are_most and not self.allow(removals):
+            path = removals.path.decode("utf-8", "backslashreplace")
+            where = f"{self.name}:{path}" if path else self.name
             raise TooManyRemovals(
                 f"this push would remove {removals.removed_files:,} of the {removals.files:,} "
-                f"files of {self.name} (files that moved count as removed). Is it the right "
+                f"files of {where} (files that moved count as removed). Is it the right "
                 "directory? If so, push with --allow-removals; nothing is committed"
             )
 

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from lodefs.chunkstore.errors import NoSpace
+from lodefs.chunkstore.format.names import CommitId
 from lodefs.chunkstore.repo.store import Store
 
 EARLY_SIZE_BYTES = 64 * 1024 * 1024  # less is sent before anybody asks
+
+
+class OverQuota(NoSpace):
+    """A version would have more bytes than the quota of its repository."""
 
 
 class Quota:
@@ -20,14 +25,14 @@ class Quota:
         self._is_known = False
 
     def check_early(self, size_bytes: int) -> None:
-        """While files are counted, before much of them is sent. Raises: NoSpace."""
+        """While files are counted, before much of them is sent. Raises: OverQuota."""
         if size_bytes > max(self._before_bytes, EARLY_SIZE_BYTES):
             if not self._is_known:
                 self._learn()
             self._check(size_bytes)
 
     def check(self, size_bytes: int) -> None:
-        """Right before the commit: as the quota is now. Raises: NoSpace."""
+        """Right before the commit: as the quota is now. Raises: OverQuota."""
         if size_bytes > self._before_bytes:
             self._learn()
             self._check(size_bytes)
@@ -39,8 +44,22 @@ class Quota:
     def _check(self, size_bytes: int) -> None:
         limit = self._limit
         if limit is not None and size_bytes > max(limit, self._before_bytes):
-            raise NoSpace(
+            raise OverQuota(
                 f"the quota of {self._repo} is {limit:,} bytes for the files of a version: the "
-                f"branch has {self._before_bytes:,}, and this push needs {size_bytes:,} or more; "
+                f"branch has {self._before_bytes:,}, and {size_bytes:,} or more are needed; "
                 f"nothing is committed. Push less, or: lodefs quota {self._repo} --size-bytes-max"
             )
+
+
+def check_arriving(
+    store: Store, repo: str, before: CommitId | None, commit_id: CommitId, size_bytes: int
+) -> None:
+    """The quota for a commit that comes with its id, from another store, to a ref that stands at
+    ``before``; one that is there already is fine, and so is history. Raises: OverQuota,
+    NotFound."""
+    before_bytes = 0 if before is None else store.commit(repo, before).size_bytes
+    try:
+        Quota(store, repo, before_bytes).check(size_bytes)
+    except OverQuota:
+        if not store.has_commit(repo, commit_id):
+            raise

@@ -22,7 +22,7 @@ from lodefs.chunkstore.format.pack import (
 )
 from lodefs.chunkstore.format.tree import SIZE_BYTES_MAX as TREE_SIZE_BYTES_MAX
 from lodefs.chunkstore.format.tree import Entry, Kind, Segment, decode_tree, tree_digest
-from lodefs.chunkstore.objects.interface import ObjectStore
+from lodefs.chunkstore.objects.interface import ObjectStore, Part
 from lodefs.chunkstore.objects.mirrors.mirrored import doubt
 from lodefs.chunkstore.repo.tree_outline import Outline, outline
 from lodefs.chunkstore.system.lru import SingleFlightCache
@@ -33,6 +33,7 @@ INDEX_CHUNKS_MAX = 1024 * 1024  # of all of them together; some 60 bytes each
 WINDOWS_MAX = 32
 WINDOW_SIZE_BYTES = 1024 * 1024  # trees lie together, so a read of one brings its neighbours
 RUN_SIZE_BYTES_MAX = 8 * 1024 * 1024
+WHOLE_SIZE_BYTES = 48 * 1024 * 1024  # what one GET brings of a pack
 PAYLOAD_SIZE_BYTES_MAX = 512 * 1024 * 1024  # held in memory; writers make packs of 32 MiB
 
 
@@ -255,15 +256,40 @@ def check_bound(index: PackIndex) -> None:
         )
 
 
-def _read_index(objects: ObjectStore, pack_id: PackId) -> PackIndexVersion:
+def read_pack(objects: ObjectStore, pack_id: PackId) -> tuple[PackIndex, Buffer]:
+    """A pack's index, and the stored bytes of all its chunks, which are not verified: by one GET if
+    it is no larger than WHOLE_SIZE_BYTES.
+
+    Raises: NotFound, Corrupt, UnknownFormat; TooLarge; Changed if it was written again meanwhile.
+    """
     key = keys.pack(pack_id)
-    part = objects.get(key, offset=-TAIL_SIZE_BYTES, size=TAIL_SIZE_BYTES)
+    part = objects.get(key, size=WHOLE_SIZE_BYTES)
+    if part.object_size_bytes > len(part.data):
+        version = read_index(objects, pack_id)
+        check_bound(version.index)
+        return version.index, read_stored(objects, version, 0, len(version.index))
+    offset = _index_offset(pack_id, part)[0]
+    data = memoryview(part.data)
+    return PackIndex.decode(pack_id, data[offset:]), data[:offset]
+
+
+def _index_offset(pack_id: PackId, part: Part) -> tuple[int, int]:
+    """Where a pack's index begins, and its size with the trailer, as the pack's last bytes say."""
     trailer = Trailer.decode(pack_id, part.data)
     size_bytes = trailer.index_size_bytes + TRAILER_SIZE_BYTES
     if trailer.index_offset + size_bytes != part.object_size_bytes:
-        raise Corrupt(f"{key} has {part.object_size_bytes} bytes, which is not what it says")
+        raise Corrupt(
+            f"{keys.pack(pack_id)} has {part.object_size_bytes} bytes, which is not what it says"
+        )
+    return trailer.index_offset, size_bytes
+
+
+def _read_index(objects: ObjectStore, pack_id: PackId) -> PackIndexVersion:
+    key = keys.pack(pack_id)
+    part = objects.get(key, offset=-TAIL_SIZE_BYTES, size=TAIL_SIZE_BYTES)
+    offset, size_bytes = _index_offset(pack_id, part)
     if size_bytes > len(part.data):
-        part = objects.get(key, offset=trailer.index_offset, size=size_bytes, if_match=part.etag)
+        part = objects.get(key, offset=offset, size=size_bytes, if_match=part.etag)
     return PackIndexVersion(PackIndex.decode(pack_id, part.data), part.etag)
 
 

@@ -16,6 +16,7 @@ from lodefs.chunkstore.format.commit import Commit, commit_id_of, decode_commit,
 from lodefs.chunkstore.format.names import ID_BYTES, CommitId, PackId
 from lodefs.chunkstore.format.pack import ROW_SIZE_BYTES, TRAILER_SIZE_BYTES, PackIndex
 from lodefs.chunkstore.journal.named_packs import named_packs
+from lodefs.chunkstore.push.quota import check_arriving
 from lodefs.chunkstore.repo.pack_reader import check_bound
 from lodefs.chunkstore.repo.refs import RefEntry, singular
 from lodefs.chunkstore.repo.store import Store
@@ -105,8 +106,8 @@ def unpack_bundle(
     """Brings what is in a bundle (``what`` names it in errors) to a store, and moves its ref.
 
     Raises: Corrupt, UnknownFormat for the bundle; NotFound if the store lacks the commit that it
-    builds on; Conflict if the ref has gone another way; Collected, as a copy; what the store
-    raises. After an error no ref has moved.
+    builds on; Conflict if the ref has gone another way; Collected, OverQuota, as a copy; what the
+    store raises. After an error no ref has moved.
     """
     progress = progress or Progress()
     reader = BundleReader(file, what)
@@ -159,6 +160,9 @@ class _Unpack:
         while self._under_way:
             self._under_way.popleft().result()
         self._check_history()
+        if at != head.commit and head.commit in self._commits:
+            size_bytes = self._commits[head.commit].size_bytes
+            check_arriving(self._store, head.ref.repo, at, head.commit, size_bytes)
         self._check_whole()
         for commit_id in head.expired if at != head.commit else ():
             if not self._store.has_commit(head.ref.repo, commit_id):

@@ -90,8 +90,9 @@ def copy(
 ) -> CopyResult:
     """Copies one branch or tag (``rev``) of each repository, or with None all of them.
 
-    A ref that has gone another way in the destination, moved meanwhile, or needs what was once
-    deleted there, is an error (Conflict, AlreadyExists, Collected) and stays where it is; where all
+    A ref that has gone another way in the destination, moved meanwhile, is over the quota there, or
+    needs what was once deleted there, is an error (Conflict, AlreadyExists, OverQuota, Collected)
+    and stays where it is; where all
     were asked for, it is among those that are ``refused``, and the others come.
 
     Raises: InvalidInput if both are one store, or ``rev`` is a commit; NotFound; Corrupt if the

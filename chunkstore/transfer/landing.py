@@ -139,6 +139,7 @@ class Landing:
         except Collected as error:
             error.add_note(
                 "ids of packs and commits are kept here, and one that was deleted, or a part of a "
-                "pack, is never used again in the same store: bring it to a new store (lodefs init)"
+                "pack, is never used again in the same store: bring it to a new store (lodefs "
+                "init), or its files here as new commits (lodefs pull, then lodefs push)"
             )
             raise

@@ -11,12 +11,7 @@ from lodefs.chunkstore.format.names import ChunkId, PackId
 from lodefs.chunkstore.format.pack import DROPPED, PURGED, PackIndex, unpack
 from lodefs.chunkstore.objects.interface import ObjectStore
 from lodefs.chunkstore.push.pack_check import is_whole
-from lodefs.chunkstore.repo.pack_reader import (
-    PackIndexVersion,
-    check_bound,
-    read_index,
-    read_stored,
-)
+from lodefs.chunkstore.repo.pack_reader import read_pack
 from lodefs.chunkstore.types import Buffer
 
 
@@ -102,12 +97,6 @@ def check_payload(index: PackIndex, payload: Buffer) -> None:
 
 
 def _fetch(source: ObjectStore, pack_id: PackId) -> tuple[PackIndex, Buffer]:
-    version = read_index(source, pack_id)
-    check_bound(version.index)
-    payload = _payload(source, version)
-    check_payload(version.index, payload)
-    return version.index, payload
-
-
-def _payload(source: ObjectStore, version: PackIndexVersion) -> Buffer:
-    return read_stored(source, version, 0, len(version.index))
+    index, payload = read_pack(source, pack_id)
+    check_payload(index, payload)
+    return index, payload

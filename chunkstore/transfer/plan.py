@@ -17,11 +17,12 @@ from lodefs.chunkstore.format.commit import Commit
 from lodefs.chunkstore.format.journal import RefName
 from lodefs.chunkstore.format.names import CommitId
 from lodefs.chunkstore.journal.ref_write import Collected
+from lodefs.chunkstore.push.quota import OverQuota, check_arriving
 from lodefs.chunkstore.repo.refs import BRANCHES, TAGS, RefEntry, singular
 from lodefs.chunkstore.repo.store import Store
 
 # what concerns one ref in the destination, and no other
-REFUSALS = (AlreadyExists, Collected, Conflict, InvalidInput)
+REFUSALS = (AlreadyExists, Collected, Conflict, InvalidInput, OverQuota)
 
 Refuse = Callable[[RefName, LodefsError], None]
 
@@ -151,11 +152,13 @@ def _standing(source: Store, destination: Store, ref: RefName, history: History)
     assert head is not None
     if before is None or before.commit is None:
         destination.check_new_ref(ref.repo, ref.kind, ref.name)
+        check_arriving(destination, ref.repo, None, head, history.commit(head).size_bytes)
         return RefPlan(ref, head, before)
     if before.commit == head:
         return RefPlan(ref, head, before)
     one = RefPlan(ref, head, before, order=history.order(head, {before.commit}))
     _check_descends(destination, one, history)
+    check_arriving(destination, ref.repo, before.commit, head, history.commit(head).size_bytes)
     return one
 
 

@@ -199,7 +199,7 @@ class Cluster:
     def set_prolog_options(self, options: str) -> None:
         """LODEFS_PROLOG_OPTIONS, of all nodes."""
         path = Path(f"/proc/{self._init}/root/run/default/lodefs-slurm")
-        path.write_text(configs.defaults(LODEFS, options))
+        path.write_text(configs.defaults(LODEFS, options, self.folder / "log"))
 
     def requeue(self, job: int) -> None:
         """Ends a job, and has it begin again soon."""
@@ -220,6 +220,9 @@ class Cluster:
         with suppress(ChildError):
             self._child.wait()
         self._child.kill()
+        for group in sorted(configs.FREEZER.glob(f"{self.folder.name}/**/"), reverse=True):
+            with suppress(OSError):
+                group.rmdir()
 
     def _first_process(self) -> int:
         children = Path(f"/proc/{self._child.pid}/task/{self._child.pid}/children")

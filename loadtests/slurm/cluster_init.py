@@ -112,10 +112,20 @@ def open_ways() -> None:
             run("mount", "--rbind", f"/run/shown/{number}", place)
 
 
+def make_cgroups(folder: Path) -> None:
+    """A control group of the cluster's own, where there can be one."""
+    if configs.has_cgroups():
+        group, place = configs.FREEZER / folder.name, configs.CGROUPS / "freezer"
+        group.mkdir()
+        place.mkdir(parents=True)
+        run("mount", "--bind", group, place)
+
+
 def write_configs(folder: Path) -> None:
     """/etc/slurm and /etc/default/lodefs-slurm, of the files that a site installs."""
     etc, deploy = Path("/etc/slurm"), ROOT / "deploy/slurm"
-    (etc / "slurm.conf").write_text(configs.SLURM_CONF)
+    (etc / "slurm.conf").write_text(configs.slurm_conf())
+    (etc / "cgroup.conf").write_text(configs.CGROUP_CONF)
     (etc / "plugstack.conf").write_text(configs.plugstack(folder / "lodefs_spank.so", LODEFS))
     for name in (
         "prolog.d",
@@ -127,7 +137,7 @@ def write_configs(folder: Path) -> None:
     ):
         (shutil.copytree if name.endswith(".d") else shutil.copy)(deploy / name, etc / name)
     Path("/run/default").mkdir()
-    Path("/run/default/lodefs-slurm").write_text(configs.defaults(LODEFS, "--pin"))
+    Path("/run/default/lodefs-slurm").write_text(configs.defaults(LODEFS, "--pin", folder / "log"))
     run("mount", "--bind", "/run/default", "/etc/default")
 
 
@@ -179,6 +189,7 @@ def main(folder: Path) -> None:
     """Until it is killed."""
     make_places(folder)
     open_ways()
+    make_cgroups(folder)
     write_configs(folder)
     start_munge(folder)
     start_proxies(folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 ADDRESS = "10.77.0.1"  # Slurm resolves no name where there are only loopback addresses
@@ -12,7 +13,10 @@ SECRET = "secret"  # repositories below it are not for USER
 KILL_WAIT_S = 3
 RUN = Path("/run/lodefs")
 
-SLURM_CONF = f"""\
+CGROUPS = Path("/run/cgroup")  # on the cluster: a control group of its own, by controller
+FREEZER = Path("/sys/fs/cgroup/freezer")
+
+_SLURM_CONF = f"""\
 ClusterName=lodefs
 SlurmctldHost={HOST}({ADDRESS})
 SlurmctldPort=17001
@@ -29,7 +33,7 @@ SlurmctldDebug=info
 SlurmdDebug=info
 SwitchType=switch/none
 TaskPlugin=task/none
-ProctrackType=proctrack/linuxproc
+ProctrackType=proctrack/{{proctrack}}
 JobAcctGatherType=jobacct_gather/none
 AccountingStorageType=accounting_storage/none
 SchedulerType=sched/backfill
@@ -54,15 +58,38 @@ NodeName=n[1-3] NodeHostname={HOST} NodeAddr=n[1-3] Port=[17101-17103] CPUs=2 St
 PartitionName=all Nodes=n[1-3] Default=YES MaxTime=10 OverTimeLimit=0 State=UP
 """
 
+CGROUP_CONF = f"""\
+CgroupPlugin=cgroup/v1
+CgroupMountpoint={CGROUPS}
+ConstrainCores=no
+ConstrainRAMSpace=no
+"""
+
+
+def has_cgroups() -> bool:
+    """Whether Slurm can have control groups on this machine, which tell the node whose a process
+    is; else jobs are tracked by their parents."""
+    return (FREEZER / "cgroup.procs").exists() and os.access(FREEZER, os.W_OK)
+
+
+def slurm_conf() -> str:
+    """slurm.conf."""
+    return _SLURM_CONF.format(proctrack="cgroup" if has_cgroups() else "linuxproc")
+
 
 def plugstack(plugin: Path, program: Path) -> str:
     """plugstack.conf."""
     return f"optional {plugin} lodefs={program}\n"
 
 
-def defaults(program: Path, options: str) -> str:
-    """/etc/default/lodefs-slurm."""
-    return f'LODEFS_PROGRAM={program}\nLODEFS_PROLOG_OPTIONS="{options}"\n'
+def defaults(program: Path, options: str, log: Path) -> str:
+    """/etc/default/lodefs-slurm. Slurm itself keeps nothing of what its scripts write; here it
+    comes into files of the directory ``log``."""
+    return f"""\
+LODEFS_PROGRAM={program}
+LODEFS_PROLOG_OPTIONS="{options}"
+[ -z "$SLURM_SCRIPT_CONTEXT" ] || exec >>"{log}/scripts-$SLURMD_NODENAME" 2>&1
+"""
 
 
 def address_of(node: str) -> str:

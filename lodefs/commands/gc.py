@@ -127,7 +127,8 @@ def _lines(result: CollectResult, *, dry_run: bool) -> list[str]:
         rows.append(("waiting", f"{_amount(result.waiting)}, condemned by earlier runs"))
     rows += _compaction_rows(result, dry_run=dry_run)
     if result.dead_writers:
-        rows.append(("given up", f"{text.count(result.dead_writers, 'writer')}, silent for long"))
+        gone = "to give up" if dry_run else "given up"
+        rows.append((gone, f"{text.count(result.dead_writers, 'writer')}, silent for long"))
     if result.writers:
         what = f"{text.count(result.writers, 'writer')}; deletions wait for their end"
         rows.append(("under way", what))

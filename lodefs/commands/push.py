@@ -91,7 +91,7 @@ class _Words:
 @click.option(
     "--allow-removals",
     is_flag=True,
-    help="Push also if that removes more than half of the branch's files.",
+    help="Push also if that removes more than half of the files of the branch, or of PATH.",
 )
 @click.option(
     "--check",
@@ -141,12 +141,13 @@ def push(
             place = PushPlace(spec, is_inside=repo.endswith((":", "/")))
             into = _Into(sources, place, None if names is None else names.names())
             push_once = partial(_push_into, session, into, options, consent)
-        try:
-            result = push_once()
-        except TooManyRemovals:
-            if not consent.ask():
-                raise
-            result = push_once()  # what was sent or read is not sent or read again
+        while True:
+            try:
+                result = push_once()
+                break
+            except TooManyRemovals:
+                if not consent.ask():
+                    raise  # else again: what was sent or read is not sent or read again
     except KeyboardInterrupt as interrupt:
         interrupt.add_note("what was sent stays: repeat the command to go on")
         raise
@@ -259,12 +260,12 @@ class _Consent:
         self._spec = spec
         self._is_given = is_given
         self._refused: Removals | None = None
-        self._head: CommitId | None = None  # of which most may be removed
+        self._allowed: set[tuple[CommitId, bytes]] = set()  # of which most may be removed
 
     def allows(self, removals: Removals) -> bool:
         """Answers without a question: during a push the progress bar has the terminal."""
         self._refused = removals
-        return self._is_given or removals.head == self._head
+        return self._is_given or (removals.head, removals.path) in self._allowed
 
     def ask(self) -> bool:
         """Asks about what was refused, if there is a terminal. The answer is for that head: if the
@@ -272,13 +273,14 @@ class _Consent:
         refused = self._refused
         if refused is None or not _has_terminal():
             return False
+        where = Spec(self._spec.repo, self._spec.rev, refused.path)
         question = (
             f"This removes {refused.removed_files:,} of the {text.count(refused.files, 'file')} of "
-            f"{self._spec} (files that moved count as removed). Push?"
+            f"{where} (files that moved count as removed). Push?"
         )
         if not click.confirm(question, err=True):
             return False
-        self._head = refused.head
+        self._allowed.add((refused.head, refused.path))
         return True
 
 

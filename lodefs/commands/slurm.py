@@ -109,9 +109,18 @@ def prolog(session: Session, mounter: Path, pin: bool, timeout_s: float) -> None
 @_mounter
 @session_command()
 def epilog(session: Session, mounter: Path) -> None:
-    """Unmount what the job has on this node. Run by Slurm's Epilog, as root; exits with 0."""
+    """Unmount what the job has on this node. Run by Slurm's Epilog, as root; exits with 0.
+
+    What the job read through the node's mounts, from cache, peers and store, is one line of the
+    system's log, and of the output.
+    """
     try:
-        _mounts(mounter).end(_number(session, "SLURM_JOB_ID"))
+        job = _number(session, "SLURM_JOB_ID")
+        try:
+            _report(session, job)
+        except (LodefsError, OSError) as error:
+            _say(f"what job {job} read is not known: {error}")
+        _mounts(mounter).end(job)
     except (LodefsError, OSError) as error:
         _say(f"{error}; `lodefs slurm sweep` tries again")
 
@@ -197,6 +206,18 @@ def release(session: Session, job: int) -> None:
     from lodefs.slurm import staging
 
     staging.release(session, job)
+
+
+def _report(session: Session, job: int) -> None:
+    """While the mounts are there, whose figures end with them."""
+    from lodefs.proxies.own_proxy import node_figures
+    from lodefs.slurm.job_record import JobRecords
+    from lodefs.slurm.job_report import log, report_of
+
+    record, figures = JobRecords().read(job), node_figures(session)
+    if record is not None and figures is not None and (line := report_of(record, figures)):
+        write_line(line)
+        log(line)
 
 
 def _check_read(session: Session) -> Callable[[int, str], None]:

@@ -25,7 +25,7 @@ from lodefs.chunkstore.format.decoding import from_json
 from lodefs.chunkstore.format.names import digest_of
 from lodefs.chunkstore.nodeapi import lease
 from lodefs.chunkstore.nodeapi.connection import Connection, parse_address
-from lodefs.chunkstore.nodeapi.figure_files import directory_of
+from lodefs.chunkstore.nodeapi.figures.figure_files import directory_of
 from lodefs.chunkstore.nodeapi.wire import SOCKET_DEFAULT
 from lodefs.chunkstore.system.systemd_notify import inheritable
 from lodefs.mount.kernel import namespaces

@@ -34,7 +34,7 @@ from lodefs.chunkstore.errors import (
     Unavailable,
     Unsupported,
 )
-from lodefs.chunkstore.nodeapi.component_counts import ComponentCounts
+from lodefs.chunkstore.nodeapi.figures.component_counts import ComponentCounts
 from lodefs.mount.csi.admission import THREADS_MAX, Admission
 from lodefs.mount.node import state_files
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from lodefs.chunkstore.errors import InvalidInput, LodefsError, NotFound
-from lodefs.chunkstore.nodeapi.component_counts import ComponentCounts
+from lodefs.chunkstore.nodeapi.figures.component_counts import ComponentCounts
 from lodefs.chunkstore.system import sockets
 from lodefs.chunkstore.system.systemd_notify import READY, STOPPING, SystemdNotifier
 from lodefs.mount.docker.http_server import Answer, HttpReply, Server

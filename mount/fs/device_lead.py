@@ -14,7 +14,7 @@ from collections.abc import Callable
 from threading import Event, Lock, Thread
 from typing import Protocol
 
-from lodefs.chunkstore.nodeapi.mount_counts import Column
+from lodefs.chunkstore.nodeapi.figures.mount_counts import Column
 from lodefs.mount.fs.pending_requests import PendingRequests, Waiting
 from lodefs.mount.kernel import fuse_abi
 from lodefs.mount.shm.traffic_counters import Count, ignore_count
@@ -38,6 +38,11 @@ class BeforeBlocking(Protocol):
     @property
     def user(self) -> int:
         """Whose request it is; 0 where that is not known."""
+        ...
+
+    @property
+    def pid(self) -> int:
+        """The thread that asks, in the mount's process namespace; 0 where it is not known."""
         ...
 
 
@@ -186,6 +191,14 @@ class CurrentRequest:
             return 0
         _, _, _, _, uid, *_ = fuse_abi.IN_HEADER.unpack_from(self.message)
         return int(uid)
+
+    @property
+    def pid(self) -> int:
+        """As of BeforeBlocking."""
+        if not self.message:
+            return 0
+        _, _, _, _, _, _, pid, *_ = fuse_abi.IN_HEADER.unpack_from(self.message)
+        return int(pid)
 
     def pass_on(self) -> None:
         """Enter the request among those that wait, and let another thread lead. Called by this

@@ -48,7 +48,7 @@ def doomed(pid: int) -> bool:
         return False
     try:
         return is_doomed(Path(f"/proc/{pid}/status").read_text("utf-8", "replace"))
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # the latter: gone since it was opened
         return True
     except OSError:
         return False

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Protocol
 
 from lodefs.chunkstore.errors import LodefsError
-from lodefs.chunkstore.nodeapi.mount_counts import Column
+from lodefs.chunkstore.nodeapi.figures.mount_counts import Column
 from lodefs.chunkstore.nodeapi.wire import Snapshot
 from lodefs.chunkstore.system import libc
 from lodefs.mount.kernel import device, namespaces
@@ -146,16 +146,14 @@ class Opening:
         fd: int,
         handles: OpenFileTable,
         log: Callable[[str], None],
-        count: Count = ignore_count,
     ) -> None:
         self._fd = fd
         self._handles = handles
         self._log = log
-        self._count = count
 
-    def opens(self, flats: Flats) -> PassthroughFiles:
-        """For one thread more."""
-        return PassthroughFiles(self._fd, self._handles, flats, self._log, self._count)
+    def opens(self, flats: Flats, count: Count = ignore_count) -> PassthroughFiles:
+        """For one thread more; ``count`` as of PassthroughFiles."""
+        return PassthroughFiles(self._fd, self._handles, flats, self._log, count)
 
     def mark_used(self, flats: Flats, *, period_s: float = MARK_PERIOD_S) -> None:
         """Mark the flat files that the kernel reads past us as used, so that others are evicted.

@@ -316,6 +316,7 @@ class _Refusal:
     """Of the thread that never waits."""
 
     user = 0
+    pid = 0
 
     def __call__(self) -> None:
         raise SlowError

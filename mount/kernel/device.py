@@ -28,7 +28,10 @@ def open_device() -> int:
     try:
         fd = os.open(PATH, os.O_RDWR | os.O_CLOEXEC)
     except PermissionError as error:
-        raise Denied(f"{PATH} may not be opened: {error.strerror}") from error
+        raise Denied(
+            f"{PATH} may not be opened: {error.strerror}; users can mount where it has mode 0666, "
+            "as udev makes it: ask your administrator (`lodefs doctor` tells more)"
+        ) from error
     except OSError as error:
         raise Unsupported(f"{PATH}: {error.strerror}; is the fuse module loaded?") from error
     if os.fstat(fd).st_rdev != NUMBER:

@@ -63,6 +63,7 @@ from lodefs.mount.read.cached_reader import CachedReader
 from lodefs.mount.read.prefetcher import Prefetcher
 from lodefs.mount.read.prefetcher import serve as serve_wishes
 from lodefs.mount.read.read_events import LOOK_UP, EmitRead, ReadEvents, ignore_read
+from lodefs.mount.shm.job_counters import JobCounter, RequestCounter
 from lodefs.mount.shm.process_table import SUPERVISOR
 from lodefs.mount.shm.traffic_counters import RowCounter, uncounted
 
@@ -300,12 +301,13 @@ def _supervisor(
     view = MountView(
         job.snapshot, job.root, options.uid, options.gid, os.getpid(), state, options.mode
     )
-    interrupts, events = InterruptPipes(options.worker_count()), ReadEvents()
+    workers = options.worker_count()  # once: the processors of a process may become others
+    interrupts, events = InterruptPipes(workers), ReadEvents()
     stores = session.stores and bool(parse_address(options.proxy).path)
     emit = events.emit if stores else ignore_read
 
     def work(context: WorkerContext) -> None:
-        if context.index < options.worker_count():
+        if context.index < workers:
             _work(context, resources, view, interrupts, emit, log)
         else:
             _store_ahead(context, resources, view.snapshot, events, log)
@@ -314,7 +316,7 @@ def _supervisor(
         fd=resources.device,
         session=resources.session,
         work=work,
-        workers=options.worker_count(),
+        workers=workers,
         threads=options.threads,
         hang_s=options.read_timeout_s + options.hang_margin_s,
         log=log,
@@ -361,11 +363,12 @@ def _work(
     ended = EndEvent(wake)
     handles = mount_resources.handles(resources)
     counter = _counter(context, resources)
-    opening = Opening(context.fd, handles, log, counter.add) if handles is not None else None
+    opening = Opening(context.fd, handles, log) if handles is not None else None
+    jobs = mount_resources.job_counter(resources, _row(context, resources))
     worker.serve(
         context.fd,
         resources.session,
-        reader_factory(options, view, log, opening, counter, emit),
+        reader_factory(options, view, log, opening, counter, emit, jobs),
         threads=options.threads,
         marks=context.marks,
         log=log,
@@ -427,14 +430,15 @@ def reader_factory(
     opening: Opening | None = None,
     counter: RowCounter | None = None,
     emit: EmitRead = ignore_read,
+    jobs: JobCounter | None = None,
 ) -> worker.ReaderFactory:
     """Makes a reader and a file system for each thread of a worker; what they learn they share.
 
     Through a Unix socket the proxy is on this machine, and its cache may be read directly, or
-    passed through to the kernel.
+    passed through to the kernel. ``counter`` and ``jobs`` count what is read.
     """
     address = parse_address(options.proxy)
-    counter = counter or uncounted()
+    row = counter or uncounted()
     remembered = Memory()
     outage = Outage()
     monitor: CacheMonitor | None = None
@@ -449,6 +453,7 @@ def reader_factory(
         monitor.start()
 
     def make(before_blocking: BeforeBlocking) -> tuple[worker.ThreadReader, FileSystem]:
+        counter = row if jobs is None else RequestCounter(row, jobs, lambda: before_blocking.pid)
         client = Client(
             address,
             token=options.token,
@@ -463,7 +468,7 @@ def reader_factory(
         if monitor is None:
             return client, FileSystem(client, view, remembered)
         direct = CachedReader(client, monitor, remembered.nodes, before_blocking, counter, emit)
-        opens = opening.opens(direct) if opening is not None else None
+        opens = opening.opens(direct, counter.add) if opening is not None else None
         return direct, FileSystem(direct, view, remembered, opens)
 
     return make

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -13,14 +13,15 @@ import msgspec
 from lodefs.chunkstore.errors import Denied, LodefsError, NotFound, Unavailable
 from lodefs.chunkstore.nodeapi import lease
 from lodefs.chunkstore.nodeapi.connection import parse_address
-from lodefs.chunkstore.nodeapi.figure_files import directory_of
-from lodefs.chunkstore.nodeapi.mount_counts import MountDescription
+from lodefs.chunkstore.nodeapi.figures.figure_files import directory_of
+from lodefs.chunkstore.nodeapi.figures.mount_counts import MountDescription
 from lodefs.mount.kernel import device, mount_table
 from lodefs.mount.kernel.session import Session
 from lodefs.mount.lifecycle import control_socket
 from lodefs.mount.lifecycle.handover import ControlServer, MountResources
 from lodefs.mount.mount_spec import Job
 from lodefs.mount.options import MountOptions
+from lodefs.mount.shm.job_counters import JobCounter, JobTable
 from lodefs.mount.shm.open_files import OpenFileTable
 from lodefs.mount.shm.process_table import ProcessTable
 from lodefs.mount.shm.request_trace import RequestTrace, TraceWriter
@@ -29,6 +30,7 @@ from lodefs.mount.shm.traffic_counters import TrafficTable
 WORKERS = "workers"  # the memory that mount.shm.process_table owns
 HANDLES = "handles"  # the one of mount.shm.open_files
 COUNTS = "counts"  # the one of mount.shm.traffic_counters
+JOBS = "jobs"  # the one of mount.shm.job_counters
 TRACE = "trace"  # the one of mount.shm.request_trace
 
 
@@ -78,7 +80,7 @@ def begin(
     resources = add_clones(MountResources(job, session, fd, memories=memories, number=number), log)
     if mounted is None:
         return resources
-    memories = {**memories, COUNTS: _counts(job), TRACE: RequestTrace.create()}
+    memories = {**memories, COUNTS: _counts(job), TRACE: RequestTrace.create(), **_jobs(job)}
     if session.resend:
         memories |= {WORKERS: ProcessTable.create()}
     try:
@@ -101,8 +103,23 @@ def _counts(job: Job) -> int:
         installed = "0+unknown"
     snapshot, where = job.snapshot, os.fsencode(job.options.mountpoint)
     description = MountDescription(where, snapshot.repo, snapshot.commit, installed, time.time())
+    return TrafficTable.create(description, _figures(job))
+
+
+def _jobs(job: Job) -> dict[str, int]:
+    """A new table of what the node's jobs read, for a mount of root: others' are one job's alone,
+    and nobody would believe them."""
+    directory = _figures(job)
+    if directory is not None and os.geteuid() == 0:
+        with suppress(OSError):  # no mount depends on it
+            return {JOBS: JobTable.create(directory)}
+    return {}
+
+
+def _figures(job: Job) -> Path | None:
+    """The directory beside the proxy's socket; None where that has none."""
     socket = parse_address(job.options.proxy).path
-    return TrafficTable.create(description, directory_of(socket) if socket else None)
+    return directory_of(socket) if socket else None
 
 
 def mounted(resources: MountResources) -> mount_table.Mount | None:
@@ -154,6 +171,12 @@ def traffic(resources: MountResources) -> TrafficTable | None:
     fd = resources.memories.get(COUNTS)
     table = None if fd is None else TrafficTable(fd)
     return table if table is not None and table.is_known else None
+
+
+def job_counter(resources: MountResources, slot: int) -> JobCounter | None:
+    """Where the process in a slot counts for jobs; None where that is not done."""
+    fd = resources.memories.get(JOBS)
+    return None if fd is None else JobTable(fd).counter(slot)
 
 
 def trace_writer(resources: MountResources, slot: int) -> TraceWriter | None:

@@ -26,7 +26,7 @@ from typing import NoReturn, Protocol
 import msgspec
 
 from lodefs.chunkstore.errors import LodefsError, Unavailable
-from lodefs.chunkstore.nodeapi.mount_counts import Column
+from lodefs.chunkstore.nodeapi.figures.mount_counts import Column
 from lodefs.mount.kernel import device, fuse_abi
 from lodefs.mount.kernel.session import Session
 from lodefs.mount.lifecycle import startup

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from lodefs.chunkstore.errors import LodefsError, NotFound
 from lodefs.chunkstore.format.tree import Kind
-from lodefs.chunkstore.nodeapi.mount_counts import Column
+from lodefs.chunkstore.nodeapi.figures.mount_counts import Column
 from lodefs.chunkstore.nodeapi.read_client import Client
 from lodefs.chunkstore.nodeapi.wire import Node, Page, Place
 from lodefs.chunkstore.system.lru import Lru
@@ -20,7 +20,7 @@ from lodefs.mount.fs.device_lead import BeforeBlocking
 from lodefs.mount.read.cache_monitor import CacheMonitor, ReadCounter
 from lodefs.mount.read.prefetch_policy import is_telling
 from lodefs.mount.read.read_events import EmitRead, ReadEvent, ignore_read
-from lodefs.mount.shm.traffic_counters import RowCounter, uncounted
+from lodefs.mount.shm.traffic_counters import CountsReads, uncounted
 
 if TYPE_CHECKING:
     from lodefs.chunkstore.nodecache.view import (  # loaded where there is a cache
@@ -48,7 +48,7 @@ class CachedReader:
         monitor: CacheMonitor,
         nodes: Lru[int, Node],
         before_blocking: BeforeBlocking | None = None,
-        counter: RowCounter | None = None,
+        counter: CountsReads | None = None,
         emit: EmitRead = ignore_read,
     ) -> None:
         self._client = client

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from lodefs.chunkstore.errors import LodefsError
 from lodefs.chunkstore.format.tree import Kind
-from lodefs.chunkstore.nodeapi.mount_counts import Column
+from lodefs.chunkstore.nodeapi.figures.mount_counts import Column
 from lodefs.chunkstore.nodeapi.wire import Node
 from lodefs.mount.fs.filesystem import LARGE
 from lodefs.mount.kernel import device

@@ -15,7 +15,7 @@ import msgspec
 
 from lodefs.chunkstore.errors import InUse, InvalidInput, LodefsError, Unavailable
 from lodefs.chunkstore.format.decoding import from_msgpack
-from lodefs.chunkstore.nodeapi.component_counts import ComponentCounts
+from lodefs.chunkstore.nodeapi.figures.component_counts import ComponentCounts
 from lodefs.chunkstore.nodeapi.wire import Failure
 from lodefs.mount.lifecycle import control_socket
 from lodefs.mount.service import wire

@@ -1,4 +1,4 @@
-"""What a mount counts, in memory that its processes share: lodefs.chunkstore.nodeapi.mount_counts.
+"""What a mount counts, in memory that its processes share (nodeapi.figures.mount_counts).
 
 A row for each of the first slots of the roster (mount.shm.process_table), so that a count has one
 writing process; a worker that comes after another goes on with its row. It is a file beside the
@@ -14,11 +14,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from threading import Lock
+from typing import Protocol
 
 import msgspec
 
-from lodefs.chunkstore.nodeapi import figure_files
-from lodefs.chunkstore.nodeapi.mount_counts import (
+from lodefs.chunkstore.nodeapi.figures import figure_files
+from lodefs.chunkstore.nodeapi.figures.mount_counts import (
     ENDING,
     FILE_BYTES,
     HEAD_BYTES,
@@ -41,7 +42,7 @@ _WORD_BYTES = 8
 Count = Callable[[Column, int], None]  # as RowCounter.add
 
 # As an answer of the proxy names them
-_READS_OF = {
+READS_OF = {
     Origin.PEERS.encode(): Column.PEERS_READS,
     Origin.STORE.encode(): Column.STORE_READS,
 }
@@ -57,6 +58,14 @@ class Traffic(msgspec.Struct, frozen=True):
     peers_bytes: int = 0
     store_bytes: int = 0
     kernel_opens: int = 0
+
+
+class CountsReads(Protocol):
+    """Is told of reads as they are answered."""
+
+    def read(self, reads: int, size_bytes: int) -> None:
+        """As RowCounter.read."""
+        ...
 
 
 class RowCounter:
@@ -95,7 +104,7 @@ class RowCounter:
 
     def brought(self, origin: bytes, size_bytes: int) -> None:
         """The proxy brought bytes, or told where they lie; ``origin`` as its ORIGIN_HEADER."""
-        self.read(_READS_OF.get(origin, Column.CACHE_READS), size_bytes)
+        self.read(READS_OF.get(origin, Column.CACHE_READS), size_bytes)
 
     def waited(self, waited: Waited) -> None:
         """What a request that was answered has waited for."""

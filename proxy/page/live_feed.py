@@ -18,7 +18,7 @@ import msgspec
 
 from lodefs.chunkstore.errors import LodefsError, Unavailable
 from lodefs.chunkstore.nodeapi.cache_control import PinView, WarmStatus
-from lodefs.chunkstore.nodeapi.mount_counts import Column, read_all
+from lodefs.chunkstore.nodeapi.figures.mount_counts import Column, read_all
 from lodefs.proxy.api.request import Reader
 from lodefs.proxy.node import Node
 from lodefs.proxy.runtime.counters import Counts

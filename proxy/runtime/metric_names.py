@@ -193,6 +193,17 @@ MOUNT_RESENDS = _counter(
     "mount_resends", "Times that the kernel was asked to send requests again", "mountpoint"
 )
 
+# --- jobs
+JOB_READ_BYTES = _counter(
+    "job_read_bytes", "Bytes that a job's processes asked this node's mounts for", "job", "source"
+)
+JOB_PASSTHROUGH_OPENS = _counter(
+    "job_passthrough_opens", "Files that it opened and the kernel reads by itself", "job"
+)
+JOB_PASSTHROUGH_BYTES = _counter(
+    "job_passthrough_opened_bytes", "Sizes of these files, read or not", "job"
+)
+
 # --- components
 COMPONENT_INFO = _gauge(
     "component_info", "Always 1; which version of a component runs", "component", "version"

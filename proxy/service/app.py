@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lodefs.chunkstore.errors import InvalidInput, Unavailable
-from lodefs.chunkstore.nodeapi.figure_files import directory_of
+from lodefs.chunkstore.nodeapi.figures.figure_files import directory_of
 from lodefs.chunkstore.objects.interface import ObjectStore
 from lodefs.chunkstore.objects.observing import Observation
 from lodefs.chunkstore.objects.open_url import StoreOptions, open_mirrored, open_ordered
@@ -59,6 +59,7 @@ from lodefs.proxy.s3.buckets import S3Settings
 from lodefs.proxy.s3.raw_s3 import RawS3
 from lodefs.proxy.service.component_families import component_families
 from lodefs.proxy.service.idle_exit import IdleExit
+from lodefs.proxy.service.job_families import JobFamilies
 from lodefs.proxy.service.kept_sockets import CLIENTS, PEERS, S3, Listeners
 from lodefs.proxy.service.mount_families import MountFamilies
 from lodefs.proxy.service.store_node import DataSide, NodeSettings, StoreNode
@@ -399,8 +400,8 @@ def open_endpoints(config: Config, listeners: Listeners) -> Iterator[list[Endpoi
 
 def _families_in(figures: Path) -> MoreFamilies:
     """Of all that count in the directory."""
-    mounts = MountFamilies(figures)
-    return lambda: itertools.chain(mounts(), component_families(figures))
+    mounts, jobs = MountFamilies(figures), JobFamilies(figures)
+    return lambda: itertools.chain(mounts(), jobs(), component_families(figures))
 
 
 def make_figures_directory(socket_path: Path, config: Config) -> None:

@@ -11,6 +11,7 @@ import pytest
 from loadtests.services.dockerd import IMAGE, Dockerd
 from loadtests.services.dockerd import dockerd as running_dockerd
 from tests.support.chunkstore.child_process import ChildError
+from tests.support.mount.mounts import alive
 
 pytestmark = [pytest.mark.docker, pytest.mark.slow]
 
@@ -36,7 +37,7 @@ def test_containers_outlive_dockerd_with_live_restore_and_nothing_outlives_its_e
         assert daemon.docker("inspect", "--format", "{{.State.Pid}}", "stays") == pid
         daemon.end(signal.SIGKILL)  # nobody is there now who could stop the container in order
         directory = daemon.directory
-    assert not Path(f"/proc/{pid}").exists() or not Path(f"/proc/{pid}/cmdline").read_bytes()
+    assert not alive(int(pid))
     assert not directory.exists()
     assert str(directory) not in Path("/proc/self/mountinfo").read_text()
 

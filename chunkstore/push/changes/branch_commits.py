@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NamedTuple
 
-from lodefs.chunkstore.errors import Conflict
+from lodefs.chunkstore.errors import Conflict, NotADirectory
 from lodefs.chunkstore.format.commit import Commit, Large
 from lodefs.chunkstore.format.journal import RefName
 from lodefs.chunkstore.format.names import CommitId
@@ -18,7 +18,7 @@ from lodefs.chunkstore.journal.ref_write import RefWrite
 from lodefs.chunkstore.push.attempts import Desk, LostPacks, at_desk, attempt
 from lodefs.chunkstore.push.change_counts import Changes, PushTarget, Removals
 from lodefs.chunkstore.push.changes.overlay import Item, Overlay
-from lodefs.chunkstore.push.changes.overlay_counts import count
+from lodefs.chunkstore.push.changes.overlay_counts import count, count_files
 from lodefs.chunkstore.push.changes.overlay_writer import OverlayWriter
 from lodefs.chunkstore.push.changes.stored_changes import StoredChanges
 from lodefs.chunkstore.push.changes.three_way import merge
@@ -163,8 +163,10 @@ class _Commits:
         item = self._ours if target.id == self._base.id else self._merged(target)
         counts = count(self._trees, target.root, item)
         if head.id is not None and head.commit is not None:
-            removed = counts.changes.removed_files
-            self._job.target.check(Removals(head.id, removed, head.commit.files))
+            removals = Removals(head.id, counts.changes.removed_files, head.commit.files)
+            self._job.target.check(removals)
+            if not removals.are_most:
+                self._check_places(head.id, target, item)
         totals = counts.applied(target.totals)
         root = self._store_trees(item)
         unchanged = head.root is not None and _is_same(root, head.root)
@@ -181,6 +183,20 @@ class _Commits:
             size_bytes=totals.size_bytes,
             stored_bytes=self._desk.uploader.stored_bytes,
         )
+
+    def _check_places(self, head: CommitId, target: CommitBase, item: Item) -> None:
+        """Raises: TooManyRemovals if most of a directory would go that is pushed to its place."""
+        before, after = (Overlay(self._trees.read_tree, root) for root in (target.root, None))
+        after.root = item
+        for names in () if self._stored is None else self._stored.places:
+            try:
+                old, new = before.get(names), after.get(names)
+            except NotADirectory:  # a file was in its way, which another change has removed
+                continue
+            removed = count(self._trees, old, new).changes.removed_files
+            if removed:
+                files = count_files(self._trees, old, 2 * removed)
+                self._job.target.check(Removals(head, removed, files, b"/".join(names)))
 
     def _target(self, head: Head) -> CommitBase:
         """What the commit will follow. Raises: Conflict if that is gone."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from lodefs.chunkstore.format.commit import LARGE_SIZE_BYTES_MIN, Commit, Large
 from lodefs.chunkstore.format.tree import Entry, Kind
 from lodefs.chunkstore.push.change_counts import Changes
-from lodefs.chunkstore.push.changes.overlay import ChangedDirectory, Item
+from lodefs.chunkstore.push.changes.overlay import ChangedDirectory, Item, is_directory
 from lodefs.chunkstore.push.changes.unstored_trees import TreeReader
 
 
@@ -81,10 +81,23 @@ def count(trees: TreeReader, before: Item | None, after: Item | None) -> Counts:
         counts.add(old, new)
         was, now = children_of(trees, old), children_of(trees, new)
         for name in was.keys() | now.keys():
-            pair = was.get(name), now.get(name)
-            if not is_equal(*pair):
-                stack.append(pair)
+            one, other = was.get(name), now.get(name)
+            if one is not other and not is_equal(one, other):
+                stack.append((one, other))
     return counts
+
+
+def count_files(trees: TreeReader, item: Item | None, at_most: int) -> int:
+    """How many files and symlinks there are in a tree; of more than ``at_most`` only that, as
+    not all of it is read then."""
+    files, stack = 0, [item]
+    while stack and files <= at_most:
+        one = stack.pop()
+        files += _file(one) is not None
+        below = children_of(trees, one).values()
+        stack += [child for child in below if is_directory(child)]
+        files += len(below) - sum(map(is_directory, below))
+    return files
 
 
 def is_equal(a: Item | None, b: Item | None) -> bool:

@@ -70,6 +70,13 @@ class StoredChanges:
         """Reads the trees of what was stored, or would have been, and of the store."""
         return self._unstored if self._desk.uploader.is_dry else self._desk.store.packs
 
+    @property
+    def places(self) -> list[Names]:
+        """Paths that are replaced by directories, but for the root."""
+        puts = (one for one in self._changes if isinstance(one, PutDirectory))
+        found = (names_of(one.path, is_root_fine=True) for one in puts)
+        return [names for names in found if names]
+
     def store(self, options: PushOptions) -> None:
         """Stores all contents, and the trees of directories: all are in the store then."""
         puts = {n: one.content for n, one in enumerate(self._changes) if isinstance(one, Put)}

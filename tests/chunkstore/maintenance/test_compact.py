@@ -86,6 +86,21 @@ def test_a_pack_loses_what_nothing_leads_to(world: World) -> None:
     assert world.collect(min_used=1.0).sparse.packs == 0
 
 
+def test_a_pack_of_which_more_is_not_used_any_more(world: World) -> None:
+    """What comes to be unused while other chunks of the pack wait is condemned by the next
+    collection; when all are ripe, the pack is written once."""
+    world.push(world.source("two", a=A, b=B), branch="two")
+    assert world.collect(min_used=0.9).sparse.packs == 1
+    world.delete("two")
+    world.hours += 1
+    assert world.collect(min_used=0.9).sparse.packs == 1
+    world.hours += 25
+    result = world.collect(min_used=0.9)
+    assert (result.compacted.packs, result.compacted.size_bytes) == (1, len(B) + len(C))
+    assert files_of(world.store, "one") == {b"a": A}
+    assert world.needs.unused_chunks(set(), int(world.clock())) == set()
+
+
 def test_a_pack_that_is_used_enough_stays(world: World) -> None:
     """A third of the pack is in use: less than that share leaves it alone."""
     assert world.collect(min_used=0.3).sparse.packs == 0

@@ -132,8 +132,31 @@ def test_a_push_that_is_under_way(world: World) -> None:
     assert not is_there(world)
 
 
-def test_a_compaction_that_writes_late(world: World) -> None:
-    """What a collection puts back, which had read the pack before the purge, a check removes."""
+def test_a_push_that_ends_while_packs_are_written_again(world: World) -> None:
+    """What it put after packs were listed is not found: the purge tells of that push too, though it
+    has ended by then."""
+    for info in list(world.memory.list(keys.INDEX)):
+        world.memory.delete(info.key)
+    source = world.source("new", secret=SECRET, new=MORE[:5000])
+    push = world.actor("push", lambda store: world.push(source, "new", "x", store=store))
+    go_on_to(push, "put packs/")
+    plan = plan_path(world.store, REPO, b"secret")
+    results: list[PurgeResult] = []
+    actor = world.actor(
+        "purge", lambda store: results.append(purge(store, plan, clock=world.clock))
+    )
+    go_on_to(actor, "put packs/")
+    finish(push)
+    assert isinstance(push.error, Conflict)
+    finish(actor)
+    assert is_there(world)
+    assert [result.writers for result in results] == [1]
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_a_compaction_that_writes_late(world: World, dies: bool) -> None:
+    """What a collection puts back, which had read the pack before the purge, it removes itself; if
+    it dies right after the put, a check does."""
     secret, more = MORE[:6000][::-1], MORE[:5000][::-1]
     world.push(world.source("pair", a=secret, b=more), branch="pair")
     world.push(world.source("alone", a=secret), branch="alone")
@@ -144,11 +167,41 @@ def test_a_compaction_that_writes_late(world: World) -> None:
     go_on_to(late, "put packs/")
     purged(world, b"a")
     assert not any(secret in data for data in world.memory.objects.values())
-    finish(late)
-    assert late.error is None
+    if dies:
+        late.kill(after_request=True)
+    else:
+        finish(late)
+        assert late.error is None
+    assert any(secret in data for data in world.memory.objects.values()) == dies
     purge(world.store, plan_again(world.store), clock=world.clock)
     assert not any(secret in data for data in world.memory.objects.values())
     assert not plan_again(world.store).packs
+
+
+def test_a_list_that_lacks_a_pack(world: World) -> None:
+    """The versions of the path name it: its bytes are purged all the same."""
+    (pack,) = (key for key in world.packs() if SECRET in world.memory.objects[key])
+    lists = world.memory.list
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            world.memory,
+            "list",
+            lambda *a, **b: (info for info in lists(*a, **b) if info.key != pack),
+        )
+        result = purged(world)
+    assert (result.packs, result.size_bytes) == (1, len(SECRET))
+    assert not is_there(world)
+
+
+def test_two_purges_of_one_pack_at_once(world: World) -> None:
+    """One that writes the pack late brings back no bytes of the other."""
+    slow = world.actor("slow", lambda store: purge(store, plan_path(store, REPO, b"secret")))
+    go_on_to(slow, "put packs/")
+    purged(world, b"other")
+    finish(slow)
+    assert slow.error is None
+    for gone in (SECRET, OTHER):
+        assert not any(gone in data for data in world.memory.objects.values())
 
 
 def test_many_chunks_are_several_documents(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,6 @@ import random
 import shutil
 import socket
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ from lodefs.chunkstore.nodeapi.cache_control import RUNNING, WARM, PinsView, War
 from lodefs.chunkstore.nodeapi.control_client import ControlClient
 from lodefs.chunkstore.nodeapi.wire import FILES, file_path
 from tests.support.chunkstore.child_process import TIMEOUT_S, Child, private_directory
+from tests.support.mount.mounts import until
 from tests.support.proxy.fake_node import Client
 from tests.support.proxy.node_process import REPO, NodeProcess
 
@@ -55,14 +55,14 @@ def test_a_killed_proxy_goes_on_where_it_was(source: Path) -> None:
     succeeds; all is here and pinned then, and needs no store."""
     with private_directory() as folder:
         node = NodeProcess(folder, source, size_bytes_max=4 * LARGE_BYTES)
+        node.hold()
         command = [sys.executable, "-m", "lodefs.main", "--proxy", node.address, "warm", REPO]
         environment = {"HOME": str(folder), "LODEFS_CONFIG": os.devnull}
         with Child([*command, "--pin", "1h", "--json"], env=environment) as child:
-            pause = threading.Event()
-            while not any(job.bytes_done for job in jobs(node)):
-                pause.wait(0.001)
+            until(lambda: any(job.bytes_done for job in jobs(node)))
             assert any(job.state in RUNNING for job in jobs(node))
             node.restart()
+            node.let_go()
             assert child.wait(timeout_s=TIMEOUT_S) == 0, child.output
             status = json.loads(child.output)
         assert (status["state"], status["files_done"]) == ("done", SMALL + 1)

@@ -15,7 +15,8 @@ import msgspec
 import pytest
 
 from lodefs.chunkstore.errors import Unavailable
-from lodefs.chunkstore.nodeapi.component_counts import ComponentCounts
+from lodefs.chunkstore.nodeapi.figures.component_counts import ComponentCounts
+from lodefs.mount.docker import http_server
 from lodefs.mount.docker.http_server import Limits
 from lodefs.mount.docker.plugin import by_state, state_of
 from lodefs.mount.docker.volume import key_of
@@ -417,6 +418,12 @@ def test_a_mount_whose_answer_nobody_read_leaves_no_reference(dockerd: Dockerd, 
     until(lambda: references(rig) == 1)
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that is slow to read, as on a busy machine, is no client that does not read."""
+    monkeypatch.setattr(http_server, "_READ_TIMEOUT_S", 60.0)
+
+
 MOUNT = request("/VolumeDriver.Mount", b'{"Name":"a","ID":"one"}')
 CLOSING = request("/VolumeDriver.Mount", b'{"Name":"a","ID":"one"}', "Connection: close")
 
@@ -424,7 +431,7 @@ CLOSING = request("/VolumeDriver.Mount", b'{"Name":"a","ID":"one"}', "Connection
 @pytest.mark.parametrize(("ask", "is_half"), [(MOUNT, True), (CLOSING, True), (CLOSING, False)])
 @pytest.mark.parametrize("read_bytes", [0, 20])
 def test_a_client_that_ended_its_side_and_did_not_read_leaves_no_reference(
-    dockerd: Dockerd, rig: Rig, ask: bytes, is_half: bool, read_bytes: int
+    dockerd: Dockerd, rig: Rig, patient: None, ask: bytes, is_half: bool, read_bytes: int
 ) -> None:
     """A client that says that it sends no more, and closes when the answer has come without having
     read it, or after a part: nothing counts."""
@@ -442,7 +449,7 @@ def test_a_client_that_ended_its_side_and_did_not_read_leaves_no_reference(
 
 @pytest.mark.parametrize("ask", [MOUNT, CLOSING])
 def test_a_client_that_ended_its_side_and_reads_keeps_its_reference(
-    dockerd: Dockerd, rig: Rig, memory: MemoryMounts, ask: bytes
+    dockerd: Dockerd, rig: Rig, memory: MemoryMounts, patient: None, ask: bytes
 ) -> None:
     """The end of what a client sends is not its end: it reads its answer, sees the connection end,
     and its mount counts."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -52,14 +54,21 @@ def test_kill_cannot_be_dealt_with() -> None:
     )
 
 
-def test_processes() -> None:
-    """A living process is not doomed, nor one that cannot be seen; one that is gone is."""
+def test_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A living process is not doomed, nor one that cannot be seen; one that is gone is, also one
+    that goes between the opening and the reading of its status."""
     assert not doomed(os.getpid())
     assert not doomed(0)
     pid = os.fork()
     if not pid:
         os._exit(0)
     os.waitpid(pid, 0)
+    assert doomed(pid)
+
+    def read_text(_path: Path, *_how: str) -> str:
+        raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
+
+    monkeypatch.setattr(Path, "read_text", read_text)
     assert doomed(pid)
 
 

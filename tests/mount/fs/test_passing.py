@@ -51,6 +51,12 @@ def cache(tmp_path: Path, proxy: FakeProxy) -> Iterator[NodeCache]:
     made.close()
 
 
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mount that is slow to say whether it passes files through does not say that it cannot."""
+    monkeypatch.setattr(mount_table, "ANSWER_TIMEOUT_S", WAIT_S)
+
+
 def way(path: Path) -> str:
     return os.getxattr(path, "user.lodefs.read_path").decode()
 
@@ -211,7 +217,7 @@ def test_workers_die_while_files_are_opened(mounts: Mounts, cache: NodeCache) ->
     users = [Thread(target=use, args=(seed,)) for seed in range(6)]
     for user in users:
         user.start()
-    count = len(workers_of(mounted.pid))
+    count = mounts.options().worker_count()  # and who stores ahead, once reads are told of
     for turn in range(4):
         if turn % 2:
             cache.evict(ONE)
@@ -222,7 +228,7 @@ def test_workers_die_while_files_are_opened(mounts: Mounts, cache: NodeCache) ->
         victims = workers_of(mounted.pid)
         for pid in victims:
             kill(pid, signal.SIGKILL)
-        until(lambda old=victims: len(set(workers_of(mounted.pid)) - set(old)) == count)
+        until(lambda old=victims: len(set(workers_of(mounted.pid)) - set(old)) >= count)
         used = len(right)
         until(lambda used=used: len(right) > used + 50)
     done.set()

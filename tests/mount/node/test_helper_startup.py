@@ -149,7 +149,8 @@ def test_a_plugin_that_is_killed_leaves_no_mount(
             assert places.mounted()
             [supervisor] = workers_of(helper.pid)
         until(lambda: not places.mounted())
-        until(lambda pid=supervisor: not alive(pid))
+        until(lambda: not workers_of(helper.pid))
+        assert not alive(supervisor)
         go.set()
 
 

@@ -241,6 +241,7 @@ def test_a_mount_that_a_killed_plugin_left_half_made(
         [left] = [one for one in node.standing(WAIT_S) if one.place == place]
         assert not left.ready
         first = mount_table.on_top(place)
+        until(lambda: len(workers_of(helper.pid)) == 1)  # whoever looked for ``standing`` has ended
         [supervisor] = workers_of(helper.pid)
         makers = [os.pidfd_open(pid) for pid in (supervisor, *workers_of(supervisor))]
 

@@ -11,7 +11,7 @@ import pytest
 
 from lodefs.chunkstore.errors import LodefsError, Unavailable
 from lodefs.chunkstore.format.inodes import ROOT_INO, child_ino
-from lodefs.chunkstore.nodeapi.mount_counts import Column
+from lodefs.chunkstore.nodeapi.figures.mount_counts import Column
 from lodefs.chunkstore.nodecache.view import CacheView, open_view
 from lodefs.mount.fs.filesystem import LARGE
 from lodefs.mount.kernel import device

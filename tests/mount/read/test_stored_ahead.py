@@ -8,6 +8,7 @@ import os
 import random
 import signal
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from threading import Thread
 
@@ -196,8 +197,11 @@ def outcome(fd: int, first: int) -> bytes | OSError:
 
 def thread_states(pid: int) -> list[str]:
     """The letters of proc_pid_stat(5) of all threads."""
-    stats = Path(f"/proc/{pid}/task").glob("*/stat")
-    return [stat.read_text().rpartition(")")[2].split()[0] for stat in stats]
+    found = []
+    for stat in Path(f"/proc/{pid}/task").glob("*/stat"):
+        with suppress(FileNotFoundError, ProcessLookupError):  # a thread that has just ended
+            found.append(stat.read_text().rpartition(")")[2].split()[0])
+    return found
 
 
 def test_it_does_not_keep_a_mount_that_nobody_serves(made: Made) -> None:

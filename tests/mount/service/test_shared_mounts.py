@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lodefs.chunkstore.errors import Denied, NotFound, Unavailable
-from lodefs.chunkstore.nodeapi.component_counts import ComponentCounts
+from lodefs.chunkstore.nodeapi.figures.component_counts import ComponentCounts
 from lodefs.mount.service.client import RemoteMounts
 from lodefs.mount.service.interface import Source, User, Wanted
 from lodefs.mount.service.shared_mount import SharedMount

@@ -16,9 +16,9 @@ import msgspec
 import pytest
 
 from lodefs.chunkstore.errors import UnknownFormat
-from lodefs.chunkstore.nodeapi import figure_files
-from lodefs.chunkstore.nodeapi.figure_files import directory_of
-from lodefs.chunkstore.nodeapi.mount_counts import (
+from lodefs.chunkstore.nodeapi.figures import figure_files
+from lodefs.chunkstore.nodeapi.figures.figure_files import directory_of
+from lodefs.chunkstore.nodeapi.figures.mount_counts import (
     ENDING,
     HEAD_BYTES,
     ROW_WORDS,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from lodefs.chunkstore.nodeapi.mount_counts import Column, MountDescription, Operation
+from lodefs.chunkstore.nodeapi.figures.mount_counts import Column, MountDescription, Operation
 from lodefs.mount.shm.traffic_counters import RowCounter, TrafficTable
 from lodefs.proxy.runtime import exposition
 from lodefs.proxy.service.mount_families import MountFamilies

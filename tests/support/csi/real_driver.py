@@ -116,7 +116,7 @@ def children(pid: int) -> list[int]:
     """The processes that one has started; none where it has ended."""
     try:
         return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # the latter: gone since it was opened
         return []
 
 

@@ -17,6 +17,7 @@ from lodefs.chunkstore.errors import Denied, LodefsError, Unavailable
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.objects.interface import ObjectInfo, ObjectStore, Part
 from lodefs.chunkstore.types import Buffer
+from tests.support.maintenance.compared_objects import ComparedObjects
 
 T = TypeVar("T")
 TIMEOUT_S = 60.0
@@ -56,14 +57,17 @@ class Actor:
         self.is_killed = not after_request
         self.step()
 
-    def request(self, what: str, perform: Callable[[], T]) -> T:
-        """Gives up control, then does one request."""
+    def request(
+        self, what: str, perform: Callable[[], T], tear: Callable[[], None] = lambda: None
+    ) -> T:
+        """Gives up control, then does one request. ``tear``: begins it, for who is killed at it."""
         if self.is_killed:
             raise Killed
         self.at = what
         self._back.release()
         self._turn.acquire()
         if self.is_killed:
+            tear()
             raise Killed
         try:
             return perform()
@@ -134,7 +138,11 @@ class ActorObjects:
             self._watch("put", key)
             return etag
 
-        return self._do(f"put {key}", put)
+        def tear() -> None:
+            if isinstance(self._inner, ComparedObjects):
+                self._inner.tear(key, data)
+
+        return self._do(f"put {key}", put, tear)
 
     def list(
         self, prefix: str, *, after: str = "", limit: int | None = None
@@ -160,7 +168,9 @@ class ActorObjects:
             del shown[self._faults.random.choice((0, self._faults.random.randrange(len(shown))))]
         return iter(shown)
 
-    def _do(self, what: str, perform: Callable[[], T]) -> T:
+    def _do(
+        self, what: str, perform: Callable[[], T], tear: Callable[[], None] = lambda: None
+    ) -> T:
         def answered() -> T:
             chance = self._faults.random.random()
             if chance < self._faults.unanswered / 2:
@@ -170,7 +180,7 @@ class ActorObjects:
                 raise Unavailable("the answer did not come through")
             return result
 
-        return self._actor.request(what, answered)
+        return self._actor.request(what, answered, tear)
 
 
 class InlineExecutor(Executor):

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from lodefs.chunkstore.errors import LodefsError
+from collections import deque
+from collections.abc import Callable, Collection, Container
+
+from lodefs.chunkstore.errors import LodefsError, Purged
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.commit import Commit, decode_commit
 from lodefs.chunkstore.format.journal import RefName, decode_end, decode_fate
-from lodefs.chunkstore.format.names import CommitId, PackId
-from lodefs.chunkstore.format.pack import PackIndex
-from lodefs.chunkstore.format.tree import Kind
+from lodefs.chunkstore.format.names import ChunkId, CommitId, PackId
+from lodefs.chunkstore.format.pack import GONE, PURGED, PackIndex
+from lodefs.chunkstore.format.tree import Entry, Kind
+from lodefs.chunkstore.journal.purges import Purges
 from lodefs.chunkstore.repo.pack_reader import PackReader
 from lodefs.chunkstore.repo.refs import Refs
 from lodefs.chunkstore.repo.repo_settings import SettingsLog
@@ -25,6 +29,8 @@ class Needs:
         self.commits: dict[CommitId, frozenset[str]] = {}
         self._past: dict[CommitId, Commit] = {}
         self._chunks: dict[CommitId, dict[PackId, int]] = {}  # bits of their numbers
+        self._purges = 0
+        self._purged: set[ChunkId] = set()
         self._indexes: dict[PackId, tuple[bytes, PackIndex]] = {}  # of objects as they are now
 
     def check(self, when: str) -> None:
@@ -38,7 +44,35 @@ class Needs:
                 found.add(commit_id)
         for pack, needed_chunks in self._chunks_of(found).items():
             gone = needed_chunks & self._without_bytes(pack)
+            if gone:
+                gone &= ~self._numbers(pack, self.purged(), lambda codec: codec == PURGED)
             assert not gone, f"{when}: chunks {gone:b} of {pack.hex()} are gone"
+
+    def purged(self) -> set[ChunkId]:
+        """All that purges wanted to be gone."""
+        count = sum(key.startswith(keys.PURGES) for key in self._objects.objects)
+        if count != self._purges:
+            found = Purges(self._objects).after(-1)
+            self._purges, self._purged = count, {chunk for one in found for chunk in one.chunks}
+        return self._purged
+
+    def holding(self, chunks: Collection[ChunkId], hidden: Container[str] = ()) -> set[str]:
+        """Packs that have bytes of those chunks, but those that no list shows."""
+        found = [key for key in self._objects.objects if key.startswith(keys.PACKS)]
+        return {
+            key
+            for key in found
+            if key not in hidden
+            and self._numbers(_pack_of(key), chunks, lambda codec: codec not in GONE)
+        }
+
+    def _numbers(
+        self, pack: PackId, chunks: Collection[ChunkId], is_meant: Callable[[int], bool]
+    ) -> int:
+        """Which of a pack's chunks are among those, and have such a codec, by bits."""
+        index = self._index(pack)
+        numbers = (n for n in range(len(index)) if is_meant(index.codecs[n]))
+        return sum(1 << n for n in numbers if index.chunk_id(n) in chunks)
 
     def is_living(self, commit_id: CommitId) -> bool:
         """Whether a ref leads to a commit now."""
@@ -47,7 +81,7 @@ class Needs:
 
     def is_whole(self, key: str) -> bool:
         """Whether a pack has the bytes of all its chunks."""
-        return not self._index(PackId(bytes.fromhex(key[-64:]))).has_gone
+        return not self._index(_pack_of(key)).has_gone
 
     def read_all(self) -> None:
         """Reads all that refs lead to. Raises: AssertionError."""
@@ -174,6 +208,17 @@ class Needs:
                 found |= set(fate.deleted.commits) if fate.deleted is not None else set()
         return found
 
+    def _read(self, packs: PackReader, entry: Entry) -> None:
+        """Reads a file; of one that was purged what is left."""
+        try:
+            deque(packs.read_file(entry), 0)
+        except Purged:
+            for pack, first, count, _ in entry.segments:
+                gone = self._numbers(pack, self.purged(), lambda codec: codec == PURGED)
+                for n in range(first, first + count):
+                    if not gone >> n & 1:
+                        deque(packs.read(pack, n, 1), 0)
+
     def _of(self, repo: str, commit_id: CommitId) -> frozenset[str]:
         if commit_id in self.commits:
             return self.commits[commit_id]
@@ -184,8 +229,7 @@ class Needs:
             below = [commit.root, *(entry for _, entry in packs.walk(commit.root))]
             for entry in below:
                 if entry.kind is Kind.FILE:
-                    for _ in packs.read_file(entry):
-                        pass
+                    self._read(packs, entry)
         except (KeyError, LodefsError) as error:
             raise AssertionError(f"a ref leads to {key}, which is not whole: {error!r}") from error
         chunks = self._chunks.setdefault(commit_id, {})
@@ -196,3 +240,7 @@ class Needs:
         self._past[commit_id] = commit
         self.commits[commit_id] = needed = frozenset({key, *named})
         return needed
+
+
+def _pack_of(key: str) -> PackId:
+    return PackId(bytes.fromhex(key[-64:]))

@@ -1,5 +1,5 @@
-"""Random schedules of pushes, changes, copies, tags, deletions, collections, compactions and reads
-with the real code over a store in memory, and what must always hold.
+"""Random schedules of pushes, changes, copies, tags, deletions, purges, collections, compactions
+and reads with the real code over a store in memory, and what must always hold.
 
 ``play(seed, directory)`` plays one. Every object that a ref leads to, and every chunk in it, is
 looked for after every delete, every write of a pack, and every move of a ref.
@@ -18,7 +18,7 @@ from pathlib import Path
 from random import Random
 from unittest import mock
 
-from lodefs.chunkstore.errors import Changed, Corrupt, NotFound
+from lodefs.chunkstore.errors import Changed, Corrupt, NotFound, Purged
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.journal import RefName
 from lodefs.chunkstore.format.repo_settings import Retention
@@ -27,15 +27,18 @@ from lodefs.chunkstore.journal.deletion import delete_repo, free_name, undelete_
 from lodefs.chunkstore.journal.existing_commit import point_ref
 from lodefs.chunkstore.journal.journal import StoreJournal
 from lodefs.chunkstore.maintenance.collect import CollectOptions, collect
+from lodefs.chunkstore.maintenance.purge import plan_again, plan_path, purge
 from lodefs.chunkstore.push.changes.change import Put
 from lodefs.chunkstore.push.changes.commit_changes import commit_changes
 from lodefs.chunkstore.push.push import PushOptions, push
+from lodefs.chunkstore.repair.journal_repair import JournalRepair
 from lodefs.chunkstore.repo.refs import BRANCHES, TAGS
 from lodefs.chunkstore.repo.store import Store, create_store, open_store
 from lodefs.chunkstore.transfer.copy import CopyOptions, copy
 from tests.support.chunkstore.handmade import Handmade
 from tests.support.chunkstore.memory_objects import MemoryObjects
 from tests.support.maintenance.baton import Actor, ActorObjects, Faults, InlineExecutor
+from tests.support.maintenance.dry_runs import check_dry_runs
 from tests.support.maintenance.needs import Needs
 
 HOUR_S = 3600
@@ -45,13 +48,17 @@ NAMES = ("main", "dev")
 MACHINES = 2
 SOURCES = 4
 ACTORS = 20
+DRY_RUN_STEPS = 500
 AT_ONCE_MAX = 4
 _TELLING = ("put journal/", "put repos/", "put index/", "delete ")  # requests that others see
+_REWRITERS = ("_collect", "_purge")  # of packs
 _EXECUTORS = (
     "lodefs.chunkstore.push.pack_writer.ThreadPoolExecutor",
     "lodefs.chunkstore.push.pack_check.ThreadPoolExecutor",
     "lodefs.chunkstore.journal.named_packs.ThreadPoolExecutor",
+    "lodefs.chunkstore.journal.purges.ThreadPoolExecutor",
     "lodefs.chunkstore.maintenance.collect.ThreadPoolExecutor",
+    "lodefs.chunkstore.maintenance.purge.ThreadPoolExecutor",
     "lodefs.chunkstore.transfer.copy.ThreadPoolExecutor",
     "concurrent.futures.ThreadPoolExecutor",
 )
@@ -73,11 +80,14 @@ class Played:
     steps: int = 0
     pushes: int = 0  # that made a commit
     stored_again: int = 0  # of these, that met packs which a collection had deleted
+    given_up: int = 0  # writers, that dry runs had said would be
     kept: int = 0  # entries of the journal whose garbage was kept: saved, or in use after all
     copies: int = 0  # that ended well
     changes: int = 0  # that made a commit
     collections: int = 0  # that ended well
     killed: int = 0
+    purged: int = 0  # files
+    purged_again: int = 0  # whether purged bytes had come back: of writers that had begun before
     removed: int = 0  # repositories
     restored: int = 0  # branches and tags of them
     expired: int = 0  # commits that retention policies have deleted
@@ -113,10 +123,13 @@ def write_sources(directory: Path) -> list[Path]:
     return [directory / f"source{n}" for n in range(SOURCES)]
 
 
-def play(seed: int, directory: Path, sources: list[Path]) -> Played:
-    """One schedule. ``directory`` is for push indexes, and gone afterwards. Raises:
-    AssertionError if a ref leads to something that is not there, or garbage stays."""
-    schedule = Schedule(seed, directory, sources)
+def play(
+    seed: int, directory: Path, sources: list[Path], objects: MemoryObjects | None = None
+) -> Played:
+    """One schedule. ``directory`` is for push indexes, and gone afterwards; ``objects``: where the
+    store shall be, which is empty. Raises: AssertionError if a ref leads to something that is not
+    there, or garbage stays."""
+    schedule = Schedule(seed, directory, sources, objects or MemoryObjects())
     try:
         with mock.patch("os.urandom", schedule.random.randbytes):
             schedule.run()
@@ -128,13 +141,15 @@ def play(seed: int, directory: Path, sources: list[Path]) -> Played:
 class Schedule:
     """One world: a store, machines, a clock."""
 
-    def __init__(self, seed: int, directory: Path, sources: list[Path]) -> None:
+    def __init__(
+        self, seed: int, directory: Path, sources: list[Path], objects: MemoryObjects
+    ) -> None:
         self.random = random = Random(seed)
         self.played = Played()
         self._seed = seed
         self._directory = directory
         self._sources = sources
-        self._objects = MemoryObjects()
+        self._objects = objects
         create_store(self._objects)
         self._elsewhere = create_store(MemoryObjects("memory:elsewhere"))
         made = Handmade(self._elsewhere)
@@ -145,6 +160,8 @@ class Schedule:
         self._actors: list[Actor] = []
         self._faults = Faults(random)
         faults = random.choice(("none", "lists", "hidden", "deletes", "requests", "all"))
+        self._doubts = 0  # purges that told of others, and who died while they wrote packs again
+        self._hides = faults in ("lists", "hidden", "all")
         self._faults.lacking = 0.1 * (faults in ("lists", "all"))
         self._faults.hiding = 0.03 * (faults in ("hidden", "all"))
         self._faults.refused = 0.2 * (faults in ("deletes", "all"))
@@ -159,6 +176,8 @@ class Schedule:
         left, current = ACTORS, None
         while left or self._actors:
             self.played.steps += 1
+            if self.played.steps % DRY_RUN_STEPS == self._seed % DRY_RUN_STEPS:
+                self._check_dry_runs()
             self._advance_clock()
             if left and len(self._actors) < AT_ONCE_MAX and self._chance(0.05 if current else 1):
                 self._actors.append(self._start())
@@ -169,6 +188,11 @@ class Schedule:
                 self._step(current)
         self._faults.clear()
         self._clean()
+
+    def _check_dry_runs(self) -> None:
+        """As things are, if all others stood still from now on."""
+        min_used = (None, 0.5, 1.0)[self._seed % 3]
+        self.played.given_up += check_dry_runs(self._objects.objects, self._now_s, min_used)
 
     def _choose(self) -> Actor | None:
         ready = [actor for actor in self._actors if actor.stalled_until <= self.played.steps]
@@ -181,6 +205,7 @@ class Schedule:
         elif self._chance(self._kills * often):
             self.played.killed += 1
             actor.kill(after_request=self._chance(0.5))
+            self._doubts += actor.name in _REWRITERS
         else:
             actor.step()
         if actor.has_ended:
@@ -190,6 +215,7 @@ class Schedule:
             if actor.error is not None:
                 kind = f"{actor.name}: {type(actor.error).__name__}"
                 self.played.failed[kind] = self.played.failed.get(kind, 0) + 1
+                self._doubts += actor.name in _REWRITERS
 
     def _advance_clock(self) -> None:
         if self._chance(0.03):
@@ -225,6 +251,7 @@ class Schedule:
             (self._remove, 1),
             (self._restore, 2),
             (self._retain, 2),
+            (self._purge, 2),
         ]
 
     def _store(self, actor: Actor) -> Store:
@@ -280,6 +307,8 @@ class Schedule:
                 for _, entry in store.packs.walk(root):
                     if entry.kind is Kind.FILE:
                         collections.deque(store.packs.read_file(entry), 0)
+            except Purged:
+                assert self._needs.purged()
             except Changed as error:
                 raise AssertionError("a reader met a pack that was written again") from error
             except (NotFound, Corrupt):
@@ -333,6 +362,27 @@ class Schedule:
             lambda now: replace(now, retention=policy, may_lack_history=True)
         )
 
+    def _purge(self, actor: Actor, clock: Callable[[], float]) -> None:
+        """A file of any commit. Where no list lacks anything, nobody had begun before, and nobody
+        else writes packs again, its bytes are gone at once."""
+        if not self._needs.commits:
+            return
+        store = self._store(actor)
+        root = store.commit(REPO, self.random.choice(sorted(self._needs.commits))).root
+        files = [path for path, entry in store.packs.walk(root) if entry.kind is Kind.FILE]
+        plan = plan_path(store, REPO, self.random.choice(sorted(files)))
+        self._doubts += 1
+        result = purge(store, plan, clock, also_shared=self._chance(0.8))
+        self._doubts -= not (result.writers or result.left)
+        self.played.purged += 1
+        if not (result.writers or result.left or self._hides or self._rewriters(actor)):
+            kept = self._needs.holding(plan.chunks)
+            assert not kept, f"purged bytes are left in {kept}"
+
+    def _rewriters(self, own: Actor) -> int:
+        """How many others may write a pack again."""
+        return sum(one is not own and one.name in _REWRITERS for one in self._actors)
+
     def _any_ref(self) -> tuple[str, str]:
         kind = self.random.choice((BRANCHES, BRANCHES, TAGS))
         return kind, self.random.choice(NAMES if kind == BRANCHES else ("v1", "v2"))
@@ -367,5 +417,20 @@ class Schedule:
                 self.played.collections_to_clean = count
                 break
         self._needs.read_all()
+        self._purge_again()
+        journal = JournalRepair(self._objects, dry_run=True)
+        journal.look()
+        assert not journal.problems, f"seed {self._seed}: {journal.problems}"
         limit = 3 if dangling else 2
         assert not garbage and count <= limit, f"seed {self._seed}: {sorted(garbage)} stays"
+
+    def _purge_again(self) -> None:
+        """What late writers have brought back is found, and purged."""
+        store = open_store(self._objects)
+        back = self._needs.holding(self._needs.purged())
+        self.played.purged_again += bool(back)
+        assert not back or self._doubts or self._hides, f"seed {self._seed}: {sorted(back)} is back"
+        purge(store, plan_again(store), lambda: self._now_s)
+        kept = self._needs.holding(self._needs.purged())
+        assert not kept, f"seed {self._seed}: purged bytes are left in {sorted(kept)}"
+        self._needs.check(f"seed {self._seed}, after all was purged")

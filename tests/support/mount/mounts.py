@@ -166,7 +166,7 @@ def alive(pid: int) -> bool:
     """Whether a process runs: one that has ended may wait for its parent a while."""
     try:
         return b"\nState:\tZ" not in Path(f"/proc/{pid}/status").read_bytes()
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # the latter: gone since it was opened
         return False
 
 

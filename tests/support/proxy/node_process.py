@@ -10,10 +10,13 @@ import asyncio
 import os
 import signal
 import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from lodefs.chunkstore.objects.directory import DirectoryObjects
+from lodefs.chunkstore.objects.interface import Part
 from lodefs.proxy.config import Config
 from lodefs.proxy.runtime.store_calls import StoreCalls
 from lodefs.proxy.service.app import OpenedNode
@@ -21,6 +24,8 @@ from tests.support.chunkstore.child_process import Child
 
 REPO = "data/set"
 KEEP_EVERY_S = 0.2
+HELD = "held"  # a file beside the store
+HELD_AFTER_BYTES = 32 * 1024 * 1024
 
 
 class NodeProcess:
@@ -77,13 +82,20 @@ class NodeProcess:
         self.kill()
         self.start()
 
+    def hold(self) -> None:
+        """A proxy reads no more than HELD_AFTER_BYTES, or little more, until ``let_go``."""
+        self.store.with_name(HELD).touch()
+
+    def let_go(self) -> None:
+        """The store answers again."""
+        self.store.with_name(HELD).unlink()
+
     def cache_files(self) -> list[Path]:
         """The slabs and flat files that are there now."""
         return [path for path in self.cache_dir.glob("[fs]*/*/*") if path.parent.name != "suspects"]
 
 
 def _push(store_dir: Path, source: Path, index_dir: Path) -> str:
-    from lodefs.chunkstore.objects.directory import DirectoryObjects
     from lodefs.chunkstore.push.push import PushOptions, push
     from lodefs.chunkstore.repo.store import create_store
 
@@ -92,14 +104,29 @@ def _push(store_dir: Path, source: Path, index_dir: Path) -> str:
     return push(store, source, REPO, "main", options).commit
 
 
+class HeldObjects(DirectoryObjects):
+    """A store that does not answer while HELD lies beside it, once much was read."""
+
+    def __init__(self, root: str) -> None:
+        super().__init__(root)
+        self._held = Path(root).with_name(HELD)
+        self._read_bytes = 0
+
+    def get(self, key: str, *, offset: int = 0, size: int, if_match: str | None = None) -> Part:
+        while self._read_bytes > HELD_AFTER_BYTES and self._held.exists():
+            time.sleep(0.01)
+        part = super().get(key, offset=offset, size=size, if_match=if_match)
+        self._read_bytes += len(part.data)
+        return part
+
+
 @asynccontextmanager
 async def _small_node(config: Config, _: StoreCalls) -> AsyncIterator[OpenedNode]:
-    from lodefs.chunkstore.objects.directory import DirectoryObjects
     from lodefs.chunkstore.repo.store import open_store
     from lodefs.proxy.cache.tables import CacheSettings
     from lodefs.proxy.service.store_node import NodeSettings, StoreNode
 
-    store = open_store(DirectoryObjects(config.store))
+    store = open_store(HeldObjects(config.store))
     cache = CacheSettings(config.cache_dir, config.cache_size_bytes_max or 0, free_size_bytes_min=0)
     node = StoreNode(store, NodeSettings(cache, keep_every_s=KEEP_EVERY_S))
     try:

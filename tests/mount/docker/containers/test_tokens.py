@@ -17,6 +17,7 @@ from tests.support.chunkstore.child_process import private_directory
 pytestmark = [pytest.mark.docker, pytest.mark.fuse, pytest.mark.slow]
 
 REPO = "team/closed"
+ANSWER_TIMEOUT_S = 8.0  # of the plugin, on a machine that may be slow; then it says that it is late
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +32,7 @@ def guarded() -> Iterator[PluginNode]:
         (folder / "wrong").write_text("wrong-" * 8)
         url = f"http://{HOST}:{port}"
         words = ("--listen", f"{HOST}:{port}", "--tokens", tokens)
-        with plugin_node(folder, words, url, answer_timeout_s=4.0) as node:
+        with plugin_node(folder, words, url, answer_timeout_s=ANSWER_TIMEOUT_S) as node:
             node.push(folder / "data", REPO)
             yield node
 

@@ -21,7 +21,7 @@ import msgspec
 from msgspec import Meta
 
 from lodefs.chunkstore.errors import LodefsError, UnknownFormat
-from lodefs.chunkstore.nodeapi import figure_files
+from lodefs.chunkstore.nodeapi.figures import figure_files
 
 ENDING = ".component"
 MAGIC = b"lodefsCC"

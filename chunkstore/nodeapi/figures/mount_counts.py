@@ -20,7 +20,7 @@ from pathlib import Path
 import msgspec
 
 from lodefs.chunkstore.errors import UnknownFormat
-from lodefs.chunkstore.nodeapi.figure_files import living
+from lodefs.chunkstore.nodeapi.figures.figure_files import living
 
 ENDING = ".mount"
 VERSION = 2

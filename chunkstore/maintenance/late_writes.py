@@ -1,0 +1,47 @@
+"""A pack that was read before a purge, and written after it, has the purged bytes again.
+
+The put of a pack has no condition, so each who writes packs again looks afterwards for what purges
+wanted to be gone: their documents are put before the packs are written (docs/decisions/0047).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from concurrent.futures import Executor
+
+from lodefs.chunkstore.errors import Changed, Corrupt, NotFound, UnknownFormat
+from lodefs.chunkstore.format.journal import DeadChunks
+from lodefs.chunkstore.format.names import ChunkId, PackId
+from lodefs.chunkstore.format.pack import PURGED
+from lodefs.chunkstore.journal.purges import Purges
+from lodefs.chunkstore.maintenance.compact import TRIES, Rate, drop_chunks
+from lodefs.chunkstore.objects.interface import ObjectStore
+from lodefs.chunkstore.repo.pack_reader import read_index
+
+
+def drop_purged(
+    objects: ObjectStore, packs: Iterable[PackId], executor: Executor, rate: Rate
+) -> None:
+    """Removes what purges wanted gone from packs that were just written, until none has it; a pack
+    that cannot be read is left alone. Raises: what the store does, Corrupt for a purge's document.
+    """
+    left = list(packs)
+    purged = frozenset(chunk for one in Purges(objects).after(-1) for chunk in one.chunks)
+    for _ in range(TRIES if purged else 0):
+        found = [
+            one for one in executor.map(lambda pack: _held(objects, pack, purged), left) if one
+        ]
+        for _ in executor.map(lambda one: drop_chunks(objects, one, PURGED, rate), found):
+            pass
+        left = [one.pack for one in found]
+
+
+def _held(objects: ObjectStore, pack: PackId, purged: Collection[ChunkId]) -> DeadChunks | None:
+    """Which of those chunks' bytes a pack has, if any."""
+    try:
+        index = read_index(objects, pack).index
+    except (NotFound, Corrupt, UnknownFormat, Changed):
+        return None
+    numbers = (n for n in range(len(index)) if index.chunk_id(n) in purged)
+    bits = sum(1 << n for n in numbers if not index.is_gone(n))
+    return DeadChunks(pack, bits) if bits else None

@@ -1,0 +1,65 @@
+"""What the jobs of this node read as metrics, from the files in which its mounts count them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from lodefs.chunkstore.nodeapi.figures.job_counts import OTHERS, JobReads, read_files
+from lodefs.proxy.runtime import metric_names as names
+from lodefs.proxy.runtime.bounded_labels import IDLE_S, OTHER, BoundedLabels
+from lodefs.proxy.runtime.exposition import Family, labelled
+
+JOBS_MAX = 200  # with series of their own
+SOURCES = ("direct", "cache", "peers", "store")
+_OPENS = (names.JOB_PASSTHROUGH_OPENS, names.JOB_PASSTHROUGH_BYTES)  # after these
+
+
+class JobFamilies:
+    """Of the mounts that count in a directory. A job keeps its figures when a mount has ended,
+    until it has read nothing for IDLE_S; ``now_s`` is Unix time."""
+
+    def __init__(
+        self, directory: Path, jobs_max: int = JOBS_MAX, now_s: Callable[[], float] = time.time
+    ) -> None:
+        self._directory = directory
+        self._now_s = now_s
+        self._labels = BoundedLabels(jobs_max)
+        self._mounts: dict[int, dict[int, JobReads]] = {}  # as they were at the last scrape
+        self._ended: dict[int, JobReads] = {}  # by job: of mounts that are gone
+
+    def __call__(self) -> Iterator[Family]:
+        """The families now."""
+        mounts = dict(read_files(self._directory))
+        for gone in self._mounts.keys() - mounts.keys():
+            _add(self._ended, self._mounts[gone])
+        self._mounts = mounts
+        yield from _families(self._labels.show(self._recent(), self._now_s()))
+
+    def _recent(self) -> dict[str, tuple[int, ...]]:
+        """Figures by label, of jobs that read something in the last IDLE_S."""
+        found = dict(self._ended)
+        for jobs in self._mounts.values():
+            _add(found, jobs)
+        since_s = self._now_s() - IDLE_S
+        recent = {job for job, reads in found.items() if job == OTHERS or reads.last_s > since_s}
+        self._ended = {job: reads for job, reads in self._ended.items() if job in recent}
+        return {str(job) if job != OTHERS else OTHER: found[job].figures for job in recent}
+
+
+def _families(shown: Mapping[str, tuple[int, ...]]) -> Iterator[Family]:
+    sources = len(SOURCES)
+    by_source = {
+        (job, source): value
+        for job, figures in shown.items()
+        for source, value in zip(SOURCES, figures[:sources], strict=True)
+    }
+    yield labelled(names.JOB_READ_BYTES, by_source)
+    for at, definition in enumerate(_OPENS, start=sources):
+        yield labelled(definition, {(job,): figures[at] for job, figures in shown.items()})
+
+
+def _add(sums: dict[int, JobReads], more: dict[int, JobReads]) -> None:
+    for job, reads in more.items():
+        sums[job] = sums.get(job, JobReads()).plus(reads)

@@ -1,0 +1,56 @@
+"""Copies and bundles keep the quota of the store that they go to."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from io import BytesIO
+
+import pytest
+
+from lodefs.chunkstore.push.quota import OverQuota
+from lodefs.chunkstore.repo.refs import TAGS
+from lodefs.chunkstore.transfer.bundle import create_bundle, unpack_bundle
+from tests.chunkstore.transfer.test_copy import Stores
+
+
+def _limit(stores: Stores, size_bytes: int | None) -> None:
+    stores.destination.settings_log("r").change(
+        lambda now: replace(now, quota_size_bytes=size_bytes)
+    )
+
+
+def test_a_copy_keeps_the_quota_of_its_destination() -> None:
+    """A version over the quota there is refused before anything is sent, also by a dry run; others
+    come. It comes where that has grown, and a new name for what is there is no new version."""
+    stores = Stores()
+    made = stores.made
+    stores.source.refs("r").advance(TAGS, "v1", stores.commits[-1], expected_sequence=None)
+    sizes = [made.store.commit("r", one).size_bytes for one in stores.commits]
+    stores.copy()
+    made.commit("r", {b"large": bytes(sizes[-1] + 1)})
+    _limit(stores, sizes[-1])
+    before = dict(stores.memory.objects)
+    for dry_run in (True, False):
+        with pytest.raises(OverQuota, match=f"is {sizes[-1]:,} bytes .*the branch has"):
+            stores.copy(dry_run=dry_run)
+    assert stores.memory.objects == before
+    result = stores.copy(None)
+    assert [one.ref.name for one in result.refused] == ["main"]
+    assert [one.ref.name for one in result.refs] == ["v1"]
+    _limit(stores, None)
+    assert stores.copy().commits == 1
+    stores.check()
+
+
+def test_a_bundle_keeps_the_quota_of_its_store() -> None:
+    """A bundle with a version over the quota moves no ref."""
+    stores = Stores()
+    _limit(stores, 100)
+    file = BytesIO()
+    create_bundle(stores.source, "r", "main", None, file)
+    with pytest.raises(OverQuota, match="is 100 bytes"):
+        unpack_bundle(BytesIO(file.getvalue()), "it", stores.destination)
+    assert stores.at() is None
+    _limit(stores, None)
+    unpack_bundle(BytesIO(file.getvalue()), "it", stores.destination)
+    stores.check()

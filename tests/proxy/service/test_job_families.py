@@ -1,0 +1,82 @@
+"""What jobs read, at scrapes of the node's proxy."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from lodefs.chunkstore.nodeapi.figures.job_counts import Word
+from lodefs.mount.shm.job_counters import JobCounter, JobTable
+from lodefs.proxy.runtime import exposition
+from lodefs.proxy.service.job_families import JobFamilies
+from tests.support.proxy.scrape import labels_of, samples
+
+NAME = "lodefs_job_read_bytes_total"
+
+
+@contextmanager
+def counting(directory: Path) -> Iterator[JobCounter]:
+    """A mount that counts in a directory until the end, where a process's number is its job's."""
+    fd = JobTable.create(directory)
+    try:
+        counter = JobTable(fd).counter(1, lambda pid: pid)
+        assert counter is not None
+        yield counter
+    finally:
+        os.close(fd)
+
+
+def read_bytes(families: JobFamilies, job: int | str, source: str) -> float | None:
+    """At a scrape now."""
+    found = samples(exposition.text(families()))
+    return found.get((NAME, labels_of(job=str(job), source=source)))
+
+
+def test_a_job_is_shown_with_what_it_read_through_all_mounts(tmp_path: Path) -> None:
+    """By source, with the opens that went past them."""
+    with counting(tmp_path) as one, counting(tmp_path) as two:
+        one.add(7, Word.STORE_BYTES, 100)
+        two.add(7, Word.STORE_BYTES, 20)
+        two.add(7, Word.KERNEL_OPENS, 2)
+        two.add(7, Word.KERNEL_OPENED_BYTES, 3000)
+        families = JobFamilies(tmp_path)
+        found = samples(exposition.text(families()))
+    assert found[NAME, labels_of(job="7", source="store")] == 120
+    assert found[NAME, labels_of(job="7", source="direct")] == 0
+    assert found["lodefs_job_passthrough_opens_total", labels_of(job="7")] == 2
+    assert found["lodefs_job_passthrough_opened_bytes_total", labels_of(job="7")] == 3000
+
+
+def test_no_figure_goes_back_when_a_mount_ends_and_all_go_after_an_hour(tmp_path: Path) -> None:
+    """The last figures of its mounts stay a job's for an hour after its last read."""
+    times = [0.0]
+    families = JobFamilies(tmp_path, now_s=lambda: times[0])
+    with counting(tmp_path) as other:
+        with counting(tmp_path) as ending:
+            ending.add(7, Word.PEERS_BYTES, 100)
+            other.add(7, Word.PEERS_BYTES, 1)
+            assert read_bytes(families, 7, "peers") == 101
+        del ending
+        assert read_bytes(families, 7, "peers") == 101
+    del other
+    assert read_bytes(families, 7, "peers") == 101
+    times[0] = 2**40
+    assert read_bytes(families, 7, "peers") is None
+    times[0] = 0.0
+    assert read_bytes(families, 7, "peers") is None
+
+
+@pytest.mark.parametrize("jobs_max", [1, 2])
+def test_jobs_without_series_of_their_own_count_together(tmp_path: Path, jobs_max: int) -> None:
+    """The most used ones have series."""
+    families = JobFamilies(tmp_path, jobs_max)
+    with counting(tmp_path) as counter:
+        for job, size_bytes in ((7, 500), (8, 10), (9, 1)):
+            counter.add(job, Word.CACHE_BYTES, size_bytes)
+        assert read_bytes(families, 7, "cache") == 500
+        assert read_bytes(families, 8, "cache") == (10 if jobs_max == 2 else None)
+        assert read_bytes(families, "other", "cache") == (1 if jobs_max == 2 else 11)
