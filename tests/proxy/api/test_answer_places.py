@@ -74,7 +74,7 @@ def test_beside_another_owner_answers_go_one_after_the_other() -> None:
         for number, name in enumerate(["a0", "a1", "a2"], 1):
             answers.gates[name].set()
             await tasks[number - 1]
-            await until(lambda number=number: len(answers.begun) == min(2 + number, 4))  # type: ignore[misc]
+            await until(lambda number=number: len(answers.begun) == min(2 + number, 4))
         assert answers.begun == ["a0", "b0", "a1", "a2"]
         answers.gates["b0"].set()
         await asyncio.gather(*tasks)
