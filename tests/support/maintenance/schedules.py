@@ -32,6 +32,7 @@ from lodefs.chunkstore.objects.crates.crated import Crated
 from lodefs.chunkstore.push.changes.change import Put
 from lodefs.chunkstore.push.changes.commit_changes import commit_changes
 from lodefs.chunkstore.push.push import PushOptions, push
+from lodefs.chunkstore.repair.journal_repair import JournalRepair
 from lodefs.chunkstore.repo.refs import BRANCHES, TAGS
 from lodefs.chunkstore.repo.store import Store, create_store, open_store
 from lodefs.chunkstore.transfer.copy import CopyOptions, copy
@@ -434,6 +435,9 @@ class Schedule:
                 break
         self._needs.read_all()
         self._purge_again()
+        journal = JournalRepair(self._objects, dry_run=True)
+        journal.look()
+        assert not journal.problems, f"seed {self._seed}: {journal.problems}"
         limit = 3 if dangling else 2
         assert not garbage and count <= limit, f"seed {self._seed}: {sorted(garbage)} stays"
 
