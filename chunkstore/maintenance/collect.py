@@ -185,7 +185,7 @@ class _Collection:
         early = {one.number: self._early[one.number] for one in left if one.number in self._early}
         after = decisions.next_ledger(ledger, refs, writers.silences, newest, early)
         if after != ledger and not self._options.dry_run:
-            self._journal.put_ledger(after)
+            self._journal.put_ledger(after, ledger)
         return self._result
 
     def _writers(self, ledger: Ledger, newest: int, condemning: int | None) -> Writers:
