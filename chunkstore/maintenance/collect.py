@@ -33,10 +33,8 @@ from lodefs.chunkstore.maintenance.compact import (
     sparse_packs,
     union_of,
 )
-from lodefs.chunkstore.maintenance.inventory import PackList, Repositories
-from lodefs.chunkstore.maintenance.late_writes import drop_purged
-from lodefs.chunkstore.maintenance.mark import Marked, Marking
-from lodefs.chunkstore.maintenance.merge import (
+from lodefs.chunkstore.maintenance.in_crates.crate_remains import drop_purged_remains
+from lodefs.chunkstore.maintenance.in_crates.merge import (
     BELOW_BYTES_MAX,
     Merged,
     batches,
@@ -44,6 +42,9 @@ from lodefs.chunkstore.maintenance.merge import (
     merge_packs,
     would_merge,
 )
+from lodefs.chunkstore.maintenance.inventory import PackList, Repositories
+from lodefs.chunkstore.maintenance.late_writes import drop_purged
+from lodefs.chunkstore.maintenance.mark import Marked, Marking
 from lodefs.chunkstore.maintenance.sweep import check_deletes, sweep
 from lodefs.chunkstore.maintenance.writers import (
     WriterCheck,
@@ -374,9 +375,13 @@ class _Collection:
         options, crates = self._options, self._crates
         if not options.dry_run:
             drop_doubles(crates, self._executor)
-        below = options.merge_below_bytes
-        if below is None:
-            return
+        if options.merge_below_bytes is not None:
+            self._merge_below(options.merge_below_bytes)
+        if not options.dry_run:
+            drop_purged_remains(crates, self._executor, Rate(options.rate_bytes_s))
+
+    def _merge_below(self, below: int) -> None:
+        options, crates = self._options, self._crates
         small = [
             (pack, size) for pack, size in self._packs if size < below and pack in self._marked
         ]

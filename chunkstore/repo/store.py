@@ -38,6 +38,7 @@ from lodefs.chunkstore.format.names import (
 )
 from lodefs.chunkstore.format.repo_settings import Deletion, encode_expired
 from lodefs.chunkstore.nodeapi.access import NO_REPOSITORY
+from lodefs.chunkstore.objects.crates.crated import crated
 from lodefs.chunkstore.objects.interface import ObjectStore, read_whole
 from lodefs.chunkstore.repo.pack_reader import PackReader
 from lodefs.chunkstore.repo.refs import BRANCHES, TAGS, Refs, singular
@@ -159,6 +160,7 @@ class Store:
     def admit_crates(self) -> None:
         """Lets packs lie in crates from now on: older clients, which would not find them, are
         refused. Raises what the store does."""
+        crated(self.objects).tables.admit()
         settings = _read_settings(self.objects)
         if settings.version < CRATES_VERSION:
             settings = replace(settings, version=CRATES_VERSION)
