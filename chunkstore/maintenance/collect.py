@@ -86,6 +86,7 @@ class CollectResult:
     sparse: Amount = field(default_factory=Amount)
     sparse_waiting: Amount = field(default_factory=Amount)
     ripe_at_s: int | None = None  # when that, or what was condemned now, may be deleted
+    upgraded_s: int | None = None  # when older versions were refused first, if that is to come
     writers: int = 0  # that what is condemned waits for
     dead_writers: int = 0  # that were given up
 
@@ -169,6 +170,8 @@ class _Collection:
         self._mark(refs, writers)
         sizes, commits = self._garbage()
         now_s = int(options.clock())
+        if (self._upgraded_s or 0) > now_s:
+            self._result.upgraded_s = self._upgraded_s
         self._early = decisions.from_the_future(undone, ledger.silences, now_s)
         left = self._sweep(undone, writers, sizes)
         self._result.waiting = _amount([entry.condemned for entry in left], sizes)

@@ -142,9 +142,10 @@ class Store:
 
     def upgrade(self, now_s: int) -> Settings:
         """Makes a store of an older version one of this, so that older clients, which keep no
-        journal, are refused. Gives its settings. Raises what the store does."""
+        journal, are refused; one that was upgraded in time to come, by a wrong clock, counts as
+        upgraded now. Gives its settings. Raises what the store does."""
         settings = _read_settings(self.objects)
-        if settings.version < VERSION:
+        if settings.version < VERSION or (settings.upgraded_s or 0) > now_s:
             settings = replace(settings, version=VERSION, upgraded_s=now_s)
             self.objects.put(keys.STORE, [encode_settings(settings)])
         return settings
