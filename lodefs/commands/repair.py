@@ -114,7 +114,12 @@ def _source(session: Session, place: str) -> RepairSource:
     from lodefs.chunkstore.format import keys
     from lodefs.chunkstore.format.chunking import ChunkingParams
     from lodefs.chunkstore.nodecache.layout import VERSION_FILE
-    from lodefs.chunkstore.repair.sources import CacheSource, DirectorySource, StoreSource
+    from lodefs.chunkstore.repair.sources import (
+        CacheSource,
+        DirectorySource,
+        StoreSource,
+        listed_packs,
+    )
 
     if place.startswith(("http:", "https:", "unix:")):
         raise InvalidInput(
@@ -129,13 +134,14 @@ def _source(session: Session, place: str) -> RepairSource:
         raise NotFound(f"there is no directory {text.escaped(place)}")
     if (path / keys.STORE).exists():
         return StoreSource(session.objects(absolute(place)))
-    if (path / VERSION_FILE).exists() and (path / "index").is_dir():
-        return CacheSource(path)
     try:
         params = session.store.settings.chunking
     except LodefsError:  # they may be what is lost
         params = ChunkingParams()
-    return DirectorySource(path, params)
+    if (path / VERSION_FILE).exists() and (path / "index").is_dir():
+        return CacheSource(path, params)
+    there = session.objects(session.store_url)
+    return DirectorySource(path, params, lambda: listed_packs(there))
 
 
 def _json_of(result: RepairResult, *, dry_run: bool) -> dict[str, object]:

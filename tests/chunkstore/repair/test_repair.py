@@ -20,6 +20,7 @@ from lodefs.chunkstore.repair.sources import (
     DirectorySource,
     RepairSource,
     StoreSource,
+    listed_packs,
 )
 from lodefs.chunkstore.repo.refs import BRANCHES
 from lodefs.chunkstore.repo.store import open_store
@@ -56,15 +57,15 @@ class Years:
             memory.objects[key] = bytes([data[0] ^ 0x81]) + data[1:]
         return memory
 
-    def source(self, kind: str) -> list[RepairSource]:
-        """A source of that kind."""
+    def source(self, kind: str, memory: MemoryObjects) -> list[RepairSource]:
+        """A source of that kind, for a store."""
         if kind == "store":
             whole = MemoryObjects("memory:whole")
             whole.objects = dict(self.objects)
             return [StoreSource(whole)]
         if kind == "directory":
-            return [DirectorySource(self.directory, ChunkingParams())]
-        return [CacheSource(self.cache)] if kind == "cache" else []
+            return [DirectorySource(self.directory, ChunkingParams(), lambda: listed_packs(memory))]
+        return [CacheSource(self.cache, ChunkingParams())] if kind == "cache" else []
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +102,7 @@ def repaired(
 ) -> RepairResult:
     """One repair, a year later, of every byte."""
     options = RepairOptions(data=True, dry_run=dry_run, workers=1, clock=lambda: 1_800_000_000.0)
-    return repair(memory, years.source(source), options)
+    return repair(memory, years.source(source, memory), options)
 
 
 def test_nothing_is_wrong(years: Years) -> None:
