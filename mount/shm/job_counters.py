@@ -40,13 +40,14 @@ REMEMBERED_S = 5.0  # of which job a process is: its number may be another's aft
 IDLE_S = 300.0  # after so long without reads, the row of a job without a record may be another's
 WAITING_MAX = 1000  # processes whose jobs are to be looked up
 _NOBODY = -1
-# As Slurm's plugins for both versions of control groups name them: /slurm/uid_5/job_7/step_0, and
-# /system.slice/slurmstepd.scope/job_7/step_0. Several slurmds of one machine add their names. From
-# the root on: below user.slice, and in what is delegated to a service, users choose names.
+# As Slurm's plugins for both versions of control groups name them: /slurm/uid_5/job_7/step_0 of the
+# freezer, and /system.slice/slurmstepd.scope/job_7/step_0. Several slurmds of one machine add their
+# names, a machine in a container its own groups before the freezer's, of which systemd gives none
+# to users. In the second version it does, below user.slice and in services: they choose names.
+_PLACE_1 = rb"(?:[^:\n]*,)?freezer(?:,[^:\n]*)?:(?:/(?!user[-.@])[^/\n]+)*?/slurm[^/\n]*/uid_\d+"
+_PLACE_2 = rb":(?:/(?!user[-.])[^/\n]+\.slice)*/(?:[^/\n]+_)?slurmstepd\.scope"
 _JOB = re.compile(
-    rb"^\d+:[^:\n]*:(?:/slurm[^/\n]*/uid_\d+"
-    rb"|(?:/(?!user[-.])[^/\n]+\.slice)*/(?:[^/\n]+_)?slurmstepd\.scope)/job_(\d{1,10})(?=[/\n])",
-    re.MULTILINE,
+    rb"^\d+:(?:" + _PLACE_1 + rb"|" + _PLACE_2 + rb")/job_(\d{1,10})(?=[/\n])", re.MULTILINE
 )
 _WORD_OF = {
     Column.DIRECT_READS.value: Word.DIRECT_BYTES.value,

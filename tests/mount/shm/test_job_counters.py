@@ -38,6 +38,7 @@ from tests.support.proxy.rig import REPO, Rig, serve_rig
 CGROUPS = {
     "v1": "6:freezer:/slurm/uid_5/job_77/step_0\n4:memory:/\n0::/\n",
     "v1 of several slurmds": "4:memory:/\n6:freezer:/slurm_n1/uid_5/job_77/step_batch\n",
+    "v1 in a container": "3:cpu,freezer:/box/slurm/uid_5/job_77/x/slurm/uid_5/job_78/x\n0::/\n",
     "v2": "0::/system.slice/slurmstepd.scope/job_77/step_0/user/task_0\n",
     "v2 of several slurmds": "0::/system.slice/n1_slurmstepd.scope/job_77/step_0/user/task_0\n",
     "a container in it": "0::/system.slice/slurmstepd.scope/job_77/step_0/user/task_0/box\n",
@@ -86,6 +87,9 @@ def test_the_control_group_tells_the_job(tmp_path: Path, text: str) -> None:
         "0::/user.slice/user-5.slice/user@5.service/app.slice/slurmstepd.scope/job_77/x\n",
         "0::/system.slice/mine.service/slurmstepd.scope/job_77/x\n",
         "0::/system.slice/mine.service/slurm/uid_0/job_77/x\n",
+        "0::/slurm/uid_0/job_77/x\n",
+        "1:name=systemd:/slurm/uid_0/job_77/x\n",
+        "6:freezer:/user.slice/slurm/uid_0/job_77/x\n",
         "0::/system.slice/slurmstepd.scope/job_/slurmstepd.scope/job_77/x\n",
         "0::/system.slice/slurmstepd.scope/job_77x/step_0\n",
         "0::/system.slice/slurmstepd.scope/system\n",
@@ -292,8 +296,12 @@ def found_of(directory: Path, job: int) -> tuple[int, ...]:
 def group_of_job(job: int) -> Iterator[Path]:
     """A control group as Slurm makes it, in any hierarchy where this machine lets us."""
     for root in map(Path, ("/sys/fs/cgroup", "/sys/fs/cgroup/unified", "/sys/fs/cgroup/freezer")):
-        top = root / f"slurm_test{os.getpid()}"
-        made = [top, top / "uid_0", top / "uid_0" / f"job_{job}"]
+        if root.name == "freezer":
+            user = root / f"slurm_test{os.getpid()}" / "uid_0"
+            made = [user.parent, user, user / f"job_{job}"]
+        else:
+            top = root / f"test{os.getpid()}_slurmstepd.scope"
+            made = [top, top / f"job_{job}"]
         if not (root / "cgroup.procs").exists() or not os.access(root, os.W_OK):
             continue
         try:
