@@ -266,7 +266,7 @@ class _Repair:
             self._note(pack_id, where)
 
     def _heal(self, damage: PackDamage) -> None:
-        heal(self._objects, [damage], self._sources, dry_run=self._options.dry_run)
+        heal(self._objects, [damage], self._sources, self._executor, dry_run=self._options.dry_run)
         self._reader = PackReader(self._objects)  # one that does not remember what was there
 
     def _children(self, entry: Entry, where: str) -> list[Entry]:
@@ -298,7 +298,7 @@ class _Repair:
         bad = [damage for damage in self._packs.values() if damage and not damage.healed_from]
         self._name(bad)
         self._progress.phase = "looking for what is lost"
-        heal(self._objects, bad, self._sources, dry_run=self._options.dry_run)
+        heal(self._objects, bad, self._sources, self._executor, dry_run=self._options.dry_run)
 
     def _name(self, bad: Sequence[PackDamage]) -> None:
         """The files that need a chunk of the bad packs that is not there."""
