@@ -29,6 +29,7 @@ from lodefs.chunkstore.journal.existing_commit import point_ref
 from lodefs.chunkstore.journal.journal import StoreJournal
 from lodefs.chunkstore.maintenance.collect import CollectOptions, collect
 from lodefs.chunkstore.maintenance.purge import plan_again, plan_path, purge
+from lodefs.chunkstore.objects.crates.crated import Crated
 from lodefs.chunkstore.push.changes.change import Put
 from lodefs.chunkstore.push.changes.commit_changes import commit_changes
 from lodefs.chunkstore.push.push import PushOptions, push
@@ -53,7 +54,13 @@ SOURCES = 4
 ACTORS = 20
 DRY_RUN_STEPS = 500
 AT_ONCE_MAX = 4
-_TELLING = ("put journal/", "put repos/", "put index/", "delete ")  # requests that others see
+_TELLING = (
+    "put journal/",
+    "put repos/",
+    "put index/",
+    "put crates/",
+    "delete ",
+)  # requests that others see
 _REWRITERS = ("_collect", "_purge", "_repair")  # of packs
 _EXECUTORS = (
     "lodefs.chunkstore.push.pack_writer.ThreadPoolExecutor",
@@ -97,6 +104,7 @@ class Played:
     expired: int = 0  # commits that retention policies have deleted
     failed: dict[str, int] = field(default_factory=dict)  # actors that ended with an error, by kind
     deleted: int = 0  # packs and commits
+    merged: int = 0  # packs that were put into crates
     compacted: int = 0  # packs that were written again without some of their chunks
     read: int = 0  # snapshots that were read with indexes from before, while all this went on
     collections_to_clean: int = 0  # undisturbed ones, until all garbage was gone
@@ -260,7 +268,8 @@ class Schedule:
         ]
 
     def _store(self, actor: Actor) -> Store:
-        return open_store(ActorObjects(self._objects, actor, self._faults, self._watch))
+        own = ActorObjects(self._objects, actor, self._faults, self._watch)
+        return open_store(Crated(own))
 
     def _push(self, actor: Actor, clock: Callable[[], float]) -> None:
         source, name = self.random.choice(self._sources), self.random.choice(NAMES)
@@ -292,11 +301,14 @@ class Schedule:
 
     def _collect(self, actor: Actor, clock: Callable[[], float]) -> None:
         min_used = self.random.choice((None, 0.3, 0.7, 1.0))
-        self._collect_with(actor, CollectOptions(GRACE_S, clock=clock, min_used=min_used))
+        below = self.random.choice((None, 1000, 1 << 20))
+        options = CollectOptions(GRACE_S, clock=clock, min_used=min_used, merge_below_bytes=below)
+        self._collect_with(actor, options)
 
     def _collect_with(self, actor: Actor, options: CollectOptions) -> None:
-        collect(self._store(actor), options)
+        result = collect(self._store(actor), options)
         self.played.collections += 1
+        self.played.merged += result.merged.packs
 
     def _read(self, actor: Actor, clock: Callable[[], float]) -> None:
         """Reads a snapshot again and again: with indexes of packs that were read long ago. What a
@@ -409,6 +421,8 @@ class Schedule:
         """Looks for all that refs lead to, when that or what is there changes."""
         if what == "delete" and key.startswith((keys.PACKS, keys.REPOS)):
             self.played.deleted += 1
+        elif key.startswith((keys.CRATES, keys.CRATE_TABLES)):
+            pass
         elif what == "put" and key.startswith(keys.PACKS):
             if not self._needs.is_whole(key):
                 self.played.compacted += 1
@@ -423,7 +437,10 @@ class Schedule:
         dangling = self._needs.dangling_intents()
         for count in range(1, 5):
             self._now_s += 50 * HOUR_S
-            options = CollectOptions(GRACE_S, clock=lambda: self._now_s, min_used=1.0)
+            below = self.random.choice((None, 1 << 20))
+            options = CollectOptions(
+                GRACE_S, clock=lambda: self._now_s, min_used=1.0, merge_below_bytes=below
+            )
             actor = Actor("collect", lambda actor: self._collect_with(actor, options))  # noqa: B023
             while not actor.has_ended:
                 actor.step()
@@ -444,7 +461,7 @@ class Schedule:
 
     def _purge_again(self) -> None:
         """What late writers have brought back is found, and purged."""
-        store = open_store(self._objects)
+        store = open_store(Crated(self._objects))
         back = self._needs.holding(self._needs.purged())
         self.played.purged_again += bool(back)
         assert not back or self._doubts or self._hides, f"seed {self._seed}: {sorted(back)} is back"
