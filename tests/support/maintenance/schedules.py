@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from random import Random
+from typing import TypeVar
 from unittest import mock
 
 from lodefs.chunkstore.errors import Changed, Corrupt, NotFound, Purged
@@ -73,6 +74,7 @@ _EXECUTORS = (
     "concurrent.futures.ThreadPoolExecutor",
 )
 
+T = TypeVar("T")
 
 POLICIES = (
     None,
@@ -259,12 +261,12 @@ class Schedule:
             (self._point, 3),
             (self._read, 4),
             (self._copy, 3),
-            (self._change, 2),
+            (self._change, 3),
             (self._remove, 1),
             (self._restore, 2),
             (self._retain, 2),
             (self._purge, 2),
-            (self._repair, 2),
+            (self._repair, 1),
         ]
 
     def _store(self, actor: Actor) -> Store:
@@ -397,7 +399,7 @@ class Schedule:
             assert not kept, f"purged bytes are left in {kept}"
 
     def _repair(self, actor: Actor, clock: Callable[[], float]) -> None:
-        """Packs that somebody has taken for lost, from a copy of the store as it was."""
+        """Packs that somebody has taken for lost, from a slow copy of the store as it was."""
         copied = MemoryObjects("memory:copied")
         copied.objects = dict(self._objects.objects)
         packs = sorted(key for key in copied.objects if key.startswith(keys.PACKS))
@@ -406,8 +408,16 @@ class Schedule:
             for key in self.random.sample(packs, min(2, len(packs)))
         ]
         source = StoreSource(copied)
-        heal(self._store(actor).objects, lost, [source], InlineExecutor(), dry_run=False)
+        with mock.patch.object(source, "pack", self._slowly(actor, source.pack)):
+            heal(self._store(actor).objects, lost, [source], InlineExecutor(), dry_run=False)
         self.played.repaired += len(lost)
+
+    def _slowly(self, actor: Actor, act: Callable[[PackId], T]) -> Callable[[PackId], T]:
+        def slow(pack_id: PackId) -> T:
+            actor.stalled_until = self.played.steps + self.random.choice((0, 50, 400))
+            return act(pack_id)
+
+        return slow
 
     def _rewriters(self, own: Actor) -> int:
         """How many others may write a pack again."""
