@@ -185,6 +185,8 @@ class _Collection:
         newest, condemning = newest_of(self._journal)
         undone = self._journal.undone(condemning)
         writers = self._writers(ledger, newest, condemning)
+        if not options.dry_run:
+            self._crates.tables.sweep()
         self._list()
         if options.min_used is None:
             packs = [dead.pack for one in undone if one.condemned for dead in one.condemned.chunks]
@@ -372,7 +374,6 @@ class _Collection:
         options, crates = self._options, self._crates
         if not options.dry_run:
             drop_doubles(crates, self._executor)
-            crates.tables.sweep()
         below = options.merge_below_bytes
         if below is None:
             return

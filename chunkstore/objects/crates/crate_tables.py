@@ -125,6 +125,9 @@ class CrateTables:
         listed = [keys.crate_of(info.key) for info in self._objects.list(keys.CRATES)]
         names = [name for name in listed if name is not None]
         now = self.newest()
+        if now.number < 0 and not all(map(self._is_double, names)):
+            self.restore()  # the only table is lost
+            return
         if any(name.number > now.number for name in names):  # who makes it now tries again
             self._change(lambda _: False, ())
             now = self.newest()
@@ -181,6 +184,15 @@ class CrateTables:
             return decode_tail(tail.data, name, key)
         except (NotFound, Corrupt):  # its packs are lost, which who repairs these finds out
             return {}
+
+    def _is_double(self, name: CrateName) -> bool:
+        """Whether all packs of a crate have objects of their own."""
+        try:
+            for pack in self._tail(name):
+                self._objects.head(keys.pack(pack))
+        except NotFound:
+            return False
+        return True
 
     def _listed(self) -> int:
         """Where to begin to ask: a list may lack the newest."""

@@ -335,6 +335,16 @@ def test_a_lost_table_is_no_empty_one(world: World) -> None:
     assert world.memory.objects == before
 
 
+def test_the_only_table_is_lost(world: World) -> None:
+    """A collection does not take the crate for what a dead merge left: it makes the table again."""
+    merge(world)
+    [table] = [key for key in world.memory.objects if key.startswith(keys.CRATE_TABLES)]
+    del world.memory.objects[table]
+    world.collect(merge_below_bytes=BELOW)
+    assert files_of(world.store) == FILES
+    assert len(crates(world)) == 1
+
+
 def test_a_copy_takes_what_is_in_crates(world: World) -> None:
     """It has packs as they were pushed: history and bytes are the same."""
     merge(world)

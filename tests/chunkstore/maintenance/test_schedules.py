@@ -19,10 +19,10 @@ MEMORY = Path("/dev/shm")  # push indexes are synced very often
 @pytest.mark.slow
 def test_any_schedule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pushes, changes, copies, tags, deletions, purges, repairs, merges and collections in random
-    orders, a request at a time; with crashes, stalls of hours, wrong clocks, lists that lack objects, refused
-    deletes and lost answers: everything that a ref leads to and that was not purged is there at all
-    times, and two undisturbed collections (three if a writer died right before its last put) leave
-    no garbage. Dry runs say what a collection then does."""
+    orders, a request at a time; with crashes, stalls of hours, wrong clocks, lists that lack
+    objects, refused deletes and lost answers: everything that a ref leads to and that was not
+    purged is there at all times, and two undisturbed collections (three if a writer died right
+    before its last put) leave no garbage. Dry runs say what a collection then does."""
     sources = write_sources(tmp_path / "sources")
     if MEMORY.is_dir():
         monkeypatch.setattr("tempfile.tempdir", str(MEMORY))
