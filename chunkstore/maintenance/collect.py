@@ -131,13 +131,14 @@ def collect(
     settings = store.settings
     if not options.dry_run:
         store.ensure_writable()
-        settings = store.upgrade(int(options.clock())) if options.upgrade else settings
-        if settings.version < VERSION:
-            raise Unsupported(
-                f"{store.url} was made by a lodefs that knows no collections, and such a lodefs "
-                "may be writing to it: when every machine that uses the store has this version, "
-                "and no push or proxy of an older one runs any more, `lodefs gc --upgrade`"
-            )
+    if options.upgrade:
+        settings = store.upgrade(int(options.clock()), dry_run=options.dry_run)
+    if settings.version < VERSION:
+        raise Unsupported(
+            f"{store.url} was made by a lodefs that knows no collections, and such a lodefs "
+            "may be writing to it: when every machine that uses the store has this version, "
+            "and no push or proxy of an older one runs any more, `lodefs gc --upgrade`"
+        )
     progress = progress or Progress()
     with (
         ThreadPoolExecutor(options.workers, "lodefs-gc") as executor,
