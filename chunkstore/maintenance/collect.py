@@ -36,6 +36,14 @@ from lodefs.chunkstore.maintenance.compact import (
 from lodefs.chunkstore.maintenance.inventory import PackList, Repositories
 from lodefs.chunkstore.maintenance.late_writes import drop_purged
 from lodefs.chunkstore.maintenance.mark import Marked, Marking
+from lodefs.chunkstore.maintenance.merge import (
+    BELOW_BYTES_MAX,
+    Merged,
+    batches,
+    drop_doubles,
+    merge_packs,
+    would_merge,
+)
 from lodefs.chunkstore.maintenance.sweep import check_deletes, sweep
 from lodefs.chunkstore.maintenance.writers import (
     WriterCheck,
@@ -43,6 +51,7 @@ from lodefs.chunkstore.maintenance.writers import (
     newest_entry,
     newest_of,
 )
+from lodefs.chunkstore.objects.crates.crated import crated
 from lodefs.chunkstore.repo.store import VERSION, Store, require_there
 from lodefs.chunkstore.system.progress import Progress
 
@@ -61,7 +70,8 @@ class CollectOptions:
     workers: int = WORKERS  # requests at once
     # packs of which less than this share of the bytes is in use are compacted; None: none
     min_used: float | None = None
-    rate_bytes_s: float | None = None  # at which compaction reads and writes
+    rate_bytes_s: float | None = None  # at which compaction and merging read and write
+    merge_below_bytes: int | None = None  # packs smaller than this are merged; None: none
 
 
 @dataclass(slots=True)
@@ -91,6 +101,7 @@ class CollectResult:
     compacted: Amount = field(default_factory=Amount)
     sparse: Amount = field(default_factory=Amount)
     sparse_waiting: Amount = field(default_factory=Amount)
+    merged: Merged = field(default_factory=Merged)  # small packs; with dry_run: would be
     ripe_at_s: int | None = None  # when that, or what was condemned now, may be deleted
     writers: int = 0  # that what is condemned waits for
     dead_writers: int = 0  # that were given up
@@ -101,25 +112,33 @@ def collect(
 ) -> CollectResult:
     """Deletes the garbage that is ripe, and condemns what else is found.
 
-    Raises: InvalidInput for a grace time below 0, or a share that is none; Unsupported for a store
-    that older versions may write to, unless it is upgraded; Corrupt if a ref leads to something
-    that is missing or damaged; what the store raises. After an error the repetition goes on.
+    Raises: InvalidInput for a grace time below 0, a share or a size that is none; Unsupported for a
+    store that older versions may write to, unless it is upgraded; Corrupt if a ref leads to
+    something that is missing or damaged; what the store raises. After an error the repetition goes
+    on.
     """
     if options.grace_s < 0:
         raise InvalidInput(f"a grace time of {options.grace_s} s is none: 0 or more")
     if options.min_used is not None and not 0 < options.min_used <= 1:
         raise InvalidInput(f"{options.min_used} is not a share of a pack: more than 0, 1 at most")
+    below = options.merge_below_bytes
+    if below is not None and not 0 < below <= BELOW_BYTES_MAX:
+        raise InvalidInput(
+            f"{below} bytes is no size below which packs are merged: more than 0, at most "
+            f"{BELOW_BYTES_MAX >> 20} MiB"
+        )
     require_there(store.objects)
     settings = store.settings
     if not options.dry_run:
         store.ensure_writable()
-        settings = store.upgrade(int(options.clock())) if options.upgrade else settings
-        if settings.version < VERSION:
-            raise Unsupported(
-                f"{store.url} was made by a lodefs that knows no collections, and such a lodefs "
-                "may be writing to it: when every machine that uses the store has this version, "
-                "and no push or proxy of an older one runs any more, `lodefs gc --upgrade`"
-            )
+    if options.upgrade:
+        settings = store.upgrade(int(options.clock()), dry_run=options.dry_run)
+    if settings.version < VERSION:
+        raise Unsupported(
+            f"{store.url} was made by a lodefs that knows no collections, and such a lodefs "
+            "may be writing to it: when every machine that uses the store has this version, "
+            "and no push or proxy of an older one runs any more, `lodefs gc --upgrade`"
+        )
     progress = progress or Progress()
     with (
         ThreadPoolExecutor(options.workers, "lodefs-gc") as executor,
@@ -153,6 +172,7 @@ class _Collection:
         self._journal = StoreJournal(store.objects, options.clock)
         self._repos = Repositories()
         self._marking = Marking(store, executor, progress, int(options.clock()))
+        self._crates = crated(store.objects)
         self._early: Mapping[int, Silence] = {}  # entries with a time that is yet to come
         self._handled: Sequence[Garbage] = ()  # what was deleted
         self._dropped: Mapping[PackId, int] = {}  # chunks that a dry run has left where they are
@@ -166,6 +186,8 @@ class _Collection:
         newest, condemning = newest_of(self._journal)
         undone = self._journal.undone(condemning)
         writers = self._writers(ledger, newest, condemning)
+        if not options.dry_run:
+            self._crates.tables.sweep()
         self._list()
         if options.min_used is None:
             packs = [dead.pack for one in undone if one.condemned for dead in one.condemned.chunks]
@@ -182,10 +204,11 @@ class _Collection:
         before = self._condemned_before(left)
         self._condemn(sizes, commits, before)
         self._condemn_chunks(before)
+        self._merge()
         early = {one.number: self._early[one.number] for one in left if one.number in self._early}
         after = decisions.next_ledger(ledger, refs, writers.silences, newest, early)
         if after != ledger and not self._options.dry_run:
-            self._journal.put_ledger(after)
+            self._journal.put_ledger(after, ledger)
         return self._result
 
     def _writers(self, ledger: Ledger, newest: int, condemning: int | None) -> Writers:
@@ -256,6 +279,8 @@ class _Collection:
             sweep(self._store, garbage, reached, collection, self._executor, self._progress)
         self._compact(garbage)
         if not self._options.dry_run:
+            dead = [pack for one in garbage for pack in one.packs]
+            self._crates.tables.remove(dead)
             for entry in ripe:
                 self._journal.put_done(entry.number)
         self._handled = garbage
@@ -344,6 +369,25 @@ class _Collection:
             if len(found) == limit:
                 break
         self._append(decisions.entries_of(Garbage(chunks=tuple(found))))
+
+    def _merge(self) -> None:
+        """Puts small packs that are in use together, and removes what merges have left."""
+        options, crates = self._options, self._crates
+        if not options.dry_run:
+            drop_doubles(crates, self._executor)
+        below = options.merge_below_bytes
+        if below is None:
+            return
+        small = [
+            (pack, size) for pack, size in self._packs if size < below and pack in self._marked
+        ]
+        if options.dry_run:
+            self._result.merged = would_merge(small, crates.tables.newest())
+            return
+        if batches(small, crates.tables.newest()):
+            self._store.admit_crates()
+            rate = Rate(options.rate_bytes_s)
+            self._result.merged = merge_packs(crates, small, self._executor, rate, self._progress)
 
     def _condemn(
         self,

@@ -151,13 +151,13 @@ def drop_chunks(objects: ObjectStore, dead: DeadChunks, codec: int, rate: Rate) 
             data = _live_bytes(objects, version, wanted, rate)
             if objects.head(keys.pack(dead.pack)).etag != version.etag:
                 continue  # somebody else wrote it meanwhile, and dropped other chunks, maybe
+            rate.take(sum(map(len, data)))
+            objects.put(keys.pack(dead.pack), [*data, wanted.encode()])
         except Changed:
             continue
         except (NotFound, Corrupt, UnknownFormat) as error:
             _log.warning("pack %s is not compacted: %s", dead.pack.hex(), error)
             return 0
-        rate.take(sum(map(len, data)))
-        objects.put(keys.pack(dead.pack), [*data, wanted.encode()])
         return version.index.offsets[-1] - wanted.offsets[-1]
     _log.warning("pack %s is not compacted: others write it again and again", dead.pack.hex())
     return 0
