@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TypeVar
 
 from lodefs.chunkstore.errors import AlreadyExists, Corrupt, NotFound, Unavailable
@@ -180,9 +181,16 @@ class StoreJournal:
             return Ledger()
         return documents.decode_ledger(part.data, keys.LEDGER)
 
-    def put_ledger(self, ledger: Ledger) -> None:
-        """Keeps what a collection knows. It saves work and decides nothing, so it may be lost."""
+    def put_ledger(self, ledger: Ledger, before: Ledger | None = None) -> None:
+        """Keeps what a collection knows. It saves work and decides nothing, so it may be lost.
+
+        Of one that is too large, only what it says of silent writers is new: refs, and the mark
+        from which on writers are looked at, stay those of ``before``, which was not too large.
+        """
         data = documents.encode_ledger(ledger)
+        if len(data) > documents.LEDGER_SIZE_BYTES_MAX and before is not None:
+            kept = replace(before, silences=ledger.silences)
+            data = documents.encode_ledger(kept)
         if len(data) <= documents.LEDGER_SIZE_BYTES_MAX:
             self._objects.put(keys.LEDGER, [data])
 

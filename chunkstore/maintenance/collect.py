@@ -26,10 +26,24 @@ from lodefs.chunkstore.format.journal import (
 from lodefs.chunkstore.format.names import CommitId, PackId
 from lodefs.chunkstore.journal.journal import StoreJournal
 from lodefs.chunkstore.maintenance import decisions
-from lodefs.chunkstore.maintenance.compact import Rate, drop_all, sparse_packs, union_of
+from lodefs.chunkstore.maintenance.compact import (
+    Rate,
+    drop_all,
+    smaller_by,
+    sparse_packs,
+    union_of,
+)
 from lodefs.chunkstore.maintenance.inventory import PackList, Repositories
 from lodefs.chunkstore.maintenance.late_writes import drop_purged
 from lodefs.chunkstore.maintenance.mark import Marked, Marking
+from lodefs.chunkstore.maintenance.merge import (
+    BELOW_BYTES_MAX,
+    Merged,
+    batches,
+    drop_doubles,
+    merge_packs,
+    would_merge,
+)
 from lodefs.chunkstore.maintenance.sweep import check_deletes, sweep
 from lodefs.chunkstore.maintenance.writers import (
     WriterCheck,
@@ -37,6 +51,7 @@ from lodefs.chunkstore.maintenance.writers import (
     newest_entry,
     newest_of,
 )
+from lodefs.chunkstore.objects.crates.crated import crated
 from lodefs.chunkstore.repo.store import VERSION, Store, require_there
 from lodefs.chunkstore.system.progress import Progress
 
@@ -55,7 +70,8 @@ class CollectOptions:
     workers: int = WORKERS  # requests at once
     # packs of which less than this share of the bytes is in use are compacted; None: none
     min_used: float | None = None
-    rate_bytes_s: float | None = None  # at which compaction reads and writes
+    rate_bytes_s: float | None = None  # at which compaction and merging read and write
+    merge_below_bytes: int | None = None  # packs smaller than this are merged; None: none
 
 
 @dataclass(slots=True)
@@ -85,6 +101,7 @@ class CollectResult:
     compacted: Amount = field(default_factory=Amount)
     sparse: Amount = field(default_factory=Amount)
     sparse_waiting: Amount = field(default_factory=Amount)
+    merged: Merged = field(default_factory=Merged)  # small packs; with dry_run: would be
     ripe_at_s: int | None = None  # when that, or what was condemned now, may be deleted
     upgraded_s: int | None = None  # when older versions were refused first, if that is to come
     writers: int = 0  # that what is condemned waits for
@@ -96,25 +113,33 @@ def collect(
 ) -> CollectResult:
     """Deletes the garbage that is ripe, and condemns what else is found.
 
-    Raises: InvalidInput for a grace time below 0, or a share that is none; Unsupported for a store
-    that older versions may write to, unless it is upgraded; Corrupt if a ref leads to something
-    that is missing or damaged; what the store raises. After an error the repetition goes on.
+    Raises: InvalidInput for a grace time below 0, a share or a size that is none; Unsupported for a
+    store that older versions may write to, unless it is upgraded; Corrupt if a ref leads to
+    something that is missing or damaged; what the store raises. After an error the repetition goes
+    on.
     """
     if options.grace_s < 0:
         raise InvalidInput(f"a grace time of {options.grace_s} s is none: 0 or more")
     if options.min_used is not None and not 0 < options.min_used <= 1:
         raise InvalidInput(f"{options.min_used} is not a share of a pack: more than 0, 1 at most")
+    below = options.merge_below_bytes
+    if below is not None and not 0 < below <= BELOW_BYTES_MAX:
+        raise InvalidInput(
+            f"{below} bytes is no size below which packs are merged: more than 0, at most "
+            f"{BELOW_BYTES_MAX >> 20} MiB"
+        )
     require_there(store.objects)
     settings = store.settings
     if not options.dry_run:
         store.ensure_writable()
-        settings = store.upgrade(int(options.clock())) if options.upgrade else settings
-        if settings.version < VERSION:
-            raise Unsupported(
-                f"{store.url} was made by a lodefs that knows no collections, and such a lodefs "
-                "may be writing to it: when every machine that uses the store has this version, "
-                "and no push or proxy of an older one runs any more, `lodefs gc --upgrade`"
-            )
+    if options.upgrade:
+        settings = store.upgrade(int(options.clock()), dry_run=options.dry_run)
+    if settings.version < VERSION:
+        raise Unsupported(
+            f"{store.url} was made by a lodefs that knows no collections, and such a lodefs "
+            "may be writing to it: when every machine that uses the store has this version, "
+            "and no push or proxy of an older one runs any more, `lodefs gc --upgrade`"
+        )
     progress = progress or Progress()
     with (
         ThreadPoolExecutor(options.workers, "lodefs-gc") as executor,
@@ -148,8 +173,10 @@ class _Collection:
         self._journal = StoreJournal(store.objects, options.clock)
         self._repos = Repositories()
         self._marking = Marking(store, executor, progress, int(options.clock()))
+        self._crates = crated(store.objects)
         self._early: Mapping[int, Silence] = {}  # entries with a time that is yet to come
         self._handled: Sequence[Garbage] = ()  # what was deleted
+        self._dropped: Mapping[PackId, int] = {}  # chunks that a dry run has left where they are
         self._result = CollectResult()
 
     def run(self) -> CollectResult:
@@ -160,6 +187,8 @@ class _Collection:
         newest, condemning = newest_of(self._journal)
         undone = self._journal.undone(condemning)
         writers = self._writers(ledger, newest, condemning)
+        if not options.dry_run:
+            self._crates.tables.sweep()
         self._list()
         if options.min_used is None:
             packs = [dead.pack for one in undone if one.condemned for dead in one.condemned.chunks]
@@ -178,10 +207,11 @@ class _Collection:
         before = self._condemned_before(left)
         self._condemn(sizes, commits, before)
         self._condemn_chunks(before)
+        self._merge()
         early = {one.number: self._early[one.number] for one in left if one.number in self._early}
         after = decisions.next_ledger(ledger, refs, writers.silences, newest, early)
         if after != ledger and not self._options.dry_run:
-            self._journal.put_ledger(after)
+            self._journal.put_ledger(after, ledger)
         return self._result
 
     def _writers(self, ledger: Ledger, newest: int, condemning: int | None) -> Writers:
@@ -246,14 +276,14 @@ class _Collection:
         fates = self._fates(ripe)
         garbage = [fate.deleted for fate in fates if fate.deleted is not None]
         self._result.deleted = _amount(garbage, sizes)
-        if self._options.dry_run:
-            dead = {one.pack for part in garbage for one in part.chunks}
-            self._result.compacted.packs = sum(pack in self._marked for pack in dead)
         if ripe and not self._options.dry_run:
             collection = ripe[-1].number
             reached = self._marked.expired | self._marked.commits
             sweep(self._store, garbage, reached, collection, self._executor, self._progress)
-            self._compact(garbage)
+        self._compact(garbage)
+        if not self._options.dry_run:
+            dead = [pack for one in garbage for pack in one.packs]
+            self._crates.tables.remove(dead)
             for entry in ripe:
                 self._journal.put_done(entry.number)
         self._handled = garbage
@@ -297,14 +327,27 @@ class _Collection:
         dead = [DeadChunks(*one) for one in found.items() if one[0] in self._marked]
         if not dead:
             return
-        progress, rate = self._progress, Rate(self._options.rate_bytes_s)
+        progress, rate, objects = (
+            self._progress,
+            Rate(self._options.rate_bytes_s),
+            self._store.objects,
+        )
+        dry = self._options.dry_run
         progress.phase = f"compacting {len(dead)} packs"
         progress.files_done, progress.files_total = 0, len(dead)
-        for size_bytes in drop_all(self._store.objects, dead, self._executor, rate):
+        sizes = (
+            smaller_by(objects, dead, self._executor)
+            if dry
+            else drop_all(objects, dead, self._executor, rate)
+        )
+        for size_bytes in sizes:
             self._result.compacted.packs += size_bytes > 0
             self._result.compacted.size_bytes += size_bytes
             progress.files_done += 1
-        drop_purged(self._store.objects, [one.pack for one in dead], self._executor, rate)
+        if dry:
+            self._dropped = found
+        else:
+            drop_purged(objects, [one.pack for one in dead], self._executor, rate)
 
     def _condemn_chunks(self, before: Sequence[Garbage]) -> None:
         """Condemns the unused chunks of packs of which too little is in use, but those that are
@@ -318,7 +361,7 @@ class _Collection:
         limit = decisions.ENTRIES_MAX * CHUNK_PACKS_MAX
         packs = self._packs
         for dead, size_bytes in sparse_packs(
-            objects, packs, self._marked, min_used, self._executor
+            objects, packs, self._marked, min_used, self._executor, self._dropped
         ):
             new = dead.chunks & ~known.get(dead.pack, 0)
             amount = result.sparse if new else result.sparse_waiting
@@ -329,6 +372,25 @@ class _Collection:
             if len(found) == limit:
                 break
         self._append(decisions.entries_of(Garbage(chunks=tuple(found))))
+
+    def _merge(self) -> None:
+        """Puts small packs that are in use together, and removes what merges have left."""
+        options, crates = self._options, self._crates
+        if not options.dry_run:
+            drop_doubles(crates, self._executor)
+        below = options.merge_below_bytes
+        if below is None:
+            return
+        small = [
+            (pack, size) for pack, size in self._packs if size < below and pack in self._marked
+        ]
+        if options.dry_run:
+            self._result.merged = would_merge(small, crates.tables.newest())
+            return
+        if batches(small, crates.tables.newest()):
+            self._store.admit_crates()
+            rate = Rate(options.rate_bytes_s)
+            self._result.merged = merge_packs(crates, small, self._executor, rate, self._progress)
 
     def _condemn(
         self,

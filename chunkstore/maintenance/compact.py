@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from itertools import islice
 from typing import NamedTuple, TypeVar
@@ -70,14 +70,17 @@ def sparse_packs(
     marked: Marked,
     min_used: float,
     executor: Executor,
+    dropped: Mapping[PackId, int],
 ) -> Iterator[Sparse]:
     """Those of the packs in use of which less than ``min_used`` (0 to 1) of the bytes is in use. A
-    pack whose index cannot be read is left alone."""
+    pack whose index cannot be read is left alone. ``dropped``: chunks that count as dropped."""
     used = (pack for pack, _ in packs if pack in marked)
     for some in _parts(used, INDEXES_AHEAD):
         for index in executor.map(lambda pack: _index(objects, pack), some):
             if index is None:
                 continue
+            if gone := dropped.get(index.pack_id):
+                index = index.without(gone, DROPPED)
             sparse = sparse_of(index, marked.chunks.get(index.pack_id, 0))
             if sparse.dead_bytes and index.offsets[-1] - sparse.dead_bytes < (
                 min_used * index.offsets[-1]
@@ -114,6 +117,23 @@ def drop_all(
         yield from executor.map(lambda one: drop_chunks(objects, one, DROPPED, rate), some)
 
 
+def smaller_by(
+    objects: ObjectStore, dead: Sequence[DeadChunks], executor: Executor
+) -> Iterator[int]:
+    """What ``drop_all`` would give, if no pack's chunks are damaged. Writes nothing."""
+
+    def difference(one: DeadChunks) -> int:
+        index = _index(objects, one.pack)
+        return (
+            0
+            if index is None
+            else index.offsets[-1] - index.without(one.chunks, DROPPED).offsets[-1]
+        )
+
+    for some in _parts(dead, INDEXES_AHEAD):
+        yield from executor.map(difference, some)
+
+
 def drop_chunks(objects: ObjectStore, dead: DeadChunks, codec: int, rate: Rate) -> int:
     """Writes a pack again without the bytes of some chunks; how many bytes smaller it is. 0 if it
     was done before, or the pack is missing or damaged: then it is left as it is, for who repairs
@@ -131,13 +151,13 @@ def drop_chunks(objects: ObjectStore, dead: DeadChunks, codec: int, rate: Rate) 
             data = _live_bytes(objects, version, wanted, rate)
             if objects.head(keys.pack(dead.pack)).etag != version.etag:
                 continue  # somebody else wrote it meanwhile, and dropped other chunks, maybe
+            rate.take(sum(map(len, data)))
+            objects.put(keys.pack(dead.pack), [*data, wanted.encode()])
         except Changed:
             continue
         except (NotFound, Corrupt, UnknownFormat) as error:
             _log.warning("pack %s is not compacted: %s", dead.pack.hex(), error)
             return 0
-        rate.take(sum(map(len, data)))
-        objects.put(keys.pack(dead.pack), [*data, wanted.encode()])
         return version.index.offsets[-1] - wanted.offsets[-1]
     _log.warning("pack %s is not compacted: others write it again and again", dead.pack.hex())
     return 0

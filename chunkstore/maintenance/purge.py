@@ -7,7 +7,7 @@ why (docs/decisions/0047).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from urllib.parse import quote_from_bytes
@@ -26,6 +26,7 @@ from lodefs.chunkstore.maintenance.compact import Rate, drop_chunks
 from lodefs.chunkstore.maintenance.inventory import PackList, Repositories
 from lodefs.chunkstore.maintenance.late_writes import drop_purged
 from lodefs.chunkstore.maintenance.writers import WriterCheck, newest_of
+from lodefs.chunkstore.objects.crates.crated import crated
 from lodefs.chunkstore.repo.pack_reader import read_index
 from lodefs.chunkstore.repo.store import Store
 from lodefs.chunkstore.system.progress import Progress
@@ -176,6 +177,7 @@ def purge(
                     result.left.append(index.pack_id)
             elif index is not None:
                 result.left.append(index)
+        crated(store.objects).tables.sweep()  # a merge that died may have left crates with them
         purges.append(plan.chunks, plan.what, int(clock()))
     return result
 
@@ -257,8 +259,26 @@ def _find_places(
     named: Iterable[PackId] = (),
 ) -> None:
     """All places of chunks: reads the index of each pack, those of dead pushes too; and of the
-    packs that versions have ``named``, which a list may lack."""
+    packs that versions have ``named``, which a list may lack. Again while packs are put into
+    crates: a list may then lack them."""
     progress.phase = "looking through all packs"
+    tables = crated(store.objects).tables
+    before, found = -2, tables.newest().number
+    named = list(named)
+    while before != found:
+        before = found
+        _find_listed(store, plan, ids, executor, named)
+        found = tables.newest().number
+
+
+def _find_listed(
+    store: Store,
+    plan: PurgePlan,
+    ids: set[ChunkId],
+    executor: Executor,
+    named: Sequence[PackId],
+) -> None:
+    plan.packs, plan.unreadable, plan.size_bytes = {}, [], 0
     with PackList() as packs:
         packs.fill(store.objects)
         everywhere = _with(named, (pack for pack, _ in packs))

@@ -61,32 +61,37 @@ class WriterCheck:
         self, found: Writers, ledger: Ledger, now_s: int, grace_s: int, *, dry: bool
     ) -> None:
         """Ends those writers that are dead. One with an intent cannot write it any more, once its
-        place in the ref's log is taken."""
+        place in the ref's log is taken. ``dry``: ends none, and finds what there is to find once
+        they are ended."""
         found.silences = silences(found.waiting.values(), ledger.silences, now_s)
         gone = dead(found.silences, ledger, now_s, grace_s)
         found.dead = len(gone)
-        if dry:
-            return
         ends: list[tuple[int, End | None]] = []
         for number in gone:
             intent = found.waiting.pop(number).intent
-            if intent is None:
-                ends.append((number, self._journal.put_end(End(number, None))))
-            else:
-                self._take_place(intent)
+            if intent is not None:
+                self._take_place(intent, dry=dry)
                 ends.append((number, End(number, intent)))
-        self._sort(ends, found)
+            elif not dry:
+                ends.append((number, self._journal.put_end(End(number, None))))
+        self._sort(ends, found, are_written=dry)
         left = silences(found.waiting.values(), found.silences, now_s)
         found.silences = left
 
-    def _sort(self, ends: Iterable[tuple[int, End | None]], found: Writers) -> None:
+    def _sort(
+        self, ends: Iterable[tuple[int, End | None]], found: Writers, *, are_written: bool = False
+    ) -> None:
+        """``are_written``: takes the places of all intents for taken, right after where the refs
+        are."""
         waiting: list[tuple[int, Intent | None]] = []
         for number, end in ends:
             if end is None:
                 waiting.append((number, None))
             elif end.intent is not None:
-                if self._is_written(end.intent):
-                    ref, sequence = end.intent.ref, end.intent.sequence
+                ref, sequence = end.intent.ref, end.intent.sequence
+                if are_written:
+                    found.refs[ref] = max(sequence - 1, found.refs.get(ref, -1))
+                elif self._is_written(end.intent):
                     found.refs[ref] = max(sequence, found.refs.get(ref, -1))
                 else:
                     waiting.append((number, end.intent))
@@ -99,12 +104,12 @@ class WriterCheck:
             intent.ref.kind, intent.ref.name, intent.sequence
         )
 
-    def _take_place(self, intent: Intent) -> None:
+    def _take_place(self, intent: Intent, *, dry: bool) -> None:
         """Puts an entry into the ref's log, which changes nothing, where a dead writer would."""
         ref, before = intent.ref, intent.sequence - 1
         refs = self._store.refs(ref.repo)
         now = newest_entry(refs, ref, before)
-        if now is not None and now.sequence != before:
+        if dry or (now is not None and now.sequence != before):
             return
         commit = None if now is None else now.commit
         expected = None if now is None else before

@@ -10,6 +10,7 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from lodefs.chunkstore.errors import InvalidInput, Unavailable
 from lodefs.chunkstore.format import keys
+from lodefs.chunkstore.objects.crates.crated import Crated, CratedOrders
 from lodefs.chunkstore.objects.directory import TEMPORARY, DirectoryObjects
 from lodefs.chunkstore.objects.interface import ObjectStore
 from lodefs.chunkstore.objects.limiting import Limited
@@ -72,7 +73,8 @@ def open_ordered(url: str, options: StoreOptions | None = None) -> tuple[ObjectS
     patient = Retrying(source, budget, on_retry=options.on_retry)
     limited = Limited(patient, options.calls_max, options.wait_s_max)
     orders = RangeOrders(source, limited, options.observe)
-    return (Observed(limited, options.observe) if options.observe else limited), orders
+    objects = Observed(limited, options.observe) if options.observe else limited
+    return Crated(objects), CratedOrders(orders)
 
 
 def open_mirrored(

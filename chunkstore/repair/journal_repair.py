@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from functools import partial
 from typing import TypeVar
 
@@ -18,6 +18,7 @@ from lodefs.chunkstore.format.journal import (
     Garbage,
     Intent,
     JournalEntry,
+    Ledger,
     RefName,
 )
 from lodefs.chunkstore.format.names import CommitId, PackId
@@ -57,13 +58,7 @@ class JournalRepair:
         for number in range(last + 1):
             entry = self._read(keys.journal_entry(number), partial(self._journal.entry, number))
             self._entries[number] = entry
-        for number in sorted(self._parts["ends"]):
-            key = keys.journal_part("ends", number)
-            end = self._read(key, partial(self._journal.end, number))
-            entry = self._entries.get(number)
-            is_old = entry is None or entry.time_s + WRITING_S_MAX < self._clock()
-            if end is not None and end.intent is not None and is_old:
-                self.intents.append(end.intent)
+        self._read_ends()
         reads: tuple[tuple[str, Callable[[int], object]], ...] = (
             ("beats", self._journal.beats),
             ("fates", self._journal.fate),
@@ -76,6 +71,40 @@ class JournalRepair:
                 self.problems[keys.journal_part("fates", number)] = "lost"
         ledger = self._read(keys.LEDGER, self._journal.ledger)
         self.refs = {} if ledger is None else ledger.refs
+        for key in self._lost_parts(ledger or Ledger()):
+            if not self._has(key):  # the list may lack it
+                self.problems[key] = "lost"
+
+    def _read_ends(self) -> None:
+        for number in sorted(self._parts["ends"]):
+            key = keys.journal_part("ends", number)
+            end = self._read(key, partial(self._journal.end, number))
+            entry = self._entries.get(number)
+            is_old = entry is None or entry.time_s + WRITING_S_MAX < self._clock()
+            if end is not None and end.intent is not None and is_old:
+                self.intents.append(end.intent)
+
+    def _lost_parts(self, ledger: Ledger) -> Iterator[str]:
+        """What others tell of, and no list shows. Collections have seen all writers below the
+        ledger's mark end; fates are carried out in their order, by collections that left a ledger
+        when they condemned."""
+        last_done = max(self._parts["done"], default=-1)
+        for number, entry in self._entries.items():
+            if entry is None:
+                continue
+            if entry.condemned is None and number < ledger.before:
+                yield from self._not_listed("ends", number)
+            elif entry.condemned is not None and number < last_done:
+                yield from self._not_listed("done", number)
+        for number, silence in ledger.silences.items():
+            if silence.beats:
+                yield from self._not_listed("beats", number)
+        if self._parts["done"]:
+            yield keys.LEDGER
+
+    def _not_listed(self, what: str, number: int) -> Iterator[str]:
+        if number not in self._parts[what]:
+            yield keys.journal_part(what, number)
 
     def heal(
         self,
@@ -91,12 +120,13 @@ class JournalRepair:
         for number, entry in sorted(self._entries.items()):
             if entry is None:
                 self._heal_entry(number)
-        for number in sorted(self._parts["ends"]):
-            if keys.journal_part("ends", number) in self.problems:
+        for key in sorted(self.problems):
+            if (number := _number(key, "ends")) >= 0:
                 self._put("ends", number, documents.encode_end(End(number, None)))
-        for number in sorted(self._parts["beats"]):
-            if keys.journal_part("beats", number) in self.problems:
+            elif (number := _number(key, "beats")) >= 0:
                 self._put("beats", number, documents.encode_beat(number, 0))
+            elif (number := _number(key, "done")) >= 0:
+                self._journal.put_done(number)
         for number, entry in sorted(self._entries.items()):
             is_bad = keys.journal_part("fates", number) in self.problems
             if entry is not None and is_bad and chunks is not None:
@@ -106,7 +136,7 @@ class JournalRepair:
         if self.problems:  # an end that is lost may have been the only one that told of a ref
             ledger = self._journal.ledger()
             known = {**refs, **{ref: max(n, refs.get(ref, -1)) for ref, n in ledger.refs.items()}}
-            self._journal.put_ledger(documents.Ledger(ledger.before, known, ledger.silences))
+            self._journal.put_ledger(Ledger(ledger.before, known, ledger.silences))
 
     def _heal_entry(self, number: int) -> None:
         """A writer, or one that condemns what its fate says was deleted: without a fate nobody can
@@ -149,6 +179,13 @@ class JournalRepair:
 
     def _put(self, what: str, number: int, data: bytes) -> None:
         self._objects.put(keys.journal_part(what, number), [data])
+
+    def _has(self, key: str) -> bool:
+        try:
+            self._objects.head(key)
+        except NotFound:
+            return False
+        return True
 
     def _read(self, key: str, read: Callable[[], T]) -> T | None:
         try:

@@ -21,6 +21,7 @@ from lodefs.chunkstore.format.journal import RefName
 from lodefs.chunkstore.format.names import CommitId, Digest, PackId, Spec
 from lodefs.chunkstore.format.tree import Entry, Kind, Segment
 from lodefs.chunkstore.journal.named_packs import add_named
+from lodefs.chunkstore.objects.crates.crated import crated
 from lodefs.chunkstore.objects.interface import ObjectStore, read_whole
 from lodefs.chunkstore.repair.journal_repair import JournalRepair
 from lodefs.chunkstore.repair.packs import PackDamage, examine, heal, key_of
@@ -29,8 +30,14 @@ from lodefs.chunkstore.repair.shards import repair_index
 from lodefs.chunkstore.repair.sources import RepairSource
 from lodefs.chunkstore.repo.pack_reader import PackReader
 from lodefs.chunkstore.repo.repo_settings import SettingsLog
+from lodefs.chunkstore.repo.store import (
+    CRATES_VERSION,
+    Settings,
+    Store,
+    decode_settings,
+    encode_settings,
+)
 from lodefs.chunkstore.repo.store import SIZE_BYTES_MAX as SETTINGS_SIZE_BYTES_MAX
-from lodefs.chunkstore.repo.store import Settings, Store, decode_settings, encode_settings
 from lodefs.chunkstore.repo.tree_walk import join
 from lodefs.chunkstore.system.progress import Progress
 
@@ -98,13 +105,13 @@ class _Repair:
         progress: Progress,
         executor: Executor,
     ) -> None:
-        self._objects = objects
+        self._objects = crated(objects)
         self._sources = sources
         self._options = options
         self._progress = progress
         self._executor = executor
-        self._reader = PackReader(objects)
-        self._store = Store(objects, Settings("", ChunkingParams()))
+        self._reader = PackReader(self._objects)
+        self._store = Store(self._objects, Settings("", ChunkingParams()))
         self._result = RepairResult()
         self._packs: dict[PackId, PackDamage | None] = {}  # that are named; None: no damage known
         self._examined: set[PackId] = set()
@@ -115,9 +122,10 @@ class _Repair:
         self._seen: set[tuple[Digest, tuple[Segment, ...]]] = set()
 
     def run(self) -> RepairResult:
-        """Settings, journal, refs, commits with their trees and packs, shards."""
+        """Crates, settings, journal, refs, commits with their trees and packs, shards."""
         options, result = self._options, self._result
         self._progress.phase = "looking at store.json"
+        self._crates()
         self._settings()
         self._progress.phase = "looking at the journal"
         journal = JournalRepair(self._objects, dry_run=options.dry_run, clock=options.clock)
@@ -147,6 +155,13 @@ class _Repair:
         self._shards()
         return result
 
+    def _crates(self) -> None:
+        """Without the table, all packs that lie in crates seem to be lost."""
+        what = self._objects.tables.restore(dry_run=self._options.dry_run)
+        if what:
+            concerns = ["where small packs lie"]
+            self._result.findings.append(Finding(keys.CRATE_TABLES, what, concerns, "the crates"))
+
     def _settings(self) -> None:
         try:
             decode_settings(read_whole(self._objects, keys.STORE, SETTINGS_SIZE_BYTES_MAX).data)
@@ -162,6 +177,8 @@ class _Repair:
         # with an id of its own: what machines remember of the store may not be so any more
         settings = Settings(os.urandom(16).hex(), known.chunking if known else ChunkingParams())
         settings = replace(settings, upgraded_s=int(self._options.clock()))
+        if next(iter(self._objects.list(keys.CRATE_TABLES, limit=1)), None) is not None:
+            settings = replace(settings, version=CRATES_VERSION)
         if not self._options.dry_run:
             self._objects.put(keys.STORE, [encode_settings(settings)])
         self._result.findings.append(Finding(keys.STORE, what, ["the store"], url))
@@ -266,7 +283,7 @@ class _Repair:
             self._note(pack_id, where)
 
     def _heal(self, damage: PackDamage) -> None:
-        heal(self._objects, [damage], self._sources, dry_run=self._options.dry_run)
+        heal(self._objects, [damage], self._sources, self._executor, dry_run=self._options.dry_run)
         self._reader = PackReader(self._objects)  # one that does not remember what was there
 
     def _children(self, entry: Entry, where: str) -> list[Entry]:
@@ -298,7 +315,7 @@ class _Repair:
         bad = [damage for damage in self._packs.values() if damage and not damage.healed_from]
         self._name(bad)
         self._progress.phase = "looking for what is lost"
-        heal(self._objects, bad, self._sources, dry_run=self._options.dry_run)
+        heal(self._objects, bad, self._sources, self._executor, dry_run=self._options.dry_run)
 
     def _name(self, bad: Sequence[PackDamage]) -> None:
         """The files that need a chunk of the bad packs that is not there."""

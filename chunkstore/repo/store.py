@@ -46,6 +46,7 @@ from lodefs.chunkstore.system.durations import utc_text
 from lodefs.chunkstore.types import Buffer
 
 VERSION = 2  # since then a store may be collected: writers of refs keep a journal
+CRATES_VERSION = 3  # some packs may lie in crates: the rest is as in version 2
 _OLD_VERSION = 1
 SIZE_BYTES_MAX = 64 * 1024  # of store.json; it has less than 1 KiB today
 _KIND = "store"
@@ -79,6 +80,10 @@ class _SettingsBody(_OldSettingsBody, forbid_unknown_fields=True):
     upgraded_s: int | None
 
 
+class _CratesSettingsBody(_SettingsBody, forbid_unknown_fields=True):
+    """The same fields."""
+
+
 _ALGORITHM = "fastcdc-2016"  # see chunking.py
 
 
@@ -89,7 +94,7 @@ def encode_settings(settings: Settings) -> bytes:
     body = settings.store_id, _Chunking(_ALGORITHM, *sizes)
     if settings.version == _OLD_VERSION:
         return seal(_KIND, _OLD_VERSION, _OldSettingsBody(*body))
-    return seal(_KIND, VERSION, _SettingsBody(*body, settings.upgraded_s))
+    return seal(_KIND, settings.version, _SettingsBody(*body, settings.upgraded_s))
 
 
 def decode_settings(data: Buffer, what: str = keys.STORE) -> Settings:
@@ -97,6 +102,7 @@ def decode_settings(data: Buffer, what: str = keys.STORE) -> Settings:
     bodies: dict[int, type[_OldSettingsBody]] = {
         _OLD_VERSION: _OldSettingsBody,
         VERSION: _SettingsBody,
+        CRATES_VERSION: _CratesSettingsBody,
     }
     body = unseal(_KIND, bodies, data, what)
     chunking = body.chunking
@@ -112,7 +118,8 @@ def decode_settings(data: Buffer, what: str = keys.STORE) -> Settings:
     except InvalidInput as error:
         raise Corrupt(f"{what}: {error}") from error
     if isinstance(body, _SettingsBody):
-        return Settings(body.store_id, params, VERSION, body.upgraded_s)
+        version = CRATES_VERSION if isinstance(body, _CratesSettingsBody) else VERSION
+        return Settings(body.store_id, params, version, body.upgraded_s)
     return Settings(body.store_id, params, _OLD_VERSION)
 
 
@@ -140,15 +147,26 @@ class Store:
                 probe(self.objects)
                 self._probed = True
 
-    def upgrade(self, now_s: int) -> Settings:
+    def upgrade(self, now_s: int, *, dry_run: bool = False) -> Settings:
         """Makes a store of an older version one of this, so that older clients, which keep no
         journal, are refused; one that was upgraded in time to come, by a wrong clock, counts as
-        upgraded now. Gives its settings. Raises what the store does."""
+        upgraded now. Gives its settings; with ``dry_run`` as they would be. Raises what the store
+        does."""
         settings = _read_settings(self.objects)
         if settings.version < VERSION or (settings.upgraded_s or 0) > now_s:
-            settings = replace(settings, version=VERSION, upgraded_s=now_s)
-            self.objects.put(keys.STORE, [encode_settings(settings)])
+            version = max(settings.version, VERSION)
+            settings = replace(settings, version=version, upgraded_s=now_s)
+            if not dry_run:
+                self.objects.put(keys.STORE, [encode_settings(settings)])
         return settings
+
+    def admit_crates(self) -> None:
+        """Lets packs lie in crates from now on: older clients, which would not find them, are
+        refused. Raises what the store does."""
+        settings = _read_settings(self.objects)
+        if settings.version < CRATES_VERSION:
+            settings = replace(settings, version=CRATES_VERSION)
+            self.objects.put(keys.STORE, [encode_settings(settings)])
 
     def repos(
         self, below: str = "", *, after: str = "", start: str = "", deleted: bool = False

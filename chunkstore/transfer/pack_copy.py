@@ -33,6 +33,15 @@ def put_pack(
     """Puts a pack that was checked; gives the bytes that were sent, 0 if it was there already. With
     ``overwrite`` also over what is there; but chunks that only this has, and that were not purged,
     stay."""
+    try:
+        return _put_pack(destination, index, payload, overwrite=overwrite)
+    except Changed:  # it was put into a crate, or written again
+        return _put_pack(destination, index, payload, overwrite=overwrite)
+
+
+def _put_pack(
+    destination: ObjectStore, index: PackIndex, payload: Buffer, *, overwrite: bool
+) -> int:
     key = keys.pack(index.pack_id)
     buffers: list[Buffer] = [payload, index.encode()]
     try:

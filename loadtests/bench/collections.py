@@ -58,7 +58,7 @@ def schedules(scratch: Path, count: int | None = None, store: str = MEMORY) -> R
         shares = [(directory, n, min(part, count - n), bucket) for n in range(0, count, part)]
         pool: Pool = multiprocessing.get_context("spawn").Pool(processes)
         with pool:
-            played = pool.starmap(_play_share, shares, chunksize=1)
+            played = list(pool.imap_unordered(_play_share, shares))
     result = Result(f"gc-schedules, store: {store}, {processes} processes")
     result.add("schedules", sum(len(share) for share in played), at_least=count)
     result.add("schedules in which a ref lacked a byte, or garbage stayed", 0, at_most=0)
@@ -74,6 +74,7 @@ def schedules(scratch: Path, count: int | None = None, store: str = MEMORY) -> R
         "expired",
         "purged",
         "purged_again",
+        "repaired",
         "deleted",
     ):
         total = sum(getattr(schedule, one) for share in played for schedule in share)
@@ -85,7 +86,8 @@ def schedules(scratch: Path, count: int | None = None, store: str = MEMORY) -> R
     return result
 
 
-def _play_share(directory: Path, first: int, count: int, bucket: Bucket | None) -> list[Played]:
+def _play_share(share: tuple[Path, int, int, Bucket | None]) -> list[Played]:
+    directory, first, count, bucket = share
     logging.disable(logging.CRITICAL)  # what is lost and found again, thousands of times
     place = directory / f"from{first}"
     sources = write_sources(place / "sources")

@@ -6,11 +6,13 @@ import multiprocessing
 import os
 import random
 import shutil
+from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from statistics import median
 from time import perf_counter, sleep
+from typing import Any
 
 from loadtests.bench.proxies import answer, connection
 from loadtests.bench.sides import REPO as PINNED_REPO
@@ -35,7 +37,8 @@ SETTINGS = "[serve]\nfetch_concurrency = 4\n"
 
 
 def fair_shares(scratch: Path) -> Result:
-    """Rates of one user alone and beside another's scan, and as if both were one user."""
+    """Rates of one user alone, beside another's scan, and beside the same scan of another proxy,
+    which shares nothing with it but processors; and as if both were one user."""
     if os.geteuid() != 0:
         raise LoadtestError("fair-shares: only root may read for others; run it as root")
     result = Result("fair-shares")
@@ -43,37 +46,52 @@ def fair_shares(scratch: Path) -> Result:
     config.write_text(SETTINGS)
     lodefs = Lodefs(str(scratch / "store"), scratch / "home", {"LODEFS_CONFIG": str(config)})
     lodefs.run("init", scratch / "store")
-    for repo, count in (("scan", SCANNED), (PINNED_REPO, PINNED), ("cold", 2 * ROUNDS * COLD)):
+    for repo, count in (("scan", SCANNED), (PINNED_REPO, PINNED), ("cold", 3 * ROUNDS * COLD)):
         _push(lodefs, scratch / "data", repo, count)
+    size = f"--cache-size={CACHE_BYTES}"
     for what, scanner in (("two users", SCANNER), ("as one user", OTHER)):
+        folder = scratch / what.replace(" ", "-")
         with (
-            lodefs.proxy(scratch / what.replace(" ", "-"), f"--cache-size={CACHE_BYTES}") as proxy,
+            lodefs.proxy(folder / "one", size) as proxy,
+            lodefs.proxy(folder / "two", size) as another,
             mounted(lodefs, proxy, scratch / "mnt", "--no-passthrough") as root,
         ):
-            _measure(result, what, lodefs, (proxy, root), scanner)
+            _measure(result, what, lodefs, (proxy, another, root), scanner)
     result.notes.append(f"load of the last minute: {os.getloadavg()[0]:.1f}, this included")
     return result
 
 
 def _measure(
-    result: Result, what: str, lodefs: Lodefs, node: tuple[Proxy, Path], scanner: int
+    result: Result, what: str, lodefs: Lodefs, node: tuple[Proxy, Proxy, Path], scanner: int
 ) -> None:
-    """In turns alone and beside the scan. ``node``: its proxy, and a mount of what is pinned."""
-    proxy, root = node
+    """In turns alone, beside the scan, and beside that of another proxy. ``node``: both proxies,
+    and a mount of what is pinned."""
+    proxy, another, root = node
     lodefs.run("--proxy", proxy.url, "warm", PINNED_REPO, "--pin", "1h")
-    alone: dict[str, list[float]] = {"pinned": [], "cold": []}
-    beside: dict[str, list[float]] = {"pinned": [], "cold": []}
-    cold = iter(range(2 * ROUNDS * COLD))
+    sides: dict[str, Proxy | None] = {"alone": None, "beside": proxy, "elsewhere": another}
+    rates: dict[tuple[str, str], list[float]] = defaultdict(list)
+    cold = iter(range(3 * ROUNDS * COLD))
     for _ in range(ROUNDS):
-        for rates, is_beside in ((alone, False), (beside, True)):
-            with _scan(proxy, scanner) if is_beside else _nothing():
-                rates["pinned"].append(_rate(root))
-                rates["cold"].append(_files(proxy, [next(cold) for _ in range(COLD)]))
-    for kind, unit in (("pinned", "/s"), ("cold", "MiB/s")):
-        result.add(f"{what}: {kind} alone", median(alone[kind]), unit)
-        result.add(f"{what}: {kind} beside the scan", median(beside[kind]), unit)
-        ratio = median(beside[kind]) / median(alone[kind])
-        wanted = 0.5 if scanner != OTHER else None
+        with _scan(proxy, scanner) as scanned:
+            sleep(ROUND_S)
+        rates["scan", "alone"].append(scanned.rate())
+        for side, scan_of in sides.items():
+            with _scan(scan_of, scanner) if scan_of else nullcontext() as other:
+                rates["pinned", side].append(_rate(root))
+                if other is not None:
+                    other.begin()
+                rates["cold", side].append(_files(proxy, [next(cold) for _ in range(COLD)]))
+            if other is not None:
+                rates["scan", side].append(other.rate())
+    wanted = 0.5 if scanner != OTHER else None
+    for kind, unit in (("pinned", "/s"), ("cold", "MiB/s"), ("scan", "MiB/s")):
+        found = {side: median(rates[kind, side]) for side in sides}
+        for side in sides:
+            result.add(f"{what}: {kind} {side}", found[side], unit)
+        if kind != "scan":
+            ratio = found["elsewhere"] / found["alone"]
+            result.add(f"{what}: {kind}, elsewhere / alone", ratio, "x")
+        ratio = found["beside"] / found["alone"]
         result.add(f"{what}: {kind}, beside / alone", ratio, "x", at_least=wanted)
     pins = lodefs.json("--proxy", proxy.url, "pins", "--json")
     result.add(f"{what}: pinned set is there", float(_is_whole(pins)), at_least=1)
@@ -127,34 +145,58 @@ def _files(proxy: Proxy, numbers: list[int]) -> float:
     return len(numbers) / (perf_counter() - begun_s)
 
 
+class _Scanned:
+    """What a scan has read since it was begun, or since ``begin``."""
+
+    def __init__(self) -> None:
+        self.answers = multiprocessing.RawArray("Q", READERS)
+        self._ends: tuple[int, float] | None = None
+        self.begin()
+
+    def begin(self) -> None:
+        """Counts from now on."""
+        self._begun = (sum(self.answers), perf_counter())
+
+    def end(self) -> None:
+        """Counts until now."""
+        self._ends = (sum(self.answers), perf_counter())
+
+    def rate(self) -> float:
+        """MiB a second."""
+        assert self._ends is not None
+        (first, first_s), (last, last_s) = self._begun, self._ends
+        return float(last - first) / (last_s - first_s)
+
+
 @contextmanager
-def _scan(proxy: Proxy, user: int) -> Iterator[None]:
+def _scan(proxy: Proxy, user: int) -> Iterator[_Scanned]:
     """All files of the scanned repository over and over, READERS at a time."""
+    scanned = _Scanned()
     readers = [
-        multiprocessing.Process(target=_read_on, args=(proxy.socket, user, n), daemon=True)
+        multiprocessing.Process(
+            target=_read_on, args=(proxy.socket, user, n, scanned.answers), daemon=True
+        )
         for n in range(READERS)
     ]
     for reader in readers:
         reader.start()
     sleep(WARM_UP_S)
+    scanned.begin()
     try:
-        yield
+        yield scanned
     finally:
+        scanned.end()
         for reader in readers:
             reader.kill()
         for reader in readers:
             reader.join()
 
 
-def _read_on(socket: Path, user: int, number: int) -> None:
-    buffer = bytearray(MIB)
+def _read_on(socket: Path, user: int, reader: int, answers: Any) -> None:
+    buffer, number = bytearray(MIB), reader
     with connection(socket) as client:
         while True:
             number = (number + READERS + 1) % SCANNED
             for first in range(0, FILE_BYTES, MIB):
                 answer(client, _request(user, "scan", number, first, MIB), buffer)
-
-
-@contextmanager
-def _nothing() -> Iterator[None]:
-    yield
+                answers[reader] += 1

@@ -41,12 +41,12 @@ def attach_door(
     from lodefs.mount.lifecycle import process_scan
     from lodefs.mount.service.server import listen
     from lodefs.proxies.own_proxy import node_proxy, serves
-    from lodefs.settings.access_rules import access_rules
+    from lodefs.settings.access_rules import current_rules
 
     gid = _gid(group) if group is not None else -1
     mode = FOR_ALL if group is None else FOR_GROUP
     node = node_proxy(session)
-    rules = access_rules(session, say)
+    rules = current_rules(session, say)
     if not process_scan.sees_all():
         raise Unsupported(
             "--attach-socket needs the machine's process namespace, to see who holds a mount"

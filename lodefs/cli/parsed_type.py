@@ -31,6 +31,12 @@ class ParsedType(click.ParamType[T]):
         return value if isinstance(value, self._kind) else self._parse(value)
 
 
+def _size(words: str) -> int:
+    from lodefs.proxy.config import parse_size
+
+    return parse_size(words)
+
+
 def _rate(words: str) -> int:
     from lodefs.proxy.config import parse_size
 
@@ -41,4 +47,5 @@ def _rate(words: str) -> int:
 
 
 DURATION = ParsedType("DURATION", int, parse_duration)  # in seconds
+SIZE = ParsedType("SIZE", int, _size)  # in bytes, such as 4MiB
 RATE = ParsedType("BYTES", int, _rate)  # a size such as 200MB: how many bytes a second

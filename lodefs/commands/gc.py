@@ -1,4 +1,4 @@
-"""``lodefs gc``: deletes what no branch or tag leads to, and compacts packs."""
+"""``lodefs gc``: deletes what no branch or tag leads to, compacts packs and merges small ones."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import click
 
 from lodefs.cli import text
 from lodefs.cli.options import examples, json_option, session_command, write_json, write_line
-from lodefs.cli.parsed_type import DURATION, RATE
+from lodefs.cli.parsed_type import DURATION, RATE, SIZE
 from lodefs.cli.progress_bars import show_progress
 from lodefs.settings.session import Session
 
@@ -20,6 +20,7 @@ EPILOG = examples(
     "lodefs gc --dry-run                # what it would do, and how many bytes that is",
     "lodefs gc                          # every night: deletes what a run of before condemned",
     "lodefs gc --min-used 0.7 --rate 200MB    # every week: compacts packs as well",
+    "lodefs gc --merge-packs-below 4MiB       # and puts the packs of many small pushes together",
 )
 
 
@@ -34,8 +35,12 @@ EPILOG = examples(
     help="Also compact packs of which less than this share is in use, such as 0.7.",
 )  # fmt: skip
 @click.option(
+    "--merge-packs-below", "merge_below", type=SIZE, metavar="SIZE",
+    help="Also put packs in use that are smaller than this together, such as 4MiB; 16MiB at most.",
+)  # fmt: skip
+@click.option(
     "--rate", type=RATE, metavar="BYTES",
-    help="Bytes a second that compacting reads and writes at most, such as 200MB.",
+    help="Bytes a second that compacting and merging read and write at most, such as 200MB.",
 )  # fmt: skip
 @click.option(
     "--upgrade", is_flag=True,
@@ -49,6 +54,7 @@ def gc(
     dry_run: bool,
     grace: int,
     min_used: float | None,
+    merge_below: int | None,
     rate: int | None,
     upgrade: bool,
     workers: int,
@@ -63,6 +69,10 @@ def gc(
 
     With --min-used, a run also condemns the unused parts of packs of which too little is in use,
     and a later run writes these packs again without them: readers notice nothing.
+
+    With --merge-packs-below, small packs, of which each small push leaves two, go into few large
+    objects. Names and contents of all versions stay as they are. From then on lodefs of before that
+    cannot use the store: upgrade all proxies, mounts and machines that push first.
     """
     from lodefs.chunkstore.maintenance.collect import CollectOptions, collect
 
@@ -73,6 +83,7 @@ def gc(
         clock=time.time,
         workers=workers,
         min_used=min_used,
+        merge_below_bytes=merge_below,
         rate_bytes_s=rate,
     )
     with show_progress() as progress:
@@ -104,6 +115,10 @@ def _json_of(result: CollectResult, *, dry_run: bool) -> dict[str, object]:
         "sparse_bytes": result.sparse.size_bytes,
         "sparse_waiting_packs": result.sparse_waiting.packs,
         "sparse_waiting_bytes": result.sparse_waiting.size_bytes,
+        "merged_packs": result.merged.packs,
+        "merged_bytes": result.merged.size_bytes,
+        "merged_crates_before": result.merged.crates_before,
+        "merged_crates": result.merged.crates,
         "ripe_at_s": result.ripe_at_s,
         "upgraded_s": result.upgraded_s,
         "writers": result.writers,
@@ -127,8 +142,13 @@ def _lines(result: CollectResult, *, dry_run: bool) -> list[str]:
     if _is_some(result.waiting):
         rows.append(("waiting", f"{_amount(result.waiting)}, condemned by earlier runs"))
     rows += _compaction_rows(result, dry_run=dry_run)
+    if result.merged.packs:
+        merged = f"{text.count(result.merged.packs, 'pack')}, {text.size(result.merged.size_bytes)}"
+        into = text.count(result.merged.crates, "object")
+        rows.append(("to merge" if dry_run else "merged", f"{merged}, into {into}"))
     if result.dead_writers:
-        rows.append(("given up", f"{text.count(result.dead_writers, 'writer')}, silent for long"))
+        gone = "to give up" if dry_run else "given up"
+        rows.append((gone, f"{text.count(result.dead_writers, 'writer')}, silent for long"))
     if result.writers:
         what = f"{text.count(result.writers, 'writer')}; deletions wait for their end"
         rows.append(("under way", what))

@@ -8,8 +8,14 @@ import pwd
 from collections.abc import Callable
 
 from lodefs.chunkstore.nodeapi.access import AccessRules, rules_of
+from lodefs.chunkstore.nodeapi.current_rules import CurrentRules
 from lodefs.chunkstore.system.sockets import Peer
 from lodefs.settings.session import Session
+
+
+def current_rules(session: Session, say: Callable[[str], None]) -> CurrentRules:
+    """The same for a service: groups that are missing when it starts may come later."""
+    return CurrentRules(session.config.access, gid_of, say=say)
 
 
 def access_rules(session: Session, say: Callable[[str], None] = lambda _line: None) -> AccessRules:

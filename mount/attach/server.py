@@ -61,7 +61,7 @@ class AttachServer:
         attachments: Attachments,
         serves: Serves,
         *,
-        rules: AccessRules = NO_RULES,
+        rules: Callable[[], AccessRules] = lambda: NO_RULES,
         empty_timeout_s: float = EMPTY_TIMEOUT_S,
         copied: Callable[[str], int] = detached_mounts.copied,
     ) -> None:
@@ -174,11 +174,12 @@ class AttachServer:
         source = Source(repo=call.repo, path=call.path)
         begun_s = time.monotonic()
         check_repo(call.repo)
-        self._rules.check(peer, call.repo)
+        rules = self._rules()
+        rules.check(peer, call.repo)
         try:
             got = self._attachments.attach(peer.uid, source, call.rev, timeout_s)
         except NotFound as error:
-            is_limited = bool(self._rules) and self._rules.kind_of(peer) is not None
+            is_limited = bool(rules) and rules.kind_of(peer) is not None
             raise told(error, call.repo) if is_limited else error from error
         handed.append(got.user)
         fds.append(self._copied(got.place))

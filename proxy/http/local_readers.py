@@ -6,11 +6,11 @@ import grp
 import logging
 import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from lodefs.chunkstore.nodeapi import access
 from lodefs.chunkstore.nodeapi.access import AccessRules
+from lodefs.chunkstore.nodeapi.current_rules import CurrentRules
 from lodefs.chunkstore.system.sockets import Peer, peer_of
 from lodefs.proxy.api.fast_path import KnownHeaders
 from lodefs.proxy.api.request import Reader
@@ -32,8 +32,9 @@ class LocalReader:
 class LocalReaders:
     """All clients of one Unix socket."""
 
-    def __init__(self, rules: AccessRules) -> None:
+    def __init__(self, rules: Callable[[], AccessRules]) -> None:
         self._rules = rules
+        self._known = rules()  # for whom there are kinds
         self._kinds: dict[frozenset[int] | None, LocalReader] = {}
 
     def of(self, sock: socket.socket) -> LocalReader:
@@ -42,28 +43,35 @@ class LocalReaders:
             peer = peer_of(sock)
         except OSError:
             peer = _NOBODY
-        kind = self._rules.kind_of(peer)
+        rules = self._rules()
+        if rules is not self._known:
+            self._known = rules
+            self._kinds.clear()
+        kind = rules.kind_of(peer)
         found = self._kinds.get(kind)
         if found is None:
-            found = LocalReader(self._reader(peer, is_limited=kind is not None), KnownHeaders())
+            found = LocalReader(_reader(peer, rules if kind is not None else None), KnownHeaders())
             if len(self._kinds) < KINDS_MAX:
                 self._kinds[kind] = found
         if kind is None:
             return found
         return LocalReader(replace(found.reader, uid=peer.uid), found.blocks)
 
-    def _reader(self, peer: Peer, *, is_limited: bool) -> Reader:
-        if not is_limited:
-            return Reader()
-        return Reader(may_read=lambda repo: self._rules.may_read(peer, repo), is_limited=True)
+
+def _reader(peer: Peer, rules: AccessRules | None) -> Reader:
+    """By these rules as long as the connection is open: those of one kind share what the fast path
+    knows, so none of them may be let in by others."""
+    if rules is None:
+        return Reader()
+    return Reader(may_read=lambda repo: rules.may_read(peer, repo), is_limited=True)
 
 
 def local_readers(table: Mapping[str, Sequence[str]]) -> LocalReaders | None:
     """The clients by the settings' rules; None where everybody may read everything."""
-    rules = access.rules_of(
+    rules = CurrentRules(
         table, _gid_of, free_uids=(0, os.geteuid()), say=lambda line: _log.warning("%s", line)
     )
-    return LocalReaders(rules) if rules else None
+    return LocalReaders(rules) if rules() else None
 
 
 def _gid_of(group: str) -> int | None:

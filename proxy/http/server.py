@@ -29,6 +29,7 @@ from lodefs.chunkstore.errors import (
 from lodefs.chunkstore.nodeapi.access import told
 from lodefs.chunkstore.nodeapi.wire import ORIGIN_HEADER
 from lodefs.proxy.api import error_responses, routes
+from lodefs.proxy.api.answer_places import AnswerPlaces, enter_place, leave_place
 from lodefs.proxy.api.fast_path import FastPath
 from lodefs.proxy.api.handlers import Handlers
 from lodefs.proxy.api.request import Request
@@ -64,6 +65,7 @@ from lodefs.proxy.tracing.request_scope import (
 )
 from lodefs.proxy.tracing.spans import Span
 
+_OF_READERS = (routes.FILES, routes.DATA)  # whose answers need places: they are large
 _FULL = last_answer(503, "Unavailable", "the proxy has too many clients")
 _log = logging.getLogger("lodefs.proxy")
 
@@ -123,6 +125,7 @@ class ProxyServer:
         self.fast_path = FastPath(
             node.files, self.metrics, closing=lambda: self._closing_lines, enabled=hot_path
         )
+        self.places = AnswerPlaces()
         self.tick = 0  # counts the sweeps
         self.stopping = False
         self._date = formatdate(usegmt=True)
@@ -224,6 +227,7 @@ class ProxyServer:
     def sweep(self) -> None:
         """Once a second: the date, and connections that idle or do not read."""
         self.tick += 1
+        self.places.look()
         self._set_date()
         self._note_certificates()
         self._live.tick()
@@ -285,6 +289,7 @@ class ProxyServer:
             first_s = perf_counter() - started
             response = await self._send(request, answer)
         finally:
+            leave_place()
             served.streams -= 1
             served.figures.streams -= 1
             connection.answered()
@@ -362,6 +367,8 @@ class ProxyServer:
     async def _admitted(self, endpoint: Endpoint, route: Route, asked: Request) -> Answer:
         if route.kind in (routes.PAGE_LOGIN, routes.PAGE_LOGOUT):
             return login.answer(endpoint, route, asked)
+        if route.kind in _OF_READERS:
+            await self.places.take()
         return await self._handlers.answer(route, asked)
 
     async def _of_s3(
@@ -379,6 +386,7 @@ class ProxyServer:
                 served.figures.streams_refused += 1
                 raise Unavailable("the proxy answers too many requests at once")
             headers = all_headers(request)
+            await self.places.take()
             answer = await s3.answer(request.method, path, headers, connection.allowed)
             return replace(answer, close=answer.close or request.body_exists)
         except LodefsError as error:
@@ -432,6 +440,7 @@ class ProxyServer:
             if answer.close:
                 response.force_close()
             return await _sent(request, response)
+        await enter_place()
         if len(first) == answer.size_bytes:  # one write, and no streaming, for all of it
             await pieces.aclose()
             whole = web.Response(status=answer.status, headers=headers, body=first)
@@ -442,6 +451,7 @@ class ProxyServer:
             await stream.write(first)
             sent_bytes = len(first)
             async for piece in pieces:
+                await enter_place()
                 await stream.write(piece)
                 sent_bytes += len(piece)
             if sent_bytes != answer.size_bytes and not answer.is_endless:

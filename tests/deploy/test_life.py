@@ -135,7 +135,7 @@ def test_life(debian: Machine, way: Way) -> None:
         debian.until("nobody", free)
     debian.shell(way.remove, timeout_s=120)
     assert "fuse.lodefs" not in debian.run("cat", "/proc/self/mountinfo")
-    assert debian.shell("grep -lsa lodefs.mai[n] /proc/[0-9]*/cmdline || true") == ""
+    debian.until("no process", "! grep -lsa lodefs.mai[n] /proc/[0-9]*/cmdline")
     assert debian.shell("find /etc/lodefs -type f").split() == [
         "/etc/lodefs/lodefs.toml",
         "/etc/lodefs/mounts.d/try.toml",

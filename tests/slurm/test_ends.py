@@ -48,7 +48,7 @@ def test_a_job_goes_on_while_the_mount_service_is_killed(
 @pytest.mark.parametrize(
     ("asked", "why"),
     [
-        ("team/nosuch@main:/tmp/x", "has no repository team/nosuch"),
+        ("team/nosuch@main:/tmp/x", "there is no repository team/nosuch that you may read"),
         (f"{REPO}@nosuch:/tmp/x", "nosuch"),
         (f"{REPO}@main:/etc/x", "may not mount over the system"),
         (f"{REPO}@main:/tmp/../etc", "'..'"),

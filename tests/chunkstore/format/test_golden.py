@@ -24,10 +24,14 @@ from lodefs.chunkstore.format.journal import (
     decode_fate,
     decode_ledger,
 )
-from lodefs.chunkstore.format.names import PackId
+from lodefs.chunkstore.format.names import CrateName, PackId
 from lodefs.chunkstore.format.pack import TRAILER_SIZE_BYTES, PackIndex, unpack
 from lodefs.chunkstore.format.tree import decode_tree
 from lodefs.chunkstore.journal.purges import decode_purge
+from lodefs.chunkstore.objects.crates.layout import (
+    decode_table,
+    decode_tail,
+)
 from lodefs.chunkstore.repair.scrub_ledger import decode_scrub_ledger
 from lodefs.chunkstore.repo.store import decode_settings
 from lodefs.chunkstore.transfer.bundle_file import BundleReader
@@ -121,6 +125,8 @@ def test_reads_golden_documents() -> None:
     assert decode_settings(read("store.json")) == golden.settings()
     assert decode_scrub_ledger(read("scrub-ledger"), "it") == golden.scrub_ledger()
     assert decode_settings(read("store-2.json")) == golden.new_settings()
+    admitted = replace(golden.new_settings(), version=3)
+    assert decode_settings(read("store-3.json")) == admitted
     assert unseal("ref", {1: dict}, read("ref"), "ref") == {
         "repo": "vision/flickr30k",
         "kind": "branches",
@@ -188,6 +194,20 @@ def test_reads_a_golden_purge() -> None:
         decode_purge(read("purge"), 4, "it")
 
 
+def test_reads_a_golden_crate_and_its_table() -> None:
+    """Both say where the packs lie, and these come out; no other table or crate is taken for it."""
+    data, places = read("crate"), golden.crate_places()
+    assert decode_tail(data, golden.CRATE, "it") == places
+    place = places[golden.pack().pack_id]
+    assert data[place.offset : place.offset + place.size_bytes] == read("pack")
+    assert decode_table(read("crate-table"), 7) == golden.crate_table()
+    assert decode_table(read("crate-table-superseded"), 6).is_superseded
+    with pytest.raises(Corrupt, match="is not the table 8"):
+        decode_table(read("crate-table"), 8)
+    with pytest.raises(Corrupt, match="another crate"):
+        decode_tail(data, CrateName(7, golden.CRATE.token), "it")
+
+
 READERS: dict[str, Callable[[bytes], object]] = {
     "pack": lambda data: PackIndex.decode(golden.pack().pack_id, data),
     "pack-2": lambda data: PackIndex.decode(golden.pack().pack_id, data),
@@ -198,11 +218,19 @@ READERS: dict[str, Callable[[bytes], object]] = {
     "ref": lambda data: unseal("ref", {1: dict}, data, "ref"),
     "store.json": decode_settings,
     "store-2.json": decode_settings,
+    "store-3.json": decode_settings,
+    "crate": lambda data: decode_tail(data, golden.CRATE, "it"),
+    "crate-table": lambda data: decode_table(data, 7),
+    "crate-table-superseded": lambda data: decode_table(data, 6),
     **JOURNAL,
     "repo-settings": _repo_settings,
 }
 # unpack checks these
-PAYLOAD_BYTES = {"pack": golden.pack().index.offsets[-1], "pack-2": len(golden.TEXT_FRAME)}
+PAYLOAD_BYTES = {
+    "pack": golden.pack().index.offsets[-1],
+    "pack-2": len(golden.TEXT_FRAME),
+    "crate": sum(place.size_bytes for place in golden.crate_places().values()),
+}
 
 
 @pytest.mark.parametrize("name", READERS)

@@ -12,6 +12,7 @@ from lodefs.chunkstore.errors import Conflict, NotFound
 from lodefs.chunkstore.format.journal import RefName
 from lodefs.chunkstore.format.names import CommitId
 from lodefs.chunkstore.journal.existing_commit import point_ref
+from lodefs.chunkstore.journal.journal import StoreJournal
 from lodefs.chunkstore.push.changes.change import Put
 from lodefs.chunkstore.repo.store import Store
 from tests.support.maintenance.schedules import one_at_a_time
@@ -57,6 +58,25 @@ def test_a_writer_that_is_silent_for_long_is_given_up(world: World) -> None:
     assert "repeat" in str(push.error)
     world.push(source)
     world.needs.check("after the repetition")
+    world.collect_all()
+    assert world.garbage() == set()
+    world.needs.check("at the end")
+
+
+def test_a_ledger_that_is_too_large(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With more refs than it holds dead writers are given up all the same, and garbage goes."""
+    monkeypatch.setattr("lodefs.chunkstore.format.journal.LEDGER_SIZE_BYTES_MAX", 800)
+    source = world.source("source", a=b"a" * 9000)
+    for n in range(9):
+        world.push(source, f"branch-with-a-long-name-{n}" * 4)
+    push = world.actor("push", lambda store: world.push(source, "dead", "two", store=store))
+    go_on_to(push, "put repos/r/commits/")
+    push.kill(after_request=False)
+    assert world.collect().writers == 1
+    assert StoreJournal(world.memory).ledger().refs == {}
+    world.hours += 25
+    assert world.collect().dead_writers == 1
+    world.delete("branch-with-a-long-name-0" * 4)
     world.collect_all()
     assert world.garbage() == set()
     world.needs.check("at the end")

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from loadtests.services import S3Server
+from lodefs.chunkstore.objects.crates.crated import Crated
 from lodefs.chunkstore.objects.directory import DirectoryObjects
 from lodefs.chunkstore.objects.interface import ObjectStore
 from lodefs.chunkstore.objects.s3 import S3Objects
@@ -22,6 +23,14 @@ class TestMemory(ObjectStoreSuite):
     @pytest.fixture
     def objects(self) -> ObjectStore:
         return MemoryObjects()
+
+
+class TestCrated(ObjectStoreSuite):
+    """One that looks into crates too."""
+
+    @pytest.fixture
+    def objects(self) -> ObjectStore:
+        return Crated(MemoryObjects())
 
 
 class TestDirectory(ObjectStoreSuite):

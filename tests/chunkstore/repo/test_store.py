@@ -188,7 +188,7 @@ CHUNKING = {
         (b"", Corrupt, "store.json of memory:"),
         (b"<html>", Corrupt, "store.json of memory:"),
         (seal("commit", 1, {}), Corrupt, "is a 'commit'"),
-        (seal("store", 3, {"anything": 1}), UnknownFormat, "version 3.*newer lodefs is needed"),
+        (seal("store", 4, {"anything": 1}), UnknownFormat, "version 4.*newer lodefs is needed"),
         (
             seal("store", 1, {"store_id": "", "chunking": CHUNKING | {"algorithm": "x"}}),
             UnknownFormat,

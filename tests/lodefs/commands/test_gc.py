@@ -47,10 +47,39 @@ def test_for_scripts(lodefs: Lodefs, objects: MemoryObjects) -> None:
     assert open_store(objects).refs("r").read("branches", "main").commit is not None
 
 
-@pytest.mark.parametrize("words", [["--grace", "never"], ["--grace", "-1h"], ["--workers", "0"]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--grace", "never"],
+        ["--grace", "-1h"],
+        ["--workers", "0"],
+        ["--merge-packs-below", "0"],
+        ["--merge-packs-below", "1GiB"],
+        ["--merge-packs-below", "small"],
+    ],
+)
 def test_nonsense(lodefs: Lodefs, words: list[str]) -> None:
     """Options that make no sense are refused, and nothing is written."""
     assert lodefs("gc", *words).code == 2
+
+
+def test_small_packs(lodefs: Lodefs, objects: MemoryObjects) -> None:
+    """They are put together, which people and scripts are told, and all commands find them."""
+    maker = Handmade(open_store(objects))
+    for n in range(9):
+        maker.commit("s", {b"b": b"b" * 1000, b"%d" % n: b"%d" % n * 1000})
+    before = lodefs("du", "--json").json_lines
+    assert "to merge    20 packs" in lodefs("gc", "--merge-packs-below", "4MiB", "--dry-run").out
+    found = lodefs("gc", "--merge-packs-below", "4MiB", "--json").json
+    assert (found["merged_packs"], found["merged_crates"]) == (20, 1)
+    assert sum(key.startswith(keys.PACKS) for key in objects.objects) == 2  # the garbage
+    assert lodefs("verify", "--data").code == 0
+    assert lodefs("du", "--json").json_lines == before
+    assert lodefs("cat", "s:8").out == "8" * 1000
+    assert lodefs("log", "s").code == 0
+    assert lodefs("scrub").code == 0
+    assert lodefs("repair", "--data", "--dry-run").code == 0
+    assert "merged" not in lodefs("gc", "--merge-packs-below", "4MiB").out
 
 
 def test_refused_deletes(

@@ -309,7 +309,7 @@ def test_missing_nodes_are_told_at_once_and_skipped(
 ) -> None:
     """Warming all nodes names a node that does not answer while it waits; the node is an error
     then, or with --skip-missing a warning, and the rest is done."""
-    monkeypatch.setattr(cluster_jobs, "SILENT_S_MAX", 0.5)
+    monkeypatch.setattr(cluster_jobs, "SILENT_S_MAX", 3.0)  # the command asks meanwhile
     monkeypatch.setattr(cluster_jobs, "SKIP_S_MAX", 0.1)
     monkeypatch.setattr(cluster_jobs, "ASK_EVERY_S", 0.05)
     gone = Gone()

@@ -51,6 +51,12 @@ def cache(tmp_path: Path, proxy: FakeProxy) -> Iterator[NodeCache]:
     made.close()
 
 
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mount that is slow to say whether it passes files through does not say that it cannot."""
+    monkeypatch.setattr(mount_table, "ANSWER_TIMEOUT_S", WAIT_S)
+
+
 def way(path: Path) -> str:
     return os.getxattr(path, "user.lodefs.read_path").decode()
 

@@ -209,4 +209,5 @@ run(work, lambda: 0, lambda code: True, say)
 """
     lines = in_child(BEGIN + script).splitlines()
     assert "ValueError: broken" in lines
-    assert sum("status 1" in line for line in lines) == 1
+    told = sum("status 1" in line for line in lines)  # another may die before the end is seen
+    assert 1 <= told <= lines.count("ValueError: broken")

@@ -65,5 +65,5 @@ def test_the_kernel_says_which_user_it_is() -> None:
     rules = AccessRules((AccessRule("*", frozenset({4242424})),), frozenset())
     first, second = socket.socketpair()
     with first, second:
-        found = [LocalReaders(rules).of(one).reader for one in (first, second)]
+        found = [LocalReaders(lambda: rules).of(one).reader for one in (first, second)]
     assert [(reader.is_limited, reader.uid) for reader in found] == [(True, os.getuid())] * 2

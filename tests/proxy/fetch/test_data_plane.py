@@ -7,6 +7,7 @@ import asyncio
 import logging
 import os
 import random
+import shutil
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -16,10 +17,14 @@ from pathlib import Path
 import pytest
 
 from lodefs.chunkstore.errors import Corrupt
+from lodefs.chunkstore.maintenance.collect import CollectOptions, collect
+from lodefs.chunkstore.maintenance.merge import BELOW_BYTES_MAX
 from lodefs.chunkstore.nodecache import layout as layout
+from lodefs.chunkstore.objects.crates.crated import Crated, CratedOrders
 from lodefs.chunkstore.objects.directory import DirectoryObjects
 from lodefs.chunkstore.objects.limiting import Limited
 from lodefs.chunkstore.objects.range_order import RangeOrders
+from lodefs.chunkstore.repo.store import open_store
 from lodefs.proxy.data.processes import DataProcesses, DataSettings
 from lodefs.proxy.fetch.data_plane import DataPlane, Rest
 from lodefs.proxy.node import Located
@@ -49,7 +54,7 @@ class DiskRig(Rig):
         processes = DataProcesses(settings)
         processes.start()
         until(lambda: len(processes.pids) == settings.processes)
-        reads = RangeOrders(self.below, Limited(self.below, 16))
+        reads = CratedOrders(RangeOrders(self.below, Limited(self.below, 16)))
         return DataSide(processes, DataPlane(processes, reads, transfer_timeout_s=WAIT_S))
 
     def spoil(self, *bad: bytes) -> None:
@@ -89,6 +94,31 @@ def test_all_is_read_right_and_cached(rig: DiskRig, *, by_processes: bool) -> No
             assert status[Counter.FILLED_BYTES] == sum(map(len, FILES.values()))
         own_bytes = sum(size for _, _, size in rig.objects.ranges)
         assert (own_bytes < sum(map(len, FILES.values())) // 3) == by_processes
+
+    asyncio.run(read())
+
+
+@pytest.mark.parametrize("by_processes", [True, False])
+def test_packs_are_put_into_crates_meanwhile(rig: DiskRig, *, by_processes: bool) -> None:
+    """A node that knows where a pack was reads on where it is now, and so does one that comes
+    later."""
+    rig.store = open_store(Crated(rig.objects))
+    halves = [b"large"], [name for name in FILES if name != b"large"]
+
+    async def read() -> None:
+        data = rig.data(DataSettings(1)) if by_processes else None
+        async with rig.node(data=data) as node:
+            for names in halves:
+                for name in names:
+                    assert await read_path(node, name) == FILES[name]
+                options = CollectOptions(merge_below_bytes=BELOW_BYTES_MAX)
+                collect(open_store(Crated(rig.below)), options)
+            assert not [path for path in (rig.store_dir / "packs").rglob("*") if path.is_file()]
+        shutil.rmtree(rig.directory / "cache")
+        data = rig.data(DataSettings(1)) if by_processes else None
+        async with rig.node(data=data) as node:
+            for name, content in FILES.items():
+                assert await read_path(node, name) == content
 
     asyncio.run(read())
 
@@ -188,9 +218,10 @@ def test_files_that_are_cut_while_orders_run_are_not_trusted(rig: DiskRig, to_by
     async def read() -> None:
         async with rig.node(data=data) as node:
             with repeated(harm, data.processes):
-                await all_read_right(node)
-            assert cuts
-            assert node.counts.values[Counter.CACHE_CORRUPT]
+                async with asyncio.timeout(WAIT_S):
+                    while not (cuts and node.counts.values[Counter.CACHE_CORRUPT]):
+                        node._cache.eviction.free(64 * MIB)
+                        await all_read_right(node)
             await all_read_right(node)
         async with rig.node() as later:
             await all_read_right(later)

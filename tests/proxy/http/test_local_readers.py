@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from lodefs.chunkstore.nodeapi.access import AccessRule, AccessRules
+from lodefs.chunkstore.nodeapi.current_rules import LOOK_AGAIN_S, CurrentRules
 from lodefs.chunkstore.nodeapi.wire import USER_HEADER
 from lodefs.proxy.http.local_readers import LocalReaders
 from tests.support.mount.mounts import until
@@ -34,7 +35,8 @@ def proxy(rig: Rig) -> Iterator[RunningProxy]:
     if os.geteuid() != 0:
         pytest.skip("needs root, to be of several groups")
     rule = AccessRule("medical/*", frozenset({MEMBERS}))
-    with serve_rig(rig, local_readers=LocalReaders(AccessRules((rule,), frozenset()))) as (made, _):
+    rules = AccessRules((rule,), frozenset())
+    with serve_rig(rig, local_readers=LocalReaders(lambda: rules)) as (made, _):
         yield made
 
 
@@ -148,3 +150,25 @@ def test_bytes_of_users(rig: Rig) -> None:
         assert f'lodefs_user_bytes_total{{source="store",user="5001"}} {len(FILE)}' in text or (
             f'lodefs_user_bytes_total{{user="5001",source="store"}} {len(FILE)}' in text
         )
+
+
+def test_a_group_that_is_made_later_lets_its_members_in(rig: Rig) -> None:
+    """From their next connection on. Those that are open stay without rights, though all of them
+    had the same before."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to be of several groups")
+    known: dict[str, int] = {}
+    now_s = [0.0]
+    rules = CurrentRules(
+        {"medical/*": ["cardiology"]}, known.get, free_uids=(),
+        clock=lambda: now_s[0], start=lambda call: call(),
+    )  # fmt: skip
+    with serve_rig(rig, local_readers=LocalReaders(rules)) as (proxy, _):
+        target = f"/files/{SECRET}@main/a"
+        with client(proxy, MEMBERS) as member, client(proxy, OTHERS) as other:
+            assert member.get(target).status == other.get(target).status == 404
+            known["cardiology"], now_s[0] = MEMBERS, LOOK_AGAIN_S
+            with client(proxy, MEMBERS) as again, client(proxy, OTHERS) as still:
+                assert again.get(target).body == FILE
+                assert still.get(target).status == 404
+                assert member.get(target).status == other.get(target).status == 404

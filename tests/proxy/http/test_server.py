@@ -16,6 +16,7 @@ from lodefs.chunkstore import errors
 from lodefs.chunkstore.errors import LodefsError
 from lodefs.chunkstore.nodeapi import wire
 from lodefs.chunkstore.types import Buffer
+from lodefs.proxy.api.answer_places import AnswerPlaces
 from lodefs.proxy.api.error_responses import STATUS_OF, status_of
 from lodefs.proxy.api.request import Request
 from lodefs.proxy.api.responses import IMMUTABLE, OCTETS, file_answer, file_headers
@@ -199,13 +200,52 @@ class GatedNode(DictNode):
     def __init__(self) -> None:
         super().__init__(FILES)
         self.gate = asyncio.Event()
+        self.begun = 0
 
     async def read(
         self, file: SnapshotFile, first: int, size_bytes: int
     ) -> AsyncGenerator[Buffer, None]:
+        self.begun += 1
         yield BIG[first : first + 1000]
         await self.gate.wait()
         yield BIG[first + 1000 : first + size_bytes]
+
+
+class NobodyForgotten(AnswerPlaces):
+    """Who has read once counts as a reader for ever, and an answer keeps its place till its end."""
+
+    def __init__(self) -> None:
+        super().__init__(1, held_s_max=3600.0)
+
+    def look(self) -> None:
+        """Nobody is forgotten."""
+
+
+def test_while_two_owners_read_each_has_one_answer_at_a_time() -> None:
+    """Of two readers of one owner the second waits for the first; a reader of another one, and a
+    question that reads no file, wait for nobody; at last all have their bytes."""
+    node = GatedNode()
+    with (
+        start_proxy(node) as proxy,
+        ThreadPoolExecutor(3) as pool,
+        proxy.client() as first,
+        proxy.client() as second,
+        proxy.client(tcp=True) as other,
+        proxy.client() as asking,
+    ):
+        proxy.server.places = NobodyForgotten()
+        proxy.call(lambda: proxy.server.places.see("5001"))
+        answers = [pool.submit(first.get, "/files/demo@main/big")]
+        proxy.until(lambda: node.begun == 1)
+        answers.append(pool.submit(second.get, "/files/demo@main/big"))
+        proxy.until(lambda: proxy.server.metrics.total("streams") == 2)
+        answers.append(pool.submit(other.get, "/files/demo@main/big"))
+        proxy.until(lambda: node.begun == 2)
+        assert asking.get("/list/demo@main").status == 200
+        assert node.begun == 2
+        proxy.call(node.gate.set)
+        assert [answer.result(60).body for answer in answers] == [BIG] * 3
+        assert node.begun == 3
 
 
 def test_stopping_lets_running_answers_end() -> None:

@@ -30,6 +30,12 @@ def counting(directory: Path) -> Iterator[JobCounter]:
         os.close(fd)
 
 
+def count(counter: JobCounter, job: int, word: int, amount: int) -> None:
+    """At once."""
+    counter.add(job, word, amount)
+    counter.settle()
+
+
 def read_bytes(families: JobFamilies, job: int | str, source: str) -> float | None:
     """At a scrape now."""
     found = samples(exposition.text(families()))
@@ -39,10 +45,10 @@ def read_bytes(families: JobFamilies, job: int | str, source: str) -> float | No
 def test_a_job_is_shown_with_what_it_read_through_all_mounts(tmp_path: Path) -> None:
     """By source, with the opens that went past them."""
     with counting(tmp_path) as one, counting(tmp_path) as two:
-        one.add(7, Word.STORE_BYTES, 100)
-        two.add(7, Word.STORE_BYTES, 20)
-        two.add(7, Word.KERNEL_OPENS, 2)
-        two.add(7, Word.KERNEL_OPENED_BYTES, 3000)
+        count(one, 7, Word.STORE_BYTES, 100)
+        count(two, 7, Word.STORE_BYTES, 20)
+        count(two, 7, Word.KERNEL_OPENS, 2)
+        count(two, 7, Word.KERNEL_OPENED_BYTES, 3000)
         families = JobFamilies(tmp_path)
         found = samples(exposition.text(families()))
     assert found[NAME, labels_of(job="7", source="store")] == 120
@@ -57,8 +63,8 @@ def test_no_figure_goes_back_when_a_mount_ends_and_all_go_after_an_hour(tmp_path
     families = JobFamilies(tmp_path, now_s=lambda: times[0])
     with counting(tmp_path) as other:
         with counting(tmp_path) as ending:
-            ending.add(7, Word.PEERS_BYTES, 100)
-            other.add(7, Word.PEERS_BYTES, 1)
+            count(ending, 7, Word.PEERS_BYTES, 100)
+            count(other, 7, Word.PEERS_BYTES, 1)
             assert read_bytes(families, 7, "peers") == 101
         del ending
         assert read_bytes(families, 7, "peers") == 101
@@ -70,13 +76,32 @@ def test_no_figure_goes_back_when_a_mount_ends_and_all_go_after_an_hour(tmp_path
     assert read_bytes(families, 7, "peers") is None
 
 
+def test_no_figure_goes_back_when_a_row_becomes_anothers(tmp_path: Path) -> None:
+    """What the job reads later, through this mount or another one, comes on top."""
+    families = JobFamilies(tmp_path)
+    fd = JobTable.create(tmp_path)
+    rows = JobTable(fd).rows(1)
+    assert rows is not None
+    counter = JobCounter(rows, lambda pid: pid)
+    with counting(tmp_path) as other:
+        count(counter, 7, Word.STORE_BYTES, 1000)
+        count(other, 7, Word.STORE_BYTES, 5)
+        assert read_bytes(families, 7, "store") == 1005
+        rows.words[rows.of(7) + Word.STORE_BYTES] = 0
+        assert read_bytes(families, 7, "store") == 1005
+        count(counter, 7, Word.STORE_BYTES, 3)
+        assert read_bytes(families, 7, "store") == 1008
+        os.close(fd)
+    del rows, counter
+
+
 @pytest.mark.parametrize("jobs_max", [1, 2])
 def test_jobs_without_series_of_their_own_count_together(tmp_path: Path, jobs_max: int) -> None:
     """The most used ones have series."""
     families = JobFamilies(tmp_path, jobs_max)
     with counting(tmp_path) as counter:
         for job, size_bytes in ((7, 500), (8, 10), (9, 1)):
-            counter.add(job, Word.CACHE_BYTES, size_bytes)
+            count(counter, job, Word.CACHE_BYTES, size_bytes)
         assert read_bytes(families, 7, "cache") == 500
         assert read_bytes(families, 8, "cache") == (10 if jobs_max == 2 else None)
         assert read_bytes(families, "other", "cache") == (1 if jobs_max == 2 else 11)

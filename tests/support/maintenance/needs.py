@@ -13,6 +13,11 @@ from lodefs.chunkstore.format.names import ChunkId, CommitId, PackId
 from lodefs.chunkstore.format.pack import GONE, PURGED, PackIndex
 from lodefs.chunkstore.format.tree import Entry, Kind
 from lodefs.chunkstore.journal.purges import Purges
+from lodefs.chunkstore.objects.crates.crated import Crated
+from lodefs.chunkstore.objects.crates.layout import (
+    CrateTable,
+    decode_table,
+)
 from lodefs.chunkstore.repo.pack_reader import PackReader
 from lodefs.chunkstore.repo.refs import Refs
 from lodefs.chunkstore.repo.repo_settings import SettingsLog
@@ -32,6 +37,7 @@ class Needs:
         self._purges = 0
         self._purged: set[ChunkId] = set()
         self._indexes: dict[PackId, tuple[bytes, PackIndex]] = {}  # of objects as they are now
+        self._crated: tuple[bytes, dict[str, bytes]] = b"", {}
 
     def check(self, when: str) -> None:
         """Raises: AssertionError if a ref leads to something that is not there, and that no
@@ -39,7 +45,7 @@ class Needs:
         found: set[CommitId] = set()
         for (repo, kind, name), head in self._heads().items():
             for commit_id in self._reached(repo, head):
-                missing = self._of(repo, commit_id).difference(self._objects.objects)
+                missing = {key for key in self._of(repo, commit_id) if not self._is_there(key)}
                 assert not missing, f"{when}: {kind}/{name} lacks {sorted(missing)}"
                 found.add(commit_id)
         for pack, needed_chunks in self._chunks_of(found).items():
@@ -58,7 +64,8 @@ class Needs:
 
     def holding(self, chunks: Collection[ChunkId], hidden: Container[str] = ()) -> set[str]:
         """Packs that have bytes of those chunks, but those that no list shows."""
-        found = [key for key in self._objects.objects if key.startswith(keys.PACKS)]
+        there = {*self._objects.objects, *self._in_crates()}
+        found = [key for key in there if key.startswith(keys.PACKS)]
         return {
             key
             for key in found
@@ -109,7 +116,7 @@ class Needs:
         return found
 
     def _index(self, pack: PackId) -> PackIndex:
-        data = self._objects.objects[keys.pack(pack)]
+        data = self._pack(keys.pack(pack))
         known = self._indexes.get(pack)
         if known is None or known[0] is not data:
             known = self._indexes[pack] = data, PackIndex.decode(pack, data)
@@ -128,12 +135,59 @@ class Needs:
         """Packs and commits that no ref leads to, or no retention policy keeps, but those that no
         list shows."""
         used = frozenset[str]().union(*(self._of(*one) for one in self._kept(now_s)))
-        return {
-            key
-            for key in self._objects.objects
-            if key.startswith(keys.PACKS) or "/commits/" in key
-            if key not in used and key not in hidden
-        }
+        crated = self._in_crates()
+        doubles = {key for key in crated if key in self._objects.objects and key not in hidden}
+        return (
+            doubles
+            | self._loose_crates(hidden)
+            | {
+                key
+                for key in (*self._objects.objects, *crated)
+                if key.startswith(keys.PACKS) or "/commits/" in key
+                if key not in used and key not in hidden
+            }
+        )
+
+    def _is_there(self, key: str) -> bool:
+        return key in self._objects.objects or key in self._in_crates()
+
+    def _pack(self, key: str) -> bytes:
+        """A pack's object as readers see it: its own, if that is whole or in no crate."""
+        own = self._objects.objects.get(key)
+        if own is not None and own[-56:-54] == b"\1\0":
+            return own
+        inside = self._in_crates().get(key)
+        found = own if inside is None else inside
+        assert found is not None, key
+        return found
+
+    def _newest_table(self) -> tuple[str, CrateTable]:
+        key = min((k for k in self._objects.objects if k.startswith(keys.CRATE_TABLES)), default="")
+        number = keys.crate_table_number(key)
+        if not key:
+            return "", CrateTable(-1)
+        return key, decode_table(self._objects.objects[key], number)
+
+    def _in_crates(self) -> dict[str, bytes]:
+        """The packs that the newest table names, and whose crate is there, by their keys."""
+        key, table = self._newest_table()
+        data = self._objects.objects.get(key, b"")
+        if self._crated[0] != data:
+            self._crated = data, {}
+        found = self._crated[1]
+        there: dict[str, bytes] = {}
+        for pack, (crate, offset, size) in table.places.items():
+            whole = self._objects.objects.get(keys.crate(crate))
+            if whole is not None:
+                name = keys.pack(pack)
+                there[name] = found.setdefault(name, whole[offset : offset + size])
+        return there
+
+    def _loose_crates(self, hidden: set[str]) -> set[str]:
+        """Crates that the newest table does not name."""
+        named = {keys.crate(place.crate) for place in self._newest_table()[1].places.values()}
+        crates = {key for key in self._objects.objects if key.startswith(keys.CRATES)}
+        return crates - named - hidden
 
     def kept(self) -> int:
         """Entries of the journal whose garbage is kept."""
@@ -225,7 +279,7 @@ class Needs:
         key = keys.commit(repo, commit_id)
         try:
             commit = decode_commit(self._objects.objects[key])
-            packs = PackReader(self._objects)
+            packs = PackReader(Crated(self._objects))
             below = [commit.root, *(entry for _, entry in packs.walk(commit.root))]
             for entry in below:
                 if entry.kind is Kind.FILE:

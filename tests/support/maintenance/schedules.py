@@ -1,5 +1,5 @@
-"""Random schedules of pushes, changes, copies, tags, deletions, purges, collections, compactions
-and reads with the real code over a store in memory, and what must always hold.
+"""Random schedules of pushes, changes, copies, tags, deletions, purges, repairs, collections,
+compactions and reads with the real code over a store in memory, and what must always hold.
 
 ``play(seed, directory)`` plays one. Every object that a ref leads to, and every chunk in it, is
 looked for after every delete, every write of a pack, and every move of a ref.
@@ -16,11 +16,13 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from random import Random
+from typing import TypeVar
 from unittest import mock
 
 from lodefs.chunkstore.errors import Changed, Corrupt, NotFound, Purged
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.journal import RefName
+from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.format.repo_settings import Retention
 from lodefs.chunkstore.format.tree import Kind
 from lodefs.chunkstore.journal.deletion import delete_repo, free_name, undelete_repo
@@ -28,15 +30,20 @@ from lodefs.chunkstore.journal.existing_commit import point_ref
 from lodefs.chunkstore.journal.journal import StoreJournal
 from lodefs.chunkstore.maintenance.collect import CollectOptions, collect
 from lodefs.chunkstore.maintenance.purge import plan_again, plan_path, purge
+from lodefs.chunkstore.objects.crates.crated import Crated
 from lodefs.chunkstore.push.changes.change import Put
 from lodefs.chunkstore.push.changes.commit_changes import commit_changes
 from lodefs.chunkstore.push.push import PushOptions, push
+from lodefs.chunkstore.repair.journal_repair import JournalRepair
+from lodefs.chunkstore.repair.packs import PackDamage, heal
+from lodefs.chunkstore.repair.sources import StoreSource
 from lodefs.chunkstore.repo.refs import BRANCHES, TAGS
 from lodefs.chunkstore.repo.store import Store, create_store, open_store
 from lodefs.chunkstore.transfer.copy import CopyOptions, copy
 from tests.support.chunkstore.handmade import Handmade
 from tests.support.chunkstore.memory_objects import MemoryObjects
 from tests.support.maintenance.baton import Actor, ActorObjects, Faults, InlineExecutor
+from tests.support.maintenance.dry_runs import check_dry_runs
 from tests.support.maintenance.needs import Needs
 
 HOUR_S = 3600
@@ -46,9 +53,16 @@ NAMES = ("main", "dev")
 MACHINES = 2
 SOURCES = 4
 ACTORS = 20
+DRY_RUN_STEPS = 500
 AT_ONCE_MAX = 4
-_TELLING = ("put journal/", "put repos/", "put index/", "delete ")  # requests that others see
-_REWRITERS = ("_collect", "_purge")  # of packs
+_TELLING = (
+    "put journal/",
+    "put repos/",
+    "put index/",
+    "put crates/",
+    "delete ",
+)  # requests that others see
+_REWRITERS = ("_collect", "_purge", "_repair")  # of packs
 _EXECUTORS = (
     "lodefs.chunkstore.push.pack_writer.ThreadPoolExecutor",
     "lodefs.chunkstore.push.pack_check.ThreadPoolExecutor",
@@ -60,6 +74,7 @@ _EXECUTORS = (
     "concurrent.futures.ThreadPoolExecutor",
 )
 
+T = TypeVar("T")
 
 POLICIES = (
     None,
@@ -77,6 +92,7 @@ class Played:
     steps: int = 0
     pushes: int = 0  # that made a commit
     stored_again: int = 0  # of these, that met packs which a collection had deleted
+    given_up: int = 0  # writers, that dry runs had said would be
     kept: int = 0  # entries of the journal whose garbage was kept: saved, or in use after all
     copies: int = 0  # that ended well
     changes: int = 0  # that made a commit
@@ -84,11 +100,13 @@ class Played:
     killed: int = 0
     purged: int = 0  # files
     purged_again: int = 0  # whether purged bytes had come back: of writers that had begun before
+    repaired: int = 0  # packs
     removed: int = 0  # repositories
     restored: int = 0  # branches and tags of them
     expired: int = 0  # commits that retention policies have deleted
     failed: dict[str, int] = field(default_factory=dict)  # actors that ended with an error, by kind
     deleted: int = 0  # packs and commits
+    merged: int = 0  # packs that were put into crates
     compacted: int = 0  # packs that were written again without some of their chunks
     read: int = 0  # snapshots that were read with indexes from before, while all this went on
     collections_to_clean: int = 0  # undisturbed ones, until all garbage was gone
@@ -172,6 +190,8 @@ class Schedule:
         left, current = ACTORS, None
         while left or self._actors:
             self.played.steps += 1
+            if self.played.steps % DRY_RUN_STEPS == self._seed % DRY_RUN_STEPS:
+                self._check_dry_runs()
             self._advance_clock()
             if left and len(self._actors) < AT_ONCE_MAX and self._chance(0.05 if current else 1):
                 self._actors.append(self._start())
@@ -182,6 +202,11 @@ class Schedule:
                 self._step(current)
         self._faults.clear()
         self._clean()
+
+    def _check_dry_runs(self) -> None:
+        """As things are, if all others stood still from now on."""
+        min_used = (None, 0.5, 1.0)[self._seed % 3]
+        self.played.given_up += check_dry_runs(self._objects.objects, self._now_s, min_used)
 
     def _choose(self) -> Actor | None:
         ready = [actor for actor in self._actors if actor.stalled_until <= self.played.steps]
@@ -236,15 +261,17 @@ class Schedule:
             (self._point, 3),
             (self._read, 4),
             (self._copy, 3),
-            (self._change, 2),
+            (self._change, 3),
             (self._remove, 1),
             (self._restore, 2),
             (self._retain, 2),
             (self._purge, 2),
+            (self._repair, 1),
         ]
 
     def _store(self, actor: Actor) -> Store:
-        return open_store(ActorObjects(self._objects, actor, self._faults, self._watch))
+        own = ActorObjects(self._objects, actor, self._faults, self._watch)
+        return open_store(Crated(own))
 
     def _push(self, actor: Actor, clock: Callable[[], float]) -> None:
         source, name = self.random.choice(self._sources), self.random.choice(NAMES)
@@ -276,11 +303,14 @@ class Schedule:
 
     def _collect(self, actor: Actor, clock: Callable[[], float]) -> None:
         min_used = self.random.choice((None, 0.3, 0.7, 1.0))
-        self._collect_with(actor, CollectOptions(GRACE_S, clock=clock, min_used=min_used))
+        below = self.random.choice((None, 1000, 1 << 20))
+        options = CollectOptions(GRACE_S, clock=clock, min_used=min_used, merge_below_bytes=below)
+        self._collect_with(actor, options)
 
     def _collect_with(self, actor: Actor, options: CollectOptions) -> None:
-        collect(self._store(actor), options)
+        result = collect(self._store(actor), options)
         self.played.collections += 1
+        self.played.merged += result.merged.packs
 
     def _read(self, actor: Actor, clock: Callable[[], float]) -> None:
         """Reads a snapshot again and again: with indexes of packs that were read long ago. What a
@@ -368,6 +398,27 @@ class Schedule:
             kept = self._needs.holding(plan.chunks)
             assert not kept, f"purged bytes are left in {kept}"
 
+    def _repair(self, actor: Actor, clock: Callable[[], float]) -> None:
+        """Packs that somebody has taken for lost, from a slow copy of the store as it was."""
+        copied = MemoryObjects("memory:copied")
+        copied.objects = dict(self._objects.objects)
+        packs = sorted(key for key in copied.objects if key.startswith(keys.PACKS))
+        lost = [
+            PackDamage(PackId(bytes.fromhex(key.rpartition("/")[2])), is_lost=True, what="lost")
+            for key in self.random.sample(packs, min(2, len(packs)))
+        ]
+        source = StoreSource(copied)
+        with mock.patch.object(source, "pack", self._slowly(actor, source.pack)):
+            heal(self._store(actor).objects, lost, [source], InlineExecutor(), dry_run=False)
+        self.played.repaired += len(lost)
+
+    def _slowly(self, actor: Actor, act: Callable[[PackId], T]) -> Callable[[PackId], T]:
+        def slow(pack_id: PackId) -> T:
+            actor.stalled_until = self.played.steps + self.random.choice((0, 50, 400))
+            return act(pack_id)
+
+        return slow
+
     def _rewriters(self, own: Actor) -> int:
         """How many others may write a pack again."""
         return sum(one is not own and one.name in _REWRITERS for one in self._actors)
@@ -380,6 +431,8 @@ class Schedule:
         """Looks for all that refs lead to, when that or what is there changes."""
         if what == "delete" and key.startswith((keys.PACKS, keys.REPOS)):
             self.played.deleted += 1
+        elif key.startswith((keys.CRATES, keys.CRATE_TABLES)):
+            pass
         elif what == "put" and key.startswith(keys.PACKS):
             if not self._needs.is_whole(key):
                 self.played.compacted += 1
@@ -394,7 +447,10 @@ class Schedule:
         dangling = self._needs.dangling_intents()
         for count in range(1, 5):
             self._now_s += 50 * HOUR_S
-            options = CollectOptions(GRACE_S, clock=lambda: self._now_s, min_used=1.0)
+            below = self.random.choice((None, 1 << 20))
+            options = CollectOptions(
+                GRACE_S, clock=lambda: self._now_s, min_used=1.0, merge_below_bytes=below
+            )
             actor = Actor("collect", lambda actor: self._collect_with(actor, options))  # noqa: B023
             while not actor.has_ended:
                 actor.step()
@@ -407,12 +463,15 @@ class Schedule:
                 break
         self._needs.read_all()
         self._purge_again()
+        journal = JournalRepair(self._objects, dry_run=True)
+        journal.look()
+        assert not journal.problems, f"seed {self._seed}: {journal.problems}"
         limit = 3 if dangling else 2
         assert not garbage and count <= limit, f"seed {self._seed}: {sorted(garbage)} stays"
 
     def _purge_again(self) -> None:
         """What late writers have brought back is found, and purged."""
-        store = open_store(self._objects)
+        store = open_store(Crated(self._objects))
         back = self._needs.holding(self._needs.purged())
         self.played.purged_again += bool(back)
         assert not back or self._doubts or self._hides, f"seed {self._seed}: {sorted(back)} is back"

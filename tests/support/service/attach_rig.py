@@ -63,7 +63,7 @@ class AttachRig:
             listen(path, replace=False),
             self.attachments,
             lambda *_: self.is_ours,
-            rules=self.rules,
+            rules=lambda: self.rules,
             empty_timeout_s=self.empty_timeout_s,
             copied=_file_of,
         )

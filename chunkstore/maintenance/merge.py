@@ -1,0 +1,219 @@
+"""Merging: many small packs are put into few crates, and keep their ids (docs/decisions/0051)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+
+from lodefs.chunkstore.errors import Changed, Corrupt, NotFound, UnknownFormat
+from lodefs.chunkstore.format import keys
+from lodefs.chunkstore.format.names import CrateName, PackId
+from lodefs.chunkstore.format.pack import PURGED, PackIndex
+from lodefs.chunkstore.maintenance.compact import Rate
+from lodefs.chunkstore.maintenance.late_writes import drop_purged
+from lodefs.chunkstore.objects.crates.crated import Crated
+from lodefs.chunkstore.objects.crates.layout import (
+    CratePlace,
+    CrateTable,
+)
+from lodefs.chunkstore.objects.interface import Part
+from lodefs.chunkstore.repo.pack_reader import unpack_chunks
+from lodefs.chunkstore.system.progress import Progress
+from lodefs.chunkstore.types import Buffer
+
+CRATE_SIZE_BYTES = 32 * 1024 * 1024  # held in memory while it is made
+CRATE_PACKS_MAX = 16 * 1024
+_PACK_SIZE_BYTES_MAX = 1 << 30  # none has so many
+BELOW_BYTES_MAX = CRATE_SIZE_BYTES // 2
+_GROWTH = 4  # a crate that is so many times larger than all that joins it stays as it is
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Merged:
+    """``packs`` of ``size_bytes`` that were objects of their own, or in ``crates_before``, are now
+    in ``crates``."""
+
+    packs: int = 0
+    size_bytes: int = 0
+    crates_before: int = 0
+    crates: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Whole:
+    """An object of a pack, as it was read."""
+
+    index: PackIndex
+    data: Buffer
+    etag: str
+
+
+def batches(
+    small: Iterable[tuple[PackId, int]], table: CrateTable
+) -> list[list[tuple[PackId, int]]]:
+    """Which packs, with their sizes, go into one crate each: ``small`` ones, and those of crates
+    with room, if there are fewer objects afterwards."""
+    crates: dict[CrateName, list[tuple[PackId, int]]] = {}
+    for pack, place in table.places.items():
+        crates.setdefault(place.crate, []).append((pack, place.size_bytes))
+    chosen = sorted(one for one in small if one[0] not in table.places)
+    objects, size_bytes = len(chosen), sum(size for _, size in chosen)
+    for packs in sorted(crates.values(), key=lambda packs: sum(size for _, size in packs)):
+        own_bytes = sum(size for _, size in packs)
+        if own_bytes > min(_GROWTH * (size_bytes or own_bytes), CRATE_SIZE_BYTES // 2):
+            break
+        chosen += sorted(packs)
+        objects += 1
+        size_bytes += own_bytes
+    found: list[list[tuple[PackId, int]]] = []
+    room = 0
+    for pack, size in chosen:
+        if not found or size > room or len(found[-1]) == CRATE_PACKS_MAX:
+            found.append([])
+            room = CRATE_SIZE_BYTES
+        found[-1].append((pack, size))
+        room -= size
+    return found if len(found) < objects else []
+
+
+def would_merge(small: Iterable[tuple[PackId, int]], table: CrateTable) -> Merged:
+    """What merging would do."""
+    parts = batches(small, table)
+    packs = [one for part in parts for one in part]
+    before = {table.places[pack].crate for pack, _ in packs if pack in table.places}
+    return Merged(len(packs), sum(size for _, size in packs), len(before), len(parts))
+
+
+def merge_packs(
+    objects: Crated,
+    small: Sequence[tuple[PackId, int]],
+    executor: Executor,
+    rate: Rate,
+    progress: Progress,
+) -> Merged:
+    """Puts small packs that are in use into crates. Those that are damaged, or lack chunks, stay
+    where they are. Raises: what the store does."""
+    result = Merged()
+    table = objects.tables.newest()
+    parts = batches(small, table)
+    progress.phase = f"merging {sum(map(len, parts))} packs"
+    progress.files_done, progress.files_total = 0, sum(map(len, parts))
+    before = {
+        table.places[pack].crate for part in parts for pack, _ in part if pack in table.places
+    }
+    for part in parts:
+        found = executor.map(lambda one: _fetch(objects, one, table.places, rate), part)
+        read = [one for one in found if one is not None]
+        progress.files_done += len(part)
+        ids = [one.index.pack_id for one in read]
+        if len({table.places[pack].crate if pack in table.places else pack for pack in ids}) < 2:
+            continue  # the others are damaged, or lack chunks
+        _move(objects, read, table.places, executor)
+        drop_purged(objects, ids, executor, rate)
+        result.crates += 1
+        result.packs += len(read)
+        result.size_bytes += sum(len(one.data) for one in read)
+    left = {place.crate for place in objects.tables.newest().places.values()}
+    result.crates_before = len(before - left)
+    return result
+
+
+def drop_doubles(objects: Crated, executor: Executor) -> None:
+    """Deletes the objects of packs that are in crates: a merge that died left them, or a push that
+    did not know. Raises: what the store does."""
+    places = objects.tables.newest().places
+    if not places:
+        return
+    listed = (keys.pack_of(info.key) for info in objects.plain.list(keys.PACKS))
+    doubles = [pack for pack in listed if pack is not None and pack in places]
+    for _ in executor.map(lambda pack: _drop_double(objects, pack), doubles):
+        pass
+
+
+def _fetch(
+    objects: Crated, pack: tuple[PackId, int], seen: Mapping[PackId, CratePlace], rate: Rate
+) -> _Whole | None:
+    """A pack's object, every byte of it verified; None for one that is to stay."""
+    pack_id, size_bytes = pack
+    rate.take(size_bytes)
+    try:
+        found = _verified(pack_id, objects.get(keys.pack(pack_id), size=size_bytes))
+    except (NotFound, Changed, Corrupt, UnknownFormat) as error:
+        _log.warning("pack %s is not merged: %s", pack_id.hex(), error)
+        return None
+    # What a pack of its own lacks, a copy or a repair may yet bring: in a crate it would not count.
+    return None if found.index.has_gone and pack_id not in seen else found
+
+
+def _verified(pack_id: PackId, part: Part) -> _Whole:
+    """Raises: Corrupt, UnknownFormat."""
+    size_bytes = part.object_size_bytes
+    index = PackIndex.decode(pack_id, part.data)
+    if len(part.data) != size_bytes or index.offsets[-1] + len(index.encode()) != size_bytes:
+        raise Corrupt(f"{keys.pack(pack_id)} has {size_bytes} bytes, which is not what it says")
+    unpack_chunks(index, 0, len(index), part.data)
+    return _Whole(index, part.data, part.etag)
+
+
+def _move(
+    objects: Crated, read: Sequence[_Whole], seen: Mapping[PackId, CratePlace], executor: Executor
+) -> None:
+    """Puts packs into a crate, then deletes their own objects."""
+    after = objects.tables.put_packs({one.index.pack_id: one.data for one in read}, seen)
+
+    def drop(one: _Whole) -> None:
+        pack_id = one.index.pack_id
+        if pack_id in seen or pack_id not in after.places:
+            return
+        try:
+            etag = objects.plain.head(keys.pack(pack_id)).etag
+        except NotFound:
+            return
+        if etag == one.etag:
+            # Who writes it from now on looks at the table afterwards, and finds it there.
+            objects.plain.delete(keys.pack(pack_id))
+        else:
+            _drop_double(objects, pack_id)
+
+    for _ in executor.map(drop, read):
+        pass
+
+
+def _drop_double(objects: Crated, pack_id: PackId) -> None:
+    """Deletes a pack's own object, if the crate has it undamaged. What the own object has more goes
+    into the crate first; what was purged of it goes from the crate too."""
+    try:
+        place = objects.tables.find(pack_id)
+        size_bytes = place.size_bytes if place is not None else 0
+        inside = _verified(pack_id, objects.get_crated(pack_id, size=size_bytes))
+    except (NotFound, Corrupt, UnknownFormat) as error:
+        _log.warning("the own object of pack %s stays: %s", pack_id.hex(), error)
+        return
+    key = keys.pack(pack_id)
+    try:
+        own = _verified(pack_id, objects.plain.get(key, size=_PACK_SIZE_BYTES_MAX))
+    except (NotFound, Corrupt, UnknownFormat):  # gone, or of no use to anybody
+        own = inside
+    wanted, data = _joined(inside, own)
+    if wanted.codecs != inside.index.codecs:
+        objects.tables.put_packs({pack_id: data}, emptying=True)
+    objects.plain.delete(key)
+
+
+def _joined(inside: _Whole, own: _Whole) -> tuple[PackIndex, bytes]:
+    """A pack with the chunks that one of two objects of it has, and neither says were purged."""
+    codecs, sizes, stored = bytearray(inside.index.codecs), inside.index.stored_sizes[:], []
+    for n in range(len(inside.index)):
+        source = inside if not inside.index.is_gone(n) or own.index.is_gone(n) else own
+        index = source.index
+        codecs[n], sizes[n] = index.codecs[n], index.stored_sizes[n]
+        if PURGED in (inside.index.codecs[n], own.index.codecs[n]):
+            codecs[n], sizes[n] = PURGED, 0
+        begin = index.offsets[n]
+        stored.append(memoryview(source.data)[begin : begin + sizes[n]])
+    joined = PackIndex(inside.index.ids, inside.index.raw_sizes, sizes, bytes(codecs))
+    return joined, b"".join([*stored, joined.encode()])

@@ -1,0 +1,1 @@
+"""Many small packs in few objects: where they lie, and how they are read and moved."""

@@ -1,0 +1,44 @@
+"""A collection that only says what it would do says what one does right afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from random import Random
+from unittest import mock
+
+from lodefs.chunkstore.errors import LodefsError
+from lodefs.chunkstore.maintenance.collect import CollectOptions, CollectResult, collect
+from lodefs.chunkstore.objects.crates.crated import Crated
+from lodefs.chunkstore.repo.store import open_store
+from tests.support.chunkstore.memory_objects import MemoryObjects
+
+HOURS = (0, 30, 1, 30)  # after which each is tried: writers and garbage come of age meanwhile
+HOUR_S = 3600
+GRACE_S = 24 * HOUR_S
+
+
+def check_dry_runs(objects: Mapping[str, bytes], now_s: float, min_used: float | None) -> int:
+    """Collections of a copy of those objects, hours after each other; how many writers they gave
+    up. Raises: AssertionError if a dry run changes anything, or says what does not come."""
+    memory = MemoryObjects()
+    memory.objects = dict(objects)
+    dead = 0
+    for hours in HOURS:
+        now_s += hours * HOUR_S
+        options = CollectOptions(GRACE_S, clock=lambda: now_s, min_used=min_used)  # noqa: B023
+        before = dict(memory.objects)
+        said = _outcome(memory, replace(options, dry_run=True))
+        assert memory.objects == before, "a dry run has changed something"
+        done = _outcome(memory, options)
+        assert said == done, f"a dry run said {said}, and then came {done}"
+        dead += done.dead_writers if isinstance(done, CollectResult) else 0
+    return dead
+
+
+def _outcome(memory: MemoryObjects, options: CollectOptions) -> CollectResult | type[LodefsError]:
+    with mock.patch("os.urandom", Random(0).randbytes):
+        try:
+            return collect(open_store(Crated(memory)), options)
+        except LodefsError as error:
+            return type(error)
