@@ -49,7 +49,7 @@ def repair(
     """Say what of the store is lost or spoilt, and of which versions, and put it back.
 
     What the store tells of itself (its journal, branches and tags, index shards) is healed without
-    a SOURCE; commits, directories and data where a SOURCE has them. Everything is checked before it
+    a SOURCE; commits, directories and data where a SOURCE has them (commits: a store alone). Everything is checked before it
     is written. It exits with 1 if something is left. It may run beside pushes and reads.
     """
     if ctx.invoked_subcommand is not None:

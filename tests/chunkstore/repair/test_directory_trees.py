@@ -15,6 +15,8 @@ from lodefs.chunkstore.repo.verify import verify
 from tests.support.chunkstore.memory_objects import MemoryObjects
 from tests.support.maintenance.world import REPO, World
 
+WIDE = 500  # files of long names: their tree has several chunks
+
 
 def _filled(world: World) -> Path:
     """A directory of many shapes, pushed several times as it grew."""
@@ -23,8 +25,8 @@ def _filled(world: World) -> Path:
     for n in range(3):
         below = source / "deep" / f"d{n}" / "more"
         below.mkdir(parents=True)
-        for m in range(40):
-            (below / f"file{m}").write_bytes(bits.randbytes(bits.choice((10, 3000, 90_000))))
+        for m in range(9):
+            (below / f"file{m}").write_bytes(bits.randbytes((10, 3000, 90_000)[m % 3]))
         (below / "run").write_bytes(b"#!/bin/sh\n")
         (below / "run").chmod(0o755)
         os.symlink("../run", below.parent / "link")
@@ -33,8 +35,8 @@ def _filled(world: World) -> Path:
         world.hours += 2
     wide = source / "wide"
     wide.mkdir()
-    for m in range(1500):  # a tree of several chunks
-        (wide / f"{m:05}.txt").write_bytes(b"%d" % m)
+    for _ in range(WIDE):
+        (wide / bits.randbytes(100).hex()).touch()
     world.push(source)
     return source
 
@@ -54,6 +56,8 @@ def test_every_pack_of_the_newest_version(tmp_path: Path) -> None:
     head = store.commit(REPO, store.resolve(REPO, "main"))
     packs, unreadable = named_packs(store.packs, head.root, None)
     assert not unreadable
+    wide = {entry.name: entry for entry in store.packs.read_tree(head.root)}[b"wide"]
+    assert sum(segment.count for segment in wide.segments) > 1
     assert len(packs) > 2
     whole = dict(world.memory.objects)
     for pack in sorted(packs):
@@ -73,7 +77,8 @@ def test_every_pack_of_the_newest_version(tmp_path: Path) -> None:
 
 
 def test_all_packs_at_once(tmp_path: Path) -> None:
-    """A store of one version that has lost all packs has them back from the directory."""
+    """A store of one version that has lost all packs has them back from the directory, also after a
+    repair from a directory that is another: it has forgotten nothing that this one needs."""
     world = World(tmp_path)
     source = world.source("files", a=b"a" * 9000, b=bytes(range(256)) * 900)
     (source / "c" / "d").mkdir(parents=True)
@@ -85,6 +90,7 @@ def test_all_packs_at_once(tmp_path: Path) -> None:
     assert verify(world.store.__class__(memory, world.store.settings), data=True).problems == []
     (source / "c" / "d" / "e").write_bytes(b"f" * 700)
     memory.objects = {k: v for k, v in world.memory.objects.items() if not k.startswith(keys.PACKS)}
-    found = _repaired(world, memory, source)
-    assert found.left
+    assert _repaired(world, memory, source).left
     assert memory.objects.keys() <= world.memory.objects.keys()
+    (source / "c" / "d" / "e").write_bytes(b"e" * 700)
+    assert _repaired(world, memory, source).left == []

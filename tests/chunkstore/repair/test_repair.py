@@ -167,12 +167,13 @@ def test_every_object_from_another_store(years: Years, lost: bool) -> None:
 @pytest.mark.parametrize("kind", ["directory", "cache", "nothing"])
 @pytest.mark.parametrize("lost", [True, False], ids=["lost", "spoilt"])
 def test_every_object_from_elsewhere(years: Years, lost: bool, kind: str) -> None:
-    """From the files themselves, and from a node's cache, every pack of data is healed; without any
-    source what the store tells of itself is. Trees and commits are named, with their versions."""
+    """From the files themselves, and from a node's cache that has listed them, every pack of data
+    is healed, and the tree of the version that they are; without any source what the store tells of
+    itself is. Older trees, and commits, are named, with their versions."""
     with one_at_a_time():
         whole = MemoryObjects()
         whole.objects = dict(years.objects)
-        trees = _tree_packs(years, whole)
+        trees, newest = _tree_packs(years, whole)
         for number, key in enumerate(years.objects):
             is_content = key.startswith(keys.PACKS) or "/commits/" in key
             if (lost and key.startswith(UNSEEN)) or key.startswith("journal/done/"):
@@ -183,7 +184,7 @@ def test_every_object_from_elsewhere(years: Years, lost: bool, kind: str) -> Non
             memory = years.store(key, lost=lost)
             found = repaired(years, memory, kind)
             is_data = key.startswith(keys.PACKS) and key not in trees
-            has_it = is_data and kind != "nothing"
+            has_it = (is_data or key in newest) and kind != "nothing"
             if has_it or not is_content:
                 assert found.left == [], key
                 _check(memory, years, key)
@@ -194,15 +195,16 @@ def test_every_object_from_elsewhere(years: Years, lost: bool, kind: str) -> Non
                     assert ":file" in found.left[0].concerns[0]
 
 
-def _tree_packs(years: Years, memory: MemoryObjects) -> set[str]:
+def _tree_packs(years: Years, memory: MemoryObjects) -> tuple[set[str], set[str]]:
+    """The packs of the trees of all versions, and of the newest one."""
     store = open_store(memory)
-    found = set()
-    at: list[CommitId] = [
+    commits = [
         CommitId(bytes.fromhex(key.rpartition("/")[2]))
         for key in years.objects
         if "/commits/" in key
     ]
-    for commit_id in at:
-        root = store.commit(REPO, commit_id).root
-        found |= {keys.pack(segment.pack) for segment in root.segments}
-    return found
+
+    def packs(commit_id: CommitId) -> set[str]:
+        return {keys.pack(one.pack) for one in store.commit(REPO, commit_id).root.segments}
+
+    return set().union(*map(packs, commits)), packs(store.resolve(REPO, "main"))
