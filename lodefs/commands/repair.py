@@ -49,8 +49,9 @@ def repair(
     """Say what of the store is lost or spoilt, and of which versions, and put it back.
 
     What the store tells of itself (its journal, branches and tags, index shards) is healed without
-    a SOURCE; commits, directories and data where a SOURCE has them (commits: a store alone). Everything is checked before it
-    is written. It exits with 1 if something is left. It may run beside pushes and reads.
+    a SOURCE; directories and data where a SOURCE has them, commits where another store has them.
+    Everything is checked before it is written. It exits with 1 if something is left. It may run
+    beside pushes and reads.
     """
     if ctx.invoked_subcommand is not None:
         return
