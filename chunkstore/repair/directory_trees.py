@@ -39,7 +39,7 @@ Listed = Callable[[], Iterable[PackChunks]]
 
 
 @dataclass(frozen=True, slots=True)
-class _File:
+class _ReadFile:
     """A file that was read: its entry, and the ids and sizes of its chunks."""
 
     entry: Entry
@@ -52,13 +52,13 @@ class _Directory:
     """A directory, from what is in it to where its tree lies (None: not known)."""
 
     found: ScannedDirectory
-    files: list[_File] = field(default_factory=list)
+    files: list[_ReadFile] = field(default_factory=list)
     forms: list[tuple[PackId | None, list[bytes]]] = field(default_factory=list)  # own pack, pieces
     digest: Digest | None = None
     placed: Entry | None = None
 
 
-class _Places:
+class _ChunkPlaces:
     """Where chunks lie, by index shards. Only those that were asked for are held."""
 
     def __init__(self, listed: Listed) -> None:
@@ -107,7 +107,7 @@ def tree_chunks(root: bytes, params: ChunkingParams, listed: Listed) -> dict[Chu
     with a file that the store has not, nothing comes, nor of those above it."""
     levels: dict[int, list[_Directory]] = defaultdict(list)
     by_path: dict[bytes, _Directory] = {}
-    places = _Places(listed)
+    places = _ChunkPlaces(listed)
     for one in _read(root, params):
         levels[one.found.depth].append(one)
         by_path[one.found.path] = one
@@ -135,7 +135,7 @@ def _read(root: bytes, params: ChunkingParams) -> Iterator[_Directory]:
                 path = found.path + b"/" + name if found.path else name
                 try:
                     if mode == SYMLINK:
-                        one.files.append(_File(symlink(name, read_link(fd, path)), [], []))
+                        one.files.append(_ReadFile(symlink(name, read_link(fd, path)), [], []))
                     else:
                         where = os.path.join(root, path)
                         one.files.append(_read_file(where, name, params, mode=mode))
@@ -146,21 +146,21 @@ def _read(root: bytes, params: ChunkingParams) -> Iterator[_Directory]:
         os.close(fd)
 
 
-def _read_file(path: bytes, name: bytes, params: ChunkingParams, *, mode: int) -> _File:
+def _read_file(path: bytes, name: bytes, params: ChunkingParams, *, mode: int) -> _ReadFile:
     executable = mode == EXECUTABLE
     if not os.path.getsize(path):
-        return _File(Entry(name, Kind.FILE, executable, digest=EMPTY_DIGEST), [], [])
+        return _ReadFile(Entry(name, Kind.FILE, executable, digest=EMPTY_DIGEST), [], [])
     with open(path, "rb") as file:
         content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     with content, memoryview(content) as view:
         ends = [0, *cut(view, params)]
         ids = [_id_of(view[a:b]) for a, b in pairwise(ends)]
         entry = Entry(name, Kind.FILE, executable, len(view), Digest(blake3(view).digest()))
-    return _File(entry, ids, [b - a for a, b in pairwise(ends)])
+    return _ReadFile(entry, ids, [b - a for a, b in pairwise(ends)])
 
 
 def _encode(
-    one: _Directory, by_path: dict[bytes, _Directory], places: _Places, params: ChunkingParams
+    one: _Directory, by_path: dict[bytes, _Directory], places: _ChunkPlaces, params: ChunkingParams
 ) -> None:
     """The forms that the tree may have: it calls a pack its own that holds trees below it."""
     entries: list[Entry] = []
@@ -184,7 +184,7 @@ def _encode(
         one.forms.append((pack, [data[a:b] for a, b in pairwise(ends)]))
 
 
-def _place(one: _Directory, places: _Places) -> None:
+def _place(one: _Directory, places: _ChunkPlaces) -> None:
     """Where the tree lies: the first of its forms that the store has."""
     for pack, pieces in one.forms:
         sizes = [len(piece) for piece in pieces]
