@@ -104,6 +104,7 @@ class CollectResult:
     sparse_waiting: Amount = field(default_factory=Amount)
     merged: Merged = field(default_factory=Merged)  # small packs; with dry_run: would be
     ripe_at_s: int | None = None  # when that, or what was condemned now, may be deleted
+    upgraded_s: int | None = None  # when older versions were refused first, if that is to come
     writers: int = 0  # that what is condemned waits for
     dead_writers: int = 0  # that were given up
 
@@ -132,13 +133,14 @@ def collect(
     settings = store.settings
     if not options.dry_run:
         store.ensure_writable()
-        settings = store.upgrade(int(options.clock())) if options.upgrade else settings
-        if settings.version < VERSION:
-            raise Unsupported(
-                f"{store.url} was made by a lodefs that knows no collections, and such a lodefs "
-                "may be writing to it: when every machine that uses the store has this version, "
-                "and no push or proxy of an older one runs any more, `lodefs gc --upgrade`"
-            )
+    if options.upgrade:
+        settings = store.upgrade(int(options.clock()), dry_run=options.dry_run)
+    if settings.version < VERSION:
+        raise Unsupported(
+            f"{store.url} was made by a lodefs that knows no collections, and such a lodefs "
+            "may be writing to it: when every machine that uses the store has this version, "
+            "and no push or proxy of an older one runs any more, `lodefs gc --upgrade`"
+        )
     progress = progress or Progress()
     with (
         ThreadPoolExecutor(options.workers, "lodefs-gc") as executor,
@@ -198,6 +200,8 @@ class _Collection:
         self._mark(refs, writers)
         sizes, commits = self._garbage()
         now_s = int(options.clock())
+        if (self._upgraded_s or 0) > now_s:
+            self._result.upgraded_s = self._upgraded_s
         self._early = decisions.from_the_future(undone, ledger.silences, now_s)
         left = self._sweep(undone, writers, sizes)
         self._result.waiting = _amount([entry.condemned for entry in left], sizes)

@@ -6,6 +6,7 @@ botocore has no public place for some of this; tests see where it moves.
 from __future__ import annotations
 
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -19,10 +20,12 @@ from lodefs.chunkstore.objects.s3_errors import error_of
 from lodefs.chunkstore.objects.s3_range_reader import RangeReader, Timeouts, request_template
 from lodefs.chunkstore.objects.sigv4 import Credentials
 from lodefs.chunkstore.system.watchdog import Transfer
+from lodefs.chunkstore.types import Buffer
 
 CHECK = "check the endpoint (AWS_ENDPOINT_URL, or endpoint_url in the settings) and the network"
 ANSWER_SIZE_BYTES_MAX = 4 * 1024 * 1024  # a listing of 1000 keys of 1024 bytes, twice escaped
 SEND_SIZE_BYTES = 1024 * 1024  # at once; a turn of the interpreter's lock for each 16 KiB is slow
+TLS_SEND_SIZE_BYTES = 128 * 1024  # TLS takes all that it is given, and has one timeout for it
 REGION = "us-east-1"  # the default; servers other than AWS ignore it
 
 
@@ -146,7 +149,10 @@ def _watch_connections(client: Any, current: ThreadTransfer) -> None:
                     self.connect()
                 if current.transfer is not None:
                     current.transfer.cancel_by(closer(self.sock))
-                super().send(data)
+                if self._response_received or not isinstance(data, bytes | bytearray | memoryview):
+                    super().send(data)
+                else:
+                    send_all(self.sock, data)
 
         return Watched
 
@@ -199,6 +205,16 @@ def closer(sock: socket.socket | None) -> Callable[[], None]:
                 socket.socket.shutdown(plain, socket.SHUT_RDWR)
 
     return close
+
+
+def send_all(sock: Any, data: Buffer) -> None:
+    """Sends as ``sendall``, whose timeout is for the whole: here it begins again with whatever the
+    other side takes, so that a slow line is no dead one. Raises: as ``send``."""
+    is_plain = isinstance(sock, socket.socket) and not isinstance(sock, ssl.SSLSocket)
+    size_bytes = SEND_SIZE_BYTES if is_plain else TLS_SEND_SIZE_BYTES
+    view = memoryview(data).cast("B")
+    while view:
+        view = view[sock.send(view[:size_bytes]) :]
 
 
 def is_answer(error: Exception) -> bool:

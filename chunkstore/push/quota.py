@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from shlex import quote
+
 from lodefs.chunkstore.errors import NoSpace
 from lodefs.chunkstore.format.names import CommitId
 from lodefs.chunkstore.repo.store import Store
@@ -37,16 +39,24 @@ class Quota:
             self._learn()
             self._check(size_bytes)
 
+    def exceeded_by(self, size_bytes: int) -> int | None:
+        """The quota, as it is now, if a version of so many bytes is over it."""
+        if size_bytes > self._before_bytes:
+            self._learn()
+        return self._limit if self._is_over(size_bytes) else None
+
     def _learn(self) -> None:
         self._limit = self._store.settings_log(self._repo).newest().quota_size_bytes
         self._is_known = True
 
+    def _is_over(self, size_bytes: int) -> bool:
+        return self._limit is not None and size_bytes > max(self._limit, self._before_bytes)
+
     def _check(self, size_bytes: int) -> None:
-        limit = self._limit
-        if limit is not None and size_bytes > max(limit, self._before_bytes):
+        if self._is_over(size_bytes):
             raise OverQuota(
-                f"the quota of {self._repo} is {limit:,} bytes for the files of a version: the "
-                f"branch has {self._before_bytes:,}, and {size_bytes:,} or more are needed; "
+                f"the quota of {self._repo} is {self._limit:,} bytes for the files of a version: "
+                f"the branch has {self._before_bytes:,}, and {size_bytes:,} or more are needed; "
                 f"nothing is committed. Push less, or: lodefs quota {self._repo} --size-bytes-max"
             )
 
@@ -58,8 +68,11 @@ def check_arriving(
     ``before``; one that is there already is fine, and so is history. Raises: OverQuota,
     NotFound."""
     before_bytes = 0 if before is None else store.commit(repo, before).size_bytes
-    try:
-        Quota(store, repo, before_bytes).check(size_bytes)
-    except OverQuota:
-        if not store.has_commit(repo, commit_id):
-            raise
+    limit = Quota(store, repo, before_bytes).exceeded_by(size_bytes)
+    if limit is not None and not store.has_commit(repo, commit_id):
+        raise OverQuota(
+            f"the quota of {repo} in {store.url} is {limit:,} bytes for the files of a version: "
+            f"version {commit_id.hex()[:12]} has {size_bytes:,}, and what is there "
+            f"{before_bytes:,}; no branch or tag is moved. Bring a smaller version, or: "
+            f"lodefs quota {repo} --store {quote(store.url)} --size-bytes-max {size_bytes}"
+        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
 
 from lodefs.chunkstore.errors import Changed, Corrupt, NotFound
@@ -13,6 +14,8 @@ from lodefs.chunkstore.format.index_shard import PackChunks
 from lodefs.chunkstore.format.names import ID_BYTES, ChunkId, PackId
 from lodefs.chunkstore.format.pack import PURGED, PackIndex, unpack
 from lodefs.chunkstore.journal.purges import Purges
+from lodefs.chunkstore.maintenance.compact import Rate
+from lodefs.chunkstore.maintenance.late_writes import drop_purged
 from lodefs.chunkstore.objects.interface import ObjectStore
 from lodefs.chunkstore.repair.sources import RepairSource, listed_packs
 from lodefs.chunkstore.repo.pack_reader import check_bound, read_index, read_stored
@@ -78,11 +81,33 @@ def heal(
     objects: ObjectStore,
     damages: Sequence[PackDamage],
     sources: Sequence[RepairSource],
+    executor: Executor,
     *,
     dry_run: bool,
 ) -> None:
-    """Writes packs again, as a whole where a source has them so, else chunk by chunk."""
+    """Writes packs again, as a whole where a source has them so, else chunk by chunk. What is
+    purged meanwhile does not come back, after an error neither."""
     purged = {chunk for purge in Purges(objects).after(-1) for chunk in purge.chunks}
+    try:
+        _heal_whole(objects, damages, sources, purged, dry_run=dry_run)
+        left = [damage for damage in damages if damage.healed_from is None]
+        if left and sources:
+            _find_columns(objects, left, sources)
+            _heal_by_chunks(objects, left, sources, purged, dry_run=dry_run)
+    finally:
+        if damages and not dry_run:  # of all: a put that got no answer may have come through
+            packs = [damage.pack_id for damage in damages]
+            drop_purged(objects, packs, executor, Rate(None))
+
+
+def _heal_whole(
+    objects: ObjectStore,
+    damages: Iterable[PackDamage],
+    sources: Sequence[RepairSource],
+    purged: Collection[ChunkId],
+    *,
+    dry_run: bool,
+) -> None:
     for damage in damages:
         own = damage.columns
         for source in () if isinstance(own, PackIndex) and own.has_gone else sources:
@@ -91,10 +116,6 @@ def heal(
                     put_pack(objects, *without_purged(*found, purged), overwrite=True)
                 damage.healed_from = source.url
                 break
-    left = [damage for damage in damages if damage.healed_from is None]
-    if left and sources:
-        _find_columns(objects, left, sources)
-        _heal_by_chunks(objects, left, sources, purged, dry_run=dry_run)
 
 
 def _find_columns(

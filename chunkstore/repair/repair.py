@@ -283,7 +283,7 @@ class _Repair:
             self._note(pack_id, where)
 
     def _heal(self, damage: PackDamage) -> None:
-        heal(self._objects, [damage], self._sources, dry_run=self._options.dry_run)
+        heal(self._objects, [damage], self._sources, self._executor, dry_run=self._options.dry_run)
         self._reader = PackReader(self._objects)  # one that does not remember what was there
 
     def _children(self, entry: Entry, where: str) -> list[Entry]:
@@ -315,7 +315,7 @@ class _Repair:
         bad = [damage for damage in self._packs.values() if damage and not damage.healed_from]
         self._name(bad)
         self._progress.phase = "looking for what is lost"
-        heal(self._objects, bad, self._sources, dry_run=self._options.dry_run)
+        heal(self._objects, bad, self._sources, self._executor, dry_run=self._options.dry_run)
 
     def _name(self, bad: Sequence[PackDamage]) -> None:
         """The files that need a chunk of the bad packs that is not there."""
@@ -350,9 +350,14 @@ class _Repair:
 
     def _shards(self) -> None:
         self._progress.phase = "looking at index shards"
-        dry_run, named = self._options.dry_run, self._packs
+
+        def keeps(pack_id: PackId) -> bool:
+            """A tree that is still lost may name any pack: a later source may have both."""
+            return not self._is_known or pack_id in self._packs
+
+        dry_run = self._options.dry_run
         found = repair_index(
-            self._objects, self._executor, self._progress, named=named, dry_run=dry_run
+            self._objects, self._executor, self._progress, keeps=keeps, dry_run=dry_run
         )
         for what, names in (
             ("spoilt", found.spoilt),

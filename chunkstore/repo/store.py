@@ -148,13 +148,17 @@ class Store:
                 probe(self.objects)
                 self._probed = True
 
-    def upgrade(self, now_s: int) -> Settings:
+    def upgrade(self, now_s: int, *, dry_run: bool = False) -> Settings:
         """Makes a store of an older version one of this, so that older clients, which keep no
-        journal, are refused. Gives its settings. Raises what the store does."""
+        journal, are refused; one that was upgraded in time to come, by a wrong clock, counts as
+        upgraded now. Gives its settings; with ``dry_run`` as they would be. Raises what the store
+        does."""
         settings = _read_settings(self.objects)
-        if settings.version < VERSION:
-            settings = replace(settings, version=VERSION, upgraded_s=now_s)
-            self.objects.put(keys.STORE, [encode_settings(settings)])
+        if settings.version < VERSION or (settings.upgraded_s or 0) > now_s:
+            version = max(settings.version, VERSION)
+            settings = replace(settings, version=version, upgraded_s=now_s)
+            if not dry_run:
+                self.objects.put(keys.STORE, [encode_settings(settings)])
         return settings
 
     def admit_crates(self) -> None:

@@ -100,10 +100,13 @@ def unpack_bundle(
     what: str,
     store: Store,
     *,
+    size_bytes: int | None = None,
     progress: Progress | None = None,
     clock: Callable[[], float] = time.time,
 ) -> Unpacked:
     """Brings what is in a bundle (``what`` names it in errors) to a store, and moves its ref.
+    ``size_bytes``: of its CheckedBundle: then the quota is asked before anything is put, else at
+    the end.
 
     Raises: Corrupt, UnknownFormat for the bundle; NotFound if the store lacks the commit that it
     builds on; Conflict if the ref has gone another way; Collected, OverQuota, as a copy; what the
@@ -115,7 +118,7 @@ def unpack_bundle(
     with ThreadPoolExecutor(WORKERS, "lodefs-bundle") as executor:
         work = _Unpack(reader, what, store, landing, executor, progress)
         try:
-            return work.run(clock)
+            return work.run(clock, size_bytes)
         finally:
             work.wait()
             landing.close()
@@ -143,11 +146,12 @@ class _Unpack:
         self._commits: dict[CommitId, Commit] = {}
         self._packs = self._packs_there = 0
 
-    def run(self, clock: Callable[[], float]) -> Unpacked:
+    def run(self, clock: Callable[[], float], size_bytes: int | None) -> Unpacked:
         """Packs, then what they are checked against, then the ref."""
         head = self._reader.head
         before = self._standing()
         at = None if before is None else before.commit
+        self._check_quota(at, size_bytes)
         self._progress.phase = f"unpacking {head.ref.repo}@{head.ref.name}"
         self._landing.begin()
         if head.since is not None:
@@ -160,9 +164,8 @@ class _Unpack:
         while self._under_way:
             self._under_way.popleft().result()
         self._check_history()
-        if at != head.commit and head.commit in self._commits:
-            size_bytes = self._commits[head.commit].size_bytes
-            check_arriving(self._store, head.ref.repo, at, head.commit, size_bytes)
+        newest = self._commits.get(head.commit)
+        self._check_quota(at, None if newest is None else newest.size_bytes)
         self._check_whole()
         for commit_id in head.expired if at != head.commit else ():
             if not self._store.has_commit(head.ref.repo, commit_id):
@@ -201,6 +204,12 @@ class _Unpack:
                     f"{self._store.url} does not have: unpack the bundle before it first"
                 ) from None
         return before
+
+    def _check_quota(self, at: CommitId | None, size_bytes: int | None) -> None:
+        """Raises: OverQuota."""
+        head = self._reader.head
+        if size_bytes is not None and at != head.commit:
+            check_arriving(self._store, head.ref.repo, at, head.commit, size_bytes)
 
     def _pack(self, data: bytearray) -> None:
         """Starts to check and put a pack."""

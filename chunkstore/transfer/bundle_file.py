@@ -20,6 +20,7 @@ from lodefs.chunkstore.format.bundle import (
     encode_bundle_head,
 )
 from lodefs.chunkstore.format.commit import SIZE_BYTES_MAX as COMMIT_SIZE_BYTES_MAX
+from lodefs.chunkstore.format.commit import commit_id_of, decode_commit
 from lodefs.chunkstore.format.names import ID_BYTES
 from lodefs.chunkstore.format.pack import PACK_CHUNKS_LIMIT, ROW_SIZE_BYTES, TRAILER_SIZE_BYTES
 from lodefs.chunkstore.repo.pack_reader import PAYLOAD_SIZE_BYTES_MAX
@@ -37,6 +38,14 @@ class BundleRecord(NamedTuple):
 
     kind: int
     data: bytearray
+
+
+class CheckedBundle(NamedTuple):
+    """A bundle that is whole. ``size_bytes``: of the files of the version that it brings; None if
+    it does not hold that."""
+
+    head: BundleHead
+    size_bytes: int | None
 
 
 class BundleWriter:
@@ -112,9 +121,10 @@ class BundleReader:
         return data
 
 
-def check_bundle(file: BinaryIO, what: str) -> BundleHead:
-    """Reads a bundle to its end; gives its head. Raises: Corrupt, UnknownFormat."""
-    reader = BundleReader(file, what)
-    for _ in reader.records():
-        pass
-    return reader.head
+def check_bundle(file: BinaryIO, what: str) -> CheckedBundle:
+    """Reads a bundle to its end. Raises: Corrupt, UnknownFormat."""
+    reader, size_bytes = BundleReader(file, what), None
+    for record in reader.records():
+        if record.kind == COMMIT and commit_id_of(record.data) == reader.head.commit:
+            size_bytes = decode_commit(record.data, what).size_bytes
+    return CheckedBundle(reader.head, size_bytes)

@@ -74,6 +74,7 @@ def schedules(scratch: Path, count: int | None = None, store: str = MEMORY) -> R
         "expired",
         "purged",
         "purged_again",
+        "repaired",
         "deleted",
     ):
         total = sum(getattr(schedule, one) for share in played for schedule in share)

@@ -77,20 +77,21 @@ def unpack(session: Session, file: str, destination_url: str, as_json: bool) -> 
     """Bring what is in FILE (-: standard input) to a store, with its ids, and move its branch or
     tag there.
 
-    A FILE is read to its end first, so that a damaged one changes nothing. From standard input
-    data arrives as it is read, but the branch moves only when all of it was right.
+    A FILE is read to its end first, so that a damaged one, or one over the quota there, changes
+    nothing. From standard input data arrives as it is read, but the branch moves only when all of
+    it was right.
     """
     from lodefs.chunkstore.transfer.bundle import unpack_bundle
     from lodefs.chunkstore.transfer.bundle_file import check_bundle
 
     store = session.store_at(destination_url)
-    what = _shown(file)
+    what, size_bytes = _shown(file), None
     with show_progress() as progress, _read(file) as source:
         if file != STDIO:
             progress.phase = f"checking {what}"
-            check_bundle(source, what)
+            size_bytes = check_bundle(source, what).size_bytes
             source.seek(0)
-        done = unpack_bundle(source, what, store, progress=progress)
+        done = unpack_bundle(source, what, store, size_bytes=size_bytes, progress=progress)
     if as_json:
         before = None if done.before is None else done.before.hex()
         packs = {"packs": done.packs, "packs_there": done.packs_there}
@@ -114,7 +115,7 @@ def list_(session: Session, file: str, check: bool, as_json: bool) -> None:  # n
 
     with _read(file) as source:
         what = _shown(file)
-        head = check_bundle(source, what) if check else BundleReader(source, what).head
+        head = (check_bundle if check else BundleReader)(source, what).head
     if as_json:
         write_json(_json_of(head))
         return

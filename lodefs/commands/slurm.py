@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from lodefs.cli.options import examples, session_command, write_line
 from lodefs.settings.session import Session
 
 if TYPE_CHECKING:
+    from lodefs.chunkstore.nodeapi.figures.job_counts import Jobs
     from lodefs.slurm.job_mounts import JobMounts
 
 OPTION_VARIABLE = "SPANK__SLURM_SPANK_OPTION_lodefs_lodefs"  # as Slurm names it for a prolog
@@ -93,9 +95,9 @@ def prolog(session: Session, mounter: Path, pin: bool, timeout_s: float) -> None
     if "lodefs=" not in comment and (asked := environ.get(OPTION_VARIABLE)):
         comment = f"lodefs={asked}"
     try:
-        record = JobRecord(
-            job=_number(session, "SLURM_JOB_ID"), uid=_number(session, "SLURM_JOB_UID")
-        )
+        job = _number(session, "SLURM_JOB_ID")
+        before = _figures(session, job) if "lodefs=" in comment else {}
+        record = JobRecord(job=job, uid=_number(session, "SLURM_JOB_UID"), before=before)
         problem = _mounts(mounter, _check_read(session)).begin(
             record, comment, pinned=pin, timeout_s=timeout_s
         )
@@ -112,17 +114,25 @@ def epilog(session: Session, mounter: Path) -> None:
     """Unmount what the job has on this node. Run by Slurm's Epilog, as root; exits with 0.
 
     What the job read through the node's mounts, from cache, peers and store, is one line of the
-    system's log, and of the output.
+    system's log, and of the output. "At least" so much, where it is not known of all that was read.
     """
+    from lodefs.slurm.job_report import log
+
+    report = unknown = ""
     try:
         job = _number(session, "SLURM_JOB_ID")
-        try:
-            _report(session, job)
-        except (LodefsError, OSError) as error:
-            _say(f"what job {job} read is not known: {error}")
+        try:  # while the mounts are there, whose figures end with them
+            report = _report(session, job)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the mounts must go
+            unknown = f"what job {job} read is not known: {error}"
         _mounts(mounter).end(job)
     except (LodefsError, OSError) as error:
         _say(f"{error}; `lodefs slurm sweep` tries again")
+    if unknown:
+        _say(unknown)
+    if report:
+        write_line(report)
+        log(report)
 
 
 @slurm.command(epilog=examples("lodefs slurm enter --asked vision/cats@main:/data"))
@@ -208,16 +218,24 @@ def release(session: Session, job: int) -> None:
     staging.release(session, job)
 
 
-def _report(session: Session, job: int) -> None:
-    """While the mounts are there, whose figures end with them."""
-    from lodefs.proxies.own_proxy import node_figures
+def _report(session: Session, job: int) -> str:
+    from lodefs.proxies.own_proxy import node_job_figures
     from lodefs.slurm.job_record import JobRecords
-    from lodefs.slurm.job_report import log, report_of
+    from lodefs.slurm.job_report import report_of
 
-    record, figures = JobRecords().read(job), node_figures(session)
-    if record is not None and figures is not None and (line := report_of(record, figures)):
-        write_line(line)
-        log(line)
+    record, figures = JobRecords().read(job), node_job_figures(session)
+    return report_of(record, figures) if record is not None and figures is not None else ""
+
+
+def _figures(session: Session, job: int) -> dict[str, Jobs]:
+    """What a job has read so far; a prolog does without."""
+    from lodefs.proxies.own_proxy import node_job_figures
+    from lodefs.slurm.job_report import figures_of
+
+    figures = node_job_figures(session)
+    with suppress(OSError):
+        return figures_of(job, figures) if figures is not None else {}
+    return {}
 
 
 def _check_read(session: Session) -> Callable[[int, str], None]:

@@ -25,7 +25,7 @@ from lodefs.chunkstore.format.decoding import from_json
 from lodefs.chunkstore.format.names import digest_of
 from lodefs.chunkstore.nodeapi import lease
 from lodefs.chunkstore.nodeapi.connection import Connection, parse_address
-from lodefs.chunkstore.nodeapi.figures.figure_files import directory_of
+from lodefs.chunkstore.nodeapi.figures.figure_files import directory_of, private_directory_of
 from lodefs.chunkstore.nodeapi.wire import SOCKET_DEFAULT
 from lodefs.chunkstore.system.systemd_notify import inheritable
 from lodefs.mount.kernel import namespaces
@@ -159,10 +159,21 @@ def node_proxy(session: Session) -> str:
 def node_figures(session: Session) -> Path | None:
     """Where components count for ``node_proxy``; None where that is another machine's, or the
     settings are of no use: who needs these says so."""
+    socket = _node_socket(session)
+    return directory_of(socket) if socket else None
+
+
+def node_job_figures(session: Session) -> Path | None:
+    """Where mounts count what jobs read, as ``node_figures``."""
+    socket = _node_socket(session)
+    return private_directory_of(socket) if socket else None
+
+
+def _node_socket(session: Session) -> str:
+    """ "" where there is none."""
     with suppress(InvalidInput):
-        socket = parse_address(node_proxy(session)).path
-        return directory_of(socket) if socket else None
-    return None
+        return parse_address(node_proxy(session)).path or ""
+    return ""
 
 
 def _found(session: Session) -> tuple[str | None, str | None]:

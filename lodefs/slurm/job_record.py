@@ -15,9 +15,10 @@ import msgspec
 
 from lodefs.chunkstore.errors import InvalidInput, UnknownFormat
 from lodefs.chunkstore.format.decoding import from_json
+from lodefs.chunkstore.nodeapi.figures.job_counts import RECORDS, Jobs
 from lodefs.mount.service.interface import User
 
-ROOT = Path("/run/lodefs/jobs")
+ROOT = RECORDS
 VERSION = 1
 
 
@@ -31,13 +32,16 @@ class Shown(msgspec.Struct, frozen=True):
 
 
 class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A job on this node. ``problem``: why it has no datasets, for the user; "" where it has."""
+    """A job on this node. ``problem``: why it has no datasets, for the user; "" where it has.
+    ``before``: what had been read by the node's mounts, by jobs of its number and by nobody known,
+    before it began: a job that is requeued has the number that it had."""
 
     version: int = VERSION
     job: int
     uid: int
     datasets: tuple[Shown, ...] = ()
     problem: str = ""
+    before: dict[str, Jobs] = {}
 
     def user(self, shown: Shown) -> User:
         """Who holds the mount of a dataset."""

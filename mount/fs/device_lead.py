@@ -197,7 +197,7 @@ class CurrentRequest:
         """As of BeforeBlocking."""
         if not self.message:
             return 0
-        _, _, _, _, _, _, pid, *_ = fuse_abi.IN_HEADER.unpack_from(self.message)
+        (pid,) = fuse_abi.IN_HEADER_PID.unpack_from(self.message, fuse_abi.IN_HEADER_PID_OFFSET)
         return int(pid)
 
     def pass_on(self) -> None:

@@ -13,7 +13,7 @@ import msgspec
 from lodefs.chunkstore.errors import Denied, LodefsError, NotFound, Unavailable
 from lodefs.chunkstore.nodeapi import lease
 from lodefs.chunkstore.nodeapi.connection import parse_address
-from lodefs.chunkstore.nodeapi.figures.figure_files import directory_of
+from lodefs.chunkstore.nodeapi.figures.figure_files import directory_of, private_directory_of
 from lodefs.chunkstore.nodeapi.figures.mount_counts import MountDescription
 from lodefs.mount.kernel import device, mount_table
 from lodefs.mount.kernel.session import Session
@@ -109,10 +109,10 @@ def _counts(job: Job) -> int:
 def _jobs(job: Job) -> dict[str, int]:
     """A new table of what the node's jobs read, for a mount of root: others' are one job's alone,
     and nobody would believe them."""
-    directory = _figures(job)
-    if directory is not None and os.geteuid() == 0:
+    socket = parse_address(job.options.proxy).path
+    if socket and os.geteuid() == 0:
         with suppress(OSError):  # no mount depends on it
-            return {JOBS: JobTable.create(directory)}
+            return {JOBS: JobTable.create(private_directory_of(socket))}
     return {}
 
 
@@ -174,9 +174,16 @@ def traffic(resources: MountResources) -> TrafficTable | None:
 
 
 def job_counter(resources: MountResources, slot: int) -> JobCounter | None:
-    """Where the process in a slot counts for jobs; None where that is not done."""
+    """Where the process in a slot counts for jobs, from now on; None where that is not done."""
     fd = resources.memories.get(JOBS)
-    return None if fd is None else JobTable(fd).counter(slot)
+    counter = None if fd is None else JobTable(fd).counter(slot)
+    if counter is None:
+        return None
+    try:
+        counter.start()
+    except RuntimeError:  # no room for its thread
+        return None
+    return counter
 
 
 def trace_writer(resources: MountResources, slot: int) -> TraceWriter | None:

@@ -2,18 +2,19 @@
 
 A read is the job's whose process asked for it, as the kernel's request says. Of which job a process
 is, its control group tells, into which Slurm has put it and which it cannot leave
-(docs/decisions/0050-bytes-of-jobs.md).
+(docs/decisions/0050-bytes-of-jobs.md). To read that may wait for locks of the kernel, whose holders
+may wait for this mount: a thread does it that answers nobody, and holds no lock meanwhile.
 """
 
 from __future__ import annotations
 
-import fcntl
 import mmap
+import os
 import re
 import time
 from collections.abc import Callable
 from pathlib import Path
-from threading import Lock
+from threading import Event, Lock, Thread
 
 from lodefs.chunkstore.nodeapi.figures import figure_files
 from lodefs.chunkstore.nodeapi.figures.job_counts import (
@@ -23,9 +24,11 @@ from lodefs.chunkstore.nodeapi.figures.job_counts import (
     HEAD_BYTES,
     JOB_MAX,
     MAGIC,
+    PROCESS_ROWS,
+    PROCESS_WORDS,
     PROCESSES,
+    RECORDS,
     ROW_WORDS,
-    ROWS,
     USED_WORD,
     Word,
     encode_head,
@@ -34,35 +37,53 @@ from lodefs.chunkstore.nodeapi.figures.mount_counts import Column
 from lodefs.mount.shm.traffic_counters import READS_OF, RowCounter
 
 REMEMBERED_S = 5.0  # of which job a process is: its number may be another's after that
-IDLE_S = 3600.0  # after so long without reads, a job's row may become another's
+IDLE_S = 300.0  # after so long without reads, the row of a job without a record may be another's
+WAITING_MAX = 1000  # processes whose jobs are to be looked up
 _NOBODY = -1
-# As Slurm's plugins for both versions of control groups name them: /slurm/uid_5/job_7/step_0, and
-# /system.slice/slurmstepd.scope/job_7/step_0. Several slurmds of one machine add their names.
-_JOB = re.compile(rb"(?:/slurm[^/\n]*/uid_\d+|slurmstepd\.scope)/job_(\d{1,10})(?=[/\n])")
+_EXITING = 4  # PF_EXITING of linux/sched.h, in proc_pid_stat(5)
+# As Slurm's plugins for both versions of control groups name them: /slurm/uid_5/job_7/step_0 of the
+# freezer, and /system.slice/slurmstepd.scope/job_7/step_0. Several slurmds of one machine add their
+# names, a machine in a container its own groups before the freezer's, of which systemd gives none
+# to users. In the second version it does, below user.slice and in services: they choose names.
+_PLACE_1 = rb"(?:[^:\n]*,)?freezer(?:,[^:\n]*)?:(?:/(?!user[-.@])[^/\n]+)*?/slurm[^/\n]*/uid_\d+"
+_PLACE_2 = rb":(?:/(?!user[-.])[^/\n]+\.slice)*/(?:[^/\n]+_)?slurmstepd\.scope"
+_JOB = re.compile(
+    rb"^\d+:(?:" + _PLACE_1 + rb"|" + _PLACE_2 + rb")/job_(\d{1,10})(?=[/\n])", re.MULTILINE
+)
 _WORD_OF = {
     Column.DIRECT_READS.value: Word.DIRECT_BYTES.value,
     Column.CACHE_READS.value: Word.CACHE_BYTES.value,
     Column.PEERS_READS.value: Word.PEERS_BYTES.value,
     Column.STORE_READS.value: Word.STORE_BYTES.value,
 }
+_WORDS = tuple(_WORD_OF.get(column, 0) for column in range(max(_WORD_OF) + 1))  # faster
 _OPENS = {
     Column.KERNEL_OPENS: Word.KERNEL_OPENS.value,
     Column.KERNEL_OPENED_BYTES: Word.KERNEL_OPENED_BYTES.value,
 }
 
-JobOf = Callable[[int], int]
-"""The job of a process, or of one of its threads; 0: of none."""
+JobOf = Callable[[int], int | None]
+"""The job of a process, or of one of its threads; 0: of none; None: it has ended."""
 
 
-def job_of(pid: int, proc: Path = Path("/proc")) -> int:
-    """As JobOf, by /proc/PID/cgroup. The kernel writes that without the process's memory map, for
-    which a process that waits for a page of this mount would make the caller wait in turn."""
+def job_of(pid: int, proc: Path = Path("/proc")) -> int | None:
+    """As JobOf, by /proc/PID/cgroup. Linux before 6.8 takes a lock for that whose holder may wait
+    for the memory map of a process that waits for a page of this mount."""
     try:
         with open(f"{proc}/{pid}/cgroup", "rb") as file:
             found = _JOB.search(file.read())
-    except OSError:  # it has ended, or cannot be seen from here
-        return 0
-    return int(found[1]) if found else 0
+        if found:
+            return int(found[1])
+        with open(f"{proc}/{pid}/stat", "rb") as file:  # one that ends is told as of no group
+            flags = int(file.read().rpartition(b")")[2].split()[6])
+    except (OSError, ValueError, IndexError):
+        return None
+    return None if flags & _EXITING else 0
+
+
+def is_told(job: int, records: Path = RECORDS) -> bool:
+    """Whether nobody will tell what a job read: it has no datasets, or its epilog has run."""
+    return not os.path.exists(records / f"{job}.json")  # never an error
 
 
 class JobTable:
@@ -72,103 +93,150 @@ class JobTable:
         self._fd = fd
         memory = memoryview(mmap.mmap(fd, FILE_BYTES))
         self._is_known = bytes(memory[: len(MAGIC)]) == MAGIC
-        self._head = memory[:HEAD_BYTES].cast("Q")
-        self.words = memory[HEAD_BYTES:].cast("Q")
+        self._used = memory[:HEAD_BYTES].cast("Q")[USED_WORD : USED_WORD + PROCESSES]
+        self._words = memory[HEAD_BYTES:].cast("Q")
 
     @staticmethod
     def create(directory: Path) -> int:
         """A file for an empty table, locked for as long as anybody has it. Raises: OSError."""
-        return figure_files.create(directory, ENDING, encode_head(), FILE_BYTES)
+        fd = figure_files.create(directory, ENDING, encode_head(), HEAD_BYTES)
+        os.ftruncate(fd, FILE_BYTES)
+        return fd
 
-    def counter(self, slot: int, job_of: JobOf = job_of) -> JobCounter | None:
-        """Counts for the process in a slot, if that has a row."""
+    def rows(self, slot: int) -> JobRows | None:
+        """Those of the process in a slot; None where it has none, or there is no space left."""
         if not (self._is_known and 0 <= slot < PROCESSES):
             return None
-        return JobCounter(self, slot, job_of)
+        first = slot * PROCESS_WORDS
+        try:  # a write to memory of a full disk would end the process
+            os.posix_fallocate(self._fd, HEAD_BYTES + 8 * first, 8 * PROCESS_WORDS)
+        except OSError:
+            return None
+        return JobRows(self._words[first : first + PROCESS_WORDS], self._used[slot : slot + 1])
 
-    def rows_of(self, slot: int) -> dict[int, int]:
-        """The first word of each row in which the process in a slot writes, by job."""
-        end = (PROCESSES + self._head[USED_WORD]) * ROW_WORDS
-        keys = ((at, self.words[at]) for at in range(PROCESSES * ROW_WORDS, end, ROW_WORDS))
-        return {key & JOB_MAX: at for at, key in keys if key >> 32 == slot + 1}
-
-    def claim(self, key: int) -> int | None:
-        """The first word of a row that nobody has had; None where there is none left."""
-        fcntl.lockf(self._fd, fcntl.LOCK_EX)  # processes that begin together claim together
-        try:
-            row = PROCESSES + self._head[USED_WORD]
-            if row == ROWS:
-                return None
-            self.words[row * ROW_WORDS + Word.KEY] = key
-            self._head[USED_WORD] += 1
-        finally:
-            fcntl.lockf(self._fd, fcntl.LOCK_UN)
-        return row * ROW_WORDS
+    def counter(self, slot: int, job_of: JobOf = job_of) -> JobCounter | None:
+        """Counts for the process in a slot, if that has rows."""
+        rows = self.rows(slot)
+        return None if rows is None else JobCounter(rows, job_of)
 
 
-class JobCounter:
-    """Counts for one process of a mount. For any thread of that."""
+class JobRows:
+    """The rows of one process, for one thread of that. A row is its first word; 0 is others'."""
 
     def __init__(
         self,
-        table: JobTable,
-        slot: int,
+        words: memoryview[int],
+        used: memoryview[int],
+        is_told: Callable[[int], bool] = is_told,
+    ) -> None:
+        self.words, self._used, self._is_told = words, used, is_told
+        used[0] = max(used[0], 1)
+        begun = range(ROW_WORDS, used[0] * ROW_WORDS, ROW_WORDS)
+        self._rows = {words[at + Word.JOB]: at for at in begun if words[at + Word.LAST]}
+
+    def of(self, job: int) -> int:
+        """The row of a job that reads now; that of others, where none is left."""
+        at = self._rows.get(job)
+        if at is None:
+            at = self._free()
+            if at is None:
+                return 0
+            self.words[at + Word.JOB] = job
+            self._rows[job] = at
+        self.words[at + Word.LAST] = int(time.time())
+        return at
+
+    def _free(self) -> int | None:
+        """A row without figures that nobody has."""
+        used = self._used[0]
+        if used < PROCESS_ROWS:
+            self._used[0] = used + 1
+            return used * ROW_WORDS
+        before_s = time.time() - IDLE_S
+        for job, at in self._rows.items():
+            if self.words[at + Word.LAST] < before_s and self._is_told(job):
+                for word in (Word.LAST, *FIGURES):  # without LAST it is left out by who reads
+                    self.words[at + word] = 0
+                del self._rows[job]
+                return at
+        return None
+
+
+class JobCounter:
+    """Counts for one process of a mount. For any thread of that; one alone calls ``settle``."""
+
+    def __init__(
+        self,
+        rows: JobRows,
         job_of: JobOf,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._table, self._words, self._slot = table, table.words, slot
-        self._job_of, self._clock = job_of, clock
-        self._lock = Lock()
-        self._rows = table.rows_of(slot)  # first words, by job
-        self._found: dict[int, int] = {}  # the same, by process
+        self._rows, self._words, self._job_of, self._clock = rows, rows.words, job_of, clock
+        self._lock = Lock()  # held for a few words: never while anything is asked of the system
+        self._found: dict[int, int] = {}  # rows by process
+        self._before: dict[int, int] = {}  # the same, some seconds ago
+        self._waiting: dict[int, list[int]] = {}  # by process: the words of a row
+        self._unknown = Event()
         self._forget_s = 0.0
 
     def add(self, pid: int, word: int, amount: int) -> None:
         """Count for the job of a process."""
-        if not pid:  # one that the mount's process namespace does not show
-            return
         with self._lock:
-            if self._clock() >= self._forget_s:
-                self._forget_s = self._clock() + REMEMBERED_S
-                self._found.clear()
             at = self._found.get(pid)
             if at is None:
-                self._found[pid] = at = self._look(pid)
-            if at != _NOBODY:
+                self._wait(pid, word, amount)
+            elif at >= 0:
                 self._words[at + word] += amount
 
-    def _look(self, pid: int) -> int:
+    def _wait(self, pid: int, word: int, amount: int) -> None:
+        if not pid:  # one that the mount's process namespace does not show
+            return
+        words = self._waiting.get(pid)
+        if words is None and len(self._waiting) < WAITING_MAX:
+            self._waiting[pid] = words = [0] * ROW_WORDS
+            self._unknown.set()
+        if words is not None:
+            words[word] += amount
+        else:
+            self._words[word] += amount
+            self._words[Word.LAST] = int(time.time())
+
+    def start(self) -> None:
+        """Settle from now on, for as long as this process lives. Raises: RuntimeError, without
+        room for a thread."""
+        Thread(target=self._settle_all, name="jobs", daemon=True).start()
+
+    def _settle_all(self) -> None:
+        while True:
+            self._unknown.wait(REMEMBERED_S if self._found else None)
+            self._unknown.clear()
+            self.settle()
+
+    def settle(self) -> None:
+        """Count what waits, and forget whose processes are that were asked for some seconds ago."""
+        if self._clock() >= self._forget_s:
+            self._forget_s = self._clock() + REMEMBERED_S
+            with self._lock:
+                self._before, self._found = self._found, {}
+        for pid in list(self._waiting):
+            at = self._row_of(pid)
+            with self._lock:
+                more = self._waiting.pop(pid)
+                if at is None:  # ended: its number is anybody's now
+                    at = self._before.get(pid, 0)
+                else:
+                    self._found[pid] = at
+                if at != _NOBODY:
+                    for word in FIGURES:
+                        self._words[at + word] += more[word]
+                if not at:
+                    self._words[Word.LAST] = int(time.time())
+
+    def _row_of(self, pid: int) -> int | None:
         job = self._job_of(pid)
-        if not 0 < job <= JOB_MAX:
-            return _NOBODY
-        at = self._rows.get(job)
-        if at is None:
-            at = self._new_row(job)
-        self._words[at + Word.LAST] = int(time.time())
-        return at
-
-    def _new_row(self, job: int) -> int:
-        """That of others, where there is none."""
-        key = (self._slot + 1) << 32 | job
-        at = self._table.claim(key)
-        if at is None:
-            at = self._take_idle()
-            if at is None:
-                return self._slot * ROW_WORDS
-            self._words[at + Word.KEY] = key
-        self._rows[job] = at
-        return at
-
-    def _take_idle(self) -> int | None:
-        """A row of this process whose job has not read for long. Its figures are gone."""
-        words, before_s = self._words, time.time() - IDLE_S
-        for job, at in self._rows.items():
-            if words[at + Word.LAST] < before_s:
-                for word in (Word.LAST, *FIGURES):  # without LAST it is left out by who reads
-                    words[at + word] = 0
-                del self._rows[job]
-                return at
-        return None
+        if job is None:
+            return None
+        return self._rows.of(job) if 0 < job <= JOB_MAX else _NOBODY
 
 
 class RequestCounter:
@@ -183,7 +251,7 @@ class RequestCounter:
     def read(self, reads: int, size_bytes: int) -> None:
         """As RowCounter."""
         self._row.read(reads, size_bytes)
-        self._jobs.add(self._pid(), _WORD_OF[reads], size_bytes)
+        self._jobs.add(self._pid(), _WORDS[reads], size_bytes)
 
     def brought(self, origin: bytes, size_bytes: int) -> None:
         """As RowCounter."""

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from lodefs.chunkstore.nodeapi.figures.job_counts import OTHERS, JobReads, read_files
+from lodefs.chunkstore.nodeapi.figures.job_counts import OTHERS, JobReads, Jobs, add_all, read_files
 from lodefs.proxy.runtime import metric_names as names
 from lodefs.proxy.runtime.bounded_labels import IDLE_S, OTHER, BoundedLabels
 from lodefs.proxy.runtime.exposition import Family, labelled
@@ -17,8 +17,8 @@ _OPENS = (names.JOB_PASSTHROUGH_OPENS, names.JOB_PASSTHROUGH_BYTES)  # after the
 
 
 class JobFamilies:
-    """Of the mounts that count in a directory. A job keeps its figures when a mount has ended,
-    until it has read nothing for IDLE_S; ``now_s`` is Unix time."""
+    """Of the mounts that count in a directory. A job keeps its figures when a mount has ended, or
+    has given the job's row up, until it has read nothing for IDLE_S; ``now_s`` is Unix time."""
 
     def __init__(
         self, directory: Path, jobs_max: int = JOBS_MAX, now_s: Callable[[], float] = time.time
@@ -26,14 +26,16 @@ class JobFamilies:
         self._directory = directory
         self._now_s = now_s
         self._labels = BoundedLabels(jobs_max)
-        self._mounts: dict[int, dict[int, JobReads]] = {}  # as they were at the last scrape
-        self._ended: dict[int, JobReads] = {}  # by job: of mounts that are gone
+        self._mounts: dict[str, Jobs] = {}  # as they were at the last scrape
+        self._ended: Jobs = {}  # what no mount tells any more
 
     def __call__(self) -> Iterator[Family]:
         """The families now."""
         mounts = dict(read_files(self._directory))
-        for gone in self._mounts.keys() - mounts.keys():
-            _add(self._ended, self._mounts[gone])
+        for name, before in self._mounts.items():
+            now = mounts.get(name, {})
+            lost = {job: old.beyond(now.get(job, JobReads())) for job, old in before.items()}
+            add_all(self._ended, {job: reads for job, reads in lost.items() if any(reads.figures)})
         self._mounts = mounts
         yield from _families(self._labels.show(self._recent(), self._now_s()))
 
@@ -41,7 +43,7 @@ class JobFamilies:
         """Figures by label, of jobs that read something in the last IDLE_S."""
         found = dict(self._ended)
         for jobs in self._mounts.values():
-            _add(found, jobs)
+            add_all(found, jobs)
         since_s = self._now_s() - IDLE_S
         recent = {job for job, reads in found.items() if job == OTHERS or reads.last_s > since_s}
         self._ended = {job: reads for job, reads in self._ended.items() if job in recent}
@@ -58,8 +60,3 @@ def _families(shown: Mapping[str, tuple[int, ...]]) -> Iterator[Family]:
     yield labelled(names.JOB_READ_BYTES, by_source)
     for at, definition in enumerate(_OPENS, start=sources):
         yield labelled(definition, {(job,): figures[at] for job, figures in shown.items()})
-
-
-def _add(sums: dict[int, JobReads], more: dict[int, JobReads]) -> None:
-    for job, reads in more.items():
-        sums[job] = sums.get(job, JobReads()).plus(reads)

@@ -10,7 +10,7 @@ from loadtests.slurm.cluster import Cluster
 from tests.slurm.dataset import BIG_BYTES, Dataset
 from tests.support.proxy.scrape import Samples, labels_of, samples
 
-_LINE = re.compile(r"job (\d+) read: (.*)")
+_LINE = re.compile(r"job (\d+) read(?: at least)?: (.*)")
 
 
 def reported(cluster: Cluster, node: str, job: int) -> dict[str, int]:

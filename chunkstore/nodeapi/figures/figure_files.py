@@ -17,21 +17,29 @@ from pathlib import Path
 from typing import NamedTuple
 
 DIRECTORY = "figures"
+PRIVATE_DIRECTORY = "figures-of-root"
 FILES_MAX = 1000  # of a kind and a user, that are read
 NAMES_MAX = 20_000  # of a kind, that are looked at
 _MODE = 0o644
 
 
 class FigureFile(NamedTuple):
-    """An open file of figures, and which user's it is."""
+    """An open file of figures, which user's it is, and its name, which no other file ever has."""
 
     fd: int
     uid: int
+    name: str
 
 
 def directory_of(socket: str | os.PathLike[str]) -> Path:
     """Where programs that use the proxy at a socket have their files."""
     return Path(socket).parent / DIRECTORY
+
+
+def private_directory_of(socket: str | os.PathLike[str]) -> Path:
+    """Where only root has files, and only root and the proxy's user may look: nobody else can add
+    names there, or hold the lock of a file that has ended."""
+    return Path(socket).parent / PRIVATE_DIRECTORY
 
 
 def create(directory: Path, ending: str, head: bytes, size_bytes: int) -> int:
@@ -104,7 +112,7 @@ def _opened(place: int, name: str, mount: bytes) -> Iterator[FigureFile]:
     finally:
         os.close(path)
     try:
-        yield FigureFile(fd, status.st_uid)
+        yield FigureFile(fd, status.st_uid, name)
     finally:
         os.close(fd)
 

@@ -1,16 +1,17 @@
 """What the jobs of a node read, in files that its mounts share with who wants to know.
 
-A mount has one file (figure_files). After a head, which has the magic and how many rows were ever
-used, come ROWS rows of ROW_WORDS words of 8 bytes. A row counts one job for one process of the
-mount, which alone writes there; the first PROCESSES rows count what found no row of its own.
+A mount has one file (figure_files). Its head has the magic, and then a word for each of PROCESSES
+processes of the mount: how many of its rows were ever used. Each process has PROCESS_ROWS rows of
+ROW_WORDS words of 8 bytes, in which it alone writes. Its first row counts what found no row of its
+own, or whose job could not be known any more; each other one a job. Only the space of processes
+that there have been is taken.
 """
 
 from __future__ import annotations
 
 import array
 import os
-import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from enum import IntEnum
 from pathlib import Path
@@ -19,23 +20,24 @@ from typing import NamedTuple
 from lodefs.chunkstore.nodeapi.figures.figure_files import living
 
 ENDING = ".jobs"
-MAGIC = b"lodefsJ1"
-HEAD_BYTES = 64
+MAGIC = b"lodefsJ2"
+HEAD_BYTES = 4096
 PROCESSES = 64
-ROWS = 1024
+PROCESS_ROWS = 256
 ROW_WORDS = 8
-FILE_BYTES = HEAD_BYTES + 8 * ROWS * ROW_WORDS
-USED_WORD = 1  # of the head: how many rows after the first PROCESSES were ever used
+PROCESS_WORDS = PROCESS_ROWS * ROW_WORDS
+FILE_BYTES = HEAD_BYTES + 8 * PROCESSES * PROCESS_WORDS
+USED_WORD = 8  # of the head: the first process's
+RECORDS = Path("/run/lodefs/jobs")  # has JOB.json until the figures of a job were told (slurm)
 OTHERS = 0  # stands for jobs without rows of their own; Slurm's numbers begin at 1
 JOB_MAX = (1 << 32) - 1
-_HEAD = struct.Struct("=8sQ")
 
 
 class Word(IntEnum):
     """A word of a row. Bytes are by where they came from, as mount_counts.Column has them."""
 
-    KEY = 0  # the job in the lower half, the process's slot and 1 in the upper; 0: nobody's
-    LAST = 1  # when it counted last: whole seconds, Unix
+    JOB = 0  # OTHERS in the first row of a process
+    LAST = 1  # when it counted last: whole seconds, Unix; 0: the row is nobody's
     DIRECT_BYTES = 2
     CACHE_BYTES = 3
     PEERS_BYTES = 4
@@ -70,45 +72,60 @@ class JobReads(NamedTuple):
         sums = (one + two for one, two in zip(self.figures, other.figures, strict=True))
         return JobReads._make((*sums, max(self.last_s, other.last_s)))
 
+    def beyond(self, before: JobReads) -> JobReads:
+        """What was counted since; of a figure that is smaller than before, nothing."""
+        more = (max(0, one - two) for one, two in zip(self.figures, before.figures, strict=True))
+        return JobReads._make((*more, self.last_s))
+
+
+Jobs = dict[int, JobReads]
+"""What each job read through one mount, by its number; and OTHERS."""
+
 
 def encode_head() -> bytes:
     """The head of a new file."""
-    return _HEAD.pack(MAGIC, 0).ljust(HEAD_BYTES, b"\0")
+    return MAGIC.ljust(HEAD_BYTES, b"\0")
 
 
-def decode(data: bytes) -> dict[int, JobReads]:
-    """What each job read, by its number, of the beginning of a file; nothing where that is none."""
-    if data[: len(MAGIC)] != MAGIC:
-        return {}
-    words = array.array("Q")
-    body = data[HEAD_BYTES:FILE_BYTES]
-    words.frombytes(body[: len(body) // (8 * ROW_WORDS) * 8 * ROW_WORDS])
-    found: dict[int, JobReads] = {}
-    for nth in range(len(words) // ROW_WORDS):
-        row = words[nth * ROW_WORDS : (nth + 1) * ROW_WORDS]
-        job, last_s = row[Word.KEY] & JOB_MAX, row[Word.LAST]
-        if last_s and (job == OTHERS) == (nth < PROCESSES):
-            reads = JobReads._make((*(row[word] for word in FIGURES), last_s))
+def rows_used(head: bytes) -> list[int]:
+    """By process; none where that is no head of such a file."""
+    if len(head) < HEAD_BYTES or not head.startswith(MAGIC):
+        return []
+    words = array.array("Q", head)
+    return [min(used, PROCESS_ROWS) for used in words[USED_WORD : USED_WORD + PROCESSES]]
+
+
+def decode(rows: bytes) -> Jobs:
+    """What each job read, of the used rows of one process."""
+    words = array.array("Q", rows[: len(rows) // (8 * ROW_WORDS) * 8 * ROW_WORDS])
+    found: Jobs = {}
+    for at in range(0, len(words), ROW_WORDS):
+        job, last_s = words[at + Word.JOB], words[at + Word.LAST]
+        if last_s and (job == OTHERS) == (at == 0):
+            reads = JobReads._make((*(words[at + word] for word in FIGURES), last_s))
             found[job] = found.get(job, JobReads()).plus(reads)
     return found
 
 
-def read_files(directory: Path) -> Iterator[tuple[int, dict[int, JobReads]]]:
-    """Of each living mount of root in a directory: a number that no other file there has
-    meanwhile, and what its jobs read. Other users' files could say anything of any job."""
+def read_files(directory: Path) -> Iterator[tuple[str, Jobs]]:
+    """Of each living mount of root in a directory: a name that no other mount ever has, and what
+    its jobs read. Other users' files could say anything of any job."""
     for file in living(directory, ENDING, sweep=True):
         if file.uid in (0, os.geteuid()):
-            with suppress(OSError, struct.error):
-                head = os.pread(file.fd, HEAD_BYTES, 0)
-                _, used = _HEAD.unpack_from(head)
-                rows = PROCESSES + min(used, ROWS - PROCESSES)
-                body = os.pread(file.fd, 8 * ROW_WORDS * rows, HEAD_BYTES)
-                yield os.fstat(file.fd).st_ino, decode(head + body)
+            with suppress(OSError):
+                yield file.name, _read(file.fd)
 
 
-def reads_of(job: int, files: Iterable[tuple[int, dict[int, JobReads]]]) -> JobReads:
-    """What a job read through all these mounts."""
-    found = JobReads()
-    for _, jobs in files:
-        found = found.plus(jobs.get(job, JobReads()))
+def _read(fd: int) -> Jobs:
+    found: Jobs = {}
+    for slot, used in enumerate(rows_used(os.pread(fd, HEAD_BYTES, 0))):
+        if used:
+            rows = os.pread(fd, 8 * ROW_WORDS * used, HEAD_BYTES + 8 * slot * PROCESS_WORDS)
+            add_all(found, decode(rows))
     return found
+
+
+def add_all(sums: Jobs, more: Jobs) -> None:
+    """Add what jobs read to ``sums``."""
+    for job, reads in more.items():
+        sums[job] = sums.get(job, JobReads()).plus(reads)

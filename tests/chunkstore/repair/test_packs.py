@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from random import Random
 
+import pytest
+
+from lodefs.chunkstore.errors import Purged, Unavailable
 from lodefs.chunkstore.format import keys
-from lodefs.chunkstore.format.names import PackId
-from lodefs.chunkstore.format.pack import PURGED
+from lodefs.chunkstore.format.names import ChunkId, PackId
+from lodefs.chunkstore.format.pack import PURGED, PackIndex
+from lodefs.chunkstore.maintenance.purge import PurgeResult, plan_path, purge
 from lodefs.chunkstore.repair.packs import examine, heal
+from lodefs.chunkstore.repair.repair import RepairOptions, repair
 from lodefs.chunkstore.repair.sources import StoreSource
-from lodefs.chunkstore.repo.pack_reader import read_index
+from lodefs.chunkstore.repo.pack_reader import PackReader, read_index
+from lodefs.chunkstore.repo.store import Store
 from lodefs.chunkstore.transfer.pack_copy import fetch_pack
+from lodefs.chunkstore.types import Buffer
 from tests.support.chunkstore.handmade import Handmade, memory_store
 from tests.support.chunkstore.memory_objects import MemoryObjects
+from tests.support.maintenance.baton import InlineExecutor
 
 
 def test_purged_chunks_stay_gone() -> None:
@@ -35,8 +44,72 @@ def test_purged_chunks_stay_gone() -> None:
     damage = examine(store.objects, pack_id, data=True)
     assert damage is not None
     assert damage.bad == {1}
-    heal(store.objects, [damage], [StoreSource(whole)], dry_run=False)
+    heal(store.objects, [damage], [StoreSource(whole)], InlineExecutor(), dry_run=False)
     assert damage.healed_from == whole.url
     healed = read_index(store.objects, pack_id).index
     assert (healed.is_gone(0), healed.is_gone(1)) == (True, False)
     assert examine(store.objects, pack_id, data=True) is None
+
+
+class _Overtaken(StoreSource):
+    """A copy of a store that is from before: while it is read, a file is purged from the store."""
+
+    def __init__(self, store: Store, *, by_chunks: bool, fails: bool) -> None:
+        copy = MemoryObjects("memory:copy")
+        assert isinstance(store.objects, MemoryObjects)
+        copy.objects = dict(store.objects.objects)
+        super().__init__(copy)
+        self._store = store
+        self._by_chunks = by_chunks
+        self._fails = fails
+        self.purged: list[PurgeResult] = []
+
+    def pack(self, pack_id: PackId) -> tuple[PackIndex, Buffer] | None:
+        if self._by_chunks:
+            return None
+        found = super().pack(pack_id)
+        if self.purged and self._fails:
+            raise Unavailable("the copy is gone")
+        self._purge()
+        return found
+
+    def chunks(self, wanted: Mapping[ChunkId, int]) -> Iterator[tuple[ChunkId, Buffer]]:
+        found = list(super().chunks(wanted))
+        self._purge()
+        yield from found
+
+    def _purge(self) -> None:
+        if not self.purged:
+            plan = plan_path(self._store, "r", b"a")
+            self.purged.append(purge(self._store, plan, lambda: 1.0))
+
+
+@pytest.mark.parametrize("way", ["packs", "chunks", "error"])
+def test_a_repair_that_a_purge_overtakes(way: str) -> None:
+    """What a purge removes after a repair has begun, and before it writes the pack, is not there in
+    the end, also if the repair fails then; all else is."""
+    store = memory_store()
+    objects = store.objects
+    assert isinstance(objects, MemoryObjects)
+    made = Handmade(store, chunk_size_bytes=4096, pack_chunks=2)
+    files = {name: Random(name).randbytes(4096) for name in (b"a", b"b", b"c")}
+    root = store.commit("r", made.commit("r", files)).root
+    source = _Overtaken(store, by_chunks=way == "chunks", fails=way == "error")
+    entries = {entry.name: entry for _, entry in store.packs.walk(root)}
+    for name in (b"a", b"c"):
+        key = keys.pack(entries[name].segments[0].pack)
+        objects.objects[key] = bytes([objects.objects[key][0] ^ 1]) + objects.objects[key][1:]
+    options = RepairOptions(data=True, workers=1)
+    if way == "error":
+        with pytest.raises(Unavailable, match="the copy is gone"):
+            repair(objects, [source], options)
+    else:
+        assert not repair(objects, [source], options).left
+    (purged,) = source.purged
+    assert (purged.left, purged.writers) == ([], 0)
+    packs = PackReader(objects)
+    with pytest.raises(Purged):
+        list(packs.read_file(entries[b"a"]))
+    assert b"".join(packs.read_file(entries[b"b"])) == files[b"b"]
+    if way != "error":
+        assert b"".join(packs.read_file(entries[b"c"])) == files[b"c"]

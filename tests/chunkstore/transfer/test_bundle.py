@@ -219,7 +219,7 @@ def test_damage_anywhere_is_seen(source: Source) -> None:
     """A bundle with a flipped bit, cut off, or with something behind its end, is refused before its
     end at the latest."""
     data = source.bundle()
-    assert check_bundle(BytesIO(data), "it").commit == source.second
+    assert check_bundle(BytesIO(data), "it").head.commit == source.second
     places = [*range(80), *range(80, len(data), 61), *range(len(data) - 45, len(data))]
     for place in places:
         flipped = data[:place] + bytes([data[place] ^ 4]) + data[place + 1 :]

@@ -10,6 +10,7 @@ import pytest
 from lodefs.chunkstore.push.quota import OverQuota
 from lodefs.chunkstore.repo.refs import TAGS
 from lodefs.chunkstore.transfer.bundle import create_bundle, unpack_bundle
+from lodefs.chunkstore.transfer.bundle_file import check_bundle
 from tests.chunkstore.transfer.test_copy import Stores
 
 
@@ -30,8 +31,9 @@ def test_a_copy_keeps_the_quota_of_its_destination() -> None:
     made.commit("r", {b"large": bytes(sizes[-1] + 1)})
     _limit(stores, sizes[-1])
     before = dict(stores.memory.objects)
+    raised = f"lodefs quota r --store {stores.destination.url} --size-bytes-max {sizes[-1] + 1}$"
     for dry_run in (True, False):
-        with pytest.raises(OverQuota, match=f"is {sizes[-1]:,} bytes .*the branch has"):
+        with pytest.raises(OverQuota, match=f"in memory:.* is {sizes[-1]:,} bytes .*{raised}"):
             stores.copy(dry_run=dry_run)
     assert stores.memory.objects == before
     result = stores.copy(None)
@@ -43,14 +45,20 @@ def test_a_copy_keeps_the_quota_of_its_destination() -> None:
 
 
 def test_a_bundle_keeps_the_quota_of_its_store() -> None:
-    """A bundle with a version over the quota moves no ref."""
+    """A bundle with a version over the quota moves no ref; one that was checked puts nothing."""
     stores = Stores()
     _limit(stores, 100)
     file = BytesIO()
     create_bundle(stores.source, "r", "main", None, file)
+    data = file.getvalue()
+    checked = check_bundle(BytesIO(data), "it")
+    before = dict(stores.memory.objects)
     with pytest.raises(OverQuota, match="is 100 bytes"):
-        unpack_bundle(BytesIO(file.getvalue()), "it", stores.destination)
+        unpack_bundle(BytesIO(data), "it", stores.destination, size_bytes=checked.size_bytes)
+    assert stores.memory.objects == before
+    with pytest.raises(OverQuota, match="is 100 bytes"):
+        unpack_bundle(BytesIO(data), "it", stores.destination)
     assert stores.at() is None
-    _limit(stores, None)
-    unpack_bundle(BytesIO(file.getvalue()), "it", stores.destination)
+    _limit(stores, checked.size_bytes)
+    unpack_bundle(BytesIO(data), "it", stores.destination, size_bytes=checked.size_bytes)
     stores.check()

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+import socket
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
+import pytest
 
-from lodefs.chunkstore.nodeapi.figures.job_counts import FIGURES
-from lodefs.mount.shm.job_counters import JobTable
-from lodefs.slurm.job_record import JobRecord, Shown
-from lodefs.slurm.job_report import report_of
+from lodefs.chunkstore.nodeapi.figures.job_counts import FIGURES, Word
+from lodefs.mount.shm.job_counters import JobCounter, JobTable
+from lodefs.slurm import job_report
+from lodefs.slurm.job_record import JobRecord, JobRecords, Shown
+from lodefs.slurm.job_report import figures_of, log, report_of
 
 RECORD = JobRecord(job=7, uid=5, datasets=(Shown("cats", "0" * 64, b"", "/data"),))
 
@@ -24,6 +28,7 @@ def test_the_line_says_where_the_bytes_of_the_job_came_from(tmp_path: Path) -> N
     for word, amount in zip(FIGURES, amounts, strict=True):
         counter.add(7, word, amount)
         counter.add(8, word, 9)
+    counter.settle()
     assert report_of(RECORD, tmp_path) == (
         "job 7 read: uid=5 cache_bytes=21 peers_bytes=300 store_bytes=4000 passthrough_opens=2 "
         "passthrough_opened_bytes=70"
@@ -36,3 +41,71 @@ def test_a_job_that_read_nothing_is_told_and_one_without_mounts_is_not(tmp_path:
     assert "store_bytes=0" in report_of(RECORD, tmp_path / "nowhere")
     assert report_of(msgspec.structs.replace(RECORD, problem="it failed"), tmp_path) == ""
     assert report_of(JobRecord(job=7, uid=5), tmp_path) == ""
+
+
+def counting(fd: int, jobs: dict[int, int]) -> JobCounter:
+    """A process of a mount that knows whose processes are; others have ended."""
+    rows = JobTable(fd).rows(1)
+    assert rows is not None
+    return JobCounter(rows, jobs.get)
+
+
+def test_what_is_nobodys_known_may_be_the_jobs(tmp_path: Path) -> None:
+    """Where it was read while the job ran; the line then says so."""
+    fd = JobTable.create(tmp_path)
+    counter = counting(fd, {50: 7})
+    counter.add(60, Word.CACHE_BYTES, 1)
+    counter.add(50, Word.CACHE_BYTES, 2)
+    counter.settle()
+    record = msgspec.structs.replace(RECORD, before=figures_of(7, tmp_path))
+    assert report_of(RECORD, tmp_path).startswith("job 7 read at least: uid=5 cache_bytes=2 ")
+    counter.add(50, Word.CACHE_BYTES, 5)
+    counter.settle()
+    assert report_of(record, tmp_path).startswith("job 7 read: uid=5 cache_bytes=5 ")
+    counter.add(60, Word.CACHE_BYTES, 1)
+    counter.settle()
+    assert report_of(record, tmp_path).startswith("job 7 read at least: uid=5 cache_bytes=5 ")
+    os.close(fd)
+
+
+def test_a_job_that_is_requeued_is_told_what_this_run_read(tmp_path: Path) -> None:
+    """Its number, and the mount, are those of the run before; other jobs are not in its record."""
+    fd = JobTable.create(tmp_path)
+    counter = counting(fd, {50: 7, 60: 8})
+    for amount in (100, 20):
+        before = figures_of(7, tmp_path)
+        counter.add(50, Word.STORE_BYTES, amount)
+        counter.add(60, Word.STORE_BYTES, amount)
+        counter.settle()
+    assert all(jobs.keys() <= {0, 7} for jobs in before.values())
+    records = JobRecords(tmp_path / "jobs")
+    records.write(msgspec.structs.replace(RECORD, before=before))
+    record = records.read(7)
+    assert record is not None
+    assert " store_bytes=20 " in report_of(record, tmp_path)
+    os.close(fd)
+
+
+def test_a_log_that_takes_nothing_holds_nobody_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it takes is a message of syslog; full, or gone, it is left alone."""
+    monkeypatch.setattr(job_report, "SYSLOG_TIMEOUT_S", 0.01)
+    address = str(tmp_path / "log")
+    log("lost", address)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.bind(address)
+        log("job 7 read: uid=5", address)
+        _fill(address)
+        log("lost", address)
+        told = listener.recv(1000)
+    assert told.startswith(b"<30>")
+    assert told.endswith(b": job 7 read: uid=5")
+
+
+def _fill(address: str) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender, suppress(BlockingIOError):
+        sender.setblocking(False)
+        for _ in range(100_000):
+            sender.sendto(b"x", address)
+        pytest.fail("no queue of datagrams is so long")

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from lodefs.chunkstore.nodeapi.figures.figure_files import directory_of, private_directory_of
 from lodefs.chunkstore.nodeapi.figures.job_counts import Word
 from lodefs.mount.shm.job_counters import JobCounter, JobTable
+from lodefs.proxy.config import Config
 from lodefs.proxy.runtime import exposition
+from lodefs.proxy.service.app import families_beside, make_figures_directory
 from lodefs.proxy.service.job_families import JobFamilies
 from tests.support.proxy.scrape import labels_of, samples
 
@@ -30,6 +34,12 @@ def counting(directory: Path) -> Iterator[JobCounter]:
         os.close(fd)
 
 
+def count(counter: JobCounter, job: int, word: int, amount: int) -> None:
+    """At once."""
+    counter.add(job, word, amount)
+    counter.settle()
+
+
 def read_bytes(families: JobFamilies, job: int | str, source: str) -> float | None:
     """At a scrape now."""
     found = samples(exposition.text(families()))
@@ -39,10 +49,10 @@ def read_bytes(families: JobFamilies, job: int | str, source: str) -> float | No
 def test_a_job_is_shown_with_what_it_read_through_all_mounts(tmp_path: Path) -> None:
     """By source, with the opens that went past them."""
     with counting(tmp_path) as one, counting(tmp_path) as two:
-        one.add(7, Word.STORE_BYTES, 100)
-        two.add(7, Word.STORE_BYTES, 20)
-        two.add(7, Word.KERNEL_OPENS, 2)
-        two.add(7, Word.KERNEL_OPENED_BYTES, 3000)
+        count(one, 7, Word.STORE_BYTES, 100)
+        count(two, 7, Word.STORE_BYTES, 20)
+        count(two, 7, Word.KERNEL_OPENS, 2)
+        count(two, 7, Word.KERNEL_OPENED_BYTES, 3000)
         families = JobFamilies(tmp_path)
         found = samples(exposition.text(families()))
     assert found[NAME, labels_of(job="7", source="store")] == 120
@@ -57,8 +67,8 @@ def test_no_figure_goes_back_when_a_mount_ends_and_all_go_after_an_hour(tmp_path
     families = JobFamilies(tmp_path, now_s=lambda: times[0])
     with counting(tmp_path) as other:
         with counting(tmp_path) as ending:
-            ending.add(7, Word.PEERS_BYTES, 100)
-            other.add(7, Word.PEERS_BYTES, 1)
+            count(ending, 7, Word.PEERS_BYTES, 100)
+            count(other, 7, Word.PEERS_BYTES, 1)
             assert read_bytes(families, 7, "peers") == 101
         del ending
         assert read_bytes(families, 7, "peers") == 101
@@ -70,13 +80,54 @@ def test_no_figure_goes_back_when_a_mount_ends_and_all_go_after_an_hour(tmp_path
     assert read_bytes(families, 7, "peers") is None
 
 
+def test_no_figure_goes_back_when_a_row_becomes_anothers(tmp_path: Path) -> None:
+    """What the job reads later, through this mount or another one, comes on top."""
+    families = JobFamilies(tmp_path)
+    fd = JobTable.create(tmp_path)
+    rows = JobTable(fd).rows(1)
+    assert rows is not None
+    counter = JobCounter(rows, lambda pid: pid)
+    with counting(tmp_path) as other:
+        count(counter, 7, Word.STORE_BYTES, 1000)
+        count(other, 7, Word.STORE_BYTES, 5)
+        assert read_bytes(families, 7, "store") == 1005
+        rows.words[rows.of(7) + Word.STORE_BYTES] = 0
+        assert read_bytes(families, 7, "store") == 1005
+        count(counter, 7, Word.STORE_BYTES, 3)
+        assert read_bytes(families, 7, "store") == 1008
+        os.close(fd)
+    del rows, counter
+
+
 @pytest.mark.parametrize("jobs_max", [1, 2])
 def test_jobs_without_series_of_their_own_count_together(tmp_path: Path, jobs_max: int) -> None:
     """The most used ones have series."""
     families = JobFamilies(tmp_path, jobs_max)
     with counting(tmp_path) as counter:
         for job, size_bytes in ((7, 500), (8, 10), (9, 1)):
-            counter.add(job, Word.CACHE_BYTES, size_bytes)
+            count(counter, job, Word.CACHE_BYTES, size_bytes)
         assert read_bytes(families, 7, "cache") == 500
         assert read_bytes(families, 8, "cache") == (10 if jobs_max == 2 else None)
         assert read_bytes(families, "other", "cache") == (1 if jobs_max == 2 else 11)
+
+
+def test_users_of_the_proxy_can_neither_hide_nor_hold_files_of_jobs(tmp_path: Path) -> None:
+    """They may write beside its socket, where mounts count; jobs are counted where nobody may even
+    look."""
+    config = Config.from_mapping({
+        "store": str(tmp_path / "store"),
+        "cache_dir": str(tmp_path / "cache"),
+        "cache_size_bytes_max": "1GiB",
+        "socket_mode": "0666",
+    })  # fmt: skip
+    socket_path = tmp_path / "proxy.sock"
+    make_figures_directory(socket_path, config)
+    make_figures_directory(socket_path, config)  # a proxy that is started again
+    shared, private = directory_of(socket_path), private_directory_of(socket_path)
+    assert stat.S_IMODE(shared.stat().st_mode) == 0o1777
+    assert stat.S_IMODE(private.stat().st_mode) == 0o700
+    with counting(private) as counter, counting(shared) as forged:
+        count(counter, 7, Word.STORE_BYTES, 100)
+        count(forged, 7, Word.STORE_BYTES, 5)
+        found = samples(exposition.text(families_beside(socket_path)()))
+    assert found[NAME, labels_of(job="7", source="store")] == 100

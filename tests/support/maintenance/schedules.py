@@ -1,5 +1,5 @@
-"""Random schedules of pushes, changes, copies, tags, deletions, purges, collections, compactions
-and reads with the real code over a store in memory, and what must always hold.
+"""Random schedules of pushes, changes, copies, tags, deletions, purges, repairs, collections,
+compactions and reads with the real code over a store in memory, and what must always hold.
 
 ``play(seed, directory)`` plays one. Every object that a ref leads to, and every chunk in it, is
 looked for after every delete, every write of a pack, and every move of a ref.
@@ -16,11 +16,13 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from random import Random
+from typing import TypeVar
 from unittest import mock
 
 from lodefs.chunkstore.errors import Changed, Corrupt, NotFound, Purged
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.journal import RefName
+from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.format.repo_settings import Retention
 from lodefs.chunkstore.format.tree import Kind
 from lodefs.chunkstore.journal.deletion import delete_repo, free_name, undelete_repo
@@ -33,6 +35,8 @@ from lodefs.chunkstore.push.changes.change import Put
 from lodefs.chunkstore.push.changes.commit_changes import commit_changes
 from lodefs.chunkstore.push.push import PushOptions, push
 from lodefs.chunkstore.repair.journal_repair import JournalRepair
+from lodefs.chunkstore.repair.packs import PackDamage, heal
+from lodefs.chunkstore.repair.sources import StoreSource
 from lodefs.chunkstore.repo.refs import BRANCHES, TAGS
 from lodefs.chunkstore.repo.store import Store, create_store, open_store
 from lodefs.chunkstore.transfer.copy import CopyOptions, copy
@@ -58,7 +62,7 @@ _TELLING = (
     "put crates/",
     "delete ",
 )  # requests that others see
-_REWRITERS = ("_collect", "_purge")  # of packs
+_REWRITERS = ("_collect", "_purge", "_repair")  # of packs
 _EXECUTORS = (
     "lodefs.chunkstore.push.pack_writer.ThreadPoolExecutor",
     "lodefs.chunkstore.push.pack_check.ThreadPoolExecutor",
@@ -70,6 +74,7 @@ _EXECUTORS = (
     "concurrent.futures.ThreadPoolExecutor",
 )
 
+T = TypeVar("T")
 
 POLICIES = (
     None,
@@ -95,6 +100,7 @@ class Played:
     killed: int = 0
     purged: int = 0  # files
     purged_again: int = 0  # whether purged bytes had come back: of writers that had begun before
+    repaired: int = 0  # packs
     removed: int = 0  # repositories
     restored: int = 0  # branches and tags of them
     expired: int = 0  # commits that retention policies have deleted
@@ -255,11 +261,12 @@ class Schedule:
             (self._point, 3),
             (self._read, 4),
             (self._copy, 3),
-            (self._change, 2),
+            (self._change, 3),
             (self._remove, 1),
             (self._restore, 2),
             (self._retain, 2),
             (self._purge, 2),
+            (self._repair, 1),
         ]
 
     def _store(self, actor: Actor) -> Store:
@@ -390,6 +397,27 @@ class Schedule:
         if not (result.writers or result.left or self._hides or self._rewriters(actor)):
             kept = self._needs.holding(plan.chunks)
             assert not kept, f"purged bytes are left in {kept}"
+
+    def _repair(self, actor: Actor, clock: Callable[[], float]) -> None:
+        """Packs that somebody has taken for lost, from a slow copy of the store as it was."""
+        copied = MemoryObjects("memory:copied")
+        copied.objects = dict(self._objects.objects)
+        packs = sorted(key for key in copied.objects if key.startswith(keys.PACKS))
+        lost = [
+            PackDamage(PackId(bytes.fromhex(key.rpartition("/")[2])), is_lost=True, what="lost")
+            for key in self.random.sample(packs, min(2, len(packs)))
+        ]
+        source = StoreSource(copied)
+        with mock.patch.object(source, "pack", self._slowly(actor, source.pack)):
+            heal(self._store(actor).objects, lost, [source], InlineExecutor(), dry_run=False)
+        self.played.repaired += len(lost)
+
+    def _slowly(self, actor: Actor, act: Callable[[PackId], T]) -> Callable[[PackId], T]:
+        def slow(pack_id: PackId) -> T:
+            actor.stalled_until = self.played.steps + self.random.choice((0, 50, 400))
+            return act(pack_id)
+
+        return slow
 
     def _rewriters(self, own: Actor) -> int:
         """How many others may write a pack again."""
