@@ -22,6 +22,7 @@ from lodefs.chunkstore.maintenance.in_crates.whole_packs import (
 from lodefs.chunkstore.maintenance.late_writes import drop_purged
 from lodefs.chunkstore.objects.crates.crated import Crated
 from lodefs.chunkstore.objects.crates.layout import (
+    TABLE_PACKS_MAX,
     CratePlace,
     CrateTable,
 )
@@ -93,7 +94,7 @@ def merge_packs(
     where they are. Raises: what the store does."""
     result, purges = Merged(), Purges(objects)
     table, newest_purge = objects.tables.newest(), purges.newest()
-    parts = batches(small, table)
+    parts = batches(_that_fit(small, table), table)
     progress.phase = f"merging {sum(map(len, parts))} packs"
     progress.files_done, progress.files_total = 0, sum(map(len, parts))
     before = {
@@ -116,6 +117,16 @@ def merge_packs(
     left = {place.crate for place in objects.tables.newest().places.values()}
     result.crates_before = len(before - left)
     return result
+
+
+def _that_fit(
+    small: Sequence[tuple[PackId, int]], table: CrateTable
+) -> Sequence[tuple[PackId, int]]:
+    room = max(0, TABLE_PACKS_MAX - len(table.places))
+    new = [one for one in small if one[0] not in table.places]
+    if len(new) > room:
+        _log.warning("%d packs are not merged: the table of crates is full", len(new) - room)
+    return new[:room]
 
 
 def drop_doubles(objects: Crated, executor: Executor) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -10,15 +11,24 @@ from typing import Any
 import msgspec
 import pytest
 
-from lodefs.chunkstore.errors import LodefsError
+from lodefs.chunkstore.errors import Corrupt, LodefsError
 from lodefs.chunkstore.format import keys
-from lodefs.chunkstore.format.names import ChunkId, PackId
+from lodefs.chunkstore.format.names import ChunkId, CrateName, PackId
 from lodefs.chunkstore.maintenance.purge import PurgePlan, plan_again, plan_chunk, plan_path, purge
-from lodefs.chunkstore.objects.crates.crated import crated
+from lodefs.chunkstore.objects.crates.crated import Crated, crated
+from lodefs.chunkstore.objects.crates.layout import (
+    CratePlace,
+    CrateTable,
+    encode_table,
+    encode_tail,
+)
 from lodefs.chunkstore.objects.interface import Part
 from lodefs.chunkstore.repair.repair import RepairOptions, repair
 from lodefs.chunkstore.repair.sources import StoreSource
+from lodefs.chunkstore.repo.pack_reader import read_index
 from lodefs.chunkstore.repo.verify import verify
+from tests.support.chunkstore.faulty_store import FaultyObjects
+from tests.support.chunkstore.memory_objects import MemoryObjects
 from tests.support.maintenance.crated_world import (
     FILES,
     copied,
@@ -186,3 +196,64 @@ def test_a_merge_that_dies_beside_a_purge(world: World, place: str) -> None:
     assert merge(world)
     assert holders(world, SECRET) == []
     assert verify(world.store, data=True).problems == []
+
+
+def test_a_full_table(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What has no room stays outside; the collection does all else, and leaves nothing over."""
+    for module in ("maintenance.in_crates.merge", "objects.crates.crate_tables"):
+        monkeypatch.setattr(f"lodefs.chunkstore.{module}.TABLE_PACKS_MAX", 5)
+    assert merge(world) == 5
+    assert merge(world) == 0
+    assert len(crates(world)) == 1
+    assert files_of(world.store) == FILES
+
+
+def test_a_store_without_crates_costs_no_more(world: World) -> None:
+    """A process looks for a table at the first pack that lacks chunks, and no more for the next."""
+    world.push(world.source("whole", secret=SECRET, gone=GONE), "whole", "two")
+    world.push(world.source("rest", secret=SECRET), "rest", "two")
+    world.delete("whole")
+    for _ in range(3):
+        world.collect(min_used=1.0)
+        world.hours += 25
+    store = world.store
+    packs = [keys.pack_of(key) for key in world.packs()]
+    lacking = [p for p in packs if p is not None and store.packs.index(p).has_gone]
+    assert lacking
+    world.objects.forget()
+    for _ in range(3):
+        read_index(store.objects, lacking[0])
+    assert [call.operation for call in world.objects.calls] == ["get"] * 3
+
+
+def test_threads_change_the_table_one_after_the_other() -> None:
+    """None of one process meets another, and all packs are there in the end."""
+    objects = Crated(MemoryObjects())
+    objects.tables.admit()
+    packs = [PackId(bytes([n]) * 32) for n in range(40)]
+    with ThreadPoolExecutor(20) as executor:
+        list(executor.map(lambda pack: objects.tables.put_packs({pack: b"x" * 100}), packs))
+    assert set(objects.tables.newest().places) == set(packs)
+    assert objects.tables.newest().number == len(packs)
+
+
+def test_who_knows_an_old_table_finds_the_newest_at_once() -> None:
+    """It lists, and does not ask for each number between."""
+    plain = FaultyObjects(MemoryObjects())
+    old, other = Crated(plain), Crated(plain)
+    old.tables.admit()
+    for n in range(50):
+        other.tables.put_packs({PackId(bytes([n]) * 32): b"x" * 100})
+    plain.forget()
+    assert len(old.tables.newest().places) == 50
+    assert len(plain.calls) < 6
+
+
+def test_no_pack_without_bytes() -> None:
+    """Neither a table nor a crate's list may have one: no reader would take that table."""
+    name = CrateName(1, "0" * 16)
+    place = CratePlace(name, 0, 0)
+    with pytest.raises(Corrupt, match="without bytes"):
+        encode_table(CrateTable(1, {PackId(bytes(32)): place}))
+    with pytest.raises(Corrupt, match="without bytes"):
+        encode_tail(name, [(PackId(bytes(32)), place)])
