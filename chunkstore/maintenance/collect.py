@@ -33,10 +33,8 @@ from lodefs.chunkstore.maintenance.compact import (
     sparse_packs,
     union_of,
 )
-from lodefs.chunkstore.maintenance.inventory import PackList, Repositories
-from lodefs.chunkstore.maintenance.late_writes import drop_purged
-from lodefs.chunkstore.maintenance.mark import Marked, Marking
-from lodefs.chunkstore.maintenance.merge import (
+from lodefs.chunkstore.maintenance.in_crates.crate_remains import drop_purged_remains
+from lodefs.chunkstore.maintenance.in_crates.merge import (
     BELOW_BYTES_MAX,
     Merged,
     batches,
@@ -44,6 +42,9 @@ from lodefs.chunkstore.maintenance.merge import (
     merge_packs,
     would_merge,
 )
+from lodefs.chunkstore.maintenance.inventory import PackList, Repositories
+from lodefs.chunkstore.maintenance.late_writes import drop_purged
+from lodefs.chunkstore.maintenance.mark import Marked, Marking
 from lodefs.chunkstore.maintenance.sweep import check_deletes, sweep
 from lodefs.chunkstore.maintenance.writers import (
     WriterCheck,
@@ -103,6 +104,7 @@ class CollectResult:
     sparse_waiting: Amount = field(default_factory=Amount)
     merged: Merged = field(default_factory=Merged)  # small packs; with dry_run: would be
     ripe_at_s: int | None = None  # when that, or what was condemned now, may be deleted
+    upgraded_s: int | None = None  # when older versions were refused first, if that is to come
     writers: int = 0  # that what is condemned waits for
     dead_writers: int = 0  # that were given up
 
@@ -198,6 +200,8 @@ class _Collection:
         self._mark(refs, writers)
         sizes, commits = self._garbage()
         now_s = int(options.clock())
+        if (self._upgraded_s or 0) > now_s:
+            self._result.upgraded_s = self._upgraded_s
         self._early = decisions.from_the_future(undone, ledger.silences, now_s)
         left = self._sweep(undone, writers, sizes)
         self._result.waiting = _amount([entry.condemned for entry in left], sizes)
@@ -375,9 +379,13 @@ class _Collection:
         options, crates = self._options, self._crates
         if not options.dry_run:
             drop_doubles(crates, self._executor)
-        below = options.merge_below_bytes
-        if below is None:
-            return
+        if options.merge_below_bytes is not None:
+            self._merge_below(options.merge_below_bytes)
+        if not options.dry_run:
+            drop_purged_remains(crates, self._executor, Rate(options.rate_bytes_s))
+
+    def _merge_below(self, below: int) -> None:
+        options, crates = self._options, self._crates
         small = [
             (pack, size) for pack, size in self._packs if size < below and pack in self._marked
         ]

@@ -23,6 +23,7 @@ from lodefs.chunkstore.journal.named_packs import add_named
 from lodefs.chunkstore.journal.purges import Purges
 from lodefs.chunkstore.journal.ref_write import RefWrite
 from lodefs.chunkstore.maintenance.compact import Rate, drop_chunks
+from lodefs.chunkstore.maintenance.in_crates.crate_remains import drop_remains, find_remains
 from lodefs.chunkstore.maintenance.inventory import PackList, Repositories
 from lodefs.chunkstore.maintenance.late_writes import drop_purged
 from lodefs.chunkstore.maintenance.writers import WriterCheck, newest_of
@@ -170,14 +171,17 @@ def purge(
         ):
             result.packs += size_bytes > 0
             result.size_bytes += size_bytes
-        drop_purged(store.objects, plan.packs, executor, rate)
+        objects = crated(store.objects)
+        objects.tables.fence()  # a merge that has read them before puts them nowhere from now on
+        drop_purged(objects, plan.packs, executor, rate)
+        objects.tables.sweep()  # a merge that died may have left crates with them
+        result.left += drop_remains(objects, set(plan.chunks), executor, rate)
         for index in executor.map(lambda one: _index(store, one.pack), dead):
             if isinstance(index, PackIndex):
                 if _stored(index, plan.packs[index.pack_id]):
                     result.left.append(index.pack_id)
             elif index is not None:
                 result.left.append(index)
-        crated(store.objects).tables.sweep()  # a merge that died may have left crates with them
         purges.append(plan.chunks, plan.what, int(clock()))
     return result
 
@@ -195,7 +199,13 @@ def plan_again(store: Store, progress: Progress | None = None) -> PurgePlan:
             for pack, bits in plan.packs.items()
             if isinstance(index := _index(store, pack), PackIndex) and _stored(index, bits)
         }
-    plan.chunks = sorted({c for p in plan.packs for c in _ids(_known(store, p), plan.packs[p])})
+        found = {c for p in plan.packs for c in _ids(_known(store, p), plan.packs[p])}
+        for one in find_remains(crated(store.objects), ids, executor):
+            if one.index is not None:
+                bits = sum(1 << n for n in range(len(one.index)) if one.index.chunk_id(n) in ids)
+                plan.packs[one.pack] = plan.packs.get(one.pack, 0) | bits
+                found |= set(_ids(one.index, bits))
+    plan.chunks = sorted(found)
     return plan
 
 

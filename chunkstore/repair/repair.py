@@ -350,9 +350,14 @@ class _Repair:
 
     def _shards(self) -> None:
         self._progress.phase = "looking at index shards"
-        dry_run, named = self._options.dry_run, self._packs
+
+        def keeps(pack_id: PackId) -> bool:
+            """A tree that is still lost may name any pack: a later source may have both."""
+            return not self._is_known or pack_id in self._packs
+
+        dry_run = self._options.dry_run
         found = repair_index(
-            self._objects, self._executor, self._progress, named=named, dry_run=dry_run
+            self._objects, self._executor, self._progress, keeps=keeps, dry_run=dry_run
         )
         for what, names in (
             ("spoilt", found.spoilt),

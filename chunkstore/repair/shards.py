@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from itertools import islice
@@ -41,13 +41,14 @@ def repair_index(
     executor: Executor,
     progress: Progress,
     *,
-    named: Container[PackId] | None = None,
+    keeps: Callable[[PackId], bool] | None = None,
     dry_run: bool = False,
     clock_ns: Callable[[], int] = time.time_ns,
 ) -> ShardRepair:
     """Lists every pack in a shard that can be read; shards that cannot are written again. With
-    ``named``, all packs that refs lead to, a shard that names another one which is gone is written
-    again without it. One that refs lead to stays: what the shard says of it helps to get it back.
+    ``keeps``, which tells of a pack whether refs may lead to it, a shard that names one which is
+    gone and not kept is written again without it. What a shard says of the others helps to get them
+    back.
 
     What a push has sent and not yet listed is listed too, which does no harm.
     """
@@ -69,11 +70,11 @@ def repair_index(
             continue
         known.update(pack.pack_id for pack in packs)
         gone = {one.pack_id for one in packs if one.pack_id not in there}
-        gone = {pack for pack in gone if named is None or pack not in named}
+        gone = {pack for pack in gone if keeps is None or not keeps(pack)}
         gone = {pack for pack in gone if not _is_there(objects, pack)}
         if gone:
             result.outdated.append(info.key)
-            if not dry_run and named is not None:
+            if not dry_run and keeps is not None:
                 rest = [pack for pack in packs if pack.pack_id not in gone]
                 objects.put(info.key, [encode_shard(rest)])
     _list_others(objects, sorted(there - known), result, executor, dry_run=dry_run, now=clock_ns)

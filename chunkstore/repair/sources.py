@@ -23,6 +23,8 @@ from lodefs.chunkstore.format.pack import PackIndex
 from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.chunkstore.nodecache.verify import opened_index
 from lodefs.chunkstore.objects.interface import ObjectStore, read_whole
+from lodefs.chunkstore.repair.cached_trees import CachedTrees
+from lodefs.chunkstore.repair.directory_trees import Listed, tree_chunks
 from lodefs.chunkstore.repo.pack_reader import PackReader, read_index
 from lodefs.chunkstore.repo.refs import Refs
 from lodefs.chunkstore.repo.shard_reader import read_shard
@@ -142,10 +144,12 @@ class StoreSource:
 
 
 class CacheSource(_Nothing):
-    """The cache of a node, also while its proxy runs: chunks of files that were read there."""
+    """The cache of a node, also while its proxy runs: chunks of files that were read there, and
+    trees of directories that were listed."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, params: ChunkingParams) -> None:
         self._directory = directory
+        self._trees = CachedTrees(params)
 
     @property
     def url(self) -> str:
@@ -162,6 +166,7 @@ class CacheSource(_Nothing):
             return None
 
     def chunks(self, wanted: Mapping[ChunkId, int]) -> Iterator[tuple[ChunkId, Buffer]]:
+        left = dict(wanted)
         with opened_index(self._directory) as kv:
             for chunk_id in wanted:
                 row = kv.get(layout.chunk_key(chunk_id))
@@ -178,15 +183,20 @@ class CacheSource(_Nothing):
                 except OSError:  # evicted meanwhile
                     continue
                 if bytes(digest_of(data)) == bytes(chunk_id):
+                    left.pop(chunk_id)
                     yield chunk_id, data
+            yield from self._trees.chunks(kv, left) if left else ()
 
 
 class DirectorySource(_Nothing):
-    """A directory with the files that were pushed, or some of them."""
+    """A directory with the files that were pushed, or some of them; and with the trees that a push
+    of it as it is now has stored. ``listed``: all packs that the store's index shards name."""
 
-    def __init__(self, directory: Path, params: ChunkingParams) -> None:
+    def __init__(self, directory: Path, params: ChunkingParams, listed: Listed = tuple) -> None:
         self._directory = directory
         self._params = params
+        self._listed = listed
+        self._trees: dict[ChunkId, bytes] | None = None  # their chunks
 
     @property
     def url(self) -> str:
@@ -194,6 +204,22 @@ class DirectorySource(_Nothing):
 
     def chunks(self, wanted: Mapping[ChunkId, int]) -> Iterator[tuple[ChunkId, Buffer]]:
         left = dict(wanted)
+        if self._trees is not None:
+            yield from self._of_trees(self._trees, left)
+        yield from self._of_files(left)
+        if left and self._trees is None:
+            root = os.path.realpath(os.fsencode(self._directory))
+            self._trees = tree_chunks(root, self._params, self._listed)
+            yield from self._of_trees(self._trees, left)
+
+    def _of_trees(
+        self, trees: Mapping[ChunkId, bytes], left: dict[ChunkId, int]
+    ) -> Iterator[tuple[ChunkId, Buffer]]:
+        for chunk_id in trees.keys() & left.keys():
+            del left[chunk_id]
+            yield chunk_id, trees[chunk_id]
+
+    def _of_files(self, left: dict[ChunkId, int]) -> Iterator[tuple[ChunkId, Buffer]]:
         for folder, _, names in os.walk(os.fsencode(self._directory)):
             for name in names:
                 if not left:

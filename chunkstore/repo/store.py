@@ -38,6 +38,7 @@ from lodefs.chunkstore.format.names import (
 )
 from lodefs.chunkstore.format.repo_settings import Deletion, encode_expired
 from lodefs.chunkstore.nodeapi.access import NO_REPOSITORY
+from lodefs.chunkstore.objects.crates.crated import crated
 from lodefs.chunkstore.objects.interface import ObjectStore, read_whole
 from lodefs.chunkstore.repo.pack_reader import PackReader
 from lodefs.chunkstore.repo.refs import BRANCHES, TAGS, Refs, singular
@@ -149,11 +150,13 @@ class Store:
 
     def upgrade(self, now_s: int, *, dry_run: bool = False) -> Settings:
         """Makes a store of an older version one of this, so that older clients, which keep no
-        journal, are refused. Gives its settings; with ``dry_run`` as they would be. Raises what the
-        store does."""
+        journal, are refused; one that was upgraded in time to come, by a wrong clock, counts as
+        upgraded now. Gives its settings; with ``dry_run`` as they would be. Raises what the store
+        does."""
         settings = _read_settings(self.objects)
-        if settings.version < VERSION:
-            settings = replace(settings, version=VERSION, upgraded_s=now_s)
+        if settings.version < VERSION or (settings.upgraded_s or 0) > now_s:
+            version = max(settings.version, VERSION)
+            settings = replace(settings, version=version, upgraded_s=now_s)
             if not dry_run:
                 self.objects.put(keys.STORE, [encode_settings(settings)])
         return settings
@@ -161,6 +164,7 @@ class Store:
     def admit_crates(self) -> None:
         """Lets packs lie in crates from now on: older clients, which would not find them, are
         refused. Raises what the store does."""
+        crated(self.objects).tables.admit()
         settings = _read_settings(self.objects)
         if settings.version < CRATES_VERSION:
             settings = replace(settings, version=CRATES_VERSION)

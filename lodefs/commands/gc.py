@@ -44,7 +44,7 @@ EPILOG = examples(
 )  # fmt: skip
 @click.option(
     "--upgrade", is_flag=True,
-    help="Refuse older versions of lodefs from now on; once, if gc asks for it.",
+    help="Refuse older versions of lodefs from now on; if gc asks for it.",
 )  # fmt: skip
 @click.option("--workers", type=click.IntRange(1, 256), default=16, help="Parallel requests [16].")
 @json_option
@@ -120,6 +120,7 @@ def _json_of(result: CollectResult, *, dry_run: bool) -> dict[str, object]:
         "merged_crates_before": result.merged.crates_before,
         "merged_crates": result.merged.crates,
         "ripe_at_s": result.ripe_at_s,
+        "upgraded_s": result.upgraded_s,
         "writers": result.writers,
         "dead_writers": result.dead_writers,
     }
@@ -153,6 +154,12 @@ def _lines(result: CollectResult, *, dry_run: bool) -> list[str]:
         rows.append(("under way", what))
     if result.ripe_at_s is not None and not dry_run:
         rows.append(("next", f"lodefs gc deletes more from {text.time(result.ripe_at_s)} on"))
+    if result.upgraded_s is not None:
+        when = text.time(result.upgraded_s)
+        rows.append(
+            ("clock", f"the store was upgraded at {when}, which is yet to come: by a wrong")
+        )
+        rows.append(("", "clock. If this machine's is right: lodefs gc --upgrade, then wait a day"))
     return [f"{name:<10}  {words}" for name, words in rows]
 
 

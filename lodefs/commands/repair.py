@@ -49,8 +49,9 @@ def repair(
     """Say what of the store is lost or spoilt, and of which versions, and put it back.
 
     What the store tells of itself (its journal, branches and tags, index shards) is healed without
-    a SOURCE; commits, directories and data where a SOURCE has them. Everything is checked before it
-    is written. It exits with 1 if something is left. It may run beside pushes and reads.
+    a SOURCE; directories and data where a SOURCE has them, commits where another store has them.
+    Everything is checked before it is written. It exits with 1 if something is left. It may run
+    beside pushes and reads.
     """
     if ctx.invoked_subcommand is not None:
         return
@@ -114,7 +115,12 @@ def _source(session: Session, place: str) -> RepairSource:
     from lodefs.chunkstore.format import keys
     from lodefs.chunkstore.format.chunking import ChunkingParams
     from lodefs.chunkstore.nodecache.layout import VERSION_FILE
-    from lodefs.chunkstore.repair.sources import CacheSource, DirectorySource, StoreSource
+    from lodefs.chunkstore.repair.sources import (
+        CacheSource,
+        DirectorySource,
+        StoreSource,
+        listed_packs,
+    )
 
     if place.startswith(("http:", "https:", "unix:")):
         raise InvalidInput(
@@ -129,13 +135,14 @@ def _source(session: Session, place: str) -> RepairSource:
         raise NotFound(f"there is no directory {text.escaped(place)}")
     if (path / keys.STORE).exists():
         return StoreSource(session.objects(absolute(place)))
-    if (path / VERSION_FILE).exists() and (path / "index").is_dir():
-        return CacheSource(path)
     try:
         params = session.store.settings.chunking
     except LodefsError:  # they may be what is lost
         params = ChunkingParams()
-    return DirectorySource(path, params)
+    if (path / VERSION_FILE).exists() and (path / "index").is_dir():
+        return CacheSource(path, params)
+    there = session.objects(session.store_url)
+    return DirectorySource(path, params, lambda: listed_packs(there))
 
 
 def _json_of(result: RepairResult, *, dry_run: bool) -> dict[str, object]:

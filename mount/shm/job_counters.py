@@ -40,6 +40,7 @@ REMEMBERED_S = 5.0  # of which job a process is: its number may be another's aft
 IDLE_S = 300.0  # after so long without reads, the row of a job without a record may be another's
 WAITING_MAX = 1000  # processes whose jobs are to be looked up
 _NOBODY = -1
+_EXITING = 4  # PF_EXITING of linux/sched.h, in proc_pid_stat(5)
 # As Slurm's plugins for both versions of control groups name them: /slurm/uid_5/job_7/step_0 of the
 # freezer, and /system.slice/slurmstepd.scope/job_7/step_0. Several slurmds of one machine add their
 # names, a machine in a container its own groups before the freezer's, of which systemd gives none
@@ -71,14 +72,18 @@ def job_of(pid: int, proc: Path = Path("/proc")) -> int | None:
     try:
         with open(f"{proc}/{pid}/cgroup", "rb") as file:
             found = _JOB.search(file.read())
-    except OSError:
+        if found:
+            return int(found[1])
+        with open(f"{proc}/{pid}/stat", "rb") as file:  # one that ends is told as of no group
+            flags = int(file.read().rpartition(b")")[2].split()[6])
+    except (OSError, ValueError, IndexError):
         return None
-    return int(found[1]) if found else 0
+    return None if flags & _EXITING else 0
 
 
 def is_told(job: int, records: Path = RECORDS) -> bool:
     """Whether nobody will tell what a job read: it has no datasets, or its epilog has run."""
-    return not (records / f"{job}.json").exists()
+    return not os.path.exists(records / f"{job}.json")  # never an error
 
 
 class JobTable:

@@ -241,7 +241,7 @@ class _Serving:
             config.metrics_repositories_max, config.price_per_1000_gets, config.price_per_gb
         )
         mounts = directory_of(config.socket_path) if config.socket_path else None
-        more = _families_beside(config.socket_path) if config.socket_path else tuple
+        more = families_beside(config.socket_path) if config.socket_path else tuple
         self._server = ProxyServer(
             opened.node,
             version=version(),
@@ -398,7 +398,7 @@ def open_endpoints(config: Config, listeners: Listeners) -> Iterator[list[Endpoi
             endpoint.listener.close()
 
 
-def _families_beside(socket_path: Path) -> MoreFamilies:
+def families_beside(socket_path: Path) -> MoreFamilies:
     """Of all that count in the directories beside the socket."""
     figures = directory_of(socket_path)
     mounts, jobs = MountFamilies(figures), JobFamilies(private_directory_of(socket_path))

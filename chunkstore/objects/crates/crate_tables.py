@@ -6,7 +6,10 @@ a collection has deleted it for good (docs/decisions/0051). For any thread.
 
 from __future__ import annotations
 
+import math
 import os
+import threading
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 
@@ -19,6 +22,7 @@ from lodefs.chunkstore.objects.crates.layout import (
     TAIL_HEAD_SIZE_BYTES,
     CratePlace,
     CrateTable,
+    crate_size_bytes,
     decode_table,
     decode_tail,
     encode_table,
@@ -28,6 +32,7 @@ from lodefs.chunkstore.objects.crates.layout import (
 from lodefs.chunkstore.objects.interface import ObjectStore, read_whole
 from lodefs.chunkstore.types import Buffer
 
+RECENT_S = 60.0
 TRIES = 16  # of a change, while others change the table too
 NO_TABLE = CrateTable(-1)
 _SUPERSEDED_SIZE_BYTES = len(encode_table(CrateTable(0, is_superseded=True)))
@@ -39,6 +44,9 @@ class CrateTables:
     def __init__(self, objects: ObjectStore) -> None:
         self._objects = objects
         self._known: CrateTable | None = None
+        self._read_at_s = -math.inf  # when that was the newest, by the monotonic clock
+        self._reading = threading.RLock()  # guards both; one thread asks for the newest
+        self._changing = threading.RLock()  # one thread changes the table
 
     def find(self, pack_id: PackId) -> CratePlace | None:
         """Where a pack lies, maybe before it was moved; None if it is in no crate now. Raises:
@@ -49,9 +57,22 @@ class CrateTables:
         return self.newest().places.get(pack_id)
 
     def newest(self) -> CrateTable:
-        """The table that counts now, without any NO_TABLE. Raises: Corrupt if it is lost or
-        damaged; UnknownFormat."""
+        """The table that counts now, NO_TABLE before the first merge. Raises: Corrupt if it is lost
+        or damaged; UnknownFormat."""
+        with self._reading:
+            return self._newest()
+
+    def recent(self, pack_id: PackId) -> CratePlace | None:
+        """As ``find``, but by a table that was the newest at most RECENT_S ago."""
+        with self._reading:
+            if time.monotonic() - self._read_at_s > RECENT_S:
+                self._newest()
+            known = self._known
+        return None if known is None else known.places.get(pack_id)
+
+    def _newest(self) -> CrateTable:
         found = self._known
+        is_first = found is None
         number = self._listed() if found is None else found.number + 1
         seen, damage = number - 1, None
         while True:
@@ -66,48 +87,74 @@ class CrateTables:
             else:
                 seen = number
                 found = found if table.is_superseded else table
+                if table.is_superseded:  # the newest may be far away
+                    number = max(number, self._listed() - 1)
             number += 1
         if found is None:
             found = NO_TABLE
+        if is_first and found.number == seen == -1 and next(self._crates(), None) is not None:
+            seen, damage = 0, None  # the first table is older than the first crate
         if found.number < seen:
             what = f"the table of crates that follows {keys.crate_table(found.number)} "
             raise Corrupt(
                 f"{what if found.number >= 0 else 'the table of crates '}is lost or damaged, so it "
                 f"is not known where small packs lie: lodefs repair makes it again ({damage})"
             )
-        if found.number >= 0:
-            self._known = found
+        self._known, self._read_at_s = found, time.monotonic()
         return found
+
+    def admit(self) -> None:
+        """Puts the first table, if there is none: from then on a store whose tables are lost is
+        told from one without crates. Raises: Corrupt; what the store raises."""
+        self._known = None
+        if self.newest().number < 0:
+            key, first = keys.crate_table(0), encode_table(CrateTable(0))
+            with suppress(AlreadyExists):
+                self._objects.put(key, [first], if_absent=True)
 
     def put_packs(
         self,
         packs: Mapping[PackId, Buffer],
         seen: Mapping[PackId, CratePlace] | None = None,
-        *,
-        emptying: bool = False,
+        still: Callable[[], bool] = lambda: True,
     ) -> CrateTable:
         """Puts packs (their whole objects) into one crate, and gives the table that names it.
 
         ``seen``: where they were when they were read (not in it: in no crate); one that was moved
-        since stays where it is. ``emptying``: the crates where they are now go at once, and what
-        else is in them moves too. Raises: Conflict if others change the table all the time;
-        TooLarge if it is full; what the store raises.
+        since stays where it is. ``still``: asked after the table was read, each time; if it says
+        no, nothing is done. Crates in which no table's pack is left are deleted. Raises: Conflict
+        if others change the table all the time; TooLarge if it is full; Corrupt in a store that
+        does not admit crates; what the store raises.
         """
+        with self._changing:
+            return self._put_packs(packs, seen, still)
+
+    def _put_packs(
+        self,
+        packs: Mapping[PackId, Buffer],
+        seen: Mapping[PackId, CratePlace] | None,
+        still: Callable[[], bool],
+    ) -> CrateTable:
         for _ in range(TRIES):
             now = self.newest()
+            if now.number < 0:
+                raise Corrupt(f"{self._objects.url} has no table of crates: lodefs repair")
             some = {
                 pack: data
                 for pack, data in packs.items()
                 if seen is None or now.places.get(pack) == seen.get(pack)
             }
-            if emptying:
-                some = {**self._neighbours(now, some), **some}
-            if not some:
+            if not some or not still():
                 return now
+            self._check_room(len(now.places.keys() | some.keys()))
             name, places = self._put_crate(now.number + 1, some)
             after = CrateTable(name.number, {**now.places, **places})
             if self._append(after, now):
                 return after
+            # Put all the same, if the answer to a first try was lost
+            if name in {place.crate for place in self.newest().places.values()}:
+                return self.newest()
+            self._objects.delete(keys.crate(name))
         raise self._conflict()
 
     def remove(self, packs: Collection[PackId]) -> None:
@@ -124,12 +171,11 @@ class CrateTables:
         ]
         listed = [keys.crate_of(info.key) for info in self._objects.list(keys.CRATES)]
         names = [name for name in listed if name is not None]
+        if names:
+            self._known = None  # without any table, crates say that it is lost
         now = self.newest()
-        if now.number < 0 and not all(map(self._is_double, names)):
-            self.restore()  # the only table is lost
-            return
-        if any(name.number > now.number for name in names):  # who makes it now tries again
-            self._change(lambda _: False, ())
+        if any(name.number > now.number for name in names):
+            self.fence()
             now = self.newest()
         named = {place.crate for place in now.places.values()}
         for name in names:
@@ -138,6 +184,32 @@ class CrateTables:
         for number, size_bytes in tables:
             if 0 <= number < now.number and size_bytes > _SUPERSEDED_SIZE_BYTES:
                 self._supersede(number)
+
+    def fence(self) -> None:
+        """Puts the table that is there once more, if there is one: a merge that has not put its own
+        until now tries again, and asks again whether it still may."""
+        if self.newest().number >= 0:
+            self._change(lambda _: False, ())
+
+    def dead_places(self) -> dict[CrateName, dict[PackId, CratePlace]]:
+        """What lies in the newest table's crates and counts no more: packs that were written again
+        elsewhere, or have been deleted. Of a crate whose list of packs is lost: nothing, and so {}.
+        By the crates' sizes: those without such bytes are not read."""
+        places = self.newest().places
+        live: dict[CrateName, list[int]] = {}
+        for place in places.values():
+            live.setdefault(place.crate, []).append(place.size_bytes)
+        sizes = self.sizes_bytes()
+        return {
+            name: {at: place for at, place in self._tail(name).items() if places.get(at) != place}
+            for name, own in sorted(live.items())
+            if sizes.get(name) != crate_size_bytes(own)
+        }
+
+    def sizes_bytes(self) -> dict[CrateName, int]:
+        """Of the crates that a list shows."""
+        listed = ((keys.crate_of(i.key), i.size_bytes) for i in self._objects.list(keys.CRATES))
+        return {name: size_bytes for name, size_bytes in listed if name is not None}
 
     def restore(self, *, dry_run: bool = False) -> str:
         """Makes the newest table again from the crates, if it is lost or damaged, and fills the
@@ -150,9 +222,8 @@ class CrateTables:
         self._known = None
         problem = f"{len(gaps)} older tables are lost" if gaps else ""
         try:
-            if self.newest().number >= 0 or next(self._crates(), None) is None:
-                return problem
-            problem = "lost"
+            self.newest()
+            return problem
         except Corrupt as error:
             problem = str(error)
         places: dict[PackId, CratePlace] = {}
@@ -185,15 +256,6 @@ class CrateTables:
         except (NotFound, Corrupt):  # its packs are lost, which who repairs these finds out
             return {}
 
-    def _is_double(self, name: CrateName) -> bool:
-        """Whether all packs of a crate have objects of their own."""
-        try:
-            for pack in self._tail(name):
-                self._objects.head(keys.pack(pack))
-        except NotFound:
-            return False
-        return True
-
     def _listed(self) -> int:
         """Where to begin to ask: a list may lack the newest."""
         first = next(iter(self._objects.list(keys.CRATE_TABLES, limit=1)), None)
@@ -212,49 +274,40 @@ class CrateTables:
         self._objects.put(keys.crate(name), [*packs.values(), tail])
         return name, places
 
-    def _neighbours(self, now: CrateTable, packs: Collection[PackId]) -> dict[PackId, Buffer]:
-        """What else lies in the crates of packs, as it is."""
-        crates = {now.places[pack].crate for pack in packs if pack in now.places}
-        found: dict[PackId, Buffer] = {}
-        for pack, place in now.places.items():
-            if place.crate in crates and pack not in packs:
-                key = keys.crate(place.crate)
-                try:
-                    part = self._objects.get(key, offset=place.offset, size=place.size_bytes)
-                except NotFound:  # it is lost, for who repairs it
-                    continue
-                found[pack] = part.data
-        return found
-
     def _change(self, is_done: Callable[[CrateTable], bool], without: Collection[PackId]) -> None:
-        for _ in range(TRIES):
-            now = self.newest()
-            if is_done(now):
-                return
-            places = {pack: at for pack, at in now.places.items() if pack not in without}
-            if self._append(CrateTable(now.number + 1, places), now):
-                return
+        with self._changing:
+            for _ in range(TRIES):
+                now = self.newest()
+                if is_done(now):
+                    return
+                places = {pack: at for pack, at in now.places.items() if pack not in without}
+                if self._append(CrateTable(now.number + 1, places), now):
+                    return
         raise self._conflict()
 
     def _append(self, table: CrateTable, before: CrateTable) -> bool:
         """Whether this table is now the newest. Then what it makes superfluous is deleted."""
-        if len(table.places) > TABLE_PACKS_MAX:
-            raise TooLarge(
-                f"{self._objects.url} would have {len(table.places)} packs in crates, and no table "
-                f"takes more than {TABLE_PACKS_MAX}: nothing was merged"
-            )
         key = keys.crate_table(table.number)
         try:
             self._objects.put(key, [encode_table(table)], if_absent=True)
         except AlreadyExists:
             return False
-        self._known = table
+        with self._reading:
+            if self._known is None or self._known.number < table.number:
+                self._known = table
         if before.number >= 0:
             self._supersede(before.number)
         left = {place.crate for place in table.places.values()}
         for name in sorted({place.crate for place in before.places.values()} - left):
             self._objects.delete(keys.crate(name))
         return True
+
+    def _check_room(self, packs: int) -> None:
+        if packs > TABLE_PACKS_MAX:
+            raise TooLarge(
+                f"{self._objects.url} would have {packs} packs in crates, and no table takes more "
+                f"than {TABLE_PACKS_MAX}"
+            )
 
     def _supersede(self, number: int) -> None:
         data = encode_table(CrateTable(number, is_superseded=True))

@@ -7,13 +7,14 @@ A pack in a crate is what it is outside, byte for byte, under its own id.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from blake3 import blake3
 
 from lodefs.chunkstore.errors import Corrupt, UnknownFormat
+from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.names import ID_BYTES, CrateName, PackId
 from lodefs.chunkstore.types import Buffer
 
@@ -50,7 +51,8 @@ class CrateTable:
 
 
 def encode_table(table: CrateTable) -> bytes:
-    """The bytes of a table."""
+    """The bytes of a table. Raises: Corrupt for a pack without bytes."""
+    _check_sizes(table.places.values(), "a table of crates")
     names = sorted({place.crate for place in table.places.values()})
     serials = {name: n for n, name in enumerate(names)}
     flags = _FLAG_SUPERSEDED if table.is_superseded else 0
@@ -84,12 +86,19 @@ def decode_table(data: Buffer, number: int, what: str = "a table of crates") -> 
 
 
 def encode_tail(name: CrateName, places: Sequence[tuple[PackId, CratePlace]]) -> bytes:
-    """What follows the packs of a crate: from it the table can be made again."""
+    """What follows the packs of a crate: from it the table can be made again. Raises: Corrupt for a
+    pack without bytes."""
+    _check_sizes((place for _, place in places), keys.crate(name))
     end = max((place.offset + place.size_bytes for _, place in places), default=0)
     rows = [_TAIL_PACK.pack(pack, place.offset, place.size_bytes) for pack, place in places]
     head = _TAIL.pack(_CRATE_MAGIC, VERSION, 0, len(rows), name.number, end)
     body = b"".join([*rows, head])
     return body + blake3(body).digest()
+
+
+def crate_size_bytes(packs: Sequence[int]) -> int:
+    """How long a crate with packs of those sizes is."""
+    return sum(packs) + len(packs) * _TAIL_PACK.size + TAIL_HEAD_SIZE_BYTES
 
 
 def tail_size_bytes(data: Buffer, what: str) -> int:
@@ -112,10 +121,12 @@ def decode_tail(data: Buffer, name: CrateName, what: str) -> dict[PackId, CrateP
     number = _TAIL.unpack_from(body, len(body) - _TAIL.size)[4]
     if blake3(body).digest() != checksum or number != name.number:
         raise Corrupt(f"{what} does not match its checksum, or is another crate")
-    return {
+    places = {
         PackId(pack): CratePlace(name, offset, size)
         for pack, offset, size in _TAIL_PACK.iter_unpack(body[: -_TAIL.size])
     }
+    _check_sizes(places.values(), what)
+    return places
 
 
 def _checked(data: Buffer, magic: bytes, head_size_bytes: int, what: str) -> memoryview:
@@ -125,6 +136,11 @@ def _checked(data: Buffer, magic: bytes, head_size_bytes: int, what: str) -> mem
     if blake3(body).digest() != checksum:
         raise Corrupt(f"{what} does not match its checksum")
     return body
+
+
+def _check_sizes(places: Iterable[CratePlace], what: str) -> None:
+    if any(place.size_bytes < 1 for place in places):
+        raise Corrupt(f"{what} has a pack without bytes")
 
 
 def _check_version(version: int, unknown_flags: int, what: str) -> None:

@@ -178,6 +178,24 @@ def test_an_older_store_is_upgraded(world: World) -> None:
     assert world.collect(grace_s=0).deleted.packs == 2
 
 
+def test_an_upgrade_by_a_clock_that_is_far_ahead(world: World) -> None:
+    """Deletion waits, and the result says for what, until somebody upgrades again by a right clock;
+    then for a day. An upgrade in the past is not repeated."""
+    world.memory.objects[keys.STORE] = encode_settings(replace(world.store.settings, version=1))
+    world.delete("dev")
+    world.hours += 24 * 365
+    world.collect(upgrade=True)
+    ahead_s = int(world.clock())
+    world.hours -= 24 * 365 - 48
+    assert (world.collect().upgraded_s, world.collect().deleted.packs) == (ahead_s, 0)
+    found = world.collect(upgrade=True)
+    assert (found.upgraded_s, found.deleted.packs) == (None, 0)
+    assert world.store.settings.upgraded_s == world.clock()
+    world.hours += 25
+    assert world.collect(upgrade=True).deleted.packs == 2
+    assert world.store.settings.upgraded_s == world.clock() - 25 * 3600
+
+
 def test_a_push_of_a_branch_that_was_collected(world: World, tmp_path: Path) -> None:
     """A machine whose index knows what is gone stores it again, and its commit is whole."""
     world.delete("dev")

@@ -13,8 +13,7 @@ import pytest
 from lodefs.chunkstore.errors import Corrupt, InvalidInput, Unavailable, UnknownFormat
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.names import CrateName, PackId, digest_of
-from lodefs.chunkstore.format.tree import Kind
-from lodefs.chunkstore.maintenance.merge import CRATE_SIZE_BYTES, batches
+from lodefs.chunkstore.maintenance.in_crates.merge import CRATE_SIZE_BYTES, batches
 from lodefs.chunkstore.maintenance.purge import plan_again, plan_path, purge
 from lodefs.chunkstore.objects.crates.crated import Crated, crated
 from lodefs.chunkstore.objects.crates.layout import (
@@ -23,56 +22,31 @@ from lodefs.chunkstore.objects.crates.layout import (
 )
 from lodefs.chunkstore.repair.repair import RepairOptions, repair
 from lodefs.chunkstore.repair.sources import StoreSource
-from lodefs.chunkstore.repo.store import Store, create_store, open_store
+from lodefs.chunkstore.repo.store import open_store
 from lodefs.chunkstore.repo.verify import verify
-from lodefs.chunkstore.transfer.copy import CopyOptions, copy
 from tests.support.chunkstore.faulty_store import FaultyObjects, fail
-from tests.support.chunkstore.memory_objects import MemoryObjects
+from tests.support.maintenance.crated_world import (
+    BELOW,
+    FILES,
+    PUSHES,
+    copied,
+    crates,
+    files_of,
+    grown,
+    holders,
+    merge,
+)
 from tests.support.maintenance.schedules import one_at_a_time
 from tests.support.maintenance.world import REPO, World, finish, go_on_to
 
-PUSHES = 6
-BELOW = 1 << 20
 _random = Random(1)
-FILES = {f"f{n}".encode(): _random.randbytes(2000) for n in range(PUSHES)}
 
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
     """A branch that grew by a file with each push."""
     with one_at_a_time():
-        world = World(tmp_path)
-        for n in range(PUSHES):
-            world.push(world.source("files", **{f"f{n}": FILES[b"f%d" % n]}))
-            world.hours += 2
-        yield world
-
-
-def merge(world: World, store: Store | None = None) -> int:
-    """How many packs were merged."""
-    return world.collect(merge_below_bytes=BELOW, store=store).merged.packs
-
-
-def files_of(store: Store, branch: str = "main") -> dict[bytes, bytes]:
-    """All files of a branch, as they are read."""
-    commit_id = store.refs(REPO).read("branches", branch).commit
-    assert commit_id is not None
-    root = store.commit(REPO, commit_id).root
-    return {
-        path: b"".join(store.packs.read_file(entry))
-        for path, entry in store.packs.walk(root)
-        if entry.kind is Kind.FILE
-    }
-
-
-def crates(world: World) -> set[str]:
-    """Their keys."""
-    return {key for key in world.memory.objects if key.startswith(keys.CRATES)}
-
-
-def holders(world: World, data: bytes) -> list[str]:
-    """The objects that have those bytes."""
-    return [key for key, stored in world.memory.objects.items() if data in stored]
+        yield grown(tmp_path)
 
 
 def test_many_packs_become_one_object(world: World) -> None:
@@ -136,7 +110,7 @@ def test_older_versions_are_refused(world: World) -> None:
     assert b'"version":2' in world.memory.objects[keys.STORE]
     merge(world)
     assert b'"version":3' in world.memory.objects[keys.STORE]
-    table = next(key for key in world.memory.objects if key.startswith(keys.CRATE_TABLES))
+    table = min(key for key in world.memory.objects if key.startswith(keys.CRATE_TABLES))
     newer = bytearray(world.memory.objects[table])
     newer[8] = 9
     newer[-32:] = digest_of(bytes(newer[:-32]))
@@ -311,16 +285,6 @@ def test_a_repair(world: World, what: str, how: str) -> None:
     assert files_of(world.store) == files_of(other)
 
 
-def copied(world: World) -> Store:
-    """Another store with the same repository."""
-    there = MemoryObjects("memory:there")
-    create_store(there)
-    store = open_store(Crated(there))
-    copy(world.store, store, [REPO], None, CopyOptions(clock=world.clock))
-    assert not any(key.startswith("crates/") for key in there.objects)
-    return store
-
-
 def test_a_lost_table_is_no_empty_one(world: World) -> None:
     """While it is not known where packs lie, nothing is taken for garbage."""
     merge(world)
@@ -335,14 +299,27 @@ def test_a_lost_table_is_no_empty_one(world: World) -> None:
     assert world.memory.objects == before
 
 
-def test_the_only_table_is_lost(world: World) -> None:
-    """A collection does not take the crate for what a dead merge left: it makes the table again."""
+def test_all_tables_are_lost(world: World) -> None:
+    """Neither a collection nor a purge takes crates for what a dead merge left, and none invents a
+    table: they stop, until a repair has made it again."""
+    world.push(world.source("other", x=b"x" * 5000), branch="other", machine="two")
+    plan = plan_path(world.store, REPO, b"x")
     merge(world)
-    [table] = [key for key in world.memory.objects if key.startswith(keys.CRATE_TABLES)]
-    del world.memory.objects[table]
-    world.collect(merge_below_bytes=BELOW)
+    for table in [key for key in world.memory.objects if key.startswith(keys.CRATE_TABLES)]:
+        del world.memory.objects[table]
+    world.push(world.source("new", y=b"y" * 5000), branch="new", machine="three")
+    before = dict(world.memory.objects)
+    with pytest.raises(Corrupt, match="lodefs repair"):
+        merge(world)
+    with pytest.raises(Corrupt, match="lodefs repair"):
+        crated(world.memory).tables.sweep()
+    assert world.memory.objects == before
+    with pytest.raises(Corrupt, match="lodefs repair"):
+        purge(world.store, plan, clock=world.clock)
+    repair(crated(world.memory), [], RepairOptions(data=True, dry_run=False, clock=world.clock))
+    merge(world)
     assert files_of(world.store) == FILES
-    assert len(crates(world)) == 1
+    assert world.packs() == set()
 
 
 def test_a_copy_takes_what_is_in_crates(world: World) -> None:

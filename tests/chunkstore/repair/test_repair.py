@@ -20,6 +20,7 @@ from lodefs.chunkstore.repair.sources import (
     DirectorySource,
     RepairSource,
     StoreSource,
+    listed_packs,
 )
 from lodefs.chunkstore.repo.refs import BRANCHES
 from lodefs.chunkstore.repo.store import open_store
@@ -56,15 +57,15 @@ class Years:
             memory.objects[key] = bytes([data[0] ^ 0x81]) + data[1:]
         return memory
 
-    def source(self, kind: str) -> list[RepairSource]:
-        """A source of that kind."""
+    def source(self, kind: str, memory: MemoryObjects) -> list[RepairSource]:
+        """A source of that kind, for a store."""
         if kind == "store":
             whole = MemoryObjects("memory:whole")
             whole.objects = dict(self.objects)
             return [StoreSource(whole)]
         if kind == "directory":
-            return [DirectorySource(self.directory, ChunkingParams())]
-        return [CacheSource(self.cache)] if kind == "cache" else []
+            return [DirectorySource(self.directory, ChunkingParams(), lambda: listed_packs(memory))]
+        return [CacheSource(self.cache, ChunkingParams())] if kind == "cache" else []
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +102,7 @@ def repaired(
 ) -> RepairResult:
     """One repair, a year later, of every byte."""
     options = RepairOptions(data=True, dry_run=dry_run, workers=1, clock=lambda: 1_800_000_000.0)
-    return repair(memory, years.source(source), options)
+    return repair(memory, years.source(source, memory), options)
 
 
 def test_nothing_is_wrong(years: Years) -> None:
@@ -166,12 +167,13 @@ def test_every_object_from_another_store(years: Years, lost: bool) -> None:
 @pytest.mark.parametrize("kind", ["directory", "cache", "nothing"])
 @pytest.mark.parametrize("lost", [True, False], ids=["lost", "spoilt"])
 def test_every_object_from_elsewhere(years: Years, lost: bool, kind: str) -> None:
-    """From the files themselves, and from a node's cache, every pack of data is healed; without any
-    source what the store tells of itself is. Trees and commits are named, with their versions."""
+    """From the files themselves, and from a node's cache that has listed them, every pack of data
+    is healed, and the tree of the version that they are; without any source what the store tells of
+    itself is. Older trees, and commits, are named, with their versions."""
     with one_at_a_time():
         whole = MemoryObjects()
         whole.objects = dict(years.objects)
-        trees = _tree_packs(years, whole)
+        trees, newest = _tree_packs(years, whole)
         for number, key in enumerate(years.objects):
             is_content = key.startswith(keys.PACKS) or "/commits/" in key
             if (lost and key.startswith(UNSEEN)) or key.startswith("journal/done/"):
@@ -182,7 +184,7 @@ def test_every_object_from_elsewhere(years: Years, lost: bool, kind: str) -> Non
             memory = years.store(key, lost=lost)
             found = repaired(years, memory, kind)
             is_data = key.startswith(keys.PACKS) and key not in trees
-            has_it = is_data and kind != "nothing"
+            has_it = (is_data or key in newest) and kind != "nothing"
             if has_it or not is_content:
                 assert found.left == [], key
                 _check(memory, years, key)
@@ -193,15 +195,16 @@ def test_every_object_from_elsewhere(years: Years, lost: bool, kind: str) -> Non
                     assert ":file" in found.left[0].concerns[0]
 
 
-def _tree_packs(years: Years, memory: MemoryObjects) -> set[str]:
+def _tree_packs(years: Years, memory: MemoryObjects) -> tuple[set[str], set[str]]:
+    """The packs of the trees of all versions, and of the newest one."""
     store = open_store(memory)
-    found = set()
-    at: list[CommitId] = [
+    commits = [
         CommitId(bytes.fromhex(key.rpartition("/")[2]))
         for key in years.objects
         if "/commits/" in key
     ]
-    for commit_id in at:
-        root = store.commit(REPO, commit_id).root
-        found |= {keys.pack(segment.pack) for segment in root.segments}
-    return found
+
+    def packs(commit_id: CommitId) -> set[str]:
+        return {keys.pack(one.pack) for one in store.commit(REPO, commit_id).root.segments}
+
+    return set().union(*map(packs, commits)), packs(store.resolve(REPO, "main"))

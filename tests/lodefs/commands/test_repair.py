@@ -13,8 +13,8 @@ from lodefs.settings.session import Session
 
 
 def test_name_and_heal(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Lost packs are named with their files; the directory that was pushed heals its data, another
-    store the rest; bad sources are refused."""
+    """Lost packs are named with their files; the directory that was pushed heals data and trees,
+    another store also what has changed there; bad sources are refused."""
 
     def lodefs(*line: str) -> tuple[int, str, str]:
         code = run(list(line), Session({"HOME": str(tmp_path), "LODEFS_STORE": store}))
@@ -39,6 +39,9 @@ def test_name_and_heal(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Non
     assert code == 0
     assert f"healed from {source}" in out
     trees.unlink()
+    assert lodefs("repair", "--from", str(source))[0] == 0
+    trees.unlink()
+    (source / "a").write_bytes(b"changed")
     assert lodefs("repair", "--from", str(source))[0] == 1
     assert lodefs("repair", "--from", str(copy))[0] == 0
     assert lodefs("verify", "--data")[0] == 0

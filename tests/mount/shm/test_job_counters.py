@@ -101,7 +101,11 @@ def test_what_names_no_job_of_slurm_is_none(tmp_path: Path, text: str) -> None:
     """Other groups, however they are called; and no process at all."""
     (tmp_path / "9").mkdir()
     (tmp_path / "9/cgroup").write_text(text)
+    stat = "9 (a ) b) S 1 9 9 0 -1 {} 0 0"
+    (tmp_path / "9/stat").write_text(stat.format(4194560))
     assert job_of(9, tmp_path) == 0
+    (tmp_path / "9/stat").write_text(stat.format(4194564))
+    assert job_of(9, tmp_path) is None  # it is about to end
     assert job_of(10, tmp_path) is None
 
 

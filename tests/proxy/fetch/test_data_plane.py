@@ -18,7 +18,7 @@ import pytest
 
 from lodefs.chunkstore.errors import Corrupt
 from lodefs.chunkstore.maintenance.collect import CollectOptions, collect
-from lodefs.chunkstore.maintenance.merge import BELOW_BYTES_MAX
+from lodefs.chunkstore.maintenance.in_crates.merge import BELOW_BYTES_MAX
 from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.chunkstore.objects.crates.crated import Crated, CratedOrders
 from lodefs.chunkstore.objects.directory import DirectoryObjects

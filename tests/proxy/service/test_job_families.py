@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from lodefs.chunkstore.nodeapi.figures.figure_files import directory_of, private_directory_of
 from lodefs.chunkstore.nodeapi.figures.job_counts import Word
 from lodefs.mount.shm.job_counters import JobCounter, JobTable
+from lodefs.proxy.config import Config
 from lodefs.proxy.runtime import exposition
+from lodefs.proxy.service.app import families_beside, make_figures_directory
 from lodefs.proxy.service.job_families import JobFamilies
 from tests.support.proxy.scrape import labels_of, samples
 
@@ -105,3 +109,25 @@ def test_jobs_without_series_of_their_own_count_together(tmp_path: Path, jobs_ma
         assert read_bytes(families, 7, "cache") == 500
         assert read_bytes(families, 8, "cache") == (10 if jobs_max == 2 else None)
         assert read_bytes(families, "other", "cache") == (1 if jobs_max == 2 else 11)
+
+
+def test_users_of_the_proxy_can_neither_hide_nor_hold_files_of_jobs(tmp_path: Path) -> None:
+    """They may write beside its socket, where mounts count; jobs are counted where nobody may even
+    look."""
+    config = Config.from_mapping({
+        "store": str(tmp_path / "store"),
+        "cache_dir": str(tmp_path / "cache"),
+        "cache_size_bytes_max": "1GiB",
+        "socket_mode": "0666",
+    })  # fmt: skip
+    socket_path = tmp_path / "proxy.sock"
+    make_figures_directory(socket_path, config)
+    make_figures_directory(socket_path, config)  # a proxy that is started again
+    shared, private = directory_of(socket_path), private_directory_of(socket_path)
+    assert stat.S_IMODE(shared.stat().st_mode) == 0o1777
+    assert stat.S_IMODE(private.stat().st_mode) == 0o700
+    with counting(private) as counter, counting(shared) as forged:
+        count(counter, 7, Word.STORE_BYTES, 100)
+        count(forged, 7, Word.STORE_BYTES, 5)
+        found = samples(exposition.text(families_beside(socket_path)()))
+    assert found[NAME, labels_of(job="7", source="store")] == 100

@@ -3,29 +3,32 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
-from lodefs.chunkstore.errors import Changed, Corrupt, NotFound, UnknownFormat
+from lodefs.chunkstore.errors import Corrupt, NotFound, UnknownFormat
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.names import CrateName, PackId
 from lodefs.chunkstore.format.pack import PURGED, PackIndex
+from lodefs.chunkstore.journal.purges import Purges
 from lodefs.chunkstore.maintenance.compact import Rate
+from lodefs.chunkstore.maintenance.in_crates.whole_packs import (
+    PACK_SIZE_BYTES_MAX,
+    WholePack,
+    fetch,
+    verified,
+)
 from lodefs.chunkstore.maintenance.late_writes import drop_purged
 from lodefs.chunkstore.objects.crates.crated import Crated
 from lodefs.chunkstore.objects.crates.layout import (
     CratePlace,
     CrateTable,
 )
-from lodefs.chunkstore.objects.interface import Part
-from lodefs.chunkstore.repo.pack_reader import unpack_chunks
 from lodefs.chunkstore.system.progress import Progress
-from lodefs.chunkstore.types import Buffer
 
 CRATE_SIZE_BYTES = 32 * 1024 * 1024  # held in memory while it is made
 CRATE_PACKS_MAX = 16 * 1024
-_PACK_SIZE_BYTES_MAX = 1 << 30  # none has so many
 BELOW_BYTES_MAX = CRATE_SIZE_BYTES // 2
 _GROWTH = 4  # a crate that is so many times larger than all that joins it stays as it is
 
@@ -41,15 +44,6 @@ class Merged:
     size_bytes: int = 0
     crates_before: int = 0
     crates: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class _Whole:
-    """An object of a pack, as it was read."""
-
-    index: PackIndex
-    data: Buffer
-    etag: str
 
 
 def batches(
@@ -97,8 +91,8 @@ def merge_packs(
 ) -> Merged:
     """Puts small packs that are in use into crates. Those that are damaged, or lack chunks, stay
     where they are. Raises: what the store does."""
-    result = Merged()
-    table = objects.tables.newest()
+    result, purges = Merged(), Purges(objects)
+    table, newest_purge = objects.tables.newest(), purges.newest()
     parts = batches(small, table)
     progress.phase = f"merging {sum(map(len, parts))} packs"
     progress.files_done, progress.files_total = 0, sum(map(len, parts))
@@ -106,13 +100,15 @@ def merge_packs(
         table.places[pack].crate for part in parts for pack, _ in part if pack in table.places
     }
     for part in parts:
-        found = executor.map(lambda one: _fetch(objects, one, table.places, rate), part)
+        found = executor.map(lambda one: fetch(objects, one, table.places, rate), part)
         read = [one for one in found if one is not None]
         progress.files_done += len(part)
         ids = [one.index.pack_id for one in read]
         if len({table.places[pack].crate if pack in table.places else pack for pack in ids}) < 2:
             continue  # the others are damaged, or lack chunks
-        _move(objects, read, table.places, executor)
+        still = lambda: purges.newest(newest_purge) == newest_purge  # noqa: E731
+        if not _move(objects, read, table.places, executor, still):
+            break  # what was read may have been purged since: the next merge reads it again
         drop_purged(objects, ids, executor, rate)
         result.crates += 1
         result.packs += len(read)
@@ -134,38 +130,18 @@ def drop_doubles(objects: Crated, executor: Executor) -> None:
         pass
 
 
-def _fetch(
-    objects: Crated, pack: tuple[PackId, int], seen: Mapping[PackId, CratePlace], rate: Rate
-) -> _Whole | None:
-    """A pack's object, every byte of it verified; None for one that is to stay."""
-    pack_id, size_bytes = pack
-    rate.take(size_bytes)
-    try:
-        found = _verified(pack_id, objects.get(keys.pack(pack_id), size=size_bytes))
-    except (NotFound, Changed, Corrupt, UnknownFormat) as error:
-        _log.warning("pack %s is not merged: %s", pack_id.hex(), error)
-        return None
-    # What a pack of its own lacks, a copy or a repair may yet bring: in a crate it would not count.
-    return None if found.index.has_gone and pack_id not in seen else found
-
-
-def _verified(pack_id: PackId, part: Part) -> _Whole:
-    """Raises: Corrupt, UnknownFormat."""
-    size_bytes = part.object_size_bytes
-    index = PackIndex.decode(pack_id, part.data)
-    if len(part.data) != size_bytes or index.offsets[-1] + len(index.encode()) != size_bytes:
-        raise Corrupt(f"{keys.pack(pack_id)} has {size_bytes} bytes, which is not what it says")
-    unpack_chunks(index, 0, len(index), part.data)
-    return _Whole(index, part.data, part.etag)
-
-
 def _move(
-    objects: Crated, read: Sequence[_Whole], seen: Mapping[PackId, CratePlace], executor: Executor
-) -> None:
-    """Puts packs into a crate, then deletes their own objects."""
-    after = objects.tables.put_packs({one.index.pack_id: one.data for one in read}, seen)
+    objects: Crated,
+    read: Sequence[WholePack],
+    seen: Mapping[PackId, CratePlace],
+    executor: Executor,
+    still: Callable[[], bool],
+) -> bool:
+    """Puts packs into a crate, then deletes their own objects. Whether it was, and is, allowed."""
+    packs = {one.index.pack_id: one.data for one in read}
+    after = objects.tables.put_packs(packs, seen, still)
 
-    def drop(one: _Whole) -> None:
+    def drop(one: WholePack) -> None:
         pack_id = one.index.pack_id
         if pack_id in seen or pack_id not in after.places:
             return
@@ -181,6 +157,7 @@ def _move(
 
     for _ in executor.map(drop, read):
         pass
+    return still()
 
 
 def _drop_double(objects: Crated, pack_id: PackId) -> None:
@@ -189,22 +166,22 @@ def _drop_double(objects: Crated, pack_id: PackId) -> None:
     try:
         place = objects.tables.find(pack_id)
         size_bytes = place.size_bytes if place is not None else 0
-        inside = _verified(pack_id, objects.get_crated(pack_id, size=size_bytes))
+        inside = verified(pack_id, objects.get_crated(pack_id, size=size_bytes))
     except (NotFound, Corrupt, UnknownFormat) as error:
         _log.warning("the own object of pack %s stays: %s", pack_id.hex(), error)
         return
     key = keys.pack(pack_id)
     try:
-        own = _verified(pack_id, objects.plain.get(key, size=_PACK_SIZE_BYTES_MAX))
+        own = verified(pack_id, objects.plain.get(key, size=PACK_SIZE_BYTES_MAX))
     except (NotFound, Corrupt, UnknownFormat):  # gone, or of no use to anybody
         own = inside
     wanted, data = _joined(inside, own)
     if wanted.codecs != inside.index.codecs:
-        objects.tables.put_packs({pack_id: data}, emptying=True)
+        objects.tables.put_packs({pack_id: data})
     objects.plain.delete(key)
 
 
-def _joined(inside: _Whole, own: _Whole) -> tuple[PackIndex, bytes]:
+def _joined(inside: WholePack, own: WholePack) -> tuple[PackIndex, bytes]:
     """A pack with the chunks that one of two objects of it has, and neither says were purged."""
     codecs, sizes, stored = bytearray(inside.index.codecs), inside.index.stored_sizes[:], []
     for n in range(len(inside.index)):

@@ -1,0 +1,188 @@
+"""What is left in crates: purged bytes go wherever they are, and what is sound is never lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import msgspec
+import pytest
+
+from lodefs.chunkstore.errors import LodefsError
+from lodefs.chunkstore.format import keys
+from lodefs.chunkstore.format.names import ChunkId, PackId
+from lodefs.chunkstore.maintenance.purge import PurgePlan, plan_again, plan_chunk, plan_path, purge
+from lodefs.chunkstore.objects.crates.crated import crated
+from lodefs.chunkstore.objects.interface import Part
+from lodefs.chunkstore.repair.repair import RepairOptions, repair
+from lodefs.chunkstore.repair.sources import StoreSource
+from lodefs.chunkstore.repo.verify import verify
+from tests.support.maintenance.crated_world import (
+    FILES,
+    copied,
+    crates,
+    files_of,
+    grown,
+    holders,
+    merge,
+)
+from tests.support.maintenance.schedules import one_at_a_time
+from tests.support.maintenance.world import REPO, World, finish, go_on_to
+
+SECRET = Random(2).randbytes(5000)
+GONE = Random(3).randbytes(9000)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    """A branch that grew by a file with each push."""
+    with one_at_a_time():
+        yield grown(tmp_path)
+
+
+def compacted(world: World) -> None:
+    """A pack that lies in a crate has lost chunks, and its older bytes lie in another crate."""
+    world.push(world.source("whole", secret=SECRET, gone=GONE), "whole", "two")
+    world.push(world.source("rest", secret=SECRET), "rest", "two")
+    world.delete("whole")
+    merge(world)
+    for _ in range(3):
+        world.collect(min_used=1.0)
+        world.hours += 25
+    assert len(holders(world, SECRET)) == 2
+
+
+def test_a_purge_finds_what_a_compaction_left(world: World) -> None:
+    """The bytes of a pack that is elsewhere now go too, and all else is there."""
+    compacted(world)
+    result = purge(world.store, plan_path(world.store, REPO, b"secret"), clock=world.clock)
+    assert result.left == []
+    assert holders(world, SECRET) == []
+    assert verify(world.store, data=True).problems == []
+    assert files_of(world.store) == FILES
+
+
+def test_a_purge_finds_what_was_deleted(world: World) -> None:
+    """The bytes of a pack that no table has any more are purged again, by their chunk."""
+    world.push(world.source("other", secret=SECRET), branch="other", machine="two")
+    plan = plan_path(world.store, REPO, b"secret")
+    merge(world)
+    world.delete("other")
+    world.collect_all()
+    assert holders(world, SECRET)
+    purge(world.store, plan, clock=world.clock)
+    assert holders(world, SECRET) == []
+    assert files_of(world.store) == FILES
+
+
+def test_a_purge_is_checked_there_too(world: World) -> None:
+    """One that died before it emptied a crate is found by the check."""
+    compacted(world)
+    before = dict(world.memory.objects)
+    purge(world.store, plan_path(world.store, REPO, b"secret"), clock=world.clock)
+    documents = {k: v for k, v in world.memory.objects.items() if k.startswith(keys.PURGES)}
+    world.memory.objects.clear()
+    world.memory.objects.update({**before, **documents})
+    plan = plan_again(world.store)
+    assert plan.packs
+    purge(world.store, plan, clock=world.clock)
+    assert holders(world, SECRET) == []
+    assert not plan_again(world.store).packs
+
+
+def chunk_of(world: World, data: bytes) -> tuple[PackId, ChunkId]:
+    """The pack, and the chunk, that has those bytes."""
+    [crate] = holders(world, data)
+    at = world.memory.objects[crate].index(data)
+    for pack, place in crated(world.memory).tables.newest().places.items():
+        if place.offset <= at < place.offset + place.size_bytes:
+            index = world.store.packs.index(pack)
+            number = max(n for n in range(len(index)) if index.offsets[n] <= at - place.offset)
+            return pack, index.chunk_id(number)
+    raise AssertionError("no pack has it")
+
+
+def readable(world: World) -> set[PackId]:
+    """The packs in crates that can be read."""
+    found = set()
+    for pack in crated(world.memory).tables.newest().places:
+        try:
+            index = world.store.packs.index(pack)
+            world.store.packs.read_span(pack, 0, len(index))
+            found.add(pack)
+        except LodefsError:
+            pass
+    return found
+
+
+def test_a_purge_in_a_damaged_crate(world: World) -> None:
+    """What is sound is moved, what is damaged stays where it is, and the purge says whose bytes
+    stay beside it. After a repair it is repeated."""
+    merge(world)
+    other = copied(world)
+    [crate] = crates(world)
+    data = world.memory.objects[crate]
+    name = min(FILES, key=lambda name: data.index(FILES[name]))
+    pack, chunk = chunk_of(world, FILES[name])
+    places = crated(world.memory).tables.newest().places
+    cut = sorted(place.offset for place in places.values())[-2]
+    world.memory.objects[crate] = data[: cut + 7]
+    sound = readable(world)
+    assert len(sound) == len(places) - 2
+    result = purge(world.store, plan_chunk(world.store, chunk), clock=world.clock)
+    assert result.left
+    assert readable(world) == sound
+    options = RepairOptions(data=True, dry_run=False, clock=world.clock)
+    assert not repair(crated(world.memory), [StoreSource(other.objects)], options).left
+    again = purge(world.store, PurgePlan("", chunks=[chunk], packs={pack: 1}), clock=world.clock)
+    assert again.left == []
+    assert holders(world, FILES[name]) == []
+    assert readable(world) == set(places)
+
+
+def test_bytes_are_verified_before_a_crate_goes(world: World) -> None:
+    """A bit that changes on its way is read again, and not made to last."""
+    merge(world)
+    plan = plan_path(world.store, REPO, b"f2")
+    [crate] = crates(world)
+    spoilt: list[bool] = []
+
+    def spoil(perform: Callable[[], Any]) -> Any:
+        part: Part = perform()
+        if len(part.data) < 1000 or not world.objects.count("put", keys.CRATES):
+            return part
+        spoilt.append(len(spoilt) % 2 == 0)
+        data = bytes([part.data[0] ^ 1]) + bytes(part.data[1:])
+        return msgspec.structs.replace(part, data=data) if spoilt[-1] else part
+
+    world.objects.forget()
+    world.objects.add(spoil, "get", crate)
+    result = purge(world.store, plan, clock=world.clock)
+    assert spoilt.count(True) > 3
+    assert result.left == []
+    assert holders(world, FILES[b"f2"]) == []
+    world.objects.forget()
+    assert verify(world.store, data=True).problems == []
+
+
+@pytest.mark.parametrize("place", ["put crates/data/", "put crates/tables/"])
+def test_a_merge_that_dies_beside_a_purge(world: World, place: str) -> None:
+    """One that has read a pack before its purge puts it into no crate that readers see: it makes
+    no table any more, and so it does not matter where it ends."""
+    merge(world)
+    world.push(world.source("other", secret=SECRET), branch="other", machine="two")
+    world.push(world.source("others", more=GONE), branch="others", machine="two")
+    late = world.actor("late", lambda store: merge(world, store))
+    go_on_to(late, place)
+    result = purge(world.store, plan_path(world.store, REPO, b"secret"), clock=world.clock)
+    assert (result.left, result.writers) == ([], 0)
+    newest = crated(world.memory).tables.newest().number
+    finish(late)
+    assert late.error is None
+    assert crated(world.memory).tables.newest().number == newest
+    assert holders(world, SECRET) == []
+    assert merge(world)
+    assert holders(world, SECRET) == []
+    assert verify(world.store, data=True).problems == []
