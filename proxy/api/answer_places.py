@@ -57,7 +57,7 @@ class AnswerPlaces:
             came.set_result(None)
 
 
-class Place:
+class AnswerPlace:
     """One answer's place, which it takes for each of its pieces."""
 
     __slots__ = ("_held", "_is_small", "_owner", "_places")

@@ -29,7 +29,7 @@ from lodefs.chunkstore.errors import (
 from lodefs.chunkstore.nodeapi.access import told
 from lodefs.chunkstore.nodeapi.wire import ORIGIN_HEADER
 from lodefs.proxy.api import error_responses, routes
-from lodefs.proxy.api.answer_places import AnswerPlaces, Place
+from lodefs.proxy.api.answer_places import AnswerPlace, AnswerPlaces
 from lodefs.proxy.api.fast_path import FastPath
 from lodefs.proxy.api.handlers import Handlers
 from lodefs.proxy.api.request import Request
@@ -428,13 +428,13 @@ class ProxyServer:
             return replace(answer, first=await anext(answer.pieces))
         return answer
 
-    def _place_of(self, answer: Answer) -> Place:
+    def _place_of(self, answer: Answer) -> AnswerPlace:
         """An answer's place; only one with bytes of a file counts as read by its owner."""
         owner = current_owner.get()
         if answer.source == NO_SOURCE:
-            return Place(self.places, owner, 0)
+            return AnswerPlace(self.places, owner, 0)
         self.places.see(owner)
-        return Place(self.places, owner, answer.size_bytes)
+        return AnswerPlace(self.places, owner, answer.size_bytes)
 
     async def _send(self, request: web.BaseRequest, answer: Answer) -> web.StreamResponse:
         """Send an answer. A body that cannot be completed ends with a broken connection."""

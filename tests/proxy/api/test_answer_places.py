@@ -7,7 +7,7 @@ from collections.abc import Coroutine
 
 import pytest
 
-from lodefs.proxy.api.answer_places import SMALL_SIZE_BYTES, AnswerPlaces, Place
+from lodefs.proxy.api.answer_places import SMALL_SIZE_BYTES, AnswerPlace, AnswerPlaces
 from lodefs.proxy.runtime.thread_pools import NOBODY
 from tests.support.proxy.rig import until
 
@@ -32,7 +32,7 @@ class Answers:
 
     async def _made(self, owner: str, name: str, size_bytes: int) -> None:
         self.places.see(owner)
-        place = Place(self.places, owner, size_bytes)
+        place = AnswerPlace(self.places, owner, size_bytes)
         try:
             await place.enter()
             self.begun.append(name)
@@ -96,7 +96,7 @@ def test_a_place_that_is_held_for_long_is_given_on() -> None:
         places.see("5002")
         tasks = [answers.start("5001", f"a{n}") for n in range(3)]
         await until(lambda: answers.begun == ["a0", "a1", "a2"])
-        place = Place(places, "5001", LARGE_SIZE_BYTES)
+        place = AnswerPlace(places, "5001", LARGE_SIZE_BYTES)
         await place.enter()
         places.held_s_max = LONG_S
         await until(lambda: places.owners.enter("5001"))  # the place that was just held
