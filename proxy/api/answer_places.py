@@ -1,28 +1,29 @@
-"""Places for answers: while several owners read, each has one answer at a time under way, so that
-one with many connections does not keep the event loop, and processors, from one with few.
+"""Places for answers: while several owners read, one large answer of each at a time is written, so
+that one with many connections does not keep the event loop from one with few.
 
 What makes a reader slow beside another one's many is not the store and no lock, but the turns of
-the loop: each of its few steps waits for a step of each of the others' answers.
+the loop: each of its few steps waits for a step of each of the others' answers. A place is only for
+writing what is there. Nobody waits for one before a store or a disk is asked, or while it is.
 """
 
 from __future__ import annotations
 
 import asyncio
 from asyncio import Future, TimerHandle
-from contextvars import ContextVar
 
 from lodefs.proxy.api.owner_places import OwnerPlaces
-from lodefs.proxy.runtime.thread_pools import current_owner
+from lodefs.proxy.runtime.thread_pools import NOBODY
 
 PLACES = 1  # of each owner
-HELD_S_MAX = 0.005  # what takes longer waits for something else: a store, a disk, a slow client
+HELD_S_MAX = 0.001  # what takes longer waits for something else: a store, a disk, a slow client
+SMALL_SIZE_BYTES = 65536  # answers of this size are given at once, whoever else reads
 
 
 class AnswerPlaces:
     """The places of one event loop. Used from it alone."""
 
     def __init__(self, places: int = PLACES, *, held_s_max: float = HELD_S_MAX) -> None:
-        """``held_s_max``: an answer that is under way for longer gives its place to another."""
+        """``held_s_max``: an answer that is written for longer gives its place to another."""
         self.owners: OwnerPlaces[Future[None]] = OwnerPlaces(places)
         self.held_s_max = held_s_max
 
@@ -32,16 +33,16 @@ class AnswerPlaces:
         return self.owners.is_shared
 
     def see(self, owner: str) -> None:
-        """An owner reads something that needs no place."""
-        self.owners.see(owner)
+        """An owner reads bytes of a file. The node itself is none: it reads for the others."""
+        if owner != NOBODY:
+            self.owners.see(owner)
 
-    async def take(self) -> None:
-        """Returns when an answer, which this task makes for the current owner, has its place."""
-        owner = current_owner.get()
-        self.owners.see(owner)
-        place = _Place(self, owner)
-        _current_place.set(place)
-        await place.enter()
+    def passes(self, owner: str, size_bytes: int) -> bool:
+        """Whether an answer that takes one turn of the loop may be given now: if it is small, or
+        no other answer of its owner's has a place or waits for one."""
+        self.see(owner)
+        owners = self.owners
+        return size_bytes <= SMALL_SIZE_BYTES or not (owners.is_shared and owners.is_busy(owner))
 
     def look(self) -> None:
         """Forgets who reads no more. To be called about once a second."""
@@ -56,20 +57,23 @@ class AnswerPlaces:
             came.set_result(None)
 
 
-class _Place:
+class AnswerPlace:
     """One answer's place, which it takes for each of its pieces."""
 
-    __slots__ = ("_held", "_owner", "_places")
+    __slots__ = ("_held", "_is_small", "_owner", "_places")
 
-    def __init__(self, places: AnswerPlaces, owner: str) -> None:
+    def __init__(self, places: AnswerPlaces, owner: str, size_bytes: int) -> None:
+        """``size_bytes``: of the whole answer."""
         self._places = places
         self._owner = owner
+        self._is_small = size_bytes <= SMALL_SIZE_BYTES
         self._held: TimerHandle | None = None  # gives it back when it has been held for long
 
     async def enter(self) -> None:
-        """Returns when the answer has its place; at once if it has one, or nobody needs any."""
+        """Returns when the answer, whose next piece is there, has its place; at once if it has one,
+        or needs none."""
         owners = self._places.owners
-        if self._held is not None or not owners.is_shared:
+        if self._held is not None or self._is_small or not owners.is_shared:
             return
         loop = asyncio.get_running_loop()
         if not owners.enter(self._owner):
@@ -88,21 +92,3 @@ class _Place:
             self._held.cancel()
             self._held = None
             self._places.give_back(self._owner)
-
-
-_current_place: ContextVar[_Place | None] = ContextVar("current_place", default=None)
-
-
-async def enter_place() -> None:
-    """The answer that this task makes goes on: returns when that has its place again."""
-    place = _current_place.get()
-    if place is not None:
-        await place.enter()
-
-
-def leave_place() -> None:
-    """The answer that this task made has been sent, or will never be."""
-    place = _current_place.get()
-    if place is not None:
-        place.leave()
-        _current_place.set(None)

@@ -19,9 +19,11 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import NamedTuple
 
+from lodefs.proxy.api.answer_places import AnswerPlaces
 from lodefs.proxy.node import Extent, Files
 from lodefs.proxy.runtime.histogram import LATENCY_BOUNDS_S
 from lodefs.proxy.runtime.metrics import Metrics, RequestCounter
+from lodefs.proxy.runtime.thread_pools import REMOTE
 
 ANSWER_SIZE_BYTES_MAX = 1 << 20  # longer answers are streamed by the ordinary path
 BUFFERED_SIZE_BYTES_MAX = 128 << 10  # longer ones are a first piece and a sendfile
@@ -118,12 +120,20 @@ class FastPath:
     """The table of known targets, and the answering of requests from it. One per server."""
 
     def __init__(
-        self, files: Files, metrics: Metrics, *, closing: Callable[[], bytes], enabled: bool = True
+        self,
+        files: Files,
+        metrics: Metrics,
+        *,
+        closing: Callable[[], bytes],
+        places: AnswerPlaces | None = None,
+        enabled: bool = True,
     ) -> None:
-        """``closing`` gives the last lines of the head of any answer sent now (Server, Date)."""
+        """``closing`` gives the last lines of the head of any answer sent now (Server, Date).
+        ``places``: those of the answers that are not made here."""
         self._files = files
         self._metrics = metrics
         self._closing = closing
+        self.places = places or AnswerPlaces()
         self.enabled = enabled
         self._targets: OrderedDict[bytes, Target] = OrderedDict()
         self._buffer = memoryview(bytearray(HEAD_SIZE_BYTES_MAX + BUFFERED_SIZE_BYTES_MAX))
@@ -148,9 +158,16 @@ class FastPath:
             self._targets.popitem(last=False)
 
     def answer(
-        self, plain_get: PlainGet, blocks: KnownHeaders, transport: asyncio.Transport, fd: int
+        self,
+        plain_get: PlainGet,
+        blocks: KnownHeaders,
+        transport: asyncio.Transport,
+        fd: int,
+        *,
+        owner: str = REMOTE,
     ) -> bool:
-        """Answer on the socket ``fd`` of ``transport``; False, with nothing sent, where it cannot.
+        """Answer an owner on the socket ``fd`` of ``transport``; False, with nothing sent, where it
+        cannot, or where others read and this is one of several large answers to its owner.
 
         The transport must have nothing to write. What the socket does not take at once is copied
         and left to the transport.
@@ -162,7 +179,7 @@ class FastPath:
         self._targets.move_to_end(plain_get.target)
         first, size = _range_of(plain_get, target.size_bytes)
         wanted = (first, size, plain_get.first >= 0)
-        return self.send(target, wanted, transport, fd, started=started)
+        return self.send(target, wanted, transport, fd, owner=owner, started=started)
 
     def send(
         self,
@@ -172,6 +189,7 @@ class FastPath:
         fd: int,
         *,
         started: float,
+        owner: str = REMOTE,
         with_body: bool = True,
     ) -> bool:
         """Send ``wanted`` of a target: its first byte and size, and whether it is a range. As of
@@ -184,7 +202,7 @@ class FastPath:
             ):
                 return False
             extent = self._files.hit(target.content_id, first, size)
-            if extent is None:
+            if extent is None or not self.places.passes(owner, size):
                 return False
             buffered = size if size <= BUFFERED_SIZE_BYTES_MAX else FIRST_PIECE_SIZE_BYTES
             head_size = self._put_head(target, wanted)

@@ -41,6 +41,10 @@ class OwnerPlaces(Generic[T]):
         self._taken[owner] += 1
         return True
 
+    def is_busy(self, owner: str) -> bool:
+        """Whether a place of the owner's is taken: where none is, nothing waits for one."""
+        return owner in self._taken
+
     def wait(self, owner: str, one: T) -> None:
         """Adds what waits for a place of its owner's."""
         self._waiting.setdefault(owner, deque()).append(one)

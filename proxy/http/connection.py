@@ -29,8 +29,7 @@ SWEEP_INTERVAL_S = 1.0
 HEADER_LINE_BYTES_MAX = 8190
 HEADERS_MAX = 64
 HEAD_BYTES_MAX = 65536  # of a request's line and headers together
-HURRIED_SIZE_BYTES = 65536  # answers of this size are given at once, whoever else reads
-_USER_LINE = b"\r\n%b: " % wire.USER_HEADER.encode()
+_USER_LINE = b"\r\n%b:" % wire.USER_HEADER.lower().encode()
 _NEVER_S = 86400.0 * 30  # aiohttp's own keep-alive timer; the sweep does its work
 _TOO_LONG = last_answer(431, "InvalidInput", f"all headers have more than {HEAD_BYTES_MAX} bytes")
 _log = logging.getLogger("lodefs.proxy")
@@ -159,8 +158,7 @@ class Connection(web.RequestHandler):
         if not (self._half_read or self._messages or self._close or self.is_spare):
             hot_client = self._hot_client
             if hot_client is not None:
-                self._server.places.see(REMOTE)
-                transport = None if self._server.places.is_shared else self._free_transport()
+                transport = self._free_transport()
                 if transport is not None and hot_client.answer(data, transport, self._fd):
                     self.allowed()
                     self.answered()
@@ -185,16 +183,14 @@ class Connection(web.RequestHandler):
 
     def _is_answered(self, plain_get: PlainGet) -> bool:
         transport = self._free_transport()
-        if transport is None or self._needs_place(plain_get):
+        if transport is None:
             return False
-        return self._server.fast_path.answer(plain_get, self.blocks, transport, self._fd)
-
-    def _needs_place(self, plain_get: PlainGet) -> bool:
-        """Whether the answer is large, and others read too."""
-        named = plain_get.headers.partition(_USER_LINE)[2].partition(b"\r")[0]
-        places, wanted = self._server.places, plain_get.last - plain_get.first + 1
-        places.see(self._owner_if(named.decode("latin-1")))
-        return places.is_shared and (plain_get.first < 0 or wanted > HURRIED_SIZE_BYTES)
+        owner = self.owner
+        if owner == NOBODY:
+            named = plain_get.headers.lower().partition(_USER_LINE)[2].partition(b"\r")[0]
+            owner = self._owner_if(named.strip().decode("latin-1"))
+        fast_path = self._server.fast_path
+        return fast_path.answer(plain_get, self.blocks, transport, self._fd, owner=owner)
 
     def _parse(self, data: bytes) -> None:
         """Give bytes to aiohttp, which bounds each header and how many they are, but not a head.

@@ -37,6 +37,11 @@ class LocalReaders:
         self._known = rules()  # for whom there are kinds
         self._kinds: dict[frozenset[int] | None, LocalReader] = {}
 
+    def look(self) -> None:
+        """Whether a group has come is looked up if it is time to: who connects first after a quiet
+        time would be bound to the old rules. To be called about once a second."""
+        self._rules()
+
     def of(self, sock: socket.socket) -> LocalReader:
         """Who is at the other end; somebody without rights where the kernel does not say."""
         try:

@@ -29,7 +29,7 @@ from lodefs.chunkstore.errors import (
 from lodefs.chunkstore.nodeapi.access import told
 from lodefs.chunkstore.nodeapi.wire import ORIGIN_HEADER
 from lodefs.proxy.api import error_responses, routes
-from lodefs.proxy.api.answer_places import AnswerPlaces, enter_place, leave_place
+from lodefs.proxy.api.answer_places import AnswerPlace, AnswerPlaces
 from lodefs.proxy.api.fast_path import FastPath
 from lodefs.proxy.api.handlers import Handlers
 from lodefs.proxy.api.request import Request
@@ -65,7 +65,6 @@ from lodefs.proxy.tracing.request_scope import (
 )
 from lodefs.proxy.tracing.spans import Span
 
-_OF_READERS = (routes.FILES, routes.DATA)  # whose answers need places: they are large
 _FULL = last_answer(503, "Unavailable", "the proxy has too many clients")
 _log = logging.getLogger("lodefs.proxy")
 
@@ -122,10 +121,14 @@ class ProxyServer:
         inputs = metric_inputs or MetricInputs()
         self.metrics = Metrics(version, node.status, node.counts, inputs)
         self._tracer = inputs.tracer
-        self.fast_path = FastPath(
-            node.files, self.metrics, closing=lambda: self._closing_lines, enabled=hot_path
-        )
         self.places = AnswerPlaces()
+        self.fast_path = FastPath(
+            node.files,
+            self.metrics,
+            closing=lambda: self._closing_lines,
+            places=self.places,
+            enabled=hot_path,
+        )
         self.tick = 0  # counts the sweeps
         self.stopping = False
         self._date = formatdate(usegmt=True)
@@ -231,6 +234,9 @@ class ProxyServer:
         self._set_date()
         self._note_certificates()
         self._live.tick()
+        for served in self._endpoints:
+            if served.endpoint.local_readers is not None:
+                served.endpoint.local_readers.look()
         for connection in self.connections:
             if connection.is_late:
                 connection.give_way()
@@ -289,7 +295,6 @@ class ProxyServer:
             first_s = perf_counter() - started
             response = await self._send(request, answer)
         finally:
-            leave_place()
             served.streams -= 1
             served.figures.streams -= 1
             connection.answered()
@@ -367,8 +372,6 @@ class ProxyServer:
     async def _admitted(self, endpoint: Endpoint, route: Route, asked: Request) -> Answer:
         if route.kind in (routes.PAGE_LOGIN, routes.PAGE_LOGOUT):
             return login.answer(endpoint, route, asked)
-        if route.kind in _OF_READERS:
-            await self.places.take()
         return await self._handlers.answer(route, asked)
 
     async def _of_s3(
@@ -386,7 +389,6 @@ class ProxyServer:
                 served.figures.streams_refused += 1
                 raise Unavailable("the proxy answers too many requests at once")
             headers = all_headers(request)
-            await self.places.take()
             answer = await s3.answer(request.method, path, headers, connection.allowed)
             return replace(answer, close=answer.close or request.body_exists)
         except LodefsError as error:
@@ -426,6 +428,14 @@ class ProxyServer:
             return replace(answer, first=await anext(answer.pieces))
         return answer
 
+    def _place_of(self, answer: Answer) -> AnswerPlace:
+        """An answer's place; only one with bytes of a file counts as read by its owner."""
+        owner = current_owner.get()
+        if answer.source == NO_SOURCE:
+            return AnswerPlace(self.places, owner, 0)
+        self.places.see(owner)
+        return AnswerPlace(self.places, owner, answer.size_bytes)
+
     async def _send(self, request: web.BaseRequest, answer: Answer) -> web.StreamResponse:
         """Send an answer. A body that cannot be completed ends with a broken connection."""
         headers = CIMultiDict([*answer.headers, SERVER, ("Date", self._date)])
@@ -435,23 +445,24 @@ class ProxyServer:
         scope = current_request.get()
         if scope is not None and scope.is_named:
             headers[ID_HEADER] = scope.id
+        place = self._place_of(answer)
         if pieces is None:
             response = web.Response(status=answer.status, headers=headers, body=answer.body)
             if answer.close:
                 response.force_close()
             return await _sent(request, response)
-        await enter_place()
-        if len(first) == answer.size_bytes:  # one write, and no streaming, for all of it
-            await pieces.aclose()
-            whole = web.Response(status=answer.status, headers=headers, body=first)
-            return await _sent(request, whole)
         stream = web.StreamResponse(status=answer.status, headers=headers)
         try:
+            await place.enter()
+            if len(first) == answer.size_bytes:  # one write, and no streaming, for all of it
+                await pieces.aclose()
+                whole = web.Response(status=answer.status, headers=headers, body=first)
+                return await _sent(request, whole)
             await stream.prepare(request)
             await stream.write(first)
             sent_bytes = len(first)
             async for piece in pieces:
-                await enter_place()
+                await place.enter()
                 await stream.write(piece)
                 sent_bytes += len(piece)
             if sent_bytes != answer.size_bytes and not answer.is_endless:
@@ -465,6 +476,7 @@ class ProxyServer:
                 scope.span.fail(error)
             _cut(request)
         finally:
+            place.leave()
             await pieces.aclose()
         return stream
 

@@ -7,11 +7,12 @@ from collections.abc import Coroutine
 
 import pytest
 
-from lodefs.proxy.api.answer_places import AnswerPlaces, enter_place, leave_place
-from lodefs.proxy.runtime.thread_pools import current_owner
+from lodefs.proxy.api.answer_places import SMALL_SIZE_BYTES, AnswerPlace, AnswerPlaces
+from lodefs.proxy.runtime.thread_pools import NOBODY
 from tests.support.proxy.rig import until
 
 LONG_S = 3600.0
+LARGE_SIZE_BYTES = SMALL_SIZE_BYTES + 1
 
 
 class Answers:
@@ -22,19 +23,22 @@ class Answers:
         self.begun: list[str] = []
         self.gates: dict[str, asyncio.Event] = {}
 
-    def start(self, owner: str, name: str) -> asyncio.Task[None]:
+    def start(
+        self, owner: str, name: str, size_bytes: int = LARGE_SIZE_BYTES
+    ) -> asyncio.Task[None]:
         """An answer that has a place from when it has begun until its gate is opened."""
         self.gates[name] = asyncio.Event()
-        return asyncio.create_task(self._made(owner, name))
+        return asyncio.create_task(self._made(owner, name, size_bytes))
 
-    async def _made(self, owner: str, name: str) -> None:
-        current_owner.set(owner)
+    async def _made(self, owner: str, name: str, size_bytes: int) -> None:
+        self.places.see(owner)
+        place = AnswerPlace(self.places, owner, size_bytes)
         try:
-            await self.places.take()
+            await place.enter()
             self.begun.append(name)
             await self.gates[name].wait()
         finally:
-            leave_place()
+            place.leave()
 
 
 async def nothing() -> None:
@@ -92,16 +96,16 @@ def test_a_place_that_is_held_for_long_is_given_on() -> None:
         places.see("5002")
         tasks = [answers.start("5001", f"a{n}") for n in range(3)]
         await until(lambda: answers.begun == ["a0", "a1", "a2"])
-        current_owner.set("5001")
-        await places.take()
+        place = AnswerPlace(places, "5001", LARGE_SIZE_BYTES)
+        await place.enter()
         places.held_s_max = LONG_S
         await until(lambda: places.owners.enter("5001"))  # the place that was just held
-        piece = asyncio.create_task(enter_place())
+        piece = asyncio.create_task(place.enter())
         await asyncio.wait({asyncio.create_task(nothing())})  # a turn of the loop
         assert not piece.done()
         places.give_back("5001")
         await piece
-        leave_place()
+        place.leave()
         for gate in answers.gates.values():
             gate.set()
         await asyncio.gather(*tasks)
@@ -128,3 +132,43 @@ def test_a_client_that_goes_while_it_waits_gives_its_place_on() -> None:
         await asyncio.gather(tasks[0], tasks[3])
 
     run(test())
+
+
+def test_small_answers_wait_for_nobody() -> None:
+    """Beside another owner's reads, and behind any number of large ones of its own."""
+
+    async def test() -> None:
+        answers = Answers(AnswerPlaces(1, held_s_max=LONG_S))
+        answers.places.see("5002")
+        tasks = [answers.start("5001", name) for name in ("large", "waits")]
+        tasks += [answers.start("5001", f"s{n}", SMALL_SIZE_BYTES) for n in range(3)]
+        await until(lambda: len(answers.begun) == 4)
+        assert answers.begun == ["large", "s0", "s1", "s2"]
+        for gate in answers.gates.values():
+            gate.set()
+        await asyncio.gather(*tasks)
+
+    run(test())
+
+
+def test_the_node_itself_is_no_other_reader() -> None:
+    """A user beside what root's programs and mounts read for nobody in particular is alone."""
+    places = AnswerPlaces(1)
+    for owner in ("5001", NOBODY, "5001"):
+        assert places.passes(owner, LARGE_SIZE_BYTES)
+    assert not places.is_shared
+    places.see("5002")
+    assert places.is_shared
+
+
+def test_a_hit_of_any_size_passes_where_its_owner_has_none_under_way() -> None:
+    """Of a large one the owner has one at a time, made in one turn or in many; small ones pass."""
+    places = AnswerPlaces(1)
+    places.see("5002")
+    assert places.passes("5001", LARGE_SIZE_BYTES)
+    assert places.owners.enter("5001")
+    assert not places.passes("5001", LARGE_SIZE_BYTES)
+    assert places.passes("5001", SMALL_SIZE_BYTES)
+    assert places.passes("5002", LARGE_SIZE_BYTES)
+    places.give_back("5001")
+    assert places.passes("5001", LARGE_SIZE_BYTES)

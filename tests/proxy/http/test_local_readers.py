@@ -13,9 +13,10 @@ import pytest
 from lodefs.chunkstore.nodeapi.access import AccessRule, AccessRules
 from lodefs.chunkstore.nodeapi.current_rules import LOOK_AGAIN_S, CurrentRules
 from lodefs.chunkstore.nodeapi.wire import USER_HEADER
+from lodefs.chunkstore.system.sockets import Peer
 from lodefs.proxy.http.local_readers import LocalReaders
 from tests.support.mount.mounts import until
-from tests.support.proxy.fake_node import Client, Reply, RunningProxy
+from tests.support.proxy.fake_node import Client, DictNode, Reply, RunningProxy, start_proxy
 from tests.support.proxy.rig import REPO, Rig, serve_rig
 
 SECRET = "medical/scans"
@@ -172,3 +173,18 @@ def test_a_group_that_is_made_later_lets_its_members_in(rig: Rig) -> None:
                 assert again.get(target).body == FILE
                 assert still.get(target).status == 404
                 assert member.get(target).status == other.get(target).status == 404
+
+
+def test_a_group_is_looked_for_while_nobody_connects() -> None:
+    """So who connects first after a quiet time is not bound to rules of before."""
+    known: dict[str, int] = {}
+    now_s = [0.0]
+    rules = CurrentRules(
+        {"medical/*": ["cardiology"]}, known.get, free_uids=(),
+        clock=lambda: now_s[0], start=lambda call: call(),
+    )  # fmt: skip
+    with start_proxy(DictNode({}), local_readers=LocalReaders(rules)) as proxy:
+        known["cardiology"], now_s[0] = MEMBERS, LOOK_AGAIN_S
+        proxy.call(proxy.server.sweep)
+        now_s[0] = 0.0  # whoever asks now has none looked for
+        assert rules().may_read(Peer(5001, frozenset({MEMBERS})), SECRET)

@@ -21,6 +21,8 @@ from lodefs.proxy.api.error_responses import STATUS_OF, status_of
 from lodefs.proxy.api.request import Request
 from lodefs.proxy.api.responses import IMMUTABLE, OCTETS, file_answer, file_headers
 from lodefs.proxy.node import SnapshotFile
+from lodefs.proxy.runtime.thread_pools import REMOTE
+from lodefs.proxy.s3.buckets import S3Settings
 from tests.support.proxy.fake_node import DictNode, exchange, start_proxy
 from tests.support.proxy.rig import file_of
 
@@ -222,9 +224,10 @@ class NobodyForgotten(AnswerPlaces):
 
 
 def test_while_two_owners_read_each_has_one_answer_at_a_time() -> None:
-    """Of two readers of one owner the second waits for the first; a reader of another one, and a
-    question that reads no file, wait for nobody; at last all have their bytes."""
+    """Of three large answers to two owners one of each is written, but every read begins at once;
+    HEAD, and a question that reads no file, wait for nobody; at last all have their bytes."""
     node = GatedNode()
+    target = "/files/demo@main/big"
     with (
         start_proxy(node) as proxy,
         ThreadPoolExecutor(3) as pool,
@@ -233,19 +236,43 @@ def test_while_two_owners_read_each_has_one_answer_at_a_time() -> None:
         proxy.client(tcp=True) as other,
         proxy.client() as asking,
     ):
-        proxy.server.places = NobodyForgotten()
-        proxy.call(lambda: proxy.server.places.see("5001"))
-        answers = [pool.submit(first.get, "/files/demo@main/big")]
-        proxy.until(lambda: node.begun == 1)
-        answers.append(pool.submit(second.get, "/files/demo@main/big"))
-        proxy.until(lambda: proxy.server.metrics.total("streams") == 2)
-        answers.append(pool.submit(other.get, "/files/demo@main/big"))
-        proxy.until(lambda: node.begun == 2)
+        places = proxy.server.places = proxy.server.fast_path.places = NobodyForgotten()
+        proxy.call(lambda: places.see("5002"))
+        answers = [pool.submit(one.get, target, X_Lodefs_User="5001") for one in (first, second)]
+        answers.append(pool.submit(other.get, target))
+        proxy.until(lambda: node.begun == 3)
+        proxy.until(lambda: places.owners.is_busy("5001") and places.owners.is_busy(REMOTE))
+        assert not proxy.call(lambda: places.owners.enter("5001"))
         assert asking.get("/list/demo@main").status == 200
-        assert node.begun == 2
+        assert asking.get(target, method="HEAD").status == 200
         proxy.call(node.gate.set)
         assert [answer.result(60).body for answer in answers] == [BIG] * 3
-        assert node.begun == 3
+        proxy.until(lambda: proxy.server.metrics.total("streams") == 0)
+        assert not places.owners.is_busy("5001")
+
+
+def test_who_reads_no_file_makes_nobody_wait() -> None:
+    """Health checks, metrics, questions of mounts and requests that are refused, by whomever, leave
+    one reading user alone; a second one who reads does not, on the fast path or off it."""
+    node = DictNode(FILES, extents=True)
+    target = f"/files/demo@{node.commit}/a"
+    with start_proxy(node, s3=S3Settings()) as proxy:
+        places = proxy.server.places = proxy.server.fast_path.places = NobodyForgotten()
+        with proxy.client() as user, proxy.client() as root, proxy.client(tcp=True) as other:
+            for _ in range(3):
+                assert user.get(target, X_Lodefs_User="5001").status == 200
+                for path in ("/healthz", "/metrics", "/cache", "/stat/demo@main", "/files/demo@x/"):
+                    root.get(path)
+                    other.get(path)
+                assert other.get(target, method="HEAD").status == 200
+                assert root.get(target).status == 200  # for the node itself
+            s3_head = b"HEAD /lodefs/demo@main/a HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"
+            assert b" 200 " in exchange(proxy.connect(tcp=True, s3=True), s3_head)
+            assert proxy.server.metrics.fast_answers > 0
+            assert not proxy.call(lambda: places.is_shared)
+            assert user.get(target, x_lodefs_user="5002").status == 200
+            assert user.get(target, x_lodefs_user="5002").status == 200
+            assert proxy.call(lambda: places.is_shared)
 
 
 def test_stopping_lets_running_answers_end() -> None:
