@@ -98,7 +98,8 @@ class CrateTables:
             what = f"the table of crates that follows {keys.crate_table(found.number)} "
             raise Corrupt(
                 f"{what if found.number >= 0 else 'the table of crates '}is lost or damaged, so it "
-                f"is not known where small packs lie: lodefs repair makes it again ({damage})"
+                f"is not known where small packs lie: lodefs repair makes it again"
+                + (f" ({damage})" if damage else "")
             )
         self._known, self._read_at_s = found, time.monotonic()
         return found
