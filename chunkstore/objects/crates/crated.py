@@ -53,7 +53,9 @@ class Crated:
         try:
             part = self.plain.get(key, offset=offset, size=size, if_match=if_match)
         except NotFound:
-            if if_match is not None and self.tables.find(pack_id) is not None:
+            if self.tables.find(pack_id) is None:
+                raise  # it says why, where a directory has something else there
+            if if_match is not None:
                 raise Changed(f"{key} was put into a crate") from None
             return self.get_crated(pack_id, offset=offset, size=size)
         if if_match is None and _lacks_chunks(part, offset):
@@ -84,7 +86,8 @@ class Crated:
         try:
             return self.plain.head(key)
         except NotFound:
-            if (pack_id := keys.pack_of(key)) is None:
+            pack_id = keys.pack_of(key)
+            if pack_id is None or self.tables.find(pack_id) is None:
                 raise
         part = self.get_crated(pack_id, size=1)
         return ObjectInfo(key, part.object_size_bytes, part.etag)
