@@ -108,13 +108,15 @@ def plan_path(store: Store, repo: str, path: bytes, progress: Progress | None = 
 
 
 def plan_chunk(store: Store, chunk: ChunkId, progress: Progress | None = None) -> PurgePlan:
-    """What it takes to purge one chunk, wherever it is. Raises: NotFound if no pack has it."""
+    """What it takes to purge one chunk, wherever it is. Raises: NotFound if no pack has it, nor a
+    crate whose pack of it was deleted."""
     progress = progress or Progress()
     plan = PurgePlan("")
     with ThreadPoolExecutor(WORKERS, "lodefs-purge") as executor:
         plan.seen = _moment(store, executor)
         _complete(store, plan, {chunk}, executor, progress)
-    if not plan.packs:
+        is_there = plan.packs or find_remains(crated(store.objects), {chunk}, executor)
+    if not is_there:
         raise NotFound(f"no pack of {store.url} has a chunk {chunk.hex()}")
     return plan
 

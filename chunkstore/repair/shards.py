@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from itertools import islice
@@ -76,7 +76,7 @@ def repair_index(
             result.outdated.append(info.key)
             if not dry_run and keeps is not None:
                 rest = [pack for pack in packs if pack.pack_id not in gone]
-                objects.put(info.key, [encode_shard(rest)])
+                _replace(objects, info.key, rest, clock_ns)
     _list_others(objects, sorted(there - known), result, executor, dry_run=dry_run, now=clock_ns)
     return result
 
@@ -90,16 +90,29 @@ def _list_others(
     dry_run: bool,
     now: Callable[[], int],
 ) -> None:
-    """New shards, the first under the names of those that were spoilt: machines know these."""
-    names = list(result.spoilt)
+    """New shards; those that were spoilt go."""
     indexes = _indexes(objects, packs, result, executor)
     while some := list(islice(indexes, PACKS_MAX)):
         result.listed += [pack.pack_id for pack in some]
-        name = names.pop(0) if names else keys.shard(f"{now():016x}-{os.urandom(4).hex()}")
         if not dry_run:
-            objects.put(name, [encode_shard(some)])
-    for name in names if not dry_run else ():
-        objects.put(name, [encode_shard([])])
+            objects.put(_new_key(now), [encode_shard(some)])
+    for key in result.spoilt if not dry_run else ():
+        objects.delete(key)
+
+
+def _replace(
+    objects: ObjectStore, key: str, packs: Sequence[PackChunks], now: Callable[[], int]
+) -> None:
+    """Lists packs in a new shard instead of this one. Machines that push read a shard once: under
+    the name that they know, they would go on to build on packs that are lost. When it is gone they
+    read all shards anew."""
+    if packs:
+        objects.put(_new_key(now), [encode_shard(packs)])
+    objects.delete(key)
+
+
+def _new_key(now: Callable[[], int]) -> str:
+    return keys.shard(f"{now():016x}-{os.urandom(4).hex()}")
 
 
 def _indexes(

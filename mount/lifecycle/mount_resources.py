@@ -176,7 +176,10 @@ def traffic(resources: MountResources) -> TrafficTable | None:
 def job_counter(resources: MountResources, slot: int) -> JobCounter | None:
     """Where the process in a slot counts for jobs, from now on; None where that is not done."""
     fd = resources.memories.get(JOBS)
-    counter = None if fd is None else JobTable(fd).counter(slot)
+    try:
+        counter = None if fd is None else JobTable(fd).counter(slot)
+    except (OSError, ValueError):  # an older lodefs made it, of another size
+        return None
     if counter is None:
         return None
     try:

@@ -13,6 +13,7 @@ import os
 import re
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from threading import Event, Lock, Thread
 
@@ -45,7 +46,7 @@ _EXITING = 4  # PF_EXITING of linux/sched.h, in proc_pid_stat(5)
 # freezer, and /system.slice/slurmstepd.scope/job_7/step_0. Several slurmds of one machine add their
 # names, a machine in a container its own groups before the freezer's, of which systemd gives none
 # to users. In the second version it does, below user.slice and in services: they choose names.
-_PLACE_1 = rb"(?:[^:\n]*,)?freezer(?:,[^:\n]*)?:(?:/(?!user[-.@])[^/\n]+)*?/slurm[^/\n]*/uid_\d+"
+_PLACE_1 = rb"(?:[^:\n]*,)?freezer(?:,[^:\n]*)?:(?:/(?!user[-.@/])[^/\n]+)*?/slurm[^/\n]*/uid_\d+"
 _PLACE_2 = rb":(?:/(?!user[-.])[^/\n]+\.slice)*/(?:[^/\n]+_)?slurmstepd\.scope"
 _JOB = re.compile(
     rb"^\d+:(?:" + _PLACE_1 + rb"|" + _PLACE_2 + rb")/job_(\d{1,10})(?=[/\n])", re.MULTILINE
@@ -99,6 +100,9 @@ class JobTable:
     @staticmethod
     def create(directory: Path) -> int:
         """A file for an empty table, locked for as long as anybody has it. Raises: OSError."""
+        with suppress(Exception):  # what others left there is nothing that a mount depends on
+            for _ in figure_files.living(directory, ENDING, sweep=True):
+                pass
         fd = figure_files.create(directory, ENDING, encode_head(), HEAD_BYTES)
         os.ftruncate(fd, FILE_BYTES)
         return fd

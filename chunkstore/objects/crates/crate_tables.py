@@ -180,7 +180,9 @@ class CrateTables:
             now = self.newest()
         named = {place.crate for place in now.places.values()}
         for name in names:
-            if name.number <= now.number and name not in named:
+            # One whose list is damaged may have been left out by a restored table: it stays.
+            is_garbage = name.number <= now.number and name not in named
+            if is_garbage and self._tail(name) is not None:
                 self._objects.delete(keys.crate(name))
         for number, size_bytes in tables:
             if 0 <= number < now.number and size_bytes > _SUPERSEDED_SIZE_BYTES:
@@ -202,7 +204,11 @@ class CrateTables:
             live.setdefault(place.crate, []).append(place.size_bytes)
         sizes = self.sizes_bytes()
         return {
-            name: {at: place for at, place in self._tail(name).items() if places.get(at) != place}
+            name: {
+                at: place
+                for at, place in (self._tail(name) or {}).items()
+                if places.get(at) != place
+            }
             for name, own in sorted(live.items())
             if sizes.get(name) != crate_size_bytes(own)
         }
@@ -227,35 +233,50 @@ class CrateTables:
             return problem
         except Corrupt as error:
             problem = str(error)
-        places: dict[PackId, CratePlace] = {}
-        for name in sorted(self._crates()):
-            places.update(self._tail(name))
         if dry_run:  # who reads through this goes by it
-            self._known = CrateTable(last + 1, places)
+            self._known = CrateTable(last + 1, self._places_by_crates())
             return problem
-        # One that is damaged may have any number up to the one after the last that is listed.
+        # One that is damaged may have any number up to the one after the last that is listed. Each
+        # time anew: a merge that knows the lost table may have moved packs, and put the next.
         for number in range(last + 1, last + TRIES):
-            table = CrateTable(number, places)
-            with suppress(AlreadyExists):
+            table = CrateTable(number, self._places_by_crates())
+            try:
                 key = keys.crate_table(number)
                 self._objects.put(key, [encode_table(table)], if_absent=True)
                 return problem
+            except AlreadyExists:
+                with suppress(Corrupt):
+                    self.newest()
+                    return problem
         raise self._conflict()
+
+    def _places_by_crates(self) -> dict[PackId, CratePlace]:
+        places: dict[PackId, CratePlace] = {}
+        for name in sorted(self._crates()):
+            places.update(self._tail(name) or {})
+        return places
 
     def _crates(self) -> Iterator[CrateName]:
         for info in self._objects.list(keys.CRATES):
             if (name := keys.crate_of(info.key)) is not None:
                 yield name
 
-    def _tail(self, name: CrateName) -> Mapping[PackId, CratePlace]:
+    def _tail(self, name: CrateName) -> Mapping[PackId, CratePlace] | None:
+        """The packs of a crate; None if its list cannot be read, not even the second time."""
         key = keys.crate(name)
-        try:
-            head = self._objects.get(key, offset=-TAIL_HEAD_SIZE_BYTES, size=TAIL_HEAD_SIZE_BYTES)
-            size_bytes = tail_size_bytes(head.data, key)
-            tail = self._objects.get(key, offset=-size_bytes, size=size_bytes)
-            return decode_tail(tail.data, name, key)
-        except (NotFound, Corrupt):  # its packs are lost, which who repairs these finds out
-            return {}
+        for _ in range(2):
+            try:
+                head = self._objects.get(
+                    key, offset=-TAIL_HEAD_SIZE_BYTES, size=TAIL_HEAD_SIZE_BYTES
+                )
+                tail_bytes = tail_size_bytes(head.data, key)
+                tail = self._objects.get(key, offset=-tail_bytes, size=tail_bytes)
+                return decode_tail(tail.data, name, key)
+            except NotFound:
+                break
+            except Corrupt:  # on the way, maybe
+                continue
+        return None  # its packs are lost, which who repairs these finds out
 
     def _listed(self) -> int:
         """Where to begin to ask: a list may lack the newest."""

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from heapq import merge
 from itertools import islice
 
-from lodefs.chunkstore.errors import AlreadyExists, Changed, LodefsError, NotFound
+from lodefs.chunkstore.errors import AlreadyExists, Changed, Denied, LodefsError, NotFound
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.names import CrateName, PackId
 from lodefs.chunkstore.format.pack import MAGIC, TRAILER_SIZE_BYTES, VERSION_GONE
@@ -52,20 +52,28 @@ class Crated:
                 raise Changed(f"{key} was moved: {error}") from error
         try:
             part = self.plain.get(key, offset=offset, size=size, if_match=if_match)
-        except NotFound:
-            if self.tables.find(pack_id) is None:
+        except NotFound as missing:
+            if not self._is_moved(pack_id, missing):
                 raise  # it says why, where a directory has something else there
             if if_match is not None:
                 raise Changed(f"{key} was put into a crate") from None
             return self.get_crated(pack_id, offset=offset, size=size)
         if if_match is None and _lacks_chunks(part, offset):
-            if self.tables.recent(pack_id) is None:
-                return part
             try:
+                if self.tables.recent(pack_id) is None:
+                    return part
                 return self.get_crated(pack_id, offset=offset, size=size)
-            except NotFound:
+            except (NotFound, Denied):  # who may not list crates reads what is here
                 return part
         return part
+
+    def _is_moved(self, pack_id: PackId, missing: NotFound) -> bool:
+        """Whether a pack without an object of its own is in a crate. Raises: NotFound, saying so,
+        if that may not be looked at; Corrupt."""
+        try:
+            return self.tables.find(pack_id) is not None
+        except Denied as error:
+            raise NotFound(f"{missing}; if it is in a crate cannot be seen: {error}") from error
 
     def get_crated(self, pack_id: PackId, *, offset: int = 0, size: int) -> Part:
         """As ``get``, of what lies in a crate. Raises: NotFound if the pack is in none, or its
@@ -85,9 +93,9 @@ class Crated:
     def head(self, key: str) -> ObjectInfo:
         try:
             return self.plain.head(key)
-        except NotFound:
+        except NotFound as missing:
             pack_id = keys.pack_of(key)
-            if pack_id is None or self.tables.find(pack_id) is None:
+            if pack_id is None or not self._is_moved(pack_id, missing):
                 raise
         part = self.get_crated(pack_id, size=1)
         return ObjectInfo(key, part.object_size_bytes, part.etag)

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from lodefs.chunkstore.errors import Corrupt, LodefsError
+from lodefs.chunkstore.errors import Corrupt, Denied, LodefsError, NotFound
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.names import ChunkId, CrateName, PackId
 from lodefs.chunkstore.maintenance.purge import PurgePlan, plan_again, plan_chunk, plan_path, purge
@@ -257,3 +257,92 @@ def test_no_pack_without_bytes() -> None:
         encode_table(CrateTable(1, {PackId(bytes(32)): place}))
     with pytest.raises(Corrupt, match="without bytes"):
         encode_tail(name, [(PackId(bytes(32)), place)])
+
+
+def test_a_table_is_restored_beside_a_merge(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A merge that knows the table which is damaged meanwhile puts the next one while a repair
+    reads what crates list: that one counts, and no file is lost."""
+    merge(world)
+    world.push(world.source("late", late=SECRET), "late", "two")
+    late = world.actor("late", lambda store: world.collect(merge_below_bytes=1 << 20, store=store))
+    go_on_to(late, "put crates/data/")
+    newest = crated(world.memory).tables.newest().number
+    world.memory.objects[keys.crate_table(newest)] = b"damaged"
+    tables = crated(world.memory).tables
+    merged: list[Any] = []
+    tail = tables._tail
+
+    def slow(name: CrateName) -> Any:
+        if not merged:
+            merged.append(finish(late))
+        return tail(name)
+
+    monkeypatch.setattr(tables, "_tail", slow)
+    assert tables.restore()
+    assert merged
+    tables.sweep()
+    assert verify(world.store, data=True).problems == []
+    assert files_of(world.store) == FILES
+
+
+@pytest.mark.parametrize("bad_reads", [1, 1000])
+def test_a_crate_whose_list_is_read_wrongly_stays(world: World, bad_reads: int) -> None:
+    """While a lost table is made again: once, and nothing is lost; always, and the crate is there
+    for who repairs it."""
+    merge(world)
+    before = crates(world)
+    number = crated(world.memory).tables.newest().number
+    world.memory.objects[keys.crate_table(number)] = b"damaged"
+    get, left = world.memory.get, [bad_reads]
+
+    def bad(key: str, **which: Any) -> Part:
+        part = get(key, **which)
+        if not (key.startswith(keys.CRATES) and which.get("offset", 0) < -64 and left[0]):
+            return part
+        left[0] -= 1
+        return Part(b"\x00" * len(part.data), part.object_size_bytes, part.etag)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(world.memory, "get", bad)
+        assert crated(world.memory).tables.restore()
+        crated(world.memory).tables.sweep()
+    assert left[0] < bad_reads
+    assert crates(world) == before
+    if bad_reads == 1:
+        assert files_of(world.store) == FILES
+
+
+def test_a_chunk_is_purged_whose_pack_was_deleted(world: World) -> None:
+    """No pack has it any more, but a crate does: it goes, and then nothing has it."""
+    world.push(world.source("other", more=GONE), branch="other", machine="two")
+    merge(world)
+    _, chunk = chunk_of(world, GONE)
+    world.delete("other")
+    world.collect_all()
+    assert holders(world, GONE)
+    purge(world.store, plan_chunk(world.store, chunk), clock=world.clock)
+    assert holders(world, GONE) == []
+    assert files_of(world.store) == FILES
+
+
+def test_who_may_not_list_crates_reads_what_is_there(world: World) -> None:
+    """A pack that lacks chunks is read as it is, and one that is missing is missing."""
+    world.push(world.source("whole", secret=SECRET, gone=GONE), "whole", "two")
+    world.push(world.source("rest", secret=SECRET), "rest", "two")
+    world.delete("whole")
+    for _ in range(3):
+        world.collect(min_used=1.0)
+        world.hours += 25
+    lacking = [p for p in map(keys.pack_of, world.packs()) if p is not None]
+    lacking = [p for p in lacking if world.store.packs.index(p).has_gone]
+    plain = FaultyObjects(world.memory)
+
+    def denied(prefix: str, **_: Any) -> Any:
+        raise Denied(f"list {prefix}: AccessDenied")
+
+    objects = Crated(plain)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plain, "list", denied)
+        assert read_index(objects, lacking[0]).index.has_gone
+        with pytest.raises(NotFound, match="AccessDenied"):
+            objects.get(keys.pack(PackId(b"\1" * 32)), size=1)

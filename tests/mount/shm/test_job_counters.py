@@ -90,6 +90,7 @@ def test_the_control_group_tells_the_job(tmp_path: Path, text: str) -> None:
         "0::/slurm/uid_0/job_77/x\n",
         "1:name=systemd:/slurm/uid_0/job_77/x\n",
         "6:freezer:/user.slice/slurm/uid_0/job_77/x\n",
+        "6:freezer:/user/alice/0/slurm/uid_0/job_77/x\n",
         "0::/system.slice/slurmstepd.scope/job_/slurmstepd.scope/job_77/x\n",
         "0::/system.slice/slurmstepd.scope/job_77x/step_0\n",
         "0::/system.slice/slurmstepd.scope/system\n",
