@@ -208,8 +208,8 @@ def closer(sock: socket.socket | None) -> Callable[[], None]:
 
 
 def send_all(sock: Any, data: Buffer) -> None:
-    """Sends as ``sendall``, whose timeout is for the whole: here it begins again with whatever the
-    other side takes, so that a slow line is no dead one. Raises: as ``send``."""
+    """Sends as ``sendall``, but the timeout begins again whenever the other side takes something:
+    a slow line is no dead one. Raises: as ``send``."""
     is_plain = isinstance(sock, socket.socket) and not isinstance(sock, ssl.SSLSocket)
     size_bytes = SEND_SIZE_BYTES if is_plain else TLS_SEND_SIZE_BYTES
     view = memoryview(data).cast("B")

@@ -180,7 +180,7 @@ class CrateTables:
             now = self.newest()
         named = {place.crate for place in now.places.values()}
         for name in names:
-            # One whose list is damaged may have been left out by a restored table: it stays.
+            # A restored table may lack a crate whose list of packs is damaged: that crate stays.
             is_garbage = name.number <= now.number and name not in named
             if is_garbage and self._tail(name) is not None:
                 self._objects.delete(keys.crate(name))

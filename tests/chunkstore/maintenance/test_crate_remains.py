@@ -26,6 +26,7 @@ from lodefs.chunkstore.objects.interface import Part
 from lodefs.chunkstore.repair.repair import RepairOptions, repair
 from lodefs.chunkstore.repair.sources import StoreSource
 from lodefs.chunkstore.repo.pack_reader import read_index
+from lodefs.chunkstore.repo.store import Store
 from lodefs.chunkstore.repo.verify import verify
 from tests.support.chunkstore.faulty_store import FaultyObjects
 from tests.support.chunkstore.memory_objects import MemoryObjects
@@ -208,17 +209,22 @@ def test_a_full_table(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     assert files_of(world.store) == FILES
 
 
-def test_a_store_without_crates_costs_no_more(world: World) -> None:
-    """A process looks for a table at the first pack that lacks chunks, and no more for the next."""
+def packs_that_lack_chunks(world: World, store: Store) -> list[PackId]:
+    """Of a store without crates, after compactions; found by the process of ``store``."""
     world.push(world.source("whole", secret=SECRET, gone=GONE), "whole", "two")
     world.push(world.source("rest", secret=SECRET), "rest", "two")
     world.delete("whole")
     for _ in range(3):
         world.collect(min_used=1.0)
         world.hours += 25
+    packs = [pack for pack in map(keys.pack_of, world.packs()) if pack is not None]
+    return [pack for pack in packs if store.packs.index(pack).has_gone]
+
+
+def test_a_store_without_crates_costs_no_more(world: World) -> None:
+    """A process looks for a table at the first pack that lacks chunks, and no more for the next."""
     store = world.store
-    packs = [keys.pack_of(key) for key in world.packs()]
-    lacking = [p for p in packs if p is not None and store.packs.index(p).has_gone]
+    lacking = packs_that_lack_chunks(world, store)
     assert lacking
     world.objects.forget()
     for _ in range(3):
@@ -327,14 +333,7 @@ def test_a_chunk_is_purged_whose_pack_was_deleted(world: World) -> None:
 
 def test_who_may_not_list_crates_reads_what_is_there(world: World) -> None:
     """A pack that lacks chunks is read as it is, and one that is missing is missing."""
-    world.push(world.source("whole", secret=SECRET, gone=GONE), "whole", "two")
-    world.push(world.source("rest", secret=SECRET), "rest", "two")
-    world.delete("whole")
-    for _ in range(3):
-        world.collect(min_used=1.0)
-        world.hours += 25
-    lacking = [p for p in map(keys.pack_of, world.packs()) if p is not None]
-    lacking = [p for p in lacking if world.store.packs.index(p).has_gone]
+    lacking = packs_that_lack_chunks(world, world.store)
     plain = FaultyObjects(world.memory)
 
     def denied(prefix: str, **_: Any) -> Any:
