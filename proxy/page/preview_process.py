@@ -7,6 +7,7 @@ PreviewOrder as one line of JSON, and the bytes.
 
 from __future__ import annotations
 
+import os
 import resource
 import sys
 
@@ -35,6 +36,8 @@ def main() -> None:
     except MemoryError:
         pass
     sys.stdout.buffer.write(msgspec.json.encode(view))
+    sys.stdout.buffer.flush()
+    os._exit(0)  # Arrow's threads may be starting still: ending with them aborts now and then
 
 
 def limit(order: PreviewOrder) -> None:

@@ -138,7 +138,7 @@ def test_images_are_known_by_their_bytes() -> None:
 def test_parquet_shows_rows_where_pyarrow_is_there() -> None:
     """The first rows of a whole small file."""
     found = view(b"a.parquet", parquet(120))
-    assert found.columns == ["id", "a\u202eb"]
+    assert (found.note[:9], found.columns) == ("the first", ["id", "a\u202eb"])
     assert (found.rows[0], len(found.rows), found.is_cut) == (["0", "<b>"], 50, True)
 
 
@@ -188,3 +188,15 @@ def test_a_process_gets_no_more_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     monkeypatch.setattr(previews, "_COMMAND", (sys.executable, "-c", program))
     assert "not enough memory" in view(b"a.csv", b"a,b").note
+
+
+def test_what_fails_after_the_answer_does_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process ends with its answer, without what libraries do at an interpreter's end."""
+    program = (
+        "import atexit, os\n"
+        "from lodefs.proxy.page import preview_process as p\n"
+        "atexit.register(os.abort)\n"
+        "p.main()"
+    )
+    monkeypatch.setattr(previews, "_COMMAND", (sys.executable, "-c", program))
+    assert view(b"a.txt", b"text").kind == "text"
