@@ -23,11 +23,11 @@ from lodefs.chunkstore.journal.named_packs import add_named
 from lodefs.chunkstore.journal.purges import Purges
 from lodefs.chunkstore.journal.ref_write import RefWrite
 from lodefs.chunkstore.maintenance.compact import Rate, drop_chunks
-from lodefs.chunkstore.maintenance.in_crates.crate_remains import drop_remains, find_remains
+from lodefs.chunkstore.maintenance.in_composites.composite_remains import drop_remains, find_remains
 from lodefs.chunkstore.maintenance.inventory import PackList, Repositories
 from lodefs.chunkstore.maintenance.late_writes import drop_purged
 from lodefs.chunkstore.maintenance.writers import WriterCheck, newest_of
-from lodefs.chunkstore.objects.crates.crated import crated
+from lodefs.chunkstore.objects.composites.composite_objects import through_composites
 from lodefs.chunkstore.repo.pack_reader import read_index
 from lodefs.chunkstore.repo.store import Store
 from lodefs.chunkstore.system.progress import Progress
@@ -109,13 +109,13 @@ def plan_path(store: Store, repo: str, path: bytes, progress: Progress | None = 
 
 def plan_chunk(store: Store, chunk: ChunkId, progress: Progress | None = None) -> PurgePlan:
     """What it takes to purge one chunk, wherever it is. Raises: NotFound if no pack has it, nor a
-    crate whose pack of it was deleted."""
+    composite whose pack of it was deleted."""
     progress = progress or Progress()
     plan = PurgePlan("")
     with ThreadPoolExecutor(WORKERS, "lodefs-purge") as executor:
         plan.seen = _moment(store, executor)
         _complete(store, plan, {chunk}, executor, progress)
-        is_there = plan.packs or find_remains(crated(store.objects), {chunk}, executor)
+        is_there = plan.packs or find_remains(through_composites(store.objects), {chunk}, executor)
     if not is_there:
         raise NotFound(f"no pack of {store.url} has a chunk {chunk.hex()}")
     return plan
@@ -173,10 +173,10 @@ def purge(
         ):
             result.packs += size_bytes > 0
             result.size_bytes += size_bytes
-        objects = crated(store.objects)
+        objects = through_composites(store.objects)
         objects.tables.fence()  # a merge that has read them before puts them nowhere from now on
         drop_purged(objects, plan.packs, executor, rate)
-        objects.tables.sweep()  # a merge that died may have left crates with them
+        objects.tables.sweep()  # a merge that died may have left composites with them
         result.left += drop_remains(objects, set(plan.chunks), executor, rate)
         for index in executor.map(lambda one: _index(store, one.pack), dead):
             if isinstance(index, PackIndex):
@@ -202,7 +202,7 @@ def plan_again(store: Store, progress: Progress | None = None) -> PurgePlan:
             if isinstance(index := _index(store, pack), PackIndex) and _stored(index, bits)
         }
         found = {c for p in plan.packs for c in _ids(_known(store, p), plan.packs[p])}
-        for one in find_remains(crated(store.objects), ids, executor):
+        for one in find_remains(through_composites(store.objects), ids, executor):
             if one.index is not None:
                 bits = sum(1 << n for n in range(len(one.index)) if one.index.chunk_id(n) in ids)
                 plan.packs[one.pack] = plan.packs.get(one.pack, 0) | bits
@@ -272,9 +272,9 @@ def _find_places(
 ) -> None:
     """All places of chunks: reads the index of each pack, those of dead pushes too; and of the
     packs that versions have ``named``, which a list may lack. Again while packs are put into
-    crates: a list may then lack them."""
+    composites: a list may then lack them."""
     progress.phase = "looking through all packs"
-    tables = crated(store.objects).tables
+    tables = through_composites(store.objects).tables
     before, found = -2, tables.newest().number
     named = list(named)
     while before != found:

@@ -10,7 +10,7 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from lodefs.chunkstore.errors import InvalidInput, Unavailable
 from lodefs.chunkstore.format import keys
-from lodefs.chunkstore.objects.crates.crated import Crated, CratedOrders
+from lodefs.chunkstore.objects.composites.composite_objects import CompositeObjects, CompositeOrders
 from lodefs.chunkstore.objects.directory import TEMPORARY, DirectoryObjects
 from lodefs.chunkstore.objects.interface import ObjectStore
 from lodefs.chunkstore.objects.limiting import Limited
@@ -74,7 +74,7 @@ def open_ordered(url: str, options: StoreOptions | None = None) -> tuple[ObjectS
     limited = Limited(patient, options.calls_max, options.wait_s_max)
     orders = RangeOrders(source, limited, options.observe)
     objects = Observed(limited, options.observe) if options.observe else limited
-    return Crated(objects), CratedOrders(orders)
+    return CompositeObjects(objects), CompositeOrders(orders)
 
 
 def open_mirrored(

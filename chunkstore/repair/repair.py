@@ -21,7 +21,7 @@ from lodefs.chunkstore.format.journal import RefName
 from lodefs.chunkstore.format.names import CommitId, Digest, PackId, Spec
 from lodefs.chunkstore.format.tree import Entry, Kind, Segment
 from lodefs.chunkstore.journal.named_packs import add_named
-from lodefs.chunkstore.objects.crates.crated import crated
+from lodefs.chunkstore.objects.composites.composite_objects import through_composites
 from lodefs.chunkstore.objects.interface import ObjectStore, read_whole
 from lodefs.chunkstore.repair.journal_repair import JournalRepair
 from lodefs.chunkstore.repair.packs import PackDamage, examine, heal, key_of
@@ -31,7 +31,7 @@ from lodefs.chunkstore.repair.sources import RepairSource
 from lodefs.chunkstore.repo.pack_reader import PackReader
 from lodefs.chunkstore.repo.repo_settings import SettingsLog
 from lodefs.chunkstore.repo.store import (
-    CRATES_VERSION,
+    COMPOSITES_VERSION,
     Settings,
     Store,
     decode_settings,
@@ -105,7 +105,7 @@ class _Repair:
         progress: Progress,
         executor: Executor,
     ) -> None:
-        self._objects = crated(objects)
+        self._objects = through_composites(objects)
         self._sources = sources
         self._options = options
         self._progress = progress
@@ -122,10 +122,10 @@ class _Repair:
         self._seen: set[tuple[Digest, tuple[Segment, ...]]] = set()
 
     def run(self) -> RepairResult:
-        """Crates, settings, journal, refs, commits with their trees and packs, shards."""
+        """Composites, settings, journal, refs, commits with their trees and packs, shards."""
         options, result = self._options, self._result
         self._progress.phase = "looking at store.json"
-        self._crates()
+        self._composites()
         self._settings()
         self._progress.phase = "looking at the journal"
         journal = JournalRepair(self._objects, dry_run=options.dry_run, clock=options.clock)
@@ -155,12 +155,14 @@ class _Repair:
         self._shards()
         return result
 
-    def _crates(self) -> None:
-        """Without the table, all packs that lie in crates seem to be lost."""
+    def _composites(self) -> None:
+        """Without the table, all packs that lie in composites seem to be lost."""
         what = self._objects.tables.restore(dry_run=self._options.dry_run)
         if what:
             concerns = ["where small packs lie"]
-            self._result.findings.append(Finding(keys.CRATE_TABLES, what, concerns, "the crates"))
+            self._result.findings.append(
+                Finding(keys.COMPOSITE_TABLES, what, concerns, "the composites")
+            )
 
     def _settings(self) -> None:
         try:
@@ -177,8 +179,8 @@ class _Repair:
         # with an id of its own: what machines remember of the store may not be so any more
         settings = Settings(os.urandom(16).hex(), known.chunking if known else ChunkingParams())
         settings = replace(settings, upgraded_s=int(self._options.clock()))
-        if next(iter(self._objects.list(keys.CRATE_TABLES, limit=1)), None) is not None:
-            settings = replace(settings, version=CRATES_VERSION)
+        if next(iter(self._objects.list(keys.COMPOSITE_TABLES, limit=1)), None) is not None:
+            settings = replace(settings, version=COMPOSITES_VERSION)
         if not self._options.dry_run:
             self._objects.put(keys.STORE, [encode_settings(settings)])
         self._result.findings.append(Finding(keys.STORE, what, ["the store"], url))

@@ -35,7 +35,7 @@ def put_pack(
     stay."""
     try:
         return _put_pack(destination, index, payload, overwrite=overwrite)
-    except Changed:  # it was put into a crate, or written again
+    except Changed:  # it was put into a composite, or written again
         return _put_pack(destination, index, payload, overwrite=overwrite)
 
 

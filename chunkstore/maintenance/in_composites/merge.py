@@ -1,4 +1,5 @@
-"""Merging: many small packs are put into few crates, and keep their ids (docs/decisions/0051)."""
+"""Merging: many small packs are put into few composites, and keep their ids
+(docs/decisions/0051)."""
 
 from __future__ import annotations
 
@@ -9,57 +10,57 @@ from dataclasses import dataclass
 
 from lodefs.chunkstore.errors import Corrupt, NotFound, UnknownFormat
 from lodefs.chunkstore.format import keys
-from lodefs.chunkstore.format.names import CrateName, PackId
+from lodefs.chunkstore.format.names import CompositeName, PackId
 from lodefs.chunkstore.format.pack import PURGED, PackIndex
 from lodefs.chunkstore.journal.purges import Purges
 from lodefs.chunkstore.maintenance.compact import Rate
-from lodefs.chunkstore.maintenance.in_crates.whole_packs import (
+from lodefs.chunkstore.maintenance.in_composites.whole_packs import (
     PACK_SIZE_BYTES_MAX,
     WholePack,
     fetch,
     verified,
 )
 from lodefs.chunkstore.maintenance.late_writes import drop_purged
-from lodefs.chunkstore.objects.crates.crated import Crated
-from lodefs.chunkstore.objects.crates.layout import (
+from lodefs.chunkstore.objects.composites.composite_objects import CompositeObjects
+from lodefs.chunkstore.objects.composites.layout import (
     TABLE_PACKS_MAX,
-    CratePlace,
-    CrateTable,
+    CompositePlace,
+    CompositeTable,
 )
 from lodefs.chunkstore.system.progress import Progress
 
-CRATE_SIZE_BYTES = 32 * 1024 * 1024  # held in memory while it is made
-CRATE_PACKS_MAX = 16 * 1024
-BELOW_BYTES_MAX = CRATE_SIZE_BYTES // 2
-_GROWTH = 4  # a crate that is so many times larger than all that joins it stays as it is
+COMPOSITE_SIZE_BYTES = 32 * 1024 * 1024  # held in memory while it is made
+COMPOSITE_PACKS_MAX = 16 * 1024
+BELOW_BYTES_MAX = COMPOSITE_SIZE_BYTES // 2
+_GROWTH = 4  # a composite that is so many times larger than all that joins it stays as it is
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
 class Merged:
-    """``packs`` of ``size_bytes`` that were objects of their own, or in ``crates_before``, are now
-    in ``crates``."""
+    """``packs`` of ``size_bytes`` that were objects of their own, or in ``composites_before``, are
+    now in ``composites``."""
 
     packs: int = 0
     size_bytes: int = 0
-    crates_before: int = 0
-    crates: int = 0
+    composites_before: int = 0
+    composites: int = 0
 
 
 def batches(
-    small: Iterable[tuple[PackId, int]], table: CrateTable
+    small: Iterable[tuple[PackId, int]], table: CompositeTable
 ) -> list[list[tuple[PackId, int]]]:
-    """Which packs, with their sizes, go into one crate each: ``small`` ones, and those of crates
-    with room, if there are fewer objects afterwards."""
-    crates: dict[CrateName, list[tuple[PackId, int]]] = {}
+    """Which packs, with their sizes, go into one composite each: ``small`` ones, and those of
+    composites with room, if there are fewer objects afterwards."""
+    composites: dict[CompositeName, list[tuple[PackId, int]]] = {}
     for pack, place in table.places.items():
-        crates.setdefault(place.crate, []).append((pack, place.size_bytes))
+        composites.setdefault(place.composite, []).append((pack, place.size_bytes))
     chosen = sorted(one for one in small if one[0] not in table.places)
     objects, size_bytes = len(chosen), sum(size for _, size in chosen)
-    for packs in sorted(crates.values(), key=lambda packs: sum(size for _, size in packs)):
+    for packs in sorted(composites.values(), key=lambda packs: sum(size for _, size in packs)):
         own_bytes = sum(size for _, size in packs)
-        if own_bytes > min(_GROWTH * (size_bytes or own_bytes), CRATE_SIZE_BYTES // 2):
+        if own_bytes > min(_GROWTH * (size_bytes or own_bytes), COMPOSITE_SIZE_BYTES // 2):
             break
         chosen += sorted(packs)
         objects += 1
@@ -67,71 +68,74 @@ def batches(
     found: list[list[tuple[PackId, int]]] = []
     room = 0
     for pack, size in chosen:
-        if not found or size > room or len(found[-1]) == CRATE_PACKS_MAX:
+        if not found or size > room or len(found[-1]) == COMPOSITE_PACKS_MAX:
             found.append([])
-            room = CRATE_SIZE_BYTES
+            room = COMPOSITE_SIZE_BYTES
         found[-1].append((pack, size))
         room -= size
     return found if len(found) < objects else []
 
 
-def would_merge(small: Iterable[tuple[PackId, int]], table: CrateTable) -> Merged:
+def would_merge(small: Iterable[tuple[PackId, int]], table: CompositeTable) -> Merged:
     """What merging would do."""
     parts = batches(small, table)
     packs = [one for part in parts for one in part]
-    before = {table.places[pack].crate for pack, _ in packs if pack in table.places}
+    before = {table.places[pack].composite for pack, _ in packs if pack in table.places}
     return Merged(len(packs), sum(size for _, size in packs), len(before), len(parts))
 
 
 def merge_packs(
-    objects: Crated,
+    objects: CompositeObjects,
     small: Sequence[tuple[PackId, int]],
     executor: Executor,
     rate: Rate,
     progress: Progress,
 ) -> Merged:
-    """Puts small packs that are in use into crates. Those that are damaged, or lack chunks, stay
-    where they are. Raises: what the store does."""
+    """Puts small packs that are in use into composites. Those that are damaged, or lack chunks,
+    stay where they are. Raises: what the store does."""
     result, purges = Merged(), Purges(objects)
     table, newest_purge = objects.tables.newest(), purges.newest()
     parts = batches(_that_fit(small, table), table)
     progress.phase = f"merging {sum(map(len, parts))} packs"
     progress.files_done, progress.files_total = 0, sum(map(len, parts))
     before = {
-        table.places[pack].crate for part in parts for pack, _ in part if pack in table.places
+        table.places[pack].composite for part in parts for pack, _ in part if pack in table.places
     }
     for part in parts:
         found = executor.map(lambda one: fetch(objects, one, table.places, rate), part)
         read = [one for one in found if one is not None]
         progress.files_done += len(part)
         ids = [one.index.pack_id for one in read]
-        if len({table.places[pack].crate if pack in table.places else pack for pack in ids}) < 2:
+        if (
+            len({table.places[pack].composite if pack in table.places else pack for pack in ids})
+            < 2
+        ):
             continue  # the others are damaged, or lack chunks
         still = lambda: purges.newest(newest_purge) == newest_purge  # noqa: E731
         if not _move(objects, read, table.places, executor, still):
             break  # what was read may have been purged since: the next merge reads it again
         drop_purged(objects, ids, executor, rate)
-        result.crates += 1
+        result.composites += 1
         result.packs += len(read)
         result.size_bytes += sum(len(one.data) for one in read)
-    left = {place.crate for place in objects.tables.newest().places.values()}
-    result.crates_before = len(before - left)
+    left = {place.composite for place in objects.tables.newest().places.values()}
+    result.composites_before = len(before - left)
     return result
 
 
 def _that_fit(
-    small: Sequence[tuple[PackId, int]], table: CrateTable
+    small: Sequence[tuple[PackId, int]], table: CompositeTable
 ) -> Sequence[tuple[PackId, int]]:
     room = max(0, TABLE_PACKS_MAX - len(table.places))
     new = [one for one in small if one[0] not in table.places]
     if len(new) > room:
-        _log.warning("%d packs are not merged: the table of crates is full", len(new) - room)
+        _log.warning("%d packs are not merged: the table of composites is full", len(new) - room)
     return new[:room]
 
 
-def drop_doubles(objects: Crated, executor: Executor) -> None:
-    """Deletes the objects of packs that are in crates: a merge that died left them, or a push that
-    did not know. Raises: what the store does."""
+def drop_doubles(objects: CompositeObjects, executor: Executor) -> None:
+    """Deletes the objects of packs that are in composites: a merge that died left them, or a push
+    that did not know. Raises: what the store does."""
     places = objects.tables.newest().places
     if not places:
         return
@@ -142,13 +146,14 @@ def drop_doubles(objects: Crated, executor: Executor) -> None:
 
 
 def _move(
-    objects: Crated,
+    objects: CompositeObjects,
     read: Sequence[WholePack],
-    seen: Mapping[PackId, CratePlace],
+    seen: Mapping[PackId, CompositePlace],
     executor: Executor,
     still: Callable[[], bool],
 ) -> bool:
-    """Puts packs into a crate, then deletes their own objects. Whether it was, and is, allowed."""
+    """Puts packs into a composite, then deletes their own objects. Whether it was, and is,
+    allowed."""
     packs = {one.index.pack_id: one.data for one in read}
     after = objects.tables.put_packs(packs, seen, still)
 
@@ -171,13 +176,13 @@ def _move(
     return still()
 
 
-def _drop_double(objects: Crated, pack_id: PackId) -> None:
-    """Deletes a pack's own object, if the crate has it undamaged. What the own object has more goes
-    into the crate first; what was purged of it goes from the crate too."""
+def _drop_double(objects: CompositeObjects, pack_id: PackId) -> None:
+    """Deletes a pack's own object, if the composite has it undamaged. What the own object has more
+    goes into the composite first; what was purged of it goes from the composite too."""
     try:
         place = objects.tables.find(pack_id)
         size_bytes = place.size_bytes if place is not None else 0
-        inside = verified(pack_id, objects.get_crated(pack_id, size=size_bytes))
+        inside = verified(pack_id, objects.get_in_composite(pack_id, size=size_bytes))
     except (NotFound, Corrupt, UnknownFormat) as error:
         _log.warning("the own object of pack %s stays: %s", pack_id.hex(), error)
         return

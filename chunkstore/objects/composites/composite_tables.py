@@ -1,4 +1,5 @@
-"""Which pack lies in which crate, now: a log of tables, each put only if absent, the newest counts.
+"""Which pack lies in which composite, now: a log of tables, each put only if absent, the newest
+counts.
 
 So all changes come one after the other, and a pack that is in a table is in all later ones, until
 a collection has deleted it for good (docs/decisions/0051). For any thread.
@@ -15,14 +16,14 @@ from contextlib import suppress
 
 from lodefs.chunkstore.errors import AlreadyExists, Conflict, Corrupt, NotFound, TooLarge
 from lodefs.chunkstore.format import keys
-from lodefs.chunkstore.format.names import CrateName, PackId
-from lodefs.chunkstore.objects.crates.layout import (
+from lodefs.chunkstore.format.names import CompositeName, PackId
+from lodefs.chunkstore.objects.composites.layout import (
     TABLE_PACKS_MAX,
     TABLE_SIZE_BYTES_MAX,
     TAIL_HEAD_SIZE_BYTES,
-    CratePlace,
-    CrateTable,
-    crate_size_bytes,
+    CompositePlace,
+    CompositeTable,
+    composite_size_bytes,
     decode_table,
     decode_tail,
     encode_table,
@@ -34,35 +35,35 @@ from lodefs.chunkstore.types import Buffer
 
 RECENT_S = 60.0
 TRIES = 16  # of a change, while others change the table too
-NO_TABLE = CrateTable(-1)
-_SUPERSEDED_SIZE_BYTES = len(encode_table(CrateTable(0, is_superseded=True)))
+NO_TABLE = CompositeTable(-1)
+_SUPERSEDED_SIZE_BYTES = len(encode_table(CompositeTable(0, is_superseded=True)))
 
 
-class CrateTables:
+class CompositeTables:
     """The tables of one store, whose own objects these are."""
 
     def __init__(self, objects: ObjectStore) -> None:
         self._objects = objects
-        self._known: CrateTable | None = None
+        self._known: CompositeTable | None = None
         self._read_at_s = -math.inf  # when that was the newest, by the monotonic clock
         self._reading = threading.RLock()  # guards both; one thread asks for the newest
         self._changing = threading.RLock()  # one thread changes the table
 
-    def find(self, pack_id: PackId) -> CratePlace | None:
-        """Where a pack lies, maybe before it was moved; None if it is in no crate now. Raises:
+    def find(self, pack_id: PackId) -> CompositePlace | None:
+        """Where a pack lies, maybe before it was moved; None if it is in no composite now. Raises:
         Corrupt, UnknownFormat."""
         known = self._known
         if known is not None and (place := known.places.get(pack_id)) is not None:
             return place
         return self.newest().places.get(pack_id)
 
-    def newest(self) -> CrateTable:
+    def newest(self) -> CompositeTable:
         """The table that counts now, NO_TABLE before the first merge. Raises: Corrupt if it is lost
         or damaged; UnknownFormat."""
         with self._reading:
             return self._newest()
 
-    def recent(self, pack_id: PackId) -> CratePlace | None:
+    def recent(self, pack_id: PackId) -> CompositePlace | None:
         """As ``find``, but by a table that was the newest at most RECENT_S ago."""
         with self._reading:
             if time.monotonic() - self._read_at_s > RECENT_S:
@@ -70,13 +71,13 @@ class CrateTables:
             known = self._known
         return None if known is None else known.places.get(pack_id)
 
-    def _newest(self) -> CrateTable:
+    def _newest(self) -> CompositeTable:
         found = self._known
         is_first = found is None
         number = self._listed() if found is None else found.number + 1
         seen, damage = number - 1, None
         while True:
-            key = keys.crate_table(number)
+            key = keys.composite_table(number)
             try:
                 data = read_whole(self._objects, key, TABLE_SIZE_BYTES_MAX).data
                 table = decode_table(data, number, key)
@@ -92,13 +93,13 @@ class CrateTables:
             number += 1
         if found is None:
             found = NO_TABLE
-        if is_first and found.number == seen == -1 and next(self._crates(), None) is not None:
-            seen, damage = 0, None  # the first table is older than the first crate
+        if is_first and found.number == seen == -1 and next(self._composites(), None) is not None:
+            seen, damage = 0, None  # the first table is older than the first composite
         if found.number < seen:
-            what = f"the table of crates that follows {keys.crate_table(found.number)} "
+            what = f"the table of composites that follows {keys.composite_table(found.number)} "
             raise Corrupt(
-                f"{what if found.number >= 0 else 'the table of crates '}is lost or damaged, so it "
-                f"is not known where small packs lie: lodefs repair makes it again"
+                f"{what if found.number >= 0 else 'the table of composites '}is lost or damaged, "
+                f"so it is not known where small packs lie: lodefs repair makes it again"
                 + (f" ({damage})" if damage else "")
             )
         self._known, self._read_at_s = found, time.monotonic()
@@ -106,26 +107,26 @@ class CrateTables:
 
     def admit(self) -> None:
         """Puts the first table, if there is none: from then on a store whose tables are lost is
-        told from one without crates. Raises: Corrupt; what the store raises."""
+        told from one without composites. Raises: Corrupt; what the store raises."""
         self._known = None
         if self.newest().number < 0:
-            key, first = keys.crate_table(0), encode_table(CrateTable(0))
+            key, first = keys.composite_table(0), encode_table(CompositeTable(0))
             with suppress(AlreadyExists):
                 self._objects.put(key, [first], if_absent=True)
 
     def put_packs(
         self,
         packs: Mapping[PackId, Buffer],
-        seen: Mapping[PackId, CratePlace] | None = None,
+        seen: Mapping[PackId, CompositePlace] | None = None,
         still: Callable[[], bool] = lambda: True,
-    ) -> CrateTable:
-        """Puts packs (their whole objects) into one crate, and gives the table that names it.
+    ) -> CompositeTable:
+        """Puts packs (their whole objects) into one composite, and gives the table that names it.
 
-        ``seen``: where they were when they were read (not in it: in no crate); one that was moved
-        since stays where it is. ``still``: asked after the table was read, each time; if it says
-        no, nothing is done. Crates in which no table's pack is left are deleted. Raises: Conflict
-        if others change the table all the time; TooLarge if it is full; Corrupt in a store that
-        does not admit crates; what the store raises.
+        ``seen``: where they were when they were read (not in it: in no composite); one that was
+        moved since stays where it is. ``still``: asked after the table was read, each time; if it
+        says no, nothing is done. Composites in which no table's pack is left are deleted. Raises:
+        Conflict if others change the table all the time; TooLarge if it is full; Corrupt in a store
+        that does not admit composites; what the store raises.
         """
         with self._changing:
             return self._put_packs(packs, seen, still)
@@ -133,13 +134,13 @@ class CrateTables:
     def _put_packs(
         self,
         packs: Mapping[PackId, Buffer],
-        seen: Mapping[PackId, CratePlace] | None,
+        seen: Mapping[PackId, CompositePlace] | None,
         still: Callable[[], bool],
-    ) -> CrateTable:
+    ) -> CompositeTable:
         for _ in range(TRIES):
             now = self.newest()
             if now.number < 0:
-                raise Corrupt(f"{self._objects.url} has no table of crates: lodefs repair")
+                raise Corrupt(f"{self._objects.url} has no table of composites: lodefs repair")
             some = {
                 pack: data
                 for pack, data in packs.items()
@@ -148,14 +149,14 @@ class CrateTables:
             if not some or not still():
                 return now
             self._check_room(len(now.places.keys() | some.keys()))
-            name, places = self._put_crate(now.number + 1, some)
-            after = CrateTable(name.number, {**now.places, **places})
+            name, places = self._put_composite(now.number + 1, some)
+            after = CompositeTable(name.number, {**now.places, **places})
             if self._append(after, now):
                 return after
             # Put all the same, if the answer to a first try was lost
-            if name in {place.crate for place in self.newest().places.values()}:
+            if name in {place.composite for place in self.newest().places.values()}:
                 return self.newest()
-            self._objects.delete(keys.crate(name))
+            self._objects.delete(keys.composite(name))
         raise self._conflict()
 
     def remove(self, packs: Collection[PackId]) -> None:
@@ -164,26 +165,28 @@ class CrateTables:
         self._change(lambda now: dead.isdisjoint(now.places), dead)
 
     def sweep(self) -> None:
-        """Deletes what no table names any more or will name: crates from which all was moved, and
-        those that somebody made whose table another one was faster to put. Empties old tables."""
+        """Deletes what no table names any more or will name: composites from which all was moved,
+        and those that somebody made whose table another one was faster to put. Empties old
+        tables."""
         tables = [
-            (keys.crate_table_number(info.key), info.size_bytes)
-            for info in self._objects.list(keys.CRATE_TABLES)
+            (keys.composite_table_number(info.key), info.size_bytes)
+            for info in self._objects.list(keys.COMPOSITE_TABLES)
         ]
-        listed = [keys.crate_of(info.key) for info in self._objects.list(keys.CRATES)]
+        listed = [keys.composite_of(info.key) for info in self._objects.list(keys.COMPOSITES)]
         names = [name for name in listed if name is not None]
         if names:
-            self._known = None  # without any table, crates say that it is lost
+            self._known = None  # without any table, composites say that it is lost
         now = self.newest()
         if any(name.number > now.number for name in names):
             self.fence()
             now = self.newest()
-        named = {place.crate for place in now.places.values()}
+        named = {place.composite for place in now.places.values()}
         for name in names:
-            # A restored table may lack a crate whose list of packs is damaged: that crate stays.
+            # A restored table may lack a composite whose list of packs is damaged: that composite
+            # stays.
             is_garbage = name.number <= now.number and name not in named
             if is_garbage and self._tail(name) is not None:
-                self._objects.delete(keys.crate(name))
+                self._objects.delete(keys.composite(name))
         for number, size_bytes in tables:
             if 0 <= number < now.number and size_bytes > _SUPERSEDED_SIZE_BYTES:
                 self._supersede(number)
@@ -194,14 +197,14 @@ class CrateTables:
         if self.newest().number >= 0:
             self._change(lambda _: False, ())
 
-    def dead_places(self) -> dict[CrateName, dict[PackId, CratePlace]]:
-        """What lies in the newest table's crates and counts no more: packs that were written again
-        elsewhere, or have been deleted. Of a crate whose list of packs is lost: nothing, and so {}.
-        By the crates' sizes: those without such bytes are not read."""
+    def dead_places(self) -> dict[CompositeName, dict[PackId, CompositePlace]]:
+        """What lies in the newest table's composites and counts no more: packs that were written
+        again elsewhere, or have been deleted. Of a composite whose list of packs is lost: nothing,
+        and so {}. By the composites' sizes: those without such bytes are not read."""
         places = self.newest().places
-        live: dict[CrateName, list[int]] = {}
+        live: dict[CompositeName, list[int]] = {}
         for place in places.values():
-            live.setdefault(place.crate, []).append(place.size_bytes)
+            live.setdefault(place.composite, []).append(place.size_bytes)
         sizes = self.sizes_bytes()
         return {
             name: {
@@ -210,18 +213,22 @@ class CrateTables:
                 if places.get(at) != place
             }
             for name, own in sorted(live.items())
-            if sizes.get(name) != crate_size_bytes(own)
+            if sizes.get(name) != composite_size_bytes(own)
         }
 
-    def sizes_bytes(self) -> dict[CrateName, int]:
-        """Of the crates that a list shows."""
-        listed = ((keys.crate_of(i.key), i.size_bytes) for i in self._objects.list(keys.CRATES))
+    def sizes_bytes(self) -> dict[CompositeName, int]:
+        """Of the composites that a list shows."""
+        listed = (
+            (keys.composite_of(i.key), i.size_bytes) for i in self._objects.list(keys.COMPOSITES)
+        )
         return {name: size_bytes for name, size_bytes in listed if name is not None}
 
     def restore(self, *, dry_run: bool = False) -> str:
-        """Makes the newest table again from the crates, if it is lost or damaged, and fills the
+        """Makes the newest table again from the composites, if it is lost or damaged, and fills the
         gaps before it. What was wrong; "" if nothing was."""
-        listed = {keys.crate_table_number(i.key) for i in self._objects.list(keys.CRATE_TABLES)}
+        listed = {
+            keys.composite_table_number(i.key) for i in self._objects.list(keys.COMPOSITE_TABLES)
+        }
         last = max(listed, default=-1)
         gaps = sorted(set(range(last)) - listed)
         for number in gaps if not dry_run else ():
@@ -234,14 +241,14 @@ class CrateTables:
         except Corrupt as error:
             problem = str(error)
         if dry_run:  # who reads through this goes by it
-            self._known = CrateTable(last + 1, self._places_by_crates())
+            self._known = CompositeTable(last + 1, self._places_by_composites())
             return problem
         # One that is damaged may have any number up to the one after the last that is listed. Each
         # time anew: a merge that knows the lost table may have moved packs, and put the next.
         for number in range(last + 1, last + TRIES):
-            table = CrateTable(number, self._places_by_crates())
+            table = CompositeTable(number, self._places_by_composites())
             try:
-                key = keys.crate_table(number)
+                key = keys.composite_table(number)
                 self._objects.put(key, [encode_table(table)], if_absent=True)
                 return problem
             except AlreadyExists:
@@ -250,20 +257,20 @@ class CrateTables:
                     return problem
         raise self._conflict()
 
-    def _places_by_crates(self) -> dict[PackId, CratePlace]:
-        places: dict[PackId, CratePlace] = {}
-        for name in sorted(self._crates()):
+    def _places_by_composites(self) -> dict[PackId, CompositePlace]:
+        places: dict[PackId, CompositePlace] = {}
+        for name in sorted(self._composites()):
             places.update(self._tail(name) or {})
         return places
 
-    def _crates(self) -> Iterator[CrateName]:
-        for info in self._objects.list(keys.CRATES):
-            if (name := keys.crate_of(info.key)) is not None:
+    def _composites(self) -> Iterator[CompositeName]:
+        for info in self._objects.list(keys.COMPOSITES):
+            if (name := keys.composite_of(info.key)) is not None:
                 yield name
 
-    def _tail(self, name: CrateName) -> Mapping[PackId, CratePlace] | None:
-        """The packs of a crate; None if its list cannot be read, not even the second time."""
-        key = keys.crate(name)
+    def _tail(self, name: CompositeName) -> Mapping[PackId, CompositePlace] | None:
+        """The packs of a composite; None if its list cannot be read, not even the second time."""
+        key = keys.composite(name)
         for _ in range(2):
             try:
                 head = self._objects.get(
@@ -280,36 +287,38 @@ class CrateTables:
 
     def _listed(self) -> int:
         """Where to begin to ask: a list may lack the newest."""
-        first = next(iter(self._objects.list(keys.CRATE_TABLES, limit=1)), None)
-        return 0 if first is None else max(0, keys.crate_table_number(first.key))
+        first = next(iter(self._objects.list(keys.COMPOSITE_TABLES, limit=1)), None)
+        return 0 if first is None else max(0, keys.composite_table_number(first.key))
 
-    def _put_crate(
+    def _put_composite(
         self, number: int, packs: Mapping[PackId, Buffer]
-    ) -> tuple[CrateName, dict[PackId, CratePlace]]:
-        name = CrateName(number, os.urandom(8).hex())
-        places: dict[PackId, CratePlace] = {}
+    ) -> tuple[CompositeName, dict[PackId, CompositePlace]]:
+        name = CompositeName(number, os.urandom(8).hex())
+        places: dict[PackId, CompositePlace] = {}
         offset = 0
         for pack, data in packs.items():
-            places[pack] = CratePlace(name, offset, len(data))
+            places[pack] = CompositePlace(name, offset, len(data))
             offset += len(data)
         tail = encode_tail(name, [*places.items()])
-        self._objects.put(keys.crate(name), [*packs.values(), tail])
+        self._objects.put(keys.composite(name), [*packs.values(), tail])
         return name, places
 
-    def _change(self, is_done: Callable[[CrateTable], bool], without: Collection[PackId]) -> None:
+    def _change(
+        self, is_done: Callable[[CompositeTable], bool], without: Collection[PackId]
+    ) -> None:
         with self._changing:
             for _ in range(TRIES):
                 now = self.newest()
                 if is_done(now):
                     return
                 places = {pack: at for pack, at in now.places.items() if pack not in without}
-                if self._append(CrateTable(now.number + 1, places), now):
+                if self._append(CompositeTable(now.number + 1, places), now):
                     return
         raise self._conflict()
 
-    def _append(self, table: CrateTable, before: CrateTable) -> bool:
+    def _append(self, table: CompositeTable, before: CompositeTable) -> bool:
         """Whether this table is now the newest. Then what it makes superfluous is deleted."""
-        key = keys.crate_table(table.number)
+        key = keys.composite_table(table.number)
         try:
             self._objects.put(key, [encode_table(table)], if_absent=True)
         except AlreadyExists:
@@ -319,23 +328,23 @@ class CrateTables:
                 self._known = table
         if before.number >= 0:
             self._supersede(before.number)
-        left = {place.crate for place in table.places.values()}
-        for name in sorted({place.crate for place in before.places.values()} - left):
-            self._objects.delete(keys.crate(name))
+        left = {place.composite for place in table.places.values()}
+        for name in sorted({place.composite for place in before.places.values()} - left):
+            self._objects.delete(keys.composite(name))
         return True
 
     def _check_room(self, packs: int) -> None:
         if packs > TABLE_PACKS_MAX:
             raise TooLarge(
-                f"{self._objects.url} would have {packs} packs in crates, and no table takes more "
-                f"than {TABLE_PACKS_MAX}"
+                f"{self._objects.url} would have {packs} packs in composites, and no table takes "
+                f"more than {TABLE_PACKS_MAX}"
             )
 
     def _supersede(self, number: int) -> None:
-        data = encode_table(CrateTable(number, is_superseded=True))
-        self._objects.put(keys.crate_table(number), [data])
+        data = encode_table(CompositeTable(number, is_superseded=True))
+        self._objects.put(keys.composite_table(number), [data])
 
     def _conflict(self) -> Conflict:
         return Conflict(
-            f"others change the table of crates of {self._objects.url} all the time: try again"
+            f"others change the table of composites of {self._objects.url} all the time: try again"
         )
