@@ -29,18 +29,12 @@ from lodefs.mount.kernel import (
     passed_device,
 )
 from lodefs.mount.kernel.namespaces import Departure
-from lodefs.mount.lifecycle import (
-    agreement,
-    control_socket,
-    mount_resources,
-    readiness,
-    startup,
-    worker_tasks,
-)
+from lodefs.mount.lifecycle import control_socket, mount_resources, startup
 from lodefs.mount.lifecycle.handover import MountResources
 from lodefs.mount.lifecycle.mount_log import Log, Logs
 from lodefs.mount.lifecycle.mount_target import prepare, request_handover
-from lodefs.mount.lifecycle.process_rows import supervisor_row
+from lodefs.mount.lifecycle.serving import agreement, readiness, worker_tasks
+from lodefs.mount.lifecycle.serving.process_rows import supervisor_row
 from lodefs.mount.lifecycle.startup import Requester
 from lodefs.mount.lifecycle.supervisor import (
     Private,

@@ -13,18 +13,13 @@ import msgspec
 from lodefs.chunkstore.errors import Denied, InvalidInput, LodefsError, NotFound, Unavailable
 from lodefs.chunkstore.nodeapi.wire import error_of
 from lodefs.mount.kernel import mount_syscalls, mount_table, namespaces
-from lodefs.mount.lifecycle import (
-    control_socket,
-    handover,
-    mount_resources,
-    process_scan,
-    readiness,
-)
+from lodefs.mount.lifecycle import control_socket, handover, mount_resources, process_scan
 from lodefs.mount.lifecycle.daemon import go_on, serve
 from lodefs.mount.lifecycle.handover import MountResources, State
 from lodefs.mount.lifecycle.mount_log import say_in_foreground
 from lodefs.mount.lifecycle.mount_target import canonical, prepare, request_handover, state_of_mount
 from lodefs.mount.lifecycle.process_scan import MountUser
+from lodefs.mount.lifecycle.serving import readiness
 from lodefs.mount.lifecycle.spawn import start
 from lodefs.mount.lifecycle.systemd_fdstore import FdStore
 from lodefs.mount.mount_spec import Job, MountRequest, Reply, TakeOver

@@ -19,9 +19,9 @@ from lodefs.mount.fs.pending_requests import PendingRequests
 from lodefs.mount.lifecycle import mount_resources
 from lodefs.mount.lifecycle.handover import MountResources
 from lodefs.mount.lifecycle.mount_log import Log
-from lodefs.mount.lifecycle.process_rows import ProcessRows
+from lodefs.mount.lifecycle.serving.process_rows import ProcessRows
+from lodefs.mount.lifecycle.serving.worker_main import EndEvent, WorkerMain
 from lodefs.mount.lifecycle.supervisor import WorkerContext, ended
-from lodefs.mount.lifecycle.worker_main import EndEvent, WorkerMain
 from lodefs.mount.options import MountOptions
 from lodefs.mount.read.cache_monitor import CacheMonitor
 from lodefs.mount.read.cached_reader import CachedReader
