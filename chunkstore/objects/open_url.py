@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from lodefs.chunkstore.errors import InvalidInput, Unavailable
@@ -20,6 +21,7 @@ from lodefs.chunkstore.objects.range_order import RangeOrders
 from lodefs.chunkstore.objects.retrying import RetryBudget, Retrying
 from lodefs.chunkstore.objects.s3 import S3Objects
 from lodefs.chunkstore.objects.s3_boto import S3Options
+from lodefs.chunkstore.objects.server_copy import S3ServerCopy
 
 _FORMS = "use s3://bucket/prefix, file:///path, or a path"
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}\Z")  # also what RGW takes, beyond AWS
@@ -65,16 +67,30 @@ def open_ordered(url: str, options: StoreOptions | None = None) -> tuple[ObjectS
     limit of calls. Raises: InvalidInput."""
     options = options or StoreOptions()
     source = (
-        _open_s3(url, options) if url.startswith("s3:") else DirectoryObjects(_directory_of(url))
+        _s3_place(url, options).open()
+        if url.startswith("s3:")
+        else DirectoryObjects(_directory_of(url))
     )
-    budget = RetryBudget(
-        options.attempts_max, options.retry_time_s_max, first_time_s_max=options.first_time_s_max
-    )
-    patient = Retrying(source, budget, on_retry=options.on_retry)
+    patient = Retrying(source, _budget(options), on_retry=options.on_retry)
     limited = Limited(patient, options.calls_max, options.wait_s_max)
     orders = RangeOrders(source, limited, options.observe)
     objects = Observed(limited, options.observe) if options.observe else limited
     return CompositeObjects(objects), CompositeOrders(orders)
+
+
+def open_server_copy(
+    source_url: str, destination_url: str, options: StoreOptions
+) -> S3ServerCopy | None:
+    """Copies by the server between two stores; None unless both are on S3, at one endpoint and in
+    one region. (Their credentials are the same: a process has one place for them.) Raises:
+    InvalidInput."""
+    if not (source_url.startswith("s3:") and destination_url.startswith("s3:")):
+        return None
+    source = _s3_place(source_url, options)
+    there = _s3_place(destination_url, options)
+    if source.endpoint != there.endpoint:
+        return None
+    return S3ServerCopy(source.bucket, source.prefix, there.open, _budget(options))
 
 
 def open_mirrored(
@@ -122,7 +138,31 @@ def _directory_of(url: str) -> str:
     return os.path.expanduser(url)
 
 
-def _open_s3(url: str, options: StoreOptions) -> S3Objects:
+def _budget(options: StoreOptions) -> RetryBudget:
+    return RetryBudget(
+        options.attempts_max, options.retry_time_s_max, first_time_s_max=options.first_time_s_max
+    )
+
+
+class _S3Place(NamedTuple):
+    """What a URL says."""
+
+    bucket: str
+    prefix: str
+    options: StoreOptions
+
+    @property
+    def endpoint(self) -> tuple[str | None, str | None]:
+        """Where requests go to: the same place, if two of one process are equal."""
+        url = self.options.endpoint_url
+        return url and url.rstrip("/"), self.options.region
+
+    def open(self) -> S3Objects:
+        """Raises: InvalidInput as of S3Objects."""
+        return S3Objects(*self)
+
+
+def _s3_place(url: str, options: StoreOptions) -> _S3Place:
     if not url.startswith("s3://"):
         raise InvalidInput("the URL of a store on S3 begins with s3://, as s3://bucket/prefix does")
     parts = _split(url)
@@ -151,9 +191,8 @@ def _open_s3(url: str, options: StoreOptions) -> S3Objects:
     endpoint_url = query.get("endpoint_url", options.endpoint_url)
     region = query.get("region", options.region)
     _check_endpoint(endpoint_url)
-    return S3Objects(
-        parts.netloc, prefix, replace(options, endpoint_url=endpoint_url, region=region)
-    )
+    own = replace(options, endpoint_url=endpoint_url, region=region)
+    return _S3Place(parts.netloc, prefix, own)
 
 
 def _check_settings(url: str, query: dict[str, str], known: tuple[str, ...]) -> None:
