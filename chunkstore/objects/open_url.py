@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from threading import Lock
 from typing import NamedTuple
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
@@ -13,7 +14,7 @@ from lodefs.chunkstore.errors import InvalidInput, Unavailable
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.objects.composites.composite_objects import CompositeObjects, CompositeOrders
 from lodefs.chunkstore.objects.directory import TEMPORARY, DirectoryObjects
-from lodefs.chunkstore.objects.interface import ObjectStore
+from lodefs.chunkstore.objects.interface import ObjectStore, ServerCopy
 from lodefs.chunkstore.objects.limiting import Limited
 from lodefs.chunkstore.objects.mirrors.mirrored import Mirrored, MirroredOrders
 from lodefs.chunkstore.objects.observing import Observation, Observed
@@ -21,7 +22,6 @@ from lodefs.chunkstore.objects.range_order import RangeOrders
 from lodefs.chunkstore.objects.retrying import RetryBudget, Retrying
 from lodefs.chunkstore.objects.s3 import S3Objects
 from lodefs.chunkstore.objects.s3_boto import S3Options
-from lodefs.chunkstore.objects.server_copy import S3ServerCopy
 
 _FORMS = "use s3://bucket/prefix, file:///path, or a path"
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}\Z")  # also what RGW takes, beyond AWS
@@ -80,7 +80,7 @@ def open_ordered(url: str, options: StoreOptions | None = None) -> tuple[ObjectS
 
 def open_server_copy(
     source_url: str, destination_url: str, options: StoreOptions
-) -> S3ServerCopy | None:
+) -> ServerCopy | None:
     """Copies by the server between two stores; None unless both are on S3, at one endpoint and in
     one region. (Their credentials are the same: a process has one place for them.) Raises:
     InvalidInput."""
@@ -90,7 +90,7 @@ def open_server_copy(
     there = _s3_place(destination_url, options)
     if source.endpoint != there.endpoint:
         return None
-    return S3ServerCopy(source.bucket, source.prefix, there.open, _budget(options))
+    return _S3ServerCopy(source.bucket, source.prefix, there.open, _budget(options))
 
 
 def open_mirrored(
@@ -136,6 +136,33 @@ def _directory_of(url: str) -> str:
         scheme = url.partition(":")[0]
         raise InvalidInput(f"{scheme}: is not a kind of store that lodefs knows; {_FORMS}")
     return os.path.expanduser(url)
+
+
+class _S3ServerCopy:
+    """From a prefix on S3 to another one, which the same credentials reach at one endpoint, with
+    retries."""
+
+    def __init__(
+        self, bucket: str, prefix: str, there: Callable[[], S3Objects], budget: RetryBudget
+    ) -> None:
+        """``there`` opens the other one, for the first copy."""
+        self._bucket = bucket
+        self._prefix = prefix
+        self._open = there
+        self._budget = budget
+        self._opened: S3Objects | None = None
+        self._lock = Lock()  # one thread opens it
+
+    def copy(self, key: str, if_match: str) -> str:
+        with self._lock:
+            self._opened = there = self._opened or self._open()
+        return Retrying(there, self._budget).repeat(
+            lambda: there.copy_from(self._bucket, self._prefix, key, if_match)
+        )
+
+    def close(self) -> None:
+        if self._opened is not None:
+            self._opened.close()
 
 
 def _budget(options: StoreOptions) -> RetryBudget:

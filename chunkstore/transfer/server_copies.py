@@ -23,8 +23,7 @@ from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.names import ChunkId, PackId
 from lodefs.chunkstore.format.pack import PackIndex
 from lodefs.chunkstore.objects.composites.composite_objects import split_etag
-from lodefs.chunkstore.objects.interface import ObjectStore
-from lodefs.chunkstore.objects.server_copy import ServerCopy
+from lodefs.chunkstore.objects.interface import ObjectStore, ServerCopy
 from lodefs.chunkstore.repo.pack_reader import PackIndexVersion, read_index
 from lodefs.chunkstore.transfer.pack_copy import fetch_pack
 

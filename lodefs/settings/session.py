@@ -13,9 +13,8 @@ from lodefs.chunkstore.errors import InvalidInput
 from lodefs.settings import config
 
 if TYPE_CHECKING:
-    from lodefs.chunkstore.objects.interface import ObjectStore
+    from lodefs.chunkstore.objects.interface import ObjectStore, ServerCopy
     from lodefs.chunkstore.objects.open_url import StoreOptions
-    from lodefs.chunkstore.objects.server_copy import ServerCopy
     from lodefs.chunkstore.repo.store import Store
 
 # For the first answer of a store, whose address may be wrong: time for two attempts

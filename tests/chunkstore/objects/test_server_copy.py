@@ -16,9 +16,8 @@ from lodefs.chunkstore.errors import (
     Unavailable,
     Unsupported,
 )
-from lodefs.chunkstore.objects.interface import ObjectStore
+from lodefs.chunkstore.objects.interface import ObjectStore, ServerCopy
 from lodefs.chunkstore.objects.open_url import StoreOptions, open_objects, open_server_copy
-from lodefs.chunkstore.objects.server_copy import ServerCopy
 from tests.support.chunkstore.bad_server import Answer, BadServer
 from tests.support.chunkstore.memory_objects import MemoryObjects
 from tests.support.chunkstore.memory_server_copy import MemoryServerCopy
