@@ -68,6 +68,8 @@ def repair(
     else:
         for finding in result.findings:
             write_line(_line(finding, dry_run=dry_run))
+        for note in result.notes:
+            write_line(text.escaped(note))
         write_line(_summary(result, dry_run=dry_run))
     if result.left or (dry_run and result.findings):
         session.exit_code = exit_codes.FAILURE
@@ -115,12 +117,8 @@ def _source(session: Session, place: str) -> RepairSource:
     from lodefs.chunkstore.format import keys
     from lodefs.chunkstore.format.chunking import ChunkingParams
     from lodefs.chunkstore.nodecache.layout import VERSION_FILE
-    from lodefs.chunkstore.repair.sources import (
-        CacheSource,
-        DirectorySource,
-        StoreSource,
-        listed_packs,
-    )
+    from lodefs.chunkstore.repair.local_sources import CacheSource, DirectorySource
+    from lodefs.chunkstore.repair.sources import StoreSource, listed_packs
 
     if place.startswith(("http:", "https:", "unix:")):
         raise InvalidInput(
@@ -159,6 +157,7 @@ def _json_of(result: RepairResult, *, dry_run: bool) -> dict[str, object]:
         ],
         "commits": result.commits,
         "packs": result.packs,
+        "notes": result.notes,
     }
 
 
