@@ -34,11 +34,11 @@ from lodefs.chunkstore.maintenance.compact import (
     union_of,
 )
 from lodefs.chunkstore.maintenance.in_composites.composite_remains import drop_purged_remains
+from lodefs.chunkstore.maintenance.in_composites.doubles import drop_doubles
 from lodefs.chunkstore.maintenance.in_composites.merge import (
     BELOW_BYTES_MAX,
     Merged,
     batches,
-    drop_doubles,
     merge_packs,
     would_merge,
 )

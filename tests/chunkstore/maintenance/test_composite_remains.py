@@ -15,6 +15,8 @@ import pytest
 from lodefs.chunkstore.errors import Corrupt, Denied, LodefsError, NotFound
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.names import ChunkId, CompositeName, PackId
+from lodefs.chunkstore.format.pack import DROPPED, PURGED, PackIndex
+from lodefs.chunkstore.maintenance.in_composites.doubles import drop_doubles
 from lodefs.chunkstore.maintenance.purge import PurgePlan, plan_again, plan_chunk, plan_path, purge
 from lodefs.chunkstore.objects.composites.composite_objects import (
     CompositeObjects,
@@ -34,6 +36,7 @@ from lodefs.chunkstore.repo.store import Store
 from lodefs.chunkstore.repo.verify import verify
 from tests.support.chunkstore.faulty_store import FaultyObjects
 from tests.support.chunkstore.memory_objects import MemoryObjects
+from tests.support.maintenance.baton import InlineExecutor
 from tests.support.maintenance.composite_world import (
     FILES,
     composites,
@@ -350,3 +353,58 @@ def test_who_may_not_list_composites_reads_what_is_there(world: World) -> None:
         assert read_index(objects, lacking[0]).index.has_gone
         with pytest.raises(NotFound, match="AccessDenied"):
             objects.get(keys.pack(PackId(b"\1" * 32)), size=1)
+
+
+def put_double(world: World, wanted: PackIndex, source: bytes, index: PackIndex) -> None:
+    """Puts an object of its own for a pack that is in a composite, with these chunks of it."""
+    runs = wanted.live_runs(0, len(wanted))
+    parts = [source[index.offsets[at] : index.offsets[at + count]] for at, count in runs]
+    world.memory.objects[keys.pack(wanted.pack_id)] = b"".join([*parts, wanted.encode()])
+
+
+def pack_of_two(world: World) -> tuple[PackIndex, bytes, int, int]:
+    """A pack in a composite with the secret and another file: its index, its object, and the
+    numbers of both chunks."""
+    world.push(world.source("both", gone=GONE, secret=SECRET), "both", "two")
+    [key] = holders(world, SECRET)
+    data = world.memory.objects[key]
+    index = PackIndex.decode(PackId(bytes.fromhex(key[-64:])), data)
+    merge(world)
+    begins = list(index.offsets)
+    return index, data, begins.index(data.index(SECRET)), begins.index(data.index(GONE))
+
+
+def test_a_purge_finds_an_own_object_beside_a_composite(world: World) -> None:
+    """A compaction that died has left an object of a pack that lacks a chunk, beside the same pack
+    in a composite: readers see only the latter, and purged bytes go from both."""
+    index, data, secret, gone = pack_of_two(world)
+    plan = plan_path(world.store, REPO, b"secret")
+    put_double(world, index.without(1 << gone, DROPPED), data, index)
+    assert len(holders(world, SECRET)) == 2
+    assert purge(world.store, plan, clock=world.clock).left == []
+    assert holders(world, SECRET) == []
+    assert verify(world.store, data=True).problems == []
+    assert holders(world, GONE)
+    put_double(world, index.without(1 << gone, DROPPED), data, index)  # it comes late
+    again = plan_again(world.store)
+    assert again.packs == {index.pack_id: 1 << secret}
+    assert purge(world.store, again, clock=world.clock).left == []
+    assert holders(world, SECRET) == []
+    assert not plan_again(world.store).packs
+
+
+def test_an_own_object_is_given_up_late(world: World) -> None:
+    """Who has read both objects of a pack, and stands still while it is purged, does not put what
+    it knows over the newer one."""
+    index, data, _, gone = pack_of_two(world)
+    put_double(world, index.without(1 << gone, PURGED), data, index)
+    late = world.actor(
+        "late", lambda store: drop_doubles(through_composites(store.objects), InlineExecutor())
+    )
+    go_on_to(late, "put composites/data/")
+    purge(world.store, plan_path(world.store, REPO, b"secret"), clock=world.clock)
+    finish(late)
+    assert late.error is None
+    through_composites(world.memory).tables.sweep()
+    assert holders(world, SECRET) + holders(world, GONE) == []
+    assert keys.pack(index.pack_id) not in world.memory.objects
