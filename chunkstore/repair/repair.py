@@ -73,6 +73,7 @@ class RepairResult:
     findings: list[Finding] = field(default_factory=list)
     commits: int = 0
     packs: int = 0
+    notes: list[str] = field(default_factory=list)  # what the sources tell of the search
 
     @property
     def left(self) -> list[Finding]:
@@ -153,6 +154,7 @@ class _Repair:
             source = "what is left of it" if is_told else None
             result.findings.append(Finding(key, what, ["the journal"], source))
         self._shards()
+        result.notes += [note for source in self._sources for note in source.notes]
         return result
 
     def _composites(self) -> None:

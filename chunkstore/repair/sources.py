@@ -6,15 +6,14 @@ Whatever a source gives is checked against its id before it is used.
 from __future__ import annotations
 
 import contextlib
-import mmap
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from lodefs.chunkstore.errors import Corrupt, LodefsError, NotFound, UnknownFormat
+from lodefs.chunkstore.errors import Corrupt, LodefsError, NotFound, SourceChanged, UnknownFormat
 from lodefs.chunkstore.format import keys
-from lodefs.chunkstore.format.chunking import ChunkingParams, cut
+from lodefs.chunkstore.format.chunking import ChunkingParams
 from lodefs.chunkstore.format.commit import SIZE_BYTES_MAX as COMMIT_SIZE_BYTES_MAX
 from lodefs.chunkstore.format.commit import Commit, commit_id_of, decode_commit
 from lodefs.chunkstore.format.index_shard import PackChunks, ShardPack
@@ -25,6 +24,7 @@ from lodefs.chunkstore.nodecache.verify import opened_index
 from lodefs.chunkstore.objects.interface import ObjectStore, read_whole
 from lodefs.chunkstore.repair.cached_trees import CachedTrees
 from lodefs.chunkstore.repair.directory_trees import Listed, tree_chunks
+from lodefs.chunkstore.repair.file_chunks import chunks_of_file
 from lodefs.chunkstore.repo.pack_reader import PackReader, read_index
 from lodefs.chunkstore.repo.refs import Refs
 from lodefs.chunkstore.repo.shard_reader import read_shard
@@ -33,6 +33,7 @@ from lodefs.chunkstore.repo.store import Settings, decode_settings
 from lodefs.chunkstore.transfer.pack_copy import fetch_pack
 from lodefs.chunkstore.types import Buffer
 
+NOTES_MAX = 100
 ABSENT = (NotFound, Corrupt, UnknownFormat)
 
 
@@ -42,6 +43,11 @@ class RepairSource(Protocol):
     @property
     def url(self) -> str:
         """What it is, for people."""
+        ...
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """What people should know of the search: files that changed while they were read."""
         ...
 
     def pack(self, pack_id: PackId) -> tuple[PackIndex, Buffer] | None:
@@ -72,6 +78,8 @@ class RepairSource(Protocol):
 class _Nothing:
     """A source without packs, commits and refs."""
 
+    notes: Sequence[str] = ()
+
     def pack(self, _pack_id: PackId) -> tuple[PackIndex, Buffer] | None:
         return None
 
@@ -94,6 +102,7 @@ class StoreSource:
     def __init__(self, objects: ObjectStore) -> None:
         self._objects = objects
         self._packs = PackReader(objects)
+        self.notes: Sequence[str] = ()
 
     @property
     def url(self) -> str:
@@ -197,6 +206,7 @@ class DirectorySource(_Nothing):
         self._params = params
         self._listed = listed
         self._trees: dict[ChunkId, bytes] | None = None  # their chunks
+        self.notes: list[str] = []
 
     @property
     def url(self) -> str:
@@ -209,7 +219,7 @@ class DirectorySource(_Nothing):
         yield from self._of_files(left)
         if left and self._trees is None:
             root = os.path.realpath(os.fsencode(self._directory))
-            self._trees = tree_chunks(root, self._params, self._listed)
+            self._trees = tree_chunks(root, self._params, self._listed, self._note)
             yield from self._of_trees(self._trees, left)
 
     def _of_trees(
@@ -227,21 +237,21 @@ class DirectorySource(_Nothing):
                 yield from self._of_file(os.path.join(folder, name), left)
 
     def _of_file(self, path: bytes, left: dict[ChunkId, int]) -> Iterator[tuple[ChunkId, Buffer]]:
+        sizes = set(left.values())
         try:
-            if os.path.islink(path) or not os.path.getsize(path):
-                return
-            with open(path, "rb") as file:
-                content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        except (OSError, ValueError):  # no plain file, or not for us
-            return
-        sizes, first = set(left.values()), 0
-        with content, memoryview(content) as view:
-            for end in cut(view, self._params):
-                if end - first in sizes:
-                    chunk_id = ChunkId(digest_of(view[first:end]))
+            for _, chunk in chunks_of_file(path, self._params):
+                if len(chunk) in sizes:
+                    chunk_id = ChunkId(digest_of(chunk))
                     if left.pop(chunk_id, None) is not None:
-                        yield chunk_id, bytes(view[first:end])
-                first = end
+                        yield chunk_id, bytes(chunk)
+        except SourceChanged as error:  # what was found is good, but it may have had more
+            self._note(str(error))
+        except OSError:  # no plain file, or not for us
+            return
+
+    def _note(self, text: str) -> None:
+        if text not in self.notes and len(self.notes) < NOTES_MAX:
+            self.notes.append(text)
 
 
 def listed_packs(objects: ObjectStore) -> Iterator[ShardPack]:

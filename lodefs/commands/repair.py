@@ -68,6 +68,8 @@ def repair(
     else:
         for finding in result.findings:
             write_line(_line(finding, dry_run=dry_run))
+        for note in result.notes:
+            write_line(text.escaped(note))
         write_line(_summary(result, dry_run=dry_run))
     if result.left or (dry_run and result.findings):
         session.exit_code = exit_codes.FAILURE
@@ -159,6 +161,7 @@ def _json_of(result: RepairResult, *, dry_run: bool) -> dict[str, object]:
         ],
         "commits": result.commits,
         "packs": result.packs,
+        "notes": result.notes,
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -80,7 +80,8 @@ def begin(
     resources = add_clones(MountResources(job, session, fd, memories=memories, number=number), log)
     if mounted is None:
         return resources
-    memories = {**memories, COUNTS: _counts(job), TRACE: RequestTrace.create(), **_jobs(job)}
+    memories = {**memories, COUNTS: _counts(job), TRACE: RequestTrace.create()}
+    memories |= _jobs(job, mounted.device, log)
     if session.resend:
         memories |= {WORKERS: ProcessTable.create()}
     try:
@@ -106,14 +107,19 @@ def _counts(job: Job) -> int:
     return TrafficTable.create(description, _figures(job))
 
 
-def _jobs(job: Job) -> dict[str, int]:
+def _jobs(job: Job, device: str, log: Callable[[str], None]) -> dict[str, int]:
     """A new table of what the node's jobs read, for a mount of root: others' are one job's alone,
     and nobody would believe them."""
     socket = parse_address(job.options.proxy).path
-    if socket and os.geteuid() == 0:
-        with suppress(OSError):  # no mount depends on it
-            return {JOBS: JobTable.create(private_directory_of(socket))}
-    return {}
+    if not socket or os.geteuid() != 0:
+        return {}
+    try:
+        return {JOBS: JobTable.create(private_directory_of(socket), device)}
+    except (FileNotFoundError, PermissionError):  # its proxy says so, or it is root of a namespace
+        return {}
+    except OSError as error:  # no mount depends on it
+        log(f"{job.options.mountpoint}: what jobs read is not counted: {error}")
+        return {}
 
 
 def _figures(job: Job) -> Path | None:
@@ -176,15 +182,18 @@ def traffic(resources: MountResources) -> TrafficTable | None:
 def job_counter(resources: MountResources, slot: int) -> JobCounter | None:
     """Where the process in a slot counts for jobs, from now on; None where that is not done."""
     fd = resources.memories.get(JOBS)
+    if fd is None:
+        return None
     try:
-        counter = None if fd is None else JobTable(fd).counter(slot)
+        table = JobTable(fd)
     except (OSError, ValueError):  # an older lodefs made it, of another size
         return None
-    if counter is None:
-        return None
+    counter = table.counter(slot)
     try:
-        counter.start()
+        if counter is not None:
+            counter.start()
     except RuntimeError:  # no room for its thread
+        table.counts_not(slot)
         return None
     return counter
 
