@@ -22,7 +22,7 @@ from lodefs.chunkstore.journal.journal import StoreJournal
 from lodefs.chunkstore.journal.named_packs import add_named
 from lodefs.chunkstore.journal.purges import Purges
 from lodefs.chunkstore.journal.ref_write import RefWrite
-from lodefs.chunkstore.maintenance.compact import Rate, drop_chunks
+from lodefs.chunkstore.maintenance.compact import Rate, drop_all
 from lodefs.chunkstore.maintenance.in_composites.composite_remains import drop_remains, find_remains
 from lodefs.chunkstore.maintenance.in_composites.doubles import doubles_with, drop_doubles
 from lodefs.chunkstore.maintenance.inventory import PackList, Repositories
@@ -171,9 +171,7 @@ def purge(
         rate = Rate(None)
         objects = through_composites(store.objects)
         drop_doubles(objects, executor)  # no reader sees what such an object has and lacks
-        for size_bytes in executor.map(
-            lambda one: drop_chunks(store.objects, one, PURGED, rate), dead
-        ):
+        for size_bytes in drop_all(objects, dead, PURGED, executor, rate):
             result.packs += size_bytes > 0
             result.size_bytes += size_bytes
         objects.tables.fence()  # a merge that has read them before puts them nowhere from now on

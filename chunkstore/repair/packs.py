@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
+from functools import partial
 
 from lodefs.chunkstore.errors import Changed, Corrupt, NotFound
 from lodefs.chunkstore.format import keys
@@ -16,6 +17,8 @@ from lodefs.chunkstore.format.pack import PURGED, PackIndex, unpack
 from lodefs.chunkstore.journal.purges import Purges
 from lodefs.chunkstore.maintenance.compact import Rate
 from lodefs.chunkstore.maintenance.late_writes import drop_purged
+from lodefs.chunkstore.objects.composites.composite_batch import CompositeBatch
+from lodefs.chunkstore.objects.composites.composite_objects import through_composites
 from lodefs.chunkstore.objects.interface import ObjectStore
 from lodefs.chunkstore.repair.sources import RepairSource, listed_packs
 from lodefs.chunkstore.repo.pack_reader import check_bound, read_index, read_stored
@@ -88,32 +91,42 @@ def heal(
     """Writes packs again, as a whole where a source has them so, else chunk by chunk. What is
     purged meanwhile does not come back, after an error neither."""
     purged = {chunk for purge in Purges(objects).after(-1) for chunk in purge.chunks}
+    batch = None if dry_run else CompositeBatch(through_composites(objects))
+    put = partial(_put, objects, batch)
     try:
-        _heal_whole(objects, damages, sources, purged, dry_run=dry_run)
+        _heal_whole(put, damages, sources, purged)
         left = [damage for damage in damages if damage.healed_from is None]
         if left and sources:
             _find_columns(objects, left, sources)
-            _heal_by_chunks(objects, left, sources, purged, dry_run=dry_run)
+            _heal_by_chunks(put, left, sources, purged)
+        if batch is not None:
+            batch.flush()
     finally:
         if damages and not dry_run:  # of all: a put that got no answer may have come through
             packs = [damage.pack_id for damage in damages]
             drop_purged(objects, packs, executor, Rate(None))
 
 
+def _put(
+    objects: ObjectStore, batch: CompositeBatch | None, index: PackIndex, payload: Buffer
+) -> None:
+    """Writes a pack again; one that lies in a composite goes into a new one, with others. Without a
+    ``batch`` nothing."""
+    if batch is not None and not batch.take(index.pack_id, [payload, index.encode()]):
+        put_pack(objects, index, payload, overwrite=True)
+
+
 def _heal_whole(
-    objects: ObjectStore,
+    put: Callable[[PackIndex, Buffer], None],
     damages: Iterable[PackDamage],
     sources: Sequence[RepairSource],
     purged: Collection[ChunkId],
-    *,
-    dry_run: bool,
 ) -> None:
     for damage in damages:
         own = damage.columns
         for source in () if isinstance(own, PackIndex) and own.has_gone else sources:
             if (found := source.pack(damage.pack_id)) is not None:
-                if not dry_run:
-                    put_pack(objects, *without_purged(*found, purged), overwrite=True)
+                put(*without_purged(*found, purged))
                 damage.healed_from = source.url
                 break
 
@@ -132,12 +145,10 @@ def _find_columns(
 
 
 def _heal_by_chunks(
-    objects: ObjectStore,
+    put: Callable[[PackIndex, Buffer], None],
     damages: Sequence[PackDamage],
     sources: Sequence[RepairSource],
     purged: Collection[ChunkId],
-    *,
-    dry_run: bool,
 ) -> None:
     wanted: dict[ChunkId, int] = {}
     for damage in damages:
@@ -152,17 +163,15 @@ def _heal_by_chunks(
             raws[chunk_id] = raw, source.url
     for damage in damages:
         if damage.columns is not None:
-            _write_again(objects, damage, damage.columns, raws, purged, dry_run=dry_run)
+            _write_again(put, damage, damage.columns, raws, purged)
 
 
 def _write_again(
-    objects: ObjectStore,
+    put: Callable[[PackIndex, Buffer], None],
     damage: PackDamage,
     columns: PackChunks,
     raws: Mapping[ChunkId, tuple[Buffer, str]],
     purged: Collection[ChunkId],
-    *,
-    dry_run: bool,
 ) -> None:
     stored, codecs, places = [], bytearray(), set()
     for number in range(len(columns.raw_sizes)):
@@ -181,8 +190,7 @@ def _write_again(
     index = PackIndex(columns.ids, columns.raw_sizes, array("I", map(len, stored)), bytes(codecs))
     if index.pack_id != damage.pack_id:
         return
-    if not dry_run:
-        put_pack(objects, index, b"".join(stored), overwrite=True)
+    put(index, b"".join(stored))
     damage.healed_from = ", ".join(sorted(places)) or "its own bytes"
 
 

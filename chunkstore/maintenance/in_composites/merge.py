@@ -16,6 +16,10 @@ from lodefs.chunkstore.maintenance.compact import Rate
 from lodefs.chunkstore.maintenance.in_composites.doubles import drop_double
 from lodefs.chunkstore.maintenance.in_composites.whole_packs import WholePack, fetch
 from lodefs.chunkstore.maintenance.late_writes import drop_purged
+from lodefs.chunkstore.objects.composites.composite_batch import (
+    COMPOSITE_PACKS_MAX,
+    COMPOSITE_SIZE_BYTES,
+)
 from lodefs.chunkstore.objects.composites.composite_objects import CompositeObjects
 from lodefs.chunkstore.objects.composites.layout import (
     TABLE_PACKS_MAX,
@@ -24,8 +28,6 @@ from lodefs.chunkstore.objects.composites.layout import (
 )
 from lodefs.chunkstore.system.progress import Progress
 
-COMPOSITE_SIZE_BYTES = 32 * 1024 * 1024  # held in memory while it is made
-COMPOSITE_PACKS_MAX = 16 * 1024
 BELOW_BYTES_MAX = COMPOSITE_SIZE_BYTES // 2
 _GROWTH = 4  # a composite that is so many times larger than all that joins it stays as it is
 
@@ -138,11 +140,11 @@ def _move(
     """Puts packs into a composite, then deletes their own objects. Whether it was, and is,
     allowed."""
     packs = {one.index.pack_id: one.data for one in read}
-    after = objects.tables.put_packs(packs, seen, still)
+    objects.tables.put_packs(packs, seen, still)
 
     def drop(one: WholePack) -> None:
         pack_id = one.index.pack_id
-        if pack_id in seen or pack_id not in after.places:
+        if pack_id in seen or objects.tables.find(pack_id) is None:
             return
         try:
             etag = objects.plain.head(keys.pack(pack_id)).etag

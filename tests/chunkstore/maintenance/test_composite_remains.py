@@ -18,6 +18,7 @@ from lodefs.chunkstore.format.names import ChunkId, CompositeName, PackId
 from lodefs.chunkstore.format.pack import DROPPED, PURGED, PackIndex
 from lodefs.chunkstore.maintenance.in_composites.doubles import drop_doubles
 from lodefs.chunkstore.maintenance.purge import PurgePlan, plan_again, plan_chunk, plan_path, purge
+from lodefs.chunkstore.objects.composites.composite_batch import CompositeBatch
 from lodefs.chunkstore.objects.composites.composite_objects import (
     CompositeObjects,
     through_composites,
@@ -408,3 +409,57 @@ def test_an_own_object_is_given_up_late(world: World) -> None:
     through_composites(world.memory).tables.sweep()
     assert holders(world, SECRET) + holders(world, GONE) == []
     assert keys.pack(index.pack_id) not in world.memory.objects
+
+
+def many_compacted(world: World) -> None:
+    """Four packs in composites have chunks that nothing leads to."""
+    for n in range(4):
+        files = {"keep": bytes([n]) * 400 + SECRET, "drop": bytes([n]) * 400 + GONE}
+        world.push(world.source(f"both{n}", **files), f"both{n}", "two")
+        world.push(world.source(f"rest{n}", keep=files["keep"]), f"rest{n}", "two")
+        world.delete(f"both{n}")
+    merge(world)
+
+
+def test_packs_in_composites_are_written_again_together(world: World) -> None:
+    """A compaction and a purge of many, and a repair of many, make one composite each."""
+    many_compacted(world)
+    other = copied(world)
+    world.collect(min_used=1.0)
+    world.hours += 25
+    tables = through_composites(world.memory).tables
+    before, number = composites(world), tables.newest().number
+    assert world.collect().compacted.packs == 4
+    [compacted] = composites(world) - before
+    assert holders(world, SECRET) == [*before, compacted]
+    assert tables.newest().number <= number + 2  # one without what was deleted
+    world.memory.delete(compacted)
+    options = RepairOptions(data=True, dry_run=False, clock=world.clock)
+    assert not repair(through_composites(world.memory), [StoreSource(other.objects)], options).left
+    assert len(composites(world) - before) == 1
+    assert verify(world.store, data=True).problems == []
+    world.objects.forget()
+    assert purge(world.store, plan_path(world.store, REPO, b"keep"), clock=world.clock).packs == 4
+    assert world.objects.count("put", keys.COMPOSITES) <= 2  # and one for what was beside them
+    assert holders(world, SECRET) == []
+
+
+def test_a_batch_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is held in memory goes into a composite when it would be too much; a pack that was moved
+    meanwhile stays where it is."""
+    monkeypatch.setattr(
+        "lodefs.chunkstore.objects.composites.composite_batch.COMPOSITE_SIZE_BYTES", 250
+    )
+    objects = CompositeObjects(MemoryObjects())
+    objects.tables.admit()
+    packs = [PackId(bytes([n]) * 32) for n in range(5)]
+    objects.tables.put_packs({pack: b"x" * 100 for pack in packs})
+    seen = objects.tables.newest().places
+    objects.tables.put_packs({packs[4]: b"y" * 100})
+    batch = CompositeBatch(objects)
+    for pack in packs:
+        batch.add(pack, b"z" * 100, seen[pack])
+    batch.flush()
+    now = objects.tables.newest().places
+    assert batch.stayed == {packs[4]}
+    assert [now[pack].composite.number for pack in packs] == [3, 3, 4, 4, 2]
