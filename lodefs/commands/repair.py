@@ -117,12 +117,8 @@ def _source(session: Session, place: str) -> RepairSource:
     from lodefs.chunkstore.format import keys
     from lodefs.chunkstore.format.chunking import ChunkingParams
     from lodefs.chunkstore.nodecache.layout import VERSION_FILE
-    from lodefs.chunkstore.repair.sources import (
-        CacheSource,
-        DirectorySource,
-        StoreSource,
-        listed_packs,
-    )
+    from lodefs.chunkstore.repair.local_sources import CacheSource, DirectorySource
+    from lodefs.chunkstore.repair.sources import StoreSource, listed_packs
 
     if place.startswith(("http:", "https:", "unix:")):
         raise InvalidInput(

@@ -13,7 +13,7 @@ import msgspec
 from lodefs.chunkstore.errors import Denied, LodefsError, NotFound, Unavailable
 from lodefs.chunkstore.nodeapi import lease
 from lodefs.chunkstore.nodeapi.connection import parse_address
-from lodefs.chunkstore.nodeapi.figures.figure_files import directory_of, private_directory_of
+from lodefs.chunkstore.nodeapi.figures.figure_files import directories_for, private_directory_of
 from lodefs.chunkstore.nodeapi.figures.mount_counts import MountDescription
 from lodefs.mount.kernel import device, mount_table
 from lodefs.mount.kernel.session import Session
@@ -104,7 +104,9 @@ def _counts(job: Job) -> int:
         installed = "0+unknown"
     snapshot, where = job.snapshot, os.fsencode(job.options.mountpoint)
     description = MountDescription(where, snapshot.repo, snapshot.commit, installed, time.time())
-    return TrafficTable.create(description, _figures(job))
+    socket = parse_address(job.options.proxy).path
+    directories = directories_for(socket, os.geteuid()) if socket else ()
+    return TrafficTable.create(description, *directories)
 
 
 def _jobs(job: Job, device: str, log: Callable[[str], None]) -> dict[str, int]:
@@ -120,12 +122,6 @@ def _jobs(job: Job, device: str, log: Callable[[str], None]) -> dict[str, int]:
     except OSError as error:  # no mount depends on it
         log(f"{job.options.mountpoint}: what jobs read is not counted: {error}")
         return {}
-
-
-def _figures(job: Job) -> Path | None:
-    """The directory beside the proxy's socket; None where that has none."""
-    socket = parse_address(job.options.proxy).path
-    return directory_of(socket) if socket else None
 
 
 def mounted(resources: MountResources) -> mount_table.Mount | None:

@@ -453,7 +453,7 @@ def test_a_batch_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     objects = CompositeObjects(MemoryObjects())
     objects.tables.admit()
     packs = [PackId(bytes([n]) * 32) for n in range(5)]
-    objects.tables.put_packs({pack: b"x" * 100 for pack in packs})
+    objects.tables.put_packs(dict.fromkeys(packs, b"x" * 100))
     seen = objects.tables.newest().places
     objects.tables.put_packs({packs[4]: b"y" * 100})
     batch = CompositeBatch(objects)

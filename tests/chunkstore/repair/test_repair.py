@@ -14,14 +14,9 @@ from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.chunking import ChunkingParams
 from lodefs.chunkstore.format.index_shard import decode_shard
 from lodefs.chunkstore.format.names import CommitId
+from lodefs.chunkstore.repair.local_sources import CacheSource, DirectorySource
 from lodefs.chunkstore.repair.repair import RepairOptions, RepairResult, repair
-from lodefs.chunkstore.repair.sources import (
-    CacheSource,
-    DirectorySource,
-    RepairSource,
-    StoreSource,
-    listed_packs,
-)
+from lodefs.chunkstore.repair.sources import RepairSource, StoreSource, listed_packs
 from lodefs.chunkstore.repo.refs import BRANCHES
 from lodefs.chunkstore.repo.store import open_store
 from lodefs.chunkstore.repo.verify import verify
