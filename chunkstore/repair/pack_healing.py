@@ -1,7 +1,7 @@
 """Packs that are lost or spoilt are written again under their ids, from whatever has their bytes.
 
-Of all packs that are healed at once, no more is held than where the chunks of some lie, and the
-bytes of one.
+Of all packs that are healed at once, no more is held than where the chunks of some lie, the bytes
+of one, and of those that lie in composites a composite's.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
+from functools import partial
 
 from lodefs.chunkstore.format.compression import compress
 from lodefs.chunkstore.format.index_shard import PackChunks
@@ -19,6 +20,8 @@ from lodefs.chunkstore.format.pack import PURGED, PackIndex
 from lodefs.chunkstore.journal.purges import Purges
 from lodefs.chunkstore.maintenance.compact import Rate
 from lodefs.chunkstore.maintenance.late_writes import drop_purged
+from lodefs.chunkstore.objects.composites.composite_batch import CompositeBatch
+from lodefs.chunkstore.objects.composites.composite_objects import through_composites
 from lodefs.chunkstore.objects.interface import ObjectStore
 from lodefs.chunkstore.repair.packs import PackDamage, good_pieces
 from lodefs.chunkstore.repair.sources import ABSENT, RepairSource, Root, Search, listed_packs
@@ -45,33 +48,43 @@ def heal(
     ``chunks_max`` chunks at a time. What is purged meanwhile does not come back, after an error
     neither. ``roots``: the commits that are known by now."""
     purged = {chunk for purge in Purges(objects).after(-1) for chunk in purge.chunks}
+    inside = None if dry_run else CompositeBatch(through_composites(objects))
+    put = partial(_put, objects, inside)
     try:
-        _heal_whole(objects, damages, sources, purged, dry_run=dry_run)
+        _heal_whole(put, damages, sources, purged)
         left = [damage for damage in damages if damage.healed_from is None]
         if left and sources:
             for batch in _batches(_with_columns(objects, left, sources), chunks_max):
                 hunt = _Hunt(batch, sources, roots)
                 for damage, columns in batch:
-                    _write_again(objects, damage, columns, hunt, purged, dry_run=dry_run)
+                    _write_again(objects, put, damage, columns, hunt, purged)
+        if inside is not None:
+            inside.flush()
     finally:
         if damages and not dry_run:  # of all: a put that got no answer may have come through
             packs = [damage.pack_id for damage in damages]
             drop_purged(objects, packs, executor, Rate(None))
 
 
+def _put(
+    objects: ObjectStore, inside: CompositeBatch | None, index: PackIndex, payload: Buffer
+) -> None:
+    """Writes a pack again; one that lies in a composite goes into a new one, with others. Without
+    such a batch nothing."""
+    if inside is not None and not inside.take(index.pack_id, [payload, index.encode()]):
+        put_pack(objects, index, payload, overwrite=True)
+
+
 def _heal_whole(
-    objects: ObjectStore,
+    put: Callable[[PackIndex, Buffer], None],
     damages: Iterable[PackDamage],
     sources: Sequence[RepairSource],
     purged: Collection[ChunkId],
-    *,
-    dry_run: bool,
 ) -> None:
     for damage in damages:
         for source in () if damage.has_gone else sources:
             if (found := source.pack(damage.pack_id)) is not None:
-                if not dry_run:
-                    put_pack(objects, *without_purged(*found, purged), overwrite=True)
+                put(*without_purged(*found, purged))
                 damage.healed_from = source.url
                 break
 
@@ -155,12 +168,11 @@ class _Found:
 
 def _write_again(
     objects: ObjectStore,
+    put: Callable[[PackIndex, Buffer], None],
     damage: PackDamage,
     columns: PackChunks,
     hunt: _Hunt,
     purged: Collection[ChunkId],
-    *,
-    dry_run: bool,
 ) -> None:
     own, pieces = (None, {}) if damage.chunks is None else good_pieces(objects, damage.pack_id)
     if (own is None) != (damage.chunks is None):  # as above
@@ -182,8 +194,7 @@ def _write_again(
     index = PackIndex(columns.ids, columns.raw_sizes, sizes, codecs)
     if index.pack_id != damage.pack_id:
         return
-    if not dry_run:
-        put_pack(objects, index, b"".join(piece for _, piece in ordered), overwrite=True)
+    put(index, b"".join(piece for _, piece in ordered))
     damage.healed_from = ", ".join(sorted(found.places)) or "its own bytes"
 
 
