@@ -24,6 +24,7 @@ from lodefs.chunkstore.format.journal import (
     Silence,
 )
 from lodefs.chunkstore.format.names import CommitId, PackId
+from lodefs.chunkstore.format.pack import DROPPED
 from lodefs.chunkstore.journal.journal import StoreJournal
 from lodefs.chunkstore.maintenance import decisions
 from lodefs.chunkstore.maintenance.compact import (
@@ -34,11 +35,11 @@ from lodefs.chunkstore.maintenance.compact import (
     union_of,
 )
 from lodefs.chunkstore.maintenance.in_composites.composite_remains import drop_purged_remains
+from lodefs.chunkstore.maintenance.in_composites.doubles import drop_doubles
 from lodefs.chunkstore.maintenance.in_composites.merge import (
     BELOW_BYTES_MAX,
     Merged,
     batches,
-    drop_doubles,
     merge_packs,
     would_merge,
 )
@@ -190,6 +191,7 @@ class _Collection:
         writers = self._writers(ledger, newest, condemning)
         if not options.dry_run:
             self._composites.tables.sweep()
+            drop_doubles(self._composites, self._executor)
         self._list()
         if options.min_used is None:
             packs = [dead.pack for one in undone if one.condemned for dead in one.condemned.chunks]
@@ -339,7 +341,7 @@ class _Collection:
         sizes = (
             smaller_by(objects, dead, self._executor)
             if dry
-            else drop_all(objects, dead, self._executor, rate)
+            else drop_all(objects, dead, DROPPED, self._executor, rate)
         )
         for size_bytes in sizes:
             self._result.compacted.packs += size_bytes > 0
@@ -377,8 +379,6 @@ class _Collection:
     def _merge(self) -> None:
         """Puts small packs that are in use together, and removes what merges have left."""
         options, composites = self._options, self._composites
-        if not options.dry_run:
-            drop_doubles(composites, self._executor)
         if options.merge_below_bytes is not None:
             self._merge_below(options.merge_below_bytes)
         if not options.dry_run:

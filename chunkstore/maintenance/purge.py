@@ -22,8 +22,9 @@ from lodefs.chunkstore.journal.journal import StoreJournal
 from lodefs.chunkstore.journal.named_packs import add_named
 from lodefs.chunkstore.journal.purges import Purges
 from lodefs.chunkstore.journal.ref_write import RefWrite
-from lodefs.chunkstore.maintenance.compact import Rate, drop_chunks
+from lodefs.chunkstore.maintenance.compact import Rate, drop_all
 from lodefs.chunkstore.maintenance.in_composites.composite_remains import drop_remains, find_remains
+from lodefs.chunkstore.maintenance.in_composites.doubles import doubles_with, drop_doubles
 from lodefs.chunkstore.maintenance.inventory import PackList, Repositories
 from lodefs.chunkstore.maintenance.late_writes import drop_purged
 from lodefs.chunkstore.maintenance.writers import WriterCheck, newest_of
@@ -168,12 +169,11 @@ def purge(
     with ThreadPoolExecutor(PACKS_AT_ONCE, "lodefs-purge") as executor:
         dead = [DeadChunks(*one) for one in sorted(plan.packs.items())]
         rate = Rate(None)
-        for size_bytes in executor.map(
-            lambda one: drop_chunks(store.objects, one, PURGED, rate), dead
-        ):
+        objects = through_composites(store.objects)
+        drop_doubles(objects, executor)  # no reader sees what such an object has and lacks
+        for size_bytes in drop_all(objects, dead, PURGED, executor, rate):
             result.packs += size_bytes > 0
             result.size_bytes += size_bytes
-        objects = through_composites(store.objects)
         objects.tables.fence()  # a merge that has read them before puts them nowhere from now on
         drop_purged(objects, plan.packs, executor, rate)
         objects.tables.sweep()  # a merge that died may have left composites with them
@@ -184,6 +184,7 @@ def purge(
                     result.left.append(index.pack_id)
             elif index is not None:
                 result.left.append(index)
+        result.left += doubles_with(objects, set(plan.chunks), executor)
         purges.append(plan.chunks, plan.what, int(clock()))
     return result
 
@@ -201,8 +202,11 @@ def plan_again(store: Store, progress: Progress | None = None) -> PurgePlan:
             for pack, bits in plan.packs.items()
             if isinstance(index := _index(store, pack), PackIndex) and _stored(index, bits)
         }
+        objects = through_composites(store.objects)
+        for pack, bits in doubles_with(objects, ids, executor).items():
+            plan.packs[pack] = plan.packs.get(pack, 0) | bits
         found = {c for p in plan.packs for c in _ids(_known(store, p), plan.packs[p])}
-        for one in find_remains(through_composites(store.objects), ids, executor):
+        for one in find_remains(objects, ids, executor):
             if one.index is not None:
                 bits = sum(1 << n for n in range(len(one.index)) if one.index.chunk_id(n) in ids)
                 plan.packs[one.pack] = plan.packs.get(one.pack, 0) | bits

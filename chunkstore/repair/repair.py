@@ -24,10 +24,11 @@ from lodefs.chunkstore.journal.named_packs import add_named
 from lodefs.chunkstore.objects.composites.composite_objects import through_composites
 from lodefs.chunkstore.objects.interface import ObjectStore, read_whole
 from lodefs.chunkstore.repair.journal_repair import JournalRepair
-from lodefs.chunkstore.repair.packs import PackDamage, examine, heal, key_of
+from lodefs.chunkstore.repair.pack_healing import heal
+from lodefs.chunkstore.repair.packs import PackDamage, examine, key_of
 from lodefs.chunkstore.repair.ref_repair import RefDamage, heal_refs, ref_damages
 from lodefs.chunkstore.repair.shards import repair_index
-from lodefs.chunkstore.repair.sources import RepairSource
+from lodefs.chunkstore.repair.sources import RepairSource, Root
 from lodefs.chunkstore.repo.pack_reader import PackReader
 from lodefs.chunkstore.repo.repo_settings import SettingsLog
 from lodefs.chunkstore.repo.store import (
@@ -73,6 +74,7 @@ class RepairResult:
     findings: list[Finding] = field(default_factory=list)
     commits: int = 0
     packs: int = 0
+    notes: list[str] = field(default_factory=list)  # what the sources tell of the search
 
     @property
     def left(self) -> list[Finding]:
@@ -153,6 +155,7 @@ class _Repair:
             source = "what is left of it" if is_told else None
             result.findings.append(Finding(key, what, ["the journal"], source))
         self._shards()
+        result.notes += [note for source in self._sources for note in source.notes]
         return result
 
     def _composites(self) -> None:
@@ -285,8 +288,18 @@ class _Repair:
             self._note(pack_id, where)
 
     def _heal(self, damage: PackDamage) -> None:
-        heal(self._objects, [damage], self._sources, self._executor, dry_run=self._options.dry_run)
+        self._heal_all([damage])
         self._reader = PackReader(self._objects)  # one that does not remember what was there
+
+    def _heal_all(self, damages: Sequence[PackDamage]) -> None:
+        heal(
+            self._objects,
+            damages,
+            self._sources,
+            self._executor,
+            dry_run=self._options.dry_run,
+            roots=lambda: [Root(*at, commit.root) for at, commit in self._commits.items()],
+        )
 
     def _children(self, entry: Entry, where: str) -> list[Entry]:
         try:
@@ -317,7 +330,7 @@ class _Repair:
         bad = [damage for damage in self._packs.values() if damage and not damage.healed_from]
         self._name(bad)
         self._progress.phase = "looking for what is lost"
-        heal(self._objects, bad, self._sources, self._executor, dry_run=self._options.dry_run)
+        self._heal_all(bad)
 
     def _name(self, bad: Sequence[PackDamage]) -> None:
         """The files that need a chunk of the bad packs that is not there."""
@@ -342,7 +355,7 @@ class _Repair:
                         waiting.append((at, child))
                     for segment in child.segments:
                         damage = damages.get(segment.pack)
-                        if damage is not None and _needs(segment, damage):
+                        if damage is not None and damage.lacks(segment.first, segment.count):
                             self._note(segment.pack, str(Spec(repo, commit_id.hex()[:12], at)))
 
     def _note(self, pack_id: PackId, where: str) -> None:
@@ -372,10 +385,3 @@ class _Repair:
             what = f"no shard lists {len(found.listed)} packs"
             concerns = ["what pushes find to use again"]
             self._result.findings.append(Finding(keys.INDEX, what, concerns, "the packs"))
-
-
-def _needs(segment: Segment, damage: PackDamage) -> bool:
-    """Whether a segment has a chunk that is not there."""
-    if damage.bad is None or not damage.good:
-        return True
-    return any(n in damage.bad for n in range(segment.first, segment.first + segment.count))

@@ -8,19 +8,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
-from lodefs.chunkstore.errors import Corrupt, NotFound, UnknownFormat
+from lodefs.chunkstore.errors import NotFound
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.names import CompositeName, PackId
-from lodefs.chunkstore.format.pack import PURGED, PackIndex
 from lodefs.chunkstore.journal.purges import Purges
 from lodefs.chunkstore.maintenance.compact import Rate
-from lodefs.chunkstore.maintenance.in_composites.whole_packs import (
-    PACK_SIZE_BYTES_MAX,
-    WholePack,
-    fetch,
-    verified,
-)
+from lodefs.chunkstore.maintenance.in_composites.doubles import drop_double
+from lodefs.chunkstore.maintenance.in_composites.whole_packs import WholePack, fetch
 from lodefs.chunkstore.maintenance.late_writes import drop_purged
+from lodefs.chunkstore.objects.composites.composite_batch import (
+    COMPOSITE_PACKS_MAX,
+    COMPOSITE_SIZE_BYTES,
+)
 from lodefs.chunkstore.objects.composites.composite_objects import CompositeObjects
 from lodefs.chunkstore.objects.composites.layout import (
     TABLE_PACKS_MAX,
@@ -29,8 +28,6 @@ from lodefs.chunkstore.objects.composites.layout import (
 )
 from lodefs.chunkstore.system.progress import Progress
 
-COMPOSITE_SIZE_BYTES = 32 * 1024 * 1024  # held in memory while it is made
-COMPOSITE_PACKS_MAX = 16 * 1024
 BELOW_BYTES_MAX = COMPOSITE_SIZE_BYTES // 2
 _GROWTH = 4  # a composite that is so many times larger than all that joins it stays as it is
 
@@ -133,18 +130,6 @@ def _that_fit(
     return new[:room]
 
 
-def drop_doubles(objects: CompositeObjects, executor: Executor) -> None:
-    """Deletes the objects of packs that are in composites: a merge that died left them, or a push
-    that did not know. Raises: what the store does."""
-    places = objects.tables.newest().places
-    if not places:
-        return
-    listed = (keys.pack_of(info.key) for info in objects.plain.list(keys.PACKS))
-    doubles = [pack for pack in listed if pack is not None and pack in places]
-    for _ in executor.map(lambda pack: _drop_double(objects, pack), doubles):
-        pass
-
-
 def _move(
     objects: CompositeObjects,
     read: Sequence[WholePack],
@@ -155,11 +140,11 @@ def _move(
     """Puts packs into a composite, then deletes their own objects. Whether it was, and is,
     allowed."""
     packs = {one.index.pack_id: one.data for one in read}
-    after = objects.tables.put_packs(packs, seen, still)
+    objects.tables.put_packs(packs, seen, still)
 
     def drop(one: WholePack) -> None:
         pack_id = one.index.pack_id
-        if pack_id in seen or pack_id not in after.places:
+        if pack_id in seen or objects.tables.find(pack_id) is None:
             return
         try:
             etag = objects.plain.head(keys.pack(pack_id)).etag
@@ -169,44 +154,8 @@ def _move(
             # Who writes it from now on looks at the table afterwards, and finds it there.
             objects.plain.delete(keys.pack(pack_id))
         else:
-            _drop_double(objects, pack_id)
+            drop_double(objects, pack_id)
 
     for _ in executor.map(drop, read):
         pass
     return still()
-
-
-def _drop_double(objects: CompositeObjects, pack_id: PackId) -> None:
-    """Deletes a pack's own object, if the composite has it undamaged. What the own object has more
-    goes into the composite first; what was purged of it goes from the composite too."""
-    try:
-        place = objects.tables.find(pack_id)
-        size_bytes = place.size_bytes if place is not None else 0
-        inside = verified(pack_id, objects.get_in_composite(pack_id, size=size_bytes))
-    except (NotFound, Corrupt, UnknownFormat) as error:
-        _log.warning("the own object of pack %s stays: %s", pack_id.hex(), error)
-        return
-    key = keys.pack(pack_id)
-    try:
-        own = verified(pack_id, objects.plain.get(key, size=PACK_SIZE_BYTES_MAX))
-    except (NotFound, Corrupt, UnknownFormat):  # gone, or of no use to anybody
-        own = inside
-    wanted, data = _joined(inside, own)
-    if wanted.codecs != inside.index.codecs:
-        objects.tables.put_packs({pack_id: data})
-    objects.plain.delete(key)
-
-
-def _joined(inside: WholePack, own: WholePack) -> tuple[PackIndex, bytes]:
-    """A pack with the chunks that one of two objects of it has, and neither says were purged."""
-    codecs, sizes, stored = bytearray(inside.index.codecs), inside.index.stored_sizes[:], []
-    for n in range(len(inside.index)):
-        source = inside if not inside.index.is_gone(n) or own.index.is_gone(n) else own
-        index = source.index
-        codecs[n], sizes[n] = index.codecs[n], index.stored_sizes[n]
-        if PURGED in (inside.index.codecs[n], own.index.codecs[n]):
-            codecs[n], sizes[n] = PURGED, 0
-        begin = index.offsets[n]
-        stored.append(memoryview(source.data)[begin : begin + sizes[n]])
-    joined = PackIndex(inside.index.ids, inside.index.raw_sizes, sizes, bytes(codecs))
-    return joined, b"".join([*stored, joined.encode()])

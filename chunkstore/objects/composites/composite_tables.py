@@ -119,8 +119,8 @@ class CompositeTables:
         packs: Mapping[PackId, Buffer],
         seen: Mapping[PackId, CompositePlace] | None = None,
         still: Callable[[], bool] = lambda: True,
-    ) -> CompositeTable:
-        """Puts packs (their whole objects) into one composite, and gives the table that names it.
+    ) -> set[PackId]:
+        """Puts packs (their whole objects) into one composite, and gives those that were put.
 
         ``seen``: where they were when they were read (not in it: in no composite); one that was
         moved since stays where it is. ``still``: asked after the table was read, each time; if it
@@ -136,7 +136,7 @@ class CompositeTables:
         packs: Mapping[PackId, Buffer],
         seen: Mapping[PackId, CompositePlace] | None,
         still: Callable[[], bool],
-    ) -> CompositeTable:
+    ) -> set[PackId]:
         for _ in range(TRIES):
             now = self.newest()
             if now.number < 0:
@@ -147,15 +147,15 @@ class CompositeTables:
                 if seen is None or now.places.get(pack) == seen.get(pack)
             }
             if not some or not still():
-                return now
+                return set()
             self._check_room(len(now.places.keys() | some.keys()))
             name, places = self._put_composite(now.number + 1, some)
             after = CompositeTable(name.number, {**now.places, **places})
             if self._append(after, now):
-                return after
+                return set(some)
             # Put all the same, if the answer to a first try was lost
             if name in {place.composite for place in self.newest().places.values()}:
-                return self.newest()
+                return set(some)
             self._objects.delete(keys.composite(name))
         raise self._conflict()
 

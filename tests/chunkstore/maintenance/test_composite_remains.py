@@ -15,7 +15,10 @@ import pytest
 from lodefs.chunkstore.errors import Corrupt, Denied, LodefsError, NotFound
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.names import ChunkId, CompositeName, PackId
+from lodefs.chunkstore.format.pack import DROPPED, PURGED, PackIndex
+from lodefs.chunkstore.maintenance.in_composites.doubles import drop_doubles
 from lodefs.chunkstore.maintenance.purge import PurgePlan, plan_again, plan_chunk, plan_path, purge
+from lodefs.chunkstore.objects.composites.composite_batch import CompositeBatch
 from lodefs.chunkstore.objects.composites.composite_objects import (
     CompositeObjects,
     through_composites,
@@ -34,6 +37,7 @@ from lodefs.chunkstore.repo.store import Store
 from lodefs.chunkstore.repo.verify import verify
 from tests.support.chunkstore.faulty_store import FaultyObjects
 from tests.support.chunkstore.memory_objects import MemoryObjects
+from tests.support.maintenance.baton import InlineExecutor
 from tests.support.maintenance.composite_world import (
     FILES,
     composites,
@@ -350,3 +354,112 @@ def test_who_may_not_list_composites_reads_what_is_there(world: World) -> None:
         assert read_index(objects, lacking[0]).index.has_gone
         with pytest.raises(NotFound, match="AccessDenied"):
             objects.get(keys.pack(PackId(b"\1" * 32)), size=1)
+
+
+def put_double(world: World, wanted: PackIndex, source: bytes, index: PackIndex) -> None:
+    """Puts an object of its own for a pack that is in a composite, with these chunks of it."""
+    runs = wanted.live_runs(0, len(wanted))
+    parts = [source[index.offsets[at] : index.offsets[at + count]] for at, count in runs]
+    world.memory.objects[keys.pack(wanted.pack_id)] = b"".join([*parts, wanted.encode()])
+
+
+def pack_of_two(world: World) -> tuple[PackIndex, bytes, int, int]:
+    """A pack in a composite with the secret and another file: its index, its object, and the
+    numbers of both chunks."""
+    world.push(world.source("both", gone=GONE, secret=SECRET), "both", "two")
+    [key] = holders(world, SECRET)
+    data = world.memory.objects[key]
+    index = PackIndex.decode(PackId(bytes.fromhex(key[-64:])), data)
+    merge(world)
+    begins = list(index.offsets)
+    return index, data, begins.index(data.index(SECRET)), begins.index(data.index(GONE))
+
+
+def test_a_purge_finds_an_own_object_beside_a_composite(world: World) -> None:
+    """A compaction that died has left an object of a pack that lacks a chunk, beside the same pack
+    in a composite: readers see only the latter, and purged bytes go from both."""
+    index, data, secret, gone = pack_of_two(world)
+    plan = plan_path(world.store, REPO, b"secret")
+    put_double(world, index.without(1 << gone, DROPPED), data, index)
+    assert len(holders(world, SECRET)) == 2
+    assert purge(world.store, plan, clock=world.clock).left == []
+    assert holders(world, SECRET) == []
+    assert verify(world.store, data=True).problems == []
+    assert holders(world, GONE)
+    put_double(world, index.without(1 << gone, DROPPED), data, index)  # it comes late
+    again = plan_again(world.store)
+    assert again.packs == {index.pack_id: 1 << secret}
+    assert purge(world.store, again, clock=world.clock).left == []
+    assert holders(world, SECRET) == []
+    assert not plan_again(world.store).packs
+
+
+def test_an_own_object_is_given_up_late(world: World) -> None:
+    """Who has read both objects of a pack, and stands still while it is purged, does not put what
+    it knows over the newer one."""
+    index, data, _, gone = pack_of_two(world)
+    put_double(world, index.without(1 << gone, PURGED), data, index)
+    late = world.actor(
+        "late", lambda store: drop_doubles(through_composites(store.objects), InlineExecutor())
+    )
+    go_on_to(late, "put composites/data/")
+    purge(world.store, plan_path(world.store, REPO, b"secret"), clock=world.clock)
+    finish(late)
+    assert late.error is None
+    through_composites(world.memory).tables.sweep()
+    assert holders(world, SECRET) + holders(world, GONE) == []
+    assert keys.pack(index.pack_id) not in world.memory.objects
+
+
+def many_compacted(world: World) -> None:
+    """Four packs in composites have chunks that nothing leads to."""
+    for n in range(4):
+        files = {"keep": bytes([n]) * 400 + SECRET, "drop": bytes([n]) * 400 + GONE}
+        world.push(world.source(f"both{n}", **files), f"both{n}", "two")
+        world.push(world.source(f"rest{n}", keep=files["keep"]), f"rest{n}", "two")
+        world.delete(f"both{n}")
+    merge(world)
+
+
+def test_packs_in_composites_are_written_again_together(world: World) -> None:
+    """A compaction and a purge of many, and a repair of many, make one composite each."""
+    many_compacted(world)
+    other = copied(world)
+    world.collect(min_used=1.0)
+    world.hours += 25
+    tables = through_composites(world.memory).tables
+    before, number = composites(world), tables.newest().number
+    assert world.collect().compacted.packs == 4
+    [compacted] = composites(world) - before
+    assert holders(world, SECRET) == [*before, compacted]
+    assert tables.newest().number <= number + 2  # one without what was deleted
+    world.memory.delete(compacted)
+    options = RepairOptions(data=True, dry_run=False, clock=world.clock)
+    assert not repair(through_composites(world.memory), [StoreSource(other.objects)], options).left
+    assert len(composites(world) - before) == 1
+    assert verify(world.store, data=True).problems == []
+    world.objects.forget()
+    assert purge(world.store, plan_path(world.store, REPO, b"keep"), clock=world.clock).packs == 4
+    assert world.objects.count("put", keys.COMPOSITES) <= 2  # and one for what was beside them
+    assert holders(world, SECRET) == []
+
+
+def test_a_batch_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is held in memory goes into a composite when it would be too much; a pack that was moved
+    meanwhile stays where it is."""
+    monkeypatch.setattr(
+        "lodefs.chunkstore.objects.composites.composite_batch.COMPOSITE_SIZE_BYTES", 250
+    )
+    objects = CompositeObjects(MemoryObjects())
+    objects.tables.admit()
+    packs = [PackId(bytes([n]) * 32) for n in range(5)]
+    objects.tables.put_packs(dict.fromkeys(packs, b"x" * 100))
+    seen = objects.tables.newest().places
+    objects.tables.put_packs({packs[4]: b"y" * 100})
+    batch = CompositeBatch(objects)
+    for pack in packs:
+        batch.add(pack, b"z" * 100, seen[pack])
+    batch.flush()
+    now = objects.tables.newest().places
+    assert batch.stayed == {packs[4]}
+    assert [now[pack].composite.number for pack in packs] == [3, 3, 4, 4, 2]

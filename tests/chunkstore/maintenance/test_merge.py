@@ -13,8 +13,9 @@ import pytest
 from lodefs.chunkstore.errors import Corrupt, InvalidInput, Unavailable, UnknownFormat
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.names import CompositeName, PackId, digest_of
-from lodefs.chunkstore.maintenance.in_composites.merge import COMPOSITE_SIZE_BYTES, batches
+from lodefs.chunkstore.maintenance.in_composites.merge import batches
 from lodefs.chunkstore.maintenance.purge import plan_again, plan_path, purge
+from lodefs.chunkstore.objects.composites.composite_batch import COMPOSITE_SIZE_BYTES
 from lodefs.chunkstore.objects.composites.composite_objects import (
     CompositeObjects,
     through_composites,
