@@ -14,8 +14,9 @@ import pytest
 
 from lodefs.chunkstore.errors import Corrupt, Denied, LodefsError, NotFound
 from lodefs.chunkstore.format import keys
-from lodefs.chunkstore.format.names import ChunkId, CompositeName, PackId
+from lodefs.chunkstore.format.names import ChunkId, CompositeName, PackId, digest_of
 from lodefs.chunkstore.format.pack import DROPPED, PURGED, PackIndex
+from lodefs.chunkstore.journal.purges import Purges
 from lodefs.chunkstore.maintenance.in_composites.doubles import drop_doubles
 from lodefs.chunkstore.maintenance.purge import PurgePlan, plan_again, plan_chunk, plan_path, purge
 from lodefs.chunkstore.objects.composites.composite_batch import CompositeBatch
@@ -463,3 +464,34 @@ def test_a_batch_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     now = objects.tables.newest().places
     assert batch.stayed == {packs[4]}
     assert [now[pack].composite.number for pack in packs] == [3, 3, 4, 4, 2]
+
+
+def test_what_was_looked_at_is_not_read_again(world: World) -> None:
+    """After a purge a collection looks once for its bytes at what counts no more in composites; and
+    again after another purge, or when more counts no more."""
+    world.push(world.source("other", y=GONE), branch="other", machine="two")
+    world.push(world.source("more", z=b"z" * 900), branch="more", machine="two")
+    merge(world)
+    purge(world.store, plan_path(world.store, REPO, b"f2"), clock=world.clock)
+    world.delete("other")
+    world.collect_all()
+    assert holders(world, GONE)
+
+    def looks() -> int:
+        world.objects.forget()
+        world.collect()
+        return world.objects.count("put", keys.COMPOSITES_LOOKED)
+
+    assert keys.COMPOSITES_LOOKED in world.memory.objects
+    assert looks() == 0
+    world.memory.objects[keys.COMPOSITES_LOOKED] = b"damaged"
+    assert looks() == 1
+    assert looks() == 0
+    world.delete("more")
+    world.collect()
+    world.hours += 25
+    assert looks() == 1
+    assert looks() == 0
+    Purges(world.memory).append([ChunkId(digest_of(GONE))], "", 0)  # who put it died then
+    assert looks() == 1
+    assert holders(world, GONE) == []
