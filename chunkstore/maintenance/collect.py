@@ -51,7 +51,7 @@ from lodefs.chunkstore.maintenance.in_composites.unused import (
     would_rewrite,
 )
 from lodefs.chunkstore.maintenance.inventory import PackList, Repositories
-from lodefs.chunkstore.maintenance.late_writes import drop_purged
+from lodefs.chunkstore.maintenance.late_writes import drop_purged, find_purged
 from lodefs.chunkstore.maintenance.mark import Marked, Marking
 from lodefs.chunkstore.maintenance.sweep import check_deletes, sweep
 from lodefs.chunkstore.maintenance.writers import (
@@ -358,7 +358,8 @@ class _Collection:
             self._result.compacted.size_bytes += size_bytes
             progress.files_done += 1
         if dry:
-            self._dropped = found
+            purged = find_purged(objects, [one.pack for one in dead], self._executor)
+            self._dropped = union_of([*map(DeadChunks._make, found.items()), *purged])
             by_pack = zip(dead, sizes, strict=True)
             self._smaller_by = {one.pack: size_bytes for one, size_bytes in by_pack if size_bytes}
         else:
