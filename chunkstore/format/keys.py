@@ -13,6 +13,7 @@ ENTRIES = "journal/entries/"
 LEDGER = "journal/ledger"
 PURGES = "purges/"
 SCRUB = "scrub/ledger"
+REMOVED_SHARDS = "removed-shards"
 COMPOSITES = "composites/data/"
 COMPOSITE_TABLES = "composites/tables/"
 

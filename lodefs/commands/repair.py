@@ -83,7 +83,8 @@ def repair(
 @json_option
 @session_command(store=True)
 def index(session: Session, dry_run: bool, as_json: bool) -> None:
-    """List in index shards every pack that none lists, and write spoilt shards again.
+    """List in index shards every pack that none lists, write spoilt shards again, and delete those
+    that list nothing.
 
     Shards tell a push which chunks the store has. Without them nothing is lost but room.
     """
@@ -99,15 +100,17 @@ def index(session: Session, dry_run: bool, as_json: bool) -> None:
                 "shards": found.shards,
                 "spoilt_shards": found.spoilt,
                 "outdated_shards": found.outdated,
+                "empty_shards": len(found.empty),
                 "listed_packs": len(found.listed),
                 "unreadable_packs": [pack.hex() for pack in found.unreadable],
             }
         )
         return
-    what = "to list" if dry_run else "listed"
+    what, gone = ("to list", "to delete") if dry_run else ("listed", "deleted")
     write_line(
         f"{text.count(found.shards, 'shard')}, {len(found.spoilt)} of them spoilt; "
         f"{what}: {text.count(len(found.listed), 'pack')}"
+        + (f"; {text.count(len(found.empty), 'empty shard')} {gone}" if found.empty else "")
     )
     for key in found.outdated:
         write_line(f"{key} names packs that are gone: see `lodefs repair`")

@@ -33,6 +33,7 @@ from lodefs.chunkstore.objects.composites.layout import (
     decode_tail,
 )
 from lodefs.chunkstore.repair.scrub_ledger import decode_scrub_ledger
+from lodefs.chunkstore.repo.removed_shards import decode_removed_shards
 from lodefs.chunkstore.repo.store import decode_settings
 from lodefs.chunkstore.transfer.bundle_file import BundleReader
 from tests.support.chunkstore import golden
@@ -124,6 +125,7 @@ def test_reads_golden_documents() -> None:
     assert decode_commit(read("commit-2")) == golden.new_commit()
     assert decode_settings(read("store.json")) == golden.settings()
     assert decode_scrub_ledger(read("scrub-ledger"), "it") == golden.scrub_ledger()
+    assert decode_removed_shards(read("removed-shards"), "it") == golden.REMOVED_SHARDS
     assert decode_settings(read("store-2.json")) == golden.new_settings()
     admitted = replace(golden.new_settings(), version=3)
     assert decode_settings(read("store-3.json")) == admitted

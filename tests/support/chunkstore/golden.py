@@ -53,6 +53,7 @@ from lodefs.chunkstore.objects.composites.layout import (
 )
 from lodefs.chunkstore.repair.scrub_ledger import ScrubLedger, encode_scrub_ledger
 from lodefs.chunkstore.repo.refs import BRANCHES, Refs
+from lodefs.chunkstore.repo.removed_shards import encode_removed_shards
 from lodefs.chunkstore.repo.store import COMPOSITES_VERSION, Settings, encode_settings
 from lodefs.chunkstore.transfer.bundle_file import BundleWriter
 from tests.support.chunkstore.memory_objects import MemoryObjects
@@ -64,6 +65,7 @@ TEXT_FRAME = bytes.fromhex(
     "28b52ffd0000ad0100c402416c6c20776f726b20616e64206e6f20706c6179206d616b6573204a61636b20612064"
     "756c6c20626f792e0a01000cfa2a5506"
 )
+REMOVED_SHARDS = {"18a1b2c3d4e5f607-01234567", "18a1b2c3d4e5f608-89abcdef"}
 PACK_CHUNKS = (b"one", TEXT, bytes(range(256)))
 OTHER_PACK = PackId(bytes(range(32)))
 
@@ -286,6 +288,7 @@ def examples() -> dict[str, bytes]:
         "cuts": cuts().encode(),
         "bundle": bundle(),
         "scrub-ledger": encode_scrub_ledger(scrub_ledger()),
+        "removed-shards": encode_removed_shards(REMOVED_SHARDS),
     }
 
 
