@@ -43,6 +43,7 @@ from lodefs.chunkstore.maintenance.in_composites.merge import (
     merge_packs,
     would_merge,
 )
+from lodefs.chunkstore.maintenance.in_composites.restored_tables import sweep_composites
 from lodefs.chunkstore.maintenance.inventory import PackList, Repositories
 from lodefs.chunkstore.maintenance.late_writes import drop_purged
 from lodefs.chunkstore.maintenance.mark import Marked, Marking
@@ -190,7 +191,7 @@ class _Collection:
         undone = self._journal.undone(condemning)
         writers = self._writers(ledger, newest, condemning)
         if not options.dry_run:
-            self._composites.tables.sweep()
+            sweep_composites(self._composites, self._executor)
             drop_doubles(self._composites, self._executor)
         self._list()
         if options.min_used is None:

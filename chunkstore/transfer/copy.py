@@ -174,7 +174,8 @@ class _Copy:
         self._landing = Landing(destination, options.clock)
         self._under_way: list[Future[int]] = []
         self._step_bytes = 0  # of packs that are sent since a ref moved
-        self._seen: set[PackId] = set()
+        self._sent: set[PackId] = set()
+        self._there: set[PackId] = set()  # needed by now, and not sent
         self._result = result
 
     def run(self, one: RefPlan, history: History) -> None:
@@ -190,7 +191,7 @@ class _Copy:
         self._landing = Landing(self._destination, self._options.clock)
         self._under_way.clear()
         self._step_bytes = 0
-        self._seen.clear()
+        self._sent.clear()
 
     def _move(self, one: RefPlan, history: History) -> None:
         before = one.before
@@ -279,11 +280,13 @@ class _Copy:
         return found
 
     def _send(self, named: NamedChunks) -> None:
-        """Starts to send those packs that are not there. Raises the error of one that failed."""
-        new = named.keys() - self._seen
-        self._seen |= new
-        missing = [pack for pack in self._lacking(named) if pack in new]
-        self._result.packs_there += len(new) - len(missing)
+        """Starts to send those packs that are not there, or lack chunks that are named, be it now
+        for the first time. Raises the error of one that failed."""
+        missing = [pack for pack in self._lacking(named) if pack not in self._sent]
+        self._sent.update(missing)
+        there = len(self._there)
+        self._there = (self._there | named.keys()) - self._sent
+        self._result.packs_there += len(self._there) - there
         sizes = self._executor.map(self._size, missing) if missing else ()
         for pack_id, size_bytes in zip(missing, sizes, strict=True):
             self._result.packs += 1
@@ -299,7 +302,8 @@ class _Copy:
 
     def _lacking(self, named: NamedChunks) -> list[PackId]:
         if self._options.dry_run:
-            return sorted(packs_lacking(self._destination.objects, named))
+            unsent = {pack: bits for pack, bits in named.items() if pack not in self._sent}
+            return sorted(packs_lacking(self._destination.objects, unsent))
         return sorted(self._landing.lacking(named))
 
     def _size(self, pack_id: PackId) -> int:

@@ -205,6 +205,7 @@ def test_reads_a_golden_composite_and_its_table() -> None:
     assert data[place.offset : place.offset + place.size_bytes] == read("pack")
     assert decode_table(read("composite-table"), 7) == golden.composite_table()
     assert decode_table(read("composite-table-superseded"), 6).is_superseded
+    assert decode_table(read("composite-table-restored"), 7).is_restored
     with pytest.raises(Corrupt, match="is not the table 8"):
         decode_table(read("composite-table"), 8)
     with pytest.raises(Corrupt, match="another composite"):
@@ -224,6 +225,7 @@ READERS: dict[str, Callable[[bytes], object]] = {
     "store-3.json": decode_settings,
     "composite": lambda data: decode_tail(data, golden.COMPOSITE, "it"),
     "composite-table": lambda data: decode_table(data, 7),
+    "composite-table-restored": lambda data: decode_table(data, 7),
     "composite-table-superseded": lambda data: decode_table(data, 6),
     **JOURNAL,
     "repo-settings": _repo_settings,

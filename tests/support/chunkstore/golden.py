@@ -271,6 +271,7 @@ def examples() -> dict[str, bytes]:
         "store-3.json": encode_settings(replace(new_settings(), version=COMPOSITES_VERSION)),
         "composite": composite(),
         "composite-table": encode_table(composite_table()),
+        "composite-table-restored": encode_table(replace(composite_table(), is_restored=True)),
         "composite-table-superseded": encode_table(CompositeTable(6, is_superseded=True)),
         "journal-entry": journal.encode_entry(journal_entry()),
         "journal-entry-2": journal.encode_entry(
