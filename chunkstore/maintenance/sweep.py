@@ -12,8 +12,8 @@ from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.index_shard import ShardPack, encode_shard, rest_name
 from lodefs.chunkstore.format.journal import Garbage
 from lodefs.chunkstore.format.names import CommitId, PackId
+from lodefs.chunkstore.journal.removed_shards import remove_shards
 from lodefs.chunkstore.objects.interface import ObjectStore
-from lodefs.chunkstore.repo.removed_shards import remove_shards
 from lodefs.chunkstore.repo.shard_reader import read_shard
 from lodefs.chunkstore.repo.store import Store
 from lodefs.chunkstore.system.progress import Progress

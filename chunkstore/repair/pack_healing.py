@@ -24,7 +24,7 @@ from lodefs.chunkstore.objects.composites.composite_objects import through_compo
 from lodefs.chunkstore.objects.interface import ObjectStore
 from lodefs.chunkstore.repair.packs import PackDamage, good_pieces
 from lodefs.chunkstore.repair.purge_repair import known_purged
-from lodefs.chunkstore.repair.sources import ABSENT, RepairSource, Root, Search, listed_packs
+from lodefs.chunkstore.repair.sources.source import ABSENT, RepairSource, Root, Search, listed_packs
 from lodefs.chunkstore.repo.pack_reader import read_index
 from lodefs.chunkstore.transfer.pack_copy import put_pack, without_purged
 from lodefs.chunkstore.types import Buffer

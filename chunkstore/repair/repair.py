@@ -30,7 +30,7 @@ from lodefs.chunkstore.repair.packs import PackDamage, examine, key_of
 from lodefs.chunkstore.repair.purge_repair import heal_purges, listed_purges, purge_problems
 from lodefs.chunkstore.repair.ref_repair import RefDamage, heal_refs, ref_damages
 from lodefs.chunkstore.repair.shards import repair_index
-from lodefs.chunkstore.repair.sources import RepairSource, Root
+from lodefs.chunkstore.repair.sources.source import RepairSource, Root
 from lodefs.chunkstore.repo.pack_reader import PackReader
 from lodefs.chunkstore.repo.repo_settings import SettingsLog
 from lodefs.chunkstore.repo.store import (

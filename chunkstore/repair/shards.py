@@ -14,9 +14,9 @@ from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.index_shard import PackChunks, encode_shard
 from lodefs.chunkstore.format.names import PackId, parse_id
 from lodefs.chunkstore.format.pack import PackIndex
+from lodefs.chunkstore.journal.removed_shards import forget_removed, is_spoilt, remove_shards
 from lodefs.chunkstore.objects.interface import ObjectStore
 from lodefs.chunkstore.repo.pack_reader import read_index
-from lodefs.chunkstore.repo.removed_shards import forget_removed, is_spoilt, remove_shards
 from lodefs.chunkstore.repo.shard_reader import read_shard
 from lodefs.chunkstore.system.progress import Progress
 

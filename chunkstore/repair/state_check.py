@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from lodefs.chunkstore.errors import Corrupt, NotFound, UnknownFormat
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.names import CompositeName
+from lodefs.chunkstore.journal.removed_shards import is_spoilt
 from lodefs.chunkstore.objects.composites.composite_objects import through_composites
 from lodefs.chunkstore.objects.composites.layout import CompositePlace
 from lodefs.chunkstore.objects.interface import ObjectStore
 from lodefs.chunkstore.repair.journal_repair import JournalRepair
 from lodefs.chunkstore.repair.purge_repair import listed_purges, purge_problems
 from lodefs.chunkstore.repair.ref_repair import ref_damages
-from lodefs.chunkstore.repo.removed_shards import is_spoilt
 from lodefs.chunkstore.repo.repo_settings import SettingsLog
 
 REPAIR = "`lodefs repair` puts it back"

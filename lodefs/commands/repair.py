@@ -17,7 +17,7 @@ from lodefs.settings.session import Session, absolute
 
 if TYPE_CHECKING:
     from lodefs.chunkstore.repair.repair import Finding, RepairResult
-    from lodefs.chunkstore.repair.sources import RepairSource
+    from lodefs.chunkstore.repair.sources.source import RepairSource
 
 PROXY_TIMEOUT_S = 20.0  # for each request, repetitions included
 EPILOG = examples(
@@ -123,8 +123,8 @@ def _source(session: Session, place: str) -> RepairSource:
     from lodefs.chunkstore.format import keys
     from lodefs.chunkstore.format.chunking import ChunkingParams
     from lodefs.chunkstore.nodecache.layout import VERSION_FILE
-    from lodefs.chunkstore.repair.local_sources import CacheSource, DirectorySource
-    from lodefs.chunkstore.repair.sources import StoreSource, listed_packs
+    from lodefs.chunkstore.repair.sources.local_sources import CacheSource, DirectorySource
+    from lodefs.chunkstore.repair.sources.source import StoreSource, listed_packs
 
     if place.startswith(("http:", "https:", "unix:")):
         return _proxy_source(session, place)
@@ -151,7 +151,7 @@ def _proxy_source(session: Session, url: str) -> RepairSource:
     """The proxy at an address. Raises: InvalidInput, Unavailable, Denied."""
     from lodefs.chunkstore.nodeapi.connection import parse_address
     from lodefs.chunkstore.nodeapi.read_client import Client
-    from lodefs.chunkstore.repair.proxy_source import ProxySource
+    from lodefs.chunkstore.repair.sources.proxy_source import ProxySource
     from lodefs.proxies.own_proxy import ask
 
     token = session.environment.get("LODEFS_TOKEN") or None

@@ -35,6 +35,7 @@ from lodefs.chunkstore.format.index_shard import PackChunks, ShardPack, push_id_
 from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.format.pack import pack_id_of_columns
 from lodefs.chunkstore.format.tree import Segment
+from lodefs.chunkstore.journal.removed_shards import removed_shards
 from lodefs.chunkstore.objects.interface import ObjectStore
 from lodefs.chunkstore.push.fragmentation import Run
 from lodefs.chunkstore.push.index.chunk_places import (
@@ -44,7 +45,6 @@ from lodefs.chunkstore.push.index.chunk_places import (
     pack_number,
     split,
 )
-from lodefs.chunkstore.repo.removed_shards import removed_shards
 from lodefs.chunkstore.repo.shard_reader import has_shard, read_shard
 
 SCHEMA_VERSION = 3

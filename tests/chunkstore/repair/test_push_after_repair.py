@@ -9,10 +9,10 @@ import pytest
 
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.index_shard import encode_shard
+from lodefs.chunkstore.journal.removed_shards import remove_shards, removed_shards
 from lodefs.chunkstore.objects.composites.composite_objects import through_composites
 from lodefs.chunkstore.repair.repair import RepairOptions, repair
 from lodefs.chunkstore.repair.shards import repair_index
-from lodefs.chunkstore.repo.removed_shards import remove_shards, removed_shards
 from lodefs.chunkstore.repo.verify import verify
 from lodefs.chunkstore.system.progress import Progress
 from tests.support.maintenance.schedules import one_at_a_time

@@ -16,10 +16,10 @@ from lodefs.chunkstore.format.chunking import ChunkingParams
 from lodefs.chunkstore.format.names import CommitId
 from lodefs.chunkstore.nodeapi.connection import parse_address
 from lodefs.chunkstore.nodeapi.read_client import Client
-from lodefs.chunkstore.repair.local_sources import CacheSource, DirectorySource
-from lodefs.chunkstore.repair.proxy_source import ProxySource
 from lodefs.chunkstore.repair.repair import RepairOptions, RepairResult, repair
-from lodefs.chunkstore.repair.sources import RepairSource, StoreSource, listed_packs
+from lodefs.chunkstore.repair.sources.local_sources import CacheSource, DirectorySource
+from lodefs.chunkstore.repair.sources.proxy_source import ProxySource
+from lodefs.chunkstore.repair.sources.source import RepairSource, StoreSource, listed_packs
 from lodefs.chunkstore.repo.refs import BRANCHES
 from lodefs.chunkstore.repo.store import open_store
 from lodefs.chunkstore.repo.verify import verify

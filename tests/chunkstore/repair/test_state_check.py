@@ -12,7 +12,7 @@ from lodefs.chunkstore.journal.purges import Purges
 from lodefs.chunkstore.maintenance.purge import plan_path, purge
 from lodefs.chunkstore.objects.composites.composite_objects import through_composites
 from lodefs.chunkstore.repair.repair import RepairOptions, repair
-from lodefs.chunkstore.repair.sources import StoreSource
+from lodefs.chunkstore.repair.sources.source import StoreSource
 from lodefs.chunkstore.repair.state_check import check_state
 from lodefs.chunkstore.repo.store import open_store
 from tests.support.chunkstore.memory_objects import MemoryObjects

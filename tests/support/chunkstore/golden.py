@@ -45,6 +45,7 @@ from lodefs.chunkstore.format.tree import (
     symlink,
 )
 from lodefs.chunkstore.journal.purges import Purge, encode_purge
+from lodefs.chunkstore.journal.removed_shards import encode_removed_shards
 from lodefs.chunkstore.objects.composites.layout import (
     CompositePlace,
     CompositeTable,
@@ -53,7 +54,6 @@ from lodefs.chunkstore.objects.composites.layout import (
 )
 from lodefs.chunkstore.repair.scrub_ledger import ScrubLedger, encode_scrub_ledger
 from lodefs.chunkstore.repo.refs import BRANCHES, Refs
-from lodefs.chunkstore.repo.removed_shards import encode_removed_shards
 from lodefs.chunkstore.repo.store import COMPOSITES_VERSION, Settings, encode_settings
 from lodefs.chunkstore.transfer.bundle_file import BundleWriter
 from tests.support.chunkstore.memory_objects import MemoryObjects
