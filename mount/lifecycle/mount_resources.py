@@ -142,7 +142,10 @@ def process_count(options: MountOptions) -> int:
 
 
 def add_clones(resources: MountResources, log: Callable[[str], None]) -> MountResources:
-    """With a descriptor for each process; where none can be had, workers share the first."""
+    """With a descriptor for each process; where none can be had, workers share the first. Where
+    the kernel cannot send requests again, without any: each worker gets its own when it starts."""
+    if not resources.session.resend:
+        return resources
     clones = list(resources.clones)
     try:
         while len(clones) < process_count(resources.job.options):
