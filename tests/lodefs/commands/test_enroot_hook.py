@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -124,7 +125,7 @@ def test_symlinks_of_an_image(tmp_path: Path) -> None:
 def test_a_mount_that_the_node_hands_out_waits_for_no_import_of_those_that_it_does_not_make() -> (
     None
 ):
-    """They are half of a container's wait."""
+    """Imports are most of what a container waits for."""
     heavy = "lodefs.chunkstore.nodeapi.read_client lodefs.mount.lifecycle.handover lodefs.mount.shm"
     script = f"import sys, lodefs.api.job_mounts; print(set({heavy.split()}) & set(sys.modules))"
     done = subprocess.run(
