@@ -38,6 +38,7 @@ from lodefs.chunkstore.transfer.plan import (
     refs_of,
 )
 from lodefs.chunkstore.transfer.server_copies import ServerCopies
+from lodefs.chunkstore.transfer.there import There
 
 WORKERS = 8
 STEP_SIZE_BYTES = 4 << 30  # after so much a branch moves to the commit that is complete
@@ -115,12 +116,12 @@ def copy(
             raise error
         result.refused.append(RefusedRef(ref, error))
 
-    plans: list[tuple[History, list[RefPlan]]] = []
+    plans: list[tuple[History, There, list[RefPlan]]] = []
     for repo in repos:
         source.require_repo(repo)
         refs = refs_of(source, repo) if rev is None else [ref_named(source, repo, rev)]
-        history = History(source, repo)
-        plans.append((history, plan(source, destination, refs, history, refuse)))
+        history, there = History(source, repo), There(destination, repo)
+        plans.append((history, there, plan(source, destination, refs, history, there, refuse)))
     with ThreadPoolExecutor(options.workers, "lodefs-copy") as executor:
         copies = None
         if server is not None:
@@ -128,18 +129,20 @@ def copy(
         moving = progress or Progress()
         work = _Copy(source, destination, options, moving, executor, result, copies)
         try:
-            for history, some in plans:
+            for history, there, some in plans:
                 left = some
                 while left:
-                    refs = _run(work, left, history, refuse)
-                    left = plan(source, destination, refs, history, refuse)
+                    refs = _run(work, left, history, there, refuse)
+                    left = plan(source, destination, refs, history, there, refuse)
         finally:
             work.close()
     result.packs_by_server = 0 if copies is None else copies.packs
     return result
 
 
-def _run(work: _Copy, plans: Sequence[RefPlan], history: History, refuse: Refuse) -> list[RefName]:
+def _run(
+    work: _Copy, plans: Sequence[RefPlan], history: History, there: There, refuse: Refuse
+) -> list[RefName]:
     """Copies refs of one repository up to one that is refused. Gives those after it: what was
     planned for them may build on that."""
     for at, one in enumerate(plans):
@@ -149,6 +152,7 @@ def _run(work: _Copy, plans: Sequence[RefPlan], history: History, refuse: Refuse
             refuse(one.ref, error)
             work.start_anew()
             return [later.ref for later in plans[at + 1 :]]
+        there.arrived([*one.order, one.head])
     return []
 
 
