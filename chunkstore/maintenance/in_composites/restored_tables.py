@@ -40,7 +40,10 @@ def restore_tables(objects: CompositeObjects, executor: Executor, *, dry_run: bo
             for read in _read(objects, places, purged, executor, lambda one: one.is_hit):
                 yield {one.pack: one.data for one in read}
 
-    return objects.tables.restore(dry_run=dry_run, cleaning=cleaning)
+    what = objects.tables.restore(dry_run=dry_run, cleaning=cleaning)
+    if what and not dry_run:  # other places may count now than when they were looked at
+        objects.plain.delete(keys.COMPOSITES_LOOKED)
+    return what
 
 
 def sweep_composites(objects: CompositeObjects, executor: Executor) -> None:
