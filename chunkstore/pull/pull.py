@@ -115,9 +115,9 @@ def pull(
     which then goes on: whole files are kept after their bytes are checked, and of the others
     the chunks that are there; another file in the place of one gets another name. One that is
     filled is only looked at: it is fine if it is just what ``spec`` names, byte by byte, and
-    refused if anything differs. A file or symlink comes under its own name. Modification times are not part of a dataset: files get the time of the
-    pull. With ``sync`` everything is on disk on return (syncfs once, at the end). Memory: about
-    ``workers`` times 32 MiB.
+    refused if anything differs. A file or symlink comes under its own name. Modification times are
+    not part of a dataset: files get the time of the pull. With ``sync`` everything is on disk on
+    return (syncfs once, at the end). Memory: about ``workers`` times 32 MiB.
 
     Raises: NotFound, InvalidInput, InUse, NoSpace, Denied, Corrupt, Unavailable. After an error the
     target keeps what came, and its state, so that it does not look complete.
