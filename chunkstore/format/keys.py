@@ -15,6 +15,7 @@ PURGES = "purges/"
 SCRUB = "scrub/ledger"
 COMPOSITES = "composites/data/"
 COMPOSITE_TABLES = "composites/tables/"
+COMPOSITES_LOOKED = "composites/looked"
 
 _SETTINGS = "_settings"  # no kind of ref
 SEQUENCE_MAX = 10**10 - 1  # refs and the journal count down from here: the newest sorts first

@@ -25,6 +25,7 @@ from lodefs.chunkstore.journal.ref_write import RefWrite
 from lodefs.chunkstore.maintenance.compact import Rate, drop_all
 from lodefs.chunkstore.maintenance.in_composites.composite_remains import drop_remains, find_remains
 from lodefs.chunkstore.maintenance.in_composites.doubles import doubles_with, drop_doubles
+from lodefs.chunkstore.maintenance.in_composites.restored_tables import sweep_composites
 from lodefs.chunkstore.maintenance.inventory import PackList, Repositories
 from lodefs.chunkstore.maintenance.late_writes import drop_purged
 from lodefs.chunkstore.maintenance.writers import WriterCheck, newest_of
@@ -176,7 +177,7 @@ def purge(
             result.size_bytes += size_bytes
         objects.tables.fence()  # a merge that has read them before puts them nowhere from now on
         drop_purged(objects, plan.packs, executor, rate)
-        objects.tables.sweep()  # a merge that died may have left composites with them
+        sweep_composites(objects, executor)  # a merge that died may have left composites with them
         result.left += drop_remains(objects, set(plan.chunks), executor, rate)
         for index in executor.map(lambda one: _index(store, one.pack), dead):
             if isinstance(index, PackIndex):

@@ -21,6 +21,7 @@ from lodefs.chunkstore.format.journal import RefName
 from lodefs.chunkstore.format.names import CommitId, Digest, PackId, Spec
 from lodefs.chunkstore.format.tree import Entry, Kind, Segment
 from lodefs.chunkstore.journal.named_packs import add_named
+from lodefs.chunkstore.maintenance.in_composites.restored_tables import restore_tables
 from lodefs.chunkstore.objects.composites.composite_objects import through_composites
 from lodefs.chunkstore.objects.interface import ObjectStore, read_whole
 from lodefs.chunkstore.repair.journal_repair import JournalRepair
@@ -160,7 +161,7 @@ class _Repair:
 
     def _composites(self) -> None:
         """Without the table, all packs that lie in composites seem to be lost."""
-        what = self._objects.tables.restore(dry_run=self._options.dry_run)
+        what = restore_tables(self._objects, self._executor, dry_run=self._options.dry_run)
         if what:
             concerns = ["where small packs lie"]
             self._result.findings.append(

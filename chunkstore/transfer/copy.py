@@ -38,6 +38,7 @@ from lodefs.chunkstore.transfer.plan import (
     refs_of,
 )
 from lodefs.chunkstore.transfer.server_copies import ServerCopies
+from lodefs.chunkstore.transfer.there import There
 
 WORKERS = 8
 STEP_SIZE_BYTES = 4 << 30  # after so much a branch moves to the commit that is complete
@@ -115,12 +116,12 @@ def copy(
             raise error
         result.refused.append(RefusedRef(ref, error))
 
-    plans: list[tuple[History, list[RefPlan]]] = []
+    plans: list[tuple[History, There, list[RefPlan]]] = []
     for repo in repos:
         source.require_repo(repo)
         refs = refs_of(source, repo) if rev is None else [ref_named(source, repo, rev)]
-        history = History(source, repo)
-        plans.append((history, plan(source, destination, refs, history, refuse)))
+        history, there = History(source, repo), There(destination, repo)
+        plans.append((history, there, plan(source, destination, refs, history, there, refuse)))
     with ThreadPoolExecutor(options.workers, "lodefs-copy") as executor:
         copies = None
         if server is not None:
@@ -128,18 +129,20 @@ def copy(
         moving = progress or Progress()
         work = _Copy(source, destination, options, moving, executor, result, copies)
         try:
-            for history, some in plans:
+            for history, there, some in plans:
                 left = some
                 while left:
-                    refs = _run(work, left, history, refuse)
-                    left = plan(source, destination, refs, history, refuse)
+                    refs = _run(work, left, history, there, refuse)
+                    left = plan(source, destination, refs, history, there, refuse)
         finally:
             work.close()
     result.packs_by_server = 0 if copies is None else copies.packs
     return result
 
 
-def _run(work: _Copy, plans: Sequence[RefPlan], history: History, refuse: Refuse) -> list[RefName]:
+def _run(
+    work: _Copy, plans: Sequence[RefPlan], history: History, there: There, refuse: Refuse
+) -> list[RefName]:
     """Copies refs of one repository up to one that is refused. Gives those after it: what was
     planned for them may build on that."""
     for at, one in enumerate(plans):
@@ -149,6 +152,7 @@ def _run(work: _Copy, plans: Sequence[RefPlan], history: History, refuse: Refuse
             refuse(one.ref, error)
             work.start_anew()
             return [later.ref for later in plans[at + 1 :]]
+        there.arrived([*one.order, one.head])
     return []
 
 
@@ -174,7 +178,8 @@ class _Copy:
         self._landing = Landing(destination, options.clock)
         self._under_way: list[Future[int]] = []
         self._step_bytes = 0  # of packs that are sent since a ref moved
-        self._seen: set[PackId] = set()
+        self._sent: set[PackId] = set()
+        self._there: set[PackId] = set()  # needed by now, and not sent
         self._result = result
 
     def run(self, one: RefPlan, history: History) -> None:
@@ -190,7 +195,7 @@ class _Copy:
         self._landing = Landing(self._destination, self._options.clock)
         self._under_way.clear()
         self._step_bytes = 0
-        self._seen.clear()
+        self._sent.clear()
 
     def _move(self, one: RefPlan, history: History) -> None:
         before = one.before
@@ -279,11 +284,13 @@ class _Copy:
         return found
 
     def _send(self, named: NamedChunks) -> None:
-        """Starts to send those packs that are not there. Raises the error of one that failed."""
-        new = named.keys() - self._seen
-        self._seen |= new
-        missing = [pack for pack in self._lacking(named) if pack in new]
-        self._result.packs_there += len(new) - len(missing)
+        """Starts to send those packs that are not there, or lack chunks that are named, be it now
+        for the first time. Raises the error of one that failed."""
+        missing = [pack for pack in self._lacking(named) if pack not in self._sent]
+        self._sent.update(missing)
+        there = len(self._there)
+        self._there = (self._there | named.keys()) - self._sent
+        self._result.packs_there += len(self._there) - there
         sizes = self._executor.map(self._size, missing) if missing else ()
         for pack_id, size_bytes in zip(missing, sizes, strict=True):
             self._result.packs += 1
@@ -299,7 +306,8 @@ class _Copy:
 
     def _lacking(self, named: NamedChunks) -> list[PackId]:
         if self._options.dry_run:
-            return sorted(packs_lacking(self._destination.objects, named))
+            unsent = {pack: bits for pack, bits in named.items() if pack not in self._sent}
+            return sorted(packs_lacking(self._destination.objects, unsent))
         return sorted(self._landing.lacking(named))
 
     def _size(self, pack_id: PackId) -> int:

@@ -20,9 +20,10 @@ from lodefs.chunkstore.journal.ref_write import Collected
 from lodefs.chunkstore.push.quota import OverQuota, check_arriving
 from lodefs.chunkstore.repo.refs import BRANCHES, TAGS, RefEntry, singular
 from lodefs.chunkstore.repo.store import Store
+from lodefs.chunkstore.transfer.there import There
 
 # what concerns one ref in the destination, and no other
-REFUSALS = (AlreadyExists, Collected, Conflict, InvalidInput, OverQuota)
+REFUSALS = (AlreadyExists, Collected, Conflict, Expired, InvalidInput, OverQuota)
 
 Refuse = Callable[[RefName, LodefsError], None]
 
@@ -120,11 +121,16 @@ def ref_named(source: Store, repo: str, rev: str) -> RefName:
 
 
 def plan(
-    source: Store, destination: Store, refs: Sequence[RefName], history: History, refuse: Refuse
+    source: Store,
+    destination: Store,
+    refs: Sequence[RefName],
+    history: History,
+    there: There,
+    refuse: Refuse,
 ) -> list[RefPlan]:
     """How refs of one repository are brought to another store. Changes nothing. Those that have
     gone another way there, or whose names are taken or deleted, go to ``refuse``, and if that
-    raises nothing they are left out.
+    raises nothing they are left out. ``there`` learns what is there, and will be.
 
     Raises: NotFound, Corrupt; what ``refuse`` does.
     """
@@ -134,15 +140,17 @@ def plan(
             plans.append(_standing(source, destination, ref, history))
         except REFUSALS as error:
             refuse(ref, error)
-    there: set[CommitId] = set()  # commits that refs lead to there, or will
+    there.expect_nothing()
     if any(one.at is None for one in plans):
+        known: set[CommitId] = set()
         for one in plans:
             if one.at is not None:
-                there.update(history.order(one.at, there))
+                known.update(history.order(one.at, known))
+        there.add(known)
     for one in plans:
-        if one.at is None and one.head not in there:
+        if one.at is None and not there.leads_to(one.head):
             _begin_new(one, history, there)
-        there.update(one.order)
+        there.expect(one.order)
     return plans
 
 
@@ -162,12 +170,12 @@ def _standing(source: Store, destination: Store, ref: RefName, history: History)
     return one
 
 
-def _begin_new(one: RefPlan, history: History, there: set[CommitId]) -> None:
+def _begin_new(one: RefPlan, history: History, there: There) -> None:
     """A branch leaves another one where it can; a tag does not move, so all it needs is looked
     at."""
     if one.ref.kind == BRANCHES:
         chain = history.first_parents(one.head)
-        one.fork = next((at for at in chain if at in there), None)
+        one.fork = next((at for at in chain if there.leads_to(at)), None)
     one.order = history.order(one.head, set() if one.fork is None else {one.fork})
 
 

@@ -21,10 +21,10 @@ from lodefs.mount.lifecycle import control_socket
 from lodefs.mount.lifecycle.handover import ControlServer, MountResources
 from lodefs.mount.mount_spec import Job
 from lodefs.mount.options import MountOptions
-from lodefs.mount.shm.job_counters import JobCounter, JobTable
+from lodefs.mount.shm.job_counters import JobTable
 from lodefs.mount.shm.open_files import OpenFileTable
 from lodefs.mount.shm.process_table import ProcessTable
-from lodefs.mount.shm.request_trace import RequestTrace, TraceWriter
+from lodefs.mount.shm.request_trace import RequestTrace
 from lodefs.mount.shm.traffic_counters import TrafficTable
 
 WORKERS = "workers"  # the memory that mount.shm.process_table owns
@@ -146,7 +146,10 @@ def process_count(options: MountOptions) -> int:
 
 
 def add_clones(resources: MountResources, log: Callable[[str], None]) -> MountResources:
-    """With a descriptor for each process; where none can be had, workers share the first."""
+    """With a descriptor for each process; where none can be had, workers share the first. Where
+    the kernel cannot send requests again, without any: each worker gets its own when it starts."""
+    if not resources.session.resend:
+        return resources
     clones = list(resources.clones)
     try:
         while len(clones) < process_count(resources.job.options):
@@ -173,32 +176,6 @@ def traffic(resources: MountResources) -> TrafficTable | None:
     fd = resources.memories.get(COUNTS)
     table = None if fd is None else TrafficTable(fd)
     return table if table is not None and table.is_known else None
-
-
-def job_counter(resources: MountResources, slot: int) -> JobCounter | None:
-    """Where the process in a slot counts for jobs, from now on; None where that is not done."""
-    fd = resources.memories.get(JOBS)
-    if fd is None:
-        return None
-    try:
-        table = JobTable(fd)
-    except (OSError, ValueError):  # an older lodefs made it, of another size
-        return None
-    counter = table.counter(slot)
-    try:
-        if counter is not None:
-            counter.start()
-    except RuntimeError:  # no room for its thread
-        table.counts_not(slot)
-        return None
-    return counter
-
-
-def trace_writer(resources: MountResources, slot: int) -> TraceWriter | None:
-    """Where the process in a slot tells of its requests; None where an older lodefs made the
-    mount."""
-    fd = resources.memories.get(TRACE)
-    return None if fd is None else RequestTrace(fd).writer(slot)
 
 
 def control_server(resources: MountResources, *, supervised: bool) -> ControlServer | None:

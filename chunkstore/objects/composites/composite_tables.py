@@ -11,8 +11,9 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 
 from lodefs.chunkstore.errors import AlreadyExists, Conflict, Corrupt, NotFound, TooLarge
 from lodefs.chunkstore.format import keys
@@ -36,6 +37,9 @@ from lodefs.chunkstore.types import Buffer
 RECENT_S = 60.0
 TRIES = 16  # of a change, while others change the table too
 NO_TABLE = CompositeTable(-1)
+# Gives packs that may not be read as they are at those places (they have bytes that were purged
+# since), and what they are to be, in parts that fit into memory.
+Cleaning = Callable[[Mapping[PackId, CompositePlace]], Iterable[Mapping[PackId, Buffer]]]
 _SUPERSEDED_SIZE_BYTES = len(encode_table(CompositeTable(0, is_superseded=True)))
 
 
@@ -150,7 +154,7 @@ class CompositeTables:
                 return set()
             self._check_room(len(now.places.keys() | some.keys()))
             name, places = self._put_composite(now.number + 1, some)
-            after = CompositeTable(name.number, {**now.places, **places})
+            after = replace(now, number=name.number, places={**now.places, **places})
             if self._append(after, now):
                 return set(some)
             # Put all the same, if the answer to a first try was lost
@@ -164,16 +168,19 @@ class CompositeTables:
         dead = set(packs)
         self._change(lambda now: dead.isdisjoint(now.places), dead)
 
-    def sweep(self) -> None:
+    def sweep(self) -> dict[PackId, CompositePlace]:
         """Deletes what no table names any more or will name: composites from which all was moved,
-        and those that somebody made whose table another one was faster to put. Empties old
-        tables."""
+        and those that somebody made whose table another one was faster to put. Empties old tables.
+
+        Gives what a repair may have overlooked: where packs lie in composites that stay, of which
+        the table knows nothing, or an older place. Who puts them again is rid of these composites
+        by the next sweep.
+        """
         tables = [
             (keys.composite_table_number(info.key), info.size_bytes)
             for info in self._objects.list(keys.COMPOSITE_TABLES)
         ]
-        listed = [keys.composite_of(info.key) for info in self._objects.list(keys.COMPOSITES)]
-        names = [name for name in listed if name is not None]
+        names = sorted(self._composites())
         if names:
             self._known = None  # without any table, composites say that it is lost
         now = self.newest()
@@ -181,15 +188,21 @@ class CompositeTables:
             self.fence()
             now = self.newest()
         named = {place.composite for place in now.places.values()}
+        overlooked: dict[PackId, CompositePlace] = {}
         for name in names:
-            # A restored table may lack a composite whose list of packs is damaged: that composite
-            # stays.
-            is_garbage = name.number <= now.number and name not in named
-            if is_garbage and self._tail(name) is not None:
-                self._objects.delete(keys.composite(name))
+            # Who made one with a higher number knew tables that are lost: no merge is at it.
+            if name in named or (name.number > now.number and not now.is_restored):
+                continue
+            # A restored table may lack a composite whose list of packs is damaged: it stays.
+            if (tail := self._tail(name)) is not None:
+                lost = _newer(tail, now) if now.is_restored else {}
+                overlooked.update(lost)
+                if not lost and name.number <= now.number:
+                    self._objects.delete(keys.composite(name))
         for number, size_bytes in tables:
             if 0 <= number < now.number and size_bytes > _SUPERSEDED_SIZE_BYTES:
                 self._supersede(number)
+        return overlooked
 
     def fence(self) -> None:
         """Puts the table that is there once more, if there is one: a merge that has not put its own
@@ -197,23 +210,24 @@ class CompositeTables:
         if self.newest().number >= 0:
             self._change(lambda _: False, ())
 
-    def dead_places(self) -> dict[CompositeName, dict[PackId, CompositePlace]]:
-        """What lies in the newest table's composites and counts no more: packs that were written
-        again elsewhere, or have been deleted. Of a composite whose list of packs is lost: nothing,
-        and so {}. By the composites' sizes: those without such bytes are not read."""
+    def unused_bytes(self) -> dict[CompositeName, int]:
+        """How many bytes of the newest table's composites count no more, if there are any; -1 for
+        a composite that a list lacks."""
+        return unused_of(self.newest(), self.sizes_bytes())
+
+    def dead_places(
+        self, composites: Iterable[CompositeName]
+    ) -> dict[CompositeName, dict[PackId, CompositePlace]]:
+        """What lies in composites and counts no more: packs that were written again elsewhere, or
+        have been deleted. Of a composite whose list of packs is lost: nothing, and so {}."""
         places = self.newest().places
-        live: dict[CompositeName, list[int]] = {}
-        for place in places.values():
-            live.setdefault(place.composite, []).append(place.size_bytes)
-        sizes = self.sizes_bytes()
         return {
             name: {
                 at: place
                 for at, place in (self._tail(name) or {}).items()
                 if places.get(at) != place
             }
-            for name, own in sorted(live.items())
-            if sizes.get(name) != composite_size_bytes(own)
+            for name in sorted(composites)
         }
 
     def sizes_bytes(self) -> dict[CompositeName, int]:
@@ -223,9 +237,10 @@ class CompositeTables:
         )
         return {name: size_bytes for name, size_bytes in listed if name is not None}
 
-    def restore(self, *, dry_run: bool = False) -> str:
-        """Makes the newest table again from the composites, if it is lost or damaged, and fills the
-        gaps before it. What was wrong; "" if nothing was."""
+    def restore(self, *, dry_run: bool = False, cleaning: Cleaning = lambda _: ()) -> str:
+        """Makes the newest table again from the composites that a list shows, if it is lost or
+        damaged, and fills the gaps before it. A pack is where it was put last, but as ``cleaning``
+        wants it. What was wrong; "" if nothing was."""
         listed = {
             keys.composite_table_number(i.key) for i in self._objects.list(keys.COMPOSITE_TABLES)
         }
@@ -243,19 +258,33 @@ class CompositeTables:
         if dry_run:  # who reads through this goes by it
             self._known = CompositeTable(last + 1, self._places_by_composites())
             return problem
-        # One that is damaged may have any number up to the one after the last that is listed. Each
-        # time anew: a merge that knows the lost table may have moved packs, and put the next.
-        for number in range(last + 1, last + TRIES):
-            table = CompositeTable(number, self._places_by_composites())
-            try:
-                key = keys.composite_table(number)
-                self._objects.put(key, [encode_table(table)], if_absent=True)
+        # One that is damaged may have any number up to the one after the last that is listed. What
+        # is yet to come has higher numbers than all composites, so that it is newer.
+        first = max(last, *(name.number for name in self._composites()), -1) + 1
+        for number in range(last + 1, first + TRIES):
+            if self._restore_as(number, cleaning if number >= first else None):
                 return problem
-            except AlreadyExists:
-                with suppress(Corrupt):
-                    self.newest()
-                    return problem
         raise self._conflict()
+
+    def _restore_as(self, number: int, cleaning: Cleaning | None) -> bool:
+        """Whether there is a table now: puts that of a number, without ``cleaning`` an emptied
+        one. Looks for packs anew: a merge that knows the lost table may have moved some, and put
+        the next."""
+        table = CompositeTable(number, is_superseded=True)
+        if cleaning is not None:
+            places = self._places_by_composites()
+            for packs in cleaning(places):
+                places.update(self._put_composite(number, packs)[1])
+            table = CompositeTable(number, places, is_restored=True)
+        try:
+            key = keys.composite_table(number)
+            self._objects.put(key, [encode_table(table)], if_absent=True)
+        except AlreadyExists:
+            with suppress(Corrupt):
+                self.newest()
+                return True
+            return False
+        return cleaning is not None
 
     def _places_by_composites(self) -> dict[PackId, CompositePlace]:
         places: dict[PackId, CompositePlace] = {}
@@ -312,7 +341,7 @@ class CompositeTables:
                 if is_done(now):
                     return
                 places = {pack: at for pack, at in now.places.items() if pack not in without}
-                if self._append(CompositeTable(now.number + 1, places), now):
+                if self._append(replace(now, number=now.number + 1, places=places), now):
                     return
         raise self._conflict()
 
@@ -348,3 +377,30 @@ class CompositeTables:
         return Conflict(
             f"others change the table of composites of {self._objects.url} all the time: try again"
         )
+
+
+def _newer(
+    tail: Mapping[PackId, CompositePlace], now: CompositeTable
+) -> dict[PackId, CompositePlace]:
+    """Packs of a composite that a table does not have, or where they were before."""
+
+    def is_newer(pack: PackId, at: CompositePlace) -> bool:
+        place = now.places.get(pack)
+        return place is None or place.composite.number < at.composite.number <= now.number
+
+    return {pack: at for pack, at in tail.items() if is_newer(pack, at)}
+
+
+def unused_of(
+    table: CompositeTable, sizes_bytes: Mapping[CompositeName, int]
+) -> dict[CompositeName, int]:
+    """As of CompositeTables.unused_bytes, for composites of those sizes."""
+    live: dict[CompositeName, list[int]] = {}
+    for place in table.places.values():
+        live.setdefault(place.composite, []).append(place.size_bytes)
+    used = {name: composite_size_bytes(own) for name, own in live.items()}
+    return {
+        name: sizes_bytes[name] - used_bytes if name in sizes_bytes else -1
+        for name, used_bytes in used.items()
+        if sizes_bytes.get(name) != used_bytes
+    }

@@ -26,6 +26,7 @@ TAIL_HEAD_SIZE_BYTES = 64  # the end of a composite, which tells how long its li
 _TABLE_MAGIC = b"LODECMTB"
 _COMPOSITE_MAGIC = b"LODECMPS"
 _FLAG_SUPERSEDED = 1
+_FLAG_RESTORED = 2
 _TABLE_HEAD = struct.Struct("<8sHHQII")  # magic, version, flags, number, composites, packs
 _TABLE_COMPOSITE = struct.Struct("<Q8s")  # number, token
 _TABLE_PACK = struct.Struct("<32sIQQ")  # id, composite in this table, offset, size
@@ -48,6 +49,8 @@ class CompositeTable:
     number: int
     places: Mapping[PackId, CompositePlace] = field(default_factory=dict)
     is_superseded: bool = False  # there is a newer one, and this one says nothing any more
+    # this, or one before it, was made of what a list of composites showed: it may have lacked some
+    is_restored: bool = False
 
 
 def encode_table(table: CompositeTable) -> bytes:
@@ -55,7 +58,7 @@ def encode_table(table: CompositeTable) -> bytes:
     _check_sizes(table.places.values(), "a table of composites")
     names = sorted({place.composite for place in table.places.values()})
     serials = {name: n for n, name in enumerate(names)}
-    flags = _FLAG_SUPERSEDED if table.is_superseded else 0
+    flags = _FLAG_SUPERSEDED * table.is_superseded | _FLAG_RESTORED * table.is_restored
     head = _TABLE_HEAD.pack(
         _TABLE_MAGIC, VERSION, flags, table.number, len(names), len(table.places)
     )
@@ -71,7 +74,7 @@ def decode_table(data: Buffer, number: int, what: str = "a table of composites")
     """The table of that number. Raises: Corrupt, UnknownFormat."""
     body = _checked(data, _TABLE_MAGIC, _TABLE_HEAD.size, what)
     _, version, flags, own, composites, packs = _TABLE_HEAD.unpack_from(body)
-    _check_version(version, flags & ~_FLAG_SUPERSEDED, what)
+    _check_version(version, flags & ~(_FLAG_SUPERSEDED | _FLAG_RESTORED), what)
     packs_at = _TABLE_HEAD.size + composites * _TABLE_COMPOSITE.size
     if own != number or packs_at + packs * _TABLE_PACK.size != len(body):
         raise Corrupt(f"{what} is not the table {number}, or not as long as it says")
@@ -82,7 +85,8 @@ def decode_table(data: Buffer, number: int, what: str = "a table of composites")
         if serial >= composites or not size_bytes:
             raise Corrupt(f"{what}: pack {pack.hex()} is in no composite")
         places[PackId(pack)] = CompositePlace(names[serial], offset, size_bytes)
-    return CompositeTable(number, places, bool(flags & _FLAG_SUPERSEDED))
+    is_superseded, is_restored = bool(flags & _FLAG_SUPERSEDED), bool(flags & _FLAG_RESTORED)
+    return CompositeTable(number, places, is_superseded, is_restored)
 
 
 def encode_tail(name: CompositeName, places: Sequence[tuple[PackId, CompositePlace]]) -> bytes:

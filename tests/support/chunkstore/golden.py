@@ -45,6 +45,7 @@ from lodefs.chunkstore.format.tree import (
     symlink,
 )
 from lodefs.chunkstore.journal.purges import Purge, encode_purge
+from lodefs.chunkstore.maintenance.in_composites.looked import Looked, encode_looked
 from lodefs.chunkstore.objects.composites.layout import (
     CompositePlace,
     CompositeTable,
@@ -268,7 +269,9 @@ def examples() -> dict[str, bytes]:
         "store-2.json": encode_settings(new_settings()),
         "store-3.json": encode_settings(replace(new_settings(), version=COMPOSITES_VERSION)),
         "composite": composite(),
+        "composites-looked": encode_looked(Looked(3, {COMPOSITE: 17})),
         "composite-table": encode_table(composite_table()),
+        "composite-table-restored": encode_table(replace(composite_table(), is_restored=True)),
         "composite-table-superseded": encode_table(CompositeTable(6, is_superseded=True)),
         "journal-entry": journal.encode_entry(journal_entry()),
         "journal-entry-2": journal.encode_entry(
