@@ -118,7 +118,8 @@ def drop_chunk(memory: MemoryObjects, data: bytes) -> None:
     for key in list(memory.objects):
         if (pack_id := keys.pack_of(key)) is None:
             continue
-        index, payload = read_pack(memory, pack_id)
+        version, payload = read_pack(memory, pack_id)
+        index = version.index
         for n in range(len(index)):
             if index.chunk_id(n) == chunk:
                 parts = [payload[: index.offsets[n]], payload[index.offsets[n + 1] :]]
