@@ -12,6 +12,7 @@ from lodefs.chunkstore.errors import Conflict, Corrupt, InvalidInput, NotFound, 
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.names import ChunkId, CommitId, digest_of
 from lodefs.chunkstore.format.pack import DROPPED
+from lodefs.chunkstore.format.tree import encode_tree
 from lodefs.chunkstore.journal.deletion import delete_repo
 from lodefs.chunkstore.journal.ref_write import Collected
 from lodefs.chunkstore.repo.history import log
@@ -284,6 +285,34 @@ def test_all_beside_what_is_deleted(stores: Stores) -> None:
     assert [one.ref.repo for one in result.refs] == ["s"]
     assert stores.at() is None
     stores.check()
+
+
+def test_all_but_what_is_damaged(stores: Stores) -> None:
+    """With all, a branch with a damaged or missing commit, or pack, or entry in the source is named
+    and left, and all else arrives, also of later repositories; alone it is an error."""
+    refs, memory = stores.source.refs("r"), stores.source_memory
+    refs.advance(TAGS, "v1", stores.commits[0], expected_sequence=None)
+    spoilt = stores.made.commit("r", {b"p": b"p" * 3000}, branch="dev")
+    refs.advance(BRANCHES, "entry", spoilt, expected_sequence=None)
+    memory.put(keys.ref_entry("r", BRANCHES, "entry", 0), [b"rubbish"])
+    stores.made.commit("q", {b"gone": A})
+    for key in [key for key in memory.objects if key.startswith(keys.commits("q"))]:
+        memory.delete(key)
+    stores.made.commit("s", {b"other": A})
+    memory.put(keys.commit("r", stores.commits[1]), [b""])
+    drop_chunk(memory, encode_tree([stores.made.entry(b"p", b"p" * 3000)]))
+    options = CopyOptions(workers=2)
+    result = copy(stores.source, stores.destination, ["q", "r", "s"], None, options)
+    assert [(one.ref.repo, one.ref.name, type(one.error)) for one in result.refused] == [
+        ("q", "main", NotFound),
+        ("r", "entry", Corrupt),
+        ("r", "main", Corrupt),
+        ("r", "dev", Corrupt),
+    ]
+    assert [(one.ref.repo, one.ref.name) for one in result.refs] == [("r", "v1"), ("s", "main")]
+    stores.check()
+    with pytest.raises(Corrupt):
+        stores.copy("main")
 
 
 def test_bad_input(stores: Stores) -> None:
