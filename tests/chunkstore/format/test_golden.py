@@ -28,6 +28,7 @@ from lodefs.chunkstore.format.names import CompositeName, PackId
 from lodefs.chunkstore.format.pack import TRAILER_SIZE_BYTES, PackIndex, unpack
 from lodefs.chunkstore.format.tree import decode_tree
 from lodefs.chunkstore.journal.purges import decode_purge
+from lodefs.chunkstore.journal.removed_shards import decode_removed_shards
 from lodefs.chunkstore.maintenance.in_composites.looked import Looked, decode_looked
 from lodefs.chunkstore.objects.composites.layout import (
     decode_table,
@@ -125,6 +126,7 @@ def test_reads_golden_documents() -> None:
     assert decode_commit(read("commit-2")) == golden.new_commit()
     assert decode_settings(read("store.json")) == golden.settings()
     assert decode_scrub_ledger(read("scrub-ledger"), "it") == golden.scrub_ledger()
+    assert decode_removed_shards(read("removed-shards"), "it") == golden.REMOVED_SHARDS
     assert decode_settings(read("store-2.json")) == golden.new_settings()
     admitted = replace(golden.new_settings(), version=3)
     assert decode_settings(read("store-3.json")) == admitted

@@ -33,7 +33,7 @@ from lodefs.chunkstore.objects.composites.layout import (
 )
 from lodefs.chunkstore.objects.interface import Part
 from lodefs.chunkstore.repair.repair import RepairOptions, repair
-from lodefs.chunkstore.repair.sources import StoreSource
+from lodefs.chunkstore.repair.sources.source import StoreSource
 from lodefs.chunkstore.repo.pack_reader import read_index
 from lodefs.chunkstore.repo.store import Store
 from lodefs.chunkstore.repo.verify import verify
