@@ -28,7 +28,7 @@ from lodefs.chunkstore.repo.refs import RefEntry
 from lodefs.chunkstore.repo.store import Store, require_there
 from lodefs.chunkstore.system.progress import Progress
 from lodefs.chunkstore.transfer.landing import Landing
-from lodefs.chunkstore.transfer.pack_copy import fetch_pack, put_pack, without_purged
+from lodefs.chunkstore.transfer.pack_copy import copy_pack
 from lodefs.chunkstore.transfer.plan import (
     REFUSALS,
     History,
@@ -321,9 +321,8 @@ class _Copy:
         index = None if self._copies is None else self._copies.copy(pack_id, purged)
         sent_bytes = 0
         if index is None:
-            index, payload = fetch_pack(self._source.objects, pack_id)
-            index, payload = without_purged(index, payload, purged)
-            sent_bytes = put_pack(self._destination.objects, index, payload)
+            source, destination = self._source.objects, self._destination.objects
+            index, sent_bytes = copy_pack(source, destination, pack_id, purged)
         self._landing.landed(index)
         self._progress.bytes_done += index.offsets[-1]
         self._progress.bytes_sent += sent_bytes
