@@ -97,8 +97,9 @@ class Eviction:
         with self._lock:
             for number in victims(self._candidates(), size_bytes, self._held()):
                 file = self._cache.files.get(number)
-                if file is not None:
-                    self.evict(file)
+                if file is not None and self.evict(file):
+                    usefulness = self._cache.usefulness
+                    usefulness.evicted(file.present_bytes, file.asked_bytes, file.read_bytes)
 
     def evict(self, file: CacheFile) -> bool:
         """Removes a file unless it is pinned or in use. False if it is, or has gone already."""
@@ -166,7 +167,8 @@ class Eviction:
         with cache.lock:
             cache.used_bytes -= file.present_bytes
             cache.retired.append(file)
-        cache.meter.evicted(file.present_bytes, cache.now_s() - file.last_use_s)
+        age_s = cache.now_s() - file.last_use_s
+        cache.meter.evicted(file.present_bytes, age_s, file.unread_bytes)
         cache.trim_soon()
         return True
 
