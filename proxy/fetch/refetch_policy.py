@@ -17,10 +17,10 @@ from typing import NamedTuple
 from lodefs.proxy.fetch.readahead_policy import KIB, MIB, UNIT_SIZE_BYTES_MAX, Range
 
 PACKS_MAX = 16 * 1024
-MISSES_KEPT = 64  # of all packs: who reads here and there in a large set rarely meets one of them
+MISSES_KEPT = 64  # of all packs: who reads here and there in a large set has few of them near
 FOLLOWS_SIZE_BYTES = 128 * KIB  # behind the end of what was brought, where a reader reads on
 NEAR_SIZE_BYTES = 4 * MIB  # between places that belong together
-NEAR_MISSES_MIN = 4
+NEAR_MISSES_MIN = 12
 
 
 class _Brought(NamedTuple):
