@@ -98,6 +98,11 @@ class Names(Protocol):
         """Children whose names sort after ``after``, at most ``limit``. Raises: NotADirectory."""
         ...
 
+    async def tree(self, snapshot: Snapshot, ino: int) -> bytes:
+        """A directory in its stored form (chunkstore.format.tree). Raises: NotFound (never looked
+        up on this node); TooLarge."""
+        ...
+
     async def content_ids(self, snapshot: Snapshot, inos: Sequence[int]) -> list[bytes]:
         """The content ids of files that were looked up, in their order. Raises: NotFound."""
         ...

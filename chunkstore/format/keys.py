@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lodefs.chunkstore.format.names import CommitId, CrateName, PackId, is_hex
+from lodefs.chunkstore.format.names import CommitId, CompositeName, PackId, is_hex
 
 STORE = "store.json"
 PACKS = "packs/"
@@ -13,8 +13,8 @@ ENTRIES = "journal/entries/"
 LEDGER = "journal/ledger"
 PURGES = "purges/"
 SCRUB = "scrub/ledger"
-CRATES = "crates/data/"
-CRATE_TABLES = "crates/tables/"
+COMPOSITES = "composites/data/"
+COMPOSITE_TABLES = "composites/tables/"
 
 _SETTINGS = "_settings"  # no kind of ref
 SEQUENCE_MAX = 10**10 - 1  # refs and the journal count down from here: the newest sorts first
@@ -117,29 +117,29 @@ def purge(number: int) -> str:
     return f"{PURGES}{number:010d}"
 
 
-def crate_table(number: int) -> str:
-    """``crates/tables/<10 digits, descending>``; numbers count from 0."""
-    return f"{CRATE_TABLES}{SEQUENCE_MAX - number:010d}"
+def composite_table(number: int) -> str:
+    """``composites/tables/<10 digits, descending>``; numbers count from 0."""
+    return f"{COMPOSITE_TABLES}{SEQUENCE_MAX - number:010d}"
 
 
-def crate_table_number(key: str) -> int:
-    """The number of the table of crates at ``key``; -1 if that is no such key."""
-    digits = key.removeprefix(CRATE_TABLES)
+def composite_table_number(key: str) -> int:
+    """The number of the table of composites at ``key``; -1 if that is no such key."""
+    digits = key.removeprefix(COMPOSITE_TABLES)
     number = SEQUENCE_MAX - int(digits) if digits.isdigit() else -1
-    return number if number >= 0 and key == crate_table(number) else -1
+    return number if number >= 0 and key == composite_table(number) else -1
 
 
-def crate(name: CrateName) -> str:
-    """``crates/data/<10 digits>-<16 hex>``."""
-    return f"{CRATES}{name.number:010d}-{name.token}"
+def composite(name: CompositeName) -> str:
+    """``composites/data/<10 digits>-<16 hex>``."""
+    return f"{COMPOSITES}{name.number:010d}-{name.token}"
 
 
-def crate_of(key: str) -> CrateName | None:
-    """The name of the crate at ``key``; None if that is no such key."""
-    digits, _, token = key.removeprefix(CRATES).partition("-")
-    name = CrateName(int(digits), token) if digits.isdigit() else None
+def composite_of(key: str) -> CompositeName | None:
+    """The name of the composite at ``key``; None if that is no such key."""
+    digits, _, token = key.removeprefix(COMPOSITES).partition("-")
+    name = CompositeName(int(digits), token) if digits.isdigit() else None
     is_token = len(token) == 16 and is_hex(token)
-    return name if name is not None and is_token and key == crate(name) else None
+    return name if name is not None and is_token and key == composite(name) else None
 
 
 def pack_of(key: str) -> PackId | None:

@@ -29,8 +29,9 @@ DEFAULT_BRANCH = "main"
 PULL_STATE_DIR = ".lodefs-pull"  # in a directory that a pull has not filled to the end
 
 
-class CrateName(NamedTuple):
-    """``number``: of the table that names the crate first; ``token``: 16 random hex characters."""
+class CompositeName(NamedTuple):
+    """``number``: of the table that names the composite first; ``token``: 16 random hex
+    characters."""
 
     number: int
     token: str

@@ -24,6 +24,7 @@ from lodefs.chunkstore.format.journal import (
     Silence,
 )
 from lodefs.chunkstore.format.names import CommitId, PackId
+from lodefs.chunkstore.format.pack import DROPPED
 from lodefs.chunkstore.journal.journal import StoreJournal
 from lodefs.chunkstore.maintenance import decisions
 from lodefs.chunkstore.maintenance.compact import (
@@ -33,15 +34,16 @@ from lodefs.chunkstore.maintenance.compact import (
     sparse_packs,
     union_of,
 )
-from lodefs.chunkstore.maintenance.in_crates.crate_remains import drop_purged_remains
-from lodefs.chunkstore.maintenance.in_crates.merge import (
+from lodefs.chunkstore.maintenance.in_composites.composite_remains import drop_purged_remains
+from lodefs.chunkstore.maintenance.in_composites.doubles import drop_doubles
+from lodefs.chunkstore.maintenance.in_composites.merge import (
     BELOW_BYTES_MAX,
     Merged,
     batches,
-    drop_doubles,
     merge_packs,
     would_merge,
 )
+from lodefs.chunkstore.maintenance.in_composites.restored_tables import sweep_composites
 from lodefs.chunkstore.maintenance.inventory import PackList, Repositories
 from lodefs.chunkstore.maintenance.late_writes import drop_purged
 from lodefs.chunkstore.maintenance.mark import Marked, Marking
@@ -52,7 +54,7 @@ from lodefs.chunkstore.maintenance.writers import (
     newest_entry,
     newest_of,
 )
-from lodefs.chunkstore.objects.crates.crated import crated
+from lodefs.chunkstore.objects.composites.composite_objects import through_composites
 from lodefs.chunkstore.repo.store import VERSION, Store, require_there
 from lodefs.chunkstore.system.progress import Progress
 
@@ -174,7 +176,7 @@ class _Collection:
         self._journal = StoreJournal(store.objects, options.clock)
         self._repos = Repositories()
         self._marking = Marking(store, executor, progress, int(options.clock()))
-        self._crates = crated(store.objects)
+        self._composites = through_composites(store.objects)
         self._early: Mapping[int, Silence] = {}  # entries with a time that is yet to come
         self._handled: Sequence[Garbage] = ()  # what was deleted
         self._dropped: Mapping[PackId, int] = {}  # chunks that a dry run has left where they are
@@ -189,7 +191,8 @@ class _Collection:
         undone = self._journal.undone(condemning)
         writers = self._writers(ledger, newest, condemning)
         if not options.dry_run:
-            self._crates.tables.sweep()
+            sweep_composites(self._composites, self._executor)
+            drop_doubles(self._composites, self._executor)
         self._list()
         if options.min_used is None:
             packs = [dead.pack for one in undone if one.condemned for dead in one.condemned.chunks]
@@ -284,7 +287,7 @@ class _Collection:
         self._compact(garbage)
         if not self._options.dry_run:
             dead = [pack for one in garbage for pack in one.packs]
-            self._crates.tables.remove(dead)
+            self._composites.tables.remove(dead)
             for entry in ripe:
                 self._journal.put_done(entry.number)
         self._handled = garbage
@@ -339,7 +342,7 @@ class _Collection:
         sizes = (
             smaller_by(objects, dead, self._executor)
             if dry
-            else drop_all(objects, dead, self._executor, rate)
+            else drop_all(objects, dead, DROPPED, self._executor, rate)
         )
         for size_bytes in sizes:
             self._result.compacted.packs += size_bytes > 0
@@ -376,26 +379,26 @@ class _Collection:
 
     def _merge(self) -> None:
         """Puts small packs that are in use together, and removes what merges have left."""
-        options, crates = self._options, self._crates
-        if not options.dry_run:
-            drop_doubles(crates, self._executor)
+        options, composites = self._options, self._composites
         if options.merge_below_bytes is not None:
             self._merge_below(options.merge_below_bytes)
         if not options.dry_run:
-            drop_purged_remains(crates, self._executor, Rate(options.rate_bytes_s))
+            drop_purged_remains(composites, self._executor, Rate(options.rate_bytes_s))
 
     def _merge_below(self, below: int) -> None:
-        options, crates = self._options, self._crates
+        options, composites = self._options, self._composites
         small = [
             (pack, size) for pack, size in self._packs if size < below and pack in self._marked
         ]
         if options.dry_run:
-            self._result.merged = would_merge(small, crates.tables.newest())
+            self._result.merged = would_merge(small, composites.tables.newest())
             return
-        if batches(small, crates.tables.newest()):
-            self._store.admit_crates()
+        if batches(small, composites.tables.newest()):
+            self._store.admit_composites()
             rate = Rate(options.rate_bytes_s)
-            self._result.merged = merge_packs(crates, small, self._executor, rate, self._progress)
+            self._result.merged = merge_packs(
+                composites, small, self._executor, rate, self._progress
+            )
 
     def _condemn(
         self,

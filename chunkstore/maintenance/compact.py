@@ -20,6 +20,9 @@ from lodefs.chunkstore.format.journal import DeadChunks
 from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.format.pack import DROPPED, PackIndex
 from lodefs.chunkstore.maintenance.mark import Marked
+from lodefs.chunkstore.objects.composites.composite_batch import CompositeBatch
+from lodefs.chunkstore.objects.composites.composite_objects import split_etag, through_composites
+from lodefs.chunkstore.objects.composites.layout import CompositePlace
 from lodefs.chunkstore.objects.interface import ObjectStore
 from lodefs.chunkstore.repo.pack_reader import (
     PackIndexVersion,
@@ -109,12 +112,33 @@ def union_of(dead: Iterable[DeadChunks]) -> dict[PackId, int]:
 
 
 def drop_all(
-    objects: ObjectStore, dead: Sequence[DeadChunks], executor: Executor, rate: Rate
+    objects: ObjectStore, dead: Iterable[DeadChunks], codec: int, executor: Executor, rate: Rate
 ) -> Iterator[int]:
-    """Writes packs again without those chunks, a few at once; the bytes that each of them was made
-    smaller by. Raises: what the store does."""
-    for some in _parts(dead, PACKS_AT_ONCE):
-        yield from executor.map(lambda one: drop_chunks(objects, one, DROPPED, rate), some)
+    """Writes packs again without the bytes of some chunks, a few at once, and those that lie in
+    composites into new ones together; how many bytes each is smaller. 0 if it was done before, or a
+    pack is missing or damaged: then it is left as it is, for who repairs it. ``codec``: DROPPED or
+    PURGED.
+
+    Nobody may name these chunks there, now or later: a write that comes late takes nothing else
+    away. Raises: what the store does.
+    """
+    left = {one.pack: one for one in dead}
+    for _ in range(TRIES):
+        batch = CompositeBatch(through_composites(objects))
+        inside: dict[PackId, int] = {}
+        for some in _parts(left.values(), PACKS_AT_ONCE):
+            for done in executor.map(lambda one: _drop_chunks(objects, one, codec, rate), some):
+                if isinstance(done, int):
+                    yield done
+                else:
+                    batch.add(done.pack, done.data, done.place)
+                    inside[done.pack] = done.smaller_bytes
+        batch.flush()
+        yield from (size_bytes for pack, size_bytes in inside.items() if pack not in batch.stayed)
+        left = {pack: left[pack] for pack in sorted(batch.stayed)}
+    for pack in left:
+        _log.warning("pack %s is not compacted: others write it again and again", pack.hex())
+        yield 0
 
 
 def smaller_by(
@@ -134,31 +158,39 @@ def smaller_by(
         yield from executor.map(difference, some)
 
 
-def drop_chunks(objects: ObjectStore, dead: DeadChunks, codec: int, rate: Rate) -> int:
-    """Writes a pack again without the bytes of some chunks; how many bytes smaller it is. 0 if it
-    was done before, or the pack is missing or damaged: then it is left as it is, for who repairs
-    it. ``codec``: DROPPED or PURGED.
+class _Rewritten(NamedTuple):
+    """The new object of a pack that lies in a composite."""
 
-    Nobody may name these chunks there, now or later: a write that comes late takes nothing else
-    away. Raises: what the store does.
-    """
+    pack: PackId
+    data: bytes
+    place: CompositePlace  # where the old one is
+    smaller_bytes: int
+
+
+def _drop_chunks(
+    objects: ObjectStore, dead: DeadChunks, codec: int, rate: Rate
+) -> int | _Rewritten:
+    """As of drop_all, of one pack; but what lies in a composite is yet to be put."""
     for _ in range(TRIES):
         try:
             version = read_index(objects, dead.pack)
             wanted = version.index.without(dead.chunks, codec)
             if wanted.codecs == version.index.codecs:
                 return 0
-            data = _live_bytes(objects, version, wanted, rate)
+            data = [*_live_bytes(objects, version, wanted, rate), wanted.encode()]
+            smaller_bytes = version.index.offsets[-1] - wanted.offsets[-1]
+            rate.take(sum(map(len, data)))
+            if (found := split_etag(version.etag)) is not None:
+                return _Rewritten(dead.pack, b"".join(data), found[0], smaller_bytes)
             if objects.head(keys.pack(dead.pack)).etag != version.etag:
                 continue  # somebody else wrote it meanwhile, and dropped other chunks, maybe
-            rate.take(sum(map(len, data)))
-            objects.put(keys.pack(dead.pack), [*data, wanted.encode()])
+            objects.put(keys.pack(dead.pack), data)
         except Changed:
             continue
         except (NotFound, Corrupt, UnknownFormat) as error:
             _log.warning("pack %s is not compacted: %s", dead.pack.hex(), error)
             return 0
-        return version.index.offsets[-1] - wanted.offsets[-1]
+        return smaller_bytes
     _log.warning("pack %s is not compacted: others write it again and again", dead.pack.hex())
     return 0
 

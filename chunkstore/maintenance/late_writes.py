@@ -15,7 +15,7 @@ from lodefs.chunkstore.format.journal import DeadChunks
 from lodefs.chunkstore.format.names import ChunkId, PackId
 from lodefs.chunkstore.format.pack import PURGED
 from lodefs.chunkstore.journal.purges import Purges
-from lodefs.chunkstore.maintenance.compact import TRIES, Rate, drop_chunks
+from lodefs.chunkstore.maintenance.compact import TRIES, Rate, drop_all
 from lodefs.chunkstore.objects.interface import ObjectStore
 from lodefs.chunkstore.repo.pack_reader import read_index
 
@@ -32,7 +32,7 @@ def drop_purged(
         found = [
             one for one in executor.map(lambda pack: _held(objects, pack, purged), left) if one
         ]
-        for _ in executor.map(lambda one: drop_chunks(objects, one, PURGED, rate), found):
+        for _ in drop_all(objects, found, PURGED, executor, rate):
             pass
         left = [one.pack for one in found]
 

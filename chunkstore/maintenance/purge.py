@@ -22,12 +22,14 @@ from lodefs.chunkstore.journal.journal import StoreJournal
 from lodefs.chunkstore.journal.named_packs import add_named
 from lodefs.chunkstore.journal.purges import Purges
 from lodefs.chunkstore.journal.ref_write import RefWrite
-from lodefs.chunkstore.maintenance.compact import Rate, drop_chunks
-from lodefs.chunkstore.maintenance.in_crates.crate_remains import drop_remains, find_remains
+from lodefs.chunkstore.maintenance.compact import Rate, drop_all
+from lodefs.chunkstore.maintenance.in_composites.composite_remains import drop_remains, find_remains
+from lodefs.chunkstore.maintenance.in_composites.doubles import doubles_with, drop_doubles
+from lodefs.chunkstore.maintenance.in_composites.restored_tables import sweep_composites
 from lodefs.chunkstore.maintenance.inventory import PackList, Repositories
 from lodefs.chunkstore.maintenance.late_writes import drop_purged
 from lodefs.chunkstore.maintenance.writers import WriterCheck, newest_of
-from lodefs.chunkstore.objects.crates.crated import crated
+from lodefs.chunkstore.objects.composites.composite_objects import through_composites
 from lodefs.chunkstore.repo.pack_reader import read_index
 from lodefs.chunkstore.repo.store import Store
 from lodefs.chunkstore.system.progress import Progress
@@ -109,13 +111,13 @@ def plan_path(store: Store, repo: str, path: bytes, progress: Progress | None = 
 
 def plan_chunk(store: Store, chunk: ChunkId, progress: Progress | None = None) -> PurgePlan:
     """What it takes to purge one chunk, wherever it is. Raises: NotFound if no pack has it, nor a
-    crate whose pack of it was deleted."""
+    composite whose pack of it was deleted."""
     progress = progress or Progress()
     plan = PurgePlan("")
     with ThreadPoolExecutor(WORKERS, "lodefs-purge") as executor:
         plan.seen = _moment(store, executor)
         _complete(store, plan, {chunk}, executor, progress)
-        is_there = plan.packs or find_remains(crated(store.objects), {chunk}, executor)
+        is_there = plan.packs or find_remains(through_composites(store.objects), {chunk}, executor)
     if not is_there:
         raise NotFound(f"no pack of {store.url} has a chunk {chunk.hex()}")
     return plan
@@ -168,15 +170,14 @@ def purge(
     with ThreadPoolExecutor(PACKS_AT_ONCE, "lodefs-purge") as executor:
         dead = [DeadChunks(*one) for one in sorted(plan.packs.items())]
         rate = Rate(None)
-        for size_bytes in executor.map(
-            lambda one: drop_chunks(store.objects, one, PURGED, rate), dead
-        ):
+        objects = through_composites(store.objects)
+        drop_doubles(objects, executor)  # no reader sees what such an object has and lacks
+        for size_bytes in drop_all(objects, dead, PURGED, executor, rate):
             result.packs += size_bytes > 0
             result.size_bytes += size_bytes
-        objects = crated(store.objects)
         objects.tables.fence()  # a merge that has read them before puts them nowhere from now on
         drop_purged(objects, plan.packs, executor, rate)
-        objects.tables.sweep()  # a merge that died may have left crates with them
+        sweep_composites(objects, executor)  # a merge that died may have left composites with them
         result.left += drop_remains(objects, set(plan.chunks), executor, rate)
         for index in executor.map(lambda one: _index(store, one.pack), dead):
             if isinstance(index, PackIndex):
@@ -184,6 +185,7 @@ def purge(
                     result.left.append(index.pack_id)
             elif index is not None:
                 result.left.append(index)
+        result.left += doubles_with(objects, set(plan.chunks), executor)
         purges.append(plan.chunks, plan.what, int(clock()))
     return result
 
@@ -201,8 +203,11 @@ def plan_again(store: Store, progress: Progress | None = None) -> PurgePlan:
             for pack, bits in plan.packs.items()
             if isinstance(index := _index(store, pack), PackIndex) and _stored(index, bits)
         }
+        objects = through_composites(store.objects)
+        for pack, bits in doubles_with(objects, ids, executor).items():
+            plan.packs[pack] = plan.packs.get(pack, 0) | bits
         found = {c for p in plan.packs for c in _ids(_known(store, p), plan.packs[p])}
-        for one in find_remains(crated(store.objects), ids, executor):
+        for one in find_remains(objects, ids, executor):
             if one.index is not None:
                 bits = sum(1 << n for n in range(len(one.index)) if one.index.chunk_id(n) in ids)
                 plan.packs[one.pack] = plan.packs.get(one.pack, 0) | bits
@@ -272,9 +277,9 @@ def _find_places(
 ) -> None:
     """All places of chunks: reads the index of each pack, those of dead pushes too; and of the
     packs that versions have ``named``, which a list may lack. Again while packs are put into
-    crates: a list may then lack them."""
+    composites: a list may then lack them."""
     progress.phase = "looking through all packs"
-    tables = crated(store.objects).tables
+    tables = through_composites(store.objects).tables
     before, found = -2, tables.newest().number
     named = list(named)
     while before != found:

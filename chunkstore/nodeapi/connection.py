@@ -144,7 +144,7 @@ class Connection:
             return self._receive(sock, deadline_s, before_blocking, body_bytes)
         except OSError as error:
             self.close()
-            if self._clock() >= deadline_s:
+            if self._clock() >= deadline_s and error.errno not in _NOT_LISTENING:
                 raise DeadlineExceeded(f"{self._address}: no answer in time") from error
             if self._address.tls and (denied := client_tls.refusal(self._address.host, error)):
                 raise denied from error

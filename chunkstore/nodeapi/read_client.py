@@ -197,6 +197,23 @@ class Client:
             return b""
         raise _unexpected(answer)
 
+    def file_range(self, repo: str, rev: str, path: bytes, first: int, size_bytes: int) -> Buffer:
+        """Bytes of the file at a path, fewer only at its end; good until the next request."""
+        target = wire.file_path(wire.FILES, repo, rev, path).encode()
+        wanted = b"Range: bytes=%d-%d\r\n" % (first, first + size_bytes - 1)
+        answer = self._ask(b"GET %b" % target, wanted, size_bytes)
+        if answer.status != 206:
+            raise _unexpected(answer)
+        return self._checked(answer, first, size_bytes)
+
+    def tree(self, repo: str, rev: str, path: bytes) -> Buffer:
+        """The stored form of the directory at a path; good until the next request."""
+        target = wire.file_path(wire.TREES, repo, rev, path).encode()
+        answer = self._ask(b"GET %b" % target)
+        if answer.status != 200:
+            raise _unexpected(answer)
+        return answer.body
+
     def locate(self, ino: int, first: int, size_bytes: int) -> wire.Place | Buffer:
         """Where the cache has the bytes of a file from ``first`` on, perhaps fewer, perhaps more
         than asked for; or, if the proxy does not say, the bytes, as ``read``."""

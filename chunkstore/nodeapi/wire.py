@@ -18,6 +18,7 @@ from lodefs.chunkstore.errors import InvalidInput, LodefsError
 FILES = "/files/"  # GET, HEAD: a file's bytes:      /files/REPO@REV/PATH
 STAT = "/stat/"  # GET: one entry as JSON:           /stat/REPO@REV/PATH
 LIST = "/list/"  # GET: a directory as JSON:         /list/REPO@REV/PATH?after=NAME&limit=N
+TREES = "/trees/"  # GET: a directory as the store has it: /trees/REPO@REV/PATH
 SNAPSHOTS = "/snapshots/"  # GET: what REV is:       /snapshots/REPO@REV
 NODES = "/nodes/"  # GET: entries by inode:          /nodes/REPO@COMMIT/INO[/children|/lookup|/data]
 CHILDREN, LOOKUP, DATA = "children", "lookup", "data"
@@ -154,7 +155,7 @@ def target(repo: str, rev: str) -> str:
 
 
 def file_path(kind: str, repo: str, rev: str, path: bytes) -> str:
-    """The URL path of FILES, STAT or LIST for a path in a snapshot."""
+    """The URL path of FILES, STAT, LIST or TREES for a path in a snapshot."""
     return f"{kind}{target(repo, rev)}/{quote_from_bytes(path)}"
 
 
@@ -169,7 +170,7 @@ def peer_chunks(pack: str, first: int, count: int) -> str:
 
 
 def split_target(raw_tail: str) -> tuple[str, str, bytes]:
-    """Repository, revision and path of what follows FILES, STAT, LIST, NODES or SNAPSHOTS.
+    """Repository, revision and path of what follows FILES, STAT, LIST, TREES, NODES or SNAPSHOTS.
 
     ``raw_tail`` is percent-encoded. The names are not checked here. Raises: InvalidInput without
     '@'.

@@ -104,6 +104,25 @@ class ObjectStore(Protocol):
         ...
 
 
+class ServerCopy(Protocol):
+    """Copies objects of one store to another one by requests to the server of both, so that no byte
+    of them comes here. Safe for many threads."""
+
+    def copy(self, key: str, if_match: str) -> str:
+        """Copies an object, as it is at an ETag, to the same key there, and gives the copy's ETag.
+
+        What arrives is to be looked at: a server may not know all of the request. Raises: NotFound
+        if there is no such object; Changed if it has another ETag, or something is at the key
+        there, where the server knows these conditions; Unavailable, Denied, and InvalidInput or
+        Unsupported where a server does not copy.
+        """
+        ...
+
+    def close(self) -> None:
+        """Frees connections."""
+        ...
+
+
 def read_whole(objects: ObjectStore, key: str, size_bytes_max: int) -> Part:
     """A whole object of at most ``size_bytes_max``, the bound of its format.
 

@@ -6,13 +6,15 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from threading import Lock
+from typing import NamedTuple
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from lodefs.chunkstore.errors import InvalidInput, Unavailable
 from lodefs.chunkstore.format import keys
-from lodefs.chunkstore.objects.crates.crated import Crated, CratedOrders
+from lodefs.chunkstore.objects.composites.composite_objects import CompositeObjects, CompositeOrders
 from lodefs.chunkstore.objects.directory import TEMPORARY, DirectoryObjects
-from lodefs.chunkstore.objects.interface import ObjectStore
+from lodefs.chunkstore.objects.interface import ObjectStore, ServerCopy
 from lodefs.chunkstore.objects.limiting import Limited
 from lodefs.chunkstore.objects.mirrors.mirrored import Mirrored, MirroredOrders
 from lodefs.chunkstore.objects.observing import Observation, Observed
@@ -65,16 +67,30 @@ def open_ordered(url: str, options: StoreOptions | None = None) -> tuple[ObjectS
     limit of calls. Raises: InvalidInput."""
     options = options or StoreOptions()
     source = (
-        _open_s3(url, options) if url.startswith("s3:") else DirectoryObjects(_directory_of(url))
+        _s3_place(url, options).open()
+        if url.startswith("s3:")
+        else DirectoryObjects(_directory_of(url))
     )
-    budget = RetryBudget(
-        options.attempts_max, options.retry_time_s_max, first_time_s_max=options.first_time_s_max
-    )
-    patient = Retrying(source, budget, on_retry=options.on_retry)
+    patient = Retrying(source, _budget(options), on_retry=options.on_retry)
     limited = Limited(patient, options.calls_max, options.wait_s_max)
     orders = RangeOrders(source, limited, options.observe)
     objects = Observed(limited, options.observe) if options.observe else limited
-    return Crated(objects), CratedOrders(orders)
+    return CompositeObjects(objects), CompositeOrders(orders)
+
+
+def open_server_copy(
+    source_url: str, destination_url: str, options: StoreOptions
+) -> ServerCopy | None:
+    """Copies by the server between two stores; None unless both are on S3, at one endpoint and in
+    one region. (Their credentials are the same: a process has one place for them.) Raises:
+    InvalidInput."""
+    if not (source_url.startswith("s3:") and destination_url.startswith("s3:")):
+        return None
+    source = _s3_place(source_url, options)
+    there = _s3_place(destination_url, options)
+    if source.endpoint != there.endpoint:
+        return None
+    return _S3ServerCopy(source.bucket, source.prefix, there.open, _budget(options))
 
 
 def open_mirrored(
@@ -122,7 +138,58 @@ def _directory_of(url: str) -> str:
     return os.path.expanduser(url)
 
 
-def _open_s3(url: str, options: StoreOptions) -> S3Objects:
+class _S3ServerCopy:
+    """From a prefix on S3 to another one, which the same credentials reach at one endpoint, with
+    retries."""
+
+    def __init__(
+        self, bucket: str, prefix: str, there: Callable[[], S3Objects], budget: RetryBudget
+    ) -> None:
+        """``there`` opens the other one, for the first copy."""
+        self._bucket = bucket
+        self._prefix = prefix
+        self._open = there
+        self._budget = budget
+        self._opened: S3Objects | None = None
+        self._lock = Lock()  # one thread opens it
+
+    def copy(self, key: str, if_match: str) -> str:
+        with self._lock:
+            self._opened = there = self._opened or self._open()
+        return Retrying(there, self._budget).repeat(
+            lambda: there.copy_from(self._bucket, self._prefix, key, if_match)
+        )
+
+    def close(self) -> None:
+        if self._opened is not None:
+            self._opened.close()
+
+
+def _budget(options: StoreOptions) -> RetryBudget:
+    return RetryBudget(
+        options.attempts_max, options.retry_time_s_max, first_time_s_max=options.first_time_s_max
+    )
+
+
+class _S3Place(NamedTuple):
+    """What a URL says."""
+
+    bucket: str
+    prefix: str
+    options: StoreOptions
+
+    @property
+    def endpoint(self) -> tuple[str | None, str | None]:
+        """Where requests go to: the same place, if two of one process are equal."""
+        url = self.options.endpoint_url
+        return url and url.rstrip("/"), self.options.region
+
+    def open(self) -> S3Objects:
+        """Raises: InvalidInput as of S3Objects."""
+        return S3Objects(*self)
+
+
+def _s3_place(url: str, options: StoreOptions) -> _S3Place:
     if not url.startswith("s3://"):
         raise InvalidInput("the URL of a store on S3 begins with s3://, as s3://bucket/prefix does")
     parts = _split(url)
@@ -151,9 +218,8 @@ def _open_s3(url: str, options: StoreOptions) -> S3Objects:
     endpoint_url = query.get("endpoint_url", options.endpoint_url)
     region = query.get("region", options.region)
     _check_endpoint(endpoint_url)
-    return S3Objects(
-        parts.netloc, prefix, replace(options, endpoint_url=endpoint_url, region=region)
-    )
+    own = replace(options, endpoint_url=endpoint_url, region=region)
+    return _S3Place(parts.netloc, prefix, own)
 
 
 def _check_settings(url: str, query: dict[str, str], known: tuple[str, ...]) -> None:

@@ -55,12 +55,12 @@ class Retrying:
         return self._inner.url
 
     def get(self, key: str, *, offset: int = 0, size: int, if_match: str | None = None) -> Part:
-        return self._repeat(
+        return self.repeat(
             lambda: self._inner.get(key, offset=offset, size=size, if_match=if_match)
         )
 
     def head(self, key: str) -> ObjectInfo:
-        return self._repeat(lambda: self._inner.head(key))
+        return self.repeat(lambda: self._inner.head(key))
 
     def put(self, key: str, data: Sequence[Buffer], *, if_absent: bool = False) -> str:
         attempts = 0
@@ -79,7 +79,7 @@ class Retrying:
                     raise
                 return part.etag
 
-        return self._repeat(attempt)
+        return self.repeat(attempt)
 
     def list(
         self, prefix: str, *, after: str = "", limit: int | None = None
@@ -97,7 +97,7 @@ class Retrying:
                 attempts.pause_or_raise(error)
 
     def delete(self, key: str) -> None:
-        self._repeat(lambda: self._inner.delete(key))
+        self.repeat(lambda: self._inner.delete(key))
 
     def close(self) -> None:
         self._inner.close()
@@ -105,7 +105,8 @@ class Retrying:
     def _attempts(self) -> _Attempts:
         return _Attempts(self._budget, self._random, self._sleep, self._clock, self._on_retry)
 
-    def _repeat(self, call: Callable[[], T]) -> T:
+    def repeat(self, call: Callable[[], T]) -> T:
+        """Any call that may be repeated."""
         attempts = self._attempts()
         while True:
             try:

@@ -26,9 +26,9 @@ from lodefs.chunkstore.format.tree import Entry, Kind, Segment
 from lodefs.chunkstore.pull.compare import first_difference, is_filled
 from lodefs.chunkstore.pull.record import Identity, recorded_commit, write_record
 from lodefs.chunkstore.pull.target import (
-    STATE_DIR,
     DirectoryHandles,
     PullTarget,
+    check_is_not_state,
     has_content,
     open_target,
     translated,
@@ -253,11 +253,7 @@ class _Pull:
         """Makes directories and symlinks as they are found, and gives the files."""
         with DirectoryHandles(self._target.fd) as handles:
             for path, entry in self._entries(root):
-                if path == STATE_DIR.encode():
-                    raise InvalidInput(
-                        f"the dataset has an entry {STATE_DIR} at its top, which is where pull "
-                        "keeps its state: pull the other entries one by one"
-                    )
+                check_is_not_state(path)
                 self._result.add(entry)
                 if entry.kind is Kind.DIRECTORY:
                     self._target.make_directory(path, handles)

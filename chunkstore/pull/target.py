@@ -182,6 +182,15 @@ def has_content(path: bytes, entry: Entry, handles: DirectoryHandles) -> bool:
         os.close(fd)
 
 
+def check_is_not_state(path: bytes) -> None:
+    """Raises: InvalidInput for a path of a dataset that lies where pull keeps its state."""
+    if path.partition(b"/")[0] == STATE_DIR.encode():
+        raise InvalidInput(
+            f"the dataset has an entry {STATE_DIR} at its top, which is where pull keeps its "
+            "state: pull the other entries one by one"
+        )
+
+
 def part_name(path: bytes) -> str:
     """The part file of a path: a name that any path has room in."""
     return digest_of(path).hex()[:40]

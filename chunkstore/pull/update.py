@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from lodefs.chunkstore.errors import InvalidInput
 from lodefs.chunkstore.format.tree import Entry, Kind
-from lodefs.chunkstore.pull.target import DirectoryHandles, has_content
+from lodefs.chunkstore.pull.target import DirectoryHandles, check_is_not_state, has_content
 from lodefs.chunkstore.repo.history import Change, diff
 from lodefs.chunkstore.repo.store import Store
 
@@ -38,21 +38,26 @@ def plan_update(store: Store, before: Entry, after: Entry, target_fd: int) -> Up
     """What makes a copy of ``before`` one of ``after``. Raises: InvalidInput that names paths which
     were changed in the copy; nothing is done then."""
     plan = Update()
-    changed: list[bytes] = []
+    changed: dict[bytes, None] = {}
     with DirectoryHandles(target_fd) as handles:
         changes = list(diff(store, before, after))
-        dropped = _dropped(changes)
+        dropped, made = _dropped(changes), _made(changes)
         for change in changes:
+            check_is_not_state(change.path)
             if _is_as(change.path, change.after, handles):
                 plan.removed += _is_leaf(change.before) and change.after is None
                 continue
             is_absent = _is_as(change.path, None, handles)
             is_old = is_absent or _is_as(change.path, change.before, handles)
             if not is_old or not _holds_only(change, dropped, handles, is_absent=is_absent):
-                changed.append(change.path)
+                changed[change.path] = None
+            if is_absent and change.after is not None:
+                in_the_way = _in_the_way(change.path, handles)
+                if in_the_way is not None and in_the_way not in made:
+                    changed[in_the_way] = None
             _add(plan, change, is_absent=is_absent)
     if changed:
-        names = [path.decode("utf-8", "backslashreplace") for path in changed[:NAMED_MAX]]
+        names = [path.decode("utf-8", "backslashreplace") for path in list(changed)[:NAMED_MAX]]
         more = f" and {len(changed) - NAMED_MAX:,} more" if len(changed) > NAMED_MAX else ""
         raise InvalidInput(
             f"{', '.join(names)}{more} would be replaced, and were changed since the copy was "
@@ -62,7 +67,8 @@ def plan_update(store: Store, before: Entry, after: Entry, target_fd: int) -> Up
 
 
 def carry_out(plan: Update, target_fd: int) -> None:
-    """Removes what has to go, deepest paths first, and makes directories and symlinks."""
+    """Removes what has to go, deepest paths first, and makes directories and symlinks, and those
+    directories above what comes that somebody removed from the copy."""
     with DirectoryHandles(target_fd) as handles:
         for path, entry in reversed(plan.gone):
             parent, _, name = path.rpartition(b"/")
@@ -72,12 +78,29 @@ def carry_out(plan: Update, target_fd: int) -> None:
             else:
                 os.unlink(name, dir_fd=at)
     with DirectoryHandles(target_fd) as handles:  # what was opened before may be gone
+        for path in _missing_parents(plan, handles):
+            parent, _, name = path.rpartition(b"/")
+            os.mkdir(name, dir_fd=handles.directory(parent))
         for path in plan.directories:
             parent, _, name = path.rpartition(b"/")
             os.mkdir(name, dir_fd=handles.directory(parent))
         for path, entry in plan.symlinks:
             parent, _, name = path.rpartition(b"/")
             os.symlink(entry.target, name, dir_fd=handles.directory(parent))
+
+
+def _missing_parents(plan: Update, handles: DirectoryHandles) -> list[bytes]:
+    """Directories that are not there, not made by the plan, and needed by it; parents first."""
+    paths = (*plan.directories, *(path for path, _ in (*plan.symlinks, *plan.files)))
+    seen, missing = set(plan.directories), []
+    for parent in {path.rpartition(b"/")[0] for path in paths}:
+        while parent and parent not in seen:
+            seen.add(parent)
+            if not _is_as(parent, None, handles):
+                break
+            missing.append(parent)
+            parent = parent.rpartition(b"/")[0]
+    return sorted(missing)
 
 
 def _add(plan: Update, change: Change, *, is_absent: bool) -> None:
@@ -105,6 +128,28 @@ def _dropped(changes: Sequence[Change]) -> dict[bytes, set[bytes]]:
         if change.before is not None:
             parent, _, name = change.path.rpartition(b"/")
             found.setdefault(parent, set()).add(name)
+    return found
+
+
+def _made(changes: Sequence[Change]) -> set[bytes]:
+    """The directories that come."""
+    return {c.path for c in changes if c.after is not None and c.after.kind is Kind.DIRECTORY}
+
+
+def _in_the_way(path: bytes, handles: DirectoryHandles) -> bytes | None:
+    """What is above a path that is not there, and is no directory; None if nothing is."""
+    found = None
+    while path := path.rpartition(b"/")[0]:
+        try:
+            handles.directory(path)
+        except OSError as error:
+            if error.errno == errno.ENOENT:
+                return None
+            if error.errno not in (errno.ENOTDIR, errno.ELOOP):
+                raise
+            found = path
+        else:
+            break
     return found
 
 

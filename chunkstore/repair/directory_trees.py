@@ -8,7 +8,6 @@ chunks nobody looks for.
 
 from __future__ import annotations
 
-import mmap
 import os
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -17,7 +16,7 @@ from itertools import pairwise
 
 from blake3 import blake3
 
-from lodefs.chunkstore.errors import LodefsError
+from lodefs.chunkstore.errors import LodefsError, SourceChanged
 from lodefs.chunkstore.format.chunking import ChunkingParams, cut
 from lodefs.chunkstore.format.index_shard import PackChunks
 from lodefs.chunkstore.format.names import ID_BYTES, ChunkId, Digest, PackId, digest_of
@@ -33,6 +32,7 @@ from lodefs.chunkstore.format.tree import (
 )
 from lodefs.chunkstore.push.fragmentation import UNKNOWN, Layout, join, longest_runs
 from lodefs.chunkstore.push.scanner import EXECUTABLE, SYMLINK, Scan, ScannedDirectory, read_link
+from lodefs.chunkstore.repair.file_chunks import chunks_of_file
 from lodefs.chunkstore.types import Buffer
 
 Listed = Callable[[], Iterable[PackChunks]]
@@ -101,14 +101,17 @@ class _ChunkPlaces:
         return self._packs[number], first
 
 
-def tree_chunks(root: bytes, params: ChunkingParams, listed: Listed) -> dict[ChunkId, bytes]:
+def tree_chunks(
+    root: bytes, params: ChunkingParams, listed: Listed, note: Callable[[str], None]
+) -> dict[ChunkId, bytes]:
     """The chunks that the trees of a directory may have. ``listed``: all packs of a store, each
     time that it is called; once for the files, and for each level of directories. Of a directory
-    with a file that the store has not, nothing comes, nor of those above it."""
+    with a file that the store has not, nothing comes, nor of those above it; ``note`` is told of
+    files that changed while they were read."""
     levels: dict[int, list[_Directory]] = defaultdict(list)
     by_path: dict[bytes, _Directory] = {}
     places = _ChunkPlaces(listed)
-    for one in _read(root, params):
+    for one in _read(root, params, note):
         levels[one.found.depth].append(one)
         by_path[one.found.path] = one
     places.look({chunk for one in by_path.values() for file in one.files for chunk in file.ids})
@@ -124,7 +127,7 @@ def tree_chunks(root: bytes, params: ChunkingParams, listed: Listed) -> dict[Chu
     return chunks
 
 
-def _read(root: bytes, params: ChunkingParams) -> Iterator[_Directory]:
+def _read(root: bytes, params: ChunkingParams, note: Callable[[str], None]) -> Iterator[_Directory]:
     """All directories with their files, as far as they can be read."""
     scan = Scan(root, skip_unreadable=True)
     fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -139,6 +142,8 @@ def _read(root: bytes, params: ChunkingParams) -> Iterator[_Directory]:
                     else:
                         where = os.path.join(root, path)
                         one.files.append(_read_file(where, name, params, mode=mode))
+                except SourceChanged as error:
+                    note(str(error))
                 except (OSError, ValueError, LodefsError):  # gone, or not for us: nothing follows
                     continue
             yield one
@@ -147,16 +152,13 @@ def _read(root: bytes, params: ChunkingParams) -> Iterator[_Directory]:
 
 
 def _read_file(path: bytes, name: bytes, params: ChunkingParams, *, mode: int) -> _ReadFile:
-    executable = mode == EXECUTABLE
-    if not os.path.getsize(path):
-        return _ReadFile(Entry(name, Kind.FILE, executable, digest=EMPTY_DIGEST), [], [])
-    with open(path, "rb") as file:
-        content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    with content, memoryview(content) as view:
-        ends = [0, *cut(view, params)]
-        ids = [_id_of(view[a:b]) for a, b in pairwise(ends)]
-        entry = Entry(name, Kind.FILE, executable, len(view), Digest(blake3(view).digest()))
-    return _ReadFile(entry, ids, [b - a for a, b in pairwise(ends)])
+    ids, sizes, hasher = [], [], blake3()
+    for _, chunk in chunks_of_file(path, params):
+        ids.append(_id_of(chunk))
+        sizes.append(len(chunk))
+        hasher.update(chunk)
+    digest = Digest(hasher.digest()) if sizes else EMPTY_DIGEST
+    return _ReadFile(Entry(name, Kind.FILE, mode == EXECUTABLE, sum(sizes), digest), ids, sizes)
 
 
 def _encode(

@@ -1,46 +1,45 @@
-"""Packs that are lost or spoilt: found, and written again under their ids."""
+"""Packs that are lost or spoilt: what is wrong with them, and what of them is good."""
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from collections.abc import Collection
+from dataclasses import dataclass
 
 from lodefs.chunkstore.errors import Changed, Corrupt, NotFound
 from lodefs.chunkstore.format import keys
-from lodefs.chunkstore.format.compression import compress
-from lodefs.chunkstore.format.index_shard import PackChunks
-from lodefs.chunkstore.format.names import ID_BYTES, ChunkId, PackId
-from lodefs.chunkstore.format.pack import PURGED, PackIndex, unpack
-from lodefs.chunkstore.journal.purges import Purges
-from lodefs.chunkstore.maintenance.compact import Rate
-from lodefs.chunkstore.maintenance.late_writes import drop_purged
+from lodefs.chunkstore.format.names import PackId
+from lodefs.chunkstore.format.pack import PackIndex, unpack
 from lodefs.chunkstore.objects.interface import ObjectStore
-from lodefs.chunkstore.repair.sources import RepairSource, listed_packs
 from lodefs.chunkstore.repo.pack_reader import check_bound, read_index, read_stored
-from lodefs.chunkstore.transfer.pack_copy import put_pack, without_purged
 from lodefs.chunkstore.types import Buffer
+
+Pieces = dict[int, tuple[int, Buffer]]  # by chunk number: codec and stored bytes
 
 
 @dataclass(slots=True)
 class PackDamage:
-    """A pack that is not whole. ``good``: what of it is: by chunk number codec and stored bytes;
-    ``columns``: its chunks, if they are known."""
+    """A pack that is not whole. It holds no bytes: there may be very many. ``chunks``: how many it
+    has, if its index can be read; ``good``: which of them are as they should be, bits of their
+    numbers; ``has_gone``: some were dropped or purged on purpose."""
 
     pack_id: PackId
     is_lost: bool
     what: str
-    columns: PackChunks | None = None
-    good: dict[int, tuple[int, bytes]] = field(default_factory=dict)
+    chunks: int | None = None
+    good: int = 0
+    has_gone: bool = False
     healed_from: str | None = None
 
     @property
     def bad(self) -> Collection[int] | None:
         """Numbers of the chunks that are not there; None: not known which it has."""
-        if self.columns is None:
+        if self.chunks is None:
             return None
-        return set(range(len(self.columns.raw_sizes))) - self.good.keys()
+        return {number for number in range(self.chunks) if not self.good >> number & 1}
+
+    def lacks(self, first: int, count: int) -> bool:
+        """Whether any of these chunks is not there, as far as is known."""
+        return ~(self.good >> first) & ((1 << count) - 1) != 0
 
 
 def examine(objects: ObjectStore, pack_id: PackId, *, data: bool) -> PackDamage | None:
@@ -56,138 +55,52 @@ def examine(objects: ObjectStore, pack_id: PackId, *, data: bool) -> PackDamage 
     index = version.index
     check_bound(index)
     try:
-        stored = memoryview(read_stored(objects, version, 0, len(index)))
+        stored = read_stored(objects, version, 0, len(index))
     except (Changed, NotFound):  # written again, or collected, at this moment
         return None
-    damage = PackDamage(pack_id, is_lost=False, what="", columns=index)
+    pieces, what = _good_pieces(index, memoryview(stored))
+    if not what:
+        return None
+    good = sum(1 << number for number in pieces)
+    return PackDamage(
+        pack_id,
+        is_lost=False,
+        what=what,
+        chunks=len(index),
+        good=good,
+        has_gone=index.has_gone,
+    )
+
+
+def good_pieces(objects: ObjectStore, pack_id: PackId) -> tuple[PackIndex | None, Pieces]:
+    """The index of a pack, if it can be read, and those of its chunks that are as they should
+    be."""
+    try:
+        version = read_index(objects, pack_id)
+        check_bound(version.index)
+        stored = read_stored(objects, version, 0, len(version.index))
+    except (NotFound, Corrupt, Changed):
+        return None, {}
+    return version.index, _good_pieces(version.index, memoryview(stored))[0]
+
+
+def _good_pieces(index: PackIndex, stored: memoryview) -> tuple[Pieces, str]:
+    """The good chunks, also those that were dropped or purged and are not to come back, with no
+    bytes; and what is wrong with the first of the others."""
+    good: Pieces = {}
+    what = ""
     for number, place in enumerate(index.places(0, len(index))):
-        if index.is_gone(number):  # dropped or purged: it is not to come back
-            damage.good[number] = place.codec, b""
+        if index.is_gone(number):
+            good[number] = place.codec, b""
             continue
         piece = stored[place.offset : place.offset + place.stored_size_bytes]
-        if index.is_gone(number):
-            damage.good[number] = place.codec, b""
-            continue
         try:
             unpack(place, piece)
         except Corrupt as error:
-            damage.what = damage.what or f"chunk {number}: {error}"
+            what = what or f"chunk {number}: {error}"
         else:
-            damage.good[number] = place.codec, bytes(piece)
-    return damage if damage.what else None
-
-
-def heal(
-    objects: ObjectStore,
-    damages: Sequence[PackDamage],
-    sources: Sequence[RepairSource],
-    executor: Executor,
-    *,
-    dry_run: bool,
-) -> None:
-    """Writes packs again, as a whole where a source has them so, else chunk by chunk. What is
-    purged meanwhile does not come back, after an error neither."""
-    purged = {chunk for purge in Purges(objects).after(-1) for chunk in purge.chunks}
-    try:
-        _heal_whole(objects, damages, sources, purged, dry_run=dry_run)
-        left = [damage for damage in damages if damage.healed_from is None]
-        if left and sources:
-            _find_columns(objects, left, sources)
-            _heal_by_chunks(objects, left, sources, purged, dry_run=dry_run)
-    finally:
-        if damages and not dry_run:  # of all: a put that got no answer may have come through
-            packs = [damage.pack_id for damage in damages]
-            drop_purged(objects, packs, executor, Rate(None))
-
-
-def _heal_whole(
-    objects: ObjectStore,
-    damages: Iterable[PackDamage],
-    sources: Sequence[RepairSource],
-    purged: Collection[ChunkId],
-    *,
-    dry_run: bool,
-) -> None:
-    for damage in damages:
-        own = damage.columns
-        for source in () if isinstance(own, PackIndex) and own.has_gone else sources:
-            if (found := source.pack(damage.pack_id)) is not None:
-                if not dry_run:
-                    put_pack(objects, *without_purged(*found, purged), overwrite=True)
-                damage.healed_from = source.url
-                break
-
-
-def _find_columns(
-    objects: ObjectStore, damages: Iterable[PackDamage], sources: Sequence[RepairSource]
-) -> None:
-    """Which chunks the packs had: index shards and nodes know."""
-    unknown = {damage.pack_id: damage for damage in damages if damage.columns is None}
-    for pack in listed_packs(objects) if unknown else ():
-        if pack.pack_id in unknown:
-            unknown.pop(pack.pack_id).columns = pack
-    for pack_id, damage in unknown.items():
-        found = (source.columns(pack_id) for source in sources)
-        damage.columns = next((columns for columns in found if columns is not None), None)
-
-
-def _heal_by_chunks(
-    objects: ObjectStore,
-    damages: Sequence[PackDamage],
-    sources: Sequence[RepairSource],
-    purged: Collection[ChunkId],
-    *,
-    dry_run: bool,
-) -> None:
-    wanted: dict[ChunkId, int] = {}
-    for damage in damages:
-        if damage.columns is not None:
-            for number in damage.bad or ():
-                chunk_id = _chunk_id(damage.columns, number)
-                wanted[chunk_id] = damage.columns.raw_sizes[number]
-    raws: dict[ChunkId, tuple[Buffer, str]] = {}
-    for source in sources:
-        missing = {one: size for one, size in wanted.items() if one not in raws}
-        for chunk_id, raw in source.chunks(missing) if missing else ():
-            raws[chunk_id] = raw, source.url
-    for damage in damages:
-        if damage.columns is not None:
-            _write_again(objects, damage, damage.columns, raws, purged, dry_run=dry_run)
-
-
-def _write_again(
-    objects: ObjectStore,
-    damage: PackDamage,
-    columns: PackChunks,
-    raws: Mapping[ChunkId, tuple[Buffer, str]],
-    purged: Collection[ChunkId],
-    *,
-    dry_run: bool,
-) -> None:
-    stored, codecs, places = [], bytearray(), set()
-    for number in range(len(columns.raw_sizes)):
-        if _chunk_id(columns, number) in purged:
-            codec, piece = PURGED, b""
-        elif number in damage.good:
-            codec, piece = damage.good[number]
-        elif (found := raws.get(_chunk_id(columns, number))) is not None:
-            places.add(found[1])
-            codec, compressed = compress(found[0])
-            piece = bytes(compressed)
-        else:
-            return
-        codecs.append(codec)
-        stored.append(piece)
-    index = PackIndex(columns.ids, columns.raw_sizes, array("I", map(len, stored)), bytes(codecs))
-    if index.pack_id != damage.pack_id:
-        return
-    if not dry_run:
-        put_pack(objects, index, b"".join(stored), overwrite=True)
-    damage.healed_from = ", ".join(sorted(places)) or "its own bytes"
-
-
-def _chunk_id(columns: PackChunks, number: int) -> ChunkId:
-    return ChunkId(columns.ids[number * ID_BYTES : (number + 1) * ID_BYTES])
+            good[number] = place.codec, piece
+    return good, what
 
 
 def key_of(damage: PackDamage) -> str:

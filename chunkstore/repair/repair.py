@@ -21,17 +21,19 @@ from lodefs.chunkstore.format.journal import RefName
 from lodefs.chunkstore.format.names import CommitId, Digest, PackId, Spec
 from lodefs.chunkstore.format.tree import Entry, Kind, Segment
 from lodefs.chunkstore.journal.named_packs import add_named
-from lodefs.chunkstore.objects.crates.crated import crated
+from lodefs.chunkstore.maintenance.in_composites.restored_tables import restore_tables
+from lodefs.chunkstore.objects.composites.composite_objects import through_composites
 from lodefs.chunkstore.objects.interface import ObjectStore, read_whole
 from lodefs.chunkstore.repair.journal_repair import JournalRepair
-from lodefs.chunkstore.repair.packs import PackDamage, examine, heal, key_of
+from lodefs.chunkstore.repair.pack_healing import heal
+from lodefs.chunkstore.repair.packs import PackDamage, examine, key_of
 from lodefs.chunkstore.repair.ref_repair import RefDamage, heal_refs, ref_damages
 from lodefs.chunkstore.repair.shards import repair_index
-from lodefs.chunkstore.repair.sources import RepairSource
+from lodefs.chunkstore.repair.sources import RepairSource, Root
 from lodefs.chunkstore.repo.pack_reader import PackReader
 from lodefs.chunkstore.repo.repo_settings import SettingsLog
 from lodefs.chunkstore.repo.store import (
-    CRATES_VERSION,
+    COMPOSITES_VERSION,
     Settings,
     Store,
     decode_settings,
@@ -73,6 +75,7 @@ class RepairResult:
     findings: list[Finding] = field(default_factory=list)
     commits: int = 0
     packs: int = 0
+    notes: list[str] = field(default_factory=list)  # what the sources tell of the search
 
     @property
     def left(self) -> list[Finding]:
@@ -105,7 +108,7 @@ class _Repair:
         progress: Progress,
         executor: Executor,
     ) -> None:
-        self._objects = crated(objects)
+        self._objects = through_composites(objects)
         self._sources = sources
         self._options = options
         self._progress = progress
@@ -122,10 +125,10 @@ class _Repair:
         self._seen: set[tuple[Digest, tuple[Segment, ...]]] = set()
 
     def run(self) -> RepairResult:
-        """Crates, settings, journal, refs, commits with their trees and packs, shards."""
+        """Composites, settings, journal, refs, commits with their trees and packs, shards."""
         options, result = self._options, self._result
         self._progress.phase = "looking at store.json"
-        self._crates()
+        self._composites()
         self._settings()
         self._progress.phase = "looking at the journal"
         journal = JournalRepair(self._objects, dry_run=options.dry_run, clock=options.clock)
@@ -153,14 +156,17 @@ class _Repair:
             source = "what is left of it" if is_told else None
             result.findings.append(Finding(key, what, ["the journal"], source))
         self._shards()
+        result.notes += [note for source in self._sources for note in source.notes]
         return result
 
-    def _crates(self) -> None:
-        """Without the table, all packs that lie in crates seem to be lost."""
-        what = self._objects.tables.restore(dry_run=self._options.dry_run)
+    def _composites(self) -> None:
+        """Without the table, all packs that lie in composites seem to be lost."""
+        what = restore_tables(self._objects, self._executor, dry_run=self._options.dry_run)
         if what:
             concerns = ["where small packs lie"]
-            self._result.findings.append(Finding(keys.CRATE_TABLES, what, concerns, "the crates"))
+            self._result.findings.append(
+                Finding(keys.COMPOSITE_TABLES, what, concerns, "the composites")
+            )
 
     def _settings(self) -> None:
         try:
@@ -177,8 +183,8 @@ class _Repair:
         # with an id of its own: what machines remember of the store may not be so any more
         settings = Settings(os.urandom(16).hex(), known.chunking if known else ChunkingParams())
         settings = replace(settings, upgraded_s=int(self._options.clock()))
-        if next(iter(self._objects.list(keys.CRATE_TABLES, limit=1)), None) is not None:
-            settings = replace(settings, version=CRATES_VERSION)
+        if next(iter(self._objects.list(keys.COMPOSITE_TABLES, limit=1)), None) is not None:
+            settings = replace(settings, version=COMPOSITES_VERSION)
         if not self._options.dry_run:
             self._objects.put(keys.STORE, [encode_settings(settings)])
         self._result.findings.append(Finding(keys.STORE, what, ["the store"], url))
@@ -283,8 +289,18 @@ class _Repair:
             self._note(pack_id, where)
 
     def _heal(self, damage: PackDamage) -> None:
-        heal(self._objects, [damage], self._sources, self._executor, dry_run=self._options.dry_run)
+        self._heal_all([damage])
         self._reader = PackReader(self._objects)  # one that does not remember what was there
+
+    def _heal_all(self, damages: Sequence[PackDamage]) -> None:
+        heal(
+            self._objects,
+            damages,
+            self._sources,
+            self._executor,
+            dry_run=self._options.dry_run,
+            roots=lambda: [Root(*at, commit.root) for at, commit in self._commits.items()],
+        )
 
     def _children(self, entry: Entry, where: str) -> list[Entry]:
         try:
@@ -315,7 +331,7 @@ class _Repair:
         bad = [damage for damage in self._packs.values() if damage and not damage.healed_from]
         self._name(bad)
         self._progress.phase = "looking for what is lost"
-        heal(self._objects, bad, self._sources, self._executor, dry_run=self._options.dry_run)
+        self._heal_all(bad)
 
     def _name(self, bad: Sequence[PackDamage]) -> None:
         """The files that need a chunk of the bad packs that is not there."""
@@ -340,7 +356,7 @@ class _Repair:
                         waiting.append((at, child))
                     for segment in child.segments:
                         damage = damages.get(segment.pack)
-                        if damage is not None and _needs(segment, damage):
+                        if damage is not None and damage.lacks(segment.first, segment.count):
                             self._note(segment.pack, str(Spec(repo, commit_id.hex()[:12], at)))
 
     def _note(self, pack_id: PackId, where: str) -> None:
@@ -370,10 +386,3 @@ class _Repair:
             what = f"no shard lists {len(found.listed)} packs"
             concerns = ["what pushes find to use again"]
             self._result.findings.append(Finding(keys.INDEX, what, concerns, "the packs"))
-
-
-def _needs(segment: Segment, damage: PackDamage) -> bool:
-    """Whether a segment has a chunk that is not there."""
-    if damage.bad is None or not damage.good:
-        return True
-    return any(n in damage.bad for n in range(segment.first, segment.first + segment.count))

@@ -5,26 +5,19 @@ Whatever a source gives is checked against its id before it is used.
 
 from __future__ import annotations
 
-import contextlib
-import mmap
-import os
-from collections.abc import Iterator, Mapping
-from pathlib import Path
-from typing import Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
 
-from lodefs.chunkstore.errors import Corrupt, LodefsError, NotFound, UnknownFormat
+from lodefs.chunkstore.errors import Corrupt, LodefsError, NotFound, Purged, UnknownFormat
 from lodefs.chunkstore.format import keys
-from lodefs.chunkstore.format.chunking import ChunkingParams, cut
 from lodefs.chunkstore.format.commit import SIZE_BYTES_MAX as COMMIT_SIZE_BYTES_MAX
 from lodefs.chunkstore.format.commit import Commit, commit_id_of, decode_commit
 from lodefs.chunkstore.format.index_shard import PackChunks, ShardPack
 from lodefs.chunkstore.format.names import ID_BYTES, ChunkId, CommitId, PackId, digest_of
 from lodefs.chunkstore.format.pack import PackIndex
-from lodefs.chunkstore.nodecache import layout as layout
-from lodefs.chunkstore.nodecache.verify import opened_index
+from lodefs.chunkstore.format.tree import Entry
 from lodefs.chunkstore.objects.interface import ObjectStore, read_whole
-from lodefs.chunkstore.repair.cached_trees import CachedTrees
-from lodefs.chunkstore.repair.directory_trees import Listed, tree_chunks
 from lodefs.chunkstore.repo.pack_reader import PackReader, read_index
 from lodefs.chunkstore.repo.refs import Refs
 from lodefs.chunkstore.repo.shard_reader import read_shard
@@ -33,7 +26,26 @@ from lodefs.chunkstore.repo.store import Settings, decode_settings
 from lodefs.chunkstore.transfer.pack_copy import fetch_pack
 from lodefs.chunkstore.types import Buffer
 
+PLACES_MAX = 4  # of one chunk that are tried
 ABSENT = (NotFound, Corrupt, UnknownFormat)
+
+
+class Root(NamedTuple):
+    """A commit of the store, and what it leads to."""
+
+    repo: str
+    commit: CommitId
+    entry: Entry
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """What is looked for at once: chunks (id and raw size), and the packs that had them.
+    ``roots``: the commits that lead to these, and others, the newest of a branch first."""
+
+    wanted: Mapping[ChunkId, int]
+    packs: Mapping[PackId, PackChunks] = field(default_factory=dict)
+    roots: Callable[[], Iterable[Root]] = tuple
 
 
 class RepairSource(Protocol):
@@ -44,6 +56,11 @@ class RepairSource(Protocol):
         """What it is, for people."""
         ...
 
+    @property
+    def notes(self) -> Sequence[str]:
+        """What people should know of the search: files that changed while they were read."""
+        ...
+
     def pack(self, pack_id: PackId) -> tuple[PackIndex, Buffer] | None:
         """A whole pack, checked."""
         ...
@@ -52,8 +69,13 @@ class RepairSource(Protocol):
         """The ids and raw sizes of a pack's chunks."""
         ...
 
+    def look(self, search: Search) -> None:
+        """Finds out where it has any of these chunks, for what ``chunks`` is asked for next."""
+        ...
+
     def chunks(self, wanted: Mapping[ChunkId, int]) -> Iterator[tuple[ChunkId, Buffer]]:
-        """Those of the chunks (id and raw size) that it has, as raw bytes, checked."""
+        """Those of the chunks (id and raw size; of one pack, and of the last search) that it has,
+        as raw bytes, checked."""
         ...
 
     def commit(self, repo: str, commit_id: CommitId) -> Commit | None:
@@ -69,8 +91,13 @@ class RepairSource(Protocol):
         ...
 
 
-class _Nothing:
-    """A source without packs, commits and refs."""
+class NoStore:
+    """What is no store: without packs, commits, refs and settings."""
+
+    notes: Sequence[str] = ()
+
+    def look(self, _search: Search) -> None:
+        return
 
     def pack(self, _pack_id: PackId) -> tuple[PackIndex, Buffer] | None:
         return None
@@ -94,6 +121,8 @@ class StoreSource:
     def __init__(self, objects: ObjectStore) -> None:
         self._objects = objects
         self._packs = PackReader(objects)
+        self._places: dict[ChunkId, tuple[tuple[PackId, int], ...]] = {}
+        self.notes: Sequence[str] = ()
 
     @property
     def url(self) -> str:
@@ -111,14 +140,25 @@ class StoreSource:
         except ABSENT:
             return None
 
-    def chunks(self, wanted: Mapping[ChunkId, int]) -> Iterator[tuple[ChunkId, Buffer]]:
-        left = set(wanted)
+    def look(self, search: Search) -> None:
+        self._places = {}
         for pack in listed_packs(self._objects):
-            for number, chunk_id in enumerate(_ids(pack)) if left else ():
-                if chunk_id in left:
-                    with contextlib.suppress(*ABSENT):
-                        yield chunk_id, self._packs.read(pack.pack_id, number, 1)[0]
-                        left.discard(chunk_id)
+            for number, chunk_id in enumerate(_ids(pack)):
+                if chunk_id in search.wanted:
+                    places = self._places.get(chunk_id, ())
+                    if len(places) < PLACES_MAX:
+                        self._places[chunk_id] = (*places, (pack.pack_id, number))
+
+    def chunks(self, wanted: Mapping[ChunkId, int]) -> Iterator[tuple[ChunkId, Buffer]]:
+        for chunk_id in wanted:
+            for pack_id, number in self._places.get(chunk_id, ()):
+                try:
+                    raw = self._packs.read(pack_id, number, 1)[0]
+                except (*ABSENT, Purged):
+                    continue
+                if ChunkId(digest_of(raw)) == chunk_id:
+                    yield chunk_id, raw
+                    break
 
     def commit(self, repo: str, commit_id: CommitId) -> Commit | None:
         key = keys.commit(repo, commit_id)
@@ -141,107 +181,6 @@ class StoreSource:
             return decode_settings(part.data)
         except ABSENT:
             return None
-
-
-class CacheSource(_Nothing):
-    """The cache of a node, also while its proxy runs: chunks of files that were read there, and
-    trees of directories that were listed."""
-
-    def __init__(self, directory: Path, params: ChunkingParams) -> None:
-        self._directory = directory
-        self._trees = CachedTrees(params)
-
-    @property
-    def url(self) -> str:
-        return str(self._directory)
-
-    def columns(self, pack_id: PackId) -> PackChunks | None:
-        with opened_index(self._directory) as kv:
-            row = kv.get(layout.pack_key(pack_id))
-        try:
-            return (
-                None if row is None else PackIndex.decode(pack_id, layout.decode_pack_row(row)[1])
-            )
-        except ABSENT:
-            return None
-
-    def chunks(self, wanted: Mapping[ChunkId, int]) -> Iterator[tuple[ChunkId, Buffer]]:
-        left = dict(wanted)
-        with opened_index(self._directory) as kv:
-            for chunk_id in wanted:
-                row = kv.get(layout.chunk_key(chunk_id))
-                if row is None:
-                    continue
-                number, offset, size_bytes = layout.decode_chunk_row(row)
-                file = kv.get(layout.file_key(number))
-                if file is None:
-                    continue
-                path = layout.file_path(self._directory, number, layout.decode_file_row(file))
-                try:
-                    with path.open("rb") as opened:
-                        data = os.pread(opened.fileno(), size_bytes, offset)
-                except OSError:  # evicted meanwhile
-                    continue
-                if bytes(digest_of(data)) == bytes(chunk_id):
-                    left.pop(chunk_id)
-                    yield chunk_id, data
-            yield from self._trees.chunks(kv, left) if left else ()
-
-
-class DirectorySource(_Nothing):
-    """A directory with the files that were pushed, or some of them; and with the trees that a push
-    of it as it is now has stored. ``listed``: all packs that the store's index shards name."""
-
-    def __init__(self, directory: Path, params: ChunkingParams, listed: Listed = tuple) -> None:
-        self._directory = directory
-        self._params = params
-        self._listed = listed
-        self._trees: dict[ChunkId, bytes] | None = None  # their chunks
-
-    @property
-    def url(self) -> str:
-        return str(self._directory)
-
-    def chunks(self, wanted: Mapping[ChunkId, int]) -> Iterator[tuple[ChunkId, Buffer]]:
-        left = dict(wanted)
-        if self._trees is not None:
-            yield from self._of_trees(self._trees, left)
-        yield from self._of_files(left)
-        if left and self._trees is None:
-            root = os.path.realpath(os.fsencode(self._directory))
-            self._trees = tree_chunks(root, self._params, self._listed)
-            yield from self._of_trees(self._trees, left)
-
-    def _of_trees(
-        self, trees: Mapping[ChunkId, bytes], left: dict[ChunkId, int]
-    ) -> Iterator[tuple[ChunkId, Buffer]]:
-        for chunk_id in trees.keys() & left.keys():
-            del left[chunk_id]
-            yield chunk_id, trees[chunk_id]
-
-    def _of_files(self, left: dict[ChunkId, int]) -> Iterator[tuple[ChunkId, Buffer]]:
-        for folder, _, names in os.walk(os.fsencode(self._directory)):
-            for name in names:
-                if not left:
-                    return
-                yield from self._of_file(os.path.join(folder, name), left)
-
-    def _of_file(self, path: bytes, left: dict[ChunkId, int]) -> Iterator[tuple[ChunkId, Buffer]]:
-        try:
-            if os.path.islink(path) or not os.path.getsize(path):
-                return
-            with open(path, "rb") as file:
-                content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        except (OSError, ValueError):  # no plain file, or not for us
-            return
-        sizes, first = set(left.values()), 0
-        with content, memoryview(content) as view:
-            for end in cut(view, self._params):
-                if end - first in sizes:
-                    chunk_id = ChunkId(digest_of(view[first:end]))
-                    if left.pop(chunk_id, None) is not None:
-                        yield chunk_id, bytes(view[first:end])
-                first = end
 
 
 def listed_packs(objects: ObjectStore) -> Iterator[ShardPack]:

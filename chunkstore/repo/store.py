@@ -38,7 +38,7 @@ from lodefs.chunkstore.format.names import (
 )
 from lodefs.chunkstore.format.repo_settings import Deletion, encode_expired
 from lodefs.chunkstore.nodeapi.access import NO_REPOSITORY
-from lodefs.chunkstore.objects.crates.crated import crated
+from lodefs.chunkstore.objects.composites.composite_objects import through_composites
 from lodefs.chunkstore.objects.interface import ObjectStore, read_whole
 from lodefs.chunkstore.repo.pack_reader import PackReader
 from lodefs.chunkstore.repo.refs import BRANCHES, TAGS, Refs, singular
@@ -47,7 +47,7 @@ from lodefs.chunkstore.system.durations import utc_text
 from lodefs.chunkstore.types import Buffer
 
 VERSION = 2  # since then a store may be collected: writers of refs keep a journal
-CRATES_VERSION = 3  # some packs may lie in crates: the rest is as in version 2
+COMPOSITES_VERSION = 3  # some packs may lie in composites: the rest is as in version 2
 _OLD_VERSION = 1
 SIZE_BYTES_MAX = 64 * 1024  # of store.json; it has less than 1 KiB today
 _KIND = "store"
@@ -81,7 +81,7 @@ class _SettingsBody(_OldSettingsBody, forbid_unknown_fields=True):
     upgraded_s: int | None
 
 
-class _CratesSettingsBody(_SettingsBody, forbid_unknown_fields=True):
+class _CompositesSettingsBody(_SettingsBody, forbid_unknown_fields=True):
     """The same fields."""
 
 
@@ -103,7 +103,7 @@ def decode_settings(data: Buffer, what: str = keys.STORE) -> Settings:
     bodies: dict[int, type[_OldSettingsBody]] = {
         _OLD_VERSION: _OldSettingsBody,
         VERSION: _SettingsBody,
-        CRATES_VERSION: _CratesSettingsBody,
+        COMPOSITES_VERSION: _CompositesSettingsBody,
     }
     body = unseal(_KIND, bodies, data, what)
     chunking = body.chunking
@@ -119,7 +119,7 @@ def decode_settings(data: Buffer, what: str = keys.STORE) -> Settings:
     except InvalidInput as error:
         raise Corrupt(f"{what}: {error}") from error
     if isinstance(body, _SettingsBody):
-        version = CRATES_VERSION if isinstance(body, _CratesSettingsBody) else VERSION
+        version = COMPOSITES_VERSION if isinstance(body, _CompositesSettingsBody) else VERSION
         return Settings(body.store_id, params, version, body.upgraded_s)
     return Settings(body.store_id, params, _OLD_VERSION)
 
@@ -161,13 +161,13 @@ class Store:
                 self.objects.put(keys.STORE, [encode_settings(settings)])
         return settings
 
-    def admit_crates(self) -> None:
-        """Lets packs lie in crates from now on: older clients, which would not find them, are
+    def admit_composites(self) -> None:
+        """Lets packs lie in composites from now on: older clients, which would not find them, are
         refused. Raises what the store does."""
-        crated(self.objects).tables.admit()
+        through_composites(self.objects).tables.admit()
         settings = _read_settings(self.objects)
-        if settings.version < CRATES_VERSION:
-            settings = replace(settings, version=CRATES_VERSION)
+        if settings.version < COMPOSITES_VERSION:
+            settings = replace(settings, version=COMPOSITES_VERSION)
             self.objects.put(keys.STORE, [encode_settings(settings)])
 
     def repos(

@@ -1,6 +1,7 @@
 """Copy: repositories from one store to another, with their history and all ids.
 
-Packs go as they are, each checked on the way; what is there is not sent again. A branch follows its
+Packs go as they are, each checked on the way, or copied by the server that has both stores; what is
+there is not sent again. A branch follows its
 history there as its packs arrive, so what a dead copy has brought stays in use, and its repetition
 goes on.
 """
@@ -20,6 +21,7 @@ from lodefs.chunkstore.format.names import CommitId, PackId
 from lodefs.chunkstore.journal.condemned import NamedChunks
 from lodefs.chunkstore.journal.existing_commit import point_ref
 from lodefs.chunkstore.journal.named_packs import named_packs
+from lodefs.chunkstore.objects.interface import ServerCopy
 from lodefs.chunkstore.push.pack_check import packs_lacking
 from lodefs.chunkstore.repo.refs import RefEntry
 from lodefs.chunkstore.repo.store import Store
@@ -35,6 +37,7 @@ from lodefs.chunkstore.transfer.plan import (
     ref_named,
     refs_of,
 )
+from lodefs.chunkstore.transfer.server_copies import ServerCopies
 
 WORKERS = 8
 STEP_SIZE_BYTES = 4 << 30  # after so much a branch moves to the commit that is complete
@@ -76,6 +79,7 @@ class CopyResult:
     refused: list[RefusedRef] = field(default_factory=list)  # where all refs were asked for
     commits: int = 0  # brought
     packs: int = 0  # sent
+    packs_by_server: int = 0  # of these, copied by the server itself
     packs_there: int = 0  # needed, and there already
     size_bytes: int = 0  # of the packs that were sent, as stored
 
@@ -87,8 +91,12 @@ def copy(
     rev: str | None,
     options: CopyOptions,
     progress: Progress | None = None,
+    server: ServerCopy | None = None,
 ) -> CopyResult:
     """Copies one branch or tag (``rev``) of each repository, or with None all of them.
+
+    With ``server`` packs are copied by it, as far as it can; without, every byte passes here and
+    is checked.
 
     A ref that has gone another way in the destination, moved meanwhile, is over the quota there, or
     needs what was once deleted there, is an error (Conflict, AlreadyExists, OverQuota, Collected)
@@ -114,7 +122,11 @@ def copy(
         history = History(source, repo)
         plans.append((history, plan(source, destination, refs, history, refuse)))
     with ThreadPoolExecutor(options.workers, "lodefs-copy") as executor:
-        work = _Copy(source, destination, options, progress or Progress(), executor, result)
+        copies = None
+        if server is not None:
+            copies = ServerCopies(source.objects, destination.objects, server)
+        moving = progress or Progress()
+        work = _Copy(source, destination, options, moving, executor, result, copies)
         try:
             for history, some in plans:
                 left = some
@@ -123,6 +135,7 @@ def copy(
                     left = plan(source, destination, refs, history, refuse)
         finally:
             work.close()
+    result.packs_by_server = 0 if copies is None else copies.packs
     return result
 
 
@@ -150,7 +163,9 @@ class _Copy:
         progress: Progress,
         executor: Executor,
         result: CopyResult,
+        copies: ServerCopies | None,
     ) -> None:
+        self._copies = copies
         self._source = source
         self._destination = destination
         self._options = options
@@ -159,7 +174,8 @@ class _Copy:
         self._landing = Landing(destination, options.clock)
         self._under_way: list[Future[int]] = []
         self._step_bytes = 0  # of packs that are sent since a ref moved
-        self._seen: set[PackId] = set()
+        self._sent: set[PackId] = set()
+        self._there: set[PackId] = set()  # needed by now, and not sent
         self._result = result
 
     def run(self, one: RefPlan, history: History) -> None:
@@ -175,7 +191,7 @@ class _Copy:
         self._landing = Landing(self._destination, self._options.clock)
         self._under_way.clear()
         self._step_bytes = 0
-        self._seen.clear()
+        self._sent.clear()
 
     def _move(self, one: RefPlan, history: History) -> None:
         before = one.before
@@ -264,11 +280,13 @@ class _Copy:
         return found
 
     def _send(self, named: NamedChunks) -> None:
-        """Starts to send those packs that are not there. Raises the error of one that failed."""
-        new = named.keys() - self._seen
-        self._seen |= new
-        missing = [pack for pack in self._lacking(named) if pack in new]
-        self._result.packs_there += len(new) - len(missing)
+        """Starts to send those packs that are not there, or lack chunks that are named, be it now
+        for the first time. Raises the error of one that failed."""
+        missing = [pack for pack in self._lacking(named) if pack not in self._sent]
+        self._sent.update(missing)
+        there = len(self._there)
+        self._there = (self._there | named.keys()) - self._sent
+        self._result.packs_there += len(self._there) - there
         sizes = self._executor.map(self._size, missing) if missing else ()
         for pack_id, size_bytes in zip(missing, sizes, strict=True):
             self._result.packs += 1
@@ -284,18 +302,24 @@ class _Copy:
 
     def _lacking(self, named: NamedChunks) -> list[PackId]:
         if self._options.dry_run:
-            return sorted(packs_lacking(self._destination.objects, named))
+            unsent = {pack: bits for pack, bits in named.items() if pack not in self._sent}
+            return sorted(packs_lacking(self._destination.objects, unsent))
         return sorted(self._landing.lacking(named))
 
     def _size(self, pack_id: PackId) -> int:
         return self._source.objects.head(keys.pack(pack_id)).size_bytes
 
     def _send_one(self, pack_id: PackId) -> int:
-        index, payload = fetch_pack(self._source.objects, pack_id)
-        index, payload = without_purged(index, payload, self._landing.purged)
-        sent_bytes = put_pack(self._destination.objects, index, payload)
+        """Gives the bytes that passed here."""
+        purged = self._landing.purged
+        index = None if self._copies is None else self._copies.copy(pack_id, purged)
+        sent_bytes = 0
+        if index is None:
+            index, payload = fetch_pack(self._source.objects, pack_id)
+            index, payload = without_purged(index, payload, purged)
+            sent_bytes = put_pack(self._destination.objects, index, payload)
         self._landing.landed(index)
-        self._progress.bytes_done += memoryview(payload).nbytes
+        self._progress.bytes_done += index.offsets[-1]
         self._progress.bytes_sent += sent_bytes
         return sent_bytes
 

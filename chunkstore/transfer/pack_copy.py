@@ -35,7 +35,7 @@ def put_pack(
     stay."""
     try:
         return _put_pack(destination, index, payload, overwrite=overwrite)
-    except Changed:  # it was put into a crate, or written again
+    except Changed:  # it was put into a composite, or written again
         return _put_pack(destination, index, payload, overwrite=overwrite)
 
 
@@ -47,14 +47,27 @@ def _put_pack(
     try:
         destination.put(key, buffers, if_absent=not overwrite)
     except AlreadyExists:
-        if is_whole(destination, index.pack_id):
-            there, there_payload = fetch_pack(destination, index.pack_id)
-            joined, parts = _joined(there, there_payload, index, payload)
-            if joined.codecs == there.codecs:
+        there = _there(destination, index)
+        if there is not None:
+            joined, parts = _joined(*there, index, payload)
+            if joined.codecs == there[0].codecs:
                 return 0
             buffers = [*parts, joined.encode()]
         destination.put(key, buffers)
     return sum(memoryview(buffer).nbytes for buffer in buffers)
+
+
+def _there(destination: ObjectStore, index: PackIndex) -> tuple[PackIndex, Buffer] | None:
+    """What lies where a pack goes; None if that one may be put over it. Raises: Corrupt if it is
+    damaged, and may have chunks that the new one lacks."""
+    if not is_whole(destination, index.pack_id):
+        return None
+    try:
+        return fetch_pack(destination, index.pack_id)
+    except Corrupt:
+        if index.has_gone:
+            raise
+        return None
 
 
 def without_purged(

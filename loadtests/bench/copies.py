@@ -16,50 +16,60 @@ TRANSFERS = 8  # rclone's, as many as lodefs' workers
 
 
 def copy(scratch: Path) -> Result:
-    """1 GiB from a store on Ceph RGW to another one there, in turns with rclone on the packs."""
+    """1 GiB from a store on Ceph RGW to another one there, in turns with rclone on the packs: byte
+    by byte through this machine, and copied by the server itself."""
     result = Result("copy")
     source = corpora.random_file()
     with ceph_origin(scratch) as origin:
         origin.lodefs.run("push", source.parent, "bench")
         mib = source.stat().st_size / 2**20
         ours, again, theirs, theirs_again = [], [], [], []
+        by_server, theirs_by_server = [], []
         for number in range(ROUNDS):
             theirs.append(_rclone(origin, scratch, number))
             theirs_again.append(_rclone(origin, scratch, number))
             there = f"s3://bench/copy-{number}"
             origin.lodefs.run("init", there)
-            ours.append(_ours(origin, there))
-            again.append(_ours(origin, there))
+            ours.append(_ours(origin, there, "--check"))
+            again.append(_ours(origin, there, "--check"))
+            theirs_by_server.append(_rclone(origin, scratch, number, by_server=True))
+            there = f"s3://bench/server-{number}"
+            origin.lodefs.run("init", there)
+            by_server.append(_ours(origin, there))
         first, second = statistics.median(ours), statistics.median(again)
         speeds = {"rclone copy": mib / statistics.median(theirs)}
-        result.add("copy", mib / first, "MiB/s")
+        result.add("copy --check", mib / first, "MiB/s")
         result.add("rclone copy of the packs", speeds["rclone copy"], "MiB/s")
         result.ratio("copy", mib / first, speeds, at_least=0.8)
         result.add("again", second, "s")
         result.add("rclone again", statistics.median(theirs_again), "s")
         result.add("first time / again", first / second, "x", at_least=10)
+        server_s, rclone_s = statistics.median(by_server), statistics.median(theirs_by_server)
+        result.add("copy by the server", server_s, "s")
+        result.add("rclone copy by the server", rclone_s, "s")
+        result.add("by the server / through here", first / server_s, "x")
     return result
 
 
-def _ours(origin: Origin, there: str) -> float:
-    return origin.lodefs.run("copy", origin.lodefs.store, there, "bench").seconds
+def _ours(origin: Origin, there: str, *options: str) -> float:
+    return origin.lodefs.run("copy", *options, origin.lodefs.store, there, "bench").seconds
 
 
-def _rclone(origin: Origin, scratch: Path, number: int) -> float:
-    """Seconds of rclone's copy of all packs to another prefix, through this machine as ours: not
-    by a request to the server to copy them itself."""
+def _rclone(origin: Origin, scratch: Path, number: int, *, by_server: bool = False) -> float:
+    """Seconds of rclone's copy of all packs to another prefix: through this machine, unless
+    ``by_server``, by requests to the server to copy them itself."""
     config = scratch / "rclone.conf"
     remote = (
         "type = s3\nprovider = Ceph\nno_check_bucket = true\n"
         f"endpoint = {origin.endpoint_url}\naccess_key_id = {origin.access_key}\n"
         f"secret_access_key = {origin.secret_key}\n"
     )
-    config.write_text(f"[a]\n{remote}\n[b]\n{remote}\n")  # two remotes: no copy by the server
+    config.write_text(f"[a]\n{remote}\n[b]\n{remote}\n")
+    there = f"a:bench/by-server-{number}" if by_server else f"b:bench/rclone-{number}"
     return run(
         [
             RCLONE, "copy", "--config", str(config), "--transfers", str(TRANSFERS),
-            "--server-side-across-configs=false", "a:bench/store/packs",
-            f"b:bench/rclone-{number}/packs",
+            "--server-side-across-configs=false", "a:bench/store/packs", f"{there}/packs",
         ],
         env={"PATH": "/usr/bin:/bin", "HOME": str(scratch)},
     ).seconds  # fmt: skip

@@ -130,7 +130,7 @@ def _objects(origin: Origin) -> tuple[int, int]:
         one["Size"]
         for page in pages
         for one in page.get("Contents", ())
-        if one["Key"].removeprefix("store/").startswith((keys.PACKS, "crates/"))
+        if one["Key"].removeprefix("store/").startswith((keys.PACKS, "composites/"))
     ]
     return len(sizes), sum(sizes)
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 EPILOG = examples(
     "lodefs copy s3://here/prefix s3://there/prefix vision/flickr30k@v1.0",
     "lodefs copy /srv/store s3://bucket/prefix --all           # all branches and tags",
+    "lodefs copy s3://old/prefix s3://new/prefix --all         # S3 copies from bucket to bucket",
 )
 
 
@@ -34,6 +35,11 @@ EPILOG = examples(
     "--all", "is_all", is_flag=True, help="All branches and tags, of REPO or of all repositories."
 )
 @click.option("--dry-run", is_flag=True, help="Only say what would be sent.")
+@click.option(
+    "--check",
+    is_flag=True,
+    help="Have every byte come here and be checked, also where S3 could copy it itself.",
+)
 @click.option(
     "--workers", type=click.IntRange(1, 64), default=8,
     help="Packs under way, of some 40 MiB of memory each [8].",
@@ -47,6 +53,7 @@ def copy(
     spec: Spec | None,
     is_all: bool,
     dry_run: bool,
+    check: bool,
     workers: int,
     as_json: bool,
 ) -> None:
@@ -54,8 +61,12 @@ def copy(
 
     Commits and data keep their ids. What is in DST-STORE is not sent again, and nothing is deleted
     there: a branch that has other commits there is refused. With --all the others are copied, and
-    it exits with 1. Every byte is checked on the way. After an interruption, repeat it. It may run
-    beside anything.
+    it exits with 1. After an interruption, repeat it. It may run beside anything.
+
+    Every byte is checked on the way, with one exception: between two stores at one S3 endpoint, S3
+    is asked to copy the packs itself, and no byte of them comes here. Then directories and indexes
+    are checked, and what else is damaged in SRC-STORE stays so in the copy, for `lodefs verify
+    --data` to find; --check finds it now.
     """
     from lodefs.chunkstore.transfer.copy import CopyOptions
     from lodefs.chunkstore.transfer.copy import copy as copy_repos
@@ -68,8 +79,9 @@ def copy(
     options = CopyOptions(dry_run=dry_run, workers=workers, clock=time.time)
     repos = source.repos() if spec is None else [spec.repo]
     rev = None if is_all or spec is None else spec.rev
+    server = None if check or dry_run else session.server_copy(source_url, destination_url)
     with show_progress() as progress:
-        result = copy_repos(source, destination, repos, rev, options, progress)
+        result = copy_repos(source, destination, repos, rev, options, progress, server)
     if as_json:
         write_json(_json_of(result, dry_run=dry_run))
     else:
@@ -105,6 +117,7 @@ def _json_of(result: CopyResult, *, dry_run: bool) -> dict[str, object]:
         ],
         "commits": result.commits,
         "packs": result.packs,
+        "packs_by_server": result.packs_by_server,
         "packs_there": result.packs_there,
         "stored_bytes": result.size_bytes,
     }
@@ -114,10 +127,12 @@ def _lines(result: CopyResult, *, dry_run: bool) -> list[str]:
     sent = "to send" if dry_run else "sent"
     lines = [_line(one) for one in result.refs]
     packs = f"{text.count(result.packs, 'pack')}, {text.size(result.size_bytes)}"
+    own = result.packs_by_server
+    by_server = f" ({'all' if own == result.packs else own} copied by S3 itself)" if own else ""
     there = (
         f"; there already: {text.count(result.packs_there, 'pack')}" if result.packs_there else ""
     )
-    return [*lines, f"{sent}: {text.count(result.commits, 'commit')}, {packs}{there}"]
+    return [*lines, f"{sent}: {text.count(result.commits, 'commit')}, {packs}{by_server}{there}"]
 
 
 def _line(one: CopiedRef) -> str:

@@ -117,8 +117,8 @@ def _json_of(result: CollectResult, *, dry_run: bool) -> dict[str, object]:
         "sparse_waiting_bytes": result.sparse_waiting.size_bytes,
         "merged_packs": result.merged.packs,
         "merged_bytes": result.merged.size_bytes,
-        "merged_crates_before": result.merged.crates_before,
-        "merged_crates": result.merged.crates,
+        "merged_composites_before": result.merged.composites_before,
+        "merged_composites": result.merged.composites,
         "ripe_at_s": result.ripe_at_s,
         "upgraded_s": result.upgraded_s,
         "writers": result.writers,
@@ -144,7 +144,7 @@ def _lines(result: CollectResult, *, dry_run: bool) -> list[str]:
     rows += _compaction_rows(result, dry_run=dry_run)
     if result.merged.packs:
         merged = f"{text.count(result.merged.packs, 'pack')}, {text.size(result.merged.size_bytes)}"
-        into = text.count(result.merged.crates, "object")
+        into = text.count(result.merged.composites, "object")
         rows.append(("to merge" if dry_run else "merged", f"{merged}, into {into}"))
     if result.dead_writers:
         gone = "to give up" if dry_run else "given up"

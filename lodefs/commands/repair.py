@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from lodefs.chunkstore.errors import InvalidInput, LodefsError, NotFound
+from lodefs.chunkstore.errors import LodefsError, NotFound
 from lodefs.cli import exit_codes, text
 from lodefs.cli.options import examples, json_option, session_command, write_json, write_line
 from lodefs.cli.progress_bars import show_progress
@@ -19,9 +19,11 @@ if TYPE_CHECKING:
     from lodefs.chunkstore.repair.repair import Finding, RepairResult
     from lodefs.chunkstore.repair.sources import RepairSource
 
+PROXY_TIMEOUT_S = 20.0  # for each request, repetitions included
 EPILOG = examples(
     "lodefs repair --data --dry-run                              # only say what is wrong",
     "lodefs repair --data --from s3://mirror/prefix --from ./flickr30k",
+    "lodefs repair --data --from http://node7:7440               # token: LODEFS_TOKEN",
     "lodefs repair index                                         # index shards from the packs",
 )
 
@@ -29,7 +31,8 @@ EPILOG = examples(
 @click.group(epilog=EPILOG, invoke_without_command=True)
 @click.option(
     "--from", "places", metavar="SOURCE", multiple=True,
-    help="Another store, a node's cache directory, or the directory that was pushed; repeatable.",
+    help="Another store, a node's proxy or cache directory, or the directory that was pushed; "
+    "repeatable.",
 )  # fmt: skip
 @click.option("--data", is_flag=True, help="Read and check every byte too.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be done.")
@@ -68,6 +71,8 @@ def repair(
     else:
         for finding in result.findings:
             write_line(_line(finding, dry_run=dry_run))
+        for note in result.notes:
+            write_line(text.escaped(note))
         write_line(_summary(result, dry_run=dry_run))
     if result.left or (dry_run and result.findings):
         session.exit_code = exit_codes.FAILURE
@@ -115,17 +120,11 @@ def _source(session: Session, place: str) -> RepairSource:
     from lodefs.chunkstore.format import keys
     from lodefs.chunkstore.format.chunking import ChunkingParams
     from lodefs.chunkstore.nodecache.layout import VERSION_FILE
-    from lodefs.chunkstore.repair.sources import (
-        CacheSource,
-        DirectorySource,
-        StoreSource,
-        listed_packs,
-    )
+    from lodefs.chunkstore.repair.local_sources import CacheSource, DirectorySource
+    from lodefs.chunkstore.repair.sources import StoreSource, listed_packs
 
     if place.startswith(("http:", "https:", "unix:")):
-        raise InvalidInput(
-            f"{place} is a proxy: name its cache directory, which `lodefs status` shows"
-        )
+        return _proxy_source(session, place)
     if place.startswith(("s3:", "file:")):
         objects = session.objects(absolute(place))
         objects.head(keys.STORE)
@@ -145,6 +144,19 @@ def _source(session: Session, place: str) -> RepairSource:
     return DirectorySource(path, params, lambda: listed_packs(there))
 
 
+def _proxy_source(session: Session, url: str) -> RepairSource:
+    """The proxy at an address. Raises: InvalidInput, Unavailable, Denied."""
+    from lodefs.chunkstore.nodeapi.connection import parse_address
+    from lodefs.chunkstore.nodeapi.read_client import Client
+    from lodefs.chunkstore.repair.proxy_source import ProxySource
+    from lodefs.proxies.own_proxy import ask
+
+    token = session.environment.get("LODEFS_TOKEN") or None
+    address = parse_address(url)
+    ask(url, "/status", token)  # it answers, and takes the token
+    return ProxySource(url, Client(address, token=token, timeout_s=PROXY_TIMEOUT_S))
+
+
 def _json_of(result: RepairResult, *, dry_run: bool) -> dict[str, object]:
     return {
         "dry_run": dry_run,
@@ -159,6 +171,7 @@ def _json_of(result: RepairResult, *, dry_run: bool) -> dict[str, object]:
         ],
         "commits": result.commits,
         "packs": result.packs,
+        "notes": result.notes,
     }
 
 

@@ -9,15 +9,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+import msgspec
 
 from lodefs.chunkstore.errors import InvalidInput, LodefsError
 from lodefs.cli import exit_codes, text
-from lodefs.cli.options import examples, session_command, write_line
+from lodefs.cli.options import (
+    examples,
+    json_option,
+    session_command,
+    write_json,
+    write_line,
+)
 from lodefs.settings.session import Session
 
 if TYPE_CHECKING:
     from lodefs.chunkstore.nodeapi.figures.job_counts import Jobs
     from lodefs.slurm.job_mounts import JobMounts
+    from lodefs.slurm.job_report import JobReport
 
 OPTION_VARIABLE = "SPANK__SLURM_SPANK_OPTION_lodefs_lodefs"  # as Slurm names it for a prolog
 SWEEP_AGE_S = 60.0
@@ -97,7 +105,8 @@ def prolog(session: Session, mounter: Path, pin: bool, timeout_s: float) -> None
     try:
         job = _number(session, "SLURM_JOB_ID")
         before = _figures(session, job) if "lodefs=" in comment else {}
-        record = JobRecord(job=job, uid=_number(session, "SLURM_JOB_UID"), before=before)
+        uid = _number(session, "SLURM_JOB_UID")
+        record = JobRecord(job=job, uid=uid, before=before, begun_s=time.time())
         problem = _mounts(mounter, _check_read(session)).begin(
             record, comment, pinned=pin, timeout_s=timeout_s
         )
@@ -109,16 +118,18 @@ def prolog(session: Session, mounter: Path, pin: bool, timeout_s: float) -> None
 
 @slurm.command(epilog=examples("lodefs slurm epilog"))
 @_mounter
+@json_option
 @session_command()
-def epilog(session: Session, mounter: Path) -> None:
+def epilog(session: Session, mounter: Path, as_json: bool) -> None:
     """Unmount what the job has on this node. Run by Slurm's Epilog, as root; exits with 0.
 
     What the job read through the node's mounts, from cache, peers and store, is one line of the
-    system's log, and of the output. "At least" so much, where it is not known of all that was read.
+    system's log, and of the output. "At least" so much, where it is not known of all that was read;
+    "not known", null in JSON, where that leaves nothing, such as of a mount that could not count.
     """
     from lodefs.slurm.job_report import log
 
-    report = unknown = ""
+    report, unknown = None, ""
     try:
         job = _number(session, "SLURM_JOB_ID")
         try:  # while the mounts are there, whose figures end with them
@@ -130,9 +141,9 @@ def epilog(session: Session, mounter: Path) -> None:
         _say(f"{error}; `lodefs slurm sweep` tries again")
     if unknown:
         _say(unknown)
-    if report:
-        write_line(report)
-        log(report)
+    if report is not None:
+        write_json(msgspec.to_builtins(report)) if as_json else write_line(report.line)
+        log(report.line)
 
 
 @slurm.command(epilog=examples("lodefs slurm enter --asked vision/cats@main:/data"))
@@ -218,13 +229,16 @@ def release(session: Session, job: int) -> None:
     staging.release(session, job)
 
 
-def _report(session: Session, job: int) -> str:
+def _report(session: Session, job: int) -> JobReport | None:
     from lodefs.proxies.own_proxy import node_job_figures
     from lodefs.slurm.job_record import JobRecords
-    from lodefs.slurm.job_report import report_of
+    from lodefs.slurm.job_report import devices_of, report_of
 
-    record, figures = JobRecords().read(job), node_job_figures(session)
-    return report_of(record, figures) if record is not None and figures is not None else ""
+    records = JobRecords()
+    record = records.read(job)
+    if record is None:
+        return None
+    return report_of(record, node_job_figures(session), devices_of(record, records))
 
 
 def _figures(session: Session, job: int) -> dict[str, Jobs]:

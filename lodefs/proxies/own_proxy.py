@@ -25,7 +25,7 @@ from lodefs.chunkstore.format.decoding import from_json
 from lodefs.chunkstore.format.names import digest_of
 from lodefs.chunkstore.nodeapi import lease
 from lodefs.chunkstore.nodeapi.connection import Connection, parse_address
-from lodefs.chunkstore.nodeapi.figures.figure_files import directory_of, private_directory_of
+from lodefs.chunkstore.nodeapi.figures.figure_files import directories_for, private_directory_of
 from lodefs.chunkstore.nodeapi.wire import SOCKET_DEFAULT
 from lodefs.chunkstore.system.systemd_notify import inheritable
 from lodefs.mount.kernel import namespaces
@@ -156,15 +156,15 @@ def node_proxy(session: Session) -> str:
     return session.proxy_url or f"unix:{SOCKET_DEFAULT}"
 
 
-def node_figures(session: Session) -> Path | None:
-    """Where components count for ``node_proxy``; None where that is another machine's, or the
-    settings are of no use: who needs these says so."""
+def node_figures(session: Session) -> tuple[Path, ...]:
+    """Where a component counts for ``node_proxy`` (``directories_for``); nowhere where that is
+    another machine's, or the settings are of no use: who needs these says so."""
     socket = _node_socket(session)
-    return directory_of(socket) if socket else None
+    return directories_for(socket, os.geteuid()) if socket else ()
 
 
 def node_job_figures(session: Session) -> Path | None:
-    """Where mounts count what jobs read, as ``node_figures``."""
+    """Where mounts count what jobs read; None as ``node_figures``."""
     socket = _node_socket(session)
     return private_directory_of(socket) if socket else None
 

@@ -13,7 +13,8 @@ from lodefs.chunkstore.errors import InvalidInput
 from lodefs.settings import config
 
 if TYPE_CHECKING:
-    from lodefs.chunkstore.objects.interface import ObjectStore
+    from lodefs.chunkstore.objects.interface import ObjectStore, ServerCopy
+    from lodefs.chunkstore.objects.open_url import StoreOptions
     from lodefs.chunkstore.repo.store import Store
 
 # For the first answer of a store, whose address may be wrong: time for two attempts
@@ -38,7 +39,7 @@ class Session:
         ] = {}  # --store and --proxy of the command itself
         self._store_option: str | None = None
         self._proxy_option: str | None = None
-        self._opened: list[ObjectStore] = []
+        self._opened: list[ObjectStore | ServerCopy] = []
         self._kept_fds: dict[str, int] = {}  # by what they are for
 
     def apply_options(self, *, store: str | None = None, proxy: str | None = None) -> None:
@@ -84,12 +85,27 @@ class Session:
 
     def objects(self, url: str) -> ObjectStore:
         """The object store at ``url``; closed with the session."""
+        from lodefs.chunkstore.objects.open_url import open_objects  # boto3 comes with this
+
+        objects = open_objects(url, self._store_options())
+        self._opened.append(objects)
+        return objects
+
+    def server_copy(self, source_url: str, destination_url: str) -> ServerCopy | None:
+        """Copies that the server of two stores makes itself, if it is one; closed with the
+        session."""
+        from lodefs.chunkstore.objects.open_url import open_server_copy
+
+        options = self._store_options()
+        copies = open_server_copy(absolute(source_url), absolute(destination_url), options)
+        if copies is not None:
+            self._opened.append(copies)
+        return copies
+
+    def _store_options(self) -> StoreOptions:
         from dataclasses import replace
 
-        from lodefs.chunkstore.objects.open_url import (  # boto3 comes with these
-            StoreOptions,
-            open_objects,
-        )
+        from lodefs.chunkstore.objects.open_url import StoreOptions
 
         settings = self.config.s3
         options = StoreOptions(
@@ -101,9 +117,7 @@ class Session:
         )
         if settings.transfer_timeout_s is not None:
             options = replace(options, transfer_timeout_s=settings.transfer_timeout_s)
-        objects = open_objects(url, options)
-        self._opened.append(objects)
-        return objects
+        return options
 
     def store_at(self, url: str) -> Store:
         """The store at ``url``, whatever the settings name; closed with the session."""

@@ -34,7 +34,8 @@ class Shown(msgspec.Struct, frozen=True):
 class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A job on this node. ``problem``: why it has no datasets, for the user; "" where it has.
     ``before``: what had been read by the node's mounts, by jobs of its number and by nobody known,
-    before it began: a job that is requeued has the number that it had."""
+    before it began: a job that is requeued has the number that it had. ``begun_s``: Unix time; 0
+    where an older lodefs wrote the record."""
 
     version: int = VERSION
     job: int
@@ -42,6 +43,7 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     datasets: tuple[Shown, ...] = ()
     problem: str = ""
     before: dict[str, Jobs] = {}
+    begun_s: float = 0.0
 
     def user(self, shown: Shown) -> User:
         """Who holds the mount of a dataset."""

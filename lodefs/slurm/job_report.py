@@ -1,58 +1,109 @@
-"""The line that the epilog logs of a job: what it read on this node, and where that came from."""
+"""What the epilog tells of a job: what it read on this node, and where that came from."""
 
 from __future__ import annotations
 
 import os
 import socket
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from lodefs.chunkstore.nodeapi.figures.job_counts import OTHERS, JobReads, Jobs, read_files
-from lodefs.slurm.job_record import JobRecord
+import msgspec
+
+from lodefs.chunkstore.nodeapi.figures.job_counts import (
+    OTHERS,
+    JobReads,
+    Jobs,
+    MountJobs,
+    read_files,
+)
+from lodefs.mount.kernel import mount_table
+from lodefs.slurm.job_record import JobRecord, JobRecords
 
 SYSLOG = "/dev/log"
 SYSLOG_TIMEOUT_S = 1.0
 _DAEMON_INFO = 30  # syslog(3)
 
 
+class JobReport(msgspec.Struct, frozen=True):
+    """What a job read on this node; None: not known. ``whole``: nothing was read meanwhile that may
+    be this job's too."""
+
+    job: int
+    uid: int
+    whole: bool
+    cache_bytes: int | None = None
+    peers_bytes: int | None = None
+    store_bytes: int | None = None
+    passthrough_opens: int | None = None
+    passthrough_opened_bytes: int | None = None
+
+    @property
+    def line(self) -> str:
+        """In words that programs can take apart."""
+        _, _, _, *figures = self.__struct_fields__
+        if self.cache_bytes is None:
+            return f"job {self.job} read: not known: uid={self.uid}"
+        read = "read" if self.whole else "read at least"
+        words = (f"{name}={getattr(self, name)}" for name in ("uid", *figures))
+        return f"job {self.job} {read}: {' '.join(words)}"
+
+
 def figures_of(job: int, figures: Path) -> dict[str, Jobs]:
     """What a job read through each mount that counts in the directory ``figures``, and what is not
     known whose it is."""
-    return {
-        name: {one: reads for one, reads in jobs.items() if one in (job, OTHERS)}
-        for name, jobs in read_files(figures)
-    }
+    return {one.name: _of_job(job, one.jobs) for one in read_files(figures)}
 
 
-def report_of(record: JobRecord, figures: Path) -> str:
-    """The line, while the mounts of the job are there, which count in the directory ``figures``.
-    "" where nothing was mounted for it."""
+def _of_job(job: int, jobs: Jobs) -> Jobs:
+    return {one: reads for one, reads in jobs.items() if one in (job, OTHERS)}
+
+
+def devices_of(record: JobRecord, records: JobRecords) -> list[str]:
+    """The devices (MAJOR:MINOR) of the mounts that a job has now; "" for one that is gone."""
+    mounted = {one.mountpoint: one.device for one in mount_table.read_table() if one.is_lodefs}
+    root = JobRecords(Path(os.path.realpath(records.root)))
+    return [mounted.get(str(root.place(record.job, one)), "") for one in record.datasets]
+
+
+def report_of(record: JobRecord, figures: Path | None, devices: Sequence[str]) -> JobReport | None:
+    """While the mounts of the job are there: these have ``devices``, and count in the directory
+    ``figures`` (None: nowhere). None where nothing was mounted for it."""
     if not record.datasets or record.problem:
-        return ""
+        return None
+    mounts = list(read_files(figures)) if figures is not None else []
     found: Jobs = {}
-    for name, jobs in figures_of(record.job, figures).items():
-        before = record.before.get(name, {})
-        for job, reads in jobs.items():
+    for mount in mounts:
+        before = record.before.get(mount.name, {})
+        for job, reads in _of_job(record.job, mount.jobs).items():
             more = reads.beyond(before.get(job, JobReads()))
             found[job] = found.get(job, JobReads()).plus(more)
-    is_whole = not any(found.get(OTHERS, JobReads()).figures)
-    return line(record, found.get(record.job, JobReads()), is_whole=is_whole)
+    unknown = any(found.get(OTHERS, JobReads()).figures)
+    whole = not unknown and _counted(record, mounts, devices)
+    return _report(record, found.get(record.job, JobReads()), whole=whole)
 
 
-def line(record: JobRecord, reads: JobReads, *, is_whole: bool = True) -> str:
-    """What the record's job read, in words that programs can take apart. ``is_whole``: nothing was
-    read meanwhile that may be this job's too."""
-    figures = {
-        "uid": record.uid,
-        "cache_bytes": reads.direct_bytes + reads.cache_bytes,
-        "peers_bytes": reads.peers_bytes,
-        "store_bytes": reads.store_bytes,
-        "passthrough_opens": reads.kernel_opens,
-        "passthrough_opened_bytes": reads.kernel_opened_bytes,
-    }
-    read = "read" if is_whole else "read at least"
-    return f"job {record.job} {read}: {' '.join(f'{name}={n}' for name, n in figures.items())}"
+def _counted(record: JobRecord, mounts: Sequence[MountJobs], devices: Sequence[str]) -> bool:
+    """Whether all processes of the job's mounts counted since it began."""
+    gaps = {mount.device: mount.gap_s for mount in mounts if mount.device}
+    return all(one in gaps and gaps[one] <= record.begun_s for one in devices)
+
+
+def _report(record: JobRecord, reads: JobReads, *, whole: bool) -> JobReport:
+    """Figures that are not whole and that are all 0 say nothing."""
+    if not whole and not any(reads.figures):
+        return JobReport(record.job, record.uid, whole)
+    return JobReport(
+        record.job,
+        record.uid,
+        whole,
+        cache_bytes=reads.direct_bytes + reads.cache_bytes,
+        peers_bytes=reads.peers_bytes,
+        store_bytes=reads.store_bytes,
+        passthrough_opens=reads.kernel_opens,
+        passthrough_opened_bytes=reads.kernel_opened_bytes,
+    )
 
 
 def log(text: str, address: str = SYSLOG) -> None:

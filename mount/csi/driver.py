@@ -28,7 +28,7 @@ _log = logging.getLogger("lodefs.csi")
 class DriverSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Of one driver. ``registration`` None: somebody else registers it (node-driver-registrar).
     ``kubelet_socket``: the driver's socket as the kubelet sees it; None: as this process does.
-    ``figures``: where it counts for the proxy; None: nowhere."""
+    ``figures``: where it counts for the proxy, as ComponentCounts has it."""
 
     endpoint: Path
     node_id: str
@@ -36,7 +36,7 @@ class DriverSettings(msgspec.Struct, frozen=True, kw_only=True):
     mounter: Path = MOUNTER
     registration: Path | None = None
     kubelet_socket: Path | None = None
-    figures: Path | None = None
+    figures: tuple[Path, ...] = ()
 
 
 def run(settings: DriverSettings) -> None:
@@ -46,7 +46,7 @@ def run(settings: DriverSettings) -> None:
     """
     with asked_to_end() as end:
         service = RemoteMounts(settings.mounter)
-        counts = ComponentCounts("csi", version=settings.version, directory=settings.figures)
+        counts = ComponentCounts("csi", version=settings.version, directories=settings.figures)
         server = serving(service, settings, counts)
         registrar = _registered(settings)
         try:

@@ -55,12 +55,12 @@ OpenNode = Callable[[], AbstractContextManager[NodeMounts]]
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one plugin. ``figures``: where it counts for the proxy; None: nowhere."""
+    """Of one plugin. ``figures``: where it counts for the proxy, as ComponentCounts has it."""
 
     socket: Path = SOCKET
     state: Path = STATE
     answer_timeout_s: float = ANSWER_TIMEOUT_S
-    figures: Path | None = None
+    figures: tuple[Path, ...] = ()
     version: str = ""
 
 
@@ -112,7 +112,7 @@ def _serving(
     upkeep = Upkeep(table, node, volumes, chores, woken)
     operations = map(_operation, METHODS)
     counts = ComponentCounts(
-        "docker", operations, version=settings.version, directory=settings.figures
+        "docker", operations, version=settings.version, directories=settings.figures
     )
     server = Server(listener, answering(volumes, counts))
     upkeep.start()

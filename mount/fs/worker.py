@@ -200,10 +200,15 @@ class _Work(msgspec.Struct, kw_only=True):
             dispatcher = Dispatcher(filesystem, self.session, on_failure, self.on_interrupt)
             self._answer_all(index, current, dispatcher, reader)
         finally:
-            self.ended.set()
-            self.pending.end()
-            self.disk_watch.close()
-            turn.release()
+            self._end(turn)
+
+    def _end(self, turn: DeviceTurn) -> None:
+        """A thread ends, with the connection or by an error: so do the others, and the worker.
+        What they had in work goes to its successor, or fails."""
+        self.ended.set()
+        self.pending.end()
+        self.disk_watch.close()
+        turn.release()
 
     def answer_ahead(self) -> None:
         """A thread of its own: while all others wait, it reads what no other worker reads.
@@ -211,9 +216,15 @@ class _Work(msgspec.Struct, kw_only=True):
         What can be said at once it answers (umount(8) asks for statfs), so it never waits; the
         rest (SlowError) is queued.
         """
-        reader, filesystem = self.readers(_Refusal())
-        dispatcher = Dispatcher(filesystem, self.session, self.failures, self.on_interrupt)
         turn = DeviceTurn(self.lock)
+        try:
+            reader, filesystem = self.readers(_Refusal())
+            dispatcher = Dispatcher(filesystem, self.session, self.failures, self.on_interrupt)
+            self._look_ahead(turn, dispatcher, reader)
+        finally:
+            self._end(turn)
+
+    def _look_ahead(self, turn: DeviceTurn, dispatcher: Dispatcher, reader: ThreadReader) -> None:
         buffer = bytearray(fuse_abi.REQUEST_BYTES_MIN + 4096)
         patience_s = PATIENCE_S
         while self.pending.wait_until_full():
@@ -224,8 +235,6 @@ class _Work(msgspec.Struct, kw_only=True):
             turn.acquire()
             size = None if self.ended.is_set() else device.read_request(self.fd, buffer)
             if size is None:
-                self.ended.set()
-                turn.release()
                 return
             reader.begin()
             self._answer_or_queue(dispatcher, memoryview(buffer)[:size])

@@ -6,7 +6,6 @@ token is in no argument list) and answers there (mount.lifecycle.startup).
 
 from __future__ import annotations
 
-import errno
 import os
 import signal
 import socket
@@ -15,37 +14,27 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 
 import msgspec
 
 from lodefs.chunkstore.errors import DeadlineExceeded, LodefsError, Unavailable
 from lodefs.chunkstore.nodeapi.connection import parse_address
-from lodefs.chunkstore.nodeapi.read_client import Client, Outage
-from lodefs.chunkstore.nodeapi.trace_context import trace_of_environment
-from lodefs.chunkstore.nodeapi.wire import Snapshot
-from lodefs.chunkstore.nodecache.layout import FLAT_DIR
 from lodefs.chunkstore.system.fd_limit import raise_limit
-from lodefs.mount.fs import passthrough, worker
-from lodefs.mount.fs.device_lead import BeforeBlocking
-from lodefs.mount.fs.filesystem import FileSystem, Memory, MountView
+from lodefs.mount.fs.filesystem import MountView
 from lodefs.mount.fs.interrupts import InterruptPipes
-from lodefs.mount.fs.passthrough import Opening
-from lodefs.mount.fs.pending_requests import PendingRequests
 from lodefs.mount.kernel import (
-    device,
-    features,
     mount_syscalls,
     mount_table,
     namespaces,
     passed_device,
 )
 from lodefs.mount.kernel.namespaces import Departure
-from lodefs.mount.kernel.session import Session
 from lodefs.mount.lifecycle import control_socket, mount_resources, startup
 from lodefs.mount.lifecycle.handover import MountResources
 from lodefs.mount.lifecycle.mount_log import Log, Logs
 from lodefs.mount.lifecycle.mount_target import prepare, request_handover
+from lodefs.mount.lifecycle.serving import agreement, readiness, worker_tasks
+from lodefs.mount.lifecycle.serving.process_rows import supervisor_row
 from lodefs.mount.lifecycle.startup import Requester
 from lodefs.mount.lifecycle.supervisor import (
     Private,
@@ -54,22 +43,11 @@ from lodefs.mount.lifecycle.supervisor import (
     WorkerContext,
     ended,
 )
-from lodefs.mount.lifecycle.worker_main import EndEvent, WorkerMain
 from lodefs.mount.mount_spec import Job, MountRequest, Reply, TakeOver
 from lodefs.mount.options import MountOptions
-from lodefs.mount.read import memory_fit
-from lodefs.mount.read.cache_monitor import CacheMonitor
-from lodefs.mount.read.cached_reader import CachedReader
-from lodefs.mount.read.prefetcher import Prefetcher
-from lodefs.mount.read.prefetcher import serve as serve_wishes
-from lodefs.mount.read.read_events import LOOK_UP, EmitRead, ReadEvents, ignore_read
-from lodefs.mount.shm.job_counters import JobCounter, RequestCounter
-from lodefs.mount.shm.process_table import SUPERVISOR
-from lodefs.mount.shm.traffic_counters import RowCounter, uncounted
+from lodefs.mount.read.read_events import ReadEvents, ignore_read
 
-CACHE_TIMEOUT_S = 5.0  # of requests that no reader waits for
 REQUEST_BYTES_MAX = 65536
-_BDI = Path("/sys/class/bdi")
 
 
 def serve(
@@ -102,7 +80,8 @@ def _serve(
     timeout_s: float | None,
 ) -> bool:
     options = job.options
-    objection = passthrough_objection(job)  # before the mount is there: it may ask the proxy
+    # Before the mount is there: it may ask the proxy
+    objection = agreement.passthrough_objection(job)
     signal.setitimer(signal.ITIMER_REAL, 0)  # from here on the supervisor minds the time
     fd, mounted = _attach(job)
     supervisor: Supervisor | None = None
@@ -123,14 +102,15 @@ def _serve(
 
     try:
         departure = _departure(options, mounted) if requester is not None else None
-        resources = mount_resources.begin(job, agree(fd, job, objection, log), fd, mounted, log)
+        session = agreement.agree(fd, job, objection, log)
+        resources = mount_resources.begin(job, session, fd, mounted, log)
         place = resources.place
         supervisor = _supervisor(
             resources, log, requester, kept=on_held(resources), departure=departure
         )
-        limit_s = ready_timeout_s(options) if timeout_s is None else timeout_s
+        limit_s = readiness.timeout_s(options) if timeout_s is None else timeout_s
         is_passed = passed_device.passed(options.mountpoint) is not None
-        check = None if is_passed else partial(probe, options, mounted)
+        check = None if is_passed else partial(readiness.probe, options, mounted)
         supervisor.run(check, on_probe, limit_s)
     finally:
         if supervisor is None or not supervisor.left:
@@ -239,54 +219,6 @@ def _take_away(
         place.remove()
 
 
-def passthrough_objection(job: Job) -> str | None:
-    """Why the kernel is not to read complete files of the cache by itself; None if it may."""
-    options = job.options
-    fits = memory_fit.fits(job.snapshot.size_bytes, memory_fit.total_bytes())
-    return passthrough.objection(
-        options.passthrough, job.snapshot, lambda: cache_dir(options), fits_memory=fits
-    )
-
-
-def agree(fd: int, job: Job, objection: str | None, log: Log) -> Session:
-    """Answer INIT: what was agreed on, and why there is no passthrough, if there is none."""
-    options = job.options
-    session = device.handshake(fd, passthrough=objection is None, without=options.without)
-    if options.without:
-        left_out = ", ".join(sorted(options.without))
-        log(f"{options.mountpoint}: {features.VARIABLE} leaves out {left_out}")
-    if session.passthrough:
-        return session
-    reason = objection or (
-        "the kernel does not offer it (Linux 6.9 or newer, CONFIG_FUSE_PASSTHROUGH)"
-    )
-    if options.passthrough != "off":
-        log(f"{options.mountpoint}: no passthrough: {reason}")
-    return msgspec.structs.replace(session, objection=reason)
-
-
-def cache_dir(options: MountOptions) -> Path | None:
-    """The directory of the node's cache; None where the proxy does not tell, or this process
-    cannot read it."""
-    address = parse_address(options.proxy)
-    if not address.path:
-        return None
-    client = Client(address, timeout_s=CACHE_TIMEOUT_S)
-    try:
-        place = client.cache_place()
-    except LodefsError:
-        return None
-    finally:
-        client.close()
-    directory = Path(os.fsdecode(place.directory))
-    return directory if os.access(directory / FLAT_DIR, os.R_OK | os.X_OK) else None
-
-
-def ready_timeout_s(options: MountOptions) -> float:
-    """How long it may take until a mount is ready: two requests at their limits, and the rest."""
-    return 2 * options.read_timeout_s + options.ready_margin_s
-
-
 def _supervisor(
     resources: MountResources,
     log: Log,
@@ -308,9 +240,9 @@ def _supervisor(
 
     def work(context: WorkerContext) -> None:
         if context.index < workers:
-            _work(context, resources, view, interrupts, emit, log)
+            worker_tasks.serve_requests(context, resources, view, interrupts, emit, log)
         else:
-            _store_ahead(context, resources, view.snapshot, events, log)
+            worker_tasks.store_ahead(context, resources, view.snapshot, events, log)
 
     config = SupervisorConfig(
         fd=resources.device,
@@ -329,7 +261,7 @@ def _supervisor(
         private=[*private, *filter(None, [departure])],
         on_made=departure.settle if departure is not None else lambda: None,
         life_fd=_life_fd(options),
-        counter=_count_row(resources, SUPERVISOR),
+        counter=supervisor_row(resources),
     )
     return Supervisor(config)
 
@@ -342,164 +274,6 @@ def _life_fd(options: MountOptions) -> int:
         raise Unavailable(
             f"{options.mountpoint}: process {options.ends_with}, for which it was made, has ended"
         ) from error
-
-
-def _work(
-    context: WorkerContext,
-    resources: MountResources,
-    view: MountView,
-    interrupts: InterruptPipes,
-    emit: EmitRead,
-    log: Log,
-) -> None:
-    """What a worker process does."""
-    options = resources.job.options
-    pending = PendingRequests(options.threads)
-
-    def wake() -> None:
-        interrupts.wake(context.index)
-        emit(LOOK_UP)
-
-    ended = EndEvent(wake)
-    handles = mount_resources.handles(resources)
-    counter = _counter(context, resources)
-    opening = Opening(context.fd, handles, log) if handles is not None else None
-    jobs = mount_resources.job_counter(resources, _row(context, resources))
-    worker.serve(
-        context.fd,
-        resources.session,
-        reader_factory(options, view, log, opening, counter, emit, jobs),
-        threads=options.threads,
-        marks=context.marks,
-        log=log,
-        ended=ended,
-        pending=pending,
-        on_interrupt=interrupts.notify,
-        trace=mount_resources.trace_writer(resources, _row(context, resources)),
-        counter=counter,
-    )
-    control_server = mount_resources.control_server(resources, supervised=False)
-    attendant = WorkerMain(
-        context, interrupts, pending, control_server, mount_resources.process_table(resources), log
-    )
-    context.serving()
-    attendant.run(ended)
-    if attendant.alone and resources.place is not None:
-        resources.place.remove()
-
-
-def _store_ahead(
-    context: WorkerContext,
-    resources: MountResources,
-    snapshot: Snapshot,
-    events: ReadEvents,
-    log: Log,
-) -> None:
-    """What the process beside the workers does."""
-    client = Client(parse_address(resources.job.options.proxy), timeout_s=CACHE_TIMEOUT_S)
-    monitor = CacheMonitor(client, snapshot, log)
-    large = not resources.session.passthrough  # else they have pages of their own
-    counter = _counter(context, resources)
-    prefetcher = Prefetcher(context.fd, monitor, large=large, count=counter.add)
-    context.serving()
-    serve_wishes(events, monitor, prefetcher, lambda: ended(context.fd))
-
-
-def _counter(context: WorkerContext, resources: MountResources) -> RowCounter:
-    """The row of a worker."""
-    counter = _count_row(resources, _row(context, resources))
-    counter.begin()
-    return counter
-
-
-def _count_row(resources: MountResources, row: int) -> RowCounter:
-    table = mount_resources.traffic(resources)
-    return table.counter(row) if table is not None else uncounted()
-
-
-def _row(context: WorkerContext, resources: MountResources) -> int:
-    """The row of a process in shared tables: its slot of the roster; without one, those after the
-    supervisor's in turn."""
-    return context.slot if resources.session.resend else context.index + 1
-
-
-def reader_factory(
-    options: MountOptions,
-    view: MountView,
-    log: Log,
-    opening: Opening | None = None,
-    counter: RowCounter | None = None,
-    emit: EmitRead = ignore_read,
-    jobs: JobCounter | None = None,
-) -> worker.ReaderFactory:
-    """Makes a reader and a file system for each thread of a worker; what they learn they share.
-
-    Through a Unix socket the proxy is on this machine, and its cache may be read directly, or
-    passed through to the kernel. ``counter`` and ``jobs`` count what is read.
-    """
-    address = parse_address(options.proxy)
-    row = counter or uncounted()
-    remembered = Memory()
-    outage = Outage()
-    monitor: CacheMonitor | None = None
-    says_user = bool(address.path) and os.geteuid() == 0  # whose word counts for the proxy
-    if address.path:
-        monitor = CacheMonitor(Client(address, timeout_s=CACHE_TIMEOUT_S), view.snapshot, log)
-        if opening is not None:
-            marker = CachedReader(
-                Client(address, timeout_s=CACHE_TIMEOUT_S), monitor, remembered.nodes
-            )
-            monitor.before_report = partial(opening.mark_used, marker)
-        monitor.start()
-
-    def make(before_blocking: BeforeBlocking) -> tuple[worker.ThreadReader, FileSystem]:
-        counter = row if jobs is None else RequestCounter(row, jobs, lambda: before_blocking.pid)
-        client = Client(
-            address,
-            token=options.token,
-            timeout_s=options.read_timeout_s,
-            outage=outage,
-            before_blocking=before_blocking,
-            count=counter.brought,
-        ).mounted(view.snapshot)
-        client.traced(trace_of_environment(os.environ))
-        if says_user:
-            client.for_user(lambda: before_blocking.user)
-        if monitor is None:
-            return client, FileSystem(client, view, remembered)
-        direct = CachedReader(client, monitor, remembered.nodes, before_blocking, counter, emit)
-        opens = opening.opens(direct, counter.add) if opening is not None else None
-        return direct, FileSystem(direct, view, remembered, opens)
-
-    return make
-
-
-def probe(options: MountOptions, mounted: mount_table.Mount | None) -> int:
-    """Read the root through the kernel, as an application does: 0, or the errno. Run in a child."""
-    try:
-        os.statvfs(options.mountpoint)
-        with os.scandir(options.mountpoint) as entries:
-            for entry in entries:
-                entry.stat(follow_symlinks=False)
-                break
-    except OSError as error:
-        return error.errno or errno.EIO
-    if mounted is not None:
-        raise_read_ahead(_BDI / mounted.device, options.read_ahead_kib)
-    return 0
-
-
-def raise_read_ahead(bdi: Path, read_ahead_kib: int) -> bool:
-    """Let the kernel read further ahead than the 128 KiB it offers; False where it may not be set.
-
-    Only root of the first user namespace may, with a writable /sys; reading works without it,
-    slower.
-    """
-    try:
-        (bdi / "read_ahead_kb").write_text(str(read_ahead_kib))
-    except OSError:
-        return False
-    return True
 
 
 def main() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -13,7 +13,7 @@ import msgspec
 from lodefs.chunkstore.errors import Denied, LodefsError, NotFound, Unavailable
 from lodefs.chunkstore.nodeapi import lease
 from lodefs.chunkstore.nodeapi.connection import parse_address
-from lodefs.chunkstore.nodeapi.figures.figure_files import directory_of, private_directory_of
+from lodefs.chunkstore.nodeapi.figures.figure_files import directories_for, private_directory_of
 from lodefs.chunkstore.nodeapi.figures.mount_counts import MountDescription
 from lodefs.mount.kernel import device, mount_table
 from lodefs.mount.kernel.session import Session
@@ -21,10 +21,10 @@ from lodefs.mount.lifecycle import control_socket
 from lodefs.mount.lifecycle.handover import ControlServer, MountResources
 from lodefs.mount.mount_spec import Job
 from lodefs.mount.options import MountOptions
-from lodefs.mount.shm.job_counters import JobCounter, JobTable
+from lodefs.mount.shm.job_counters import JobTable
 from lodefs.mount.shm.open_files import OpenFileTable
 from lodefs.mount.shm.process_table import ProcessTable
-from lodefs.mount.shm.request_trace import RequestTrace, TraceWriter
+from lodefs.mount.shm.request_trace import RequestTrace
 from lodefs.mount.shm.traffic_counters import TrafficTable
 
 WORKERS = "workers"  # the memory that mount.shm.process_table owns
@@ -80,7 +80,8 @@ def begin(
     resources = add_clones(MountResources(job, session, fd, memories=memories, number=number), log)
     if mounted is None:
         return resources
-    memories = {**memories, COUNTS: _counts(job), TRACE: RequestTrace.create(), **_jobs(job)}
+    memories = {**memories, COUNTS: _counts(job), TRACE: RequestTrace.create()}
+    memories |= _jobs(job, mounted.device, log)
     if session.resend:
         memories |= {WORKERS: ProcessTable.create()}
     try:
@@ -103,23 +104,24 @@ def _counts(job: Job) -> int:
         installed = "0+unknown"
     snapshot, where = job.snapshot, os.fsencode(job.options.mountpoint)
     description = MountDescription(where, snapshot.repo, snapshot.commit, installed, time.time())
-    return TrafficTable.create(description, _figures(job))
+    socket = parse_address(job.options.proxy).path
+    directories = directories_for(socket, os.geteuid()) if socket else ()
+    return TrafficTable.create(description, *directories)
 
 
-def _jobs(job: Job) -> dict[str, int]:
+def _jobs(job: Job, device: str, log: Callable[[str], None]) -> dict[str, int]:
     """A new table of what the node's jobs read, for a mount of root: others' are one job's alone,
     and nobody would believe them."""
     socket = parse_address(job.options.proxy).path
-    if socket and os.geteuid() == 0:
-        with suppress(OSError):  # no mount depends on it
-            return {JOBS: JobTable.create(private_directory_of(socket))}
-    return {}
-
-
-def _figures(job: Job) -> Path | None:
-    """The directory beside the proxy's socket; None where that has none."""
-    socket = parse_address(job.options.proxy).path
-    return directory_of(socket) if socket else None
+    if not socket or os.geteuid() != 0:
+        return {}
+    try:
+        return {JOBS: JobTable.create(private_directory_of(socket), device)}
+    except (FileNotFoundError, PermissionError):  # its proxy says so, or it is root of a namespace
+        return {}
+    except OSError as error:  # no mount depends on it
+        log(f"{job.options.mountpoint}: what jobs read is not counted: {error}")
+        return {}
 
 
 def mounted(resources: MountResources) -> mount_table.Mount | None:
@@ -144,7 +146,10 @@ def process_count(options: MountOptions) -> int:
 
 
 def add_clones(resources: MountResources, log: Callable[[str], None]) -> MountResources:
-    """With a descriptor for each process; where none can be had, workers share the first."""
+    """With a descriptor for each process; where none can be had, workers share the first. Where
+    the kernel cannot send requests again, without any: each worker gets its own when it starts."""
+    if not resources.session.resend:
+        return resources
     clones = list(resources.clones)
     try:
         while len(clones) < process_count(resources.job.options):
@@ -171,29 +176,6 @@ def traffic(resources: MountResources) -> TrafficTable | None:
     fd = resources.memories.get(COUNTS)
     table = None if fd is None else TrafficTable(fd)
     return table if table is not None and table.is_known else None
-
-
-def job_counter(resources: MountResources, slot: int) -> JobCounter | None:
-    """Where the process in a slot counts for jobs, from now on; None where that is not done."""
-    fd = resources.memories.get(JOBS)
-    try:
-        counter = None if fd is None else JobTable(fd).counter(slot)
-    except (OSError, ValueError):  # an older lodefs made it, of another size
-        return None
-    if counter is None:
-        return None
-    try:
-        counter.start()
-    except RuntimeError:  # no room for its thread
-        return None
-    return counter
-
-
-def trace_writer(resources: MountResources, slot: int) -> TraceWriter | None:
-    """Where the process in a slot tells of its requests; None where an older lodefs made the
-    mount."""
-    fd = resources.memories.get(TRACE)
-    return None if fd is None else RequestTrace(fd).writer(slot)
 
 
 def control_server(resources: MountResources, *, supervised: bool) -> ControlServer | None:

@@ -14,11 +14,12 @@ from lodefs.chunkstore.errors import Denied, InvalidInput, LodefsError, NotFound
 from lodefs.chunkstore.nodeapi.wire import error_of
 from lodefs.mount.kernel import mount_syscalls, mount_table, namespaces
 from lodefs.mount.lifecycle import control_socket, handover, mount_resources, process_scan
-from lodefs.mount.lifecycle.daemon import go_on, ready_timeout_s, serve
+from lodefs.mount.lifecycle.daemon import go_on, serve
 from lodefs.mount.lifecycle.handover import MountResources, State
 from lodefs.mount.lifecycle.mount_log import say_in_foreground
 from lodefs.mount.lifecycle.mount_target import canonical, prepare, request_handover, state_of_mount
 from lodefs.mount.lifecycle.process_scan import MountUser
+from lodefs.mount.lifecycle.serving import readiness
 from lodefs.mount.lifecycle.spawn import start
 from lodefs.mount.lifecycle.systemd_fdstore import FdStore
 from lodefs.mount.mount_spec import Job, MountRequest, Reply, TakeOver
@@ -71,7 +72,7 @@ def mount(options: MountOptions, *, fork: bool = False) -> Mounted:
     leaves = options.leaves_namespace or not namespaces.in_first_user_namespace()
     options = msgspec.structs.replace(options, mountpoint=place, leaves_namespace=leaves)
     request = MountRequest(options)
-    timeout_s = options.read_timeout_s + ready_timeout_s(options) + REPLY_MARGIN_S
+    timeout_s = options.read_timeout_s + readiness.timeout_s(options) + REPLY_MARGIN_S
     return _mounted(place, start(request, place, options.log_path, timeout_s, fork=fork))
 
 

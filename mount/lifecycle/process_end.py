@@ -1,4 +1,4 @@
-"""How processes hear of each other's end: pidfds (pidfd_open(2)) and PR_SET_PDEATHSIG."""
+"""How processes hear of each other's end, or stop: pidfd_open(2), waitid(2), PR_SET_PDEATHSIG."""
 
 from __future__ import annotations
 
@@ -12,6 +12,15 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 def is_over(pid_fd: int) -> bool:
     """Whether the process of a pidfd has ended."""
     return bool(select.select([pid_fd], [], [], 0)[0])
+
+
+def is_stopped(child_pid_fd: int) -> bool:
+    """Whether a child is stopped (SIGSTOP); False for one that has ended."""
+    try:
+        options = os.WSTOPPED | os.WNOHANG | os.WNOWAIT
+        return os.waitid(os.P_PIDFD, child_pid_fd, options) is not None
+    except ChildProcessError:
+        return False
 
 
 def wait(pid_fd: int, seconds: float) -> None:

@@ -2,8 +2,9 @@
 
 Since the descriptors are the supervisor's, a worker that is killed loses nothing: its successor
 gets the same descriptor, and the kernel sends the unanswered requests again
-(FUSE_NOTIFY_RESEND, Linux 6.9). Before 6.9 the dead worker's descriptor is closed, which fails
-its requests (ECONNABORTED) instead of leaving them without an answer.
+(FUSE_NOTIFY_RESEND, Linux 6.9). Before 6.9 a worker's descriptor is its alone: it is closed with
+the worker's death, which fails its requests (ECONNABORTED) instead of leaving them without an
+answer.
 
 With RESEND the supervisor can be lost too: workers hold all descriptors, serve on without it, and
 hand the mount to the next supervisor (mount.lifecycle.handover), which puts its own workers in
@@ -13,7 +14,6 @@ their place.
 from __future__ import annotations
 
 import contextlib
-import mmap
 import os
 import select
 import signal
@@ -25,20 +25,19 @@ from typing import NoReturn, Protocol
 
 import msgspec
 
-from lodefs.chunkstore.errors import LodefsError, Unavailable
+from lodefs.chunkstore.errors import Unavailable
 from lodefs.chunkstore.nodeapi.figures.mount_counts import Column
 from lodefs.mount.kernel import device, fuse_abi
 from lodefs.mount.kernel.session import Session
-from lodefs.mount.lifecycle import startup
+from lodefs.mount.lifecycle import startup, worker_place
 from lodefs.mount.lifecycle.handover import TAKEN, ControlServer
 from lodefs.mount.lifecycle.process_end import die_with_parent, is_over, wait
 from lodefs.mount.lifecycle.startup import Requester
+from lodefs.mount.lifecycle.worker_place import WorkerPlace
 from lodefs.mount.shm.process_table import ProcessTable
 from lodefs.mount.shm.traffic_counters import RowCounter, uncounted
 
 CHECK_S = 1.0  # how often workers are looked at
-STEADY_S = 1.0  # a worker that lived so long did not die of its start: replaced at once
-RESTART_PAUSE_S_MAX = 5.0
 END_TIMEOUT_S = 5.0  # for workers to end by themselves when the mount is gone
 KILL_S = 0.1  # so long it takes at most, where nothing holds a process
 FAIL_PAUSE_S = 0.01
@@ -66,23 +65,6 @@ class WorkerContext(msgspec.Struct, frozen=True):
 WorkerFunction = Callable[[WorkerContext], None]
 
 
-class _Place(msgspec.Struct):
-    """One worker's place: its descriptor stays when the process changes."""
-
-    index: int
-    fd: int
-    marks: memoryview[float]
-    own: bool  # a cloned descriptor, not the connection's first
-    call_fd: int = -1  # where there is one, it is started when that is readable
-    listening: bool = False
-    pid: int = 0
-    pid_fd: int = -1
-    slot: int = -1  # of the roster
-    started_s: float = 0.0
-    start_at_s: float = 0.0
-    pause_s: float = 0.0
-
-
 class Private(Protocol):
     """A socket, or what has one."""
 
@@ -95,8 +77,9 @@ class Private(Protocol):
 class SupervisorConfig:
     """What a supervisor runs: ``workers`` processes of ``work`` on the connection ``fd``.
 
-    ``hang_s``: a thread busy for longer makes its worker count as hanging. ``clones`` are
-    descriptors for workers; those beyond them share ``fd``. ``call_fd``: one process more, with a
+    ``hang_s``: a thread busy for longer makes its worker count as hanging, and so does a worker
+    that is stopped for longer. ``clones`` are descriptors for workers; those beyond them share
+    ``fd``, unless they get their own (without RESEND). ``call_fd``: one process more, with a
     clone of its own, is started when that gets readable, to read it; it answers no requests, and
     nothing waits for it. With a ``process_table`` workers outlive the supervisor;
     ``control_server`` is where others ask for the mount. ``kept``: the descriptors are also kept
@@ -162,13 +145,7 @@ class Supervisor:
         workers, clones = config.workers, config.clones
         call_fd = config.call_fd if len(clones) > workers else -1
         processes = workers if call_fd < 0 else workers + 1
-        shared = mmap.mmap(-1, max(8 * processes * config.threads, 1))
-        marks = memoryview(shared).cast("d")
-        each = [marks[n * config.threads : (n + 1) * config.threads] for n in range(processes)]
-        self._places = [
-            _Place(n, clones[n] if n < len(clones) else config.fd, one, own=n < len(clones))
-            for n, one in enumerate(each)
-        ]
+        self._places = worker_place.make(processes, config.threads, config.fd, clones)
         for place in self._places[workers:]:
             place.call_fd = call_fd
         self._more = list(clones[processes:])  # what a predecessor with more workers used
@@ -234,10 +211,10 @@ class Supervisor:
             may_start = self.made or place.call_fd < 0
             if may_start and not place.pid and not place.listening and now_s >= place.start_at_s:
                 self._restart(place)
-            elif place.pid and any(0 < mark < now_s - self._hang_s for mark in place.marks):
+            elif place.pid and place.hangs(now_s, self._hang_s):
                 self._log(f"worker {place.pid} hangs; it is killed and replaced")
                 os.kill(place.pid, signal.SIGKILL)
-                _clear(place.marks)
+                place.was_killed()
         return True
 
     def _react(self, fd: int, on_ready: Callable[[int], bool]) -> bool:
@@ -370,32 +347,40 @@ class Supervisor:
                 return False
         return True
 
-    def _start(self, place: _Place) -> None:
-        _clear(place.marks)
-        place.started_s = time.monotonic()
+    def _start(self, place: WorkerPlace) -> None:
+        place.begin(time.monotonic())
         supervisor = os.getpid()
         if self._process_table is not None:
             place.slot = self._process_table.reserve()
-        pid = os.fork()
-        if not pid:
-            context = WorkerContext(
-                place.index,
-                place.fd,
-                place.marks,
-                self._me,
-                lambda: self._serving(place.slot),
-                self._made_fd,
-                place.slot,
-                self._life_fd,
-            )
-            # Who answers nobody must not keep the requests of others alive.
-            is_holder = self._process_table is not None and place.call_fd < 0
-            keep = self._fds() if is_holder else {place.fd}
-            self._become(supervisor, lambda: self._work(context), keep=keep)
-        place.pid_fd = self._watch(pid)
-        place.pid = pid
+        if not self._session.resend:
+            place.open_private(self._fd, self._log)
+        try:
+            pid = os.fork()
+            if not pid:
+                self._become_worker(supervisor, place)
+            place.pid_fd = self._watch(pid)
+            place.pid = pid
+        finally:
+            if not self._session.resend:
+                place.close_private(self._fd)
 
-    def _restart(self, place: _Place) -> None:
+    def _become_worker(self, supervisor: int, place: WorkerPlace) -> NoReturn:
+        context = WorkerContext(
+            place.index,
+            place.fd,
+            place.marks,
+            self._me,
+            lambda: self._serving(place.slot),
+            self._made_fd,
+            place.slot,
+            self._life_fd,
+        )
+        # Who answers nobody must not keep the requests of others alive.
+        is_holder = self._process_table is not None and place.call_fd < 0
+        keep = self._fds() if is_holder else {place.fd}
+        self._become(supervisor, lambda: self._work(context), keep=keep)
+
+    def _restart(self, place: WorkerPlace) -> None:
         """A process for an empty place; one that is called is only waited for."""
         if place.call_fd >= 0:
             self._poll.register(place.call_fd, select.POLLIN)
@@ -408,7 +393,7 @@ class Supervisor:
         self._counter.add(Column.RESENDS, 1)
         return device.notify(self._fd, fuse_abi.NOTIFY_RESEND)
 
-    def _start_called(self, place: _Place) -> None:
+    def _start_called(self, place: WorkerPlace) -> None:
         self._poll.unregister(place.call_fd)
         place.listening = False
         if ended(self._fd):
@@ -416,7 +401,7 @@ class Supervisor:
         else:
             self._try_start(place)
 
-    def _try_start(self, place: _Place) -> bool:
+    def _try_start(self, place: WorkerPlace) -> bool:
         """Whether it is started; else that is to be tried again later."""
         try:
             self._start(place)
@@ -424,7 +409,7 @@ class Supervisor:
             self._log(f"no worker can be started: {error}")
             if self._process_table is not None and place.slot >= 0:
                 self._process_table.clear(place.slot)
-            place.start_at_s = time.monotonic() + RESTART_PAUSE_S_MAX
+            place.delay_start(time.monotonic())
             return False
         return True
 
@@ -487,36 +472,21 @@ class Supervisor:
         os.close(pid_fd)
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
-    def _reap(self, place: _Place) -> bool:
+    def _reap(self, place: WorkerPlace) -> bool:
         """A worker ended: plan its successor; False where that is because the connection ended."""
         code = self._collect(place)
         if ended(self._fd):
             return False
-        if not self._session.resend and place.call_fd < 0 and not self._renew(place):
+        if not self._session.resend and not place.own:  # who shares it keeps the requests
+            self._log("a worker died, and this kernel cannot send its requests again: giving up")
             return False
         self._counter.add(Column.WORKER_RESTARTS, int(place.call_fd < 0))
-        now_s = time.monotonic()
-        steady = now_s - place.started_s >= STEADY_S
-        place.pause_s = 0.0 if steady else min(2 * place.pause_s + 0.01, RESTART_PAUSE_S_MAX)
-        place.start_at_s = now_s + (0.0 if steady else place.pause_s)
+        place.plan_start(time.monotonic())
         who = "a worker" if place.call_fd < 0 else "the process that stores ahead"
         self._log(f"{who} ended with status {code}; another takes its place")
         return True
 
-    def _renew(self, place: _Place) -> bool:
-        """Without RESEND: fail the dead worker's requests by closing its descriptor."""
-        if not place.own:
-            self._log("a worker died, and this kernel cannot send its requests again: giving up")
-            return False
-        os.close(place.fd)
-        try:
-            place.fd = device.open_clone(self._fd)
-        except LodefsError as error:
-            self._log(f"workers share one descriptor: {error}")
-            place.fd, place.own = self._fd, False
-        return True
-
-    def _collect(self, place: _Place) -> int:
+    def _collect(self, place: WorkerPlace) -> int:
         self._poll.unregister(place.pid_fd)
         os.close(place.pid_fd)
         code = os.waitstatus_to_exitcode(os.waitpid(place.pid, 0)[1])
@@ -590,8 +560,3 @@ def ended(fd: int) -> bool:
     poll = select.poll()
     poll.register(fd, 0)
     return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
-
-
-def _clear(marks: memoryview[float]) -> None:
-    for index in range(len(marks)):
-        marks[index] = 0.0

@@ -34,17 +34,11 @@ class FdStore:
         self._names: set[str] = set()
 
     def keep(self, resources: MountResources) -> bool:
-        """Store all that holds a mount; False where nothing is kept.
-
-        Not the clones where the kernel does not send requests again: those of a dead worker are
-        failed by closing its descriptor, so that nobody else may hold it.
-        """
+        """Store all that holds a mount; False where nothing is kept."""
         job = os.memfd_create(PREFIX + JOB, os.MFD_CLOEXEC)
         try:
             os.write(job, resources.handover_state())
             kept: dict[str, list[int]] = {JOB: [job]}
-            if not resources.session.resend:
-                resources = msgspec.structs.replace(resources, clones=())
             for name, fd in resources.named_fds():
                 kept.setdefault(name, []).append(fd)
             for name, fds in kept.items():

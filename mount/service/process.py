@@ -50,7 +50,7 @@ OpenNode = Callable[[], AbstractContextManager[NodeMounts]]
 class MounterSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Of one mount service: its socket, its state, what a reboot may empty, where it mounts, how
     long a mount stays without users, which stores volumes may name, and where it counts for the
-    proxy (None: nowhere)."""
+    proxy (as ComponentCounts has it)."""
 
     socket: Path = RUN / SOCKET_NAME
     state: Path = STATE
@@ -58,7 +58,7 @@ class MounterSettings(msgspec.Struct, frozen=True, kw_only=True):
     root: Path = ROOT
     idle_s: float = IDLE_S
     stores: tuple[str, ...] = ()
-    figures: Path | None = None
+    figures: tuple[Path, ...] = ()
     version: str = ""
 
 
@@ -152,7 +152,7 @@ class _Service:
         self._retired = threading.Event()
         self._mounts: SharedMounts | None = None
         self._counts = ComponentCounts(
-            "mounter", OPERATIONS.values(), version=settings.version, directory=settings.figures
+            "mounter", OPERATIONS.values(), version=settings.version, directories=settings.figures
         )
 
     def await_files(self) -> MountFiles | None:

@@ -22,6 +22,9 @@ from lodefs.chunkstore.nodeapi.figures.job_counts import (
     ENDING,
     FIGURES,
     FILE_BYTES,
+    GAP_NOW,
+    GAP_WORD,
+    GAPS,
     HEAD_BYTES,
     JOB_MAX,
     MAGIC,
@@ -94,29 +97,43 @@ class JobTable:
         self._fd = fd
         memory = memoryview(mmap.mmap(fd, FILE_BYTES))
         self._is_known = bytes(memory[: len(MAGIC)]) == MAGIC
-        self._used = memory[:HEAD_BYTES].cast("Q")[USED_WORD : USED_WORD + PROCESSES]
+        head = memory[:HEAD_BYTES].cast("Q")
+        self._used = head[USED_WORD : USED_WORD + PROCESSES]
+        self._gaps = head[GAP_WORD : GAP_WORD + GAPS]
         self._words = memory[HEAD_BYTES:].cast("Q")
 
     @staticmethod
-    def create(directory: Path) -> int:
-        """A file for an empty table, locked for as long as anybody has it. Raises: OSError."""
+    def create(directory: Path, device: str = "") -> int:
+        """A file for an empty table of a mount with the device MAJOR:MINOR, locked for as long as
+        anybody has it. Raises: OSError."""
         with suppress(Exception):  # what others left there is nothing that a mount depends on
             for _ in figure_files.living(directory, ENDING, sweep=True):
                 pass
-        fd = figure_files.create(directory, ENDING, encode_head(), HEAD_BYTES)
+        fd = figure_files.create(directory, ENDING, encode_head(device), HEAD_BYTES)
         os.ftruncate(fd, FILE_BYTES)
         return fd
 
     def rows(self, slot: int) -> JobRows | None:
-        """Those of the process in a slot; None where it has none, or there is no space left."""
-        if not (self._is_known and 0 <= slot < PROCESSES):
+        """Those of the process in a slot; None where it has none, or there is no space left, as
+        the table then tells."""
+        if not self._is_known:
+            return None
+        if not 0 <= slot < PROCESSES:
+            self.counts_not(PROCESSES)
             return None
         first = slot * PROCESS_WORDS
         try:  # a write to memory of a full disk would end the process
             os.posix_fallocate(self._fd, HEAD_BYTES + 8 * first, 8 * PROCESS_WORDS)
         except OSError:
+            self.counts_not(slot)
             return None
+        if self._gaps[slot] == GAP_NOW:  # of the process before
+            self._gaps[slot] = int(time.time()) + 1
         return JobRows(self._words[first : first + PROCESS_WORDS], self._used[slot : slot + 1])
+
+    def counts_not(self, slot: int) -> None:
+        """The process in a slot cannot count, which the table tells from now on."""
+        self._gaps[slot] = GAP_NOW
 
     def counter(self, slot: int, job_of: JobOf = job_of) -> JobCounter | None:
         """Counts for the process in a slot, if that has rows."""

@@ -130,16 +130,16 @@ class TrafficTable:
         self._words = memory[HEAD_BYTES:].cast("Q")
 
     @staticmethod
-    def create(description: MountDescription, directory: Path | None = None) -> int:
-        """A file for an empty table, locked for as long as anybody has it: in the directory if that
-        can be, else without a name."""
+    def create(description: MountDescription, *directories: Path) -> int:
+        """A file for an empty table, locked for as long as anybody has it: in the first directory
+        where that can be, else without a name."""
         head = encode_head(description)
-        if directory is not None:
-            with suppress(Exception):  # others write there, and no mount depends on it
-                for _ in read_all(directory, sweep=True):
-                    pass
-            with suppress(OSError):
-                return figure_files.create(directory, ENDING, head, FILE_BYTES)
+        with suppress(Exception):  # others write there, and no mount depends on it
+            for _ in read_all(*directories, sweep=True):
+                pass
+        fd = figure_files.create_in_first(directories, ENDING, head, FILE_BYTES)
+        if fd is not None:
+            return fd
         fd = os.memfd_create("lodefs-counts", os.MFD_CLOEXEC)
         os.ftruncate(fd, FILE_BYTES)
         os.pwrite(fd, head, 0)

@@ -60,6 +60,7 @@ class Handlers:
             routes.FILES: self._files,
             routes.STAT: self._stat,
             routes.LIST: self._list,
+            routes.TREES: self._tree,
             routes.SNAPSHOTS: self._snapshots,
             routes.NODE: self._entry,
             routes.CHILDREN: self._children,
@@ -130,6 +131,15 @@ class Handlers:
         page = await self._names.children(snapshot, entry.ino, after=after, limit=limit)
         view = views.list_view(snapshot, route.rev, route.path, page, limit)
         return json_answer(view, headers=_snapshot_headers(snapshot, route.rev))
+
+    async def _tree(self, route: Route, _request: Request) -> Answer:
+        snapshot = await self._names.snapshot(route.repo, route.rev)
+        entry = await self._names.entry(snapshot, route.path)
+        if entry.kind != Kind.DIRECTORY:
+            raise NotADirectory(f"{_shown(route)} is not a directory: /stat/ shows what it is")
+        headers = [("Content-Type", responses.OCTETS), *responses.FOREIGN_CONTENT]
+        headers += _snapshot_headers(snapshot, route.rev)
+        return Answer(200, headers, await self._names.tree(snapshot, entry.ino))
 
     async def _snapshots(self, route: Route, request: Request) -> Answer:
         snapshot = await self._names.snapshot(route.repo, route.rev)

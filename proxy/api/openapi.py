@@ -70,6 +70,8 @@ def _tree_paths() -> Json:
         wire.MSGPACK: {"schema": {}},
     }
     snapshot = _answer("The commit", listing, commit)
+    octets: Json = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
+    tree = {"200": _answer("docs/format.md, Tree", octets, commit)}
     return {
         "/files/{repo}@{rev}/{path}": {
             "get": _operation("getFile", "A file's bytes",
@@ -89,6 +91,12 @@ def _tree_paths() -> Json:
         },
         "/list/{repo}@{rev}": {
             "get": _operation("listRoot", "The root", [*target, *_paging()], {"200": page}),
+        },
+        "/trees/{repo}@{rev}/{path}": {
+            "get": _operation("getTree", "A directory's stored form", [*target, path], tree),
+        },
+        "/trees/{repo}@{rev}": {
+            "get": _operation("getRootTree", "The root's stored form", target, tree),
         },
         "/snapshots/{repo}@{rev}": {
             "get": _operation("getSnapshot", "What a revision is", target, {"200": snapshot}),

@@ -13,7 +13,7 @@ from lodefs.chunkstore.errors import InvalidInput, LodefsError, NotFound
 from lodefs.chunkstore.format import names
 from lodefs.chunkstore.nodeapi import cache_control, wire
 
-FILES, STAT, LIST, SNAPSHOTS = "files", "stat", "list", "snapshots"
+FILES, STAT, LIST, TREES, SNAPSHOTS = "files", "stat", "list", "trees", "snapshots"
 NODE, CHILDREN, LOOKUP, DATA = "node", "children", "lookup", "data"
 HEALTHZ, READYZ, METRICS, STATUS, OPENAPI = "healthz", "readyz", "metrics", "status", "openapi"
 CACHE, CACHE_USED = "cache", "cache-used"  # on the Unix socket only
@@ -68,7 +68,13 @@ _BODIES = {
     PEER_WARM: cache_control.WARM_BYTES_MAX,
 }
 _JOB_ID = re.compile(r"[0-9a-f]{16}\Z")
-_TREES = {wire.FILES: FILES, wire.STAT: STAT, wire.LIST: LIST, wire.SNAPSHOTS: SNAPSHOTS}
+_IN_SNAPSHOT = {
+    wire.FILES: FILES,
+    wire.STAT: STAT,
+    wire.LIST: LIST,
+    wire.TREES: TREES,
+    wire.SNAPSHOTS: SNAPSHOTS,
+}
 _PAGE_TREES = {
     "history": PAGE_HISTORY,
     "changes": PAGE_CHANGES,
@@ -149,9 +155,9 @@ def parse_route(raw_target: str) -> Route:
         raise InvalidInput("the URL holds a '%' that is not followed by two hex digits")
     head, slash, tail = raw_path[1:].partition("/")
     prefix = f"/{head}{slash}"
-    if prefix in _TREES:
+    if prefix in _IN_SNAPSHOT:
         repo, rev, path = _split(tail)
-        kind = _TREES[prefix]
+        kind = _IN_SNAPSHOT[prefix]
         if kind == SNAPSHOTS and path:
             raise NotFound(f"{wire.SNAPSHOTS}REPO@REV has no parts")
         return Route(kind, repo, rev, path, query=parse_query(raw_query))

@@ -18,6 +18,7 @@ TEMPLATES: Mapping[str, str] = {
     routes.FILES: f"/files/{_TREE}",
     routes.STAT: f"/stat/{_TREE}",
     routes.LIST: f"/list/{_TREE}",
+    routes.TREES: f"/trees/{_TREE}",
     routes.SNAPSHOTS: "/snapshots/{repository}@{revision}",
     routes.NODE: _NODE,
     routes.CHILDREN: f"{_NODE}/children",

@@ -140,7 +140,7 @@ class ProxyServer:
         self._live = LiveFeed(
             node,
             lambda: {"version": version, **self._figures()},
-            mounts_directory=inputs.mounts_directory,
+            mounts_directories=inputs.mounts_directories,
         )
         self._handlers = Handlers(
             node,

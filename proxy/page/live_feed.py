@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -103,12 +103,12 @@ class LiveFeed:
         node: Node,
         figures: Callable[[], dict[str, object]],
         *,
-        mounts_directory: Path | None = None,
+        mounts_directories: Sequence[Path] = (),
         clock_s: Callable[[], float] = time.time,
     ) -> None:
-        """``figures``: the server's own, as in /status. ``mounts_directory``: where mounts count
-        (mount_counts.py)."""
-        self._mounts_directory = mounts_directory
+        """``figures``: the server's own, as in /status. ``mounts_directories``: where mounts
+        count (mount_counts.py)."""
+        self._mounts_directories = mounts_directories
         self._node = node
         self._figures = figures
         self._clock_s = clock_s
@@ -193,8 +193,7 @@ class LiveFeed:
         )
 
     async def _mounts(self) -> list[MountView]:
-        directory = self._mounts_directory
-        return await asyncio.to_thread(mounts_in, directory) if directory is not None else []
+        return await asyncio.to_thread(mounts_in, *self._mounts_directories)
 
     async def _datasets(self) -> list[KnownDataset]:
         try:
@@ -204,8 +203,8 @@ class LiveFeed:
         return [KnownDataset(one.repo, one.commit, one.files, one.size_bytes) for one in met]
 
 
-def mounts_in(directory: Path) -> list[MountView]:
-    """The living mounts that count in a directory, the busiest first. Blocking."""
+def mounts_in(*directories: Path) -> list[MountView]:
+    """The living mounts that count in directories, the busiest first. Blocking."""
     found = [
         MountView(
             mount=one.description.mountpoint.decode("utf-8", "replace"),
@@ -215,7 +214,7 @@ def mounts_in(directory: Path) -> list[MountView]:
             read_bytes=sum(one[Column(column + 1)] for column in _READS),
             waiting=one[Column.WAITING],
         )
-        for one in read_all(directory)
+        for one in read_all(*directories)
     ]
     return sorted(found, key=lambda one: -one.read_bytes)
 

@@ -10,10 +10,11 @@ import time
 from collections.abc import Callable, Sequence
 from itertools import islice
 
-from lodefs.chunkstore.errors import NotADirectory, NotFound
+from lodefs.chunkstore.errors import LodefsError, NotADirectory, NotFound, TooLarge
 from lodefs.chunkstore.format.inodes import ROOT_INO, child_ino
 from lodefs.chunkstore.format.names import ID_BYTES, CommitId, Spec, is_commit_prefix, split_path
-from lodefs.chunkstore.format.tree import Kind
+from lodefs.chunkstore.format.tree import Kind, encode_tree
+from lodefs.chunkstore.nodeapi.connection import BODY_BYTES_MAX
 from lodefs.chunkstore.nodeapi.wire import Node, Page, Snapshot
 from lodefs.chunkstore.nodecache import name_rows
 from lodefs.chunkstore.nodecache.kv import KeyValues
@@ -214,6 +215,19 @@ class Namespace:
         """Children by name, after a name, at most ``limit``. Raises: NotADirectory, NotFound."""
         await self._loader.ensure(snapshot, ino)
         return await self._pools.disk.run(self._rows.page, snapshot, ino, after, limit)
+
+    async def tree(self, snapshot: Snapshot, ino: int) -> bytes:
+        """See proxy.node.Names."""
+        (entries,) = await self._loader.read_all(snapshot, [ino])
+        if isinstance(entries, LodefsError):
+            raise entries
+        entry = name_rows.entry_of(self._rows.row(snapshot, ino))
+        packs = {segment.pack for segment in entry.segments}
+        own_pack = packs.pop() if len(packs) == 1 else None
+        tree = await self._pools.disk.run(lambda: encode_tree(entries, own_pack=own_pack))
+        if len(tree) > BODY_BYTES_MAX:
+            raise TooLarge(f"directory {ino} of {name_of(snapshot)} has {len(tree)} bytes")
+        return tree
 
     async def content_ids(self, snapshot: Snapshot, inos: Sequence[int]) -> list[bytes]:
         """The content ids of files that were looked up, in their order. Raises: NotFound."""

@@ -67,13 +67,13 @@ class MetricSettings:
 @dataclass(frozen=True, slots=True)
 class MetricInputs:
     """What is shown beside a server's own counters: calls to the store, and families of others on
-    this node, such as its mounts. ``mounts_directory``: where these count, for others who ask.
+    this node, such as its mounts. ``mounts_directories``: where these count, for others who ask.
     ``tracer``: who records requests."""
 
     store_calls: StoreCalls = field(default_factory=StoreCalls)
     settings: MetricSettings = field(default_factory=MetricSettings)
     more: MoreFamilies = tuple
-    mounts_directory: Path | None = None
+    mounts_directories: tuple[Path, ...] = ()
     tracer: Tracer = NO_TRACER
 
 

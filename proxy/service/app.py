@@ -24,7 +24,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lodefs.chunkstore.errors import InvalidInput, Unavailable
-from lodefs.chunkstore.nodeapi.figures.figure_files import directory_of, private_directory_of
+from lodefs.chunkstore.nodeapi.figures.figure_files import (
+    directories_of,
+    directory_of,
+    private_directory_of,
+)
 from lodefs.chunkstore.objects.interface import ObjectStore
 from lodefs.chunkstore.objects.observing import Observation
 from lodefs.chunkstore.objects.open_url import StoreOptions, open_mirrored, open_ordered
@@ -240,7 +244,7 @@ class _Serving:
         settings = MetricSettings(
             config.metrics_repositories_max, config.price_per_1000_gets, config.price_per_gb
         )
-        mounts = directory_of(config.socket_path) if config.socket_path else None
+        mounts = directories_of(config.socket_path) if config.socket_path else ()
         more = families_beside(config.socket_path) if config.socket_path else tuple
         self._server = ProxyServer(
             opened.node,
@@ -400,25 +404,25 @@ def open_endpoints(config: Config, listeners: Listeners) -> Iterator[list[Endpoi
 
 def families_beside(socket_path: Path) -> MoreFamilies:
     """Of all that count in the directories beside the socket."""
-    figures = directory_of(socket_path)
-    mounts, jobs = MountFamilies(figures), JobFamilies(private_directory_of(socket_path))
-    return lambda: itertools.chain(mounts(), jobs(), component_families(figures))
+    figures = directories_of(socket_path)
+    mounts, jobs = MountFamilies(*figures), JobFamilies(private_directory_of(socket_path))
+    return lambda: itertools.chain(mounts(), jobs(), component_families(*figures))
 
 
 def make_figures_directory(socket_path: Path, config: Config) -> None:
-    """Where mounts and components of those count who may use the socket; without it they are not
-    seen."""
+    """Where mounts and components of those count who may use the socket, and those of root by
+    themselves; without them they are not seen."""
     directory, private = directory_of(socket_path), private_directory_of(socket_path)
     mode = 0o1700
     for bit, rights in ((0o020, 0o070), (0o002, 0o007)):
         mode |= rights if config.socket_mode & bit else 0
     try:
+        private.mkdir(0o700, exist_ok=True)  # first: root's go to the other one where it is not
+        private.chmod(0o700)
         directory.mkdir(0o700, exist_ok=True)
         if config.socket_group is not None:
             shutil.chown(directory, group=config.socket_group)
         directory.chmod(mode)
-        private.mkdir(0o700, exist_ok=True)
-        private.chmod(0o700)
     except (OSError, LookupError) as error:
         _log.warning("mounts cannot count in %s: /metrics does not show them: %s", directory, error)
 

@@ -10,9 +10,9 @@ from lodefs.proxy.runtime import metric_names as names
 from lodefs.proxy.runtime.exposition import Family, MetricLine, label_text, labelled
 
 
-def component_families(directory: Path) -> Iterator[Family]:
-    """Of the components that count in a directory. Files of those that have ended are removed."""
-    found = read_newest(directory, sweep=True)
+def component_families(*directories: Path) -> Iterator[Family]:
+    """Of the components that count in directories. Files of those that have ended are removed."""
+    found = read_newest(*directories, sweep=True)
     yield labelled(names.COMPONENT_INFO, {(one.component, one.version): 1 for one in found})
     yield labelled(names.COMPONENT_START, {(one.component,): one.started_s for one in found})
     yield Family(names.COMPONENT_REQUESTS, [line for one in found for line in _requests(one)])

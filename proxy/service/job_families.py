@@ -31,7 +31,7 @@ class JobFamilies:
 
     def __call__(self) -> Iterator[Family]:
         """The families now."""
-        mounts = dict(read_files(self._directory))
+        mounts = {one.name: one.jobs for one in read_files(self._directory)}
         for name, before in self._mounts.items():
             now = mounts.get(name, {})
             lost = {job: old.beyond(now.get(job, JobReads())) for job, old in before.items()}

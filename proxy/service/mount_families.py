@@ -36,15 +36,15 @@ _PLAIN = (
 
 
 class MountFamilies:
-    """Of the mounts that count in a directory. Several of one mountpoint count as one."""
+    """Of the mounts that count in directories. Several of one mountpoint count as one."""
 
-    def __init__(self, directory: Path, mounts_max: int = MOUNTS_MAX) -> None:
-        self._directory = directory
+    def __init__(self, *directories: Path, mounts_max: int = MOUNTS_MAX) -> None:
+        self._directories = directories
         self._labels = BoundedLabels(mounts_max)
 
     def __call__(self) -> Iterator[Family]:
         """The families now. Files of mounts that have ended are removed."""
-        mounts = list(read_all(self._directory, sweep=True))
+        mounts = list(read_all(*self._directories, sweep=True))
         words: dict[str, tuple[int, ...]] = {}
         waiting: dict[str, int] = {}
         for mount in mounts:

@@ -93,6 +93,23 @@ def store_away(cluster: Cluster) -> Iterator[None]:
         away.rename(store)
 
 
+@contextmanager
+def run_full(cluster: Cluster, name: str, left_kib: int = 0) -> Iterator[None]:
+    """A node's /run, but for so much. What mounts have left there goes first: a prolog would make
+    room with it."""
+    fill = configs.RUN / "fill"
+    size = ("mount", "-o")
+    left_over = " ".join(f"{configs.RUN}/figures*/*.{kind}" for kind in ("jobs", "mount"))
+    steps = f"rm -f {left_over}; dd if=/dev/zero of={fill} bs=4k; truncate -s -{left_kib}K {fill}"
+    cluster.output(*size, "remount,size=16m", configs.RUN, user="root", node=name)
+    try:
+        cluster.output("sh", "-c", steps, user="root", node=name)
+        yield
+    finally:
+        cluster.output("rm", "-f", fill, user="root", node=name)
+        cluster.output(*size, "remount,size=50%", configs.RUN, user="root", node=name)
+
+
 def _signal_all(cluster: Cluster, kind: str, number: signal.Signals) -> None:
     for name in configs.NODES:
         cluster.signal(f"{kind}-{name}", number)

@@ -12,6 +12,7 @@ import pytest
 from loadtests.slurm import configs
 from loadtests.slurm.cluster import Cluster
 from tests.slurm.dataset import REPO, Dataset
+from tests.slurm.faults import run_full
 from tests.slurm.test_faults import reading
 
 
@@ -121,19 +122,12 @@ def test_a_directory_may_have_any_name(cluster: Cluster, dataset: Dataset) -> No
 
 def test_a_full_run_fails_the_job_and_no_node(cluster: Cluster, dataset: Dataset) -> None:
     """It says so; what was there stays as it was."""
-    fill = configs.RUN / "fill"
-    run = cluster.node("n1").root / configs.RUN.relative_to("/")
-    cluster.output("mount", "-o", "remount,size=16m", configs.RUN, user="root", node="n1")
-    cluster.call("dd", "if=/dev/zero", f"of={fill}", "bs=4k", user="root", node="n1")
-    try:
+    with run_full(cluster, "n1"):
         done = cluster.call("srun", "-w", "n1", dataset.option, *dataset.read.split())
         assert done.returncode != 0
         assert "lodefs: error:" in done.stderr
         assert dataset.text not in done.stdout
         assert cluster.output("sinfo", "-h", "-n", "n1", "-o", "%T") in ("idle", "completing")
-    finally:
-        (run / "fill").unlink()
-        cluster.output("mount", "-o", "remount,size=50%", configs.RUN, user="root", node="n1")
 
 
 def test_a_step_cannot_ask_for_more_than_its_job(cluster: Cluster, dataset: Dataset) -> None:

@@ -8,8 +8,10 @@ import socket
 from loadtests.slurm import configs
 from loadtests.slurm.cluster import Cluster
 from tests.slurm.dataset import BIG_BYTES, Dataset
+from tests.slurm.faults import run_full
 from tests.support.proxy.scrape import Samples, labels_of, samples
 
+ROOM_KIB = 32  # for the record of a job, and not for the counts of two workers
 _LINE = re.compile(r"job (\d+) read(?: at least)?: (.*)")
 
 
@@ -47,7 +49,10 @@ def test_what_a_job_read_is_told_by_its_epilog_on_each_node(
     dataset.replace()
     cluster.set_prolog_options("")  # so that nothing is there before the job reads
     try:
-        script = f"{dataset.read}; read go < $HOME/go-$SLURM_JOB_ID"
+        # By a process that lives until its job is known
+        script = (
+            f"read line < {dataset.directory}/version; echo $line; read go < $HOME/go-$SLURM_JOB_ID"
+        )
         other = cluster.submit(script, "-N1", "-w", "n1", "-n1", dataset.option)
         cluster.output("mkfifo", cluster.folder / f"jobs/go-{other}")
         cluster.until(lambda: dataset.text in cluster.said(other), "its read")
@@ -74,6 +79,20 @@ def test_what_a_job_read_is_told_by_its_epilog_on_each_node(
         sum(alone[f"{name}_bytes"] for name in ("cache", "peers", "store")) == len(dataset.text) + 1
     )
     assert found["lodefs_job_read_bytes_total", labels] == alone["store_bytes"]
+
+
+def test_what_a_mount_without_room_to_count_brought_is_not_told_as_nothing(
+    cluster: Cluster, dataset: Dataset
+) -> None:
+    """It is read all the same."""
+    path = cluster.folder / "log" / "scripts-n1"
+    with run_full(cluster, "n1", left_kib=ROOM_KIB):
+        job = cluster.submit(dataset.read, "-w", "n1", "-n1", dataset.option)
+        cluster.await_state(job, "COMPLETED")
+        cluster.until(lambda: f"job {job} read" in path.read_text(), "the epilog's line")
+    assert dataset.text in cluster.said(job)
+    (line,) = (line for line in path.read_text().splitlines() if f"job {job} read" in line)
+    assert "read: not known" in line or "read at least" in line
 
 
 def test_files_that_the_kernel_reads_by_itself_are_told_as_opens(

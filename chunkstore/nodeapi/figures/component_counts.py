@@ -12,8 +12,9 @@ import struct
 import threading
 import time
 import zlib
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -60,7 +61,8 @@ class ComponentCounts:
     """Counts for one process, from any thread. Where it cannot publish, it counts all the same.
 
     ``operations``: all that there are, so that each has a series from the beginning.
-    ``directory`` None: nobody is to see it.
+    ``directories``: its file is in the first one where that can be made; without any, nobody is
+    to see it.
     """
 
     def __init__(
@@ -69,12 +71,12 @@ class ComponentCounts:
         operations: Iterable[str] = (),
         *,
         version: str = "",
-        directory: Path | None = None,
+        directories: Sequence[Path] = (),
     ) -> None:
         self._figures = ComponentFigures(component, version, time.time())
         self._calls = {name: Calls() for name in operations}
         self._lock = threading.Lock()
-        self._directory = directory
+        self._directories = directories
         self._fd: int | None = None
         self._published = b""
 
@@ -107,13 +109,13 @@ class ComponentCounts:
     def publish(self, volumes: Mapping[str, int] | None = None) -> None:
         """Have the proxy see it, as far as that can be. A file that is gone, or could not be made
         before, is made. By one thread."""
-        if self._directory is None:
+        if not self._directories:
             return
         with suppress(OSError):
             data = encode(self.figures(volumes or {}))
             if self._fd is None or not os.fstat(self._fd).st_nlink:
                 self.close()
-                self._fd = figure_files.create(self._directory, ENDING, data, FILE_BYTES)
+                self._fd = figure_files.create_in_first(self._directories, ENDING, data, FILE_BYTES)
             elif data != self._published:
                 os.pwrite(self._fd, data, 0)
             self._published = data
@@ -152,7 +154,7 @@ def decode(data: bytes) -> ComponentFigures:
 
 
 def read_newest(
-    directory: Path, *, sweep: bool = False, trusted: Collection[int] | None = None
+    *directories: Path, sweep: bool = False, trusted: Collection[int] | None = None
 ) -> list[ComponentFigures]:
     """Of each component that lives the process that started last, as far as it can be read: the
     one that a new version replaces counts no more. Files of other users than ``trusted`` (root
@@ -160,7 +162,8 @@ def read_newest(
     figure_files."""
     found: dict[str, ComponentFigures] = {}
     users = (0, os.geteuid()) if trusted is None else trusted
-    for file in figure_files.living(directory, ENDING, sweep=sweep):
+    living = (figure_files.living(directory, ENDING, sweep=sweep) for directory in directories)
+    for file in chain.from_iterable(living):
         if file.uid not in users:
             continue
         figures = _read(file.fd)

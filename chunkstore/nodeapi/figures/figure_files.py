@@ -11,7 +11,7 @@ import fcntl
 import os
 import stat
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -32,7 +32,7 @@ class FigureFile(NamedTuple):
 
 
 def directory_of(socket: str | os.PathLike[str]) -> Path:
-    """Where programs that use the proxy at a socket have their files."""
+    """Where all who use the proxy at a socket may have files."""
     return Path(socket).parent / DIRECTORY
 
 
@@ -40,6 +40,27 @@ def private_directory_of(socket: str | os.PathLike[str]) -> Path:
     """Where only root has files, and only root and the proxy's user may look: nobody else can add
     names there, or hold the lock of a file that has ended."""
     return Path(socket).parent / PRIVATE_DIRECTORY
+
+
+def directories_of(socket: str | os.PathLike[str]) -> tuple[Path, ...]:
+    """Both of them, where who wants to know looks."""
+    return private_directory_of(socket), directory_of(socket)
+
+
+def directories_for(socket: str | os.PathLike[str], uid: int) -> tuple[Path, ...]:
+    """Where a program of a user has its file: in the first one where it can make it. Root of a user
+    namespace cannot in root's, nor anybody where an older proxy has made none."""
+    return directories_of(socket) if uid == 0 else (directory_of(socket),)
+
+
+def create_in_first(
+    directories: Iterable[Path], ending: str, head: bytes, size_bytes: int
+) -> int | None:
+    """As ``create``, in the first directory where that can be; None where it can be in none."""
+    for directory in directories:
+        with suppress(OSError):
+            return create(directory, ending, head, size_bytes)
+    return None
 
 
 def create(directory: Path, ending: str, head: bytes, size_bytes: int) -> int:

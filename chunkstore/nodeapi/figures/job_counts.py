@@ -1,7 +1,8 @@
 """What the jobs of a node read, in files that its mounts share with who wants to know.
 
-A mount has one file (figure_files). Its head has the magic, and then a word for each of PROCESSES
-processes of the mount: how many of its rows were ever used. Each process has PROCESS_ROWS rows of
+A mount has one file (figure_files). Its head has the magic, the mount's device, and then a word for
+each of PROCESSES processes of the mount: how many of its rows were ever used; then one for each,
+and for all others together: until when it could not count. Each process has PROCESS_ROWS rows of
 ROW_WORDS words of 8 bytes, in which it alone writes. Its first row counts what found no row of its
 own, or whose job could not be known any more; each other one a job. Only the space of processes
 that there have been is taken.
@@ -11,13 +12,15 @@ from __future__ import annotations
 
 import array
 import os
+import struct
 from collections.abc import Iterator
 from contextlib import suppress
 from enum import IntEnum
 from pathlib import Path
 from typing import NamedTuple
 
-from lodefs.chunkstore.nodeapi.figures.figure_files import living
+from lodefs.chunkstore.errors import UnknownFormat
+from lodefs.chunkstore.nodeapi.figures.figure_files import FigureFile, living
 
 ENDING = ".jobs"
 MAGIC = b"lodefsJ2"
@@ -27,10 +30,15 @@ PROCESS_ROWS = 256
 ROW_WORDS = 8
 PROCESS_WORDS = PROCESS_ROWS * ROW_WORDS
 FILE_BYTES = HEAD_BYTES + 8 * PROCESSES * PROCESS_WORDS
-USED_WORD = 8  # of the head: the first process's
+DEVICE_WORD = 1  # of the head: major and minor number, of 4 bytes each; 0: not told
+USED_WORD = 8  # the first process's
+GAP_WORD = USED_WORD + PROCESSES  # the first process's: whole seconds, Unix
+GAPS = PROCESSES + 1  # the last is that of all processes without rows
+GAP_NOW = (1 << 64) - 1  # it does not count
 RECORDS = Path("/run/lodefs/jobs")  # has JOB.json until the figures of a job were told (slurm)
 OTHERS = 0  # stands for jobs without rows of their own; Slurm's numbers begin at 1
 JOB_MAX = (1 << 32) - 1
+_DEVICE = struct.Struct("=II")
 
 
 class Word(IntEnum):
@@ -82,15 +90,38 @@ Jobs = dict[int, JobReads]
 """What each job read through one mount, by its number; and OTHERS."""
 
 
-def encode_head() -> bytes:
-    """The head of a new file."""
-    return MAGIC.ljust(HEAD_BYTES, b"\0")
+class MountJobs(NamedTuple):
+    """What the file of one mount tells. ``name``: no other mount ever has it; ``device``:
+    MAJOR:MINOR, "" where that is not told; ``gap_s``: until when (Unix) one of its processes could
+    not count, GAP_NOW where one cannot, 0 where all always could."""
+
+    name: str
+    jobs: Jobs
+    device: str
+    gap_s: int
+
+
+def encode_head(device: str = "") -> bytes:
+    """The head of a new file, of a mount with the device MAJOR:MINOR."""
+    major, _, minor = device.partition(":")
+    return (MAGIC + _DEVICE.pack(int(major or 0), int(minor or 0))).ljust(HEAD_BYTES, b"\0")
+
+
+def device_of(head: bytes) -> str:
+    """The device in the head of such a file; "" where it is not told."""
+    major, minor = _DEVICE.unpack_from(head, 8 * DEVICE_WORD)
+    return f"{major}:{minor}" if major or minor else ""
+
+
+def gap_of(head: bytes) -> int:
+    """Until when one of the processes could not count, as ``MountJobs`` has it."""
+    return max(array.array("Q", head)[GAP_WORD : GAP_WORD + GAPS])
 
 
 def rows_used(head: bytes) -> list[int]:
-    """By process; none where that is no head of such a file."""
+    """By process. Raises: UnknownFormat, where that is no head of such a file."""
     if len(head) < HEAD_BYTES or not head.startswith(MAGIC):
-        return []
+        raise UnknownFormat("no figures of jobs that this lodefs knows")
     words = array.array("Q", head)
     return [min(used, PROCESS_ROWS) for used in words[USED_WORD : USED_WORD + PROCESSES]]
 
@@ -107,22 +138,23 @@ def decode(rows: bytes) -> Jobs:
     return found
 
 
-def read_files(directory: Path) -> Iterator[tuple[str, Jobs]]:
-    """Of each living mount of root in a directory: a name that no other mount ever has, and what
-    its jobs read. Other users' files could say anything of any job."""
+def read_files(directory: Path) -> Iterator[MountJobs]:
+    """Of each living mount of root that counts in a directory. Other users' files could say
+    anything of any job."""
     for file in living(directory, ENDING, sweep=True):
         if file.uid in (0, os.geteuid()):
-            with suppress(OSError):
-                yield file.name, _read(file.fd)
+            with suppress(OSError, UnknownFormat):
+                yield _read(file)
 
 
-def _read(fd: int) -> Jobs:
+def _read(file: FigureFile) -> MountJobs:
+    head = os.pread(file.fd, HEAD_BYTES, 0)
     found: Jobs = {}
-    for slot, used in enumerate(rows_used(os.pread(fd, HEAD_BYTES, 0))):
+    for slot, used in enumerate(rows_used(head)):
         if used:
-            rows = os.pread(fd, 8 * ROW_WORDS * used, HEAD_BYTES + 8 * slot * PROCESS_WORDS)
+            rows = os.pread(file.fd, 8 * ROW_WORDS * used, HEAD_BYTES + 8 * slot * PROCESS_WORDS)
             add_all(found, decode(rows))
-    return found
+    return MountJobs(file.name, found, device_of(head), gap_of(head))
 
 
 def add_all(sums: Jobs, more: Jobs) -> None:

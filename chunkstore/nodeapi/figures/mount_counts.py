@@ -163,10 +163,10 @@ def decode(data: bytes, uid: int = 0) -> MountCounts:
     return MountCounts(description, uid, sums)
 
 
-def read_all(directory: Path, *, sweep: bool = False) -> Iterator[MountCounts]:
-    """The counts of all living mounts that have files in a directory, as far as they can be read.
+def read_all(*directories: Path, sweep: bool = False) -> Iterator[MountCounts]:
+    """The counts of all living mounts that have files in directories, as far as they can be read.
     ``sweep``: remove the files of mounts that have ended, if the user may."""
-    for file in living(directory, ENDING, sweep=sweep):
+    for file in (file for one in directories for file in living(one, ENDING, sweep=sweep)):
         with suppress(OSError, UnknownFormat):
             head = os.pread(file.fd, HEAD_BYTES, 0)
             used = rows_in_use(memoryview(head.ljust(HEAD_BYTES, b"\0")))

@@ -24,11 +24,11 @@ from lodefs.chunkstore.format.journal import (
     decode_fate,
     decode_ledger,
 )
-from lodefs.chunkstore.format.names import CrateName, PackId
+from lodefs.chunkstore.format.names import CompositeName, PackId
 from lodefs.chunkstore.format.pack import TRAILER_SIZE_BYTES, PackIndex, unpack
 from lodefs.chunkstore.format.tree import decode_tree
 from lodefs.chunkstore.journal.purges import decode_purge
-from lodefs.chunkstore.objects.crates.layout import (
+from lodefs.chunkstore.objects.composites.layout import (
     decode_table,
     decode_tail,
 )
@@ -194,18 +194,20 @@ def test_reads_a_golden_purge() -> None:
         decode_purge(read("purge"), 4, "it")
 
 
-def test_reads_a_golden_crate_and_its_table() -> None:
-    """Both say where the packs lie, and these come out; no other table or crate is taken for it."""
-    data, places = read("crate"), golden.crate_places()
-    assert decode_tail(data, golden.CRATE, "it") == places
+def test_reads_a_golden_composite_and_its_table() -> None:
+    """Both say where the packs lie, and these come out; no other table or composite is taken for
+    it."""
+    data, places = read("composite"), golden.composite_places()
+    assert decode_tail(data, golden.COMPOSITE, "it") == places
     place = places[golden.pack().pack_id]
     assert data[place.offset : place.offset + place.size_bytes] == read("pack")
-    assert decode_table(read("crate-table"), 7) == golden.crate_table()
-    assert decode_table(read("crate-table-superseded"), 6).is_superseded
+    assert decode_table(read("composite-table"), 7) == golden.composite_table()
+    assert decode_table(read("composite-table-superseded"), 6).is_superseded
+    assert decode_table(read("composite-table-restored"), 7).is_restored
     with pytest.raises(Corrupt, match="is not the table 8"):
-        decode_table(read("crate-table"), 8)
-    with pytest.raises(Corrupt, match="another crate"):
-        decode_tail(data, CrateName(7, golden.CRATE.token), "it")
+        decode_table(read("composite-table"), 8)
+    with pytest.raises(Corrupt, match="another composite"):
+        decode_tail(data, CompositeName(7, golden.COMPOSITE.token), "it")
 
 
 READERS: dict[str, Callable[[bytes], object]] = {
@@ -219,9 +221,10 @@ READERS: dict[str, Callable[[bytes], object]] = {
     "store.json": decode_settings,
     "store-2.json": decode_settings,
     "store-3.json": decode_settings,
-    "crate": lambda data: decode_tail(data, golden.CRATE, "it"),
-    "crate-table": lambda data: decode_table(data, 7),
-    "crate-table-superseded": lambda data: decode_table(data, 6),
+    "composite": lambda data: decode_tail(data, golden.COMPOSITE, "it"),
+    "composite-table": lambda data: decode_table(data, 7),
+    "composite-table-restored": lambda data: decode_table(data, 7),
+    "composite-table-superseded": lambda data: decode_table(data, 6),
     **JOURNAL,
     "repo-settings": _repo_settings,
 }
@@ -229,7 +232,7 @@ READERS: dict[str, Callable[[bytes], object]] = {
 PAYLOAD_BYTES = {
     "pack": golden.pack().index.offsets[-1],
     "pack-2": len(golden.TEXT_FRAME),
-    "crate": sum(place.size_bytes for place in golden.crate_places().values()),
+    "composite": sum(place.size_bytes for place in golden.composite_places().values()),
 }
 
 

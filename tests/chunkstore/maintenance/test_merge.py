@@ -12,25 +12,29 @@ import pytest
 
 from lodefs.chunkstore.errors import Corrupt, InvalidInput, Unavailable, UnknownFormat
 from lodefs.chunkstore.format import keys
-from lodefs.chunkstore.format.names import CrateName, PackId, digest_of
-from lodefs.chunkstore.maintenance.in_crates.merge import CRATE_SIZE_BYTES, batches
+from lodefs.chunkstore.format.names import CompositeName, PackId, digest_of
+from lodefs.chunkstore.maintenance.in_composites.merge import batches
 from lodefs.chunkstore.maintenance.purge import plan_again, plan_path, purge
-from lodefs.chunkstore.objects.crates.crated import Crated, crated
-from lodefs.chunkstore.objects.crates.layout import (
-    CratePlace,
-    CrateTable,
+from lodefs.chunkstore.objects.composites.composite_batch import COMPOSITE_SIZE_BYTES
+from lodefs.chunkstore.objects.composites.composite_objects import (
+    CompositeObjects,
+    through_composites,
+)
+from lodefs.chunkstore.objects.composites.layout import (
+    CompositePlace,
+    CompositeTable,
 )
 from lodefs.chunkstore.repair.repair import RepairOptions, repair
 from lodefs.chunkstore.repair.sources import StoreSource
 from lodefs.chunkstore.repo.store import open_store
 from lodefs.chunkstore.repo.verify import verify
 from tests.support.chunkstore.faulty_store import FaultyObjects, fail
-from tests.support.maintenance.crated_world import (
+from tests.support.maintenance.composite_world import (
     BELOW,
     FILES,
     PUSHES,
+    composites,
     copied,
-    crates,
     files_of,
     grown,
     holders,
@@ -50,49 +54,52 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 def test_many_packs_become_one_object(world: World) -> None:
-    """All packs of all pushes go into one crate; who has read their indexes before goes on, who
+    """All packs of all pushes go into one composite; who has read their indexes before goes on, who
     opens the store reads all, and a check of every byte finds nothing wrong."""
     reader = world.store
     assert files_of(reader) == FILES
     packs = len(world.packs())
     assert packs == 2 * PUSHES
     would = world.collect(merge_below_bytes=BELOW, dry_run=True).merged
-    assert (would.packs, would.crates, len(world.packs())) == (packs, 1, packs)
+    assert (would.packs, would.composites, len(world.packs())) == (packs, 1, packs)
     assert merge(world) == packs
-    assert (len(world.packs()), len(crates(world))) == (0, 1)
+    assert (len(world.packs()), len(composites(world))) == (0, 1)
     assert files_of(reader) == FILES
     assert files_of(world.store) == FILES
     assert verify(world.store, data=True).problems == []
     assert merge(world) == 0
 
 
-def test_small_crates_are_merged_too(world: World) -> None:
-    """What later pushes bring joins the crate that is there, and so there is one again."""
+def test_small_composites_are_merged_too(world: World) -> None:
+    """What later pushes bring joins the composite that is there, and so there is one again."""
     merge(world)
     for n in range(4):
         world.push(world.source("files", **{f"more{n}": _random.randbytes(900)}))
         world.hours += 1
     result = world.collect(merge_below_bytes=BELOW).merged
-    assert (result.crates_before, result.crates, len(crates(world))) == (1, 1, 1)
+    assert (result.composites_before, result.composites, len(composites(world))) == (1, 1, 1)
     assert world.packs() == set()
     world.needs.read_all()
     assert len(files_of(world.store)) == PUSHES + 4
 
 
 def test_what_goes_together() -> None:
-    """Pure: as many as a crate takes; nothing for one pack; a large crate stays as it is."""
+    """Pure: as many as a composite takes; nothing for one pack; a large composite stays as it
+    is."""
 
     def pack(n: int) -> PackId:
         return PackId(bytes([n]) * 32)
 
-    half = CRATE_SIZE_BYTES // 2
-    assert batches([(pack(1), 5)], CrateTable(-1)) == []
-    assert [len(part) for part in batches([(pack(n), half) for n in range(5)], CrateTable(-1))] == [
+    half = COMPOSITE_SIZE_BYTES // 2
+    assert batches([(pack(1), 5)], CompositeTable(-1)) == []
+    assert [
+        len(part) for part in batches([(pack(n), half) for n in range(5)], CompositeTable(-1))
+    ] == [
         2,
         2,
         1,
     ]
-    large = CrateTable(3, {pack(9): CratePlace(CrateName(3, "0" * 16), 0, 5000)})
+    large = CompositeTable(3, {pack(9): CompositePlace(CompositeName(3, "0" * 16), 0, 5000)})
     assert batches([(pack(1), 5), (pack(2), 5)], large) == [[(pack(1), 5), (pack(2), 5)]]
     [joined] = batches([(pack(1), 5), (pack(2), 2000)], large)
     assert len(joined) == 3
@@ -110,7 +117,7 @@ def test_older_versions_are_refused(world: World) -> None:
     assert b'"version":2' in world.memory.objects[keys.STORE]
     merge(world)
     assert b'"version":3' in world.memory.objects[keys.STORE]
-    table = min(key for key in world.memory.objects if key.startswith(keys.CRATE_TABLES))
+    table = min(key for key in world.memory.objects if key.startswith(keys.COMPOSITE_TABLES))
     newer = bytearray(world.memory.objects[table])
     newer[8] = 9
     newer[-32:] = digest_of(bytes(newer[:-32]))
@@ -133,17 +140,19 @@ def test_a_crash_at_any_write(world: World, operation: str) -> None:
         objects = FaultyObjects(world.memory)
         objects.add(fail(Unavailable("gone")), operation, first=count)
         with contextlib.suppress(Unavailable):
-            merge(world, open_store(Crated(objects)))
+            merge(world, open_store(CompositeObjects(objects)))
             break
         world.needs.read_all()
         merge(world)
         world.needs.read_all()
         assert world.packs() == set()
-        assert len(crates(world)) == 1
+        assert len(composites(world)) == 1
     assert count > 4
 
 
-@pytest.mark.parametrize("place", ["put crates/data/", "put crates/tables/", "delete packs/"])
+@pytest.mark.parametrize(
+    "place", ["put composites/data/", "put composites/tables/", "delete packs/"]
+)
 def test_two_at_once(world: World, place: str) -> None:
     """One stands still while the other merges the same packs, and more is pushed and merged: both
     end well, and everything is there."""
@@ -162,7 +171,7 @@ def test_two_at_once(world: World, place: str) -> None:
     world.needs.read_all()
 
 
-@pytest.mark.parametrize("place", ["put crates/tables/", "delete packs/"])
+@pytest.mark.parametrize("place", ["put composites/tables/", "delete packs/"])
 def test_a_collection_beside_a_merge(world: World, place: str) -> None:
     """One that removes what dead merges left takes nothing from one that lives: it tries again."""
     late = world.actor("late", lambda store: merge(world, store))
@@ -171,25 +180,27 @@ def test_a_collection_beside_a_merge(world: World, place: str) -> None:
     finish(late)
     assert late.error is None
     world.needs.check("after the late merge")
-    assert (len(crates(world)), len(world.packs())) == (1, 0)
+    assert (len(composites(world)), len(world.packs())) == (1, 0)
     assert files_of(world.store) == FILES
 
 
 def test_what_nothing_leads_to_goes(world: World) -> None:
-    """Packs in a crate are garbage as others are, and a crate goes with its last pack."""
+    """Packs in a composite are garbage as others are, and a composite goes with its last pack."""
     world.push(world.source("other", x=b"x" * 5000), branch="other", machine="two")
     merge(world)
     world.delete()
     world.collect_all()
-    assert len(holders(world, FILES[b"f0"])) == 1  # beside what is in use, until crates are merged
+    assert (
+        len(holders(world, FILES[b"f0"])) == 1
+    )  # beside what is in use, until composites are merged
     assert world.garbage() == set()
     assert files_of(world.store, "other") == {b"x": b"x" * 5000}
     world.delete("other")
     world.collect_all()
-    assert crates(world) | world.packs() == set()
+    assert composites(world) | world.packs() == set()
 
 
-def test_a_push_uses_what_is_in_crates_again(world: World) -> None:
+def test_a_push_uses_what_is_in_composites_again(world: World) -> None:
     """From another machine too: it sends nothing of it."""
     merge(world)
     again = world.source("again", **{name.decode(): data for name, data in FILES.items()}, y=b"y")
@@ -200,7 +211,7 @@ def test_a_push_uses_what_is_in_crates_again(world: World) -> None:
     assert files_of(world.store, "one") == {**FILES, b"y": b"y"}
 
 
-def test_packs_in_crates_are_compacted(world: World) -> None:
+def test_packs_in_composites_are_compacted(world: World) -> None:
     """They lose chunks as others do."""
     everything = {name.decode(): data for name, data in FILES.items()}
     world.push(world.source("whole", **everything, gone=b"g" * 9000), "whole", "two")
@@ -227,7 +238,7 @@ def test_a_pack_that_lacks_chunks_stays_outside(world: World) -> None:
     world.needs.read_all()
 
 
-def test_a_purge_reaches_into_crates(world: World) -> None:
+def test_a_purge_reaches_into_composites(world: World) -> None:
     """At once the bytes are in no object; all else is there."""
     merge(world)
     secret = FILES[b"f2"]
@@ -241,7 +252,7 @@ def test_a_purge_reaches_into_crates(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    "place", ["put crates/data/", "put crates/tables/", "head packs/", "delete packs/"]
+    "place", ["put composites/data/", "put composites/tables/", "head packs/", "delete packs/"]
 )
 def test_a_purge_beside_a_merge(world: World, place: str) -> None:
     """A merge that has read a pack, and goes on after a purge of it, brings nothing back."""
@@ -255,9 +266,10 @@ def test_a_purge_beside_a_merge(world: World, place: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["lost", "spoilt"])
-@pytest.mark.parametrize("what", [keys.CRATES, keys.CRATE_TABLES])
+@pytest.mark.parametrize("what", [keys.COMPOSITES, keys.COMPOSITE_TABLES])
 def test_a_repair(world: World, what: str, how: str) -> None:
-    """The table comes back from the crates alone, what was in a crate from another store."""
+    """The table comes back from the composites alone, what was in a composite from another
+    store."""
     merge(world)
     for name in ("more", "less"):
         world.push(world.source("files", **{name: name.encode() * 900}))
@@ -266,14 +278,14 @@ def test_a_repair(world: World, what: str, how: str) -> None:
     key = min(key for key in world.memory.objects if key.startswith(what))
     sound = world.memory.objects.pop(key)
     if how == "spoilt":
-        at = sound.index(FILES[b"f2"]) if what == keys.CRATES else 40
+        at = sound.index(FILES[b"f2"]) if what == keys.COMPOSITES else 40
         world.memory.objects[key] = sound[:at] + bytes([sound[at] ^ 1]) + sound[at + 1 :]
     with contextlib.suppress(Corrupt):
         assert verify(world.store, data=True).problems
-    sources = [StoreSource(other.objects)] if what == keys.CRATES else []
+    sources = [StoreSource(other.objects)] if what == keys.COMPOSITES else []
     for dry_run in (True, False):
         options = RepairOptions(data=True, dry_run=dry_run, clock=world.clock)
-        result = repair(crated(world.memory), sources, options)
+        result = repair(through_composites(world.memory), sources, options)
         assert result.findings
         assert dry_run or not result.left
     assert verify(world.store, data=True).problems == []
@@ -281,7 +293,7 @@ def test_a_repair(world: World, what: str, how: str) -> None:
     for _ in range(2):
         merge(world)
         world.hours += 25
-    assert len(crates(world)) <= 2
+    assert len(composites(world)) <= 2
     assert files_of(world.store) == files_of(other)
 
 
@@ -291,7 +303,7 @@ def test_a_lost_table_is_no_empty_one(world: World) -> None:
     world.push(world.source("files", more=b"more" * 900))
     world.push(world.source("files", less=b"less" * 900))
     merge(world)
-    newest = min(key for key in world.memory.objects if key.startswith(keys.CRATE_TABLES))
+    newest = min(key for key in world.memory.objects if key.startswith(keys.COMPOSITE_TABLES))
     del world.memory.objects[newest]
     before = dict(world.memory.objects)
     with pytest.raises(Corrupt, match="lodefs repair"):
@@ -300,29 +312,33 @@ def test_a_lost_table_is_no_empty_one(world: World) -> None:
 
 
 def test_all_tables_are_lost(world: World) -> None:
-    """Neither a collection nor a purge takes crates for what a dead merge left, and none invents a
-    table: they stop, until a repair has made it again."""
+    """Neither a collection nor a purge takes composites for what a dead merge left, and none
+    invents a table: they stop, until a repair has made it again."""
     world.push(world.source("other", x=b"x" * 5000), branch="other", machine="two")
     plan = plan_path(world.store, REPO, b"x")
     merge(world)
-    for table in [key for key in world.memory.objects if key.startswith(keys.CRATE_TABLES)]:
+    for table in [key for key in world.memory.objects if key.startswith(keys.COMPOSITE_TABLES)]:
         del world.memory.objects[table]
     world.push(world.source("new", y=b"y" * 5000), branch="new", machine="three")
     before = dict(world.memory.objects)
     with pytest.raises(Corrupt, match="lodefs repair"):
         merge(world)
     with pytest.raises(Corrupt, match="lodefs repair"):
-        crated(world.memory).tables.sweep()
+        through_composites(world.memory).tables.sweep()
     assert world.memory.objects == before
     with pytest.raises(Corrupt, match="lodefs repair"):
         purge(world.store, plan, clock=world.clock)
-    repair(crated(world.memory), [], RepairOptions(data=True, dry_run=False, clock=world.clock))
+    repair(
+        through_composites(world.memory),
+        [],
+        RepairOptions(data=True, dry_run=False, clock=world.clock),
+    )
     merge(world)
     assert files_of(world.store) == FILES
     assert world.packs() == set()
 
 
-def test_a_copy_takes_what_is_in_crates(world: World) -> None:
+def test_a_copy_takes_what_is_in_composites(world: World) -> None:
     """It has packs as they were pushed: history and bytes are the same."""
     merge(world)
     assert files_of(copied(world)) == FILES

@@ -73,7 +73,7 @@ def test_figures_are_seen_while_their_process_lives(tmp_path: Path) -> None:
     """They are published as they are then, also where the directory comes later or the file is
     removed; what is left over is swept."""
     figures = tmp_path / "figures"
-    with closing(ComponentCounts("csi", version="1.0", directory=figures)) as counts:
+    with closing(ComponentCounts("csi", version="1.0", directories=[figures])) as counts:
         counts.publish()
         assert read_newest(figures) == []
         figures.mkdir()
@@ -100,7 +100,7 @@ def test_the_process_that_started_last_counts(tmp_path: Path) -> None:
     """Of two of a component, as while one takes over from the other, the later one shows; when it
     ends, the other does again. Components do not touch each other."""
     first, other, later = (
-        ComponentCounts(name, version=version, directory=tmp_path)  # type: ignore[arg-type]
+        ComponentCounts(name, version=version, directories=[tmp_path])  # type: ignore[arg-type]
         for name, version in (("mounter", "1"), ("docker", "1"), ("mounter", "2"))
     )
     for one in (later, other, first):
@@ -119,7 +119,7 @@ def test_the_process_that_started_last_counts(tmp_path: Path) -> None:
 
 def test_files_of_others_are_passed_over(tmp_path: Path) -> None:
     """Users who may count there for their mounts cannot speak for a component."""
-    with closing(ComponentCounts("mounter", directory=tmp_path)) as counts:
+    with closing(ComponentCounts("mounter", directories=[tmp_path])) as counts:
         counts.publish()
         assert len(read_newest(tmp_path, trusted={os.geteuid()})) == 1
         assert read_newest(tmp_path, trusted={os.geteuid() + 1}) == []

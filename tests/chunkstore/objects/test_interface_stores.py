@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from loadtests.services import S3Server
-from lodefs.chunkstore.objects.crates.crated import Crated
+from lodefs.chunkstore.objects.composites.composite_objects import CompositeObjects
 from lodefs.chunkstore.objects.directory import DirectoryObjects
 from lodefs.chunkstore.objects.interface import ObjectStore
 from lodefs.chunkstore.objects.s3 import S3Objects
@@ -25,12 +25,12 @@ class TestMemory(ObjectStoreSuite):
         return MemoryObjects()
 
 
-class TestCrated(ObjectStoreSuite):
-    """One that looks into crates too."""
+class TestCompositeObjects(ObjectStoreSuite):
+    """One that looks into composites too."""
 
     @pytest.fixture
     def objects(self) -> ObjectStore:
-        return Crated(MemoryObjects())
+        return CompositeObjects(MemoryObjects())
 
 
 class TestDirectory(ObjectStoreSuite):

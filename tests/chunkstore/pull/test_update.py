@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,49 @@ def test_local_changes_elsewhere_stay(versions: Versions) -> None:
     (versions.copy / "changed").unlink()
     versions.update()
     check(versions.copy, {**NEW, b"same/other": b"mine"})
+
+
+def test_a_directory_that_the_user_removed_comes_back(tmp_path: Path) -> None:
+    """As far as something in it changed, also after an update that did not end; what did not change
+    stays removed."""
+    store = create_store(MemoryObjects())
+    made = Handmade(store)
+    old = made.commit("r", {b"d/e/x": b"1", b"d/e/same": b"1", b"d/f/y": b"1", b"a": b"1"})
+    pull(store, Spec("r"), tmp_path / "copy")
+    made.commit("r", {b"d/e/x": b"2", b"d/e/same": b"1", b"d/f/l": Link(b"x"), b"a": b"2"})
+    shutil.rmtree(tmp_path / "copy" / "d")
+    pull(store, Spec("r"), tmp_path / "copy")
+    check(tmp_path / "copy", {b"d/e/x": b"2", b"d/f/l": Link(b"x"), b"a": b"2"})
+    pull(store, Spec("r", old.hex()), tmp_path / "copy")
+    check(tmp_path / "copy", {b"d/e/x": b"1", b"d/f/y": b"1", b"a": b"1"})
+
+
+@pytest.mark.parametrize("is_link", [False, True])
+def test_a_directory_that_the_user_replaced(versions: Versions, *, is_link: bool) -> None:
+    """By a file, or by a symlink to another directory, is named before anything is changed, if
+    something has to go into it; if all of it is the same, or goes, it is the user's matter."""
+    Handmade(versions.store).commit("r", {**NEW, b"same/deep/file": b"other"})
+    same, aside = versions.copy / "same", versions.copy.parent / "aside"
+    same.rename(aside)
+    if is_link:
+        same.symlink_to(aside)
+    else:
+        same.write_text("mine")
+    before = {p: (p.lstat().st_ino, p.lstat().st_mtime_ns) for p in versions.copy.rglob("*")}
+    with pytest.raises(InvalidInput, match=r"^same would be replaced, and were changed"):
+        versions.update()
+    found = {p: (p.lstat().st_ino, p.lstat().st_mtime_ns) for p in versions.copy.rglob("*")}
+    assert found == before
+    pull(versions.store, Spec("r", versions.new.hex()), versions.copy)
+    assert same.is_symlink() if is_link else same.read_text() == "mine"
+
+
+def test_an_update_to_a_dataset_with_the_name_of_the_state(versions: Versions) -> None:
+    """Is refused before anything is changed."""
+    Handmade(versions.store).commit("r", {**NEW, STATE_DIR.encode() + b"/zzz": b"1"})
+    with pytest.raises(InvalidInput, match=f"has an entry {STATE_DIR} at its top"):
+        versions.update()
+    check(versions.copy, OLD)
 
 
 @pytest.mark.parametrize("nth", [1, 3, 5])

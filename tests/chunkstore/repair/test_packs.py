@@ -12,11 +12,13 @@ from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.names import ChunkId, PackId
 from lodefs.chunkstore.format.pack import PURGED, PackIndex
 from lodefs.chunkstore.maintenance.purge import PurgeResult, plan_path, purge
-from lodefs.chunkstore.repair.packs import examine, heal
+from lodefs.chunkstore.repair.pack_healing import heal
+from lodefs.chunkstore.repair.packs import examine
 from lodefs.chunkstore.repair.repair import RepairOptions, repair
-from lodefs.chunkstore.repair.sources import StoreSource
+from lodefs.chunkstore.repair.sources import Search, StoreSource
 from lodefs.chunkstore.repo.pack_reader import PackReader, read_index
 from lodefs.chunkstore.repo.store import Store
+from lodefs.chunkstore.repo.verify import verify
 from lodefs.chunkstore.transfer.pack_copy import fetch_pack
 from lodefs.chunkstore.types import Buffer
 from tests.support.chunkstore.handmade import Handmade, memory_store
@@ -113,3 +115,54 @@ def test_a_repair_that_a_purge_overtakes(way: str) -> None:
     assert b"".join(packs.read_file(entries[b"b"])) == files[b"b"]
     if way != "error":
         assert b"".join(packs.read_file(entries[b"c"])) == files[b"c"]
+
+
+class _Asked(StoreSource):
+    """Has no whole packs, and counts for how many chunks it is asked at once."""
+
+    def __init__(self, objects: MemoryObjects) -> None:
+        super().__init__(objects)
+        self.searches: list[int] = []
+        self.asked: list[int] = []
+
+    def pack(self, pack_id: PackId) -> None:
+        return None
+
+    def look(self, search: Search) -> None:
+        self.searches.append(len(search.wanted))
+        super().look(search)
+
+    def chunks(self, wanted: Mapping[ChunkId, int]) -> Iterator[tuple[ChunkId, Buffer]]:
+        self.asked.append(len(wanted))
+        return super().chunks(wanted)
+
+
+@pytest.mark.parametrize("lost", [True, False], ids=["lost", "spoilt"])
+def test_many_packs_in_batches(lost: bool) -> None:
+    """Of packs that are healed at once, a few are looked for at a time, and the chunks of one are
+    read; what of them is good is not asked for. A second source looks only for what is missing."""
+    store = memory_store()
+    objects = store.objects
+    assert isinstance(objects, MemoryObjects)
+    made = Handmade(store, chunk_size_bytes=1024, pack_chunks=4)
+    made.commit("r", {b"a": Random(1).randbytes(40 * 1024)})
+    whole = MemoryObjects("memory:whole")
+    whole.objects = dict(objects.objects)
+    damages = []
+    for key in [key for key in objects.objects if key.startswith(keys.PACKS)]:
+        data = objects.objects.pop(key)
+        if not lost:
+            objects.objects[key] = bytes([data[0] ^ 1]) + data[1:]
+        damage = examine(objects, PackId(bytes.fromhex(key.rpartition("/")[2])), data=True)
+        assert damage is not None
+        damages.append(damage)
+    assert len(damages) > 10
+    source, second = _Asked(whole), _Asked(whole)
+    executor = InlineExecutor()
+    heal(objects, damages, [source, second], executor, dry_run=False, chunks_max=9)
+    assert all(damage.healed_from == whole.url for damage in damages)
+    assert (second.searches, second.asked) == ([], [])
+    assert len(source.searches) > 3
+    assert max(source.searches) <= 12
+    assert set(source.asked) <= ({4, 1} if lost else {1})
+    assert verify(store, data=True).problems == []

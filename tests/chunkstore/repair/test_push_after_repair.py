@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lodefs.chunkstore.objects.crates.crated import crated
+from lodefs.chunkstore.objects.composites.composite_objects import through_composites
 from lodefs.chunkstore.repair.repair import RepairOptions, repair
 from lodefs.chunkstore.repo.verify import verify
 from tests.support.maintenance.schedules import one_at_a_time
@@ -22,6 +22,10 @@ def test_the_next_push_stores_lost_packs_again(tmp_path: Path) -> None:
         world.delete("first")
         for key in world.packs() - before:
             del world.memory.objects[key]
-        repair(crated(world.memory), [], RepairOptions(data=True, dry_run=False, clock=world.clock))
+        repair(
+            through_composites(world.memory),
+            [],
+            RepairOptions(data=True, dry_run=False, clock=world.clock),
+        )
         world.push(source, branch="again")
         assert verify(world.store, data=True).problems == []

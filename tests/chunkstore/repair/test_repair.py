@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,14 +15,12 @@ from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.chunking import ChunkingParams
 from lodefs.chunkstore.format.index_shard import decode_shard
 from lodefs.chunkstore.format.names import CommitId
+from lodefs.chunkstore.nodeapi.connection import parse_address
+from lodefs.chunkstore.nodeapi.read_client import Client
+from lodefs.chunkstore.repair.local_sources import CacheSource, DirectorySource
+from lodefs.chunkstore.repair.proxy_source import ProxySource
 from lodefs.chunkstore.repair.repair import RepairOptions, RepairResult, repair
-from lodefs.chunkstore.repair.sources import (
-    CacheSource,
-    DirectorySource,
-    RepairSource,
-    StoreSource,
-    listed_packs,
-)
+from lodefs.chunkstore.repair.sources import RepairSource, StoreSource, listed_packs
 from lodefs.chunkstore.repo.refs import BRANCHES
 from lodefs.chunkstore.repo.store import open_store
 from lodefs.chunkstore.repo.verify import verify
@@ -30,6 +29,7 @@ from lodefs.proxy.service.store_node import NodeSettings, StoreNode
 from tests.support.chunkstore.memory_objects import MemoryObjects
 from tests.support.maintenance.schedules import one_at_a_time
 from tests.support.maintenance.world import REPO, World
+from tests.support.proxy.fake_node import RunningProxy, start_proxy
 from tests.support.proxy.rig import read_path
 
 PUSHES = 14
@@ -44,6 +44,7 @@ class Years:
     objects: dict[str, bytes]
     directory: Path
     cache: Path
+    proxy: RunningProxy
     newest_shards: set[str]
 
     def store(self, key: str, *, lost: bool) -> MemoryObjects:
@@ -65,6 +66,9 @@ class Years:
             return [StoreSource(whole)]
         if kind == "directory":
             return [DirectorySource(self.directory, ChunkingParams(), lambda: listed_packs(memory))]
+        if kind == "proxy":
+            reader = Client(parse_address(self.proxy.address), timeout_s=60)
+            return [ProxySource(self.proxy.address, reader)]
         return [CacheSource(self.cache, ChunkingParams())] if kind == "cache" else []
 
 
@@ -82,19 +86,27 @@ def years(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Years]:
         world.collect_all()
         made = dict(world.memory.objects)
 
-        async def read_all() -> None:
-            node = StoreNode(
-                open_store(world.memory), NodeSettings(CacheSettings(folder / "cache", 64 << 20))
-            )
+        store = open_store(world.memory)
+
+        @asynccontextmanager
+        async def opened() -> AsyncIterator[StoreNode]:
+            node = StoreNode(store, NodeSettings(CacheSettings(folder / "cache", 64 << 20)))
             try:
-                for n in range(PUSHES):
-                    await read_path(node, b"file%d" % n, repo=REPO)
+                yield node
             finally:
                 await node.close()
 
+        async def read_all() -> None:
+            async with opened() as node:
+                for n in range(PUSHES):
+                    await read_path(node, b"file%d" % n, repo=REPO)
+
         asyncio.run(read_all())
         shards = {key for key in made if key.startswith(keys.INDEX)}
-        yield Years(made, folder / "files", folder / "cache", shards)
+        for key in [key for key in made if key != keys.STORE]:  # the proxy has a cache, no more
+            del world.memory.objects[key]
+        with start_proxy(opened) as proxy:
+            yield Years(made, folder / "files", folder / "cache", proxy, shards)
 
 
 def repaired(
@@ -164,10 +176,10 @@ def test_every_object_from_another_store(years: Years, lost: bool) -> None:
     assert seen == (PUSHES + 2 if lost else 0), "the ledger, and how all its writers ended"
 
 
-@pytest.mark.parametrize("kind", ["directory", "cache", "nothing"])
+@pytest.mark.parametrize("kind", ["directory", "cache", "proxy", "nothing"])
 @pytest.mark.parametrize("lost", [True, False], ids=["lost", "spoilt"])
 def test_every_object_from_elsewhere(years: Years, lost: bool, kind: str) -> None:
-    """From the files themselves, and from a node's cache that has listed them, every pack of data
+    """From the files themselves, and from a node that has listed them, every pack of data
     is healed, and the tree of the version that they are; without any source what the store tells of
     itself is. Older trees, and commits, are named, with their versions."""
     with one_at_a_time():

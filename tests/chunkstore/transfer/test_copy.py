@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from lodefs.chunkstore.errors import Conflict, Corrupt, InvalidInput, NotFound, Unavailable
 from lodefs.chunkstore.format import keys
-from lodefs.chunkstore.format.names import CommitId
+from lodefs.chunkstore.format.names import ChunkId, CommitId, digest_of
+from lodefs.chunkstore.format.pack import DROPPED
 from lodefs.chunkstore.journal.deletion import delete_repo
 from lodefs.chunkstore.journal.ref_write import Collected
 from lodefs.chunkstore.repo.history import log
+from lodefs.chunkstore.repo.pack_reader import read_pack
 from lodefs.chunkstore.repo.refs import BRANCHES, TAGS
 from lodefs.chunkstore.repo.store import Store, create_store, open_store
 from lodefs.chunkstore.repo.verify import verify
@@ -105,6 +108,40 @@ def test_what_is_there_is_not_sent_again(stores: Stores) -> None:
     result = stores.copy()
     assert (result.commits, result.packs) == (1, stores.objects.count("put", keys.PACKS))
     assert result.packs <= 2
+    stores.check()
+
+
+def drop_chunk(memory: MemoryObjects, data: bytes) -> None:
+    """Compacts the pack of a chunk: it alone is left out."""
+    chunk = ChunkId(digest_of(data))
+    for key in list(memory.objects):
+        if (pack_id := keys.pack_of(key)) is None:
+            continue
+        index, payload = read_pack(memory, pack_id)
+        for n in range(len(index)):
+            if index.chunk_id(n) == chunk:
+                parts = [payload[: index.offsets[n]], payload[index.offsets[n + 1] :]]
+                memory.put(key, [*parts, index.without(1 << n, DROPPED).encode()])
+
+
+def test_a_pack_that_is_there_in_part(stores: Stores) -> None:
+    """A pack that has all that one commit names, and lacks what a later one names, of the same
+    branch or another, is sent for that one, and once."""
+    first, second = b"1" * 500, b"2" * 500
+    stores.made.commit("s", {b"1": first, b"2": second}, branch="both")
+    copy(stores.source, stores.destination, ["s"], "both", CopyOptions())
+    for store in (stores.source, stores.destination):
+        store.refs("s").advance(BRANCHES, "both", None, expected_sequence=0)
+    drop_chunk(stores.memory, second)
+    for name in ("b", "c"):
+        stores.made.commit("s", {name.encode(): first}, branch=name)
+    stores.made.commit("s", {b"b": first, b"2": second}, branch="b")
+    stores.made.commit("s", {b"c": first, b"2": second}, branch="c")
+    options = CopyOptions(workers=2)
+    planned = copy(stores.source, stores.destination, ["s"], None, replace(options, dry_run=True))
+    done = copy(stores.source, stores.destination, ["s"], None, options)
+    assert planned == done
+    assert (done.packs, done.packs_there) == (5, 0)
     stores.check()
 
 

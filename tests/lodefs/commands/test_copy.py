@@ -39,7 +39,8 @@ def test_copy_and_copy_again(
         found.append(json.loads(capfd.readouterr().out))
     planned, done, again = found
     assert done.keys() == {
-        "dry_run", "refs", "refused", "commits", "packs", "packs_there", "stored_bytes"
+        "dry_run", "refs", "refused", "commits", "packs", "packs_by_server", "packs_there",
+        "stored_bytes",
     }  # fmt: skip
     assert (done["commits"], done["packs"], again["commits"], again["packs"]) == (1, 2, 0, 0)
     assert planned == done | {"dry_run": True}

@@ -71,7 +71,7 @@ def test_small_packs(lodefs: Lodefs, objects: MemoryObjects) -> None:
     before = lodefs("du", "--json").json_lines
     assert "to merge    20 packs" in lodefs("gc", "--merge-packs-below", "4MiB", "--dry-run").out
     found = lodefs("gc", "--merge-packs-below", "4MiB", "--json").json
-    assert (found["merged_packs"], found["merged_crates"]) == (20, 1)
+    assert (found["merged_packs"], found["merged_composites"]) == (20, 1)
     assert sum(key.startswith(keys.PACKS) for key in objects.objects) == 2  # the garbage
     assert lodefs("verify", "--data").code == 0
     assert lodefs("du", "--json").json_lines == before

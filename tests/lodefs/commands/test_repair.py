@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
 from lodefs.app import run
+from lodefs.chunkstore.objects.open_url import open_objects
+from lodefs.chunkstore.repo.store import open_store
+from lodefs.proxy.cache.tables import CacheSettings
+from lodefs.proxy.http.tokens import create_token
+from lodefs.proxy.service.store_node import NodeSettings, StoreNode
 from lodefs.settings.session import Session
+from tests.support.proxy.fake_node import start_proxy
+from tests.support.proxy.rig import read_path
 
 
 def test_name_and_heal(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -48,5 +57,45 @@ def test_name_and_heal(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Non
     for shard in Path(store, "index").iterdir():
         shard.unlink()
     assert "listed: 2 packs" in lodefs("repair", "index")[1]
-    assert lodefs("repair", "--from", "unix:/run/x")[0] == 2
+    code, _, error = lodefs("repair", "--from", f"unix:{tmp_path}/no/sock")
+    assert (code, "does the proxy run?" in error) == (7, True)
+    assert lodefs("repair", "--from", "http://x:y")[0] == 2
     assert lodefs("repair", "--from", str(tmp_path / "none"))[0] == 3
+
+
+def test_a_proxy_with_a_token(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """What a node has in its cache, its proxy gives to who has a token for the repository; without
+    one, the error says where it belongs."""
+
+    def lodefs(*line: str, token: str = "") -> tuple[int, str, str]:
+        session = Session({"HOME": str(tmp_path), "LODEFS_STORE": store, "LODEFS_TOKEN": token})
+        return run(list(line), session), *capfd.readouterr()
+
+    store, source, tokens = str(tmp_path / "store"), tmp_path / "source", tmp_path / "tokens"
+    source.mkdir()
+    (source / "a").write_bytes(bytes(range(256)) * 99)
+    lodefs("init", store)
+    lodefs("push", str(source), "x/y")
+    good = create_token(tokens, "good", ["x/y"], now_s=0)
+    other = create_token(tokens, "other", ["z"], now_s=0)
+    settings = NodeSettings(CacheSettings(tmp_path / "cache", 64 << 20))
+
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[StoreNode]:
+        node = StoreNode(open_store(open_objects(store)), settings)
+        try:
+            await read_path(node, b"a", repo="x/y")
+            yield node
+        finally:
+            await node.close()
+
+    with start_proxy(opened, tokens_file=tokens) as proxy:
+        for pack in Path(store, "packs").glob("*/*"):
+            pack.unlink()
+        code, _, error = lodefs("repair", "--from", proxy.url)
+        assert (code, "the proxy wants a token" in error) == (6, True)
+        code, out, _ = lodefs("repair", "--from", proxy.url, token=other)
+        assert (code, "may not read the repository" in out) == (1, True)
+        code, out, _ = lodefs("repair", "--from", proxy.url, token=good)
+        assert (code, out.count(f"healed from {proxy.url}")) == (0, 2)
+    assert lodefs("verify", "--data")[0] == 0

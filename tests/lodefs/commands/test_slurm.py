@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from lodefs.commands import slurm
 from lodefs.slurm import job_report
+from lodefs.slurm.job_report import JobReport
 from tests.support.lodefs.command_line import Lodefs
 
 
@@ -48,7 +51,17 @@ def test_the_log_is_written_last(
     lodefs: Lodefs, done: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may take its time."""
-    monkeypatch.setattr(slurm, "_report", lambda *_: "job 7 read: uid=5")
+    monkeypatch.setattr(slurm, "_report", lambda *_: JobReport(7, 5, whole=False))
     result = lodefs("slurm", "epilog", SLURM_JOB_ID="7")
-    assert result.out == "job 7 read: uid=5\n"
-    assert done == ["end 7", "job 7 read: uid=5"]
+    assert result.out == "job 7 read: not known: uid=5\n"
+    assert done == ["end 7", "job 7 read: not known: uid=5"]
+
+
+def test_json_has_null_for_what_is_not_known(
+    lodefs: Lodefs, done: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And a number for what is; the log has the line."""
+    monkeypatch.setattr(slurm, "_report", lambda *_: JobReport(7, 5, whole=False))
+    found = json.loads(lodefs("slurm", "epilog", "--json", SLURM_JOB_ID="7").out)
+    assert (found["job"], found["whole"], found["cache_bytes"]) == (7, False, None)
+    assert done == ["end 7", "job 7 read: not known: uid=5"]

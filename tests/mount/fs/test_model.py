@@ -15,7 +15,7 @@ import os
 import random
 import signal
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,7 +37,15 @@ from lodefs.proxies.own_proxy import ask
 from tests.support.chunkstore.child_process import private_directory
 from tests.support.mount.kernels import KERNELS
 from tests.support.mount.listing import Directory
-from tests.support.mount.mounts import WAIT_S, Mounts, kill, read_in_thread, workers_of
+from tests.support.mount.mounts import (
+    WAIT_S,
+    Mounts,
+    alive,
+    kill,
+    read_in_thread,
+    until,
+    workers_of,
+)
 from tests.support.proxy.node_process import REPO, NodeProcess
 
 pytestmark = [pytest.mark.fuse, pytest.mark.slow]
@@ -305,12 +313,13 @@ class Model(RuleBasedStateMachine):
         """One worker is killed while a file is read, or all of them."""
         self.kills += 1
         workers = workers_of(self.world.mounted.pid)
+        victims = workers if all_of_them else workers[:1]
 
         def harm() -> None:
-            for pid in workers if all_of_them else workers[:1]:
+            for pid in victims:
                 kill(pid, signal.SIGKILL)
 
-        self.read_while(name, harm, may_fail=not self.world.resends)
+        self.read_while(name, harm, may_fail=not self.world.resends, dying=victims)
 
     @precondition(lambda self: self.kills < 2)
     @rule(name=st.sampled_from(sorted(BIGS)))
@@ -319,9 +328,16 @@ class Model(RuleBasedStateMachine):
         self.kills += 1
         self.read_while(name, self.world.restart)
 
-    def read_while(self, name: str, harm: Callable[[], None], *, may_fail: bool = False) -> None:
+    def read_while(
+        self,
+        name: str,
+        harm: Callable[[], None],
+        *,
+        may_fail: bool = False,
+        dying: Sequence[int] = (),
+    ) -> None:
         """A file is read anew in another thread while something happens; where that may fail it
-        can be read after it."""
+        can be read after it, once the processes ``dying`` have ended."""
         self.forget(name)
         reader, found = read_in_thread(self.world.place / name)
         harm()
@@ -329,6 +345,7 @@ class Model(RuleBasedStateMachine):
         assert not reader.is_alive()
         if may_fail and isinstance(found[0], OSError):
             assert found[0].errno in (errno.EIO, errno.ECONNABORTED)
+            until(lambda: not any(map(alive, dying)))  # such a one may take a request yet
             found = [(self.world.place / name).read_bytes()]
         assert found == [FILES[name]]
 

@@ -16,7 +16,7 @@ from lodefs.mount.fs.device_lead import BeforeBlocking
 from lodefs.mount.fs.filesystem import FileSystem, MountView
 from lodefs.mount.fs.pending_requests import PendingRequests
 from lodefs.mount.fs.worker import Failures, ReaderFactory, Renewal, serve
-from lodefs.mount.kernel import fuse_abi
+from lodefs.mount.kernel import device, fuse_abi
 from lodefs.mount.kernel.fuse_abi import Opcode
 from lodefs.mount.kernel.session import Session
 from tests.support.mount.dict_tree import DictTree
@@ -308,6 +308,29 @@ def test_the_end_is_seen_while_all_threads_wait(tree: SlowTree) -> None:
     tree.warm.set()
     for thread in served.threads:
         thread.join(60)
+    served.close()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_an_error_while_all_threads_wait_ends_the_worker(
+    tree: SlowTree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that cannot give an answer then does not live on without hearing anybody."""
+    served = Served(tree.factory)
+    waiting = {served.kernel.send(Opcode.READ, SLOW, READ) for _ in range(THREADS)}
+    assert served.kernel.ask(Opcode.STATFS, ROOT_INO)[0] == 0
+    write_answer = device.write_answer
+
+    def refuse(fd: int, header: bytes, body: Buffer) -> None:
+        if fuse_abi.OUT_HEADER.unpack(header)[2] not in waiting:
+            raise OSError(errno.ENOMEM, "no memory")
+        write_answer(fd, header, body)
+
+    monkeypatch.setattr(device, "write_answer", refuse)
+    served.kernel.send(Opcode.STATFS, ROOT_INO)
+    assert served.ended.wait(60)
+    tree.warm.set()
+    assert {served.kernel.receive()[0] for _ in waiting} == waiting
     served.close()
 
 

@@ -45,9 +45,9 @@ def test_a_worker_whose_end_could_not_be_seen_is_no_worker() -> None:
     """Where the process has no descriptor to spare, the new worker is ended, and another one is
     started once there is."""
     script = """
-import errno, lodefs.mount.lifecycle.supervisor
+import errno, lodefs.mount.lifecycle.worker_place
 from contextlib import suppress
-lodefs.mount.lifecycle.supervisor.RESTART_PAUSE_S_MAX = 0.01
+lodefs.mount.lifecycle.worker_place.RESTART_PAUSE_S_MAX = 0.01
 pidfd_open, started = os.pidfd_open, []
 def none_left(pid):
     if len(started) == 1:
@@ -95,6 +95,63 @@ run(lambda post: os._exit(3), lambda: 0, lambda code: True, resend=False)
 print(said[-1])
 """
     assert in_child(BEGIN + script).endswith("giving up")
+
+
+def test_without_resend_a_dead_workers_requests_fail_whatever_others_do() -> None:
+    """Only the worker ever has the descriptor it reads, so that its death closes it, and fails
+    what it had read, even if one started after it is stopped before it does anything."""
+    script = """
+import select, signal
+import lodefs.mount.lifecycle.supervisor as module
+module.END_TIMEOUT_S = 0.0
+closed = []
+def open_clone(_connection):
+    end, clone = socket.socketpair()
+    closed.append(end)
+    return clone.detach()
+module.device.open_clone = open_clone
+die_with_parent = module.die_with_parent
+def at_start(parent):
+    die_with_parent(parent)
+    if len(closed) == 2:
+        signal.pause()
+module.die_with_parent = at_start
+last_word, say_it = os.pipe()
+def work(post):
+    os.read(last_word, 1)
+    os._exit(3)
+def on_ready(_code):
+    os.write(say_it, b"xx")  # one for its successor
+    return True
+def say(text):
+    if "status 3" in text:
+        print(select.select([closed[0]], [], [], 30)[0] == [closed[0]])
+        kernel.shutdown(socket.SHUT_RDWR)
+session = Session(minor=44, no_open=True, no_opendir=True, resend=False, epochs=True)
+config = SupervisorConfig(theirs.fileno(), session, work, 2, 1, 60.0, say)
+Supervisor(config).run(None, on_ready, 60.0)
+"""
+    assert in_child(BEGIN + script) == "True"
+
+
+def test_a_worker_that_is_stopped_is_replaced() -> None:
+    """It has not said that it is busy, and may have taken a request before it could."""
+    script = """
+import signal
+import lodefs.mount.lifecycle.supervisor as module
+module.CHECK_S = 0.01
+def work(post):
+    os.kill(os.getpid(), signal.SIGSTOP)
+def say(text):
+    said.append(text)
+    if "another takes its place" in text:
+        kernel.close()
+session = Session(minor=44, no_open=True, no_opendir=True, resend=True, epochs=True)
+config = SupervisorConfig(theirs.fileno(), session, work, 1, 1, 0.01, say)
+Supervisor(config).run(None, lambda code: True, 60.0)
+print("it is killed" in said[0], "status -9" in said[1])
+"""
+    assert in_child(BEGIN + script) == "True True"
 
 
 def test_a_process_that_is_called_starts_when_somebody_calls() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 from collections.abc import Iterator
@@ -13,14 +14,17 @@ import pytest
 
 from lodefs.chunkstore.nodeapi.figures.figure_files import private_directory_of
 from lodefs.chunkstore.nodeapi.figures.job_counts import (
+    GAP_NOW,
     OTHERS,
     PROCESS_ROWS,
     PROCESSES,
     Jobs,
+    MountJobs,
     Word,
     read_files,
 )
 from lodefs.chunkstore.nodeapi.figures.mount_counts import Column
+from lodefs.mount.kernel import mount_table
 from lodefs.mount.shm import job_counters
 from lodefs.mount.shm.job_counters import (
     JobCounter,
@@ -66,8 +70,13 @@ def counter_of(table: JobTable, slot: int, jobs: dict[int, int]) -> JobCounter:
 
 def reads(directory: Path) -> Jobs:
     """Of the only file in a directory."""
-    ((_, jobs),) = read_files(directory)
-    return jobs
+    return only(directory).jobs
+
+
+def only(directory: Path) -> MountJobs:
+    """What the only file in a directory tells."""
+    (found,) = read_files(directory)
+    return found
 
 
 @pytest.mark.parametrize("text", CGROUPS.values(), ids=CGROUPS)
@@ -273,20 +282,46 @@ def test_a_job_is_told_when_it_has_no_record(tmp_path: Path) -> None:
     assert is_told(8, tmp_path)
 
 
-def test_processes_beyond_those_with_rows_count_nothing(table: JobTable) -> None:
-    """They serve all the same."""
+def test_processes_beyond_those_with_rows_count_nothing(table: JobTable, tmp_path: Path) -> None:
+    """They serve all the same; the file tells."""
+    assert only(tmp_path).gap_s == 0
     assert table.counter(PROCESSES) is None
+    assert only(tmp_path).gap_s == GAP_NOW
     assert table.counter(-1) is None
 
 
+def test_a_process_without_space_for_its_rows_is_told(
+    table: JobTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It serves; until another comes in its place that can count, and of the time before that."""
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "posix_fallocate", full)
+        assert table.counter(2) is None
+    assert only(tmp_path).gap_s == GAP_NOW
+    monkeypatch.setattr("time.time", lambda: 1000.5)
+    count(counter_of(table, 2, {50: 7}), 50, 1)
+    assert only(tmp_path).gap_s == 1001
+
+
+def test_a_file_tells_which_mounts_it_is(tmp_path: Path) -> None:
+    """As the table of mounts has its device."""
+    fd = JobTable.create(tmp_path, "1048575:4294967295")
+    assert only(tmp_path).device == "1048575:4294967295"
+    os.close(fd)
+
+
 def test_files_that_are_none_are_left_out(table: JobTable, tmp_path: Path) -> None:
-    """Short ones, and those of another form, count nothing, and break nothing."""
+    """Short ones, and those of another form, tell nothing, and break nothing."""
     count(counter_of(table, 1, {50: 7}), 50, 1)
     (file,) = tmp_path.iterdir()
     whole = file.read_bytes()
     for data in (b"", whole[:3], b"x" * len(whole), whole[:80]):
         file.write_bytes(data)
-        assert reads(tmp_path) == {}
+        assert list(read_files(tmp_path)) == []
     file.write_bytes(whole)
     assert reads(tmp_path)[7].store_bytes == 1
 
@@ -346,6 +381,9 @@ def test_a_job_reads_through_a_real_mount() -> None:
                     assert reader.stdin is not None
                     reader.stdin.close()
                 assert reads(figures).keys() == {4711}
+                mounted = mount_table.on_top(str(mounts.place))
+                assert mounted is not None and only(figures).device == mounted.device
+                assert only(figures).gap_s == 0
                 assert reads(figures)[4711].store_bytes > 0
             finally:
                 mounts.close()

@@ -115,6 +115,7 @@ def test_a_listing_names_no_page_after_the_last(client: Client) -> None:
     [
         ("/list/demo@main/a.txt", 404, "NotADirectory"),
         ("/list/demo@main/link", 404, "NotADirectory"),
+        ("/trees/demo@main/a.txt", 404, "NotADirectory"),
         ("/list/demo@main?limit=0", 400, "InvalidInput"),
         ("/list/demo@main?limit=5&limit=6", 400, "InvalidInput"),
         ("/stat/demo@main/none", 404, "NotFound"),

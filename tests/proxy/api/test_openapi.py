@@ -140,7 +140,7 @@ def test_every_route_is_in_the_document() -> None:
     kinds = {path.split("/")[1].removesuffix(".json") for path in DOCUMENT["paths"]}
     parts = {path.rpartition("/")[2] for path in DOCUMENT["paths"] if path.startswith("/nodes/")}
     assert kinds == {
-        *(routes.FILES, routes.STAT, routes.LIST, routes.SNAPSHOTS, "nodes"),
+        *(routes.FILES, routes.STAT, routes.LIST, routes.TREES, routes.SNAPSHOTS, "nodes"),
         *(routes.HEALTHZ, routes.READYZ, routes.METRICS, routes.STATUS, routes.OPENAPI),
         *(routes.CACHE, routes.WARM, routes.PINS, routes.EVICT),
     }

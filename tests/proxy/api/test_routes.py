@@ -28,6 +28,7 @@ COMMIT = "ab" * 32
         ("/files/demo@main/a#frag", Route(routes.FILES, "demo", "main", b"a")),
         ("/stat/demo@main", Route(routes.STAT, "demo", "main")),
         ("/list/demo@main/", Route(routes.LIST, "demo", "main")),
+        ("/trees/demo@main/dir/", Route(routes.TREES, "demo", "main", b"dir")),
         ("/snapshots/demo@main", Route(routes.SNAPSHOTS, "demo", "main")),
         (f"/nodes/demo@{COMMIT}/1", Route(routes.NODE, "demo", COMMIT, b"", 1)),
         (f"/nodes/a/b@{COMMIT}/12/data", Route(routes.DATA, "a/b", COMMIT, b"", 12)),

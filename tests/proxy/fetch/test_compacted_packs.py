@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from lodefs.chunkstore.errors import Corrupt, Purged
 from lodefs.chunkstore.format.journal import DeadChunks
 from lodefs.chunkstore.format.pack import DROPPED, PURGED
-from lodefs.chunkstore.maintenance.compact import Rate, drop_chunks
+from lodefs.chunkstore.maintenance.compact import Rate, drop_all
 from lodefs.proxy.data.processes import DataSettings
 from lodefs.proxy.service.store_node import StoreNode
 from tests.proxy.fetch.test_data_plane import FILES as MANY
@@ -29,7 +30,8 @@ def drop(rig: Rig, *names: bytes, codec: int = DROPPED) -> None:
     for name in names:
         [segment] = entries[name].segments
         dead = DeadChunks(segment.pack, ((1 << segment.count) - 1) << segment.first)
-        assert drop_chunks(rig.objects, dead, codec, Rate(None)) > 0
+        with ThreadPoolExecutor(1) as executor:
+            assert sum(drop_all(rig.objects, [dead], codec, executor, Rate(None))) > 0
 
 
 def test_a_node_that_knows_the_pack_from_before(tmp_path: Path) -> None:

@@ -18,9 +18,9 @@ import pytest
 
 from lodefs.chunkstore.errors import Corrupt
 from lodefs.chunkstore.maintenance.collect import CollectOptions, collect
-from lodefs.chunkstore.maintenance.in_crates.merge import BELOW_BYTES_MAX
+from lodefs.chunkstore.maintenance.in_composites.merge import BELOW_BYTES_MAX
 from lodefs.chunkstore.nodecache import layout as layout
-from lodefs.chunkstore.objects.crates.crated import Crated, CratedOrders
+from lodefs.chunkstore.objects.composites.composite_objects import CompositeObjects, CompositeOrders
 from lodefs.chunkstore.objects.directory import DirectoryObjects
 from lodefs.chunkstore.objects.limiting import Limited
 from lodefs.chunkstore.objects.range_order import RangeOrders
@@ -54,7 +54,7 @@ class DiskRig(Rig):
         processes = DataProcesses(settings)
         processes.start()
         until(lambda: len(processes.pids) == settings.processes)
-        reads = CratedOrders(RangeOrders(self.below, Limited(self.below, 16)))
+        reads = CompositeOrders(RangeOrders(self.below, Limited(self.below, 16)))
         return DataSide(processes, DataPlane(processes, reads, transfer_timeout_s=WAIT_S))
 
     def spoil(self, *bad: bytes) -> None:
@@ -99,10 +99,10 @@ def test_all_is_read_right_and_cached(rig: DiskRig, *, by_processes: bool) -> No
 
 
 @pytest.mark.parametrize("by_processes", [True, False])
-def test_packs_are_put_into_crates_meanwhile(rig: DiskRig, *, by_processes: bool) -> None:
+def test_packs_are_put_into_composites_meanwhile(rig: DiskRig, *, by_processes: bool) -> None:
     """A node that knows where a pack was reads on where it is now, and so does one that comes
     later."""
-    rig.store = open_store(Crated(rig.objects))
+    rig.store = open_store(CompositeObjects(rig.objects))
     halves = [b"large"], [name for name in FILES if name != b"large"]
 
     async def read() -> None:
@@ -112,7 +112,7 @@ def test_packs_are_put_into_crates_meanwhile(rig: DiskRig, *, by_processes: bool
                 for name in names:
                     assert await read_path(node, name) == FILES[name]
                 options = CollectOptions(merge_below_bytes=BELOW_BYTES_MAX)
-                collect(open_store(Crated(rig.below)), options)
+                collect(open_store(CompositeObjects(rig.below)), options)
             assert not [path for path in (rig.store_dir / "packs").rglob("*") if path.is_file()]
         shutil.rmtree(rig.directory / "cache")
         data = rig.data(DataSettings(1)) if by_processes else None

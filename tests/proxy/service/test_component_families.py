@@ -19,7 +19,7 @@ def scraped(directory: Path) -> Samples:
 def test_a_component_is_shown_with_all_that_it_counts(tmp_path: Path) -> None:
     """Calls and their time by operation, errors by class, volumes by state, version and start;
     nothing of it once the component has ended."""
-    counts = ComponentCounts("docker", ["Mount", "Get"], version="1.2", directory=tmp_path)
+    counts = ComponentCounts("docker", ["Mount", "Get"], version="1.2", directories=[tmp_path])
     with closing(counts):
         with suppress(Unavailable), counts.call("Mount"):
             raise Unavailable("x")

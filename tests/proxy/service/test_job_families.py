@@ -10,10 +10,20 @@ from pathlib import Path
 
 import pytest
 
-from lodefs.chunkstore.nodeapi.figures.figure_files import directory_of, private_directory_of
+from lodefs.chunkstore.nodeapi.figures import component_counts, figure_files, mount_counts
+from lodefs.chunkstore.nodeapi.figures.component_counts import ComponentCounts
+from lodefs.chunkstore.nodeapi.figures.figure_files import (
+    directories_for,
+    directories_of,
+    directory_of,
+    private_directory_of,
+)
 from lodefs.chunkstore.nodeapi.figures.job_counts import Word
+from lodefs.chunkstore.nodeapi.figures.mount_counts import MountDescription
 from lodefs.mount.shm.job_counters import JobCounter, JobTable
+from lodefs.mount.shm.traffic_counters import TrafficTable
 from lodefs.proxy.config import Config
+from lodefs.proxy.page.live_feed import mounts_in
 from lodefs.proxy.runtime import exposition
 from lodefs.proxy.service.app import families_beside, make_figures_directory
 from lodefs.proxy.service.job_families import JobFamilies
@@ -111,18 +121,23 @@ def test_jobs_without_series_of_their_own_count_together(tmp_path: Path, jobs_ma
         assert read_bytes(families, "other", "cache") == (1 if jobs_max == 2 else 11)
 
 
-def test_users_of_the_proxy_can_neither_hide_nor_hold_files_of_jobs(tmp_path: Path) -> None:
-    """They may write beside its socket, where mounts count; jobs are counted where nobody may even
-    look."""
+@pytest.fixture
+def socket_path(tmp_path: Path) -> Path:
+    """Of a proxy for all users, which has made the directories beside it."""
     config = Config.from_mapping({
         "store": str(tmp_path / "store"),
         "cache_dir": str(tmp_path / "cache"),
         "cache_size_bytes_max": "1GiB",
         "socket_mode": "0666",
     })  # fmt: skip
-    socket_path = tmp_path / "proxy.sock"
-    make_figures_directory(socket_path, config)
-    make_figures_directory(socket_path, config)  # a proxy that is started again
+    make_figures_directory(tmp_path / "proxy.sock", config)
+    make_figures_directory(tmp_path / "proxy.sock", config)  # one that is started again
+    return tmp_path / "proxy.sock"
+
+
+def test_users_of_the_proxy_can_neither_hide_nor_hold_files_of_jobs(socket_path: Path) -> None:
+    """They may write beside its socket, where their mounts count; jobs are counted where nobody may
+    even look."""
     shared, private = directory_of(socket_path), private_directory_of(socket_path)
     assert stat.S_IMODE(shared.stat().st_mode) == 0o1777
     assert stat.S_IMODE(private.stat().st_mode) == 0o700
@@ -131,3 +146,36 @@ def test_users_of_the_proxy_can_neither_hide_nor_hold_files_of_jobs(tmp_path: Pa
         count(forged, 7, Word.STORE_BYTES, 5)
         found = samples(exposition.text(families_beside(socket_path)()))
     assert found[NAME, labels_of(job="7", source="store")] == 100
+
+
+@pytest.mark.parametrize(("uid", "is_shown"), [(0, True), (5, False)])
+def test_users_of_the_proxy_hide_no_mounts_and_components_of_root(
+    socket_path: Path, monkeypatch: pytest.MonkeyPatch, uid: int, is_shown: bool
+) -> None:
+    """Not by more names than are looked at: these hide what counts beside them alone."""
+    monkeypatch.setattr(figure_files, "NAMES_MAX", 3)
+    shared, directories = directory_of(socket_path), directories_for(socket_path, uid)
+    for ending in (mount_counts.ENDING, component_counts.ENDING):
+        for n in range(3):
+            (shared / f"{n}{ending}").symlink_to("nowhere")
+    monkeypatch.setattr(os, "getpid", lambda: 9)  # a name after those
+    fd = TrafficTable.create(MountDescription(b"/data", "cats", "c" * 64, "1", 0.0), *directories)
+    component = ComponentCounts("mounter", version="1", directories=directories)
+    component.publish()
+    found = samples(exposition.text(families_beside(socket_path)()))
+    assert found["lodefs_mounts", labels_of()] == is_shown
+    named = ("lodefs_component_info", labels_of(component="mounter", version="1"))
+    assert (named in found) == is_shown
+    component.close()
+    os.close(fd)
+
+
+def test_root_counts_beside_users_where_a_proxy_has_made_no_directory_of_its_own(
+    socket_path: Path,
+) -> None:
+    """An older one; or root of a user namespace, who cannot write there."""
+    private_directory_of(socket_path).rmdir()
+    description = MountDescription(b"/data", "cats", "c" * 64, "1", 0.0)
+    fd = TrafficTable.create(description, *directories_for(socket_path, 0))
+    assert [mount.mount for mount in mounts_in(*directories_of(socket_path))] == ["/data"]
+    os.close(fd)

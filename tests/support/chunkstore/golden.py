@@ -19,7 +19,14 @@ from lodefs.chunkstore.format.chunking import ChunkingParams, cut
 from lodefs.chunkstore.format.commit import Commit, Large, encode_commit
 from lodefs.chunkstore.format.compression import RAW, ZSTD
 from lodefs.chunkstore.format.index_shard import encode_shard
-from lodefs.chunkstore.format.names import ChunkId, CommitId, CrateName, Digest, PackId, digest_of
+from lodefs.chunkstore.format.names import (
+    ChunkId,
+    CommitId,
+    CompositeName,
+    Digest,
+    PackId,
+    digest_of,
+)
 from lodefs.chunkstore.format.pack import DROPPED, PURGED
 from lodefs.chunkstore.format.repo_settings import (
     Deletion,
@@ -38,15 +45,15 @@ from lodefs.chunkstore.format.tree import (
     symlink,
 )
 from lodefs.chunkstore.journal.purges import Purge, encode_purge
-from lodefs.chunkstore.objects.crates.layout import (
-    CratePlace,
-    CrateTable,
+from lodefs.chunkstore.objects.composites.layout import (
+    CompositePlace,
+    CompositeTable,
     encode_table,
     encode_tail,
 )
 from lodefs.chunkstore.repair.scrub_ledger import ScrubLedger, encode_scrub_ledger
 from lodefs.chunkstore.repo.refs import BRANCHES, Refs
-from lodefs.chunkstore.repo.store import CRATES_VERSION, Settings, encode_settings
+from lodefs.chunkstore.repo.store import COMPOSITES_VERSION, Settings, encode_settings
 from lodefs.chunkstore.transfer.bundle_file import BundleWriter
 from tests.support.chunkstore.memory_objects import MemoryObjects
 from tests.support.chunkstore.packs import FinishedPack, PackBuilder
@@ -223,28 +230,28 @@ def scrub_ledger() -> ScrubLedger:
     return ScrubLedger(OTHER_PACK, 2, 1_700_000_000, 1_690_000_000, 17, 1 << 30, spoilt)
 
 
-CRATE = CrateName(6, "00112233445566ff")
+COMPOSITE = CompositeName(6, "00112233445566ff")
 
 
-def crate_places() -> dict[PackId, CratePlace]:
+def composite_places() -> dict[PackId, CompositePlace]:
     """The golden pack, whole, before what is left of it under another id."""
     whole, thin = b"".join(pack().buffers), thin_pack()
     return {
-        pack().pack_id: CratePlace(CRATE, 0, len(whole)),
-        OTHER_PACK: CratePlace(CRATE, len(whole), len(thin)),
+        pack().pack_id: CompositePlace(COMPOSITE, 0, len(whole)),
+        OTHER_PACK: CompositePlace(COMPOSITE, len(whole), len(thin)),
     }
 
 
-def crate() -> bytes:
-    """A crate with both."""
-    tail = encode_tail(CRATE, [*crate_places().items()])
+def composite() -> bytes:
+    """A composite with both."""
+    tail = encode_tail(COMPOSITE, [*composite_places().items()])
     return b"".join([*pack().buffers, thin_pack(), tail])
 
 
-def crate_table() -> CrateTable:
-    """The table after the one that first named that crate."""
-    other = {PackId(bytes(32)): CratePlace(CrateName(7, "f" * 16), 1 << 33, 77)}
-    return CrateTable(7, {**crate_places(), **other})
+def composite_table() -> CompositeTable:
+    """The table after the one that first named that composite."""
+    other = {PackId(bytes(32)): CompositePlace(CompositeName(7, "f" * 16), 1 << 33, 77)}
+    return CompositeTable(7, {**composite_places(), **other})
 
 
 def examples() -> dict[str, bytes]:
@@ -259,10 +266,11 @@ def examples() -> dict[str, bytes]:
         "ref": ref(),
         "store.json": encode_settings(settings()),
         "store-2.json": encode_settings(new_settings()),
-        "store-3.json": encode_settings(replace(new_settings(), version=CRATES_VERSION)),
-        "crate": crate(),
-        "crate-table": encode_table(crate_table()),
-        "crate-table-superseded": encode_table(CrateTable(6, is_superseded=True)),
+        "store-3.json": encode_settings(replace(new_settings(), version=COMPOSITES_VERSION)),
+        "composite": composite(),
+        "composite-table": encode_table(composite_table()),
+        "composite-table-restored": encode_table(replace(composite_table(), is_restored=True)),
+        "composite-table-superseded": encode_table(CompositeTable(6, is_superseded=True)),
         "journal-entry": journal.encode_entry(journal_entry()),
         "journal-entry-2": journal.encode_entry(
             replace(journal_entry(), condemned=garbage_chunks())

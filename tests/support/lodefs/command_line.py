@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from lodefs.chunkstore.objects.crates.crated import crated
+from lodefs.chunkstore.objects.composites.composite_objects import through_composites
 from lodefs.chunkstore.objects.interface import ObjectStore
 from lodefs.settings.session import Session
 
@@ -36,7 +36,7 @@ class MemorySession(Session):
 
     def __init__(self, environment: Mapping[str, str], objects: ObjectStore) -> None:
         super().__init__(environment)
-        self._memory = crated(objects)
+        self._memory = through_composites(objects)
 
     def objects(self, url: str) -> ObjectStore:
         """The one store that there is."""

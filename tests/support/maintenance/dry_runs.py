@@ -9,7 +9,7 @@ from unittest import mock
 
 from lodefs.chunkstore.errors import LodefsError
 from lodefs.chunkstore.maintenance.collect import CollectOptions, CollectResult, collect
-from lodefs.chunkstore.objects.crates.crated import Crated
+from lodefs.chunkstore.objects.composites.composite_objects import CompositeObjects
 from lodefs.chunkstore.repo.store import open_store
 from tests.support.chunkstore.memory_objects import MemoryObjects
 
@@ -39,6 +39,6 @@ def check_dry_runs(objects: Mapping[str, bytes], now_s: float, min_used: float |
 def _outcome(memory: MemoryObjects, options: CollectOptions) -> CollectResult | type[LodefsError]:
     with mock.patch("os.urandom", Random(0).randbytes):
         try:
-            return collect(open_store(Crated(memory)), options)
+            return collect(open_store(CompositeObjects(memory)), options)
         except LodefsError as error:
             return type(error)

@@ -13,9 +13,9 @@ from lodefs.chunkstore.format.names import ChunkId, CommitId, PackId
 from lodefs.chunkstore.format.pack import GONE, PURGED, PackIndex
 from lodefs.chunkstore.format.tree import Entry, Kind
 from lodefs.chunkstore.journal.purges import Purges
-from lodefs.chunkstore.objects.crates.crated import Crated
-from lodefs.chunkstore.objects.crates.layout import (
-    CrateTable,
+from lodefs.chunkstore.objects.composites.composite_objects import CompositeObjects
+from lodefs.chunkstore.objects.composites.layout import (
+    CompositeTable,
     decode_table,
 )
 from lodefs.chunkstore.repo.pack_reader import PackReader
@@ -37,7 +37,7 @@ class Needs:
         self._purges = 0
         self._purged: set[ChunkId] = set()
         self._indexes: dict[PackId, tuple[bytes, PackIndex]] = {}  # of objects as they are now
-        self._crated: tuple[bytes, dict[str, bytes]] = b"", {}
+        self._inside: tuple[bytes, dict[str, bytes]] = b"", {}
 
     def check(self, when: str) -> None:
         """Raises: AssertionError if a ref leads to something that is not there, and that no
@@ -64,7 +64,7 @@ class Needs:
 
     def holding(self, chunks: Collection[ChunkId], hidden: Container[str] = ()) -> set[str]:
         """Packs that have bytes of those chunks, but those that no list shows."""
-        there = {*self._objects.objects, *self._in_crates()}
+        there = {*self._objects.objects, *self._in_composites()}
         found = [key for key in there if key.startswith(keys.PACKS)]
         return {
             key
@@ -135,59 +135,63 @@ class Needs:
         """Packs and commits that no ref leads to, or no retention policy keeps, but those that no
         list shows."""
         used = frozenset[str]().union(*(self._of(*one) for one in self._kept(now_s)))
-        crated = self._in_crates()
-        doubles = {key for key in crated if key in self._objects.objects and key not in hidden}
+        inside = self._in_composites()
+        doubles = {key for key in inside if key in self._objects.objects and key not in hidden}
         return (
             doubles
-            | self._loose_crates(hidden)
+            | self._loose_composites(hidden)
             | {
                 key
-                for key in (*self._objects.objects, *crated)
+                for key in (*self._objects.objects, *inside)
                 if key.startswith(keys.PACKS) or "/commits/" in key
                 if key not in used and key not in hidden
             }
         )
 
     def _is_there(self, key: str) -> bool:
-        return key in self._objects.objects or key in self._in_crates()
+        return key in self._objects.objects or key in self._in_composites()
 
     def _pack(self, key: str) -> bytes:
-        """A pack's object as readers see it: its own, if that is whole or in no crate."""
+        """A pack's object as readers see it: its own, if that is whole or in no composite."""
         own = self._objects.objects.get(key)
         if own is not None and own[-56:-54] == b"\1\0":
             return own
-        inside = self._in_crates().get(key)
+        inside = self._in_composites().get(key)
         found = own if inside is None else inside
         assert found is not None, key
         return found
 
-    def _newest_table(self) -> tuple[str, CrateTable]:
-        key = min((k for k in self._objects.objects if k.startswith(keys.CRATE_TABLES)), default="")
-        number = keys.crate_table_number(key)
+    def _newest_table(self) -> tuple[str, CompositeTable]:
+        key = min(
+            (k for k in self._objects.objects if k.startswith(keys.COMPOSITE_TABLES)), default=""
+        )
+        number = keys.composite_table_number(key)
         if not key:
-            return "", CrateTable(-1)
+            return "", CompositeTable(-1)
         return key, decode_table(self._objects.objects[key], number)
 
-    def _in_crates(self) -> dict[str, bytes]:
-        """The packs that the newest table names, and whose crate is there, by their keys."""
+    def _in_composites(self) -> dict[str, bytes]:
+        """The packs that the newest table names, and whose composite is there, by their keys."""
         key, table = self._newest_table()
         data = self._objects.objects.get(key, b"")
-        if self._crated[0] != data:
-            self._crated = data, {}
-        found = self._crated[1]
+        if self._inside[0] != data:
+            self._inside = data, {}
+        found = self._inside[1]
         there: dict[str, bytes] = {}
-        for pack, (crate, offset, size) in table.places.items():
-            whole = self._objects.objects.get(keys.crate(crate))
+        for pack, (composite, offset, size) in table.places.items():
+            whole = self._objects.objects.get(keys.composite(composite))
             if whole is not None:
                 name = keys.pack(pack)
                 there[name] = found.setdefault(name, whole[offset : offset + size])
         return there
 
-    def _loose_crates(self, hidden: set[str]) -> set[str]:
-        """Crates that the newest table does not name."""
-        named = {keys.crate(place.crate) for place in self._newest_table()[1].places.values()}
-        crates = {key for key in self._objects.objects if key.startswith(keys.CRATES)}
-        return crates - named - hidden
+    def _loose_composites(self, hidden: set[str]) -> set[str]:
+        """Composites that the newest table does not name."""
+        named = {
+            keys.composite(place.composite) for place in self._newest_table()[1].places.values()
+        }
+        composites = {key for key in self._objects.objects if key.startswith(keys.COMPOSITES)}
+        return composites - named - hidden
 
     def kept(self) -> int:
         """Entries of the journal whose garbage is kept."""
@@ -279,7 +283,7 @@ class Needs:
         key = keys.commit(repo, commit_id)
         try:
             commit = decode_commit(self._objects.objects[key])
-            packs = PackReader(Crated(self._objects))
+            packs = PackReader(CompositeObjects(self._objects))
             below = [commit.root, *(entry for _, entry in packs.walk(commit.root))]
             for entry in below:
                 if entry.kind is Kind.FILE:

@@ -30,12 +30,13 @@ from lodefs.chunkstore.journal.existing_commit import point_ref
 from lodefs.chunkstore.journal.journal import StoreJournal
 from lodefs.chunkstore.maintenance.collect import CollectOptions, collect
 from lodefs.chunkstore.maintenance.purge import plan_again, plan_path, purge
-from lodefs.chunkstore.objects.crates.crated import Crated
+from lodefs.chunkstore.objects.composites.composite_objects import CompositeObjects
 from lodefs.chunkstore.push.changes.change import Put
 from lodefs.chunkstore.push.changes.commit_changes import commit_changes
 from lodefs.chunkstore.push.push import PushOptions, push
 from lodefs.chunkstore.repair.journal_repair import JournalRepair
-from lodefs.chunkstore.repair.packs import PackDamage, heal
+from lodefs.chunkstore.repair.pack_healing import heal
+from lodefs.chunkstore.repair.packs import PackDamage
 from lodefs.chunkstore.repair.sources import StoreSource
 from lodefs.chunkstore.repo.refs import BRANCHES, TAGS
 from lodefs.chunkstore.repo.store import Store, create_store, open_store
@@ -59,7 +60,7 @@ _TELLING = (
     "put journal/",
     "put repos/",
     "put index/",
-    "put crates/",
+    "put composites/",
     "delete ",
 )  # requests that others see
 _REWRITERS = ("_collect", "_purge", "_repair")  # of packs
@@ -106,7 +107,7 @@ class Played:
     expired: int = 0  # commits that retention policies have deleted
     failed: dict[str, int] = field(default_factory=dict)  # actors that ended with an error, by kind
     deleted: int = 0  # packs and commits
-    merged: int = 0  # packs that were put into crates
+    merged: int = 0  # packs that were put into composites
     compacted: int = 0  # packs that were written again without some of their chunks
     read: int = 0  # snapshots that were read with indexes from before, while all this went on
     collections_to_clean: int = 0  # undisturbed ones, until all garbage was gone
@@ -271,7 +272,7 @@ class Schedule:
 
     def _store(self, actor: Actor) -> Store:
         own = ActorObjects(self._objects, actor, self._faults, self._watch)
-        return open_store(Crated(own))
+        return open_store(CompositeObjects(own))
 
     def _push(self, actor: Actor, clock: Callable[[], float]) -> None:
         source, name = self.random.choice(self._sources), self.random.choice(NAMES)
@@ -431,7 +432,7 @@ class Schedule:
         """Looks for all that refs lead to, when that or what is there changes."""
         if what == "delete" and key.startswith((keys.PACKS, keys.REPOS)):
             self.played.deleted += 1
-        elif key.startswith((keys.CRATES, keys.CRATE_TABLES)):
+        elif key.startswith((keys.COMPOSITES, keys.COMPOSITE_TABLES)):
             pass
         elif what == "put" and key.startswith(keys.PACKS):
             if not self._needs.is_whole(key):
@@ -471,7 +472,7 @@ class Schedule:
 
     def _purge_again(self) -> None:
         """What late writers have brought back is found, and purged."""
-        store = open_store(Crated(self._objects))
+        store = open_store(CompositeObjects(self._objects))
         back = self._needs.holding(self._needs.purged())
         self.played.purged_again += bool(back)
         assert not back or self._doubts or self._hides, f"seed {self._seed}: {sorted(back)} is back"

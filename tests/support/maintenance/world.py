@@ -14,7 +14,7 @@ from lodefs.chunkstore.format.names import CommitId
 from lodefs.chunkstore.journal.existing_commit import point_ref
 from lodefs.chunkstore.journal.journal import StoreJournal
 from lodefs.chunkstore.maintenance.collect import CollectOptions, CollectResult, collect
-from lodefs.chunkstore.objects.crates.crated import Crated
+from lodefs.chunkstore.objects.composites.composite_objects import CompositeObjects
 from lodefs.chunkstore.push.changes.branch_commits import ChangesResult
 from lodefs.chunkstore.push.changes.change import Change
 from lodefs.chunkstore.push.changes.commit_changes import commit_changes
@@ -45,7 +45,7 @@ class World:
     @property
     def store(self) -> Store:
         """As a new process sees it."""
-        return open_store(Crated(self.objects))
+        return open_store(CompositeObjects(self.objects))
 
     def source(self, name: str, **files: bytes) -> Path:
         """A directory with those files."""
@@ -147,7 +147,7 @@ class World:
 
     def _act(self, act: Callable[[Store], object], actor: Actor) -> None:
         faults = Faults(Random(0))
-        act(open_store(Crated(ActorObjects(self.memory, actor, faults, lambda *_: None))))
+        act(open_store(CompositeObjects(ActorObjects(self.memory, actor, faults, lambda *_: None))))
 
 
 def go_on_to(actor: Actor, request: str) -> None:

@@ -264,6 +264,10 @@ class DictNode:
         names = [name for name in sorted(found) if name > after]
         return Page([found[name] for name in names[:limit]], more=len(names) > limit)
 
+    async def tree(self, snapshot: Snapshot, ino: int) -> bytes:
+        """See proxy.node.Names."""
+        return b"\0".join(sorted(await self._directory(snapshot, ino)))
+
     async def content_ids(self, snapshot: Snapshot, inos: Sequence[int]) -> list[bytes]:
         """See proxy.node.Names."""
         return [_content_id(self._contents[ino]) for ino in inos]

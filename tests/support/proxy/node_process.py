@@ -71,7 +71,11 @@ class NodeProcess:
                 str(self._size_bytes_max),
             ]
         )
-        self._child.wait_for("ready: ")
+        try:
+            self._child.wait_for("ready: ")
+        except BaseException:
+            self._child.kill()  # nobody else knows of it yet
+            raise
 
     def kill(self) -> None:
         """kill -9."""

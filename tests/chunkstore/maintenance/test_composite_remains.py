@@ -1,4 +1,5 @@
-"""What is left in crates: purged bytes go wherever they are, and what is sound is never lost."""
+"""What is left in composites: purged bytes go wherever they are, and what is sound is never
+lost."""
 
 from __future__ import annotations
 
@@ -13,12 +14,18 @@ import pytest
 
 from lodefs.chunkstore.errors import Corrupt, Denied, LodefsError, NotFound
 from lodefs.chunkstore.format import keys
-from lodefs.chunkstore.format.names import ChunkId, CrateName, PackId
+from lodefs.chunkstore.format.names import ChunkId, CompositeName, PackId
+from lodefs.chunkstore.format.pack import DROPPED, PURGED, PackIndex
+from lodefs.chunkstore.maintenance.in_composites.doubles import drop_doubles
 from lodefs.chunkstore.maintenance.purge import PurgePlan, plan_again, plan_chunk, plan_path, purge
-from lodefs.chunkstore.objects.crates.crated import Crated, crated
-from lodefs.chunkstore.objects.crates.layout import (
-    CratePlace,
-    CrateTable,
+from lodefs.chunkstore.objects.composites.composite_batch import CompositeBatch
+from lodefs.chunkstore.objects.composites.composite_objects import (
+    CompositeObjects,
+    through_composites,
+)
+from lodefs.chunkstore.objects.composites.layout import (
+    CompositePlace,
+    CompositeTable,
     encode_table,
     encode_tail,
 )
@@ -30,10 +37,11 @@ from lodefs.chunkstore.repo.store import Store
 from lodefs.chunkstore.repo.verify import verify
 from tests.support.chunkstore.faulty_store import FaultyObjects
 from tests.support.chunkstore.memory_objects import MemoryObjects
-from tests.support.maintenance.crated_world import (
+from tests.support.maintenance.baton import InlineExecutor
+from tests.support.maintenance.composite_world import (
     FILES,
+    composites,
     copied,
-    crates,
     files_of,
     grown,
     holders,
@@ -54,7 +62,8 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 def compacted(world: World) -> None:
-    """A pack that lies in a crate has lost chunks, and its older bytes lie in another crate."""
+    """A pack that lies in a composite has lost chunks, and its older bytes lie in another
+    composite."""
     world.push(world.source("whole", secret=SECRET, gone=GONE), "whole", "two")
     world.push(world.source("rest", secret=SECRET), "rest", "two")
     world.delete("whole")
@@ -89,7 +98,7 @@ def test_a_purge_finds_what_was_deleted(world: World) -> None:
 
 
 def test_a_purge_is_checked_there_too(world: World) -> None:
-    """One that died before it emptied a crate is found by the check."""
+    """One that died before it emptied a composite is found by the check."""
     compacted(world)
     before = dict(world.memory.objects)
     purge(world.store, plan_path(world.store, REPO, b"secret"), clock=world.clock)
@@ -105,9 +114,9 @@ def test_a_purge_is_checked_there_too(world: World) -> None:
 
 def chunk_of(world: World, data: bytes) -> tuple[PackId, ChunkId]:
     """The pack, and the chunk, that has those bytes."""
-    [crate] = holders(world, data)
-    at = world.memory.objects[crate].index(data)
-    for pack, place in crated(world.memory).tables.newest().places.items():
+    [composite] = holders(world, data)
+    at = world.memory.objects[composite].index(data)
+    for pack, place in through_composites(world.memory).tables.newest().places.items():
         if place.offset <= at < place.offset + place.size_bytes:
             index = world.store.packs.index(pack)
             number = max(n for n in range(len(index)) if index.offsets[n] <= at - place.offset)
@@ -116,9 +125,9 @@ def chunk_of(world: World, data: bytes) -> tuple[PackId, ChunkId]:
 
 
 def readable(world: World) -> set[PackId]:
-    """The packs in crates that can be read."""
+    """The packs in composites that can be read."""
     found = set()
-    for pack in crated(world.memory).tables.newest().places:
+    for pack in through_composites(world.memory).tables.newest().places:
         try:
             index = world.store.packs.index(pack)
             world.store.packs.read_span(pack, 0, len(index))
@@ -128,48 +137,48 @@ def readable(world: World) -> set[PackId]:
     return found
 
 
-def test_a_purge_in_a_damaged_crate(world: World) -> None:
+def test_a_purge_in_a_damaged_composite(world: World) -> None:
     """What is sound is moved, what is damaged stays where it is, and the purge says whose bytes
     stay beside it. After a repair it is repeated."""
     merge(world)
     other = copied(world)
-    [crate] = crates(world)
-    data = world.memory.objects[crate]
+    [composite] = composites(world)
+    data = world.memory.objects[composite]
     name = min(FILES, key=lambda name: data.index(FILES[name]))
     pack, chunk = chunk_of(world, FILES[name])
-    places = crated(world.memory).tables.newest().places
+    places = through_composites(world.memory).tables.newest().places
     cut = sorted(place.offset for place in places.values())[-2]
-    world.memory.objects[crate] = data[: cut + 7]
+    world.memory.objects[composite] = data[: cut + 7]
     sound = readable(world)
     assert len(sound) == len(places) - 2
     result = purge(world.store, plan_chunk(world.store, chunk), clock=world.clock)
     assert result.left
     assert readable(world) == sound
     options = RepairOptions(data=True, dry_run=False, clock=world.clock)
-    assert not repair(crated(world.memory), [StoreSource(other.objects)], options).left
+    assert not repair(through_composites(world.memory), [StoreSource(other.objects)], options).left
     again = purge(world.store, PurgePlan("", chunks=[chunk], packs={pack: 1}), clock=world.clock)
     assert again.left == []
     assert holders(world, FILES[name]) == []
     assert readable(world) == set(places)
 
 
-def test_bytes_are_verified_before_a_crate_goes(world: World) -> None:
+def test_bytes_are_verified_before_a_composite_goes(world: World) -> None:
     """A bit that changes on its way is read again, and not made to last."""
     merge(world)
     plan = plan_path(world.store, REPO, b"f2")
-    [crate] = crates(world)
+    [composite] = composites(world)
     spoilt: list[bool] = []
 
     def spoil(perform: Callable[[], Any]) -> Any:
         part: Part = perform()
-        if len(part.data) < 1000 or not world.objects.count("put", keys.CRATES):
+        if len(part.data) < 1000 or not world.objects.count("put", keys.COMPOSITES):
             return part
         spoilt.append(len(spoilt) % 2 == 0)
         data = bytes([part.data[0] ^ 1]) + bytes(part.data[1:])
         return msgspec.structs.replace(part, data=data) if spoilt[-1] else part
 
     world.objects.forget()
-    world.objects.add(spoil, "get", crate)
+    world.objects.add(spoil, "get", composite)
     result = purge(world.store, plan, clock=world.clock)
     assert spoilt.count(True) > 3
     assert result.left == []
@@ -178,10 +187,10 @@ def test_bytes_are_verified_before_a_crate_goes(world: World) -> None:
     assert verify(world.store, data=True).problems == []
 
 
-@pytest.mark.parametrize("place", ["put crates/data/", "put crates/tables/"])
+@pytest.mark.parametrize("place", ["put composites/data/", "put composites/tables/"])
 def test_a_merge_that_dies_beside_a_purge(world: World, place: str) -> None:
-    """One that has read a pack before its purge puts it into no crate that readers see: it makes
-    no table any more, and so it does not matter where it ends."""
+    """One that has read a pack before its purge puts it into no composite that readers see: it
+    makes no table any more, and so it does not matter where it ends."""
     merge(world)
     world.push(world.source("other", secret=SECRET), branch="other", machine="two")
     world.push(world.source("others", more=GONE), branch="others", machine="two")
@@ -189,10 +198,10 @@ def test_a_merge_that_dies_beside_a_purge(world: World, place: str) -> None:
     go_on_to(late, place)
     result = purge(world.store, plan_path(world.store, REPO, b"secret"), clock=world.clock)
     assert (result.left, result.writers) == ([], 0)
-    newest = crated(world.memory).tables.newest().number
+    newest = through_composites(world.memory).tables.newest().number
     finish(late)
     assert late.error is None
-    assert crated(world.memory).tables.newest().number == newest
+    assert through_composites(world.memory).tables.newest().number == newest
     assert holders(world, SECRET) == []
     assert merge(world)
     assert holders(world, SECRET) == []
@@ -201,16 +210,16 @@ def test_a_merge_that_dies_beside_a_purge(world: World, place: str) -> None:
 
 def test_a_full_table(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """What has no room stays outside; the collection does all else, and leaves nothing over."""
-    for module in ("maintenance.in_crates.merge", "objects.crates.crate_tables"):
+    for module in ("maintenance.in_composites.merge", "objects.composites.composite_tables"):
         monkeypatch.setattr(f"lodefs.chunkstore.{module}.TABLE_PACKS_MAX", 5)
     assert merge(world) == 5
     assert merge(world) == 0
-    assert len(crates(world)) == 1
+    assert len(composites(world)) == 1
     assert files_of(world.store) == FILES
 
 
 def packs_that_lack_chunks(world: World, store: Store) -> list[PackId]:
-    """Of a store without crates, after compactions; found by the process of ``store``."""
+    """Of a store without composites, after compactions; found by the process of ``store``."""
     world.push(world.source("whole", secret=SECRET, gone=GONE), "whole", "two")
     world.push(world.source("rest", secret=SECRET), "rest", "two")
     world.delete("whole")
@@ -221,7 +230,7 @@ def packs_that_lack_chunks(world: World, store: Store) -> list[PackId]:
     return [pack for pack in packs if store.packs.index(pack).has_gone]
 
 
-def test_a_store_without_crates_costs_no_more(world: World) -> None:
+def test_a_store_without_composites_costs_no_more(world: World) -> None:
     """A process looks for a table at the first pack that lacks chunks, and no more for the next."""
     store = world.store
     lacking = packs_that_lack_chunks(world, store)
@@ -234,7 +243,7 @@ def test_a_store_without_crates_costs_no_more(world: World) -> None:
 
 def test_threads_change_the_table_one_after_the_other() -> None:
     """None of one process meets another, and all packs are there in the end."""
-    objects = Crated(MemoryObjects())
+    objects = CompositeObjects(MemoryObjects())
     objects.tables.admit()
     packs = [PackId(bytes([n]) * 32) for n in range(40)]
     with ThreadPoolExecutor(20) as executor:
@@ -246,7 +255,7 @@ def test_threads_change_the_table_one_after_the_other() -> None:
 def test_who_knows_an_old_table_finds_the_newest_at_once() -> None:
     """It lists, and does not ask for each number between."""
     plain = FaultyObjects(MemoryObjects())
-    old, other = Crated(plain), Crated(plain)
+    old, other = CompositeObjects(plain), CompositeObjects(plain)
     old.tables.admit()
     for n in range(50):
         other.tables.put_packs({PackId(bytes([n]) * 32): b"x" * 100})
@@ -256,29 +265,29 @@ def test_who_knows_an_old_table_finds_the_newest_at_once() -> None:
 
 
 def test_no_pack_without_bytes() -> None:
-    """Neither a table nor a crate's list may have one: no reader would take that table."""
-    name = CrateName(1, "0" * 16)
-    place = CratePlace(name, 0, 0)
+    """Neither a table nor a composite's list may have one: no reader would take that table."""
+    name = CompositeName(1, "0" * 16)
+    place = CompositePlace(name, 0, 0)
     with pytest.raises(Corrupt, match="without bytes"):
-        encode_table(CrateTable(1, {PackId(bytes(32)): place}))
+        encode_table(CompositeTable(1, {PackId(bytes(32)): place}))
     with pytest.raises(Corrupt, match="without bytes"):
         encode_tail(name, [(PackId(bytes(32)), place)])
 
 
 def test_a_table_is_restored_beside_a_merge(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """A merge that knows the table which is damaged meanwhile puts the next one while a repair
-    reads what crates list: that one counts, and no file is lost."""
+    reads what composites list: that one counts, and no file is lost."""
     merge(world)
     world.push(world.source("late", late=SECRET), "late", "two")
     late = world.actor("late", lambda store: world.collect(merge_below_bytes=1 << 20, store=store))
-    go_on_to(late, "put crates/data/")
-    newest = crated(world.memory).tables.newest().number
-    world.memory.objects[keys.crate_table(newest)] = b"damaged"
-    tables = crated(world.memory).tables
+    go_on_to(late, "put composites/data/")
+    newest = through_composites(world.memory).tables.newest().number
+    world.memory.objects[keys.composite_table(newest)] = b"damaged"
+    tables = through_composites(world.memory).tables
     merged: list[Any] = []
     tail = tables._tail
 
-    def slow(name: CrateName) -> Any:
+    def slow(name: CompositeName) -> Any:
         if not merged:
             merged.append(finish(late))
         return tail(name)
@@ -292,34 +301,34 @@ def test_a_table_is_restored_beside_a_merge(world: World, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("bad_reads", [1, 1000])
-def test_a_crate_whose_list_is_read_wrongly_stays(world: World, bad_reads: int) -> None:
-    """While a lost table is made again: once, and nothing is lost; always, and the crate is there
-    for who repairs it."""
+def test_a_composite_whose_list_is_read_wrongly_stays(world: World, bad_reads: int) -> None:
+    """While a lost table is made again: once, and nothing is lost; always, and the composite is
+    there for who repairs it."""
     merge(world)
-    before = crates(world)
-    number = crated(world.memory).tables.newest().number
-    world.memory.objects[keys.crate_table(number)] = b"damaged"
+    before = composites(world)
+    number = through_composites(world.memory).tables.newest().number
+    world.memory.objects[keys.composite_table(number)] = b"damaged"
     get, left = world.memory.get, [bad_reads]
 
     def bad(key: str, **which: Any) -> Part:
         part = get(key, **which)
-        if not (key.startswith(keys.CRATES) and which.get("offset", 0) < -64 and left[0]):
+        if not (key.startswith(keys.COMPOSITES) and which.get("offset", 0) < -64 and left[0]):
             return part
         left[0] -= 1
         return Part(b"\x00" * len(part.data), part.object_size_bytes, part.etag)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(world.memory, "get", bad)
-        assert crated(world.memory).tables.restore()
-        crated(world.memory).tables.sweep()
+        assert through_composites(world.memory).tables.restore()
+        through_composites(world.memory).tables.sweep()
     assert left[0] < bad_reads
-    assert crates(world) == before
+    assert composites(world) == before
     if bad_reads == 1:
         assert files_of(world.store) == FILES
 
 
 def test_a_chunk_is_purged_whose_pack_was_deleted(world: World) -> None:
-    """No pack has it any more, but a crate does: it goes, and then nothing has it."""
+    """No pack has it any more, but a composite does: it goes, and then nothing has it."""
     world.push(world.source("other", more=GONE), branch="other", machine="two")
     merge(world)
     _, chunk = chunk_of(world, GONE)
@@ -331,7 +340,7 @@ def test_a_chunk_is_purged_whose_pack_was_deleted(world: World) -> None:
     assert files_of(world.store) == FILES
 
 
-def test_who_may_not_list_crates_reads_what_is_there(world: World) -> None:
+def test_who_may_not_list_composites_reads_what_is_there(world: World) -> None:
     """A pack that lacks chunks is read as it is, and one that is missing is missing."""
     lacking = packs_that_lack_chunks(world, world.store)
     plain = FaultyObjects(world.memory)
@@ -339,9 +348,118 @@ def test_who_may_not_list_crates_reads_what_is_there(world: World) -> None:
     def denied(prefix: str, **_: Any) -> Any:
         raise Denied(f"list {prefix}: AccessDenied")
 
-    objects = Crated(plain)
+    objects = CompositeObjects(plain)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(plain, "list", denied)
         assert read_index(objects, lacking[0]).index.has_gone
         with pytest.raises(NotFound, match="AccessDenied"):
             objects.get(keys.pack(PackId(b"\1" * 32)), size=1)
+
+
+def put_double(world: World, wanted: PackIndex, source: bytes, index: PackIndex) -> None:
+    """Puts an object of its own for a pack that is in a composite, with these chunks of it."""
+    runs = wanted.live_runs(0, len(wanted))
+    parts = [source[index.offsets[at] : index.offsets[at + count]] for at, count in runs]
+    world.memory.objects[keys.pack(wanted.pack_id)] = b"".join([*parts, wanted.encode()])
+
+
+def pack_of_two(world: World) -> tuple[PackIndex, bytes, int, int]:
+    """A pack in a composite with the secret and another file: its index, its object, and the
+    numbers of both chunks."""
+    world.push(world.source("both", gone=GONE, secret=SECRET), "both", "two")
+    [key] = holders(world, SECRET)
+    data = world.memory.objects[key]
+    index = PackIndex.decode(PackId(bytes.fromhex(key[-64:])), data)
+    merge(world)
+    begins = list(index.offsets)
+    return index, data, begins.index(data.index(SECRET)), begins.index(data.index(GONE))
+
+
+def test_a_purge_finds_an_own_object_beside_a_composite(world: World) -> None:
+    """A compaction that died has left an object of a pack that lacks a chunk, beside the same pack
+    in a composite: readers see only the latter, and purged bytes go from both."""
+    index, data, secret, gone = pack_of_two(world)
+    plan = plan_path(world.store, REPO, b"secret")
+    put_double(world, index.without(1 << gone, DROPPED), data, index)
+    assert len(holders(world, SECRET)) == 2
+    assert purge(world.store, plan, clock=world.clock).left == []
+    assert holders(world, SECRET) == []
+    assert verify(world.store, data=True).problems == []
+    assert holders(world, GONE)
+    put_double(world, index.without(1 << gone, DROPPED), data, index)  # it comes late
+    again = plan_again(world.store)
+    assert again.packs == {index.pack_id: 1 << secret}
+    assert purge(world.store, again, clock=world.clock).left == []
+    assert holders(world, SECRET) == []
+    assert not plan_again(world.store).packs
+
+
+def test_an_own_object_is_given_up_late(world: World) -> None:
+    """Who has read both objects of a pack, and stands still while it is purged, does not put what
+    it knows over the newer one."""
+    index, data, _, gone = pack_of_two(world)
+    put_double(world, index.without(1 << gone, PURGED), data, index)
+    late = world.actor(
+        "late", lambda store: drop_doubles(through_composites(store.objects), InlineExecutor())
+    )
+    go_on_to(late, "put composites/data/")
+    purge(world.store, plan_path(world.store, REPO, b"secret"), clock=world.clock)
+    finish(late)
+    assert late.error is None
+    through_composites(world.memory).tables.sweep()
+    assert holders(world, SECRET) + holders(world, GONE) == []
+    assert keys.pack(index.pack_id) not in world.memory.objects
+
+
+def many_compacted(world: World) -> None:
+    """Four packs in composites have chunks that nothing leads to."""
+    for n in range(4):
+        files = {"keep": bytes([n]) * 400 + SECRET, "drop": bytes([n]) * 400 + GONE}
+        world.push(world.source(f"both{n}", **files), f"both{n}", "two")
+        world.push(world.source(f"rest{n}", keep=files["keep"]), f"rest{n}", "two")
+        world.delete(f"both{n}")
+    merge(world)
+
+
+def test_packs_in_composites_are_written_again_together(world: World) -> None:
+    """A compaction and a purge of many, and a repair of many, make one composite each."""
+    many_compacted(world)
+    other = copied(world)
+    world.collect(min_used=1.0)
+    world.hours += 25
+    tables = through_composites(world.memory).tables
+    before, number = composites(world), tables.newest().number
+    assert world.collect().compacted.packs == 4
+    [compacted] = composites(world) - before
+    assert holders(world, SECRET) == [*before, compacted]
+    assert tables.newest().number <= number + 2  # one without what was deleted
+    world.memory.delete(compacted)
+    options = RepairOptions(data=True, dry_run=False, clock=world.clock)
+    assert not repair(through_composites(world.memory), [StoreSource(other.objects)], options).left
+    assert len(composites(world) - before) == 1
+    assert verify(world.store, data=True).problems == []
+    world.objects.forget()
+    assert purge(world.store, plan_path(world.store, REPO, b"keep"), clock=world.clock).packs == 4
+    assert world.objects.count("put", keys.COMPOSITES) <= 2  # and one for what was beside them
+    assert holders(world, SECRET) == []
+
+
+def test_a_batch_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is held in memory goes into a composite when it would be too much; a pack that was moved
+    meanwhile stays where it is."""
+    monkeypatch.setattr(
+        "lodefs.chunkstore.objects.composites.composite_batch.COMPOSITE_SIZE_BYTES", 250
+    )
+    objects = CompositeObjects(MemoryObjects())
+    objects.tables.admit()
+    packs = [PackId(bytes([n]) * 32) for n in range(5)]
+    objects.tables.put_packs(dict.fromkeys(packs, b"x" * 100))
+    seen = objects.tables.newest().places
+    objects.tables.put_packs({packs[4]: b"y" * 100})
+    batch = CompositeBatch(objects)
+    for pack in packs:
+        batch.add(pack, b"z" * 100, seen[pack])
+    batch.flush()
+    now = objects.tables.newest().places
+    assert batch.stayed == {packs[4]}
+    assert [now[pack].composite.number for pack in packs] == [3, 3, 4, 4, 2]

@@ -1,4 +1,4 @@
-"""The whole object of a pack, every byte of it verified: nothing else is put into a crate."""
+"""The whole object of a pack, every byte of it verified: nothing else is put into a composite."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.format.pack import PackIndex
 from lodefs.chunkstore.maintenance.compact import Rate
-from lodefs.chunkstore.objects.crates.crated import Crated
-from lodefs.chunkstore.objects.crates.layout import CratePlace
+from lodefs.chunkstore.objects.composites.composite_objects import CompositeObjects
+from lodefs.chunkstore.objects.composites.layout import CompositePlace
 from lodefs.chunkstore.objects.interface import Part
 from lodefs.chunkstore.repo.pack_reader import unpack_chunks
 from lodefs.chunkstore.types import Buffer
@@ -33,16 +33,19 @@ class WholePack:
 
 
 def fetch(
-    objects: Crated, pack: tuple[PackId, int], seen: Mapping[PackId, CratePlace], rate: Rate
+    objects: CompositeObjects,
+    pack: tuple[PackId, int],
+    seen: Mapping[PackId, CompositePlace],
+    rate: Rate,
 ) -> WholePack | None:
-    """A pack's object; None for one that is to stay where it is. ``seen``: those in crates. Raises:
-    what the store does."""
+    """A pack's object; None for one that is to stay where it is. ``seen``: those in composites.
+    Raises: what the store does."""
     pack_id, size_bytes = pack
     for count in range(1, _TRIES + 1):
         rate.take(size_bytes)
         try:
             if pack_id in seen:  # an own object beside that may have what was purged since
-                found = verified(pack_id, objects.get_crated(pack_id, size=size_bytes))
+                found = verified(pack_id, objects.get_in_composite(pack_id, size=size_bytes))
             else:
                 found = verified(pack_id, objects.get(keys.pack(pack_id), size=size_bytes))
             break
@@ -50,7 +53,8 @@ def fetch(
             if count == _TRIES or not isinstance(error, Corrupt):
                 _log.warning("pack %s is not moved: %s", pack_id.hex(), error)
                 return None
-    # What a pack of its own lacks, a copy or a repair may yet bring: in a crate it would not count.
+    # What a pack of its own lacks, a copy or a repair may yet bring: in a composite it would not
+    # count.
     return None if found.index.has_gone and pack_id not in seen else found
 
 

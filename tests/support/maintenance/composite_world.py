@@ -7,7 +7,7 @@ from random import Random
 
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.tree import Kind
-from lodefs.chunkstore.objects.crates.crated import Crated
+from lodefs.chunkstore.objects.composites.composite_objects import CompositeObjects
 from lodefs.chunkstore.repo.store import Store, create_store, open_store
 from lodefs.chunkstore.transfer.copy import CopyOptions, copy
 from tests.support.chunkstore.memory_objects import MemoryObjects
@@ -45,9 +45,9 @@ def files_of(store: Store, branch: str = "main") -> dict[bytes, bytes]:
     }
 
 
-def crates(world: World) -> set[str]:
+def composites(world: World) -> set[str]:
     """Their keys."""
-    return {key for key in world.memory.objects if key.startswith(keys.CRATES)}
+    return {key for key in world.memory.objects if key.startswith(keys.COMPOSITES)}
 
 
 def holders(world: World, data: bytes) -> list[str]:
@@ -59,7 +59,7 @@ def copied(world: World) -> Store:
     """Another store with the same repository."""
     there = MemoryObjects("memory:there")
     create_store(there)
-    store = open_store(Crated(there))
+    store = open_store(CompositeObjects(there))
     copy(world.store, store, [REPO], None, CopyOptions(clock=world.clock))
-    assert not any(key.startswith("crates/") for key in there.objects)
+    assert not any(key.startswith("composites/") for key in there.objects)
     return store

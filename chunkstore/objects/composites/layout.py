@@ -1,0 +1,158 @@
+"""Composites: objects that hold many small packs, one after the other, and the table of which pack
+lies in which composite (docs/decisions/0051). docs/format.md has the layouts.
+
+A pack in a composite is what it is outside, byte for byte, under its own id.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from blake3 import blake3
+
+from lodefs.chunkstore.errors import Corrupt, UnknownFormat
+from lodefs.chunkstore.format import keys
+from lodefs.chunkstore.format.names import ID_BYTES, CompositeName, PackId
+from lodefs.chunkstore.types import Buffer
+
+VERSION = 1
+TABLE_SIZE_BYTES_MAX = 64 * 1024 * 1024
+TABLE_PACKS_MAX = 1_000_000  # what a writer puts into one table: 53 MB
+TAIL_PACKS_MAX = 262_144  # of one composite
+TAIL_HEAD_SIZE_BYTES = 64  # the end of a composite, which tells how long its list is
+_TABLE_MAGIC = b"LODECMTB"
+_COMPOSITE_MAGIC = b"LODECMPS"
+_FLAG_SUPERSEDED = 1
+_FLAG_RESTORED = 2
+_TABLE_HEAD = struct.Struct("<8sHHQII")  # magic, version, flags, number, composites, packs
+_TABLE_COMPOSITE = struct.Struct("<Q8s")  # number, token
+_TABLE_PACK = struct.Struct("<32sIQQ")  # id, composite in this table, offset, size
+_TAIL_PACK = struct.Struct("<32sQQ")  # id, offset, size
+_TAIL = struct.Struct("<8sHHIQQ")  # magic, version, flags, packs, composite's number, offset
+
+
+class CompositePlace(NamedTuple):
+    """Where a pack lies in a composite."""
+
+    composite: CompositeName
+    offset: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class CompositeTable:
+    """Where all packs are that lie in composites. Numbers count from 0; the highest one counts."""
+
+    number: int
+    places: Mapping[PackId, CompositePlace] = field(default_factory=dict)
+    is_superseded: bool = False  # there is a newer one, and this one says nothing any more
+    # this, or one before it, was made of what a list of composites showed: it may have lacked some
+    is_restored: bool = False
+
+
+def encode_table(table: CompositeTable) -> bytes:
+    """The bytes of a table. Raises: Corrupt for a pack without bytes."""
+    _check_sizes(table.places.values(), "a table of composites")
+    names = sorted({place.composite for place in table.places.values()})
+    serials = {name: n for n, name in enumerate(names)}
+    flags = _FLAG_SUPERSEDED * table.is_superseded | _FLAG_RESTORED * table.is_restored
+    head = _TABLE_HEAD.pack(
+        _TABLE_MAGIC, VERSION, flags, table.number, len(names), len(table.places)
+    )
+    parts = [head]
+    parts += [_TABLE_COMPOSITE.pack(name.number, bytes.fromhex(name.token)) for name in names]
+    for pack, (composite, offset, size_bytes) in sorted(table.places.items()):
+        parts.append(_TABLE_PACK.pack(pack, serials[composite], offset, size_bytes))
+    body = b"".join(parts)
+    return body + blake3(body).digest()
+
+
+def decode_table(data: Buffer, number: int, what: str = "a table of composites") -> CompositeTable:
+    """The table of that number. Raises: Corrupt, UnknownFormat."""
+    body = _checked(data, _TABLE_MAGIC, _TABLE_HEAD.size, what)
+    _, version, flags, own, composites, packs = _TABLE_HEAD.unpack_from(body)
+    _check_version(version, flags & ~(_FLAG_SUPERSEDED | _FLAG_RESTORED), what)
+    packs_at = _TABLE_HEAD.size + composites * _TABLE_COMPOSITE.size
+    if own != number or packs_at + packs * _TABLE_PACK.size != len(body):
+        raise Corrupt(f"{what} is not the table {number}, or not as long as it says")
+    rows = _TABLE_COMPOSITE.iter_unpack(body[_TABLE_HEAD.size : packs_at])
+    names = [CompositeName(first, token.hex()) for first, token in rows]
+    places: dict[PackId, CompositePlace] = {}
+    for pack, serial, offset, size_bytes in _TABLE_PACK.iter_unpack(body[packs_at:]):
+        if serial >= composites or not size_bytes:
+            raise Corrupt(f"{what}: pack {pack.hex()} is in no composite")
+        places[PackId(pack)] = CompositePlace(names[serial], offset, size_bytes)
+    is_superseded, is_restored = bool(flags & _FLAG_SUPERSEDED), bool(flags & _FLAG_RESTORED)
+    return CompositeTable(number, places, is_superseded, is_restored)
+
+
+def encode_tail(name: CompositeName, places: Sequence[tuple[PackId, CompositePlace]]) -> bytes:
+    """What follows the packs of a composite: from it the table can be made again. Raises: Corrupt
+    for a pack without bytes."""
+    _check_sizes((place for _, place in places), keys.composite(name))
+    end = max((place.offset + place.size_bytes for _, place in places), default=0)
+    rows = [_TAIL_PACK.pack(pack, place.offset, place.size_bytes) for pack, place in places]
+    head = _TAIL.pack(_COMPOSITE_MAGIC, VERSION, 0, len(rows), name.number, end)
+    body = b"".join([*rows, head])
+    return body + blake3(body).digest()
+
+
+def composite_size_bytes(packs: Sequence[int]) -> int:
+    """How long a composite with packs of those sizes is."""
+    return sum(packs) + len(packs) * _TAIL_PACK.size + TAIL_HEAD_SIZE_BYTES
+
+
+def tail_size_bytes(data: Buffer, what: str) -> int:
+    """How long the tail of a composite is, by the last TAIL_HEAD_SIZE_BYTES of it. Raises: Corrupt,
+    UnknownFormat."""
+    if (
+        len(data) < TAIL_HEAD_SIZE_BYTES
+        or bytes(data[-TAIL_HEAD_SIZE_BYTES:][:8]) != _COMPOSITE_MAGIC
+    ):
+        raise Corrupt(f"{what} is not a composite")
+    _, version, flags, packs, _, _ = _TAIL.unpack_from(data, len(data) - TAIL_HEAD_SIZE_BYTES)
+    _check_version(version, flags, what)
+    if packs > TAIL_PACKS_MAX:
+        raise Corrupt(f"{what} cannot have {packs} packs")
+    return int(packs) * _TAIL_PACK.size + TAIL_HEAD_SIZE_BYTES
+
+
+def decode_tail(data: Buffer, name: CompositeName, what: str) -> dict[PackId, CompositePlace]:
+    """The packs of a composite, by its tail. Raises: Corrupt, UnknownFormat."""
+    size_bytes = tail_size_bytes(data, what)
+    tail = memoryview(data)[-size_bytes:]
+    body, checksum = tail[:-ID_BYTES], tail[-ID_BYTES:]
+    number = _TAIL.unpack_from(body, len(body) - _TAIL.size)[4]
+    if blake3(body).digest() != checksum or number != name.number:
+        raise Corrupt(f"{what} does not match its checksum, or is another composite")
+    places = {
+        PackId(pack): CompositePlace(name, offset, size)
+        for pack, offset, size in _TAIL_PACK.iter_unpack(body[: -_TAIL.size])
+    }
+    _check_sizes(places.values(), what)
+    return places
+
+
+def _checked(data: Buffer, magic: bytes, head_size_bytes: int, what: str) -> memoryview:
+    if len(data) < head_size_bytes + ID_BYTES or bytes(data[: len(magic)]) != magic:
+        raise Corrupt(f"{what} is not what its key says")
+    body, checksum = memoryview(data)[:-ID_BYTES], memoryview(data)[-ID_BYTES:]
+    if blake3(body).digest() != checksum:
+        raise Corrupt(f"{what} does not match its checksum")
+    return body
+
+
+def _check_sizes(places: Iterable[CompositePlace], what: str) -> None:
+    if any(place.size_bytes < 1 for place in places):
+        raise Corrupt(f"{what} has a pack without bytes")
+
+
+def _check_version(version: int, unknown_flags: int, what: str) -> None:
+    if version != VERSION or unknown_flags:
+        raise UnknownFormat(
+            f"{what} is of format {version} with flags {unknown_flags:#x}, which this lodefs does "
+            "not know: a newer lodefs is needed"
+        )

@@ -1,0 +1,190 @@
+"""A node's proxy as a source: chunks of files that it has in its cache, and the trees of the
+directories that it knows, by its HTTP interface.
+
+What the node does not have it asks its store for, which is mostly the one that has lost it; so the
+bytes may come from any store that the node reads from, or from another node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from lodefs.chunkstore.errors import (
+    Corrupt,
+    Denied,
+    NotADirectory,
+    Purged,
+    Unavailable,
+    UnknownFormat,
+)
+from lodefs.chunkstore.format.names import ID_BYTES, ChunkId, Digest, digest_of
+from lodefs.chunkstore.format.tree import Entry, Kind, Segment
+from lodefs.chunkstore.repair.sources import ABSENT, NoStore, Root, Search
+from lodefs.chunkstore.repo.pack_reader import tree_of
+from lodefs.chunkstore.repo.tree_walk import join
+from lodefs.chunkstore.types import Buffer
+
+READ_SIZE_BYTES_MAX = 8 * 1024 * 1024  # of one request
+FAILURES_MAX = 8  # requests without an answer, or refused; then no more are made
+_GONE = (*ABSENT, NotADirectory, Purged)
+_FAILED = (Unavailable, Denied)
+
+
+class DatasetReader(Protocol):
+    """What is asked of a proxy (chunkstore.nodeapi.read_client.Client)."""
+
+    def file_range(self, repo: str, rev: str, path: bytes, first: int, size_bytes: int) -> Buffer:
+        """Bytes of the file at a path; good until the next request."""
+        ...
+
+    def tree(self, repo: str, rev: str, path: bytes) -> Buffer:
+        """The stored form of the directory at a path; good until the next request."""
+        ...
+
+
+class _Place(NamedTuple):
+    """A file or directory that has chunks that are looked for: their offsets and ids."""
+
+    repo: str
+    commit: str
+    path: bytes
+    is_tree: bool
+    offsets: list[int]
+    ids: list[ChunkId]
+
+
+class ProxySource(NoStore):
+    """The proxy at ``url``. One that fails, or refuses a repository, is noted, and counts as one
+    that has nothing."""
+
+    def __init__(self, url: str, reader: DatasetReader) -> None:
+        self._url = url
+        self._reader = reader
+        self._search = Search({})
+        self._places: list[_Place] = []
+        self._of: dict[ChunkId, int] = {}  # by chunk: the number of a place
+        self._failures = 0
+        self.notes: list[str] = []
+
+    @property
+    def url(self) -> str:
+        return self._url
+
+    def look(self, search: Search) -> None:
+        """Walks through the trees of all commits, as the node knows them, until it has met all of
+        the chunks."""
+        self._search = search
+        self._places.clear()
+        self._of.clear()
+        seen: set[tuple[Digest, tuple[Segment, ...]]] = set()
+        for root in search.roots():
+            waiting = [(b"", root.entry)]
+            while waiting and len(self._of) < len(search.wanted):
+                path, entry = waiting.pop()
+                place = (entry.digest, entry.segments)
+                if place in seen:
+                    continue
+                seen.add(place)
+                self._note(root, path, entry)
+                if entry.kind is Kind.DIRECTORY:
+                    children = self._children(root, path, entry)
+                    waiting += [(join(path, child.name), child) for child in children]
+
+    def chunks(self, wanted: Mapping[ChunkId, int]) -> Iterator[tuple[ChunkId, Buffer]]:
+        places = sorted({self._of[chunk_id] for chunk_id in wanted if chunk_id in self._of})
+        for number in places:
+            place = self._places[number]
+            rows = [
+                (offset, wanted[chunk_id], chunk_id)
+                for offset, chunk_id in zip(place.offsets, place.ids, strict=True)
+                if chunk_id in wanted and self._of[chunk_id] == number
+            ]
+            for chunk_id, raw in self._read(place, sorted(rows)):
+                if ChunkId(digest_of(raw)) == chunk_id:
+                    yield chunk_id, raw
+
+    def _note(self, root: Root, path: bytes, entry: Entry) -> None:
+        """Which of the chunks an entry has, and at which of its offsets."""
+        place = _Place(root.repo, root.commit.hex(), path, entry.kind is Kind.DIRECTORY, [], [])
+        for offset, chunk_id in self._lying(entry.segments):
+            if chunk_id not in self._of:
+                self._of[chunk_id] = len(self._places)
+                place.offsets.append(offset)
+                place.ids.append(chunk_id)
+        if place.ids:
+            self._places.append(place)
+
+    def _lying(self, segments: Iterable[Segment]) -> Iterator[tuple[int, ChunkId]]:
+        begin = 0
+        for segment in segments:
+            columns = self._search.packs.get(segment.pack)
+            if columns is not None:
+                offset = begin
+                for number in range(segment.first, segment.first + segment.count):
+                    at = number * ID_BYTES
+                    chunk_id = ChunkId(columns.ids[at : at + ID_BYTES])
+                    if chunk_id in self._search.wanted:
+                        yield offset, chunk_id
+                    offset += columns.raw_sizes[number]
+            begin += segment.size_bytes
+
+    def _children(self, root: Root, path: bytes, entry: Entry) -> Sequence[Entry]:
+        """Files and directories of a directory; none if the node cannot tell."""
+        tree = self._asked(lambda: self._reader.tree(root.repo, root.commit.hex(), path))
+        try:
+            found = tree_of(entry, [tree])
+        except (Corrupt, UnknownFormat):
+            return []
+        return [child for child in found if child.kind is not Kind.SYMLINK and child.segments]
+
+    def _read(
+        self, place: _Place, rows: Sequence[tuple[int, int, ChunkId]]
+    ) -> Iterator[tuple[ChunkId, Buffer]]:
+        """The bytes at some offsets: of chunks that lie together by one request, and where that
+        fails of each alone."""
+        for run in _runs(rows):
+            first, last = run[0][0], run[-1][0] + run[-1][1]
+            data = self._bytes(place, first, last - first)
+            for offset, size_bytes, chunk_id in run:
+                raw: Buffer = data[offset - first : offset - first + size_bytes]
+                if not data and len(run) > 1:
+                    raw = self._bytes(place, offset, size_bytes)
+                yield chunk_id, raw
+
+    def _bytes(self, place: _Place, first: int, size_bytes: int) -> bytes:
+        where = (place.repo, place.commit, place.path)
+        if place.is_tree:
+            tree = self._asked(lambda: self._reader.tree(*where))
+            return tree[first : first + size_bytes]
+        return self._asked(lambda: self._reader.file_range(*where, first, size_bytes))
+
+    def _asked(self, ask: Callable[[], Buffer]) -> bytes:
+        """An answer; nothing if the node has none."""
+        if self._failures == FAILURES_MAX:
+            return b""
+        try:
+            return bytes(ask())
+        except _GONE:
+            return b""
+        except _FAILED as error:
+            self._failures += 1
+            rest = "; it is not asked any more" if self._failures == FAILURES_MAX else ""
+            self.notes.append(f"{self._url}: {error}{rest}")
+            return b""
+
+
+def _runs(
+    rows: Sequence[tuple[int, int, ChunkId]],
+) -> Iterator[list[tuple[int, int, ChunkId]]]:
+    """Chunks (offset, size, id) that follow each other, as many as one request may bring."""
+    run: list[tuple[int, int, ChunkId]] = []
+    for row in rows:
+        if run and (
+            row[0] != run[-1][0] + run[-1][1] or row[0] + row[1] - run[0][0] > READ_SIZE_BYTES_MAX
+        ):
+            yield run
+            run = []
+        run.append(row)
+    if run:
+        yield run

@@ -1,0 +1,1 @@
+"""What a mount's processes do while it is there: agree with the kernel, answer, and count."""

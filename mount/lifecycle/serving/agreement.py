@@ -1,0 +1,65 @@
+"""What a mount and the kernel agree on when it begins, and whether files are passed through."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from lodefs.chunkstore.errors import LodefsError
+from lodefs.chunkstore.nodeapi.connection import parse_address
+from lodefs.chunkstore.nodeapi.read_client import Client
+from lodefs.chunkstore.nodecache.layout import FLAT_DIR
+from lodefs.mount.fs import passthrough
+from lodefs.mount.kernel import device, features
+from lodefs.mount.kernel.session import Session
+from lodefs.mount.mount_spec import Job
+from lodefs.mount.options import MountOptions
+from lodefs.mount.read import memory_fit
+
+ASK_TIMEOUT_S = 5.0
+
+
+def passthrough_objection(job: Job) -> str | None:
+    """Why the kernel is not to read complete files of the cache by itself; None if it may."""
+    options = job.options
+    fits = memory_fit.fits(job.snapshot.size_bytes, memory_fit.total_bytes())
+    return passthrough.objection(
+        options.passthrough, job.snapshot, lambda: cache_dir(options), fits_memory=fits
+    )
+
+
+def agree(fd: int, job: Job, objection: str | None, log: Callable[[str], None]) -> Session:
+    """Answer INIT: what was agreed on, and why there is no passthrough, if there is none."""
+    options = job.options
+    session = device.handshake(fd, passthrough=objection is None, without=options.without)
+    if options.without:
+        left_out = ", ".join(sorted(options.without))
+        log(f"{options.mountpoint}: {features.VARIABLE} leaves out {left_out}")
+    if session.passthrough:
+        return session
+    reason = objection or (
+        "the kernel does not offer it (Linux 6.9 or newer, CONFIG_FUSE_PASSTHROUGH)"
+    )
+    if options.passthrough != "off":
+        log(f"{options.mountpoint}: no passthrough: {reason}")
+    return msgspec.structs.replace(session, objection=reason)
+
+
+def cache_dir(options: MountOptions) -> Path | None:
+    """The directory of the node's cache; None where the proxy does not tell, or this process
+    cannot read it."""
+    address = parse_address(options.proxy)
+    if not address.path:
+        return None
+    client = Client(address, timeout_s=ASK_TIMEOUT_S)
+    try:
+        place = client.cache_place()
+    except LodefsError:
+        return None
+    finally:
+        client.close()
+    directory = Path(os.fsdecode(place.directory))
+    return directory if os.access(directory / FLAT_DIR, os.R_OK | os.X_OK) else None

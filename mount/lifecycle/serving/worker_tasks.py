@@ -1,0 +1,147 @@
+"""What the processes of a mount do beside their supervisor: workers answer the kernel, and one more
+stores ahead what they are likely to be asked for."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+
+from lodefs.chunkstore.nodeapi.connection import parse_address
+from lodefs.chunkstore.nodeapi.read_client import Client, Outage
+from lodefs.chunkstore.nodeapi.trace_context import trace_of_environment
+from lodefs.chunkstore.nodeapi.wire import Snapshot
+from lodefs.mount.fs import worker
+from lodefs.mount.fs.device_lead import BeforeBlocking
+from lodefs.mount.fs.filesystem import FileSystem, Memory, MountView
+from lodefs.mount.fs.interrupts import InterruptPipes
+from lodefs.mount.fs.passthrough import Opening
+from lodefs.mount.fs.pending_requests import PendingRequests
+from lodefs.mount.lifecycle import mount_resources
+from lodefs.mount.lifecycle.handover import MountResources
+from lodefs.mount.lifecycle.mount_log import Log
+from lodefs.mount.lifecycle.serving.process_rows import ProcessRows
+from lodefs.mount.lifecycle.serving.worker_main import EndEvent, WorkerMain
+from lodefs.mount.lifecycle.supervisor import WorkerContext, ended
+from lodefs.mount.options import MountOptions
+from lodefs.mount.read.cache_monitor import CacheMonitor
+from lodefs.mount.read.cached_reader import CachedReader
+from lodefs.mount.read.prefetcher import Prefetcher
+from lodefs.mount.read.prefetcher import serve as serve_wishes
+from lodefs.mount.read.read_events import LOOK_UP, EmitRead, ReadEvents, ignore_read
+from lodefs.mount.shm.job_counters import JobCounter, RequestCounter
+from lodefs.mount.shm.traffic_counters import RowCounter, uncounted
+
+CACHE_TIMEOUT_S = 5.0  # of requests that no reader waits for
+
+
+def serve_requests(
+    context: WorkerContext,
+    resources: MountResources,
+    view: MountView,
+    interrupts: InterruptPipes,
+    emit: EmitRead,
+    log: Log,
+) -> None:
+    """What a worker process does."""
+    options = resources.job.options
+    pending = PendingRequests(options.threads)
+
+    def wake() -> None:
+        interrupts.wake(context.index)
+        emit(LOOK_UP)
+
+    ended = EndEvent(wake)
+    handles = mount_resources.handles(resources)
+    rows = ProcessRows(context, resources)
+    counter = rows.traffic()
+    opening = Opening(context.fd, handles, log) if handles is not None else None
+    jobs = rows.jobs()
+    worker.serve(
+        context.fd,
+        resources.session,
+        reader_factory(options, view, log, opening, counter, emit, jobs),
+        threads=options.threads,
+        marks=context.marks,
+        log=log,
+        ended=ended,
+        pending=pending,
+        on_interrupt=interrupts.notify,
+        trace=rows.trace(),
+        counter=counter,
+    )
+    control_server = mount_resources.control_server(resources, supervised=False)
+    attendant = WorkerMain(
+        context, interrupts, pending, control_server, mount_resources.process_table(resources), log
+    )
+    context.serving()
+    attendant.run(ended)
+    if attendant.alone and resources.place is not None:
+        resources.place.remove()
+
+
+def store_ahead(
+    context: WorkerContext,
+    resources: MountResources,
+    snapshot: Snapshot,
+    events: ReadEvents,
+    log: Log,
+) -> None:
+    """What the process beside the workers does."""
+    client = Client(parse_address(resources.job.options.proxy), timeout_s=CACHE_TIMEOUT_S)
+    monitor = CacheMonitor(client, snapshot, log)
+    large = not resources.session.passthrough  # else they have pages of their own
+    counter = ProcessRows(context, resources).traffic()
+    prefetcher = Prefetcher(context.fd, monitor, large=large, count=counter.add)
+    context.serving()
+    serve_wishes(events, monitor, prefetcher, lambda: ended(context.fd))
+
+
+def reader_factory(
+    options: MountOptions,
+    view: MountView,
+    log: Log,
+    opening: Opening | None = None,
+    counter: RowCounter | None = None,
+    emit: EmitRead = ignore_read,
+    jobs: JobCounter | None = None,
+) -> worker.ReaderFactory:
+    """Makes a reader and a file system for each thread of a worker; what they learn they share.
+
+    Through a Unix socket the proxy is on this machine, and its cache may be read directly, or
+    passed through to the kernel. ``counter`` and ``jobs`` count what is read.
+    """
+    address = parse_address(options.proxy)
+    row = counter or uncounted()
+    remembered = Memory()
+    outage = Outage()
+    monitor: CacheMonitor | None = None
+    says_user = bool(address.path) and os.geteuid() == 0  # whose word counts for the proxy
+    if address.path:
+        monitor = CacheMonitor(Client(address, timeout_s=CACHE_TIMEOUT_S), view.snapshot, log)
+        if opening is not None:
+            marker = CachedReader(
+                Client(address, timeout_s=CACHE_TIMEOUT_S), monitor, remembered.nodes
+            )
+            monitor.before_report = partial(opening.mark_used, marker)
+        monitor.start()
+
+    def make(before_blocking: BeforeBlocking) -> tuple[worker.ThreadReader, FileSystem]:
+        counter = row if jobs is None else RequestCounter(row, jobs, lambda: before_blocking.pid)
+        client = Client(
+            address,
+            token=options.token,
+            timeout_s=options.read_timeout_s,
+            outage=outage,
+            before_blocking=before_blocking,
+            count=counter.brought,
+        ).mounted(view.snapshot)
+        client.traced(trace_of_environment(os.environ))
+        if says_user:
+            client.for_user(lambda: before_blocking.user)
+        if monitor is None:
+            return client, FileSystem(client, view, remembered)
+        direct = CachedReader(client, monitor, remembered.nodes, before_blocking, counter, emit)
+        opens = opening.opens(direct, counter.add) if opening is not None else None
+        return direct, FileSystem(direct, view, remembered, opens)
+
+    return make
