@@ -18,7 +18,6 @@ from lodefs.chunkstore.nodecache.layout import FileKind, FileState
 from lodefs.chunkstore.system.fd_limit import CACHE_FILES_MAX, INDEX_FILES_MAX
 from lodefs.proxy.cache.cache_file import CacheFile
 from lodefs.proxy.cache.directory import CacheDir
-from lodefs.proxy.cache.usefulness import Usefulness
 from lodefs.proxy.runtime.counters import Counts
 from lodefs.proxy.runtime.write_gate import UNWRITTEN_SIZE_BYTES_MAX, WriteGate
 
@@ -93,7 +92,6 @@ class CacheTables:
         except BaseException:
             self.directory.close()
             raise
-        self.usefulness = Usefulness(settings.size_bytes_max)  # of what is brought unasked
         self.gate = WriteGate(settings.unwritten_size_bytes_max)
         self.lock = threading.Lock()  # guards the tables and figures below
         self.files: dict[int, CacheFile] = {}

@@ -111,7 +111,9 @@ class FileReader:
         self._files: OrderedDict[bytes, DatasetFile] = OrderedDict()
         self._segments = 0  # of all of them
         self._readers = 0
-        self._readahead = ReadaheadScheduler(fetcher, indexes, cache.usefulness, clock_s=clock_s)
+        self._readahead = ReadaheadScheduler(
+            fetcher, indexes, cache.eviction.usefulness, clock_s=clock_s
+        )
         self._completion = FlatCompletion(cache, reads, indexes, pools)
 
     # --- hits
@@ -228,7 +230,7 @@ class FileReader:
         many = self._readers > READERS_MANY
         piece_end = min(step.end, at + (SMALL_PIECE_SIZE_BYTES if many else PIECE_SIZE_BYTES))
         if known.ahead is not None and step.end > stream.advanced:
-            is_sure = self._cache.usefulness.is_low
+            is_sure = self._cache.eviction.usefulness.is_low
             stream.ahead = known.ahead.advance(at, step.end, stream.end, is_sure=is_sure)
             stream.advanced = step.end
         while True:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from lodefs.chunkstore.repo.pack_reader import PackIndexVersion
-from lodefs.proxy.cache.usefulness import Usefulness
+from lodefs.proxy.cache.eviction import Usefulness
 from lodefs.proxy.fetch.cache_fill import Destination, Unit, cut_units, part_of
 from lodefs.proxy.fetch.pack_indexes import PackIndexes
 from lodefs.proxy.fetch.readahead_policy import UNIT_SIZE_BYTES_MAX, Range, SmallFiles

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lodefs.proxy.cache.usefulness import EVIDENCE_PARTS, MIB, Usefulness
+from lodefs.proxy.cache.eviction import EVIDENCE_PARTS, Usefulness
 
+MIB = 1024 * 1024
 CACHE = 1024 * MIB
 SLAB = 64 * MIB
 
@@ -32,7 +33,7 @@ def test_what_was_asked_for_is_no_evidence() -> None:
 
 
 def test_who_reads_on_finds_all_of_it() -> None:
-    """A sequential reader, of whose bytes a 32nd was asked for: nearly all of the rest is useful."""
+    """A sequential reader, of whose bytes a 32nd was asked for: most of the rest is useful."""
     usefulness = Usefulness(CACHE)
     usefulness.evicted(SLAB, 2 * MIB, SLAB)
     assert usefulness.share > 0.95
