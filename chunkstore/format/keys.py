@@ -13,8 +13,10 @@ ENTRIES = "journal/entries/"
 LEDGER = "journal/ledger"
 PURGES = "purges/"
 SCRUB = "scrub/ledger"
+REMOVED_SHARDS = "removed-shards"
 COMPOSITES = "composites/data/"
 COMPOSITE_TABLES = "composites/tables/"
+COMPOSITES_LOOKED = "composites/looked"
 
 _SETTINGS = "_settings"  # no kind of ref
 SEQUENCE_MAX = 10**10 - 1  # refs and the journal count down from here: the newest sorts first

@@ -47,6 +47,7 @@ def save_existing(store: Store, write: RefWrite, repo: str, commit_id: CommitId)
     # Where a living ref leads to the commit, all of it is there, and only collections that are not
     # at their end could delete it.
     journal, previous = write.journal, write.begin().previous
+    _require(store, repo, commit_id)
     if previous is None:
         return
     condemned = MemoryCondemned()
@@ -91,6 +92,16 @@ def save_existing(store: Store, write: RefWrite, repo: str, commit_id: CommitId)
             f"{repo}@{commit_id.hex()[:12]} is not whole: pack {min(unreadable).hex()} is missing "
             "or damaged; see `lodefs verify`"
         )
+
+
+def _require(store: Store, repo: str, commit_id: CommitId) -> None:
+    """Raises: NotFound, Expired unless the commit is there."""
+    try:
+        store.commit(repo, commit_id)
+    except Expired:
+        raise
+    except NotFound as error:
+        raise NotFound(f"{store.url} has no commit {repo}@{commit_id.hex()[:12]}") from error
 
 
 def _is_kept(write: RefWrite, condemned: MemoryCondemned, repo: str, at: CommitId) -> bool:

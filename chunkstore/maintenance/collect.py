@@ -44,8 +44,14 @@ from lodefs.chunkstore.maintenance.in_composites.merge import (
     would_merge,
 )
 from lodefs.chunkstore.maintenance.in_composites.restored_tables import sweep_composites
+from lodefs.chunkstore.maintenance.in_composites.unused import (
+    Unused,
+    foreseen,
+    rewrite_sparse,
+    would_rewrite,
+)
 from lodefs.chunkstore.maintenance.inventory import PackList, Repositories
-from lodefs.chunkstore.maintenance.late_writes import drop_purged
+from lodefs.chunkstore.maintenance.late_writes import drop_purged, find_purged
 from lodefs.chunkstore.maintenance.mark import Marked, Marking
 from lodefs.chunkstore.maintenance.sweep import check_deletes, sweep
 from lodefs.chunkstore.maintenance.writers import (
@@ -55,6 +61,7 @@ from lodefs.chunkstore.maintenance.writers import (
     newest_of,
 )
 from lodefs.chunkstore.objects.composites.composite_objects import through_composites
+from lodefs.chunkstore.objects.composites.composite_tables import NO_TABLE
 from lodefs.chunkstore.repo.store import VERSION, Store, require_there
 from lodefs.chunkstore.system.progress import Progress
 
@@ -105,6 +112,8 @@ class CollectResult:
     sparse: Amount = field(default_factory=Amount)
     sparse_waiting: Amount = field(default_factory=Amount)
     merged: Merged = field(default_factory=Merged)  # small packs; with dry_run: would be
+    # of what was deleted and compacted: what of it lay in composites, or still does
+    unused: Unused = field(default_factory=Unused)
     ripe_at_s: int | None = None  # when that, or what was condemned now, may be deleted
     upgraded_s: int | None = None  # when older versions were refused first, if that is to come
     writers: int = 0  # that what is condemned waits for
@@ -180,6 +189,8 @@ class _Collection:
         self._early: Mapping[int, Silence] = {}  # entries with a time that is yet to come
         self._handled: Sequence[Garbage] = ()  # what was deleted
         self._dropped: Mapping[PackId, int] = {}  # chunks that a dry run has left where they are
+        self._smaller_by: Mapping[PackId, int] = {}  # packs, by compaction in a dry run
+        self._foreseen = NO_TABLE  # of composites, as a dry run would leave it
         self._result = CollectResult()
 
     def run(self) -> CollectResult:
@@ -285,8 +296,10 @@ class _Collection:
             reached = self._marked.expired | self._marked.commits
             sweep(self._store, garbage, reached, collection, self._executor, self._progress)
         self._compact(garbage)
-        if not self._options.dry_run:
-            dead = [pack for one in garbage for pack in one.packs]
+        dead = {pack for one in garbage for pack in one.packs}
+        if self._options.dry_run:
+            self._foreseen = foreseen(self._composites.tables.newest(), dead, self._smaller_by)
+        else:
             self._composites.tables.remove(dead)
             for entry in ripe:
                 self._journal.put_done(entry.number)
@@ -339,17 +352,16 @@ class _Collection:
         dry = self._options.dry_run
         progress.phase = f"compacting {len(dead)} packs"
         progress.files_done, progress.files_total = 0, len(dead)
-        sizes = (
-            smaller_by(objects, dead, self._executor)
-            if dry
-            else drop_all(objects, dead, DROPPED, self._executor, rate)
-        )
-        for size_bytes in sizes:
+        sizes = list(smaller_by(objects, dead, self._executor)) if dry else []
+        for size_bytes in sizes if dry else drop_all(objects, dead, DROPPED, self._executor, rate):
             self._result.compacted.packs += size_bytes > 0
             self._result.compacted.size_bytes += size_bytes
             progress.files_done += 1
         if dry:
-            self._dropped = found
+            purged = find_purged(objects, [one.pack for one in dead], self._executor)
+            self._dropped = union_of([*map(DeadChunks._make, found.items()), *purged])
+            by_pack = zip(dead, sizes, strict=True)
+            self._smaller_by = {one.pack: size_bytes for one, size_bytes in by_pack if size_bytes}
         else:
             drop_purged(objects, [one.pack for one in dead], self._executor, rate)
 
@@ -378,12 +390,19 @@ class _Collection:
         self._append(decisions.entries_of(Garbage(chunks=tuple(found))))
 
     def _merge(self) -> None:
-        """Puts small packs that are in use together, and removes what merges have left."""
+        """Puts small packs that are in use together, and removes what does not count any more in
+        composites."""
         options, composites = self._options, self._composites
         if options.merge_below_bytes is not None:
             self._merge_below(options.merge_below_bytes)
-        if not options.dry_run:
-            drop_purged_remains(composites, self._executor, Rate(options.rate_bytes_s))
+        if options.dry_run:
+            table = self._foreseen
+            sizes = composites.tables.sizes_bytes() if table.places else {}
+            self._result.unused = would_rewrite(table, sizes, options.min_used)
+            return
+        rate = Rate(options.rate_bytes_s)
+        self._result.unused = rewrite_sparse(composites, options.min_used, self._executor, rate)
+        drop_purged_remains(composites, self._executor, rate)
 
     def _merge_below(self, below: int) -> None:
         options, composites = self._options, self._composites
@@ -391,7 +410,9 @@ class _Collection:
             (pack, size) for pack, size in self._packs if size < below and pack in self._marked
         ]
         if options.dry_run:
-            self._result.merged = would_merge(small, composites.tables.newest())
+            self._result.merged = would_merge(small, self._foreseen)
+            merged = {pack for part in batches(small, self._foreseen) for pack, _ in part}
+            self._foreseen = foreseen(self._foreseen, merged, {})
             return
         if batches(small, composites.tables.newest()):
             self._store.admit_composites()

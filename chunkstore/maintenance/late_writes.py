@@ -27,14 +27,34 @@ def drop_purged(
     that cannot be read is left alone. Raises: what the store does, Corrupt for a purge's document.
     """
     left = list(packs)
-    purged = frozenset(chunk for one in Purges(objects).after(-1) for chunk in one.chunks)
+    purged = _purged(objects)
     for _ in range(TRIES if purged else 0):
-        found = [
-            one for one in executor.map(lambda pack: _held(objects, pack, purged), left) if one
-        ]
+        found = _find(objects, left, purged, executor)
         for _ in drop_all(objects, found, PURGED, executor, rate):
             pass
         left = [one.pack for one in found]
+
+
+def find_purged(
+    objects: ObjectStore, packs: Iterable[PackId], executor: Executor
+) -> list[DeadChunks]:
+    """What drop_purged would remove first. Raises: as of it."""
+    purged = _purged(objects)
+    return _find(objects, packs, purged, executor) if purged else []
+
+
+def _purged(objects: ObjectStore) -> frozenset[ChunkId]:
+    return frozenset(chunk for one in Purges(objects).after(-1) for chunk in one.chunks)
+
+
+def _find(
+    objects: ObjectStore,
+    packs: Iterable[PackId],
+    purged: Collection[ChunkId],
+    executor: Executor,
+) -> list[DeadChunks]:
+    found = executor.map(lambda pack: _held(objects, pack, purged), packs)
+    return [one for one in found if one is not None]
 
 
 def _held(objects: ObjectStore, pack: PackId, purged: Collection[ChunkId]) -> DeadChunks | None:

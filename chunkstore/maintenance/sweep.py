@@ -12,6 +12,7 @@ from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.index_shard import ShardPack, encode_shard, rest_name
 from lodefs.chunkstore.format.journal import Garbage
 from lodefs.chunkstore.format.names import CommitId, PackId
+from lodefs.chunkstore.journal.removed_shards import remove_shards
 from lodefs.chunkstore.objects.interface import ObjectStore
 from lodefs.chunkstore.repo.shard_reader import read_shard
 from lodefs.chunkstore.repo.store import Store
@@ -97,7 +98,9 @@ def _caught(delete: Callable[[str], None]) -> Callable[[str], LodefsError | None
 def _rewrite_shards(
     objects: ObjectStore, dead: Collection[PackId], collection: int, executor: Executor
 ) -> None:
-    """Shards that list packs of ``dead``: the rest of each is put first, under another name."""
+    """Shards that list packs of ``dead``: the rest of each is put first, under another name; those
+    of which nothing is left are deleted."""
+    emptied: list[str] = []
     names = [info.key[len(keys.INDEX) :] for info in objects.list(keys.INDEX)]
     for at in range(0, len(names), SHARDS_AHEAD):
         some = names[at : at + SHARDS_AHEAD]
@@ -105,7 +108,9 @@ def _rewrite_shards(
             some, executor.map(lambda name: _lists(objects, name, dead), some), strict=True
         ):
             if is_hit and (new := rest_name(name, collection)) != name:
-                _rewrite_shard(objects, name, new, dead)
+                is_left = _rewrite_shard(objects, name, new, dead)
+                emptied += [] if is_left else [name]
+    remove_shards(objects, emptied)
 
 
 def _lists(objects: ObjectStore, name: str, dead: Collection[PackId]) -> bool:
@@ -120,12 +125,16 @@ def _lists(objects: ObjectStore, name: str, dead: Collection[PackId]) -> bool:
     return found
 
 
-def _rewrite_shard(objects: ObjectStore, name: str, new: str, dead: Collection[PackId]) -> None:
-    """What of a shard lives on, under another name; in memory while it is put."""
+def _rewrite_shard(objects: ObjectStore, name: str, new: str, dead: Collection[PackId]) -> bool:
+    """What of a shard lives on, under another name; in memory while it is put. Whether anything
+    does."""
     try:
         packs: Iterable[ShardPack] = read_shard(objects, keys.shard(name))
         rest = [pack for pack in packs if pack.pack_id not in dead]
     except NotFound:  # another collection was first
-        return
+        return True
+    if not rest:
+        return False
     objects.put(keys.shard(new), [encode_shard(rest)])
     objects.delete(keys.shard(name))
+    return True

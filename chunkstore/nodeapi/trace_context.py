@@ -6,8 +6,8 @@ as it came; only a program that records spans puts its own span in the place of 
 
 from __future__ import annotations
 
+import os
 import re
-import secrets
 from collections.abc import Mapping
 from contextvars import ContextVar
 from typing import NamedTuple
@@ -62,7 +62,7 @@ def parse_trace(parent: str, state: str = "") -> TraceContext | None:
 
 def new_trace() -> TraceContext:
     """A trace that begins here, and that nobody records."""
-    return TraceContext(secrets.token_hex(16), secrets.token_hex(8))
+    return TraceContext(os.urandom(16).hex(), os.urandom(8).hex())
 
 
 def trace_of_environment(environ: Mapping[str, str]) -> TraceContext | None:

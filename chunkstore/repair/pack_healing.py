@@ -17,14 +17,14 @@ from lodefs.chunkstore.format.compression import compress
 from lodefs.chunkstore.format.index_shard import PackChunks
 from lodefs.chunkstore.format.names import ID_BYTES, ChunkId, PackId
 from lodefs.chunkstore.format.pack import PURGED, PackIndex
-from lodefs.chunkstore.journal.purges import Purges
 from lodefs.chunkstore.maintenance.compact import Rate
 from lodefs.chunkstore.maintenance.late_writes import drop_purged
 from lodefs.chunkstore.objects.composites.composite_batch import CompositeBatch
 from lodefs.chunkstore.objects.composites.composite_objects import through_composites
 from lodefs.chunkstore.objects.interface import ObjectStore
 from lodefs.chunkstore.repair.packs import PackDamage, good_pieces
-from lodefs.chunkstore.repair.sources import ABSENT, RepairSource, Root, Search, listed_packs
+from lodefs.chunkstore.repair.purge_repair import known_purged
+from lodefs.chunkstore.repair.sources.source import ABSENT, RepairSource, Root, Search, listed_packs
 from lodefs.chunkstore.repo.pack_reader import read_index
 from lodefs.chunkstore.transfer.pack_copy import put_pack, without_purged
 from lodefs.chunkstore.types import Buffer
@@ -47,7 +47,7 @@ def heal(
     """Writes packs again, as a whole where a source has them so, else chunk by chunk, for
     ``chunks_max`` chunks at a time. What is purged meanwhile does not come back, after an error
     neither. ``roots``: the commits that are known by now."""
-    purged = {chunk for purge in Purges(objects).after(-1) for chunk in purge.chunks}
+    purged = known_purged(objects)
     inside = None if dry_run else CompositeBatch(through_composites(objects))
     put = partial(_put, objects, inside)
     try:

@@ -16,7 +16,7 @@ from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.journal import Intent, RefName
 from lodefs.chunkstore.format.names import CommitId
 from lodefs.chunkstore.objects.interface import ObjectStore
-from lodefs.chunkstore.repair.sources import RepairSource
+from lodefs.chunkstore.repair.sources.source import RepairSource
 from lodefs.chunkstore.repo.refs import RefEntry, Refs, singular
 
 

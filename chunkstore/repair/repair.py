@@ -27,9 +27,10 @@ from lodefs.chunkstore.objects.interface import ObjectStore, read_whole
 from lodefs.chunkstore.repair.journal_repair import JournalRepair
 from lodefs.chunkstore.repair.pack_healing import heal
 from lodefs.chunkstore.repair.packs import PackDamage, examine, key_of
+from lodefs.chunkstore.repair.purge_repair import heal_purges, listed_purges, purge_problems
 from lodefs.chunkstore.repair.ref_repair import RefDamage, heal_refs, ref_damages
 from lodefs.chunkstore.repair.shards import repair_index
-from lodefs.chunkstore.repair.sources import RepairSource, Root
+from lodefs.chunkstore.repair.sources.source import RepairSource, Root
 from lodefs.chunkstore.repo.pack_reader import PackReader
 from lodefs.chunkstore.repo.repo_settings import SettingsLog
 from lodefs.chunkstore.repo.store import (
@@ -130,6 +131,7 @@ class _Repair:
         self._progress.phase = "looking at store.json"
         self._composites()
         self._settings()
+        self._purges()
         self._progress.phase = "looking at the journal"
         journal = JournalRepair(self._objects, dry_run=options.dry_run, clock=options.clock)
         journal.look()
@@ -188,6 +190,15 @@ class _Repair:
         if not self._options.dry_run:
             self._objects.put(keys.STORE, [encode_settings(settings)])
         self._result.findings.append(Finding(keys.STORE, what, ["the store"], url))
+
+    def _purges(self) -> None:
+        """Before packs are written again: without what a purge says, its bytes could come back."""
+        purges = listed_purges(self._objects)
+        for key, what in purge_problems(purges).items():
+            finding = Finding(key, what, ["what was purged"], "what packs say was purged")
+            self._result.findings.append(finding)
+        if not self._options.dry_run:
+            heal_purges(self._objects, purges, self._options.clock)
 
     def _repo_settings(self, repos: set[str]) -> None:
         """Spoilt settings of a repository are replaced by none, but for history that may be gone:

@@ -14,6 +14,7 @@ from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.index_shard import PackChunks, encode_shard
 from lodefs.chunkstore.format.names import PackId, parse_id
 from lodefs.chunkstore.format.pack import PackIndex
+from lodefs.chunkstore.journal.removed_shards import forget_removed, is_spoilt, remove_shards
 from lodefs.chunkstore.objects.interface import ObjectStore
 from lodefs.chunkstore.repo.pack_reader import read_index
 from lodefs.chunkstore.repo.shard_reader import read_shard
@@ -25,13 +26,14 @@ AHEAD = 64
 
 @dataclass(slots=True)
 class ShardRepair:
-    """``spoilt``: keys of shards that could not be read, and of those that named packs that are
-    gone; ``listed``: packs that no shard listed, and one does now; ``unreadable``: packs whose
-    index is damaged."""
+    """``spoilt``: keys of shards that could not be read; ``outdated``: of those that named packs
+    that are gone; ``empty``: of those that list nothing; ``listed``: packs that no shard listed,
+    and one does now; ``unreadable``: packs whose index is damaged."""
 
     shards: int = 0
     spoilt: list[str] = field(default_factory=list)
     outdated: list[str] = field(default_factory=list)
+    empty: list[str] = field(default_factory=list)
     listed: list[PackId] = field(default_factory=list)
     unreadable: list[PackId] = field(default_factory=list)
 
@@ -45,7 +47,8 @@ def repair_index(
     dry_run: bool = False,
     clock_ns: Callable[[], int] = time.time_ns,
 ) -> ShardRepair:
-    """Lists every pack in a shard that can be read; shards that cannot are written again. With
+    """Lists every pack in a shard that can be read; shards that cannot are written again, and those
+    that list nothing are deleted. With
     ``keeps``, which tells of a pack whether refs may lead to it, a shard that names one which is
     gone and not kept is written again without it. What a shard says of the others helps to get them
     back.
@@ -68,6 +71,9 @@ def repair_index(
             continue
         except NotFound:  # a collection has just written it again
             continue
+        if not packs:
+            result.empty.append(info.key)
+            continue
         known.update(pack.pack_id for pack in packs)
         gone = {one.pack_id for one in packs if one.pack_id not in there}
         gone = {pack for pack in gone if keeps is None or not keeps(pack)}
@@ -77,7 +83,11 @@ def repair_index(
             if not dry_run and keeps is not None:
                 rest = [pack for pack in packs if pack.pack_id not in gone]
                 _replace(objects, info.key, rest, clock_ns)
+    if is_spoilt(objects):
+        result.spoilt.append(keys.REMOVED_SHARDS)
     _list_others(objects, sorted(there - known), result, executor, dry_run=dry_run, now=clock_ns)
+    if result.empty and not dry_run:
+        remove_shards(objects, [key[len(keys.INDEX) :] for key in result.empty])
     return result
 
 
@@ -97,7 +107,7 @@ def _list_others(
         if not dry_run:
             objects.put(_new_key(now), [encode_shard(some)])
     for key in result.spoilt if not dry_run else ():
-        objects.delete(key)
+        _delete(objects, key)
 
 
 def _replace(
@@ -108,6 +118,12 @@ def _replace(
     read all shards anew."""
     if packs:
         objects.put(_new_key(now), [encode_shard(packs)])
+    _delete(objects, key)
+
+
+def _delete(objects: ObjectStore, key: str) -> None:
+    """Whoever knows the shard reads all of them anew."""
+    forget_removed(objects, key[len(keys.INDEX) :])
     objects.delete(key)
 
 

@@ -24,20 +24,20 @@ from lodefs.chunkstore.journal.named_packs import named_packs
 from lodefs.chunkstore.objects.interface import ServerCopy
 from lodefs.chunkstore.push.pack_check import packs_lacking
 from lodefs.chunkstore.repo.refs import RefEntry
-from lodefs.chunkstore.repo.store import Store
+from lodefs.chunkstore.repo.store import Store, require_there
 from lodefs.chunkstore.system.progress import Progress
 from lodefs.chunkstore.transfer.landing import Landing
-from lodefs.chunkstore.transfer.pack_copy import fetch_pack, put_pack, without_purged
+from lodefs.chunkstore.transfer.pack_copy import copy_pack
 from lodefs.chunkstore.transfer.plan import (
     REFUSALS,
     History,
     RefPlan,
     Refuse,
     plan,
-    ref_named,
     refs_of,
 )
 from lodefs.chunkstore.transfer.server_copies import ServerCopies
+from lodefs.chunkstore.transfer.there import There
 
 WORKERS = 8
 STEP_SIZE_BYTES = 4 << 30  # after so much a branch moves to the commit that is complete
@@ -98,13 +98,13 @@ def copy(
     With ``server`` packs are copied by it, as far as it can; without, every byte passes here and
     is checked.
 
-    A ref that has gone another way in the destination, moved meanwhile, is over the quota there, or
-    needs what was once deleted there, is an error (Conflict, AlreadyExists, OverQuota, Collected)
-    and stays where it is; where all
-    were asked for, it is among those that are ``refused``, and the others come.
+    A ref that has gone another way in the destination, moved meanwhile, is over the quota there,
+    needs what was once deleted there, or what the source lacks, is an error (Conflict,
+    AlreadyExists, OverQuota, Collected, NotFound, Corrupt) and stays where it is; where all were
+    asked for, it is among those that are ``refused``, and the others come.
 
-    Raises: InvalidInput if both are one store, or ``rev`` is a commit; NotFound; Corrupt if the
-    source lacks something; what the stores raise. After an error it can be repeated, and goes on.
+    Raises: InvalidInput if both are one store, or ``rev`` is a commit; NotFound; what the stores
+    raise. After an error it can be repeated, and goes on.
     """
     if source.url == destination.url:
         raise InvalidInput(f"{source.url} would be copied to itself: name another store")
@@ -113,14 +113,10 @@ def copy(
     def refuse(ref: RefName, error: LodefsError) -> None:
         if rev is not None:
             raise error
+        for store in (source, destination):
+            require_there(store.objects)
         result.refused.append(RefusedRef(ref, error))
 
-    plans: list[tuple[History, list[RefPlan]]] = []
-    for repo in repos:
-        source.require_repo(repo)
-        refs = refs_of(source, repo) if rev is None else [ref_named(source, repo, rev)]
-        history = History(source, repo)
-        plans.append((history, plan(source, destination, refs, history, refuse)))
     with ThreadPoolExecutor(options.workers, "lodefs-copy") as executor:
         copies = None
         if server is not None:
@@ -128,18 +124,22 @@ def copy(
         moving = progress or Progress()
         work = _Copy(source, destination, options, moving, executor, result, copies)
         try:
-            for history, some in plans:
-                left = some
-                while left:
-                    refs = _run(work, left, history, refuse)
-                    left = plan(source, destination, refs, history, refuse)
+            for repo in repos:
+                source.require_repo(repo)
+                history, there = History(source, repo), There(destination, repo)
+                refs = refs_of(source, repo, rev, refuse)
+                while refs:
+                    plans = plan(source, destination, refs, history, there, refuse)
+                    refs = _run(work, plans, history, there, refuse)
         finally:
             work.close()
     result.packs_by_server = 0 if copies is None else copies.packs
     return result
 
 
-def _run(work: _Copy, plans: Sequence[RefPlan], history: History, refuse: Refuse) -> list[RefName]:
+def _run(
+    work: _Copy, plans: Sequence[RefPlan], history: History, there: There, refuse: Refuse
+) -> list[RefName]:
     """Copies refs of one repository up to one that is refused. Gives those after it: what was
     planned for them may build on that."""
     for at, one in enumerate(plans):
@@ -149,6 +149,7 @@ def _run(work: _Copy, plans: Sequence[RefPlan], history: History, refuse: Refuse
             refuse(one.ref, error)
             work.start_anew()
             return [later.ref for later in plans[at + 1 :]]
+        there.arrived([*one.order, one.head])
     return []
 
 
@@ -315,9 +316,8 @@ class _Copy:
         index = None if self._copies is None else self._copies.copy(pack_id, purged)
         sent_bytes = 0
         if index is None:
-            index, payload = fetch_pack(self._source.objects, pack_id)
-            index, payload = without_purged(index, payload, purged)
-            sent_bytes = put_pack(self._destination.objects, index, payload)
+            source, destination = self._source.objects, self._destination.objects
+            index, sent_bytes = copy_pack(source, destination, pack_id, purged)
         self._landing.landed(index)
         self._progress.bytes_done += index.offsets[-1]
         self._progress.bytes_sent += sent_bytes

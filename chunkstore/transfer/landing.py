@@ -26,9 +26,11 @@ from lodefs.chunkstore.journal.existing_commit import save_existing
 from lodefs.chunkstore.journal.heartbeat import Heartbeat
 from lodefs.chunkstore.journal.purges import Purges
 from lodefs.chunkstore.journal.ref_write import Collected, RefWrite
-from lodefs.chunkstore.push.pack_check import packs_lacking
+from lodefs.chunkstore.push.pack_check import missing_packs, packs_lacking
 from lodefs.chunkstore.repo.refs import RefEntry
 from lodefs.chunkstore.repo.store import Store
+
+_ALL_CHUNKS = (1 << 0x10000) - 1  # by the bits of their numbers: no pack has more
 
 
 class Landing:
@@ -70,7 +72,8 @@ class Landing:
 
     def lacking(self, named: NamedChunks) -> set[PackId]:
         """Those of the packs of a commit that are not there, or lack chunks that it names. Raises:
-        Collected."""
+        Collected, also where a collection has deleted other chunks of one that lacks some: it may
+        be about to write the pack again, as it was before some are added."""
         before = self._named_chunks
         new = {
             pack: bits for pack, bits in named.items() if pack not in before or bits & ~before[pack]
@@ -79,7 +82,10 @@ class Landing:
         self._named |= new.keys()
         for pack, bits in new.items():
             before[pack] = before.get(pack, 0) | bits
-        return packs_lacking(self.store.objects, new)
+        lacking = packs_lacking(self.store.objects, new)
+        partial = lacking - missing_packs(self.store.objects, lacking)
+        self._save((), dict.fromkeys(partial, _ALL_CHUNKS))
+        return lacking
 
     def landed(self, pack: PackIndex) -> None:
         """A pack was put. One that is not whole is in no index shard: nobody who does not know

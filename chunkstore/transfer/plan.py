@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import contextlib
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from lodefs.chunkstore.errors import (
     AlreadyExists,
     Conflict,
+    Corrupt,
     Expired,
     InvalidInput,
     LodefsError,
     NotFound,
+    UnknownFormat,
 )
 from lodefs.chunkstore.format.commit import Commit
 from lodefs.chunkstore.format.journal import RefName
 from lodefs.chunkstore.format.names import CommitId
-from lodefs.chunkstore.journal.ref_write import Collected
 from lodefs.chunkstore.push.quota import OverQuota, check_arriving
 from lodefs.chunkstore.repo.refs import BRANCHES, TAGS, RefEntry, singular
 from lodefs.chunkstore.repo.store import Store
+from lodefs.chunkstore.transfer.there import There
 
-# what concerns one ref in the destination, and no other
-REFUSALS = (AlreadyExists, Collected, Conflict, InvalidInput, OverQuota)
+# what concerns one ref, and maybe no other; what was deleted there, or has expired, is NotFound
+REFUSALS = (AlreadyExists, Conflict, Corrupt, InvalidInput, NotFound, OverQuota, UnknownFormat)
 
 Refuse = Callable[[RefName, LodefsError], None]
 
@@ -54,7 +57,7 @@ class History:
         first = next(iter(commit.parents), None)
         return None if first is None or self.has_expired(first) else self.commit(first)
 
-    def order(self, head: CommitId, stops: set[CommitId]) -> list[CommitId]:
+    def order(self, head: CommitId, stops: Collection[CommitId]) -> list[CommitId]:
         """A commit and all before it, parents first, without those in ``stops`` and what only they
         lead to."""
         found: list[CommitId] = []
@@ -99,10 +102,23 @@ class RefPlan:
         return f"{singular(self.ref.kind)} {self.ref.name} of {self.ref.repo}"
 
 
-def refs_of(source: Store, repo: str) -> list[RefName]:
-    """All branches, then all tags, that are not deleted."""
-    refs = source.refs(repo)
-    return [RefName(repo, kind, name) for kind in (BRANCHES, TAGS) for name, _ in refs.living(kind)]
+def refs_of(source: Store, repo: str, rev: str | None, refuse: Refuse) -> list[RefName]:
+    """The branch or tag that ``rev`` is; with None all branches, then all tags, that are not
+    deleted. Those whose entry is damaged go to ``refuse``. Raises: as ref_named."""
+    if rev is not None:
+        return [ref_named(source, repo, rev)]
+    refs, found = source.refs(repo), []
+    for kind in (BRANCHES, TAGS):
+        for name in refs.names(kind):
+            ref = RefName(repo, kind, name)
+            try:
+                entry = refs.latest(kind, name)
+            except REFUSALS as error:
+                refuse(ref, error)
+                continue
+            if entry is not None and entry.commit is not None:
+                found.append(ref)
+    return found
 
 
 def ref_named(source: Store, repo: str, rev: str) -> RefName:
@@ -120,13 +136,19 @@ def ref_named(source: Store, repo: str, rev: str) -> RefName:
 
 
 def plan(
-    source: Store, destination: Store, refs: Sequence[RefName], history: History, refuse: Refuse
+    source: Store,
+    destination: Store,
+    refs: Sequence[RefName],
+    history: History,
+    there: There,
+    refuse: Refuse,
 ) -> list[RefPlan]:
     """How refs of one repository are brought to another store. Changes nothing. Those that have
-    gone another way there, or whose names are taken or deleted, go to ``refuse``, and if that
-    raises nothing they are left out.
+    gone another way there, whose names are taken or deleted, or whose history is damaged, go to
+    ``refuse``, and if that raises nothing they are left out. ``there`` learns what is there, and
+    will be.
 
-    Raises: NotFound, Corrupt; what ``refuse`` does.
+    Raises: what ``refuse`` does, and the stores.
     """
     plans: list[RefPlan] = []
     for ref in refs:
@@ -134,16 +156,23 @@ def plan(
             plans.append(_standing(source, destination, ref, history))
         except REFUSALS as error:
             refuse(ref, error)
-    there: set[CommitId] = set()  # commits that refs lead to there, or will
+    there.expect_nothing()
     if any(one.at is None for one in plans):
         for one in plans:
             if one.at is not None:
-                there.update(history.order(one.at, there))
+                with contextlib.suppress(*REFUSALS):  # without it more is looked at
+                    there.add(history.order(one.at, there.before_refs))
+    begun: list[RefPlan] = []
     for one in plans:
-        if one.at is None and one.head not in there:
-            _begin_new(one, history, there)
-        there.update(one.order)
-    return plans
+        try:
+            if one.at is None and not there.leads_to(one.head):
+                _begin_new(one, history, there)
+        except REFUSALS as error:
+            refuse(one.ref, error)
+            continue
+        there.expect(one.order)
+        begun.append(one)
+    return begun
 
 
 def _standing(source: Store, destination: Store, ref: RefName, history: History) -> RefPlan:
@@ -162,12 +191,12 @@ def _standing(source: Store, destination: Store, ref: RefName, history: History)
     return one
 
 
-def _begin_new(one: RefPlan, history: History, there: set[CommitId]) -> None:
+def _begin_new(one: RefPlan, history: History, there: There) -> None:
     """A branch leaves another one where it can; a tag does not move, so all it needs is looked
     at."""
     if one.ref.kind == BRANCHES:
         chain = history.first_parents(one.head)
-        one.fork = next((at for at in chain if at in there), None)
+        one.fork = next((at for at in chain if there.leads_to(at)), None)
     one.order = history.order(one.head, set() if one.fork is None else {one.fork})
 
 

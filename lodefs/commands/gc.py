@@ -32,7 +32,8 @@ EPILOG = examples(
 )  # fmt: skip
 @click.option(
     "--min-used", type=float, metavar="SHARE",
-    help="Also compact packs of which less than this share is in use, such as 0.7.",
+    help="Also compact packs, and objects of merged ones, of which less than this share is in use, "
+    "such as 0.7.",
 )  # fmt: skip
 @click.option(
     "--merge-packs-below", "merge_below", type=SIZE, metavar="SIZE",
@@ -119,6 +120,9 @@ def _json_of(result: CollectResult, *, dry_run: bool) -> dict[str, object]:
         "merged_bytes": result.merged.size_bytes,
         "merged_composites_before": result.merged.composites_before,
         "merged_composites": result.merged.composites,
+        "rewritten_composites": result.unused.composites,
+        "rewritten_bytes": result.unused.freed_bytes,
+        "unused_bytes": result.unused.left_bytes,
         "ripe_at_s": result.ripe_at_s,
         "upgraded_s": result.upgraded_s,
         "writers": result.writers,
@@ -146,6 +150,7 @@ def _lines(result: CollectResult, *, dry_run: bool) -> list[str]:
         merged = f"{text.count(result.merged.packs, 'pack')}, {text.size(result.merged.size_bytes)}"
         into = text.count(result.merged.composites, "object")
         rows.append(("to merge" if dry_run else "merged", f"{merged}, into {into}"))
+    rows += _composite_rows(result, dry_run=dry_run)
     if result.dead_writers:
         gone = "to give up" if dry_run else "given up"
         rows.append((gone, f"{text.count(result.dead_writers, 'writer')}, silent for long"))
@@ -174,6 +179,19 @@ def _compaction_rows(result: CollectResult, *, dry_run: bool) -> list[tuple[str,
         for name, amount, what in rows
         if amount.packs
     ]
+
+
+def _composite_rows(result: CollectResult, *, dry_run: bool) -> list[tuple[str, str]]:
+    unused, rows = result.unused, []
+    if unused.composites:
+        objects = text.count(unused.composites, "object")
+        what = f"{objects} of merged packs, {text.size(unused.freed_bytes)} smaller"
+        rows.append(("to rewrite" if dry_run else "rewritten", what))
+    if unused.left_bytes:
+        stay = "would stay" if dry_run else "stay"
+        what = f"{text.size(unused.left_bytes)} {stay} beside merged packs that are in use"
+        rows.append(("unused", what))
+    return rows
 
 
 def _amount(amount: Amount) -> str:

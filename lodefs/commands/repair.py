@@ -17,7 +17,7 @@ from lodefs.settings.session import Session, absolute
 
 if TYPE_CHECKING:
     from lodefs.chunkstore.repair.repair import Finding, RepairResult
-    from lodefs.chunkstore.repair.sources import RepairSource
+    from lodefs.chunkstore.repair.sources.source import RepairSource
 
 PROXY_TIMEOUT_S = 20.0  # for each request, repetitions included
 EPILOG = examples(
@@ -83,7 +83,8 @@ def repair(
 @json_option
 @session_command(store=True)
 def index(session: Session, dry_run: bool, as_json: bool) -> None:
-    """List in index shards every pack that none lists, and write spoilt shards again.
+    """List in index shards every pack that none lists, write spoilt shards again, and delete those
+    that list nothing.
 
     Shards tell a push which chunks the store has. Without them nothing is lost but room.
     """
@@ -99,15 +100,17 @@ def index(session: Session, dry_run: bool, as_json: bool) -> None:
                 "shards": found.shards,
                 "spoilt_shards": found.spoilt,
                 "outdated_shards": found.outdated,
+                "empty_shards": len(found.empty),
                 "listed_packs": len(found.listed),
                 "unreadable_packs": [pack.hex() for pack in found.unreadable],
             }
         )
         return
-    what = "to list" if dry_run else "listed"
+    what, gone = ("to list", "to delete") if dry_run else ("listed", "deleted")
     write_line(
         f"{text.count(found.shards, 'shard')}, {len(found.spoilt)} of them spoilt; "
         f"{what}: {text.count(len(found.listed), 'pack')}"
+        + (f"; {text.count(len(found.empty), 'empty shard')} {gone}" if found.empty else "")
     )
     for key in found.outdated:
         write_line(f"{key} names packs that are gone: see `lodefs repair`")
@@ -120,8 +123,8 @@ def _source(session: Session, place: str) -> RepairSource:
     from lodefs.chunkstore.format import keys
     from lodefs.chunkstore.format.chunking import ChunkingParams
     from lodefs.chunkstore.nodecache.layout import VERSION_FILE
-    from lodefs.chunkstore.repair.local_sources import CacheSource, DirectorySource
-    from lodefs.chunkstore.repair.sources import StoreSource, listed_packs
+    from lodefs.chunkstore.repair.sources.local_sources import CacheSource, DirectorySource
+    from lodefs.chunkstore.repair.sources.source import StoreSource, listed_packs
 
     if place.startswith(("http:", "https:", "unix:")):
         return _proxy_source(session, place)
@@ -148,7 +151,7 @@ def _proxy_source(session: Session, url: str) -> RepairSource:
     """The proxy at an address. Raises: InvalidInput, Unavailable, Denied."""
     from lodefs.chunkstore.nodeapi.connection import parse_address
     from lodefs.chunkstore.nodeapi.read_client import Client
-    from lodefs.chunkstore.repair.proxy_source import ProxySource
+    from lodefs.chunkstore.repair.sources.proxy_source import ProxySource
     from lodefs.proxies.own_proxy import ask
 
     token = session.environment.get("LODEFS_TOKEN") or None

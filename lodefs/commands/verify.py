@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -53,7 +54,8 @@ def verify(
     workers: int,
     as_json: bool,
 ) -> None:
-    """Check that every reference of the store, or of one revision, resolves.
+    """Check that every reference of the store, or of one revision, resolves. Of the store also its
+    journal, purges, settings and composites; problems of these name what puts them back.
 
     With --cache: check every chunk in this node's cache, also while its proxy runs. Lists all
     problems, and exits with 1 if there are any.
@@ -74,12 +76,17 @@ def verify(
 def _verify_store(
     session: Session, spec: Spec | None, *, data: bool, workers: int, as_json: bool
 ) -> None:
+    from lodefs.chunkstore.repair.state_check import check_state
     from lodefs.chunkstore.repo.verify import verify as check
 
     if spec is not None:
         no_path(spec)
     with show_progress() as progress:
         result = check(session.store, spec, data=data, workers=workers, progress=progress)
+        if spec is None:
+            progress.phase = "checking the journal"
+            found = check_state(session.store.objects, time.time)
+            result.problems += [str(problem) for problem in found]
     if as_json:
         write_json(
             {

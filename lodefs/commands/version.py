@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from lodefs.chunkstore.installed_version import installed_version
 from lodefs.cli.options import examples, json_option, session_command, write_json, write_line
 from lodefs.settings.session import Session
 
@@ -21,10 +22,4 @@ def version(session: Session, as_json: bool) -> None:  # noqa: ARG001
 
 def number() -> str:
     """The installed version; "unknown" in a checkout that is not installed."""
-    from importlib.metadata import PackageNotFoundError
-    from importlib.metadata import version as installed
-
-    try:
-        return installed("lodefs")
-    except PackageNotFoundError:
-        return "unknown"
+    return installed_version() or "unknown"

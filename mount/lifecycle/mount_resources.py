@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from lodefs.chunkstore.errors import Denied, LodefsError, NotFound, Unavailable
+from lodefs.chunkstore.installed_version import installed_version
 from lodefs.chunkstore.nodeapi import lease
 from lodefs.chunkstore.nodeapi.connection import parse_address
 from lodefs.chunkstore.nodeapi.figures.figure_files import directories_for, private_directory_of
@@ -96,12 +97,7 @@ def begin(
 
 def _counts(job: Job) -> int:
     """A new table of counts, beside the proxy's socket if it is there to be seen."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        installed = version("lodefs")
-    except PackageNotFoundError:
-        installed = "0+unknown"
+    installed = installed_version() or "0+unknown"
     snapshot, where = job.snapshot, os.fsencode(job.options.mountpoint)
     description = MountDescription(where, snapshot.repo, snapshot.commit, installed, time.time())
     socket = parse_address(job.options.proxy).path

@@ -1,24 +1,26 @@
-"""Where a mount is to be made, and of what: checks of the directory, and what the proxy says."""
+"""Where a mount is to be made, and of what: checks of the directory, and what the proxy says.
+
+Who is handed a mount out by the node needs the first alone, and waits for no import of the rest.
+"""
 
 from __future__ import annotations
 
 import os
 import stat
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from lodefs.chunkstore.errors import InUse, InvalidInput, LodefsError, NotFound, Unavailable
 from lodefs.chunkstore.format.names import split_path
 from lodefs.chunkstore.format.tree import Kind
-from lodefs.chunkstore.nodeapi.connection import parse_address
-from lodefs.chunkstore.nodeapi.read_client import Client
-from lodefs.chunkstore.nodeapi.trace_context import trace_of_environment
-from lodefs.mount.kernel import mount_syscalls, mount_table, passed_device
-from lodefs.mount.lifecycle import control_socket, handover, mount_resources
-from lodefs.mount.lifecycle.handover import State, Taken
+from lodefs.mount.kernel import mount_table
 from lodefs.mount.mount_spec import Job
 from lodefs.mount.options import MountOptions, check_mode
+
+if TYPE_CHECKING:
+    from lodefs.mount.lifecycle.handover import State, Taken
 
 
 def check_mountpoint(mountpoint: str) -> str:
@@ -40,6 +42,8 @@ def check_mountpoint(mountpoint: str) -> str:
                 f"{mountpoint}: {found.repo}@{found.commit} is mounted here; "
                 f"'lodefs unmount {mountpoint}' takes it away{also}"
             )
+        from lodefs.mount.kernel import mount_syscalls
+
         mount_syscalls.detach(place, lazy=True)
     try:
         if not stat.S_ISDIR(os.stat(place).st_mode):
@@ -60,6 +64,10 @@ def resolve(options: MountOptions, timeout_s: float | None = None) -> Job:
     ``timeout_s``: for all of it, ``read_timeout_s`` where that is not given. NotFound,
     InvalidInput where the path is not a directory or the options are wrong, Unavailable.
     """
+    from lodefs.chunkstore.nodeapi.connection import parse_address
+    from lodefs.chunkstore.nodeapi.read_client import Client
+    from lodefs.chunkstore.nodeapi.trace_context import trace_of_environment
+
     check_mode(options.mode)
     client = Client(
         parse_address(options.proxy),
@@ -92,6 +100,8 @@ def prepare(options: MountOptions) -> Job:
 
     Raises: as ``check_mountpoint`` and ``resolve``.
     """
+    from lodefs.mount.kernel import passed_device
+
     passed_fd = passed_device.passed(options.mountpoint)
     if passed_fd is not None:
         passed_device.take(passed_fd)
@@ -106,6 +116,8 @@ def request_handover(mountpoint: str) -> Taken:
     Raises: InvalidInput (no lodefs mount there, or a dead one), Unavailable (it does not answer),
     InUse (another take-over is under way), Denied, UnknownFormat.
     """
+    from lodefs.mount.lifecycle import control_socket, handover, mount_resources
+
     found = mount_table.on_top(canonical(mountpoint))
     if found is None or not found.is_lodefs:
         raise InvalidInput(f"{mountpoint}: there is no lodefs mount here; see 'lodefs mounts'")
@@ -132,11 +144,13 @@ def state_of_mount(found: mount_table.Mount) -> State:
 
     Asked at its socket: what is asked through the kernel may have to wait behind reads.
     """
+    from lodefs.mount.lifecycle import control_socket, handover, mount_resources
+
     place = control_socket.find(found.device, mount_resources.folders())
     if place is not None:
         with suppress(LodefsError):
             return handover.state_of(place)
-    return State(mount_table.pid_of(found.mountpoint) or 0, supervised=True)
+    return handover.State(mount_table.pid_of(found.mountpoint) or 0, supervised=True)
 
 
 def canonical(mountpoint: str) -> str:

@@ -18,12 +18,11 @@ from contextlib import (
     contextmanager,
 )
 from dataclasses import replace
-from importlib.metadata import PackageNotFoundError
-from importlib.metadata import version as version_of
 from pathlib import Path
 from typing import NamedTuple
 
 from lodefs.chunkstore.errors import InvalidInput, Unavailable
+from lodefs.chunkstore.installed_version import installed_version
 from lodefs.chunkstore.nodeapi.figures.figure_files import (
     directories_of,
     directory_of,
@@ -311,10 +310,7 @@ def open_tracer(config: Config) -> Iterator[Tracer]:
 
 def version() -> str:
     """The version of lodefs that runs."""
-    try:
-        return version_of("lodefs")
-    except PackageNotFoundError:
-        return "0+unknown"
+    return installed_version() or "0+unknown"
 
 
 def shares_of(config: Config) -> fd_limit.DescriptorShares:

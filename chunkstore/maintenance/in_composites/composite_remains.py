@@ -3,6 +3,7 @@ or were deleted. Their bytes go when all that counts has been moved out of the c
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -13,7 +14,13 @@ from lodefs.chunkstore.format.names import ChunkId, CompositeName, PackId
 from lodefs.chunkstore.format.pack import PackIndex
 from lodefs.chunkstore.journal.purges import Purges
 from lodefs.chunkstore.maintenance.compact import Rate
+from lodefs.chunkstore.maintenance.in_composites.looked import (
+    Looked,
+    encode_looked,
+    read_looked,
+)
 from lodefs.chunkstore.maintenance.in_composites.whole_packs import fetch
+from lodefs.chunkstore.objects.composites.composite_batch import composite_parts
 from lodefs.chunkstore.objects.composites.composite_objects import CompositeObjects
 from lodefs.chunkstore.objects.composites.layout import CompositePlace
 
@@ -29,11 +36,16 @@ class Remains:
 
 
 def find_remains(
-    objects: CompositeObjects, ids: AbstractSet[ChunkId], executor: Executor
+    objects: CompositeObjects,
+    ids: AbstractSet[ChunkId],
+    executor: Executor,
+    composites: Iterable[CompositeName] | None = None,
 ) -> list[Remains]:
-    """Where bytes of these chunks remain, or may. Raises: what the store does, Corrupt for a lost
-    table."""
-    dead = objects.tables.dead_places()
+    """Where bytes of these chunks remain, or may, in those composites, or all. Raises: what the
+    store does, Corrupt for a lost table."""
+    if composites is None:
+        composites = objects.tables.unused_bytes()
+    dead = objects.tables.dead_places(composites)
     found = [
         one
         for one in executor.map(
@@ -56,18 +68,46 @@ def drop_remains(
     """Removes the bytes of these chunks that remain in composites. Gives the packs whose bytes have
     to stay: beside one that is damaged, which a repair is to move. Raises: as of find_remains."""
     found = find_remains(objects, ids, executor)
-    for composite in sorted({one.composite for one in found}):
-        _empty(objects, composite, executor, rate)
+    move_out(objects, {one.composite for one in found}, executor, rate)
     named = {place.composite for place in objects.tables.newest().places.values()}
     return sorted({one.pack for one in found if one.composite in named})
 
 
 def drop_purged_remains(objects: CompositeObjects, executor: Executor, rate: Rate) -> None:
-    """As drop_remains, of all chunks that purges wanted gone."""
-    if objects.tables.newest().places:
-        purged = frozenset(chunk for one in Purges(objects).after(-1) for chunk in one.chunks)
-        if purged:
-            drop_remains(objects, purged, executor, rate)
+    """As drop_remains, of all chunks that purges wanted gone. A composite that was looked at is
+    looked at again only after another purge, or when more of it counts no more."""
+    unused = objects.tables.unused_bytes() if objects.tables.newest().places else {}
+    newest = Purges(objects).newest() if unused else -1
+    if newest < 0:
+        return
+    looked = read_looked(objects)
+    known = looked.unused if looked.purge == newest else {}
+    new = {name for name, size_bytes in unused.items() if known.get(name) != size_bytes}
+    if not new:
+        return
+    purged = frozenset(chunk for one in Purges(objects).after(-1) for chunk in one.chunks)
+    hit = {one.composite for one in find_remains(objects, purged, executor, new)}
+    move_out(objects, hit, executor, rate)
+    after = objects.tables.unused_bytes()  # the same, where nothing has changed meanwhile
+    clean = {n: size for n, size in unused.items() if n not in hit and after.get(n) == size > 0}
+    objects.plain.put(keys.COMPOSITES_LOOKED, [encode_looked(Looked(newest, clean))])
+
+
+def move_out(
+    objects: CompositeObjects,
+    composites: AbstractSet[CompositeName],
+    executor: Executor,
+    rate: Rate,
+) -> None:
+    """Moves all sound packs out of composites, each of which is deleted if that were all. Raises:
+    what the store does."""
+    places = objects.tables.newest().places
+    packs = ((pack, at.size_bytes) for pack, at in places.items() if at.composite in composites)
+    for some in composite_parts(packs):
+        found = executor.map(lambda pack: fetch(objects, pack, places, rate), some)
+        read = {one.index.pack_id: one.data for one in found if one is not None}
+        if read:
+            objects.tables.put_packs(read, places)
 
 
 def _remains(
@@ -83,17 +123,3 @@ def _remains(
         return Remains(place.composite, pack, None)
     held = (index.chunk_id(n) for n in range(len(index)) if not index.is_gone(n))
     return None if ids.isdisjoint(held) else Remains(place.composite, pack, index)
-
-
-def _empty(
-    objects: CompositeObjects, composite: CompositeName, executor: Executor, rate: Rate
-) -> None:
-    """Moves all sound packs out of a composite, which is deleted if that were all."""
-    places = objects.tables.newest().places
-    packs = [(pack, at.size_bytes) for pack, at in places.items() if at.composite == composite]
-    read = [
-        one
-        for one in executor.map(lambda pack: fetch(objects, pack, places, rate), packs)
-        if one is not None
-    ]
-    objects.tables.put_packs({one.index.pack_id: one.data for one in read}, places)

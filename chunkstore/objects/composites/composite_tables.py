@@ -210,23 +210,24 @@ class CompositeTables:
         if self.newest().number >= 0:
             self._change(lambda _: False, ())
 
-    def dead_places(self) -> dict[CompositeName, dict[PackId, CompositePlace]]:
-        """What lies in the newest table's composites and counts no more: packs that were written
-        again elsewhere, or have been deleted. Of a composite whose list of packs is lost: nothing,
-        and so {}. By the composites' sizes: those without such bytes are not read."""
+    def unused_bytes(self) -> dict[CompositeName, int]:
+        """How many bytes of the newest table's composites count no more, if there are any; -1 for
+        a composite that a list lacks."""
+        return unused_of(self.newest(), self.sizes_bytes())
+
+    def dead_places(
+        self, composites: Iterable[CompositeName]
+    ) -> dict[CompositeName, dict[PackId, CompositePlace]]:
+        """What lies in composites and counts no more: packs that were written again elsewhere, or
+        have been deleted. Of a composite whose list of packs is lost: nothing, and so {}."""
         places = self.newest().places
-        live: dict[CompositeName, list[int]] = {}
-        for place in places.values():
-            live.setdefault(place.composite, []).append(place.size_bytes)
-        sizes = self.sizes_bytes()
         return {
             name: {
                 at: place
                 for at, place in (self._tail(name) or {}).items()
                 if places.get(at) != place
             }
-            for name, own in sorted(live.items())
-            if sizes.get(name) != composite_size_bytes(own)
+            for name in sorted(composites)
         }
 
     def sizes_bytes(self) -> dict[CompositeName, int]:
@@ -388,3 +389,18 @@ def _newer(
         return place is None or place.composite.number < at.composite.number <= now.number
 
     return {pack: at for pack, at in tail.items() if is_newer(pack, at)}
+
+
+def unused_of(
+    table: CompositeTable, sizes_bytes: Mapping[CompositeName, int]
+) -> dict[CompositeName, int]:
+    """As of CompositeTables.unused_bytes, for composites of those sizes."""
+    live: dict[CompositeName, list[int]] = {}
+    for place in table.places.values():
+        live.setdefault(place.composite, []).append(place.size_bytes)
+    used = {name: composite_size_bytes(own) for name, own in live.items()}
+    return {
+        name: sizes_bytes[name] - used_bytes if name in sizes_bytes else -1
+        for name, used_bytes in used.items()
+        if sizes_bytes.get(name) != used_bytes
+    }

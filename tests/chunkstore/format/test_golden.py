@@ -14,7 +14,7 @@ from lodefs.chunkstore.errors import Corrupt, LodefsError, Purged, UnknownFormat
 from lodefs.chunkstore.format import repo_settings
 from lodefs.chunkstore.format.bundle import COMMIT, PACK
 from lodefs.chunkstore.format.commit import decode_commit
-from lodefs.chunkstore.format.envelope import unseal
+from lodefs.chunkstore.format.envelope import seal, unseal
 from lodefs.chunkstore.format.index_shard import decode_shard
 from lodefs.chunkstore.format.journal import (
     Fate,
@@ -28,6 +28,8 @@ from lodefs.chunkstore.format.names import CompositeName, PackId
 from lodefs.chunkstore.format.pack import TRAILER_SIZE_BYTES, PackIndex, unpack
 from lodefs.chunkstore.format.tree import decode_tree
 from lodefs.chunkstore.journal.purges import decode_purge
+from lodefs.chunkstore.journal.removed_shards import decode_removed_shards
+from lodefs.chunkstore.maintenance.in_composites.looked import Looked, decode_looked
 from lodefs.chunkstore.objects.composites.layout import (
     decode_table,
     decode_tail,
@@ -124,6 +126,7 @@ def test_reads_golden_documents() -> None:
     assert decode_commit(read("commit-2")) == golden.new_commit()
     assert decode_settings(read("store.json")) == golden.settings()
     assert decode_scrub_ledger(read("scrub-ledger"), "it") == golden.scrub_ledger()
+    assert decode_removed_shards(read("removed-shards"), "it") == golden.REMOVED_SHARDS
     assert decode_settings(read("store-2.json")) == golden.new_settings()
     admitted = replace(golden.new_settings(), version=3)
     assert decode_settings(read("store-3.json")) == admitted
@@ -194,6 +197,14 @@ def test_reads_a_golden_purge() -> None:
         decode_purge(read("purge"), 4, "it")
 
 
+def test_reads_golden_looks_at_composites() -> None:
+    """Which composites were looked at, after which purge; no other name is taken for one."""
+    assert decode_looked(read("composites-looked"), "it") == Looked(3, {golden.COMPOSITE: 17})
+    other = seal("composites-looked", 1, {"purge": 3, "unused": {"6-00": 17}})
+    with pytest.raises(Corrupt, match="no composite"):
+        decode_looked(other, "it")
+
+
 def test_reads_a_golden_composite_and_its_table() -> None:
     """Both say where the packs lie, and these come out; no other table or composite is taken for
     it."""
@@ -222,6 +233,7 @@ READERS: dict[str, Callable[[bytes], object]] = {
     "store-2.json": decode_settings,
     "store-3.json": decode_settings,
     "composite": lambda data: decode_tail(data, golden.COMPOSITE, "it"),
+    "composites-looked": lambda data: decode_looked(data, "it"),
     "composite-table": lambda data: decode_table(data, 7),
     "composite-table-restored": lambda data: decode_table(data, 7),
     "composite-table-superseded": lambda data: decode_table(data, 6),

@@ -12,11 +12,15 @@ import pytest
 
 from lodefs.chunkstore.errors import InvalidInput, Unavailable
 from lodefs.chunkstore.format import keys
-from lodefs.chunkstore.format.names import PackId
-from lodefs.chunkstore.format.pack import PackIndex
+from lodefs.chunkstore.format.names import ChunkId, PackId, digest_of
+from lodefs.chunkstore.format.pack import DROPPED, PackIndex
 from lodefs.chunkstore.format.tree import Kind
+from lodefs.chunkstore.journal.purges import Purges
+from lodefs.chunkstore.journal.ref_write import Collected
 from lodefs.chunkstore.repo.store import Store, open_store
+from lodefs.chunkstore.transfer.copy import CopyOptions, copy
 from tests.support.chunkstore.faulty_store import FaultyObjects, fail
+from tests.support.chunkstore.memory_objects import MemoryObjects
 from tests.support.maintenance.schedules import one_at_a_time
 from tests.support.maintenance.world import REPO, World, finish, go_on_to
 
@@ -246,3 +250,67 @@ def test_a_damaged_pack_is_left_as_it_is(world: World) -> None:
     world.memory.objects[key] = damaged
     assert world.collect().compacted.packs == 0
     assert world.memory.objects[key] == damaged
+
+
+def partial_copy(tmp_path: Path) -> tuple[World, Store]:
+    """A store with a copy of what is left of the pack elsewhere: a, in use, and b, which is not;
+    and a store that has c too, for a branch that needs a and c."""
+    elsewhere, world = World(tmp_path / "elsewhere"), World(tmp_path / "here")
+    for branch, files in (("all", "abc"), ("ac", "ac"), ("ab", "ab"), ("a", "a")):
+        data = {name: {"a": A, "b": B, "c": C}[name] for name in files}
+        elsewhere.push(elsewhere.source(branch, **data), branch)
+    whole = MemoryObjects("memory:whole")
+    whole.objects = dict(elsewhere.memory.objects)
+    for branch in ("all", "ac"):
+        elsewhere.delete(branch)
+    condemn(elsewhere)
+    elsewhere.collect()
+    rest = MemoryObjects("memory:rest")
+    rest.objects = dict(elsewhere.memory.objects)
+    for branch in ("ab", "a"):
+        copy(open_store(rest), world.store, [REPO], branch, CopyOptions(clock=world.clock))
+    world.delete("ab")
+    condemn(world)
+    assert [bytes(index.codecs).count(DROPPED) for index in thin_packs(world)] == [1]
+    return world, open_store(whole)
+
+
+def test_a_copy_beside_a_compaction_that_writes_late(tmp_path: Path) -> None:
+    """A compaction that has read a pack which lacks a chunk, as it was copied, would take the chunk
+    away again that a copy adds meanwhile: such a copy is refused."""
+    with one_at_a_time():
+        world, whole = partial_copy(tmp_path)
+        late = world.actor("late", lambda store: world.collect(store=store))
+        go_on_to(late, "put packs/")
+        with pytest.raises(Collected):
+            copy(whole, world.store, [REPO], "ac", CopyOptions(clock=world.clock))
+        finish(late)
+        world.needs.check("after the late write")
+        assert files_of(world.store, "a") == {b"a": A}
+
+
+def test_a_copy_before_a_compaction(tmp_path: Path) -> None:
+    """One that adds a chunk to a pack of which others are condemned keeps these: nobody writes the
+    pack again without all that was added."""
+    with one_at_a_time():
+        world, whole = partial_copy(tmp_path)
+        copy(whole, world.store, [REPO], "ac", CopyOptions(clock=world.clock))
+        assert world.collect().compacted.packs == 0
+        assert files_of(world.store, "ac") == {b"a": A, b"c": C}
+        condemn(world)
+        world.collect(min_used=0.9)
+        world.needs.check("after another compaction")
+        assert files_of(world.store, "ac") == {b"a": A, b"c": C}
+        assert world.needs.unused_chunks(set(), int(world.clock())) == set()
+
+
+def test_a_dry_run_foresees_what_is_purged_too(world: World) -> None:
+    """A compaction also drops what was purged and came back: what is sparse afterwards, the dry run
+    says."""
+    world.push(world.source("two", a=A, b=B), branch="two")
+    condemn(world)
+    world.delete("two")
+    Purges(world.memory).append([ChunkId(digest_of(A))], "", 0)
+    would = world.collect(min_used=0.4, dry_run=True)
+    assert world.collect(min_used=0.4) == would
+    assert (would.compacted.packs, would.sparse.size_bytes) == (1, len(B))

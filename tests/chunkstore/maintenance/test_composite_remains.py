@@ -14,9 +14,11 @@ import pytest
 
 from lodefs.chunkstore.errors import Corrupt, Denied, LodefsError, NotFound
 from lodefs.chunkstore.format import keys
-from lodefs.chunkstore.format.names import ChunkId, CompositeName, PackId
+from lodefs.chunkstore.format.names import ChunkId, CompositeName, PackId, digest_of
 from lodefs.chunkstore.format.pack import DROPPED, PURGED, PackIndex
+from lodefs.chunkstore.journal.purges import Purges
 from lodefs.chunkstore.maintenance.in_composites.doubles import drop_doubles
+from lodefs.chunkstore.maintenance.in_composites.unused import Unused
 from lodefs.chunkstore.maintenance.purge import PurgePlan, plan_again, plan_chunk, plan_path, purge
 from lodefs.chunkstore.objects.composites.composite_batch import CompositeBatch
 from lodefs.chunkstore.objects.composites.composite_objects import (
@@ -31,7 +33,7 @@ from lodefs.chunkstore.objects.composites.layout import (
 )
 from lodefs.chunkstore.objects.interface import Part
 from lodefs.chunkstore.repair.repair import RepairOptions, repair
-from lodefs.chunkstore.repair.sources import StoreSource
+from lodefs.chunkstore.repair.sources.source import StoreSource
 from lodefs.chunkstore.repo.pack_reader import read_index
 from lodefs.chunkstore.repo.store import Store
 from lodefs.chunkstore.repo.verify import verify
@@ -68,8 +70,8 @@ def compacted(world: World) -> None:
     world.push(world.source("rest", secret=SECRET), "rest", "two")
     world.delete("whole")
     merge(world)
-    for _ in range(3):
-        world.collect(min_used=1.0)
+    for min_used in (1.0, None):
+        world.collect(min_used=min_used)
         world.hours += 25
     assert len(holders(world, SECRET)) == 2
 
@@ -463,3 +465,76 @@ def test_a_batch_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     now = objects.tables.newest().places
     assert batch.stayed == {packs[4]}
     assert [now[pack].composite.number for pack in packs] == [3, 3, 4, 4, 2]
+
+
+def test_what_was_looked_at_is_not_read_again(world: World) -> None:
+    """After a purge a collection looks once for its bytes at what counts no more in composites; and
+    again after another purge, or when more counts no more."""
+    world.push(world.source("other", y=GONE), branch="other", machine="two")
+    world.push(world.source("more", z=b"z" * 900), branch="more", machine="two")
+    merge(world)
+    purge(world.store, plan_path(world.store, REPO, b"f2"), clock=world.clock)
+    world.delete("other")
+    world.collect_all()
+    assert holders(world, GONE)
+
+    def looks() -> int:
+        world.objects.forget()
+        world.collect()
+        return world.objects.count("put", keys.COMPOSITES_LOOKED)
+
+    assert keys.COMPOSITES_LOOKED in world.memory.objects
+    assert looks() == 0
+    world.memory.objects[keys.COMPOSITES_LOOKED] = b"damaged"
+    assert looks() == 1
+    assert looks() == 0
+    world.delete("more")
+    world.collect()
+    world.hours += 25
+    assert looks() == 1
+    assert looks() == 0
+    Purges(world.memory).append([ChunkId(digest_of(GONE))], "", 0)  # who put it died then
+    assert looks() == 1
+    assert holders(world, GONE) == []
+
+
+def test_a_composite_of_which_little_counts_is_put_again(world: World) -> None:
+    """What was deleted and compacted stays in it, and is told as such, until a collection with
+    --min-used puts it again; a dry run says the same right before."""
+    world.push(world.source("other", x=SECRET, y=GONE), branch="other", machine="two")
+    merge(world)
+    before = composites(world)
+    world.delete("other")
+    world.collect()
+    world.hours += 25
+    result = world.collect()
+    left_bytes = result.unused.left_bytes
+    assert left_bytes >= len(SECRET) + len(GONE)
+    assert composites(world) == before
+    sizes = [sum(map(len, world.memory.objects.values()))]
+    assert world.collect(min_used=0.1).unused.left_bytes == left_bytes
+    would = world.collect(min_used=0.9, dry_run=True).unused
+    assert composites(world) == before
+    result = world.collect(min_used=0.9)
+    assert result.unused == would == Unused(1, left_bytes, 0)
+    assert len(composites(world)) == 1
+    assert composites(world) != before
+    sizes.append(sum(map(len, world.memory.objects.values())))
+    assert sizes[0] - sizes[1] > left_bytes * 0.9
+    assert verify(world.store, data=True).problems == []
+    assert files_of(world.store) == FILES
+    assert world.collect(min_used=1.0).unused == Unused()
+
+
+@pytest.mark.parametrize("is_merging", [False, True])
+def test_a_dry_run_foresees_what_stays_in_composites(world: World, is_merging: bool) -> None:
+    """After deletions and compactions that it leaves to be done."""
+    many_compacted(world)
+    below = (1 << 20) if is_merging else None
+    for _ in range(3):
+        would = world.collect(min_used=0.7, merge_below_bytes=below, dry_run=True)
+        done = world.collect(min_used=0.7, merge_below_bytes=below)
+        assert (would.unused, would.merged) == (done.unused, done.merged)
+        world.hours += 25
+        world.push(world.source("both0", more=b"m" * 900), "more", "two")
+    assert world.collect(min_used=1.0).unused.left_bytes == 0

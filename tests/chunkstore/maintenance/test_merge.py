@@ -25,7 +25,7 @@ from lodefs.chunkstore.objects.composites.layout import (
     CompositeTable,
 )
 from lodefs.chunkstore.repair.repair import RepairOptions, repair
-from lodefs.chunkstore.repair.sources import StoreSource
+from lodefs.chunkstore.repair.sources.source import StoreSource
 from lodefs.chunkstore.repo.store import open_store
 from lodefs.chunkstore.repo.verify import verify
 from tests.support.chunkstore.faulty_store import FaultyObjects, fail

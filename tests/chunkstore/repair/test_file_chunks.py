@@ -13,10 +13,10 @@ from lodefs.chunkstore.errors import SourceChanged
 from lodefs.chunkstore.format.chunking import ChunkingParams, cut
 from lodefs.chunkstore.format.names import ChunkId, digest_of
 from lodefs.chunkstore.push.workers import source_files
-from lodefs.chunkstore.repair import file_chunks
-from lodefs.chunkstore.repair.file_chunks import chunks_of_file
-from lodefs.chunkstore.repair.local_sources import DirectorySource
-from lodefs.chunkstore.repair.sources import Search
+from lodefs.chunkstore.repair.sources import file_chunks
+from lodefs.chunkstore.repair.sources.file_chunks import chunks_of_file
+from lodefs.chunkstore.repair.sources.local_sources import DirectorySource
+from lodefs.chunkstore.repair.sources.source import Search
 
 PARAMS = ChunkingParams(64, 256, 1024)
 

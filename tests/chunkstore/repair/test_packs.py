@@ -15,7 +15,7 @@ from lodefs.chunkstore.maintenance.purge import PurgeResult, plan_path, purge
 from lodefs.chunkstore.repair.pack_healing import heal
 from lodefs.chunkstore.repair.packs import examine
 from lodefs.chunkstore.repair.repair import RepairOptions, repair
-from lodefs.chunkstore.repair.sources import Search, StoreSource
+from lodefs.chunkstore.repair.sources.source import Search, StoreSource
 from lodefs.chunkstore.repo.pack_reader import PackReader, read_index
 from lodefs.chunkstore.repo.store import Store
 from lodefs.chunkstore.repo.verify import verify

@@ -9,8 +9,8 @@ import pytest
 from lodefs.chunkstore.errors import Corrupt, Denied, LodefsError, NotFound, Unavailable
 from lodefs.chunkstore.format.names import ChunkId
 from lodefs.chunkstore.format.tree import encode_tree
-from lodefs.chunkstore.repair.proxy_source import FAILURES_MAX, ProxySource
-from lodefs.chunkstore.repair.sources import Root, Search
+from lodefs.chunkstore.repair.sources.proxy_source import FAILURES_MAX, ProxySource
+from lodefs.chunkstore.repair.sources.source import Root, Search
 from lodefs.chunkstore.repo.pack_reader import read_index
 from lodefs.chunkstore.repo.store import Store
 from lodefs.chunkstore.types import Buffer

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -119,3 +120,15 @@ def test_symlinks_of_an_image(tmp_path: Path) -> None:
         assert inside(str(root), directory) == str(root / place)
     with pytest.raises(InvalidInput, match="too many symlinks"):
         inside(str(root), "/loop/x")
+
+
+def test_a_mount_that_the_node_hands_out_waits_for_no_import_of_those_that_it_does_not_make() -> (
+    None
+):
+    """Imports are most of what a container waits for."""
+    heavy = "lodefs.chunkstore.nodeapi.read_client lodefs.mount.lifecycle.handover lodefs.mount.shm"
+    script = f"import sys, lodefs.api.job_mounts; print(set({heavy.split()}) & set(sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.strip() == "set()"

@@ -14,7 +14,7 @@ from threading import Thread
 import pytest
 
 from lodefs.chunkstore.format.inodes import ROOT_INO, child_ino
-from lodefs.mount.kernel import mount_table
+from lodefs.mount.kernel import device, mount_table
 from lodefs.mount.kernel.features import Feature
 from lodefs.mount.lifecycle import mounter
 from lodefs.mount.lifecycle.mounter import Mounted
@@ -81,6 +81,31 @@ def errno_of(result: bytes | OSError) -> int | None:
 
 
 @pytest.mark.parametrize("kernel", ["debian12-6.1"], indirect=True)
+def test_each_process_has_one_descriptor(mounts: Mounts) -> None:
+    """Where requests are not sent again, neither the supervisor nor another worker holds the one
+    that a worker reads, also when it is replaced: its end would not fail what it had in work."""
+    mounted = mounts.mount(workers=2)
+    assert mounted.pid is not None
+    for _ in range(2):
+        processes = [mounted.pid, *workers_of(mounted.pid)]
+        until(lambda processes=processes: all(devices_of(pid) == 1 for pid in processes))
+        kill(processes[-1], signal.SIGKILL)
+        until(lambda before=processes: new_workers(mounted.pid, before) == 1)
+
+
+def devices_of(pid: int) -> int:
+    """How many descriptors of FUSE connections a process has."""
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a descriptor is closed
+        links = [os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")]
+        return links.count(device.PATH)
+    return 0
+
+
+def new_workers(pid: int | None, before: list[int]) -> int:
+    return len(set(workers_of(pid)) - set(before))
+
+
+@pytest.mark.parametrize("kernel", ["debian12-6.1"], indirect=True)
 def test_a_read_of_which_a_later_page_fails(mounts: Mounts, proxy: FakeProxy) -> None:
     """Where requests are not sent again, it brings the right bytes before that page, and no
     more; the next read brings the rest."""
@@ -94,9 +119,10 @@ def test_a_read_of_which_a_later_page_fails(mounts: Mounts, proxy: FakeProxy) ->
     reader.start()
     while reader.is_alive():  # the kernel may ask once more by itself, for the page alone
         until(lambda: came.is_set() or not reader.is_alive())
-        came.clear()
-        for pid in workers_of(mounted.pid):
-            kill(pid, signal.SIGKILL)
+        if came.is_set():
+            came.clear()
+            for pid in workers_of(mounted.pid):
+                kill(pid, signal.SIGKILL)
     go.set()
     assert found == [BIG[100:PAGESIZE]]
     assert os.pread(fd, 5000, PAGESIZE) == BIG[PAGESIZE : PAGESIZE + 5000]

@@ -45,6 +45,8 @@ from lodefs.chunkstore.format.tree import (
     symlink,
 )
 from lodefs.chunkstore.journal.purges import Purge, encode_purge
+from lodefs.chunkstore.journal.removed_shards import encode_removed_shards
+from lodefs.chunkstore.maintenance.in_composites.looked import Looked, encode_looked
 from lodefs.chunkstore.objects.composites.layout import (
     CompositePlace,
     CompositeTable,
@@ -64,6 +66,7 @@ TEXT_FRAME = bytes.fromhex(
     "28b52ffd0000ad0100c402416c6c20776f726b20616e64206e6f20706c6179206d616b6573204a61636b20612064"
     "756c6c20626f792e0a01000cfa2a5506"
 )
+REMOVED_SHARDS = {"18a1b2c3d4e5f607-01234567", "18a1b2c3d4e5f608-89abcdef"}
 PACK_CHUNKS = (b"one", TEXT, bytes(range(256)))
 OTHER_PACK = PackId(bytes(range(32)))
 
@@ -268,6 +271,7 @@ def examples() -> dict[str, bytes]:
         "store-2.json": encode_settings(new_settings()),
         "store-3.json": encode_settings(replace(new_settings(), version=COMPOSITES_VERSION)),
         "composite": composite(),
+        "composites-looked": encode_looked(Looked(3, {COMPOSITE: 17})),
         "composite-table": encode_table(composite_table()),
         "composite-table-restored": encode_table(replace(composite_table(), is_restored=True)),
         "composite-table-superseded": encode_table(CompositeTable(6, is_superseded=True)),
@@ -287,6 +291,7 @@ def examples() -> dict[str, bytes]:
         "cuts": cuts().encode(),
         "bundle": bundle(),
         "scrub-ledger": encode_scrub_ledger(scrub_ledger()),
+        "removed-shards": encode_removed_shards(REMOVED_SHARDS),
     }
 
 

@@ -37,7 +37,7 @@ from lodefs.chunkstore.push.push import PushOptions, push
 from lodefs.chunkstore.repair.journal_repair import JournalRepair
 from lodefs.chunkstore.repair.pack_healing import heal
 from lodefs.chunkstore.repair.packs import PackDamage
-from lodefs.chunkstore.repair.sources import StoreSource
+from lodefs.chunkstore.repair.sources.source import StoreSource
 from lodefs.chunkstore.repo.refs import BRANCHES, TAGS
 from lodefs.chunkstore.repo.store import Store, create_store, open_store
 from lodefs.chunkstore.transfer.copy import CopyOptions, copy

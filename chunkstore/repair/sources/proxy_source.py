@@ -20,7 +20,7 @@ from lodefs.chunkstore.errors import (
 )
 from lodefs.chunkstore.format.names import ID_BYTES, ChunkId, Digest, digest_of
 from lodefs.chunkstore.format.tree import Entry, Kind, Segment
-from lodefs.chunkstore.repair.sources import ABSENT, NoStore, Root, Search
+from lodefs.chunkstore.repair.sources.source import ABSENT, NoStore, Root, Search
 from lodefs.chunkstore.repo.pack_reader import tree_of
 from lodefs.chunkstore.repo.tree_walk import join
 from lodefs.chunkstore.types import Buffer

@@ -32,7 +32,7 @@ from lodefs.chunkstore.format.tree import (
 )
 from lodefs.chunkstore.push.fragmentation import UNKNOWN, Layout, join, longest_runs
 from lodefs.chunkstore.push.scanner import EXECUTABLE, SYMLINK, Scan, ScannedDirectory, read_link
-from lodefs.chunkstore.repair.file_chunks import chunks_of_file
+from lodefs.chunkstore.repair.sources.file_chunks import chunks_of_file
 from lodefs.chunkstore.types import Buffer
 
 Listed = Callable[[], Iterable[PackChunks]]

@@ -14,10 +14,10 @@ from lodefs.chunkstore.format.pack import PackIndex
 from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.chunkstore.nodecache.verify import opened_index
 from lodefs.chunkstore.push.workers.source_files import show_path
-from lodefs.chunkstore.repair.cached_trees import CachedTrees
-from lodefs.chunkstore.repair.directory_trees import Listed, tree_chunks
-from lodefs.chunkstore.repair.file_chunks import chunks_of_file, read_chunk
-from lodefs.chunkstore.repair.sources import ABSENT, NoStore, Search
+from lodefs.chunkstore.repair.sources.cached_trees import CachedTrees
+from lodefs.chunkstore.repair.sources.directory_trees import Listed, tree_chunks
+from lodefs.chunkstore.repair.sources.file_chunks import chunks_of_file, read_chunk
+from lodefs.chunkstore.repair.sources.source import ABSENT, NoStore, Search
 from lodefs.chunkstore.types import Buffer
 
 NOTES_MAX = 100

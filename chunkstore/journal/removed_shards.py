@@ -1,0 +1,86 @@
+"""Index shards that were deleted because nothing was left of what they listed: one small document.
+
+A machine that pushes takes a store that lacks a shard which it knows for an older copy of itself,
+and gives up all that it knows. Here it reads that the shard went on purpose. So the document saves
+work and decides nothing: it may be lost, and lack some.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+
+import msgspec
+
+from lodefs.chunkstore.errors import Corrupt, NotFound, UnknownFormat
+from lodefs.chunkstore.format import keys
+from lodefs.chunkstore.format.envelope import seal, unseal
+from lodefs.chunkstore.format.index_shard import push_id_of
+from lodefs.chunkstore.objects.interface import ObjectStore, read_whole
+from lodefs.chunkstore.types import Buffer
+
+VERSION = 1
+IDS_MAX = 16_384  # the newest; machines that know an older one read all shards anew
+SIZE_BYTES_MAX = 1024 * 1024
+_ID = re.compile(r"[0-9A-Za-z-]{1,48}\Z")
+
+
+class _RemovedDocument(msgspec.Struct, forbid_unknown_fields=True):
+    push_ids: list[str]
+
+
+def encode_removed_shards(push_ids: Collection[str]) -> bytes:
+    """The document. Ids begin with the time of the push."""
+    return seal("removed-shards", VERSION, _RemovedDocument(sorted(push_ids)[-IDS_MAX:]))
+
+
+def decode_removed_shards(data: Buffer, what: str) -> set[str]:
+    """The ids of the pushes. Raises: Corrupt, UnknownFormat."""
+    ids = unseal("removed-shards", {VERSION: _RemovedDocument}, data, what).push_ids
+    if not all(map(_ID.match, ids)):
+        raise Corrupt(f"{what} holds what is no id of a push")
+    return set(ids)
+
+
+def removed_shards(objects: ObjectStore) -> set[str]:
+    """The ids of pushes whose shards were deleted, as far as the store can tell."""
+    try:
+        return _read(objects)
+    except (NotFound, Corrupt, UnknownFormat):
+        return set()
+
+
+def is_spoilt(objects: ObjectStore) -> bool:
+    """Whether the document is there and cannot be read."""
+    try:
+        _read(objects)
+    except NotFound:
+        return False
+    except Corrupt:
+        return True
+    return False
+
+
+def _read(objects: ObjectStore) -> set[str]:
+    data = read_whole(objects, keys.REMOVED_SHARDS, SIZE_BYTES_MAX).data
+    return decode_removed_shards(data, keys.REMOVED_SHARDS)
+
+
+def remove_shards(objects: ObjectStore, names: Collection[str]) -> None:
+    """Deletes shards that list nothing, or nothing but packs that are about to be deleted for good.
+    First the document says so: whoever misses one finds it there. Of two processes that do this at
+    once one may take away what the other says."""
+    ids = {push_id_of(name) for name in names if _ID.match(push_id_of(name))}
+    if ids:
+        objects.put(keys.REMOVED_SHARDS, [encode_removed_shards(ids | removed_shards(objects))])
+    for name in names:
+        objects.delete(keys.shard(name))
+
+
+def forget_removed(objects: ObjectStore, name: str) -> None:
+    """A shard is deleted so that machines that know it read all shards anew: it is not to be
+    named. What follows of an interrupted ``remove_shards``."""
+    known = removed_shards(objects)
+    if push_id_of(name) in known:
+        left = encode_removed_shards(known - {push_id_of(name)})
+        objects.put(keys.REMOVED_SHARDS, [left])

@@ -1,0 +1,94 @@
+"""Purges that are lost or spoilt: what they said follows from the packs, which tell of each chunk
+whether it was purged.
+
+A reader of the row of purges ends at a gap: who follows it would never see the ones behind it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+
+from lodefs.chunkstore.errors import Corrupt, NotFound, UnknownFormat
+from lodefs.chunkstore.format import keys
+from lodefs.chunkstore.format.names import ChunkId
+from lodefs.chunkstore.format.pack import PURGED
+from lodefs.chunkstore.journal.purges import (
+    CHUNKS_MAX,
+    SIZE_BYTES_MAX,
+    Purge,
+    Purges,
+    decode_purge,
+    encode_purge,
+)
+from lodefs.chunkstore.objects.interface import ObjectStore, read_whole
+from lodefs.chunkstore.repo.pack_reader import read_index
+
+WHAT = "made again by a repair"
+
+
+def listed_purges(objects: ObjectStore) -> dict[int, Purge | str]:
+    """All purges up to the newest one that a list shows, or what is wrong with them."""
+    last = -1
+    for info in objects.list(keys.PURGES):
+        digits = info.key.removeprefix(keys.PURGES)
+        if digits.isdigit() and keys.purge(int(digits)) == info.key:
+            last = max(last, int(digits))
+    return {number: _read(objects, number) for number in range(last + 1)}
+
+
+def purge_problems(purges: Mapping[int, Purge | str]) -> dict[str, str]:
+    """What is wrong, by key."""
+    return {keys.purge(n): what for n, what in purges.items() if isinstance(what, str)}
+
+
+def known_purged(objects: ObjectStore) -> set[ChunkId]:
+    """The chunks of all purges that can be read."""
+    purges = listed_purges(objects)
+    found = [one for one in purges.values() if isinstance(one, Purge)]
+    if len(found) == len(purges):  # the list may lack the newest
+        found += Purges(objects).after(len(purges) - 1)
+    return {chunk for one in found for chunk in one.chunks}
+
+
+def heal_purges(
+    objects: ObjectStore,
+    purges: Mapping[int, Purge | str],
+    clock: Callable[[], float] = time.time,
+) -> None:
+    """Puts those that are wrong again: what packs say was purged, and no other purge says."""
+    bad = [number for number, what in purges.items() if isinstance(what, str)]
+    if not bad:
+        return
+    known = {chunk for one in purges.values() if isinstance(one, Purge) for chunk in one.chunks}
+    left = sorted(set(_purged_in_packs(objects)) - known)
+    for number in bad:
+        some, left = left[:CHUNKS_MAX], left[CHUNKS_MAX:]
+        purge = Purge(number, int(clock()), WHAT, tuple(some))
+        objects.put(keys.purge(number), [encode_purge(purge)])
+    if left:
+        Purges(objects).append(left, WHAT, int(clock()))
+
+
+def _purged_in_packs(objects: ObjectStore) -> Iterator[ChunkId]:
+    for info in objects.list(keys.PACKS):
+        pack_id = keys.pack_of(info.key)
+        if pack_id is None:
+            continue
+        try:
+            index = read_index(objects, pack_id).index
+        except (NotFound, Corrupt, UnknownFormat):
+            continue
+        for number, codec in enumerate(index.codecs if index.has_gone else b""):
+            if codec == PURGED:
+                yield index.chunk_id(number)
+
+
+def _read(objects: ObjectStore, number: int) -> Purge | str:
+    key = keys.purge(number)
+    try:
+        return decode_purge(read_whole(objects, key, SIZE_BYTES_MAX).data, number, key)
+    except NotFound:
+        return "lost"
+    except (Corrupt, UnknownFormat) as error:
+        return f"spoilt: {error}"

@@ -1,0 +1,97 @@
+"""Checks what a store keeps besides data: journal, purges, settings, composites and their table.
+
+Reads only. ``lodefs repair`` puts back what is found here, so each finding names the way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from lodefs.chunkstore.errors import Corrupt, NotFound, UnknownFormat
+from lodefs.chunkstore.format import keys
+from lodefs.chunkstore.format.names import CompositeName
+from lodefs.chunkstore.journal.removed_shards import is_spoilt
+from lodefs.chunkstore.objects.composites.composite_objects import through_composites
+from lodefs.chunkstore.objects.composites.layout import CompositePlace
+from lodefs.chunkstore.objects.interface import ObjectStore
+from lodefs.chunkstore.repair.journal_repair import JournalRepair
+from lodefs.chunkstore.repair.purge_repair import listed_purges, purge_problems
+from lodefs.chunkstore.repair.ref_repair import ref_damages
+from lodefs.chunkstore.repo.repo_settings import SettingsLog
+
+REPAIR = "`lodefs repair` puts it back"
+
+
+@dataclass(frozen=True, slots=True)
+class StateProblem:
+    """One document that is lost or spoilt. ``remedy``: what puts it back, and from where."""
+
+    key: str
+    what: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.what}; {self.remedy}"
+
+
+def check_state(objects: ObjectStore, clock: Callable[[], float]) -> Iterator[StateProblem]:
+    """What is wrong with it. Raises: Unavailable, Denied."""
+    journal = JournalRepair(objects, dry_run=True, clock=clock)
+    journal.look()
+    for key, what in sorted(journal.problems.items()):
+        yield StateProblem(key, what, f"{REPAIR}, from what is left of the journal")
+    refs, damages = ref_damages(objects, journal.intents, journal.refs, [])
+    for damage in damages:
+        whence = f"from {damage.source}" if damage.is_found else "--from another store that has it"
+        yield StateProblem(damage.key, f"{damage.what}, of {damage}", f"{REPAIR}, {whence}")
+    for repo in sorted({ref.repo for ref in refs}):
+        yield from _settings(objects, repo)
+    for key, what in sorted(purge_problems(listed_purges(objects)).items()):
+        yield StateProblem(key, what, f"{REPAIR}, from what packs say was purged")
+    yield from _composites(objects)
+    if is_spoilt(objects):
+        yield StateProblem(keys.REMOVED_SHARDS, "spoilt", "`lodefs repair index` deletes it")
+
+
+def _settings(objects: ObjectStore, repo: str) -> Iterator[StateProblem]:
+    log = SettingsLog(objects, repo)
+    for info in list(objects.list(keys.settings(repo))):
+        sequence = keys.settings_sequence(info.key)
+        try:
+            if sequence >= 0:
+                log.entry(sequence)
+        except NotFound:
+            continue
+        except (Corrupt, UnknownFormat) as error:
+            remedy = "`lodefs repair` puts none in its place: then set retention and quota again"
+            yield StateProblem(info.key, f"spoilt: {error}", remedy)
+
+
+def _composites(objects: ObjectStore) -> Iterator[StateProblem]:
+    """The table, and that each composite that it names is there as a whole."""
+    tables = through_composites(objects).tables
+    if what := tables.restore(dry_run=True):
+        remedy = "`lodefs repair` makes them again, from the composites"
+        yield StateProblem(keys.COMPOSITE_TABLES, what, remedy)
+    table = tables.newest()
+    ends: dict[CompositeName, int] = {}
+    for place in table.places.values():
+        ends[place.composite] = max(ends.get(place.composite, 0), _end(place))
+    sizes = tables.sizes_bytes()
+    remedy = "`lodefs repair --from SOURCE` puts its packs back"
+    for name, end in sorted(ends.items()):
+        key = keys.composite(name)
+        try:
+            size_bytes = sizes[name] if name in sizes else objects.head(key).size_bytes
+        except NotFound:
+            if tables.newest() == table:  # else it was moved meanwhile
+                yield StateProblem(key, "lost, and packs that are in use lie in it", remedy)
+            continue
+        if size_bytes <= end:
+            what = f"cut off: it has {size_bytes} bytes, and packs up to {end}"
+            yield StateProblem(key, what, remedy)
+
+
+def _end(place: CompositePlace) -> int:
+    return place.offset + place.size_bytes

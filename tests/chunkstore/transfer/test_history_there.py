@@ -1,0 +1,137 @@
+"""Copies to a store that lacks history: it came from one that had expired it, or has done so."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from lodefs.chunkstore.errors import NotFound
+from lodefs.chunkstore.format import keys
+from lodefs.chunkstore.format.journal import RefName
+from lodefs.chunkstore.format.names import CommitId
+from lodefs.chunkstore.format.repo_settings import Retention
+from lodefs.chunkstore.journal.existing_commit import point_ref
+from lodefs.chunkstore.journal.ref_write import Collected
+from lodefs.chunkstore.maintenance.collect import CollectOptions, collect
+from lodefs.chunkstore.repo.history import log
+from lodefs.chunkstore.repo.refs import BRANCHES, TAGS
+from lodefs.chunkstore.repo.store import Store, create_store, open_store
+from lodefs.chunkstore.repo.verify import verify
+from lodefs.chunkstore.transfer.copy import CopyOptions, CopyResult, copy
+from tests.support.chunkstore.handmade import Handmade
+from tests.support.chunkstore.memory_objects import MemoryObjects
+
+DAY_S = 24 * 3600
+
+
+def new_store(name: str) -> Store:
+    return create_store(MemoryObjects(f"memory:{name}"))
+
+
+class Source:
+    """A store with four commits on a branch."""
+
+    def __init__(self) -> None:
+        self.made = Handmade(new_store("source"))
+        self.store = self.made.store
+        self.commits = [self.made.commit("r", files(n)) for n in range(4)]
+
+    def point(self, kind: str, name: str, commit_id: CommitId) -> None:
+        self.store.refs("r").advance(kind, name, commit_id, expected_sequence=None)
+
+    def to(self, destination: Store, rev: str | None = None) -> CopyResult:
+        return copied(self.store, destination, rev)
+
+
+def files(n: int) -> dict[bytes, bytes]:
+    """One file is in all commits, one in the first two, one is new in each."""
+    own = {b"own/%d" % n: b"%d" % n * 900}
+    return {b"all": b"a" * 2000} | own | ({b"early": b"e" * 700} if n < 2 else {})
+
+
+def copied(source: Store, destination: Store, rev: str | None = None) -> CopyResult:
+    repos = list(source.repos()) if rev is None else ["r"]
+    return copy(source, destination, repos, rev, CopyOptions(workers=1, clock=lambda: 0.0))
+
+
+def expire(store: Store) -> None:
+    """Lets all history expire but what branches and tags name."""
+    policy = Retention(keep_tagged=True)
+    store.settings_log("r", lambda: 0.0).change(
+        lambda now: replace(now, retention=policy, may_lack_history=True)
+    )
+    for day in range(3):
+        gc(store, day)
+
+
+def gc(store: Store, day: int = 9) -> None:
+    clock = lambda: 1_800_000_000.0 + day * 2 * DAY_S  # noqa: E731
+    collect(store, CollectOptions(clock=clock, workers=1))
+
+
+def at(store: Store, name: str, kind: str = BRANCHES) -> CommitId | None:
+    entry = store.refs("r").latest(kind, name)
+    return None if entry is None else entry.commit
+
+
+def check(store: Store) -> None:
+    """All that refs lead to is there, or has expired, also for a collection."""
+    fresh = open_store(store.objects)
+    assert verify(fresh, data=True).problems == []
+    gc(fresh)
+
+
+@pytest.fixture
+def source() -> Source:
+    return Source()
+
+
+@pytest.mark.parametrize("rev", ["old", "v1", None])
+def test_a_name_for_what_never_came(source: Source, rev: str | None) -> None:
+    """A branch or tag of a commit that the destination's history does not reach, since it came
+    from a store that had expired it, brings that commit."""
+    middle, destination = new_store("middle"), new_store("destination")
+    source.to(middle)
+    expire(middle)
+    copied(middle, destination)
+    assert not destination.has_commit("r", source.commits[1])
+    source.point(BRANCHES, "old", source.commits[1])
+    source.point(TAGS, "v1", source.commits[1])
+    result = source.to(destination, rev)
+    assert result.refused == []
+    for kind, name in ((BRANCHES, "old"), (TAGS, "v1")):
+        if rev in (None, name):
+            assert at(destination, name, kind) == source.commits[1]
+            assert len(list(log(destination, "r", name))) == 2
+    check(destination)
+    assert source.to(destination, rev).packs == 0
+
+
+def test_a_name_for_what_has_expired(source: Source) -> None:
+    """With all, names of commits that the destination has let expire itself are refused; the rest
+    arrives, of later repositories too."""
+    destination = new_store("destination")
+    source.to(destination)
+    expire(destination)
+    source.point(BRANCHES, "old", source.commits[1])
+    source.point(TAGS, "v1", source.commits[0])
+    source.point(TAGS, "v2", source.commits[3])
+    source.made.commit("s", {b"other": b"o" * 900})
+    result = source.to(destination)
+    assert [(one.ref.name, type(one.error)) for one in result.refused] == [
+        ("old", Collected),
+        ("v1", Collected),
+    ]
+    assert [one.ref.repo for one in result.refs] == ["r", "r", "s"]
+    assert at(destination, "v2", TAGS) == source.commits[3]
+    check(destination)
+
+
+def test_a_branch_at_nothing(source: Source) -> None:
+    """No ref is made to a commit that is not there, also where no collection ever ran."""
+    ref, nothing = RefName("r", BRANCHES, "new"), CommitId(b"\1" * 32)
+    with pytest.raises(NotFound, match="has no commit r@0101"):
+        point_ref(source.store, ref, nothing, expected_sequence=None)
+    assert at(source.store, "new") is None
+    assert not any(keys.expired("r") in info.key for info in source.store.objects.list(keys.REPOS))
