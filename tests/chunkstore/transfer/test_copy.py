@@ -21,6 +21,7 @@ from lodefs.chunkstore.repo.refs import BRANCHES, TAGS
 from lodefs.chunkstore.repo.store import Store, create_store, open_store
 from lodefs.chunkstore.repo.verify import verify
 from lodefs.chunkstore.transfer.copy import CopyOptions, CopyResult, copy
+from lodefs.chunkstore.transfer.pack_copy import md5_of
 from tests.support.chunkstore.directories import in_commit
 from tests.support.chunkstore.faulty_store import FaultyObjects, fail, flip_byte
 from tests.support.chunkstore.handmade import Handmade
@@ -118,7 +119,8 @@ def drop_chunk(memory: MemoryObjects, data: bytes) -> None:
     for key in list(memory.objects):
         if (pack_id := keys.pack_of(key)) is None:
             continue
-        index, payload = read_pack(memory, pack_id)
+        version, payload = read_pack(memory, pack_id)
+        index = version.index
         for n in range(len(index)):
             if index.chunk_id(n) == chunk:
                 parts = [payload[: index.offsets[n]], payload[index.offsets[n + 1] :]]
@@ -342,6 +344,13 @@ def test_what_passes_through_is_checked(stores: Stores) -> None:
     with pytest.raises(Corrupt, match=pack.rpartition("/")[2]):
         fresh.copy()
     assert fresh.at() is None
+
+
+def test_md5s() -> None:
+    """An ETag of S3 may be an MD5; those of parts, directories and composites are none."""
+    assert md5_of(f'"{"0a" * 16}"') == b"\n" * 16
+    others = [f'"{"0a" * 16}-2"', f'"{"0a" * 20}"', '"1f-2e-3d"', f'composite1-0:0+9:"{"0a" * 16}"']
+    assert [md5_of(etag) for etag in others] == [None] * 4
 
 
 @pytest.fixture
